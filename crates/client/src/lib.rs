@@ -1,0 +1,1 @@
+//! A small client of Flotilla's RawKV: routing, retries, batch stream.

@@ -1,0 +1,1 @@
+//! The Flotilla process: threads, gRPC, configuration, and the command line.

@@ -1,0 +1,1 @@
+//! One replica of a key range and a shard of many, without IO.

@@ -1,0 +1,1 @@
+//! Carries out what regions decide, on one machine's disk.
