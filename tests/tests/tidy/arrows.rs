@@ -1,0 +1,91 @@
+//! Which crate may use which. The table here is the one in docs/architecture.md.
+
+use crate::tree;
+use std::path::Path;
+
+/// A crate, the crates of ours that it may use, and whether outside packages of the rim are allowed.
+struct Allowed {
+    name: &'static str,
+    ours: &'static [&'static str],
+    rim: bool,
+}
+
+const TABLE: &[Allowed] = &[
+    Allowed { name: "vfs", ours: &[], rim: false },
+    Allowed { name: "raftlog", ours: &["vfs"], rim: false },
+    Allowed { name: "pagestore", ours: &["vfs"], rim: false },
+    Allowed { name: "region", ours: &[], rim: false },
+    Allowed { name: "placement", ours: &[], rim: false },
+    Allowed { name: "store", ours: &["region", "raftlog", "pagestore", "vfs"], rim: false },
+    Allowed { name: "sim", ours: &["store", "region", "placement", "vfs"], rim: false },
+    Allowed { name: "proto", ours: &[], rim: true },
+    Allowed { name: "client", ours: &["proto"], rim: true },
+    Allowed {
+        name: "node",
+        ours: &["vfs", "raftlog", "pagestore", "proto", "region", "placement", "store", "client"],
+        rim: true,
+    },
+];
+
+/// Packages that only the rim may use: runtimes, wire formats, what asks the machine for chance.
+const RIM: &[&str] = &[
+    "tokio",
+    "tokio-stream",
+    "tonic",
+    "tonic-prost",
+    "prost",
+    "futures",
+    "hyper",
+    "tracing-subscriber",
+];
+
+/// Packages that only one crate may use, because it is what hides them.
+const HIDDEN: &[(&str, &str)] = &[("raft", "region"), ("memmap2", "vfs"), ("rustix", "vfs")];
+
+/// Every dependency that the tables do not allow.
+pub(crate) fn forbidden() -> Vec<String> {
+    let mut findings = Vec::new();
+    for path in tree::crates() {
+        let name =
+            path.file_name().expect("a crate's folder has a name").to_string_lossy().into_owned();
+        match TABLE.iter().find(|a| a.name == name) {
+            None => findings.push(format!("{name}: not in the table of crates")),
+            Some(allowed) => check(allowed, &dependencies(&path.join("Cargo.toml")), &mut findings),
+        }
+    }
+    findings
+}
+
+fn dependencies(manifest: &Path) -> Vec<String> {
+    let manifest: toml::Table = tree::text(manifest).parse().expect("a manifest is TOML");
+    manifest
+        .get("dependencies")
+        .and_then(toml::Value::as_table)
+        .map(|table| table.keys().cloned().collect())
+        .unwrap_or_default()
+}
+
+fn check(allowed: &Allowed, dependencies: &[String], findings: &mut Vec<String>) {
+    let name = allowed.name;
+    for package in dependencies {
+        if let Some(ours) = package.strip_prefix("flotilla-") {
+            if !allowed.ours.contains(&ours) {
+                findings.push(format!("{name} -> {ours}: no such arrow"));
+            }
+        } else if !allowed.rim && RIM.contains(&package.as_str()) {
+            findings.push(format!("{name} -> {package}: belongs to the rim"));
+        }
+        if HIDDEN.iter().any(|(hidden, owner)| hidden == package && *owner != name) {
+            findings.push(format!("{name} -> {package}: another crate hides it"));
+        }
+    }
+}
+
+#[test]
+fn a_wrong_arrow_is_found() {
+    let region = TABLE.iter().find(|a| a.name == "region").expect("region is in the table");
+    let mut findings = Vec::new();
+    let packages = ["flotilla-store", "tokio", "memmap2", "bytes"].map(String::from);
+    check(region, &packages, &mut findings);
+    assert_eq!(findings.len(), 3, "{findings:?}");
+}
