@@ -1,0 +1,114 @@
+//! Fail-stop: the first thing that goes wrong for good ends the whole node, once, with one line.
+//!
+//! An engine that refused a write knows no more than we do about what is on disk, and a thread
+//! that panicked has left its regions in the middle of something. Going on would mean guessing, so
+//! nobody tries: the first report closes every waiting request unanswered and wakes the owner of
+//! the node, who ends the process.
+
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
+use std::thread;
+
+use tokio::sync::watch;
+
+/// Where threads report what they cannot survive. Clones share one state.
+#[derive(Clone)]
+pub struct Failure {
+    reason: Arc<watch::Sender<Option<String>>>,
+    halt: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Failure {
+    /// `halt` runs once, on the thread that fails first, before anybody is told: after it has
+    /// returned nothing may be acknowledged any more.
+    pub fn new(halt: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { reason: Arc::new(watch::Sender::new(None)), halt: Arc::new(halt) }
+    }
+
+    /// Ends the node because of `reason`. Only the first report counts; later ones are mostly its
+    /// echo.
+    pub fn report(&self, reason: &str) {
+        (self.halt)();
+        let first = self.reason.send_if_modified(|kept| {
+            let first = kept.is_none();
+            if first {
+                *kept = Some(reason.to_owned());
+            }
+            first
+        });
+        if first {
+            tracing::error!("the node stops: {reason}");
+        }
+    }
+
+    /// Why the node failed, if it did.
+    #[must_use]
+    pub fn reason(&self) -> Option<String> {
+        self.reason.borrow().clone()
+    }
+
+    /// Waits until the node fails; the reason.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped and called again; a failure is never lost.
+    pub async fn wait(&self) -> String {
+        let mut reason = self.reason.subscribe();
+        let failed = reason.wait_for(Option::is_some).await;
+        failed.ok().and_then(|reason| reason.clone()).expect("`self` keeps the sender alive")
+    }
+
+    /// Runs `body` on a thread of its own. A panic inside it fails the node instead of leaving a
+    /// thread that is silently gone.
+    ///
+    /// # Errors
+    ///
+    /// What the system says if it cannot start a thread.
+    pub fn guard(
+        &self,
+        name: &str,
+        body: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<thread::JoinHandle<()>> {
+        let failure = self.clone();
+        let told = name.to_owned();
+        thread::Builder::new().name(name.to_owned()).spawn(move || {
+            if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(body)) {
+                failure.report(&format!("thread {told} panicked: {}", message(&*panic)));
+            }
+        })
+    }
+}
+
+/// What a panic said.
+fn message(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panicking_thread_fails_the_node_and_the_first_reason_stays() {
+        let halts = Arc::new(AtomicUsize::new(0));
+        let failure = Failure::new({
+            let halts = Arc::clone(&halts);
+            move || {
+                halts.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        assert_eq!(failure.reason(), None);
+        let thread = failure.guard("worker", || panic!("the disk is gone")).unwrap();
+        assert_eq!(failure.wait().await, "thread worker panicked: the disk is gone");
+        thread.join().unwrap();
+        failure.report("later");
+        assert_eq!(failure.reason().unwrap(), "thread worker panicked: the disk is gone");
+        assert!(halts.load(Ordering::SeqCst) >= 1);
+    }
+}

@@ -1,0 +1,408 @@
+//! The way of a request into its region and back.
+//!
+//! A service names the region and what it claims to know about it (the guard); the router makes a
+//! ticket, puts the event into the mailbox of the region's shard, and waits for the answer. It
+//! decides nothing: leader, epoch and keys are checked by the region.
+//!
+//! What it adds is patience, with bounds:
+//! - Each request holds a part of one budget of bytes until it is answered or dropped. Who finds
+//!   the budget spent waits in order; of those that wait there are so many at most.
+//! - A region without a leader mostly has one a moment later. Its requests are held, so many at
+//!   most, until a change of roles wakes them, and only then told that there is none.
+//! - Every request has a deadline.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use flotilla_region::{Descriptor, Event, Guard, Peer, RegionId, Reject, RoleChange, Space, Term};
+use flotilla_store::{Identity, Outcome, Store, View};
+use tokio::sync::{Semaphore, SemaphorePermit, broadcast};
+use tokio::time::{Instant, timeout_at};
+
+use crate::mailbox::{Lane, Mailbox};
+pub use crate::routes::Leadership;
+use crate::routes::Routes;
+use crate::tickets::{Answer, Tickets, Waiting};
+
+/// What a request costs of the budget beside its bytes: the task, the ticket, the event.
+const REQUEST_OVERHEAD_BYTES: usize = 1024;
+
+/// How much the router takes on. Every limit is a bound on memory or on waiting.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Bytes of requests that are under way, 1 KiB for each included. Least: 1 MiB.
+    pub request_bytes_max: u32,
+    /// Requests that may wait for that budget; more are told that the store is busy.
+    pub queued_count_max: usize,
+    /// How long a request may take before it is given up.
+    pub request_timeout: Duration,
+    /// How long a request waits for its region to have a leader.
+    pub hold: Duration,
+    /// Requests that may wait for leaders; more are told at once that there is none.
+    pub held_count_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            request_bytes_max: 256 << 20,
+            queued_count_max: 16 * 1024,
+            request_timeout: Duration::from_secs(10),
+            hold: Duration::from_millis(1000),
+            held_count_max: 4096,
+        }
+    }
+}
+
+/// Why a request has no result.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RequestError {
+    /// Surely not carried out, for the reason given; the caller may try again or elsewhere.
+    Rejected(Reject),
+    /// The deadline passed, or the node stops, while the write was under way: it may have been
+    /// carried out, or may still be. The caller must not take it for a refusal.
+    Undecided,
+    /// The node stops, and the request was not carried out.
+    Stopping,
+}
+
+/// Counts of requests since the node started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestCounts {
+    /// Proposals that were applied.
+    pub writes_acknowledged: u64,
+    /// Proposals that were refused or left undecided.
+    pub writes_rejected: u64,
+    /// Reads that were granted.
+    pub reads_granted: u64,
+    /// Reads that were refused.
+    pub reads_rejected: u64,
+    /// Requests that wait for their answer now.
+    pub waiting: u64,
+    /// Times that a request was held because its region had no leader.
+    pub held: u64,
+}
+
+/// The handle that services have on the node. Cheap to clone.
+#[derive(Clone)]
+pub struct Router {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    identity: Identity,
+    store: Arc<Store>,
+    tickets: Arc<Tickets>,
+    routes: Arc<Routes>,
+    shards: Vec<Arc<Mailbox<Event>>>,
+    limits: Limits,
+    budget: Semaphore,
+    queued: AtomicUsize,
+    holds: Semaphore,
+    counts: Counts,
+}
+
+#[derive(Default)]
+struct Counts {
+    writes_acknowledged: AtomicU64,
+    writes_rejected: AtomicU64,
+    reads_granted: AtomicU64,
+    reads_rejected: AtomicU64,
+    held: AtomicU64,
+}
+
+impl Router {
+    /// A router into `shards`; region `r` lives in shard `r % shards`.
+    pub(crate) fn new(
+        identity: Identity,
+        store: Arc<Store>,
+        tickets: Arc<Tickets>,
+        routes: Arc<Routes>,
+        shards: Vec<Arc<Mailbox<Event>>>,
+        limits: Limits,
+    ) -> Self {
+        let budget = Semaphore::new(limits.request_bytes_max as usize);
+        let holds = Semaphore::new(limits.held_count_max);
+        let queued = AtomicUsize::new(0);
+        let counts = Counts::default();
+        Self {
+            shared: Arc::new(Shared {
+                identity,
+                store,
+                tickets,
+                routes,
+                shards,
+                limits,
+                budget,
+                queued,
+                holds,
+                counts,
+            }),
+        }
+    }
+
+    /// Writes `command` (see `flotilla_region::command`) through the region's log. Returns once it
+    /// is applied here, which is after a majority has it on disk.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::Rejected`] and [`RequestError::Stopping`] promise that the command was not
+    /// carried out and never will be; [`RequestError::Undecided`] promises nothing.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future frees what the request holds. A command that has entered the log by
+    /// then may still be carried out.
+    pub async fn propose(
+        &self,
+        region: RegionId,
+        guard: Guard,
+        command: Bytes,
+    ) -> Result<Outcome, RequestError> {
+        let bytes = command.len();
+        let event = |ticket| Event::Propose {
+            region,
+            ticket,
+            guard: guard.clone(),
+            command: command.clone(),
+        };
+        let result = match self.ask(region, bytes, event, RequestError::Undecided).await {
+            Ok(Answer::Applied(outcome)) => Ok(outcome),
+            Ok(Answer::Rejected(reject)) => Err(RequestError::Rejected(reject)),
+            Ok(Answer::Granted) => unreachable!("the region grants reads only"),
+            Err(error) => Err(error),
+        };
+        let counts = &self.shared.counts;
+        count(&result, &counts.writes_acknowledged, &counts.writes_rejected);
+        result
+    }
+
+    /// A snapshot that holds every write acknowledged before this call. `follower` allows a
+    /// replica that does not lead to serve it, by asking the leader how far it must have applied.
+    ///
+    /// The snapshot is taken after the grant. The region may have changed between the two, so the
+    /// caller opens it by the epoch that it was asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::Rejected`] and [`RequestError::Stopping`]; never `Undecided`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future frees what the request holds.
+    pub async fn read(
+        &self,
+        region: RegionId,
+        guard: Guard,
+        follower: bool,
+    ) -> Result<View, RequestError> {
+        let event = |ticket| Event::Read { region, ticket, guard: guard.clone(), follower };
+        let late = RequestError::Rejected(Reject::ReadIndexNotReady);
+        let result = match self.ask(region, 0, event, late).await {
+            Ok(Answer::Granted) => Ok(self.shared.store.read()),
+            Ok(Answer::Rejected(reject)) => Err(RequestError::Rejected(reject)),
+            Ok(Answer::Applied(_)) => unreachable!("only proposals are applied"),
+            Err(error) => Err(error),
+        };
+        let counts = &self.shared.counts;
+        count(&result, &counts.reads_granted, &counts.reads_rejected);
+        result
+    }
+
+    /// The region of `space` that holds `key`, as far as this node knows.
+    #[must_use]
+    pub fn locate(&self, space: Space, key: &[u8]) -> Option<Descriptor> {
+        self.shared.routes.locate(space, key)
+    }
+
+    /// A region with a replica here.
+    #[must_use]
+    pub fn descriptor(&self, region: RegionId) -> Option<Descriptor> {
+        self.shared.routes.descriptor(region)
+    }
+
+    /// All regions with a replica here, by id.
+    #[must_use]
+    pub fn descriptors(&self) -> Vec<Descriptor> {
+        self.shared.routes.descriptors()
+    }
+
+    /// Who leads the region, with the term, as last heard here. `None` while nobody is known to.
+    #[must_use]
+    pub fn leader(&self, region: RegionId) -> Option<(Term, Peer)> {
+        self.shared.routes.leader(region)
+    }
+
+    /// True if the replica of `region` on this store leads it, as last heard from its shard.
+    #[must_use]
+    pub fn leads(&self, region: RegionId) -> bool {
+        self.leader(region).is_some_and(|(_, peer)| peer.store == self.shared.identity.store)
+    }
+
+    /// Every change of roles from now on. A listener that lags too far behind is told so, and
+    /// reads [`Router::leader`] of all regions anew.
+    #[must_use]
+    pub fn roles(&self) -> broadcast::Receiver<RoleChange> {
+        self.shared.routes.changes()
+    }
+
+    /// A handle on who leads `region`, that wakes when it changes. `None` without a replica here.
+    #[must_use]
+    pub fn leadership(
+        &self,
+        region: RegionId,
+    ) -> Option<tokio::sync::watch::Receiver<Leadership>> {
+        self.shared.routes.leadership(region)
+    }
+
+    /// Which store of which cluster this is.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        self.shared.identity.clone()
+    }
+
+    /// Counts of requests.
+    #[must_use]
+    pub fn counts(&self) -> RequestCounts {
+        let counts = &self.shared.counts;
+        RequestCounts {
+            writes_acknowledged: counts.writes_acknowledged.load(Ordering::Relaxed),
+            writes_rejected: counts.writes_rejected.load(Ordering::Relaxed),
+            reads_granted: counts.reads_granted.load(Ordering::Relaxed),
+            reads_rejected: counts.reads_rejected.load(Ordering::Relaxed),
+            waiting: self.shared.tickets.count() as u64,
+            held: counts.held.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Sends a request and waits for its answer; once more whenever its region gets a leader,
+    /// within bounds. `late` is the error after the deadline, if the request was sent.
+    async fn ask(
+        &self,
+        region: RegionId,
+        bytes: usize,
+        event: impl Fn(flotilla_region::Ticket) -> Event,
+        late: RequestError,
+    ) -> Result<Answer, RequestError> {
+        let deadline = Instant::now() + self.shared.limits.request_timeout;
+        let _budget = self.admit(bytes, deadline).await?;
+        let mut hold = Hold::default();
+        loop {
+            let mut waiting = self.send(region, bytes, &event, deadline).await?;
+            let answer = match timeout_at(deadline, &mut waiting.answer).await {
+                Ok(Ok(answer)) => answer,
+                // The node closed the table, perhaps while the command was on its way to the log.
+                Ok(Err(_)) if late == RequestError::Undecided => return Err(late),
+                Ok(Err(_)) => return Err(RequestError::Stopping),
+                Err(_) => return Err(late),
+            };
+            let leaderless =
+                matches!(answer, Answer::Rejected(Reject::NotLeader { leader: None, .. }));
+            if !leaderless || !self.await_leader(region, &mut hold).await {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// Takes a part of the budget, in order of arrival.
+    async fn admit(
+        &self,
+        bytes: usize,
+        deadline: Instant,
+    ) -> Result<SemaphorePermit<'_>, RequestError> {
+        let shared = &self.shared;
+        let limit = shared.limits.request_bytes_max;
+        let weight = u32::try_from(bytes.saturating_add(REQUEST_OVERHEAD_BYTES)).unwrap_or(limit);
+        let weight = weight.min(limit);
+        if let Ok(permit) = shared.budget.try_acquire_many(weight) {
+            return Ok(permit);
+        }
+        let _place = Place::take(&shared.queued, shared.limits.queued_count_max)
+            .ok_or_else(|| busy("too many requests wait"))?;
+        match timeout_at(deadline, shared.budget.acquire_many(weight)).await {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(_)) => Err(RequestError::Stopping),
+            Err(_) => Err(busy("the requests before this one took too long")),
+        }
+    }
+
+    /// Opens a ticket and puts the event into its shard's mailbox.
+    async fn send(
+        &self,
+        region: RegionId,
+        bytes: usize,
+        event: impl Fn(flotilla_region::Ticket) -> Event,
+        deadline: Instant,
+    ) -> Result<Waiting, RequestError> {
+        let shared = &self.shared;
+        let waiting = shared.tickets.open().ok_or(RequestError::Stopping)?;
+        let mailbox = &shared.shards[region.0 as usize % shared.shards.len()];
+        let weight = bytes.saturating_add(REQUEST_OVERHEAD_BYTES);
+        match timeout_at(deadline, mailbox.send(Lane::Clients, event(waiting.ticket), weight)).await
+        {
+            Ok(Ok(())) => Ok(waiting),
+            Ok(Err(_)) => Err(RequestError::Stopping),
+            Err(_) => Err(busy("the shard took nothing until the deadline")),
+        }
+    }
+
+    /// Waits until the region has a leader. False if it is not worth trying again.
+    async fn await_leader(&self, region: RegionId, hold: &mut Hold) -> bool {
+        let shared = &self.shared;
+        let Some(mut leadership) = shared.routes.leadership(region) else { return false };
+        let Ok(_place) = shared.holds.try_acquire() else { return false };
+        let until = *hold.until.get_or_insert_with(|| Instant::now() + shared.limits.hold);
+        if hold.tried_leader.is_none() {
+            shared.counts.held.fetch_add(1, Ordering::Relaxed);
+        }
+        // A leader that has refused already is no reason to ask it again: the shard told its role
+        // before it told the refusal, so this is a leader that does not know of its own office yet.
+        let tried = hold.tried_leader.take();
+        let found = timeout_at(
+            until,
+            leadership.wait_for(|now| now.leader.is_some() && Some(now) != tried.as_ref()),
+        )
+        .await;
+        match found {
+            Ok(Ok(now)) => {
+                hold.tried_leader = Some(now.clone());
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// How long one request has been held, and for whom it was let go last.
+#[derive(Default)]
+struct Hold {
+    until: Option<Instant>,
+    tried_leader: Option<Leadership>,
+}
+
+/// One of a bounded number of places in a queue; dropping it leaves.
+struct Place<'a>(&'a AtomicUsize);
+
+impl<'a> Place<'a> {
+    fn take(taken: &'a AtomicUsize, limit: usize) -> Option<Self> {
+        let place = Self(taken);
+        (taken.fetch_add(1, Ordering::Relaxed) < limit).then_some(place)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn busy(reason: &'static str) -> RequestError {
+    RequestError::Rejected(Reject::Busy { reason: reason.into() })
+}
+
+fn count<T, E>(result: &Result<T, E>, good: &AtomicU64, bad: &AtomicU64) {
+    let counter = if result.is_ok() { good } else { bad };
+    counter.fetch_add(1, Ordering::Relaxed);
+}

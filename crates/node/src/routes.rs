@@ -1,0 +1,112 @@
+//! What this node knows about its regions: which keys they hold and who leads them.
+//!
+//! A hint for callers, not the truth: the region itself checks leader and epoch again. Written by
+//! the shards, read by the services.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use bytes::Bytes;
+use flotilla_region::{Descriptor, Peer, RegionId, RoleChange, Space, Term};
+use parking_lot::RwLock;
+use tokio::sync::{broadcast, watch};
+
+/// Role changes that a slow listener may lag behind before it has to read everything anew.
+const CHANGES_KEPT: usize = 4096;
+
+/// Who leads a region, as far as this node knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leadership {
+    /// The term in which that is so.
+    pub term: Term,
+    /// The leader; `None` while there is none, or none is known.
+    pub leader: Option<Peer>,
+}
+
+/// Regions by key and by id, and their leaders.
+pub(crate) struct Routes {
+    table: RwLock<Table>,
+    changes: broadcast::Sender<RoleChange>,
+}
+
+#[derive(Default)]
+struct Table {
+    by_key: BTreeMap<(u8, Bytes), RegionId>,
+    by_id: BTreeMap<RegionId, Route>,
+}
+
+struct Route {
+    descriptor: Descriptor,
+    leadership: watch::Sender<Leadership>,
+}
+
+impl Routes {
+    /// Routes to `descriptors`, without leaders yet.
+    pub(crate) fn new(descriptors: Vec<Descriptor>) -> Self {
+        let mut table = Table::default();
+        for descriptor in descriptors {
+            let start = (space_order(descriptor.space), descriptor.start.clone());
+            table.by_key.insert(start, descriptor.id);
+            let leadership = watch::Sender::new(Leadership::default());
+            table.by_id.insert(descriptor.id, Route { descriptor, leadership });
+        }
+        Self { table: RwLock::new(table), changes: broadcast::Sender::new(CHANGES_KEPT) }
+    }
+
+    /// The region of `space` that holds `key`.
+    pub(crate) fn locate(&self, space: Space, key: &[u8]) -> Option<Descriptor> {
+        let table = self.table.read();
+        let end = (space_order(space), Bytes::copy_from_slice(key));
+        let (start, id) = table.by_key.range((Bound::Unbounded, Bound::Included(end))).next_back()?;
+        if start.0 != space_order(space) {
+            return None;
+        }
+        let descriptor = &table.by_id.get(id)?.descriptor;
+        descriptor.contains(key).then(|| descriptor.clone())
+    }
+
+    /// The region `id`.
+    pub(crate) fn descriptor(&self, id: RegionId) -> Option<Descriptor> {
+        self.table.read().by_id.get(&id).map(|route| route.descriptor.clone())
+    }
+
+    /// All regions, by id.
+    pub(crate) fn descriptors(&self) -> Vec<Descriptor> {
+        self.table.read().by_id.values().map(|route| route.descriptor.clone()).collect()
+    }
+
+    /// A handle on who leads the region, that wakes when it changes.
+    pub(crate) fn leadership(&self, id: RegionId) -> Option<watch::Receiver<Leadership>> {
+        self.table.read().by_id.get(&id).map(|route| route.leadership.subscribe())
+    }
+
+    /// Who leads the region, if somebody is known to.
+    pub(crate) fn leader(&self, id: RegionId) -> Option<(Term, Peer)> {
+        let table = self.table.read();
+        let leadership = table.by_id.get(&id)?.leadership.borrow();
+        leadership.leader.clone().map(|peer| (leadership.term, peer))
+    }
+
+    /// Every change of roles from now on.
+    pub(crate) fn changes(&self) -> broadcast::Receiver<RoleChange> {
+        self.changes.subscribe()
+    }
+
+    /// Notes a change of roles and wakes who waits for it.
+    pub(crate) fn note(&self, change: &RoleChange) {
+        if let Some(route) = self.table.read().by_id.get(&change.region) {
+            let now = Leadership { term: change.term, leader: change.leader.clone() };
+            route.leadership.send_replace(now);
+        }
+        // Nobody listening is no error.
+        let _ = self.changes.send(change.clone());
+    }
+}
+
+/// Keeps the two spaces apart in one map.
+fn space_order(space: Space) -> u8 {
+    match space {
+        Space::System => 0,
+        Space::Raw => 1,
+    }
+}
