@@ -1,0 +1,1 @@
+//! One suite of checks that every file system of this crate must pass.

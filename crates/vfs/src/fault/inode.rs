@@ -1,0 +1,167 @@
+//! One file of the faulty disk: what programs see, and what the medium is sure to hold.
+//!
+//! The visible bytes are kept whole. Of the durable ones only those are kept that differ: each
+//! write first saves the sectors it touches, if they were not saved since the last sync.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use fastrand::Rng;
+
+use super::sparse::Sparse;
+
+/// What a disk writes whole or not at all.
+pub(super) const SECTOR_BYTES: u64 = 512;
+
+/// Durable content of sectors that were changed since the last sync.
+#[derive(Clone, Debug)]
+struct Saved {
+    sectors: u64,
+    /// May be shorter than the sectors: the rest was zero or beyond the end.
+    bytes: Vec<u8>,
+}
+
+/// One file of the faulty disk.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Inode {
+    visible: Sparse,
+    durable_len: u64,
+    /// By first sector; they do not overlap.
+    saved: BTreeMap<u64, Saved>,
+    /// Handles of the running program.
+    pub(super) handles: u32,
+}
+
+impl Inode {
+    pub(super) fn len(&self) -> u64 {
+        self.visible.len()
+    }
+
+    pub(super) fn space(&self) -> u64 {
+        self.visible.space()
+    }
+
+    pub(super) fn space_wanted(&self, range: &Range<u64>) -> u64 {
+        self.visible.space_wanted(range)
+    }
+
+    /// Fills `buf` from `offset` on; returns how many bytes lie inside the file.
+    pub(super) fn read(&self, buf: &mut [u8], offset: u64) -> usize {
+        let inside = self.len().saturating_sub(offset).min(buf.len() as u64) as usize;
+        self.visible.read(&mut buf[..inside], offset);
+        inside
+    }
+
+    pub(super) fn write(&mut self, data: &[u8], offset: u64) {
+        self.save(&(offset..offset + data.len() as u64));
+        self.visible.write(data, offset);
+    }
+
+    pub(super) fn reserve(&mut self, range: &Range<u64>) {
+        self.visible.reserve(range);
+    }
+
+    pub(super) fn set_len(&mut self, len: u64) {
+        if len < self.len() {
+            self.save(&(len..self.len()));
+        }
+        self.visible.set_len(len);
+    }
+
+    /// Makes everything durable. Returns how many bytes had to be written for it.
+    pub(super) fn sync(&mut self) -> u64 {
+        let sectors: u64 = self.saved.values().map(|saved| saved.sectors).sum();
+        self.saved.clear();
+        self.durable_len = self.len();
+        sectors * SECTOR_BYTES
+    }
+
+    /// What a failed sync does: some sectors fall back to what they were, and count as clean.
+    pub(super) fn drop_unsynced(&mut self, rng: &mut Rng) {
+        let len = self.len();
+        for (&first, saved) in &self.saved {
+            revert_some(&mut self.visible, first, saved, len, rng);
+        }
+        // The length is kept: the next sync finds nothing left to do but that.
+        self.visible.set_len(len);
+    }
+
+    /// What a power loss does: each unsynced sector, and the length, is kept or lost.
+    pub(super) fn lose_power(&mut self, rng: &mut Rng) {
+        let (old_len, new_len) = (self.durable_len, self.len());
+        for (&first, saved) in &self.saved {
+            revert_some(&mut self.visible, first, saved, new_len, rng);
+        }
+        let len = match rng.u8(0..3) {
+            0 => old_len,
+            1 => new_len,
+            _ if new_len > old_len => rng.u64(old_len..=new_len),
+            _ => old_len,
+        };
+        self.visible.set_len(len);
+        self.saved.clear();
+        self.durable_len = len;
+        self.handles = 0;
+    }
+
+    /// Changes one bit of what is there, on the medium as well.
+    pub(super) fn flip_bit(&mut self, offset: u64, bit: u8) {
+        let mut byte = [0];
+        self.visible.read(&mut byte, offset);
+        byte[0] ^= 1 << bit;
+        self.visible.write(&byte, offset);
+    }
+
+    /// Saves the durable content of the sectors of `range`, where it is not saved yet.
+    fn save(&mut self, range: &Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let (mut at, end) = (range.start / SECTOR_BYTES, range.end.div_ceil(SECTOR_BYTES));
+        if let Some((&first, before)) = self.saved.range(..=at).next_back() {
+            at = at.max(first + before.sectors);
+        }
+        while at < end {
+            let next = self.saved.range(at..).next().map(|(&first, saved)| (first, saved.sectors));
+            let gap_end = next.map_or(end, |(first, _)| first.min(end));
+            if gap_end > at {
+                self.saved.insert(at, self.durable(at..gap_end));
+            }
+            match next {
+                Some((first, sectors)) if first < end => at = first + sectors,
+                _ => break,
+            }
+        }
+    }
+
+    /// The durable content of sectors that were not changed since the last sync.
+    fn durable(&self, sectors: Range<u64>) -> Saved {
+        let start = sectors.start * SECTOR_BYTES;
+        let end = (sectors.end * SECTOR_BYTES).min(self.durable_len);
+        let mut bytes = vec![0; end.saturating_sub(start) as usize];
+        self.visible.read(&mut bytes, start);
+        Saved { sectors: sectors.end - sectors.start, bytes }
+    }
+}
+
+/// Gives some sectors back the content that was saved; those beyond `len` always, for nobody has
+/// written anything else to them.
+fn revert_some(visible: &mut Sparse, first: u64, saved: &Saved, len: u64, rng: &mut Rng) {
+    let mode = rng.u8(0..4);
+    for i in 0..saved.sectors {
+        let at = (first + i) * SECTOR_BYTES;
+        let lost = match mode {
+            0 => true,
+            1 => false,
+            _ => rng.bool(),
+        };
+        if lost || at >= len {
+            let mut sector = [0; SECTOR_BYTES as usize];
+            let from = ((i * SECTOR_BYTES) as usize).min(saved.bytes.len());
+            let rest = &saved.bytes[from..];
+            let count = rest.len().min(sector.len());
+            sector[..count].copy_from_slice(&rest[..count]);
+            visible.write(&sector, at);
+        }
+    }
+}

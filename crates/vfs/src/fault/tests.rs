@@ -1,0 +1,1 @@
+//! What the faulty disk keeps, loses and refuses.

@@ -1,0 +1,184 @@
+//! The one door to the disk: two traits, what they promise, and two things that keep the promise.
+//!
+//! [`os::OsFs`] is the real file system. [`fault::FaultFs`] is a disk in memory that loses, tears,
+//! delays and refuses by seed, so that an engine can be tried on a disk that lies. Both pass the
+//! suite in [`conformance`].
+//!
+//! What a caller may rely on, and what not:
+//! - Bytes written are readable at once, by anybody who has the file open.
+//! - Bytes are durable only after [`File::sync`] has returned `Ok`. Until then a power loss keeps
+//!   any part of them: none, all, or some sectors of 512 bytes.
+//! - After a failed `write_at` or `sync` nothing is known about the bytes since the last good
+//!   `sync`. Trying again proves nothing; the owner must stop and open the file anew.
+//! - A name that was created, renamed or removed is durable only after [`FileSystem::sync_dir`].
+
+use std::fmt::Debug;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+pub mod conformance;
+pub mod fault;
+mod map;
+pub mod os;
+
+pub use map::View;
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// For reading; the file must exist.
+    Read,
+    /// For reading and writing; the file must exist.
+    Write,
+    /// For reading and writing; the file must not exist yet.
+    CreateNew,
+}
+
+/// Names, and the way to files.
+pub trait FileSystem: Send + Sync + Debug {
+    /// Opens a file.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` and `AlreadyExists` as `mode` says; otherwise what the system refused.
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>>;
+
+    /// The names of all files directly in `dir`, sorted. Directories are left out.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if there is no such directory.
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+
+    /// Makes `dir` and its parents, durably. It is no error if they exist.
+    ///
+    /// # Errors
+    ///
+    /// What the system refused.
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()>;
+
+    /// Gives `from` the name `to`, replacing what had it.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if there is no `from`.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a file's name. Open handles and views stay good.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if there is no such file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes the names in `dir` durable.
+    ///
+    /// # Errors
+    ///
+    /// What the system refused; see the module's third rule.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// Takes an exclusive lock on the file `path`, made if missing, until the guard is dropped or
+    /// the process ends. Never waits.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if somebody else, in this process or another, holds it.
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>>;
+}
+
+/// Holds a lock on a file until it is dropped.
+pub trait LockGuard: Send + Sync + Debug {}
+
+/// One open file. All methods may be called from many threads.
+pub trait File: Send + Sync + Debug {
+    /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
+    ///
+    /// # Errors
+    ///
+    /// What the system refused.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes all of `parts`, one after the other, as if they were one buffer. Grows the file as
+    /// needed.
+    ///
+    /// # Errors
+    ///
+    /// What the system refused; `StorageFull` if the disk is full. Any part may have been written.
+    fn write_all_at(&self, parts: &[io::IoSlice<'_>], offset: u64) -> io::Result<()>;
+
+    /// Makes all bytes written so far, and the length, durable.
+    ///
+    /// # Errors
+    ///
+    /// What the system refused; see the module's third rule.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Reserves space for `range` and grows the file to its end, so that writes there neither fill
+    /// the disk nor change metadata. New bytes read as zero.
+    ///
+    /// # Errors
+    ///
+    /// `StorageFull` if the disk cannot hold it.
+    fn allocate(&self, range: Range<u64>) -> io::Result<()>;
+
+    /// The file's length in bytes.
+    ///
+    /// # Errors
+    ///
+    /// What the system refused.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Whether the file holds no byte.
+    ///
+    /// # Errors
+    ///
+    /// As [`File::len`].
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Cuts the file to `len` bytes or grows it with zeros.
+    ///
+    /// # Errors
+    ///
+    /// What the system refused.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// The bytes of `range`, which must lie inside the file, without a copy where the system can.
+    ///
+    /// The range must be sealed: until the view is dropped nobody writes to it or cuts it off. A
+    /// file is cut only through a handle that all its views come from.
+    ///
+    /// # Errors
+    ///
+    /// `UnexpectedEof` if the range ends beyond the file.
+    fn view(&self, range: Range<u64>) -> io::Result<View>;
+
+    /// Fills all of `buf`.
+    ///
+    /// # Errors
+    ///
+    /// `UnexpectedEof` if the file ends first; else as [`File::read_at`].
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.read_at(&mut buf[done..], offset + done as u64)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => done += n,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of `data`; [`File::write_all_at`] with one part.
+    ///
+    /// # Errors
+    ///
+    /// As [`File::write_all_at`].
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.write_all_at(&[io::IoSlice::new(data)], offset)
+    }
+}

@@ -1,0 +1,158 @@
+//! Bytes of a file, mapped where the system can and owned where it cannot.
+//!
+//! A [`Maps`] maps a file in large chunks and keeps them, so that a view costs one atomic increment
+//! and no system call. Chunks are mapped whole, beyond the end of the file too: a map stays good
+//! while the file grows into it.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memmap2::{MmapOptions, MmapRaw};
+use parking_lot::RwLock;
+
+/// How much of a file one map covers. Address space is plenty; a map costs a system call.
+const CHUNK_BYTES: u64 = 64 << 20;
+
+/// Bytes of a file that stay good as long as the view lives, even if the file's name is removed.
+///
+/// Cloning is cheap. `Bytes::from_owner(view)` makes shared bytes of it without a copy.
+#[derive(Clone)]
+pub struct View {
+    source: Source,
+    start: usize,
+    len: usize,
+}
+
+#[derive(Clone)]
+enum Source {
+    Mapped(Arc<MmapRaw>),
+    Owned(Arc<[u8]>),
+}
+
+impl View {
+    /// A part of this view.
+    ///
+    /// # Panics
+    ///
+    /// If `range` does not lie inside the view.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end, "a range from {} to {}", range.start, range.end);
+        assert!(range.end <= self.len, "a range to {} of a view of {}", range.end, self.len);
+        Self {
+            source: self.source.clone(),
+            start: self.start + range.start,
+            len: range.end - range.start,
+        }
+    }
+}
+
+impl From<Vec<u8>> for View {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { start: 0, len: bytes.len(), source: Source::Owned(bytes.into()) }
+    }
+}
+
+impl Deref for View {
+    type Target = [u8];
+
+    #[allow(unsafe_code)]
+    fn deref(&self) -> &[u8] {
+        match &self.source {
+            Source::Owned(bytes) => &bytes[self.start..self.start + self.len],
+            // SAFETY: `Maps::view`, the only place that makes a mapped view, has checked that the
+            // range lies inside the map and inside the file, and `slice` only narrows it. The map
+            // lives as long as the `Arc` in `self`, from which the slice borrows. Nobody changes
+            // the bytes or cuts them off while the slice lives: whoever calls `File::view` promises
+            // it for exactly this range, and keeps other programs away with `FileSystem::lock`.
+            // No reference to any other part of the map is ever made.
+            Source::Mapped(map) => unsafe {
+                std::slice::from_raw_parts(map.as_ptr().add(self.start), self.len)
+            },
+        }
+    }
+}
+
+impl AsRef<[u8]> for View {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.source {
+            Source::Mapped(_) => "mapped",
+            Source::Owned(_) => "owned",
+        };
+        write!(f, "View({kind}, {} bytes)", self.len)
+    }
+}
+
+/// The maps of one open file.
+#[derive(Debug, Default)]
+pub(crate) struct Maps {
+    chunks: RwLock<Vec<Option<Arc<MmapRaw>>>>,
+    /// The file is at least so long; spares asking the system each time.
+    len_seen: AtomicU64,
+}
+
+impl Maps {
+    /// The bytes of `range` of `file`; `None` if the range crosses chunks and must be read.
+    pub(crate) fn view(&self, file: &fs::File, range: &Range<u64>) -> io::Result<Option<View>> {
+        if range.start > range.end {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.check_end(file, range.end)?;
+        if range.is_empty() {
+            return Ok(Some(View::from(Vec::new())));
+        }
+        let chunk = range.start / CHUNK_BYTES;
+        if (range.end - 1) / CHUNK_BYTES != chunk {
+            return Ok(None);
+        }
+        let source = Source::Mapped(self.chunk(file, chunk)?);
+        let start = (range.start % CHUNK_BYTES) as usize;
+        Ok(Some(View { source, start, len: (range.end - range.start) as usize }))
+    }
+
+    /// Forgets how long the file is. To be called when it was cut.
+    pub(crate) fn forget_len(&self) {
+        self.len_seen.store(0, Ordering::Release);
+    }
+
+    fn check_end(&self, file: &fs::File, end: u64) -> io::Result<()> {
+        if end <= self.len_seen.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let len = file.metadata()?.len();
+        if end > len {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.len_seen.store(len, Ordering::Release);
+        Ok(())
+    }
+
+    fn chunk(&self, file: &fs::File, number: u64) -> io::Result<Arc<MmapRaw>> {
+        let slot = number as usize;
+        if let Some(Some(map)) = self.chunks.read().get(slot) {
+            return Ok(Arc::clone(map));
+        }
+        let mut chunks = self.chunks.write();
+        if chunks.len() <= slot {
+            chunks.resize(slot + 1, None);
+        }
+        if let Some(map) = &chunks[slot] {
+            return Ok(Arc::clone(map));
+        }
+        let mut options = MmapOptions::new();
+        options.offset(number * CHUNK_BYTES).len(CHUNK_BYTES as usize);
+        let map = Arc::new(options.map_raw_read_only(file)?);
+        chunks[slot] = Some(Arc::clone(&map));
+        Ok(map)
+    }
+}

@@ -1,0 +1,219 @@
+//! The real file system.
+
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use crate::map::Maps;
+use crate::{File, FileSystem, LockGuard, OpenMode, View};
+
+/// How many buffers one vectored write may take; the least that POSIX systems agree on is 1024.
+const PARTS_MAX: usize = 1024;
+
+/// The file system of the operating system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OsFs;
+
+impl OsFs {
+    /// The file system of the operating system.
+    #[must_use]
+    pub fn new() -> Self {
+        Self
+    }
+}
+
+impl FileSystem for OsFs {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let mut options = fs::OpenOptions::new();
+        options.read(true);
+        match mode {
+            OpenMode::Read => {}
+            OpenMode::Write => {
+                options.write(true);
+            }
+            OpenMode::CreateNew => {
+                options.write(true).create_new(true);
+            }
+        }
+        Ok(Arc::new(OsFile { file: options.open(path)?, maps: Maps::default() }))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                continue;
+            }
+            // A name that is not UTF-8 is none of ours, so nobody can ask for it.
+            if let Ok(name) = entry.file_name().into_string() {
+                names.push(name);
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
+        let missing: Vec<&Path> = dir
+            .ancestors()
+            .take_while(|dir| !dir.as_os_str().is_empty() && !dir.is_dir())
+            .collect();
+        // The last run may have made the deepest existing directory and died before it was synced.
+        // Where we may not even read the parent, we cannot have made it.
+        let existing = missing.last().map_or(Some(dir), |dir| dir.parent());
+        if let Some(parent) =
+            existing.filter(|dir| !dir.as_os_str().is_empty()).and_then(Path::parent)
+        {
+            match self.sync_dir(parent) {
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                other => other?,
+            }
+        }
+        for dir in missing.into_iter().rev() {
+            match fs::create_dir(dir) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
+                other => other?,
+            }
+            self.sync_dir(dir.parent().unwrap_or(Path::new("")))?;
+        }
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+        fs::File::open(dir)?.sync_all()
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Box::new(OsLock { _file: file })),
+            Err(fs::TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(fs::TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
+/// Closing the file gives up the lock.
+#[derive(Debug)]
+struct OsLock {
+    _file: fs::File,
+}
+
+impl LockGuard for OsLock {}
+
+#[derive(Debug)]
+struct OsFile {
+    file: fs::File,
+    maps: Maps,
+}
+
+impl File for OsFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.file.read_at(&mut buf[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_all_at(&self, parts: &[io::IoSlice<'_>], offset: u64) -> io::Result<()> {
+        if let [part] = parts {
+            return self.file.write_all_at(part, offset);
+        }
+        let mut parts = parts.to_vec();
+        let mut rest = &mut parts[..];
+        let mut offset = offset;
+        // Drops empty parts at the front, so that a write of nothing is not taken for a full disk.
+        io::IoSlice::advance_slices(&mut rest, 0);
+        while !rest.is_empty() {
+            let batch = &rest[..rest.len().min(PARTS_MAX)];
+            match rustix::io::pwritev(&self.file, batch, offset) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    offset += n as u64;
+                    io::IoSlice::advance_slices(&mut rest, n);
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        loop {
+            let bytes = range.end - range.start;
+            match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), range.start, bytes) {
+                Err(Errno::INTR) => {}
+                // Some file systems cannot reserve. Zeros reserve as well, only slower.
+                Err(Errno::OPNOTSUPP) => return self.grow_with_zeros(range.end),
+                other => return other.map_err(io::Error::from),
+            }
+        }
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let result = self.file.set_len(len);
+        self.maps.forget_len();
+        result
+    }
+
+    fn view(&self, range: Range<u64>) -> io::Result<View> {
+        if let Some(view) = self.maps.view(&self.file, &range)? {
+            return Ok(view);
+        }
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        self.read_exact_at(&mut bytes, range.start)?;
+        Ok(View::from(bytes))
+    }
+}
+
+impl OsFile {
+    fn grow_with_zeros(&self, end: u64) -> io::Result<()> {
+        let zeros = [0; 64 << 10];
+        let mut at = self.len()?;
+        while at < end {
+            let count = (end - at).min(zeros.len() as u64);
+            self.file.write_all_at(&zeros[..count as usize], at)?;
+            at += count;
+        }
+        Ok(())
+    }
+}
