@@ -1,1 +1,3 @@
 //! A whole cluster in one thread, from one seed.
+
+pub mod checker;

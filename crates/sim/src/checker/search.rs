@@ -1,0 +1,413 @@
+//! The search for an order: Wing and Gong's, with a memory of what was tried as Lowe proposed.
+//!
+//! Calls and returns stand in one list by moment. An operation may come next if its call stands
+//! before the first return left in the list. Placing it takes both of its marks out; if the search
+//! gets stuck, the last placed one is put back. A set of (operations placed, value held) keeps it
+//! from walking the same way twice.
+//!
+//! Operations without an answer have a call and no return. They need not be placed; those that
+//! could explain nothing are left out at the start, and of equal ones only the earliest is tried.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use super::{Action, Answer, Operation, Value, Violation};
+
+/// Steps after which the search gives up: some seconds.
+const STEPS_MAX: u64 = 20_000_000;
+/// Operations before the stuck one that a report shows.
+const SHOWN_BEFORE: usize = 12;
+
+/// A value by number, 0 for "nothing".
+type Held = u32;
+
+/// What an operation needs the register to hold, and leaves in it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    Write(Held),
+    Read(Held),
+    Swap {
+        expected: Held,
+        value: Held,
+    },
+    /// A swap that found something else.
+    Miss {
+        expected: Held,
+        previous: Held,
+    },
+}
+
+impl Step {
+    fn apply(self, held: Held) -> Option<Held> {
+        match self {
+            Self::Write(value) => Some(value),
+            Self::Read(seen) => (seen == held).then_some(held),
+            Self::Swap { expected, value } => (expected == held).then_some(value),
+            Self::Miss { expected, previous } => {
+                (previous == held && expected != held).then_some(held)
+            }
+        }
+    }
+}
+
+/// One operation as the search sees it.
+struct Item {
+    /// Its place in the caller's list.
+    source: usize,
+    called: u64,
+    /// `None` for an operation without an answer.
+    returned: Option<u64>,
+    step: Step,
+    /// The nearest earlier operation without an answer and with the same step.
+    twin: Option<usize>,
+}
+
+pub(super) fn search(operations: &[Operation]) -> Result<(), Violation> {
+    let mut names = Names::default();
+    let mut items = Vec::with_capacity(operations.len());
+    for (source, operation) in operations.iter().enumerate() {
+        items.extend(names.item(source, operation)?);
+    }
+    leave_out_unseen(&mut items);
+    // Operations with an answer come first: then a placed prefix of them is a prefix of the bits.
+    items.sort_by_key(|item| (item.returned.is_none(), item.called, item.source));
+    let mut latest = BTreeMap::new();
+    for place in 0..items.len() {
+        if items[place].returned.is_none() {
+            items[place].twin = latest.insert(items[place].step, place);
+        }
+    }
+    let required = items.iter().filter(|item| item.returned.is_some()).count();
+    let mut search = Search {
+        list: List::new(&items),
+        placed: Bits::new(items.len()),
+        tried: HashSet::default(),
+        path: Vec::new(),
+        deepest: Deepest::default(),
+        items,
+    };
+    search.run(required).map_err(|stuck| match stuck {
+        Stuck::GaveUp(steps) => Violation::Undecided { steps },
+        Stuck::Proved => search.report(operations, &names),
+    })
+}
+
+/// Values by number.
+#[derive(Default)]
+struct Names<'a> {
+    numbers: BTreeMap<&'a [u8], Held>,
+    values: Vec<&'a bytes::Bytes>,
+}
+
+impl<'a> Names<'a> {
+    fn number(&mut self, value: &'a Value) -> Held {
+        let Some(value) = value else { return 0 };
+        self.number_of(value)
+    }
+
+    fn number_of(&mut self, value: &'a bytes::Bytes) -> Held {
+        *self.numbers.entry(value).or_insert_with(|| {
+            self.values.push(value);
+            Held::try_from(self.values.len()).expect("fewer than 2^32 operations fit into memory")
+        })
+    }
+
+    fn value(&self, held: Held) -> Value {
+        let place = (held as usize).checked_sub(1)?;
+        Some(self.values[place].clone())
+    }
+
+    /// The operation as the search sees it; `None` for a get without an answer, which says nothing.
+    fn item(&mut self, source: usize, operation: &'a Operation) -> Result<Option<Item>, Violation> {
+        let answer = operation.returned.as_ref().map(|(_, answer)| answer);
+        let step = match (&operation.action, answer) {
+            (Action::Get, None) => return Ok(None),
+            (Action::Get, Some(Answer::Seen(seen))) => Step::Read(self.number(seen)),
+            (Action::Put(value), None | Some(Answer::Done)) => Step::Write(self.number_of(value)),
+            (Action::Delete, None | Some(Answer::Done)) => Step::Write(0),
+            (Action::Swap { expected, value }, None) => {
+                Step::Swap { expected: self.number(expected), value: self.number(value) }
+            }
+            (
+                Action::Swap { expected, value },
+                Some(Answer::Swapped { succeeded: true, previous }),
+            ) if previous == expected => {
+                Step::Swap { expected: self.number(expected), value: self.number(value) }
+            }
+            (
+                Action::Swap { expected, .. },
+                Some(Answer::Swapped { succeeded: false, previous }),
+            ) if previous != expected => {
+                Step::Miss { expected: self.number(expected), previous: self.number(previous) }
+            }
+            _ => return Err(Violation::Mismatch(Box::new(operation.clone()))),
+        };
+        let returned = operation.returned.as_ref().map(|(at, _)| *at);
+        Ok(Some(Item { source, called: operation.called, returned, step, twin: None }))
+    }
+}
+
+/// Leaves out writes of unknown fate whose value nobody needs: an order with such a write stays
+/// good without it, because whatever stood between it and the next write looked at nothing.
+fn leave_out_unseen(items: &mut Vec<Item>) {
+    let mut needed = BTreeSet::new();
+    loop {
+        let before = needed.len();
+        for item in items.iter() {
+            match item.step {
+                Step::Read(held) | Step::Miss { previous: held, .. } => needed.insert(held),
+                Step::Swap { expected, value } => {
+                    (item.returned.is_some() || needed.contains(&value)) && needed.insert(expected)
+                }
+                Step::Write(_) => false,
+            };
+        }
+        if needed.len() == before {
+            break;
+        }
+    }
+    items.retain(|item| match item.step {
+        Step::Write(value) | Step::Swap { value, .. } => {
+            item.returned.is_some() || needed.contains(&value)
+        }
+        Step::Read(_) | Step::Miss { .. } => true,
+    });
+}
+
+enum Stuck {
+    Proved,
+    GaveUp(u64),
+}
+
+/// How far the best try came.
+#[derive(Default)]
+struct Deepest {
+    placed: usize,
+    held: Held,
+    stuck: Option<usize>,
+}
+
+struct Search {
+    items: Vec<Item>,
+    list: List,
+    placed: Bits,
+    tried: HashSet<(Box<[u64]>, Held), BuildHasherDefault<Mixer>>,
+    /// Operations placed so far, each with the value held before it.
+    path: Vec<(usize, Held)>,
+    deepest: Deepest,
+}
+
+impl Search {
+    fn run(&mut self, required: usize) -> Result<(), Stuck> {
+        let (mut held, mut left, mut steps) = (0, required, 0);
+        let mut mark = self.list.first();
+        while left > 0 {
+            steps += 1;
+            if steps > STEPS_MAX {
+                return Err(Stuck::GaveUp(steps));
+            }
+            match self.list.kind(mark) {
+                Mark::Call(place) => {
+                    if let Some(next) = self.place(place, held) {
+                        self.path.push((place, held));
+                        held = next;
+                        left -= usize::from(self.items[place].returned.is_some());
+                        self.list.lift(place);
+                        mark = self.list.first();
+                    } else {
+                        mark = self.list.after(mark);
+                    }
+                }
+                Mark::Return(place) => {
+                    if self.deepest.stuck.is_none() || self.path.len() > self.deepest.placed {
+                        self.deepest =
+                            Deepest { placed: self.path.len(), held, stuck: Some(place) };
+                    }
+                    let Some((last, before)) = self.path.pop() else { return Err(Stuck::Proved) };
+                    held = before;
+                    left += usize::from(self.items[last].returned.is_some());
+                    self.placed.clear(last);
+                    self.list.put_back(last);
+                    mark = self.list.after(List::call(last));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Places an operation if it may come next and leads to where the search has not been.
+    fn place(&mut self, place: usize, held: Held) -> Option<Held> {
+        let item = &self.items[place];
+        if item.twin.is_some_and(|twin| !self.placed.get(twin)) {
+            return None;
+        }
+        let next = item.step.apply(held)?;
+        self.placed.set(place);
+        if self.tried.insert((self.placed.trimmed(), next)) {
+            return Some(next);
+        }
+        self.placed.clear(place);
+        None
+    }
+
+    fn report(&self, operations: &[Operation], names: &Names<'_>) -> Violation {
+        let stuck = self.deepest.stuck.expect("a search that fails was stuck somewhere");
+        let stuck = &operations[self.items[stuck].source];
+        let end = stuck.returned.as_ref().map_or(u64::MAX, |(at, _)| *at);
+        let mut around: Vec<_> = operations.iter().filter(|o| o.called <= end).cloned().collect();
+        around.sort_by_key(|operation| {
+            operation.returned.as_ref().map_or(operation.called, |(at, _)| *at)
+        });
+        around.drain(..around.len().saturating_sub(SHOWN_BEFORE));
+        Violation::Impossible {
+            stuck: Box::new(stuck.clone()),
+            placed: self.deepest.placed,
+            held: names.value(self.deepest.held),
+            around,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Mark {
+    Call(usize),
+    Return(usize),
+}
+
+/// Calls and returns by moment, in a list from which marks are lifted and put back in reverse
+/// order. Mark `2p + 1` is the call of operation `p`, `2p + 2` its return, 0 the head.
+struct List {
+    next: Vec<usize>,
+    previous: Vec<usize>,
+    has_return: Vec<bool>,
+}
+
+impl List {
+    fn new(items: &[Item]) -> Self {
+        let mut marks: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * items.len());
+        for (place, item) in items.iter().enumerate() {
+            marks.push((item.called, false, Self::call(place)));
+            marks.extend(item.returned.map(|at| (at, true, Self::call(place) + 1)));
+        }
+        // At equal moments calls come first: such operations overlap.
+        marks.sort_unstable();
+        let mut list = Self {
+            next: vec![0; 2 * items.len() + 1],
+            previous: vec![0; 2 * items.len() + 1],
+            has_return: items.iter().map(|item| item.returned.is_some()).collect(),
+        };
+        let mut last = 0;
+        for (_, _, mark) in marks {
+            list.next[last] = mark;
+            list.previous[mark] = last;
+            last = mark;
+        }
+        list.previous[0] = last;
+        list
+    }
+
+    fn call(place: usize) -> usize {
+        2 * place + 1
+    }
+
+    fn first(&self) -> usize {
+        self.next[0]
+    }
+
+    fn after(&self, mark: usize) -> usize {
+        self.next[mark]
+    }
+
+    fn kind(&self, mark: usize) -> Mark {
+        assert!(mark > 0, "the list ends only after the last return, and then nothing is left");
+        if mark % 2 == 1 { Mark::Call(mark / 2) } else { Mark::Return(mark / 2 - 1) }
+    }
+
+    fn lift(&mut self, place: usize) {
+        self.unlink(Self::call(place));
+        if self.has_return[place] {
+            self.unlink(Self::call(place) + 1);
+        }
+    }
+
+    fn put_back(&mut self, place: usize) {
+        if self.has_return[place] {
+            self.link(Self::call(place) + 1);
+        }
+        self.link(Self::call(place));
+    }
+
+    fn unlink(&mut self, mark: usize) {
+        let (before, after) = (self.previous[mark], self.next[mark]);
+        self.next[before] = after;
+        self.previous[after] = before;
+    }
+
+    fn link(&mut self, mark: usize) {
+        let (before, after) = (self.previous[mark], self.next[mark]);
+        self.next[before] = mark;
+        self.previous[after] = mark;
+    }
+}
+
+/// Which operations are placed.
+struct Bits(Vec<u64>);
+
+impl Bits {
+    fn new(count: usize) -> Self {
+        Self(vec![0; count.div_ceil(64)])
+    }
+
+    fn get(&self, place: usize) -> bool {
+        self.0[place / 64] >> (place % 64) & 1 == 1
+    }
+
+    fn set(&mut self, place: usize) {
+        self.0[place / 64] |= 1 << (place % 64);
+    }
+
+    fn clear(&mut self, place: usize) {
+        self.0[place / 64] &= !(1 << (place % 64));
+    }
+
+    /// A short name of the set: the count of full words at the start, then the words up to the last
+    /// that is not empty.
+    fn trimmed(&self) -> Box<[u64]> {
+        let full = self.0.iter().take_while(|word| **word == u64::MAX).count();
+        let end = self.0.iter().rposition(|word| *word != 0).map_or(full, |last| last + 1);
+        let mut name = Vec::with_capacity(1 + end.saturating_sub(full));
+        name.push(full as u64);
+        name.extend_from_slice(&self.0[full..end.max(full)]);
+        name.into_boxed_slice()
+    }
+}
+
+/// A quick hash; the set is never walked, so its order cannot leak.
+#[derive(Default)]
+struct Mixer(u64);
+
+impl Hasher for Mixer {
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 29)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..byte.len()].copy_from_slice(byte);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(u64::from(word));
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+}

@@ -1,0 +1,244 @@
+use super::*;
+
+fn value(text: &str) -> Value {
+    (!text.is_empty()).then(|| Bytes::copy_from_slice(text.as_bytes()))
+}
+
+fn put(called: u64, returned: u64, text: &str) -> Operation {
+    let action = Action::Put(value(text).unwrap());
+    let returned = (returned > 0).then_some((returned, Answer::Done));
+    Operation { client: 1, called, action, returned }
+}
+
+fn delete(called: u64, returned: u64) -> Operation {
+    let returned = (returned > 0).then_some((returned, Answer::Done));
+    Operation { client: 1, called, action: Action::Delete, returned }
+}
+
+fn get(called: u64, returned: u64, text: &str) -> Operation {
+    let returned = Some((returned, Answer::Seen(value(text))));
+    Operation { client: 2, called, action: Action::Get, returned }
+}
+
+fn swap(called: u64, returned: u64, expected: &str, new: &str, previous: &str) -> Operation {
+    let action = Action::Swap { expected: value(expected), value: value(new) };
+    let answer = Answer::Swapped { succeeded: expected == previous, previous: value(previous) };
+    Operation { client: 3, called, action, returned: (returned > 0).then_some((returned, answer)) }
+}
+
+fn good(operations: &[Operation]) {
+    assert_eq!(check(operations), Ok(()));
+}
+
+fn bad(operations: &[Operation]) {
+    let found = check(operations);
+    assert!(matches!(found, Err(Violation::Impossible { .. })), "accepted or undecided: {found:?}");
+}
+
+#[test]
+fn an_empty_history_is_good() {
+    good(&[]);
+}
+
+#[test]
+fn one_after_the_other() {
+    good(&[put(1, 2, "a"), get(3, 4, "a"), delete(5, 6), get(7, 8, "")]);
+    bad(&[put(1, 2, "a"), get(3, 4, "")]);
+    bad(&[put(1, 2, "a"), delete(3, 4), get(5, 6, "a")]);
+    bad(&[get(1, 2, "a"), put(3, 4, "a")]);
+}
+
+#[test]
+fn an_overlapping_put_may_be_seen_or_not() {
+    good(&[put(1, 10, "a"), get(2, 3, "a")]);
+    good(&[put(1, 10, "a"), get(2, 3, "")]);
+    good(&[put(1, 10, "a"), get(2, 3, ""), get(4, 5, "a")]);
+    bad(&[put(1, 10, "a"), get(2, 3, "a"), get(4, 5, "")]);
+}
+
+#[test]
+fn equal_moments_overlap() {
+    good(&[put(1, 5, "a"), get(5, 6, "")]);
+    bad(&[put(1, 4, "a"), get(5, 6, "")]);
+}
+
+#[test]
+fn a_stale_read_is_found() {
+    bad(&[put(1, 2, "a"), put(3, 4, "b"), get(5, 6, "a")]);
+    bad(&[put(1, 2, "a"), put(3, 9, "b"), get(4, 5, "b"), get(6, 7, "a")]);
+}
+
+#[test]
+fn a_lost_write_is_found() {
+    bad(&[put(1, 2, "a"), get(10, 11, ""), put(12, 13, "b")]);
+}
+
+#[test]
+fn two_readers_agree_on_the_order_of_two_puts() {
+    let puts = [put(1, 20, "a"), put(1, 20, "b")];
+    good(&[&puts[..], &[get(2, 3, "a"), get(4, 5, "b")]].concat());
+    bad(&[&puts[..], &[get(2, 3, "a"), get(4, 5, "b"), get(6, 7, "a")]].concat());
+}
+
+#[test]
+fn an_unknown_put_may_come_late_or_never() {
+    good(&[put(1, 2, "a"), put(3, 0, "b"), get(4, 5, "a"), get(100, 101, "a")]);
+    good(&[put(1, 2, "a"), put(3, 0, "b"), get(4, 5, "a"), get(100, 101, "b")]);
+    bad(&[put(1, 2, "a"), put(3, 0, "b"), get(4, 5, "b"), get(6, 7, "a")]);
+    bad(&[get(1, 2, "b"), put(3, 0, "b")]);
+}
+
+#[test]
+fn an_unknown_delete_may_come_late_but_once() {
+    good(&[put(1, 2, "a"), delete(3, 0), get(4, 5, "a"), get(6, 7, "")]);
+    bad(&[put(1, 2, "a"), delete(3, 0), get(4, 5, ""), put(6, 7, "b"), get(8, 9, "")]);
+    let two = [put(1, 2, "a"), delete(3, 0), delete(3, 0)];
+    good(&[&two[..], &[get(4, 5, ""), put(6, 7, "b"), get(8, 9, "")]].concat());
+}
+
+#[test]
+fn swaps_hold_or_miss() {
+    good(&[put(1, 2, "a"), swap(3, 4, "a", "b", "a"), get(5, 6, "b")]);
+    good(&[put(1, 2, "a"), swap(3, 4, "x", "b", "a"), get(5, 6, "a")]);
+    good(&[swap(1, 2, "", "b", ""), swap(3, 4, "b", "", "b"), get(5, 6, "")]);
+    bad(&[put(1, 2, "a"), swap(3, 4, "a", "b", "a"), get(5, 6, "a")]);
+    // Of two swaps from the same value only one can win.
+    bad(&[put(1, 2, "a"), swap(3, 9, "a", "b", "a"), swap(3, 9, "a", "c", "a")]);
+    good(&[put(1, 2, "a"), swap(3, 9, "a", "b", "a"), swap(3, 9, "a", "c", "b")]);
+}
+
+#[test]
+fn an_unknown_swap_needs_what_it_expects() {
+    good(&[put(1, 2, "a"), swap(3, 0, "a", "b", ""), get(4, 5, "b")]);
+    bad(&[put(1, 2, "a"), swap(3, 0, "x", "b", ""), get(4, 5, "b")]);
+    // An unknown put may be what an unknown swap needed.
+    good(&[put(1, 2, "a"), put(3, 0, "x"), swap(3, 0, "x", "b", ""), get(4, 5, "b")]);
+}
+
+#[test]
+fn an_answer_of_another_kind_is_refused() {
+    let mut wrong = get(1, 2, "a");
+    wrong.returned = Some((2, Answer::Done));
+    assert_eq!(check(&[wrong.clone()]), Err(Violation::Mismatch(Box::new(wrong))));
+    let mut wrong = swap(1, 2, "a", "b", "a");
+    wrong.returned = Some((2, Answer::Swapped { succeeded: true, previous: None }));
+    assert!(matches!(check(&[wrong]), Err(Violation::Mismatch(_))));
+}
+
+#[test]
+fn the_report_names_the_stuck_operation() {
+    let history = [put(1, 2, "a"), put(3, 4, "b"), get(5, 6, "a"), get(7, 8, "b")];
+    let Err(Violation::Impossible { stuck, placed, held, around }) = check(&history) else {
+        panic!("accepted");
+    };
+    assert_eq!((*stuck, placed, held), (history[2].clone(), 2, value("b")));
+    assert_eq!(around, history[..3]);
+}
+
+/// Every order of a few operations, tried by brute force.
+fn explained(operations: &[Operation], held: &Value, placed: &mut Vec<bool>) -> bool {
+    let open = |place: &usize| !placed[*place];
+    let left: Vec<_> = (0..operations.len()).filter(open).collect();
+    if left.iter().all(|place| operations[*place].returned.is_none()) {
+        return true;
+    }
+    let first_return = left
+        .iter()
+        .filter_map(|place| operations[*place].returned.as_ref().map(|(at, _)| *at))
+        .min()
+        .unwrap();
+    left.iter().filter(|place| operations[**place].called <= first_return).any(|place| {
+        let operation = &operations[*place];
+        let answer = operation.returned.as_ref().map(|(_, answer)| answer);
+        let (next, told) = match &operation.action {
+            Action::Get => (held.clone(), Answer::Seen(held.clone())),
+            Action::Put(value) => (Some(value.clone()), Answer::Done),
+            Action::Delete => (None, Answer::Done),
+            Action::Swap { expected, value } => {
+                let succeeded = expected == held;
+                let next = if succeeded { value.clone() } else { held.clone() };
+                (next, Answer::Swapped { succeeded, previous: held.clone() })
+            }
+        };
+        if answer.is_some_and(|answer| *answer != told) {
+            return false;
+        }
+        placed[*place] = true;
+        let found = explained(operations, &next, placed);
+        placed[*place] = false;
+        found
+    })
+}
+
+#[test]
+fn random_small_histories_agree_with_brute_force() {
+    let mut rng = fastrand::Rng::with_seed(7);
+    let (mut accepted, mut refused) = (0, 0);
+    for _ in 0..20_000 {
+        let mut history = Vec::new();
+        for number in 0..rng.u64(2..7) {
+            let called = rng.u64(1..20);
+            let returned = if rng.u8(0..4) == 0 { 0 } else { called + rng.u64(1..8) };
+            let texts = ["", "a", "b", "c"];
+            let new = format!("{}", ["a", "b", "c"][rng.usize(0..3)]);
+            let seen = texts[rng.usize(0..4)];
+            history.push(match rng.u8(0..6) {
+                0 => delete(called, returned),
+                1 | 2 => put(called, returned, &new),
+                3 => swap(called, returned, texts[rng.usize(0..4)], &new, seen),
+                _ => get(called, called + 1 + number, seen),
+            });
+        }
+        let expected = explained(&history, &None, &mut vec![false; history.len()]);
+        assert_eq!(check(&history).is_ok(), expected, "{history:#?}");
+        *(if expected { &mut accepted } else { &mut refused }) += 1;
+    }
+    assert!(accepted > 1_000 && refused > 1_000, "{accepted} accepted, {refused} refused");
+}
+
+#[test]
+fn many_registers_are_checked_by_themselves() {
+    let mut history = History::default();
+    let put_a = history.call("a", 1, 1, Action::Put(value("1").unwrap()));
+    let put_b = history.call("b", 1, 2, Action::Put(value("2").unwrap()));
+    history.answer(put_a, 3, Answer::Done);
+    history.answer(put_b, 4, Answer::Done);
+    let lost = history.call("a", 1, 5, Action::Delete);
+    history.forget(lost);
+    history.call("b", 1, 5, Action::Delete);
+    let read = history.call("a", 2, 6, Action::Get);
+    history.answer(read, 7, Answer::Seen(value("1")));
+    assert_eq!(history.check(), Ok(Checked { keys: 2, operations: 4, unknown: 1 }));
+    let read = history.call("b", 2, 8, Action::Get);
+    history.answer(read, 9, Answer::Seen(value("1")));
+    assert!(matches!(history.check(), Err(("b", Violation::Impossible { .. }))));
+}
+
+#[test]
+fn a_long_history_is_quick() {
+    // 2,000 operations, up to eight at a time, with an unknown write every tenth.
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut held: Value = None;
+    let mut history = Vec::new();
+    for number in 1..2_000_u64 {
+        let at = number * 10;
+        let (called, returned) = (at - rng.u64(0..40).min(at - 1), at + rng.u64(1..40));
+        let text = number.to_string();
+        history.push(match rng.u8(0..10) {
+            0 => put(called, 0, &text),
+            1 => {
+                held = None;
+                delete(called, returned)
+            }
+            2..=4 => {
+                held = value(&text);
+                put(called, returned, &text)
+            }
+            _ => {
+                let returned = Some((returned, Answer::Seen(held.clone())));
+                Operation { client: 1, called, action: Action::Get, returned }
+            }
+        });
+    }
+    good(&history);
+}
