@@ -1,0 +1,112 @@
+//! The rows of the system region: their keys, their bytes, and how they are changed.
+//!
+//! Every row holds one number: a version byte, then eight bytes, most significant first. A row
+//! changes by a compare-and-swap only, so that of two leaders that both mean to be the one, at
+//! most one gets what it asked for.
+
+use thiserror::Error;
+
+/// The row that holds the cluster's id. Written once.
+pub const CLUSTER_KEY: &[u8] = b"placement/cluster";
+/// The row that holds the first id that nobody has leased.
+pub const IDS_KEY: &[u8] = b"placement/ids";
+/// The row that holds the first millisecond of which no timestamp may have been handed out.
+pub const TSO_KEY: &[u8] = b"placement/tso";
+
+const VERSION: u8 = 1;
+const ROW_BYTES: usize = 9;
+
+/// One change of a row that the driver is asked to replicate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowSwap {
+    /// Which row.
+    pub key: &'static [u8],
+    /// What the row must hold for the change to happen; `None` if it must not exist.
+    pub expected: Option<Vec<u8>>,
+    /// What it holds afterwards.
+    pub value: Vec<u8>,
+}
+
+/// What became of a [`RowSwap`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// The row holds the new value.
+    Done,
+    /// The row held something else and is unchanged.
+    Refused {
+        /// What it holds.
+        current: Option<Vec<u8>>,
+    },
+    /// Nobody knows; it may have happened, or may still happen.
+    Unknown,
+}
+
+/// A row that cannot be what this version of the program wrote. The leader must not serve.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RowError {
+    /// Its length or its version is wrong.
+    #[error("row {} holds {bytes} bytes that are not a number of version {VERSION}", key.escape_ascii())]
+    Malformed {
+        /// Which row.
+        key: &'static [u8],
+        /// How long it is.
+        bytes: usize,
+    },
+    /// It is gone, or smaller than it was.
+    #[error("row {} went back from {from} to {to:?}", key.escape_ascii())]
+    WentBack {
+        /// Which row.
+        key: &'static [u8],
+        /// What it was.
+        from: u64,
+        /// What it is.
+        to: Option<u64>,
+    },
+}
+
+/// A number as a row holds it.
+#[must_use]
+pub fn encode(number: u64) -> Vec<u8> {
+    let mut row = Vec::with_capacity(ROW_BYTES);
+    row.push(VERSION);
+    row.extend_from_slice(&number.to_be_bytes());
+    row
+}
+
+/// The number that a row holds.
+///
+/// # Errors
+///
+/// [`RowError::Malformed`] if the row was not made by [`encode`].
+pub fn decode(key: &'static [u8], row: &[u8]) -> Result<u64, RowError> {
+    match row.split_first() {
+        Some((&VERSION, number)) => number.try_into().ok().map(u64::from_be_bytes),
+        _ => None,
+    }
+    .ok_or(RowError::Malformed { key, bytes: row.len() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_read_as_it_was_written() {
+        for number in [0, 1, 255, 256, 1_000_000, u64::MAX] {
+            assert_eq!(decode(IDS_KEY, &encode(number)), Ok(number));
+        }
+        assert_eq!(encode(258), [1, 0, 0, 0, 0, 0, 0, 1, 2]);
+    }
+
+    #[test]
+    fn what_is_no_row_is_refused() {
+        for row in
+            [&[][..], &[1], &[1, 0, 0, 0, 0, 0, 0, 1], &[2, 0, 0, 0, 0, 0, 0, 0, 1], &[1; 10]]
+        {
+            assert_eq!(
+                decode(TSO_KEY, row),
+                Err(RowError::Malformed { key: TSO_KEY, bytes: row.len() })
+            );
+        }
+    }
+}
