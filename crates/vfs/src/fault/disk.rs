@@ -314,6 +314,11 @@ impl Disk {
         finish(cut)
     }
 
+    #[cfg(test)]
+    pub(super) fn inode_count(&self) -> usize {
+        self.inodes.len()
+    }
+
     fn room_for(&self, id: u64, range: &Range<u64>) -> io::Result<()> {
         let Some(capacity) = self.orders.capacity_bytes else { return Ok(()) };
         let wanted = self.inode(id).space_wanted(range);
@@ -326,7 +331,8 @@ impl Disk {
 
     /// How many bytes of a write that is going to fail reach the file all the same.
     fn part_that_fits(&mut self, id: u64, offset: u64, bytes: u64) -> u64 {
-        let mut part = self.rng.u64(0..=bytes) / SECTOR_BYTES * SECTOR_BYTES;
+        let sectors = self.rng.u64(0..=bytes.div_ceil(SECTOR_BYTES));
+        let mut part = (sectors * SECTOR_BYTES).min(bytes);
         while part > 0 && self.room_for(id, &(offset..offset + part)).is_err() {
             part = part / 2 / SECTOR_BYTES * SECTOR_BYTES;
         }
