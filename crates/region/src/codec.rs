@@ -1,0 +1,116 @@
+//! Varints, lengths and checked reading: what the crate's small formats are written with.
+
+use bytes::Bytes;
+
+/// Bytes that are not what one of this crate's formats says.
+///
+/// The bytes were damaged or written by something else; nothing can be read from them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed {what}")]
+pub struct Malformed {
+    /// Which part was being read.
+    pub what: &'static str,
+}
+
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push((value as u8) | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// How many bytes [`put_varint`] writes for `value`.
+pub(crate) fn varint_bytes(value: u64) -> usize {
+    (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
+}
+
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// Takes one part after the other off the front. Byte strings share the memory of the source.
+pub(crate) struct Reader {
+    rest: Bytes,
+    what: &'static str,
+}
+
+impl Reader {
+    pub(crate) fn new(bytes: Bytes, what: &'static str) -> Self {
+        Self { rest: bytes, what }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    pub(crate) fn malformed(&self) -> Malformed {
+        Malformed { what: self.what }
+    }
+
+    pub(crate) fn byte(&mut self) -> Result<u8, Malformed> {
+        let byte = *self.rest.first().ok_or(self.malformed())?;
+        self.rest = self.rest.slice(1..);
+        Ok(byte)
+    }
+
+    pub(crate) fn varint(&mut self) -> Result<u64, Malformed> {
+        let mut value = 0u64;
+        for (place, &byte) in self.rest.iter().enumerate().take(10) {
+            let bits = u64::from(byte & 0x7f);
+            // The tenth byte has room for one bit only.
+            if place == 9 && bits > 1 {
+                break;
+            }
+            value |= bits << (7 * place);
+            if byte & 0x80 == 0 {
+                self.rest = self.rest.slice(place + 1..);
+                return Ok(value);
+            }
+        }
+        Err(self.malformed())
+    }
+
+    pub(crate) fn bytes(&mut self) -> Result<Bytes, Malformed> {
+        let length = usize::try_from(self.varint()?).map_err(|_| self.malformed())?;
+        if length > self.rest.len() {
+            return Err(self.malformed());
+        }
+        Ok(self.rest.split_to(length))
+    }
+
+    /// Ends the reading: whatever is left over does not belong there.
+    pub(crate) fn finish(&self) -> Result<(), Malformed> {
+        if self.is_empty() { Ok(()) } else { Err(self.malformed()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back_and_overlong_ones_do_not() {
+        for value in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
+            let mut out = vec![];
+            put_varint(&mut out, value);
+            assert_eq!(out.len(), varint_bytes(value), "{value}");
+            let mut reader = Reader::new(out.into(), "number");
+            assert_eq!(reader.varint(), Ok(value));
+            assert_eq!(reader.finish(), Ok(()));
+        }
+        for bad in [&[][..], &[0x80], &[0xff; 10], &[0xff; 11]] {
+            let mut reader = Reader::new(Bytes::copy_from_slice(bad), "number");
+            assert!(reader.varint().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_length_beyond_the_end_is_an_error() {
+        let mut out = vec![];
+        put_varint(&mut out, u64::MAX);
+        out.push(1);
+        assert!(Reader::new(out.into(), "string").bytes().is_err());
+    }
+}

@@ -1,0 +1,166 @@
+//! What can be set: times, limits, the seed.
+
+/// How the regions of a shard behave. All stores of a cluster must agree on the three times: a
+/// leader's lease rests on how long the others keep still.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Milliseconds between ticks of a region. Default 50, at least 1. Less finds dead leaders
+    /// sooner and costs more at rest.
+    pub tick_ms: u64,
+    /// Ticks without a leader until a replica campaigns; it waits up to twice as long. Default 12,
+    /// more than `heartbeat_ticks`. A lease is a little shorter.
+    pub election_ticks: u32,
+    /// Ticks between a leader's heartbeats. Default 2, at least 1.
+    pub heartbeat_ticks: u32,
+    /// Where election timeouts and the names of reads come from. **Must be another one each time
+    /// that a store starts**: else the late answer to a read of an earlier run could be taken for
+    /// the answer to one of this run. A run with the same seed and the same events repeats exactly.
+    pub seed: u64,
+    /// The most bytes that an entry's data may have. Default 8 MiB.
+    pub entry_bytes_max: usize,
+    /// Waiting proposals are joined to one entry up to so many bytes; a larger one goes alone.
+    /// Default 256 KiB.
+    pub merge_bytes_max: usize,
+    /// And up to so many proposals. Default 1024, at least 1.
+    pub merge_count_max: usize,
+    /// Writes of a region that may be under way when it proposes another entry. Default 4, at least
+    /// 1. More hides a slow disk, less makes fuller entries.
+    pub pipeline_depth: usize,
+    /// Bytes of proposals that may wait in one region before others are refused. Default 4 MiB. A
+    /// single proposal may exceed it.
+    pub queue_bytes_max: usize,
+    /// Requests that may wait in one region: proposals until they are applied, and reads, each
+    /// counted by itself. Default 16384.
+    pub queue_count_max: usize,
+    /// An append message takes no more entries once it has so many bytes. Default 512 KiB. Times
+    /// `messages_max` it bounds what is under way to one follower.
+    pub message_bytes_max: u64,
+    /// Append messages under way to one follower. Default 64, at least 1.
+    pub messages_max: usize,
+    /// Bytes of entries that a leader keeps uncommitted before it stops proposing; proposals then
+    /// wait in the queue. Default 16 MiB, at least `message_bytes_max`. One entry may exceed it.
+    pub uncommitted_bytes_max: u64,
+    /// Bytes of entries handed out and not yet applied, above which a leader stops proposing and a
+    /// follower stops taking entries. Default 32 MiB.
+    pub apply_lag_bytes_max: u64,
+    /// How much of the applied log is kept in memory.
+    pub window: WindowConfig,
+    /// How long reads wait.
+    pub reads: ReadConfig,
+}
+
+/// How much of the applied log a region keeps in memory for followers that are a little behind.
+/// What is not applied is kept in any case. At worst `tail_bytes_max` and one entry a region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WindowConfig {
+    /// Bytes. Default 64 KiB.
+    pub tail_bytes_max: u64,
+    /// Entries. Default 128.
+    pub tail_count_max: usize,
+}
+
+/// How long a read waits to be confirmed. Raft forgets such requests without a word, so they are
+/// repeated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadConfig {
+    /// Milliseconds until an unanswered request is repeated. Default 250.
+    pub retry_ms: u64,
+    /// Requests before the read is rejected. Default 6, at least 1.
+    pub tries_max: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            tick_ms: 50,
+            election_ticks: 12,
+            heartbeat_ticks: 2,
+            seed: 0,
+            entry_bytes_max: 8 << 20,
+            merge_bytes_max: 256 << 10,
+            merge_count_max: 1024,
+            pipeline_depth: 4,
+            queue_bytes_max: 4 << 20,
+            queue_count_max: 16 << 10,
+            message_bytes_max: 512 << 10,
+            messages_max: 64,
+            uncommitted_bytes_max: 16 << 20,
+            apply_lag_bytes_max: 32 << 20,
+            window: WindowConfig { tail_bytes_max: 64 << 10, tail_count_max: 128 },
+            reads: ReadConfig { retry_ms: 250, tries_max: 6 },
+        }
+    }
+}
+
+/// Why a configuration cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name} must be {rule}")]
+pub struct InvalidConfig {
+    /// The field.
+    pub name: &'static str,
+    /// What it must be.
+    pub rule: &'static str,
+}
+
+impl Config {
+    /// Checks that the numbers fit together.
+    ///
+    /// # Errors
+    ///
+    /// The first that does not.
+    pub fn check(&self) -> Result<(), InvalidConfig> {
+        let rules = [
+            ("tick_ms", "at least 1", self.tick_ms >= 1),
+            ("heartbeat_ticks", "at least 1", self.heartbeat_ticks >= 1),
+            (
+                "election_ticks",
+                "more than heartbeat_ticks",
+                self.election_ticks > self.heartbeat_ticks,
+            ),
+            ("election_ticks", "at most a million", self.election_ticks <= 1_000_000),
+            ("merge_count_max", "at least 1", self.merge_count_max >= 1),
+            ("pipeline_depth", "at least 1", self.pipeline_depth >= 1),
+            ("queue_count_max", "at least 1", self.queue_count_max >= 1),
+            ("messages_max", "at least 1", self.messages_max >= 1),
+            (
+                "uncommitted_bytes_max",
+                "at least message_bytes_max",
+                self.uncommitted_bytes_max >= self.message_bytes_max,
+            ),
+            ("reads.tries_max", "at least 1", self.reads.tries_max >= 1),
+        ];
+        match rules.into_iter().find(|(_, _, holds)| !holds) {
+            None => Ok(()),
+            Some((name, rule, _)) => Err(InvalidConfig { name, rule }),
+        }
+    }
+
+    /// How long a leader may answer reads alone after it asked the quorum that confirmed it.
+    ///
+    /// A follower that heard from its leader does not vote for `election_ticks` ticks. The first of
+    /// them may come at once, hence one less; a tenth is left for clocks that differ in speed.
+    #[must_use]
+    pub fn lease_ms(&self) -> u64 {
+        (u64::from(self.election_ticks) - 1) * self.tick_ms * 9 / 10
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_valid_and_its_lease_shorter_than_the_followers_promise() {
+        let config = Config::default();
+        assert_eq!(config.check(), Ok(()));
+        assert_eq!(config.lease_ms(), 495);
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_named() {
+        let config = Config { election_ticks: 2, ..Config::default() };
+        assert_eq!(config.check().unwrap_err().name, "election_ticks");
+        let config = Config { uncommitted_bytes_max: 1, ..Config::default() };
+        assert_eq!(config.check().unwrap_err().name, "uncommitted_bytes_max");
+    }
+}

@@ -1,0 +1,169 @@
+//! What a region is: its range of keys, its replicas, and the versions of both.
+
+use bytes::Bytes;
+
+use crate::codec::{Malformed, Reader, put_bytes, put_varint};
+use crate::ids::{PeerId, RegionId, StoreId};
+
+/// The first byte of an encoded descriptor.
+const FORMAT: u8 = 1;
+
+/// Which form of a region a request or a message speaks of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch {
+    /// Grows with each change of the replicas.
+    pub conf_version: u64,
+    /// Grows with each change of the range.
+    pub version: u64,
+}
+
+/// One replica and where it lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Peer {
+    /// The replica.
+    pub id: PeerId,
+    /// The store that holds it.
+    pub store: StoreId,
+}
+
+/// A space of keys of its own. Regions of different spaces never meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Space {
+    /// The placement driver's own rows.
+    System,
+    /// The clients' keys. Every byte string is a legal one.
+    Raw,
+}
+
+/// A region: which keys, which replicas, which version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// The region.
+    pub id: RegionId,
+    /// The space that `start` and `end` are keys of.
+    pub space: Space,
+    /// The first key.
+    pub start: Bytes,
+    /// The first key beyond the region; empty means that there is no end.
+    pub end: Bytes,
+    /// The version of this description.
+    pub epoch: Epoch,
+    /// All replicas.
+    pub peers: Vec<Peer>,
+}
+
+impl Descriptor {
+    /// Whether `key` is in the range.
+    #[must_use]
+    pub fn contains(&self, key: &[u8]) -> bool {
+        key >= &self.start[..] && (self.end.is_empty() || key < &self.end[..])
+    }
+
+    /// The replica with this id.
+    #[must_use]
+    pub fn peer(&self, id: PeerId) -> Option<Peer> {
+        self.peers.iter().copied().find(|peer| peer.id == id)
+    }
+
+    /// The replica on this store.
+    #[must_use]
+    pub fn peer_on(&self, store: StoreId) -> Option<Peer> {
+        self.peers.iter().copied().find(|peer| peer.store == store)
+    }
+
+    /// The bytes that [`Descriptor::decode`] reads.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut out = vec![FORMAT];
+        put_varint(&mut out, self.id.0);
+        out.push(match self.space {
+            Space::System => 0,
+            Space::Raw => 1,
+        });
+        put_bytes(&mut out, &self.start);
+        put_bytes(&mut out, &self.end);
+        put_varint(&mut out, self.epoch.conf_version);
+        put_varint(&mut out, self.epoch.version);
+        put_varint(&mut out, self.peers.len() as u64);
+        for peer in &self.peers {
+            put_varint(&mut out, peer.id.0);
+            put_varint(&mut out, peer.store.0);
+        }
+        out.into()
+    }
+
+    /// Reads what [`Descriptor::encode`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are damaged or of a format that this version does not know.
+    pub fn decode(bytes: Bytes) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes, "region descriptor");
+        if reader.byte()? != FORMAT {
+            return Err(reader.malformed());
+        }
+        let id = RegionId(reader.varint()?);
+        let space = match reader.byte()? {
+            0 => Space::System,
+            1 => Space::Raw,
+            _ => return Err(reader.malformed()),
+        };
+        let start = reader.bytes()?;
+        let end = reader.bytes()?;
+        let conf_version = reader.varint()?;
+        let version = reader.varint()?;
+        let count = reader.varint()?;
+        let mut peers = vec![];
+        for _ in 0..count {
+            let id = PeerId(reader.varint()?);
+            let store = StoreId(reader.varint()?);
+            peers.push(Peer { id, store });
+        }
+        reader.finish()?;
+        let epoch = Epoch { conf_version, version };
+        Ok(Self { id, space, start, end, epoch, peers })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Descriptor {
+        Descriptor {
+            id: RegionId(7),
+            space: Space::Raw,
+            start: Bytes::from_static(b"b"),
+            end: Bytes::from_static(b"d"),
+            epoch: Epoch { conf_version: 3, version: 300 },
+            peers: (1..4).map(|n| Peer { id: PeerId(700 + n), store: StoreId(n) }).collect(),
+        }
+    }
+
+    #[test]
+    fn comes_back_as_it_was_written() {
+        let descriptor = example();
+        assert_eq!(Descriptor::decode(descriptor.encode()), Ok(descriptor));
+    }
+
+    #[test]
+    fn damaged_bytes_are_an_error() {
+        let good = example().encode();
+        for length in 0..good.len() {
+            assert!(Descriptor::decode(good.slice(..length)).is_err(), "cut at {length}");
+        }
+        let longer = [&good[..], &[0]].concat();
+        assert!(Descriptor::decode(longer.into()).is_err());
+        let other_format = [&[9], &good[1..]].concat();
+        assert!(Descriptor::decode(other_format.into()).is_err());
+    }
+
+    #[test]
+    fn the_end_is_outside_and_an_empty_end_is_none() {
+        let mut descriptor = example();
+        assert!(descriptor.contains(b"b") && descriptor.contains(b"czz"));
+        assert!(!descriptor.contains(b"a") && !descriptor.contains(b"d"));
+        descriptor.end = Bytes::new();
+        assert!(descriptor.contains(b"\xff\xff"));
+    }
+}

@@ -1,0 +1,148 @@
+//! What a step asks its driver to do.
+//!
+//! A driver carries the lists out in the order of the fields. Messages come first: what they
+//! promise is on disk already, or they would still be held back. Within a list the order is that
+//! of the regions' own steps; what belongs to one region stays in order.
+
+use crate::descriptor::Peer;
+use crate::entry::{HardState, LogEntry};
+use crate::error::Reject;
+use crate::ids::{Index, PeerId, RegionId, Term, Ticket};
+use crate::message::Envelope;
+
+/// What is to be done. The lists are reused from step to step; see [`Effects::clear`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Effects {
+    /// To be sent. May be lost, doubled and reordered.
+    pub messages: Vec<Envelope>,
+    /// To be written, all of them as one batch; each answered by `Event::Persisted`, in order.
+    pub log: Vec<LogWrite>,
+    /// Entries to be forgotten. Unanswered.
+    pub compact: Vec<Compaction>,
+    /// Entries to be read from disk; each answered by `Event::Fetched` or `Event::FetchFailed`.
+    pub fetches: Vec<LogFetch>,
+    /// Entries to be applied, in order; answered by `Event::Applied`.
+    pub apply: Vec<ApplyTask>,
+    /// Reads that may now take their snapshot, and not before.
+    pub reads: Vec<ReadGrant>,
+    /// Requests that are not served.
+    pub rejected: Vec<(Ticket, Reject)>,
+    /// Leaders that came and went.
+    pub roles: Vec<RoleChange>,
+}
+
+impl Effects {
+    /// Empties the lists and keeps their memory.
+    pub fn clear(&mut self) {
+        self.messages.clear();
+        self.log.clear();
+        self.compact.clear();
+        self.fetches.clear();
+        self.apply.clear();
+        self.reads.clear();
+        self.rejected.clear();
+        self.roles.clear();
+    }
+
+    /// Whether there is nothing to do.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+            && self.log.is_empty()
+            && self.compact.is_empty()
+            && self.fetches.is_empty()
+            && self.apply.is_empty()
+            && self.reads.is_empty()
+            && self.rejected.is_empty()
+            && self.roles.is_empty()
+    }
+}
+
+/// Something to be written to a replica's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogWrite {
+    /// The region.
+    pub region: RegionId,
+    /// The replica, which names the log group.
+    pub peer: PeerId,
+    /// To be told back with `Event::Persisted`. Grows; numbers may be left out.
+    pub number: u64,
+    /// The state to be written in the same batch. Always there if there are entries: a replica
+    /// that forgot the commit index might campaign over what it has not applied.
+    pub hard_state: Option<HardState>,
+    /// To be appended; replaces everything from the first one's place on.
+    pub entries: Vec<LogEntry>,
+    /// Whether it must reach the disk. If not, nothing waits for it: only the commit index moved,
+    /// which is found again after a crash.
+    pub sync: bool,
+}
+
+/// Entries that no replica needs any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compaction {
+    /// The region.
+    pub region: RegionId,
+    /// The replica, which names the log group.
+    pub peer: PeerId,
+    /// The first entry to be kept.
+    pub first: Index,
+    /// The term of the entry before it.
+    pub term_before: Term,
+}
+
+/// Entries to be read from a replica's log, for a follower that is far behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogFetch {
+    /// The region.
+    pub region: RegionId,
+    /// The replica, which names the log group.
+    pub peer: PeerId,
+    /// To be told back with the answer.
+    pub context: u64,
+    /// The first entry.
+    pub low: Index,
+    /// The first entry beyond.
+    pub high: Index,
+    /// After so many bytes the answer may stop; it holds at least one entry.
+    pub bytes_max: u64,
+}
+
+/// Committed entries of one region, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApplyTask {
+    /// The region.
+    pub region: RegionId,
+    /// The entries. Never none.
+    pub entries: Vec<Committed>,
+}
+
+/// A committed entry and who waits for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// The entry.
+    pub entry: LogEntry,
+    /// The i-th ticket belongs to the entry's i-th proposal. Empty if it was proposed elsewhere.
+    pub tickets: Vec<Ticket>,
+}
+
+/// A read that may take its snapshot now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadGrant {
+    /// The region.
+    pub region: RegionId,
+    /// Who reads.
+    pub ticket: Ticket,
+}
+
+/// Another leader, another term, or both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoleChange {
+    /// The region.
+    pub region: RegionId,
+    /// The term now.
+    pub term: Term,
+    /// Who leads now, if known.
+    pub leader: Option<Peer>,
+    /// Whether it is the replica here.
+    pub is_leader: bool,
+}

@@ -1,0 +1,128 @@
+//! What a region's log holds: entries, and the hard state beside them.
+
+use bytes::Bytes;
+
+use crate::codec::{Malformed, Reader, put_varint};
+use crate::ids::{Index, PeerId, Term};
+
+/// The first byte of an encoded hard state.
+const FORMAT: u8 = 1;
+
+/// What kind of entry it is. There are no membership changes yet, hence one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EntryKind {
+    /// A new leader's empty first entry, or proposals (see [`crate::command`]).
+    #[default]
+    Normal,
+}
+
+impl EntryKind {
+    /// The kind's number on disk and on the wire; those of eraftpb.
+    #[must_use]
+    pub fn to_byte(self) -> u8 {
+        match self {
+            Self::Normal => 0,
+        }
+    }
+
+    /// The kind with this number.
+    ///
+    /// # Errors
+    ///
+    /// If this version knows no such kind.
+    pub fn from_byte(byte: u8) -> Result<Self, Malformed> {
+        match byte {
+            0 => Ok(Self::Normal),
+            _ => Err(Malformed { what: "kind of entry" }),
+        }
+    }
+}
+
+/// One entry of a region's log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogEntry {
+    /// Its place.
+    pub index: Index,
+    /// The term of the leader that made it.
+    pub term: Term,
+    /// How to read `data`.
+    pub kind: EntryKind,
+    /// What it says. Empty for a new leader's first entry.
+    pub data: Bytes,
+}
+
+/// What a replica must not forget besides its entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HardState {
+    /// The highest term that it has seen.
+    pub term: Term,
+    /// Whom it voted for in that term.
+    pub vote: Option<PeerId>,
+    /// Up to where it knows the log to be committed.
+    pub commit: Index,
+}
+
+impl HardState {
+    /// The newest state that two copies tell of: the vote of the higher term, the higher commit
+    /// index (what is committed once stays so).
+    #[must_use]
+    pub fn merge(self, other: Self) -> Self {
+        let newest = if other.term > self.term { other } else { self };
+        let vote = if self.term == other.term { self.vote.or(other.vote) } else { newest.vote };
+        Self { term: newest.term, vote, commit: self.commit.max(other.commit) }
+    }
+
+    /// The bytes that [`HardState::decode`] reads.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut out = vec![FORMAT];
+        put_varint(&mut out, self.term.0);
+        put_varint(&mut out, self.vote.map_or(0, |peer| peer.0));
+        put_varint(&mut out, self.commit.0);
+        out.into()
+    }
+
+    /// Reads what [`HardState::encode`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are damaged or of a format that this version does not know.
+    pub fn decode(bytes: Bytes) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes, "hard state");
+        if reader.byte()? != FORMAT {
+            return Err(reader.malformed());
+        }
+        let term = Term(reader.varint()?);
+        let vote = Some(PeerId(reader.varint()?)).filter(|peer| peer.0 != 0);
+        let commit = Index(reader.varint()?);
+        reader.finish()?;
+        Ok(Self { term, vote, commit })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(term: u64, vote: u64, commit: u64) -> HardState {
+        let vote = Some(PeerId(vote)).filter(|peer| peer.0 != 0);
+        HardState { term: Term(term), vote, commit: Index(commit) }
+    }
+
+    #[test]
+    fn hard_state_comes_back_as_it_was_written() {
+        for hard_state in [state(0, 0, 0), state(9, 301, 12), state(u64::MAX, 1, u64::MAX)] {
+            assert_eq!(HardState::decode(hard_state.encode()), Ok(hard_state));
+        }
+        assert!(HardState::decode(Bytes::new()).is_err());
+        assert!(HardState::decode(Bytes::from_static(&[2, 0, 0, 0])).is_err());
+    }
+
+    #[test]
+    fn merging_keeps_the_newest_vote_and_the_highest_commit() {
+        assert_eq!(state(3, 1, 10).merge(state(4, 0, 7)), state(4, 0, 10));
+        assert_eq!(state(4, 0, 7).merge(state(3, 1, 10)), state(4, 0, 10));
+        assert_eq!(state(4, 0, 7).merge(state(4, 2, 6)), state(4, 2, 7));
+        assert_eq!(state(4, 2, 7).merge(state(4, 0, 6)), state(4, 2, 7));
+    }
+}

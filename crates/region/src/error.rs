@@ -1,0 +1,104 @@
+//! Why a request is not served, and why a replica cannot start.
+
+use bytes::Bytes;
+
+use crate::descriptor::{Descriptor, Peer};
+use crate::ids::{Index, PeerId, RegionId};
+
+/// Why a request was not served. It had no effect and will have none.
+///
+/// The checks are made in the order of the variants, but for the last four.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reject {
+    /// No such region here. The client looks it up again.
+    #[error("region {0} is not on this store")]
+    RegionNotFound(RegionId),
+    /// The request speaks of a replica that is not this one. The client looks the region up again.
+    #[error("the request is for peer {request}, this is peer {here}")]
+    MismatchPeer {
+        /// The replica that the request names.
+        request: PeerId,
+        /// The replica that is here.
+        here: PeerId,
+    },
+    /// Another replica leads, or nobody. The client goes there, or waits.
+    #[error("not the leader")]
+    NotLeader {
+        /// Who leads, if known.
+        leader: Option<Peer>,
+    },
+    /// The request is of a former term, or its place in the log went to another. It was surely not
+    /// applied; the client repeats it.
+    #[error("the request is stale")]
+    StaleCommand,
+    /// The range has changed since the client looked it up. Here is what became of it.
+    #[error("the region has changed")]
+    EpochNotMatch {
+        /// The regions that now hold the range, as far as this replica knows.
+        current: Vec<Descriptor>,
+    },
+    /// The key is in another region. A mistake of the client.
+    #[error("key {key:?} is not in region {}", descriptor.id)]
+    KeyNotInRegion {
+        /// The first key that is outside.
+        key: Bytes,
+        /// The region.
+        descriptor: Box<Descriptor>,
+    },
+    /// Too much is waiting. The client comes back later.
+    #[error("busy: {reason}")]
+    Busy {
+        /// Which bound was met.
+        reason: &'static str,
+    },
+    /// The command does not fit into an entry. It never will.
+    #[error("a command of {size} bytes exceeds the limit of {limit}")]
+    EntryTooLarge {
+        /// Bytes of the command.
+        size: u64,
+        /// The most that fits.
+        limit: u64,
+    },
+    /// No quorum, or no leader, confirmed the read in time. The client repeats it.
+    #[error("the read index was not confirmed in time")]
+    ReadIndexNotReady,
+}
+
+/// Why what was found on disk cannot be a replica of the region.
+///
+/// Raft would panic on it. A log that ends below what was committed has lost its tail; only
+/// another replica can mend that.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// The replica is not a member of the region, or the region has no or doubled members.
+    #[error("region {region}: peer {peer} is no proper member")]
+    NotMember {
+        /// The region.
+        region: RegionId,
+        /// The replica that should start.
+        peer: PeerId,
+    },
+    /// The region has a replica here already.
+    #[error("region {0} is here already")]
+    Exists(RegionId),
+    /// Two numbers of the log contradict each other.
+    #[error("region {region}: {what}: {low} should not exceed {high}")]
+    Disorder {
+        /// The region.
+        region: RegionId,
+        /// Which numbers.
+        what: &'static str,
+        /// The one that should be lower.
+        low: Index,
+        /// The one that should be higher.
+        high: Index,
+    },
+    /// The entries above the applied one are not all there, or their terms contradict the runs.
+    #[error("region {region}: the log is broken at entry {index}")]
+    Broken {
+        /// The region.
+        region: RegionId,
+        /// The first entry that is missing or wrong.
+        index: Index,
+    },
+}

@@ -1,0 +1,128 @@
+//! What can happen to a region.
+
+use bytes::Bytes;
+
+use crate::entry::LogEntry;
+use crate::ids::{Index, PeerId, RegionId, Term, Ticket};
+use crate::message::Envelope;
+
+/// Something that happened. The shard answers with effects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A message arrived from another store. Trusted no further than it can be checked.
+    Message(Envelope),
+    /// A client wants something written.
+    Propose {
+        /// The region.
+        region: RegionId,
+        /// Comes back exactly once, with the applied entry or rejected.
+        ticket: Ticket,
+        /// What the client claims about the region.
+        guard: Guard,
+        /// Operations, as [`crate::command::encode`] writes them.
+        command: Bytes,
+    },
+    /// A client wants to read, and to see every write that was answered before.
+    Read {
+        /// The region.
+        region: RegionId,
+        /// Comes back exactly once, granted or rejected.
+        ticket: Ticket,
+        /// What the client claims about the region.
+        guard: Guard,
+        /// Whether a replica that does not lead may serve it.
+        follower: bool,
+    },
+    /// The log write with this number is on disk, and with it all earlier ones of the region.
+    Persisted {
+        /// The region.
+        region: RegionId,
+        /// The number of the write.
+        number: u64,
+    },
+    /// Entries up to `index` are visible to reads. Arrives in order.
+    Applied {
+        /// The region.
+        region: RegionId,
+        /// The last of them.
+        index: Index,
+    },
+    /// The answer to a fetch.
+    Fetched {
+        /// The region.
+        region: RegionId,
+        /// Which fetch.
+        context: u64,
+        /// Entries from its `low` on, at least one, in order.
+        entries: Vec<LogEntry>,
+    },
+    /// The fetch could not be carried out now. Raft asks again.
+    FetchFailed {
+        /// The region.
+        region: RegionId,
+        /// Which fetch.
+        context: u64,
+    },
+    /// A checkpoint made the region's state durable.
+    Checkpointed {
+        /// The region.
+        region: RegionId,
+        /// The last entry that it holds.
+        applied: Index,
+    },
+    /// Messages to that replica are not getting through.
+    Unreachable {
+        /// The region.
+        region: RegionId,
+        /// The replica that they were for.
+        peer: PeerId,
+    },
+    /// The replica should try to become leader now. Nothing happens if it may not.
+    Campaign {
+        /// The region.
+        region: RegionId,
+    },
+}
+
+impl Event {
+    /// The region that the event is for.
+    #[must_use]
+    pub fn region(&self) -> RegionId {
+        match self {
+            Self::Message(envelope) => envelope.region,
+            Self::Propose { region, .. }
+            | Self::Read { region, .. }
+            | Self::Persisted { region, .. }
+            | Self::Applied { region, .. }
+            | Self::Fetched { region, .. }
+            | Self::FetchFailed { region, .. }
+            | Self::Checkpointed { region, .. }
+            | Self::Unreachable { region, .. }
+            | Self::Campaign { region } => *region,
+        }
+    }
+}
+
+/// What a request claims about its region. What it does not claim is not checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Guard {
+    /// The replica that it was sent to.
+    pub peer: Option<PeerId>,
+    /// The term that the client last heard of.
+    pub term: Option<Term>,
+    /// The version of the range. Must be the current one.
+    pub version: Option<u64>,
+    /// The version of the membership. Not checked: it does not change what a request means.
+    pub conf_version: Option<u64>,
+    /// The keys that it touches.
+    pub span: Option<KeySpan>,
+}
+
+/// The least and the greatest key of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeySpan {
+    /// The least.
+    pub first: Bytes,
+    /// The greatest, itself included.
+    pub last: Bytes,
+}

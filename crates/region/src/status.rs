@@ -1,0 +1,82 @@
+//! What can be told about a region, for drivers, operators and tests.
+
+use crate::descriptor::Peer;
+use crate::ids::{Index, PeerId, Term};
+
+/// What a replica is in its term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// It follows a leader, or waits for one.
+    Follower,
+    /// It asks for votes.
+    Candidate,
+    /// It leads.
+    Leader,
+}
+
+/// One replica in numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The replica.
+    pub peer: PeerId,
+    /// Its term.
+    pub term: Term,
+    /// Who leads, if known.
+    pub leader: Option<Peer>,
+    /// What the replica is.
+    pub role: Role,
+    /// The first entry of its log.
+    pub first: Index,
+    /// Up to here applied.
+    pub applied: Index,
+    /// Up to here committed.
+    pub commit: Index,
+    /// Up to here on disk.
+    pub persisted: Index,
+    /// The last entry of its log.
+    pub last: Index,
+    /// All replicas have their logs on disk up to here, as far as this one knows.
+    pub gc_floor: Index,
+    /// Proposals that wait to become an entry.
+    pub queued: usize,
+    /// Proposals in the log that wait to be committed.
+    pub proposed: usize,
+    /// Reads that wait.
+    pub reads: usize,
+}
+
+/// What a shard has done since it was made. Numbers only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Entries proposed by leaders here.
+    pub entries_proposed: u64,
+    /// Proposals in them.
+    pub proposals_joined: u64,
+    /// Reads granted on the strength of a lease.
+    pub reads_by_lease: u64,
+    /// Reads granted after asking a quorum or the leader.
+    pub reads_by_index: u64,
+    /// Rounds that asked, lease renewals included.
+    pub read_rounds: u64,
+    /// Messages taken.
+    pub messages_taken: u64,
+    /// Messages that were not.
+    pub dropped: Dropped,
+}
+
+/// Messages that were not given to raft, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// For a region or a replica that is not here.
+    pub misrouted: u64,
+    /// From somebody who is no member of the region, or is at another store.
+    pub strangers: u64,
+    /// Numbers or entries that no sound replica sends.
+    pub malformed: u64,
+    /// Vote requests while a leader may hold a lease that this replica backs.
+    pub votes_withheld: u64,
+    /// Answers that were overtaken by later ones.
+    pub stale: u64,
+    /// Entries while too many wait to be applied.
+    pub lagging: u64,
+}
