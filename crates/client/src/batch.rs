@@ -1,0 +1,151 @@
+//! Many keys at once: split by region, sent side by side, what failed is split again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use flotilla_proto::kvrpcpb;
+use tokio::task::JoinSet;
+
+use crate::budget::{Budget, Failure};
+use crate::calls::Call;
+use crate::cluster::Cluster;
+use crate::error::Error;
+use crate::routes::Route;
+
+/// Keys in one request, however small they are.
+const KEYS_MAX: usize = 512;
+
+pub(crate) async fn put(cluster: &Arc<Cluster>, pairs: Vec<kvrpcpb::KvPair>) -> Result<(), Error> {
+    let make = |pairs: &[kvrpcpb::KvPair]| kvrpcpb::RawBatchPutRequest {
+        pairs: pairs.to_vec(),
+        ..Default::default()
+    };
+    send(cluster, pairs, make, |_| ()).await
+}
+
+pub(crate) async fn delete(cluster: &Arc<Cluster>, keys: Vec<Bytes>) -> Result<(), Error> {
+    let make = |keys: &[Bytes]| kvrpcpb::RawBatchDeleteRequest {
+        keys: keys.to_vec(),
+        ..Default::default()
+    };
+    send(cluster, keys, make, |_| ()).await
+}
+
+/// The values of the keys that exist.
+pub(crate) async fn get(
+    cluster: &Arc<Cluster>,
+    keys: Vec<Bytes>,
+) -> Result<BTreeMap<Bytes, Bytes>, Error> {
+    let make =
+        |keys: &[Bytes]| kvrpcpb::RawBatchGetRequest { keys: keys.to_vec(), ..Default::default() };
+    let mut found = BTreeMap::new();
+    send(cluster, keys, make, |response: kvrpcpb::RawBatchGetResponse| {
+        found.extend(response.pairs.into_iter().map(|pair| (pair.key, pair.value)));
+    })
+    .await?;
+    Ok(found)
+}
+
+/// Something that belongs to one key.
+trait Item: Send + Sync + 'static {
+    fn key(&self) -> &Bytes;
+    fn bytes(&self) -> usize;
+}
+
+impl Item for Bytes {
+    fn key(&self) -> &Bytes {
+        self
+    }
+
+    fn bytes(&self) -> usize {
+        self.len()
+    }
+}
+
+impl Item for kvrpcpb::KvPair {
+    fn key(&self) -> &Bytes {
+        &self.key
+    }
+
+    fn bytes(&self) -> usize {
+        self.key.len() + self.value.len()
+    }
+}
+
+/// Sends all items, each to the region that holds it; `take` sees each response once.
+async fn send<I: Item, C: Call>(
+    cluster: &Arc<Cluster>,
+    mut items: Vec<I>,
+    make: fn(&[I]) -> C,
+    mut take: impl FnMut(C::Response),
+) -> Result<(), Error> {
+    let mut budget = Budget::new(&cluster.config);
+    while !items.is_empty() {
+        let mut parts = split(cluster, items, &mut budget).await?.into_iter();
+        items = Vec::new();
+        let mut worst: Option<Failure> = None;
+        let mut running = JoinSet::new();
+        loop {
+            let room = cluster.config.fan_out_max - running.len();
+            for (route, part) in parts.by_ref().take(room) {
+                budget.attempt();
+                let (cluster, mut budget) = (Arc::clone(cluster), budget.clone());
+                running.spawn(async move {
+                    let result = cluster.attempt(&route, make(&part), &mut budget).await;
+                    (part, result)
+                });
+            }
+            let Some(done) = running.join_next().await else {
+                break;
+            };
+            let (part, result) =
+                done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+            match result {
+                Ok(response) => take(response),
+                Err(failure) => {
+                    items.extend(part);
+                    worst = Some(match worst {
+                        Some(other) => other.or_worse(failure),
+                        None => failure,
+                    });
+                }
+            }
+        }
+        if let Some(failure) = worst {
+            budget.pause(failure).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Groups items by the region that holds them, in requests that are not too large.
+async fn split<I: Item>(
+    cluster: &Cluster,
+    mut items: Vec<I>,
+    budget: &mut Budget,
+) -> Result<Vec<(Arc<Route>, Vec<I>)>, Error> {
+    // A stable sort: of two puts to one key the second stays the second.
+    items.sort_by(|a, b| a.key().cmp(b.key()));
+    let mut parts: Vec<(Arc<Route>, Vec<I>)> = Vec::new();
+    let mut part_bytes = 0;
+    for item in items {
+        let bytes = part_bytes + item.bytes();
+        match parts.last_mut() {
+            Some((route, part))
+                if route.contains(item.key())
+                    && part.len() < KEYS_MAX
+                    && bytes <= cluster.config.batch_bytes_max =>
+            {
+                part_bytes = bytes;
+                part.push(item);
+            }
+            _ => {
+                part_bytes = item.bytes();
+                let route = cluster.route(item.key(), budget).await?;
+                parts.push((route, vec![item]));
+            }
+        }
+    }
+    Ok(parts)
+}

@@ -1,0 +1,240 @@
+//! The client: what callers see.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use flotilla_proto::{kvrpcpb, metapb};
+
+use crate::batch;
+use crate::budget::Budget;
+use crate::cluster::Cluster;
+use crate::config::Config;
+use crate::error::Error;
+use crate::scan::{self, Scan};
+
+/// A key and its value.
+pub type Pair = (Bytes, Bytes);
+
+/// A connection to a cluster. Cheap to clone; all clones share routes and connections.
+///
+/// Every call finds the region, follows its leader, waits and tries again, until
+/// [`Config::deadline`] has passed. A call that is dropped may still have its effect.
+#[derive(Debug, Clone)]
+pub struct Client {
+    cluster: Arc<Cluster>,
+}
+
+/// What a compare-and-swap found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Swap {
+    /// Whether the key held what was expected, and was changed.
+    pub succeeded: bool,
+    /// What the key held before; `None` if it was absent.
+    pub previous: Option<Bytes>,
+}
+
+/// A region as placement describes it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Region {
+    /// Range, epoch and replicas.
+    pub region: metapb::Region,
+    /// Who leads it, if that is known.
+    pub leader: Option<metapb::Peer>,
+}
+
+impl Client {
+    /// Finds the cluster by any of its `endpoints`, each a `host:port`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`] if none answers before the deadline; [`Error::Config`] for an
+    /// endpoint or a limit that cannot be.
+    pub async fn connect<E: AsRef<str>>(endpoints: &[E], config: Config) -> Result<Client, Error> {
+        let endpoints: Vec<_> = endpoints.iter().map(|e| e.as_ref().to_owned()).collect();
+        Ok(Client { cluster: Arc::new(Cluster::connect(&endpoints, config).await?) })
+    }
+
+    /// The cluster's id.
+    pub fn cluster_id(&self) -> u64 {
+        self.cluster.placement.cluster_id()
+    }
+
+    /// The key's value, or `None` if it has none. Sees every write that was acknowledged before.
+    ///
+    /// # Errors
+    ///
+    /// Any [`Error`], as for all that follow.
+    pub async fn get(&self, key: impl Into<Bytes>) -> Result<Option<Bytes>, Error> {
+        let key = key.into();
+        let request = kvrpcpb::RawGetRequest { key: key.clone(), ..Default::default() };
+        let response = self.cluster.call(&key, request, self.budget()).await?;
+        Ok((!response.not_found).then_some(response.value))
+    }
+
+    /// Writes the value; returns once it is on the disks of a majority.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error::is_undetermined`] for whether it may have been written all the same.
+    pub async fn put(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<(), Error> {
+        let (key, value) = (key.into(), value.into());
+        let request = kvrpcpb::RawPutRequest { key: key.clone(), value, ..Default::default() };
+        self.cluster.call(&key, request, self.budget()).await?;
+        Ok(())
+    }
+
+    /// Deletes the key, whether or not it exists.
+    ///
+    /// # Errors
+    ///
+    /// As [`put`](Client::put).
+    pub async fn delete(&self, key: impl Into<Bytes>) -> Result<(), Error> {
+        let key = key.into();
+        let request = kvrpcpb::RawDeleteRequest { key: key.clone(), ..Default::default() };
+        self.cluster.call(&key, request, self.budget()).await?;
+        Ok(())
+    }
+
+    /// Writes `value` (deletes, if `None`) if the key holds `expected` (is absent, if `None`), and
+    /// tells what it held. Is never sent twice.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Undetermined`] if an attempt was lost on its way.
+    pub async fn compare_and_swap(
+        &self,
+        key: impl Into<Bytes>,
+        expected: Option<Bytes>,
+        value: Option<Bytes>,
+    ) -> Result<Swap, Error> {
+        let key = key.into();
+        let request = kvrpcpb::RawCasRequest {
+            key: key.clone(),
+            previous_not_exist: expected.is_none(),
+            previous_value: expected.unwrap_or_default(),
+            delete: value.is_none(),
+            value: value.unwrap_or_default(),
+            ..Default::default()
+        };
+        let budget = Budget::once(&self.cluster.config);
+        let response = self.cluster.call(&key, request, budget).await?;
+        let previous = (!response.previous_not_exist).then_some(response.previous_value);
+        Ok(Swap { succeeded: response.succeed, previous })
+    }
+
+    /// Writes all pairs; those of one region and request at once or not at all. Of two pairs with
+    /// the same key the later one wins.
+    ///
+    /// # Errors
+    ///
+    /// After an error some pairs may have been written.
+    pub async fn batch_put(&self, pairs: impl IntoIterator<Item = Pair>) -> Result<(), Error> {
+        let pairs = latest(pairs).into_iter();
+        let pairs = pairs.map(|(key, value)| kvrpcpb::KvPair { key, value }).collect();
+        batch::put(&self.cluster, pairs).await
+    }
+
+    /// The values of the keys, in their order; `None` where there is none.
+    ///
+    /// # Errors
+    ///
+    /// Any [`Error`].
+    pub async fn batch_get(
+        &self,
+        keys: impl IntoIterator<Item = Bytes>,
+    ) -> Result<Vec<Option<Bytes>>, Error> {
+        let keys: Vec<_> = keys.into_iter().collect();
+        let found = batch::get(&self.cluster, keys.clone()).await?;
+        Ok(keys.iter().map(|key| found.get(key).cloned()).collect())
+    }
+
+    /// Deletes all keys.
+    ///
+    /// # Errors
+    ///
+    /// After an error some keys may have been deleted.
+    pub async fn batch_delete(&self, keys: impl IntoIterator<Item = Bytes>) -> Result<(), Error> {
+        batch::delete(&self.cluster, keys.into_iter().collect()).await
+    }
+
+    /// The rows of a range, over all its regions. Each region's rows are of one moment; those of
+    /// different regions need not be.
+    ///
+    /// # Errors
+    ///
+    /// Any [`Error`]. The deadline is that of each page.
+    pub async fn scan(&self, scan: Scan) -> Result<Vec<Pair>, Error> {
+        let rows = scan::scan(&self.cluster, scan).await?;
+        Ok(rows.into_iter().map(|row| (row.key, row.value)).collect())
+    }
+
+    /// Deletes `[start, end)`, region by region; an empty `end` means no end.
+    ///
+    /// # Errors
+    ///
+    /// After an error the range may have been deleted in part.
+    pub async fn delete_range(
+        &self,
+        start: impl Into<Bytes>,
+        end: impl Into<Bytes>,
+    ) -> Result<(), Error> {
+        scan::delete_range(&self.cluster, start.into(), end.into()).await
+    }
+
+    /// The region that holds `key`, freshly asked from placement.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Deadline`] if placement has no leader.
+    pub async fn region_of(&self, key: impl Into<Bytes>) -> Result<Region, Error> {
+        let mut regions = self.regions_from(key.into(), 1).await?;
+        regions.pop().ok_or_else(|| Error::Protocol("no region holds the key".to_owned()))
+    }
+
+    /// All regions of the key space, by range.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Deadline`] if placement has no leader.
+    pub async fn regions(&self) -> Result<Vec<Region>, Error> {
+        let mut regions = Vec::new();
+        let mut start = Bytes::new();
+        loop {
+            let page = self.regions_from(start, REGIONS_PAGE).await?;
+            let Some(last) = page.last() else { return Ok(regions) };
+            let next = last.region.end_key.clone();
+            regions.extend(page);
+            if next.is_empty() {
+                return Ok(regions);
+            }
+            start = next;
+        }
+    }
+
+    /// All stores, as placement knows them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Deadline`] if placement has no leader.
+    pub async fn stores(&self) -> Result<Vec<metapb::Store>, Error> {
+        self.cluster.placement.stores(&mut self.budget()).await
+    }
+
+    async fn regions_from(&self, start: Bytes, limit: i32) -> Result<Vec<Region>, Error> {
+        let placement = &self.cluster.placement;
+        let regions = placement.regions_from(start, limit, &mut self.budget()).await?;
+        Ok(regions.into_iter().map(|(region, leader)| Region { region, leader }).collect())
+    }
+
+    fn budget(&self) -> Budget {
+        Budget::new(&self.cluster.config)
+    }
+}
+
+const REGIONS_PAGE: i32 = 1024;
+
+/// One pair for each key. Requests of a batch travel side by side, so an earlier pair could
+/// otherwise arrive after a later one.
+fn latest(pairs: impl IntoIterator<Item = Pair>) -> std::collections::BTreeMap<Bytes, Bytes> {
+    pairs.into_iter().collect()
+}

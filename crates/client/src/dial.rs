@@ -1,0 +1,51 @@
+//! Connections: how an address becomes a channel.
+
+use std::time::Duration;
+
+use tonic::transport::{Channel, Endpoint};
+
+use crate::config::Config;
+use crate::error::Error;
+
+/// A silent peer is asked for a sign of life, or a cable that was pulled would look like patience.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
+/// HTTP/2 windows: enough that a scan's page need not wait for the reader's acknowledgement.
+const STREAM_WINDOW_BYTES: u32 = 4 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+
+/// A channel to `address`, with or without `http://`, that connects when it is first used and
+/// again after it broke.
+pub(crate) fn channel(address: &str, config: &Config) -> Result<Channel, Error> {
+    let address = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|error| Error::Config(format!("{address:?} is no host:port: {error}")))?;
+    if endpoint.uri().port().is_none() {
+        return Err(Error::Config(format!("{address:?} lacks a port")));
+    }
+    Ok(endpoint
+        .connect_timeout(config.connect_timeout)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .connect_lazy())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn addresses_that_cannot_be_are_refused_by_name() {
+        let config = Config::default();
+        assert!(channel("127.0.0.1:20160", &config).is_ok());
+        assert!(channel("http://127.0.0.1:20160/", &config).is_ok());
+        for bad in ["", "no port", "localhost", "a b:1"] {
+            let error = channel(bad, &config).unwrap_err().to_string();
+            assert!(error.contains(&format!("{bad:?}")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What can go wrong for a caller, one variant for each thing that a caller can do about it.
+
+/// Why a call failed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The client was told something impossible. Mend the configuration.
+    #[error("bad client configuration: {0}")]
+    Config(String),
+    /// Nobody answered at the endpoints. Check the addresses, and that the stores run.
+    #[error("no store answers at {endpoints}: {reason}")]
+    Unreachable {
+        /// What was tried.
+        endpoints: String,
+        /// What the last of them failed with.
+        reason: String,
+    },
+    /// The deadline passed. Try again later; the cluster may be without a leader or overloaded.
+    #[error("gave up after {waited_ms} ms and {attempts} attempts, the last one: {reason}")]
+    Deadline {
+        /// How long the call took.
+        waited_ms: u64,
+        /// How often a store was asked.
+        attempts: u32,
+        /// Why the last attempt failed.
+        reason: String,
+        /// The call was a write, and some attempt may have had its effect.
+        undetermined: bool,
+    },
+    /// A write that must not be sent twice may or may not have had its effect. Read to find out.
+    #[error("the write may or may not have happened: {0}")]
+    Undetermined(String),
+    /// The cluster refuses the request as it is; it had no effect, and sending it again is of no
+    /// use.
+    #[error("the cluster refuses the request: {0}")]
+    Rejected(String),
+    /// The answer makes no sense: whoever answered is no store of Flotilla's, or a broken one.
+    #[error("an answer that makes no sense: {0}")]
+    Protocol(String),
+}
+
+impl Error {
+    /// Whether a write that failed with this may nevertheless have had its effect.
+    pub fn is_undetermined(&self) -> bool {
+        match self {
+            Error::Undetermined(_) | Error::Protocol(_) => true,
+            Error::Deadline { undetermined, .. } => *undetermined,
+            Error::Config(_) | Error::Unreachable { .. } | Error::Rejected(_) => false,
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Asking placement: who leads it, which region holds a key, where a store is.
+
+use std::sync::{PoisonError, RwLock};
+
+use bytes::Bytes;
+use flotilla_proto::metapb;
+use flotilla_proto::pdpb::{self, pd_client::PdClient};
+use tokio::time::{Instant, timeout_at};
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+use crate::budget::{Budget, Failure, Wait, describe};
+use crate::config::Config;
+use crate::dial;
+use crate::error::Error;
+use crate::routes::Route;
+
+/// Past every key that a store accepts: 8 KiB is the longest.
+static LAST_KEY: [u8; 8193] = [0xff; 8193];
+
+/// Where to ask.
+#[derive(Debug)]
+pub(crate) struct Placement {
+    config: Config,
+    cluster_id: u64,
+    members: RwLock<Members>,
+}
+
+#[derive(Debug, Clone)]
+struct Members {
+    /// Addresses that answer `GetMembers`; those of the configuration stay among them.
+    endpoints: Vec<String>,
+    leader: Option<PdClient<Channel>>,
+}
+
+impl Placement {
+    /// Asks the endpoints for the cluster until one answers or the deadline passes.
+    pub(crate) async fn connect(endpoints: &[String], config: &Config) -> Result<Placement, Error> {
+        if endpoints.is_empty() {
+            return Err(Error::Config("no endpoints".to_owned()));
+        }
+        for endpoint in endpoints {
+            dial::channel(endpoint, config)?;
+        }
+        let mut budget = Budget::new(config);
+        loop {
+            let deadline = budget.attempt();
+            match ask_members(endpoints, config, deadline).await {
+                Ok((cluster_id, members)) => {
+                    let config = config.clone();
+                    return Ok(Placement { config, cluster_id, members: RwLock::new(members) });
+                }
+                Err(reason) => {
+                    let failure = Failure::passing(Wait::Backoff, reason.clone());
+                    if let Err(error) = budget.pause(failure).await {
+                        let endpoints = endpoints.join(", ");
+                        return Err(match error {
+                            Error::Deadline { .. } => Error::Unreachable { endpoints, reason },
+                            other => other,
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn cluster_id(&self) -> u64 {
+        self.cluster_id
+    }
+
+    /// The region that holds `key`.
+    pub(crate) async fn region_of(&self, key: &Bytes, budget: &mut Budget) -> Result<Route, Error> {
+        loop {
+            let request = self.region_request(key);
+            let answer = self.ask(budget, async move |mut pd| pd.get_region(request).await).await;
+            match answer.and_then(route_of) {
+                Ok(route) => return Ok(route),
+                Err(failure) => budget.pause(failure).await?,
+            }
+        }
+    }
+
+    /// The region that holds the greatest key below `end`; an empty `end` is above all keys.
+    pub(crate) async fn region_below(
+        &self,
+        end: &Bytes,
+        budget: &mut Budget,
+    ) -> Result<Route, Error> {
+        if end.is_empty() {
+            return self.region_of(&Bytes::from_static(&LAST_KEY), budget).await;
+        }
+        loop {
+            let holder = self.region_of(end, budget).await?;
+            if holder.ends_at_or_contains(end) {
+                return Ok(holder);
+            }
+            let request = self.region_request(end);
+            let answer =
+                self.ask(budget, async move |mut pd| pd.get_prev_region(request).await).await;
+            match answer.and_then(route_of) {
+                Ok(route) if route.ends_at_or_contains(end) => return Ok(route),
+                Ok(_) => {
+                    let moved = Failure::passing(Wait::Backoff, "regions change just now");
+                    budget.pause(moved).await?;
+                }
+                Err(failure) => budget.pause(failure).await?,
+            }
+        }
+    }
+
+    /// Where the store is; `None` if placement does not know it.
+    pub(crate) async fn address_of(
+        &self,
+        store_id: u64,
+        budget: &mut Budget,
+    ) -> Result<Option<String>, Error> {
+        loop {
+            let request = pdpb::GetStoreRequest { header: self.header(), store_id };
+            match self.ask(budget, async move |mut pd| pd.get_store(request).await).await {
+                Ok(response) => {
+                    let store = response.store.filter(|store| !store.address.is_empty());
+                    return Ok(store.map(|store| store.address));
+                }
+                Err(failure) => budget.pause(failure).await?,
+            }
+        }
+    }
+
+    /// All regions from `start` on, at most `limit` of them.
+    pub(crate) async fn regions_from(
+        &self,
+        start: Bytes,
+        limit: i32,
+        budget: &mut Budget,
+    ) -> Result<Vec<(metapb::Region, Option<metapb::Peer>)>, Error> {
+        loop {
+            let header = self.header();
+            let request = pdpb::ScanRegionsRequest {
+                header,
+                start_key: start.clone(),
+                limit,
+                end_key: Bytes::new(),
+            };
+            match self.ask(budget, async move |mut pd| pd.scan_regions(request).await).await {
+                Ok(response) => {
+                    let regions = response.regions.into_iter();
+                    return Ok(regions.filter_map(|r| Some((r.region?, r.leader))).collect());
+                }
+                Err(failure) => budget.pause(failure).await?,
+            }
+        }
+    }
+
+    /// All stores.
+    pub(crate) async fn stores(&self, budget: &mut Budget) -> Result<Vec<metapb::Store>, Error> {
+        loop {
+            let header = self.header();
+            let request = pdpb::GetAllStoresRequest { header, exclude_tombstone_stores: true };
+            match self.ask(budget, async move |mut pd| pd.get_all_stores(request).await).await {
+                Ok(response) => return Ok(response.stores),
+                Err(failure) => budget.pause(failure).await?,
+            }
+        }
+    }
+
+    fn header(&self) -> Option<pdpb::RequestHeader> {
+        Some(pdpb::RequestHeader { cluster_id: self.cluster_id, ..Default::default() })
+    }
+
+    fn region_request(&self, key: &Bytes) -> pdpb::GetRegionRequest {
+        pdpb::GetRegionRequest {
+            header: self.header(),
+            region_key: key.clone(),
+            need_buckets: false,
+        }
+    }
+
+    /// One attempt at the leader. A failure of any kind makes the next attempt look for the leader
+    /// again: it is cheap, and the old one may have become a follower that still answers.
+    async fn ask<A: Headed>(
+        &self,
+        budget: &mut Budget,
+        call: impl AsyncFnOnce(PdClient<Channel>) -> Result<tonic::Response<A>, Status>,
+    ) -> Result<A, Failure> {
+        let deadline = budget.attempt();
+        let leader = self.leader(deadline).await?;
+        let status = match timeout_at(deadline, call(leader)).await {
+            Ok(Ok(response)) => match response.into_inner().refusal() {
+                Ok(answer) => return Ok(answer),
+                Err(refusal) => Status::unavailable(refusal),
+            },
+            Ok(Err(status)) => status,
+            Err(_) => Status::deadline_exceeded("no answer in time"),
+        };
+        self.members.write().unwrap_or_else(PoisonError::into_inner).leader = None;
+        Err(match Failure::of_status(&status, "placement") {
+            // Lookups have no effect that could be in doubt.
+            Failure::Passing { reason, wait, .. } => Failure::passing(wait, reason),
+            fatal => fatal,
+        })
+    }
+
+    async fn leader(&self, deadline: Instant) -> Result<PdClient<Channel>, Failure> {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(leader) = members.leader {
+            return Ok(leader);
+        }
+        let found = ask_members(&members.endpoints, &self.config, deadline).await;
+        let (cluster_id, members) =
+            found.map_err(|reason| Failure::passing(Wait::Backoff, reason))?;
+        if cluster_id != self.cluster_id {
+            let refusal = format!("cluster {cluster_id} answers for cluster {}", self.cluster_id);
+            return Err(Failure::Fatal(Error::Rejected(refusal)));
+        }
+        let leader = members.leader.clone();
+        *self.members.write().unwrap_or_else(PoisonError::into_inner) = members;
+        leader.ok_or_else(|| Failure::passing(Wait::Backoff, "placement has no leader"))
+    }
+}
+
+/// Asks each endpoint in turn who the members are, until one names a leader. Says what the last
+/// one failed with.
+async fn ask_members(
+    endpoints: &[String],
+    config: &Config,
+    deadline: Instant,
+) -> Result<(u64, Members), String> {
+    let mut reason = String::new();
+    for endpoint in endpoints {
+        // An endpoint that takes connections and never answers must not eat the others' time.
+        let deadline = deadline.min(Instant::now() + config.connect_timeout * 2);
+        match timeout_at(deadline, members_at(endpoint, endpoints, config)).await {
+            Ok(Ok(found)) => return Ok(found),
+            Ok(Err(status)) => reason = format!("{endpoint}: {}", describe(&status)),
+            Err(_) => reason = format!("{endpoint}: no answer in time"),
+        }
+    }
+    Err(reason)
+}
+
+async fn members_at(
+    endpoint: &str,
+    known: &[String],
+    config: &Config,
+) -> Result<(u64, Members), Status> {
+    let dial = |address: &str| {
+        dial::channel(address, config).map_err(|error| Status::internal(error.to_string()))
+    };
+    let mut pd = PdClient::new(dial(endpoint)?);
+    let response = pd.get_members(pdpb::GetMembersRequest::default()).await?.into_inner();
+    let header = response.header.unwrap_or_default();
+    if header.cluster_id == 0 {
+        return Err(Status::new(Code::Unavailable, "the store has no cluster yet"));
+    }
+    let leader = response.leader.unwrap_or_default();
+    let Some(url) = leader.client_urls.first() else {
+        return Err(Status::unavailable("placement has no leader"));
+    };
+    let leader = PdClient::new(dial(url)?).max_decoding_message_size(config.message_bytes_max);
+    let mut endpoints = known.to_vec();
+    for url in response.members.iter().flat_map(|member| &member.client_urls) {
+        if !endpoints.contains(url) && endpoints.len() < ENDPOINTS_MAX {
+            endpoints.push(url.clone());
+        }
+    }
+    Ok((header.cluster_id, Members { endpoints, leader: Some(leader) }))
+}
+
+/// Stores come and go; a client that lives long must not collect the addresses of all of them.
+const ENDPOINTS_MAX: usize = 64;
+
+fn route_of(response: pdpb::GetRegionResponse) -> Result<Route, Failure> {
+    let leader = response.leader.filter(|leader| leader.id != 0);
+    (response.region)
+        .and_then(|region| Route::new(region, leader))
+        .ok_or_else(|| Failure::passing(Wait::Backoff, "placement knows no region for the key"))
+}
+
+/// Responses of placement: all bear a header.
+trait Headed: Sized {
+    fn header(&mut self) -> Option<pdpb::ResponseHeader>;
+
+    fn refusal(mut self) -> Result<Self, String> {
+        match self.header().and_then(|header| header.error) {
+            Some(error) if error.r#type() != pdpb::ErrorType::Ok => Err(error.message),
+            _ => Ok(self),
+        }
+    }
+}
+
+macro_rules! headed {
+    ($($response:ident),*) => {
+        $(impl Headed for pdpb::$response {
+            fn header(&mut self) -> Option<pdpb::ResponseHeader> {
+                self.header.take()
+            }
+        })*
+    };
+}
+
+headed!(GetRegionResponse, GetStoreResponse, GetAllStoresResponse, ScanRegionsResponse);

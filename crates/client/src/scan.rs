@@ -1,0 +1,158 @@
+//! Ranges over all regions: scans in both directions, and range deletes.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use flotilla_proto::kvrpcpb;
+
+use crate::budget::Budget;
+use crate::cluster::Cluster;
+use crate::error::Error;
+
+/// What a scan should return: rows of `[start, end)`, ascending, or descending if `reverse`.
+#[derive(Debug, Clone, Default)]
+pub struct Scan {
+    /// Lowest key.
+    pub start: Bytes,
+    /// The scan ends below this key; empty means no end.
+    pub end: Bytes,
+    /// Most rows that are returned.
+    pub limit: usize,
+    /// Begin with the highest key.
+    pub reverse: bool,
+    /// Leave the values empty.
+    pub key_only: bool,
+}
+
+pub(crate) async fn scan(cluster: &Cluster, scan: Scan) -> Result<Vec<kvrpcpb::KvPair>, Error> {
+    if !scan.end.is_empty() && scan.start >= scan.end {
+        return Ok(Vec::new());
+    }
+    if scan.reverse { descending(cluster, scan).await } else { ascending(cluster, scan).await }
+}
+
+async fn ascending(cluster: &Cluster, scan: Scan) -> Result<Vec<kvrpcpb::KvPair>, Error> {
+    let mut rows = Vec::new();
+    let mut position = scan.start.clone();
+    let mut budget = Budget::new(&cluster.config);
+    while rows.len() < scan.limit {
+        let route = cluster.route(&position, &mut budget).await?;
+        let limit = rows_to_ask(cluster, scan.limit - rows.len());
+        let request = kvrpcpb::RawScanRequest {
+            start_key: position.clone(),
+            end_key: scan.end.clone(),
+            limit,
+            key_only: scan.key_only,
+            ..Default::default()
+        };
+        let page = match cluster.attempt(&route, request, &mut budget).await {
+            Ok(response) => response.kvs,
+            Err(failure) => {
+                budget.pause(failure).await?;
+                continue;
+            }
+        };
+        // Each page has the whole deadline: a long scan makes progress, or it fails.
+        budget = Budget::new(&cluster.config);
+        let in_order = page.is_sorted_by(|a, b| a.key < b.key)
+            && page.first().is_none_or(|row| row.key >= position);
+        check(in_order, page.len(), limit)?;
+        let is_full = page.len() >= limit as usize;
+        rows.extend(page);
+        position = match rows.last() {
+            Some(last) if is_full => successor(&last.key),
+            _ if ends(&route.region.end_key, &scan.end) => break,
+            _ => route.region.end_key.clone(),
+        };
+    }
+    Ok(rows)
+}
+
+async fn descending(cluster: &Cluster, scan: Scan) -> Result<Vec<kvrpcpb::KvPair>, Error> {
+    let mut rows: Vec<kvrpcpb::KvPair> = Vec::new();
+    let mut upper = scan.end.clone();
+    let mut budget = Budget::new(&cluster.config);
+    while rows.len() < scan.limit {
+        let route = cluster.route_below(&upper, &mut budget).await?;
+        let limit = rows_to_ask(cluster, scan.limit - rows.len());
+        let request = kvrpcpb::RawScanRequest {
+            start_key: upper.clone(),
+            end_key: scan.start.clone(),
+            limit,
+            key_only: scan.key_only,
+            reverse: true,
+            ..Default::default()
+        };
+        let page = match cluster.attempt(&route, request, &mut budget).await {
+            Ok(response) => response.kvs,
+            Err(failure) => {
+                budget.pause(failure).await?;
+                continue;
+            }
+        };
+        budget = Budget::new(&cluster.config);
+        let in_order = page.is_sorted_by(|a, b| a.key > b.key)
+            && page.first().is_none_or(|row| upper.is_empty() || row.key < upper);
+        check(in_order, page.len(), limit)?;
+        let is_full = page.len() >= limit as usize;
+        rows.extend(page);
+        upper = match rows.last() {
+            // The empty key is the lowest; as an upper bound it would mean the opposite.
+            Some(last) if is_full && last.key.is_empty() => break,
+            Some(last) if is_full => last.key.clone(),
+            _ if route.region.start_key <= scan.start => break,
+            _ => route.region.start_key.clone(),
+        };
+    }
+    Ok(rows)
+}
+
+/// Deletes `[start, end)`, region by region; an empty `end` means no end.
+pub(crate) async fn delete_range(cluster: &Cluster, start: Bytes, end: Bytes) -> Result<(), Error> {
+    if !end.is_empty() && start >= end {
+        return Ok(());
+    }
+    let mut position = start;
+    let mut budget = Budget::new(&cluster.config);
+    loop {
+        let route = cluster.route(&position, &mut budget).await?;
+        let is_last = ends(&route.region.end_key, &end);
+        let request = kvrpcpb::RawDeleteRangeRequest {
+            start_key: position.clone(),
+            end_key: if is_last { end.clone() } else { route.region.end_key.clone() },
+            ..Default::default()
+        };
+        match cluster.attempt(&route, request, &mut budget).await {
+            Ok(_) if is_last => return Ok(()),
+            Ok(_) => {
+                position = route.region.end_key.clone();
+                budget = Budget::new(&cluster.config);
+            }
+            Err(failure) => budget.pause(failure).await?,
+        }
+    }
+}
+
+/// Whether a region that ends at `region_end` is the last one of a range that ends at `end`.
+fn ends(region_end: &Bytes, end: &Bytes) -> bool {
+    region_end.is_empty() || (!end.is_empty() && end <= region_end)
+}
+
+fn rows_to_ask(cluster: &Cluster, missing: usize) -> u32 {
+    u32::try_from(missing)
+        .map_or(cluster.config.scan_rows_max, |missing| missing.min(cluster.config.scan_rows_max))
+}
+
+/// A page that is out of order could make the scan go round for ever.
+fn check(in_order: bool, rows: usize, limit: u32) -> Result<(), Error> {
+    if in_order && rows <= limit as usize {
+        return Ok(());
+    }
+    Err(Error::Protocol("a page of a scan is out of order, or larger than asked for".to_owned()))
+}
+
+/// The least key above `key`.
+fn successor(key: &[u8]) -> Bytes {
+    let mut next = BytesMut::with_capacity(key.len() + 1);
+    next.put_slice(key);
+    next.put_u8(0);
+    next.freeze()
+}

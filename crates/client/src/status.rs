@@ -1,0 +1,89 @@
+//! What one store says about itself: for tools that watch a cluster.
+
+use flotilla_proto::metapb;
+use flotilla_proto::peers::{self, status_client::StatusClient};
+use tokio::time::timeout;
+use tonic::transport::Channel;
+
+use crate::budget::describe;
+use crate::config::Config;
+use crate::dial;
+use crate::error::Error;
+
+/// Asks one store, and only that one. Nothing is tried twice: that a store does not answer is news.
+#[derive(Debug, Clone)]
+pub struct Observer {
+    address: String,
+    client: StatusClient<Channel>,
+    config: Config,
+}
+
+/// Regions in one page of an answer.
+const PAGE_REGIONS: u32 = 4096;
+
+impl Observer {
+    /// For the store at `address`; connects when it is first asked.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if `address` is no `host:port`.
+    pub fn new(address: &str, config: Config) -> Result<Observer, Error> {
+        let channel = dial::channel(address, &config)?;
+        let client = StatusClient::new(channel).max_decoding_message_size(config.message_bytes_max);
+        Ok(Observer { address: address.to_owned(), client, config })
+    }
+
+    /// The stores that this one knows of, itself among them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`] if it does not answer within the attempt's time.
+    pub async fn stores(&self) -> Result<Vec<peers::KnownStore>, Error> {
+        let mut client = self.client.clone();
+        let response = self.ask(client.stores(peers::StoresRequest {})).await?;
+        Ok(response.stores)
+    }
+
+    /// The replicas that this store has, by region id.
+    ///
+    /// # Errors
+    ///
+    /// As [`stores`](Observer::stores).
+    pub async fn regions(&self) -> Result<Vec<peers::RegionStatus>, Error> {
+        let mut client = self.client.clone();
+        let mut regions: Vec<peers::RegionStatus> = Vec::new();
+        loop {
+            let last = regions.last().and_then(|status| status.region.as_ref());
+            let after_region_id = last.map_or(0, |region: &metapb::Region| region.id);
+            let request = peers::RegionsRequest { after_region_id, limit: PAGE_REGIONS };
+            let page = self.ask(client.regions(request)).await?;
+            let goes_on = page.more && !page.regions.is_empty();
+            regions.extend(page.regions);
+            if !goes_on {
+                return Ok(regions);
+            }
+        }
+    }
+
+    /// What this store has done since it started.
+    ///
+    /// # Errors
+    ///
+    /// As [`stores`](Observer::stores).
+    pub async fn stats(&self) -> Result<peers::StatsResponse, Error> {
+        let mut client = self.client.clone();
+        self.ask(client.stats(peers::StatsRequest {})).await
+    }
+
+    async fn ask<A>(
+        &self,
+        call: impl Future<Output = Result<tonic::Response<A>, tonic::Status>>,
+    ) -> Result<A, Error> {
+        let reason = match timeout(self.config.attempt_timeout, call).await {
+            Ok(Ok(response)) => return Ok(response.into_inner()),
+            Ok(Err(status)) => describe(&status),
+            Err(_) => "no answer in time".to_owned(),
+        };
+        Err(Error::Unreachable { endpoints: self.address.clone(), reason })
+    }
+}
