@@ -1,0 +1,26 @@
+//! Bytes from a log or a disk, read as everything that the region crate can read.
+//!
+//! Nothing panics, and what can be read is written and read back the same.
+#![no_main]
+
+use bytes::Bytes;
+use flotilla_region::{Descriptor, HardState, command};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let bytes = Bytes::copy_from_slice(data);
+    if let Ok(descriptor) = Descriptor::decode(bytes.clone()) {
+        assert_eq!(Descriptor::decode(descriptor.encode()).as_ref(), Ok(&descriptor));
+    }
+    if let Ok(state) = HardState::decode(bytes.clone()) {
+        assert_eq!(HardState::decode(state.encode()).as_ref(), Ok(&state));
+    }
+    if let Ok(ops) = command::decode(bytes.clone()) {
+        assert_eq!(command::decode(command::encode(&ops)).as_ref(), Ok(&ops));
+    }
+    for proposal in command::proposals(&bytes) {
+        // An entry is read until the first proposal that cannot be read.
+        let Ok(proposal) = proposal else { break };
+        let _ = command::decode(proposal.command);
+    }
+});
