@@ -118,6 +118,11 @@ impl Config {
                 self.election_ticks > self.heartbeat_ticks,
             ),
             ("election_ticks", "at most a million", self.election_ticks <= 1_000_000),
+            (
+                "merge_bytes_max",
+                "at most entry_bytes_max",
+                self.merge_bytes_max <= self.entry_bytes_max,
+            ),
             ("merge_count_max", "at least 1", self.merge_count_max >= 1),
             ("pipeline_depth", "at least 1", self.pipeline_depth >= 1),
             ("queue_count_max", "at least 1", self.queue_count_max >= 1),

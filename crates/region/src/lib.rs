@@ -2,16 +2,32 @@
 
 mod codec;
 pub mod command;
+mod compaction;
 mod config;
+mod consensus;
+mod convert;
 mod descriptor;
 mod effects;
 mod entry;
+mod epoch;
 mod error;
 mod event;
+mod fetches;
 mod ids;
+mod invariants;
+mod lease;
 mod message;
+mod peer;
+mod proposals;
+mod reads;
+mod ready;
 mod recovered;
+mod screen;
+mod shard;
 mod status;
+mod step;
+mod timers;
+mod window;
 
 pub use codec::Malformed;
 pub use config::{Config, InvalidConfig, ReadConfig, WindowConfig};
@@ -25,4 +41,5 @@ pub use event::{Event, Guard, KeySpan};
 pub use ids::{Index, PeerId, RegionId, StoreId, Term, Ticket, Time};
 pub use message::{Envelope, Message, MessageKind};
 pub use recovered::Recovered;
+pub use shard::Shard;
 pub use status::{Dropped, Role, Stats, Status};

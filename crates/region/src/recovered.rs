@@ -86,27 +86,22 @@ impl Recovered {
         Err(Unfit::NotMember { region: self.descriptor.id, peer: self.peer })
     }
 
-    /// The runs begin right behind the truncated entry, and their terms grow. A reset or a
-    /// compaction may cut a run, so the first may have the truncated entry's term.
+    /// The runs cover the log from its first entry on, and their terms grow.
     fn check_terms(&self) -> Result<(), Index> {
         let first = Index(self.truncated.0.0 + 1);
-        let empty = self.last == self.truncated.0;
-        if self.terms.first().map(|run| run.0) != Some(first).filter(|_| !empty) {
+        let covered = self.terms.first().is_some_and(|run| run.0 <= first);
+        if !covered && self.last != self.truncated.0 {
             return Err(first);
         }
-        let mut before = self.truncated.1;
-        for (place, &(index, term)) in self.terms.iter().enumerate() {
-            let grows = if place == 0 { term >= before } else { term > before };
-            let later = place == 0 || index > self.terms[place - 1].0;
-            if !grows || !later || index > self.last || term > self.hard_state.term {
+        let mut before = None;
+        for &(index, term) in &self.terms {
+            let grows = before.is_none_or(|(i, t)| i < index && t < term);
+            if !grows || index > self.last || term > self.hard_state.term {
                 return Err(index);
             }
-            before = term;
+            before = Some((index, term));
         }
-        match self.term(self.applied.0) {
-            Some(term) if term == self.applied.1 => Ok(()),
-            _ => Err(self.applied.0),
-        }
+        if self.term(self.applied.0) == Some(self.applied.1) { Ok(()) } else { Err(self.applied.0) }
     }
 
     fn check_tail(&self) -> Result<(), Index> {

@@ -1,0 +1,234 @@
+//! raft's `RawNode`, with the traps of its version closed.
+//!
+//! - It draws election timeouts from a random source of the thread. Here they are a function of
+//!   seed, replica and term, set again after every call, so that a run can be repeated.
+//! - Followers would forward proposals. Only a leader is asked to propose.
+//! - Read requests vanish without a word if nobody can serve them; see [`Consensus::can_ask`].
+
+use bytes::Bytes;
+use raft::eraftpb::{self, Entry, HardState};
+use raft::{GetEntriesContext, RawNode, Ready, StateRole, Storage};
+
+use crate::config::Config;
+use crate::ids::{Index, PeerId, Term};
+use crate::recovered::Recovered;
+use crate::status::Role;
+use crate::window::Window;
+
+/// Requests for read indexes that a leader keeps; followers repeat theirs.
+const READ_REQUESTS_MAX: usize = 1024;
+
+pub(crate) struct Consensus {
+    raw: RawNode<Window>,
+    seed: u64,
+    election_ticks: usize,
+}
+
+impl Consensus {
+    /// Starts raft on what was found, which must have been checked to be sound.
+    pub(crate) fn new(found: &Recovered, config: &Config) -> Self {
+        let window = Window::new(found, config.window.clone());
+        let election_ticks = config.election_ticks as usize;
+        let raft_config = raft::Config {
+            id: found.peer.0,
+            election_tick: election_ticks,
+            heartbeat_tick: config.heartbeat_ticks as usize,
+            applied: found.applied.0.0,
+            max_size_per_msg: config.message_bytes_max,
+            max_inflight_msgs: config.messages_max,
+            check_quorum: true,
+            pre_vote: true,
+            max_uncommitted_size: config.uncommitted_bytes_max,
+            // What is committed is in memory already; handing it out costs nothing more.
+            max_committed_size_per_ready: raft::NO_LIMIT,
+            ..Default::default()
+        };
+        let log = slog::Logger::root(slog::Discard, slog::o!());
+        let raw = RawNode::new(&raft_config, window, &log)
+            .expect("the configuration and what was found were checked");
+        let mut consensus = Self { raw, seed: config.seed, election_ticks };
+        consensus.set_election_timeout();
+        consensus
+    }
+
+    pub(crate) fn tick(&mut self) {
+        self.raw.tick();
+        self.set_election_timeout();
+    }
+
+    pub(crate) fn campaign(&mut self) {
+        // It fails in no case that matters: a leader or a candidate goes on.
+        let _ = self.raw.campaign();
+        self.set_election_timeout();
+    }
+
+    /// Gives raft a screened message. False if raft does not want it.
+    pub(crate) fn step(&mut self, message: eraftpb::Message) -> bool {
+        let taken = self.raw.step(message).is_ok();
+        self.set_election_timeout();
+        taken
+    }
+
+    /// Whether a leader may add so many bytes to what is not committed.
+    pub(crate) fn has_room(&self, bytes: usize, limit: u64) -> bool {
+        let uncommitted = self.raw.raft.uncommitted_size();
+        uncommitted == 0 || (uncommitted + bytes) as u64 <= limit
+    }
+
+    /// Makes an entry, and tells its place.
+    ///
+    /// # Panics
+    ///
+    /// If the replica does not lead, or has no room.
+    pub(crate) fn propose(&mut self, data: Vec<u8>) -> (Index, Term) {
+        assert_eq!(self.role(), Role::Leader, "only a leader proposes");
+        let place = Index(self.raw.raft.raft_log.last_index() + 1);
+        self.raw.propose(vec![], data).expect("a leader with room takes a proposal");
+        assert_eq!(self.raw.raft.raft_log.last_index(), place.0, "a proposal makes one entry");
+        (place, self.term())
+    }
+
+    /// Whether a request for a read index would not be dropped at once.
+    pub(crate) fn can_ask(&self) -> bool {
+        match self.role() {
+            Role::Leader => self.committed_in_term(),
+            Role::Follower => self.leader().is_some(),
+            Role::Candidate => false,
+        }
+    }
+
+    pub(crate) fn ask_read_index(&mut self, context: &Bytes) {
+        self.raw.read_index(context.to_vec());
+    }
+
+    /// Whether a leader keeps too many requests of followers already.
+    pub(crate) fn is_asked_too_much(&self) -> bool {
+        self.raw.raft.pending_read_count() >= READ_REQUESTS_MAX
+    }
+
+    pub(crate) fn persisted(&mut self, number: u64) {
+        self.raw.on_persist_ready(number);
+    }
+
+    pub(crate) fn applied(&mut self, index: Index) {
+        self.raw.advance_apply_to(index.0);
+        self.raw.mut_store().release(index);
+    }
+
+    /// Lets raft send entries that it waited for.
+    pub(crate) fn fetched(&mut self, entries: Vec<Entry>, askers: Vec<GetEntriesContext>) {
+        self.raw.mut_store().lend(entries);
+        for asker in askers {
+            self.raw.on_entries_fetched(asker);
+        }
+        self.raw.mut_store().lend(vec![]);
+    }
+
+    pub(crate) fn unreachable(&mut self, peer: PeerId) {
+        self.raw.report_unreachable(peer.0);
+    }
+
+    pub(crate) fn has_ready(&self) -> bool {
+        self.raw.has_ready()
+    }
+
+    pub(crate) fn ready(&mut self) -> Ready {
+        self.raw.ready()
+    }
+
+    /// Ends the handling of a ready whose entries are in the window.
+    pub(crate) fn advance(&mut self, ready: Ready) {
+        self.raw.advance_append_async(ready);
+        self.set_election_timeout();
+    }
+
+    pub(crate) fn window(&self) -> &Window {
+        self.raw.store()
+    }
+
+    pub(crate) fn window_mut(&mut self) -> &mut Window {
+        self.raw.mut_store()
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        match self.raw.raft.state {
+            StateRole::Leader => Role::Leader,
+            StateRole::Follower => Role::Follower,
+            StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
+        }
+    }
+
+    pub(crate) fn is_leader(&self) -> bool {
+        self.role() == Role::Leader
+    }
+
+    pub(crate) fn term(&self) -> Term {
+        Term(self.raw.raft.term)
+    }
+
+    pub(crate) fn leader(&self) -> Option<PeerId> {
+        Some(PeerId(self.raw.raft.leader_id)).filter(|peer| peer.0 != 0)
+    }
+
+    pub(crate) fn hard_state(&self) -> HardState {
+        self.raw.raft.hard_state()
+    }
+
+    pub(crate) fn commit(&self) -> Index {
+        Index(self.raw.raft.raft_log.committed)
+    }
+
+    pub(crate) fn persisted_index(&self) -> Index {
+        Index(self.raw.raft.raft_log.persisted)
+    }
+
+    pub(crate) fn applied_index(&self) -> Index {
+        Index(self.raw.raft.raft_log.applied())
+    }
+
+    /// The last entry, written or not.
+    pub(crate) fn last(&self) -> Index {
+        Index(self.raw.raft.raft_log.last_index())
+    }
+
+    /// Whether an entry of the current term is committed. Before that, a leader does not know what
+    /// its predecessors had committed.
+    pub(crate) fn committed_in_term(&self) -> bool {
+        self.raw.raft.commit_to_current_term()
+    }
+
+    /// How far a leader knows a replica's log to be on disk and like its own.
+    pub(crate) fn matched(&self, peer: PeerId) -> Option<Index> {
+        self.raw.raft.prs().get(peer.0).map(|progress| Index(progress.matched))
+    }
+
+    /// The least of them all, the leader itself included. None if the replica does not lead.
+    pub(crate) fn matched_by_all(&self) -> Option<Index> {
+        if !self.is_leader() {
+            return None;
+        }
+        self.raw.raft.prs().iter().map(|(_, progress)| Index(progress.matched)).min()
+    }
+
+    fn set_election_timeout(&mut self) {
+        let spread = mix(self.seed, self.raw.raft.id, self.raw.raft.term);
+        let extra = spread % self.election_ticks as u64;
+        let ticks = self.election_ticks + usize::try_from(extra).expect("less than a usize");
+        self.raw.raft.set_randomized_election_timeout(ticks);
+    }
+
+    /// Checks that raft and the window agree.
+    pub(crate) fn check(&self) {
+        self.window().check(self.applied_index());
+        let first = self.window().first_index().expect("never fails");
+        assert!(first <= self.applied_index().0 + 1, "compacted above the applied index");
+    }
+}
+
+/// Three numbers to one that looks like chance (the finisher of splitmix64).
+fn mix(seed: u64, peer: u64, term: u64) -> u64 {
+    let mut x = seed ^ peer.rotate_left(32) ^ term.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}

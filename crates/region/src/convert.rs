@@ -1,0 +1,168 @@
+//! raft's structs and ours. Bytes are moved or shared, never copied.
+
+use raft::eraftpb;
+
+use crate::entry::{EntryKind, HardState, LogEntry};
+use crate::ids::{Index, PeerId, Term};
+use crate::message::{Message, MessageKind};
+
+pub(crate) fn entry_to_raft(entry: LogEntry) -> eraftpb::Entry {
+    let entry_type = match entry.kind {
+        EntryKind::Normal => eraftpb::EntryType::EntryNormal,
+    };
+    eraftpb::Entry {
+        entry_type,
+        index: entry.index.0,
+        term: entry.term.0,
+        data: entry.data,
+        ..Default::default()
+    }
+}
+
+pub(crate) fn entry_from_raft(entry: eraftpb::Entry) -> LogEntry {
+    // Screening lets no other kind in, and nobody here proposes one.
+    let is_normal = entry.entry_type == eraftpb::EntryType::EntryNormal;
+    assert!(is_normal, "entry {} is of kind {:?}", entry.index, entry.entry_type);
+    LogEntry {
+        index: Index(entry.index),
+        term: Term(entry.term),
+        kind: EntryKind::Normal,
+        data: entry.data,
+    }
+}
+
+pub(crate) fn hard_state_to_raft(state: &HardState) -> eraftpb::HardState {
+    eraftpb::HardState {
+        term: state.term.0,
+        vote: state.vote.map_or(0, |peer| peer.0),
+        commit: state.commit.0,
+        ..Default::default()
+    }
+}
+
+pub(crate) fn hard_state_from_raft(state: &eraftpb::HardState) -> HardState {
+    HardState {
+        term: Term(state.term),
+        vote: Some(PeerId(state.vote)).filter(|peer| peer.0 != 0),
+        commit: Index(state.commit),
+    }
+}
+
+/// Makes raft's message. A read's context goes where raft keeps it, into an entry.
+pub(crate) fn message_to_raft(from: PeerId, to: PeerId, message: Message) -> eraftpb::Message {
+    let mut out = eraftpb::Message {
+        msg_type: kind_to_raft(message.kind),
+        from: from.0,
+        to: to.0,
+        term: message.term.0,
+        log_term: message.log_term.0,
+        index: message.index.0,
+        commit: message.commit.0,
+        commit_term: message.commit_term.0,
+        reject: message.reject,
+        reject_hint: message.reject_hint.0,
+        ..Default::default()
+    };
+    let mut entries: Vec<_> = message.entries.into_iter().map(entry_to_raft).collect();
+    if is_about_reading(message.kind) {
+        entries = vec![eraftpb::Entry { data: message.context, ..Default::default() }];
+    } else {
+        out.context = message.context;
+    }
+    out.entries = entries.into();
+    out
+}
+
+/// Makes our message of what raft wants sent.
+pub(crate) fn message_from_raft(mut message: eraftpb::Message) -> Message {
+    let kind = kind_from_raft(message.msg_type);
+    let mut entries = message.take_entries().into_vec();
+    let mut context = message.take_context();
+    if is_about_reading(kind) {
+        context = entries.pop().expect("raft sends read contexts in an entry").data;
+    }
+    Message {
+        kind,
+        term: Term(message.term),
+        log_term: Term(message.log_term),
+        index: Index(message.index),
+        entries: entries.into_iter().map(entry_from_raft).collect(),
+        commit: Index(message.commit),
+        commit_term: Term(message.commit_term),
+        reject: message.reject,
+        reject_hint: Index(message.reject_hint),
+        context,
+    }
+}
+
+fn is_about_reading(kind: MessageKind) -> bool {
+    matches!(kind, MessageKind::ReadIndex | MessageKind::ReadIndexResponse)
+}
+
+fn kind_to_raft(kind: MessageKind) -> eraftpb::MessageType {
+    use eraftpb::MessageType as Raft;
+    match kind {
+        MessageKind::Append => Raft::MsgAppend,
+        MessageKind::AppendResponse => Raft::MsgAppendResponse,
+        MessageKind::RequestVote => Raft::MsgRequestVote,
+        MessageKind::RequestVoteResponse => Raft::MsgRequestVoteResponse,
+        MessageKind::Heartbeat => Raft::MsgHeartbeat,
+        MessageKind::HeartbeatResponse => Raft::MsgHeartbeatResponse,
+        MessageKind::ReadIndex => Raft::MsgReadIndex,
+        MessageKind::ReadIndexResponse => Raft::MsgReadIndexResp,
+        MessageKind::RequestPreVote => Raft::MsgRequestPreVote,
+        MessageKind::RequestPreVoteResponse => Raft::MsgRequestPreVoteResponse,
+    }
+}
+
+/// Raft is never asked for a snapshot, a transfer or to forward a proposal, so it sends none.
+fn kind_from_raft(kind: eraftpb::MessageType) -> MessageKind {
+    let number = u32::try_from(kind as i32).expect("eraftpb numbers no kind below 0");
+    MessageKind::from_number(number)
+        .unwrap_or_else(|| panic!("raft wants to send {kind:?}, which nothing here asks for"))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn example(kind: MessageKind) -> Message {
+        let data = Bytes::from(vec![5; 100]);
+        let entry = LogEntry { index: Index(8), term: Term(3), kind: EntryKind::Normal, data };
+        Message {
+            kind,
+            term: Term(4),
+            log_term: Term(2),
+            index: Index(7),
+            entries: if kind == MessageKind::Append { vec![entry] } else { vec![] },
+            commit: Index(6),
+            commit_term: Term(1),
+            reject: true,
+            reject_hint: Index(5),
+            context: Bytes::from_static(b"context"),
+        }
+    }
+
+    #[test]
+    fn every_kind_comes_back_from_raft_and_entries_share_their_memory() {
+        for kind in (0..20).filter_map(MessageKind::from_number) {
+            let there = message_to_raft(PeerId(1), PeerId(2), example(kind));
+            assert_eq!((there.from, there.to, there.msg_type as u32), (1, 2, kind.number()));
+            assert_eq!(message_from_raft(there), example(kind));
+        }
+        let message = example(MessageKind::Append);
+        let data = message.entries[0].data.as_ptr();
+        let there = message_to_raft(PeerId(1), PeerId(2), message);
+        assert_eq!(message_from_raft(there).entries[0].data.as_ptr(), data);
+    }
+
+    #[test]
+    fn hard_state_comes_back() {
+        let state = HardState { term: Term(2), vote: None, commit: Index(1) };
+        assert_eq!(hard_state_from_raft(&hard_state_to_raft(&state)), state);
+        let state = HardState { vote: Some(PeerId(3)), ..state };
+        assert_eq!(hard_state_from_raft(&hard_state_to_raft(&state)), state);
+    }
+}

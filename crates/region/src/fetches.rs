@@ -1,0 +1,74 @@
+//! Reads of old entries that raft waits for while the driver carries them out.
+//!
+//! Raft asks again at every heartbeat while an answer is under way, so one fetch serves everybody
+//! who asked from the same entry on.
+
+use std::collections::BTreeMap;
+
+use raft::GetEntriesContext;
+
+use crate::effects::LogFetch;
+use crate::ids::{Index, PeerId, RegionId};
+
+/// Different fetches under way. Who is refused asks again.
+const FETCHES_MAX: usize = 16;
+/// Askers of one fetch. Who is refused asks again.
+const ASKERS_MAX: usize = 16;
+
+#[derive(Default)]
+pub(crate) struct Fetches {
+    last_context: u64,
+    /// Under way, by first entry.
+    pending: BTreeMap<u64, Fetch>,
+}
+
+struct Fetch {
+    context: u64,
+    high: u64,
+    bytes_max: u64,
+    /// Not yet handed to the driver.
+    is_new: bool,
+    askers: Vec<GetEntriesContext>,
+}
+
+impl Fetches {
+    /// Remembers who wants `[low, high)`.
+    pub(crate) fn want(&mut self, low: u64, high: u64, bytes_max: u64, asker: GetEntriesContext) {
+        if let Some(fetch) = self.pending.get_mut(&low) {
+            if fetch.askers.len() < ASKERS_MAX {
+                fetch.askers.push(asker);
+            }
+        } else if self.pending.len() < FETCHES_MAX {
+            self.last_context += 1;
+            let context = self.last_context;
+            let fetch = Fetch { context, high, bytes_max, is_new: true, askers: vec![asker] };
+            self.pending.insert(low, fetch);
+        }
+    }
+
+    /// What the driver has not heard of yet.
+    pub(crate) fn take_new(
+        &mut self,
+        region: RegionId,
+        peer: PeerId,
+    ) -> impl Iterator<Item = LogFetch> + use<'_> {
+        self.pending.iter_mut().filter_map(move |(low, fetch)| {
+            std::mem::take(&mut fetch.is_new).then_some(LogFetch {
+                region,
+                peer,
+                context: fetch.context,
+                low: Index(*low),
+                high: Index(fetch.high),
+                bytes_max: fetch.bytes_max,
+            })
+        })
+    }
+
+    /// Ends the fetch: its first entry, the first beyond, and who asked.
+    pub(crate) fn end(&mut self, context: u64) -> (u64, u64, Vec<GetEntriesContext>) {
+        let low = self.pending.iter().find(|(_, fetch)| fetch.context == context);
+        let low = low.map(|(low, _)| *low).expect("a fetch is answered once");
+        let fetch = self.pending.remove(&low).expect("seen just now");
+        (low, fetch.high, fetch.askers)
+    }
+}

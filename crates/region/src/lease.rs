@@ -1,0 +1,118 @@
+//! The right to answer reads alone, and the promise of the others that it rests on.
+//!
+//! A leader that a quorum has confirmed may answer reads from its own state for a while: counted
+//! from when it *asked*, because each of the quorum promised only afterwards. The promise of a
+//! replica that heard from its leader: it neither votes nor campaigns for `election_ticks` ticks.
+//!
+//! The promise is counted in ticks and not by the clock, and a late clock ticks once: a process
+//! that stood still for a minute would otherwise see its promise expired while messages of that
+//! minute wait unread. It does not depend on the term either: raft itself forgets the leader when
+//! it hears of a higher term from anybody, and would then vote while the lease still runs.
+//!
+//! A restarted replica does not know what it promised, so it starts with a whole promise.
+
+use crate::ids::{Term, Time};
+
+/// The leader's side.
+#[derive(Default)]
+pub(crate) struct Lease {
+    /// In which term it was earned. It means nothing in another one.
+    term: Term,
+    until: Time,
+    /// When it was last of use, if ever.
+    used: Option<Time>,
+}
+
+impl Lease {
+    /// A quorum confirmed the leader of `term`, which had asked at `asked`.
+    pub(crate) fn renew(&mut self, term: Term, asked: Time, length_ms: u64) {
+        assert!(term >= self.term, "a lease of term {term} after one of {}", self.term);
+        let until = asked.after_ms(length_ms);
+        self.until = if term == self.term { self.until.max(until) } else { until };
+        self.term = term;
+    }
+
+    /// Whether the leader of `term` may answer alone at `now`.
+    pub(crate) fn holds(&self, term: Term, now: Time) -> bool {
+        term == self.term && now < self.until
+    }
+
+    /// Remembers that somebody reads, so that it is worth keeping.
+    pub(crate) fn mark_used(&mut self, now: Time) {
+        self.used = Some(now);
+    }
+
+    /// Whether to ask the quorum again before the lease ends: only while reads come, so that a
+    /// region at rest costs nothing, and only in its second half.
+    pub(crate) fn wants_renewal(&self, term: Term, now: Time, length_ms: u64) -> bool {
+        let in_use = self.used.is_some_and(|used| now <= used.after_ms(length_ms));
+        in_use && !self.holds(term, now.after_ms(length_ms / 2))
+    }
+}
+
+/// Everybody's side: how many ticks to keep still.
+pub(crate) struct Promise {
+    ticks: u32,
+}
+
+impl Promise {
+    /// The promise of a replica that starts: whole, if it may have made one before.
+    pub(crate) fn at_start(term: Term, election_ticks: u32) -> Self {
+        Self { ticks: if term > Term(0) { election_ticks } else { 0 } }
+    }
+
+    /// The leader was heard, and may count on it.
+    pub(crate) fn make(&mut self, election_ticks: u32) {
+        self.ticks = election_ticks;
+    }
+
+    pub(crate) fn tick(&mut self) {
+        self.ticks = self.ticks.saturating_sub(1);
+    }
+
+    /// Whether the replica must neither vote nor campaign.
+    pub(crate) fn binds(&self) -> bool {
+        self.ticks > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_counts_from_asking_and_belongs_to_its_term() {
+        let mut lease = Lease::default();
+        assert!(!lease.holds(Term(0), Time(0)));
+        lease.renew(Term(3), Time(100), 50);
+        assert!(lease.holds(Term(3), Time(149)));
+        assert!(!lease.holds(Term(3), Time(150)));
+        assert!(!lease.holds(Term(4), Time(120)));
+        lease.renew(Term(3), Time(90), 50);
+        assert!(lease.holds(Term(3), Time(149)), "an older answer shortened the lease");
+        lease.renew(Term(5), Time(95), 50);
+        assert!(!lease.holds(Term(5), Time(145)), "a new term inherited the lease");
+    }
+
+    #[test]
+    fn it_is_renewed_in_its_second_half_while_reads_come() {
+        let mut lease = Lease::default();
+        lease.renew(Term(1), Time(0), 100);
+        assert!(!lease.wants_renewal(Term(1), Time(90), 100), "nobody reads");
+        lease.mark_used(Time(20));
+        assert!(!lease.wants_renewal(Term(1), Time(49), 100));
+        assert!(lease.wants_renewal(Term(1), Time(50), 100));
+        assert!(!lease.wants_renewal(Term(1), Time(121), 100), "nobody reads any more");
+    }
+
+    #[test]
+    fn a_restarted_replica_keeps_still_and_a_new_one_need_not() {
+        assert!(!Promise::at_start(Term(0), 3).binds());
+        let mut promise = Promise::at_start(Term(1), 3);
+        for _ in 0..3 {
+            assert!(promise.binds());
+            promise.tick();
+        }
+        assert!(!promise.binds());
+    }
+}

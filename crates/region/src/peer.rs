@@ -1,0 +1,472 @@
+//! One replica: composes raft and the small machines around it, and alone knows them all.
+//!
+//! Events are taken one by one and change state only; [`Peer::finish`] then turns what came of all
+//! of them into effects, once a step. So proposals of a step share an entry, reads a request, and
+//! messages and writes a Ready.
+
+use bytes::Bytes;
+use raft::eraftpb;
+
+use crate::compaction::Compactor;
+use crate::config::Config;
+use crate::consensus::Consensus;
+use crate::convert;
+use crate::descriptor::{Descriptor, Peer as Member};
+use crate::effects::{ApplyTask, Committed, Compaction, LogWrite, ReadGrant, RoleChange};
+use crate::entry::LogEntry;
+use crate::epoch::{self, Standing};
+use crate::error::Reject;
+use crate::event::Guard;
+use crate::ids::{Index, PeerId, Term, Ticket};
+use crate::invariants::{self, Numbers};
+use crate::lease::{Lease, Promise};
+use crate::message::{Envelope, Message, MessageKind};
+use crate::proposals::Proposals;
+use crate::reads::{Read, Reads};
+use crate::ready::{Readies, Taken};
+use crate::recovered::Recovered;
+use crate::screen::{self, Refusal, View};
+use crate::status::Status;
+use crate::step::Step;
+
+pub(crate) struct Peer {
+    descriptor: Descriptor,
+    me: Member,
+    consensus: Consensus,
+    readies: Readies,
+    proposals: Proposals,
+    reads: Reads,
+    lease: Lease,
+    promise: Promise,
+    compactor: Compactor,
+    /// To be sent at the end of the step.
+    outgoing: Vec<eraftpb::Message>,
+    /// The last entry that was given to the driver to be applied.
+    handed_out: Index,
+    /// Bytes of entries that were, and are not applied yet.
+    lag_bytes: u64,
+    /// Term and leader that the driver was told of.
+    told: (Term, Option<PeerId>),
+    /// At the end of the last step.
+    before: Numbers,
+}
+
+impl Peer {
+    /// Starts a replica on what was found, which must have been checked to be sound.
+    pub(crate) fn new(found: Recovered, config: &Config) -> Self {
+        let consensus = Consensus::new(&found, config);
+        let me = found.descriptor.peer(found.peer).expect("it was checked to be a member");
+        let applied = found.applied.0;
+        let term = found.hard_state.term;
+        let mut peer = Self {
+            me,
+            consensus,
+            readies: Readies::default(),
+            proposals: Proposals::default(),
+            reads: Reads::new(me.id, config.seed),
+            lease: Lease::default(),
+            promise: Promise::at_start(term, config.election_ticks),
+            compactor: Compactor::new(applied),
+            outgoing: vec![],
+            handed_out: applied,
+            lag_bytes: 0,
+            told: (term, None),
+            before: Numbers::default(),
+            descriptor: found.descriptor,
+        };
+        peer.before = peer.numbers();
+        peer
+    }
+
+    pub(crate) fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        let numbers = self.numbers();
+        Status {
+            peer: self.me.id,
+            term: numbers.term,
+            leader: self.leader(),
+            role: self.consensus.role(),
+            first: Index(numbers.truncated.0 + 1),
+            applied: numbers.applied,
+            commit: numbers.commit,
+            persisted: numbers.persisted,
+            last: numbers.last,
+            gc_floor: numbers.floor,
+            queued: self.proposals.queued(),
+            proposed: self.proposals.proposed(),
+            reads: self.reads.count(),
+        }
+    }
+
+    /// Time has passed, once.
+    pub(crate) fn tick(&mut self, step: &mut Step<'_>) {
+        self.promise.tick();
+        self.consensus.tick();
+        let (now, leader) = (step.now, self.leader());
+        self.reads.tick(now, &step.config.reads, |ticket, why| step.reject(ticket, why), leader);
+        let lease_ms = step.config.lease_ms();
+        let term = self.consensus.term();
+        let may_renew = self.consensus.is_leader() && self.consensus.committed_in_term();
+        if may_renew && self.reads.is_quiet() && self.lease.wants_renewal(term, now, lease_ms) {
+            self.ask_read_index(step);
+        }
+    }
+
+    /// Tries to become leader, unless another leader may count on this replica.
+    pub(crate) fn campaign(&mut self) {
+        if !self.promise.binds() {
+            self.consensus.campaign();
+        }
+    }
+
+    /// Takes a message from another store, or counts why not.
+    pub(crate) fn receive(&mut self, envelope: Envelope, step: &mut Step<'_>) {
+        match self.admit_message(&envelope, step.config) {
+            Err(refusal) => refusal.count(&mut step.stats.dropped),
+            Ok(()) => self.take_message(envelope, step),
+        }
+    }
+
+    fn admit_message(&self, envelope: &Envelope, config: &Config) -> Result<(), Refusal> {
+        let is_leader = self.consensus.is_leader();
+        let view = View {
+            descriptor: &self.descriptor,
+            me: self.me,
+            term: self.consensus.term(),
+            last: self.consensus.last(),
+            is_leader,
+            matched: self.consensus.matched(envelope.from.id).filter(|_| is_leader),
+        };
+        screen::screen(envelope, &view)?;
+        let message = &envelope.message;
+        match message.kind {
+            MessageKind::RequestVote | MessageKind::RequestPreVote if self.promise.binds() => {
+                Err(Refusal::VoteWithheld)
+            }
+            // Raft would pass it on; the follower asks the right one soon.
+            MessageKind::ReadIndex if !is_leader || self.consensus.is_asked_too_much() => {
+                Err(Refusal::Stale)
+            }
+            MessageKind::Append
+                if !message.entries.is_empty() && self.lag_bytes > config.apply_lag_bytes_max =>
+            {
+                Err(Refusal::Lagging)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn take_message(&mut self, envelope: Envelope, step: &mut Step<'_>) {
+        self.compactor.raise_floor(envelope.gc_floor.min(self.consensus.commit()));
+        let (from, kind) = (envelope.from.id, envelope.message.kind);
+        step.stats.messages_taken += 1;
+        if kind == MessageKind::ReadIndex && self.may_answer_alone(step) {
+            self.lease.mark_used(step.now);
+            self.answer_read_index(from, envelope.message.context);
+            return;
+        }
+        let term = envelope.message.term;
+        let message = convert::message_to_raft(from, self.me.id, envelope.message);
+        if !self.consensus.step(message) {
+            Refusal::Malformed.count(&mut step.stats.dropped);
+        }
+        let is_from_leader = matches!(kind, MessageKind::Append | MessageKind::Heartbeat)
+            && term == self.consensus.term()
+            && self.consensus.leader() == Some(from);
+        if is_from_leader {
+            self.promise.make(step.config.election_ticks);
+        }
+    }
+
+    /// Whether this replica leads, knows what its predecessors had committed, and nobody else can
+    /// lead now.
+    fn may_answer_alone(&self, step: &Step<'_>) -> bool {
+        self.consensus.is_leader()
+            && self.consensus.committed_in_term()
+            && self.lease.holds(self.consensus.term(), step.now)
+    }
+
+    /// Tells a follower up to where to apply. Raft would ask the quorum first.
+    fn answer_read_index(&mut self, to: PeerId, context: Bytes) {
+        let answer = Message {
+            kind: MessageKind::ReadIndexResponse,
+            term: self.consensus.term(),
+            index: self.consensus.commit(),
+            context,
+            ..Default::default()
+        };
+        self.outgoing.push(convert::message_to_raft(self.me.id, to, answer));
+    }
+
+    /// Checks a proposal and lets it wait for an entry.
+    pub(crate) fn propose(
+        &mut self,
+        ticket: Ticket,
+        guard: &Guard,
+        command: Bytes,
+        step: &mut Step<'_>,
+    ) {
+        let version = self.descriptor.epoch.version;
+        let admitted = epoch::check(guard, &self.standing(), true)
+            .and_then(|()| self.proposals.admit(ticket, version, command, step.config));
+        if let Err(why) = admitted {
+            step.reject(ticket, why);
+        }
+    }
+
+    /// Checks a read, and grants it if this replica may answer alone.
+    pub(crate) fn read(
+        &mut self,
+        ticket: Ticket,
+        guard: &Guard,
+        follower: bool,
+        step: &mut Step<'_>,
+    ) {
+        if let Err(why) = epoch::check(guard, &self.standing(), !follower) {
+            return step.reject(ticket, why);
+        }
+        if self.reads.count() >= step.config.queue_count_max {
+            return step.reject(ticket, Reject::Busy { reason: "too many reads wait" });
+        }
+        let reads = &step.config.reads;
+        let expires = step.now.after_ms(reads.retry_ms * u64::from(reads.tries_max));
+        let read = Read { ticket, follower, expires };
+        if self.consensus.is_leader() {
+            self.lease.mark_used(step.now);
+        }
+        if self.may_answer_alone(step) {
+            // It is granted in this step if everything committed is applied.
+            self.reads.wait_for(self.consensus.commit(), read);
+            step.stats.reads_by_lease += 1;
+        } else {
+            self.reads.wait(read);
+            step.stats.reads_by_index += 1;
+        }
+    }
+
+    /// A write reached the disk.
+    pub(crate) fn persisted(&mut self, number: u64) {
+        let messages = self.readies.persisted(number, &mut self.consensus);
+        self.outgoing.extend(messages);
+    }
+
+    /// Entries became visible to reads.
+    pub(crate) fn applied(&mut self, index: Index) {
+        let before = self.consensus.applied_index();
+        assert!(index > before, "apply index goes from {before} to {index}");
+        let handed_out = self.handed_out;
+        assert!(index <= handed_out, "{index} is applied, but only {handed_out} was handed out");
+        let low = Index(before.0 + 1);
+        self.lag_bytes -= self.consensus.window().bytes_between(low, index);
+        self.consensus.applied(index);
+    }
+
+    /// Old entries were read from disk.
+    pub(crate) fn fetched(&mut self, context: u64, entries: Vec<LogEntry>) {
+        let (low, high, askers) = self.consensus.window_mut().fetches().end(context);
+        let first = entries.first().map(|entry| entry.index.0);
+        assert_eq!(first, Some(low), "a fetch from {low} gave other entries");
+        let last = entries.last().map(|entry| entry.index.0);
+        assert!(last < Some(high), "a fetch below {high} gave {last:?}");
+        let entries = entries.into_iter().map(convert::entry_to_raft).collect();
+        self.consensus.fetched(entries, askers);
+    }
+
+    /// They could not be; raft asks again with the next heartbeat.
+    pub(crate) fn fetch_failed(&mut self, context: u64) {
+        self.consensus.window_mut().fetches().end(context);
+    }
+
+    /// The page store holds the region durably.
+    pub(crate) fn checkpointed(&mut self, applied: Index) {
+        self.compactor.raise_durable(applied);
+    }
+
+    /// Messages to a replica do not get through.
+    pub(crate) fn unreachable(&mut self, peer: PeerId) {
+        self.consensus.unreachable(peer);
+    }
+
+    /// Turns what came of the step's events into effects.
+    pub(crate) fn finish(&mut self, step: &mut Step<'_>) {
+        self.notice_role(step);
+        self.propose_entry(step);
+        if self.reads.wants_round() && self.consensus.can_ask() {
+            self.ask_read_index(step);
+        }
+        while self.consensus.has_ready() {
+            let taken = self.readies.take(&mut self.consensus);
+            self.carry_out(taken, step);
+        }
+        let (region, applied) = (self.descriptor.id, self.consensus.applied_index());
+        self.reads.release(applied, |ticket| {
+            step.effects.reads.push(ReadGrant { region, ticket });
+        });
+        self.send(step);
+        let fetches = self.consensus.window_mut().fetches().take_new(region, self.me.id);
+        step.effects.fetches.extend(fetches);
+        self.compact(step);
+        let now = self.numbers();
+        invariants::check_step(&self.before, &now);
+        invariants::check_state(&now);
+        self.before = now;
+    }
+
+    /// Tells of another leader or term, and gives back what only the former leader could do.
+    fn notice_role(&mut self, step: &mut Step<'_>) {
+        let (term, leader) = (self.consensus.term(), self.consensus.leader());
+        if (term, leader) == self.told {
+            return;
+        }
+        self.told = (term, leader);
+        let leader = self.leader();
+        let is_leader = self.consensus.is_leader();
+        let region = self.descriptor.id;
+        step.effects.roles.push(RoleChange { region, term, leader, is_leader });
+        let why = Reject::NotLeader { leader };
+        self.reads.restart(is_leader, &why, |ticket, why| step.reject(ticket, why));
+        if !is_leader {
+            self.proposals.refuse_queued(&why, |ticket, why| step.reject(ticket, why));
+        }
+    }
+
+    /// Joins what waits to one entry, unless enough is under way.
+    fn propose_entry(&mut self, step: &mut Step<'_>) {
+        let config = step.config;
+        let may = self.consensus.is_leader()
+            && self.readies.depth() < config.pipeline_depth
+            && self.lag_bytes <= config.apply_lag_bytes_max;
+        if !may {
+            return;
+        }
+        let has_room = |bytes| self.consensus.has_room(bytes, config.uncommitted_bytes_max);
+        let Some(joined) = self.proposals.join(config, has_room) else { return };
+        let (index, term) = self.consensus.propose(joined.data);
+        self.proposals.place(index, term, joined.count);
+        step.stats.entries_proposed += 1;
+        step.stats.proposals_joined += joined.count as u64;
+    }
+
+    fn ask_read_index(&mut self, step: &mut Step<'_>) {
+        let term = self.consensus.is_leader().then(|| self.consensus.term());
+        let context = self.reads.ask(step.now, term);
+        self.consensus.ask_read_index(&context);
+        step.stats.read_rounds += 1;
+    }
+
+    fn carry_out(&mut self, taken: Taken, step: &mut Step<'_>) {
+        self.outgoing.extend(taken.messages);
+        for state in taken.read_states {
+            let confirmed = self.reads.confirm(&state.request_ctx, Index(state.index));
+            if let Some((asked, term)) = confirmed {
+                self.lease.renew(term, asked, step.config.lease_ms());
+            }
+        }
+        let region = self.descriptor.id;
+        if let Some(write) = taken.write {
+            step.effects.log.push(LogWrite {
+                region,
+                peer: self.me.id,
+                number: write.number,
+                hard_state: Some(write.hard_state),
+                entries: write.entries,
+                sync: write.sync,
+            });
+        }
+        if let Some(last) = taken.committed.last().map(|entry| Index(entry.index)) {
+            let low = Index(self.handed_out.0 + 1);
+            assert_eq!(taken.committed[0].index, low.0, "a gap in what is committed");
+            self.lag_bytes += self.consensus.window().bytes_between(low, last);
+            self.handed_out = last;
+            let entries = taken.committed.into_iter().map(|entry| {
+                let entry = convert::entry_from_raft(entry);
+                let reject = |ticket, why| step.effects.rejected.push((ticket, why));
+                let tickets = self.proposals.claim(entry.index, entry.term, reject);
+                Committed { entry, tickets }
+            });
+            let entries = entries.collect();
+            step.effects.apply.push(ApplyTask { region, entries });
+        }
+    }
+
+    /// Puts what raft wants sent into envelopes.
+    fn send(&mut self, step: &mut Step<'_>) {
+        if let Some(floor) = self.consensus.matched_by_all() {
+            self.compactor.raise_floor(floor.min(self.consensus.commit()));
+        }
+        for message in self.outgoing.drain(..) {
+            // A member may have gone since.
+            let Some(to) = self.descriptor.peer(PeerId(message.to)) else { continue };
+            step.effects.messages.push(Envelope {
+                region: self.descriptor.id,
+                from: self.me,
+                to,
+                epoch: self.descriptor.epoch,
+                gc_floor: self.compactor.floor(),
+                message: convert::message_from_raft(message),
+            });
+        }
+    }
+
+    fn compact(&mut self, step: &mut Step<'_>) {
+        let window = self.consensus.window();
+        let (truncated, last) = (window.truncated(), window.last());
+        let plan = self.compactor.plan(truncated, self.consensus.applied_index(), last);
+        let Some(first) = plan else { return };
+        let term_before = self.consensus.window_mut().compact(first);
+        let region = self.descriptor.id;
+        step.effects.compact.push(Compaction { region, peer: self.me.id, first, term_before });
+    }
+
+    /// Gives back every ticket: those that had no effect through `reject`, those whose fate is
+    /// open as the result.
+    pub(crate) fn drain(&mut self, step: &mut Step<'_>) -> impl Iterator<Item = Ticket> + use<> {
+        let why = Reject::NotLeader { leader: None };
+        self.proposals.refuse_queued(&why, |ticket, why| step.reject(ticket, why));
+        self.reads.drain(&why, |ticket, why| step.reject(ticket, why));
+        self.proposals.abandon()
+    }
+
+    /// Checks the whole state.
+    pub(crate) fn check(&self) {
+        invariants::check_state(&self.numbers());
+        self.consensus.check();
+        self.readies.check();
+        self.proposals.check(self.handed_out);
+        self.reads.check(self.consensus.applied_index());
+        assert!(self.outgoing.is_empty(), "messages were left behind");
+        let low = Index(self.consensus.applied_index().0 + 1);
+        let lag_bytes = self.consensus.window().bytes_between(low, self.handed_out);
+        assert_eq!(self.lag_bytes, lag_bytes, "bytes that wait to be applied");
+    }
+
+    fn leader(&self) -> Option<Member> {
+        self.consensus.leader().and_then(|peer| self.descriptor.peer(peer))
+    }
+
+    fn standing(&self) -> Standing<'_> {
+        Standing {
+            descriptor: &self.descriptor,
+            peer: self.me.id,
+            term: self.consensus.term(),
+            is_leader: self.consensus.is_leader(),
+            leader: self.leader(),
+        }
+    }
+
+    fn numbers(&self) -> Numbers {
+        Numbers {
+            term: self.consensus.term(),
+            truncated: self.consensus.window().truncated(),
+            applied: self.consensus.applied_index(),
+            handed_out: self.handed_out,
+            commit: self.consensus.commit(),
+            persisted: self.consensus.persisted_index(),
+            last: self.consensus.last(),
+            floor: self.compactor.floor(),
+        }
+    }
+}

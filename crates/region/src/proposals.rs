@@ -1,0 +1,235 @@
+//! Proposals from admission to the log, and their tickets from the log to applying.
+//!
+//! What waits is joined to one entry: raft's cost is by entry. Once proposed, a ticket waits at
+//! (index, term) until an entry with that index is committed. If it has that term, the ticket goes
+//! along with it; if not, another entry took the place and the proposal surely never happens. Until
+//! then nobody knows: a leader that lost its office may still see its entries committed by the
+//! next, so their tickets are not given back when it steps down.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+
+use crate::command::Joiner;
+use crate::config::Config;
+use crate::error::Reject;
+use crate::ids::{Index, Term, Ticket};
+
+#[derive(Default)]
+pub(crate) struct Proposals {
+    queue: VecDeque<Queued>,
+    queue_bytes: usize,
+    /// Tickets in the log, by place.
+    proposed: BTreeMap<(Index, Term), Vec<Ticket>>,
+    proposed_count: usize,
+}
+
+struct Queued {
+    ticket: Ticket,
+    /// The version of the range that the client's claim was checked against.
+    version: u64,
+    command: Bytes,
+}
+
+/// The data of an entry, ready to be proposed.
+pub(crate) struct Joined {
+    pub(crate) data: Vec<u8>,
+    pub(crate) count: usize,
+}
+
+impl Proposals {
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(crate) fn proposed(&self) -> usize {
+        self.proposed_count
+    }
+
+    /// Lets a checked proposal wait for its entry.
+    pub(crate) fn admit(
+        &mut self,
+        ticket: Ticket,
+        version: u64,
+        command: Bytes,
+        config: &Config,
+    ) -> Result<(), Reject> {
+        let size = Joiner::new().bytes_with(version, command.len());
+        if size > config.entry_bytes_max {
+            let limit = config.entry_bytes_max as u64;
+            return Err(Reject::EntryTooLarge { size: size as u64, limit });
+        }
+        if self.queue.len() + self.proposed_count >= config.queue_count_max {
+            return Err(Reject::Busy { reason: "too many proposals wait" });
+        }
+        if !self.queue.is_empty() && self.queue_bytes + command.len() > config.queue_bytes_max {
+            return Err(Reject::Busy { reason: "too many bytes wait to be proposed" });
+        }
+        self.queue_bytes += command.len();
+        self.queue.push_back(Queued { ticket, version, command });
+        Ok(())
+    }
+
+    /// The first of those that wait, as one entry's data; they wait on until [`Self::place`].
+    pub(crate) fn join(&self, config: &Config, has_room: impl Fn(usize) -> bool) -> Option<Joined> {
+        let count = self.count_that_join(config);
+        let mut joiner = Joiner::new();
+        let bytes: usize = self.queue.iter().take(count).map(|queued| queued.command.len()).sum();
+        if count == 0 || !has_room(bytes + count * JOINED_HEAD_BYTES_MAX) {
+            return None;
+        }
+        for queued in self.queue.iter().take(count) {
+            joiner.add(queued.version, &queued.command);
+        }
+        Some(Joined { count: joiner.count(), data: joiner.into_data() })
+    }
+
+    fn count_that_join(&self, config: &Config) -> usize {
+        let mut bytes = 0;
+        let mut count = 0;
+        for queued in self.queue.iter().take(config.merge_count_max) {
+            bytes += queued.command.len() + JOINED_HEAD_BYTES_MAX;
+            if count > 0 && bytes > config.merge_bytes_max {
+                break;
+            }
+            count += 1;
+        }
+        count
+    }
+
+    /// The first `count` of those that wait are in the log at this place.
+    pub(crate) fn place(&mut self, index: Index, term: Term, count: usize) {
+        let joined = self.queue.drain(..count);
+        let tickets: Vec<Ticket> = joined
+            .map(|queued| {
+                self.queue_bytes -= queued.command.len();
+                queued.ticket
+            })
+            .collect();
+        self.proposed_count += tickets.len();
+        let before = self.proposed.insert((index, term), tickets);
+        assert!(before.is_none(), "two entries at {index} of term {term}");
+    }
+
+    /// The tickets of a committed entry. Those at its place or below with another term lost it.
+    pub(crate) fn claim(
+        &mut self,
+        index: Index,
+        term: Term,
+        mut reject: impl FnMut(Ticket, Reject),
+    ) -> Vec<Ticket> {
+        let mut claimed = vec![];
+        while let Some(first) = self.proposed.first_entry().filter(|first| first.key().0 <= index) {
+            let place = *first.key();
+            let tickets = first.remove();
+            self.proposed_count -= tickets.len();
+            if place == (index, term) {
+                claimed = tickets;
+            } else {
+                tickets.into_iter().for_each(|ticket| reject(ticket, Reject::StaleCommand));
+            }
+        }
+        claimed
+    }
+
+    /// Gives back those that are not in the log yet: the replica does not lead any more.
+    pub(crate) fn refuse_queued(&mut self, why: &Reject, mut reject: impl FnMut(Ticket, Reject)) {
+        self.queue_bytes = 0;
+        self.queue.drain(..).for_each(|queued| reject(queued.ticket, why.clone()));
+    }
+
+    /// Gives up those in the log, whose fate is open.
+    pub(crate) fn abandon(&mut self) -> impl Iterator<Item = Ticket> + use<> {
+        self.proposed_count = 0;
+        std::mem::take(&mut self.proposed).into_values().flatten()
+    }
+
+    /// Checks the counts, and that nobody waits at a place that was handed out.
+    pub(crate) fn check(&self, handed_out: Index) {
+        let bytes: usize = self.queue.iter().map(|queued| queued.command.len()).sum();
+        assert_eq!(bytes, self.queue_bytes, "bytes that wait to be proposed");
+        let count: usize = self.proposed.values().map(Vec::len).sum();
+        assert_eq!(count, self.proposed_count, "tickets in the log");
+        if let Some(((index, _), _)) = self.proposed.first_key_value() {
+            assert!(*index > handed_out, "a ticket was left behind at entry {index}");
+        }
+    }
+}
+
+/// At least what an entry takes for each proposal besides the command.
+const JOINED_HEAD_BYTES_MAX: usize = 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(config: &Config, sizes: &[usize]) -> Proposals {
+        let mut proposals = Proposals::default();
+        for (ticket, size) in (1..).zip(sizes) {
+            let command = Bytes::from(vec![0; *size]);
+            proposals.admit(Ticket(ticket), 1, command, config).unwrap();
+        }
+        proposals
+    }
+
+    #[test]
+    fn what_waits_is_joined_within_bounds() {
+        let config = Config { merge_bytes_max: 200, merge_count_max: 3, ..Config::default() };
+        let count = |sizes: &[usize]| {
+            queue(&config, sizes).join(&config, |_| true).map(|joined| joined.count)
+        };
+        assert_eq!(count(&[]), None);
+        assert_eq!(count(&[10, 10]), Some(2));
+        assert_eq!(count(&[10, 10, 10, 10]), Some(3), "by count");
+        assert_eq!(count(&[90, 90]), Some(1), "by bytes");
+        assert_eq!(count(&[5000, 10]), Some(1), "a large one goes alone");
+        assert_eq!(count(&[10, 5000]), Some(1));
+        assert!(queue(&config, &[10]).join(&config, |_| false).is_none());
+    }
+
+    #[test]
+    fn the_queue_is_bounded_in_bytes_and_count() {
+        let config = Config { queue_bytes_max: 100, queue_count_max: 3, ..Config::default() };
+        let admit = |proposals: &mut Proposals, size| {
+            proposals.admit(Ticket(9), 1, Bytes::from(vec![0; size]), &config)
+        };
+        let mut large = queue(&config, &[150]);
+        assert!(matches!(admit(&mut large, 1), Err(Reject::Busy { .. })));
+        let mut many = queue(&config, &[1, 1]);
+        many.place(Index(1), Term(1), 2);
+        assert_eq!(admit(&mut many, 1), Ok(()));
+        assert!(matches!(admit(&mut many, 1), Err(Reject::Busy { .. })), "also what is in the log");
+        let too_large = admit(&mut Proposals::default(), config.entry_bytes_max);
+        assert!(matches!(too_large, Err(Reject::EntryTooLarge { .. })));
+    }
+
+    #[test]
+    fn tickets_go_with_their_entry_or_are_stale() {
+        let config = Config::default();
+        let mut proposals = queue(&config, &[1, 1, 1, 1, 1]);
+        proposals.place(Index(5), Term(1), 2);
+        proposals.place(Index(6), Term(1), 1);
+        proposals.place(Index(6), Term(3), 2);
+        let mut stale = vec![];
+        let mut claim = |index, term| {
+            proposals.claim(Index(index), Term(term), |ticket, why| {
+                assert_eq!(why, Reject::StaleCommand);
+                stale.push(ticket.0);
+            })
+        };
+        assert_eq!(claim(4, 1), []);
+        assert_eq!(claim(5, 1), [Ticket(1), Ticket(2)]);
+        assert_eq!(claim(6, 3), [Ticket(4), Ticket(5)]);
+        assert_eq!(stale, [3]);
+        assert_eq!(proposals.proposed(), 0);
+    }
+
+    #[test]
+    fn a_place_left_out_is_lost_too() {
+        let mut proposals = queue(&Config::default(), &[1]);
+        proposals.place(Index(5), Term(1), 1);
+        let mut stale = 0;
+        assert_eq!(proposals.claim(Index(7), Term(2), |_, _| stale += 1), []);
+        assert_eq!(stale, 1);
+    }
+}

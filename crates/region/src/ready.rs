@@ -1,0 +1,131 @@
+//! raft's Ready taken apart, and the messages that wait for the disk.
+//!
+//! What a leader sends it may send before it has written. What everybody else sends promises
+//! something about the log, and is held until all that was given to the disk before is there. Two
+//! kinds of writes are told apart: those that must reach the disk, and those of a mere commit
+//! index, which nothing waits for. Numbers grow over both.
+
+use std::collections::VecDeque;
+
+use raft::ReadState;
+use raft::eraftpb::{Entry, Message, MessageType};
+
+use crate::consensus::Consensus;
+use crate::convert;
+use crate::entry::{HardState, LogEntry};
+
+/// What one Ready asks for.
+pub(crate) struct Taken {
+    /// To be sent now.
+    pub(crate) messages: Vec<Message>,
+    /// To be written.
+    pub(crate) write: Option<Write>,
+    /// To be applied.
+    pub(crate) committed: Vec<Entry>,
+    /// Answers to requests for read indexes.
+    pub(crate) read_states: Vec<ReadState>,
+}
+
+/// Something to be written.
+pub(crate) struct Write {
+    pub(crate) number: u64,
+    pub(crate) hard_state: HardState,
+    pub(crate) entries: Vec<LogEntry>,
+    pub(crate) sync: bool,
+}
+
+/// Writes under way that must reach the disk, oldest first.
+#[derive(Default)]
+pub(crate) struct Readies {
+    held: VecDeque<Held>,
+    /// Of the last Ready.
+    last_number: u64,
+    /// The highest that was reported to be on disk.
+    persisted_number: u64,
+}
+
+struct Held {
+    /// The number of the write.
+    number: u64,
+    /// Later Readies that need no write of their own, and are done with this one.
+    through: u64,
+    /// To be sent then.
+    messages: Vec<Message>,
+}
+
+impl Readies {
+    /// How many writes are under way.
+    pub(crate) fn depth(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Takes the next Ready apart and tells raft so.
+    pub(crate) fn take(&mut self, consensus: &mut Consensus) -> Taken {
+        let mut ready = consensus.ready();
+        assert!(ready.snapshot().is_empty(), "a snapshot, which nobody sends");
+        let number = ready.number();
+        self.last_number = number;
+        let entries = ready.take_entries();
+        let applied = consensus.applied_index();
+        // Raft must be able to read them back before it is told to go on.
+        consensus.window_mut().append(&entries, applied);
+        let write = (ready.hs().is_some() || !entries.is_empty()).then(|| Write {
+            number,
+            // With entries the commit index is always written along: a restarted replica would
+            // else campaign without knowing what it must apply first.
+            hard_state: convert::hard_state_from_raft(&consensus.hard_state()),
+            entries: entries.into_iter().map(convert::entry_from_raft).collect(),
+            sync: ready.must_sync(),
+        });
+        let mut taken = Taken {
+            messages: ready.take_messages(),
+            write,
+            committed: ready.take_committed_entries(),
+            read_states: ready.take_read_states(),
+        };
+        let mut messages = ready.take_persisted_messages();
+        let must_sync = ready.must_sync();
+        consensus.advance(ready);
+        // A question promises nothing.
+        let is_question = |message: &Message| message.msg_type == MessageType::MsgReadIndex;
+        taken.messages.extend(messages.extract_if(.., |message| is_question(message)));
+        if must_sync {
+            self.held.push_back(Held { number, through: number, messages });
+        } else if let Some(last) = self.held.back_mut() {
+            last.through = number;
+            last.messages.append(&mut messages);
+        } else {
+            consensus.persisted(number);
+            taken.messages.append(&mut messages);
+        }
+        taken
+    }
+
+    /// A write is on disk, and all before it: gives back what may be sent now.
+    pub(crate) fn persisted(&mut self, number: u64, consensus: &mut Consensus) -> Vec<Message> {
+        assert!(number <= self.last_number, "write {number} was never asked for");
+        let before = self.persisted_number;
+        assert!(number > before, "write {number} is told to be on disk after write {before}");
+        self.persisted_number = number;
+        let mut messages = vec![];
+        while let Some(mut held) = self.held.pop_front_if(|held| held.number <= number) {
+            consensus.persisted(held.through);
+            messages.append(&mut held.messages);
+        }
+        messages
+    }
+
+    /// Checks the order of what is held.
+    pub(crate) fn check(&self) {
+        let mut last = self.persisted_number;
+        for held in &self.held {
+            assert!(held.number > last, "write {} is held behind write {last}", held.number);
+            assert!(held.through >= held.number, "write {} ends before itself", held.number);
+            last = held.through;
+        }
+        assert!(
+            last <= self.last_number.max(self.persisted_number),
+            "a write that is not made yet"
+        );
+    }
+}

@@ -1,0 +1,213 @@
+//! Many regions, one step: the batch of effects that comes out is what one log write is made of.
+
+use std::collections::BTreeMap;
+
+use crate::config::Config;
+use crate::descriptor::Descriptor;
+use crate::effects::Effects;
+use crate::error::{Reject, Unfit};
+use crate::event::Event;
+use crate::ids::{RegionId, Ticket, Time};
+use crate::peer::Peer;
+use crate::recovered::Recovered;
+use crate::status::{Stats, Status};
+use crate::step::Step;
+use crate::timers::Timers;
+
+/// The replicas that one thread drives. Makes no call to the world: events and the time go in,
+/// effects come out. Two shards that are given the same do the same.
+pub struct Shard {
+    config: Config,
+    peers: BTreeMap<RegionId, Slot>,
+    timers: Timers,
+    /// Regions that something happened to since they were last finished.
+    touched: Vec<RegionId>,
+    now: Time,
+    stats: Stats,
+}
+
+struct Slot {
+    peer: Peer,
+    is_touched: bool,
+}
+
+impl Shard {
+    /// A shard without regions.
+    ///
+    /// # Panics
+    ///
+    /// If the configuration is one that [`Config::check`] refuses.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        config.check().expect("the driver checks the configuration that it was given");
+        Self {
+            config,
+            peers: BTreeMap::new(),
+            timers: Timers::default(),
+            touched: vec![],
+            now: Time(0),
+            stats: Stats::default(),
+        }
+    }
+
+    /// Takes a replica in. If it should `campaign` it does so in the next step, but only if it has
+    /// never seen a leader: else it may have promised one to keep still, and does so for
+    /// `election_ticks` ticks.
+    ///
+    /// # Errors
+    ///
+    /// If what was found cannot be a replica of the region. Nothing has changed then.
+    pub fn create(&mut self, now: Time, found: Recovered, campaign: bool) -> Result<(), Unfit> {
+        found.check()?;
+        let region = found.descriptor.id;
+        if self.peers.contains_key(&region) {
+            return Err(Unfit::Exists(region));
+        }
+        self.move_time(now);
+        let mut peer = Peer::new(found, &self.config);
+        if campaign {
+            peer.campaign();
+        }
+        self.timers.set(region, now.after_ms(self.config.tick_ms));
+        // What was committed and not applied is handed out in the next step.
+        self.touched.push(region);
+        self.peers.insert(region, Slot { peer, is_touched: true });
+        Ok(())
+    }
+
+    /// Takes what happened, and adds to `effects` what is to be done about it.
+    ///
+    /// `now` must have been read *after* the last of the events was there: a driver empties its
+    /// inbox, then looks at the clock. The other way round, a process that stands still in between
+    /// would grant reads under a lease that is over. Ticks come first, and a late clock ticks once:
+    /// replicas keep still for a number of ticks, so that these must never come faster than the
+    /// time.
+    ///
+    /// # Panics
+    ///
+    /// If time goes back, if a completion is told that was not asked for, or if a replica's state
+    /// breaks an invariant. The process must end then. No message from another store causes it.
+    pub fn step(&mut self, now: Time, events: impl Iterator<Item = Event>, effects: &mut Effects) {
+        self.move_time(now);
+        while let Some(region) = self.timers.take_due(now) {
+            self.timers.set(region, now.after_ms(self.config.tick_ms));
+            self.touch(region, effects, |peer, step| peer.tick(step));
+        }
+        for event in events {
+            self.take(event, effects);
+        }
+        let mut touched = std::mem::take(&mut self.touched);
+        let mut step = Step { now, config: &self.config, effects, stats: &mut self.stats };
+        for region in touched.drain(..) {
+            let slot = self.peers.get_mut(&region).expect("touched regions are here");
+            slot.is_touched = false;
+            slot.peer.finish(&mut step);
+        }
+        self.touched = touched;
+    }
+
+    /// When to call [`Shard::step`] if nothing happens before.
+    #[must_use]
+    pub fn next_step(&self) -> Option<Time> {
+        if self.touched.is_empty() { self.timers.next() } else { Some(self.now) }
+    }
+
+    /// What the region is, if it is here.
+    #[must_use]
+    pub fn descriptor(&self, region: RegionId) -> Option<&Descriptor> {
+        self.peers.get(&region).map(|slot| slot.peer.descriptor())
+    }
+
+    /// The region in numbers, if it is here.
+    #[must_use]
+    pub fn status(&self, region: RegionId) -> Option<Status> {
+        self.peers.get(&region).map(|slot| slot.peer.status())
+    }
+
+    /// The regions that are here, in order.
+    pub fn regions(&self) -> impl Iterator<Item = RegionId> + '_ {
+        self.peers.keys().copied()
+    }
+
+    /// What the shard has done so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Gives back all tickets, before the driver stops. Requests that had no effect are rejected;
+    /// the result are those that are in the log: nobody knows yet whether they will happen.
+    pub fn drain(&mut self, effects: &mut Effects) -> Vec<Ticket> {
+        let (now, config) = (self.now, &self.config);
+        let mut step = Step { now, config, effects, stats: &mut self.stats };
+        self.peers.values_mut().flat_map(|slot| slot.peer.drain(&mut step)).collect()
+    }
+
+    /// Checks every replica's whole state. For simulators and tests: it looks at every entry in
+    /// memory. What a step may do to the most important numbers is checked in each step anyway.
+    ///
+    /// # Panics
+    ///
+    /// If an invariant does not hold.
+    pub fn check_invariants(&self) {
+        for (region, slot) in &self.peers {
+            let is_listed = self.touched.contains(region);
+            assert_eq!(slot.is_touched, is_listed, "region {region} would be left out");
+            slot.peer.check();
+        }
+    }
+
+    fn move_time(&mut self, now: Time) {
+        assert!(now >= self.now, "time goes back from {} to {now}", self.now);
+        self.now = now;
+    }
+
+    fn take(&mut self, event: Event, effects: &mut Effects) {
+        let region = event.region();
+        if !self.peers.contains_key(&region) {
+            return self.refuse(region, event, effects);
+        }
+        self.touch(region, effects, |peer, step| match event {
+            Event::Message(envelope) => peer.receive(envelope, step),
+            Event::Propose { ticket, guard, command, .. } => {
+                peer.propose(ticket, &guard, command, step);
+            }
+            Event::Read { ticket, guard, follower, .. } => {
+                peer.read(ticket, &guard, follower, step);
+            }
+            Event::Persisted { number, .. } => peer.persisted(number),
+            Event::Applied { index, .. } => peer.applied(index),
+            Event::Fetched { context, entries, .. } => peer.fetched(context, entries),
+            Event::FetchFailed { context, .. } => peer.fetch_failed(context),
+            Event::Checkpointed { applied, .. } => peer.checkpointed(applied),
+            Event::Unreachable { peer: other, .. } => peer.unreachable(other),
+            Event::Campaign { .. } => peer.campaign(),
+        });
+    }
+
+    /// Something for a region that is not here.
+    fn refuse(&mut self, region: RegionId, event: Event, effects: &mut Effects) {
+        match event {
+            Event::Message(_) => self.stats.dropped.misrouted += 1,
+            Event::Propose { ticket, .. } | Event::Read { ticket, .. } => {
+                effects.rejected.push((ticket, Reject::RegionNotFound(region)));
+            }
+            Event::Unreachable { .. } | Event::Campaign { .. } => {}
+            completion => panic!("{completion:?} answers nothing that region {region} asked for"),
+        }
+    }
+
+    fn touch(
+        &mut self,
+        region: RegionId,
+        effects: &mut Effects,
+        act: impl FnOnce(&mut Peer, &mut Step<'_>),
+    ) {
+        let (now, config) = (self.now, &self.config);
+        let slot = self.peers.get_mut(&region).expect("asked for by those that are here");
+        act(&mut slot.peer, &mut Step { now, config, effects, stats: &mut self.stats });
+        if !std::mem::replace(&mut slot.is_touched, true) {
+            self.touched.push(region);
+        }
+    }
+}
