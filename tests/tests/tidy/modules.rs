@@ -136,6 +136,10 @@ impl<'ast> Visit<'ast> for Finder<'_> {
         }
     }
 
+    fn visit_visibility(&mut self, _: &'ast syn::Visibility) {
+        // `pub(super)` says who may look in; it is no look out.
+    }
+
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let words: Vec<String> = path.segments.iter().map(|s| s.ident.to_string()).collect();
         self.follow(&words);
@@ -192,7 +196,7 @@ fn a_circle_is_found_and_a_tree_is_not() {
     let good = BTreeMap::from([
         root,
         source("a", "use crate::b::B; pub struct A(B);"),
-        source("b", "pub struct B; #[cfg(test)] mod tests { use crate::a::A; }"),
+        source("b", "pub(crate) struct B; #[cfg(test)] mod tests { use crate::a::A; }"),
     ]);
     assert_eq!(circles(&arrows(&good)), Vec::<String>::new());
 }
