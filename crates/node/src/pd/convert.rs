@@ -1,0 +1,160 @@
+//! Between placement's plain types and the protocols of clients and stores.
+
+use bytes::Bytes;
+use flotilla_placement::{Region, Replica, Sighting, Store};
+use flotilla_proto::peers::{RegionLeader, Space as SpaceProto};
+use flotilla_proto::{metapb, pdpb};
+use flotilla_region::{Descriptor, Peer, RoleChange, Space, Term};
+
+use crate::cluster::Member;
+
+/// A store as clients know it.
+pub(super) fn store_to_proto(store: &Store) -> metapb::Store {
+    metapb::Store {
+        id: store.id,
+        address: store.address.clone(),
+        state: metapb::StoreState::Up.into(),
+        node_state: metapb::NodeState::Serving.into(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        peer_address: store.address.clone(),
+        ..metapb::Store::default()
+    }
+}
+
+/// A member of the initial cluster as one who can answer for placement.
+pub(super) fn member_to_proto(member: &Member) -> pdpb::Member {
+    let url = format!("http://{}", member.addr);
+    pdpb::Member {
+        name: member.name.clone(),
+        member_id: member.store.0,
+        peer_urls: vec![url.clone()],
+        client_urls: vec![url],
+        binary_version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..pdpb::Member::default()
+    }
+}
+
+/// A region as clients know it.
+pub(super) fn region_to_proto(region: &Region) -> metapb::Region {
+    metapb::Region {
+        id: region.id,
+        start_key: Bytes::copy_from_slice(&region.start),
+        end_key: Bytes::copy_from_slice(&region.end),
+        region_epoch: Some(metapb::RegionEpoch {
+            conf_ver: region.conf_version,
+            version: region.version,
+        }),
+        peers: region.replicas.iter().map(replica_to_proto).collect(),
+    }
+}
+
+/// A replica as clients know it.
+pub(super) fn replica_to_proto(replica: &Replica) -> metapb::Peer {
+    metapb::Peer { id: replica.id, store_id: replica.store, ..metapb::Peer::default() }
+}
+
+/// A region as placement keeps it.
+pub(super) fn region_from_descriptor(descriptor: &Descriptor) -> Region {
+    Region {
+        id: descriptor.id.0,
+        start: descriptor.start.to_vec(),
+        end: descriptor.end.to_vec(),
+        conf_version: descriptor.epoch.conf_version,
+        version: descriptor.epoch.version,
+        replicas: descriptor.peers.iter().map(replica_from_peer).collect(),
+    }
+}
+
+/// What a store says of a region that it leads, or has just ceased to lead.
+pub(super) fn report(
+    descriptor: &Descriptor,
+    term: Term,
+    leader: Option<&Peer>,
+) -> Option<RegionLeader> {
+    // Placement's own region is no affair of clients.
+    (descriptor.space == Space::Raw).then(|| RegionLeader {
+        region: Some(region_to_proto(&region_from_descriptor(descriptor))),
+        space: SpaceProto::Raw.into(),
+        leader: leader.map(|peer| replica_to_proto(&replica_from_peer(peer))),
+        term: term.0,
+    })
+}
+
+/// What a store says of a region whose role has changed.
+pub(super) fn report_change(descriptor: &Descriptor, change: &RoleChange) -> Option<RegionLeader> {
+    let leader = change.leader.as_ref().filter(|_| change.is_leader);
+    report(descriptor, change.term, leader)
+}
+
+/// What placement makes of that; `None` if it is not about the clients' keys.
+pub(super) fn sighting_from_proto(said: RegionLeader) -> Option<Sighting> {
+    if said.space != i32::from(SpaceProto::Raw) {
+        return None;
+    }
+    let region = said.region?;
+    let epoch = region.region_epoch.unwrap_or_default();
+    let region = Region {
+        id: region.id,
+        start: region.start_key.to_vec(),
+        end: region.end_key.to_vec(),
+        conf_version: epoch.conf_ver,
+        version: epoch.version,
+        replicas: region.peers.iter().map(replica_from_proto).collect(),
+    };
+    let leader = said.leader.as_ref().map(replica_from_proto);
+    Some(Sighting { region, term: said.term, leader })
+}
+
+fn replica_from_peer(peer: &Peer) -> Replica {
+    Replica { id: peer.id.0, store: peer.store.0 }
+}
+
+fn replica_from_proto(peer: &metapb::Peer) -> Replica {
+    Replica { id: peer.id, store: peer.store_id }
+}
+
+#[cfg(test)]
+mod tests {
+    use flotilla_region::{Epoch, PeerId, RegionId, StoreId};
+
+    use super::*;
+
+    fn descriptor(space: Space) -> Descriptor {
+        Descriptor {
+            id: RegionId(2),
+            space,
+            start: "b".into(),
+            end: "m".into(),
+            epoch: Epoch { conf_version: 3, version: 4 },
+            peers: vec![Peer { id: PeerId(201), store: StoreId(1) }],
+        }
+    }
+
+    #[test]
+    fn a_report_arrives_as_it_was_meant() {
+        let descriptor = descriptor(Space::Raw);
+        let said = report(&descriptor, Term(5), descriptor.peers.first()).unwrap();
+        let sighting = sighting_from_proto(said).unwrap();
+        assert_eq!(sighting.region, region_from_descriptor(&descriptor));
+        assert_eq!((sighting.term, sighting.leader), (5, Some(Replica { id: 201, store: 1 })));
+    }
+
+    #[test]
+    fn who_ceases_to_lead_names_nobody() {
+        let descriptor = descriptor(Space::Raw);
+        let change = RoleChange {
+            region: descriptor.id,
+            term: Term(6),
+            leader: descriptor.peers.first().cloned(),
+            is_leader: false,
+        };
+        assert_eq!(report_change(&descriptor, &change).unwrap().leader, None);
+    }
+
+    #[test]
+    fn the_system_region_is_not_reported() {
+        assert!(report(&descriptor(Space::System), Term(5), None).is_none());
+        let said = RegionLeader { space: SpaceProto::System.into(), ..RegionLeader::default() };
+        assert!(sighting_from_proto(said).is_none());
+    }
+}

@@ -1,0 +1,98 @@
+//! Takes in the reports of the stores. A stream stands for a store: when it breaks, the store may
+//! be gone, and its leaders are doubtful from that moment.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use flotilla_proto::peers::placement_server::Placement;
+use flotilla_proto::peers::{ReportRequest, ReportResponse};
+use flotilla_region::StoreId;
+use tokio::sync::mpsc;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::convert;
+use super::driver::Driver;
+use super::office::Office;
+use super::words::not_leader;
+
+/// The service that stores report to.
+pub(super) struct Reports {
+    driver: Driver,
+}
+
+impl Reports {
+    pub(super) fn new(driver: Driver) -> Self {
+        Self { driver }
+    }
+}
+
+#[tonic::async_trait]
+impl Placement for Reports {
+    type ReportStream =
+        Pin<Box<dyn Stream<Item = Result<ReportResponse, Status>> + Send + 'static>>;
+
+    async fn report(
+        &self,
+        request: Request<Streaming<ReportRequest>>,
+    ) -> Result<Response<Self::ReportStream>, Status> {
+        let office = self.driver.office().await?;
+        // Never filled: the stream is there to end when the office does.
+        let (end, answers) = mpsc::channel(1);
+        tokio::spawn(listen(self.driver.clone(), office, request.into_inner(), end));
+        Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
+    }
+}
+
+async fn listen(
+    driver: Driver,
+    office: Arc<Office>,
+    mut reports: Streaming<ReportRequest>,
+    end: mpsc::Sender<Result<ReportResponse, Status>>,
+) {
+    let mut offices = driver.shared.office.subscribe();
+    let mut session = None;
+    let status = loop {
+        let laid_down =
+            offices.wait_for(|held| !held.as_ref().is_some_and(|held| Arc::ptr_eq(held, &office)));
+        let report = tokio::select! {
+            report = reports.message() => report,
+            _ = laid_down => break Some(not_leader()),
+        };
+        let Ok(Some(report)) = report else { break None };
+        if let Err(status) = take(&driver, &office, report, &mut session) {
+            break Some(status);
+        }
+    };
+    if let Some((store, number)) = session {
+        office.end_session(store, number);
+    }
+    if let Some(status) = status {
+        let _ = end.send(Err(status)).await;
+    }
+}
+
+/// Takes in one report.
+fn take(
+    driver: &Driver,
+    office: &Office,
+    report: ReportRequest,
+    session: &mut Option<(StoreId, u64)>,
+) -> Result<(), Status> {
+    driver.check_cluster(report.cluster_id)?;
+    let store = StoreId(report.store.unwrap_or_default().id);
+    if driver.member(store).is_none() {
+        return Err(Status::invalid_argument(format!("store {store} is not of this cluster")));
+    }
+    if session.is_none_or(|(known, _)| known != store) {
+        *session = Some((store, office.begin_session(store)));
+    }
+    if let Some(usage) = report.usage {
+        office.weigh(store, usage.capacity_bytes, usage.available_bytes);
+    }
+    let sightings: Vec<_> =
+        report.regions.into_iter().filter_map(convert::sighting_from_proto).collect();
+    office.hear(store, &sightings, report.full);
+    Ok(())
+}

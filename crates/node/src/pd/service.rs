@@ -1,0 +1,332 @@
+//! The service that TiKV's clients ask where regions are, for ids and for timestamps.
+//!
+//! Clients of two generations ask in different ways: the older by one call for each region, the
+//! newer by a stream of batches. Both get a header in every answer; some clients crash without.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use flotilla_placement::Cluster;
+use flotilla_proto::metapb;
+use flotilla_proto::pdpb::pd_server::Pd;
+use flotilla_proto::pdpb::{
+    AllocIdRequest, AllocIdResponse, BatchScanRegionsRequest, BatchScanRegionsResponse, Error,
+    ErrorType, GetAllStoresRequest, GetAllStoresResponse, GetClusterConfigRequest,
+    GetClusterConfigResponse, GetClusterInfoRequest, GetClusterInfoResponse, GetMembersRequest,
+    GetMembersResponse, GetRegionByIdRequest, GetRegionRequest, GetRegionResponse, GetStoreRequest,
+    GetStoreResponse, IsBootstrappedRequest, IsBootstrappedResponse, QueryRegionRequest,
+    QueryRegionResponse, Region, RequestHeader, ResponseHeader, ScanRegionsRequest,
+    ScanRegionsResponse, ServiceMode, Timestamp, TsoRequest, TsoResponse,
+};
+use tokio::sync::mpsc;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::convert::{member_to_proto, store_to_proto};
+use super::driver::Driver;
+use super::lookup::{self, Found};
+use super::office::Office;
+
+/// Regions that one answer holds at most; who asks for more asks again from where it ended.
+const SCAN_COUNT_MAX: usize = 10_000;
+/// Lookups of one batch at most.
+const BATCH_COUNT_MAX: usize = 10_000;
+/// Answers of one stream that wait to be fetched.
+const STREAM_COUNT_MAX: usize = 4;
+
+/// The answers of a stream.
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send + 'static>>;
+
+/// The placement driver's face to clients.
+#[derive(Clone)]
+pub(super) struct PdService {
+    driver: Driver,
+}
+
+impl PdService {
+    pub(super) fn new(driver: Driver) -> Self {
+        Self { driver }
+    }
+
+    fn header(&self) -> Option<ResponseHeader> {
+        Some(ResponseHeader { cluster_id: self.driver.cluster_id(), error: None })
+    }
+
+    fn header_with(&self, kind: ErrorType, message: String) -> Option<ResponseHeader> {
+        let error = Some(Error { r#type: kind.into(), message });
+        Some(ResponseHeader { cluster_id: self.driver.cluster_id(), error })
+    }
+
+    /// The office, for a request of our cluster.
+    async fn office(&self, header: Option<RequestHeader>) -> Result<Arc<Office>, Status> {
+        self.driver.check_cluster(header.unwrap_or_default().cluster_id)?;
+        self.driver.office().await
+    }
+
+    /// What `look` finds, waiting a moment for something better than nothing or hearsay.
+    async fn look<T>(&self, office: &Office, look: impl Fn(&Cluster, u64) -> (T, bool)) -> T {
+        let shared = &self.driver.shared;
+        office.look(shared.settings.hold, &shared.holds, look).await
+    }
+
+    async fn region(
+        &self,
+        header: Option<RequestHeader>,
+        look: impl Fn(&Cluster, u64) -> Found,
+    ) -> Result<Response<GetRegionResponse>, Status> {
+        let office = self.office(header).await?;
+        let look = |cluster: &Cluster, now_ms| {
+            let found = look(cluster, now_ms);
+            (found.region, found.good)
+        };
+        let found = self.look(&office, look).await.unwrap_or_default();
+        let Region { region, leader, down_peers, pending_peers } = found;
+        let header = self.header();
+        let response = GetRegionResponse { header, region, leader, down_peers, pending_peers };
+        Ok(Response::new(response))
+    }
+
+    async fn query(&self, request: QueryRegionRequest) -> Result<QueryRegionResponse, Status> {
+        let office = self.office(request.header.clone()).await?;
+        let count = request.keys.len() + request.prev_keys.len() + request.ids.len();
+        if count > BATCH_COUNT_MAX {
+            let message = format!("{count} lookups in one batch, at most {BATCH_COUNT_MAX}");
+            return Err(Status::invalid_argument(message));
+        }
+        let look = |cluster: &Cluster, now_ms| {
+            let batch = lookup::batch(cluster, now_ms, &request);
+            (batch.response, batch.good)
+        };
+        let response = self.look(&office, look).await;
+        Ok(QueryRegionResponse { header: self.header(), ..response })
+    }
+
+    async fn timestamps(&self, request: TsoRequest) -> Result<TsoResponse, Status> {
+        let office = self.office(request.header).await?;
+        let taken = office.timestamp(u64::from(request.count)).await?;
+        let physical = i64::try_from(taken.physical_ms).unwrap_or(i64::MAX);
+        // Below 2^18, so it fits.
+        let logical = i64::try_from(taken.logical).unwrap_or(i64::MAX);
+        let timestamp = Some(Timestamp { physical, logical, suffix_bits: 0 });
+        Ok(TsoResponse { header: self.header(), count: request.count, timestamp })
+    }
+}
+
+/// Answers the requests of a stream one by one, until one cannot be answered. That a store ceases
+/// to lead shows at the next request; a stream on which nothing is asked stays open, as clients
+/// expect.
+fn converse<Q: Send + 'static, A: Send + 'static, F>(
+    mut requests: Streaming<Q>,
+    answer: impl Fn(Q) -> F + Send + 'static,
+) -> Answers<A>
+where
+    F: Future<Output = Result<A, Status>> + Send,
+{
+    let (answers_in, answers) = mpsc::channel(STREAM_COUNT_MAX);
+    tokio::spawn(async move {
+        loop {
+            let request = tokio::select! {
+                request = requests.message() => request,
+                () = answers_in.closed() => return,
+            };
+            let answer = match request {
+                Ok(Some(request)) => answer(request).await,
+                Ok(None) => return,
+                Err(status) => Err(status),
+            };
+            let last = answer.is_err();
+            if answers_in.send(answer).await.is_err() || last {
+                return;
+            }
+        }
+    });
+    Box::pin(ReceiverStream::new(answers))
+}
+
+fn limit(asked: i32) -> usize {
+    usize::try_from(asked).ok().filter(|&limit| limit > 0).unwrap_or(SCAN_COUNT_MAX)
+}
+
+#[tonic::async_trait]
+impl Pd for PdService {
+    async fn get_members(
+        &self,
+        _request: Request<GetMembersRequest>,
+    ) -> Result<Response<GetMembersResponse>, Status> {
+        let leader = self.driver.leader().await.map(member_to_proto);
+        Ok(Response::new(GetMembersResponse {
+            header: self.header(),
+            members: self.driver.shared.members.iter().map(member_to_proto).collect(),
+            leader: leader.clone(),
+            etcd_leader: leader,
+            ..GetMembersResponse::default()
+        }))
+    }
+
+    async fn get_cluster_info(
+        &self,
+        _request: Request<GetClusterInfoRequest>,
+    ) -> Result<Response<GetClusterInfoResponse>, Status> {
+        Ok(Response::new(GetClusterInfoResponse {
+            header: self.header(),
+            service_modes: vec![ServiceMode::PdSvcMode.into()],
+            ..GetClusterInfoResponse::default()
+        }))
+    }
+
+    async fn get_cluster_config(
+        &self,
+        request: Request<GetClusterConfigRequest>,
+    ) -> Result<Response<GetClusterConfigResponse>, Status> {
+        self.office(request.into_inner().header).await?;
+        let max_peer_count = self.driver.shared.settings.replica_count;
+        let cluster = Some(metapb::Cluster { id: self.driver.cluster_id(), max_peer_count });
+        Ok(Response::new(GetClusterConfigResponse { header: self.header(), cluster }))
+    }
+
+    /// Always true: a cluster begins with all of its regions.
+    async fn is_bootstrapped(
+        &self,
+        request: Request<IsBootstrappedRequest>,
+    ) -> Result<Response<IsBootstrappedResponse>, Status> {
+        self.office(request.into_inner().header).await?;
+        Ok(Response::new(IsBootstrappedResponse { header: self.header(), bootstrapped: true }))
+    }
+
+    async fn alloc_id(
+        &self,
+        request: Request<AllocIdRequest>,
+    ) -> Result<Response<AllocIdResponse>, Status> {
+        let AllocIdRequest { header, count } = request.into_inner();
+        let count = count.max(1);
+        let id = self.office(header).await?.ids(u64::from(count)).await?;
+        Ok(Response::new(AllocIdResponse { header: self.header(), id, count }))
+    }
+
+    async fn get_region(
+        &self,
+        request: Request<GetRegionRequest>,
+    ) -> Result<Response<GetRegionResponse>, Status> {
+        let GetRegionRequest { header, region_key, .. } = request.into_inner();
+        self.region(header, |cluster, now_ms| lookup::by_key(cluster, now_ms, &region_key)).await
+    }
+
+    async fn get_prev_region(
+        &self,
+        request: Request<GetRegionRequest>,
+    ) -> Result<Response<GetRegionResponse>, Status> {
+        let GetRegionRequest { header, region_key, .. } = request.into_inner();
+        self.region(header, |cluster, now_ms| lookup::by_next_key(cluster, now_ms, &region_key))
+            .await
+    }
+
+    async fn get_region_by_id(
+        &self,
+        request: Request<GetRegionByIdRequest>,
+    ) -> Result<Response<GetRegionResponse>, Status> {
+        let GetRegionByIdRequest { header, region_id, .. } = request.into_inner();
+        self.region(header, |cluster, now_ms| lookup::by_id(cluster, now_ms, region_id)).await
+    }
+
+    async fn scan_regions(
+        &self,
+        request: Request<ScanRegionsRequest>,
+    ) -> Result<Response<ScanRegionsResponse>, Status> {
+        let ScanRegionsRequest { header, start_key, end_key, limit: asked } = request.into_inner();
+        let office = self.office(header).await?;
+        let look = |cluster: &Cluster, now_ms| {
+            let found = lookup::scan(cluster, now_ms, &start_key, &end_key, limit(asked));
+            (found.regions, found.good)
+        };
+        let regions = self.look(&office, look).await;
+        // Older clients read the two lists, in which a region without a leader has an empty one.
+        let region_metas = regions.iter().filter_map(|region| region.region.clone()).collect();
+        let leaders = regions.iter().map(|region| region.leader.clone().unwrap_or_default());
+        let leaders = leaders.collect();
+        let header = self.header();
+        Ok(Response::new(ScanRegionsResponse { header, region_metas, leaders, regions }))
+    }
+
+    async fn batch_scan_regions(
+        &self,
+        request: Request<BatchScanRegionsRequest>,
+    ) -> Result<Response<BatchScanRegionsResponse>, Status> {
+        let BatchScanRegionsRequest { header, ranges, limit: asked, contain_all_key_range, .. } =
+            request.into_inner();
+        let office = self.office(header).await?;
+        if ranges.len() > BATCH_COUNT_MAX {
+            let message =
+                format!("{} ranges in one batch, at most {BATCH_COUNT_MAX}", ranges.len());
+            return Err(Status::invalid_argument(message));
+        }
+        let look = |cluster: &Cluster, now_ms| {
+            let scanned = lookup::scan_all(cluster, now_ms, &ranges, limit(asked));
+            let good = scanned.good;
+            (scanned, good)
+        };
+        let scanned = self.look(&office, look).await;
+        if contain_all_key_range && !scanned.whole {
+            let kind = ErrorType::RegionsNotContainAllKeyRange;
+            let header = self.header_with(kind, "the regions do not contain all keys".to_owned());
+            return Ok(Response::new(BatchScanRegionsResponse { header, regions: Vec::new() }));
+        }
+        let regions = scanned.regions;
+        Ok(Response::new(BatchScanRegionsResponse { header: self.header(), regions }))
+    }
+
+    type QueryRegionStream = Answers<QueryRegionResponse>;
+
+    async fn query_region(
+        &self,
+        request: Request<Streaming<QueryRegionRequest>>,
+    ) -> Result<Response<Self::QueryRegionStream>, Status> {
+        self.driver.office().await?;
+        let service = self.clone();
+        let answer = move |request| {
+            let service = service.clone();
+            async move { service.query(request).await }
+        };
+        Ok(Response::new(converse(request.into_inner(), answer)))
+    }
+
+    async fn get_store(
+        &self,
+        request: Request<GetStoreRequest>,
+    ) -> Result<Response<GetStoreResponse>, Status> {
+        let GetStoreRequest { header, store_id } = request.into_inner();
+        let office = self.office(header).await?;
+        let store = office.see(|cluster| cluster.store(store_id).map(store_to_proto));
+        let header = match store {
+            Some(_) => self.header(),
+            // Clients look for both halves of these words.
+            None => self
+                .header_with(ErrorType::Unknown, format!("invalid store ID {store_id}, not found")),
+        };
+        Ok(Response::new(GetStoreResponse { header, store }))
+    }
+
+    async fn get_all_stores(
+        &self,
+        request: Request<GetAllStoresRequest>,
+    ) -> Result<Response<GetAllStoresResponse>, Status> {
+        let office = self.office(request.into_inner().header).await?;
+        let stores = office.see(|cluster| cluster.stores().map(store_to_proto).collect());
+        Ok(Response::new(GetAllStoresResponse { header: self.header(), stores }))
+    }
+
+    type TsoStream = Answers<TsoResponse>;
+
+    async fn tso(
+        &self,
+        request: Request<Streaming<TsoRequest>>,
+    ) -> Result<Response<Self::TsoStream>, Status> {
+        self.driver.office().await?;
+        let service = self.clone();
+        let answer = move |request| {
+            let service = service.clone();
+            async move { service.timestamps(request).await }
+        };
+        Ok(Response::new(converse(request.into_inner(), answer)))
+    }
+}

@@ -1,0 +1,259 @@
+//! Many requests on one stream, answered in any order.
+//!
+//! One task reads frames and starts a task for each request; another gathers answers into frames.
+//! Nothing that is wrong with one request ends the stream. What ends it is a frame that makes no
+//! sense, a client of another cluster, and the client's leaving.
+//!
+//! A stream whose client does not fetch its answers stops: answers keep their share of the budget
+//! until the connection takes them, requests wait for the budget, and the client's own window
+//! fills up.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use flotilla_proto::tikvpb::batch_commands_request::{Request, request};
+use flotilla_proto::tikvpb::batch_commands_response::{Response, response};
+use flotilla_proto::tikvpb::{
+    BatchCommandsEmptyResponse, BatchCommandsRequest, BatchCommandsResponse,
+};
+use prost::Message;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_stream::Stream;
+use tonic::{Status, Streaming};
+
+use super::errors::{Answer, Failure, answer};
+use super::rawkv::RawKv;
+
+/// Answers that one frame holds at most.
+const FRAME_ANSWERS_MAX: usize = 256;
+/// Once a frame has so many bytes it leaves, whatever else is ready.
+const FRAME_BYTES: usize = 1 << 20;
+/// Frames that wait to be fetched from one stream.
+const FRAMES_MAX: usize = 2;
+/// What any request costs beside its bytes.
+const REQUEST_OVERHEAD_BYTES: usize = 512;
+/// The longest delay that an empty request may ask for.
+const DELAY_MAX: Duration = Duration::from_secs(10);
+
+/// The answers of one stream.
+pub struct Answers {
+    frames: mpsc::Receiver<Result<Frame, Status>>,
+}
+
+struct Frame {
+    message: BatchCommandsResponse,
+    /// Given back when the frame is fetched.
+    _shares: Vec<Share>,
+}
+
+/// A request's share of the budgets, and then its answer's.
+struct Share {
+    _place: OwnedSemaphorePermit,
+    _bytes: OwnedSemaphorePermit,
+}
+
+type Answered = Result<(u64, Response, Share), Status>;
+
+impl Stream for Answers {
+    type Item = Result<BatchCommandsResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let frame = self.frames.poll_recv(context);
+        frame.map(|frame| frame.map(|frame| frame.map(|frame| frame.message)))
+    }
+}
+
+/// Serves a stream until its client ends it or sends something that makes no sense.
+pub(crate) fn serve(service: RawKv, requests: Streaming<BatchCommandsRequest>) -> Answers {
+    let (frames_in, frames) = mpsc::channel(FRAMES_MAX);
+    let (answers_in, answers) = mpsc::channel(FRAME_ANSWERS_MAX);
+    tokio::spawn(gather(answers, frames_in));
+    tokio::spawn(async move {
+        if let Err(status) = read(service, requests, &answers_in).await {
+            // The client may be gone; then nobody needs to know.
+            let _ = answers_in.send(Err(status)).await;
+        }
+    });
+    Answers { frames }
+}
+
+/// Takes frames apart and starts their requests.
+async fn read(
+    service: RawKv,
+    mut requests: Streaming<BatchCommandsRequest>,
+    answers: &mpsc::Sender<Answered>,
+) -> Result<(), Status> {
+    let room = Room::new(&service);
+    loop {
+        let frame = tokio::select! {
+            frame = requests.message() => frame?,
+            () = answers.closed() => return Ok(()),
+        };
+        let Some(frame) = frame else { return Ok(()) };
+        let (requests, ids) = (frame.requests, frame.request_ids);
+        if requests.len() != ids.len() {
+            return Err(Status::invalid_argument(format!(
+                "a batch of {} requests came with {} ids",
+                requests.len(),
+                ids.len()
+            )));
+        }
+        for (request, id) in requests.into_iter().zip(ids) {
+            let share = room.admit(request.encoded_len()).await?;
+            let (service, room, answers) = (service.clone(), room.clone(), answers.clone());
+            tokio::spawn(async move {
+                let answered = async {
+                    let response = carry_out(&service, request).await?;
+                    let share = room.exchange(share, response.encoded_len()).await?;
+                    Ok((id, response, share))
+                };
+                let answered = tokio::select! {
+                    answered = answered => answered,
+                    // The client is gone: what has not entered a log yet need not.
+                    () = answers.closed() => return,
+                };
+                let _ = answers.send(answered).await;
+            });
+        }
+    }
+}
+
+/// What one stream may have under way.
+#[derive(Clone)]
+struct Room {
+    places: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
+    bytes_max: u32,
+}
+
+impl Room {
+    fn new(service: &RawKv) -> Self {
+        let limits = service.limits();
+        Self {
+            places: Arc::new(Semaphore::new(limits.stream_requests_max as usize)),
+            bytes: Arc::new(Semaphore::new(limits.stream_bytes_max as usize)),
+            bytes_max: limits.stream_bytes_max,
+        }
+    }
+
+    /// Waits until there is room for a request.
+    async fn admit(&self, request_bytes: usize) -> Result<Share, Status> {
+        let place = self.places.clone().acquire_owned().await.map_err(|_| stopping())?;
+        let bytes = self.take(request_bytes).await?;
+        Ok(Share { _place: place, _bytes: bytes })
+    }
+
+    /// Trades a request's share, once the request is done with, for one of its answer's size. The
+    /// old share is given back first: two answers that each waited for the other's would wait for
+    /// ever.
+    async fn exchange(&self, share: Share, answer_bytes: usize) -> Result<Share, Status> {
+        let Share { _place, _bytes } = share;
+        drop(_bytes);
+        let bytes = self.take(answer_bytes).await?;
+        Ok(Share { _place, _bytes: bytes })
+    }
+
+    async fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Status> {
+        let bytes = u32::try_from(bytes.saturating_add(REQUEST_OVERHEAD_BYTES));
+        let bytes = bytes.unwrap_or(self.bytes_max).min(self.bytes_max);
+        self.bytes.clone().acquire_many_owned(bytes).await.map_err(|_| stopping())
+    }
+}
+
+fn stopping() -> Status {
+    Status::unavailable("the store is stopping")
+}
+
+/// Carries out one request of a frame. An error ends the stream.
+async fn carry_out(service: &RawKv, request: Request) -> Result<Response, Status> {
+    use request::Cmd as Ask;
+    use response::Cmd as Told;
+    let told = match request.cmd {
+        Some(Ask::RawGet(request)) => Told::RawGet(answer(service.get(request).await)?),
+        Some(Ask::RawBatchGet(request)) => {
+            Told::RawBatchGet(answer(service.batch_get(request).await)?)
+        }
+        Some(Ask::RawPut(request)) => Told::RawPut(answer(service.put(request).await)?),
+        Some(Ask::RawBatchPut(request)) => {
+            Told::RawBatchPut(answer(service.batch_put(request).await)?)
+        }
+        Some(Ask::RawDelete(request)) => Told::RawDelete(answer(service.delete(request).await)?),
+        Some(Ask::RawBatchDelete(request)) => {
+            Told::RawBatchDelete(answer(service.batch_delete(request).await)?)
+        }
+        Some(Ask::RawScan(request)) => Told::RawScan(answer(service.scan(request).await)?),
+        Some(Ask::RawDeleteRange(request)) => {
+            Told::RawDeleteRange(answer(service.delete_range(request).await)?)
+        }
+        Some(Ask::RawBatchScan(request)) => {
+            Told::RawBatchScan(answer(service.batch_scan(request).await)?)
+        }
+        Some(Ask::Empty(request)) => {
+            let delay = Duration::from_millis(request.delay_time).min(DELAY_MAX);
+            tokio::time::sleep(delay).await;
+            Told::Empty(BatchCommandsEmptyResponse { test_id: request.test_id })
+        }
+        None => Told::RawGet(unknown()),
+    };
+    Ok(Response { cmd: Some(told) })
+}
+
+/// The answer to a request of a kind that is not served. It must be of some kind, for clients take
+/// an unset one for a broken stream; of all of them RawGet's says most plainly what is wrong.
+fn unknown<T: Answer>() -> T {
+    let failure = Failure::Refused("this request is not served in a batch".to_owned());
+    answer(Err(failure)).unwrap_or_default()
+}
+
+/// Makes frames of answers, as large as what is ready.
+async fn gather(
+    mut answers: mpsc::Receiver<Answered>,
+    frames: mpsc::Sender<Result<Frame, Status>>,
+) {
+    let mut ready = Vec::with_capacity(FRAME_ANSWERS_MAX);
+    loop {
+        // Dropping `answers` on the way out tells the stream's other tasks to stop.
+        let count = tokio::select! {
+            count = answers.recv_many(&mut ready, FRAME_ANSWERS_MAX) => count,
+            () = frames.closed() => return,
+        };
+        if count == 0 {
+            return;
+        }
+        let mut left = ready.drain(..).peekable();
+        while left.peek().is_some() {
+            let (frame, end) = fill(&mut left);
+            if !frame.message.responses.is_empty() && frames.send(Ok(frame)).await.is_err() {
+                return;
+            }
+            if let Some(status) = end {
+                let _ = frames.send(Err(status)).await;
+                return;
+            }
+        }
+    }
+}
+
+/// The next frame, and why the stream ends after it, if it does.
+fn fill(answers: &mut impl Iterator<Item = Answered>) -> (Frame, Option<Status>) {
+    let mut message = BatchCommandsResponse::default();
+    let mut shares = Vec::new();
+    let mut bytes = 0;
+    for answered in answers {
+        match answered {
+            Ok((id, response, share)) => {
+                bytes += response.encoded_len();
+                message.responses.push(response);
+                message.request_ids.push(id);
+                shares.push(share);
+            }
+            Err(status) => return (Frame { message, _shares: shares }, Some(status)),
+        }
+        if bytes >= FRAME_BYTES {
+            break;
+        }
+    }
+    (Frame { message, _shares: shares }, None)
+}

@@ -1,0 +1,129 @@
+//! What a request may say at all, before any region is asked. TiKV's limits, in TiKV's words.
+
+use flotilla_proto::kvrpcpb::Context;
+
+use super::errors::Failure;
+
+/// A key has so many bytes at most.
+pub(crate) const KEY_BYTES_MAX: usize = 8 * 1024;
+
+/// API V1, the only one that is spoken: keys are stored as they come.
+const API_V1: i32 = 0;
+
+/// The parts that all requests have in common.
+///
+/// There is one column family. TiKV has two more for raw keys that nobody uses; they are refused
+/// like unknown ones, for answering from the wrong one would be worse.
+pub(crate) fn common(context: Option<&Context>, cf: &str) -> Result<(), Failure> {
+    let api_version = context.map_or(API_V1, |context| context.api_version);
+    if api_version != API_V1 {
+        return refuse(format!(
+            "Api version in request does not match with TiKV storage, storage: V1, request: {}",
+            version_name(api_version)
+        ));
+    }
+    if !cf.is_empty() && cf != "default" {
+        return refuse(format!("invalid cf name: {}", head(cf)));
+    }
+    Ok(())
+}
+
+/// A key that is read or written. A bound of a range may be empty; this may not.
+pub(crate) fn key(key: &[u8]) -> Result<(), Failure> {
+    if key.is_empty() {
+        return refuse("key is empty".to_owned());
+    }
+    bound(key)
+}
+
+/// A bound of a range.
+pub(crate) fn bound(key: &[u8]) -> Result<(), Failure> {
+    let size = key.len();
+    if size > KEY_BYTES_MAX {
+        return refuse(format!("max key size exceeded, size: {size}, limit: {KEY_BYTES_MAX}"));
+    }
+    Ok(())
+}
+
+/// A time to live, which values here do not have: only 0, none, is possible.
+pub(crate) fn ttl(seconds: u64) -> Result<(), Failure> {
+    if seconds != 0 {
+        return refuse("ttl is not enabled, but get put request with ttl".to_owned());
+    }
+    Ok(())
+}
+
+/// The times to live of a batch: none, one for all, or one each.
+pub(crate) fn ttls(seconds: &[u64], pair_count: usize) -> Result<(), Failure> {
+    if seconds.len() > 1 && seconds.len() != pair_count {
+        return refuse("The length of ttls does not equal to the length of pairs".to_owned());
+    }
+    seconds.iter().try_for_each(|&seconds| ttl(seconds))
+}
+
+fn refuse(message: String) -> Result<(), Failure> {
+    Err(Failure::Refused(message))
+}
+
+fn version_name(api_version: i32) -> String {
+    match api_version {
+        1 => "V1TTL".to_owned(),
+        2 => "V2".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// The beginning of a name that somebody else chose: an answer must not be as long as the request.
+fn head(name: &str) -> String {
+    name.chars().take(64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(result: Result<(), Failure>) -> String {
+        match result {
+            Ok(()) => String::new(),
+            Err(Failure::Refused(message)) => message,
+            Err(other) => panic!("not for the caller's eyes: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn limits_are_told_in_the_words_of_tikv() {
+        assert_eq!(words(key(b"k")), "");
+        assert_eq!(words(key(&[7; KEY_BYTES_MAX])), "");
+        assert_eq!(words(key(b"")), "key is empty");
+        assert_eq!(words(bound(b"")), "");
+        assert_eq!(
+            words(key(&[7; KEY_BYTES_MAX + 1])),
+            "max key size exceeded, size: 8193, limit: 8192"
+        );
+        assert_eq!(words(ttl(0)), "");
+        assert_eq!(words(ttl(1)), "ttl is not enabled, but get put request with ttl");
+    }
+
+    #[test]
+    fn a_batch_has_no_ttl_one_or_one_each() {
+        assert_eq!(words(ttls(&[], 3)), "");
+        assert_eq!(words(ttls(&[0], 3)), "");
+        assert_eq!(words(ttls(&[0, 0, 0], 3)), "");
+        let unequal = "The length of ttls does not equal to the length of pairs";
+        assert_eq!(words(ttls(&[0, 0], 3)), unequal);
+        assert_eq!(words(ttls(&[0, 5, 0], 3)), "ttl is not enabled, but get put request with ttl");
+    }
+
+    #[test]
+    fn one_column_family_and_one_version_of_the_api() {
+        for cf in ["", "default"] {
+            assert_eq!(words(common(None, cf)), "");
+        }
+        for cf in ["write", "lock", "raft", "Default"] {
+            assert_eq!(words(common(None, cf)), format!("invalid cf name: {cf}"));
+        }
+        assert_eq!(words(common(None, &"x".repeat(9999))).len(), "invalid cf name: ".len() + 64);
+        let v2 = Context { api_version: 2, ..Context::default() };
+        assert!(words(common(Some(&v2), "")).ends_with("storage: V1, request: V2"));
+    }
+}

@@ -1,0 +1,197 @@
+//! What a request claims about its region, taken from TiKV's `Context`.
+//!
+//! Every part of it is optional: what a client does not claim is not checked. The order of checks
+//! is TiKV's: the cluster and the store here, then everything else in the region itself.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use flotilla_proto::kvrpcpb::Context;
+use flotilla_region::{Descriptor, Guard, KeySpan, PeerId, RegionId, Space, Term};
+use flotilla_store::Identity;
+use tonic::Status;
+
+use super::errors::Failure;
+
+/// A request's claims, checked as far as that is possible without its region.
+#[derive(Clone, Debug)]
+pub(crate) struct Claim {
+    /// The region as this store knows it; the region's own checks decide.
+    pub(crate) descriptor: Descriptor,
+    /// What the region has to check.
+    pub(crate) guard: Guard,
+    /// Whether a replica that does not lead may answer.
+    pub(crate) follower: bool,
+    /// How long the client waits for the answer, if it said so.
+    pub(crate) patience: Option<Duration>,
+}
+
+impl Claim {
+    /// Reads the context of a request that reached the store `here`. `find` knows its regions.
+    pub(crate) fn examine(
+        context: Option<Context>,
+        here: &Identity,
+        find: impl FnOnce(RegionId) -> Option<Descriptor>,
+    ) -> Result<Self, Failure> {
+        let context = context.unwrap_or_default();
+        if context.cluster_id != 0 && context.cluster_id != here.cluster_id {
+            return Err(Failure::Call(Status::invalid_argument(format!(
+                "cluster id mismatch, request: {}, mine: {}",
+                context.cluster_id, here.cluster_id
+            ))));
+        }
+        let peer = context.peer.unwrap_or_default();
+        if peer.store_id != 0 && peer.store_id != here.store.0 {
+            return Err(Failure::wrong_store(peer.store_id, here.store));
+        }
+        let id = RegionId(context.region_id);
+        // The system region is no part of the clients' key space: for them it does not exist.
+        let descriptor = find(id)
+            .filter(|descriptor| descriptor.space == Space::Raw)
+            .ok_or_else(|| Failure::region_not_found(id))?;
+        let guard = Guard {
+            peer: (peer.id != 0).then_some(PeerId(peer.id)),
+            term: (context.term != 0).then_some(Term(context.term)),
+            version: context.region_epoch.as_ref().map(|epoch| epoch.version),
+            conf_version: context.region_epoch.as_ref().map(|epoch| epoch.conf_ver),
+            span: None,
+        };
+        let patience_ms = context.max_execution_duration_ms;
+        let patience = (patience_ms != 0).then(|| Duration::from_millis(patience_ms));
+        let follower = context.replica_read || context.stale_read;
+        Ok(Self { descriptor, guard, follower, patience })
+    }
+
+    /// Which region.
+    pub(crate) fn region(&self) -> RegionId {
+        self.descriptor.id
+    }
+
+    /// Adds that all of `keys` are touched.
+    pub(crate) fn touching<'a>(mut self, keys: impl IntoIterator<Item = &'a Bytes>) -> Self {
+        let mut span = self.guard.span.take();
+        for key in keys {
+            match &mut span {
+                None => span = Some(KeySpan { first: key.clone(), last: key.clone() }),
+                Some(span) if *key < span.first => span.first = key.clone(),
+                Some(span) if *key > span.last => span.last = key.clone(),
+                Some(_) => {}
+            }
+        }
+        self.guard.span = span;
+        self
+    }
+
+    /// Pins the request to the range as it is known here, if the client did not say which range it
+    /// means. For requests whose meaning was made up from the region's borders.
+    pub(crate) fn pinned(mut self) -> Self {
+        self.guard.version.get_or_insert(self.descriptor.epoch.version);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flotilla_proto::metapb;
+    use flotilla_region::{Epoch, StoreId};
+
+    use super::*;
+
+    fn here() -> Identity {
+        Identity { cluster_id: 7, store: StoreId(2) }
+    }
+
+    fn find(id: RegionId) -> Option<Descriptor> {
+        let space = match id.0 {
+            1 => Space::System,
+            2 => Space::Raw,
+            _ => return None,
+        };
+        let epoch = Epoch { conf_version: 1, version: 4 };
+        let (start, end) = (Bytes::from("b"), Bytes::from("m"));
+        Some(Descriptor { id, space, start, end, epoch, peers: vec![] })
+    }
+
+    fn examine(context: Context) -> Result<Claim, Failure> {
+        Claim::examine(Some(context), &here(), find)
+    }
+
+    #[test]
+    fn nothing_but_the_region_has_to_be_said() {
+        let claim = examine(Context { region_id: 2, ..Default::default() }).unwrap();
+        assert_eq!(claim.guard, Guard::default());
+        assert!(!claim.follower && claim.patience.is_none());
+        assert_eq!(claim.pinned().guard.version, Some(4));
+    }
+
+    #[test]
+    fn what_is_said_is_handed_on() {
+        let claim = examine(Context {
+            region_id: 2,
+            region_epoch: Some(metapb::RegionEpoch { conf_ver: 3, version: 9 }),
+            peer: Some(metapb::Peer { id: 202, store_id: 2, ..Default::default() }),
+            term: 6,
+            cluster_id: 7,
+            replica_read: true,
+            max_execution_duration_ms: 1_500,
+            ..Default::default()
+        })
+        .unwrap()
+        .pinned();
+        let guard = Guard {
+            peer: Some(PeerId(202)),
+            term: Some(Term(6)),
+            version: Some(9),
+            conf_version: Some(3),
+            span: None,
+        };
+        assert_eq!(claim.guard, guard);
+        assert!(claim.follower);
+        assert_eq!(claim.patience, Some(Duration::from_millis(1_500)));
+    }
+
+    /// Each context is wrong in every later respect as well: the first wrong one is told.
+    #[test]
+    fn cluster_then_store_then_region() {
+        let wrong_store = Some(metapb::Peer { id: 1, store_id: 3, ..Default::default() });
+        let wrong = Context {
+            cluster_id: 8,
+            peer: wrong_store.clone(),
+            region_id: 99,
+            ..Default::default()
+        };
+        let Err(Failure::Call(status)) = examine(wrong.clone()) else { panic!() };
+        assert_eq!(status.code(), tonic::Code::InvalidArgument);
+
+        let error = region_error(examine(Context { cluster_id: 7, ..wrong.clone() }));
+        let told = error.store_not_match.unwrap();
+        assert_eq!((told.request_store_id, told.actual_store_id), (3, 2));
+
+        let error = region_error(examine(Context { cluster_id: 0, peer: None, ..wrong }));
+        assert_eq!(error.region_not_found.unwrap().region_id, 99);
+    }
+
+    #[test]
+    fn a_client_without_region_and_one_that_pries_find_nothing() {
+        for region_id in [0, 1] {
+            let error = region_error(examine(Context { region_id, ..Default::default() }));
+            assert_eq!(error.region_not_found.unwrap().region_id, region_id);
+        }
+        assert!(Claim::examine(None, &here(), find).is_err());
+    }
+
+    #[test]
+    fn the_span_covers_all_keys() {
+        let claim = examine(Context { region_id: 2, ..Default::default() }).unwrap();
+        let keys = ["f", "c", "k"].map(Bytes::from);
+        let span = claim.touching(&keys).guard.span.unwrap();
+        assert_eq!((span.first, span.last), (Bytes::from("c"), Bytes::from("k")));
+    }
+
+    fn region_error(result: Result<Claim, Failure>) -> flotilla_proto::errorpb::Error {
+        match result {
+            Err(Failure::Region(error)) => *error,
+            other => panic!("{other:?}"),
+        }
+    }
+}

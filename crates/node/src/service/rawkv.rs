@@ -1,0 +1,84 @@
+//! What the handlers of requests share: the router and the limits.
+
+use std::sync::Arc;
+
+use flotilla_proto::kvrpcpb::Context;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::claim::Claim;
+use super::errors::Failure;
+use crate::router::Router;
+
+/// How much the service takes on at once. Every limit is a bound on memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of one message that comes in. TiKV's clients send entries of up to 8 MiB.
+    pub message_bytes_max: usize,
+    /// Bytes of one answer; a scan that finds more is refused. Ten thousand rows, the most that
+    /// TiKV's Go client asks for, fit in if they have 3 KiB on average.
+    pub answer_bytes_max: u64,
+    /// Reads that look at the store at the same time; a scan counts as eight. Times
+    /// `answer_bytes_max` this bounds what answers in the making can take.
+    pub reads_max: u32,
+    /// Requests of one batch stream that are under way.
+    pub stream_requests_max: u32,
+    /// Bytes of the requests of one batch stream that are under way, and of its answers that wait
+    /// to be fetched. A stream that has spent them is not read; nothing is refused, and no other
+    /// stream waits for it.
+    pub stream_bytes_max: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            message_bytes_max: 16 << 20,
+            answer_bytes_max: 32 << 20,
+            reads_max: 64,
+            stream_requests_max: 1024,
+            stream_bytes_max: 64 << 20,
+        }
+    }
+}
+
+/// The service that every store offers to clients.
+#[derive(Clone)]
+pub struct RawKv {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    router: Router,
+    limits: Limits,
+    reads: Arc<Semaphore>,
+}
+
+impl RawKv {
+    /// A service that sends its requests to `router`.
+    #[must_use]
+    pub fn new(router: Router, limits: Limits) -> Self {
+        let reads = Arc::new(Semaphore::new(limits.reads_max as usize));
+        Self { shared: Arc::new(Shared { router, limits, reads }) }
+    }
+
+    /// The way to the regions.
+    pub(super) fn router(&self) -> &Router {
+        &self.shared.router
+    }
+
+    /// How much is taken on.
+    pub(super) fn limits(&self) -> &Limits {
+        &self.shared.limits
+    }
+
+    /// The claims of a request that reached this store.
+    pub(super) fn examine(&self, context: Option<Context>) -> Result<Claim, Failure> {
+        let router = self.router();
+        Claim::examine(context, &router.identity(), |id| router.descriptor(id))
+    }
+
+    /// A place among the reads that look at the store.
+    pub(super) async fn read_place(&self, weight: u32) -> Option<OwnedSemaphorePermit> {
+        let weight = weight.min(self.limits().reads_max);
+        self.shared.reads.clone().acquire_many_owned(weight).await.ok()
+    }
+}
