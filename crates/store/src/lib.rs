@@ -1,1 +1,44 @@
 //! Carries out what regions decide, on one machine's disk.
+//!
+//! A [`Store`] owns a data directory with two engines: the log, where entries and hard states of
+//! all replicas become durable before anybody hears of them, and the pages, where committed
+//! entries become rows. The pages are written in checkpoints only; what came since the last is
+//! applied again from the log after a crash.
+//!
+//! - [`Store::write_log`] carries out `Effects::log` and `Effects::compact`: one batch.
+//! - [`Store::fetch`] answers `Effects::fetches`.
+//! - [`Store::apply`] carries out `Effects::apply`: many regions, one transaction.
+//! - [`Store::read`] serves `Effects::reads` on a snapshot.
+//! - [`Store::checkpoint`] and [`Store::purge_log`] are the driver's to call, now and then.
+//!
+//! It decides nothing about consensus, starts no threads and reads no clock. `docs/recovery.md`
+//! has the rules that make every crash safe.
+
+mod apply;
+mod bootstrap;
+mod check;
+mod checkpoint;
+mod digest;
+mod error;
+mod gc;
+mod log_reader;
+mod log_writer;
+mod reader;
+mod recover;
+mod schema;
+mod stats;
+mod store;
+#[cfg(test)]
+mod tests;
+
+pub use apply::{Applied, ApplyReject, Outcome};
+pub use check::CheckReport;
+pub use error::{Error, ReadError};
+pub use flotilla_pagestore::Options as PageOptions;
+pub use flotilla_raftlog::{
+    Commit, Config as LogConfig, Error as LogError, Purged, Receipt, RecoveryReport,
+};
+pub use reader::{RegionView, ScanRequest, ScanResult, View};
+pub use schema::Identity;
+pub use stats::Stats;
+pub use store::{Config, Store};

@@ -1,0 +1,119 @@
+//! Committed entries become rows: many regions, one page-store transaction.
+//!
+//! Data, applied index and the rest of a region's state change in the same transaction, so every
+//! root, and with it every snapshot and every state after a crash, holds a region at exactly one
+//! index. Outcomes are handed out only when the transaction is published.
+//!
+//! Nothing here may depend on anything but the rows and the entry: each replica must come to the
+//! same. Hence an entry that cannot be read stops the store, and is never skipped.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use flotilla_pagestore::{PageStore, WriteTxn};
+use flotilla_region::command::{self, Proposal};
+use flotilla_region::{ApplyTask, Committed, Descriptor, Index, LogEntry, RegionId, Ticket};
+
+use crate::error::Error;
+use crate::schema::{self, APPLY, ApplyState, REGION};
+
+mod data;
+mod outcome;
+
+pub use outcome::{ApplyReject, Outcome};
+
+/// What applying came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// How far each region of the tasks is applied now.
+    pub regions: Vec<(RegionId, Index)>,
+    /// What became of the proposals that somebody here waits for, in the order of the log.
+    pub outcomes: Vec<(Ticket, Outcome)>,
+    /// How many entries were applied; those that were applied before do not count.
+    pub entries: u64,
+}
+
+/// A region as this transaction has it so far.
+struct Replica {
+    descriptor: Descriptor,
+    state: ApplyState,
+}
+
+/// Carries out all tasks and publishes them at once; after an error, none of them.
+pub(crate) fn apply(pages: &PageStore, tasks: &[ApplyTask]) -> Result<Applied, Error> {
+    let mut txn = pages.write()?;
+    let mut replicas = BTreeMap::new();
+    let mut applied = Applied::default();
+    for task in tasks {
+        let replica: &mut Replica = match replicas.entry(task.region) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(load(&mut txn, task.region)?),
+        };
+        let tree = schema::data_tree(replica.descriptor.space);
+        let mut rows = data::Rows::new(txn.tree(tree)?, &replica.descriptor);
+        for committed in &task.entries {
+            if advance(&mut replica.state, task.region, &committed.entry) {
+                applied.entries += 1;
+                apply_entry(&mut rows, task.region, committed, &mut applied.outcomes)?;
+            }
+        }
+    }
+    let mut states = txn.tree(APPLY)?;
+    for (region, replica) in &replicas {
+        states.put(&schema::region_key(*region), &replica.state.encode())?;
+        applied.regions.push((*region, replica.state.applied));
+    }
+    txn.publish()?;
+    Ok(applied)
+}
+
+fn load(txn: &mut WriteTxn<'_>, region: RegionId) -> Result<Replica, Error> {
+    let key = schema::region_key(region);
+    let row = txn.tree(REGION)?.get(&key)?.ok_or(Error::NoRegion(region))?;
+    let descriptor = schema::decode_descriptor(region, row)?;
+    let state = ApplyState::decode(region, txn.tree(APPLY)?.get(&key)?)?;
+    Ok(Replica { descriptor, state })
+}
+
+/// Moves the applied index to the entry; false if it is there already.
+fn advance(state: &mut ApplyState, region: RegionId, entry: &LogEntry) -> bool {
+    if entry.index <= state.applied {
+        return false;
+    }
+    let next = Index(state.applied.0 + 1);
+    assert!(entry.index == next, "region {region}: entry {} where {next} is due", entry.index);
+    assert!(
+        entry.term >= state.term,
+        "region {region}: entry {next} of term {} after one of term {}",
+        entry.term,
+        state.term
+    );
+    state.applied = entry.index;
+    state.term = entry.term;
+    true
+}
+
+fn apply_entry(
+    rows: &mut data::Rows<'_>,
+    region: RegionId,
+    committed: &Committed,
+    outcomes: &mut Vec<(Ticket, Outcome)>,
+) -> Result<(), Error> {
+    let index = committed.entry.index;
+    let malformed = |source| Error::MalformedEntry { region, index, source };
+    let mut tickets = committed.tickets.iter();
+    // A leader's first entry of a term is empty: it only advances the index.
+    for proposal in command::proposals(&committed.entry.data) {
+        let Proposal { version, command } = proposal.map_err(malformed)?;
+        let ops = command::decode(command).map_err(malformed)?;
+        let outcome = rows.carry_out(version, &ops)?;
+        if let Some(ticket) = tickets.next() {
+            outcomes.push((*ticket, outcome));
+        }
+    }
+    assert!(
+        tickets.next().is_none(),
+        "region {region}: entry {index} has more tickets than proposals"
+    );
+    Ok(())
+}

@@ -1,0 +1,48 @@
+//! What became of a proposal. Every replica comes to the same.
+
+use bytes::Bytes;
+use flotilla_region::Descriptor;
+
+/// What became of a proposal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was carried out.
+    Done,
+    /// It was carried out, and its last operation that compares came to this.
+    Swapped {
+        /// Whether the key had the expected value, and has the new one now.
+        succeeded: bool,
+        /// What the key had before; `None` if it was not there.
+        previous: Option<Bytes>,
+    },
+    /// It had no effect, neither here nor on any other replica.
+    Rejected(ApplyReject),
+}
+
+/// Why a proposal had no effect.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApplyReject {
+    /// The range has changed since the proposal was admitted. The client goes to the regions that
+    /// now hold it.
+    #[error("the region has changed")]
+    EpochNotMatch {
+        /// What became of the region.
+        current: Vec<Descriptor>,
+    },
+    /// A key lies outside of the region, though the claim that admitted it said otherwise.
+    #[error("key {key:?} is not in the region")]
+    KeyNotInRegion {
+        /// The first such key.
+        key: Bytes,
+    },
+    /// A key or a value is longer than a row can be.
+    #[error("{what} of {size} bytes is over the limit of {limit}")]
+    TooLarge {
+        /// What is too long.
+        what: &'static str,
+        /// Its size in bytes.
+        size: u64,
+        /// The largest size in bytes.
+        limit: u64,
+    },
+}

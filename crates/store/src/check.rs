@@ -1,0 +1,104 @@
+//! Proves that what is on disk fits together.
+
+use std::ops::Bound;
+
+use flotilla_pagestore::PageStore;
+use flotilla_region::{Descriptor, Index, RegionId, Space, StoreId, Term};
+
+use crate::bootstrap;
+use crate::error::Error;
+use crate::log_writer::LogWriter;
+use crate::reader::View;
+use crate::schema::{self, ApplyState};
+
+/// What was checked.
+#[derive(Clone, Debug)]
+pub struct CheckReport {
+    /// The page store's own report: every page is reachable, free or pending.
+    pub pages: flotilla_pagestore::CheckReport,
+    /// How many regions have their rows, disjoint ranges and a log that fits.
+    pub regions: u64,
+    /// How many rows of data there are, each inside of a region.
+    pub rows: u64,
+}
+
+/// Checks pages, rows and logs. `durable` are the applied indexes of the last durable root.
+pub(crate) fn check(
+    pages: &PageStore,
+    log: &LogWriter,
+    store: StoreId,
+    durable: &[(RegionId, Index)],
+) -> Result<CheckReport, Error> {
+    let snapshot = pages.read();
+    let view = View::new(snapshot.clone());
+    let descriptors = view.descriptors()?;
+    bootstrap::check_disjoint(&descriptors).map_err(Error::Corrupt)?;
+    let states = view.states()?;
+    if states.len() != descriptors.len() {
+        return Err(Error::Corrupt(format!(
+            "{} regions, but {} apply rows",
+            descriptors.len(),
+            states.len()
+        )));
+    }
+    for (descriptor, (region, state)) in descriptors.iter().zip(&states) {
+        if descriptor.id != *region {
+            return Err(Error::Corrupt(format!("region {} has no apply row", descriptor.id)));
+        }
+        let durable = durable.iter().find(|(id, _)| id == region).map(|(_, applied)| *applied);
+        check_log(log, store, descriptor, state, durable.unwrap_or_default())?;
+    }
+    let mut rows = 0;
+    for space in [Space::System, Space::Raw] {
+        let Some(tree) = snapshot.tree(schema::data_tree(space))? else { continue };
+        let inside: Vec<&Descriptor> = descriptors.iter().filter(|d| d.space == space).collect();
+        for row in tree.range(Bound::Unbounded, Bound::Unbounded) {
+            let (key, value) = row?;
+            schema::decode_value(&value)?;
+            if !inside.iter().any(|descriptor| descriptor.contains(&key)) {
+                return Err(Error::Corrupt(format!("key {key:?} is in no region")));
+            }
+            rows += 1;
+        }
+    }
+    Ok(CheckReport { pages: pages.check()?, regions: descriptors.len() as u64, rows })
+}
+
+/// The log reaches down to the durable root and up to what is applied, with the same terms.
+fn check_log(
+    log: &LogWriter,
+    store: StoreId,
+    descriptor: &Descriptor,
+    state: &ApplyState,
+    durable: Index,
+) -> Result<(), Error> {
+    let region = descriptor.id;
+    let corrupt = |what: String| Err(Error::Corrupt(format!("region {region}: {what}")));
+    let Some(peer) = descriptor.peer_on(store) else {
+        return corrupt("no replica on this store".to_owned());
+    };
+    if state.applied < durable {
+        return corrupt(format!("applied up to {}, but durable to {durable}", state.applied));
+    }
+    let Some(group) = log.engine().group(peer.id.0).filter(|group| group.last_index() > 0) else {
+        if state.applied > durable {
+            return corrupt(format!("no log from {durable} to the applied {}", state.applied));
+        }
+        return Ok(());
+    };
+    let (first, last) = (group.first_index(), group.last_index());
+    if first > durable.0 + 1 {
+        return corrupt(format!("the log begins at {first}, but only {durable} is durable"));
+    }
+    if last < state.applied.0 {
+        return corrupt(format!("the log ends at {last}, below the applied {}", state.applied));
+    }
+    match group.term(state.applied.0) {
+        Ok(term) if Term(term) != state.term => corrupt(format!(
+            "entry {} was applied in term {}, but is of term {term} in the log",
+            state.applied, state.term
+        )),
+        // Compacted: nothing is left to compare.
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,94 @@
+//! Makes the pages durable, so that the log may be shortened.
+//!
+//! The order is what matters:
+//! 1. What the log was given so far is written, so that its index shows the newest hard states.
+//! 2. They are copied into the rows, with the place in the log up to which this is all of them.
+//! 3. The log is synced: no root may know of an entry, applied or committed, that a power loss
+//!    could still take from the log.
+//! 4. The pages are written, synced, and the root is flipped.
+//! 5. Only now the log may forget what this root holds.
+
+use flotilla_pagestore::PageStore;
+use flotilla_region::{Index, RegionId, StoreId};
+use parking_lot::Mutex;
+
+use crate::error::Error;
+use crate::log_writer::{self, LogWriter};
+use crate::reader::View;
+use crate::schema::{self, APPLY, ApplyState, Cut};
+
+/// The last durable root, and the way to the next.
+#[derive(Debug)]
+pub(crate) struct Checkpoints {
+    store: StoreId,
+    /// How far each region is applied in the last durable root. Locked while the next is made.
+    durable: Mutex<Vec<(RegionId, Index)>>,
+}
+
+impl Checkpoints {
+    pub(crate) fn new(store: StoreId, durable: Vec<(RegionId, Index)>) -> Self {
+        Self { store, durable: Mutex::new(durable) }
+    }
+
+    /// How far each region is applied in the last durable root.
+    pub(crate) fn durable(&self) -> Vec<(RegionId, Index)> {
+        self.durable.lock().clone()
+    }
+
+    /// Makes all that is applied durable. Returns how far that is for each region, and whether
+    /// there was anything to do.
+    pub(crate) fn make(
+        &self,
+        pages: &PageStore,
+        log: &LogWriter,
+    ) -> Result<(Vec<(RegionId, Index)>, bool), Error> {
+        let mut durable = self.durable.lock();
+        let taken = log.take();
+        if taken.is_empty() && pages.read().txid() == pages.durable().txid {
+            return Ok((durable.clone(), false));
+        }
+        log.engine().sync().wait()?;
+        copy_hard_states(pages, log, taken.replicas())?;
+        // Taken before the checkpoint, so the durable root has applied at least as much.
+        let view = View::new(pages.read());
+        log.engine().sync().wait()?;
+        let done = pages.checkpoint()?;
+        assert!(
+            done.txid >= view.txid(),
+            "checkpoint {} is older than the snapshot {}",
+            done.txid,
+            view.txid()
+        );
+        let states = view.states()?;
+        *durable = states.iter().map(|(region, state)| (*region, state.applied)).collect();
+        let mut replicas = vec![];
+        for (descriptor, (region, applied)) in view.descriptors()?.iter().zip(&*durable) {
+            assert!(descriptor.id == *region, "rows of {} and of {region}", descriptor.id);
+            replicas.extend(descriptor.peer_on(self.store).map(|peer| (peer.id, *applied)));
+        }
+        log.settle(&taken, replicas.into_iter());
+        Ok((durable.clone(), true))
+    }
+}
+
+/// Publishes a root that knows every hard state that the log holds.
+fn copy_hard_states(
+    pages: &PageStore,
+    log: &LogWriter,
+    replicas: impl Iterator<Item = (RegionId, flotilla_region::PeerId)>,
+) -> Result<(), Error> {
+    let cut = Cut { lsn: log.engine().durable_lsn() };
+    let mut txn = pages.write()?;
+    let mut states = txn.tree(APPLY)?;
+    for (region, peer) in replicas {
+        let Some(group) = log.engine().group(peer.0) else { continue };
+        let Some(newest) = log_writer::hard_state(&group)? else { continue };
+        let key = schema::region_key(region);
+        let mut state = ApplyState::decode(region, states.get(&key)?)?;
+        state.hard_state = state.hard_state.merge(newest);
+        states.put(&key, &state.encode())?;
+    }
+    txn.set_mark(&cut.encode());
+    txn.publish()?;
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! Why the store could not do what was asked.
+
+use bytes::Bytes;
+use flotilla_region::{Descriptor, Index, Malformed, RegionId};
+
+use crate::schema::{BadRow, Identity};
+
+/// Why the store could not do what was asked.
+///
+/// None of these is the same on every replica, so none may be answered by going on: whoever gets
+/// one while logging, applying or making a checkpoint stops the store. What every replica decides
+/// alike is an [`Outcome`](crate::Outcome).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The log engine failed.
+    #[error("log: {0}")]
+    Log(#[from] flotilla_raftlog::Error),
+    /// The page store failed. If its disk is full, space can be made and a checkpoint tried again.
+    #[error("pages: {0}")]
+    Pages(#[from] flotilla_pagestore::Error),
+    /// The data directory could not be made.
+    #[error("data directory: {0}")]
+    Directory(std::io::Error),
+    /// The data directory belongs to another store. The operator has mixed up directories or
+    /// settings.
+    #[error("the data directory belongs to {found}, not to {asked}")]
+    OtherIdentity {
+        /// Whose directory it is.
+        found: Identity,
+        /// Who was to be started.
+        asked: Identity,
+    },
+    /// The regions of the first start contradict each other. The settings are wrong.
+    #[error("first regions: {0}")]
+    Bootstrap(String),
+    /// What is on disk cannot have been written by a store that worked. Another replica may help.
+    #[error("corrupt data: {0}")]
+    Corrupt(String),
+    /// A committed entry cannot be read. It was damaged, or made by a newer version. It is never
+    /// skipped: the replicas would differ from then on.
+    #[error("region {region}: entry {index}: {source}")]
+    MalformedEntry {
+        /// The region.
+        region: RegionId,
+        /// The entry.
+        index: Index,
+        /// What is wrong with it.
+        source: Malformed,
+    },
+    /// Entries for a region that is not here.
+    #[error("region {0} is not on this store")]
+    NoRegion(RegionId),
+}
+
+/// Why a read was not served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// No such region here. The client looks it up again.
+    #[error("the region is not on this store")]
+    RegionNotFound,
+    /// The region's range has changed since the read was admitted. The client takes this one.
+    #[error("region {} has changed", .0.id)]
+    EpochNotMatch(Descriptor),
+    /// The key is in another region. A mistake of whoever asks.
+    #[error("key {key:?} is not in region {}", descriptor.id)]
+    KeyNotInRegion {
+        /// The key.
+        key: Bytes,
+        /// The region.
+        descriptor: Box<Descriptor>,
+    },
+    /// The rows are larger than the reader can take at once. A part of them would look like all:
+    /// who asks must ask for fewer.
+    #[error("the rows exceed {bytes_max} bytes")]
+    TooLarge {
+        /// The bound that was given.
+        bytes_max: u64,
+    },
+    /// The page store failed. Reads may be tried again.
+    #[error("pages: {0}")]
+    Pages(#[from] flotilla_pagestore::Error),
+    /// A row cannot be read. Another replica may help.
+    #[error("corrupt data: {0}")]
+    Corrupt(String),
+}
+
+impl From<BadRow> for Error {
+    fn from(BadRow(what): BadRow) -> Self {
+        Self::Corrupt(what)
+    }
+}
+
+impl From<BadRow> for ReadError {
+    fn from(BadRow(what): BadRow) -> Self {
+        Self::Corrupt(what)
+    }
+}

@@ -1,0 +1,23 @@
+//! Removes what no restart needs from the log.
+
+use flotilla_raftlog::Purged;
+
+use crate::error::Error;
+use crate::log_writer::LogWriter;
+
+/// Removes dead segments, oldest first. Where the oldest is held only by what the last durable
+/// root holds as well (hard states of idle regions, and where their empty logs begin), the log
+/// forgets that and goes on.
+pub(crate) fn purge(log: &LogWriter) -> Result<Purged, Error> {
+    let mut total = Purged::default();
+    loop {
+        let purged = log.engine().purge()?;
+        total.segments += purged.segments;
+        total.bytes += purged.bytes;
+        total.held_by = purged.held_by;
+        let holders = total.held_by.iter().filter(|holder| holder.keys);
+        if !log.forget(holders.map(|holder| holder.group))? {
+            return Ok(total);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! What regions write to their logs, as one batch of the log engine, and what of it is not yet in
+//! a durable root of the page store.
+//!
+//! Invariants:
+//! - A group's entries are forgotten only up to what the last durable root has applied.
+//! - A group's hard state is forgotten only if the last durable root has the same, and no other is
+//!   on its way: it might be a vote that was given already.
+
+use std::collections::BTreeMap;
+
+use flotilla_raftlog::{Commit, Durability, Entry, Group, LogBatch, LogEngine};
+use flotilla_region::{Compaction, HardState, Index, LogEntry, LogWrite, PeerId, RegionId, Term};
+use parking_lot::Mutex;
+
+use crate::error::Error;
+use crate::schema::HARD_STATE_KEY;
+
+/// The way into the log for all regions of the store.
+#[derive(Debug)]
+pub(crate) struct LogWriter {
+    engine: LogEngine,
+    ahead: Mutex<Ahead>,
+}
+
+/// What the log is ahead of the last durable root.
+#[derive(Debug, Default)]
+struct Ahead {
+    touched: BTreeMap<PeerId, Touch>,
+    /// Counts calls of `write`.
+    writes: u64,
+    bytes: u64,
+    /// How far the last durable root has applied each replica.
+    durable: BTreeMap<PeerId, Index>,
+    /// Groups that the log holds nothing of, with the entry before their next one.
+    absent: BTreeMap<PeerId, (Index, Term)>,
+}
+
+/// When a replica's hard state was last written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Touch {
+    region: RegionId,
+    write: u64,
+}
+
+/// What a checkpoint has to take over from the log.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    touched: BTreeMap<PeerId, Touch>,
+    bytes: u64,
+}
+
+impl Taken {
+    /// Whose hard states were written since the last checkpoint.
+    pub(crate) fn replicas(&self) -> impl Iterator<Item = (RegionId, PeerId)> {
+        self.touched.iter().map(|(peer, touch)| (touch.region, *peer))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.touched.is_empty() && self.bytes == 0
+    }
+}
+
+impl LogWriter {
+    pub(crate) fn new(engine: LogEngine) -> Self {
+        Self { engine, ahead: Mutex::default() }
+    }
+
+    pub(crate) fn engine(&self) -> &LogEngine {
+        &self.engine
+    }
+
+    /// Queues everything as one batch.
+    pub(crate) fn write(&self, writes: &[LogWrite], compactions: &[Compaction]) -> Commit {
+        let mut batch = LogBatch::new();
+        // Held until the batch is queued: nobody may forget a hard state while it is replaced.
+        let mut ahead = self.ahead.lock();
+        ahead.writes += 1;
+        for write in writes {
+            ahead.add(write, &mut batch);
+        }
+        for compaction in compactions {
+            ahead.compact(compaction, &mut batch);
+        }
+        ahead.bytes += batch.bytes();
+        let synced = writes.iter().any(|write| write.sync);
+        let durability = if synced { Durability::Synced } else { Durability::Buffered };
+        if batch.is_empty() {
+            // All that was asked for is done already; earlier batches may still be on their way.
+            return self.engine.sync();
+        }
+        self.engine.write(batch, durability)
+    }
+
+    /// Bytes of batches that no checkpoint has taken yet.
+    pub(crate) fn bytes_ahead(&self) -> u64 {
+        self.ahead.lock().bytes
+    }
+
+    /// Tells what was found when the store was opened.
+    pub(crate) fn found(&self, region: RegionId, peer: PeerId, found: Found) {
+        let mut ahead = self.ahead.lock();
+        ahead.durable.insert(peer, found.durable.0);
+        if found.hard_state_ahead {
+            ahead.touched.insert(peer, Touch { region, write: 0 });
+        }
+        if found.absent {
+            ahead.absent.insert(peer, found.durable);
+        }
+    }
+
+    /// What was queued up to now and no checkpoint has taken.
+    pub(crate) fn take(&self) -> Taken {
+        let ahead = self.ahead.lock();
+        Taken { touched: ahead.touched.clone(), bytes: ahead.bytes }
+    }
+
+    /// A durable root now holds what was taken, and these applied indexes.
+    pub(crate) fn settle(&self, taken: &Taken, durable: impl Iterator<Item = (PeerId, Index)>) {
+        let mut ahead = self.ahead.lock();
+        ahead.bytes -= taken.bytes;
+        // What was written again in the meantime is still ahead.
+        ahead.touched.retain(|peer, touch| taken.touched.get(peer) != Some(touch));
+        for (peer, applied) in durable {
+            let before = ahead.durable.insert(peer, applied).unwrap_or_default();
+            assert!(applied >= before, "peer {peer}: durable index {applied} after {before}");
+        }
+    }
+
+    /// Lets the log forget what groups hold only for a restart that the last durable root serves
+    /// as well. Returns false if there was nothing of the kind.
+    pub(crate) fn forget(&self, groups: impl Iterator<Item = u64>) -> Result<bool, Error> {
+        let mut batch = LogBatch::new();
+        let mut ahead = self.ahead.lock();
+        for id in groups {
+            let peer = PeerId(id);
+            let idle = ahead.durable.contains_key(&peer) && !ahead.touched.contains_key(&peer);
+            let Some(group) = self.engine.group(id).filter(|_| idle) else { continue };
+            if is_empty(&group) {
+                let last = (Index(group.last_index()), Term(group.term(group.last_index())?));
+                ahead.absent.insert(peer, last);
+                batch.remove_group(id);
+            } else if group.get(HARD_STATE_KEY).is_some() {
+                batch.delete(id, HARD_STATE_KEY);
+            }
+        }
+        if batch.is_empty() {
+            return Ok(false);
+        }
+        let commit = self.engine.write(batch, Durability::Buffered);
+        drop(ahead);
+        commit.wait()?;
+        Ok(true)
+    }
+}
+
+impl Ahead {
+    fn add(&mut self, write: &LogWrite, batch: &mut LogBatch) {
+        let group = write.peer.0;
+        assert!(
+            write.entries.is_empty() || write.hard_state.is_some(),
+            "region {}: entries without the hard state that they were accepted under",
+            write.region
+        );
+        let Some(hard_state) = write.hard_state else { return };
+        if let Some((last, term)) = self.absent.remove(&write.peer)
+            && last > Index(0)
+        {
+            // Else nobody could tell the term of the entry before the log's first.
+            batch.compact_to(group, last.0 + 1, term.0);
+        }
+        let entries: Vec<Entry> = write.entries.iter().map(to_logged).collect();
+        batch.append(group, &entries);
+        batch.put(group, HARD_STATE_KEY, &hard_state.encode());
+        self.touched.insert(write.peer, Touch { region: write.region, write: self.writes });
+    }
+
+    fn compact(&mut self, compaction: &Compaction, batch: &mut LogBatch) {
+        let Compaction { peer, first, .. } = *compaction;
+        let durable = self.durable.get(&peer).copied().unwrap_or_default();
+        assert!(
+            first.0 <= durable.0 + 1,
+            "region {}: the log would begin at {first}, but only {durable} is durable",
+            compaction.region
+        );
+        // A group without entries must stay so, or its next append would seem to leave a hole.
+        if !self.absent.contains_key(&peer) {
+            batch.compact_to(peer.0, first.0, compaction.term_before.0);
+        }
+    }
+}
+
+/// What opening found about one replica.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    /// How far the durable root has applied it.
+    pub(crate) durable: (Index, Term),
+    /// The log has a hard state that the root may not have.
+    pub(crate) hard_state_ahead: bool,
+    /// The log holds nothing of it.
+    pub(crate) absent: bool,
+}
+
+/// The hard state that a group holds.
+pub(crate) fn hard_state(group: &Group) -> Result<Option<HardState>, Error> {
+    let Some(bytes) = group.get(HARD_STATE_KEY) else { return Ok(None) };
+    let decoded = HardState::decode(bytes);
+    Ok(Some(decoded.map_err(|error| Error::Corrupt(format!("in the log: {error}")))?))
+}
+
+pub(crate) fn is_empty(group: &Group) -> bool {
+    group.last_index() < group.first_index()
+}
+
+fn to_logged(entry: &LogEntry) -> Entry {
+    Entry {
+        index: entry.index.0,
+        term: entry.term.0,
+        kind: entry.kind.to_byte(),
+        data: entry.data.clone(),
+    }
+}

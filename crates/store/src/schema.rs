@@ -1,0 +1,211 @@
+//! Which tree and key of the page store holds what, byte by byte.
+//!
+//! Every row begins with a format byte, so that a later version can tell old rows from its own.
+
+use std::fmt;
+
+use bytes::Bytes;
+use flotilla_region::{Descriptor, HardState, Index, RegionId, Space, StoreId, Term};
+
+/// Whose data directory it is: one row.
+pub(crate) const IDENT: &str = "ident";
+/// Descriptors, by region.
+pub(crate) const REGION: &str = "region";
+/// How far each region is applied, and its hard state at the last cut; by region.
+pub(crate) const APPLY: &str = "apply";
+
+/// The key of the row in [`IDENT`].
+pub(crate) const IDENTITY_KEY: &[u8] = b"identity";
+/// The key of a replica's hard state in its log group.
+pub(crate) const HARD_STATE_KEY: &[u8] = b"hs";
+
+/// The first byte of identity and apply rows and of the mark.
+const FORMAT: u8 = 1;
+/// The first byte of a value: no flag is set.
+const FLAGS: u8 = 0;
+
+const APPLY_HEAD_BYTES: usize = 1 + 8 + 8;
+
+/// Bytes of a row that are not what this schema says; the text says which.
+#[derive(Debug)]
+pub(crate) struct BadRow(pub(crate) String);
+
+/// Which store of which cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The cluster. Never 0.
+    pub cluster_id: u64,
+    /// The store.
+    pub store: StoreId,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "store {} of cluster {}", self.store, self.cluster_id)
+    }
+}
+
+impl Identity {
+    pub(crate) fn encode(self) -> Vec<u8> {
+        let mut out = vec![FORMAT];
+        out.extend_from_slice(&self.cluster_id.to_le_bytes());
+        out.extend_from_slice(&self.store.0.to_le_bytes());
+        out
+    }
+
+    pub(crate) fn decode(row: &[u8]) -> Result<Self, BadRow> {
+        match row {
+            [FORMAT, rest @ ..] if rest.len() == 16 => {
+                Ok(Self { cluster_id: number(rest, 0), store: StoreId(number(rest, 8)) })
+            }
+            _ => Err(BadRow("the identity row is malformed".to_owned())),
+        }
+    }
+}
+
+/// What the page store knows of a region besides its descriptor and data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ApplyState {
+    /// The last entry whose effects are in this root, and its term.
+    pub(crate) applied: Index,
+    pub(crate) term: Term,
+    /// The hard state when the last cut was made. The log may hold a newer one.
+    pub(crate) hard_state: HardState,
+}
+
+impl ApplyState {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![FORMAT];
+        out.extend_from_slice(&self.applied.0.to_le_bytes());
+        out.extend_from_slice(&self.term.0.to_le_bytes());
+        out.extend_from_slice(&self.hard_state.encode());
+        out
+    }
+
+    pub(crate) fn decode(region: RegionId, row: Option<Bytes>) -> Result<Self, BadRow> {
+        let row = row.ok_or_else(|| BadRow(format!("region {region} has no apply row")))?;
+        let bad = || BadRow(format!("the apply row of region {region} is malformed"));
+        if row.len() < APPLY_HEAD_BYTES || row[0] != FORMAT {
+            return Err(bad());
+        }
+        let hard_state = HardState::decode(row.slice(APPLY_HEAD_BYTES..)).map_err(|_| bad())?;
+        Ok(Self { applied: Index(number(&row, 1)), term: Term(number(&row, 9)), hard_state })
+    }
+}
+
+/// The mark of a root: every hard state that the log held up to this place is in the root's rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(crate) lsn: u64,
+}
+
+impl Cut {
+    pub(crate) fn encode(self) -> Vec<u8> {
+        let mut out = vec![FORMAT];
+        out.extend_from_slice(&self.lsn.to_le_bytes());
+        out
+    }
+
+    pub(crate) fn decode(mark: &[u8]) -> Result<Self, BadRow> {
+        match mark {
+            [FORMAT, rest @ ..] if rest.len() == 8 => Ok(Self { lsn: number(rest, 0) }),
+            _ => Err(BadRow("the mark of the page file is malformed".to_owned())),
+        }
+    }
+}
+
+/// The key of a region's rows. Big-endian, so that regions lie in the order of their ids.
+pub(crate) fn region_key(region: RegionId) -> [u8; 8] {
+    region.0.to_be_bytes()
+}
+
+/// The region that a key of [`REGION`] or [`APPLY`] names.
+pub(crate) fn region_of_key(key: &[u8]) -> Result<RegionId, BadRow> {
+    let bytes = key.try_into().map_err(|_| BadRow(format!("{key:?} is no key of a region")))?;
+    Ok(RegionId(u64::from_be_bytes(bytes)))
+}
+
+pub(crate) fn decode_descriptor(region: RegionId, row: Bytes) -> Result<Descriptor, BadRow> {
+    let descriptor = Descriptor::decode(row)
+        .map_err(|error| BadRow(format!("the row of region {region}: {error}")))?;
+    if descriptor.id != region {
+        return Err(BadRow(format!("the row of region {region} is that of {}", descriptor.id)));
+    }
+    Ok(descriptor)
+}
+
+/// The tree that holds the data of a space.
+pub(crate) fn data_tree(space: Space) -> &'static str {
+    match space {
+        Space::System => "system",
+        Space::Raw => "raw",
+    }
+}
+
+/// Puts the row of a value into `row`, whose memory is used again.
+pub(crate) fn encode_value(value: &[u8], row: &mut Vec<u8>) {
+    row.clear();
+    row.push(FLAGS);
+    row.extend_from_slice(value);
+}
+
+/// The value in a data row, without a copy.
+pub(crate) fn decode_value(row: &Bytes) -> Result<Bytes, BadRow> {
+    match row.first() {
+        Some(&FLAGS) => Ok(row.slice(1..)),
+        Some(flags) => Err(BadRow(format!("a value has unknown flags {flags:#x}"))),
+        None => Err(BadRow("a value has no flags".to_owned())),
+    }
+}
+
+fn number(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes make a number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use flotilla_region::PeerId;
+
+    use super::*;
+
+    #[test]
+    fn rows_have_these_bytes() {
+        let identity = Identity { cluster_id: 0x0102, store: StoreId(3) };
+        assert_eq!(identity.encode(), [1, 2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(Identity::decode(&identity.encode()).unwrap(), identity);
+
+        let hard_state = HardState { term: Term(6), vote: Some(PeerId(101)), commit: Index(9) };
+        let state = ApplyState { applied: Index(8), term: Term(5), hard_state };
+        let bytes = state.encode();
+        assert_eq!(bytes[..17], [1, 8, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[17..], hard_state.encode()[..]);
+        assert_eq!(ApplyState::decode(RegionId(2), Some(bytes.into())).unwrap(), state);
+
+        assert_eq!(Cut { lsn: 7 }.encode(), [1, 7, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(Cut::decode(&Cut { lsn: 7 }.encode()).unwrap(), Cut { lsn: 7 });
+
+        assert_eq!(region_key(RegionId(258)), [0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(region_of_key(&region_key(RegionId(258))).unwrap(), RegionId(258));
+
+        let mut row = vec![9; 4];
+        encode_value(b"v", &mut row);
+        assert_eq!(row, [0, b'v']);
+        assert_eq!(decode_value(&Bytes::from(row)).unwrap(), "v");
+    }
+
+    #[test]
+    fn damaged_rows_are_an_error() {
+        let state = ApplyState::default().encode();
+        for len in 0..state.len() {
+            let cut = Bytes::copy_from_slice(&state[..len]);
+            assert!(ApplyState::decode(RegionId(1), Some(cut)).is_err(), "cut at {len}");
+        }
+        assert!(ApplyState::decode(RegionId(1), None).is_err());
+        assert!(Identity::decode(&[1; 16]).is_err());
+        assert!(Identity::decode(&[2; 17]).is_err());
+        assert!(Cut::decode(b"").is_err());
+        assert!(region_of_key(b"short").is_err());
+        assert!(decode_value(&Bytes::new()).is_err());
+        assert!(decode_value(&Bytes::from_static(&[128, 1])).is_err());
+    }
+}

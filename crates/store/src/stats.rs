@@ -1,0 +1,45 @@
+//! Counters since the start.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use flotilla_region::{Index, RegionId};
+
+/// What the store has done since it was opened, and what its engines hold.
+#[derive(Clone, Debug)]
+pub struct Stats {
+    /// The log engine's own.
+    pub log: flotilla_raftlog::Stats,
+    /// The page store's own.
+    pub pages: flotilla_pagestore::Stats,
+    /// Entries applied.
+    pub entries_applied: u64,
+    /// Transactions in which they were applied.
+    pub applies: u64,
+    /// Checkpoints made.
+    pub checkpoints: u64,
+    /// Bytes of log batches that came since the last checkpoint.
+    pub log_bytes_since_checkpoint: u64,
+    /// How far each region is applied in the last durable checkpoint.
+    pub durable: Vec<(RegionId, Index)>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) entries_applied: Counter,
+    pub(crate) applies: Counter,
+    pub(crate) checkpoints: Counter,
+}
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

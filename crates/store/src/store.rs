@@ -1,0 +1,238 @@
+//! Opens both engines and hands out what can be done with them.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use flotilla_pagestore::{Options, PageStore};
+use flotilla_raftlog::{Commit, LogEngine, Purged, RecoveryReport};
+use flotilla_region::{
+    ApplyTask, Compaction, Descriptor, Index, LogEntry, LogFetch, LogWrite, Recovered, RegionId,
+};
+use flotilla_vfs::FileSystem;
+
+use crate::apply::{self, Applied};
+use crate::check::{self, CheckReport};
+use crate::checkpoint::Checkpoints;
+use crate::error::Error;
+use crate::log_writer::LogWriter;
+use crate::reader::View;
+use crate::schema::Identity;
+use crate::stats::{Counters, Stats};
+use crate::{bootstrap, digest, gc, log_reader, recover};
+
+/// How the store uses its engines.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The log engine's own.
+    pub log: flotilla_raftlog::Config,
+    /// The page store's own.
+    pub pages: Options,
+    /// Bytes of changed pages from which on a checkpoint is wanted. Default 64 MiB. They are
+    /// memory until then; a checkpoint writes them.
+    pub checkpoint_dirty_bytes: u64,
+    /// Bytes of log batches from which on a checkpoint is wanted. Default 256 MiB. A restart reads
+    /// about so much, and the log keeps it.
+    pub checkpoint_log_bytes: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            log: flotilla_raftlog::Config::default(),
+            pages: Options::default(),
+            checkpoint_dirty_bytes: 64 << 20,
+            checkpoint_log_bytes: 256 << 20,
+        }
+    }
+}
+
+/// The replicas of one data directory: their logs and their rows.
+///
+/// Starts no thread and reads no clock; every call does its work on the calling thread. Log
+/// writes, applying, reads, checkpoints and purges may go on at the same time.
+pub struct Store {
+    identity: Identity,
+    config: Config,
+    pages: PageStore,
+    log: LogWriter,
+    log_recovery: RecoveryReport,
+    checkpoints: Checkpoints,
+    counters: Counters,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Store({})", self.identity)
+    }
+}
+
+impl Store {
+    /// Opens the data directory `dir`, and tells what each replica in it starts from.
+    ///
+    /// The first time, the directory becomes that of `identity`, with the regions of `bootstrap`
+    /// that have a replica on it; durably, before anything else. Later `bootstrap` is ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OtherIdentity`] and [`Error::Bootstrap`] for wrong settings; [`Error::Corrupt`] if
+    /// the two engines do not fit together; else an engine failed.
+    pub fn open(
+        fs: Arc<dyn FileSystem>,
+        dir: &Path,
+        config: Config,
+        identity: Identity,
+        bootstrap: &[Descriptor],
+    ) -> Result<(Self, Vec<Recovered>), Error> {
+        let log_dir = dir.join("log");
+        fs.create_dir_all(&log_dir).map_err(Error::Directory)?;
+        let (engine, log_recovery) =
+            LogEngine::open(Arc::clone(&fs), &log_dir, config.log.clone())?;
+        let pages = PageStore::open(fs, &dir.join("pages"), config.pages.clone())?;
+        bootstrap::claim(&pages, &engine, identity, bootstrap)?;
+        let log = LogWriter::new(engine);
+        let recovered = recover::recover(&pages, &log, identity.store)?;
+        let durable = recovered.iter().map(|r| (r.descriptor.id, r.applied.0)).collect();
+        let checkpoints = Checkpoints::new(identity.store, durable);
+        let counters = Counters::default();
+        let store = Self { identity, config, pages, log, log_recovery, checkpoints, counters };
+        Ok((store, recovered))
+    }
+
+    /// Whose data directory it is.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// What the log engine found when it was opened.
+    #[must_use]
+    pub fn log_recovery(&self) -> &RecoveryReport {
+        &self.log_recovery
+    }
+
+    /// Queues all writes and compactions as one batch, which is all there after a crash or not at
+    /// all. Does not wait for the disk: wait for the commit, or call [`Store::flush_log`].
+    ///
+    /// Durable once the commit is, if any of the writes asks for it.
+    ///
+    /// # Panics
+    ///
+    /// If entries come without a hard state, or if a compaction would take entries that the last
+    /// durable checkpoint has not applied.
+    pub fn write_log(&self, writes: &[LogWrite], compactions: &[Compaction]) -> Commit {
+        self.log.write(writes, compactions)
+    }
+
+    /// Writes and syncs on this thread what was queued for the log. False if nothing was.
+    pub fn flush_log(&self) -> bool {
+        self.log.engine().flush()
+    }
+
+    /// Reads entries from the log.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Log`], if they were compacted, replaced or cannot be read.
+    pub fn fetch(&self, fetch: &LogFetch) -> Result<Vec<LogEntry>, Error> {
+        log_reader::fetch(self.log.engine(), fetch)
+    }
+
+    /// Carries out committed entries, of any number of regions, in one transaction, and publishes
+    /// it: reads see all of it from now on. Entries that are applied already are left out. Not
+    /// durable by itself: after a crash the entries are applied again, from the log.
+    ///
+    /// The entries must be durable in the log.
+    ///
+    /// # Errors
+    ///
+    /// Any error stops the store; nothing of the tasks is visible then.
+    ///
+    /// # Panics
+    ///
+    /// If an entry of a region is left out.
+    pub fn apply(&self, tasks: &[ApplyTask]) -> Result<Applied, Error> {
+        let applied = apply::apply(&self.pages, tasks)?;
+        self.counters.applies.add(1);
+        self.counters.entries_applied.add(applied.entries);
+        Ok(applied)
+    }
+
+    /// Everything as it is now. Never waits.
+    #[must_use]
+    pub fn read(&self) -> View {
+        View::new(self.pages.read())
+    }
+
+    /// Makes all that is applied durable, and with it what the log may forget. Returns how far
+    /// each region is applied in the durable root.
+    ///
+    /// # Errors
+    ///
+    /// An engine failed. If the disk is full, the last checkpoint is still good and another may be
+    /// tried when there is room.
+    pub fn checkpoint(&self) -> Result<Vec<(RegionId, Index)>, Error> {
+        let (durable, made) = self.checkpoints.make(&self.pages, &self.log)?;
+        self.counters.checkpoints.add(u64::from(made));
+        Ok(durable)
+    }
+
+    /// Whether so much is not durable in the pages yet that a checkpoint is due, whatever the time.
+    #[must_use]
+    pub fn wants_checkpoint(&self) -> bool {
+        self.pages.dirty_bytes() >= self.config.checkpoint_dirty_bytes
+            || self.log.bytes_ahead() >= self.config.checkpoint_log_bytes
+    }
+
+    /// Removes segments of the log that nothing needs any more, oldest first, and tells who holds
+    /// the oldest that is left.
+    ///
+    /// # Errors
+    ///
+    /// The log engine failed.
+    pub fn purge_log(&self) -> Result<Purged, Error> {
+        gc::purge(&self.log)
+    }
+
+    /// All regions with a replica here, in the order of their ids.
+    ///
+    /// # Errors
+    ///
+    /// The page store failed.
+    pub fn descriptors(&self) -> Result<Vec<Descriptor>, Error> {
+        self.read().descriptors()
+    }
+
+    /// The applied index of a region and a hash over its rows. Replicas that are applied up to the
+    /// same index have the same hash. Reads the whole region.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRegion`], or the page store failed.
+    pub fn region_digest(&self, region: RegionId) -> Result<(Index, u64), Error> {
+        digest::digest(&self.read(), region)
+    }
+
+    /// Proves that pages, rows and logs fit together. Reads everything.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] says what does not fit.
+    pub fn check(&self) -> Result<CheckReport, Error> {
+        check::check(&self.pages, &self.log, self.identity.store, &self.checkpoints.durable())
+    }
+
+    /// What was done so far, and what the engines hold.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats {
+            log: self.log.engine().stats(),
+            pages: self.pages.stats(),
+            entries_applied: self.counters.entries_applied.get(),
+            applies: self.counters.applies.get(),
+            checkpoints: self.counters.checkpoints.get(),
+            log_bytes_since_checkpoint: self.log.bytes_ahead(),
+            durable: self.checkpoints.durable(),
+        }
+    }
+}

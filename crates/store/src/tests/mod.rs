@@ -1,0 +1,184 @@
+//! A store on a faulty disk, and the short forms that its tests speak in.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use flotilla_region::command::{self, Op};
+use flotilla_region::{
+    ApplyTask, Committed, Compaction, Descriptor, EntryKind, Epoch, HardState, Index, LogEntry,
+    LogWrite, Peer, PeerId, Recovered, RegionId, Space, StoreId, Term, Ticket,
+};
+use flotilla_vfs::fault::FaultFs;
+
+use crate::{
+    Config, Error, Identity, LogConfig, Outcome, PageOptions, RegionView, ScanRequest, Store,
+};
+
+mod apply;
+mod read;
+mod recovery;
+
+const HERE: StoreId = StoreId(1);
+const IDENTITY: Identity = Identity { cluster_id: 77, store: HERE };
+
+type Row = (Bytes, Bytes);
+
+/// Small segments, so that they come and go.
+fn config() -> Config {
+    Config {
+        log: LogConfig { segment_bytes: 4 << 10, salt: Some(1), ..LogConfig::default() },
+        pages: PageOptions::default().growth_bytes(64 << 10),
+        ..Config::default()
+    }
+}
+
+/// A region with a replica here and one elsewhere.
+fn region(id: u64, space: Space, start: &'static str, end: &'static str) -> Descriptor {
+    let peer = |store| Peer { id: PeerId(id * 100 + store), store: StoreId(store) };
+    Descriptor {
+        id: RegionId(id),
+        space,
+        start: start.into(),
+        end: end.into(),
+        epoch: Epoch { conf_version: 1, version: 1 },
+        peers: vec![peer(1), peer(2)],
+    }
+}
+
+/// The system region, and three that share the clients' keys.
+fn regions() -> Vec<Descriptor> {
+    vec![
+        region(1, Space::System, "", ""),
+        region(2, Space::Raw, "", "h"),
+        region(3, Space::Raw, "h", "p"),
+        region(4, Space::Raw, "p", ""),
+    ]
+}
+
+fn try_open(fs: &FaultFs) -> Result<(Store, Vec<Recovered>), Error> {
+    let fs = Arc::new(fs.clone());
+    Store::open(fs, Path::new("/data/store"), config(), IDENTITY, &regions())
+}
+
+fn open(fs: &FaultFs) -> (Store, Vec<Recovered>) {
+    try_open(fs).unwrap_or_else(|error| panic!("the store does not open: {error}"))
+}
+
+fn peer(region: u64) -> PeerId {
+    PeerId(region * 100 + HERE.0)
+}
+
+fn put(key: &str, value: &str) -> Op {
+    Op::Put { key: key.to_owned().into(), value: value.to_owned().into() }
+}
+
+fn delete(key: &str) -> Op {
+    Op::Delete { key: key.to_owned().into() }
+}
+
+fn delete_range(start: &str, end: Option<&str>) -> Op {
+    let end = end.map(|end| end.to_owned().into());
+    Op::DeleteRange { start: start.to_owned().into(), end }
+}
+
+fn swap(key: &str, expected: Option<&str>, value: Option<&str>) -> Op {
+    let bytes = |text: Option<&str>| text.map(|text| Bytes::from(text.to_owned()));
+    let key = Bytes::from(key.to_owned());
+    Op::CompareAndSwap { key, expected: bytes(expected), value: bytes(value) }
+}
+
+/// The data of an entry with these proposals, each under a version of the range.
+fn data(proposals: &[(u8, &[Op])]) -> Bytes {
+    let mut data = vec![1];
+    for (version, ops) in proposals {
+        let command = command::encode(ops);
+        data.push(*version);
+        let mut len = command.len();
+        while len >= 0x80 {
+            data.push(len as u8 | 0x80);
+            len >>= 7;
+        }
+        data.push(len as u8);
+        data.extend_from_slice(&command);
+    }
+    data.into()
+}
+
+fn entry(index: u64, term: u64, data: Bytes) -> LogEntry {
+    LogEntry { index: Index(index), term: Term(term), kind: EntryKind::Normal, data }
+}
+
+/// An entry with one proposal under version 1.
+fn ops(index: u64, ops: &[Op]) -> LogEntry {
+    entry(index, 1, data(&[(1, ops)]))
+}
+
+fn hard_state(term: u64, vote: u64, commit: u64) -> HardState {
+    let vote = Some(PeerId(vote)).filter(|peer| peer.0 > 0);
+    HardState { term: Term(term), vote, commit: Index(commit) }
+}
+
+fn write(region: u64, hard_state: HardState, entries: &[LogEntry]) -> LogWrite {
+    LogWrite {
+        region: RegionId(region),
+        peer: peer(region),
+        number: 1,
+        hard_state: Some(hard_state),
+        entries: entries.to_vec(),
+        sync: true,
+    }
+}
+
+/// Writes one region's entries, committed up to `commit`, and waits for them.
+fn append(store: &Store, region: u64, entries: &[LogEntry], commit: u64) {
+    let term = entries.last().map_or(1, |entry| entry.term.0);
+    store.write_log(&[write(region, hard_state(term, 0, commit), entries)], &[]).wait().unwrap();
+}
+
+fn compact(store: &Store, region: u64, first: u64, term_before: u64) {
+    let (first, term_before) = (Index(first), Term(term_before));
+    let compaction =
+        Compaction { region: RegionId(region), peer: peer(region), first, term_before };
+    store.write_log(&[], &[compaction]).wait().unwrap();
+}
+
+/// A task whose proposals have the tickets `10 * index`, and so on.
+fn task(region: u64, entries: &[LogEntry]) -> ApplyTask {
+    let committed = entries.iter().map(|entry| {
+        let count = command::proposals(&entry.data).count() as u64;
+        let tickets = (0..count).map(|i| Ticket(10 * entry.index.0 + i)).collect();
+        Committed { entry: entry.clone(), tickets }
+    });
+    ApplyTask { region: RegionId(region), entries: committed.collect() }
+}
+
+/// Logs and applies one region's entries and returns the outcomes.
+fn run(store: &Store, region: u64, entries: &[LogEntry]) -> Vec<Outcome> {
+    append(store, region, entries, entries.last().unwrap().index.0);
+    let applied = store.apply(&[task(region, entries)]).unwrap();
+    applied.outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+}
+
+fn view(store: &Store, region: u64) -> RegionView {
+    store.read().region(RegionId(region), None).unwrap()
+}
+
+fn get(store: &Store, region: u64, key: &str) -> Option<Bytes> {
+    view(store, region).get(key.as_bytes()).unwrap()
+}
+
+fn scan_all() -> ScanRequest {
+    ScanRequest {
+        start: Bytes::new(),
+        end: Bytes::new(),
+        limit: u64::MAX,
+        reverse: false,
+        key_only: false,
+        bytes_max: u64::MAX,
+    }
+}
+
+fn rows(store: &Store, region: u64) -> Vec<Row> {
+    view(store, region).scan(&scan_all()).unwrap().rows
+}
