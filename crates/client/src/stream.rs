@@ -208,3 +208,48 @@ fn deliver(message: BatchCommandsResponse, callers: &Callers) {
         callers.answer(id, response.cmd.ok_or_else(unknown));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting(callers: &Callers) -> usize {
+        callers.lock().waiting.len()
+    }
+
+    #[test]
+    fn an_entry_goes_with_its_caller() {
+        let callers = Callers::default();
+        let (first, second) = (oneshot::channel(), oneshot::channel());
+        let gone = callers.enter(1, first.0).unwrap();
+        let _stays = callers.enter(2, second.0).unwrap();
+        assert_eq!(waiting(&callers), 2);
+        drop(gone);
+        assert_eq!(waiting(&callers), 1);
+        callers.answer(1, Err(Status::internal("for nobody")));
+        assert_eq!(waiting(&callers), 1);
+    }
+
+    #[test]
+    fn a_broken_stream_tells_all_and_takes_nobody() {
+        let callers = Callers::default();
+        let (sender, mut receiver) = oneshot::channel();
+        let _entry = callers.enter(1, sender).unwrap();
+        callers.break_off(&Status::unavailable("cut"));
+        let answer = receiver.try_recv().unwrap();
+        assert_eq!(answer.unwrap_err().message(), "cut");
+        let (sender, _receiver) = oneshot::channel();
+        assert_eq!(callers.enter(2, sender).map(drop).unwrap_err().message(), "cut");
+        assert_eq!(waiting(&callers), 0);
+    }
+
+    #[test]
+    fn answers_that_cannot_be_paired_are_nobodys() {
+        let callers = Callers::default();
+        let (sender, mut receiver) = oneshot::channel();
+        let _entry = callers.enter(7, sender).unwrap();
+        let message = BatchCommandsResponse { request_ids: vec![7], ..Default::default() };
+        deliver(message, &callers);
+        assert_eq!(receiver.try_recv().unwrap().unwrap_err().code(), tonic::Code::DataLoss);
+    }
+}
