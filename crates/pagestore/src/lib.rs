@@ -1,1 +1,70 @@
 //! Copy-on-write B+tree pages with a segregated freelist and concurrent reads.
+//!
+//! A store is one file with many named trees of byte strings. One transaction writes at a time and
+//! any number of snapshots read; they never wait for each other. A transaction is *published*: that
+//! makes it visible, costs no file operation, and a crash takes it back. A *checkpoint* makes the
+//! last published state durable, as a whole; whoever needs more keeps a log of his own and a mark in
+//! the state that says how far it goes.
+//!
+//! ```
+//! use std::{ops::Bound, path::Path, sync::Arc};
+//! use flotilla_pagestore::{Options, PageStore};
+//! # fn main() -> Result<(), flotilla_pagestore::Error> {
+//! let fs = Arc::new(flotilla_vfs::fault::FaultFs::new(1));
+//! # flotilla_vfs::FileSystem::create_dir_all(&*fs, Path::new("/data"))?;
+//! let store = PageStore::open(fs, Path::new("/data/pages"), Options::default())?;
+//! let mut txn = store.write()?;
+//! let mut ships = txn.tree("ships")?;
+//! ships.put(b"fram", b"1892")?;
+//! ships.put(b"vasa", b"1627")?;
+//! txn.set_mark(b"log position 17");
+//! txn.publish()?;
+//! assert_eq!(store.checkpoint()?.mark, b"log position 17");
+//!
+//! let ships = store.read().tree("ships")?.expect("published above");
+//! assert_eq!(ships.get(b"fram")?.as_deref(), Some(&b"1892"[..]));
+//! assert_eq!(ships.range(Bound::Unbounded, Bound::Unbounded).rev().count(), 2);
+//! # Ok(()) }
+//! ```
+//!
+//! How the parts depend on each other, from below: [`page`], [`node`], [`leaf`], [`branch`] are
+//! bytes; [`frames`] and [`pool`] find them by address; [`freelist`] and [`space`] know which units
+//! are used; [`draft`] is what the writer has changed; [`tree`] are the operations; [`meta`],
+//! [`regions`] and [`checkpoint`] are the way to the disk. `docs/page-format.md` has every byte.
+
+mod bits;
+mod branch;
+mod catalogue;
+mod check;
+mod checkpoint;
+mod config;
+mod draft;
+mod error;
+mod frames;
+mod freelist;
+mod leaf;
+mod meta;
+mod node;
+mod page;
+mod pool;
+mod read_txn;
+mod regions;
+mod root;
+mod shared;
+mod source;
+mod space;
+mod stats;
+mod store;
+mod tree;
+mod write_txn;
+
+pub use check::CheckReport;
+pub use config::{KEY_BYTES_MAX, MARK_BYTES_MAX, NAME_BYTES_MAX, Options, VALUE_BYTES_MAX};
+pub use error::Error;
+pub use read_txn::{Cursor, Keys, Range, Snapshot, Tree};
+pub use stats::Stats;
+pub use store::{Checkpoint, PageStore};
+pub use write_txn::{DraftRange, TreeMut, WriteTxn};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! A set of unit numbers, one bit each.
+
+/// A set of unit numbers. Grows as it is filled; what it never held reads as absent.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bits {
+    words: Vec<u64>,
+}
+
+impl Bits {
+    pub(crate) fn contains(&self, at: u64) -> bool {
+        self.words.get((at / 64) as usize).is_some_and(|word| word >> (at % 64) & 1 == 1)
+    }
+
+    /// Puts `at` in; false if it was there.
+    pub(crate) fn insert(&mut self, at: u64) -> bool {
+        let word = (at / 64) as usize;
+        if word >= self.words.len() {
+            self.words.resize(word + 1, 0);
+        }
+        let bit = 1 << (at % 64);
+        let new = self.words[word] & bit == 0;
+        self.words[word] |= bit;
+        new
+    }
+
+    /// Takes `at` out; false if it was not there.
+    pub(crate) fn remove(&mut self, at: u64) -> bool {
+        let bit = 1 << (at % 64);
+        match self.words.get_mut((at / 64) as usize) {
+            Some(word) if *word & bit != 0 => {
+                *word &= !bit;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The numbers in it, rising.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u64> {
+        self.words.iter().enumerate().flat_map(|(i, &word)| {
+            let mut rest = word;
+            std::iter::from_fn(move || {
+                let at = (rest != 0).then(|| i as u64 * 64 + u64::from(rest.trailing_zeros()))?;
+                rest &= rest - 1;
+                Some(at)
+            })
+        })
+    }
+
+    /// `count` words from word `from` on, as bytes; what it never held as zero.
+    pub(crate) fn bytes(&self, from: usize, count: usize) -> Vec<u8> {
+        let held = self.words.iter().skip(from).take(count).flat_map(|word| word.to_le_bytes());
+        let mut bytes: Vec<u8> = held.collect();
+        bytes.resize(count * 8, 0);
+        bytes
+    }
+
+    /// Adds words read by [`Bits::bytes`] behind those that are there.
+    pub(crate) fn extend(&mut self, bytes: &[u8]) {
+        self.words.extend(bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn behaves_as_a_set() {
+        let mut bits = Bits::default();
+        for at in [0, 63, 64, 1000] {
+            assert!(!bits.contains(at));
+            assert!(bits.insert(at));
+            assert!(!bits.insert(at));
+            assert!(bits.contains(at));
+        }
+        assert_eq!(bits.iter().collect::<Vec<_>>(), [0, 63, 64, 1000]);
+        assert!(bits.remove(63) && !bits.remove(63) && !bits.remove(5000));
+        let mut copy = Bits::default();
+        copy.extend(&bits.bytes(0, 1));
+        copy.extend(&bits.bytes(1, 30));
+        assert_eq!(copy.iter().collect::<Vec<_>>(), [0, 64, 1000]);
+    }
+}

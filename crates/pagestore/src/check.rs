@@ -1,0 +1,259 @@
+//! Proves that every page is reachable, free or pending, and only one of them.
+
+use std::collections::HashSet;
+
+use crate::branch;
+use crate::catalogue::Entry;
+use crate::error::{Error, Result};
+use crate::freelist::{HEAD_UNITS, META_UNITS, region_of, region_start};
+use crate::leaf::{self, Extent, Value};
+use crate::node::{Node, joined};
+use crate::page::{PageRef, Span, UNIT_BYTES};
+use crate::pool::Pool;
+use crate::root::Root;
+use crate::shared::Shared;
+
+/// What [`PageStore::check`](crate::PageStore::check) has seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CheckReport {
+    /// Trees.
+    pub tree_count: u64,
+    /// Keys of all trees.
+    pub key_count: u64,
+    /// Pages that the published state reaches.
+    pub page_count: u64,
+    /// Long values that it reaches.
+    pub extent_count: u64,
+    /// Bytes that the published state uses, with the directory of free space.
+    pub used_bytes: u64,
+    /// Bytes that wait for snapshots to end, or for the next checkpoint.
+    pub pending_bytes: u64,
+    /// Bytes that are free.
+    pub free_bytes: u64,
+    /// Bytes for meta pages and bitmaps.
+    pub reserved_bytes: u64,
+}
+
+/// Checks the whole store.
+pub(crate) fn run(shared: &Shared) -> Result<CheckReport> {
+    let _place = shared.place.lock();
+    let written = shared.checkpoints.lock();
+    let mut space = shared.space.lock();
+    space.note_ended(&shared.pool);
+    let current = shared.current();
+    let durable = std::sync::Arc::clone(&shared.durable.read());
+    // No writer and no checkpoint is under way, so nobody changes what is looked at below, and
+    // readers need none of these locks.
+    let mut published = Walk::new(&shared.pool, &current, false);
+    published.all_trees()?;
+    if written.meta.directory.len > 0 {
+        published.see(written.meta.directory.span())?;
+        shared.pool.read_extent(&written.meta.directory)?;
+    }
+    let mut on_disk = Walk::new(&shared.pool, &durable, true);
+    on_disk.all_trees()?;
+
+    let mut owners = Owners { seen: HashSet::new(), end: space.freelist.end() };
+    for region in 0.. {
+        let start = region_start(region);
+        if start >= owners.end {
+            break;
+        }
+        owners.claim(Span { start, units: HEAD_UNITS as u32 }, "a region's head is in use")?;
+    }
+    for &span in &published.spans {
+        owners.claim(span, "a used page is in use twice")?;
+    }
+    for span in space.pending.spans() {
+        owners.claim(span, "a pending page is in use")?;
+    }
+    let kept = owners.seen.clone();
+    for span in space.freelist.spans() {
+        owners.claim(span, "a free page is in use")?;
+    }
+    owners.nothing_lost()?;
+    for unit in on_disk.spans.iter().flat_map(|span| span.start..span.end()) {
+        if !kept.contains(&unit) {
+            return Err(Error::Corrupt { page: unit, what: "a page of the durable state is free" });
+        }
+    }
+    for unit in META_UNITS..owners.end {
+        let used = space.published.contains(unit - META_UNITS);
+        let head = unit < region_start(region_of(unit)) + HEAD_UNITS;
+        if used != published.units.contains(&unit) || used && head {
+            return Err(Error::Corrupt { page: unit, what: "the bitmap is wrong" });
+        }
+    }
+    let bytes = |units: usize| (units * UNIT_BYTES) as u64;
+    Ok(CheckReport {
+        used_bytes: bytes(published.units.len()),
+        pending_bytes: space.pending.units() * UNIT_BYTES as u64,
+        free_bytes: space.freelist.free_units() * UNIT_BYTES as u64,
+        reserved_bytes: bytes(owners.seen.len() - published.units.len())
+            - (space.pending.units() + space.freelist.free_units()) * UNIT_BYTES as u64
+            + META_UNITS * UNIT_BYTES as u64,
+        ..published.report
+    })
+}
+
+/// Units that somebody has claimed.
+struct Owners {
+    seen: HashSet<u64>,
+    end: u64,
+}
+
+impl Owners {
+    fn claim(&mut self, span: Span, what: &'static str) -> Result<()> {
+        for unit in span.start..span.end() {
+            if unit < META_UNITS || unit >= self.end || !self.seen.insert(unit) {
+                return Err(Error::Corrupt { page: unit, what });
+            }
+        }
+        Ok(())
+    }
+
+    fn nothing_lost(&self) -> Result<()> {
+        match (META_UNITS..self.end).find(|unit| !self.seen.contains(unit)) {
+            Some(page) => Err(Error::Corrupt { page, what: "neither reachable nor free" }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Keys that a subtree may have: from the low one on, up to, not including, the high one.
+type Bounds<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
+
+/// A walk over all pages of one root.
+struct Walk<'a> {
+    pool: &'a Pool,
+    root: &'a Root,
+    /// Takes nothing from memory.
+    from_file: bool,
+    spans: Vec<Span>,
+    units: HashSet<u64>,
+    report: CheckReport,
+}
+
+impl<'a> Walk<'a> {
+    fn new(pool: &'a Pool, root: &'a Root, from_file: bool) -> Walk<'a> {
+        let report = CheckReport::default();
+        Walk { pool, root, from_file, spans: Vec::new(), units: HashSet::new(), report }
+    }
+
+    fn all_trees(&mut self) -> Result<()> {
+        let catalogue = self.root.catalogue;
+        let mut entries = Vec::new();
+        self.tree(catalogue, &mut |name, value| {
+            entries.push((name.to_vec(), value));
+        })?;
+        for (_, value) in entries {
+            let Some(bytes) = value else {
+                let what = "entry of the catalogue";
+                return Err(Error::Corrupt { page: catalogue.id(), what });
+            };
+            let entry = Entry::decode(&bytes, catalogue)?;
+            let mut keys = 0;
+            self.tree(entry.root, &mut |_, _| keys += 1)?;
+            if keys != entry.key_count {
+                return Err(Error::Corrupt { page: entry.root.id(), what: "count of keys" });
+            }
+            self.report.tree_count += 1;
+            self.report.key_count += keys;
+        }
+        Ok(())
+    }
+
+    /// Checks one tree and calls `each` with every key and, if it is inline, its value.
+    fn tree(
+        &mut self,
+        root: PageRef,
+        each: &mut dyn FnMut(&[u8], Option<Vec<u8>>),
+    ) -> Result<()> {
+        if root.is_none() {
+            return Ok(());
+        }
+        self.page(root, None, (None, None), each)
+    }
+
+    fn page(
+        &mut self,
+        place: PageRef,
+        level: Option<u8>,
+        bounds: Bounds<'_>,
+        each: &mut dyn FnMut(&[u8], Option<Vec<u8>>),
+    ) -> Result<()> {
+        let corrupt = |what| Err(Error::Corrupt { page: place.id(), what });
+        self.see(place.span())?;
+        self.report.page_count += 1;
+        let frame = match self.pool.dirty_page(place.id()).filter(|_| !self.from_file) {
+            Some(frame) => frame,
+            None => self.pool.read_page(place, self.root.txid)?,
+        };
+        let node = Node(&frame);
+        if level.is_some_and(|level| level != node.level()) || node.is_leaf() != (node.level() == 0) {
+            return corrupt("level");
+        }
+        let keys: Vec<Vec<u8>> = (0..node.count()).map(|i| joined(node.key(i))).collect();
+        let rising = keys.windows(2).all(|pair| pair[0] < pair[1]);
+        let above = keys.first().zip(bounds.0).is_none_or(|(key, low)| &key[..] >= low);
+        let below = keys.last().zip(bounds.1).is_none_or(|(key, high)| &key[..] < high);
+        if !rising || !above || !below {
+            return corrupt("order of keys");
+        }
+        if keys.iter().enumerate().any(|(i, key)| node.search(key) != Ok(i)) {
+            return corrupt("heads of keys");
+        }
+        if node.is_leaf() {
+            if keys.is_empty() {
+                return corrupt("empty leaf");
+            }
+            return self.values(node, &keys, each);
+        }
+        for i in 0..branch::child_count(node) {
+            let low = i.checked_sub(1).map(|i| &keys[i][..]).or(bounds.0);
+            let high = keys.get(i).map(|key| &key[..]).or(bounds.1);
+            self.page(branch::child(node, i), Some(node.level() - 1), (low, high), each)?;
+        }
+        Ok(())
+    }
+
+    fn values(
+        &mut self,
+        node: Node<'_>,
+        keys: &[Vec<u8>],
+        each: &mut dyn FnMut(&[u8], Option<Vec<u8>>),
+    ) -> Result<()> {
+        for (i, key) in keys.iter().enumerate() {
+            match leaf::value(node, i) {
+                Value::Inline(bytes) => each(key, Some(bytes.to_vec())),
+                Value::Extent(extent) => {
+                    self.extent(&extent)?;
+                    each(key, None);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn extent(&mut self, extent: &Extent) -> Result<()> {
+        self.see(extent.span())?;
+        self.report.extent_count += 1;
+        if self.from_file {
+            self.pool.read_extent(extent)?;
+        } else {
+            self.pool.extent(extent)?;
+        }
+        Ok(())
+    }
+
+    fn see(&mut self, span: Span) -> Result<()> {
+        self.spans.push(span);
+        for unit in span.start..span.end() {
+            if !self.units.insert(unit) {
+                return Err(Error::Corrupt { page: unit, what: "it is reached twice" });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,222 @@
+//! Making the last published root durable.
+//!
+//! 1. Room in the file is reserved. If there is none, nothing has happened.
+//! 2. Under the lock of the space: the root is taken, with the list of what the file lacks and the
+//!    bitmaps that have changed. This cut takes moments; writers go on right after it.
+//! 3. Pages and long values are written in the order of their places, then bitmaps and directory.
+//!    All of it goes to units that the last durable root does not use. Sync.
+//! 4. The meta page is written over the older of the two. Sync. From here on the new root counts.
+//! 5. Frames become clean, the old durable root lets go of its pages.
+//!
+//! A crash before the end of 4 finds the old root whole, or the new one.
+
+use std::io::{ErrorKind, IoSlice};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::MutexGuard;
+
+use crate::bits::Bits;
+use crate::error::{Error, Result};
+use crate::freelist::HEAD_UNITS;
+use crate::leaf::Extent;
+use crate::meta::Meta;
+use crate::page::{self, CRC_END, Span, UNIT_BYTES, units_for};
+use crate::pool::Dirty;
+use crate::regions::{RECORD_BYTES, region_count};
+use crate::root::Root;
+use crate::shared::{Shared, Written};
+use crate::space::Space;
+
+/// Bytes of one write, at most by one page or value more.
+const RUN_BYTES_MAX: usize = 1 << 20;
+
+/// What is to be written so that one root becomes durable.
+struct Cut {
+    root: Arc<Root>,
+    dirty: Bits,
+    /// Pages that are not frames: bitmaps and their units.
+    bitmaps: Vec<(u64, Vec<u8>)>,
+    directory: Vec<u8>,
+    meta: Meta,
+    /// The last directory; nobody needs it once the new root counts.
+    old_directory: Option<Span>,
+}
+
+/// Makes the last published root durable.
+pub(crate) fn run(shared: &Shared) -> Result<()> {
+    let mut written = shared.checkpoints.lock();
+    shared.refuse_if_poisoned()?;
+    let Some(cut) = cut(shared, &mut written)? else { return Ok(()) };
+    let outcome = write(shared, &cut);
+    if let Err(error) = outcome {
+        shared.poison();
+        return Err(error);
+    }
+    finish(shared, &mut written, cut);
+    Ok(())
+}
+
+/// Takes the last published root and what the file lacks of it. Nothing if it is durable already.
+fn cut(shared: &Shared, written: &mut Written) -> Result<Option<Cut>> {
+    let (mut space, record_count) = lock_with_room(shared)?;
+    let root = shared.current();
+    if root.txid == written.meta.txid {
+        return Ok(None);
+    }
+    let directory_len = record_count * RECORD_BYTES;
+    let span = space.allocate(units_for(directory_len))?;
+    space.enter(span);
+    let old_directory = (written.meta.directory.len > 0).then(|| written.meta.directory.span());
+    if let Some(old) = old_directory {
+        space.leave(old);
+    }
+    let dirty_bytes = space.dirty_bytes();
+    let dirty = space.take_dirty();
+    shared.counters.writing_bytes.store(dirty_bytes, Ordering::Relaxed);
+    let changed = std::mem::take(&mut space.changed);
+    let renew = |region: u64| written.regions.renew(region as usize, &space.published, root.txid);
+    let bitmaps = changed.iter().map(renew).collect();
+    let end = space.freelist.end();
+    drop(space);
+    let directory = written.regions.encode(record_count);
+    let meta = Meta {
+        number: written.meta.number + 1,
+        txid: root.txid,
+        catalogue: root.catalogue,
+        end,
+        directory: Extent {
+            start: span.start,
+            len: u32::try_from(directory_len).expect("16 bytes for each 127 MiB of at most 16 TiB"),
+            crc: crc32c::crc32c(&directory),
+            birth: root.txid,
+        },
+        mark: root.mark.to_vec(),
+    };
+    Ok(Some(Cut { root, dirty, bitmaps, directory, meta, old_directory }))
+}
+
+/// Locks the space at a moment when the file is long enough for all that is in use and for a
+/// directory, which shall have so many records.
+fn lock_with_room(shared: &Shared) -> Result<(MutexGuard<'_, Space>, usize)> {
+    loop {
+        let space = shared.space.lock();
+        let end = space.freelist.end();
+        // The directory may begin a region, and leave what is left of the one before.
+        let record_count = region_count(end) + 1;
+        let directory_units = u64::from(units_for(record_count * RECORD_BYTES));
+        let needed = (end + 2 * directory_units + HEAD_UNITS) * UNIT_BYTES as u64;
+        let reserved = shared.counters.file_bytes.load(Ordering::Relaxed);
+        if needed <= reserved {
+            return Ok((space, record_count));
+        }
+        drop(space);
+        let step = shared.growth_bytes.max(UNIT_BYTES as u64);
+        let to = needed.next_multiple_of(step);
+        let file = shared.pool.file();
+        let outcome = file.allocate(reserved..to).map(|()| to);
+        let outcome = outcome.or_else(|_| file.allocate(reserved..needed).map(|()| needed));
+        let len = outcome.map_err(|error| match error.kind() {
+            ErrorKind::StorageFull => Error::NoSpace,
+            _ => Error::Io(error),
+        })?;
+        shared.counters.file_bytes.store(len, Ordering::Relaxed);
+    }
+}
+
+fn write(shared: &Shared, cut: &Cut) -> Result<()> {
+    let file = shared.pool.file();
+    let mut run = Run::default();
+    for start in cut.dirty.iter() {
+        let dirty = shared.pool.dirty(start).expect("dirty frames stay until they are written");
+        run.add(shared, start, dirty)?;
+    }
+    run.flush(shared)?;
+    let own = cut.bitmaps.iter().map(|(unit, page)| (*unit, page));
+    for (unit, bytes) in own.chain([(cut.meta.directory.start, &cut.directory)]) {
+        write_at(shared, &[IoSlice::new(bytes)], unit)?;
+    }
+    file.sync()?;
+    write_at(shared, &[IoSlice::new(&cut.meta.encode())], cut.meta.unit())?;
+    file.sync()?;
+    Ok(())
+}
+
+fn write_at(shared: &Shared, parts: &[IoSlice<'_>], unit: u64) -> Result<()> {
+    let bytes: usize = parts.iter().map(|part| part.len()).sum();
+    shared.counters.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    shared.pool.file().write_all_at(parts, unit * UNIT_BYTES as u64)?;
+    Ok(())
+}
+
+fn finish(shared: &Shared, written: &mut Written, cut: Cut) {
+    for start in cut.dirty.iter() {
+        shared.pool.mark_clean(start);
+    }
+    written.meta = cut.meta;
+    *shared.durable.write() = cut.root;
+    let mut space = shared.space.lock();
+    if let Some(old) = cut.old_directory {
+        space.release(old);
+    }
+    space.note_ended(&shared.pool);
+    shared.counters.writing_bytes.store(0, Ordering::Relaxed);
+    shared.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Neighbouring pages and values that go to the file in one write.
+#[derive(Default)]
+struct Run {
+    start: u64,
+    end: u64,
+    bytes: usize,
+    parts: Vec<Dirty>,
+}
+
+impl Run {
+    fn add(&mut self, shared: &Shared, start: u64, dirty: Dirty) -> Result<()> {
+        if start != self.end || self.bytes >= RUN_BYTES_MAX {
+            self.flush(shared)?;
+            self.start = start;
+        }
+        self.end = start + u64::from(units_for(dirty.bytes().len()));
+        self.bytes += dirty.bytes().len();
+        self.parts.push(dirty);
+        Ok(())
+    }
+
+    fn flush(&mut self, shared: &Shared) -> Result<()> {
+        const PADDING: [u8; UNIT_BYTES] = [0; UNIT_BYTES];
+        if self.parts.is_empty() {
+            return Ok(());
+        }
+        // Frames are shared with readers, so checksums are written beside them, not into them.
+        let checksums: Vec<[u8; CRC_END]> = self.parts.iter().map(checksum).collect();
+        let mut slices = Vec::with_capacity(2 * self.parts.len());
+        for (part, checksum) in self.parts.iter().zip(&checksums) {
+            match part {
+                Dirty::Page(frame) => {
+                    slices.push(IoSlice::new(checksum));
+                    slices.push(IoSlice::new(&frame[CRC_END..]));
+                }
+                Dirty::Extent(value) => {
+                    slices.push(IoSlice::new(value));
+                    let padding = value.len().next_multiple_of(UNIT_BYTES) - value.len();
+                    slices.push(IoSlice::new(&PADDING[..padding]));
+                }
+            }
+        }
+        write_at(shared, &slices, self.start)?;
+        self.parts.clear();
+        self.bytes = 0;
+        Ok(())
+    }
+}
+
+fn checksum(part: &Dirty) -> [u8; CRC_END] {
+    match part {
+        Dirty::Page(frame) => page::checksum(frame),
+        // The leaf has it.
+        Dirty::Extent(_) => [0; CRC_END],
+    }
+}

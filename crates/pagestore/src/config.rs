@@ -1,0 +1,49 @@
+//! What a caller may choose, and the limits that nobody may.
+
+/// The longest key in bytes: 8 KiB of the user's and room for what a layer above puts before it.
+pub const KEY_BYTES_MAX: usize = 8192 + 64;
+
+/// The longest value in bytes.
+pub const VALUE_BYTES_MAX: usize = 16 << 20;
+
+/// The longest mark in bytes.
+pub const MARK_BYTES_MAX: usize = 64;
+
+/// The longest name of a tree in bytes.
+pub const NAME_BYTES_MAX: usize = 256;
+
+/// What a caller may choose.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Options {
+    /// Bytes of clean pages to keep in memory. Default 64 MiB, least 1 MiB (less is taken as
+    /// that). Pages not yet in the file come on top: [`PageStore::dirty_bytes`] says how many.
+    ///
+    /// [`PageStore::dirty_bytes`]: crate::PageStore::dirty_bytes
+    pub cache_bytes: u64,
+    /// The file grows in steps of so many bytes, reserved before anything is written to them.
+    /// Default 1 MiB; 0 reserves exactly what is needed.
+    pub growth_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { cache_bytes: 64 << 20, growth_bytes: 1 << 20 }
+    }
+}
+
+impl Options {
+    /// The defaults with another size of the cache; see [`Options::cache_bytes`].
+    #[must_use]
+    pub fn cache_bytes(mut self, bytes: u64) -> Options {
+        self.cache_bytes = bytes;
+        self
+    }
+
+    /// The defaults with another step of growth; see [`Options::growth_bytes`].
+    #[must_use]
+    pub fn growth_bytes(mut self, bytes: u64) -> Options {
+        self.growth_bytes = bytes;
+        self
+    }
+}

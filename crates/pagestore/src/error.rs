@@ -1,0 +1,53 @@
+//! Why the page store could not do what was asked.
+
+use std::io;
+
+/// Why the page store could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The system refused to read or write. Reads may be tried again; after a checkpoint that
+    /// failed so, the store takes neither writes nor checkpoints until it is opened again.
+    #[error("the page file could not be read or written: {0}")]
+    Io(#[from] io::Error),
+    /// Bytes in the file are not what was written. Nothing was changed; an operator must decide.
+    #[error("page {page} is corrupt: {what}")]
+    Corrupt {
+        /// The number of the page, or of the first page of an extent.
+        page: u64,
+        /// What was found wrong.
+        what: &'static str,
+    },
+    /// The disk has no room for the checkpoint. Nothing was written; make room and ask again.
+    #[error("the disk has no room for the page file to grow")]
+    NoSpace,
+    /// A key, a value, a name or a mark is over its limit. The transaction is as it was.
+    #[error("{what} of {size} bytes is over the limit of {limit}")]
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// Its size in bytes.
+        size: usize,
+        /// The largest size in bytes.
+        limit: usize,
+    },
+    /// Somebody else has the file open.
+    #[error("the page file is in use by another process")]
+    Locked,
+    /// A checkpoint failed, so nothing is known about what the disk holds. Reads go on; open the
+    /// store again for the rest.
+    #[error("a checkpoint failed; the page file must be opened again")]
+    Poisoned,
+    /// An operation of this transaction failed half-way, so it cannot be published. Drop it.
+    #[error("an operation of this transaction failed; it can only be dropped")]
+    Broken,
+    /// The file is of a format that this version does not know.
+    #[error("the page file has format {version}, which this version does not know")]
+    Unsupported {
+        /// The format that the file names.
+        version: u32,
+    },
+}
+
+/// A failure of the caller's own making, or of the disk's; see [`Error`].
+pub(crate) type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,105 @@
+//! Cells of a leaf: a key and a value, or a key and the address of the extent that holds it.
+//!
+//! ```text
+//! | value length u16 | key | value |
+//! | 0xffff           | key | first unit u64 | length u32 | crc32c u32 | birth u64 |
+//! ```
+
+use crate::node::{EXTENT_BYTES, EXTENT_TAG, Node};
+use crate::page::{Span, UNIT_BYTES, u16_at, u32_at, u64_at, units_for};
+
+/// Units of a leaf, unless a long key wants more.
+pub(crate) const LEAF_UNITS: u32 = 1;
+
+/// Longer values go to an extent.
+pub(crate) const INLINE_BYTES_MAX: usize = LEAF_UNITS as usize * UNIT_BYTES / 4;
+
+const _: () = assert!(INLINE_BYTES_MAX < EXTENT_TAG);
+
+/// A run of units that holds one long value and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// The first unit.
+    pub(crate) start: u64,
+    /// The value's length in bytes.
+    pub(crate) len: u32,
+    /// The value's checksum.
+    pub(crate) crc: u32,
+    /// The transaction that wrote it.
+    pub(crate) birth: u64,
+}
+
+impl Extent {
+    pub(crate) fn span(&self) -> Span {
+        Span { start: self.start, units: units_for(self.len as usize) }
+    }
+
+    pub(crate) fn encode(&self) -> [u8; EXTENT_BYTES] {
+        let mut bytes = [0; EXTENT_BYTES];
+        bytes[..8].copy_from_slice(&self.start.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.len.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.crc.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.birth.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Extent {
+        Extent {
+            start: u64_at(bytes, 0),
+            len: u32_at(bytes, 8),
+            crc: u32_at(bytes, 12),
+            birth: u64_at(bytes, 16),
+        }
+    }
+}
+
+/// A value as a leaf holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Value<'a> {
+    /// The bytes themselves.
+    Inline(&'a [u8]),
+    /// Where the bytes lie.
+    Extent(Extent),
+}
+
+/// The value of cell `i`.
+pub(crate) fn value(node: Node<'_>, i: usize) -> Value<'_> {
+    let (lead, tail) = node.payload(i);
+    match u16_at(lead, 0) {
+        EXTENT_TAG => Value::Extent(Extent::decode(tail)),
+        _ => Value::Inline(tail),
+    }
+}
+
+/// A value turned into what surrounds the key in its cell.
+pub(crate) struct Payload<'a> {
+    lead: [u8; 2],
+    tail: PayloadTail<'a>,
+}
+
+enum PayloadTail<'a> {
+    Inline(&'a [u8]),
+    Extent([u8; EXTENT_BYTES]),
+}
+
+impl<'a> Payload<'a> {
+    pub(crate) fn new(value: Value<'a>) -> Payload<'a> {
+        let (tag, tail) = match value {
+            Value::Inline(bytes) => (bytes.len(), PayloadTail::Inline(bytes)),
+            Value::Extent(extent) => (EXTENT_TAG, PayloadTail::Extent(extent.encode())),
+        };
+        let tag = u16::try_from(tag).expect("inline values are short");
+        Payload { lead: tag.to_le_bytes(), tail }
+    }
+
+    pub(crate) fn lead(&self) -> &[u8] {
+        &self.lead
+    }
+
+    pub(crate) fn tail(&self) -> &[u8] {
+        match &self.tail {
+            PayloadTail::Inline(bytes) => bytes,
+            PayloadTail::Extent(bytes) => bytes,
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Two meta pages; the newer valid one names the durable root.
+//!
+//! Checkpoint n writes meta page n mod 2, so the one before stays whole while the new one is
+//! written. A meta page is eight copies of one record of 512 bytes, a sector each: a write that
+//! tears between sectors leaves the old or the new record readable, and so does a rotten byte.
+//!
+//! ```text
+//! | magic 8 | version u32 | crc32c u32 | number u64 | txid u64 | catalogue u64 | end u64 |
+//! | directory 24 | mark length u16 | mark 64 | zeros to 512 |
+//! ```
+
+use crate::config::MARK_BYTES_MAX;
+use crate::error::{Error, Result};
+use crate::leaf::Extent;
+use crate::node::EXTENT_BYTES;
+use crate::page::{PageRef, UNIT_BYTES, put_u16, u16_at, u32_at, u64_at};
+
+const MAGIC: [u8; 8] = *b"FLOTPAGE";
+const VERSION: u32 = 1;
+const SECTOR_BYTES: usize = 512;
+
+const VERSION_AT: usize = MAGIC.len();
+const CRC_AT: usize = VERSION_AT + 4;
+const NUMBER_AT: usize = CRC_AT + 4;
+const TXID_AT: usize = NUMBER_AT + 8;
+const CATALOGUE_AT: usize = TXID_AT + 8;
+const END_AT: usize = CATALOGUE_AT + 8;
+const DIRECTORY_AT: usize = END_AT + 8;
+const MARK_LEN_AT: usize = DIRECTORY_AT + EXTENT_BYTES;
+const MARK_AT: usize = MARK_LEN_AT + 2;
+
+const _: () = assert!(MARK_AT + MARK_BYTES_MAX <= SECTOR_BYTES);
+const _: () = assert!(UNIT_BYTES.is_multiple_of(SECTOR_BYTES));
+
+/// What one meta page says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Meta {
+    /// Which checkpoint wrote it.
+    pub(crate) number: u64,
+    /// The durable transaction.
+    pub(crate) txid: u64,
+    /// The tree of trees.
+    pub(crate) catalogue: PageRef,
+    /// One past the last unit in use.
+    pub(crate) end: u64,
+    /// Where the records of the regions lie; of length 0 if there are none.
+    pub(crate) directory: Extent,
+    /// The caller's mark.
+    pub(crate) mark: Vec<u8>,
+}
+
+impl Meta {
+    /// What a new file says.
+    pub(crate) fn empty() -> Meta {
+        Meta {
+            number: 0,
+            txid: 0,
+            catalogue: PageRef::NONE,
+            end: crate::freelist::META_UNITS,
+            directory: Extent { start: 0, len: 0, crc: 0, birth: 0 },
+            mark: Vec::new(),
+        }
+    }
+
+    /// The unit that it is written to.
+    pub(crate) fn unit(&self) -> u64 {
+        self.number % 2
+    }
+
+    /// The whole page.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut record = [0; SECTOR_BYTES];
+        record[..VERSION_AT].copy_from_slice(&MAGIC);
+        record[VERSION_AT..CRC_AT].copy_from_slice(&VERSION.to_le_bytes());
+        record[NUMBER_AT..TXID_AT].copy_from_slice(&self.number.to_le_bytes());
+        record[TXID_AT..CATALOGUE_AT].copy_from_slice(&self.txid.to_le_bytes());
+        record[CATALOGUE_AT..END_AT].copy_from_slice(&self.catalogue.raw().to_le_bytes());
+        record[END_AT..DIRECTORY_AT].copy_from_slice(&self.end.to_le_bytes());
+        record[DIRECTORY_AT..MARK_LEN_AT].copy_from_slice(&self.directory.encode());
+        put_u16(&mut record, MARK_LEN_AT, self.mark.len());
+        record[MARK_AT..MARK_AT + self.mark.len()].copy_from_slice(&self.mark);
+        let crc = checksum(&record);
+        record[CRC_AT..NUMBER_AT].copy_from_slice(&crc.to_le_bytes());
+        record.repeat(UNIT_BYTES / SECTOR_BYTES)
+    }
+
+    /// What the page in `unit` says, if any of its copies is whole.
+    fn decode(page: &[u8], unit: u64) -> Result<Option<Meta>> {
+        let whole = |record: &&[u8]| {
+            record[..VERSION_AT] == MAGIC && u32_at(record, CRC_AT) == checksum(record)
+        };
+        let Some(record) = page.chunks_exact(SECTOR_BYTES).find(whole) else { return Ok(None) };
+        let version = u32_at(record, VERSION_AT);
+        if version != VERSION {
+            return Err(Error::Unsupported { version });
+        }
+        let number = u64_at(record, NUMBER_AT);
+        let mark_len = u16_at(record, MARK_LEN_AT);
+        if number % 2 != unit || mark_len > MARK_BYTES_MAX {
+            return Ok(None);
+        }
+        Ok(Some(Meta {
+            number,
+            txid: u64_at(record, TXID_AT),
+            catalogue: PageRef::from_raw(u64_at(record, CATALOGUE_AT)),
+            end: u64_at(record, END_AT),
+            directory: Extent::decode(&record[DIRECTORY_AT..MARK_LEN_AT]),
+            mark: record[MARK_AT..MARK_AT + mark_len].to_vec(),
+        }))
+    }
+
+    /// The newer of two meta pages, given as the first bytes of the file.
+    pub(crate) fn newest(pages: &[u8]) -> Result<Meta> {
+        let (first, second) = pages.split_at(UNIT_BYTES);
+        let metas = [Meta::decode(first, 0)?, Meta::decode(second, 1)?];
+        let newest = metas.into_iter().flatten().max_by_key(|meta| meta.number);
+        newest.ok_or(Error::Corrupt { page: 0, what: "neither meta page is valid" })
+    }
+}
+
+/// The checksum of a record, which does not cover itself.
+fn checksum(record: &[u8]) -> u32 {
+    let crc = crc32c::crc32c(&record[..CRC_AT]);
+    crc32c::crc32c_append(crc, &record[NUMBER_AT..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta(number: u64) -> Meta {
+        Meta { number, txid: 7 * number, mark: vec![1; 64], ..Meta::empty() }
+    }
+
+    #[test]
+    fn newer_valid_page_wins() {
+        let pages = [meta(4).encode(), meta(3).encode()].concat();
+        assert_eq!(Meta::newest(&pages).unwrap(), meta(4));
+        let mut torn = pages.clone();
+        torn[..UNIT_BYTES].fill(9);
+        assert_eq!(Meta::newest(&torn).unwrap(), meta(3));
+        assert!(matches!(Meta::newest(&[9; 8192]), Err(Error::Corrupt { page: 0, .. })));
+    }
+
+    #[test]
+    fn one_whole_sector_is_enough() {
+        let mut pages = [meta(4).encode(), meta(3).encode()].concat();
+        pages[..7 * 512].fill(0);
+        assert_eq!(Meta::newest(&pages).unwrap(), meta(4));
+        for at in 0..pages.len() {
+            let mut rotten = [meta(4).encode(), meta(3).encode()].concat();
+            rotten[at] ^= 0x10;
+            assert_eq!(Meta::newest(&rotten).unwrap(), meta(4));
+        }
+    }
+
+    #[test]
+    fn page_in_the_wrong_place_does_not_count() {
+        let pages = [meta(3).encode(), meta(4).encode()].concat();
+        assert!(Meta::newest(&pages).is_err());
+    }
+
+    #[test]
+    fn later_format_is_refused() {
+        let mut page = meta(4).encode();
+        for record in page.chunks_exact_mut(SECTOR_BYTES) {
+            record[VERSION_AT] = 2;
+            let crc = checksum(record);
+            record[CRC_AT..NUMBER_AT].copy_from_slice(&crc.to_le_bytes());
+        }
+        page.extend(meta(3).encode());
+        assert!(matches!(Meta::newest(&page), Err(Error::Unsupported { version: 2 })));
+    }
+}

@@ -1,0 +1,417 @@
+//! The slotted page: what leaves and branches have in common.
+//!
+//! ```text
+//! | header 40 | slots, 8 bytes each, by key | free | cells, newest lowest | prefix |
+//! ```
+//!
+//! A slot holds the first four bytes of its key, big-endian, so that a search seldom leaves the
+//! slots; then where the cell lies and how long its key is. What all keys of the page begin with
+//! is kept once, at the page's end, and cut from every key. A cell is `lead`, key, `tail`; how long
+//! lead and tail are is the business of `leaf` and `branch`.
+//!
+//! Invariants:
+//! - Keys rise strictly from slot to slot.
+//! - Every key of the page begins with the prefix.
+//! - `heap_low` is the lowest byte of any cell; `garbage` counts the bytes of cells without a slot.
+
+use std::cmp::Ordering;
+
+use crate::error::{Error, Result};
+use crate::page::{self, HEADER_BYTES, PageRef, UNIT_BYTES, put_u16, u16_at, u32_at, u64_at};
+
+const APPENDS: usize = 7;
+const COUNT: usize = 24;
+const HEAP_LOW: usize = 26;
+const GARBAGE: usize = 28;
+const PREFIX_LEN: usize = 30;
+const LEFTMOST: usize = 32;
+
+/// Bytes of one slot.
+pub(crate) const SLOT_BYTES: usize = 8;
+
+/// In place of a value's length: the cell's tail is an extent's address.
+pub(crate) const EXTENT_TAG: usize = 0xffff;
+
+/// Bytes of an extent's address.
+pub(crate) const EXTENT_BYTES: usize = 24;
+
+/// A key in two parts, so that a prefix and a suffix need not be copied together.
+pub(crate) type Key<'a> = (&'a [u8], &'a [u8]);
+
+/// One cell with its whole key, as read from a page or as it shall be written.
+#[derive(Clone, Copy)]
+pub(crate) struct Cell<'a> {
+    /// The whole key.
+    pub(crate) key: Key<'a>,
+    /// What comes before the key.
+    pub(crate) lead: &'a [u8],
+    /// What comes after it.
+    pub(crate) tail: &'a [u8],
+}
+
+impl Cell<'_> {
+    fn key_len(&self) -> usize {
+        self.key.0.len() + self.key.1.len()
+    }
+
+    /// Bytes that the cell and its slot take in a page without prefix.
+    pub(crate) fn bytes(&self) -> usize {
+        SLOT_BYTES + self.lead.len() + self.key_len() + self.tail.len()
+    }
+}
+
+/// A page of slots, to read.
+#[derive(Clone, Copy)]
+pub(crate) struct Node<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Node<'a> {
+    pub(crate) fn is_leaf(self) -> bool {
+        page::is_leaf(self.0)
+    }
+
+    pub(crate) fn level(self) -> u8 {
+        page::level(self.0)
+    }
+
+    pub(crate) fn count(self) -> usize {
+        u16_at(self.0, COUNT)
+    }
+
+    /// How many cells in a row were put behind all others.
+    pub(crate) fn appends(self) -> u8 {
+        self.0[APPENDS]
+    }
+
+    fn heap_low(self) -> usize {
+        u16_at(self.0, HEAP_LOW)
+    }
+
+    fn garbage(self) -> usize {
+        u16_at(self.0, GARBAGE)
+    }
+
+    /// The child before the first separator; only in a branch.
+    pub(crate) fn leftmost(self) -> PageRef {
+        PageRef::from_raw(u64_at(self.0, LEFTMOST))
+    }
+
+    pub(crate) fn prefix(self) -> &'a [u8] {
+        &self.0[self.0.len() - u16_at(self.0, PREFIX_LEN)..]
+    }
+
+    fn slots(self) -> &'a [[u8; SLOT_BYTES]] {
+        self.0[HEADER_BYTES..HEADER_BYTES + self.count() * SLOT_BYTES].as_chunks().0
+    }
+
+    /// Where cell `i` begins, and the length of its key without prefix.
+    fn place(self, i: usize) -> (usize, usize) {
+        let slot = &self.slots()[i];
+        (u16_at(slot, 4), u16_at(slot, 6))
+    }
+
+    fn lead_bytes(self) -> usize {
+        if self.is_leaf() { 2 } else { 8 }
+    }
+
+    /// The key of cell `i` without the prefix.
+    pub(crate) fn suffix(self, i: usize) -> &'a [u8] {
+        let (at, len) = self.place(i);
+        let at = at + self.lead_bytes();
+        &self.0[at..at + len]
+    }
+
+    /// The key of cell `i`.
+    pub(crate) fn key(self, i: usize) -> Key<'a> {
+        (self.prefix(), self.suffix(i))
+    }
+
+    /// Lead and tail of cell `i`: what stands before its key and after it.
+    pub(crate) fn payload(self, i: usize) -> (&'a [u8], &'a [u8]) {
+        let (at, key_len) = self.place(i);
+        let lead = &self.0[at..at + self.lead_bytes()];
+        let tail = at + lead.len() + key_len;
+        (lead, &self.0[tail..tail + self.tail_bytes(lead)])
+    }
+
+    fn tail_bytes(self, lead: &[u8]) -> usize {
+        match (self.is_leaf(), lead) {
+            (true, lead) if u16_at(lead, 0) == EXTENT_TAG => EXTENT_BYTES,
+            (true, lead) => u16_at(lead, 0),
+            (false, _) => 0,
+        }
+    }
+
+    pub(crate) fn cell(self, i: usize) -> Cell<'a> {
+        let (lead, tail) = self.payload(i);
+        Cell { key: self.key(i), lead, tail }
+    }
+
+    fn cell_bytes(self, i: usize) -> usize {
+        let (lead, tail) = self.payload(i);
+        lead.len() + self.place(i).1 + tail.len()
+    }
+
+    pub(crate) fn cells(self) -> impl Iterator<Item = Cell<'a>> {
+        (0..self.count()).map(move |i| self.cell(i))
+    }
+
+    /// The cell with `key`, or where it would have to be put.
+    pub(crate) fn search(self, key: &[u8]) -> std::result::Result<usize, usize> {
+        let prefix = self.prefix();
+        let slots = self.slots();
+        let shared = prefix.len().min(key.len());
+        match key[..shared].cmp(&prefix[..shared]) {
+            Ordering::Less => return Err(0),
+            Ordering::Greater => return Err(slots.len()),
+            Ordering::Equal if shared < prefix.len() => return Err(0),
+            Ordering::Equal => {}
+        }
+        let rest = &key[shared..];
+        let head = head(rest);
+        let (mut low, mut high) = (0, slots.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            let order = match u32_at(&slots[middle], 0).cmp(&head) {
+                Ordering::Equal => self.suffix(middle).cmp(rest),
+                decided => decided,
+            };
+            match order {
+                Ordering::Less => low = middle + 1,
+                Ordering::Greater => high = middle,
+                Ordering::Equal => return Ok(middle),
+            }
+        }
+        Err(low)
+    }
+
+    /// Bytes that are neither free nor garbage.
+    pub(crate) fn used(self) -> usize {
+        self.0.len() - self.free() - self.garbage()
+    }
+
+    fn free(self) -> usize {
+        self.heap_low() - HEADER_BYTES - self.count() * SLOT_BYTES
+    }
+
+    /// Proves that no offset leads out of the page, so that nothing below can panic.
+    pub(crate) fn validate(self, id: u64) -> Result<()> {
+        let corrupt = |what| Err(Error::Corrupt { page: id, what });
+        let heap_end = match self.0.len().checked_sub(u16_at(self.0, PREFIX_LEN)) {
+            Some(end) if end >= HEADER_BYTES => end,
+            _ => return corrupt("prefix"),
+        };
+        if self.heap_low() > heap_end || HEADER_BYTES + self.count() * SLOT_BYTES > self.heap_low() {
+            return corrupt("slots");
+        }
+        let lead_bytes = self.lead_bytes();
+        let mut cells = 0;
+        for slot in self.slots() {
+            let (at, key_len) = (u16_at(slot, 4), u16_at(slot, 6));
+            if at < self.heap_low() || at + lead_bytes > heap_end {
+                return corrupt("cell");
+            }
+            let tail = self.tail_bytes(&self.0[at..at + lead_bytes]);
+            if at + lead_bytes + key_len + tail > heap_end {
+                return corrupt("cell");
+            }
+            cells += lead_bytes + key_len + tail;
+        }
+        if cells + self.garbage() != heap_end - self.heap_low() {
+            return corrupt("garbage");
+        }
+        if !self.is_leaf() && self.leftmost().is_none() {
+            return corrupt("leftmost child");
+        }
+        Ok(())
+    }
+}
+
+/// The first four bytes of a key, in an order that numbers share with keys.
+fn head(key: &[u8]) -> u32 {
+    match key.first_chunk::<4>() {
+        Some(bytes) => u32::from_be_bytes(*bytes),
+        None => {
+            let mut bytes = [0; 4];
+            bytes[..key.len()].copy_from_slice(key);
+            u32::from_be_bytes(bytes)
+        }
+    }
+}
+
+/// A page of slots, to change.
+pub(crate) struct NodeMut<'a>(pub(crate) &'a mut [u8]);
+
+impl NodeMut<'_> {
+    fn node(&self) -> Node<'_> {
+        Node(self.0)
+    }
+
+    pub(crate) fn set_leftmost(&mut self, child: PageRef) {
+        self.0[LEFTMOST..LEFTMOST + 8].copy_from_slice(&child.raw().to_le_bytes());
+    }
+
+    /// Makes the page hold exactly `cells`, which must fit: see [`bytes_for`].
+    pub(crate) fn fill(&mut self, cells: &[Cell<'_>]) {
+        let prefix_len = prefix_len(cells);
+        let end = self.0.len() - prefix_len;
+        if let Some(first) = cells.first() {
+            copy_key(&mut self.0[end..], first.key, 0, prefix_len);
+        }
+        self.0[APPENDS] = 0;
+        put_u16(self.0, COUNT, 0);
+        put_u16(self.0, GARBAGE, 0);
+        put_u16(self.0, PREFIX_LEN, prefix_len);
+        put_u16(self.0, HEAP_LOW, end);
+        let mut low = end;
+        for (i, cell) in cells.iter().enumerate() {
+            let key_len = cell.key_len() - prefix_len;
+            low -= cell.lead.len() + key_len + cell.tail.len();
+            self.write_cell(low, cell, prefix_len);
+            let slot = HEADER_BYTES + i * SLOT_BYTES;
+            self.write_slot(slot, low, cell.lead.len(), key_len);
+        }
+        put_u16(self.0, COUNT, cells.len());
+        put_u16(self.0, HEAP_LOW, low);
+    }
+
+    /// Puts a cell before cell `i`. False, and nothing changed, if it does not fit or its key does
+    /// not begin with the page's prefix: then the page must be laid out anew.
+    pub(crate) fn insert(&mut self, i: usize, cell: &Cell<'_>) -> bool {
+        let node = self.node();
+        let count = node.count();
+        let prefix = node.prefix();
+        let prefix_len = prefix.len();
+        if count == 0 || !begins_with(cell.key, prefix) {
+            return false;
+        }
+        let need = cell.bytes() - prefix_len;
+        if need > node.free() {
+            if need > node.free() + node.garbage() {
+                return false;
+            }
+            self.compact();
+        }
+        let low = self.node().heap_low() - (need - SLOT_BYTES);
+        self.write_cell(low, cell, prefix_len);
+        let slot = HEADER_BYTES + i * SLOT_BYTES;
+        let slots_end = HEADER_BYTES + count * SLOT_BYTES;
+        self.0.copy_within(slot..slots_end, slot + SLOT_BYTES);
+        self.write_slot(slot, low, cell.lead.len(), cell.key_len() - prefix_len);
+        self.0[APPENDS] = if i == count { self.0[APPENDS].saturating_add(1) } else { 0 };
+        put_u16(self.0, COUNT, count + 1);
+        put_u16(self.0, HEAP_LOW, low);
+        true
+    }
+
+    /// Takes cells `range` out.
+    pub(crate) fn remove(&mut self, range: std::ops::Range<usize>) {
+        let node = self.node();
+        let count = node.count();
+        let dead: usize = range.clone().map(|i| node.cell_bytes(i)).sum();
+        let garbage = node.garbage() + dead;
+        let slot = |i| HEADER_BYTES + i * SLOT_BYTES;
+        self.0.copy_within(slot(range.end)..slot(count), slot(range.start));
+        put_u16(self.0, GARBAGE, garbage);
+        put_u16(self.0, COUNT, count - range.len());
+    }
+
+    /// Writes over lead and tail of cell `i`. False, and nothing changed, if their length differs.
+    pub(crate) fn replace(&mut self, i: usize, lead: &[u8], tail: &[u8]) -> bool {
+        let node = self.node();
+        let (at, key_len) = node.place(i);
+        let (old_lead, old_tail) = node.payload(i);
+        if old_lead.len() != lead.len() || old_tail.len() != tail.len() {
+            return false;
+        }
+        self.0[at..at + lead.len()].copy_from_slice(lead);
+        let tail_at = at + lead.len() + key_len;
+        self.0[tail_at..tail_at + tail.len()].copy_from_slice(tail);
+        true
+    }
+
+    /// Gathers the free bytes in one piece.
+    fn compact(&mut self) {
+        let old = self.0.to_vec();
+        let appends = self.0[APPENDS];
+        let cells: Vec<Cell<'_>> = Node(&old).cells().collect();
+        self.fill(&cells);
+        self.0[APPENDS] = appends;
+    }
+
+    fn write_cell(&mut self, at: usize, cell: &Cell<'_>, prefix_len: usize) {
+        let key_at = at + cell.lead.len();
+        let tail_at = key_at + cell.key_len() - prefix_len;
+        self.0[at..key_at].copy_from_slice(cell.lead);
+        copy_key(&mut self.0[key_at..tail_at], cell.key, prefix_len, tail_at - key_at);
+        self.0[tail_at..tail_at + cell.tail.len()].copy_from_slice(cell.tail);
+    }
+
+    /// Writes the slot of the cell that has just been written at `cell_at`.
+    fn write_slot(&mut self, slot: usize, cell_at: usize, lead_bytes: usize, key_len: usize) {
+        let key_at = cell_at + lead_bytes;
+        let head = head(&self.0[key_at..key_at + key_len]);
+        self.0[slot..slot + 4].copy_from_slice(&head.to_le_bytes());
+        put_u16(self.0, slot + 4, cell_at);
+        put_u16(self.0, slot + 6, key_len);
+    }
+}
+
+/// The bytes of a page that holds `cells`, header and prefix included.
+pub(crate) fn bytes_for(cells: &[Cell<'_>]) -> usize {
+    let prefix_len = prefix_len(cells);
+    let cells_bytes: usize = cells.iter().map(|cell| cell.bytes() - prefix_len).sum();
+    HEADER_BYTES + prefix_len + cells_bytes
+}
+
+/// The fewest units for a page that holds `cells`, but not fewer than `least`.
+pub(crate) fn units_of(cells: &[Cell<'_>], least: u32) -> u32 {
+    let units = bytes_for(cells).div_ceil(UNIT_BYTES);
+    least.max(u32::try_from(units).expect("a page is shorter than 64 KiB"))
+}
+
+/// How many bytes all keys share. Keys are sorted, so first and last tell.
+fn prefix_len(cells: &[Cell<'_>]) -> usize {
+    match (cells.first(), cells.last()) {
+        (Some(first), Some(last)) => shared_len(first.key, last.key),
+        _ => 0,
+    }
+}
+
+/// How many bytes both keys begin with.
+pub(crate) fn shared_len(a: Key<'_>, b: Key<'_>) -> usize {
+    if a.0 == b.0 {
+        return a.0.len() + shared_bytes(a.1, b.1);
+    }
+    let bytes = |key: Key<'_>, i: usize| key.0.get(i).or_else(|| key.1.get(i - key.0.len())).copied();
+    let mut i = 0;
+    while let (Some(x), Some(y)) = (bytes(a, i), bytes(b, i)) {
+        if x != y {
+            break;
+        }
+        i += 1;
+    }
+    i
+}
+
+fn shared_bytes(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(x, y)| x == y).count()
+}
+
+fn begins_with(key: Key<'_>, prefix: &[u8]) -> bool {
+    shared_len(key, (prefix, &[])) == prefix.len()
+}
+
+/// The whole key in one piece.
+pub(crate) fn joined(key: Key<'_>) -> Vec<u8> {
+    [key.0, key.1].concat()
+}
+
+/// Copies `len` bytes of `key`, beginning at its byte `from`.
+fn copy_key(to: &mut [u8], key: Key<'_>, from: usize, len: usize) {
+    let first = key.0.get(from..).unwrap_or_default();
+    let first = &first[..first.len().min(len)];
+    to[..first.len()].copy_from_slice(first);
+    let skip = from.saturating_sub(key.0.len());
+    let rest = len - first.len();
+    to[first.len()..len].copy_from_slice(&key.1[skip..skip + rest]);
+}

@@ -1,0 +1,241 @@
+//! Units, references to pages, and the header that every page begins with.
+//!
+//! The file is an array of units of 4 KiB. A page is a span of 1 to 15 units; its id is the number
+//! of its first unit. A [`PageRef`] is what a parent knows of its child: where it lies, how long it
+//! is, and enough of its birth to tell it from a page that lay there before.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+
+/// The grain of the file: everything lies on multiples of it.
+pub(crate) const UNIT_BYTES: usize = 4096;
+
+/// The longest page. Offsets inside a page are 16 bits wide.
+pub(crate) const PAGE_UNITS_MAX: usize = 15;
+
+/// Bytes before the first slot.
+pub(crate) const HEADER_BYTES: usize = 40;
+
+/// One more than the highest unit number: 16 TiB.
+pub(crate) const UNIT_COUNT_MAX: u64 = 1 << 32;
+
+const _: () = assert!(PAGE_UNITS_MAX * UNIT_BYTES <= u16::MAX as usize);
+const _: () = assert!(UNIT_COUNT_MAX <= 1 << ID_BITS);
+
+const ID_BITS: u32 = 40;
+const UNITS_BITS: u32 = 4;
+const BIRTH_BITS: u32 = 64 - ID_BITS - UNITS_BITS;
+
+const CRC: usize = 0;
+const KIND: usize = 4;
+const LEVEL: usize = 5;
+const UNITS: usize = 6;
+const ID: usize = 8;
+const BIRTH: usize = 16;
+
+/// Where the checksum ends and the bytes that it covers begin.
+pub(crate) const CRC_END: usize = 4;
+
+/// The bytes of one page in memory. Once published they never change.
+pub(crate) type Frame = Arc<[u8]>;
+
+/// What a page holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// Keys and values.
+    Leaf = 1,
+    /// Separators and children.
+    Branch = 2,
+    /// Which units of one region are used.
+    Bitmap = 3,
+}
+
+/// A run of units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Span {
+    /// The first unit.
+    pub(crate) start: u64,
+    /// How many units.
+    pub(crate) units: u32,
+}
+
+impl Span {
+    /// One past the last unit.
+    pub(crate) fn end(self) -> u64 {
+        self.start + u64::from(self.units)
+    }
+
+    /// The length in bytes.
+    pub(crate) fn bytes(self) -> u64 {
+        u64::from(self.units) * UNIT_BYTES as u64
+    }
+}
+
+/// Units that hold so many bytes.
+pub(crate) fn units_for(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(UNIT_BYTES)).expect("values and pages are far below 2^32 units")
+}
+
+/// Where a page lies, how long it is, and the low bits of the transaction that wrote it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PageRef(u64);
+
+impl PageRef {
+    /// No page: the root of an empty tree.
+    pub(crate) const NONE: PageRef = PageRef(0);
+
+    pub(crate) fn new(span: Span, birth: u64) -> PageRef {
+        assert!(span.start < 1 << ID_BITS, "unit {} is beyond the file's limit", span.start);
+        assert!(span.units as usize <= PAGE_UNITS_MAX, "a page of {} units", span.units);
+        let units = u64::from(span.units) << BIRTH_BITS;
+        PageRef(span.start << (UNITS_BITS + BIRTH_BITS) | units | birth & ((1 << BIRTH_BITS) - 1))
+    }
+
+    pub(crate) fn from_raw(raw: u64) -> PageRef {
+        PageRef(raw)
+    }
+
+    pub(crate) fn raw(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) fn id(self) -> u64 {
+        self.0 >> (UNITS_BITS + BIRTH_BITS)
+    }
+
+    pub(crate) fn units(self) -> u32 {
+        (self.0 >> BIRTH_BITS) as u32 & ((1 << UNITS_BITS) - 1)
+    }
+
+    pub(crate) fn span(self) -> Span {
+        Span { start: self.id(), units: self.units() }
+    }
+
+    fn is_birth(self, birth: u64) -> bool {
+        self.0 & ((1 << BIRTH_BITS) - 1) == birth & ((1 << BIRTH_BITS) - 1)
+    }
+}
+
+impl fmt::Debug for PageRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{}", self.id(), self.units())
+    }
+}
+
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> usize {
+    usize::from(u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes")))
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+pub(crate) fn put_u16(bytes: &mut [u8], at: usize, value: usize) {
+    let value = u16::try_from(value).expect("a page is shorter than 64 KiB");
+    bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
+}
+
+/// Fills in the header of a page that this transaction makes.
+pub(crate) fn begin(page: &mut [u8], kind: Kind, level: u8, id: u64, birth: u64) {
+    page[..HEADER_BYTES].fill(0);
+    page[KIND] = kind as u8;
+    page[LEVEL] = level;
+    page[UNITS] = u8::try_from(page.len() / UNIT_BYTES).expect("15 units at most");
+    page[ID..ID + 8].copy_from_slice(&id.to_le_bytes());
+    page[BIRTH..BIRTH + 8].copy_from_slice(&birth.to_le_bytes());
+}
+
+/// Gives a copied page its new place and birth. The rest stays.
+pub(crate) fn readdress(page: &mut [u8], id: u64, birth: u64) {
+    page[CRC..CRC_END].fill(0);
+    page[ID..ID + 8].copy_from_slice(&id.to_le_bytes());
+    page[BIRTH..BIRTH + 8].copy_from_slice(&birth.to_le_bytes());
+}
+
+pub(crate) fn is_leaf(page: &[u8]) -> bool {
+    page[KIND] == Kind::Leaf as u8
+}
+
+pub(crate) fn is_kind(page: &[u8], kind: Kind) -> bool {
+    page[KIND] == kind as u8
+}
+
+pub(crate) fn level(page: &[u8]) -> u8 {
+    page[LEVEL]
+}
+
+pub(crate) fn birth(page: &[u8]) -> u64 {
+    u64_at(page, BIRTH)
+}
+
+/// The checksum that belongs at the page's beginning when it is written.
+pub(crate) fn checksum(page: &[u8]) -> [u8; CRC_END] {
+    crc32c::crc32c(&page[CRC_END..]).to_le_bytes()
+}
+
+/// Proves that `page`, just read from the file, is the page that `place` names, and that no
+/// transaction after `newest` wrote it.
+pub(crate) fn verify(page: &[u8], place: PageRef, newest: u64) -> Result<()> {
+    let corrupt = |what| Err(Error::Corrupt { page: place.id(), what });
+    if page[CRC..CRC_END] != checksum(page) {
+        return corrupt("checksum");
+    }
+    if u64_at(page, ID) != place.id() {
+        return corrupt("another page lies in its place");
+    }
+    if u32::from(page[UNITS]) != place.units() {
+        return corrupt("length");
+    }
+    if !place.is_birth(birth(page)) || birth(page) > newest {
+        return corrupt("an older or younger page lies in its place");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reference_keeps_its_parts() {
+        let span = Span { start: (1 << 32) - 1, units: 15 };
+        let place = PageRef::new(span, 0x12345678);
+        assert_eq!(place.span(), span);
+        assert_eq!(PageRef::from_raw(place.raw()), place);
+        assert!(place.is_birth(0x12345678));
+        assert!(!place.is_birth(0x12345679));
+        assert!(!place.is_none() && PageRef::NONE.is_none());
+    }
+
+    #[test]
+    fn verify_tells_what_is_wrong() {
+        let place = PageRef::new(Span { start: 9, units: 1 }, 7);
+        let mut page = vec![0; UNIT_BYTES];
+        begin(&mut page, Kind::Leaf, 0, 9, 7);
+        let crc = checksum(&page);
+        page[..CRC_END].copy_from_slice(&crc);
+        verify(&page, place, 7).unwrap();
+        let wrong = [
+            (PageRef::new(Span { start: 10, units: 1 }, 7), 7),
+            (PageRef::new(Span { start: 9, units: 2 }, 7), 7),
+            (PageRef::new(Span { start: 9, units: 1 }, 6), 7),
+            (place, 6),
+        ];
+        for (other, newest) in wrong {
+            assert!(matches!(verify(&page, other, newest), Err(Error::Corrupt { .. })));
+        }
+        page[4000] ^= 1;
+        assert!(matches!(verify(&page, place, 7), Err(Error::Corrupt { what: "checksum", .. })));
+    }
+}

@@ -1,0 +1,91 @@
+//! What all handles of one store have in common, and which lock guards what.
+//!
+//! Locks, outermost first; who holds one may take those below it:
+//! 1. `place`: the one writer's. Held as long as a write transaction is open.
+//! 2. `checkpoints`: one checkpoint at a time. Never taken together with `place` but by `check`.
+//! 3. `space`: held for moments by writer and checkpoint; readers never take it.
+//! 4. `current`, `durable`: the two roots; held to copy a pointer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use flotilla_vfs::LockGuard;
+use parking_lot::{Mutex, RwLock};
+
+use crate::error::{Error, Result};
+use crate::meta::Meta;
+use crate::pool::Pool;
+use crate::regions::Regions;
+use crate::root::Root;
+use crate::space::Space;
+
+/// What all handles of one store have in common.
+pub(crate) struct Shared {
+    pub(crate) pool: Pool,
+    pub(crate) place: Mutex<()>,
+    pub(crate) checkpoints: Mutex<Written>,
+    pub(crate) space: Mutex<Space>,
+    pub(crate) current: RwLock<Arc<Root>>,
+    pub(crate) durable: RwLock<Arc<Root>>,
+    pub(crate) growth_bytes: u64,
+    pub(crate) counters: Counters,
+    poisoned: AtomicBool,
+    _lock: Box<dyn LockGuard>,
+}
+
+/// What the last checkpoint wrote.
+pub(crate) struct Written {
+    /// The meta page that counts.
+    pub(crate) meta: Meta,
+    /// Where each region's bitmap is.
+    pub(crate) regions: Regions,
+}
+
+/// Figures that only grow, but for the length of the file.
+#[derive(Default)]
+pub(crate) struct Counters {
+    /// Checkpoints written.
+    pub(crate) checkpoints: AtomicU64,
+    /// Bytes written by them.
+    pub(crate) written_bytes: AtomicU64,
+    /// The length of the file in bytes.
+    pub(crate) file_bytes: AtomicU64,
+    /// Bytes of pages and values that a checkpoint is writing.
+    pub(crate) writing_bytes: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        parts: (Pool, Space, Arc<Root>, Written),
+        growth_bytes: u64,
+        lock: Box<dyn LockGuard>,
+    ) -> Shared {
+        let (pool, space, root, written) = parts;
+        Shared {
+            pool,
+            place: Mutex::new(()),
+            checkpoints: Mutex::new(written),
+            space: Mutex::new(space),
+            current: RwLock::new(Arc::clone(&root)),
+            durable: RwLock::new(root),
+            growth_bytes,
+            counters: Counters::default(),
+            poisoned: AtomicBool::new(false),
+            _lock: lock,
+        }
+    }
+
+    /// The last published root.
+    pub(crate) fn current(&self) -> Arc<Root> {
+        Arc::clone(&self.current.read())
+    }
+
+    /// Refuses what may not go on after a checkpoint has failed.
+    pub(crate) fn refuse_if_poisoned(&self) -> Result<()> {
+        if self.poisoned.load(Ordering::Acquire) { Err(Error::Poisoned) } else { Ok(()) }
+    }
+
+    pub(crate) fn poison(&self) {
+        self.poisoned.store(true, Ordering::Release);
+    }
+}

@@ -1,0 +1,122 @@
+//! Which unit of the file is used, by whom it is still needed, and which the file does not have.
+//!
+//! A unit is reserved (meta pages, heads of regions), or *published* (the last published root
+//! reaches it), or *pending* (an older root does), or held by the open transaction, or free.
+//! Everything here changes under one lock that is held for moments; readers never take it.
+
+use crate::bits::Bits;
+use crate::error::{Error, Result};
+use crate::freelist::{Freelist, META_UNITS, Pending, region_of};
+use crate::page::Span;
+use crate::pool::Pool;
+use crate::root::Ended;
+
+/// Which unit of the file is used.
+pub(crate) struct Space {
+    /// Free units.
+    pub(crate) freelist: Freelist,
+    /// Units that wait for snapshots to end.
+    pub(crate) pending: Pending,
+    /// Units that the last published root reaches, counted from the first region on.
+    pub(crate) published: Bits,
+    /// Regions in which `published` differs from the last bitmap given to a checkpoint.
+    pub(crate) changed: Bits,
+    /// First units of published spans that the file does not have.
+    dirty: Bits,
+    dirty_bytes: u64,
+    ended: Ended,
+}
+
+impl Space {
+    /// The space of a file that ends at `end`, whose durable root is `txid` and uses `published`.
+    pub(crate) fn new(published: Bits, end: u64, txid: u64, ended: Ended) -> Space {
+        let mut pending = Pending::default();
+        pending.open(txid);
+        Space {
+            freelist: Freelist::restore(&published, end),
+            pending,
+            published,
+            changed: Bits::default(),
+            dirty: Bits::default(),
+            dirty_bytes: 0,
+            ended,
+        }
+    }
+
+    /// A span for the open transaction.
+    pub(crate) fn allocate(&mut self, units: u32) -> Result<Span> {
+        let full = "the file's limit of 2^32 pages is reached";
+        self.freelist.allocate(units).ok_or(Error::Io(std::io::Error::other(full)))
+    }
+
+    /// Takes back a span that was never published.
+    pub(crate) fn release(&mut self, span: Span) {
+        self.freelist.release(span);
+    }
+
+    /// Takes note of the snapshots that have ended.
+    pub(crate) fn note_ended(&mut self, pool: &Pool) {
+        let ended = std::mem::take(&mut *self.ended.lock());
+        for txid in ended {
+            let freelist = &mut self.freelist;
+            self.pending.close(txid, |span| {
+                pool.forget(span);
+                freelist.release(span);
+            });
+        }
+    }
+
+    /// Enters what transaction `txid` wrote and what it replaced, with the births of the latter.
+    /// The caller has made the new root current just now.
+    pub(crate) fn publish(
+        &mut self,
+        pool: &Pool,
+        txid: u64,
+        written: &[Span],
+        replaced: &[(Span, u64)],
+    ) {
+        self.note_ended(pool);
+        for &span in written {
+            self.enter(span);
+            self.dirty.insert(span.start);
+            self.dirty_bytes += span.bytes();
+        }
+        for &(span, birth) in replaced {
+            self.leave(span);
+            if self.dirty.remove(span.start) {
+                self.dirty_bytes -= span.bytes();
+            }
+            if self.pending.add(span, birth, txid) {
+                pool.forget(span);
+                self.freelist.release(span);
+            }
+        }
+    }
+
+    /// Marks a span as reached by the last published root.
+    pub(crate) fn enter(&mut self, span: Span) {
+        for unit in span.start..span.end() {
+            assert!(self.published.insert(unit - META_UNITS), "unit {unit} was given out while in use");
+        }
+        self.changed.insert(region_of(span.start) as u64);
+    }
+
+    /// Marks a span as no longer reached by the last published root.
+    pub(crate) fn leave(&mut self, span: Span) {
+        for unit in span.start..span.end() {
+            assert!(self.published.remove(unit - META_UNITS), "unit {unit} was freed while not in use");
+        }
+        self.changed.insert(region_of(span.start) as u64);
+    }
+
+    /// Bytes that the last published root reaches and that no checkpoint has begun to write.
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        self.dirty_bytes
+    }
+
+    /// Hands over what the file does not have, for a checkpoint of the last published root.
+    pub(crate) fn take_dirty(&mut self) -> Bits {
+        self.dirty_bytes = 0;
+        std::mem::take(&mut self.dirty)
+    }
+}

@@ -1,0 +1,33 @@
+//! What the store is busy with, in figures.
+
+/// Figures of one moment; the sizes are in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The last published transaction.
+    pub txid: u64,
+    /// The last durable transaction.
+    pub durable_txid: u64,
+    /// The transaction of the oldest snapshot that somebody holds, the durable one included.
+    pub oldest_txid: u64,
+    /// How many different roots are held.
+    pub root_count: usize,
+    /// Length of the file.
+    pub file_bytes: u64,
+    /// Part of the file in use or free to be used; the rest is reserved for growth.
+    pub span_bytes: u64,
+    /// Free space.
+    pub free_bytes: u64,
+    /// Space that waits for snapshots to end, or for the next checkpoint.
+    pub pending_bytes: u64,
+    /// What the next checkpoint has to write, or the running one has begun to.
+    pub dirty_bytes: u64,
+    /// Clean pages in memory.
+    pub cached_bytes: u64,
+    /// Pages and long values read from the file.
+    pub read_count: u64,
+    /// Checkpoints that this process has written.
+    pub checkpoint_count: u64,
+    /// Bytes written by them.
+    pub written_bytes: u64,
+}

@@ -1,0 +1,201 @@
+//! Opening a store, and handing out its parts.
+
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use flotilla_vfs::{File, FileSystem, OpenMode};
+use parking_lot::Mutex;
+
+use crate::check::{self, CheckReport};
+use crate::checkpoint;
+use crate::config::Options;
+use crate::error::{Error, Result};
+use crate::leaf::Extent;
+use crate::meta::Meta;
+use crate::page::UNIT_BYTES;
+use crate::pool::Pool;
+use crate::read_txn::Snapshot;
+use crate::regions::{Regions, region_count};
+use crate::root::{Ended, Root};
+use crate::shared::{Shared, Written};
+use crate::space::Space;
+use crate::stats::Stats;
+use crate::write_txn::WriteTxn;
+
+/// Trees of pages in one file. Clones are handles to the same store.
+#[derive(Clone)]
+pub struct PageStore {
+    shared: Arc<Shared>,
+}
+
+/// A durable state: what a crash at this moment would leave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The transaction that published it.
+    pub txid: u64,
+    /// The mark that belongs to it.
+    pub mark: Vec<u8>,
+}
+
+impl PageStore {
+    /// Opens the store in the file `path`, which is made if it is missing. A file `path.lock` beside
+    /// it keeps others out. Reads the bitmaps of free space, 4 KiB for each 127 MiB, and nothing
+    /// else.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Locked`] if somebody has it open, [`Error::Corrupt`] or [`Error::Unsupported`] if
+    /// its meta pages or bitmaps cannot be trusted, [`Error::Io`] if the system refused.
+    pub fn open(fs: Arc<dyn FileSystem>, path: &Path, options: Options) -> Result<PageStore> {
+        let lock = fs.lock(&beside(path, ".lock")).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock => Error::Locked,
+            _ => Error::Io(error),
+        })?;
+        let file = match fs.open(path, OpenMode::Write) {
+            Err(error) if error.kind() == ErrorKind::NotFound => create(&*fs, path)?,
+            other => other?,
+        };
+        let meta = read_meta(&*file)?;
+        let pool = Pool::new(file, options.cache_bytes);
+        let regions = read_directory(&pool, &meta)?;
+        let used = regions.load(pool.file(), meta.txid)?;
+        let ended = Ended::new(Mutex::new(Vec::new()));
+        let space = Space::new(used, meta.end, meta.txid, Arc::clone(&ended));
+        let root = Root::new(meta.txid, meta.catalogue, &meta.mark, ended);
+        let file_bytes = pool.file().len()?;
+        let parts = (pool, space, root, Written { meta, regions });
+        let shared = Shared::new(parts, options.growth_bytes, lock);
+        shared.counters.file_bytes.store(file_bytes, Ordering::Relaxed);
+        Ok(PageStore { shared: Arc::new(shared) })
+    }
+
+    /// The state as last published. Takes the time of copying a pointer; waits for nobody.
+    pub fn read(&self) -> Snapshot {
+        Snapshot::new(Arc::clone(&self.shared))
+    }
+
+    /// Begins a write transaction, once the one before has ended. Readers and checkpoints go on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`] if a checkpoint has failed.
+    pub fn write(&self) -> Result<WriteTxn<'_>> {
+        WriteTxn::begin(&self.shared)
+    }
+
+    /// Makes the last published state durable and returns once it is. Others go on reading,
+    /// writing and publishing meanwhile; a second checkpoint waits for the first.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSpace`] if the file cannot grow: nothing has happened. [`Error::Io`] if a write
+    /// or a sync failed: what the file holds is unknown until it is opened again, so the store
+    /// takes no more writes and checkpoints ([`Error::Poisoned`]); reads go on.
+    pub fn checkpoint(&self) -> Result<Checkpoint> {
+        checkpoint::run(&self.shared)?;
+        Ok(self.durable())
+    }
+
+    /// The last durable state.
+    pub fn durable(&self) -> Checkpoint {
+        let root = Arc::clone(&self.shared.durable.read());
+        Checkpoint { txid: root.txid, mark: root.mark.to_vec() }
+    }
+
+    /// Bytes that are in memory only, and that the next checkpoint writes or the running one is
+    /// about to have written.
+    pub fn dirty_bytes(&self) -> u64 {
+        let writing = self.shared.counters.writing_bytes.load(Ordering::Relaxed);
+        self.shared.space.lock().dirty_bytes() + writing
+    }
+
+    /// Figures of this moment. Cheap.
+    pub fn stats(&self) -> Stats {
+        let dirty_bytes = self.dirty_bytes();
+        let Shared { pool, counters, .. } = &*self.shared;
+        let mut space = self.shared.space.lock();
+        space.note_ended(pool);
+        let bytes = |units: u64| units * UNIT_BYTES as u64;
+        Stats {
+            txid: self.shared.current.read().txid,
+            durable_txid: self.shared.durable.read().txid,
+            oldest_txid: space.pending.oldest().unwrap_or_default(),
+            root_count: space.pending.snapshot_count(),
+            file_bytes: counters.file_bytes.load(Ordering::Relaxed),
+            span_bytes: bytes(space.freelist.end()),
+            free_bytes: bytes(space.freelist.free_units()),
+            pending_bytes: bytes(space.pending.units()),
+            dirty_bytes,
+            cached_bytes: pool.clean_bytes(),
+            read_count: pool.reads(),
+            checkpoint_count: counters.checkpoints.load(Ordering::Relaxed),
+            written_bytes: counters.written_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Proves that the store is whole: every page is reachable, free or pending, and only one of
+    /// them; keys are in order and lie between their separators; what the file has is read from it
+    /// and its checksums hold; the durable state is all there in the file.
+    ///
+    /// Waits for the writer's place and for a running checkpoint, and holds both up; readers go on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] names the first thing that is not so.
+    pub fn check(&self) -> Result<CheckReport> {
+        check::run(&self.shared)
+    }
+}
+
+impl std::fmt::Debug for PageStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PageStore").field("stats", &self.stats()).finish()
+    }
+}
+
+/// Makes the file under another name first, so that a file of the right name is always whole.
+fn create(fs: &dyn FileSystem, path: &Path) -> Result<Arc<dyn File>> {
+    let new = beside(path, ".new");
+    let dir = match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    };
+    match fs.remove(&new) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    let file = fs.open(&new, OpenMode::CreateNew)?;
+    let mut pages = Meta::empty().encode();
+    pages.resize(2 * UNIT_BYTES, 0);
+    file.write_at(&pages, 0)?;
+    file.sync()?;
+    fs.rename(&new, path)?;
+    fs.sync_dir(dir)?;
+    Ok(file)
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+fn read_meta(file: &dyn File) -> Result<Meta> {
+    let mut pages = vec![0; 2 * UNIT_BYTES];
+    file.read_exact_at(&mut pages, 0).map_err(|error| match error.kind() {
+        ErrorKind::UnexpectedEof => Error::Corrupt { page: 0, what: "the file is too short" },
+        _ => Error::Io(error),
+    })?;
+    Meta::newest(&pages)
+}
+
+fn read_directory(pool: &Pool, meta: &Meta) -> Result<Regions> {
+    let Extent { len: 0, .. } = meta.directory else {
+        let bytes = pool.read_extent(&meta.directory)?;
+        return Ok(Regions::decode(&bytes, region_count(meta.end)));
+    };
+    Ok(Regions::default())
+}

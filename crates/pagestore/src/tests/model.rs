@@ -1,0 +1,264 @@
+//! Random operations on several trees against maps, with snapshots held across everything.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use bytes::Bytes;
+
+use super::{disk, open};
+use crate::config::KEY_BYTES_MAX;
+use crate::{PageStore, Snapshot, TreeMut};
+
+pub(super) type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(super) type Maps = BTreeMap<String, Map>;
+
+/// What kind of keys and values a run prefers, so that each shape of page is met often.
+#[derive(Clone, Copy)]
+pub(super) struct Taste {
+    key_space: u32,
+    long_keys: bool,
+    value_bytes_max: usize,
+}
+
+impl Taste {
+    pub(super) fn of(seed: u64) -> Taste {
+        Taste {
+            key_space: [20, 300, 5000][seed as usize % 3],
+            long_keys: seed % 4 == 3,
+            value_bytes_max: [10, 200, 3000, 20_000][seed as usize / 3 % 4],
+        }
+    }
+
+    fn key(self, rng: &mut fastrand::Rng) -> Vec<u8> {
+        let n = rng.u32(..self.key_space);
+        match n % 7 {
+            0 => n.to_be_bytes()[rng.usize(..4)..].to_vec(),
+            1 if self.long_keys => {
+                let mut key = vec![b'l'; rng.usize(..KEY_BYTES_MAX - 4)];
+                key.extend(n.to_be_bytes());
+                key
+            }
+            2 => format!("region/{:03}/row/{n}", n % 13).into_bytes(),
+            _ => format!("{n:05}").into_bytes(),
+        }
+    }
+
+    fn value(self, rng: &mut fastrand::Rng) -> Vec<u8> {
+        let len = rng.usize(..=self.value_bytes_max);
+        let len = if rng.u32(..4) == 0 { len } else { len % 100 };
+        vec![rng.u8(..); len]
+    }
+}
+
+pub(super) fn change(
+    tree: &mut TreeMut<'_>,
+    map: &mut Map,
+    taste: Taste,
+    rng: &mut fastrand::Rng,
+) {
+    let key = taste.key(rng);
+    match rng.u32(..100) {
+        0..55 => {
+            let value = taste.value(rng);
+            tree.put(&key, &value).unwrap();
+            map.insert(key, value);
+        }
+        55..60 => {
+            // Rising keys, as a log would put them.
+            for i in 0..rng.u32(..60) {
+                let key = [&key[..], &i.to_be_bytes()[..]].concat();
+                if key.len() <= KEY_BYTES_MAX {
+                    tree.put(&key, &[7; 50]).unwrap();
+                    map.insert(key, vec![7; 50]);
+                }
+            }
+        }
+        60..95 => assert_eq!(tree.delete(&key).unwrap(), map.remove(&key).is_some()),
+        95..98 => {
+            let end = taste.key(rng);
+            let removed = tree.delete_range(&key, Some(&end)).unwrap();
+            let before = map.len();
+            map.retain(|k, _| *k < key || *k >= end);
+            assert_eq!(removed as usize, before - map.len());
+        }
+        98 if rng.u32(..4) == 0 => {
+            let removed = tree.delete_range(&key, None).unwrap();
+            assert_eq!(removed as usize, map.split_off(&key).len());
+        }
+        _ => assert_eq!(tree.get(&key).unwrap().as_deref(), map.get(&key).map(Vec::as_slice)),
+    }
+    assert_eq!(tree.len() as usize, map.len());
+}
+
+pub(super) fn assert_same(snapshot: &Snapshot, maps: &Maps) {
+    assert_eq!(snapshot.tree_names().unwrap(), maps.keys().cloned().collect::<Vec<_>>());
+    for (name, map) in maps {
+        let tree = snapshot.tree(name).unwrap().unwrap();
+        assert_eq!(tree.len() as usize, map.len());
+        let all = tree.range(Bound::Unbounded, Bound::Unbounded).map(Result::unwrap);
+        assert!(all.eq(map.iter().map(|(k, v)| (Bytes::from(k.clone()), Bytes::from(v.clone())))));
+    }
+}
+
+/// Looks at one snapshot in every way there is.
+fn look(snapshot: &Snapshot, maps: &Maps, taste: Taste, rng: &mut fastrand::Rng) {
+    for (name, map) in maps {
+        let tree = snapshot.tree(name).unwrap().unwrap();
+        for _ in 0..5 {
+            let key = taste.key(rng);
+            assert_eq!(tree.get(&key).unwrap().as_deref(), map.get(&key).map(Vec::as_slice));
+            let (low, high) = (bound(taste.key(rng), rng), bound(taste.key(rng), rng));
+            let mut expected: Vec<_> = map
+                .iter()
+                .filter(|(k, _)| within(k, &low, &high))
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect();
+            let low = low.as_ref().map(Vec::as_slice);
+            let high = high.as_ref().map(Vec::as_slice);
+            let mut range = tree.range(low, high);
+            let mut keys = tree.keys(low, high);
+            let mut expected: std::collections::VecDeque<_> = expected.drain(..).collect();
+            let back_percent = [0, 100, 50][rng.usize(..3)];
+            loop {
+                let back = rng.u32(..100) < back_percent;
+                let (entry, key, want) = if back {
+                    (range.next_back(), keys.next_back(), expected.pop_back())
+                } else {
+                    (range.next(), keys.next(), expected.pop_front())
+                };
+                let entry = entry.map(|e| e.unwrap()).map(|(k, v)| (k.to_vec(), v.to_vec()));
+                assert_eq!(key.map(|k| k.unwrap().to_vec()), entry.as_ref().map(|e| e.0.clone()));
+                assert_eq!(entry, want);
+                if want.is_none() {
+                    break;
+                }
+            }
+            follow_cursor(&tree, map, taste, rng);
+        }
+    }
+}
+
+fn follow_cursor(tree: &crate::Tree, map: &Map, taste: Taste, rng: &mut fastrand::Rng) {
+    let keys: Vec<_> = map.keys().collect();
+    let mut cursor = tree.cursor();
+    let mut at = 0;
+    for _ in 0..10 {
+        match rng.u32(..10) {
+            0 => {
+                let key = taste.key(rng);
+                cursor.seek(&key).unwrap();
+                at = keys.partition_point(|k| **k < key);
+            }
+            1 => {
+                cursor.seek_last().unwrap();
+                at = keys.len();
+            }
+            2 => {
+                cursor.seek_first().unwrap();
+                at = 0;
+            }
+            3..7 => {
+                let found = cursor.next().unwrap();
+                assert_eq!(found.map(|e| e.0.to_vec()).as_ref(), keys.get(at).copied());
+                at = (at + 1).min(keys.len());
+            }
+            _ => {
+                let found = cursor.prev().unwrap();
+                let want = at.checked_sub(1).map(|i| keys[i]);
+                assert_eq!(found.as_ref().map(|e| e.0.to_vec()).as_ref(), want);
+                if let Some((key, value)) = found {
+                    assert_eq!(value, map[&key[..]]);
+                }
+                at = at.saturating_sub(1);
+            }
+        }
+    }
+}
+
+fn bound(key: Vec<u8>, rng: &mut fastrand::Rng) -> Bound<Vec<u8>> {
+    match rng.u32(..5) {
+        0 => Bound::Unbounded,
+        1 | 2 => Bound::Included(key),
+        _ => Bound::Excluded(key),
+    }
+}
+
+fn within(key: &Vec<u8>, low: &Bound<Vec<u8>>, high: &Bound<Vec<u8>>) -> bool {
+    let above = match low {
+        Bound::Unbounded => true,
+        Bound::Included(low) => key >= low,
+        Bound::Excluded(low) => key > low,
+    };
+    let below = match high {
+        Bound::Unbounded => true,
+        Bound::Included(high) => key <= high,
+        Bound::Excluded(high) => key < high,
+    };
+    above && below
+}
+
+/// One transaction, published or dropped.
+fn transact(store: &PageStore, maps: &mut Maps, taste: Taste, rng: &mut fastrand::Rng) {
+    let mut draft = maps.clone();
+    let mut txn = store.write().unwrap();
+    for _ in 0..rng.u32(..4) {
+        let name = ["a", "b", "c"][rng.usize(..3)];
+        let map = draft.entry(name.to_owned()).or_default();
+        let mut tree = txn.tree(name).unwrap();
+        for _ in 0..rng.u32(..120) {
+            change(&mut tree, map, taste, rng);
+        }
+        if rng.u32(..8) == 0 {
+            let all = tree.range(Bound::Unbounded, Bound::Unbounded).rev().map(Result::unwrap);
+            let held: Vec<_> = all.collect();
+            assert!(held.iter().map(|e| &e.0[..]).eq(map.keys().rev().map(Vec::as_slice)));
+            change(&mut tree, map, taste, rng);
+            drop(held);
+        }
+    }
+    if rng.u32(..4) > 0 {
+        txn.publish().unwrap();
+        *maps = draft;
+    }
+}
+
+#[test]
+fn agrees_with_maps() {
+    for seed in 0..24 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let taste = Taste::of(seed);
+        let fs = disk(seed);
+        let mut store = open(&fs);
+        let mut maps = Maps::new();
+        let mut durable = Maps::new();
+        let mut held: Vec<(Snapshot, Maps)> = Vec::new();
+        for _ in 0..60 {
+            match rng.u32(..20) {
+                0..11 => transact(&store, &mut maps, taste, &mut rng),
+                11..14 => held.push((store.read(), maps.clone())),
+                14..16 if !held.is_empty() => {
+                    let (snapshot, maps) = held.swap_remove(rng.usize(..held.len()));
+                    look(&snapshot, &maps, taste, &mut rng);
+                }
+                16..18 => {
+                    store.checkpoint().unwrap();
+                    durable = maps.clone();
+                }
+                18 => {
+                    held.clear();
+                    drop(store);
+                    store = open(&fs);
+                    maps = durable.clone();
+                }
+                _ => {
+                    store.check().unwrap();
+                }
+            }
+            assert_same(&store.read(), &maps);
+        }
+        for (snapshot, maps) in held {
+            assert_same(&snapshot, &maps);
+        }
+        store.check().unwrap();
+    }
+}

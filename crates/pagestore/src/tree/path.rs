@@ -1,0 +1,59 @@
+//! The way down to a key, made the transaction's own.
+
+use crate::branch;
+use crate::draft::Draft;
+use crate::error::{Error, Result};
+use crate::node::{Node, NodeMut};
+use crate::page::PageRef;
+use crate::source::Source;
+
+/// Branches from the root down, each with the child that was taken.
+pub(crate) struct Path {
+    steps: Vec<(PageRef, usize)>,
+}
+
+/// More than any tree of a file of 16 TiB can have.
+const LEVEL_COUNT_MAX: u8 = 48;
+
+impl Path {
+    /// Goes down to the leaf for `key` and makes every page on the way own. The first step is the
+    /// new root; the leaf is returned beside the path.
+    pub(crate) fn down(draft: &mut Draft, root: PageRef, key: &[u8]) -> Result<(Path, PageRef)> {
+        let mut at = draft.own(root)?;
+        let mut steps = Vec::with_capacity(8);
+        loop {
+            let frame = draft.page(at)?;
+            let node = Node(&frame);
+            let level = node.level();
+            if level > LEVEL_COUNT_MAX {
+                return Err(Error::Corrupt { page: at.id(), what: "level" });
+            }
+            if node.is_leaf() {
+                return Ok((Path { steps }, at));
+            }
+            let i = branch::child_index(node, key);
+            let child = branch::child(node, i);
+            drop(frame);
+            let owned = draft.own(child)?;
+            if Node(draft.page_mut(owned)).level() + 1 != level {
+                return Err(Error::Corrupt { page: child.id(), what: "level" });
+            }
+            if owned != child {
+                branch::set_child(&mut NodeMut(draft.page_mut(at)), i, owned);
+            }
+            steps.push((at, i));
+            at = owned;
+        }
+    }
+
+    /// The lowest branch that is left, and which child was taken from it.
+    pub(crate) fn pop(&mut self) -> Option<(PageRef, usize)> {
+        self.steps.pop()
+    }
+
+    /// The root of this path, or `last` if it was popped.
+    pub(crate) fn root_or(&self, last: PageRef) -> PageRef {
+        self.steps.first().map_or(last, |step| step.0)
+    }
+}
+
