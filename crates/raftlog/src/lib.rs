@@ -1,1 +1,67 @@
-//! An append-only log engine for many raft groups.
+//! An append-only log engine for many raft groups: one directory, one sequence of batches, one sync
+//! for all who wait.
+//!
+//! It stores, for each group (a number of the embedder's choice), a log of entries with indexes and
+//! terms, and a few small keys with values. It knows nothing of raft beyond that: bytes in, bytes
+//! out. It starts no threads and needs no runtime.
+//!
+//! What it promises:
+//! - A batch over any number of groups is there after a crash as a whole or not at all, and only if
+//!   all batches before it are.
+//! - A batch that was acknowledged as [`Durability::Synced`] is there after a power loss, as it was;
+//!   if the disk has damaged it, opening the log fails rather than leave it out.
+//! - Wrong input is refused before anything is written.
+//! - Once a write or sync has failed nothing more is acknowledged; what was synced can be read.
+//!
+//! ```
+//! use flotilla_raftlog::{Config, Durability, Entry, LogBatch, LogEngine};
+//! use flotilla_vfs::fault::FaultFs;
+//! use std::{path::Path, sync::Arc};
+//!
+//! # fn main() -> Result<(), flotilla_raftlog::Error> {
+//! let disk = Arc::new(FaultFs::new(1)); // or flotilla_vfs::os::OsFs::new()
+//! let (log, _report) = LogEngine::open(disk, Path::new("/log"), Config::default())?;
+//! let mut batch = LogBatch::new();
+//! batch.append(7, &[Entry { index: 1, term: 1, kind: 0, data: "hello".into() }]);
+//! batch.put(7, b"vote", b"1");
+//! log.write(batch, Durability::Synced).wait()?;
+//!
+//! let group = log.group(7).expect("it was just written");
+//! assert_eq!((group.last_index(), group.term(1)?), (1, 1));
+//! assert_eq!(group.entries(1..2, u64::MAX)?[0].data, "hello");
+//! # Ok(())
+//! # }
+//! ```
+
+mod batch;
+mod commit;
+mod config;
+mod engine;
+mod error;
+mod format;
+mod group;
+mod group_commit;
+mod groups;
+mod index;
+mod item;
+mod ledger;
+mod purge;
+mod queue;
+mod recovery;
+mod scan;
+mod segment;
+mod slot;
+mod stats;
+mod tails;
+
+pub use batch::{Entry, LogBatch};
+pub use commit::Commit;
+pub use config::Config;
+pub use engine::LogEngine;
+pub use error::Error;
+pub use group::Group;
+pub use group_commit::Durability;
+pub use purge::{Holder, Purged};
+pub use recovery::RecoveryReport;
+pub use slot::Receipt;
+pub use stats::Stats;

@@ -1,0 +1,295 @@
+//! What one atomic write holds: changes to any number of groups.
+//!
+//! A batch is encoded while it is built, in the caller's thread. Beside the bytes it keeps a list of
+//! what they say, from which the tails are checked before the write and the index changed after it.
+
+use crate::config::BATCH_BYTES_CEILING;
+use crate::error::Error;
+use crate::format::{self, FRAME_HEADER_BYTES};
+use crate::item::{self, Row, TermRun};
+use bytes::Bytes;
+
+/// One entry of a group's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its place in the group's log; the first there can be is 1.
+    pub index: u64,
+    /// The term in which it was proposed.
+    pub term: u64,
+    /// What the data means to the embedder.
+    pub kind: u8,
+    /// What the embedder wants back.
+    pub data: Bytes,
+}
+
+/// Changes to any number of groups that are all there after a crash, or not at all.
+///
+/// The changes take effect in the order in which they were added. A wrong call is kept in mind and
+/// is the error of the write.
+#[derive(Debug)]
+pub struct LogBatch {
+    /// Room for the frame's header, then the items.
+    bytes: Vec<u8>,
+    changes: Vec<Change>,
+    fault: Option<Error>,
+}
+
+/// What an item says, for the index.
+#[derive(Debug)]
+pub(crate) enum Change {
+    Append(Append),
+    Compact { group: u64, first: u64, term_before: u64 },
+    Put { group: u64, key: Bytes, value: Bytes },
+    Delete { group: u64, key: Bytes },
+    Remove { group: u64 },
+    Discard { below_segment: u64 },
+}
+
+/// Entries that were appended together, and where in the frame they stand.
+#[derive(Debug)]
+pub(crate) struct Append {
+    pub(crate) group: u64,
+    pub(crate) first: u64,
+    pub(crate) count: u64,
+    pub(crate) terms: Vec<TermRun>,
+    /// From the beginning of the frame to the item.
+    pub(crate) offset: u32,
+    /// Length of the item: head and data.
+    pub(crate) item_bytes: u32,
+}
+
+/// An encoded batch. Only its header is missing, which depends on its place in the log.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    /// Room for the header, then the padded body.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) body_checksum: u32,
+    pub(crate) changes: Vec<Change>,
+}
+
+impl LogBatch {
+    /// An empty batch.
+    #[must_use]
+    pub fn new() -> LogBatch {
+        LogBatch { bytes: vec![0; FRAME_HEADER_BYTES], changes: Vec::new(), fault: None }
+    }
+
+    /// Forgets all changes and keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.truncate(FRAME_HEADER_BYTES);
+        self.changes.clear();
+        self.fault = None;
+    }
+
+    /// Whether there is nothing to write. Writing an empty batch is an error.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.fault.is_none()
+    }
+
+    /// How many bytes the changes take in the log, without the frame around them.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        (self.bytes.len() - FRAME_HEADER_BYTES) as u64
+    }
+
+    /// Appends entries, whose indexes must follow one another. If they begin at or below the
+    /// group's last index, they replace everything from there on. A new group may begin at any
+    /// index. No entries, no change.
+    pub fn append(&mut self, group: u64, entries: &[Entry]) {
+        let Some(first) = entries.first().map(|e| e.index) else { return };
+        let count = entries.len() as u64;
+        if first == 0 || first.checked_add(count).is_none() {
+            return self.fail(Error::Invalid("indexes of entries are from 1 to below 2^64 - 1"));
+        }
+        if entries.iter().zip(first..).any(|(entry, index)| entry.index != index) {
+            return self.fail(Error::Invalid("the entries of an append do not follow one another"));
+        }
+        let data_bytes = entries.iter().map(|e| e.data.len() as u64).sum::<u64>();
+        if !self.has_room(data_bytes + 32 * count) {
+            return;
+        }
+        let terms = term_runs(entries);
+        let begin = self.bytes.len();
+        let rows = entries.iter().map(|e| Row {
+            checksum: item::entry_checksum(group, e.index, e.term, e.kind, &e.data),
+            kind: e.kind,
+            data_bytes: e.data.len() as u64,
+        });
+        item::put_append_head(&mut self.bytes, group, first, &terms, rows);
+        for entry in entries {
+            self.bytes.extend_from_slice(&entry.data);
+        }
+        let offset = begin as u32;
+        let item_bytes = (self.bytes.len() - begin) as u32;
+        self.changes.push(Change::Append(Append {
+            group,
+            first,
+            count,
+            terms,
+            offset,
+            item_bytes,
+        }));
+    }
+
+    /// Drops the entries below `first`. The term of the one just before stays answerable and is
+    /// `term_before`. With a `first` above the last index plus one the log is reset: it is empty and
+    /// the next append begins at exactly `first`. Below the first index nothing changes.
+    pub fn compact_to(&mut self, group: u64, first: u64, term_before: u64) {
+        if first == 0 || first == u64::MAX {
+            return self.fail(Error::Invalid("a log begins at an index from 1 to below 2^64 - 1"));
+        }
+        if self.has_room(32) {
+            item::put_compact(&mut self.bytes, group, first, term_before);
+            self.changes.push(Change::Compact { group, first, term_before });
+        }
+    }
+
+    /// Sets a key of the group. Values are kept in memory: they should be few and small.
+    pub fn put(&mut self, group: u64, key: &[u8], value: &[u8]) {
+        if self.has_room(32 + key.len() as u64 + value.len() as u64) {
+            item::put_put(&mut self.bytes, group, key, value);
+            let (key, value) = (Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
+            self.changes.push(Change::Put { group, key, value });
+        }
+    }
+
+    /// Removes a key of the group, if it is there.
+    pub fn delete(&mut self, group: u64, key: &[u8]) {
+        if self.has_room(32 + key.len() as u64) {
+            item::put_delete(&mut self.bytes, group, key);
+            self.changes.push(Change::Delete { group, key: Bytes::copy_from_slice(key) });
+        }
+    }
+
+    /// Removes all entries and keys of the group, if it is there.
+    pub fn remove_group(&mut self, group: u64) {
+        if self.has_room(32) {
+            item::put_remove(&mut self.bytes, group);
+            self.changes.push(Change::Remove { group });
+        }
+    }
+
+    /// Says that every segment below is dead and may be missing from now on.
+    pub(crate) fn discard(&mut self, below_segment: u64) {
+        item::put_discard(&mut self.bytes, below_segment);
+        self.changes.push(Change::Discard { below_segment });
+    }
+
+    /// Closes the batch: pads it and computes its checksum.
+    pub(crate) fn seal(mut self, bytes_max: u64) -> Result<Frame, Error> {
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        if self.changes.is_empty() {
+            return Err(Error::Invalid("an empty batch"));
+        }
+        format::pad(&mut self.bytes);
+        let bytes = self.bytes.len() as u64;
+        if bytes > bytes_max {
+            return Err(Error::TooLarge { bytes, limit: bytes_max });
+        }
+        let body_checksum = format::body_checksum(&self.bytes[FRAME_HEADER_BYTES..]);
+        Ok(Frame { bytes: self.bytes, body_checksum, changes: self.changes })
+    }
+
+    fn fail(&mut self, fault: Error) {
+        self.fault.get_or_insert(fault);
+    }
+
+    /// Offsets within a frame are 32 bits, so a batch stops growing here, before bytes are copied.
+    fn has_room(&mut self, more_bytes: u64) -> bool {
+        let bytes = self.bytes() + more_bytes;
+        if bytes > BATCH_BYTES_CEILING {
+            self.fail(Error::TooLarge { bytes, limit: BATCH_BYTES_CEILING });
+        }
+        self.fault.is_none()
+    }
+}
+
+impl Default for LogBatch {
+    fn default() -> LogBatch {
+        LogBatch::new()
+    }
+}
+
+impl Frame {
+    /// Whether the batch only lets go of things, so that writing it helps a full disk.
+    pub(crate) fn only_frees(&self) -> bool {
+        !self.changes.iter().any(|c| matches!(c, Change::Append(_) | Change::Put { .. }))
+    }
+}
+
+fn term_runs(entries: &[Entry]) -> Vec<TermRun> {
+    entries.chunk_by(|a, b| a.term == b.term).map(|run| (run.len() as u64, run[0].term)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(first: u64, terms: &[u64]) -> Vec<Entry> {
+        let data = Bytes::from_static(b"some data");
+        terms
+            .iter()
+            .zip(first..)
+            .map(|(term, index)| Entry { index, term: *term, kind: 1, data: data.clone() })
+            .collect()
+    }
+
+    fn fault(build: impl FnOnce(&mut LogBatch)) -> Error {
+        let mut batch = LogBatch::new();
+        build(&mut batch);
+        assert!(!batch.is_empty() || batch.fault.is_none());
+        batch.seal(1 << 20).expect_err("the batch is wrong")
+    }
+
+    #[test]
+    fn wrong_batches_are_refused_before_anything_is_written() {
+        assert!(matches!(fault(|_| ()), Error::Invalid("an empty batch")));
+        assert!(matches!(fault(|b| b.append(1, &[])), Error::Invalid("an empty batch")));
+        assert!(matches!(fault(|b| b.append(1, &entries(0, &[1]))), Error::Invalid(_)));
+        let mut last = entries(4, &[1]);
+        last[0].index = u64::MAX;
+        assert!(matches!(fault(|b| b.append(1, &last)), Error::Invalid(_)));
+        assert!(matches!(fault(|b| b.compact_to(1, 0, 0)), Error::Invalid(_)));
+        assert!(matches!(fault(|b| b.compact_to(1, u64::MAX, 0)), Error::Invalid(_)));
+        assert!(matches!(fault(|b| b.put(1, b"k", &vec![0; 1 << 20])), Error::TooLarge { .. }));
+        let mut hole = entries(4, &[1, 1, 2]);
+        hole[1].index = 6;
+        assert!(matches!(fault(|b| b.append(1, &hole)), Error::Invalid(_)));
+        // The first fault is told, and later changes do not cover it.
+        let both = fault(|b| {
+            b.append(1, &hole);
+            b.put(1, b"k", b"v");
+        });
+        assert!(matches!(both, Error::Invalid(what) if what.contains("follow")));
+    }
+
+    #[test]
+    fn a_batch_says_in_bytes_what_it_says_in_changes() {
+        let mut batch = LogBatch::new();
+        batch.append(7, &entries(3, &[1, 1, 2]));
+        batch.put(7, b"k", b"v");
+        assert!(!batch.is_empty() && batch.bytes() > 27);
+        let frame = batch.seal(1 << 20).expect("it is right");
+        assert!(!frame.only_frees());
+        let Change::Append(append) = &frame.changes[0] else { panic!("not an append") };
+        assert_eq!((append.group, append.first, append.count), (7, 3, 3));
+        assert_eq!(append.terms, [(2, 1), (1, 2)]);
+        let item = &frame.bytes[append.offset as usize..][..append.item_bytes as usize];
+        assert!(item.ends_with(b"some data"));
+        assert_eq!(item::AppendHead::decode(item).expect("a head").terms, append.terms);
+    }
+
+    #[test]
+    fn a_cleared_batch_is_as_new() {
+        let mut batch = LogBatch::new();
+        batch.compact_to(1, 0, 0);
+        batch.remove_group(2);
+        batch.clear();
+        assert!(batch.is_empty() && batch.bytes() == 0);
+        batch.remove_group(3);
+        assert!(batch.seal(1 << 20).expect("nothing is wrong").only_frees());
+    }
+}

@@ -1,0 +1,63 @@
+//! The completion of a write: waited for, polled, or told to a callback.
+
+use crate::error::Error;
+use crate::group_commit::GroupCommit;
+use crate::slot::{Receipt, Slot};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// A write that is queued, or its outcome.
+///
+/// Somebody must carry the write out: a thread in [`Commit::wait`] does, or one in
+/// [`crate::LogEngine::flush`]. A callback or a future alone does not. Dropping a commit does not
+/// take the write back.
+#[derive(Debug)]
+#[must_use = "the outcome of a write is told only here"]
+pub struct Commit {
+    slot: Arc<Slot>,
+    group_commit: Arc<GroupCommit>,
+}
+
+impl Commit {
+    pub(crate) fn new(slot: Arc<Slot>, group_commit: Arc<GroupCommit>) -> Commit {
+        Commit { slot, group_commit }
+    }
+
+    /// Waits for the outcome. If no thread is writing, this one writes for all that are queued.
+    ///
+    /// # Errors
+    ///
+    /// Why the batch was refused or is not known to be written. After [`Error::Poisoned`] it may be
+    /// there or not when the log is opened again; after any other error it is not.
+    pub fn wait(self) -> Result<Receipt, Error> {
+        self.group_commit.wait(&self.slot)
+    }
+
+    /// Calls `f` with the outcome: now if it is there, else on the thread that writes.
+    ///
+    /// Callbacks run one at a time, in the order of the log, and should be short, for the outcomes
+    /// of others wait behind them. They may write, wait for, and flush other batches. A callback
+    /// that panics takes all later ones with it.
+    pub fn on_done(self, f: impl FnOnce(Result<Receipt, Error>) + Send + 'static) {
+        if let Some((f, outcome)) = self.slot.set_callback(Box::new(f)) {
+            f(outcome);
+        }
+    }
+
+    /// The outcome, if it is there. Never waits.
+    pub fn try_take(&mut self) -> Option<Result<Receipt, Error>> {
+        self.slot.outcome()
+    }
+}
+
+/// # Cancel safety
+///
+/// Dropping the future does not take the write back.
+impl Future for Commit {
+    type Output = Result<Receipt, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.slot.poll(context.waker())
+    }
+}

@@ -1,0 +1,95 @@
+//! What an embedder may choose, and the limits of it.
+
+use crate::error::Error;
+
+/// The largest batch, whatever the configuration says: offsets within a segment are 32 bits.
+pub(crate) const BATCH_BYTES_CEILING: u64 = 1 << 30;
+
+/// How the engine uses disk and memory.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Size at which a segment is full, in bytes; all of it is allocated when the segment is made.
+    /// Default 64 MiB, least 4 KiB, at most 1 GiB. A batch that is larger gets a segment of its
+    /// own size. Purge frees whole segments, so smaller ones free space earlier.
+    pub segment_bytes: u64,
+    /// Largest encoded batch, in bytes. Default 64 MiB, at most 1 GiB.
+    pub batch_bytes_max: u64,
+    /// Most bytes of batches that are queued or being written; over it a write is refused with
+    /// [`Error::Busy`]. Default 256 MiB. A single batch is taken whatever its size if nothing else
+    /// is queued. This is also the most memory that writes can hold.
+    pub queue_bytes_max: u64,
+    /// A number that goes into the checksums of frames, so that nobody who only chooses the data
+    /// can make bytes that pass for a frame. `None`, the default, draws one for each segment from
+    /// the operating system; a test that must repeat byte for byte sets it.
+    pub salt: Option<u64>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            segment_bytes: 64 << 20,
+            batch_bytes_max: 64 << 20,
+            queue_bytes_max: 256 << 20,
+            salt: None,
+        }
+    }
+}
+
+impl Config {
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] names the first field that is out of its limits.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if !(4 << 10..=1 << 30).contains(&self.segment_bytes) {
+            return Err(Error::Invalid("segment_bytes must be between 4 KiB and 1 GiB"));
+        }
+        if self.batch_bytes_max == 0 || self.batch_bytes_max > BATCH_BYTES_CEILING {
+            return Err(Error::Invalid("batch_bytes_max must be between 1 byte and 1 GiB"));
+        }
+        if self.queue_bytes_max == 0 {
+            return Err(Error::Invalid("queue_bytes_max must not be zero"));
+        }
+        Ok(())
+    }
+
+    /// Room at the end of each segment that only batches which free space may use, so that a full
+    /// disk can still be purged.
+    pub(crate) fn reserve_bytes(&self) -> u64 {
+        (self.segment_bytes / 16).min(64 << 10)
+    }
+
+    /// The number for a new segment's checksums.
+    pub(crate) fn draw_salt(&self) -> u64 {
+        use std::hash::{BuildHasher, Hasher};
+        // The keys of a hash map are the one random source in the standard library.
+        self.salt.unwrap_or_else(|| {
+            std::collections::hash_map::RandomState::new().build_hasher().finish()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_checked() {
+        assert!(Config::default().check().is_ok());
+        for wrong in [
+            Config { segment_bytes: 4095, ..Config::default() },
+            Config { segment_bytes: (1 << 30) + 1, ..Config::default() },
+            Config { batch_bytes_max: 0, ..Config::default() },
+            Config { batch_bytes_max: (1 << 30) + 1, ..Config::default() },
+            Config { queue_bytes_max: 0, ..Config::default() },
+        ] {
+            assert!(matches!(wrong.check(), Err(Error::Invalid(_))), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn salts_differ_unless_set() {
+        let drawn = Config::default();
+        assert_ne!(drawn.draw_salt(), drawn.draw_salt());
+        assert_eq!(Config { salt: Some(7), ..Config::default() }.draw_salt(), 7);
+    }
+}

@@ -1,0 +1,96 @@
+//! Why the log could not do what was asked, one variant for each way in which a caller acts on it.
+
+use std::io;
+use std::sync::Arc;
+
+/// Why the log could not do what was asked.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The operating system refused while the log was opened, read or purged. Nothing was lost;
+    /// the caller may ask again.
+    #[error("input or output failed: {0}")]
+    Io(Arc<io::Error>),
+    /// Bytes on disk are not what was written. Nothing was changed; an operator must decide.
+    #[error("segment {segment} is corrupt at byte {offset}: {what}")]
+    Corrupt {
+        /// The segment's number; its file is named after it.
+        segment: u64,
+        /// Where in the file the damage begins, as far as that can be told.
+        offset: u64,
+        /// What is wrong there.
+        what: &'static str,
+    },
+    /// The entries were compacted away. The caller needs a snapshot instead.
+    #[error("entries below {first} are compacted")]
+    Compacted {
+        /// The first index that is still there.
+        first: u64,
+    },
+    /// The entries have not been appended, or were replaced by a shorter log.
+    #[error("entries above {last} do not exist")]
+    Unavailable {
+        /// The last index that there is.
+        last: u64,
+    },
+    /// An append would leave a hole. The caller's view of the group is wrong; nothing was written.
+    #[error("group {group}: an append at {got} leaves a hole, {expected} is next")]
+    Gap {
+        /// The group appended to.
+        group: u64,
+        /// The greatest index at which an append may begin.
+        expected: u64,
+        /// The index at which it would have begun.
+        got: u64,
+    },
+    /// An append below the first index, which is compacted. Nothing was written.
+    #[error("group {group}: an append at {got} is stale, the log begins at {first}")]
+    Stale {
+        /// The group appended to.
+        group: u64,
+        /// The least index at which an append may begin.
+        first: u64,
+        /// The index at which it would have begun.
+        got: u64,
+    },
+    /// What was asked makes no sense, whatever the log holds. Nothing was written.
+    #[error("not a valid request: {0}")]
+    Invalid(&'static str),
+    /// The batch is over the limit of [`crate::Config::batch_bytes_max`]. The caller splits it.
+    #[error("a batch of {bytes} bytes is over the limit of {limit}")]
+    TooLarge {
+        /// The batch's size.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// Too much is queued already, see [`crate::Config::queue_bytes_max`]. The caller waits for a
+    /// commit that it holds, or flushes, and builds the batch again.
+    #[error("{bytes} bytes are queued, the limit is {limit}")]
+    Busy {
+        /// Bytes queued and not yet completed.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A write or a sync has failed: nobody knows what is on disk beyond the last good sync. The
+    /// batch is not acknowledged, and the log takes no more of them until it is opened again.
+    /// Entries synced before can still be read.
+    #[error("the log takes no more writes since one failed: {0}")]
+    Poisoned(Arc<io::Error>),
+    /// Another process, or another engine in this one, has the directory open.
+    #[error("the directory is in use by somebody else")]
+    Locked,
+    /// The disk has no room for another segment. Nothing of the batch was written; once there is
+    /// room, writes go on. Small batches that only free space still find a reserve.
+    #[error("no space left for another segment")]
+    NoSpace,
+    /// The engine went away before it wrote the batch.
+    #[error("the log was closed before the batch was written")]
+    Closed,
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Error {
+        Error::Io(Arc::new(error))
+    }
+}

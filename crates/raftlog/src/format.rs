@@ -1,0 +1,258 @@
+//! Bytes of a segment: its header, and the header and padding of each frame.
+//!
+//! `docs/log-format.md` has the drawings and the argument for each crash. In short: a segment is a
+//! header of 64 bytes and frames one after the other; a frame is a header of 40 bytes and a body;
+//! all numbers are little-endian; every frame begins at a multiple of eight.
+//!
+//! Invariants:
+//! - A frame's length is believed only after the header's own checksum held.
+//! - The last byte of a frame is never zero, and neither is its first: where zeros were before,
+//!   a frame that was cut short can be told from a frame that was whole.
+
+use crc32c::{crc32c, crc32c_append};
+
+/// Where the first frame of a segment begins.
+pub(crate) const SEGMENT_HEADER_BYTES: usize = 64;
+/// How long the header of a frame is.
+pub(crate) const FRAME_HEADER_BYTES: usize = 40;
+/// What frames begin and end at multiples of.
+pub(crate) const ALIGNMENT_BYTES: usize = 8;
+/// The unit in which a disk keeps or loses what was not synced.
+pub(crate) const SECTOR_BYTES: usize = 512;
+
+const SEGMENT_MAGIC: [u8; 8] = *b"flotilog";
+const FORMAT_VERSION: u32 = 1;
+const SEGMENT_CHECKSUM_AT: usize = SEGMENT_HEADER_BYTES - 4;
+
+const FRAME_MAGIC: u16 = 0xf10e;
+const KIND_BATCH: u8 = 1;
+const FRAME_CHECKSUM_AT: usize = FRAME_HEADER_BYTES - 4;
+
+/// High half of each byte of padding; the low half says how many there are. More than one bit is
+/// set, so a single flipped bit never makes a frame look cut short.
+const PADDING: u8 = 0xa0;
+
+const _: () = assert!(SEGMENT_HEADER_BYTES.is_multiple_of(ALIGNMENT_BYTES));
+const _: () = assert!(FRAME_HEADER_BYTES.is_multiple_of(ALIGNMENT_BYTES));
+const _: () = assert!(SECTOR_BYTES.is_multiple_of(ALIGNMENT_BYTES));
+const _: () = assert!(ALIGNMENT_BYTES < 16, "the count of padding bytes has four bits");
+
+/// What the first bytes of a segment say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentHeader {
+    /// The segment's number, which is also its name.
+    pub(crate) segment: u64,
+    /// The sequence number of its first frame, written or not. All frames before are synced.
+    pub(crate) first_lsn: u64,
+    /// Goes into the checksums of the segment's frames.
+    pub(crate) salt: u64,
+}
+
+impl SegmentHeader {
+    pub(crate) fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
+        let mut bytes = [0; SEGMENT_HEADER_BYTES];
+        bytes[..8].copy_from_slice(&SEGMENT_MAGIC);
+        bytes[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.segment.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.first_lsn.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.salt.to_le_bytes());
+        let checksum = crc32c(&bytes[..SEGMENT_CHECKSUM_AT]);
+        bytes[SEGMENT_CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<SegmentHeader, &'static str> {
+        let bytes = bytes.get(..SEGMENT_HEADER_BYTES).ok_or("the segment's header is cut short")?;
+        if u32_at(bytes, SEGMENT_CHECKSUM_AT) != crc32c(&bytes[..SEGMENT_CHECKSUM_AT]) {
+            return Err("the segment's header fails its checksum");
+        }
+        if bytes[..8] != SEGMENT_MAGIC {
+            return Err("the file is no segment");
+        }
+        if u32_at(bytes, 8) != FORMAT_VERSION {
+            return Err("the segment has a format that this version does not know");
+        }
+        Ok(SegmentHeader {
+            segment: u64_at(bytes, 16),
+            first_lsn: u64_at(bytes, 24),
+            salt: u64_at(bytes, 32),
+        })
+    }
+}
+
+/// What stands before the body of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FrameHeader {
+    /// Length of the body with its padding.
+    pub(crate) body_bytes: u32,
+    /// The segment that the frame was written to.
+    pub(crate) segment: u64,
+    /// The frame's sequence number; one more than that of the frame before.
+    pub(crate) lsn: u64,
+    /// Every frame up to this one was known to be synced when this one was written.
+    pub(crate) synced_lsn: u64,
+    /// Checksum of the body with its padding.
+    pub(crate) body_checksum: u32,
+}
+
+impl FrameHeader {
+    pub(crate) fn encode(&self, salt: u64) -> [u8; FRAME_HEADER_BYTES] {
+        let mut bytes = [0; FRAME_HEADER_BYTES];
+        bytes[..2].copy_from_slice(&FRAME_MAGIC.to_le_bytes());
+        bytes[2] = KIND_BATCH;
+        bytes[4..8].copy_from_slice(&self.body_bytes.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.segment.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.lsn.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.synced_lsn.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.body_checksum.to_le_bytes());
+        let checksum = salted(salt, &bytes[..FRAME_CHECKSUM_AT]);
+        bytes[FRAME_CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8], salt: u64) -> Result<FrameHeader, &'static str> {
+        let bytes = bytes.get(..FRAME_HEADER_BYTES).ok_or("a frame's header is cut short")?;
+        // The magic comes first only because it is cheap: a search tries many places.
+        if bytes[..2] != FRAME_MAGIC.to_le_bytes() {
+            return Err("no frame begins here");
+        }
+        if u32_at(bytes, FRAME_CHECKSUM_AT) != salted(salt, &bytes[..FRAME_CHECKSUM_AT]) {
+            return Err("a frame's header fails its checksum");
+        }
+        if bytes[2] != KIND_BATCH || bytes[3] != 0 {
+            return Err("a frame has a kind that this version does not know");
+        }
+        let body_bytes = u32_at(bytes, 4);
+        if body_bytes == 0 || !(body_bytes as usize).is_multiple_of(ALIGNMENT_BYTES) {
+            return Err("a frame's length is not a multiple of eight");
+        }
+        Ok(FrameHeader {
+            body_bytes,
+            segment: u64_at(bytes, 8),
+            lsn: u64_at(bytes, 16),
+            synced_lsn: u64_at(bytes, 24),
+            body_checksum: u32_at(bytes, 32),
+        })
+    }
+
+    /// The length of the whole frame.
+    pub(crate) fn frame_bytes(&self) -> usize {
+        FRAME_HEADER_BYTES + self.body_bytes as usize
+    }
+}
+
+/// Fills a body up to a multiple of eight. There is always padding, so that its last byte is set.
+pub(crate) fn pad(body: &mut Vec<u8>) {
+    let count = ALIGNMENT_BYTES - body.len() % ALIGNMENT_BYTES;
+    body.resize(body.len() + count, PADDING | count as u8);
+}
+
+/// The items of a body, without its padding.
+pub(crate) fn unpad(body: &[u8]) -> Result<&[u8], &'static str> {
+    const WRONG: &str = "a frame's padding is wrong";
+    let last = *body.last().ok_or(WRONG)?;
+    let count = (last ^ PADDING) as usize;
+    if count == 0 || count > ALIGNMENT_BYTES || count > body.len() {
+        return Err(WRONG);
+    }
+    let (items, padding) = body.split_at(body.len() - count);
+    if padding.iter().any(|byte| *byte != last) { Err(WRONG) } else { Ok(items) }
+}
+
+/// The checksum of a frame's body.
+pub(crate) fn body_checksum(body: &[u8]) -> u32 {
+    crc32c(body)
+}
+
+fn salted(salt: u64, bytes: &[u8]) -> u32 {
+    crc32c_append(crc32c(&salt.to_le_bytes()), bytes)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes were taken"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes were taken"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEGMENT: SegmentHeader =
+        SegmentHeader { segment: 3, first_lsn: 0x0102_0304, salt: 0x1122_3344_5566_7788 };
+    const FRAME: FrameHeader = FrameHeader {
+        body_bytes: 16,
+        segment: 3,
+        lsn: 0x0102_0305,
+        synced_lsn: 0x0102_0303,
+        body_checksum: 0xdead_beef,
+    };
+
+    #[test]
+    fn golden_bytes_of_a_segment_header() {
+        let mut golden = [0; 64];
+        golden[..8].copy_from_slice(b"flotilog");
+        golden[8] = 1;
+        golden[16] = 3;
+        golden[24..28].copy_from_slice(&[4, 3, 2, 1]);
+        golden[32..40].copy_from_slice(&[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
+        golden[60..].copy_from_slice(&[0x5b, 0xc4, 0x4e, 0x34]);
+        assert_eq!(SEGMENT.encode(), golden);
+        assert_eq!(SegmentHeader::decode(&golden), Ok(SEGMENT));
+    }
+
+    #[test]
+    fn golden_bytes_of_a_frame_header() {
+        let golden = [
+            0x0e, 0xf1, 1, 0, 16, 0, 0, 0, // magic, kind, flags, length
+            3, 0, 0, 0, 0, 0, 0, 0, // segment
+            5, 3, 2, 1, 0, 0, 0, 0, // lsn
+            3, 3, 2, 1, 0, 0, 0, 0, // synced lsn
+            0xef, 0xbe, 0xad, 0xde, 0x24, 0xe7, 0xbf, 0x6b, // checksums of body and header
+        ];
+        assert_eq!(FRAME.encode(SEGMENT.salt), golden);
+        assert_eq!(FrameHeader::decode(&golden, SEGMENT.salt), Ok(FRAME));
+    }
+
+    #[test]
+    fn any_flipped_bit_of_a_header_is_seen() {
+        for bit in 0..SEGMENT_HEADER_BYTES * 8 {
+            let mut bytes = SEGMENT.encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(SegmentHeader::decode(&bytes).is_err(), "bit {bit}");
+        }
+        for bit in 0..FRAME_HEADER_BYTES * 8 {
+            let mut bytes = FRAME.encode(9);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(FrameHeader::decode(&bytes, 9).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_frame_is_valid_only_under_its_segments_salt() {
+        assert!(FrameHeader::decode(&FRAME.encode(1), 2).is_err());
+        assert!(FrameHeader::decode(&FRAME.encode(1)[..39], 1).is_err());
+        assert!(FrameHeader::decode(&[], 1).is_err());
+        assert!(SegmentHeader::decode(&SEGMENT.encode()[..63]).is_err());
+    }
+
+    #[test]
+    fn padding_goes_on_and_comes_off() {
+        for len in 0..40_usize {
+            let mut body = vec![0; len];
+            pad(&mut body);
+            assert_eq!(body.len() % ALIGNMENT_BYTES, 0);
+            assert!(body.len() > len && *body.last().expect("padded") != 0);
+            assert_eq!(unpad(&body), Ok(&vec![0; len][..]));
+            for at in len..body.len() {
+                let mut wrong = body.clone();
+                wrong[at] ^= 1;
+                assert!(unpad(&wrong).is_err(), "length {len}, byte {at}");
+            }
+        }
+        assert!(unpad(&[]).is_err());
+        assert!(unpad(&[0xa2]).is_err());
+    }
+}

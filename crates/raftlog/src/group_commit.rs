@@ -1,0 +1,370 @@
+//! Many writers, one write, one sync.
+//!
+//! Writers queue encoded frames. One thread at a time leads: it takes all that is queued, writes it
+//! with one vectored write, syncs once if anybody wants that, changes the index in the order of the
+//! log and leaves the outcomes. Meanwhile others encode and queue: no lock that they need is held
+//! over the disk. A thread that waits for its outcome while nobody leads becomes the leader; a
+//! leader that finds a thread waiting in the queue behind it makes it the next, before it wakes
+//! those that are done, so that the disk does not wait for them.
+//!
+//! Once a write or a sync has failed, everything queued fails and nothing more is taken.
+
+use crate::batch::{Frame, LogBatch};
+use crate::error::Error;
+use crate::groups::{Groups, Place};
+use crate::ledger::Ledger;
+use crate::queue::{AppendQueue, Failure};
+use crate::slot::{Outcome, Receipt, Slot, Woken};
+use crate::stats::Counters;
+use crate::tails::Tails;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// How long-lived a batch is when its write is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// The operating system has it: it outlives the process, and perhaps not a power loss.
+    Buffered,
+    /// The disk has it.
+    Synced,
+}
+
+/// Everything between the writers and the log.
+#[derive(Debug)]
+pub(crate) struct GroupCommit {
+    waiting: Mutex<Waiting>,
+    /// Tells threads that only flush that nobody leads.
+    idle: Condvar,
+    log: Mutex<Log>,
+    callbacks: Mutex<Callbacks>,
+    pub(crate) groups: Arc<Groups>,
+    pub(crate) counters: Counters,
+    batch_bytes_max: u64,
+    queue_bytes_max: u64,
+}
+
+/// What only the leader touches, and purge between two leaders.
+#[derive(Debug)]
+pub(crate) struct Log {
+    pub(crate) queue: AppendQueue,
+    pub(crate) ledger: Ledger,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    writes: Vec<Write>,
+    /// Bytes of writes that are queued or with the leader.
+    bytes: u64,
+    last_ticket: u64,
+    /// The last write that a leader has taken.
+    taken_ticket: u64,
+    has_leader: bool,
+    flusher_count: usize,
+    poison: Option<Arc<io::Error>>,
+    tails: Tails,
+}
+
+/// One write in the queue; without a frame it is a sync.
+#[derive(Debug)]
+struct Write {
+    frame: Option<Frame>,
+    durability: Durability,
+    slot: Arc<Slot>,
+}
+
+/// Completed writes whose callbacks have yet to run, in the order of the log.
+#[derive(Debug, Default)]
+struct Callbacks {
+    ready: VecDeque<(Arc<Slot>, Outcome)>,
+    /// A thread is running them; they stay in order because nobody else does.
+    has_runner: bool,
+}
+
+/// What became of the writes that a leader took.
+struct Flushed {
+    writes: Vec<Write>,
+    /// The first so many have these outcomes.
+    lsns: Vec<u64>,
+    /// Why the others failed.
+    failure: Option<Failure>,
+}
+
+impl GroupCommit {
+    pub(crate) fn new(queue: AppendQueue, ledger: Ledger, groups: Arc<Groups>) -> GroupCommit {
+        let config = queue.config();
+        let (batch_bytes_max, queue_bytes_max) = (config.batch_bytes_max, config.queue_bytes_max);
+        let counters = Counters::default();
+        counters.durable_lsn.store(queue.synced_lsn(), Ordering::Release);
+        GroupCommit {
+            waiting: Mutex::default(),
+            idle: Condvar::new(),
+            log: Mutex::new(Log { queue, ledger }),
+            callbacks: Mutex::default(),
+            groups,
+            counters,
+            batch_bytes_max,
+            queue_bytes_max,
+        }
+    }
+
+    /// Queues a batch. Never waits for the disk.
+    pub(crate) fn write(&self, batch: LogBatch, durability: Durability) -> Arc<Slot> {
+        let queued = batch
+            .seal(self.batch_bytes_max)
+            .and_then(|frame| self.enqueue(Some(frame), durability));
+        queued.unwrap_or_else(|error| Arc::new(Slot::done(Err(error))))
+    }
+
+    /// Queues a sync of everything that was queued before.
+    pub(crate) fn sync(&self) -> Arc<Slot> {
+        let queued = self.enqueue(None, Durability::Synced);
+        queued.unwrap_or_else(|error| Arc::new(Slot::done(Err(error))))
+    }
+
+    /// Carries out one group commit. False if nothing is queued.
+    pub(crate) fn flush(&self) -> bool {
+        let mut waiting = self.waiting.lock();
+        while waiting.has_leader && !waiting.writes.is_empty() {
+            waiting.flusher_count += 1;
+            self.idle.wait(&mut waiting);
+            waiting.flusher_count -= 1;
+        }
+        if waiting.writes.is_empty() {
+            return false;
+        }
+        waiting.has_leader = true;
+        drop(waiting);
+        self.lead();
+        true
+    }
+
+    /// Waits for the outcome; leads if nobody does.
+    pub(crate) fn wait(&self, slot: &Slot) -> Outcome {
+        if let Some(outcome) = slot.outcome() {
+            return outcome;
+        }
+        let mut waiting = self.waiting.lock();
+        // A write that a leader has taken will be completed, whoever leads now.
+        let is_queued = slot.ticket > waiting.taken_ticket;
+        if is_queued && !waiting.has_leader {
+            waiting.has_leader = true;
+            drop(waiting);
+            self.lead();
+        } else {
+            slot.has_thread.store(true, Ordering::Relaxed);
+            drop(waiting);
+        }
+        loop {
+            match slot.park() {
+                Woken::Done(outcome) => return outcome,
+                Woken::Promoted => self.lead(),
+            }
+        }
+    }
+
+    /// Access to the log while nobody leads.
+    pub(crate) fn with_log<T>(&self, use_log: impl FnOnce(&mut Log) -> T) -> T {
+        use_log(&mut self.log.lock())
+    }
+
+    pub(crate) fn queued_bytes(&self) -> u64 {
+        self.waiting.lock().bytes
+    }
+
+    pub(crate) fn poison(&self) -> Option<Arc<io::Error>> {
+        self.waiting.lock().poison.clone()
+    }
+
+    fn enqueue(&self, frame: Option<Frame>, durability: Durability) -> Result<Arc<Slot>, Error> {
+        let mut waiting = self.waiting.lock();
+        if let Some(cause) = &waiting.poison {
+            return Err(Error::Poisoned(cause.clone()));
+        }
+        let bytes = frame_bytes(&frame);
+        if waiting.bytes > 0 && waiting.bytes + bytes > self.queue_bytes_max {
+            return Err(Error::Busy { bytes: waiting.bytes, limit: self.queue_bytes_max });
+        }
+        let ticket = waiting.last_ticket + 1;
+        if let Some(frame) = &frame {
+            waiting.tails.admit(&frame.changes, ticket, &self.groups)?;
+        }
+        waiting.last_ticket = ticket;
+        waiting.bytes += bytes;
+        let slot = Arc::new(Slot::new(ticket));
+        waiting.writes.push(Write { frame, durability, slot: slot.clone() });
+        Ok(slot)
+    }
+
+    /// Carries out one group commit on this thread, which is the leader, and hands over the lead.
+    fn lead(&self) {
+        let writes = {
+            let mut waiting = self.waiting.lock();
+            assert!(waiting.has_leader, "a thread leads that was not made the leader");
+            waiting.taken_ticket = waiting.last_ticket;
+            std::mem::take(&mut waiting.writes)
+        };
+        let flushed = self.carry_out(writes);
+        let done = self.settle(flushed);
+        for (slot, outcome) in &done {
+            slot.complete(outcome);
+        }
+        self.run_callbacks();
+    }
+
+    fn carry_out(&self, mut writes: Vec<Write>) -> Flushed {
+        let mut log = self.log.lock();
+        let log = &mut *log;
+        let mut frames: Vec<&mut Frame> =
+            writes.iter_mut().filter_map(|write| write.frame.as_mut()).collect();
+        let (frame_count, before) = (frames.len(), log.queue.last_lsn());
+        let (places, mut failure) = log.queue.append(&mut frames);
+        let written = written_count(&writes, places.len(), frame_count);
+        if !matches!(failure, Some(Failure::Broken(_))) {
+            let synced = |write: &Write| write.durability == Durability::Synced;
+            if writes[..written].iter().any(synced) {
+                self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+                failure = log.queue.sync().map_err(Failure::Broken).err().or(failure);
+            }
+        }
+        if matches!(failure, Some(Failure::Broken(_))) {
+            return Flushed { writes, lsns: Vec::new(), failure };
+        }
+        let lsns = self.apply(&writes[..written], &places, before, &mut log.ledger);
+        self.counters.durable_lsn.store(log.queue.synced_lsn(), Ordering::Release);
+        self.counters.live_bytes.store(log.ledger.live_bytes(), Ordering::Relaxed);
+        Flushed { writes, lsns, failure }
+    }
+
+    /// Changes the index as the frames say that now lie in the log.
+    fn apply(
+        &self,
+        writes: &[Write],
+        places: &[Place],
+        before: u64,
+        ledger: &mut Ledger,
+    ) -> Vec<u64> {
+        let mut places = places.iter();
+        let mut lsn = before;
+        let mut bytes = 0;
+        let mut lsns = Vec::with_capacity(writes.len());
+        for write in writes {
+            if let Some(frame) = &write.frame {
+                let place = *places.next().expect("each frame that was written has a place");
+                for change in &frame.changes {
+                    self.groups
+                        .apply(change, place, ledger)
+                        .expect("the batch was checked against the group's tail");
+                }
+                lsn = place.lsn;
+                bytes += frame.bytes.len() as u64;
+            }
+            lsns.push(lsn);
+        }
+        self.counters.flushes.fetch_add(1, Ordering::Relaxed);
+        self.counters.batches.fetch_add(lsn - before, Ordering::Relaxed);
+        self.counters.bytes_written.fetch_add(bytes, Ordering::Relaxed);
+        lsns
+    }
+
+    /// Takes the outcomes in, makes the next thread the leader, and returns what is done.
+    fn settle(&self, flushed: Flushed) -> Vec<(Arc<Slot>, Outcome)> {
+        let Flushed { writes, lsns, failure } = flushed;
+        let mut waiting = self.waiting.lock();
+        let error = failure.map(|failure| match failure {
+            Failure::NoSpace => Error::NoSpace,
+            Failure::Broken(error) => {
+                let cause = Arc::new(error);
+                waiting.poison = Some(cause.clone());
+                Error::Poisoned(cause)
+            }
+        });
+        let mut done = Vec::with_capacity(writes.len());
+        let mut lsns = lsns.into_iter();
+        for Write { frame, slot, .. } in writes {
+            waiting.bytes -= frame_bytes(&frame);
+            let outcome = match (lsns.next(), &error) {
+                (Some(lsn), _) => Ok(Receipt { lsn }),
+                (None, Some(error)) => Err(error.clone()),
+                (None, None) => unreachable!("a write without a failure has a place"),
+            };
+            if let Some(frame) = frame {
+                waiting.tails.settle(&frame.changes, slot.ticket);
+            }
+            done.push((slot, outcome));
+        }
+        if let Some(error) = error {
+            waiting.fail_queued(&error, &mut done);
+        }
+        self.callbacks.lock().ready.extend(done.iter().cloned());
+        self.hand_over(&mut waiting);
+        done
+    }
+
+    /// Ends this thread's lead: a thread that flushes, or the first that waits in the queue, is
+    /// next; if there is none, whoever comes.
+    fn hand_over(&self, waiting: &mut Waiting) {
+        let next = waiting.writes.iter().find(|w| w.slot.has_thread.load(Ordering::Relaxed));
+        match next {
+            Some(write) if waiting.flusher_count == 0 => write.slot.promote(),
+            _ => {
+                waiting.has_leader = false;
+                self.idle.notify_all();
+            }
+        }
+    }
+
+    /// Runs the callbacks of completed writes, unless another thread does; it then runs ours too.
+    fn run_callbacks(&self) {
+        let mut callbacks = self.callbacks.lock();
+        if std::mem::replace(&mut callbacks.has_runner, true) {
+            return;
+        }
+        while let Some((slot, outcome)) = callbacks.ready.pop_front() {
+            drop(callbacks);
+            slot.call_back(&outcome);
+            callbacks = self.callbacks.lock();
+        }
+        callbacks.has_runner = false;
+    }
+}
+
+impl Drop for GroupCommit {
+    fn drop(&mut self) {
+        for write in std::mem::take(&mut self.waiting.get_mut().writes) {
+            write.slot.call_back(&Err(Error::Closed));
+        }
+    }
+}
+
+impl Waiting {
+    /// Fails what is queued behind a failure: it was checked as if that had succeeded.
+    fn fail_queued(&mut self, error: &Error, done: &mut Vec<(Arc<Slot>, Outcome)>) {
+        self.taken_ticket = self.last_ticket;
+        for write in std::mem::take(&mut self.writes) {
+            self.bytes -= frame_bytes(&write.frame);
+            done.push((write.slot, Err(error.clone())));
+        }
+        self.tails.clear();
+    }
+}
+
+fn frame_bytes(frame: &Option<Frame>) -> u64 {
+    frame.as_ref().map_or(0, |frame| frame.bytes.len() as u64)
+}
+
+/// How many writes from the first on are in the log, if so many of their frames are. Syncs behind
+/// the last frame count only if no frame is missing.
+fn written_count(writes: &[Write], written_frames: usize, frame_count: usize) -> usize {
+    if written_frames == frame_count {
+        return writes.len();
+    }
+    let mut frames = 0;
+    let is_written = |write: &&Write| {
+        frames += usize::from(write.frame.is_some());
+        frames <= written_frames
+    };
+    writes.iter().take_while(is_written).count()
+}

@@ -1,0 +1,123 @@
+//! All groups, spread over shards so that threads that work on different groups seldom meet.
+
+use crate::batch::Change;
+use crate::index::GroupIndex;
+use crate::ledger::Ledger;
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+const SHARD_COUNT: u64 = 64;
+
+/// The index of one group, shared with those who hold a handle of it.
+pub(crate) type SharedIndex = Arc<RwLock<GroupIndex>>;
+
+/// All groups by their ids.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    shards: Vec<RwLock<HashMap<u64, SharedIndex>>>,
+}
+
+/// Where in the log a frame lies.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Place {
+    pub(crate) segment: u64,
+    pub(crate) offset: u32,
+    pub(crate) lsn: u64,
+}
+
+impl Default for Groups {
+    fn default() -> Groups {
+        Groups { shards: (0..SHARD_COUNT).map(|_| RwLock::default()).collect() }
+    }
+}
+
+impl Groups {
+    pub(crate) fn get(&self, group: u64) -> Option<SharedIndex> {
+        self.shard(group).read().get(&group).cloned()
+    }
+
+    /// The ids of all groups, in order.
+    pub(crate) fn ids(&self) -> Vec<u64> {
+        let mut ids: Vec<u64> =
+            self.shards.iter().flat_map(|s| s.read().keys().copied().collect::<Vec<_>>()).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.read().len() as u64).sum()
+    }
+
+    /// Calls `look` with each group. Groups that come or go meanwhile may be missed.
+    pub(crate) fn each(&self, mut look: impl FnMut(u64, &GroupIndex)) {
+        for id in self.ids() {
+            if let Some(index) = self.get(id) {
+                look(id, &index.read());
+            }
+        }
+    }
+
+    /// Carries out a change that a frame at `place` holds. Frames come in the order of the log,
+    /// from one thread.
+    ///
+    /// # Errors
+    ///
+    /// The change does not fit what was before it; see [`GroupIndex::append`].
+    pub(crate) fn apply(
+        &self,
+        change: &Change,
+        place: Place,
+        ledger: &mut Ledger,
+    ) -> Result<(), &'static str> {
+        let segment = place.segment;
+        match change {
+            Change::Append(append) => {
+                let group = self.get_or_make(append.group);
+                group.write().append(append, segment, place.offset, ledger)?;
+            }
+            Change::Compact { group, first, term_before } => {
+                let group = self.get_or_make(*group);
+                group.write().compact(*first, *term_before, segment, ledger);
+            }
+            Change::Put { group, key, value } => {
+                self.get_or_make(*group).write().put(key, value, segment, ledger);
+            }
+            Change::Delete { group, key } => {
+                if let Some(index) = self.get(*group) {
+                    index.write().delete(key, ledger);
+                    self.forget_if_empty(*group, &index);
+                }
+            }
+            Change::Remove { group } => {
+                if let Some(index) = self.get(*group) {
+                    index.write().remove(ledger);
+                    self.forget_if_empty(*group, &index);
+                }
+            }
+            Change::Discard { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// A group of which a restart would bring nothing back is gone at once, so that what is in
+    /// memory is always what a restart would make of the log.
+    fn forget_if_empty(&self, group: u64, index: &SharedIndex) {
+        if index.read().is_forgotten() {
+            self.shard(group).write().remove(&group);
+        }
+    }
+
+    fn get_or_make(&self, group: u64) -> SharedIndex {
+        if let Some(index) = self.get(group) {
+            return index;
+        }
+        self.shard(group).write().entry(group).or_default().clone()
+    }
+
+    fn shard(&self, group: u64) -> &RwLock<HashMap<u64, SharedIndex>> {
+        // Ids often come in steps (a hundred a region, say); multiplying spreads them.
+        let spread = group.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        &self.shards[(spread % SHARD_COUNT) as usize]
+    }
+}

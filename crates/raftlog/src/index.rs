@@ -1,0 +1,309 @@
+//! Where each entry of one group lies, its terms, and the group's keys with their values.
+//!
+//! The index is rebuilt at start and never stored. Entries that were appended together are one run;
+//! a run names the item on disk that holds them, of which some may no longer be live.
+//!
+//! Invariants:
+//! - Runs follow one another without holes, and so do their segments: a later run never lies in an
+//!   earlier segment, so the first run tells the oldest segment that entries hold.
+//! - The ledger counts exactly what the index names.
+//! - While segments are replayed there may be one hole, between the first index and the first run:
+//!   entries that were compacted later and whose segments are gone. At the end there is none.
+
+use crate::batch::Append;
+use crate::error::Error;
+use crate::ledger::{Ledger, Live};
+use bytes::Bytes;
+use std::collections::{BTreeMap, VecDeque};
+
+/// What one key or mark takes in the log beside its own bytes, about.
+const RECORD_BYTES: u64 = 8;
+
+/// One group, in memory.
+#[derive(Debug, Default)]
+pub(crate) struct GroupIndex {
+    /// The first index there is or, if the log is empty, the next. Zero: the log has not begun.
+    first: u64,
+    mark: Option<Mark>,
+    runs: VecDeque<Run>,
+    /// First index and term of each run of entries with one term.
+    terms: VecDeque<(u64, u64)>,
+    keys: BTreeMap<Bytes, Value>,
+}
+
+/// The newest compaction, from which the group knows where its log begins.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    first: u64,
+    term_before: u64,
+    segment: u64,
+}
+
+#[derive(Debug)]
+struct Value {
+    bytes: Bytes,
+    segment: u64,
+}
+
+/// Entries that lie together: `first .. first + live`, part of an item of `total` entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) first: u64,
+    pub(crate) segment: u64,
+    pub(crate) offset: u32,
+    pub(crate) item_bytes: u32,
+    live: u32,
+    total: u32,
+}
+
+impl Run {
+    /// The index after its last entry.
+    pub(crate) fn end(&self) -> u64 {
+        self.first + u64::from(self.live)
+    }
+
+    /// Whether both are parts of the same append.
+    pub(crate) fn is_same_item(&self, other: &Run) -> bool {
+        (self.segment, self.offset) == (other.segment, other.offset)
+    }
+
+    fn holds(&self) -> Live {
+        let bytes = u64::from(self.item_bytes) * u64::from(self.live) / u64::from(self.total);
+        Live { entries: u64::from(self.live), keys: 0, bytes }
+    }
+
+    /// Lets go of entries so that `live` are left, counted from `first`.
+    fn shrink(&mut self, first: u64, live: u32, ledger: &mut Ledger) {
+        ledger.release(self.segment, self.holds());
+        *self = Run { first, live, ..*self };
+        if live > 0 {
+            ledger.hold(self.segment, self.holds());
+        }
+    }
+}
+
+impl GroupIndex {
+    pub(crate) fn has_begun(&self) -> bool {
+        self.first > 0
+    }
+
+    /// The first index there is; one more than the last if the log is empty.
+    pub(crate) fn first(&self) -> u64 {
+        self.first.max(1)
+    }
+
+    /// The index after the last entry.
+    pub(crate) fn next(&self) -> u64 {
+        self.runs.back().map_or(self.first(), Run::end)
+    }
+
+    /// Nothing is left that a restart would bring back.
+    pub(crate) fn is_forgotten(&self) -> bool {
+        !self.has_begun() && self.keys.is_empty()
+    }
+
+    pub(crate) fn term(&self, index: u64) -> Result<u64, Error> {
+        let (first, next) = (self.first(), self.next());
+        if index >= next && index >= first {
+            return Err(Error::Unavailable { last: next - 1 });
+        }
+        if index >= first {
+            let after = self.terms.partition_point(|(from, _)| *from <= index);
+            return Ok(self.terms[after - 1].1);
+        }
+        match self.mark {
+            Some(mark) if index + 1 == first && mark.first == first => Ok(mark.term_before),
+            _ if index == 0 && first == 1 => Ok(0),
+            _ => Err(Error::Compacted { first }),
+        }
+    }
+
+    pub(crate) fn term_runs(&self) -> Vec<(u64, u64)> {
+        self.terms.iter().copied().collect()
+    }
+
+    /// The run that holds the entry, which must be there.
+    pub(crate) fn run_at(&self, index: u64) -> Run {
+        assert!(self.first() <= index && index < self.next(), "entry {index} is not in the index");
+        self.runs[self.runs.partition_point(|run| run.end() <= index)]
+    }
+
+    /// Up to `count_max` runs, from the one that holds `index` on.
+    pub(crate) fn runs_from(&self, index: u64, count_max: usize) -> Vec<Run> {
+        let from = self.runs.partition_point(|run| run.end() <= index);
+        self.runs.range(from..).take(count_max).copied().collect()
+    }
+
+    pub(crate) fn get(&self, key: &[u8]) -> Option<Bytes> {
+        self.keys.get(key).map(|value| value.bytes.clone())
+    }
+
+    pub(crate) fn scan(&self) -> Vec<(Bytes, Bytes)> {
+        self.keys.iter().map(|(key, value)| (key.clone(), value.bytes.clone())).collect()
+    }
+
+    /// Whether entries, and whether keys or the mark, hold a segment up to `segment`.
+    pub(crate) fn holds(&self, segment: u64) -> (bool, bool) {
+        let entries = self.runs.front().is_some_and(|run| run.segment <= segment);
+        let keys = self.mark.is_some_and(|mark| mark.segment <= segment)
+            || self.keys.values().any(|value| value.segment <= segment);
+        (entries, keys)
+    }
+
+    /// Memory that the index takes for the group, about.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let keys = self.keys.iter().map(|(k, v)| k.len() + v.bytes.len() + 96).sum::<usize>();
+        (size_of::<GroupIndex>()
+            + self.runs.capacity() * size_of::<Run>()
+            + self.terms.capacity() * size_of::<(u64, u64)>()
+            + keys) as u64
+    }
+
+    /// # Errors
+    ///
+    /// The append does not fit the log. A write was checked before, so this is a fault of the
+    /// bytes that are replayed.
+    pub(crate) fn append(
+        &mut self,
+        append: &Append,
+        segment: u64,
+        frame_offset: u32,
+        ledger: &mut Ledger,
+    ) -> Result<(), &'static str> {
+        let first = append.first;
+        if self.mark.is_some_and(|mark| first < mark.first) {
+            return Err("an append below the first index");
+        }
+        if first > self.next() && self.has_begun() && !self.runs.is_empty() {
+            return Err("an append that leaves a hole");
+        }
+        if !self.has_begun() || (first < self.first && self.mark.is_none()) {
+            // A new log; or a replay that began in the middle of one, and learns now that it had
+            // begun earlier. What it had seen is replaced by this append.
+            self.truncate(first, ledger);
+            self.first = first;
+        }
+        self.truncate(first, ledger);
+        let count = u32::try_from(append.count).expect("a batch has less than 2^32 entries");
+        let run = Run {
+            first,
+            segment,
+            offset: frame_offset + append.offset,
+            item_bytes: append.item_bytes,
+            live: count,
+            total: count,
+        };
+        ledger.hold(segment, run.holds());
+        self.runs.push_back(run);
+        let mut from = first;
+        for (count, term) in &append.terms {
+            if self.terms.back().is_none_or(|(_, last)| last != term) {
+                self.terms.push_back((from, *term));
+            }
+            from += count;
+        }
+        Ok(())
+    }
+
+    /// Drops the entries below `first`; all of them and the order, if `first` is beyond the end.
+    pub(crate) fn compact(
+        &mut self,
+        first: u64,
+        term_before: u64,
+        segment: u64,
+        ledger: &mut Ledger,
+    ) {
+        if first < self.first {
+            return;
+        }
+        self.drop_prefix(first, ledger);
+        self.first = first;
+        self.release_mark(ledger);
+        ledger.hold(segment, Mark::HOLDS);
+        self.mark = Some(Mark { first, term_before, segment });
+    }
+
+    pub(crate) fn put(&mut self, key: &Bytes, value: &Bytes, segment: u64, ledger: &mut Ledger) {
+        self.delete(key, ledger);
+        let value = Value { bytes: value.clone(), segment };
+        ledger.hold(segment, value.holds(key));
+        self.keys.insert(key.clone(), value);
+    }
+
+    pub(crate) fn delete(&mut self, key: &Bytes, ledger: &mut Ledger) {
+        if let Some(old) = self.keys.remove(key) {
+            ledger.release(old.segment, old.holds(key));
+        }
+    }
+
+    /// Forgets everything.
+    pub(crate) fn remove(&mut self, ledger: &mut Ledger) {
+        self.truncate(0, ledger);
+        self.release_mark(ledger);
+        for (key, value) in std::mem::take(&mut self.keys) {
+            ledger.release(value.segment, value.holds(&key));
+        }
+        *self = GroupIndex::default();
+    }
+
+    /// Called when all segments are replayed: a hole that no compaction has covered is a loss.
+    pub(crate) fn check_replayed(&self) -> Result<(), &'static str> {
+        match self.runs.front() {
+            Some(run) if run.first != self.first => Err("entries of a group are missing"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Drops the entries from `from` on.
+    fn truncate(&mut self, from: u64, ledger: &mut Ledger) {
+        while let Some(run) = self.runs.back_mut().filter(|run| run.end() > from) {
+            let live = from.saturating_sub(run.first) as u32;
+            run.shrink(run.first, live, ledger);
+            if live > 0 {
+                break;
+            }
+            self.runs.pop_back();
+        }
+        while self.terms.back().is_some_and(|(first, _)| *first >= from) {
+            self.terms.pop_back();
+        }
+    }
+
+    /// Drops the entries below `first`.
+    fn drop_prefix(&mut self, first: u64, ledger: &mut Ledger) {
+        while let Some(run) = self.runs.front_mut().filter(|run| run.first < first) {
+            let live = run.end().saturating_sub(first) as u32;
+            run.shrink(first, live, ledger);
+            if live > 0 {
+                break;
+            }
+            self.runs.pop_front();
+        }
+        if self.runs.is_empty() {
+            self.terms.clear();
+        }
+        while self.terms.get(1).is_some_and(|(second, _)| *second <= first) {
+            self.terms.pop_front();
+        }
+        if let Some(front) = self.terms.front_mut() {
+            front.0 = front.0.max(first);
+        }
+    }
+
+    fn release_mark(&mut self, ledger: &mut Ledger) {
+        if let Some(old) = self.mark.take() {
+            ledger.release(old.segment, Mark::HOLDS);
+        }
+    }
+}
+
+impl Mark {
+    const HOLDS: Live = Live { entries: 0, keys: 1, bytes: RECORD_BYTES };
+}
+
+impl Value {
+    fn holds(&self, key: &Bytes) -> Live {
+        let bytes = RECORD_BYTES + key.len() as u64 + self.bytes.len() as u64;
+        Live { entries: 0, keys: 1, bytes }
+    }
+}

@@ -1,0 +1,361 @@
+//! Bytes of the items in a frame's body: what one batch says, group by group.
+//!
+//! An item is a tag and its fields; small numbers are varints. The entries of one append stand
+//! together: first a head with one row an entry, then the data of all of them. So an entry is found
+//! by reading the head alone, and its row has a checksum over its identity and its data, so it is
+//! proved without the rest of the frame.
+
+use crc32c::{crc32c, crc32c_append};
+
+const TAG_APPEND: u8 = 1;
+const TAG_COMPACT: u8 = 2;
+const TAG_PUT: u8 = 3;
+const TAG_DELETE: u8 = 4;
+const TAG_REMOVE: u8 = 5;
+const TAG_DISCARD: u8 = 6;
+
+/// Tag and length of the head of an append: enough to know how much more to read.
+pub(crate) const APPEND_PREFIX_BYTES: usize = 5;
+
+/// Consecutive entries of one term: how many, and the term.
+pub(crate) type TermRun = (u64, u64);
+
+/// One item of a body, borrowed from it.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Item<'a> {
+    Append { head: AppendHead, item_bytes: usize },
+    Compact { group: u64, first: u64, term_before: u64 },
+    Put { group: u64, key: &'a [u8], value: &'a [u8] },
+    Delete { group: u64, key: &'a [u8] },
+    Remove { group: u64 },
+    Discard { below_segment: u64 },
+}
+
+/// What stands before the data of an append.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct AppendHead {
+    pub(crate) group: u64,
+    pub(crate) first: u64,
+    pub(crate) terms: Vec<TermRun>,
+    pub(crate) rows: Vec<Row>,
+    /// Length of the head itself: the data begins there.
+    pub(crate) head_bytes: usize,
+}
+
+/// What the head of an append says of one entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) checksum: u32,
+    pub(crate) kind: u8,
+    pub(crate) data_bytes: u64,
+}
+
+/// The checksum of an entry: who it is, and what it holds.
+pub(crate) fn entry_checksum(group: u64, index: u64, term: u64, kind: u8, data: &[u8]) -> u32 {
+    let mut identity = [kind; 25];
+    identity[..8].copy_from_slice(&group.to_le_bytes());
+    identity[8..16].copy_from_slice(&index.to_le_bytes());
+    identity[16..24].copy_from_slice(&term.to_le_bytes());
+    crc32c_append(crc32c(&identity), data)
+}
+
+/// Writes the head of an append. The caller adds the data of all entries behind it.
+pub(crate) fn put_append_head(
+    out: &mut Vec<u8>,
+    group: u64,
+    first: u64,
+    terms: &[TermRun],
+    rows: impl ExactSizeIterator<Item = Row>,
+) {
+    let begin = out.len();
+    out.extend_from_slice(&[TAG_APPEND, 0, 0, 0, 0]);
+    put_varint(out, group);
+    put_varint(out, first);
+    put_varint(out, rows.len() as u64);
+    put_varint(out, terms.len() as u64);
+    for (count, term) in terms {
+        put_varint(out, *count);
+        put_varint(out, *term);
+    }
+    for row in rows {
+        out.extend_from_slice(&row.checksum.to_le_bytes());
+        out.push(row.kind);
+        put_varint(out, row.data_bytes);
+    }
+    let head_bytes = (out.len() - begin) as u32;
+    out[begin + 1..begin + APPEND_PREFIX_BYTES].copy_from_slice(&head_bytes.to_le_bytes());
+}
+
+pub(crate) fn put_compact(out: &mut Vec<u8>, group: u64, first: u64, term_before: u64) {
+    out.push(TAG_COMPACT);
+    put_varint(out, group);
+    put_varint(out, first);
+    put_varint(out, term_before);
+}
+
+pub(crate) fn put_put(out: &mut Vec<u8>, group: u64, key: &[u8], value: &[u8]) {
+    out.push(TAG_PUT);
+    put_varint(out, group);
+    put_slice(out, key);
+    put_slice(out, value);
+}
+
+pub(crate) fn put_delete(out: &mut Vec<u8>, group: u64, key: &[u8]) {
+    out.push(TAG_DELETE);
+    put_varint(out, group);
+    put_slice(out, key);
+}
+
+pub(crate) fn put_remove(out: &mut Vec<u8>, group: u64) {
+    out.push(TAG_REMOVE);
+    put_varint(out, group);
+}
+
+pub(crate) fn put_discard(out: &mut Vec<u8>, below_segment: u64) {
+    out.push(TAG_DISCARD);
+    put_varint(out, below_segment);
+}
+
+/// Reads the next item and moves `input` behind it.
+pub(crate) fn take_item<'a>(input: &mut &'a [u8]) -> Result<Item<'a>, &'static str> {
+    let item = *input;
+    let tag = take_u8(input)?;
+    Ok(match tag {
+        TAG_APPEND => {
+            let head = AppendHead::decode(item)?;
+            let data_bytes = head.data_bytes().ok_or(CUT_SHORT)?;
+            let item_bytes = usize::try_from(data_bytes)
+                .ok()
+                .and_then(|data| data.checked_add(head.head_bytes))
+                .ok_or(CUT_SHORT)?;
+            *input = item.get(item_bytes..).ok_or(CUT_SHORT)?;
+            Item::Append { head, item_bytes }
+        }
+        TAG_COMPACT => Item::Compact {
+            group: take_varint(input)?,
+            first: take_varint(input)?,
+            term_before: take_varint(input)?,
+        },
+        TAG_PUT => Item::Put {
+            group: take_varint(input)?,
+            key: take_slice(input)?,
+            value: take_slice(input)?,
+        },
+        TAG_DELETE => Item::Delete { group: take_varint(input)?, key: take_slice(input)? },
+        TAG_REMOVE => Item::Remove { group: take_varint(input)? },
+        TAG_DISCARD => Item::Discard { below_segment: take_varint(input)? },
+        _ => return Err("an item has a tag that this version does not know"),
+    })
+}
+
+impl AppendHead {
+    /// How long the head is that begins with `prefix`.
+    pub(crate) fn length(prefix: &[u8]) -> Result<usize, &'static str> {
+        let prefix = prefix.get(..APPEND_PREFIX_BYTES).ok_or(CUT_SHORT)?;
+        if prefix[0] != TAG_APPEND {
+            return Err("no append begins here");
+        }
+        let length = u32::from_le_bytes(prefix[1..].try_into().expect("four bytes are left"));
+        Ok(length as usize)
+    }
+
+    /// Reads a head. Nothing is allocated beyond what the head itself has room for.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<AppendHead, &'static str> {
+        let head_bytes = AppendHead::length(bytes)?;
+        let mut input = bytes.get(APPEND_PREFIX_BYTES..head_bytes).ok_or(CUT_SHORT)?;
+        let input = &mut input;
+        let (group, first) = (take_varint(input)?, take_varint(input)?);
+        let (count, runs) = (take_varint(input)?, take_varint(input)?);
+        let mut terms = Vec::new();
+        let mut covered = 0_u64;
+        for _ in 0..runs {
+            let run = (take_varint(input)?, take_varint(input)?);
+            covered = covered.checked_add(run.0).filter(|_| run.0 > 0).ok_or(WRONG_TERMS)?;
+            terms.push(run);
+        }
+        if covered != count || count == 0 {
+            return Err(WRONG_TERMS);
+        }
+        let mut rows = Vec::new();
+        for _ in 0..count {
+            let checksum = take_array(input)?;
+            let kind = take_u8(input)?;
+            let data_bytes = take_varint(input)?;
+            rows.push(Row { checksum: u32::from_le_bytes(checksum), kind, data_bytes });
+        }
+        if !input.is_empty() || first == 0 || first.checked_add(count).is_none() {
+            return Err("the head of an append does not fit what it says");
+        }
+        Ok(AppendHead { group, first, terms, rows, head_bytes })
+    }
+
+    /// The term of one of its entries.
+    pub(crate) fn term(&self, index: u64) -> Option<u64> {
+        let mut past = index.checked_sub(self.first)?;
+        for (count, term) in &self.terms {
+            if past < *count {
+                return Some(*term);
+            }
+            past -= count;
+        }
+        None
+    }
+
+    /// Length of the data of all entries; `None` if that is more than there can be.
+    pub(crate) fn data_bytes(&self) -> Option<u64> {
+        self.rows.iter().try_fold(0_u64, |sum, row| sum.checked_add(row.data_bytes))
+    }
+}
+
+const CUT_SHORT: &str = "an item is cut short";
+const WRONG_TERMS: &str = "the terms of an append do not cover its entries";
+
+fn put_slice(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+fn put_varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn take_u8(input: &mut &[u8]) -> Result<u8, &'static str> {
+    take_array::<1>(input).map(|[byte]| byte)
+}
+
+fn take_array<const N: usize>(input: &mut &[u8]) -> Result<[u8; N], &'static str> {
+    let (array, rest) = input.split_first_chunk::<N>().ok_or(CUT_SHORT)?;
+    *input = rest;
+    Ok(*array)
+}
+
+fn take_slice<'a>(input: &mut &'a [u8]) -> Result<&'a [u8], &'static str> {
+    let len = usize::try_from(take_varint(input)?).map_err(|_| CUT_SHORT)?;
+    let (slice, rest) = input.split_at_checked(len).ok_or(CUT_SHORT)?;
+    *input = rest;
+    Ok(slice)
+}
+
+fn take_varint(input: &mut &[u8]) -> Result<u64, &'static str> {
+    let mut number = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let byte = take_u8(input)?;
+        if shift == 63 && byte > 1 {
+            break;
+        }
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Ok(number);
+        }
+    }
+    Err("a number does not fit 64 bits")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn append(group: u64, first: u64, terms: &[TermRun], data: &[&[u8]]) -> Vec<u8> {
+        let rows = data.iter().map(|d| Row { checksum: 7, kind: 2, data_bytes: d.len() as u64 });
+        let mut out = Vec::new();
+        put_append_head(&mut out, group, first, terms, rows);
+        data.iter().for_each(|d| out.extend_from_slice(d));
+        out
+    }
+
+    #[test]
+    fn golden_bytes_of_each_item() {
+        let bytes = append(300, 5, &[(1, 8), (1, 9)], &[b"ab", b""]);
+        let golden = [
+            1, 26, 0, 0, 0, 0xac, 2, 5, 2, 2, 1, 8, 1,
+            9, // tag, length, group, first, counts, terms
+            7, 0, 0, 0, 2, 2, 7, 0, 0, 0, 2, // rows: checksum, kind, length
+        ];
+        assert_eq!(bytes[..25], golden);
+        assert_eq!(bytes[25..], [0, b'a', b'b']);
+        type Write = fn(&mut Vec<u8>);
+        let others: [(Write, &[u8]); 5] = [
+            (|out| put_compact(out, 1, 128, 3), &[2, 1, 0x80, 1, 3]),
+            (|out| put_put(out, 1, b"k", b"vw"), &[3, 1, 1, b'k', 2, b'v', b'w']),
+            (|out| put_delete(out, 1, b"k"), &[4, 1, 1, b'k']),
+            (|out| put_remove(out, 1), &[5, 1]),
+            (|out| put_discard(out, 6), &[6, 6]),
+        ];
+        for (write, golden) in others {
+            let mut out = Vec::new();
+            write(&mut out);
+            assert_eq!(out, golden);
+        }
+    }
+
+    #[test]
+    fn golden_checksum_of_an_entry() {
+        assert_eq!(entry_checksum(1, 2, 3, 4, b"data"), 0xf1bd_22ce);
+        assert_ne!(entry_checksum(1, 2, 3, 4, b"data"), entry_checksum(1, 2, 4, 4, b"data"));
+    }
+
+    #[test]
+    fn items_come_back_as_written() {
+        let mut out = append(1, 10, &[(2, 3), (1, 4)], &[b"x", b"yy", b"zzz"]);
+        put_compact(&mut out, u64::MAX, 11, 3);
+        put_put(&mut out, 2, b"", &[9; 300]);
+        put_delete(&mut out, 2, b"key");
+        put_remove(&mut out, 3);
+        put_discard(&mut out, 4);
+        let mut input = &out[..];
+        let Ok(Item::Append { head, item_bytes }) = take_item(&mut input) else {
+            panic!("no append")
+        };
+        assert_eq!((head.group, head.first, head.terms.as_slice()), (1, 10, &[(2, 3), (1, 4)][..]));
+        assert_eq!(head.data_bytes(), Some(6));
+        assert_eq!(item_bytes, head.head_bytes + 6);
+        let rest: Vec<_> = std::iter::from_fn(|| {
+            (!input.is_empty()).then(|| take_item(&mut input).expect("it was written so"))
+        })
+        .collect();
+        assert_eq!(
+            rest,
+            [
+                Item::Compact { group: u64::MAX, first: 11, term_before: 3 },
+                Item::Put { group: 2, key: b"", value: &[9; 300] },
+                Item::Delete { group: 2, key: b"key" },
+                Item::Remove { group: 3 },
+                Item::Discard { below_segment: 4 },
+            ]
+        );
+    }
+
+    #[test]
+    fn no_bytes_whatever_make_it_panic_or_allocate_much() {
+        let mut whole = append(1, 10, &[(2, 3), (1, 4)], &[b"x", b"yy", b"zzz"]);
+        put_put(&mut whole, 2, b"key", &[9; 30]);
+        let mut rng = fastrand::Rng::with_seed(1);
+        for _ in 0..20_000 {
+            let mut bytes = whole.clone();
+            for _ in 0..rng.usize(1..4) {
+                let at = rng.usize(..bytes.len());
+                bytes[at] = rng.u8(..);
+            }
+            bytes.truncate(rng.usize(..=bytes.len()));
+            let mut input = &bytes[..];
+            while !input.is_empty() && take_item(&mut input).is_ok() {}
+        }
+        // Huge counts that the bytes have no room for.
+        let mut lies = vec![TAG_APPEND, 0, 0, 0, 0, 1, 1];
+        put_varint(&mut lies, u64::MAX / 2);
+        put_varint(&mut lies, 1);
+        put_varint(&mut lies, u64::MAX / 2);
+        put_varint(&mut lies, 1);
+        lies[1] = lies.len() as u8;
+        assert_eq!(AppendHead::decode(&lies), Err(CUT_SHORT));
+        assert!(take_varint(&mut &[0xff; 11][..]).is_err());
+        assert_eq!(
+            take_varint(&mut &[255, 255, 255, 255, 255, 255, 255, 255, 255, 1][..]),
+            Ok(u64::MAX)
+        );
+    }
+}

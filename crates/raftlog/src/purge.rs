@@ -1,0 +1,79 @@
+//! Removes dead segments, strictly oldest first.
+//!
+//! A tombstone (a compaction, a deletion, the removal of a group) must outlive all that it hides. It
+//! does, because what it hides lies in the same segment or an older one, and no segment goes before
+//! all older ones. So tombstones hold nothing, and a dead segment behind a live one has to wait.
+//!
+//! Before files go, a batch that says which ones is made durable: it also makes durable whatever let
+//! go of their entries, and tells a later start that segments below are missing with good reason.
+
+use crate::batch::LogBatch;
+use crate::error::Error;
+use crate::group_commit::{Durability, GroupCommit, Log};
+use crate::queue::Segments;
+
+/// What a purge did, and what stands in the way of more.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Purged {
+    /// Segments removed.
+    pub segments: u64,
+    /// Bytes of their files.
+    pub bytes: u64,
+    /// Who holds the oldest segment that is left; empty if that is the one being written.
+    pub held_by: Vec<Holder>,
+}
+
+/// A group that holds the oldest segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The group.
+    pub group: u64,
+    /// It has entries there: compacting lets go of them.
+    pub entries: bool,
+    /// It has keys there, or the compaction that says where its log begins: writing them again lets
+    /// go of the old ones.
+    pub keys: bool,
+}
+
+/// Removes what can be removed. The caller lets one thread in at a time.
+pub(crate) fn purge(group_commit: &GroupCommit, segments: &Segments) -> Result<Purged, Error> {
+    let dead = group_commit.with_log(|log| dead_segments(log, segments));
+    let mut purged = Purged::default();
+    if let Some(last) = dead.last() {
+        let mut batch = LogBatch::new();
+        batch.discard(last + 1);
+        let slot = group_commit.write(batch, Durability::Synced);
+        group_commit.wait(&slot)?;
+        for number in &dead {
+            if let Some(segment) = segments.get(*number) {
+                purged.bytes += segment.file.len()?;
+            }
+        }
+        group_commit.with_log(|log| log.queue.remove(&dead))?;
+        purged.segments = dead.len() as u64;
+    }
+    purged.held_by = holders(group_commit, segments);
+    Ok(purged)
+}
+
+/// The oldest segments, as far as all are dead. A dead segment stays dead: only the active one can
+/// gain anything.
+fn dead_segments(log: &Log, segments: &Segments) -> Vec<u64> {
+    let active = log.queue.active_segment();
+    let is_dead = |number: &u64| *number < active && log.ledger.is_dead(*number);
+    segments.numbers().into_iter().take_while(is_dead).collect()
+}
+
+fn holders(group_commit: &GroupCommit, segments: &Segments) -> Vec<Holder> {
+    let mut held_by = Vec::new();
+    let numbers = segments.numbers();
+    if let [oldest, .., _] = numbers[..] {
+        group_commit.groups.each(|group, index| {
+            let (entries, keys) = index.holds(oldest);
+            if entries || keys {
+                held_by.push(Holder { group, entries, keys });
+            }
+        });
+    }
+    held_by
+}

@@ -1,0 +1,219 @@
+//! From files back to indexes.
+//!
+//! All segments are read in order and their frames applied as they once were. Nothing on disk is
+//! changed before all of it was found good; then the torn tail is cut off, and what is left is made
+//! durable, since whoever opens the log takes what it reads for written.
+
+use crate::batch::{Append, Change};
+use crate::error::Error;
+use crate::format::FRAME_HEADER_BYTES;
+use crate::groups::{Groups, Place};
+use crate::item::{self, Item};
+use crate::ledger::Ledger;
+use crate::queue::{AppendQueue, Directory, Segments};
+use crate::scan::{Scan, ScannedFrame, Step};
+use crate::segment::{self, Segment};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// What was found when the log was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// Segments read.
+    pub segments: u64,
+    /// Segments removed, because a purge that was cut short had left them.
+    pub discarded_segments: u64,
+    /// Batches in them.
+    pub frames: u64,
+    /// Entries in them, live or not.
+    pub entries: u64,
+    /// Groups that have entries or keys.
+    pub groups: u64,
+    /// The last batch, which is durable now as are all before it.
+    pub last_lsn: u64,
+    /// Bytes cut off at the end: batches that were being written when the power or the process
+    /// went, and had not been acknowledged as synced.
+    pub torn_bytes: u64,
+}
+
+/// The log as it was found on disk.
+#[derive(Debug)]
+pub(crate) struct Recovered {
+    pub(crate) queue: AppendQueue,
+    pub(crate) ledger: Ledger,
+    pub(crate) groups: Groups,
+    pub(crate) segments: Arc<Segments>,
+    pub(crate) report: RecoveryReport,
+}
+
+/// Opens the log in the directory, or makes a new one if there is none.
+pub(crate) fn recover(directory: Directory) -> Result<Recovered, Error> {
+    let (fs, path) = (directory.fs.clone(), directory.path.clone());
+    Segment::remove_unfinished(&*fs, &path)?;
+    let numbers = segment::list(&*fs, &path)?;
+    let segments = Arc::new(Segments::default());
+    let mut replay = Replay::default();
+    let Some(last) = numbers.last() else {
+        let queue = AppendQueue::create(directory, segments.clone())?;
+        return Ok(replay.finish(queue, segments));
+    };
+    // A purge that was cut short may have left any of the segments below its mark.
+    let gap = numbers.windows(2).rposition(|pair| pair[0] + 1 != pair[1]);
+    let (leftover, unbroken) = numbers.split_at(gap.map_or(0, |at| at + 1));
+    let opened = unbroken
+        .iter()
+        .map(|number| Segment::open(&*fs, &path, *number).map(Arc::new))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut end = End::default();
+    for (at, segment) in opened.iter().enumerate() {
+        end = replay.segment(segment, opened.get(at + 1).map(|next| &**next))?;
+    }
+    replay.check(unbroken[0], *last)?;
+
+    let active = opened.last().expect("there is a last segment").clone();
+    if end.torn_bytes > 0 {
+        active.cut(end.offset)?;
+    } else {
+        active.file.sync()?;
+    }
+    // The last segment may have its name only in memory, if the process went just then.
+    fs.sync_dir(&path)?;
+    for segment in opened {
+        segments.insert(segment);
+    }
+    let last_lsn = end.next_lsn - 1;
+    let mut queue = AppendQueue::resume(directory, segments.clone(), active, end.offset, last_lsn)?;
+    let below = |number: &&u64| **number < replay.discarded_below;
+    let dead: Vec<u64> = leftover.iter().chain(unbroken).filter(below).copied().collect();
+    if !dead.is_empty() {
+        queue.remove(&dead)?;
+    }
+    replay.report.discarded_segments = dead.len() as u64;
+    replay.report.torn_bytes = end.torn_bytes;
+    replay.report.last_lsn = last_lsn;
+    Ok(replay.finish(queue, segments))
+}
+
+/// Where the log ends.
+#[derive(Default)]
+struct End {
+    offset: u64,
+    next_lsn: u64,
+    torn_bytes: u64,
+}
+
+/// What has become of the segments that were read.
+#[derive(Default)]
+struct Replay {
+    groups: Groups,
+    ledger: Ledger,
+    discarded_below: u64,
+    report: RecoveryReport,
+}
+
+impl Replay {
+    /// Applies all frames of a segment; `next` is the one behind it, if it is not the last.
+    fn segment(&mut self, segment: &Segment, next: Option<&Segment>) -> Result<End, Error> {
+        let number = segment.header.segment;
+        let corrupt =
+            |offset: usize, what| Error::Corrupt { segment: number, offset: offset as u64, what };
+        let bytes = segment.read(0, segment.file.len()? as usize)?;
+        let mut scan = Scan::new(&bytes, segment.header);
+        self.report.segments += 1;
+        let mut torn_bytes = 0;
+        loop {
+            match scan.step() {
+                Step::Frame(frame) => {
+                    let at = frame.offset;
+                    self.frame(number, &frame).map_err(|what| corrupt(at, what))?;
+                }
+                Step::End => break,
+                Step::Bad(what) if next.is_some() => return Err(corrupt(scan.offset(), what)),
+                Step::Bad(_) => {
+                    scan.judge_tail().map_err(|what| corrupt(scan.offset(), what))?;
+                    torn_bytes = scan.rest_bytes() as u64;
+                    break;
+                }
+            }
+        }
+        if let Some(next) = next {
+            // It was cut behind its last frame, and synced, before the next one was begun.
+            if scan.next_lsn() != next.header.first_lsn || scan.offset() != bytes.len() {
+                return Err(corrupt(scan.offset(), "frames are missing at the end of the segment"));
+            }
+        }
+        Ok(End { offset: scan.offset() as u64, next_lsn: scan.next_lsn(), torn_bytes })
+    }
+
+    fn frame(&mut self, segment: u64, frame: &ScannedFrame<'_>) -> Result<(), &'static str> {
+        let offset = u32::try_from(frame.offset).map_err(|_| "a frame begins beyond 4 GiB")?;
+        let place = Place { segment, offset, lsn: frame.lsn };
+        let mut input = frame.items;
+        while !input.is_empty() {
+            let at = FRAME_HEADER_BYTES + frame.items.len() - input.len();
+            let change = change(item::take_item(&mut input)?, at as u32);
+            match &change {
+                Change::Append(append) => self.report.entries += append.count,
+                Change::Discard { below_segment } => {
+                    self.discarded_below = self.discarded_below.max(*below_segment);
+                }
+                _ => {}
+            }
+            self.groups.apply(&change, place, &mut self.ledger)?;
+        }
+        self.report.frames += 1;
+        Ok(())
+    }
+
+    /// What can be told only at the end.
+    fn check(&self, first: u64, last: u64) -> Result<(), Error> {
+        let corrupt = |segment, what| Err(Error::Corrupt { segment, offset: 0, what });
+        if first > self.discarded_below.max(1) {
+            return corrupt(first - 1, "the segment is missing");
+        }
+        if self.discarded_below > last {
+            return corrupt(last + 1, "the segment is missing");
+        }
+        let mut missing = Ok(());
+        self.groups.each(|_, index| missing = missing.and(index.check_replayed()));
+        if let Err(what) = missing {
+            return corrupt(first, what);
+        }
+        let is_live = |number: &u64| !self.ledger.is_dead(*number);
+        match (first..self.discarded_below).find(is_live) {
+            Some(live) => corrupt(live, "a segment that was given up still holds something"),
+            None => Ok(()),
+        }
+    }
+
+    fn finish(mut self, queue: AppendQueue, segments: Arc<Segments>) -> Recovered {
+        self.report.groups = self.groups.count();
+        let Replay { groups, ledger, report, .. } = self;
+        Recovered { queue, ledger, groups, segments, report }
+    }
+}
+
+/// The change that an item stands for, as the one who wrote it had it.
+fn change(item: Item<'_>, offset: u32) -> Change {
+    match item {
+        Item::Append { head, item_bytes } => Change::Append(Append {
+            group: head.group,
+            first: head.first,
+            count: head.rows.len() as u64,
+            terms: head.terms,
+            offset,
+            item_bytes: item_bytes as u32,
+        }),
+        Item::Compact { group, first, term_before } => {
+            Change::Compact { group, first, term_before }
+        }
+        Item::Put { group, key, value } => Change::Put {
+            group,
+            key: Bytes::copy_from_slice(key),
+            value: Bytes::copy_from_slice(value),
+        },
+        Item::Delete { group, key } => Change::Delete { group, key: Bytes::copy_from_slice(key) },
+        Item::Remove { group } => Change::Remove { group },
+        Item::Discard { below_segment } => Change::Discard { below_segment },
+    }
+}

@@ -1,0 +1,56 @@
+//! What the tests share: a small log on a faulty disk, and short ways to write to it.
+
+use bytes::Bytes;
+use flotilla_raftlog::{Config, Durability, Entry, Error, LogBatch, LogEngine, RecoveryReport};
+use flotilla_vfs::fault::FaultFs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Where the log of a test lies on its disk.
+pub(crate) const DIR: &str = "/log";
+
+/// Segments as small as they may be, and nothing left to chance.
+pub(crate) fn small() -> Config {
+    Config { segment_bytes: 4096, salt: Some(42), ..Config::default() }
+}
+
+pub(crate) fn open(disk: &FaultFs) -> Result<(LogEngine, RecoveryReport), Error> {
+    LogEngine::open(Arc::new(disk.clone()), Path::new(DIR), small())
+}
+
+pub(crate) fn reopen(disk: &FaultFs) -> LogEngine {
+    open(disk).expect("the log opens").0
+}
+
+pub(crate) fn segment_path(segment: u64) -> PathBuf {
+    Path::new(DIR).join(format!("{segment:020}.log"))
+}
+
+/// Entries `first ..` of one term, one for each length.
+pub(crate) fn entries(first: u64, term: u64, lengths: &[usize]) -> Vec<Entry> {
+    lengths.iter().zip(first..).map(|(len, index)| entry(index, term, *len)).collect()
+}
+
+/// An entry whose data follows from its index and term, and has no zeros.
+pub(crate) fn entry(index: u64, term: u64, len: usize) -> Entry {
+    let byte = (index.wrapping_mul(31) ^ term.wrapping_mul(7)) as u8 | 1;
+    Entry { index, term, kind: (index % 3) as u8, data: Bytes::from(vec![byte; len]) }
+}
+
+pub(crate) fn batch(build: impl FnOnce(&mut LogBatch)) -> LogBatch {
+    let mut batch = LogBatch::new();
+    build(&mut batch);
+    batch
+}
+
+/// Writes one batch and waits until it is synced.
+pub(crate) fn write(log: &LogEngine, build: impl FnOnce(&mut LogBatch)) -> Result<u64, Error> {
+    Ok(log.write(batch(build), Durability::Synced).wait()?.lsn)
+}
+
+/// All entries of a group.
+pub(crate) fn read_all(log: &LogEngine, group: u64) -> Vec<Entry> {
+    let group = log.group(group).expect("the group exists");
+    let range = group.first_index()..group.last_index() + 1;
+    group.entries(range, u64::MAX).expect("what is in the index can be read")
+}

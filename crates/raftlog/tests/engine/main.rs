@@ -1,0 +1,4 @@
+//! The engine through its public face, on a disk that can be told to fail.
+
+mod api;
+mod kit;
