@@ -43,3 +43,6 @@ pub use message::{Envelope, Message, MessageKind};
 pub use recovered::Recovered;
 pub use shard::Shard;
 pub use status::{Dropped, Role, Stats, Status};
+
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,11 @@
 //! Proposals from admission to the log, and their tickets from the log to applying.
 //!
 //! What waits is joined to one entry: raft's cost is by entry. Once proposed, a ticket waits at
-//! (index, term) until an entry with that index is committed. If it has that term, the ticket goes
-//! along with it; if not, another entry took the place and the proposal surely never happens. Until
-//! then nobody knows: a leader that lost its office may still see its entries committed by the
-//! next, so their tickets are not given back when it steps down.
+//! (index, term) until commit decides: the entry committed at that index has that term, and the
+//! ticket goes along with it; or another one, or an earlier entry of a later term is committed
+//! (terms grow along a log), and the proposal surely never happens. Until then nobody knows: a
+//! leader that lost its office may still see its entries committed by the next, so their tickets
+//! are not given back when it steps down.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,6 +23,8 @@ pub(crate) struct Proposals {
     /// Tickets in the log, by place.
     proposed: BTreeMap<(Index, Term), Vec<Ticket>>,
     proposed_count: usize,
+    /// The term of the last entry that was committed.
+    committed_term: Term,
 }
 
 struct Queued {
@@ -111,24 +114,28 @@ impl Proposals {
         assert!(before.is_none(), "two entries at {index} of term {term}");
     }
 
-    /// The tickets of a committed entry. Those at its place or below with another term lost it.
+    /// The tickets of a committed entry. Those that lost their places are rejected.
     pub(crate) fn claim(
         &mut self,
         index: Index,
         term: Term,
         mut reject: impl FnMut(Ticket, Reject),
     ) -> Vec<Ticket> {
-        let mut claimed = vec![];
+        assert!(term >= self.committed_term, "term {term} after {}", self.committed_term);
+        let mut lost = vec![];
+        let claimed = self.proposed.remove(&(index, term)).unwrap_or_default();
         while let Some(first) = self.proposed.first_entry().filter(|first| first.key().0 <= index) {
-            let place = *first.key();
-            let tickets = first.remove();
-            self.proposed_count -= tickets.len();
-            if place == (index, term) {
-                claimed = tickets;
-            } else {
-                tickets.into_iter().for_each(|ticket| reject(ticket, Reject::StaleCommand));
-            }
+            lost.push(first.remove());
         }
+        if term > self.committed_term {
+            self.committed_term = term;
+            lost.extend(
+                self.proposed.extract_if(.., |place, _| place.1 < term).map(|place| place.1),
+            );
+        }
+        let lost: Vec<Ticket> = lost.into_iter().flatten().collect();
+        self.proposed_count -= claimed.len() + lost.len();
+        lost.into_iter().for_each(|ticket| reject(ticket, Reject::StaleCommand));
         claimed
     }
 
@@ -225,11 +232,14 @@ mod tests {
     }
 
     #[test]
-    fn a_place_left_out_is_lost_too() {
-        let mut proposals = queue(&Config::default(), &[1]);
+    fn a_later_term_decides_about_all_places_of_earlier_ones() {
+        let mut proposals = queue(&Config::default(), &[1, 1, 1]);
         proposals.place(Index(5), Term(1), 1);
-        let mut stale = 0;
-        assert_eq!(proposals.claim(Index(7), Term(2), |_, _| stale += 1), []);
-        assert_eq!(stale, 1);
+        proposals.place(Index(9), Term(1), 1);
+        proposals.place(Index(7), Term(2), 1);
+        let mut stale = vec![];
+        let claimed = proposals.claim(Index(6), Term(2), |ticket, _| stale.push(ticket.0));
+        assert_eq!((claimed, stale), (vec![], vec![1, 2]));
+        assert_eq!(proposals.claim(Index(7), Term(2), |_, _| panic!("lost")), [Ticket(3)]);
     }
 }

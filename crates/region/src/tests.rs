@@ -1,0 +1,10 @@
+//! Stories between the replicas of a region, in a cluster of three that runs in one thread.
+
+mod chaos;
+mod cluster;
+mod elections;
+mod garbage;
+mod logs;
+mod machine;
+mod reads;
+mod writes;

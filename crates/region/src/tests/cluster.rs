@@ -1,0 +1,320 @@
+//! Three stores in one thread: a network, a clock for each, clients, and what must never happen.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+
+use super::machine::{Answer, Disk, Machine};
+use crate::command::{self, Op};
+use crate::*;
+
+pub(super) const REGION: RegionId = RegionId(7);
+
+pub(super) struct Cluster {
+    config: Config,
+    pub(super) now: u64,
+    pub(super) rng: fastrand::Rng,
+    pub(super) machines: BTreeMap<u64, Machine>,
+    /// Messages under way, by arrival.
+    flying: BTreeMap<(u64, u64), Envelope>,
+    sent_count: u64,
+    pub(super) loss_percent: u32,
+    /// Pairs of stores that do not hear each other.
+    cut: BTreeSet<(u64, u64)>,
+    /// Everybody's history: the entry applied at each index.
+    pub(super) history: BTreeMap<Index, LogEntry>,
+    waiting: BTreeMap<Ticket, Request>,
+    pub(super) answers: BTreeMap<Ticket, Answer>,
+    ticket_count: u64,
+    /// A hash of the effects of each step.
+    pub(super) trace: Vec<u64>,
+    pub(super) roles: Vec<(u64, RoleChange)>,
+    start_count: u64,
+    /// What the newest completed write or read has shown, by key.
+    seen: BTreeMap<Bytes, u64>,
+}
+
+/// A request under way.
+struct Request {
+    store: u64,
+    key: Bytes,
+    /// The value to be written; none for a read.
+    value: Option<u64>,
+    /// The least value that a read may see.
+    least: u64,
+}
+
+pub(super) fn peer(store: u64) -> Peer {
+    Peer { id: PeerId(REGION.0 * 100 + store), store: StoreId(store) }
+}
+
+pub(super) fn descriptor(stores: u64) -> Descriptor {
+    Descriptor {
+        id: REGION,
+        space: Space::Raw,
+        start: Bytes::new(),
+        end: Bytes::new(),
+        epoch: Epoch { conf_version: 1, version: 1 },
+        peers: (1..=stores).map(peer).collect(),
+    }
+}
+
+impl Cluster {
+    pub(super) fn new(seed: u64, config: Config) -> Self {
+        Self::with_stores(seed, config, 3)
+    }
+
+    pub(super) fn with_stores(seed: u64, config: Config, stores: u64) -> Self {
+        let mut cluster = Self {
+            config,
+            now: 1000,
+            rng: fastrand::Rng::with_seed(seed),
+            machines: BTreeMap::new(),
+            flying: BTreeMap::new(),
+            sent_count: 0,
+            loss_percent: 0,
+            cut: BTreeSet::new(),
+            history: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            ticket_count: 0,
+            trace: vec![],
+            roles: vec![],
+            start_count: 0,
+            seen: BTreeMap::new(),
+        };
+        for store in 1..=stores {
+            let disk = Disk::new(descriptor(stores), peer(store).id);
+            let disks = BTreeMap::from([(REGION, disk)]);
+            let mut machine = Machine::new(cluster.next_config(), disks);
+            machine.start(clock(store, cluster.now), store == 1);
+            cluster.machines.insert(store, machine);
+        }
+        cluster
+    }
+
+    /// Each start has a seed of its own.
+    fn next_config(&mut self) -> Config {
+        self.start_count += 1;
+        Config { seed: self.config.seed * 1_000_000 + self.start_count, ..self.config.clone() }
+    }
+
+    pub(super) fn crash(&mut self, store: u64) {
+        let config = self.next_config();
+        self.machines.get_mut(&store).unwrap().crash(config, &mut self.rng);
+        // Its clients see a broken connection and learn nothing.
+        self.waiting.retain(|_, request| request.store != store);
+    }
+
+    pub(super) fn restart(&mut self, store: u64) {
+        let now = clock(store, self.now);
+        self.machines.get_mut(&store).unwrap().start(now, false);
+    }
+
+    pub(super) fn is_up(&self, store: u64) -> bool {
+        self.machines[&store].shard.status(REGION).is_some()
+    }
+
+    pub(super) fn status(&self, store: u64) -> Status {
+        self.machines[&store].shard.status(REGION).unwrap()
+    }
+
+    pub(super) fn isolate(&mut self, store: u64) {
+        for other in self.machines.keys().copied().filter(|other| *other != store) {
+            self.cut.insert((store.min(other), store.max(other)));
+        }
+    }
+
+    pub(super) fn heal(&mut self) {
+        self.cut.clear();
+    }
+
+    pub(super) fn pause(&mut self, store: u64, paused: bool) {
+        self.machines.get_mut(&store).unwrap().paused = paused;
+    }
+
+    pub(super) fn push(&mut self, store: u64, event: Event) {
+        self.machines.get_mut(&store).unwrap().inbox.push_back(event);
+    }
+
+    pub(super) fn put(&mut self, store: u64, key: &str, value: u64) -> Ticket {
+        let key = Bytes::copy_from_slice(key.as_bytes());
+        let ticket = self.request(store, key.clone(), Some(value));
+        let put = Op::Put { key, value: Bytes::copy_from_slice(&value.to_be_bytes()) };
+        let command = command::encode(&[put]);
+        let guard = Guard::default();
+        self.push(store, Event::Propose { region: REGION, ticket, guard, command });
+        ticket
+    }
+
+    pub(super) fn read(&mut self, store: u64, key: &str, follower: bool) -> Ticket {
+        let ticket = self.request(store, Bytes::copy_from_slice(key.as_bytes()), None);
+        let guard = Guard::default();
+        self.push(store, Event::Read { region: REGION, ticket, guard, follower });
+        ticket
+    }
+
+    fn request(&mut self, store: u64, key: Bytes, value: Option<u64>) -> Ticket {
+        self.ticket_count += 1;
+        let ticket = Ticket(self.ticket_count);
+        let least = self.seen.get(&key).copied().unwrap_or(0);
+        self.waiting.insert(ticket, Request { store, key, value, least });
+        ticket
+    }
+
+    pub(super) fn is_waiting(&self, ticket: Ticket) -> bool {
+        self.waiting.contains_key(&ticket)
+    }
+
+    pub(super) fn waiting_count(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The leader of the highest term.
+    pub(super) fn leader(&self) -> Option<u64> {
+        let up = self.machines.keys().filter(|store| self.is_up(**store));
+        let leaders = up.filter(|store| self.status(**store).role == Role::Leader);
+        leaders.max_by_key(|store| self.status(**store).term).copied()
+    }
+
+    pub(super) fn run(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.now += 1;
+            self.deliver();
+            for store in self.machines.keys().copied().collect::<Vec<_>>() {
+                self.run_machine(store);
+            }
+        }
+    }
+
+    /// Runs until it holds, which must be within ten seconds.
+    pub(super) fn run_until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+        for _ in 0..10_000 {
+            if holds(self) {
+                return;
+            }
+            self.run(1);
+        }
+        panic!("not within ten seconds: {what}");
+    }
+
+    /// Runs until a leader serves, and gives it back.
+    pub(super) fn elect(&mut self) -> u64 {
+        self.run_until("a leader that has committed in its term", |cluster| {
+            let status = cluster.leader().map(|leader| cluster.status(leader));
+            status.is_some_and(|s| s.commit > Index(0) && s.applied == s.commit)
+        });
+        self.leader().unwrap()
+    }
+
+    pub(super) fn answer(&mut self, ticket: Ticket) -> Answer {
+        self.run_until("an answer", |cluster| cluster.answers.contains_key(&ticket));
+        self.answers[&ticket].clone()
+    }
+
+    fn deliver(&mut self) {
+        while let Some(first) = self.flying.first_entry().filter(|e| e.key().0 <= self.now) {
+            let envelope = first.remove();
+            let (from, to) = (envelope.from.store.0, envelope.to.store.0);
+            let is_cut = self.cut.contains(&(from.min(to), from.max(to)));
+            if !is_cut && self.is_up(to) {
+                self.push(to, Event::Message(envelope));
+            }
+        }
+    }
+
+    fn run_machine(&mut self, store: u64) {
+        let mut machine = self.machines.remove(&store).unwrap();
+        if machine.shard.regions().next().is_some() && !machine.paused {
+            machine.complete(self.now, |region, committed, answers| {
+                assert_eq!(region, REGION);
+                self.note_applied(store, committed, answers);
+            });
+            let now = clock(store, self.now);
+            let is_due = machine.shard.next_step().is_some_and(|due| due <= now);
+            if is_due || !machine.inbox.is_empty() {
+                let mut effects = Effects::default();
+                machine.shard.step(now, machine.inbox.drain(..), &mut effects);
+                machine.shard.check_invariants();
+                self.trace.push(hash(&format!("{store} {now} {effects:?}")));
+                self.carry_out(store, &mut machine, effects);
+            }
+        }
+        self.machines.insert(store, machine);
+    }
+
+    fn carry_out(&mut self, store: u64, machine: &mut Machine, mut effects: Effects) {
+        for envelope in effects.messages.drain(..) {
+            let copies = if self.loss_percent == 0 { 1 } else { 1 + u64::from(self.chance(5)) };
+            for _ in 0..copies {
+                if !self.chance(self.loss_percent) {
+                    let delay = if self.chance(self.loss_percent) { 100 } else { 4 };
+                    let due = self.now + self.rng.u64(1..=delay);
+                    self.sent_count += 1;
+                    self.flying.insert((due, self.sent_count), envelope.clone());
+                }
+            }
+        }
+        for grant in effects.reads.drain(..) {
+            let rows = &machine.disks[&REGION].applied.2;
+            let key = &self.waiting[&grant.ticket].key;
+            let value = rows.get(key).cloned();
+            self.note_answer(store, grant.ticket, Answer::Value(value));
+        }
+        for (ticket, why) in effects.rejected.drain(..) {
+            self.note_answer(store, ticket, Answer::Rejected(why));
+        }
+        self.roles.extend(effects.roles.drain(..).map(|role| (store, role)));
+        machine.carry_out(&mut effects, self.now, &mut self.rng);
+        assert!(effects.is_empty());
+    }
+
+    fn chance(&mut self, percent: u32) -> bool {
+        self.rng.u32(0..100) < percent
+    }
+
+    /// State machine safety, and that each ticket belongs to its own proposal.
+    fn note_applied(&mut self, store: u64, committed: Committed, answers: Vec<Answer>) {
+        let Committed { entry, tickets } = committed;
+        let known = self.history.entry(entry.index).or_insert_with(|| entry.clone());
+        assert_eq!(*known, entry, "two replicas applied different entries");
+        assert!(tickets.is_empty() || tickets.len() == answers.len(), "a ticket for each proposal");
+        let proposals: Vec<_> = command::proposals(&entry.data).map(Result::unwrap).collect();
+        for ((ticket, answer), proposal) in tickets.into_iter().zip(answers).zip(proposals) {
+            let request = &self.waiting[&ticket];
+            let ops = command::decode(proposal.command).unwrap();
+            let value = Bytes::copy_from_slice(&request.value.unwrap().to_be_bytes());
+            assert_eq!(ops, [Op::Put { key: request.key.clone(), value }], "somebody else's");
+            self.note_answer(store, ticket, answer);
+        }
+    }
+
+    /// Each ticket comes out once, where it went in; no read is stale.
+    fn note_answer(&mut self, store: u64, ticket: Ticket, answer: Answer) {
+        let request = self.waiting.remove(&ticket).expect("a ticket comes out once");
+        assert_eq!(request.store, store, "a ticket comes out where it went in");
+        let seen = self.seen.entry(request.key).or_default();
+        match &answer {
+            Answer::Value(value) => {
+                let value =
+                    value.as_ref().map_or(0, |v| u64::from_be_bytes(v[..].try_into().unwrap()));
+                assert!(value >= request.least, "stale read of {value} after {}", request.least);
+                *seen = value.max(*seen);
+            }
+            Answer::Done => *seen = request.value.unwrap().max(*seen),
+            Answer::Rejected(_) => {}
+        }
+        self.answers.insert(ticket, answer);
+    }
+}
+
+/// The clocks of the stores start at different times and run at different speeds.
+pub(super) fn clock(store: u64, now: u64) -> Time {
+    Time(store * 10_000 + now * (98 + store) / 100)
+}
+
+/// FNV-1a.
+fn hash(text: &str) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+}

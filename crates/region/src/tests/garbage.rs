@@ -1,0 +1,133 @@
+//! Whatever the network brings, nothing panics and nothing that matters changes.
+
+use bytes::Bytes;
+
+use super::cluster::{Cluster, REGION, peer};
+use crate::*;
+
+fn number(rng: &mut fastrand::Rng) -> u64 {
+    match rng.u32(0..8) {
+        0 => 0,
+        1 => u64::MAX,
+        2 => 1 << rng.u32(0..64),
+        3 => rng.u64(..),
+        _ => rng.u64(0..30),
+    }
+}
+
+fn message(rng: &mut fastrand::Rng) -> Message {
+    let kinds: Vec<_> = (0..20).filter_map(MessageKind::from_number).collect();
+    let start = number(rng);
+    let entries = (1..=rng.u64(0..4)).map(|n| LogEntry {
+        index: Index(if rng.u32(0..9) == 0 { number(rng) } else { start.saturating_add(n) }),
+        term: Term(number(rng)),
+        kind: EntryKind::Normal,
+        data: Bytes::from_static(b"garbage"),
+    });
+    Message {
+        entries: entries.collect(),
+        kind: kinds[rng.usize(..kinds.len())],
+        term: Term(number(rng)),
+        log_term: Term(number(rng)),
+        index: Index(start),
+        commit: Index(number(rng)),
+        commit_term: Term(number(rng)),
+        reject: rng.bool(),
+        reject_hint: Index(number(rng)),
+        context: Bytes::from(vec![0; rng.usize(..40)]),
+    }
+}
+
+/// A member of the region gone mad may depose leaders and replace what is not committed, but it
+/// must not bring a process down. It sends to a replica alone: what it makes that one believe of
+/// commits may be a lie.
+#[test]
+fn no_message_panics() {
+    for seed in 0..300 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut cluster = Cluster::new(seed, Config::default());
+        cluster.elect();
+        cluster.run(rng.u64(0..100));
+        let store = rng.u64(1..=3);
+        let machine = cluster.machines.get_mut(&store).unwrap();
+        let mut now = super::cluster::clock(store, cluster.now);
+        let mut effects = Effects::default();
+        for _ in 0..300 {
+            let others = [1, 2, 3, 3, 9];
+            let envelope = Envelope {
+                region: REGION,
+                from: peer(others[rng.usize(..others.len())]),
+                to: peer(if rng.u32(0..20) == 0 { 9 } else { store }),
+                epoch: Epoch { conf_version: number(&mut rng), version: number(&mut rng) },
+                gc_floor: Index(if rng.bool() { 0 } else { number(&mut rng) }),
+                message: message(&mut rng),
+            };
+            now = now.after_ms(rng.u64(0..30));
+            machine.shard.step(now, [Event::Message(envelope)].into_iter(), &mut effects);
+            machine.shard.check_invariants();
+            let writes: Vec<_> = effects.log.iter().map(|write| write.number).collect();
+            effects.clear();
+            if let Some(number) = writes.into_iter().filter(|_| rng.bool()).max() {
+                let persisted = Event::Persisted { region: REGION, number };
+                machine.shard.step(now, [persisted].into_iter(), &mut effects);
+            }
+        }
+        assert!(machine.shard.stats().dropped.malformed > 0);
+    }
+}
+
+/// Garbage beside a working cluster: it is counted by reason, and everything goes on.
+#[test]
+fn strangers_and_lost_letters_are_counted_and_change_nothing() {
+    let mut cluster = Cluster::new(1, Config::default());
+    let leader = cluster.elect();
+    cluster.run(200);
+    let heartbeat = |from: Peer, to: Peer, region| {
+        Event::Message(Envelope {
+            region,
+            from,
+            to,
+            epoch: Epoch::default(),
+            gc_floor: Index(0),
+            message: Message { kind: MessageKind::Heartbeat, term: Term(50), ..Message::default() },
+        })
+    };
+    let here = peer(leader);
+    let liar = Peer { store: StoreId(3), ..peer(2) };
+    cluster.push(leader, heartbeat(peer(2), here, RegionId(99)));
+    cluster.push(leader, heartbeat(peer(2), peer(3), REGION));
+    cluster.push(leader, heartbeat(peer(9), here, REGION));
+    cluster.push(leader, heartbeat(liar, here, REGION));
+    cluster.push(leader, heartbeat(here, here, REGION));
+    let before = cluster.machines[&leader].shard.stats().dropped;
+    cluster.run(1);
+    let after = cluster.machines[&leader].shard.stats().dropped;
+    assert_eq!((after.misrouted, after.strangers), (before.misrouted + 2, before.strangers + 3));
+    assert_eq!((cluster.leader(), cluster.status(leader).term), (Some(leader), Term(1)));
+}
+
+#[test]
+fn a_commit_beyond_the_log_is_not_believed() {
+    let mut cluster = Cluster::new(2, Config::default());
+    assert_eq!(cluster.elect(), 1);
+    cluster.run(200);
+    let last = cluster.status(2).last;
+    cluster.push(
+        2,
+        Event::Message(Envelope {
+            region: REGION,
+            from: peer(1),
+            to: peer(2),
+            epoch: Epoch::default(),
+            gc_floor: Index(0),
+            message: Message {
+                kind: MessageKind::Heartbeat,
+                term: Term(1),
+                commit: Index(last.0 + 1),
+                ..Message::default()
+            },
+        }),
+    );
+    cluster.run(1);
+    assert_eq!(cluster.machines[&2].shard.stats().dropped.malformed, 1);
+}

@@ -1,0 +1,223 @@
+//! One store of the test cluster: a shard, and a disk and a state machine in memory.
+//!
+//! Nothing is visible before it completes, and a crash loses what has not.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+
+use crate::command::{self, Op};
+use crate::*;
+
+type Rows = BTreeMap<Bytes, Bytes>;
+
+pub(super) struct Machine {
+    pub(super) shard: Shard,
+    pub(super) inbox: VecDeque<Event>,
+    pub(super) paused: bool,
+    /// Log work under way, in order, with the time when it completes.
+    writing: VecDeque<(u64, LogWork)>,
+    applying: VecDeque<(u64, ApplyTask)>,
+    fetching: VecDeque<(u64, LogFetch)>,
+    pub(super) disks: BTreeMap<RegionId, Disk>,
+}
+
+enum LogWork {
+    Write(LogWrite),
+    Compact(Compaction),
+}
+
+/// What a region has on disk, and what it holds in memory.
+pub(super) struct Disk {
+    descriptor: Descriptor,
+    peer: PeerId,
+    hard_state: HardState,
+    /// Hard states that were written and not synced.
+    unsynced: Option<HardState>,
+    pub(super) entries: BTreeMap<Index, LogEntry>,
+    pub(super) truncated: (Index, Term),
+    /// The last checkpoint.
+    durable: (Index, Term, Rows),
+    /// What reads see.
+    pub(super) applied: (Index, Term, Rows),
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Done,
+    Rejected(Reject),
+    Value(Option<Bytes>),
+}
+
+impl Disk {
+    pub(super) fn new(descriptor: Descriptor, peer: PeerId) -> Self {
+        let nothing = (Index(0), Term(0), Rows::new());
+        Self {
+            descriptor,
+            peer,
+            hard_state: HardState::default(),
+            unsynced: None,
+            entries: BTreeMap::new(),
+            truncated: (Index(0), Term(0)),
+            durable: nothing.clone(),
+            applied: nothing,
+        }
+    }
+
+    fn carry_out(&mut self, work: LogWork) {
+        match work {
+            LogWork::Write(write) => {
+                assert!(write.entries.is_empty() || write.hard_state.is_some(), "commit forgotten");
+                assert!(write.entries.is_empty() || write.sync, "entries not synced");
+                if let Some(first) = write.entries.first().map(|entry| entry.index) {
+                    let last = self.entries.keys().next_back().map_or(self.truncated.0, |i| *i);
+                    assert!(first.0 <= last.0 + 1, "gap in the log");
+                    self.entries.split_off(&first);
+                }
+                self.entries.extend(write.entries.into_iter().map(|entry| (entry.index, entry)));
+                if write.sync {
+                    self.hard_state = write.hard_state.or(self.unsynced).unwrap_or(self.hard_state);
+                    self.unsynced = None;
+                } else {
+                    self.unsynced = write.hard_state;
+                }
+            }
+            LogWork::Compact(compaction) => {
+                let before = Index(compaction.first.0 - 1);
+                assert!(before <= self.durable.0, "compacted above what is durable");
+                let term = self.entries.get(&before).map_or(self.truncated.1, |entry| entry.term);
+                assert_eq!(term, compaction.term_before, "term before the first entry");
+                self.entries = self.entries.split_off(&compaction.first);
+                self.truncated = (before, term);
+            }
+        }
+    }
+
+    fn recover(&self) -> Recovered {
+        let (index, term) = (self.durable.0, self.durable.1);
+        let mut terms: Vec<(Index, Term)> = vec![];
+        for entry in self.entries.values() {
+            if terms.last().is_none_or(|run| run.1 < entry.term) {
+                terms.push((entry.index, entry.term));
+            }
+        }
+        Recovered {
+            descriptor: self.descriptor.clone(),
+            peer: self.peer,
+            hard_state: self.hard_state,
+            applied: (index, term),
+            truncated: self.truncated,
+            terms,
+            last: self.entries.keys().next_back().map_or(self.truncated.0, |index| *index),
+            tail: self.entries.range(Index(index.0 + 1)..).map(|(_, e)| e.clone()).collect(),
+        }
+    }
+}
+
+impl Machine {
+    pub(super) fn new(config: Config, disks: BTreeMap<RegionId, Disk>) -> Self {
+        Self {
+            shard: Shard::new(config),
+            inbox: VecDeque::new(),
+            paused: false,
+            writing: VecDeque::new(),
+            applying: VecDeque::new(),
+            fetching: VecDeque::new(),
+            disks,
+        }
+    }
+
+    /// Starts every region from its disk.
+    pub(super) fn start(&mut self, now: Time, campaign: bool) {
+        for disk in self.disks.values_mut() {
+            disk.applied = disk.durable.clone();
+            self.shard.create(now, disk.recover(), campaign).unwrap();
+        }
+    }
+
+    /// Loses the shard and what has not completed; a part of it may have by luck.
+    pub(super) fn crash(&mut self, config: Config, rng: &mut fastrand::Rng) {
+        let lucky = rng.usize(..=self.writing.len());
+        for (_, work) in self.writing.drain(..).take(lucky) {
+            let region = match &work {
+                LogWork::Write(write) => write.region,
+                LogWork::Compact(compaction) => compaction.region,
+            };
+            self.disks.get_mut(&region).unwrap().carry_out(work);
+        }
+        for disk in self.disks.values_mut() {
+            let unsynced = disk.unsynced.take().filter(|_| rng.bool());
+            disk.hard_state = unsynced.unwrap_or(disk.hard_state);
+        }
+        *self = Self::new(config, std::mem::take(&mut self.disks));
+    }
+
+    pub(super) fn checkpoint(&mut self) {
+        for (region, disk) in &mut self.disks {
+            disk.durable = disk.applied.clone();
+            let (region, applied) = (*region, disk.durable.0);
+            self.inbox.push_back(Event::Checkpointed { region, applied });
+        }
+    }
+
+    /// Queues what a step asked for. Messages and answers are the cluster's.
+    pub(super) fn carry_out(&mut self, effects: &mut Effects, now: u64, rng: &mut fastrand::Rng) {
+        let done = now + rng.u64(1..4);
+        let writes = effects.log.drain(..).map(LogWork::Write);
+        let work = writes.chain(effects.compact.drain(..).map(LogWork::Compact));
+        self.writing.extend(work.map(|work| (done, work)));
+        self.fetching.extend(effects.fetches.drain(..).map(|fetch| (done, fetch)));
+        self.applying.extend(effects.apply.drain(..).map(|task| (done, task)));
+    }
+
+    /// Completes what is due. Calls back with each entry that is applied.
+    pub(super) fn complete(
+        &mut self,
+        now: u64,
+        mut applied: impl FnMut(RegionId, Committed, Vec<Answer>),
+    ) {
+        while let Some((_, work)) = self.writing.pop_front_if(|(due, _)| *due <= now) {
+            let (region, number) = match &work {
+                LogWork::Write(write) => (write.region, Some(write.number)),
+                LogWork::Compact(compaction) => (compaction.region, None),
+            };
+            self.disks.get_mut(&region).unwrap().carry_out(work);
+            self.inbox.extend(number.map(|number| Event::Persisted { region, number }));
+        }
+        while let Some((_, fetch)) = self.fetching.pop_front_if(|(due, _)| *due <= now) {
+            let LogFetch { region, context, low, high, .. } = fetch;
+            let range = self.disks[&region].entries.range(low..high);
+            let entries: Vec<_> = range.take(5).map(|(_, entry)| entry.clone()).collect();
+            self.inbox.push_back(match entries.first() {
+                Some(first) if first.index == low => Event::Fetched { region, context, entries },
+                _ => Event::FetchFailed { region, context },
+            });
+        }
+        while let Some((_, task)) = self.applying.pop_front_if(|(due, _)| *due <= now) {
+            let region = task.region;
+            let disk = self.disks.get_mut(&region).unwrap();
+            let index = task.entries.last().unwrap().entry.index;
+            for committed in task.entries {
+                let answers = apply(&mut disk.applied, &committed.entry);
+                applied(region, committed, answers);
+            }
+            self.inbox.push_back(Event::Applied { region, index });
+        }
+    }
+}
+
+/// Applies one entry, and answers each of its proposals.
+fn apply(state: &mut (Index, Term, Rows), entry: &LogEntry) -> Vec<Answer> {
+    assert_eq!(entry.index.0, state.0.0 + 1, "entries are applied in order, each once");
+    (state.0, state.1) = (entry.index, entry.term);
+    let mut answers = vec![];
+    for proposal in command::proposals(&entry.data) {
+        for op in command::decode(proposal.unwrap().command).unwrap() {
+            let Op::Put { key, value } = op else { panic!("only puts are tested here") };
+            state.2.insert(key, value);
+        }
+        answers.push(Answer::Done);
+    }
+    answers
+}

@@ -1,0 +1,161 @@
+//! Reads: under a lease, by a quorum, on followers; never stale. The cluster itself checks each
+//! read against what was answered before it was asked.
+
+use super::cluster::{Cluster, REGION, peer};
+use super::machine::Answer;
+use crate::*;
+
+fn value(number: u64) -> Answer {
+    Answer::Value(Some(bytes::Bytes::copy_from_slice(&number.to_be_bytes())))
+}
+
+#[test]
+fn a_leader_under_lease_grants_in_the_same_step() {
+    let mut cluster = Cluster::new(1, Config::default());
+    let leader = cluster.elect();
+    let put = cluster.put(leader, "a", 5);
+    cluster.answer(put);
+    let first = cluster.read(leader, "a", false);
+    assert_eq!(cluster.answer(first), value(5));
+    assert_eq!(cluster.machines[&leader].shard.stats().reads_by_lease, 0);
+    let second = cluster.read(leader, "a", false);
+    cluster.run(1);
+    assert_eq!(cluster.answers[&second], value(5));
+    assert_eq!(cluster.machines[&leader].shard.stats().reads_by_lease, 1);
+}
+
+#[test]
+fn the_lease_is_kept_while_reads_come_and_costs_nothing_at_rest() {
+    let mut cluster = Cluster::new(2, Config::default());
+    let leader = cluster.elect();
+    let stats = |cluster: &Cluster| cluster.machines[&leader].shard.stats();
+    for _ in 0..100 {
+        cluster.read(leader, "a", false);
+        cluster.run(20);
+    }
+    assert!(stats(&cluster).reads_by_index <= 2, "{:?}", stats(&cluster));
+    assert!(stats(&cluster).read_rounds <= 12, "{:?}", stats(&cluster));
+    cluster.run(1000);
+    let rounds = stats(&cluster).read_rounds;
+    cluster.run(5000);
+    assert_eq!(stats(&cluster).read_rounds, rounds);
+}
+
+/// A leader stands still while the others elect another and write. Reads wait in its inbox; when it
+/// goes on, its lease must be over although it has not heard of the new leader.
+#[test]
+fn a_leader_that_stood_still_answers_nothing_from_its_past() {
+    for seed in 0..10 {
+        let mut cluster = Cluster::new(seed, Config::default());
+        assert_eq!(cluster.elect(), 1);
+        let first = cluster.put(1, "a", 1);
+        cluster.answer(first);
+        let read = cluster.read(1, "a", false);
+        cluster.answer(read);
+        cluster.pause(1, true);
+        cluster.isolate(1);
+        let other = |cluster: &Cluster| {
+            [2, 3].into_iter().find(|store| cluster.status(*store).role == Role::Leader)
+        };
+        cluster.run_until("another leader", |cluster| other(cluster).is_some());
+        let leader = other(&cluster).unwrap();
+        let second = cluster.put(leader, "a", 2);
+        assert_eq!(cluster.answer(second), Answer::Done);
+        let stale: Vec<_> = (0..3).map(|_| cluster.read(1, "a", false)).collect();
+        cluster.pause(1, false);
+        for read in stale {
+            assert!(matches!(cluster.answer(read), Answer::Rejected(_)));
+        }
+    }
+}
+
+/// The lease of a leader that is cut off ends before another can have been elected: the earliest
+/// election that the rules allow, against a leader that reads all the time.
+#[test]
+fn a_leader_that_is_cut_off_stops_answering_in_time() {
+    for seed in 0..20 {
+        let mut cluster = Cluster::new(seed, Config { seed, ..Config::default() });
+        assert_eq!(cluster.elect(), 1);
+        for round in 1..10 {
+            let put = cluster.put(1, "a", round);
+            cluster.answer(put);
+            cluster.read(1, "a", false);
+            cluster.run(20);
+        }
+        cluster.isolate(1);
+        for round in 10..150 {
+            cluster.read(1, "a", false);
+            for store in [2, 3] {
+                cluster.push(store, Event::Campaign { region: REGION });
+                cluster.put(store, "a", round);
+            }
+            cluster.run(10);
+        }
+        assert!([2, 3].iter().any(|store| cluster.status(*store).role == Role::Leader));
+    }
+}
+
+#[test]
+fn a_follower_reads_what_was_written_before() {
+    let mut cluster = Cluster::new(3, Config::default());
+    let leader = cluster.elect();
+    assert_eq!(leader, 1);
+    cluster.run(200);
+    for round in 1..30 {
+        let put = cluster.put(1, "a", round);
+        cluster.answer(put);
+        let reads = [cluster.read(2, "a", true), cluster.read(3, "a", true)];
+        for read in reads {
+            assert_eq!(cluster.answer(read), value(round));
+        }
+    }
+    let rounds = cluster.machines[&1].shard.stats().read_rounds;
+    assert!(rounds < 15, "the leader answers under its lease, not {rounds} times by a quorum");
+}
+
+#[test]
+fn a_follower_that_is_cut_off_gives_up() {
+    let mut cluster = Cluster::new(4, Config::default());
+    cluster.elect();
+    cluster.run(200);
+    cluster.isolate(3);
+    let read = cluster.read(3, "a", true);
+    let why = cluster.answer(read);
+    assert!(matches!(
+        why,
+        Answer::Rejected(Reject::ReadIndexNotReady | Reject::NotLeader { leader: None })
+    ));
+}
+
+#[test]
+fn reads_survive_lost_messages() {
+    let mut cluster = Cluster::new(5, Config::default());
+    let leader = cluster.elect();
+    cluster.run(200);
+    cluster.loss_percent = 30;
+    let mut served = 0;
+    for _ in 0..50 {
+        let reads = [cluster.read(leader, "a", false), cluster.read(3, "a", true)];
+        let answers = reads.map(|read| cluster.answer(read));
+        served += answers.iter().filter(|a| matches!(a, Answer::Value(_))).count();
+    }
+    assert!(served > 80, "{served} of 100");
+}
+
+#[test]
+fn a_new_leader_waits_for_an_entry_of_its_own_term() {
+    let mut shard = Shard::new(Config::default());
+    let found = Recovered::fresh(super::cluster::descriptor(1), peer(1).id);
+    shard.create(Time(0), found, true).unwrap();
+    let mut effects = Effects::default();
+    let read =
+        Event::Read { region: REGION, ticket: Ticket(1), guard: Guard::default(), follower: false };
+    shard.step(Time(0), std::iter::empty(), &mut effects);
+    shard.step(Time(1), [read].into_iter(), &mut effects);
+    let number = effects.log.iter().rfind(|write| write.sync).unwrap().number;
+    shard.step(Time(2), [Event::Persisted { region: REGION, number }].into_iter(), &mut effects);
+    assert!(effects.reads.is_empty(), "committed, but not applied");
+    let index = Index(1);
+    shard.step(Time(3), [Event::Applied { region: REGION, index }].into_iter(), &mut effects);
+    assert_eq!(effects.reads, [ReadGrant { region: REGION, ticket: Ticket(1) }]);
+}
