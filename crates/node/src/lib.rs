@@ -2,10 +2,39 @@
 //!
 //! Everything that decides lives in the crates below this one; here are the things that a
 //! simulator cannot test, and they are kept thin: threads, sockets, the clock and the command line.
+//!
+//! [`Node::start`] runs one store, [`playground::Playground`] a small cluster.
 
+mod accept;
 pub mod clock;
+pub mod cluster;
+mod commons;
+pub mod config;
 pub mod failure;
+mod letters;
+pub mod logging;
 mod mailbox;
+pub mod metrics;
+mod node;
+pub mod pd;
+pub mod play;
+pub mod playground;
 pub mod router;
 mod routes;
+pub mod serve;
+mod server;
+pub mod service;
+mod shards;
+mod signals;
+mod status;
+mod threads;
 mod tickets;
+mod transport;
+mod workers;
+
+pub use config::NodeConfig;
+pub use node::{Node, StartError};
+pub use transport::TransportCounts;
+
+/// The version of this build.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -106,12 +106,7 @@ impl<T> Mailbox<T> {
         Ok(())
     }
 
-    /// Posts the completion of an effect. Never waits; after the end it is dropped.
-    pub(crate) fn complete(&self, letter: T) {
-        self.complete_all(std::iter::once(letter));
-    }
-
-    /// Posts many completions at once, in order.
+    /// Posts completions of effects, in order. Never waits; after the end they are dropped.
     pub(crate) fn complete_all(&self, letters: impl IntoIterator<Item = T>) {
         let mut state = self.state.lock();
         if !state.closed {
@@ -221,7 +216,7 @@ mod tests {
             async move { mailbox.send(Lane::Clients, 2, 1).await }
         });
         mailbox.send(Lane::Urgent, 3, 10).await.unwrap();
-        mailbox.complete(4);
+        mailbox.complete_all([4]);
         tokio::task::yield_now().await;
         assert!(!second.is_finished());
         assert_eq!(taken(&mailbox, ALL), [4, 3, 1]);

@@ -1,3 +1,30 @@
 //! The command line.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use flotilla_node::play::{self, PlaygroundArgs};
+use flotilla_node::serve::{self, ServeArgs};
+
+/// A multi-raft storage node that speaks TiKV's RawKV and PD protocols.
+#[derive(Debug, Parser)]
+#[command(name = "flotilla", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs one store
+    Serve(ServeArgs),
+    /// Runs a small cluster on this machine
+    Playground(PlaygroundArgs),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Serve(args) => serve::run(args),
+        Command::Playground(args) => play::run(&args),
+    }
+}

@@ -12,19 +12,21 @@
 //! - Every request has a deadline.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use flotilla_region::{Descriptor, Event, Guard, Peer, RegionId, Reject, RoleChange, Space, Term};
-use flotilla_store::{Identity, Outcome, Store, View};
+use flotilla_store::{Identity, Outcome, View};
 use tokio::sync::{Semaphore, SemaphorePermit, broadcast};
 use tokio::time::{Instant, timeout_at};
 
-use crate::mailbox::{Lane, Mailbox};
+use crate::commons::Commons;
+use crate::failure::Failure;
+use crate::letters::Letter;
+use crate::mailbox::Lane;
 pub use crate::routes::Leadership;
-use crate::routes::Routes;
-use crate::tickets::{Answer, Tickets, Waiting};
+use crate::tickets::{Answer, Waiting};
 
 /// What a request costs of the budget beside its bytes: the task, the ticket, the event.
 const REQUEST_OVERHEAD_BYTES: usize = 1024;
@@ -93,14 +95,13 @@ pub struct Router {
 
 struct Shared {
     identity: Identity,
-    store: Arc<Store>,
-    tickets: Arc<Tickets>,
-    routes: Arc<Routes>,
-    shards: Vec<Arc<Mailbox<Event>>>,
+    commons: Commons,
+    failure: Failure,
     limits: Limits,
     budget: Semaphore,
     queued: AtomicUsize,
     holds: Semaphore,
+    finishing: AtomicBool,
     counts: Counts,
 }
 
@@ -114,14 +115,12 @@ struct Counts {
 }
 
 impl Router {
-    /// A router into `shards`; region `r` lives in shard `r % shards`.
+    /// A router into the shards of a node.
     pub(crate) fn new(
         identity: Identity,
-        store: Arc<Store>,
-        tickets: Arc<Tickets>,
-        routes: Arc<Routes>,
-        shards: Vec<Arc<Mailbox<Event>>>,
+        commons: Commons,
         limits: Limits,
+        failure: Failure,
     ) -> Self {
         let budget = Semaphore::new(limits.request_bytes_max as usize);
         let holds = Semaphore::new(limits.held_count_max);
@@ -130,14 +129,13 @@ impl Router {
         Self {
             shared: Arc::new(Shared {
                 identity,
-                store,
-                tickets,
-                routes,
-                shards,
+                commons,
+                failure,
                 limits,
                 budget,
                 queued,
                 holds,
+                finishing: AtomicBool::new(false),
                 counts,
             }),
         }
@@ -201,7 +199,7 @@ impl Router {
         let event = |ticket| Event::Read { region, ticket, guard: guard.clone(), follower };
         let late = RequestError::Rejected(Reject::ReadIndexNotReady);
         let result = match self.ask(region, 0, event, late).await {
-            Ok(Answer::Granted) => Ok(self.shared.store.read()),
+            Ok(Answer::Granted) => Ok(self.shared.commons.store.read()),
             Ok(Answer::Rejected(reject)) => Err(RequestError::Rejected(reject)),
             Ok(Answer::Applied(_)) => unreachable!("only proposals are applied"),
             Err(error) => Err(error),
@@ -214,25 +212,25 @@ impl Router {
     /// The region of `space` that holds `key`, as far as this node knows.
     #[must_use]
     pub fn locate(&self, space: Space, key: &[u8]) -> Option<Descriptor> {
-        self.shared.routes.locate(space, key)
+        self.shared.commons.routes.locate(space, key)
     }
 
     /// A region with a replica here.
     #[must_use]
     pub fn descriptor(&self, region: RegionId) -> Option<Descriptor> {
-        self.shared.routes.descriptor(region)
+        self.shared.commons.routes.descriptor(region)
     }
 
     /// All regions with a replica here, by id.
     #[must_use]
     pub fn descriptors(&self) -> Vec<Descriptor> {
-        self.shared.routes.descriptors()
+        self.shared.commons.routes.descriptors()
     }
 
     /// Who leads the region, with the term, as last heard here. `None` while nobody is known to.
     #[must_use]
     pub fn leader(&self, region: RegionId) -> Option<(Term, Peer)> {
-        self.shared.routes.leader(region)
+        self.shared.commons.routes.leader(region)
     }
 
     /// True if the replica of `region` on this store leads it, as last heard from its shard.
@@ -245,22 +243,25 @@ impl Router {
     /// reads [`Router::leader`] of all regions anew.
     #[must_use]
     pub fn roles(&self) -> broadcast::Receiver<RoleChange> {
-        self.shared.routes.changes()
+        self.shared.commons.routes.changes()
     }
 
     /// A handle on who leads `region`, that wakes when it changes. `None` without a replica here.
     #[must_use]
-    pub fn leadership(
-        &self,
-        region: RegionId,
-    ) -> Option<tokio::sync::watch::Receiver<Leadership>> {
-        self.shared.routes.leadership(region)
+    pub fn leadership(&self, region: RegionId) -> Option<tokio::sync::watch::Receiver<Leadership>> {
+        self.shared.commons.routes.leadership(region)
     }
 
     /// Which store of which cluster this is.
     #[must_use]
     pub fn identity(&self) -> Identity {
-        self.shared.identity.clone()
+        self.shared.identity
+    }
+
+    /// Ends the node, because what it has on disk can no longer be trusted: a page whose checksum
+    /// is wrong, for example. Nothing is acknowledged once this has returned.
+    pub fn fail(&self, reason: &str) {
+        self.shared.failure.report(reason);
     }
 
     /// Counts of requests.
@@ -272,9 +273,22 @@ impl Router {
             writes_rejected: counts.writes_rejected.load(Ordering::Relaxed),
             reads_granted: counts.reads_granted.load(Ordering::Relaxed),
             reads_rejected: counts.reads_rejected.load(Ordering::Relaxed),
-            waiting: self.shared.tickets.count() as u64,
+            waiting: self.shared.commons.tickets.count() as u64,
             held: counts.held.load(Ordering::Relaxed),
         }
+    }
+
+    /// Takes no more requests, and waits until those under way are answered, or `patience` ends.
+    pub(crate) async fn finish(&self, patience: Duration) {
+        let shared = &self.shared;
+        shared.finishing.store(true, Ordering::SeqCst);
+        // Every request holds a part of the budget; who has all of it is alone.
+        let all = shared.budget.acquire_many(shared.limits.request_bytes_max);
+        let alone = tokio::time::timeout(patience, all).await;
+        if !matches!(alone, Ok(Ok(_))) {
+            tracing::info!(requests = shared.commons.tickets.count(), "requests are given up");
+        }
+        shared.budget.close();
     }
 
     /// Sends a request and waits for its answer; once more whenever its region gets a leader,
@@ -298,8 +312,7 @@ impl Router {
                 Ok(Err(_)) => return Err(RequestError::Stopping),
                 Err(_) => return Err(late),
             };
-            let leaderless =
-                matches!(answer, Answer::Rejected(Reject::NotLeader { leader: None, .. }));
+            let leaderless = matches!(answer, Answer::Rejected(Reject::NotLeader { leader: None }));
             if !leaderless || !self.await_leader(region, &mut hold).await {
                 return Ok(answer);
             }
@@ -313,6 +326,9 @@ impl Router {
         deadline: Instant,
     ) -> Result<SemaphorePermit<'_>, RequestError> {
         let shared = &self.shared;
+        if shared.finishing.load(Ordering::SeqCst) {
+            return Err(RequestError::Stopping);
+        }
         let limit = shared.limits.request_bytes_max;
         let weight = u32::try_from(bytes.saturating_add(REQUEST_OVERHEAD_BYTES)).unwrap_or(limit);
         let weight = weight.min(limit);
@@ -337,11 +353,11 @@ impl Router {
         deadline: Instant,
     ) -> Result<Waiting, RequestError> {
         let shared = &self.shared;
-        let waiting = shared.tickets.open().ok_or(RequestError::Stopping)?;
-        let mailbox = &shared.shards[region.0 as usize % shared.shards.len()];
+        let waiting = shared.commons.tickets.open().ok_or(RequestError::Stopping)?;
+        let letter = Letter::Event(event(waiting.ticket));
         let weight = bytes.saturating_add(REQUEST_OVERHEAD_BYTES);
-        match timeout_at(deadline, mailbox.send(Lane::Clients, event(waiting.ticket), weight)).await
-        {
+        let sending = shared.commons.mailboxes.of(region).send(Lane::Clients, letter, weight);
+        match timeout_at(deadline, sending).await {
             Ok(Ok(())) => Ok(waiting),
             Ok(Err(_)) => Err(RequestError::Stopping),
             Err(_) => Err(busy("the shard took nothing until the deadline")),
@@ -351,7 +367,7 @@ impl Router {
     /// Waits until the region has a leader. False if it is not worth trying again.
     async fn await_leader(&self, region: RegionId, hold: &mut Hold) -> bool {
         let shared = &self.shared;
-        let Some(mut leadership) = shared.routes.leadership(region) else { return false };
+        let Some(mut leadership) = shared.commons.routes.leadership(region) else { return false };
         let Ok(_place) = shared.holds.try_acquire() else { return false };
         let until = *hold.until.get_or_insert_with(|| Instant::now() + shared.limits.hold);
         if hold.tried_leader.is_none() {
@@ -362,12 +378,12 @@ impl Router {
         let tried = hold.tried_leader.take();
         let found = timeout_at(
             until,
-            leadership.wait_for(|now| now.leader.is_some() && Some(now) != tried.as_ref()),
+            leadership.wait_for(|now| now.leader.is_some() && Some(*now) != tried),
         )
         .await;
         match found {
             Ok(Ok(now)) => {
-                hold.tried_leader = Some(now.clone());
+                hold.tried_leader = Some(*now);
                 true
             }
             _ => false,
@@ -399,7 +415,7 @@ impl Drop for Place<'_> {
 }
 
 fn busy(reason: &'static str) -> RequestError {
-    RequestError::Rejected(Reject::Busy { reason: reason.into() })
+    RequestError::Rejected(Reject::Busy { reason })
 }
 
 fn count<T, E>(result: &Result<T, E>, good: &AtomicU64, bad: &AtomicU64) {

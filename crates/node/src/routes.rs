@@ -15,7 +15,7 @@ use tokio::sync::{broadcast, watch};
 const CHANGES_KEPT: usize = 4096;
 
 /// Who leads a region, as far as this node knows.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leadership {
     /// The term in which that is so.
     pub term: Term,
@@ -57,7 +57,8 @@ impl Routes {
     pub(crate) fn locate(&self, space: Space, key: &[u8]) -> Option<Descriptor> {
         let table = self.table.read();
         let end = (space_order(space), Bytes::copy_from_slice(key));
-        let (start, id) = table.by_key.range((Bound::Unbounded, Bound::Included(end))).next_back()?;
+        let (start, id) =
+            table.by_key.range((Bound::Unbounded, Bound::Included(end))).next_back()?;
         if start.0 != space_order(space) {
             return None;
         }
@@ -84,7 +85,7 @@ impl Routes {
     pub(crate) fn leader(&self, id: RegionId) -> Option<(Term, Peer)> {
         let table = self.table.read();
         let leadership = table.by_id.get(&id)?.leadership.borrow();
-        leadership.leader.clone().map(|peer| (leadership.term, peer))
+        leadership.leader.map(|peer| (leadership.term, peer))
     }
 
     /// Every change of roles from now on.
@@ -93,13 +94,13 @@ impl Routes {
     }
 
     /// Notes a change of roles and wakes who waits for it.
-    pub(crate) fn note(&self, change: &RoleChange) {
+    pub(crate) fn note(&self, change: RoleChange) {
         if let Some(route) = self.table.read().by_id.get(&change.region) {
-            let now = Leadership { term: change.term, leader: change.leader.clone() };
+            let now = Leadership { term: change.term, leader: change.leader };
             route.leadership.send_replace(now);
         }
         // Nobody listening is no error.
-        let _ = self.changes.send(change.clone());
+        let _ = self.changes.send(change);
     }
 }
 

@@ -1,0 +1,442 @@
+//! Everything that can be set on a node: units, defaults, limits, and what each costs.
+//!
+//! A TOML file has the names of the fields here, with the groups as tables. A name that is not
+//! here is refused, so that a misspelt key never means a silent default. Flags of the command line
+//! win over the file.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use flotilla_region::StoreId;
+use flotilla_store::Identity;
+use serde::Deserialize;
+
+use crate::cluster::{self, ClusterError, Member};
+use crate::router;
+
+/// The settings of one node.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NodeConfig {
+    /// Which of the initial stores this is. Default: `s1`.
+    pub name: String,
+    /// Where the node listens, as `host:port`. Default: the address that `initial_cluster` gives
+    /// for `name`, or `127.0.0.1:20160` without a list.
+    pub addr: String,
+    /// More addresses to listen on, with the same services. Default none.
+    pub also_listen: Vec<String>,
+    /// Where everything that the node keeps is, below one directory. Default: `data/<name>`.
+    pub data_dir: PathBuf,
+    /// The stores that begin the cluster, as `s1=host:port,s2=host:port`; equal on all of them,
+    /// and never changed afterwards. Default: this store alone.
+    pub initial_cluster: String,
+    /// Keeps clusters apart. Default, and if 0: a number that follows from `initial_cluster`.
+    pub cluster_id: u64,
+    /// Regions that the clients' keys are split into at the first start; later starts ignore it.
+    /// Default 16, at most 9998. Equal on all initial stores.
+    pub regions: u64,
+    /// Replicas of each data region at the first start, as far as there are stores. Default 3;
+    /// odd, or a majority costs one more for nothing.
+    pub replicas: usize,
+    /// What is logged to standard error, as a filter of `tracing` (`info`,
+    /// `flotilla_node=debug,warn`). Default `info`. The variable `FLOTILLA_LOG` wins.
+    pub log: String,
+    /// Ticks, elections and entries.
+    pub raft: RaftConfig,
+    /// Files and checkpoints.
+    pub storage: StorageConfig,
+    /// Bounds on memory and waiting.
+    pub limits: LimitsConfig,
+    /// Threads.
+    pub threads: ThreadsConfig,
+}
+
+/// Ticks, elections and entries. Equal on all stores: leases rely on it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RaftConfig {
+    /// Milliseconds of one tick. Default 50, 10 to 10 000.
+    pub tick_ms: u64,
+    /// Ticks without a leader before a replica stands for election. Default 12, that is 600 ms;
+    /// at least 4 and at least three times `heartbeat_ticks`.
+    pub election_ticks: u64,
+    /// Ticks between a leader's heartbeats. Default 2, at least 1.
+    pub heartbeat_ticks: u64,
+    /// Bytes of one log entry at most; a larger command is refused. Default 8 MiB, 64 KiB to
+    /// 12 MiB: a message between stores holds one entry and may have 16 MiB.
+    pub entry_bytes_max: u64,
+}
+
+/// Files and checkpoints.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StorageConfig {
+    /// Bytes of one file of the log. Default 64 MiB, 1 MiB to 1 GiB. Old files go as a whole, so
+    /// this is also the unit in which space comes back.
+    pub segment_bytes: u64,
+    /// Milliseconds between checkpoints of the pages while something is written. Default 2000,
+    /// 50 to 600 000. Longer means fewer page writes, a longer log and a longer restart.
+    pub checkpoint_interval_ms: u64,
+    /// Bytes of changed pages in memory that ask for a checkpoint before its time. Default
+    /// 64 MiB, at least 4 MiB.
+    pub dirty_bytes_max: u64,
+    /// Bytes of clean pages to keep in memory. Default 64 MiB, at least 1 MiB.
+    pub cache_bytes: u64,
+}
+
+/// Bounds on memory and waiting.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitsConfig {
+    /// Bytes of client requests under way, 1 KiB for each included. Default 256 MiB, at least
+    /// 16 MiB. Who finds it spent waits.
+    pub request_bytes_max: u32,
+    /// Requests that may wait for that; more are told that the store is busy. Default 16 384.
+    pub queued_count_max: usize,
+    /// Milliseconds until a request is given up. Default 10 000, at least 100.
+    pub request_timeout_ms: u64,
+    /// Milliseconds that a request waits for its region to have a leader. Default 1000, less than
+    /// what clients retry for.
+    pub hold_ms: u64,
+    /// Requests that may wait for leaders. Default 4096.
+    pub held_count_max: usize,
+    /// Bytes that may wait in a shard for each of: urgent messages, appends, client requests.
+    /// Default 32 MiB, at least 1 MiB.
+    pub inbox_bytes_max: u32,
+    /// Bytes that may wait for another store on each of its two streams. More are dropped, and
+    /// raft sends them again. Default 32 MiB, at least 16 MiB so that any message fits.
+    pub peer_queue_bytes_max: usize,
+    /// Bytes that wait for the log or for applying before a shard takes no more from clients; at
+    /// twice as much it takes no more entries from leaders either. Default 32 MiB, at least 1 MiB.
+    pub backlog_bytes_max: usize,
+    /// Connections at once. Default 4096, at least 16.
+    pub connections_max: usize,
+    /// Streams of one connection at once. Default 1024, at least 16.
+    pub streams_per_connection_max: u32,
+}
+
+/// Threads.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ThreadsConfig {
+    /// Threads that run regions. Default 0: half of the cores, at least one. At most 64.
+    pub shards: usize,
+    /// Threads for connections. Default 0: half of the cores, at least one. At most 256.
+    pub runtime: usize,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self {
+            name: "s1".to_owned(),
+            addr: String::new(),
+            also_listen: Vec::new(),
+            data_dir: PathBuf::new(),
+            initial_cluster: String::new(),
+            cluster_id: 0,
+            regions: 16,
+            replicas: 3,
+            log: "info".to_owned(),
+            raft: RaftConfig::default(),
+            storage: StorageConfig::default(),
+            limits: LimitsConfig::default(),
+            threads: ThreadsConfig::default(),
+        }
+    }
+}
+
+impl Default for RaftConfig {
+    fn default() -> Self {
+        Self { tick_ms: 50, election_ticks: 12, heartbeat_ticks: 2, entry_bytes_max: 8 << 20 }
+    }
+}
+
+impl Default for StorageConfig {
+    fn default() -> Self {
+        Self {
+            segment_bytes: 64 << 20,
+            checkpoint_interval_ms: 2000,
+            dirty_bytes_max: 64 << 20,
+            cache_bytes: 64 << 20,
+        }
+    }
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        Self {
+            request_bytes_max: 256 << 20,
+            queued_count_max: 16 * 1024,
+            request_timeout_ms: 10_000,
+            hold_ms: 1000,
+            held_count_max: 4096,
+            inbox_bytes_max: 32 << 20,
+            peer_queue_bytes_max: 32 << 20,
+            backlog_bytes_max: 32 << 20,
+            connections_max: 4096,
+            streams_per_connection_max: 1024,
+        }
+    }
+}
+
+impl Default for ThreadsConfig {
+    fn default() -> Self {
+        Self { shards: 0, runtime: 0 }
+    }
+}
+
+impl ThreadsConfig {
+    /// Threads that run regions, with the default put in.
+    #[must_use]
+    pub fn shard_count(&self) -> usize {
+        if self.shards == 0 { half_of_the_cores() } else { self.shards }
+    }
+
+    /// Threads for connections, with the default put in.
+    #[must_use]
+    pub fn runtime_count(&self) -> usize {
+        if self.runtime == 0 { half_of_the_cores() } else { self.runtime }
+    }
+}
+
+impl RaftConfig {
+    /// What the shards of a store take. `seed` must be another one at each start.
+    #[must_use]
+    pub fn shard(&self, seed: u64) -> flotilla_region::Config {
+        let ticks = |count: u64| u32::try_from(count).expect("checked to be at most 10 000");
+        flotilla_region::Config {
+            tick_ms: self.tick_ms,
+            election_ticks: ticks(self.election_ticks),
+            heartbeat_ticks: ticks(self.heartbeat_ticks),
+            seed,
+            entry_bytes_max: self.entry_bytes_max as usize,
+            ..flotilla_region::Config::default()
+        }
+    }
+}
+
+impl StorageConfig {
+    /// What the store takes.
+    #[must_use]
+    pub fn store(&self) -> flotilla_store::Config {
+        let mut config = flotilla_store::Config::default();
+        config.log.segment_bytes = self.segment_bytes;
+        config.pages.cache_bytes = self.cache_bytes;
+        config.checkpoint_dirty_bytes = self.dirty_bytes_max;
+        config
+    }
+}
+
+impl LimitsConfig {
+    /// The part that the router keeps to.
+    #[must_use]
+    pub fn router(&self) -> router::Limits {
+        router::Limits {
+            request_bytes_max: self.request_bytes_max,
+            queued_count_max: self.queued_count_max,
+            request_timeout: Duration::from_millis(self.request_timeout_ms),
+            hold: Duration::from_millis(self.hold_ms),
+            held_count_max: self.held_count_max,
+        }
+    }
+}
+
+/// What is wrong with the settings. The text says what to change.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is not TOML, or has a name or a type that does not belong there.
+    #[error("{path}: {source}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Line, column and reason.
+        source: Box<toml::de::Error>,
+    },
+    /// The list of initial stores is wrong.
+    #[error("initial_cluster: {0}")]
+    Cluster(#[from] ClusterError),
+    /// A value is outside its range, or does not fit another one.
+    #[error("{0}")]
+    Value(String),
+}
+
+impl NodeConfig {
+    /// Reads a TOML file. Nothing is checked yet but names and types.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Read`] and [`ConfigError::Parse`].
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        toml::from_str(&text).map_err(|source| ConfigError::Parse {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })
+    }
+
+    /// Puts in the defaults that depend on other values, and checks everything.
+    ///
+    /// # Errors
+    ///
+    /// The first value that is wrong, with what would be right.
+    pub fn settle(mut self) -> Result<Settled, ConfigError> {
+        if self.initial_cluster.is_empty() {
+            if self.addr.is_empty() {
+                "127.0.0.1:20160".clone_into(&mut self.addr);
+            }
+            self.initial_cluster = format!("{}={}", self.name, self.addr);
+        }
+        let members = cluster::parse_members(&self.initial_cluster)?;
+        let Some(own) = members.iter().find(|member| member.name == self.name).cloned() else {
+            let known: Vec<_> = members.iter().map(|member| member.name.as_str()).collect();
+            return Err(ConfigError::Value(format!(
+                "name = \"{}\" is not in initial_cluster, which has {}",
+                self.name,
+                known.join(", ")
+            )));
+        };
+        if self.addr.is_empty() {
+            self.addr.clone_from(&own.addr);
+        }
+        if self.data_dir.as_os_str().is_empty() {
+            self.data_dir = Path::new("data").join(&self.name);
+        }
+        if self.cluster_id == 0 {
+            self.cluster_id = cluster::cluster_id(&members);
+        }
+        self.check()?;
+        Ok(Settled { config: self, members, own })
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let (raft, storage, limits) = (&self.raft, &self.storage, &self.limits);
+        within("regions", self.regions, 1, cluster::REGIONS_MAX)?;
+        within("replicas", self.replicas as u64, 1, 7)?;
+        within("raft.tick_ms", raft.tick_ms, 10, 10_000)?;
+        within("raft.heartbeat_ticks", raft.heartbeat_ticks, 1, 1000)?;
+        within(
+            "raft.election_ticks (at least three times raft.heartbeat_ticks)",
+            raft.election_ticks,
+            (3 * raft.heartbeat_ticks).max(4),
+            10_000,
+        )?;
+        within("raft.entry_bytes_max", raft.entry_bytes_max, 64 << 10, 12 << 20)?;
+        within("storage.segment_bytes", storage.segment_bytes, 1 << 20, 1 << 30)?;
+        within("storage.checkpoint_interval_ms", storage.checkpoint_interval_ms, 50, 600_000)?;
+        within("storage.dirty_bytes_max", storage.dirty_bytes_max, 4 << 20, u64::MAX)?;
+        within("storage.cache_bytes", storage.cache_bytes, 1 << 20, u64::MAX)?;
+        let bytes = u64::from(limits.request_bytes_max);
+        within("limits.request_bytes_max", bytes, 16 << 20, u64::from(u32::MAX))?;
+        within("limits.request_timeout_ms", limits.request_timeout_ms, 100, 3_600_000)?;
+        within("limits.hold_ms", limits.hold_ms, 0, limits.request_timeout_ms)?;
+        let bytes = u64::from(limits.inbox_bytes_max);
+        within("limits.inbox_bytes_max", bytes, 1 << 20, u64::from(u32::MAX))?;
+        let bytes = limits.peer_queue_bytes_max as u64;
+        within("limits.peer_queue_bytes_max", bytes, 16 << 20, 1 << 40)?;
+        within("limits.backlog_bytes_max", limits.backlog_bytes_max as u64, 1 << 20, 1 << 40)?;
+        within("limits.connections_max", limits.connections_max as u64, 16, 1 << 20)?;
+        let streams = u64::from(limits.streams_per_connection_max);
+        within("limits.streams_per_connection_max", streams, 16, 1 << 20)?;
+        within("threads.shards", self.threads.shards as u64, 0, 64)?;
+        within("threads.runtime", self.threads.runtime as u64, 0, 256)
+    }
+}
+
+/// Settings that fit together, and what follows from them.
+#[derive(Clone, Debug)]
+pub struct Settled {
+    /// The settings, with no default left open.
+    pub config: NodeConfig,
+    /// The initial stores.
+    pub members: Vec<Member>,
+    /// This one among them.
+    pub own: Member,
+}
+
+impl Settled {
+    /// Which store of which cluster.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        Identity { cluster_id: self.config.cluster_id, store: self.own.store }
+    }
+
+    /// This store's id.
+    #[must_use]
+    pub fn store(&self) -> StoreId {
+        self.own.store
+    }
+}
+
+fn within(name: &str, value: u64, least: u64, most: u64) -> Result<(), ConfigError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(ConfigError::Value(format!("{name} = {value} is out of range: {least} to {most}")))
+}
+
+fn half_of_the_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        let config: Result<NodeConfig, _> = toml::from_str(text);
+        match config {
+            Err(error) => error.to_string(),
+            Ok(config) => config.settle().unwrap_err().to_string(),
+        }
+    }
+
+    #[test]
+    fn nothing_set_gives_one_store_that_works() {
+        let settled = NodeConfig::default().settle().unwrap();
+        assert_eq!(settled.config.addr, "127.0.0.1:20160");
+        assert_eq!(settled.config.data_dir, Path::new("data/s1"));
+        assert_eq!(settled.members.len(), 1);
+        assert_ne!(settled.config.cluster_id, 0);
+        assert!(settled.config.threads.shard_count() >= 1);
+    }
+
+    #[test]
+    fn a_file_sets_what_it_names_and_keeps_the_rest() {
+        let config: NodeConfig =
+            toml::from_str("name = 'b'\ninitial_cluster = 'a=h:1,b=h:2'\n[raft]\ntick_ms = 20\n")
+                .unwrap();
+        let settled = config.settle().unwrap();
+        assert_eq!(settled.store(), StoreId(2));
+        assert_eq!(settled.config.addr, "h:2");
+        assert_eq!(settled.config.raft.tick_ms, 20);
+        assert_eq!(settled.config.raft.election_ticks, 12);
+    }
+
+    #[test]
+    fn a_wrong_setting_is_refused_by_its_name() {
+        assert!(refused("nmae = 'x'").contains("nmae"));
+        assert!(refused("[raft]\ntick = 5").contains("tick"));
+        assert!(refused("regions = 0").contains("regions = 0 is out of range: 1 to 9998"));
+        assert!(refused("[raft]\nelection_ticks = 5").contains("three times"));
+        assert!(refused("name = 'x'\ninitial_cluster = 'a=h:1,b=h:2'").contains("has a, b"));
+        assert!(refused("initial_cluster = 's1'").contains("name=host:port"));
+        assert!(refused("regions = 'many'").contains("regions"));
+        assert!(refused("[raft]\nentry_bytes_max = 99999999").contains("entry_bytes_max"));
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let error = NodeConfig::read(Path::new("/nowhere/flotilla.toml")).unwrap_err();
+        assert!(error.to_string().contains("/nowhere/flotilla.toml"));
+    }
+}

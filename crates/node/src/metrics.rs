@@ -1,0 +1,84 @@
+//! Everything that a node counts, in one place, read from the parts that count it.
+
+use std::sync::Arc;
+
+use flotilla_proto::peers;
+
+use crate::commons::Commons;
+use crate::router::{RequestCounts, Router};
+use crate::transport::{TransportCounters, TransportCounts};
+
+/// Where the counts are read.
+#[derive(Clone)]
+pub(crate) struct Gauges {
+    pub(crate) commons: Commons,
+    pub(crate) router: Router,
+    pub(crate) counters: Arc<TransportCounters>,
+}
+
+impl Gauges {
+    /// The counts now.
+    pub(crate) fn read(&self) -> NodeStats {
+        NodeStats {
+            requests: self.router.counts(),
+            transport: self.counters.read(),
+            store: self.commons.store.stats(),
+            log_backlog_bytes: self.commons.works.log.bytes() as u64,
+            apply_backlog_bytes: self.commons.works.applies.bytes() as u64,
+        }
+    }
+}
+
+/// The counts of one node at one moment.
+#[derive(Clone, Debug)]
+pub struct NodeStats {
+    /// Requests of clients.
+    pub requests: RequestCounts,
+    /// Messages between stores.
+    pub transport: TransportCounts,
+    /// The disk.
+    pub store: flotilla_store::Stats,
+    /// Bytes that wait to be written to the log.
+    pub log_backlog_bytes: u64,
+    /// Bytes that wait to be applied.
+    pub apply_backlog_bytes: u64,
+}
+
+impl NodeStats {
+    /// The part that other stores and operators are told. Who the store is, is left to the caller.
+    #[must_use]
+    pub fn to_wire(&self) -> peers::StatsResponse {
+        let Self { requests, transport, store, .. } = self;
+        peers::StatsResponse {
+            requests: Some(peers::RequestStats {
+                writes_acknowledged: requests.writes_acknowledged,
+                writes_rejected: requests.writes_rejected,
+                reads_granted: requests.reads_granted,
+                reads_rejected: requests.reads_rejected,
+                waiting: requests.waiting,
+            }),
+            raft: Some(peers::RaftStats {
+                entries_applied: store.entries_applied,
+                frames_sent: transport.frames_sent,
+                frames_received: transport.frames_received,
+                frame_bytes_sent: transport.frame_bytes_sent,
+                frame_bytes_received: transport.frame_bytes_received,
+                messages_dropped: transport.messages_dropped,
+            }),
+            log: Some(peers::LogStats {
+                syncs: store.log.syncs,
+                writes: store.log.flushes,
+                batches: store.log.batches,
+                bytes_written: store.log.bytes_written,
+                segments: store.log.segments,
+                live_bytes: store.log.live_bytes,
+            }),
+            pages: Some(peers::PageStats {
+                transactions: store.applies,
+                checkpoints: store.checkpoints,
+                ..peers::PageStats::default()
+            }),
+            ..peers::StatsResponse::default()
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! `flotilla serve`: one store in the foreground, until a signal or a failure.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::config::{ConfigError, NodeConfig};
+use crate::node::Node;
+use crate::{logging, signals};
+
+/// Exit code after a failure that ended the node, as opposed to one that kept it from starting.
+const FAILED: i32 = 70;
+
+/// What the command line says about one store. Flags win over the file.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct ServeArgs {
+    /// TOML file with settings; see docs/configuration.md
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Which of the initial stores this is [default: s1]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Address to listen on [default: the one that --initial-cluster gives for --name]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub addr: Option<String>,
+    /// One more address to listen on; may be given several times
+    #[arg(long, value_name = "HOST:PORT")]
+    pub also_listen: Vec<String>,
+    /// Directory for everything that the store keeps [default: data/<name>]
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// All stores that begin the cluster, the same on each of them [default: this store alone]
+    #[arg(long, value_name = "NAME=HOST:PORT,...")]
+    pub initial_cluster: Option<String>,
+    /// Number that keeps clusters apart [default: follows from --initial-cluster]
+    #[arg(long, value_name = "NUMBER")]
+    pub cluster_id: Option<u64>,
+    /// Regions that the key space begins with; counts at the first start only [default: 16]
+    #[arg(long, value_name = "NUMBER")]
+    pub regions: Option<u64>,
+    /// What to log: error, warn, info, debug, trace, or a filter of `tracing` [default: info]
+    #[arg(long, value_name = "FILTER")]
+    pub log: Option<String>,
+}
+
+impl ServeArgs {
+    /// The settings of the file, if one is named, with what the flags say put over them.
+    ///
+    /// # Errors
+    ///
+    /// As [`NodeConfig::read`].
+    pub fn config(self) -> Result<NodeConfig, ConfigError> {
+        let mut config = match &self.config {
+            Some(path) => NodeConfig::read(path)?,
+            None => NodeConfig::default(),
+        };
+        put(&mut config.name, self.name);
+        put(&mut config.addr, self.addr);
+        put(&mut config.data_dir, self.data_dir);
+        put(&mut config.initial_cluster, self.initial_cluster);
+        put(&mut config.cluster_id, self.cluster_id);
+        put(&mut config.regions, self.regions);
+        put(&mut config.log, self.log);
+        config.also_listen.extend(self.also_listen);
+        Ok(config)
+    }
+}
+
+fn put<T>(setting: &mut T, flag: Option<T>) {
+    if let Some(flag) = flag {
+        *setting = flag;
+    }
+}
+
+/// Serves until SIGINT, SIGTERM or a failure.
+#[must_use]
+pub fn run(args: ServeArgs) -> ExitCode {
+    let config = match args.config() {
+        Ok(config) => config,
+        Err(error) => return refuse(&error.to_string()),
+    };
+    if let Err(error) = logging::start(&config.log) {
+        return refuse(&error);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(config.threads.runtime_count())
+        .thread_name("rim")
+        .enable_all()
+        .build();
+    match runtime {
+        Ok(runtime) => runtime.block_on(serve(config)),
+        Err(error) => refuse(&format!("cannot start threads: {error}")),
+    }
+}
+
+async fn serve(config: NodeConfig) -> ExitCode {
+    let mut signals = match signals::listen() {
+        Ok(signals) => signals,
+        Err(error) => return refuse(&format!("cannot listen for signals: {error}")),
+    };
+    let node = match Node::start(config).await {
+        Ok(node) => node,
+        Err(error) => return refuse(&error.to_string()),
+    };
+    tokio::select! {
+        reason = node.failed() => fail(&reason),
+        signal = signals.next() => tracing::info!("{signal}"),
+    }
+    tokio::select! {
+        ended = node.shutdown() => match ended {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(reason) => fail(&reason),
+        },
+        signal = signals.next() => fail(&format!("{signal} a second time")),
+    }
+}
+
+/// Ends the process at once. Threads may be stuck in a disk that does not answer, so nobody waits
+/// for anybody; the log alone says what is acknowledged, and it needs no good-bye.
+fn fail(reason: &str) -> ! {
+    eprintln!("flotilla: stopped: {reason}");
+    std::process::exit(FAILED)
+}
+
+fn refuse(reason: &str) -> ExitCode {
+    eprintln!("flotilla: {reason}");
+    ExitCode::FAILURE
+}

@@ -1,0 +1,71 @@
+//! The queues to all other stores.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use flotilla_region::{Envelope, Event, MessageKind, StoreId};
+use tokio::task::JoinSet;
+
+use super::counts::Counts;
+use super::queue::{Kind, Queue};
+use super::sender::Sender;
+use crate::config::Settled;
+use crate::letters::Mailboxes;
+
+/// The queues to one other store.
+struct Link {
+    urgent: Arc<Queue>,
+    appends: Arc<Queue>,
+}
+
+/// The way out, for shards. Sending never waits.
+pub(crate) struct Transport {
+    links: BTreeMap<StoreId, Link>,
+    counts: Arc<Counts>,
+}
+
+impl Transport {
+    /// Queues to all stores but this one, and a task for each stream, started on `tasks`.
+    pub(crate) fn start(settled: &Settled, mailboxes: &Mailboxes, tasks: &mut JoinSet<()>) -> Self {
+        let counts = Arc::new(Counts::default());
+        let mut links = BTreeMap::new();
+        let queue_bytes_max = settled.config.limits.peer_queue_bytes_max;
+        let own = settled.store();
+        for member in settled.members.iter().filter(|member| member.store != own) {
+            let urgent = Arc::new(Queue::new(queue_bytes_max, Kind::Urgent));
+            let appends = Arc::new(Queue::new(queue_bytes_max, Kind::Appends));
+            for (queue, kind) in [(&urgent, Kind::Urgent), (&appends, Kind::Appends)] {
+                let sender = Sender {
+                    kind,
+                    cluster_id: settled.config.cluster_id,
+                    own,
+                    to: member.clone(),
+                    queue: Arc::clone(queue),
+                    mailboxes: mailboxes.clone(),
+                    counts: Arc::clone(&counts),
+                };
+                tasks.spawn(sender.run());
+            }
+            links.insert(member.store, Link { urgent, appends });
+        }
+        Self { links, counts }
+    }
+
+    /// Queues a message. Gives back the region and replica that must hear that it was dropped:
+    /// only lost entries make a difference to raft.
+    pub(crate) fn send(&self, envelope: Envelope) -> Option<Event> {
+        let append = envelope.message.kind == MessageKind::Append;
+        let refused = match self.links.get(&envelope.to.store) {
+            Some(link) if append => link.appends.push(envelope).err(),
+            Some(link) => link.urgent.push(envelope).err(),
+            None => Some(envelope),
+        }?;
+        self.counts.count_message_dropped();
+        append.then(|| Event::Unreachable { region: refused.region, peer: refused.to.id })
+    }
+
+    /// The counters of both directions.
+    pub(crate) fn counters(&self) -> &Arc<Counts> {
+        &self.counts
+    }
+}

@@ -1,0 +1,22 @@
+//! Messages between stores: for each other store two streams of frames, over gRPC.
+//!
+//! The *urgent* stream has what is small and of use only now (votes, heartbeats, answers); the
+//! *append* stream has log entries. Each has a connection of its own, so that a vote never waits
+//! behind a megabyte. Messages of one kind from one replica to another keep their order: they take
+//! the same stream, and a receiver drops an old stream as soon as the same store opens a new one.
+//!
+//! Nothing here waits for room or repeats a message. What finds a queue full is dropped, and the
+//! region is told (`Event::Unreachable`), so that it probes instead of sending ahead.
+
+mod convert;
+mod counts;
+mod links;
+mod queue;
+mod receiver;
+mod sender;
+
+pub(crate) use counts::Counts as TransportCounters;
+pub use counts::TransportCounts;
+pub(crate) use links::Transport;
+pub(crate) use receiver::Receiver;
+pub(crate) use sender::FRAME_BYTES_MAX;

@@ -1,0 +1,155 @@
+//! Work handed to one worker thread, counted in bytes.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::{Condvar, Mutex};
+
+/// Work that waits or is being carried out. Pushing never waits; who pushes looks at
+/// [`Backlog::bytes`] first.
+pub(crate) struct Backlog<T> {
+    state: Mutex<State<T>>,
+    wake: Condvar,
+    bytes: AtomicUsize,
+}
+
+struct State<T> {
+    waiting: Vec<(T, usize)>,
+    parked: bool,
+    end: End,
+}
+
+/// Whether more is to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Yes.
+    Open,
+    /// No; what waits is still to be done.
+    Drain,
+    /// No, and what waits is not to be done either.
+    Halt,
+}
+
+impl<T> Backlog<T> {
+    /// Nothing to do.
+    pub(crate) fn new() -> Self {
+        let state = State { waiting: Vec::new(), parked: false, end: End::Open };
+        Self { state: Mutex::new(state), wake: Condvar::new(), bytes: AtomicUsize::new(0) }
+    }
+
+    /// Hands work over, in order. Dropped without a word once the backlog is closed.
+    pub(crate) fn push_all(&self, work: impl IntoIterator<Item = (T, usize)>) {
+        let mut state = self.state.lock();
+        if state.end != End::Open {
+            return;
+        }
+        let had = state.waiting.len();
+        state.waiting.extend(work);
+        let bytes = state.waiting[had..].iter().map(|(_, bytes)| bytes).sum();
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if state.parked {
+            state.parked = false;
+            self.wake.notify_one();
+        }
+    }
+
+    /// Moves all work that waits to `into` and returns its bytes, which count until they are
+    /// [`Backlog::finish`]ed. Waits for some. None when there will be no more.
+    pub(crate) fn take(&self, into: &mut Vec<T>) -> Option<usize> {
+        let mut state = self.state.lock();
+        loop {
+            if state.end == End::Halt || (state.end == End::Drain && state.waiting.is_empty()) {
+                return None;
+            }
+            if !state.waiting.is_empty() {
+                let mut bytes = 0;
+                into.extend(state.waiting.drain(..).map(|(work, weight)| {
+                    bytes += weight;
+                    work
+                }));
+                return Some(bytes);
+            }
+            state.parked = true;
+            self.wake.wait(&mut state);
+            state.parked = false;
+        }
+    }
+
+    /// Work of so many bytes is done.
+    pub(crate) fn finish(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of work that waits or is being carried out.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Takes no more work. The worker ends when it has done what waits.
+    pub(crate) fn drain(&self) {
+        self.close(End::Drain);
+    }
+
+    /// Takes no more work, and drops what waits.
+    pub(crate) fn halt(&self) {
+        self.close(End::Halt);
+    }
+
+    fn close(&self, end: End) {
+        let mut state = self.state.lock();
+        if state.end != End::Halt {
+            state.end = end;
+        }
+        self.wake.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_counts_until_it_is_finished() {
+        let backlog = Backlog::new();
+        backlog.push_all([(1, 10), (2, 20)]);
+        backlog.push_all([(3, 5)]);
+        let mut work = Vec::new();
+        assert_eq!(backlog.take(&mut work), Some(35));
+        assert_eq!(work, [1, 2, 3]);
+        assert_eq!(backlog.bytes(), 35);
+        backlog.finish(35);
+        assert_eq!(backlog.bytes(), 0);
+    }
+
+    #[test]
+    fn draining_does_what_waits_and_halting_does_not() {
+        let backlog = Backlog::new();
+        backlog.push_all([(1, 1)]);
+        backlog.drain();
+        backlog.push_all([(2, 1)]);
+        let mut work = Vec::new();
+        assert_eq!(backlog.take(&mut work), Some(1));
+        assert_eq!(work, [1]);
+        assert_eq!(backlog.take(&mut work), None);
+
+        let backlog = Backlog::new();
+        backlog.push_all([(1, 1)]);
+        backlog.halt();
+        assert_eq!(backlog.take(&mut work), None);
+    }
+
+    #[test]
+    fn a_sleeping_worker_is_woken_by_work_and_by_the_end() {
+        let backlog = std::sync::Arc::new(Backlog::new());
+        let worker = std::thread::spawn({
+            let backlog = std::sync::Arc::clone(&backlog);
+            move || {
+                let mut work = Vec::new();
+                while backlog.take(&mut work).is_some() {}
+                work
+            }
+        });
+        backlog.push_all([(7, 0)]);
+        backlog.drain();
+        assert_eq!(worker.join().unwrap(), [7]);
+    }
+}
