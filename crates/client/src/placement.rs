@@ -43,23 +43,24 @@ impl Placement {
             dial::channel(endpoint, config)?;
         }
         let mut budget = Budget::new(config);
+        let mut told = None;
         loop {
             let deadline = budget.attempt();
-            match ask_members(endpoints, config, deadline).await {
+            let reason = match ask_members(endpoints, config, deadline).await {
                 Ok((cluster_id, members)) => {
                     let config = config.clone();
                     return Ok(Placement { config, cluster_id, members: RwLock::new(members) });
                 }
-                Err(reason) => {
-                    let failure = Failure::passing(Wait::Backoff, reason.clone());
-                    if let Err(error) = budget.pause(failure).await {
-                        let endpoints = endpoints.join(", ");
-                        return Err(match error {
-                            Error::Deadline { .. } => Error::Unreachable { endpoints, reason },
-                            other => other,
-                        });
-                    }
-                }
+                Err(reason) => reason,
+            };
+            // An attempt that the deadline cut short knows less than the one before it.
+            if told.is_none() || Instant::now() < deadline {
+                told = Some(reason.clone());
+            }
+            let failure = Failure::passing(Wait::Backoff, reason);
+            if budget.pause(failure).await.is_err() {
+                let endpoints = endpoints.join(", ");
+                return Err(Error::Unreachable { endpoints, reason: told.unwrap_or_default() });
             }
         }
     }

@@ -34,8 +34,10 @@ pub(crate) enum Fault {
     LoseAnswer,
     /// Answers with a refusal.
     Refuse(&'static str),
-    /// Ends the stream, or the call, with an error.
+    /// Ends the stream, or the call, with an error; the request has no effect.
     Fail,
+    /// Serves it, and then does the same.
+    CutOff,
 }
 
 #[derive(Debug, Default)]

@@ -31,11 +31,17 @@ impl Store {
         if matches!(fault, Some(Fault::Fail)) {
             return Err(Status::unavailable("told to fail"));
         }
-        if matches!(fault, Some(Fault::LoseAnswer)) {
-            let _ = self.apply(&mut state, command, None);
-            return Ok(None);
+        match fault {
+            Some(Fault::LoseAnswer) => {
+                self.apply(&mut state, command, None);
+                Ok(None)
+            }
+            Some(Fault::CutOff) => {
+                self.apply(&mut state, command, None);
+                Err(Status::unavailable("told to cut off"))
+            }
+            fault => Ok(Some(self.apply(&mut state, command, fault))),
         }
-        Ok(Some(self.apply(&mut state, command, fault)))
     }
 
     fn apply(&self, state: &mut State, command: Command, fault: Option<Fault>) -> Reply {

@@ -123,7 +123,7 @@ impl Tikv for Store {
             fault
         };
         match fault {
-            Some(Fault::LoseAnswer) => Err(Status::unavailable("cut off after the write")),
+            Some(Fault::CutOff) => Err(Status::unavailable("cut off after the write")),
             _ => Ok(Response::new(response)),
         }
     }
