@@ -16,10 +16,6 @@ use crate::page::{PageRef, u64_at};
 /// Units of a branch, unless a long separator wants more.
 pub(crate) const BRANCH_UNITS: u32 = 1;
 
-/// With fewer separators a branch grows instead of splitting, so that both halves keep two
-/// children and the tree's height stays bounded.
-pub(crate) const SPLIT_SEPARATORS_MIN: usize = 4;
-
 /// How many children.
 pub(crate) fn child_count(node: Node<'_>) -> usize {
     node.count() + 1

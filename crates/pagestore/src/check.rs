@@ -121,6 +121,9 @@ impl Owners {
     }
 }
 
+/// Called with each key and, if it is inline, its value.
+type Each<'a> = dyn FnMut(&[u8], Option<Vec<u8>>) + 'a;
+
 /// Keys that a subtree may have: from the low one on, up to, not including, the high one.
 type Bounds<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
 
@@ -165,11 +168,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Checks one tree and calls `each` with every key and, if it is inline, its value.
-    fn tree(
-        &mut self,
-        root: PageRef,
-        each: &mut dyn FnMut(&[u8], Option<Vec<u8>>),
-    ) -> Result<()> {
+    fn tree(&mut self, root: PageRef, each: &mut Each<'_>) -> Result<()> {
         if root.is_none() {
             return Ok(());
         }
@@ -181,7 +180,7 @@ impl<'a> Walk<'a> {
         place: PageRef,
         level: Option<u8>,
         bounds: Bounds<'_>,
-        each: &mut dyn FnMut(&[u8], Option<Vec<u8>>),
+        each: &mut Each<'_>,
     ) -> Result<()> {
         let corrupt = |what| Err(Error::Corrupt { page: place.id(), what });
         self.see(place.span())?;
@@ -191,7 +190,8 @@ impl<'a> Walk<'a> {
             None => self.pool.read_page(place, self.root.txid)?,
         };
         let node = Node(&frame);
-        if level.is_some_and(|level| level != node.level()) || node.is_leaf() != (node.level() == 0) {
+        if level.is_some_and(|level| level != node.level()) || node.is_leaf() != (node.level() == 0)
+        {
             return corrupt("level");
         }
         let keys: Vec<Vec<u8>> = (0..node.count()).map(|i| joined(node.key(i))).collect();
@@ -218,12 +218,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn values(
-        &mut self,
-        node: Node<'_>,
-        keys: &[Vec<u8>],
-        each: &mut dyn FnMut(&[u8], Option<Vec<u8>>),
-    ) -> Result<()> {
+    fn values(&mut self, node: Node<'_>, keys: &[Vec<u8>], each: &mut Each<'_>) -> Result<()> {
         for (i, key) in keys.iter().enumerate() {
             match leaf::value(node, i) {
                 Value::Inline(bytes) => each(key, Some(bytes.to_vec())),

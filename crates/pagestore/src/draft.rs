@@ -101,9 +101,10 @@ impl Draft {
         Ok(PageRef::new(span, self.txid()))
     }
 
-    /// Wipes a page of this transaction, to be filled anew, and gives its old content back.
-    pub(crate) fn wipe(&mut self, place: PageRef, kind: Kind, level: u8) -> Frame {
-        self.put_blank(place.span(), kind, level).expect("only own pages are wiped")
+    /// Wipes a page of this transaction, to be filled anew.
+    pub(crate) fn wipe(&mut self, place: PageRef, kind: Kind, level: u8) {
+        let old = self.put_blank(place.span(), kind, level);
+        assert!(old.is_some(), "page {place:?} is wiped by a transaction that does not own it");
     }
 
     fn put_blank(&mut self, span: Span, kind: Kind, level: u8) -> Option<Frame> {
@@ -127,7 +128,7 @@ impl Draft {
             self.shared.space.lock().release(place.span());
             return Ok(());
         }
-        let birth = page::birth(&*self.page(place)?);
+        let birth = page::birth(&self.page(place)?);
         self.replaced.push((place.span(), birth));
         Ok(())
     }

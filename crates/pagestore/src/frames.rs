@@ -59,7 +59,8 @@ impl Frames {
 
     fn slot_or_new(&self, id: u64) -> &Slot {
         let (top, row, at) = parts(id);
-        let row = &self.rows[top].get_or_init(|| (0..CHUNK).map(|_| OnceLock::new()).collect())[row];
+        let row =
+            &self.rows[top].get_or_init(|| (0..CHUNK).map(|_| OnceLock::new()).collect())[row];
         &row.get_or_init(|| (0..CHUNK).map(|_| Slot::default()).collect())[at]
     }
 

@@ -27,10 +27,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! How the parts depend on each other, from below: [`page`], [`node`], [`leaf`], [`branch`] are
-//! bytes; [`frames`] and [`pool`] find them by address; [`freelist`] and [`space`] know which units
-//! are used; [`draft`] is what the writer has changed; [`tree`] are the operations; [`meta`],
-//! [`regions`] and [`checkpoint`] are the way to the disk. `docs/page-format.md` has every byte.
+//! The parts, from below: `page`, `node`, `leaf` and `branch` are bytes; `frames` and `pool` find
+//! them by address; `freelist` and `space` know which units are used; `draft` is what the writer has
+//! changed; `tree` is what can be done with it; `meta`, `regions` and `checkpoint` are the way to
+//! the disk. `docs/page-format.md` has every byte.
 
 mod bits;
 mod branch;

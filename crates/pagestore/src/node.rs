@@ -200,7 +200,8 @@ impl<'a> Node<'a> {
             Some(end) if end >= HEADER_BYTES => end,
             _ => return corrupt("prefix"),
         };
-        if self.heap_low() > heap_end || HEADER_BYTES + self.count() * SLOT_BYTES > self.heap_low() {
+        if self.heap_low() > heap_end || HEADER_BYTES + self.count() * SLOT_BYTES > self.heap_low()
+        {
             return corrupt("slots");
         }
         let lead_bytes = self.lead_bytes();
@@ -252,7 +253,10 @@ impl NodeMut<'_> {
 
     /// Makes the page hold exactly `cells`, which must fit: see [`bytes_for`].
     pub(crate) fn fill(&mut self, cells: &[Cell<'_>]) {
-        let prefix_len = prefix_len(cells);
+        self.fill_with_prefix(cells, prefix_len(cells));
+    }
+
+    fn fill_with_prefix(&mut self, cells: &[Cell<'_>], prefix_len: usize) {
         let end = self.0.len() - prefix_len;
         if let Some(first) = cells.first() {
             copy_key(&mut self.0[end..], first.key, 0, prefix_len);
@@ -329,12 +333,13 @@ impl NodeMut<'_> {
         true
     }
 
-    /// Gathers the free bytes in one piece.
+    /// Gathers the free bytes in one piece. The prefix stays: a longer one, which the keys that are
+    /// here now might share, need not fit the key that is about to come.
     fn compact(&mut self) {
         let old = self.0.to_vec();
         let appends = self.0[APPENDS];
         let cells: Vec<Cell<'_>> = Node(&old).cells().collect();
-        self.fill(&cells);
+        self.fill_with_prefix(&cells, Node(&old).prefix().len());
         self.0[APPENDS] = appends;
     }
 
@@ -382,7 +387,8 @@ pub(crate) fn shared_len(a: Key<'_>, b: Key<'_>) -> usize {
     if a.0 == b.0 {
         return a.0.len() + shared_bytes(a.1, b.1);
     }
-    let bytes = |key: Key<'_>, i: usize| key.0.get(i).or_else(|| key.1.get(i - key.0.len())).copied();
+    let bytes =
+        |key: Key<'_>, i: usize| key.0.get(i).or_else(|| key.1.get(i - key.0.len())).copied();
     let mut i = 0;
     while let (Some(x), Some(y)) = (bytes(a, i), bytes(b, i)) {
         if x != y {

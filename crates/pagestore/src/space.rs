@@ -96,7 +96,10 @@ impl Space {
     /// Marks a span as reached by the last published root.
     pub(crate) fn enter(&mut self, span: Span) {
         for unit in span.start..span.end() {
-            assert!(self.published.insert(unit - META_UNITS), "unit {unit} was given out while in use");
+            assert!(
+                self.published.insert(unit - META_UNITS),
+                "unit {unit} was given out while in use"
+            );
         }
         self.changed.insert(region_of(span.start) as u64);
     }
@@ -104,7 +107,10 @@ impl Space {
     /// Marks a span as no longer reached by the last published root.
     pub(crate) fn leave(&mut self, span: Span) {
         for unit in span.start..span.end() {
-            assert!(self.published.remove(unit - META_UNITS), "unit {unit} was freed while not in use");
+            assert!(
+                self.published.remove(unit - META_UNITS),
+                "unit {unit} was freed while not in use"
+            );
         }
         self.changed.insert(region_of(span.start) as u64);
     }

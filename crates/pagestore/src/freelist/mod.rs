@@ -64,18 +64,18 @@ impl Freelist {
     pub(crate) fn restore(used: &Bits, end: u64) -> Freelist {
         let mut list = Freelist::new();
         list.end = end;
-        let mut region = 0;
-        while region_start(region) < end {
-            let mut from = region_start(region) + HEAD_UNITS;
+        for region in (0..).take_while(|&region| region_start(region) < end) {
             let stop = end.min(region_start(region + 1));
-            for unit in from..stop {
+            let mut free_from = region_start(region) + HEAD_UNITS;
+            let mut unit = free_from;
+            while unit < stop {
                 if used.contains(unit - META_UNITS) {
-                    list.release_between(from, unit);
-                    from = unit + 1;
+                    list.release_between(free_from, unit);
+                    free_from = unit + 1;
                 }
+                unit += 1;
             }
-            list.release_between(from, stop);
-            region += 1;
+            list.release_between(free_from, stop);
         }
         list
     }

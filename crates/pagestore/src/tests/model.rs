@@ -50,12 +50,7 @@ impl Taste {
     }
 }
 
-pub(super) fn change(
-    tree: &mut TreeMut<'_>,
-    map: &mut Map,
-    taste: Taste,
-    rng: &mut fastrand::Rng,
-) {
+pub(super) fn change(tree: &mut TreeMut<'_>, map: &mut Map, taste: Taste, rng: &mut fastrand::Rng) {
     let key = taste.key(rng);
     match rng.u32(..100) {
         0..55 => {

@@ -40,7 +40,8 @@ fn leaf_for(source: &impl Source, root: PageRef, key: &[u8]) -> Result<Option<Fr
 /// The page of a child. Its level is one below its parent's, so every descent ends.
 pub(crate) fn child_page(source: &impl Source, parent: Node<'_>, place: PageRef) -> Result<Frame> {
     let frame = source.page(place)?;
-    if Node(&frame).level() + 1 != parent.level() || Node(&frame).is_leaf() != (parent.level() == 1) {
+    if Node(&frame).level() + 1 != parent.level() || Node(&frame).is_leaf() != (parent.level() == 1)
+    {
         return Err(Error::Corrupt { page: place.id(), what: "level" });
     }
     Ok(frame)

@@ -56,4 +56,3 @@ impl Path {
         self.steps.first().map_or(last, |step| step.0)
     }
 }
-

@@ -50,12 +50,16 @@ impl<S: Source + Clone> Range<S> {
 
     /// The next entry from the front.
     pub(crate) fn next(&mut self) -> Option<Result<(Bytes, Bytes)>> {
-        self.take(Side::Front, |end, i| Ok((end.batch.key(i), end.batch.value(end.walk.source(), i)?)))
+        self.take(Side::Front, |end, i| {
+            Ok((end.batch.key(i), end.batch.value(end.walk.source(), i)?))
+        })
     }
 
     /// The next entry from the back.
     pub(crate) fn next_back(&mut self) -> Option<Result<(Bytes, Bytes)>> {
-        self.take(Side::Back, |end, i| Ok((end.batch.key(i), end.batch.value(end.walk.source(), i)?)))
+        self.take(Side::Back, |end, i| {
+            Ok((end.batch.key(i), end.batch.value(end.walk.source(), i)?))
+        })
     }
 
     /// The next key from the front; its value is not looked at.
@@ -68,7 +72,11 @@ impl<S: Source + Clone> Range<S> {
         self.take(Side::Back, |end, i| Ok(end.batch.key(i)))
     }
 
-    fn take<T>(&mut self, side: Side, read: impl Fn(&End<S>, usize) -> Result<T>) -> Option<Result<T>> {
+    fn take<T>(
+        &mut self,
+        side: Side,
+        read: impl Fn(&End<S>, usize) -> Result<T>,
+    ) -> Option<Result<T>> {
         if self.done {
             return None;
         }
@@ -182,7 +190,12 @@ impl<S: Source> End<S> {
         self.to = self.to.min(to);
     }
 
-    fn step(&mut self, side: Side, low: &Bound<Bytes>, high: &Bound<Bytes>) -> Result<Option<usize>> {
+    fn step(
+        &mut self,
+        side: Side,
+        low: &Bound<Bytes>,
+        high: &Bound<Bytes>,
+    ) -> Result<Option<usize>> {
         while self.from >= self.to {
             // A bound inside the leaf means that what lies beyond it is not ours.
             let count = Node(&self.batch.frame).count();
@@ -278,8 +291,9 @@ fn is_empty(low: &Bound<Bytes>, high: &Bound<Bytes>) -> bool {
     match (low, high) {
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
         (Bound::Included(low), Bound::Included(high)) => low > high,
-        (Bound::Included(low) | Bound::Excluded(low), Bound::Included(high) | Bound::Excluded(high)) => {
-            low >= high
-        }
+        (
+            Bound::Included(low) | Bound::Excluded(low),
+            Bound::Included(high) | Bound::Excluded(high),
+        ) => low >= high,
     }
 }

@@ -11,11 +11,7 @@ use crate::tree::settle::settle;
 
 /// Removes `key`. Returns the new root, or nothing if there is no such key; then no page was
 /// touched.
-pub(crate) fn remove(
-    draft: &mut Draft,
-    root: PageRef,
-    key: &[u8],
-) -> Result<Option<PageRef>> {
+pub(crate) fn remove(draft: &mut Draft, root: PageRef, key: &[u8]) -> Result<Option<PageRef>> {
     if !contains(draft, root, key)? {
         return Ok(None);
     }

@@ -34,7 +34,7 @@ fn settle_up(
     while let Some((parent, i)) = path.pop() {
         if gone {
             draft.discard(at)?;
-            gone = branch::child_count(Node(&*draft.page(parent)?)) == 1;
+            gone = branch::child_count(Node(&draft.page(parent)?)) == 1;
             if !gone {
                 branch::remove_children(&mut NodeMut(draft.page_mut(parent)), i..i + 1);
             }
@@ -80,7 +80,7 @@ fn is_sparse(page: &[u8]) -> bool {
 
 /// Merges child `i` of an own branch with a neighbour, if one page can hold both.
 fn merge(draft: &mut Draft, parent: PageRef, i: usize) -> Result<bool> {
-    let count = branch::child_count(Node(&*draft.page(parent)?));
+    let count = branch::child_count(Node(&draft.page(parent)?));
     let lefts = [i.checked_sub(1), (i + 1 < count).then_some(i)];
     for left in lefts.into_iter().flatten() {
         if merge_pair(draft, parent, left)? {

@@ -55,9 +55,8 @@ impl<S: Source> Walk<S> {
 
     /// Goes to the next leaf. False, and the walk stays, if there is none.
     pub(crate) fn forward(&mut self) -> Result<bool> {
-        let turn = self.branches.iter().rposition(|(frame, i)| {
-            i + 1 < branch::child_count(Node(frame))
-        });
+        let turn =
+            self.branches.iter().rposition(|(frame, i)| i + 1 < branch::child_count(Node(frame)));
         self.turn(turn, |i| i + 1, &Way::First)
     }
 
