@@ -16,8 +16,11 @@ use crate::{
 };
 
 mod apply;
+mod crash;
+mod model;
 mod read;
 mod recovery;
+mod truth;
 
 const HERE: StoreId = StoreId(1);
 const IDENTITY: Identity = Identity { cluster_id: 77, store: HERE };
