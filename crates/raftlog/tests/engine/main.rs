@@ -1,4 +1,9 @@
 //! The engine through its public face, on a disk that can be told to fail.
 
 mod api;
+mod corruption;
+mod crash;
+mod faults;
 mod kit;
+mod oracle;
+mod threads;

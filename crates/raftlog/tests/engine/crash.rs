@@ -1,0 +1,158 @@
+//! Random histories against the oracle, with restarts, and with the power cut at every operation.
+
+use crate::kit::{open, reopen};
+use crate::oracle::Oracle;
+use flotilla_raftlog::{Commit, Durability, Error, LogEngine, RecoveryReport};
+use flotilla_vfs::fault::FaultFs;
+
+/// A run of a log beside the oracle's states, which are numbered as the batches are.
+struct Run {
+    disk: FaultFs,
+    rng: fastrand::Rng,
+    /// The state after each batch that may be in the log.
+    states: Vec<Oracle>,
+    /// Acknowledged as synced up to here.
+    synced_lsn: u64,
+}
+
+/// The power has gone.
+#[derive(Debug)]
+struct Cut;
+
+impl Run {
+    fn new(seed: u64) -> Run {
+        let (disk, rng) = (FaultFs::new(seed), fastrand::Rng::with_seed(seed));
+        Run { disk, rng, states: vec![Oracle::default()], synced_lsn: 0 }
+    }
+
+    /// Some steps on a log that is opened first.
+    fn live(&mut self, steps: usize) -> Result<(), Cut> {
+        let mut log = self.open()?.0;
+        for _ in 0..steps {
+            match self.rng.u8(0..20) {
+                0 => {
+                    drop(log);
+                    let (again, report) = self.open()?;
+                    assert_eq!(report.torn_bytes, 0, "nobody has torn anything");
+                    log = again;
+                    self.check_last(report.last_lsn);
+                    self.states[report.last_lsn as usize].check(&log);
+                }
+                1..=3 => self.purge(&log)?,
+                _ => self.write(&log)?,
+            }
+        }
+        self.states.last().expect("there is one").check(&log);
+        Ok(())
+    }
+
+    fn open(&self) -> Result<(LogEngine, RecoveryReport), Cut> {
+        match open(&self.disk) {
+            Ok(opened) => Ok(opened),
+            Err(Error::Io(_)) => Err(Cut),
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    /// Queues one to four batches and flushes them together.
+    fn write(&mut self, log: &LogEngine) -> Result<(), Cut> {
+        let mut commits: Vec<(Commit, Durability, u64)> = Vec::new();
+        for _ in 0..self.rng.usize(1..=4) {
+            let mut state = self.states.last().expect("there is one").clone();
+            let batch = state.change(&mut self.rng);
+            self.states.push(state);
+            let durability =
+                if self.rng.bool() { Durability::Synced } else { Durability::Buffered };
+            let lsn = self.states.len() as u64 - 1;
+            commits.push((log.write(batch, durability), durability, lsn));
+        }
+        log.flush();
+        for (mut commit, durability, lsn) in commits {
+            match commit.try_take().expect("it was flushed") {
+                Ok(receipt) => assert_eq!(receipt.lsn, lsn),
+                Err(Error::Poisoned(_)) => return Err(Cut),
+                Err(other) => panic!("{other}"),
+            }
+            if durability == Durability::Synced {
+                self.synced_lsn = lsn;
+                assert!(log.durable_lsn() >= lsn);
+            }
+        }
+        Ok(())
+    }
+
+    fn purge(&mut self, log: &LogEngine) -> Result<(), Cut> {
+        let before = log.stats().batches;
+        let purged = log.purge();
+        // It may have written a batch of its own, which changes no group.
+        if purged.is_err() || log.stats().batches > before {
+            self.states.push(self.states.last().expect("there is one").clone());
+        }
+        match purged {
+            Ok(_) => Ok(()),
+            Err(Error::Io(_) | Error::Poisoned(_)) => Err(Cut),
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    fn check_last(&mut self, last_lsn: u64) {
+        assert!(last_lsn >= self.synced_lsn, "{} was synced, {last_lsn} is left", self.synced_lsn);
+        assert!((last_lsn as usize) < self.states.len(), "more is left than was written");
+        self.states.truncate(last_lsn as usize + 1);
+        self.synced_lsn = last_lsn;
+    }
+
+    /// The power comes back, and perhaps goes again while the log is opened.
+    fn recover(&mut self) -> u64 {
+        let mut torn_bytes = 0;
+        for _ in 0..self.rng.usize(0..3) {
+            self.disk.power_loss(self.rng.u64(..));
+            self.disk.cut_power_after(self.rng.u64(1..6));
+            if let Ok((_, report)) = self.open() {
+                torn_bytes += report.torn_bytes;
+                self.check_last(report.last_lsn);
+            }
+        }
+        self.disk.power_loss(self.rng.u64(..));
+        let (log, report) = self.open().expect("the power is on");
+        self.check_last(report.last_lsn);
+        self.states.last().expect("there is one").check(&log);
+        torn_bytes + report.torn_bytes
+    }
+}
+
+#[test]
+fn random_histories_agree_with_the_oracle() {
+    for seed in 0..seed_count(20) {
+        let mut run = Run::new(seed);
+        run.live(120).expect("the power stays on");
+    }
+}
+
+#[test]
+fn no_crash_loses_what_was_synced_or_tears_a_batch() {
+    let (mut crash_count, mut torn_count) = (0, 0);
+    for seed in 0..seed_count(3) {
+        let mut whole = Run::new(seed);
+        whole.live(40).expect("the power stays on");
+        for operation in 1..=whole.disk.operations() {
+            let mut run = Run::new(seed);
+            run.disk.cut_power_after(operation);
+            run.live(40).expect_err("the power goes");
+            torn_count += u64::from(run.recover() > 0);
+            // Goes on behind the cut; nothing of what was cut off may come up again.
+            run.live(6).expect("the power stays on");
+            drop(reopen(&run.disk));
+            run.disk.power_loss(operation);
+            run.recover();
+            crash_count += 1;
+        }
+    }
+    assert!(crash_count > 200, "{crash_count} crashes are too few to say anything");
+    assert!(torn_count > crash_count / 20, "{torn_count} of {crash_count} left a torn tail");
+}
+
+/// How many seeds to try; `RAFTLOG_SEEDS` asks for more than there is time for on every build.
+fn seed_count(usual: u64) -> u64 {
+    std::env::var("RAFTLOG_SEEDS").map_or(usual, |seeds| seeds.parse().expect("a number"))
+}
