@@ -1,5 +1,6 @@
 //! One replica of a key range and a shard of many, without IO.
 
+mod applying;
 mod codec;
 pub mod command;
 mod compaction;
@@ -19,6 +20,7 @@ mod lease;
 mod message;
 mod peer;
 mod proposals;
+mod reading;
 mod reads;
 mod ready;
 mod recovered;

@@ -7,22 +7,23 @@
 use bytes::Bytes;
 use raft::eraftpb;
 
+use crate::applying::Applying;
 use crate::compaction::Compactor;
 use crate::config::Config;
 use crate::consensus::Consensus;
 use crate::convert;
 use crate::descriptor::{Descriptor, Peer as Member};
-use crate::effects::{ApplyTask, Committed, Compaction, LogWrite, ReadGrant, RoleChange};
+use crate::effects::{ApplyTask, Committed, Compaction, RoleChange};
 use crate::entry::LogEntry;
 use crate::epoch::{self, Standing};
 use crate::error::Reject;
 use crate::event::Guard;
 use crate::ids::{Index, PeerId, Term, Ticket};
 use crate::invariants::{self, Numbers};
-use crate::lease::{Lease, Promise};
-use crate::message::{Envelope, Message, MessageKind};
+use crate::lease::Promise;
+use crate::message::{Envelope, MessageKind};
 use crate::proposals::Proposals;
-use crate::reads::{Read, Reads};
+use crate::reading::Reading;
 use crate::ready::{Readies, Taken};
 use crate::recovered::Recovered;
 use crate::screen::{self, Refusal, View};
@@ -35,16 +36,12 @@ pub(crate) struct Peer {
     consensus: Consensus,
     readies: Readies,
     proposals: Proposals,
-    reads: Reads,
-    lease: Lease,
+    reading: Reading,
+    applying: Applying,
     promise: Promise,
     compactor: Compactor,
     /// To be sent at the end of the step.
     outgoing: Vec<eraftpb::Message>,
-    /// The last entry that was given to the driver to be applied.
-    handed_out: Index,
-    /// Bytes of entries that were, and are not applied yet.
-    lag_bytes: u64,
     /// Term and leader that the driver was told of.
     told: (Term, Option<PeerId>),
     /// At the end of the last step.
@@ -63,13 +60,11 @@ impl Peer {
             consensus,
             readies: Readies::default(),
             proposals: Proposals::default(),
-            reads: Reads::new(me.id, config.seed),
-            lease: Lease::default(),
+            reading: Reading::new(me.id, config.seed),
+            applying: Applying::new(applied),
             promise: Promise::at_start(term, config.election_ticks),
             compactor: Compactor::new(applied),
             outgoing: vec![],
-            handed_out: applied,
-            lag_bytes: 0,
             told: (term, None),
             before: Numbers::default(),
             descriptor: found.descriptor,
@@ -97,7 +92,7 @@ impl Peer {
             gc_floor: numbers.floor,
             queued: self.proposals.queued(),
             proposed: self.proposals.proposed(),
-            reads: self.reads.count(),
+            reads: self.reading.count(),
         }
     }
 
@@ -105,14 +100,8 @@ impl Peer {
     pub(crate) fn tick(&mut self, step: &mut Step<'_>) {
         self.promise.tick();
         self.consensus.tick();
-        let (now, leader) = (step.now, self.leader());
-        self.reads.tick(now, &step.config.reads, |ticket, why| step.reject(ticket, why), leader);
-        let lease_ms = step.config.lease_ms();
-        let term = self.consensus.term();
-        let may_renew = self.consensus.is_leader() && self.consensus.committed_in_term();
-        if may_renew && self.reads.is_quiet() && self.lease.wants_renewal(term, now, lease_ms) {
-            self.ask_read_index(step);
-        }
+        let leader = self.leader();
+        self.reading.tick(leader, &mut self.consensus, step);
     }
 
     /// Tries to become leader, unless another leader may count on this replica.
@@ -151,7 +140,8 @@ impl Peer {
                 Err(Refusal::Stale)
             }
             MessageKind::Append
-                if !message.entries.is_empty() && self.lag_bytes > config.apply_lag_bytes_max =>
+                if !message.entries.is_empty()
+                    && self.applying.lags(config.apply_lag_bytes_max) =>
             {
                 Err(Refusal::Lagging)
             }
@@ -163,10 +153,12 @@ impl Peer {
         self.compactor.raise_floor(envelope.gc_floor.min(self.consensus.commit()));
         let (from, kind) = (envelope.from.id, envelope.message.kind);
         step.stats.messages_taken += 1;
-        if kind == MessageKind::ReadIndex && self.may_answer_alone(step) {
-            self.lease.mark_used(step.now);
-            self.answer_read_index(from, envelope.message.context);
-            return;
+        if kind == MessageKind::ReadIndex {
+            let context = &envelope.message.context;
+            if let Some(answer) = self.reading.answer(context, &self.consensus, step) {
+                self.outgoing.push(convert::message_to_raft(self.me.id, from, answer));
+                return;
+            }
         }
         let term = envelope.message.term;
         let message = convert::message_to_raft(from, self.me.id, envelope.message);
@@ -179,26 +171,6 @@ impl Peer {
         if is_from_leader {
             self.promise.make(step.config.election_ticks);
         }
-    }
-
-    /// Whether this replica leads, knows what its predecessors had committed, and nobody else can
-    /// lead now.
-    fn may_answer_alone(&self, step: &Step<'_>) -> bool {
-        self.consensus.is_leader()
-            && self.consensus.committed_in_term()
-            && self.lease.holds(self.consensus.term(), step.now)
-    }
-
-    /// Tells a follower up to where to apply. Raft would ask the quorum first.
-    fn answer_read_index(&mut self, to: PeerId, context: Bytes) {
-        let answer = Message {
-            kind: MessageKind::ReadIndexResponse,
-            term: self.consensus.term(),
-            index: self.consensus.commit(),
-            context,
-            ..Default::default()
-        };
-        self.outgoing.push(convert::message_to_raft(self.me.id, to, answer));
     }
 
     /// Checks a proposal and lets it wait for an entry.
@@ -217,7 +189,7 @@ impl Peer {
         }
     }
 
-    /// Checks a read, and grants it if this replica may answer alone.
+    /// Checks a read and lets it wait to be granted.
     pub(crate) fn read(
         &mut self,
         ticket: Ticket,
@@ -225,25 +197,9 @@ impl Peer {
         follower: bool,
         step: &mut Step<'_>,
     ) {
-        if let Err(why) = epoch::check(guard, &self.standing(), !follower) {
-            return step.reject(ticket, why);
-        }
-        if self.reads.count() >= step.config.queue_count_max {
-            return step.reject(ticket, Reject::Busy { reason: "too many reads wait" });
-        }
-        let reads = &step.config.reads;
-        let expires = step.now.after_ms(reads.retry_ms * u64::from(reads.tries_max));
-        let read = Read { ticket, follower, expires };
-        if self.consensus.is_leader() {
-            self.lease.mark_used(step.now);
-        }
-        if self.may_answer_alone(step) {
-            // It is granted in this step if everything committed is applied.
-            self.reads.wait_for(self.consensus.commit(), read);
-            step.stats.reads_by_lease += 1;
-        } else {
-            self.reads.wait(read);
-            step.stats.reads_by_index += 1;
+        match epoch::check(guard, &self.standing(), !follower) {
+            Ok(()) => self.reading.admit(ticket, follower, &self.consensus, step),
+            Err(why) => step.reject(ticket, why),
         }
     }
 
@@ -255,13 +211,7 @@ impl Peer {
 
     /// Entries became visible to reads.
     pub(crate) fn applied(&mut self, index: Index) {
-        let before = self.consensus.applied_index();
-        assert!(index > before, "apply index goes from {before} to {index}");
-        let handed_out = self.handed_out;
-        assert!(index <= handed_out, "{index} is applied, but only {handed_out} was handed out");
-        let low = Index(before.0 + 1);
-        self.lag_bytes -= self.consensus.window().bytes_between(low, index);
-        self.consensus.applied(index);
+        self.applying.complete(index, &mut self.consensus);
     }
 
     /// Old entries were read from disk.
@@ -294,17 +244,13 @@ impl Peer {
     pub(crate) fn finish(&mut self, step: &mut Step<'_>) {
         self.notice_role(step);
         self.propose_entry(step);
-        if self.reads.wants_round() && self.consensus.can_ask() {
-            self.ask_read_index(step);
-        }
+        self.reading.ask(&mut self.consensus, step);
+        let region = self.descriptor.id;
         while self.consensus.has_ready() {
-            let taken = self.readies.take(&mut self.consensus);
+            let taken = self.readies.take(region, self.me.id, &mut self.consensus);
             self.carry_out(taken, step);
         }
-        let (region, applied) = (self.descriptor.id, self.consensus.applied_index());
-        self.reads.release(applied, |ticket| {
-            step.effects.reads.push(ReadGrant { region, ticket });
-        });
+        self.reading.release(region, self.consensus.applied_index(), step);
         self.send(step);
         let fetches = self.consensus.window_mut().fetches().take_new(region, self.me.id);
         step.effects.fetches.extend(fetches);
@@ -327,7 +273,7 @@ impl Peer {
         let region = self.descriptor.id;
         step.effects.roles.push(RoleChange { region, term, leader, is_leader });
         let why = Reject::NotLeader { leader };
-        self.reads.restart(is_leader, &why, |ticket, why| step.reject(ticket, why));
+        self.reading.restart(is_leader, &why, step);
         if !is_leader {
             self.proposals.refuse_queued(&why, |ticket, why| step.reject(ticket, why));
         }
@@ -338,7 +284,7 @@ impl Peer {
         let config = step.config;
         let may = self.consensus.is_leader()
             && self.readies.depth() < config.pipeline_depth
-            && self.lag_bytes <= config.apply_lag_bytes_max;
+            && !self.applying.lags(config.apply_lag_bytes_max);
         if !may {
             return;
         }
@@ -350,40 +296,18 @@ impl Peer {
         step.stats.proposals_joined += joined.count as u64;
     }
 
-    fn ask_read_index(&mut self, step: &mut Step<'_>) {
-        let term = self.consensus.is_leader().then(|| self.consensus.term());
-        let context = self.reads.ask(step.now, term);
-        self.consensus.ask_read_index(&context);
-        step.stats.read_rounds += 1;
-    }
-
     fn carry_out(&mut self, taken: Taken, step: &mut Step<'_>) {
         self.outgoing.extend(taken.messages);
         for state in taken.read_states {
-            let confirmed = self.reads.confirm(&state.request_ctx, Index(state.index));
-            if let Some((asked, term)) = confirmed {
-                self.lease.renew(term, asked, step.config.lease_ms());
-            }
+            self.reading.confirm(&state, step);
         }
         let region = self.descriptor.id;
-        if let Some(write) = taken.write {
-            step.effects.log.push(LogWrite {
-                region,
-                peer: self.me.id,
-                number: write.number,
-                hard_state: Some(write.hard_state),
-                entries: write.entries,
-                sync: write.sync,
-            });
-        }
-        if let Some(last) = taken.committed.last().map(|entry| Index(entry.index)) {
-            let low = Index(self.handed_out.0 + 1);
-            assert_eq!(taken.committed[0].index, low.0, "a gap in what is committed");
-            self.lag_bytes += self.consensus.window().bytes_between(low, last);
-            self.handed_out = last;
+        step.effects.log.extend(taken.write);
+        if !taken.committed.is_empty() {
+            self.applying.hand_out(&taken.committed, self.consensus.window());
             let entries = taken.committed.into_iter().map(|entry| {
                 let entry = convert::entry_from_raft(entry);
-                let reject = |ticket, why| step.effects.rejected.push((ticket, why));
+                let reject = |ticket, why| step.reject(ticket, why);
                 let tickets = self.proposals.claim(entry.index, entry.term, reject);
                 Committed { entry, tickets }
             });
@@ -426,7 +350,7 @@ impl Peer {
     pub(crate) fn drain(&mut self, step: &mut Step<'_>) -> impl Iterator<Item = Ticket> + use<> {
         let why = Reject::NotLeader { leader: None };
         self.proposals.refuse_queued(&why, |ticket, why| step.reject(ticket, why));
-        self.reads.drain(&why, |ticket, why| step.reject(ticket, why));
+        self.reading.drain(&why, step);
         self.proposals.abandon()
     }
 
@@ -435,12 +359,10 @@ impl Peer {
         invariants::check_state(&self.numbers());
         self.consensus.check();
         self.readies.check();
-        self.proposals.check(self.handed_out);
-        self.reads.check(self.consensus.applied_index());
+        self.proposals.check(self.applying.handed_out());
+        self.reading.check(self.consensus.applied_index());
         assert!(self.outgoing.is_empty(), "messages were left behind");
-        let low = Index(self.consensus.applied_index().0 + 1);
-        let lag_bytes = self.consensus.window().bytes_between(low, self.handed_out);
-        assert_eq!(self.lag_bytes, lag_bytes, "bytes that wait to be applied");
+        self.applying.check(&self.consensus);
     }
 
     fn leader(&self) -> Option<Member> {
@@ -462,7 +384,7 @@ impl Peer {
             term: self.consensus.term(),
             truncated: self.consensus.window().truncated(),
             applied: self.consensus.applied_index(),
-            handed_out: self.handed_out,
+            handed_out: self.applying.handed_out(),
             commit: self.consensus.commit(),
             persisted: self.consensus.persisted_index(),
             last: self.consensus.last(),

@@ -12,26 +12,19 @@ use raft::eraftpb::{Entry, Message, MessageType};
 
 use crate::consensus::Consensus;
 use crate::convert;
-use crate::entry::{HardState, LogEntry};
+use crate::effects::LogWrite;
+use crate::ids::{PeerId, RegionId};
 
 /// What one Ready asks for.
 pub(crate) struct Taken {
     /// To be sent now.
     pub(crate) messages: Vec<Message>,
     /// To be written.
-    pub(crate) write: Option<Write>,
+    pub(crate) write: Option<LogWrite>,
     /// To be applied.
     pub(crate) committed: Vec<Entry>,
     /// Answers to requests for read indexes.
     pub(crate) read_states: Vec<ReadState>,
-}
-
-/// Something to be written.
-pub(crate) struct Write {
-    pub(crate) number: u64,
-    pub(crate) hard_state: HardState,
-    pub(crate) entries: Vec<LogEntry>,
-    pub(crate) sync: bool,
 }
 
 /// Writes under way that must reach the disk, oldest first.
@@ -60,7 +53,12 @@ impl Readies {
     }
 
     /// Takes the next Ready apart and tells raft so.
-    pub(crate) fn take(&mut self, consensus: &mut Consensus) -> Taken {
+    pub(crate) fn take(
+        &mut self,
+        region: RegionId,
+        peer: PeerId,
+        consensus: &mut Consensus,
+    ) -> Taken {
         let mut ready = consensus.ready();
         assert!(ready.snapshot().is_empty(), "a snapshot, which nobody sends");
         let number = ready.number();
@@ -69,11 +67,13 @@ impl Readies {
         let applied = consensus.applied_index();
         // Raft must be able to read them back before it is told to go on.
         consensus.window_mut().append(&entries, applied);
-        let write = (ready.hs().is_some() || !entries.is_empty()).then(|| Write {
+        let write = (ready.hs().is_some() || !entries.is_empty()).then(|| LogWrite {
+            region,
+            peer,
             number,
             // With entries the commit index is always written along: a restarted replica would
             // else campaign without knowing what it must apply first.
-            hard_state: convert::hard_state_from_raft(&consensus.hard_state()),
+            hard_state: Some(convert::hard_state_from_raft(&consensus.hard_state())),
             entries: entries.into_iter().map(convert::entry_from_raft).collect(),
             sync: ready.must_sync(),
         });

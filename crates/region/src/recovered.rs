@@ -93,6 +93,9 @@ impl Recovered {
         if !covered && self.last != self.truncated.0 {
             return Err(first);
         }
+        if self.truncated.1 > self.hard_state.term {
+            return Err(self.truncated.0);
+        }
         let mut before = None;
         for &(index, term) in &self.terms {
             let grows = before.is_none_or(|(i, t)| i < index && t < term);

@@ -10,6 +10,10 @@ const KEYS: [&str; 3] = ["a", "b", "c"];
 fn config(seed: u64) -> Config {
     Config {
         seed,
+        // Elections are quick, so that there are many.
+        tick_ms: 15,
+        election_ticks: 6,
+        reads: ReadConfig { retry_ms: 60, tries_max: 4 },
         pipeline_depth: 2,
         message_bytes_max: 300,
         messages_max: 3,
@@ -104,7 +108,7 @@ fn whatever_happens_nothing_is_lost_and_no_read_is_stale() {
         };
         served += cluster.answers.values().filter(done).count();
     }
-    assert!(served > 20_000, "only {served} requests were served");
+    assert!(served > 15_000, "only {served} requests were served");
 }
 
 #[test]

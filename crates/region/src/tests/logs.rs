@@ -181,6 +181,7 @@ fn what_cannot_be_a_replica_is_refused() {
     broken(|found| found.terms[1].1 = Term(2));
     broken(|found| found.hard_state.term = Term(2));
     broken(|found| found.applied.1 = Term(1));
+    broken(|found| found.truncated.1 = Term(5));
     let disorder = |spoil: fn(&mut Recovered)| {
         assert!(matches!(create(spoil), Err(Unfit::Disorder { .. })), "{:?}", create(spoil));
     };

@@ -1,0 +1,144 @@
+//! How reads are served: at once under a lease, or by asking a quorum or the leader.
+
+use bytes::Bytes;
+use raft::ReadState;
+
+use crate::consensus::Consensus;
+use crate::descriptor::Peer;
+use crate::effects::ReadGrant;
+use crate::error::Reject;
+use crate::ids::{Index, PeerId, RegionId, Ticket};
+use crate::lease::Lease;
+use crate::message::{Message, MessageKind};
+use crate::reads::{Read, Reads};
+use crate::step::Step;
+
+pub(crate) struct Reading {
+    reads: Reads,
+    lease: Lease,
+}
+
+impl Reading {
+    pub(crate) fn new(peer: PeerId, run: u64) -> Self {
+        Self { reads: Reads::new(peer, run), lease: Lease::default() }
+    }
+
+    /// How many reads wait.
+    pub(crate) fn count(&self) -> usize {
+        self.reads.count()
+    }
+
+    /// Takes a checked read in. It is granted at the end of this step if the replica may answer
+    /// alone and has applied everything that is committed.
+    pub(crate) fn admit(
+        &mut self,
+        ticket: Ticket,
+        follower: bool,
+        consensus: &Consensus,
+        step: &mut Step<'_>,
+    ) {
+        if self.reads.count() >= step.config.queue_count_max {
+            return step.reject(ticket, Reject::Busy { reason: "too many reads wait" });
+        }
+        let limits = &step.config.reads;
+        let expires = step.now.after_ms(limits.retry_ms * u64::from(limits.tries_max));
+        let read = Read { ticket, follower, expires };
+        if consensus.is_leader() {
+            self.lease.mark_used(step.now);
+        }
+        if self.may_answer_alone(consensus, step) {
+            self.reads.wait_for(consensus.commit(), read);
+            step.stats.reads_by_lease += 1;
+        } else {
+            self.reads.wait(read);
+            step.stats.reads_by_index += 1;
+        }
+    }
+
+    /// Tells a follower up to where it must have applied, if this replica may answer alone. If not,
+    /// raft has to ask the quorum first.
+    pub(crate) fn answer(
+        &mut self,
+        context: &Bytes,
+        consensus: &Consensus,
+        step: &mut Step<'_>,
+    ) -> Option<Message> {
+        if !self.may_answer_alone(consensus, step) {
+            return None;
+        }
+        self.lease.mark_used(step.now);
+        Some(Message {
+            kind: MessageKind::ReadIndexResponse,
+            term: consensus.term(),
+            index: consensus.commit(),
+            context: context.clone(),
+            ..Message::default()
+        })
+    }
+
+    /// Whether the replica leads, knows what its predecessors had committed, and nobody else can
+    /// lead now.
+    fn may_answer_alone(&self, consensus: &Consensus, step: &Step<'_>) -> bool {
+        consensus.is_leader()
+            && consensus.committed_in_term()
+            && self.lease.holds(consensus.term(), step.now)
+    }
+
+    /// Repeats what was not answered, gives up what waited too long, and keeps the lease.
+    pub(crate) fn tick(
+        &mut self,
+        leader: Option<Peer>,
+        consensus: &mut Consensus,
+        step: &mut Step<'_>,
+    ) {
+        let now = step.now;
+        self.reads.tick(now, &step.config.reads, |ticket, why| step.reject(ticket, why), leader);
+        let may_renew = consensus.is_leader() && consensus.committed_in_term();
+        let wants = || self.lease.wants_renewal(consensus.term(), now, step.config.lease_ms());
+        if may_renew && self.reads.is_quiet() && wants() {
+            self.send_round(consensus, step);
+        }
+    }
+
+    /// Asks for all reads that wait, if somebody can be asked.
+    pub(crate) fn ask(&mut self, consensus: &mut Consensus, step: &mut Step<'_>) {
+        if self.reads.wants_round() && consensus.can_ask() {
+            self.send_round(consensus, step);
+        }
+    }
+
+    fn send_round(&mut self, consensus: &mut Consensus, step: &mut Step<'_>) {
+        let term = consensus.is_leader().then(|| consensus.term());
+        let context = self.reads.ask(step.now, term);
+        consensus.ask_read_index(&context);
+        step.stats.read_rounds += 1;
+    }
+
+    /// A quorum, or the leader, has answered. A leader has a new lease.
+    pub(crate) fn confirm(&mut self, state: &ReadState, step: &Step<'_>) {
+        let confirmed = self.reads.confirm(&state.request_ctx, Index(state.index));
+        if let Some((asked, term)) = confirmed {
+            self.lease.renew(term, asked, step.config.lease_ms());
+        }
+    }
+
+    /// Grants what waits for entries that are applied now.
+    pub(crate) fn release(&mut self, region: RegionId, applied: Index, step: &mut Step<'_>) {
+        let grants = &mut step.effects.reads;
+        self.reads.release(applied, |ticket| grants.push(ReadGrant { region, ticket }));
+    }
+
+    /// Another leader or term.
+    pub(crate) fn restart(&mut self, is_leader: bool, why: &Reject, step: &mut Step<'_>) {
+        self.reads.restart(is_leader, why, |ticket, why| step.reject(ticket, why));
+    }
+
+    /// Gives back all.
+    pub(crate) fn drain(&mut self, why: &Reject, step: &mut Step<'_>) {
+        self.reads.drain(why, |ticket, why| step.reject(ticket, why));
+    }
+
+    pub(crate) fn check(&self, applied: Index) {
+        self.reads.check(applied);
+    }
+}
