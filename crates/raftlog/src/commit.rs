@@ -37,8 +37,8 @@ impl Commit {
     /// Calls `f` with the outcome: now if it is there, else on the thread that writes.
     ///
     /// Callbacks run one at a time, in the order of the log, and should be short, for the outcomes
-    /// of others wait behind them. They may write, wait for, and flush other batches. A callback
-    /// that panics takes all later ones with it.
+    /// of others wait behind them. They may write, wait for, and flush other batches. If one
+    /// panics, so does the thread that writes, and those behind it run with the next write.
     pub fn on_done(self, f: impl FnOnce(Result<Receipt, Error>) + Send + 'static) {
         if let Some((f, outcome)) = self.slot.set_callback(Box::new(f)) {
             f(outcome);

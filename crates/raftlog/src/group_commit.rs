@@ -20,6 +20,7 @@ use crate::tails::Tails;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -85,8 +86,7 @@ struct Callbacks {
 
 /// What became of the writes that a leader took.
 struct Flushed {
-    writes: Vec<Write>,
-    /// The first so many have these outcomes.
+    /// The first so many are in the log, with these sequence numbers.
     lsns: Vec<u64>,
     /// Why the others failed.
     failure: Option<Failure>,
@@ -200,28 +200,36 @@ impl GroupCommit {
 
     /// Carries out one group commit on this thread, which is the leader, and hands over the lead.
     fn lead(&self) {
-        let writes = {
+        let mut writes = {
             let mut waiting = self.waiting.lock();
             assert!(waiting.has_leader, "a thread leads that was not made the leader");
             waiting.taken_ticket = waiting.last_ticket;
             std::mem::take(&mut waiting.writes)
         };
-        let flushed = self.carry_out(writes);
-        let done = self.settle(flushed);
+        // A fault of ours must not leave others waiting for ever: they are told, then it goes on.
+        let flushed = panic::catch_unwind(AssertUnwindSafe(|| self.carry_out(&mut writes)));
+        let (flushed, fault) = match flushed {
+            Ok(flushed) => (flushed, None),
+            Err(fault) => (Flushed::broken(io::Error::other("a write panicked")), Some(fault)),
+        };
+        let done = self.settle(writes, flushed);
         for (slot, outcome) in &done {
             slot.complete(outcome);
+        }
+        if let Some(fault) = fault {
+            panic::resume_unwind(fault);
         }
         self.run_callbacks();
     }
 
-    fn carry_out(&self, mut writes: Vec<Write>) -> Flushed {
+    fn carry_out(&self, writes: &mut [Write]) -> Flushed {
         let mut log = self.log.lock();
         let log = &mut *log;
         let mut frames: Vec<&mut Frame> =
             writes.iter_mut().filter_map(|write| write.frame.as_mut()).collect();
         let (frame_count, before) = (frames.len(), log.queue.last_lsn());
         let (places, mut failure) = log.queue.append(&mut frames);
-        let written = written_count(&writes, places.len(), frame_count);
+        let written = written_count(writes, places.len(), frame_count);
         if !matches!(failure, Some(Failure::Broken(_))) {
             let synced = |write: &Write| write.durability == Durability::Synced;
             if writes[..written].iter().any(synced) {
@@ -230,12 +238,12 @@ impl GroupCommit {
             }
         }
         if matches!(failure, Some(Failure::Broken(_))) {
-            return Flushed { writes, lsns: Vec::new(), failure };
+            return Flushed { lsns: Vec::new(), failure };
         }
         let lsns = self.apply(&writes[..written], &places, before, &mut log.ledger);
         self.counters.durable_lsn.store(log.queue.synced_lsn(), Ordering::Release);
         self.counters.live_bytes.store(log.ledger.live_bytes(), Ordering::Relaxed);
-        Flushed { writes, lsns, failure }
+        Flushed { lsns, failure }
     }
 
     /// Changes the index as the frames say that now lie in the log.
@@ -270,8 +278,8 @@ impl GroupCommit {
     }
 
     /// Takes the outcomes in, makes the next thread the leader, and returns what is done.
-    fn settle(&self, flushed: Flushed) -> Vec<(Arc<Slot>, Outcome)> {
-        let Flushed { writes, lsns, failure } = flushed;
+    fn settle(&self, writes: Vec<Write>, flushed: Flushed) -> Vec<(Arc<Slot>, Outcome)> {
+        let Flushed { lsns, failure } = flushed;
         let mut waiting = self.waiting.lock();
         let error = failure.map(|failure| match failure {
             Failure::NoSpace => Error::NoSpace,
@@ -324,10 +332,21 @@ impl GroupCommit {
         }
         while let Some((slot, outcome)) = callbacks.ready.pop_front() {
             drop(callbacks);
-            slot.call_back(&outcome);
+            let called = panic::catch_unwind(AssertUnwindSafe(|| slot.call_back(&outcome)));
             callbacks = self.callbacks.lock();
+            if let Err(fault) = called {
+                callbacks.has_runner = false;
+                drop(callbacks);
+                panic::resume_unwind(fault);
+            }
         }
         callbacks.has_runner = false;
+    }
+}
+
+impl Flushed {
+    fn broken(error: io::Error) -> Flushed {
+        Flushed { lsns: Vec::new(), failure: Some(Failure::Broken(error)) }
     }
 }
 

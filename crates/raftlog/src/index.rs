@@ -307,3 +307,112 @@ impl Value {
         Live { entries: 0, keys: 1, bytes }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A group and its ledger; each append is an item of its own, ten bytes an entry.
+    #[derive(Default)]
+    struct Fixture {
+        index: GroupIndex,
+        ledger: Ledger,
+    }
+
+    impl Fixture {
+        fn append(
+            &mut self,
+            segment: u64,
+            first: u64,
+            terms: &[(u64, u64)],
+        ) -> Result<(), &'static str> {
+            let count = terms.iter().map(|(count, _)| count).sum::<u64>();
+            let (terms, item_bytes) = (terms.to_vec(), count as u32 * 10);
+            let append = Append { group: 1, first, count, terms, offset: 40, item_bytes };
+            self.index.append(&append, segment, first as u32 * 100, &mut self.ledger)
+        }
+
+        fn compact(&mut self, segment: u64, first: u64, term_before: u64) {
+            self.index.compact(first, term_before, segment, &mut self.ledger);
+        }
+
+        /// First and end of each run.
+        fn runs(&self) -> Vec<(u64, u64)> {
+            self.index.runs.iter().map(|run| (run.first, run.end())).collect()
+        }
+    }
+
+    #[test]
+    fn an_append_replaces_the_suffix() {
+        let mut f = Fixture::default();
+        f.append(1, 5, &[(2, 1), (2, 2)]).expect("it fits");
+        f.append(2, 9, &[(3, 2)]).expect("it fits");
+        assert_eq!(f.index.term_runs(), [(5, 1), (7, 2)]);
+        f.append(3, 8, &[(1, 3)]).expect("it fits");
+        assert_eq!(f.runs(), [(5, 8), (8, 9)]);
+        assert_eq!(f.index.term_runs(), [(5, 1), (7, 2), (8, 3)]);
+        assert!(f.ledger.is_dead(2) && !f.ledger.is_dead(1));
+        assert_eq!(f.ledger.live_bytes(), 40);
+        f.append(3, 5, &[(1, 4)]).expect("it fits");
+        assert_eq!((f.runs(), f.index.term_runs()), (vec![(5, 6)], vec![(5, 4)]));
+        assert!(f.ledger.is_dead(1));
+        assert!(f.append(4, 7, &[(1, 4)]).is_err(), "a hole");
+    }
+
+    #[test]
+    fn compaction_cuts_runs_and_terms() {
+        let mut f = Fixture::default();
+        f.append(1, 1, &[(4, 1), (4, 2)]).expect("it fits");
+        f.append(2, 9, &[(2, 3)]).expect("it fits");
+        f.compact(3, 3, 1);
+        assert_eq!((f.index.first(), f.runs()), (3, vec![(3, 9), (9, 11)]));
+        assert_eq!(f.index.term_runs(), [(3, 1), (5, 2), (9, 3)]);
+        assert_eq!(f.index.term(2).expect("kept"), 1);
+        f.compact(3, 6, 2);
+        assert_eq!(f.index.term_runs(), [(6, 2), (9, 3)]);
+        f.compact(3, 2, 9);
+        assert_eq!((f.index.first(), f.index.term(5).expect("kept")), (6, 2));
+        assert_eq!(f.index.holds(1), (true, false));
+        f.compact(4, 9, 2);
+        assert!(f.ledger.is_dead(1) && f.ledger.is_dead(3));
+        assert_eq!(f.index.holds(3), (true, false));
+        assert_eq!(f.index.holds(4), (true, true));
+        f.compact(5, 40, 3);
+        assert_eq!((f.index.first(), f.index.next()), (40, 40));
+        assert!(f.index.term_runs().is_empty() && f.ledger.is_dead(2) && f.ledger.is_dead(4));
+        assert!(f.append(5, 39, &[(1, 4)]).is_err(), "below the first");
+    }
+
+    #[test]
+    fn removal_lets_go_of_everything() {
+        let mut f = Fixture::default();
+        f.append(1, 1, &[(4, 1)]).expect("it fits");
+        f.compact(2, 2, 1);
+        f.index.put(&"k".into(), &"one".into(), 3, &mut f.ledger);
+        f.index.put(&"k".into(), &"two".into(), 4, &mut f.ledger);
+        assert!(f.ledger.is_dead(3) && !f.ledger.is_dead(4));
+        f.index.remove(&mut f.ledger);
+        assert!(f.index.is_forgotten());
+        assert_eq!(f.ledger.live_bytes(), 0);
+        assert!((1..5).all(|segment| f.ledger.is_dead(segment)));
+    }
+
+    #[test]
+    fn a_hole_in_a_replay_must_be_covered() {
+        let mut f = Fixture::default();
+        f.compact(4, 50, 1);
+        f.append(4, 101, &[(10, 2)]).expect("entries up to 100 lay in segments that are gone");
+        assert!(f.index.check_replayed().is_err());
+        f.append(5, 90, &[(5, 3)]).expect("it replaces what was seen, and more");
+        assert!(f.index.check_replayed().is_err());
+        f.compact(5, 91, 3);
+        assert!(f.index.check_replayed().is_ok());
+        assert_eq!((f.index.first(), f.runs()), (91, vec![(91, 95)]));
+
+        let mut f = Fixture::default();
+        f.append(4, 101, &[(10, 2)]).expect("a log may begin anywhere");
+        f.append(4, 90, &[(5, 3)]).expect("it had begun earlier");
+        assert_eq!((f.index.first(), f.runs()), (90, vec![(90, 95)]));
+        assert!(f.index.check_replayed().is_ok());
+    }
+}

@@ -161,3 +161,126 @@ fn is_zero(bytes: &[u8]) -> bool {
     let (chunks, rest) = bytes.as_chunks::<64>();
     chunks.iter().all(|chunk| *chunk == [0; 64]) && rest.iter().all(|byte| *byte == 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::item;
+
+    const HEADER: SegmentHeader = SegmentHeader { segment: 7, first_lsn: 20, salt: 5 };
+
+    /// A segment of 4 KiB with frames of these synced lsns, and where each one begins.
+    fn segment(synced_lsns: &[u64]) -> (Vec<u8>, Vec<usize>) {
+        let (mut bytes, mut begins) = (HEADER.encode().to_vec(), Vec::new());
+        for (lsn, synced_lsn) in (HEADER.first_lsn..).zip(synced_lsns) {
+            let mut body = Vec::new();
+            item::put_put(&mut body, lsn, b"key", &[lsn as u8 | 1; 600]);
+            format::pad(&mut body);
+            let header = FrameHeader {
+                body_bytes: body.len() as u32,
+                segment: HEADER.segment,
+                lsn,
+                synced_lsn: *synced_lsn,
+                body_checksum: format::body_checksum(&body),
+            };
+            begins.push(bytes.len());
+            bytes.extend_from_slice(&header.encode(HEADER.salt));
+            bytes.extend_from_slice(&body);
+        }
+        begins.push(bytes.len());
+        bytes.resize(4096, 0);
+        (bytes, begins)
+    }
+
+    /// How many frames are accepted, and the verdict on what follows.
+    fn verdict(bytes: &[u8]) -> (usize, Result<bool, &'static str>) {
+        let mut scan = Scan::new(bytes, HEADER);
+        let mut count = 0;
+        loop {
+            match scan.step() {
+                Step::Frame(_) => count += 1,
+                Step::End => return (count, Ok(false)),
+                Step::Bad(_) => return (count, scan.judge_tail().map(|()| true)),
+            }
+        }
+    }
+
+    #[test]
+    fn frames_are_followed_to_the_end() {
+        let (bytes, begins) = segment(&[19, 19, 20]);
+        assert_eq!(verdict(&bytes), (3, Ok(false)));
+        assert_eq!(verdict(&bytes[..begins[3]]), (3, Ok(false)), "a file without room behind");
+        let mut scan = Scan::new(&bytes, HEADER);
+        let Step::Frame(frame) = scan.step() else { panic!("no frame") };
+        assert_eq!((frame.lsn, frame.offset, scan.next_lsn()), (20, 64, 21));
+        assert_eq!((scan.offset(), scan.rest_bytes()), (begins[1], begins[3] - begins[1]));
+    }
+
+    #[test]
+    fn any_sectors_of_an_unsynced_flush_may_be_lost() {
+        // Three frames that nobody knew to be synced; each set of lost sectors leaves a prefix.
+        let (whole, begins) = segment(&[19, 19, 19]);
+        let sectors = begins[3].div_ceil(SECTOR_BYTES);
+        for lost in 0..1_u32 << sectors {
+            let mut bytes = whole.clone();
+            for sector in (0..sectors).filter(|sector| lost >> sector & 1 == 1) {
+                let range = sector * SECTOR_BYTES..(sector + 1) * SECTOR_BYTES;
+                bytes[range.start.max(SEGMENT_HEADER_BYTES)..range.end].fill(0);
+            }
+            let first_lost = lost.trailing_zeros() as usize * SECTOR_BYTES;
+            let whole_frames = begins[1..].iter().filter(|end| **end <= first_lost).count();
+            let (count, verdict) = verdict(&bytes);
+            assert_eq!(count, whole_frames, "lost {lost:b}");
+            assert!(verdict.is_ok(), "lost {lost:b}: {verdict:?}");
+        }
+    }
+
+    #[test]
+    fn a_write_that_broke_off_anywhere_is_torn() {
+        let (whole, begins) = segment(&[19, 19]);
+        for end in begins[0]..begins[2] {
+            let mut bytes = whole.clone();
+            bytes[end..].fill(0);
+            let whole_frames = usize::from(end >= begins[1]);
+            let is_torn = whole[begins[whole_frames]..end].iter().any(|byte| *byte != 0);
+            assert_eq!(verdict(&bytes), (whole_frames, Ok(is_torn)), "broke off at {end}");
+            // And if the file was cut there instead.
+            assert_eq!(verdict(&whole[..end]), (whole_frames, Ok(is_torn)), "cut at {end}");
+        }
+    }
+
+    #[test]
+    fn a_lost_sector_of_a_synced_frame_is_corruption() {
+        let (whole, begins) = segment(&[19, 20]);
+        for sector in 1..begins[1] / SECTOR_BYTES {
+            let mut bytes = whole.clone();
+            bytes[sector * SECTOR_BYTES..(sector + 1) * SECTOR_BYTES].fill(0);
+            let (count, verdict) = verdict(&bytes);
+            assert_eq!((count, verdict), (0, Err("a frame that was synced is damaged")));
+        }
+    }
+
+    #[test]
+    fn any_flipped_bit_is_corruption_even_in_the_last_frame() {
+        let (mut bytes, begins) = segment(&[19, 19]);
+        for bit in begins[1] * 8..begins[2] * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let (count, verdict) = verdict(&bytes);
+            assert!(count == 1 && verdict.is_err(), "bit {bit}: {verdict:?}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn a_frame_that_belongs_elsewhere_is_corruption() {
+        let (mut bytes, begins) = segment(&[19, 19, 19]);
+        let third = bytes[begins[2]..begins[3]].to_vec();
+        bytes[begins[1]..][..third.len()].copy_from_slice(&third);
+        assert_eq!(verdict(&bytes).1, Err("a frame is not the one that belongs here"));
+        let (mut bytes, begins) = segment(&[19]);
+        let header =
+            FrameHeader { body_bytes: 8, segment: 6, lsn: 21, synced_lsn: 19, body_checksum: 0 };
+        bytes[begins[1]..][..FRAME_HEADER_BYTES].copy_from_slice(&header.encode(HEADER.salt));
+        assert_eq!(verdict(&bytes).1, Err("a frame is not the one that belongs here"));
+    }
+}

@@ -122,3 +122,67 @@ fn appended(tail: Option<Tail>, append: &Append) -> Result<Tail, Error> {
     }
     Ok(Tail { first: tail.first, next: got + append.count })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::groups::Place;
+    use crate::ledger::Ledger;
+
+    fn append(first: u64, count: u64) -> Change {
+        let terms = vec![(count, 1)];
+        Change::Append(Append { group: 1, first, count, terms, offset: 40, item_bytes: 100 })
+    }
+
+    fn compact(first: u64) -> Change {
+        Change::Compact { group: 1, first, term_before: 1 }
+    }
+
+    #[test]
+    fn each_change_is_checked_against_those_before() {
+        let groups = Groups::default();
+        let remove = || Change::Remove { group: 1 };
+        let good: [&[Change]; 6] = [
+            &[append(7, 3), append(10, 1), append(7, 1), append(8, 1)],
+            &[append(7, 3), compact(9), append(9, 1)],
+            &[append(7, 3), compact(20), append(20, 1)],
+            &[append(7, 3), compact(2), append(7, 1)],
+            &[append(7, 3), remove(), append(1, 1)],
+            &[compact(9), append(9, 1)],
+        ];
+        for changes in good {
+            assert!(Tails::default().admit(changes, 1, &groups).is_ok(), "{changes:?}");
+        }
+        let bad: [&[Change]; 5] = [
+            &[append(7, 3), append(11, 1)],
+            &[append(7, 3), append(6, 9)],
+            &[append(7, 3), compact(9), append(8, 1)],
+            &[append(7, 3), compact(20), append(21, 1)],
+            &[compact(9), append(8, 1)],
+        ];
+        for changes in bad {
+            let mut tails = Tails::default();
+            assert!(tails.admit(changes, 1, &groups).is_err(), "{changes:?}");
+            assert!(tails.queued.is_empty(), "a refused batch leaves nothing");
+        }
+    }
+
+    #[test]
+    fn what_is_queued_counts_until_the_last_batch_is_written() {
+        let (groups, mut ledger) = (Groups::default(), Ledger::default());
+        let mut tails = Tails::default();
+        let (first, second) = ([append(5, 2)], [append(7, 2)]);
+        tails.admit(&first, 1, &groups).expect("right");
+        tails.admit(&second, 2, &groups).expect("right");
+        let place = Place { segment: 1, offset: 64, lsn: 1 };
+        groups.apply(&first[0], place, &mut ledger).expect("right");
+        tails.settle(&first, 1);
+        assert!(tails.admit(&[append(9, 1), append(11, 1)], 3, &groups).is_err());
+        assert!(tails.admit(&[append(9, 1)], 3, &groups).is_ok(), "as if nothing had been refused");
+        groups.apply(&second[0], place, &mut ledger).expect("right");
+        groups.apply(&append(9, 1), place, &mut ledger).expect("right");
+        tails.settle(&[append(9, 1)], 3);
+        assert!(tails.queued.is_empty());
+        assert!(tails.admit(&[append(10, 1)], 4, &groups).is_ok(), "now the index tells");
+    }
+}

@@ -1,9 +1,11 @@
 //! Random histories against the oracle, with restarts, and with the power cut at every operation.
 
-use crate::kit::{open, reopen};
+use crate::kit::{DIR, open, reopen, segment_path, write};
 use crate::oracle::Oracle;
 use flotilla_raftlog::{Commit, Durability, Error, LogEngine, RecoveryReport};
+use flotilla_vfs::FileSystem;
 use flotilla_vfs::fault::FaultFs;
+use std::path::Path;
 
 /// A run of a log beside the oracle's states, which are numbered as the batches are.
 struct Run {
@@ -150,6 +152,23 @@ fn no_crash_loses_what_was_synced_or_tears_a_batch() {
     }
     assert!(crash_count > 200, "{crash_count} crashes are too few to say anything");
     assert!(torn_count > crash_count / 20, "{torn_count} of {crash_count} left a torn tail");
+}
+
+#[test]
+fn a_name_that_only_memory_holds_is_made_durable_by_opening() {
+    for seed in 0..8 {
+        let disk = FaultFs::new(seed);
+        drop(reopen(&disk));
+        // As if the process had gone between the rename of a new segment and the directory's sync.
+        let (name, other) = (segment_path(1), segment_path(1).with_extension("tmp"));
+        disk.rename(&name, &other).expect("renamed");
+        disk.sync_dir(Path::new(DIR)).expect("synced");
+        disk.rename(&other, &name).expect("renamed");
+        let log = reopen(&disk);
+        write(&log, |b| b.put(1, b"k", b"v")).expect("written");
+        disk.power_loss(seed);
+        assert!(reopen(&disk).group(1).is_some(), "seed {seed}: a synced batch is gone");
+    }
 }
 
 /// How many seeds to try; `RAFTLOG_SEEDS` asks for more than there is time for on every build.
