@@ -9,7 +9,7 @@
 //! 5. Only now the log may forget what this root holds.
 
 use flotilla_pagestore::PageStore;
-use flotilla_region::{Index, RegionId, StoreId};
+use flotilla_region::{Index, PeerId, RegionId, StoreId};
 use parking_lot::Mutex;
 
 use crate::error::Error;
@@ -21,13 +21,15 @@ use crate::schema::{self, APPLY, ApplyState, Cut};
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
     store: StoreId,
-    /// How far each region is applied in the last durable root. Locked while the next is made.
+    /// How far each region is applied in the last durable root.
     durable: Mutex<Vec<(RegionId, Index)>>,
+    /// Held while the next is made.
+    making: Mutex<()>,
 }
 
 impl Checkpoints {
     pub(crate) fn new(store: StoreId, durable: Vec<(RegionId, Index)>) -> Self {
-        Self { store, durable: Mutex::new(durable) }
+        Self { store, durable: Mutex::new(durable), making: Mutex::new(()) }
     }
 
     /// How far each region is applied in the last durable root.
@@ -42,10 +44,10 @@ impl Checkpoints {
         pages: &PageStore,
         log: &LogWriter,
     ) -> Result<(Vec<(RegionId, Index)>, bool), Error> {
-        let mut durable = self.durable.lock();
+        let _one = self.making.lock();
         let taken = log.take();
         if taken.is_empty() && pages.read().txid() == pages.durable().txid {
-            return Ok((durable.clone(), false));
+            return Ok((self.durable(), false));
         }
         log.engine().sync().wait()?;
         copy_hard_states(pages, log, taken.replicas())?;
@@ -60,14 +62,15 @@ impl Checkpoints {
             view.txid()
         );
         let states = view.states()?;
-        *durable = states.iter().map(|(region, state)| (*region, state.applied)).collect();
+        let durable: Vec<_> = states.iter().map(|(region, s)| (*region, s.applied)).collect();
         let mut replicas = vec![];
-        for (descriptor, (region, applied)) in view.descriptors()?.iter().zip(&*durable) {
+        for (descriptor, (region, applied)) in view.descriptors()?.iter().zip(&durable) {
             assert!(descriptor.id == *region, "rows of {} and of {region}", descriptor.id);
             replicas.extend(descriptor.peer_on(self.store).map(|peer| (peer.id, *applied)));
         }
         log.settle(&taken, replicas.into_iter());
-        Ok((durable.clone(), true))
+        self.durable.lock().clone_from(&durable);
+        Ok((durable, true))
     }
 }
 
@@ -75,7 +78,7 @@ impl Checkpoints {
 fn copy_hard_states(
     pages: &PageStore,
     log: &LogWriter,
-    replicas: impl Iterator<Item = (RegionId, flotilla_region::PeerId)>,
+    replicas: impl Iterator<Item = (RegionId, PeerId)>,
 ) -> Result<(), Error> {
     let cut = Cut { lsn: log.engine().durable_lsn() };
     let mut txn = pages.write()?;

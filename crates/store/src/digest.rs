@@ -7,8 +7,8 @@ use crate::reader::View;
 
 /// The applied index of a region, and a hash over its rows in order.
 pub(crate) fn digest(view: &View, region: RegionId) -> Result<(Index, u64), Error> {
-    let state = view.state(region)?;
     let replica = view.region(region, None).map_err(|error| read_failed(region, error))?;
+    let state = view.state(region)?;
     let mut digest = Digest::new();
     for row in replica.rows() {
         let (key, value) = row.map_err(|error| read_failed(region, error))?;

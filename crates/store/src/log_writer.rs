@@ -182,7 +182,7 @@ impl Ahead {
             "region {}: the log would begin at {first}, but only {durable} is durable",
             compaction.region
         );
-        // A group without entries must stay so, or its next append would seem to leave a hole.
+        // A late one would bring back a group that the log has forgotten, and hold a segment.
         if !self.absent.contains_key(&peer) {
             batch.compact_to(peer.0, first.0, compaction.term_before.0);
         }

@@ -41,9 +41,12 @@ struct Replica {
 
 /// Carries out all tasks and publishes them at once; after an error, none of them.
 pub(crate) fn apply(pages: &PageStore, tasks: &[ApplyTask]) -> Result<Applied, Error> {
+    let mut applied = Applied::default();
+    if tasks.is_empty() {
+        return Ok(applied);
+    }
     let mut txn = pages.write()?;
     let mut replicas = BTreeMap::new();
-    let mut applied = Applied::default();
     for task in tasks {
         let replica: &mut Replica = match replicas.entry(task.region) {
             Entry::Occupied(entry) => entry.into_mut(),

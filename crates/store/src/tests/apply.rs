@@ -177,6 +177,8 @@ fn an_unknown_region_is_an_error() {
     let (store, _) = open(&FaultFs::new(0));
     let error = store.apply(&[task(9, &[ops(1, &[])])]).unwrap_err();
     assert!(matches!(error, Error::NoRegion(RegionId(9))), "{error}");
+    let error = store.region_digest(RegionId(9)).unwrap_err();
+    assert!(matches!(error, Error::NoRegion(RegionId(9))), "{error}");
 }
 
 #[test]

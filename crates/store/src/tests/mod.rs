@@ -17,6 +17,7 @@ use crate::{
 
 mod apply;
 mod crash;
+mod forget;
 mod model;
 mod read;
 mod recovery;

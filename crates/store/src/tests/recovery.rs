@@ -291,6 +291,11 @@ fn the_log_of_idle_regions_shrinks_to_nothing() {
     // A compaction that comes late does no harm.
     compact(&store, 2, 100, 1);
     compact(&store, 4, 1, 0);
+    drop(store);
+    let log = Path::new("/data/store/log");
+    let (engine, _) = LogEngine::open(Arc::new(fs.clone()), log, config().log).unwrap();
+    assert!(engine.group(peer(3).0).is_none() && engine.group(peer(4).0).is_none());
+    drop(engine);
     for _ in 0..2 {
         fs.power_loss(3);
         let (store, recovered) = open(&fs);
