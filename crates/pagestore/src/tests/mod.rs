@@ -1,6 +1,10 @@
 //! Tests of the whole store: on a disk in memory, against maps.
 
+mod crash;
 mod model;
+mod rot;
+mod space;
+mod threads;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

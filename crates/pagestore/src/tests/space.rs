@@ -1,0 +1,155 @@
+//! What space and memory a store takes, and when it gives them back.
+
+use std::sync::Arc;
+
+use super::{disk, open, path};
+use crate::{Error, KEY_BYTES_MAX, NAME_BYTES_MAX, Options, PageStore, VALUE_BYTES_MAX};
+
+fn put(store: &PageStore, key: u32, value: &[u8]) {
+    let mut txn = store.write().unwrap();
+    txn.tree("t").unwrap().put(&key.to_be_bytes(), value).unwrap();
+    txn.publish().unwrap();
+}
+
+#[test]
+fn pages_that_die_young_are_used_again_at_once() {
+    let fs = disk(1);
+    let store = open(&fs);
+    put(&store, 1, b"x");
+    store.checkpoint().unwrap();
+    let (writes, span_bytes) = (fs.operations(), store.stats().span_bytes);
+    for i in 0..1000 {
+        put(&store, i % 10, &i.to_be_bytes());
+    }
+    let stats = store.stats();
+    assert_eq!(fs.operations(), writes, "publishing touches no file");
+    assert!(stats.span_bytes <= span_bytes + 4 * 4096, "{stats:?}");
+    assert_eq!(stats.dirty_bytes, 2 * 4096, "a leaf and the catalogue");
+    assert_eq!(stats.pending_bytes, 2 * 4096, "what the durable root needs");
+    store.checkpoint().unwrap();
+    assert_eq!(store.stats().pending_bytes, 0);
+    store.check().unwrap();
+}
+
+#[test]
+fn old_snapshot_pins_only_what_it_sees() {
+    let store = open(&disk(1));
+    for i in 0..500 {
+        put(&store, i, &[1; 100]);
+    }
+    let old = store.read();
+    let used = store.check().unwrap().used_bytes;
+    for i in 0..3000 {
+        put(&store, i % 500, &[2; 100]);
+        if i % 700 == 0 {
+            store.checkpoint().unwrap();
+        }
+    }
+    store.checkpoint().unwrap();
+    let stats = store.stats();
+    assert!(stats.pending_bytes <= used + 4096 && stats.pending_bytes > 0, "{stats:?} {used}");
+    drop(old.clone());
+    assert_eq!(store.stats().pending_bytes, stats.pending_bytes);
+    drop(old);
+    assert_eq!(store.stats().pending_bytes, 0);
+    store.check().unwrap();
+}
+
+#[test]
+fn dropped_transaction_leaves_nothing() {
+    let store = open(&disk(1));
+    put(&store, 1, b"x");
+    let before = store.check().unwrap();
+    let mut txn = store.write().unwrap();
+    for i in 0..2000_u32 {
+        txn.tree("t").unwrap().put(&i.to_be_bytes(), &vec![7; i as usize * 3]).unwrap();
+    }
+    txn.tree("other").unwrap().put(b"a", b"b").unwrap();
+    txn.tree("t").unwrap().delete_range(b"", None).unwrap();
+    drop(txn);
+    let after = store.check().unwrap();
+    assert_eq!((after.used_bytes, after.pending_bytes), (before.used_bytes, before.pending_bytes));
+    assert_eq!(store.read().tree_names().unwrap(), ["t"]);
+    let txid = store.read().txid();
+    assert_eq!(store.write().unwrap().publish().unwrap(), txid, "nothing to publish");
+}
+
+#[test]
+fn emptied_tree_gives_everything_back() {
+    let store = open(&disk(1));
+    put(&store, 1, b"x");
+    let before = store.check().unwrap();
+    let mut txn = store.write().unwrap();
+    let mut tree = txn.tree("t").unwrap();
+    for i in 0..3000_u32 {
+        tree.put(&i.to_be_bytes(), &[7; 90]).unwrap();
+    }
+    for i in (2..3000_u32).rev() {
+        assert!(tree.delete(&i.to_be_bytes()).unwrap());
+    }
+    assert!(!tree.delete(&5_u32.to_be_bytes()).unwrap());
+    assert!(tree.delete(&0_u32.to_be_bytes()).unwrap());
+    txn.publish().unwrap();
+    let after = store.check().unwrap();
+    assert_eq!((after.used_bytes, after.key_count), (before.used_bytes, 1));
+}
+
+#[test]
+fn cache_keeps_its_limit() {
+    let fs = disk(1);
+    let store = open(&fs);
+    let mut txn = store.write().unwrap();
+    for i in 0..30_000_u32 {
+        txn.tree("t").unwrap().put(&i.to_be_bytes(), &[7; 100]).unwrap();
+    }
+    txn.publish().unwrap();
+    store.checkpoint().unwrap();
+    drop(store);
+    let options = Options::default().cache_bytes(1 << 20);
+    let store = PageStore::open(Arc::new(fs), &path(), options).unwrap();
+    let tree = store.read().tree("t").unwrap().unwrap();
+    for i in 0..30_000_u32 {
+        assert!(tree.get(&(i.wrapping_mul(7919) % 30_000).to_be_bytes()).unwrap().is_some());
+        assert!(store.stats().cached_bytes <= (1 << 20) + 4096);
+    }
+    let reads = store.stats().read_count;
+    assert!(reads > 1000, "{reads} reads: the cache was never full");
+    for _ in 0..100 {
+        tree.get(&5_u32.to_be_bytes()).unwrap();
+    }
+    assert!(store.stats().read_count <= reads + 4, "what is read again and again stays");
+}
+
+#[test]
+fn limits_are_refused_precisely() {
+    let store = open(&disk(1));
+    let mut txn = store.write().unwrap();
+    let mut tree = txn.tree("t").unwrap();
+    let longest = vec![b'k'; KEY_BYTES_MAX];
+    tree.put(&longest, &vec![1; VALUE_BYTES_MAX]).unwrap();
+    tree.put(b"", b"").unwrap();
+    let too_long = tree.put(&[&longest[..], b"k"].concat(), b"");
+    assert!(matches!(too_long, Err(Error::TooLarge { what: "a key", .. })));
+    let too_long = tree.put(b"k", &vec![1; VALUE_BYTES_MAX + 1]);
+    assert!(matches!(too_long, Err(Error::TooLarge { what: "a value", .. })));
+    assert_eq!(tree.get(&longest).unwrap().unwrap().len(), VALUE_BYTES_MAX);
+    assert!(txn.tree(&"n".repeat(NAME_BYTES_MAX + 1)).is_err());
+    txn.publish().unwrap();
+    let mut txn = store.write().unwrap();
+    txn.set_mark(&[1; 65]);
+    assert!(matches!(txn.publish(), Err(Error::TooLarge { what: "a mark", .. })));
+    store.checkpoint().unwrap();
+    assert_eq!(store.check().unwrap().extent_count, 1);
+}
+
+#[test]
+fn second_opener_is_turned_away() {
+    let fs = disk(1);
+    let store = open(&fs);
+    assert!(matches!(super::try_open(&fs), Err(Error::Locked)));
+    let snapshot = store.read();
+    drop(store);
+    assert!(matches!(super::try_open(&fs), Err(Error::Locked)), "a snapshot is still held");
+    drop(snapshot);
+    open(&fs);
+}
