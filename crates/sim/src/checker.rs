@@ -133,6 +133,18 @@ pub fn check(operations: &[Operation]) -> Result<(), Violation> {
     search::search(operations)
 }
 
+/// What a register holds right after an answered operation.
+#[must_use]
+pub fn held_after(action: &Action, answer: &Answer) -> Value {
+    match (action, answer) {
+        (_, Answer::Seen(value)) => value.clone(),
+        (Action::Put(value), _) => Some(value.clone()),
+        (Action::Swap { value, .. }, Answer::Swapped { succeeded: true, .. }) => value.clone(),
+        (_, Answer::Swapped { previous, .. }) => previous.clone(),
+        (Action::Get | Action::Delete | Action::Swap { .. }, Answer::Done) => None,
+    }
+}
+
 /// Names one operation of a [`History`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OperationId(usize);

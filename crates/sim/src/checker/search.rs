@@ -72,9 +72,9 @@ pub(super) fn search(operations: &[Operation]) -> Result<(), Violation> {
     // Operations with an answer come first: then a placed prefix of them is a prefix of the bits.
     items.sort_by_key(|item| (item.returned.is_none(), item.called, item.source));
     let mut latest = BTreeMap::new();
-    for place in 0..items.len() {
-        if items[place].returned.is_none() {
-            items[place].twin = latest.insert(items[place].step, place);
+    for (place, item) in items.iter_mut().enumerate() {
+        if item.returned.is_none() {
+            item.twin = latest.insert(item.step, place);
         }
     }
     let required = items.iter().filter(|item| item.returned.is_some()).count();

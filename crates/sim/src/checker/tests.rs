@@ -180,12 +180,12 @@ fn random_small_histories_agree_with_brute_force() {
             let called = rng.u64(1..20);
             let returned = if rng.u8(0..4) == 0 { 0 } else { called + rng.u64(1..8) };
             let texts = ["", "a", "b", "c"];
-            let new = format!("{}", ["a", "b", "c"][rng.usize(0..3)]);
+            let new = ["a", "b", "c"][rng.usize(0..3)];
             let seen = texts[rng.usize(0..4)];
             history.push(match rng.u8(0..6) {
                 0 => delete(called, returned),
-                1 | 2 => put(called, returned, &new),
-                3 => swap(called, returned, texts[rng.usize(0..4)], &new, seen),
+                1 | 2 => put(called, returned, new),
+                3 => swap(called, returned, texts[rng.usize(0..4)], new, seen),
                 _ => get(called, called + 1 + number, seen),
             });
         }

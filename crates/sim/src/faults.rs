@@ -1,0 +1,202 @@
+//! What goes wrong: each seed draws its own probabilities, then its own mishaps.
+//!
+//! Probabilities that are the same in every run leave corners unvisited: where everything fails all
+//! the time nothing gets far. So each kind of fault is absent, rare or frequent, seed by seed.
+
+use fastrand::Rng;
+
+use crate::network::{Cut, Weather};
+
+/// One mishap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The store loses power now.
+    PowerLoss(usize),
+    /// The store loses power in the middle of its n-th next operation on the disk.
+    CutInside { store: usize, operations: u64 },
+    /// All stores lose power at once.
+    Blackout,
+    /// The process is killed; what it has written stays.
+    Kill(usize),
+    /// The process stands still for a while; its clock goes on.
+    Pause { store: usize, us: u64 },
+    /// Links are cut for a while.
+    Cut { cut: Cut, us: u64 },
+    /// The disk takes much longer for a while.
+    SlowDisk { store: usize, us: u64 },
+    /// The disk refuses syncs, or writes as well, until the store has stopped because of it.
+    SickDisk { store: usize, writes_too: bool },
+}
+
+/// How often something happens: the mean of microseconds between, 0 for never.
+pub(crate) type Every = u64;
+
+/// The probabilities of one seed.
+#[derive(Clone, Debug)]
+pub(crate) struct Swarm {
+    pub(crate) stores: usize,
+    /// Regions of the clients' keys.
+    pub(crate) data_regions: usize,
+    pub(crate) clients: usize,
+    pub(crate) keys_per_region: usize,
+    /// Mean time between a client's operations.
+    pub(crate) think_us: u64,
+    pub(crate) weather: Weather,
+    /// A sync of the log takes up to this long.
+    pub(crate) sync_us_max: u64,
+    /// Applying a batch takes up to this long.
+    pub(crate) apply_us_max: u64,
+    pub(crate) checkpoint_us: Every,
+    /// Each store's clock runs so much fast or slow, in millionths.
+    pub(crate) drift_ppm: Vec<i64>,
+    /// Time from a crash to the start, at most.
+    pub(crate) restart_us_max: u64,
+    kinds: Vec<(Kind, Every)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    PowerLoss,
+    CutInside,
+    Blackout,
+    Kill,
+    Pause,
+    Cut,
+    SlowDisk,
+    SickDisk,
+}
+
+const SECOND_US: u64 = 1_000_000;
+/// The greatest drift of a clock, 1 %.
+const DRIFT_PPM_MAX: i64 = 10_000;
+
+impl Swarm {
+    /// Draws the probabilities. `stores` overrides what chance would take.
+    pub(crate) fn draw(rng: &mut Rng, stores: Option<usize>) -> Self {
+        let stores = stores.unwrap_or_else(|| *choose(rng, &[3, 3, 3, 5]));
+        let mut kinds = Vec::new();
+        for (kind, often_us) in [
+            (Kind::PowerLoss, 2 * SECOND_US),
+            (Kind::CutInside, 2 * SECOND_US),
+            (Kind::Blackout, 8 * SECOND_US),
+            (Kind::Kill, 4 * SECOND_US),
+            (Kind::Pause, 2 * SECOND_US),
+            (Kind::Cut, 2 * SECOND_US),
+            (Kind::SlowDisk, 3 * SECOND_US),
+            (Kind::SickDisk, 6 * SECOND_US),
+        ] {
+            match rng.u8(..4) {
+                0 => {}
+                1 => kinds.push((kind, 6 * often_us)),
+                _ => kinds.push((kind, often_us)),
+            }
+        }
+        Self {
+            stores,
+            data_regions: rng.usize(1..=4),
+            clients: rng.usize(3..=12),
+            keys_per_region: rng.usize(1..=5),
+            think_us: *choose(rng, &[5_000, 30_000, 100_000, 200_000]),
+            weather: draw_weather(rng),
+            sync_us_max: *choose(rng, &[300, 2_000, 20_000]),
+            apply_us_max: *choose(rng, &[100, 2_000, 30_000]),
+            checkpoint_us: *choose(rng, &[50_000, 300_000, 1_500_000]),
+            drift_ppm: (0..stores).map(|_| rng.i64(-DRIFT_PPM_MAX..=DRIFT_PPM_MAX)).collect(),
+            restart_us_max: *choose(rng, &[100_000, 1_000_000, 4_000_000]),
+            kinds,
+        }
+    }
+
+    /// Draws the next mishap and how long until then; `None` if nothing ever goes wrong.
+    pub(crate) fn next(&self, rng: &mut Rng) -> Option<(u64, Fault)> {
+        // The mean time between faults of any kind is the inverse of the sum of rates.
+        let rate: f64 = self.kinds.iter().map(|(_, every)| 1.0 / *every as f64).sum();
+        let mut ticket = rng.f64() * rate;
+        let (kind, _) = self.kinds.iter().find(|(_, every)| {
+            ticket -= 1.0 / *every as f64;
+            ticket <= 0.0
+        })?;
+        let delay_us = rng.u64(0..=(2.0 / rate) as u64);
+        Some((delay_us, self.fault(*kind, rng)))
+    }
+
+    fn fault(&self, kind: Kind, rng: &mut Rng) -> Fault {
+        let store = rng.usize(..self.stores);
+        match kind {
+            Kind::PowerLoss => Fault::PowerLoss(store),
+            Kind::CutInside => Fault::CutInside { store, operations: rng.u64(1..40) },
+            Kind::Blackout => Fault::Blackout,
+            Kind::Kill => Fault::Kill(store),
+            Kind::Pause => Fault::Pause { store, us: length_us(rng, 3 * SECOND_US) },
+            Kind::Cut => {
+                let cut = self.cut(store, rng);
+                Fault::Cut { cut, us: length_us(rng, 4 * SECOND_US) }
+            }
+            Kind::SlowDisk => Fault::SlowDisk { store, us: length_us(rng, 2 * SECOND_US) },
+            Kind::SickDisk => Fault::SickDisk { store, writes_too: rng.bool() },
+        }
+    }
+
+    fn cut(&self, store: usize, rng: &mut Rng) -> Cut {
+        match rng.u8(..5) {
+            0 => Cut::Mute(store),
+            1 => Cut::Deaf(store),
+            2 => Cut::Link { from: store, to: (store + rng.usize(1..self.stores)) % self.stores },
+            3 => Cut::Apart((0..self.stores).map(|at| at == store).collect()),
+            _ => Cut::Apart((0..self.stores).map(|_| rng.bool()).collect()),
+        }
+    }
+}
+
+fn draw_weather(rng: &mut Rng) -> Weather {
+    let delay_us_min = rng.u64(20..500);
+    Weather {
+        lost_ppm: *choose(rng, &[0, 1_000, 20_000, 100_000]),
+        doubled_ppm: *choose(rng, &[0, 1_000, 50_000]),
+        late_ppm: *choose(rng, &[0, 1_000, 20_000]),
+        late_us_max: 5 * SECOND_US,
+        delay_us_min,
+        delay_us_max: delay_us_min + choose(rng, &[100, 2_000, 20_000]),
+        is_ordered: rng.bool(),
+    }
+}
+
+/// Mostly short, sometimes up to `us_max`.
+fn length_us(rng: &mut Rng, us_max: u64) -> u64 {
+    let us_max = if rng.bool() { us_max } else { us_max / 10 };
+    rng.u64(1_000..us_max)
+}
+
+fn choose<'a, T>(rng: &mut Rng, of: &'a [T]) -> &'a T {
+    &of[rng.usize(..of.len())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_fault_is_drawn_and_some_seeds_are_without_it() {
+        let mut seen = [0; 8];
+        for seed in 0..200 {
+            let mut rng = Rng::with_seed(seed);
+            let swarm = Swarm::draw(&mut rng, None);
+            let mut here = [0; 8];
+            for _ in 0..200 {
+                let Some((_, fault)) = swarm.next(&mut rng) else { break };
+                here[match fault {
+                    Fault::PowerLoss(_) => 0,
+                    Fault::CutInside { .. } => 1,
+                    Fault::Blackout => 2,
+                    Fault::Kill(_) => 3,
+                    Fault::Pause { .. } => 4,
+                    Fault::Cut { .. } => 5,
+                    Fault::SlowDisk { .. } => 6,
+                    Fault::SickDisk { .. } => 7,
+                }] = 1;
+            }
+            seen.iter_mut().zip(here).for_each(|(sum, here)| *sum += here);
+        }
+        assert!(seen.iter().all(|seeds| (100..190).contains(seeds)), "{seen:?}");
+    }
+}

@@ -1,0 +1,208 @@
+//! What carries a core's effects out on the disk: later, in order, and told only when done.
+//!
+//! In the node these are threads: one writes the log, one applies, tasks read. Here each keeps a
+//! queue and a place on the agenda.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use fastrand::Rng;
+use flotilla_region::{
+    ApplyTask, Compaction, Event, Index, LogFetch, LogWrite, ReadGrant, RegionId,
+};
+use flotilla_store::{Commit, Error, ReadError, RegionView, ScanRequest, Store};
+
+use crate::agenda::Moment;
+use crate::layout;
+use crate::request::{Ask, Reply, Request};
+use crate::task::{Outbox, Task};
+
+/// How long things take at most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    pub(crate) sync_us_max: u64,
+    pub(crate) apply_us_max: u64,
+    /// From something's being done to its being told.
+    pub(crate) tell_us_max: u64,
+}
+
+/// Bytes that a scan may return: more than there ever are.
+const SCAN_BYTES_MAX: u64 = 64 << 20;
+
+#[derive(Debug)]
+pub(crate) struct Hands {
+    store: Store,
+    rng: Rng,
+    pace: Pace,
+    log: Queue<(Commit, Vec<(RegionId, u64)>)>,
+    apply: Queue<ApplyTask>,
+}
+
+/// Work that is done one piece after the other.
+#[derive(Debug)]
+struct Queue<T> {
+    waiting: VecDeque<T>,
+    is_planned: bool,
+    /// When the core hears of the last piece: later pieces are told later.
+    told: Moment,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Self { waiting: VecDeque::new(), is_planned: false, told: 0 }
+    }
+}
+
+impl Hands {
+    pub(crate) fn new(store: Store, rng: Rng, pace: Pace) -> Self {
+        Self { store, rng, pace, log: Queue::default(), apply: Queue::default() }
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(crate) fn set_pace(&mut self, pace: Pace) {
+        self.pace = pace;
+    }
+
+    /// Hands writes to the log, all as one batch.
+    pub(crate) fn write(
+        &mut self,
+        writes: &[LogWrite],
+        compactions: &[Compaction],
+        out: &mut Outbox,
+    ) {
+        let commit = self.store.write_log(writes, compactions);
+        let numbers = writes.iter().map(|write| (write.region, write.number)).collect();
+        self.log.waiting.push_back((commit, numbers));
+        if !self.log.is_planned {
+            self.log.is_planned = true;
+            out.tasks.push((self.rng.u64(1..=self.pace.sync_us_max), Task::Flush));
+        }
+    }
+
+    /// Writes and syncs what waits for the log; the core hears of it later.
+    pub(crate) fn flush(&mut self, now: Moment, out: &mut Outbox) -> Result<(), Error> {
+        self.log.is_planned = false;
+        self.store.flush_log();
+        let mut done = Vec::new();
+        while let Some((mut commit, numbers)) = self.log.waiting.pop_front() {
+            match commit.try_take() {
+                Some(result) => {
+                    result?;
+                    let told = |(region, number)| Event::Persisted { region, number };
+                    done.extend(numbers.into_iter().map(told));
+                }
+                None => {
+                    self.log.waiting.push_front((commit, numbers));
+                    break;
+                }
+            }
+        }
+        tell(&mut self.log, &mut self.rng, self.pace, now, done, out);
+        if !self.log.waiting.is_empty() {
+            self.log.is_planned = true;
+            out.tasks.push((self.rng.u64(1..=self.pace.sync_us_max), Task::Flush));
+        }
+        Ok(())
+    }
+
+    /// Queues committed entries.
+    pub(crate) fn queue(&mut self, tasks: impl Iterator<Item = ApplyTask>, out: &mut Outbox) {
+        self.apply.waiting.extend(tasks);
+        if !self.apply.is_planned && !self.apply.waiting.is_empty() {
+            self.apply.is_planned = true;
+            out.tasks.push((self.rng.u64(1..=self.pace.apply_us_max), Task::Apply));
+        }
+    }
+
+    /// Applies some or all of what waits, answers who waited, and tells the core later. Returns
+    /// how far regions came.
+    pub(crate) fn apply(
+        &mut self,
+        now: Moment,
+        out: &mut Outbox,
+    ) -> Result<Vec<(RegionId, Index)>, Error> {
+        self.apply.is_planned = false;
+        let count = self.rng.usize(1..=self.apply.waiting.len());
+        let tasks: Vec<_> = self.apply.waiting.drain(..count).collect();
+        let applied = self.store.apply(&tasks)?;
+        let told = |(ticket, outcome)| (ticket, Reply::Wrote(outcome));
+        out.replies.extend(applied.outcomes.into_iter().map(told));
+        let told = |(region, index): &_| Event::Applied { region: *region, index: *index };
+        let done = applied.regions.iter().map(told).collect();
+        tell(&mut self.apply, &mut self.rng, self.pace, now, done, out);
+        self.queue(std::iter::empty(), out);
+        Ok(applied.regions)
+    }
+
+    /// Reads entries from the log. What is not there any more is told as well.
+    pub(crate) fn fetch(&mut self, fetch: &LogFetch, out: &mut Outbox) {
+        let (region, context) = (fetch.region, fetch.context);
+        let event = match self.store.fetch(fetch) {
+            Ok(entries) => Event::Fetched { region, context, entries },
+            Err(_) => Event::FetchFailed { region, context },
+        };
+        out.tasks.push((self.tell_us(), Task::Post(vec![event])));
+    }
+
+    /// Takes a snapshot for a granted read and answers it.
+    pub(crate) fn read(
+        &mut self,
+        grant: ReadGrant,
+        request: &Request,
+        out: &mut Outbox,
+    ) -> Result<(), ReadError> {
+        let view = self.store.read();
+        let region = view.region(grant.region, Some(layout::VERSION))?;
+        let reply = match &request.ask {
+            Ask::Get(key) => Reply::Got(region.get(key)?),
+            Ask::Scan | Ask::Write(_) => Reply::Scanned(rows(&region)?),
+        };
+        out.replies.push((grant.ticket, reply));
+        Ok(())
+    }
+
+    /// Makes a checkpoint, tells the core, and lets go of log segments that nobody needs.
+    pub(crate) fn checkpoint(&mut self, out: &mut Outbox) -> Result<(), Error> {
+        let durable = self.store.checkpoint()?;
+        let told = |(region, applied)| Event::Checkpointed { region, applied };
+        let events = durable.into_iter().map(told).collect();
+        out.tasks.push((self.tell_us(), Task::Post(events)));
+        self.store.purge_log()?;
+        Ok(())
+    }
+
+    /// When a granted read takes its snapshot.
+    pub(crate) fn tell_us(&mut self) -> u64 {
+        self.rng.u64(1..=self.pace.tell_us_max)
+    }
+}
+
+/// All rows of a region, in order.
+pub(crate) fn rows(region: &RegionView) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
+    let all = ScanRequest {
+        start: Bytes::new(),
+        end: Bytes::new(),
+        limit: u64::MAX,
+        reverse: false,
+        key_only: false,
+        bytes_max: SCAN_BYTES_MAX,
+    };
+    Ok(region.scan(&all)?.rows)
+}
+
+fn tell<T>(
+    queue: &mut Queue<T>,
+    rng: &mut Rng,
+    pace: Pace,
+    now: Moment,
+    done: Vec<Event>,
+    out: &mut Outbox,
+) {
+    if !done.is_empty() {
+        queue.told = queue.told.max(now + rng.u64(1..=pace.tell_us_max));
+        out.tasks.push((queue.told - now, Task::Post(done)));
+    }
+}

@@ -1,0 +1,78 @@
+//! Which regions a simulated cluster starts with, and where their replicas are.
+
+use bytes::Bytes;
+use fastrand::Rng;
+use flotilla_region::{Descriptor, Epoch, Peer, PeerId, RegionId, Space, StoreId};
+
+/// The region that holds placement's own rows.
+pub(crate) const SYSTEM: RegionId = RegionId(1);
+/// Replicas of the system region at most.
+const SYSTEM_REPLICAS_MAX: usize = 5;
+/// The version that every region starts with. Nothing changes ranges yet.
+pub(crate) const VERSION: u64 = 1;
+
+/// The system region and `data_regions` others that share the clients' keys evenly.
+pub(crate) fn bootstrap(stores: usize, data_regions: usize, rng: &mut Rng) -> Vec<Descriptor> {
+    let system = describe(SYSTEM, Space::System, Bytes::new(), Bytes::new());
+    let mut all = vec![with_replicas(system, 0, stores.min(SYSTEM_REPLICAS_MAX), stores)];
+    for place in 0..data_regions {
+        let start = if place == 0 { Bytes::new() } else { border(place, data_regions) };
+        let next = place + 1;
+        let end = if next == data_regions { Bytes::new() } else { border(next, data_regions) };
+        let region = describe(RegionId(2 + place as u64), Space::Raw, start, end);
+        let replicas = if rng.bool() { stores } else { 3 };
+        all.push(with_replicas(region, place, replicas, stores));
+    }
+    all
+}
+
+/// The `nth` key of a region that clients use.
+pub(crate) fn key(region: &Descriptor, nth: usize) -> Bytes {
+    let prefix = if region.start.is_empty() { &[0, 0][..] } else { &region.start };
+    [prefix, format!("key{nth:02}").as_bytes()].concat().into()
+}
+
+/// The number of the store with this id.
+pub(crate) fn place(store: StoreId) -> usize {
+    usize::try_from(store.0 - 1).expect("stores are few")
+}
+
+/// The id of the store with this number.
+pub(crate) fn id(place: usize) -> StoreId {
+    StoreId(place as u64 + 1)
+}
+
+fn border(place: usize, of: usize) -> Bytes {
+    let border = u16::try_from(65_536 * place / of).expect("the last region has no border above");
+    Bytes::copy_from_slice(&border.to_be_bytes())
+}
+
+fn describe(id: RegionId, space: Space, start: Bytes, end: Bytes) -> Descriptor {
+    let epoch = Epoch { conf_version: 1, version: VERSION };
+    Descriptor { id, space, start, end, epoch, peers: Vec::new() }
+}
+
+fn with_replicas(region: Descriptor, first: usize, count: usize, stores: usize) -> Descriptor {
+    let mut places: Vec<_> = (first..first + count).map(|place| place % stores).collect();
+    places.sort_unstable();
+    let peer = |place| Peer { id: PeerId(region.id.0 * 100 + id(place).0), store: id(place) };
+    Descriptor { peers: places.into_iter().map(peer).collect(), ..region }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_share_the_keys_without_gaps() {
+        for data_regions in 1..6 {
+            let all = bootstrap(5, data_regions, &mut Rng::with_seed(1));
+            assert_eq!(all[0].peers.len(), 5);
+            let data = &all[1..];
+            assert!(data[0].start.is_empty() && data[data_regions - 1].end.is_empty());
+            assert!(data.windows(2).all(|pair| pair[0].end == pair[1].start));
+            assert!(data.iter().all(|region| (0..9).all(|nth| region.contains(&key(region, nth)))));
+            assert!(data.iter().all(|region| region.peers.len() >= 3));
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! One store and what drives it: carries effects out late, loses power, stands still, starts anew.
+//!
+//! The real node's threads become tasks on the agenda. Between asking for a thing and its being
+//! done lies time, and between its being done and the core's hearing of it again; the power may go
+//! at any of these moments, and inside the engines' work on the disk.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fastrand::Rng;
+use flotilla_region::{Config, Descriptor, Effects, Event, Index, RegionId, Shard, Status};
+use flotilla_store::{Error, Identity, Store};
+use flotilla_vfs::fault::{FaultFs, FaultStats};
+
+use crate::agenda::Moment;
+use crate::clock::LocalClock;
+use crate::hands::{self, Hands, Pace};
+use crate::layout;
+use crate::request::Request;
+use crate::task::{Outbox, Stop, Task};
+use crate::truth::{Broken, Truth};
+use crate::workload::Workload;
+
+/// Where a store keeps its files.
+const DIRECTORY: &str = "/data";
+const CLUSTER_ID: u64 = 7;
+/// Effects come in so many lists; the power may go between any two.
+const LISTS: usize = 7;
+/// From an event's coming in to the core's step.
+const STEP_US_MAX: u64 = 200;
+/// A slow disk takes so many times as long.
+const SLOWNESS: u64 = 50;
+/// One of so many batches is followed by a comparison of the region with the truth.
+const COMPARED_OF: u32 = 16;
+
+/// What all machines of a run share.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) regions: Vec<Descriptor>,
+    pub(crate) region: Config,
+    pub(crate) store: flotilla_store::Config,
+    pub(crate) pace: Pace,
+}
+
+/// A store that is up.
+struct Running {
+    shard: Shard,
+    hands: Hands,
+    effects: Effects,
+    inbox: Vec<Event>,
+    is_step_planned: bool,
+    wake: Option<Moment>,
+    /// The power goes after so many lists of the next effects.
+    lists_left: Option<usize>,
+}
+
+pub(crate) struct Machine {
+    place: usize,
+    fs: FaultFs,
+    clock: LocalClock,
+    rng: Rng,
+    settings: Arc<Settings>,
+    /// Counts starts; tasks of an earlier life are void.
+    life: u64,
+    running: Option<Running>,
+    /// Whether the disk was told to fail: an error is then the death of the store, not a fault.
+    is_ill: bool,
+}
+
+impl Machine {
+    pub(crate) fn new(
+        place: usize,
+        clock: LocalClock,
+        settings: Arc<Settings>,
+        mut rng: Rng,
+    ) -> Self {
+        let fs = FaultFs::new(rng.u64(..));
+        Self { place, fs, clock, rng, settings, life: 0, running: None, is_ill: false }
+    }
+
+    pub(crate) fn life(&self) -> u64 {
+        self.life
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Whether the disk was told to fail and has not yet done its worst.
+    pub(crate) fn is_ill(&self) -> bool {
+        self.is_ill
+    }
+
+    pub(crate) fn disk(&self) -> FaultStats {
+        self.fs.stats()
+    }
+
+    /// The store's clock.
+    pub(crate) fn clock(&self) -> LocalClock {
+        self.clock
+    }
+
+    pub(crate) fn status(&self, region: RegionId) -> Option<Status> {
+        self.running.as_ref()?.shard.status(region)
+    }
+
+    /// A replica's applied index and the hash of its rows.
+    pub(crate) fn digest(&self, region: RegionId) -> Result<(Index, u64), Broken> {
+        let running = self.running.as_ref().ok_or("the store is down")?;
+        running.hands.store().region_digest(region).map_err(|error| error.to_string())
+    }
+
+    /// Opens the store, for the first time or after a crash, and compares what it found with the
+    /// truth.
+    pub(crate) fn start(
+        &mut self,
+        now: Moment,
+        truth: &Truth,
+        out: &mut Outbox,
+    ) -> Result<(), Stop> {
+        assert!(self.running.is_none(), "store {} is up already", self.place);
+        self.life += 1;
+        let settings = Arc::clone(&self.settings);
+        let opened = Store::open(
+            Arc::new(self.fs.clone()),
+            Path::new(DIRECTORY),
+            settings.store.clone(),
+            Identity { cluster_id: CLUSTER_ID, store: layout::id(self.place) },
+            &settings.regions,
+        );
+        let (store, recovered) = opened.map_err(|error| self.stop(&error))?;
+        let seed = self.rng.u64(..);
+        let mut shard = Shard::new(Config { seed, ..settings.region.clone() });
+        let time = self.clock.read(now);
+        for region in recovered {
+            let id = region.descriptor.id;
+            // At the first start leaders are spread; later whoever has the longest log wins.
+            let first = id.0 as usize % settings.regions.len() == self.place && self.life == 1;
+            shard.create(time, region, first).map_err(|error| {
+                Stop::Broken(format!("store {} cannot start: {error}", layout::id(self.place)))
+            })?;
+        }
+        let hands = Hands::new(store, self.rng.fork(), settings.pace);
+        self.running = Some(Running {
+            shard,
+            hands,
+            effects: Effects::default(),
+            inbox: Vec::new(),
+            is_step_planned: false,
+            wake: None,
+            lists_left: None,
+        });
+        for region in &settings.regions {
+            if region.peer_on(layout::id(self.place)).is_some() {
+                self.compare(region.id, truth)?;
+            }
+        }
+        self.plan_step(out);
+        Ok(())
+    }
+
+    /// The store is gone. With `power`, so is what was not synced.
+    pub(crate) fn crash(&mut self, power: bool) {
+        self.life += 1;
+        self.running = None;
+        self.fs.fail_syncs(false);
+        self.fs.fail_writes(false);
+        // A disk that was told to lose power does so, whoever else comes first.
+        if power || self.is_ill {
+            self.fs.power_loss(self.rng.u64(..));
+        }
+        self.is_ill = false;
+    }
+
+    /// Lets the power go inside the work on the disk, or between two lists of effects.
+    pub(crate) fn cut_inside(&mut self, operations: u64) {
+        self.is_ill = true;
+        match &mut self.running {
+            Some(running) if operations.is_multiple_of(4) => {
+                running.lists_left = Some(operations as usize / 4 % LISTS);
+            }
+            _ => self.fs.cut_power_after(operations),
+        }
+    }
+
+    /// Lets the disk refuse syncs, or all writes.
+    pub(crate) fn sicken(&mut self, writes_too: bool) {
+        self.is_ill = true;
+        self.fs.fail_syncs(true);
+        self.fs.fail_writes(writes_too);
+    }
+
+    pub(crate) fn set_slow(&mut self, slow: bool) {
+        let mut pace = self.settings.pace;
+        if slow {
+            pace.sync_us_max *= SLOWNESS;
+            pace.apply_us_max *= SLOWNESS;
+        }
+        if let Some(running) = &mut self.running {
+            running.hands.set_pace(pace);
+        }
+    }
+
+    /// Something happened; the core hears of it soon.
+    pub(crate) fn post(&mut self, event: Event, out: &mut Outbox) {
+        if let Some(running) = &mut self.running {
+            running.inbox.push(event);
+            self.plan_step(out);
+        }
+    }
+
+    /// Does one piece of work.
+    pub(crate) fn act(
+        &mut self,
+        task: Task,
+        now: Moment,
+        truth: &mut Truth,
+        workload: &Workload,
+        out: &mut Outbox,
+    ) -> Result<(), Stop> {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        match task {
+            Task::Step => return self.step(now, truth, workload, out),
+            Task::Wake(moment) => {
+                if running.wake != Some(moment) {
+                    return Ok(());
+                }
+                running.wake = None;
+                return self.step(now, truth, workload, out);
+            }
+            Task::Post(events) => {
+                running.inbox.extend(events);
+                self.plan_step(out);
+            }
+            Task::Flush => running.hands.flush(now, out).map_err(|error| self.stop(&error))?,
+            Task::Fetch(fetch) => running.hands.fetch(&fetch, out),
+            Task::Apply => {
+                let applied = running.hands.apply(now, out).map_err(|error| self.stop(&error))?;
+                for (region, _) in applied {
+                    if self.rng.u32(..COMPARED_OF) == 0 {
+                        self.compare(region, truth)?;
+                    }
+                }
+            }
+            Task::Read(grant) => {
+                let request: &Request = workload.request(grant.ticket);
+                let read = running.hands.read(grant, request, out);
+                read.map_err(|error| Stop::Broken(format!("a granted read failed: {error}")))?;
+            }
+            Task::Checkpoint => {
+                running.hands.checkpoint(out).map_err(|error| self.stop(&error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Proves the page store whole.
+    pub(crate) fn check(&self) -> Result<(), Broken> {
+        let Some(running) = &self.running else { return Ok(()) };
+        let store = layout::id(self.place);
+        running.hands.store().check().map(|_| ()).map_err(|error| format!("store {store}: {error}"))
+    }
+
+    /// Compares a region's rows with what its log makes of them.
+    pub(crate) fn compare(&self, region: RegionId, truth: &Truth) -> Result<(), Stop> {
+        let Some(running) = &self.running else { return Ok(()) };
+        let broken = |what: String| {
+            let store = layout::id(self.place);
+            Stop::Broken(format!("store {store}, region {region}: {what}"))
+        };
+        let store = running.hands.store();
+        let view = store.read();
+        let found = view
+            .region(region, None)
+            .and_then(|region| hands::rows(&region))
+            .map_err(|error| broken(error.to_string()))?;
+        let (index, _) = self.digest(region).map_err(broken)?;
+        let mut expected = truth.rows(region, index);
+        let same = found.iter().all(|(key, value)| expected.next() == Some((key, value)));
+        if same && expected.next().is_none() {
+            return Ok(());
+        }
+        let expected: Vec<_> = truth.rows(region, index).collect();
+        Err(broken(format!("at index {index} it holds {found:?} and not {expected:?}")))
+    }
+
+    fn step(
+        &mut self,
+        now: Moment,
+        truth: &mut Truth,
+        workload: &Workload,
+        out: &mut Outbox,
+    ) -> Result<(), Stop> {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        running.is_step_planned = false;
+        running.effects.clear();
+        running.shard.step(self.clock.read(now), running.inbox.drain(..), &mut running.effects);
+        running.shard.check_invariants();
+        let store = layout::id(self.place);
+        for role in &running.effects.roles {
+            if role.is_leader {
+                truth.lead(role.region, role.term, store).map_err(Stop::Broken)?;
+            }
+        }
+        for task in &running.effects.apply {
+            truth.agree(store, task, |ticket| workload.command(ticket)).map_err(Stop::Broken)?;
+        }
+        running.carry_out(out)?;
+        running.plan_wake(self.clock, now, out);
+        Ok(())
+    }
+
+    fn plan_step(&mut self, out: &mut Outbox) {
+        let Some(running) = &mut self.running else { return };
+        if !running.is_step_planned {
+            running.is_step_planned = true;
+            out.tasks.push((self.rng.u64(1..=STEP_US_MAX), Task::Step));
+        }
+    }
+
+    /// An error of the store is its end; if the disk was not told to fail, it is a fault.
+    fn stop(&self, error: &Error) -> Stop {
+        if self.is_ill {
+            return Stop::Died;
+        }
+        Stop::Broken(format!("store {} failed on a good disk: {error}", layout::id(self.place)))
+    }
+}
+
+impl Running {
+    /// Does what the core wants, list by list.
+    fn carry_out(&mut self, out: &mut Outbox) -> Result<(), Stop> {
+        let effects = &mut self.effects;
+        let mut lists_left = self.lists_left.filter(|_| !effects.is_empty());
+        let mut goes_on = || match &mut lists_left {
+            None => Ok(()),
+            Some(0) => Err(Stop::Died),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+        };
+        out.packets.append(&mut effects.messages);
+        goes_on()?;
+        if !effects.log.is_empty() || !effects.compact.is_empty() {
+            self.hands.write(&effects.log, &effects.compact, out);
+        }
+        goes_on()?;
+        for fetch in effects.fetches.drain(..) {
+            out.tasks.push((self.hands.tell_us(), Task::Fetch(fetch)));
+        }
+        goes_on()?;
+        self.hands.queue(effects.apply.drain(..), out);
+        goes_on()?;
+        for grant in effects.reads.drain(..) {
+            out.tasks.push((self.hands.tell_us(), Task::Read(grant)));
+        }
+        goes_on()?;
+        let refused = |(ticket, reject)| (ticket, crate::request::Reply::Refused(reject));
+        out.replies.extend(effects.rejected.drain(..).map(refused));
+        goes_on()?;
+        out.roles.append(&mut effects.roles);
+        goes_on()
+    }
+
+    fn plan_wake(&mut self, clock: LocalClock, now: Moment, out: &mut Outbox) {
+        let next = self.shard.next_step().map(|time| clock.moment(time, now + 1));
+        if next != self.wake {
+            self.wake = next;
+            out.tasks.extend(next.map(|moment| (moment - now, Task::Wake(moment))));
+        }
+    }
+}

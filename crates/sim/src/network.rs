@@ -1,0 +1,186 @@
+//! The network between stores: loses, doubles, delays, reorders, and cuts links, also one way.
+
+use fastrand::Rng;
+
+use crate::agenda::Moment;
+
+/// How bad the network is, apart from cuts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Weather {
+    /// Lost messages of a million.
+    pub(crate) lost_ppm: u32,
+    /// Messages of a million that arrive twice.
+    pub(crate) doubled_ppm: u32,
+    /// Messages of a million that arrive very late, up to `late_us_max`.
+    pub(crate) late_ppm: u32,
+    pub(crate) late_us_max: u64,
+    pub(crate) delay_us_min: u64,
+    pub(crate) delay_us_max: u64,
+    /// Whether a link keeps the order of messages that are neither late nor doubled.
+    pub(crate) is_ordered: bool,
+}
+
+impl Weather {
+    /// Nothing is lost or late.
+    pub(crate) const FAIR: Self = Self {
+        lost_ppm: 0,
+        doubled_ppm: 0,
+        late_ppm: 0,
+        late_us_max: 0,
+        delay_us_min: 100,
+        delay_us_max: 1_000,
+        is_ordered: true,
+    };
+}
+
+/// Which links are cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// The stores of this set and the others do not hear each other.
+    Apart(Vec<bool>),
+    /// Nobody hears this store; it hears everybody.
+    Mute(usize),
+    /// This store hears nobody; everybody hears it.
+    Deaf(usize),
+    /// The one does not hear the other; all else works.
+    Link { from: usize, to: usize },
+}
+
+#[derive(Debug)]
+pub(crate) struct Network {
+    stores: usize,
+    rng: Rng,
+    weather: Weather,
+    /// By `from * stores + to`.
+    cut: Vec<bool>,
+    last_arrival: Vec<Moment>,
+}
+
+impl Network {
+    pub(crate) fn new(stores: usize, weather: Weather, rng: Rng) -> Self {
+        let links = stores * stores;
+        Self { stores, rng, weather, cut: vec![false; links], last_arrival: vec![0; links] }
+    }
+
+    pub(crate) fn set_weather(&mut self, weather: Weather) {
+        self.weather = weather;
+    }
+
+    /// When a message that is sent now arrives: never, once or twice.
+    pub(crate) fn arrivals(&mut self, now: Moment, from: usize, to: usize) -> [Option<Moment>; 2] {
+        let link = from * self.stores + to;
+        if self.cut[link] || self.chance(self.weather.lost_ppm) {
+            return [None, None];
+        }
+        let first = if self.chance(self.weather.late_ppm) {
+            now + self.rng.u64(self.weather.delay_us_min..=self.weather.late_us_max)
+        } else {
+            let arrival = now + self.delay_us();
+            if self.weather.is_ordered {
+                self.last_arrival[link] = self.last_arrival[link].max(arrival);
+                self.last_arrival[link]
+            } else {
+                arrival
+            }
+        };
+        let second = self.chance(self.weather.doubled_ppm).then(|| first + self.delay_us());
+        [Some(first), second]
+    }
+
+    /// Cuts links, on top of those that are cut.
+    pub(crate) fn cut(&mut self, cut: &Cut) {
+        for from in 0..self.stores {
+            for to in 0..self.stores {
+                self.cut[from * self.stores + to] |= match cut {
+                    Cut::Apart(side) => side[from] != side[to],
+                    Cut::Mute(store) => from == *store,
+                    Cut::Deaf(store) => to == *store,
+                    Cut::Link { from: a, to: b } => from == *a && to == *b,
+                };
+            }
+        }
+    }
+
+    /// Mends every link.
+    pub(crate) fn heal(&mut self) {
+        self.cut.fill(false);
+    }
+
+    fn delay_us(&mut self) -> u64 {
+        self.rng.u64(self.weather.delay_us_min..=self.weather.delay_us_max)
+    }
+
+    fn chance(&mut self, ppm: u32) -> bool {
+        ppm > 0 && self.rng.u32(..1_000_000) < ppm
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(weather: Weather) -> Network {
+        Network::new(3, weather, Rng::with_seed(1))
+    }
+
+    fn hears(network: &mut Network, from: usize, to: usize) -> bool {
+        network.arrivals(0, from, to)[0].is_some()
+    }
+
+    #[test]
+    fn fair_weather_delivers_once_and_in_order() {
+        let mut network = network(Weather::FAIR);
+        let mut last = 0;
+        for now in 0..1_000 {
+            let [Some(first), None] = network.arrivals(now, 0, 1) else {
+                panic!("lost or doubled")
+            };
+            assert!(first >= last && first >= now + 100);
+            last = first;
+        }
+    }
+
+    #[test]
+    fn bad_weather_loses_doubles_and_reorders() {
+        let weather = Weather {
+            lost_ppm: 200_000,
+            doubled_ppm: 200_000,
+            late_ppm: 100_000,
+            late_us_max: 100_000,
+            is_ordered: false,
+            ..Weather::FAIR
+        };
+        let mut network = network(weather);
+        let (mut lost, mut doubled, mut reordered, mut last) = (0, 0, 0, 0);
+        for now in 0..1_000 {
+            match network.arrivals(now, 0, 1) {
+                [Some(first), second] => {
+                    doubled += u32::from(second.is_some());
+                    reordered += u32::from(first < last);
+                    last = first;
+                }
+                _ => lost += 1,
+            }
+        }
+        assert!((100..300).contains(&lost), "{lost} lost");
+        assert!((80..300).contains(&doubled), "{doubled} doubled");
+        assert!(reordered > 100, "{reordered} out of order");
+    }
+
+    #[test]
+    fn cuts_may_go_one_way() {
+        let mut network = network(Weather::FAIR);
+        network.cut(&Cut::Mute(0));
+        assert!(!hears(&mut network, 0, 1) && !hears(&mut network, 0, 2));
+        assert!(hears(&mut network, 1, 0) && hears(&mut network, 1, 2));
+        network.heal();
+        network.cut(&Cut::Link { from: 1, to: 2 });
+        assert!(!hears(&mut network, 1, 2) && hears(&mut network, 2, 1));
+        network.heal();
+        network.cut(&Cut::Apart(vec![true, false, false]));
+        assert!(!hears(&mut network, 0, 1) && !hears(&mut network, 2, 0));
+        assert!(hears(&mut network, 1, 2));
+        network.heal();
+        assert!((0..9).all(|link| hears(&mut network, link / 3, link % 3)));
+    }
+}

@@ -1,0 +1,149 @@
+//! One run: a storm, then a calm in which the cluster must recover, then the audit.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use fastrand::Rng;
+use flotilla_region::{Config, WindowConfig};
+use flotilla_store::{LogConfig, PageOptions};
+
+use crate::audit;
+use crate::checker::Checked;
+use crate::faults::Swarm;
+use crate::hands::Pace;
+use crate::layout;
+use crate::machine::Settings;
+use crate::trace::Trace;
+use crate::truth::Broken;
+use crate::workload::Tally;
+use crate::world::{Counts, World};
+
+/// What to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Events before the faults end.
+    pub events: u64,
+    /// Stores; drawn by the seed if `None`.
+    pub stores: Option<usize>,
+    /// Whether to print all that happens.
+    pub printed: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { events: 20_000, stores: None, printed: false }
+    }
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// What must never happen and did.
+    pub failure: Option<String>,
+    /// A hash over all that happened: equal runs have equal ones.
+    pub trace: u64,
+    /// How long the cluster lived.
+    pub simulated_us: u64,
+    /// What happened how often.
+    pub counts: Counts,
+    /// Requests.
+    pub tally: Tally,
+    /// What the checker saw.
+    pub checked: Checked,
+    /// Batches of timestamps given away.
+    pub stamps: u64,
+    /// Syncs of all disks.
+    pub syncs: u64,
+}
+
+/// Runs one seed to its end, in the calling thread. The same seed and options give the same report.
+#[must_use]
+pub fn run(seed: u64, options: Options) -> Report {
+    // A broken assertion of the core is what the run is looking for.
+    let ran = catch_unwind(AssertUnwindSafe(|| run_to_the_end(seed, options)));
+    ran.unwrap_or_else(|panic| {
+        let words = panic.downcast_ref::<String>().cloned();
+        let words = words.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+        let failure = format!("panic: {}", words.unwrap_or_default());
+        Report { seed, failure: Some(failure), ..Report::default() }
+    })
+}
+
+fn run_to_the_end(seed: u64, options: Options) -> Report {
+    let mut rng = Rng::with_seed(seed);
+    let swarm = Swarm::draw(&mut rng, options.stores);
+    let settings = settings(&swarm, &mut rng);
+    let trace = Trace::new(seed, options.printed);
+    trace.say(0, format_args!("{swarm:?}"));
+    let mut world = World::new(swarm, settings, rng, trace);
+    let mut report = Report { seed, ..Report::default() };
+    match live(&mut world, options.events) {
+        Ok(checked) => report.checked = checked,
+        Err(broken) => report.failure = Some(broken),
+    }
+    report.counts = world.counts();
+    report.tally = world.workload().tally();
+    report.stamps = world.stamps().count();
+    report.simulated_us = world.now();
+    report.syncs = world.machines().iter().map(|machine| machine.disk().syncs).sum();
+    report.trace = world.trace().hash() ^ report.syncs;
+    report
+}
+
+fn settings(swarm: &Swarm, rng: &mut Rng) -> Settings {
+    let region = Config {
+        merge_bytes_max: choose(rng, &[100, 10_000, 256 << 10]),
+        pipeline_depth: choose(rng, &[1, 4]),
+        messages_max: choose(rng, &[1, 4, 64]),
+        message_bytes_max: choose(rng, &[100, 10_000, 512 << 10]) as u64,
+        window: WindowConfig {
+            tail_bytes_max: choose(rng, &[0, 1_000, 64 << 10]) as u64,
+            tail_count_max: choose(rng, &[1, 8, 128]),
+        },
+        ..Config::default()
+    };
+    Settings {
+        regions: layout::bootstrap(swarm.stores, swarm.data_regions, rng),
+        region,
+        store: store_config(rng),
+        pace: Pace {
+            sync_us_max: swarm.sync_us_max,
+            apply_us_max: swarm.apply_us_max,
+            tell_us_max: 300,
+        },
+    }
+}
+
+/// Small files, so that segments are sealed and freed and pages are used again within a run.
+fn store_config(rng: &mut Rng) -> flotilla_store::Config {
+    let defaults = flotilla_store::Config::default();
+    flotilla_store::Config {
+        log: LogConfig {
+            segment_bytes: choose(rng, &[16 << 10, 64 << 10, 1 << 20]) as u64,
+            salt: Some(rng.u64(..)),
+            ..defaults.log
+        },
+        pages: PageOptions::default()
+            .cache_bytes(1 << 20)
+            .growth_bytes(choose(rng, &[0, 64 << 10]) as u64),
+        ..defaults
+    }
+}
+
+fn choose(rng: &mut Rng, of: &[usize]) -> usize {
+    of[rng.usize(..of.len())]
+}
+
+/// A run from the first start to the audit.
+fn live(world: &mut World, events: u64) -> Result<Checked, Broken> {
+    while world.counts().events < events {
+        world.advance()?;
+    }
+    world.calm()?;
+    audit::writes(world)?;
+    world.hush();
+    audit::reads(world)?;
+    audit::replicas(world)?;
+    world.workload().check()
+}

@@ -1,0 +1,60 @@
+//! What a store has still to do, and what comes out of doing it.
+
+use flotilla_region::{Envelope, Event, LogFetch, ReadGrant, RoleChange, Ticket};
+
+use crate::agenda::Moment;
+use crate::request::Reply;
+use crate::truth::Broken;
+
+/// Work of one store, done at a moment of its own.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// Give the core what has happened.
+    Step,
+    /// Give the core the time, if this is still the moment that it asked for.
+    Wake(Moment),
+    /// Write and sync the log.
+    Flush,
+    /// Tell the core what was done.
+    Post(Vec<Event>),
+    /// Apply what waits.
+    Apply,
+    Fetch(LogFetch),
+    Read(ReadGrant),
+    Checkpoint,
+}
+
+impl Task {
+    /// A number of its own for each kind, for the trace.
+    pub(crate) fn number(&self) -> u64 {
+        match self {
+            Self::Step => 1,
+            Self::Wake(_) => 2,
+            Self::Flush => 3,
+            Self::Post(_) => 4,
+            Self::Apply => 5,
+            Self::Fetch(_) => 6,
+            Self::Read(_) => 7,
+            Self::Checkpoint => 8,
+        }
+    }
+}
+
+/// What a store's work brings forth. The lists are reused.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    /// More work, so many microseconds later.
+    pub(crate) tasks: Vec<(u64, Task)>,
+    pub(crate) packets: Vec<Envelope>,
+    pub(crate) replies: Vec<(Ticket, Reply)>,
+    pub(crate) roles: Vec<RoleChange>,
+}
+
+/// Why a store does not go on.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The disk failed as it was told to.
+    Died,
+    /// Something happened that must never happen.
+    Broken(Broken),
+}

@@ -1,0 +1,343 @@
+//! The clients: what they ask, whom, what they were told, and whether that can be.
+//!
+//! Every written value is unique, so each answer tells which write it saw. A call begins when the
+//! store gets it and ends when the store answers: whether the answer reaches the client is the
+//! client's affair, the store has promised all the same. What a crash swallows stays unknown.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use fastrand::Rng;
+use flotilla_region::{Descriptor, Event, RegionId, Reject, Ticket};
+use flotilla_store::Outcome;
+
+use crate::checker::{self, Answer, History, Value};
+use crate::layout;
+use crate::questions;
+use crate::request::{Ask, Fate, Lie, Owner, Reply, Request};
+use crate::truth::{Broken, Deed, Truth};
+
+/// Numbers of a run's requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Requests that a store had.
+    pub asked: u64,
+    /// Of these, served.
+    pub served: u64,
+    /// Of these, refused.
+    pub refused: u64,
+}
+
+/// One client: asks one thing at a time.
+#[derive(Debug, Default)]
+struct Client {
+    waits_for: Option<Ticket>,
+    /// Where it thinks that leaders are.
+    leaders: BTreeMap<RegionId, usize>,
+    /// What it last knew of each key, to swap with.
+    seen: BTreeMap<Bytes, Value>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Workload {
+    rng: Rng,
+    regions: BTreeMap<RegionId, Descriptor>,
+    keys: BTreeMap<RegionId, Vec<Bytes>>,
+    stores: usize,
+    clients: Vec<Client>,
+    /// By ticket, the first at 0.
+    requests: Vec<Request>,
+    /// Those that are on their way or wait at a store.
+    open: BTreeSet<Ticket>,
+    history: History<(RegionId, Bytes)>,
+    /// Grows with each call and each answer.
+    moment: u64,
+    tally: Tally,
+}
+
+impl Workload {
+    pub(crate) fn new(
+        regions: &[Descriptor],
+        stores: usize,
+        clients: usize,
+        keys_per_region: usize,
+        rng: Rng,
+    ) -> Self {
+        let keys_of = |region: &Descriptor| {
+            let keys = (0..keys_per_region).map(|nth| layout::key(region, nth)).collect();
+            (region.id, if region.id == layout::SYSTEM { Vec::new() } else { keys })
+        };
+        Self {
+            rng,
+            regions: regions.iter().map(|region| (region.id, region.clone())).collect(),
+            keys: regions.iter().map(keys_of).collect(),
+            stores,
+            clients: (0..clients).map(|_| Client::default()).collect(),
+            requests: Vec::new(),
+            open: BTreeSet::new(),
+            history: History::default(),
+            moment: 0,
+            tally: Tally::default(),
+        }
+    }
+
+    pub(crate) fn request(&self, ticket: Ticket) -> &Request {
+        &self.requests[index(ticket)]
+    }
+
+    /// What the owner of this ticket wanted to be written.
+    pub(crate) fn command(&self, ticket: Ticket) -> Option<Bytes> {
+        self.requests.get(index(ticket))?.command.clone()
+    }
+
+    /// Every key that clients use.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = (RegionId, &Bytes)> {
+        self.keys.iter().flat_map(|(region, keys)| keys.iter().map(|key| (*region, key)))
+    }
+
+    /// Requests that are not answered, though nobody lost them.
+    pub(crate) fn open(&self) -> &BTreeSet<Ticket> {
+        &self.open
+    }
+
+    pub(crate) fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// Whether all that clients were told can be.
+    pub(crate) fn check(&self) -> Result<checker::Checked, Broken> {
+        self.history.check().map_err(|((region, key), violation)| {
+            format!("region {region}, key {:?}: {violation}", key.escape_ascii().to_string())
+        })
+    }
+
+    /// A client asks for something.
+    pub(crate) fn ask(&mut self, client: usize) -> Ticket {
+        let regions = self.regions.len() as u64 - 1;
+        let region = RegionId(layout::SYSTEM.0 + 1 + self.rng.u64(..regions));
+        let next = Ticket(self.requests.len() as u64 + 1);
+        let ask =
+            questions::draw(&mut self.rng, &self.keys[&region], &self.clients[client].seen, next);
+        let store = self.choose_store(client, region);
+        let mut request = Request::new(Owner::Client(client), region, store, ask);
+        if request.command.is_none() && self.rng.u8(..4) == 0 {
+            request.follower = true;
+            request.store = self.any_replica(region);
+        }
+        if self.rng.u8(..50) == 0 {
+            let lie = [Lie::Version, Lie::Peer, Lie::Span][self.rng.usize(..3)];
+            // A region with all keys has none outside.
+            request.lie = (regions > 1 || lie != Lie::Span).then_some(lie);
+        }
+        self.clients[client].waits_for = Some(next);
+        self.send(request)
+    }
+
+    /// Sends a request that is made elsewhere.
+    pub(crate) fn send(&mut self, request: Request) -> Ticket {
+        self.requests.push(request);
+        let ticket = Ticket(self.requests.len() as u64);
+        self.open.insert(ticket);
+        ticket
+    }
+
+    /// The request reaches its store, which is up.
+    pub(crate) fn arrive(&mut self, ticket: Ticket) -> Event {
+        self.moment += 1;
+        self.tally.asked += 1;
+        let request = &mut self.requests[index(ticket)];
+        assert_eq!(request.fate, Fate::Sent, "ticket {ticket} arrives once");
+        request.fate = Fate::Waiting;
+        let asker = match request.owner {
+            Owner::Client(client) => client as u64,
+            Owner::Oracle(store) => 1_000 + store as u64,
+            Owner::Auditor => 2_000,
+        };
+        for (key, action) in request.actions(&self.keys[&request.region]) {
+            let key = (request.region, key);
+            request.calls.push(self.history.call(key, asker, self.moment, action));
+        }
+        request.event(ticket, &self.regions[&request.region])
+    }
+
+    /// The request's store is down, and the client knows it. Returns the client if it is free now.
+    pub(crate) fn bounce(&mut self, ticket: Ticket) -> Option<usize> {
+        let request = &mut self.requests[index(ticket)];
+        request.fate = Fate::Refused;
+        self.open.remove(&ticket);
+        let (owner, region) = (request.owner, request.region);
+        self.forget_leader(owner, region);
+        self.release(owner, ticket)
+    }
+
+    /// A store answers. Returns the client that is free now.
+    ///
+    /// # Errors
+    ///
+    /// The answer cannot be: it is a second one, of another kind, not what the operation did, or
+    /// the request should have been refused.
+    pub(crate) fn answer(
+        &mut self,
+        ticket: Ticket,
+        reply: &Reply,
+        truth: &Truth,
+    ) -> Result<Option<usize>, Broken> {
+        self.moment += 1;
+        let request = &mut self.requests[index(ticket)];
+        let owner = request.owner;
+        if request.fate != Fate::Waiting {
+            return Err(format!("ticket {ticket} is answered while {:?}: {reply:?}", request.fate));
+        }
+        self.open.remove(&ticket);
+        if let Reply::Refused(reject) = reply {
+            request.fate = Fate::Refused;
+            self.tally.refused += 1;
+            if truth.deeds(ticket).is_some() {
+                return Err(format!("ticket {ticket} was refused with {reject} and applied"));
+            }
+            self.refuse(ticket, reject);
+        } else {
+            request.fate = Fate::Served;
+            self.tally.served += 1;
+            if let Some(lie) = request.lie {
+                return Err(format!("ticket {ticket} was served although it lied: {lie:?}"));
+            }
+            self.note(ticket, reply, truth)?;
+        }
+        Ok(self.release(owner, ticket))
+    }
+
+    /// The client waits no longer. The request may still be answered.
+    pub(crate) fn give_up(&mut self, client: usize, ticket: Ticket) -> bool {
+        let waits = self.clients[client].waits_for == Some(ticket);
+        if waits {
+            self.clients[client].waits_for = None;
+            let region = self.request(ticket).region;
+            self.forget_leader(Owner::Client(client), region);
+        }
+        waits
+    }
+
+    /// A store forgets all that it was asked. Returns the clients that are free now.
+    pub(crate) fn lose(&mut self, store: usize) -> Vec<usize> {
+        let here = |ticket: &Ticket| {
+            let request = &self.requests[index(*ticket)];
+            request.store == store && request.fate == Fate::Waiting
+        };
+        let lost: Vec<_> = self.open.iter().copied().filter(here).collect();
+        let mut free = Vec::new();
+        for ticket in lost {
+            self.open.remove(&ticket);
+            let request = &mut self.requests[index(ticket)];
+            request.fate = Fate::Lost;
+            let owner = request.owner;
+            free.extend(self.release(owner, ticket));
+        }
+        free
+    }
+
+    /// Notes what an answer says and compares it with what the operation did.
+    fn note(&mut self, ticket: Ticket, reply: &Reply, truth: &Truth) -> Result<(), Broken> {
+        let request = &self.requests[index(ticket)];
+        let keys = &self.keys[&request.region];
+        let answers = match (&request.ask, reply) {
+            (Ask::Get(_), Reply::Got(value)) => vec![Answer::Seen(value.clone())],
+            (Ask::Scan, Reply::Scanned(rows)) => {
+                if let Some((key, _)) = rows.iter().find(|(key, _)| !keys.contains(key)) {
+                    return Err(format!("ticket {ticket}: a scan found key {key:?}"));
+                }
+                let rows: BTreeMap<_, _> = rows.iter().map(|(key, value)| (key, value)).collect();
+                keys.iter().map(|key| Answer::Seen(rows.get(key).copied().cloned())).collect()
+            }
+            (Ask::Write(_), Reply::Wrote(outcome)) => {
+                let Some(deeds) = truth.deeds(ticket) else {
+                    return Err(format!("ticket {ticket} was served and not applied: {outcome:?}"));
+                };
+                if !is_outcome_of(outcome, deeds) {
+                    return Err(format!("ticket {ticket} did {deeds:?}, was told {outcome:?}"));
+                }
+                // A deleted range is one operation and a call on each of its keys.
+                let whole = vec![Answer::Done; request.calls.len()];
+                deeds.iter().find_map(swapped).map_or(whole, |answer| vec![answer])
+            }
+            (ask, _) => return Err(format!("ticket {ticket} asked {ask:?}, was told {reply:?}")),
+        };
+        let actions = request.actions(keys);
+        let (owner, calls) = (request.owner, request.calls.clone());
+        for ((call, (key, action)), answer) in calls.into_iter().zip(actions).zip(answers) {
+            if let Owner::Client(client) = owner {
+                self.clients[client].seen.insert(key, checker::held_after(&action, &answer));
+            }
+            self.history.answer(call, self.moment, answer);
+        }
+        Ok(())
+    }
+
+    /// Takes a refused request out of the history and learns from the refusal.
+    fn refuse(&mut self, ticket: Ticket, reject: &Reject) {
+        let request = &mut self.requests[index(ticket)];
+        let (owner, region) = (request.owner, request.region);
+        for call in request.calls.drain(..) {
+            self.history.forget(call);
+        }
+        self.forget_leader(owner, region);
+        if let (Reject::NotLeader { leader: Some(leader) }, Owner::Client(client)) = (reject, owner)
+        {
+            self.clients[client].leaders.insert(region, layout::place(leader.store));
+        }
+    }
+
+    /// The client, if this is what it waited for.
+    fn release(&mut self, owner: Owner, ticket: Ticket) -> Option<usize> {
+        let Owner::Client(client) = owner else { return None };
+        let waits_for = &mut self.clients[client].waits_for;
+        waits_for.take_if(|waited| *waited == ticket).map(|_| client)
+    }
+
+    fn forget_leader(&mut self, owner: Owner, region: RegionId) {
+        if let Owner::Client(client) = owner {
+            self.clients[client].leaders.remove(&region);
+        }
+    }
+
+    /// Mostly where the leader is thought to be; seldom a store that need not have the region.
+    fn choose_store(&mut self, client: usize, region: RegionId) -> usize {
+        if self.rng.u8(..64) == 0 {
+            return self.rng.usize(..self.stores);
+        }
+        if let Some(store) = self.clients[client].leaders.get(&region) {
+            return *store;
+        }
+        let store = self.any_replica(region);
+        // Whoever is asked first is asked again, until it says no.
+        self.clients[client].leaders.insert(region, store);
+        store
+    }
+
+    fn any_replica(&mut self, region: RegionId) -> usize {
+        let peers = &self.regions[&region].peers;
+        layout::place(peers[self.rng.usize(..peers.len())].store)
+    }
+}
+
+/// Whether a client may be told this of a proposal that did that.
+fn is_outcome_of(outcome: &Outcome, deeds: &[Deed]) -> bool {
+    match (outcome, deeds) {
+        (Outcome::Swapped { succeeded, previous }, [deed]) => {
+            *deed == Deed::Swapped { succeeded: *succeeded, previous: previous.clone() }
+        }
+        (Outcome::Done, deeds) => deeds.iter().all(|deed| *deed == Deed::Done),
+        _ => false,
+    }
+}
+
+fn swapped(deed: &Deed) -> Option<Answer> {
+    match deed.clone() {
+        Deed::Done => None,
+        Deed::Swapped { succeeded, previous } => Some(Answer::Swapped { succeeded, previous }),
+    }
+}
+
+fn index(ticket: Ticket) -> usize {
+    usize::try_from(ticket.0 - 1).expect("tickets are few")
+}

@@ -1,0 +1,442 @@
+//! The whole cluster: what is planned happens, one thing after the other, and brings forth more.
+
+use std::fmt::Arguments;
+use std::sync::Arc;
+
+use fastrand::Rng;
+use flotilla_region::{Descriptor, Envelope, Event, PeerId, RegionId, Ticket};
+
+use crate::agenda::{Agenda, Moment};
+use crate::clock::LocalClock;
+use crate::faults::{Fault, Swarm};
+use crate::layout;
+use crate::machine::{Machine, Settings};
+use crate::network::{Network, Weather};
+use crate::oracle::{Oracle, Stamps};
+use crate::request::{Owner, Reply, Request};
+use crate::task::{Outbox, Stop, Task};
+use crate::trace::Trace;
+use crate::truth::{Broken, Truth};
+use crate::workload::Workload;
+
+mod storm;
+
+/// A client waits so long for an answer before it turns to something else.
+const PATIENCE_US: u64 = 3_000_000;
+/// A request takes up to this long to a store, and an answer back.
+const REACH_US_MAX: u64 = 500;
+/// Between two beats of an oracle.
+const BEAT_US: u64 = 100_000;
+/// One of so many messages that do not get through is reported to the sender.
+const REPORTED_OF: u32 = 8;
+/// A store that was told to lose power inside its next operations loses it after this at the
+/// latest.
+const CUT_US_MAX: u64 = 200_000;
+
+/// Something that is planned.
+#[derive(Debug)]
+enum Happening {
+    Work {
+        store: usize,
+        life: u64,
+        task: Task,
+    },
+    Packet(Box<Envelope>),
+    Think(usize),
+    Arrive(Ticket),
+    Patience {
+        client: usize,
+        ticket: Ticket,
+    },
+    Beat(usize),
+    /// A checkpoint is due, if the store is still in this life.
+    Save {
+        store: usize,
+        life: u64,
+    },
+    Strike(Fault),
+    /// The store goes on after a pause, if it is still in this life.
+    Resume {
+        store: usize,
+        life: u64,
+    },
+    HealLinks,
+    MendDisk(usize),
+    /// The store loses power, if it is still in this life.
+    Expire {
+        store: usize,
+        life: u64,
+    },
+    Start(usize),
+}
+
+/// What happened how often.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Things that happened, of any kind.
+    pub events: u64,
+    /// Stores that crashed.
+    pub crashes: u64,
+    /// Faults of any other kind.
+    pub faults: u64,
+    /// Messages that arrived.
+    pub messages: u64,
+    /// Messages that did not.
+    pub lost: u64,
+}
+
+pub(crate) struct World {
+    agenda: Agenda<Happening>,
+    machines: Vec<Machine>,
+    oracles: Vec<Oracle>,
+    network: Network,
+    workload: Workload,
+    truth: Truth,
+    stamps: Stamps,
+    trace: Trace,
+    swarm: Swarm,
+    settings: Arc<Settings>,
+    /// Decides what has no generator of its own.
+    rng: Rng,
+    /// What each store that stands still will find when it goes on.
+    paused: Vec<Option<Vec<Happening>>>,
+    counts: Counts,
+    out: Outbox,
+    /// Whether faults still happen.
+    is_stormy: bool,
+    /// Whether clients still ask.
+    is_busy: bool,
+}
+
+impl World {
+    pub(crate) fn new(swarm: Swarm, settings: Settings, mut rng: Rng, trace: Trace) -> Self {
+        let stores = swarm.stores;
+        let workload = Workload::new(
+            &settings.regions,
+            stores,
+            swarm.clients,
+            swarm.keys_per_region,
+            rng.fork(),
+        );
+        let settings = Arc::new(settings);
+        let machine = |place: usize| {
+            let clock = LocalClock::new(swarm.drift_ppm[place], rng.u64(..10_000_000));
+            Machine::new(place, clock, Arc::clone(&settings), rng.fork())
+        };
+        let mut world = Self {
+            agenda: Agenda::new(),
+            machines: (0..stores).map(machine).collect(),
+            oracles: (0..stores).map(Oracle::new).collect(),
+            network: Network::new(stores, swarm.weather, rng.fork()),
+            workload,
+            truth: Truth::default(),
+            stamps: Stamps::default(),
+            trace,
+            swarm,
+            settings,
+            rng,
+            paused: (0..stores).map(|_| None).collect(),
+            counts: Counts::default(),
+            out: Outbox::default(),
+            is_stormy: true,
+            is_busy: true,
+        };
+        world.plan_beginning();
+        world
+    }
+
+    fn plan_beginning(&mut self) {
+        for store in 0..self.machines.len() {
+            self.plan(1 + store as u64, Happening::Start(store));
+            self.plan(BEAT_US, Happening::Beat(store));
+        }
+        for client in 0..self.swarm.clients {
+            let delay_us = self.think_us();
+            self.plan(delay_us, Happening::Think(client));
+        }
+        self.plan_strike();
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.agenda.now()
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    pub(crate) fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    pub(crate) fn machines(&self) -> &[Machine] {
+        &self.machines
+    }
+
+    pub(crate) fn regions(&self) -> &[Descriptor] {
+        &self.settings.regions
+    }
+
+    pub(crate) fn workload(&self) -> &Workload {
+        &self.workload
+    }
+
+    pub(crate) fn truth(&self) -> &Truth {
+        &self.truth
+    }
+
+    pub(crate) fn stamps(&self) -> &Stamps {
+        &self.stamps
+    }
+
+    /// From now on nothing goes wrong, and what went wrong is mended.
+    pub(crate) fn calm(&mut self) -> Result<(), Broken> {
+        self.is_stormy = false;
+        self.network.heal();
+        self.network.set_weather(Weather::FAIR);
+        self.say(format_args!("all faults end"));
+        for store in 0..self.machines.len() {
+            self.resume(store)?;
+            self.machines[store].set_slow(false);
+            if self.machines[store].is_ill() {
+                self.crash(store, true);
+            }
+            if !self.machines[store].is_up() {
+                self.start(store)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// From now on clients ask nothing.
+    pub(crate) fn hush(&mut self) {
+        self.is_busy = false;
+    }
+
+    /// Sends a request to where it is addressed.
+    pub(crate) fn send(&mut self, request: Request) -> Ticket {
+        let ticket = self.workload.send(request);
+        self.plan(1, Happening::Arrive(ticket));
+        ticket
+    }
+
+    /// Lets the next planned thing happen.
+    pub(crate) fn advance(&mut self) -> Result<(), Broken> {
+        let happening = self.agenda.next().expect("timers never end");
+        self.counts.events += 1;
+        match self.whose(&happening) {
+            // What a store that stands still should do waits until it goes on.
+            Some(store) if self.paused[store].is_some() => {
+                self.paused[store].get_or_insert_default().push(happening);
+                Ok(())
+            }
+            _ => self.happen(happening),
+        }
+    }
+
+    fn happen(&mut self, happening: Happening) -> Result<(), Broken> {
+        match happening {
+            Happening::Work { store, life, task } => self.work(store, life, task)?,
+            Happening::Packet(envelope) => self.deliver(*envelope)?,
+            Happening::Arrive(ticket) => self.arrive(ticket)?,
+            Happening::Think(client) => self.think(client),
+            Happening::Patience { client, ticket } => {
+                if self.workload.give_up(client, ticket) {
+                    self.plan(1, Happening::Think(client));
+                }
+            }
+            Happening::Beat(store) => self.beat(store),
+            Happening::Save { store, life } => {
+                self.work(store, life, Task::Checkpoint)?;
+                if self.machines[store].life() == life {
+                    self.plan_save(store);
+                }
+            }
+            Happening::Strike(fault) => self.strike(fault)?,
+            Happening::Resume { store, life } => {
+                if self.machines[store].life() == life {
+                    self.resume(store)?;
+                }
+            }
+            Happening::HealLinks => self.network.heal(),
+            Happening::MendDisk(store) => self.machines[store].set_slow(false),
+            Happening::Expire { store, life } => {
+                if self.machines[store].life() == life {
+                    self.crash(store, true);
+                }
+            }
+            Happening::Start(store) => {
+                if !self.machines[store].is_up() {
+                    self.start(store)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The store without which this cannot happen.
+    fn whose(&self, happening: &Happening) -> Option<usize> {
+        match happening {
+            Happening::Work { store, .. } | Happening::Beat(store) => Some(*store),
+            Happening::Save { store, .. } => Some(*store),
+            Happening::Packet(envelope) => Some(layout::place(envelope.to.store)),
+            Happening::Arrive(ticket) => Some(self.workload.request(*ticket).store),
+            _ => None,
+        }
+    }
+
+    fn work(&mut self, store: usize, life: u64, task: Task) -> Result<(), Broken> {
+        if self.machines[store].life() != life {
+            return Ok(());
+        }
+        self.trace.add(&[self.agenda.now(), task.number(), store as u64]);
+        self.say(format_args!("store {} {task:?}", layout::id(store)));
+        let now = self.agenda.now();
+        let done =
+            self.machines[store].act(task, now, &mut self.truth, &self.workload, &mut self.out);
+        self.settle(store, done)
+    }
+
+    /// Distributes what a store's work brought forth, and buries the store if it was its last.
+    fn settle(&mut self, store: usize, done: Result<(), Stop>) -> Result<(), Broken> {
+        let mut out = std::mem::take(&mut self.out);
+        let life = self.machines[store].life();
+        for (delay_us, task) in out.tasks.drain(..) {
+            self.plan(delay_us, Happening::Work { store, life, task });
+        }
+        for envelope in out.packets.drain(..) {
+            self.post(store, envelope);
+        }
+        for role in out.roles.drain(..) {
+            self.trace.add(&[role.region.0, role.term.0, u64::from(role.is_leader)]);
+            self.say(format_args!("store {} {role:?}", layout::id(store)));
+            if role.region == layout::SYSTEM {
+                self.oracles[store].hear(&role);
+            }
+        }
+        for (ticket, reply) in out.replies.drain(..) {
+            self.reply(ticket, reply)?;
+        }
+        self.out = out;
+        match done {
+            Ok(()) => Ok(()),
+            Err(Stop::Died) => {
+                self.crash(store, true);
+                Ok(())
+            }
+            Err(Stop::Broken(what)) => Err(what),
+        }
+    }
+
+    /// Gives a message to the network.
+    fn post(&mut self, from: usize, envelope: Envelope) {
+        let to = layout::place(envelope.to.store);
+        let [first, second] = self.network.arrivals(self.agenda.now(), from, to);
+        let (message, region, peer) = (&envelope.message, envelope.region, envelope.to.id);
+        self.trace.add(&[
+            u64::from(message.kind.number()),
+            envelope.region.0,
+            message.term.0,
+            message.index.0,
+            message.entries.len() as u64,
+            first.unwrap_or(0),
+        ]);
+        if let Some(second) = second {
+            self.plan(second - self.now(), Happening::Packet(Box::new(envelope.clone())));
+        }
+        match first {
+            Some(first) => self.plan(first - self.now(), Happening::Packet(Box::new(envelope))),
+            None => {
+                self.counts.lost += 1;
+                self.report_unreachable(from, region, peer);
+            }
+        }
+    }
+
+    fn report_unreachable(&mut self, from: usize, region: RegionId, peer: PeerId) {
+        if self.rng.u32(..REPORTED_OF) == 0 {
+            let life = self.machines[from].life();
+            let task = Task::Post(vec![Event::Unreachable { region, peer }]);
+            self.plan(REACH_US_MAX, Happening::Work { store: from, life, task });
+        }
+    }
+
+    fn deliver(&mut self, envelope: Envelope) -> Result<(), Broken> {
+        let to = layout::place(envelope.to.store);
+        if !self.machines[to].is_up() {
+            self.counts.lost += 1;
+            let from = layout::place(envelope.from.store);
+            self.report_unreachable(from, envelope.region, envelope.to.id);
+            return Ok(());
+        }
+        self.counts.messages += 1;
+        self.machines[to].post(Event::Message(envelope), &mut self.out);
+        self.settle(to, Ok(()))
+    }
+
+    fn think(&mut self, client: usize) {
+        if self.is_busy {
+            let ticket = self.workload.ask(client);
+            self.plan(PATIENCE_US, Happening::Patience { client, ticket });
+            let delay_us = self.rng.u64(1..=REACH_US_MAX);
+            self.plan(delay_us, Happening::Arrive(ticket));
+        }
+    }
+
+    fn arrive(&mut self, ticket: Ticket) -> Result<(), Broken> {
+        let store = self.workload.request(ticket).store;
+        if !self.machines[store].is_up() {
+            let freed = self.workload.bounce(ticket);
+            self.go_on(freed);
+            return Ok(());
+        }
+        let event = self.workload.arrive(ticket);
+        self.say(format_args!("ticket {ticket}: {:?}", self.workload.request(ticket).ask));
+        self.machines[store].post(event, &mut self.out);
+        self.settle(store, Ok(()))
+    }
+
+    fn reply(&mut self, ticket: Ticket, reply: Reply) -> Result<(), Broken> {
+        self.trace.add(&[ticket.0, reply.print()]);
+        self.say(format_args!("ticket {ticket} is told {reply:?}"));
+        let freed = self.workload.answer(ticket, &reply, &self.truth)?;
+        if let Owner::Oracle(store) = self.workload.request(ticket).owner {
+            self.oracles[store].answer(ticket, reply, &mut self.stamps)?;
+        }
+        self.go_on(freed);
+        Ok(())
+    }
+
+    /// A client that got what it waited for, or never will, thinks of something else.
+    fn go_on(&mut self, freed: Option<usize>) {
+        if let Some(client) = freed {
+            let delay_us = self.think_us();
+            self.plan(delay_us, Happening::Think(client));
+        }
+    }
+
+    fn beat(&mut self, store: usize) {
+        self.plan(BEAT_US, Happening::Beat(store));
+        if !self.machines[store].is_up() || !self.is_busy {
+            return;
+        }
+        let now_ms = self.machines[store].clock().read(self.agenda.now()).0;
+        let count = self.rng.u64(1..1_000);
+        let asked = self.oracles[store].beat(now_ms, count, &self.stamps, &mut self.workload);
+        for ticket in asked {
+            self.plan(1, Happening::Arrive(ticket));
+        }
+    }
+
+    fn think_us(&mut self) -> u64 {
+        self.rng.u64(1..=2 * self.swarm.think_us)
+    }
+
+    fn plan(&mut self, delay_us: u64, happening: Happening) {
+        self.agenda.plan(delay_us, happening);
+    }
+
+    fn say(&self, words: Arguments<'_>) {
+        self.trace.say(self.agenda.now(), words);
+    }
+}
