@@ -6,10 +6,12 @@
 //! [`Node::start`] runs one store, [`playground::Playground`] a small cluster.
 
 mod accept;
+pub mod bench;
 pub mod clock;
 pub mod cluster;
 mod commons;
 pub mod config;
+pub mod ctl;
 pub mod failure;
 mod letters;
 pub mod logging;
@@ -29,6 +31,7 @@ mod signals;
 mod status;
 mod threads;
 mod tickets;
+mod tool;
 mod transport;
 mod workers;
 

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use flotilla_node::play::{self, PlaygroundArgs};
 use flotilla_node::serve::{self, ServeArgs};
+use flotilla_node::{bench, ctl};
 
 /// A multi-raft storage node that speaks TiKV's RawKV and PD protocols.
 #[derive(Debug, Parser)]
@@ -20,11 +21,17 @@ enum Command {
     Serve(ServeArgs),
     /// Runs a small cluster on this machine
     Playground(PlaygroundArgs),
+    /// Asks a running cluster, or writes to it
+    Ctl(ctl::Args),
+    /// Puts a load on a running cluster and measures
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => serve::run(args),
         Command::Playground(args) => play::run(&args),
+        Command::Ctl(args) => ctl::run(&args),
+        Command::Bench(args) => bench::run(&args),
     }
 }

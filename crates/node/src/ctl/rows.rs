@@ -1,0 +1,134 @@
+//! Rows: a value, a scan.
+
+use std::io::Write;
+
+use flotilla_client::{Client, Pair, Scan};
+use serde_json::{Value, json};
+
+use super::text::{Form, escape, hex};
+use crate::tool::{Error, table};
+
+/// Which rows to print.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ScanArgs {
+    /// First key [default: the very first]
+    #[arg(default_value = "", hide_default_value = true)]
+    start: String,
+    /// Ends below this key [default: no end]
+    #[arg(long, default_value = "", hide_default_value = true)]
+    end: String,
+    /// Only keys that begin with START
+    #[arg(long, conflicts_with = "end")]
+    prefix: bool,
+    /// Rows at most
+    #[arg(long, default_value_t = 100)]
+    limit: usize,
+    /// Begin at the end
+    #[arg(long)]
+    reverse: bool,
+    /// Do not print values
+    #[arg(long)]
+    keys_only: bool,
+}
+
+pub(crate) async fn scan(
+    client: &Client,
+    args: &ScanArgs,
+    form: Form,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    let start = form.parse(&args.start)?;
+    let end = if args.prefix { after_prefix(&start).into() } else { form.parse(&args.end)? };
+    let limit = args.limit;
+    let scan = Scan { start, end, limit, reverse: args.reverse, key_only: args.keys_only };
+    let rows = client.scan(scan).await?;
+    if form.is_json {
+        let rows = rows.iter().map(|row| to_json(row, args.keys_only)).collect();
+        return Ok(writeln!(out, "{:#}", Value::Array(rows))?);
+    }
+    let mut table = if args.keys_only { table(&["key"]) } else { table(&["key", "value"]) };
+    for (key, value) in &rows {
+        let mut cells = vec![form.show(key)];
+        if !args.keys_only {
+            cells.push(form.show(value));
+        }
+        table.add_row(cells);
+    }
+    writeln!(out, "{table}")?;
+    let count = rows.len();
+    let more = if count == limit { ", and perhaps more: see --limit" } else { "" };
+    Ok(writeln!(out, "{count} rows{more}")?)
+}
+
+/// The value's own bytes and a line's end; a script may want them as they are.
+pub(crate) fn value(
+    key: &[u8],
+    value: &[u8],
+    form: Form,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    if form.is_json {
+        let row = (key.to_vec().into(), value.to_vec().into());
+        writeln!(out, "{:#}", to_json(&row, false))?;
+    } else if form.is_hex {
+        writeln!(out, "{}", hex(value))?;
+    } else {
+        out.write_all(value)?;
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn done(form: Form, out: &mut impl Write) -> Result<(), Error> {
+    let text = if form.is_json { "{}" } else { "done" };
+    Ok(writeln!(out, "{text}")?)
+}
+
+/// Both forms, so that a reader need not know whether the bytes are text.
+fn to_json((key, value): &Pair, is_key_only: bool) -> Value {
+    let mut row = json!({ "key": escape(key), "key_hex": hex(key) });
+    if !is_key_only {
+        row["value"] = escape(value).into();
+        row["value_hex"] = hex(value).into();
+    }
+    row
+}
+
+/// The least key above all that begin with `prefix`; empty if there is none.
+fn after_prefix(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            break;
+        }
+    }
+    end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_where_the_next_one_begins() {
+        assert_eq!(after_prefix(b"abc"), b"abd");
+        assert_eq!(after_prefix(b"a\xff\xff"), b"b");
+        assert_eq!(after_prefix(b"\xff"), b"");
+        assert_eq!(after_prefix(b""), b"");
+    }
+
+    #[test]
+    fn a_value_is_printed_as_it_is_and_as_json_in_two_forms() {
+        let mut out = Vec::new();
+        let form = |is_hex, is_json| Form { is_hex, is_json };
+        value(b"k", b"\xff\n", form(false, false), &mut out).unwrap();
+        assert_eq!(out, b"\xff\n\n");
+        out.clear();
+        value(b"k", b"\xff\n", form(false, true), &mut out).unwrap();
+        let row: Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(row["value"], "\\xff\\x0a");
+        assert_eq!(row["value_hex"], "ff0a");
+        assert_eq!(row["key"], "k");
+    }
+}

@@ -1,0 +1,103 @@
+//! Keys and values on a command line and on a screen.
+
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+
+use crate::tool::Error;
+
+/// How bytes are given and shown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Form {
+    pub(crate) is_hex: bool,
+    pub(crate) is_json: bool,
+}
+
+impl Form {
+    /// The bytes that an argument stands for.
+    pub(crate) fn parse(self, argument: &str) -> Result<Bytes, Error> {
+        if !self.is_hex {
+            return Ok(Bytes::copy_from_slice(argument.as_bytes()));
+        }
+        unhex(argument).ok_or_else(|| {
+            let wanted = "an even number of hexadecimal digits";
+            Error::Argument(format!("--hex: {argument:?} is not {wanted}"))
+        })
+    }
+
+    /// For a place where nothing else is: text, with what cannot be shown escaped.
+    pub(crate) fn show(self, bytes: &[u8]) -> String {
+        if self.is_hex { hex(bytes) } else { escape(bytes) }
+    }
+
+    /// For the middle of a sentence, where the empty key must be seen.
+    pub(crate) fn quote(self, bytes: &[u8]) -> String {
+        if self.is_hex { format!("0x{}", hex(bytes)) } else { format!("\"{}\"", escape(bytes)) }
+    }
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+fn unhex(digits: &str) -> Option<Bytes> {
+    let digits = digits.as_bytes();
+    if !digits.len().is_multiple_of(2) {
+        return None;
+    }
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let byte = |pair: &[u8]| Some((digit(pair[0])? * 16 + digit(pair[1])?) as u8);
+    digits.chunks(2).map(byte).collect::<Option<Vec<_>>>().map(Bytes::from)
+}
+
+/// Text stays as it is; a backslash is doubled, and other bytes become `\xNN`. A row must not be
+/// able to move the cursor of whoever looks at it.
+pub(crate) fn escape(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            match letter {
+                '\\' => text.push_str("\\\\"),
+                control if control.is_control() => {
+                    for byte in control.encode_utf8(&mut [0; 4]).bytes() {
+                        let _ = write!(text, "\\x{byte:02x}");
+                    }
+                }
+                letter => text.push(letter),
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hexadecimal_digits_become_bytes_and_back() {
+        let form = Form { is_hex: true, is_json: false };
+        assert_eq!(form.parse("").unwrap(), "");
+        assert_eq!(form.parse("00fFa0").unwrap(), [0, 255, 160].as_slice());
+        assert_eq!(form.show(&[0, 255, 160]), "00ffa0");
+        for bad in ["0", "0g", "+1", "zz", "é"] {
+            assert_eq!(form.parse(bad).unwrap_err().exit_code(), 2, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_would_spoil_the_screen_is_escaped() {
+        let form = Form { is_hex: false, is_json: false };
+        assert_eq!(form.show("naïve \\ key".as_bytes()), "naïve \\\\ key");
+        assert_eq!(form.show(b"a\x1b[2J\n\xff"), "a\\x1b[2J\\x0a\\xff");
+        assert_eq!(form.show("\u{9b}".as_bytes()), "\\xc2\\x9b");
+        assert_eq!(form.quote(b""), "\"\"");
+    }
+}

@@ -1,0 +1,331 @@
+//! Views of the cluster: regions, stores, who leads what.
+//!
+//! Each store is asked about itself, and all at the same time; one that does not answer is shown
+//! as that. Nothing here needs placement, so the views work while placement has no leader.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use bytes::Bytes;
+use comfy_table::Cell;
+use flotilla_client::Client;
+use flotilla_proto::metapb;
+use flotilla_proto::peers::{KnownStore, RegionStatus, Role, Space, StatsResponse};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use super::text::{Form, escape, hex};
+use crate::tool::{Error, Target, number, table};
+
+/// A store, and what it says or why it does not.
+struct Seen<A> {
+    store: KnownStore,
+    answer: Result<A, flotilla_client::Error>,
+}
+
+/// Asks every store of the cluster the same thing.
+async fn ask_all<A: Send + 'static, F>(
+    target: &Target,
+    ask: impl Fn(flotilla_client::Observer) -> F,
+) -> Result<Vec<Seen<A>>, Error>
+where
+    F: Future<Output = Result<A, flotilla_client::Error>> + Send + 'static,
+{
+    let mut asking = JoinSet::new();
+    for (place, store) in target.stores().await?.into_iter().enumerate() {
+        let address = store.store.clone().unwrap_or_default().address;
+        let answer = ask(target.observer(&address)?);
+        asking.spawn(async move { (place, Seen { store, answer: answer.await }) });
+    }
+    let mut seen = asking.join_all().await;
+    seen.sort_by_key(|(place, _)| *place);
+    Ok(seen.into_iter().map(|(_, seen)| seen).collect())
+}
+
+pub(crate) async fn stores(target: &Target, form: Form, out: &mut impl Write) -> Result<(), Error> {
+    let seen = ask_all(target, async |observer| observer.stats().await).await?;
+    if form.is_json {
+        let stores = seen.iter().map(store_to_json).collect();
+        return Ok(writeln!(out, "{:#}", Value::Array(stores))?);
+    }
+    let headings =
+        ["id", "name", "address", "state", "replicas", "leaders", "writes", "log syncs", "uptime"];
+    let mut table = table(&headings);
+    for Seen { store, answer } in &seen {
+        let place = store.store.clone().unwrap_or_default();
+        let mut row = vec![number(place.id), Cell::new(&store.name), Cell::new(&place.address)];
+        match answer {
+            Ok(stats) => {
+                let (requests, log) =
+                    (stats.requests.unwrap_or_default(), stats.log.unwrap_or_default());
+                row.push(Cell::new("up"));
+                let counts =
+                    [stats.replicas, stats.leaders, requests.writes_acknowledged, log.syncs];
+                row.extend(counts.map(number));
+                row.push(Cell::new(format!("{} s", stats.uptime_ms / 1000)));
+            }
+            Err(error) => row.push(Cell::new(reason(error))),
+        }
+        table.add_row(row);
+    }
+    Ok(writeln!(out, "{table}")?)
+}
+
+fn store_to_json(seen: &Seen<StatsResponse>) -> Value {
+    let place = seen.store.store.clone().unwrap_or_default();
+    let mut row = json!({
+        "id": place.id,
+        "name": seen.store.name,
+        "address": place.address,
+        "up": seen.answer.is_ok(),
+    });
+    match &seen.answer {
+        Ok(stats) => {
+            row["version"] = stats.version.clone().into();
+            row["replicas"] = stats.replicas.into();
+            row["leaders"] = stats.leaders.into();
+            row["uptime_ms"] = stats.uptime_ms.into();
+            row["writes_acknowledged"] =
+                stats.requests.unwrap_or_default().writes_acknowledged.into();
+            row["log_syncs"] = stats.log.unwrap_or_default().syncs.into();
+        }
+        Err(error) => row["reason"] = reason(error).into(),
+    }
+    row
+}
+
+/// Without the address, which is in the row already.
+fn reason(error: &flotilla_client::Error) -> String {
+    match error {
+        flotilla_client::Error::Unreachable { reason, .. } => reason.clone(),
+        other => other.to_string(),
+    }
+}
+
+pub(crate) async fn regions(
+    target: &Target,
+    form: Form,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    let seen = ask_all(target, async |observer| observer.regions().await).await?;
+    let mut regions = BTreeMap::<u64, Region>::new();
+    let mut silent = Vec::new();
+    for Seen { store, answer } in seen {
+        match answer {
+            Ok(replicas) => {
+                let id = store.store.unwrap_or_default().id;
+                for replica in replicas {
+                    let region = replica.region.as_ref().map_or(0, |region| region.id);
+                    regions.entry(region).or_default().replicas.push((id, replica));
+                }
+            }
+            Err(error) => silent.push(format!("{}: {}", store.name, reason(&error))),
+        }
+    }
+    if form.is_json {
+        let regions = regions.values().filter_map(Region::to_json).collect();
+        writeln!(out, "{:#}", Value::Array(regions))?;
+    } else {
+        let headings = [
+            "id",
+            "space",
+            "start",
+            "end",
+            "epoch",
+            "stores",
+            "leader",
+            "term",
+            "committed",
+            "applied",
+            "log",
+        ];
+        let mut table = table(&headings);
+        for row in regions.values().filter_map(|region| region.to_row(form)) {
+            table.add_row(row);
+        }
+        writeln!(out, "{table}")?;
+    }
+    // Half a picture should not look like a whole one.
+    for silent in silent {
+        eprintln!("flotilla: no answer from {silent}");
+    }
+    Ok(())
+}
+
+/// What the stores say about one region.
+#[derive(Default)]
+struct Region {
+    replicas: Vec<(u64, RegionStatus)>,
+}
+
+impl Region {
+    /// The replica that knows best: the leader of the highest term, or else whoever has heard of
+    /// it.
+    fn best(&self) -> Option<&RegionStatus> {
+        let replicas = self.replicas.iter().map(|(_, status)| status);
+        replicas.max_by_key(|status| (status.term, status.role() == Role::Leader, status.applied))
+    }
+
+    /// Where the slowest and the fastest replica that answers is.
+    fn applied(&self) -> (u64, u64) {
+        let applied = self.replicas.iter().map(|(_, status)| status.applied);
+        (applied.clone().min().unwrap_or(0), applied.max().unwrap_or(0))
+    }
+
+    fn to_row(&self, form: Form) -> Option<Vec<Cell>> {
+        let best = self.best()?;
+        let region = best.region.as_ref()?;
+        let epoch = region.region_epoch.unwrap_or_default();
+        let stores: Vec<_> = region.peers.iter().map(|peer| peer.store_id.to_string()).collect();
+        let leader =
+            leader(best).map_or("none".to_owned(), |leader| format!("store {}", leader.store_id));
+        let applied = match self.applied() {
+            (slowest, fastest) if slowest == fastest => fastest.to_string(),
+            (slowest, fastest) => format!("{slowest}..{fastest}"),
+        };
+        Some(vec![
+            number(region.id),
+            Cell::new(space(best)),
+            Cell::new(bound(&region.start_key, form)),
+            Cell::new(bound(&region.end_key, form)),
+            Cell::new(format!("{}.{}", epoch.version, epoch.conf_ver)),
+            Cell::new(stores.join(" ")),
+            Cell::new(leader),
+            number(best.term),
+            number(best.committed),
+            Cell::new(applied),
+            Cell::new(format!("{}..{}", best.log_first, best.log_last)),
+        ])
+    }
+
+    fn to_json(&self) -> Option<Value> {
+        let best = self.best()?;
+        let region = best.region.as_ref()?;
+        let epoch = region.region_epoch.unwrap_or_default();
+        let replicas = self.replicas.iter().map(|(store, status)| {
+            json!({
+                "store": store,
+                "role": role(status),
+                "term": status.term,
+                "committed": status.committed,
+                "applied": status.applied,
+                "log_first": status.log_first,
+                "log_last": status.log_last,
+            })
+        });
+        let peers = region.peers.iter().map(|p| json!({ "id": p.id, "store": p.store_id }));
+        Some(json!({
+            "id": region.id,
+            "space": space(best),
+            "start": escape(&region.start_key),
+            "start_hex": hex(&region.start_key),
+            "end": escape(&region.end_key),
+            "end_hex": hex(&region.end_key),
+            "version": epoch.version,
+            "conf_version": epoch.conf_ver,
+            "term": best.term,
+            "leader_store": leader(best).map(|leader| leader.store_id),
+            "peers": peers.collect::<Value>(),
+            "replicas": replicas.collect::<Value>(),
+        }))
+    }
+}
+
+fn leader(status: &RegionStatus) -> Option<&metapb::Peer> {
+    status.leader.as_ref().filter(|leader| leader.id != 0)
+}
+
+fn space(status: &RegionStatus) -> &'static str {
+    match status.space() {
+        Space::Raw => "raw",
+        Space::System => "system",
+    }
+}
+
+fn role(status: &RegionStatus) -> &'static str {
+    match status.role() {
+        Role::Follower => "follower",
+        Role::Candidate => "candidate",
+        Role::PreCandidate => "pre-candidate",
+        Role::Leader => "leader",
+    }
+}
+
+/// Both the first key and the missing end are empty; neither is worth a word in a table.
+fn bound(key: &[u8], form: Form) -> String {
+    if key.is_empty() { "-".to_owned() } else { form.show(key) }
+}
+
+pub(crate) async fn leader_of(
+    client: &Client,
+    key: &Bytes,
+    form: Form,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    let found = client.region_of(key.clone()).await?;
+    let region = &found.region;
+    let Some(leader) = found.leader.filter(|leader| leader.id != 0) else {
+        let id = region.id;
+        return Err(Error::Absent(format!("region {id} has no leader that placement knows")));
+    };
+    let stores = client.stores().await?;
+    let store = stores.iter().find(|store| store.id == leader.store_id);
+    let address = store.map_or("an unknown address", |store| store.address.as_str());
+    if form.is_json {
+        let answer = json!({
+            "key": escape(key),
+            "key_hex": hex(key),
+            "region": region.id,
+            "start_hex": hex(&region.start_key),
+            "end_hex": hex(&region.end_key),
+            "leader_store": leader.store_id,
+            "leader_peer": leader.id,
+            "address": address,
+        });
+        return Ok(writeln!(out, "{answer:#}")?);
+    }
+    let store = leader.store_id;
+    Ok(writeln!(out, "region {} led by store {store} at {address}", region.id)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replica(store: u64, term: u64, role: Role, applied: u64) -> (u64, RegionStatus) {
+        let peers = (1..=3).map(|id| metapb::Peer { id, store_id: id, ..Default::default() });
+        let region = metapb::Region { id: 2, peers: peers.collect(), ..Default::default() };
+        let leader = (role == Role::Leader).then(|| region.peers[store as usize - 1]);
+        let status = RegionStatus {
+            region: Some(region),
+            role: role.into(),
+            leader,
+            term,
+            applied,
+            ..Default::default()
+        };
+        (store, status)
+    }
+
+    #[test]
+    fn an_old_leader_does_not_speak_for_its_region() {
+        let region = Region {
+            replicas: vec![
+                replica(1, 5, Role::Leader, 90),
+                replica(2, 6, Role::Follower, 95),
+                replica(3, 6, Role::Leader, 97),
+            ],
+        };
+        let row = region.to_json().unwrap();
+        assert_eq!(row["leader_store"], 3);
+        assert_eq!(row["term"], 6);
+        assert_eq!(row["replicas"][0]["role"], "leader");
+        assert_eq!(region.applied(), (90, 97));
+    }
+
+    #[test]
+    fn a_region_without_leader_has_none() {
+        let region = Region { replicas: vec![replica(2, 6, Role::Candidate, 95)] };
+        assert_eq!(region.to_json().unwrap()["leader_store"], Value::Null);
+    }
+}

@@ -1,0 +1,182 @@
+//! What the subcommands that talk to a running cluster have in common: whom to ask, how to fail.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use comfy_table::{Cell, CellAlignment, Table, presets};
+use flotilla_client::Observer;
+use flotilla_proto::peers;
+use serde_json::{Value, json};
+
+/// Where the cluster is.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Target {
+    /// Any stores of the cluster; one that answers is enough
+    #[arg(
+        long,
+        global = true,
+        value_delimiter = ',',
+        default_value = "127.0.0.1:20160",
+        value_name = "HOST:PORT,..."
+    )]
+    pub(crate) endpoints: Vec<String>,
+    /// Print JSON instead of tables
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Seconds until a request is given up
+    #[arg(long, global = true, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) timeout: u64,
+}
+
+/// How long one store is waited for that is only asked about itself.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl Target {
+    /// The client's configuration for this target; the rest is the client's default.
+    pub(crate) fn config(&self) -> flotilla_client::Config {
+        let deadline = Duration::from_secs(self.timeout);
+        flotilla_client::Config { deadline, ..flotilla_client::Config::default() }
+    }
+
+    /// For asking one store about itself.
+    pub(crate) fn observer(&self, address: &str) -> Result<Observer, Error> {
+        let attempt_timeout = LOOK_TIMEOUT.min(Duration::from_secs(self.timeout));
+        Ok(Observer::new(address, flotilla_client::Config { attempt_timeout, ..self.config() })?)
+    }
+
+    /// The stores of the cluster, from the first endpoint that answers.
+    pub(crate) async fn stores(&self) -> Result<Vec<peers::KnownStore>, Error> {
+        let mut reasons = String::new();
+        for endpoint in &self.endpoints {
+            match self.observer(endpoint)?.stores().await {
+                Ok(stores) => return Ok(stores),
+                Err(error) => {
+                    let _ = write!(reasons, "; {error}");
+                }
+            }
+        }
+        Err(Error::Silent(reasons.split_off(2.min(reasons.len()))))
+    }
+}
+
+/// Why a tool could not do what was asked: one sentence for a person, one exit code for a script.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// No endpoint answers.
+    #[error(
+        "{0}. Does the cluster run? `flotilla playground` starts one; --endpoints says where yours is"
+    )]
+    Silent(String),
+    /// The cluster could not or would not.
+    #[error(transparent)]
+    Client(flotilla_client::Error),
+    /// An argument makes no sense.
+    #[error("{0}")]
+    Argument(String),
+    /// What was asked for is not there.
+    #[error("{0}")]
+    Absent(String),
+    /// Some requests of a load failed.
+    #[error("{failed} of {asked} requests failed, the first one: {first}")]
+    Failed {
+        /// How many.
+        failed: u64,
+        /// Out of how many.
+        asked: u64,
+        /// Why the first one did.
+        first: String,
+    },
+    /// Standard output is gone.
+    #[error("cannot write the answer: {0}")]
+    Output(#[from] std::io::Error),
+}
+
+impl From<flotilla_client::Error> for Error {
+    fn from(error: flotilla_client::Error) -> Error {
+        match error {
+            flotilla_client::Error::Unreachable { .. } => Error::Silent(error.to_string()),
+            flotilla_client::Error::Config(what) => Error::Argument(what),
+            other => Error::Client(other),
+        }
+    }
+}
+
+impl Error {
+    /// 1: it failed; 2: the arguments are wrong, as from the parser; 3: there is no such thing.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Error::Argument(_) => 2,
+            Error::Absent(_) => 3,
+            Error::Silent(_) | Error::Client(_) | Error::Failed { .. } | Error::Output(_) => 1,
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        json!({ "error": self.to_string() })
+    }
+}
+
+/// An empty table with these headings.
+pub(crate) fn table(headings: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(headings.iter().map(Cell::new));
+    table
+}
+
+/// A number's cell.
+pub(crate) fn number(number: impl ToString) -> Cell {
+    Cell::new(number).set_alignment(CellAlignment::Right)
+}
+
+/// Runs a tool to its end: its error goes to standard error, and into the exit code.
+pub(crate) fn run(is_json: bool, tool: impl Future<Output = Result<(), Error>>) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let result = match runtime {
+        Ok(runtime) => runtime.block_on(tool),
+        Err(error) => Err(Error::Output(error)),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads has had enough, as `head` has; that is no failure of ours.
+        Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            if is_json {
+                eprintln!("{}", error.to_json());
+            } else {
+                eprintln!("flotilla: {error}");
+            }
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_what_to_do_and_has_its_code() {
+        let silent = flotilla_client::Error::Unreachable {
+            endpoints: "127.0.0.1:1".to_owned(),
+            reason: "refused".to_owned(),
+        };
+        let silent = Error::from(silent);
+        assert!(silent.to_string().contains("--endpoints"), "{silent}");
+        assert_eq!(silent.exit_code(), 1);
+        let config = flotilla_client::Error::Config("\"x\" lacks a port".to_owned());
+        assert_eq!(Error::from(config).exit_code(), 2);
+        assert_eq!(Error::Absent("no value".to_owned()).exit_code(), 3);
+    }
+
+    #[tokio::test]
+    async fn every_endpoint_that_is_silent_is_named() {
+        let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let endpoints = vec![free().to_string(), free().to_string()];
+        let target = Target { endpoints: endpoints.clone(), json: false, timeout: 1 };
+        let error = target.stores().await.unwrap_err().to_string();
+        assert!(endpoints.iter().all(|endpoint| error.contains(endpoint)), "{error}");
+    }
+}
