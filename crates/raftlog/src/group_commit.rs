@@ -306,6 +306,9 @@ impl GroupCommit {
         if let Some(error) = error {
             waiting.fail_queued(&error, &mut done);
         }
+        let is_idle = waiting.writes.is_empty();
+        assert!(!is_idle || waiting.tails.is_empty(), "tails are left of groups nobody changes");
+        assert!(!is_idle || waiting.bytes == 0, "{} bytes are left of no batch", waiting.bytes);
         self.callbacks.lock().ready.extend(done.iter().cloned());
         self.hand_over(&mut waiting);
         done

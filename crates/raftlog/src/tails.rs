@@ -73,6 +73,10 @@ impl Tails {
         self.queued.clear();
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queued.is_empty()
+    }
+
     fn restore(&mut self, undo: Vec<(u64, Option<Queued>)>) {
         for (group, before) in undo.into_iter().rev() {
             match before {

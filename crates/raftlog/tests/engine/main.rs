@@ -4,6 +4,7 @@ mod api;
 mod corruption;
 mod crash;
 mod faults;
+mod hooked;
 mod kit;
 mod oracle;
 mod threads;

@@ -1,0 +1,194 @@
+//! A log under the load of a store with many regions: append, compact, purge, and what is left.
+//!
+//! Entries of 32 KiB go to regions drawn from a normal distribution N(128, 96), so some are busy and
+//! some nearly idle. Now and then a region is compacted up to some entries before its end, a number
+//! drawn from N(32, 16). After each round the log is purged.
+//!
+//! Purge removes whole segments, oldest first, and does not move what is still live. So nearly idle
+//! regions hold old segments, and all behind them. When the log is over its limit on disk, those
+//! that purge names are compacted by force; the column `forced` counts them.
+
+use clap::Parser;
+use flotilla_raftlog::{Config, Durability, Entry, Error, Holder, LogBatch, LogEngine};
+use flotilla_vfs::os::OsFs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const ENTRY_BYTES: usize = 32 << 10;
+const ROUND_WRITES: u64 = 1024;
+const LAST_INDEX: &[u8] = b"last index";
+
+/// Appends, compacts and purges, and shows what is on disk.
+#[derive(Parser)]
+struct Options {
+    /// Stop after so many writes.
+    #[arg(long)]
+    writes: Option<u64>,
+    /// Stop after so many seconds; 10 if nothing is said.
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// Sync each write.
+    #[arg(long)]
+    sync: bool,
+    /// Size on disk in MiB over which regions are compacted by force.
+    #[arg(long, default_value_t = 1024)]
+    limit_mib: u64,
+    /// Where the log is kept; a temporary directory if nothing is said.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Seed of what is drawn.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+fn main() -> Result<(), Error> {
+    let options = Options::parse();
+    let temporary = tempfile::tempdir()?;
+    let dir = options.dir.as_deref().unwrap_or(temporary.path());
+    let (log, report) = LogEngine::open(Arc::new(OsFs::new()), dir, Config::default())?;
+    println!("{}: {report:?}", dir.display());
+
+    let seconds = options.seconds.or(if options.writes.is_none() { Some(10) } else { None });
+    let mut load = Load::new(log, &options);
+    println!("{HEADINGS}");
+    let mut shown = Instant::now();
+    while !load.is_over(options.writes, seconds.map(Duration::from_secs)) {
+        load.round(options.writes)?;
+        if shown.elapsed() >= Duration::from_secs(1) {
+            load.show();
+            shown = Instant::now();
+        }
+    }
+    load.show();
+    Ok(())
+}
+
+const HEADINGS: &str =
+    "  writes  written MiB  live MiB  disk MiB  files  purged  forced  purge ms  held by";
+
+/// The load, and what it has counted.
+struct Load {
+    log: LogEngine,
+    rng: fastrand::Rng,
+    durability: Durability,
+    limit_bytes: u64,
+    data: Vec<u8>,
+    begun: Instant,
+    writes: u64,
+    purged_segments: u64,
+    forced: u64,
+    purging: Duration,
+    held_by: Vec<Holder>,
+}
+
+impl Load {
+    fn new(log: LogEngine, options: &Options) -> Load {
+        let mut rng = fastrand::Rng::with_seed(options.seed);
+        let mut data = vec![0; ENTRY_BYTES];
+        rng.fill(&mut data);
+        Load {
+            log,
+            rng,
+            durability: if options.sync { Durability::Synced } else { Durability::Buffered },
+            limit_bytes: options.limit_mib << 20,
+            data,
+            begun: Instant::now(),
+            writes: 0,
+            purged_segments: 0,
+            forced: 0,
+            purging: Duration::ZERO,
+            held_by: Vec::new(),
+        }
+    }
+
+    fn is_over(&self, writes: Option<u64>, time: Option<Duration>) -> bool {
+        writes.is_some_and(|writes| self.writes >= writes)
+            || time.is_some_and(|time| self.begun.elapsed() >= time)
+    }
+
+    /// Some writes, then a purge.
+    fn round(&mut self, writes: Option<u64>) -> Result<(), Error> {
+        for _ in 0..ROUND_WRITES {
+            self.append()?;
+            if writes.is_some_and(|writes| self.writes >= writes) {
+                break;
+            }
+        }
+        self.purge()
+    }
+
+    fn append(&mut self) -> Result<(), Error> {
+        let region = self.draw(128.0, 96.0);
+        let last = self.log.group(region).map_or(0, |group| group.last_index());
+        let index = last + 1;
+        let entry = Entry { index, term: 1, kind: 0, data: self.data.clone().into() };
+        let mut batch = LogBatch::new();
+        batch.append(region, &[entry]);
+        batch.put(region, LAST_INDEX, &index.to_le_bytes());
+        let distance = self.draw(32.0, 16.0);
+        if index.is_multiple_of(distance) && index > distance {
+            batch.compact_to(region, index - distance, 1);
+        }
+        self.log.write(batch, self.durability).wait()?;
+        self.writes += 1;
+        Ok(())
+    }
+
+    fn purge(&mut self) -> Result<(), Error> {
+        let begin = Instant::now();
+        let purged = self.log.purge()?;
+        self.purged_segments += purged.segments;
+        self.held_by = purged.held_by;
+        if self.log.stats().segment_bytes > self.limit_bytes {
+            self.compact_by_force()?;
+        }
+        self.purging += begin.elapsed();
+        Ok(())
+    }
+
+    /// Lets go of all that holds the oldest segment: entries are dropped, keys written again.
+    fn compact_by_force(&mut self) -> Result<(), Error> {
+        let mut batch = LogBatch::new();
+        for holder in &self.held_by {
+            let Some(group) = self.log.group(holder.group) else { continue };
+            batch.compact_to(holder.group, group.last_index() + 1, 1);
+            for (key, value) in group.scan() {
+                batch.put(holder.group, &key, &value);
+            }
+            self.forced += 1;
+        }
+        if !batch.is_empty() {
+            self.log.write(batch, self.durability).wait()?;
+        }
+        Ok(())
+    }
+
+    fn show(&self) {
+        let stats = self.log.stats();
+        println!(
+            "{:8}  {:11}  {:8}  {:8}  {:5}  {:6}  {:6}  {:8}  {:7}",
+            self.writes,
+            stats.bytes_written >> 20,
+            stats.live_bytes >> 20,
+            stats.segment_bytes >> 20,
+            stats.segments,
+            self.purged_segments,
+            self.forced,
+            self.purging.as_millis(),
+            self.held_by.len(),
+        );
+    }
+
+    /// A whole number from a normal distribution, at least 1.
+    fn draw(&mut self, mean: f64, deviation: f64) -> u64 {
+        loop {
+            let (radius, angle) = (1.0 - self.rng.f64(), self.rng.f64());
+            let unit = (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos();
+            let number = mean + deviation * unit;
+            if number >= 1.0 {
+                return number as u64;
+            }
+        }
+    }
+}
