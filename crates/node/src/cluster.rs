@@ -183,7 +183,7 @@ mod tests {
     fn the_cluster_id_follows_from_the_list_and_stays() {
         assert_eq!(cluster_id(&three()), cluster_id(&three()));
         assert_ne!(cluster_id(&three()), cluster_id(&three()[..2]));
-        assert_eq!(cluster_id(&three()), 2_894_437_064_577_655_286);
+        assert_eq!(cluster_id(&three()), 3_367_380_963_156_026_042);
     }
 
     #[test]

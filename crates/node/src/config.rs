@@ -117,7 +117,7 @@ pub struct LimitsConfig {
 }
 
 /// Threads.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ThreadsConfig {
     /// Threads that run regions. Default 0: half of the cores, at least one. At most 64.
@@ -177,12 +177,6 @@ impl Default for LimitsConfig {
             connections_max: 4096,
             streams_per_connection_max: 1024,
         }
-    }
-}
-
-impl Default for ThreadsConfig {
-    fn default() -> Self {
-        Self { shards: 0, runtime: 0 }
     }
 }
 

@@ -142,7 +142,6 @@ fn to_wire(region: &Descriptor, status: &Status) -> peers::RegionStatus {
                 version: region.epoch.version,
             }),
             peers: region.peers.iter().map(peer_to_wire).collect(),
-            ..metapb::Region::default()
         }),
         space: space.into(),
         role: role.into(),

@@ -51,17 +51,17 @@ impl Transport {
         Self { links, counts }
     }
 
-    /// Queues a message. Gives back the region and replica that must hear that it was dropped:
-    /// only lost entries make a difference to raft.
+    /// Queues a message. If one is dropped for want of room, returns what its region must
+    /// hear; only lost entries make a difference to raft.
     pub(crate) fn send(&self, envelope: Envelope) -> Option<Event> {
         let append = envelope.message.kind == MessageKind::Append;
-        let refused = match self.links.get(&envelope.to.store) {
-            Some(link) if append => link.appends.push(envelope).err(),
-            Some(link) => link.urgent.push(envelope).err(),
-            None => Some(envelope),
+        let (region, peer) = match self.links.get(&envelope.to.store) {
+            Some(link) if append => link.appends.push(envelope),
+            Some(link) => link.urgent.push(envelope),
+            None => Some((envelope.region, envelope.to.id)),
         }?;
         self.counts.count_message_dropped();
-        append.then(|| Event::Unreachable { region: refused.region, peer: refused.to.id })
+        append.then_some(Event::Unreachable { region, peer })
     }
 
     /// The counters of both directions.

@@ -61,18 +61,18 @@ impl Queue {
         Self { state: Mutex::default(), bytes_max, kind }
     }
 
-    /// Puts a message in. Gives one back that finds no place: this one, or an older one that this
-    /// one has replaced.
-    pub(super) fn push(&self, envelope: Envelope) -> Result<(), Envelope> {
+    /// Puts a message in. If one is dropped for want of room, this or an older one, returns for
+    /// whom it was.
+    pub(super) fn push(&self, envelope: Envelope) -> Option<(RegionId, PeerId)> {
         let bytes = weight(&envelope);
         let mut state = self.state.lock();
         if !state.up && self.kind == Kind::Appends {
-            return Err(envelope);
+            return Some(addressee(&envelope));
         }
         let bytes_max = if state.up { self.bytes_max } else { KEPT_WHILE_DOWN_BYTES };
         let full = state.bytes + bytes > bytes_max;
         if full && state.up {
-            return Err(envelope);
+            return Some(addressee(&envelope));
         }
         let oldest = if full { state.pop() } else { None };
         state.bytes += bytes;
@@ -80,7 +80,7 @@ impl Queue {
         if let Some(waker) = state.waker.take() {
             waker.wake();
         }
-        oldest.map_or(Ok(()), Err)
+        oldest.as_ref().map(addressee)
     }
 
     /// There is a connection; messages flow.
@@ -98,7 +98,7 @@ impl Queue {
         }
         state.bytes = 0;
         let mut lost: Vec<_> =
-            state.waiting.drain(..).map(|envelope| (envelope.region, envelope.to.id)).collect();
+            state.waiting.drain(..).map(|envelope| addressee(&envelope)).collect();
         lost.sort_unstable();
         lost.dedup();
         lost
@@ -135,6 +135,10 @@ impl State {
     }
 }
 
+fn addressee(envelope: &Envelope) -> (RegionId, PeerId) {
+    (envelope.region, envelope.to.id)
+}
+
 /// The bytes that a message counts for.
 pub(super) fn weight(envelope: &Envelope) -> usize {
     let entries = &envelope.message.entries;
@@ -164,5 +168,108 @@ impl Stream for Frames {
                 messages: envelopes.into_iter().map(convert::to_wire).collect(),
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flotilla_region::{Index, MessageKind};
+    use tokio_stream::StreamExt as _;
+
+    use super::super::convert::tests::envelope;
+    use super::*;
+
+    fn numbered(number: u64) -> Envelope {
+        let mut envelope = envelope(MessageKind::Append, b"0123456789");
+        envelope.message.index = Index(number);
+        envelope
+    }
+
+    fn frames(queue: &Arc<Queue>) -> Frames {
+        Frames {
+            queue: Arc::clone(queue),
+            cluster_id: 1,
+            from: StoreId(1),
+            to: StoreId(2),
+            sent: Arc::default(),
+        }
+    }
+
+    async fn numbers(frames: &mut Frames) -> Vec<u64> {
+        let frame = frames.next().await.unwrap();
+        frame.messages.iter().map(|message| message.message.as_ref().unwrap().index).collect()
+    }
+
+    #[tokio::test]
+    async fn a_frame_holds_what_waits_in_order() {
+        let queue = Arc::new(Queue::new(1 << 20, Kind::Appends));
+        queue.raise();
+        for number in 1..=3 {
+            assert_eq!(queue.push(numbered(number)), None);
+        }
+        assert_eq!(numbers(&mut frames(&queue)).await, [1, 2, 3]);
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_waits_is_woken() {
+        let queue = Arc::new(Queue::new(1 << 20, Kind::Urgent));
+        queue.raise();
+        let mut frames = frames(&queue);
+        let waiting = tokio::spawn(async move { numbers(&mut frames).await });
+        tokio::task::yield_now().await;
+        queue.push(numbered(1));
+        assert_eq!(waiting.await.unwrap(), [1]);
+    }
+
+    #[test]
+    fn a_full_queue_refuses_the_new_and_keeps_its_order() {
+        let one = weight(&numbered(1));
+        let queue = Queue::new(2 * one, Kind::Appends);
+        queue.raise();
+        assert_eq!(queue.push(numbered(1)), None);
+        assert_eq!(queue.push(numbered(2)), None);
+        let dropped = queue.push(numbered(3)).unwrap();
+        assert_eq!(dropped, addressee(&numbered(3)));
+        assert_eq!(queue.state.lock().waiting.len(), 2);
+        assert_eq!(queue.state.lock().bytes, 2 * one);
+    }
+
+    #[test]
+    fn without_a_connection_entries_are_refused_and_lost_ones_told_once() {
+        let queue = Queue::new(1 << 20, Kind::Appends);
+        assert!(queue.push(numbered(1)).is_some());
+        queue.raise();
+        queue.push(numbered(1));
+        queue.push(numbered(2));
+        assert_eq!(queue.lower(), [addressee(&numbered(1))]);
+        assert_eq!(queue.state.lock().bytes, 0);
+        assert!(queue.push(numbered(3)).is_some());
+    }
+
+    #[tokio::test]
+    async fn without_a_connection_the_latest_urgent_messages_are_kept() {
+        let queue = Arc::new(Queue::new(1 << 20, Kind::Urgent));
+        let count = (KEPT_WHILE_DOWN_BYTES / weight(&numbered(1))) as u64;
+        for number in 0..count + 5 {
+            assert_eq!(queue.push(numbered(number)).is_some(), number >= count);
+        }
+        assert!(queue.lower().is_empty());
+        queue.raise();
+        assert_eq!(numbers(&mut frames(&queue)).await[0], 5);
+    }
+
+    #[tokio::test]
+    async fn a_large_message_has_a_frame_of_its_own() {
+        let queue = Arc::new(Queue::new(64 << 20, Kind::Appends));
+        queue.raise();
+        let mut large = numbered(2);
+        large.message.entries[0].data = vec![0; 8 << 20].into();
+        queue.push(numbered(1));
+        queue.push(large);
+        queue.push(numbered(3));
+        let mut frames = frames(&queue);
+        assert_eq!(numbers(&mut frames).await, [1]);
+        assert_eq!(numbers(&mut frames).await, [2]);
+        assert_eq!(numbers(&mut frames).await, [3]);
     }
 }
