@@ -63,10 +63,12 @@ impl Reading {
         consensus: &Consensus,
         step: &mut Step<'_>,
     ) -> Option<Message> {
+        // Also if there is none: then the next tick asks for one.
+        self.lease.mark_used(step.now);
         if !self.may_answer_alone(consensus, step) {
             return None;
         }
-        self.lease.mark_used(step.now);
+        step.stats.followers_answered += 1;
         Some(Message {
             kind: MessageKind::ReadIndexResponse,
             term: consensus.term(),

@@ -40,9 +40,7 @@ pub(crate) struct Readies {
 struct Held {
     /// The number of the write.
     number: u64,
-    /// Later Readies that need no write of their own, and are done with this one.
-    through: u64,
-    /// To be sent then.
+    /// To be sent then. Also those of later Readies that need no write of their own.
     messages: Vec<Message>,
 }
 
@@ -90,9 +88,8 @@ impl Readies {
         let is_question = |message: &Message| message.msg_type == MessageType::MsgReadIndex;
         taken.messages.extend(messages.extract_if(.., |message| is_question(message)));
         if must_sync {
-            self.held.push_back(Held { number, through: number, messages });
+            self.held.push_back(Held { number, messages });
         } else if let Some(last) = self.held.back_mut() {
-            last.through = number;
             last.messages.append(&mut messages);
         } else {
             consensus.persisted(number);
@@ -109,7 +106,7 @@ impl Readies {
         self.persisted_number = number;
         let mut messages = vec![];
         while let Some(mut held) = self.held.pop_front_if(|held| held.number <= number) {
-            consensus.persisted(held.through);
+            consensus.persisted(held.number);
             messages.append(&mut held.messages);
         }
         messages
@@ -120,8 +117,7 @@ impl Readies {
         let mut last = self.persisted_number;
         for held in &self.held {
             assert!(held.number > last, "write {} is held behind write {last}", held.number);
-            assert!(held.through >= held.number, "write {} ends before itself", held.number);
-            last = held.through;
+            last = held.number;
         }
         assert!(
             last <= self.last_number.max(self.persisted_number),

@@ -121,3 +121,156 @@ fn screen_append_response(message: &Message, view: &View<'_>) -> Result<(), Refu
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::descriptor::{Epoch, Space};
+    use crate::entry::EntryKind;
+    use crate::ids::{PeerId, RegionId, StoreId};
+
+    fn member(id: u64) -> Peer {
+        Peer { id: PeerId(id), store: StoreId(id) }
+    }
+
+    fn entry(index: u64, term: u64) -> LogEntry {
+        let data = Bytes::new();
+        LogEntry { index: Index(index), term: Term(term), kind: EntryKind::Normal, data }
+    }
+
+    /// A sound message of the kind, for a replica in term 5 whose log ends with entry 10.
+    fn sound(kind: MessageKind) -> Envelope {
+        let message = Message {
+            kind,
+            term: Term(u64::from(kind != MessageKind::ReadIndex) * 5),
+            log_term: Term(3),
+            index: Index(8),
+            entries: match kind {
+                MessageKind::Append => vec![entry(9, 3), entry(10, 5)],
+                _ => vec![],
+            },
+            commit: Index(7),
+            context: match kind {
+                MessageKind::ReadIndex | MessageKind::ReadIndexResponse => vec![1; CONTEXT_BYTES],
+                _ => vec![],
+            }
+            .into(),
+            ..Message::default()
+        };
+        Envelope {
+            region: RegionId(1),
+            from: member(2),
+            to: member(1),
+            epoch: Epoch::default(),
+            gc_floor: Index(6),
+            message,
+        }
+    }
+
+    fn screened(kind: MessageKind, spoil: impl FnOnce(&mut Envelope)) -> Result<(), Refusal> {
+        let descriptor = Descriptor {
+            id: RegionId(1),
+            space: Space::Raw,
+            start: Bytes::new(),
+            end: Bytes::new(),
+            epoch: Epoch::default(),
+            peers: vec![member(1), member(2), member(3)],
+        };
+        let view = View {
+            descriptor: &descriptor,
+            me: member(1),
+            term: Term(5),
+            last: Index(10),
+            is_leader: true,
+            matched: Some(Index(7)),
+        };
+        let mut envelope = sound(kind);
+        spoil(&mut envelope);
+        screen(&envelope, &view)
+    }
+
+    fn all_kinds() -> impl Iterator<Item = MessageKind> {
+        (0..20).filter_map(MessageKind::from_number)
+    }
+
+    #[test]
+    fn sound_messages_pass() {
+        for kind in all_kinds() {
+            assert_eq!(screened(kind, |_| {}), Ok(()), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn every_kind_is_checked_for_its_ends_and_numbers() {
+        for kind in all_kinds() {
+            let expect = |refusal, spoil: fn(&mut Envelope)| {
+                assert_eq!(screened(kind, spoil), Err(refusal), "{kind:?}");
+            };
+            expect(Refusal::Misrouted, |e| e.to = member(3));
+            expect(Refusal::Misrouted, |e| e.to.store = StoreId(9));
+            expect(Refusal::Stranger, |e| e.from = member(9));
+            expect(Refusal::Stranger, |e| e.from.store = StoreId(9));
+            expect(Refusal::Stranger, |e| e.from = member(1));
+            expect(Refusal::Malformed, |e| e.gc_floor = Index(11));
+            expect(Refusal::Malformed, |e| e.message.index = Index(u64::MAX));
+            expect(Refusal::Malformed, |e| e.message.commit = Index(1 << 60));
+            expect(Refusal::Malformed, |e| e.message.log_term = Term(u64::MAX));
+            expect(Refusal::Malformed, |e| e.message.context = vec![1; 25].into());
+            expect(Refusal::Malformed, |e| {
+                e.message.term = Term(5 * u64::from(e.message.kind == MessageKind::ReadIndex));
+            });
+            if kind != MessageKind::Append {
+                expect(Refusal::Malformed, |e| e.message.entries = vec![entry(9, 3)]);
+            }
+        }
+    }
+
+    #[test]
+    fn an_append_is_a_piece_of_a_log() {
+        let malformed = |spoil: fn(&mut Message)| {
+            let screened = screened(MessageKind::Append, |e| spoil(&mut e.message));
+            assert_eq!(screened, Err(Refusal::Malformed));
+        };
+        malformed(|m| m.entries[0].index = Index(10));
+        malformed(|m| m.entries[1].index = Index(11));
+        malformed(|m| m.entries[0].term = Term(2));
+        malformed(|m| m.entries[0].term = Term(6));
+        malformed(|m| m.log_term = Term(0));
+        malformed(|m| m.log_term = Term(6));
+        malformed(|m| m.index = Index(0));
+    }
+
+    #[test]
+    fn an_answer_speaks_of_what_was_sent_and_is_not_overtaken() {
+        let answer = |spoil: fn(&mut Message)| {
+            screened(MessageKind::AppendResponse, |e| spoil(&mut e.message))
+        };
+        assert_eq!(answer(|m| m.index = Index(11)), Err(Refusal::Malformed));
+        let reject = |index, hint| {
+            screened(MessageKind::AppendResponse, |e| {
+                e.message.reject = true;
+                e.message.index = Index(index);
+                e.message.reject_hint = Index(hint);
+            })
+        };
+        assert_eq!(reject(8, 9), Err(Refusal::Malformed));
+        assert_eq!(reject(7, 2), Err(Refusal::Stale));
+        assert_eq!(reject(8, 2), Ok(()));
+    }
+
+    #[test]
+    fn votes_of_a_transfer_and_unnamed_reads_are_refused() {
+        for kind in [MessageKind::RequestVote, MessageKind::RequestPreVote] {
+            let forced = screened(kind, |e| e.message.context = vec![1].into());
+            assert_eq!(forced, Err(Refusal::Malformed));
+        }
+        for kind in [MessageKind::ReadIndex, MessageKind::ReadIndexResponse] {
+            let unnamed = screened(kind, |e| e.message.context = Bytes::new());
+            assert_eq!(unnamed, Err(Refusal::Malformed));
+        }
+        let beyond = screened(MessageKind::Heartbeat, |e| e.message.commit = Index(11));
+        assert_eq!(beyond, Err(Refusal::Malformed));
+    }
+}

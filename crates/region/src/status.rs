@@ -56,6 +56,8 @@ pub struct Stats {
     pub reads_by_lease: u64,
     /// Reads granted after asking a quorum or the leader.
     pub reads_by_index: u64,
+    /// Followers told by a leader under lease up to where to apply.
+    pub followers_answered: u64,
     /// Rounds that asked, lease renewals included.
     pub read_rounds: u64,
     /// Messages taken.

@@ -96,7 +96,7 @@ fn story(seed: u64, ms: u64) -> Cluster {
 #[test]
 fn whatever_happens_nothing_is_lost_and_no_read_is_stale() {
     let mut served = 0;
-    for seed in 0..60 {
+    for seed in 0..40 {
         let cluster = story(seed, 6000);
         assert_eq!(cluster.waiting_count(), 0, "seed {seed}: a ticket did not come out");
         let rows = |store| &cluster.machines[&store].disks[&REGION].applied;
@@ -108,7 +108,7 @@ fn whatever_happens_nothing_is_lost_and_no_read_is_stale() {
         };
         served += cluster.answers.values().filter(done).count();
     }
-    assert!(served > 15_000, "only {served} requests were served");
+    assert!(served > 10_000, "only {served} requests were served");
 }
 
 #[test]

@@ -109,8 +109,9 @@ fn a_follower_reads_what_was_written_before() {
             assert_eq!(cluster.answer(read), value(round));
         }
     }
-    let rounds = cluster.machines[&1].shard.stats().read_rounds;
-    assert!(rounds < 15, "the leader answers under its lease, not {rounds} times by a quorum");
+    let stats = cluster.machines[&1].shard.stats();
+    assert!(stats.followers_answered > 40, "mostly under the lease: {stats:?}");
+    assert!(stats.read_rounds < 10, "which is renewed now and then: {stats:?}");
 }
 
 #[test]
@@ -158,4 +159,42 @@ fn a_new_leader_waits_for_an_entry_of_its_own_term() {
     let index = Index(1);
     shard.step(Time(3), [Event::Applied { region: REGION, index }].into_iter(), &mut effects);
     assert_eq!(effects.reads, [ReadGrant { region: REGION, ticket: Ticket(1) }]);
+}
+
+/// A new leader may hold a lease before it has applied what its predecessors had answered.
+#[test]
+fn a_lease_does_not_replace_applying() {
+    let entry = LogEntry { index: Index(1), term: Term(1), ..LogEntry::default() };
+    let found = Recovered {
+        hard_state: HardState { term: Term(1), vote: None, commit: Index(1) },
+        terms: vec![(Index(1), Term(1))],
+        last: Index(1),
+        tail: vec![entry],
+        ..Recovered::fresh(super::cluster::descriptor(1), peer(1).id)
+    };
+    let mut shard = Shard::new(Config::default());
+    shard.create(Time(0), found, false).unwrap();
+    let mut effects = Effects::default();
+    while shard.status(REGION).unwrap().role != Role::Leader {
+        let now = shard.next_step().unwrap();
+        shard.step(now, std::iter::empty(), &mut effects);
+    }
+    let read = |ticket| Event::Read {
+        region: REGION,
+        ticket: Ticket(ticket),
+        guard: Guard::default(),
+        follower: false,
+    };
+    let now = shard.next_step().unwrap();
+    let number = effects.log.iter().rfind(|write| write.sync).unwrap().number;
+    shard.step(now, [Event::Persisted { region: REGION, number }].into_iter(), &mut effects);
+    shard.step(now, [read(1)].into_iter(), &mut effects);
+    shard.step(now, [read(2)].into_iter(), &mut effects);
+    assert_eq!(shard.stats().reads_by_lease, 1, "the first read earned a lease");
+    assert!(effects.reads.is_empty(), "nothing is applied");
+    let applied = |index| Event::Applied { region: REGION, index: Index(index) };
+    shard.step(now, [applied(1)].into_iter(), &mut effects);
+    assert!(effects.reads.is_empty(), "the entry of its own term is not applied");
+    shard.step(now, [applied(2)].into_iter(), &mut effects);
+    assert_eq!(effects.reads.len(), 2);
 }
