@@ -111,6 +111,7 @@ impl LogBatch {
         }
         let terms = term_runs(entries);
         let begin = self.bytes.len();
+        self.bytes.reserve((data_bytes + 16 * count) as usize + 48);
         let rows = entries.iter().map(|e| Row {
             checksum: item::entry_checksum(group, e.index, e.term, e.kind, &e.data),
             kind: e.kind,

@@ -217,3 +217,53 @@ fn change(item: Item<'_>, offset: u32) -> Change {
         Item::Discard { below_segment } => Change::Discard { below_segment },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A replay of a compaction to 50 and an append at 101, in segments 4 and 5.
+    fn with_a_hole() -> Replay {
+        let mut replay = Replay { discarded_below: 4, ..Replay::default() };
+        let compact = Change::Compact { group: 1, first: 50, term_before: 1 };
+        let append = Append {
+            group: 1,
+            first: 101,
+            count: 1,
+            terms: vec![(1, 1)],
+            offset: 40,
+            item_bytes: 20,
+        };
+        for (segment, change) in [(4, compact), (5, Change::Append(append))] {
+            let place = Place { segment, offset: 64, lsn: 1 };
+            replay.groups.apply(&change, place, &mut replay.ledger).expect("it fits");
+        }
+        replay
+    }
+
+    #[test]
+    fn a_hole_that_nothing_covers_is_corruption() {
+        let mut replay = with_a_hole();
+        assert!(matches!(replay.check(4, 5), Err(Error::Corrupt { segment: 4, .. })));
+        let covers = Change::Compact { group: 1, first: 101, term_before: 1 };
+        let place = Place { segment: 5, offset: 128, lsn: 2 };
+        replay.groups.apply(&covers, place, &mut replay.ledger).expect("it fits");
+        assert!(replay.check(4, 5).is_ok());
+    }
+
+    #[test]
+    fn discarded_segments_must_be_dead_and_the_others_there() {
+        let mut replay = Replay { discarded_below: 4, ..Replay::default() };
+        assert!(replay.check(4, 5).is_ok() && replay.check(2, 5).is_ok());
+        assert!(matches!(replay.check(5, 6), Err(Error::Corrupt { segment: 4, .. })));
+        assert!(matches!(replay.check(2, 2), Err(Error::Corrupt { segment: 3, .. })));
+        let put = Change::Put { group: 1, key: "k".into(), value: "v".into() };
+        let place = Place { segment: 3, offset: 64, lsn: 1 };
+        replay.groups.apply(&put, place, &mut replay.ledger).expect("it fits");
+        assert!(matches!(replay.check(2, 5), Err(Error::Corrupt { segment: 3, .. })));
+        let mut fresh = Replay::default();
+        assert!(fresh.check(1, 1).is_ok());
+        fresh.discarded_below = 0;
+        assert!(matches!(fresh.check(2, 2), Err(Error::Corrupt { segment: 1, .. })));
+    }
+}

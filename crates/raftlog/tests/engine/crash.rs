@@ -125,7 +125,7 @@ impl Run {
 
 #[test]
 fn random_histories_agree_with_the_oracle() {
-    for seed in 0..seed_count(20) {
+    for seed in 0..seed_count(10) {
         let mut run = Run::new(seed);
         run.live(120).expect("the power stays on");
     }
@@ -134,13 +134,13 @@ fn random_histories_agree_with_the_oracle() {
 #[test]
 fn no_crash_loses_what_was_synced_or_tears_a_batch() {
     let (mut crash_count, mut torn_count) = (0, 0);
-    for seed in 0..seed_count(3) {
+    for seed in 0..seed_count(2) {
         let mut whole = Run::new(seed);
-        whole.live(40).expect("the power stays on");
+        whole.live(30).expect("the power stays on");
         for operation in 1..=whole.disk.operations() {
             let mut run = Run::new(seed);
             run.disk.cut_power_after(operation);
-            run.live(40).expect_err("the power goes");
+            run.live(30).expect_err("the power goes");
             torn_count += u64::from(run.recover() > 0);
             // Goes on behind the cut; nothing of what was cut off may come up again.
             run.live(6).expect("the power stays on");

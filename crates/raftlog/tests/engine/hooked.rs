@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 enum At {
     Sync,
     Allocate,
+    Read,
 }
 
 type Hook = Box<dyn FnOnce() + Send>;
@@ -74,6 +75,7 @@ impl FileSystem for HookedFs {
 
 impl File for HookedFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.1.run(At::Read);
         self.0.read_at(buf, offset)
     }
     fn write_all_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
@@ -129,6 +131,39 @@ fn writes_and_reads_go_on_while_the_disk_syncs() {
     assert!(commit.try_take().is_none(), "it came too late for that sync");
     assert_eq!(commit.wait().expect("written").lsn, 3);
     assert_eq!(log.stats().syncs, 3);
+}
+
+#[test]
+fn a_read_is_of_one_state_though_the_log_is_replaced_meanwhile() {
+    let (_disk, hooks, log) = open();
+    // More appends than a read looks up at once.
+    (1..=150).for_each(|index| drop(append(&log, index, 10)));
+    log.flush();
+    let during = log.clone();
+    hooks.set(At::Read, move || {
+        let replaced = entries(60, 2, &[10; 91]);
+        let commit = during.write(batch(|b| b.append(1, &replaced)), Durability::Buffered);
+        commit.wait().expect("written");
+    });
+    let read = log.group(1).expect("there").entries(1..151, u64::MAX).expect("read");
+    let mut wanted = entries(1, 1, &[10; 59]);
+    wanted.extend(entries(60, 2, &[10; 91]));
+    assert!(read == wanted, "old and new entries are mixed");
+}
+
+#[test]
+fn a_read_meets_a_compaction() {
+    let (_disk, hooks, log) = open();
+    (1..=150).for_each(|index| drop(append(&log, index, 100)));
+    log.flush();
+    let during = log.clone();
+    hooks.set(At::Read, move || {
+        let compact = batch(|b| b.compact_to(1, 140, 1));
+        during.write(compact, Durability::Synced).wait().expect("written");
+        assert!(during.purge().expect("purged").segments > 2);
+    });
+    let read = log.group(1).expect("there").entries(1..151, u64::MAX);
+    assert!(matches!(read, Err(Error::Compacted { first: 140 })), "{read:?}");
 }
 
 #[test]
