@@ -15,6 +15,8 @@ use std::fmt::{self, Debug};
 
 use bytes::Bytes;
 
+mod marks;
+mod places;
 mod search;
 #[cfg(test)]
 mod tests;

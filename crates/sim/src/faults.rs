@@ -4,6 +4,7 @@
 //! the time nothing gets far. So each kind of fault is absent, rare or frequent, seed by seed.
 
 use fastrand::Rng;
+use flotilla_region::RegionId;
 
 use crate::network::{Cut, Weather};
 
@@ -18,6 +19,8 @@ pub(crate) enum Fault {
     Blackout,
     /// The process is killed; what it has written stays.
     Kill(usize),
+    /// A replica that need not lead wants to.
+    Campaign { store: usize, region: RegionId },
     /// The process stands still for a while; its clock goes on.
     Pause { store: usize, us: u64 },
     /// Links are cut for a while.
@@ -60,6 +63,7 @@ enum Kind {
     CutInside,
     Blackout,
     Kill,
+    Campaign,
     Pause,
     Cut,
     SlowDisk,
@@ -80,6 +84,7 @@ impl Swarm {
             (Kind::CutInside, 2 * SECOND_US),
             (Kind::Blackout, 8 * SECOND_US),
             (Kind::Kill, 4 * SECOND_US),
+            (Kind::Campaign, SECOND_US),
             (Kind::Pause, 2 * SECOND_US),
             (Kind::Cut, 2 * SECOND_US),
             (Kind::SlowDisk, 3 * SECOND_US),
@@ -127,6 +132,10 @@ impl Swarm {
             Kind::CutInside => Fault::CutInside { store, operations: rng.u64(1..40) },
             Kind::Blackout => Fault::Blackout,
             Kind::Kill => Fault::Kill(store),
+            Kind::Campaign => {
+                let region = RegionId(rng.u64(1..=1 + self.data_regions as u64));
+                Fault::Campaign { store, region }
+            }
             Kind::Pause => Fault::Pause { store, us: length_us(rng, 3 * SECOND_US) },
             Kind::Cut => {
                 let cut = self.cut(store, rng);
@@ -177,11 +186,11 @@ mod tests {
 
     #[test]
     fn each_kind_of_fault_is_drawn_and_some_seeds_are_without_it() {
-        let mut seen = [0; 8];
+        let mut seen = [0; 9];
         for seed in 0..200 {
             let mut rng = Rng::with_seed(seed);
             let swarm = Swarm::draw(&mut rng, None);
-            let mut here = [0; 8];
+            let mut here = [0; 9];
             for _ in 0..200 {
                 let Some((_, fault)) = swarm.next(&mut rng) else { break };
                 here[match fault {
@@ -193,6 +202,7 @@ mod tests {
                     Fault::Cut { .. } => 5,
                     Fault::SlowDisk { .. } => 6,
                     Fault::SickDisk { .. } => 7,
+                    Fault::Campaign { .. } => 8,
                 }] = 1;
             }
             seen.iter_mut().zip(here).for_each(|(sum, here)| *sum += here);

@@ -14,6 +14,7 @@ use flotilla_store::{Commit, Error, ReadError, RegionView, ScanRequest, Store};
 
 use crate::agenda::Moment;
 use crate::layout;
+use crate::reach::Reach;
 use crate::request::{Ask, Reply, Request};
 use crate::task::{Outbox, Task};
 
@@ -36,6 +37,7 @@ pub(crate) struct Hands {
     pace: Pace,
     log: Queue<(Commit, Vec<(RegionId, u64)>)>,
     apply: Queue<ApplyTask>,
+    reach: Reach,
 }
 
 /// Work that is done one piece after the other.
@@ -55,11 +57,16 @@ impl<T> Default for Queue<T> {
 
 impl Hands {
     pub(crate) fn new(store: Store, rng: Rng, pace: Pace) -> Self {
-        Self { store, rng, pace, log: Queue::default(), apply: Queue::default() }
+        let reach = Reach::default();
+        Self { store, rng, pace, log: Queue::default(), apply: Queue::default(), reach }
     }
 
     pub(crate) fn store(&self) -> &Store {
         &self.store
+    }
+
+    pub(crate) fn reach(&self) -> Reach {
+        Reach { checkpoints: self.store.stats().checkpoints, ..self.reach }
     }
 
     pub(crate) fn set_pace(&mut self, pace: Pace) {
@@ -73,6 +80,7 @@ impl Hands {
         compactions: &[Compaction],
         out: &mut Outbox,
     ) {
+        self.reach.compactions += compactions.len() as u64;
         let commit = self.store.write_log(writes, compactions);
         let numbers = writes.iter().map(|write| (write.region, write.number)).collect();
         self.log.waiting.push_back((commit, numbers));
@@ -139,6 +147,7 @@ impl Hands {
 
     /// Reads entries from the log. What is not there any more is told as well.
     pub(crate) fn fetch(&mut self, fetch: &LogFetch, out: &mut Outbox) {
+        self.reach.fetches += 1;
         let (region, context) = (fetch.region, fetch.context);
         let event = match self.store.fetch(fetch) {
             Ok(entries) => Event::Fetched { region, context, entries },
@@ -170,7 +179,7 @@ impl Hands {
         let told = |(region, applied)| Event::Checkpointed { region, applied };
         let events = durable.into_iter().map(told).collect();
         out.tasks.push((self.tell_us(), Task::Post(events)));
-        self.store.purge_log()?;
+        self.reach.segments_purged += self.store.purge_log()?.segments;
         Ok(())
     }
 

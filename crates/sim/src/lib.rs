@@ -15,6 +15,7 @@ mod machine;
 mod network;
 mod oracle;
 mod questions;
+mod reach;
 mod request;
 mod run;
 mod task;
@@ -23,6 +24,7 @@ mod truth;
 mod workload;
 mod world;
 
+pub use reach::Reach;
 pub use run::{Options, Report, run};
 pub use workload::Tally;
 pub use world::Counts;

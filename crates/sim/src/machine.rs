@@ -16,10 +16,14 @@ use crate::agenda::Moment;
 use crate::clock::LocalClock;
 use crate::hands::{self, Hands, Pace};
 use crate::layout;
-use crate::request::Request;
+use crate::reach::Reach;
 use crate::task::{Outbox, Stop, Task};
 use crate::truth::{Broken, Truth};
 use crate::workload::Workload;
+
+mod running;
+
+use running::Running;
 
 /// Where a store keeps its files.
 const DIRECTORY: &str = "/data";
@@ -42,18 +46,6 @@ pub(crate) struct Settings {
     pub(crate) pace: Pace,
 }
 
-/// A store that is up.
-struct Running {
-    shard: Shard,
-    hands: Hands,
-    effects: Effects,
-    inbox: Vec<Event>,
-    is_step_planned: bool,
-    wake: Option<Moment>,
-    /// The power goes after so many lists of the next effects.
-    lists_left: Option<usize>,
-}
-
 pub(crate) struct Machine {
     place: usize,
     fs: FaultFs,
@@ -65,6 +57,8 @@ pub(crate) struct Machine {
     running: Option<Running>,
     /// Whether the disk was told to fail: an error is then the death of the store, not a fault.
     is_ill: bool,
+    /// Of all lives that are over, and of starts.
+    reach: Reach,
 }
 
 impl Machine {
@@ -75,7 +69,8 @@ impl Machine {
         mut rng: Rng,
     ) -> Self {
         let fs = FaultFs::new(rng.u64(..));
-        Self { place, fs, clock, rng, settings, life: 0, running: None, is_ill: false }
+        let reach = Reach::default();
+        Self { place, fs, clock, rng, settings, life: 0, running: None, is_ill: false, reach }
     }
 
     pub(crate) fn life(&self) -> u64 {
@@ -93,6 +88,19 @@ impl Machine {
 
     pub(crate) fn disk(&self) -> FaultStats {
         self.fs.stats()
+    }
+
+    /// What the store has been through.
+    pub(crate) fn reach(&self) -> Reach {
+        let mut reach = self.reach;
+        if let Some(running) = &self.running {
+            let stats = running.shard.stats();
+            reach += running.hands.reach();
+            reach.reads_by_lease += stats.reads_by_lease;
+            reach.reads_by_index += stats.reads_by_index;
+            reach.votes_withheld += stats.dropped.votes_withheld;
+        }
+        reach
     }
 
     /// The store's clock.
@@ -129,11 +137,14 @@ impl Machine {
             &settings.regions,
         );
         let (store, recovered) = opened.map_err(|error| self.stop(&error))?;
+        self.reach.starts += 1;
+        self.reach.torn_tails += u64::from(store.log_recovery().torn_bytes > 0);
         let seed = self.rng.u64(..);
         let mut shard = Shard::new(Config { seed, ..settings.region.clone() });
         let time = self.clock.read(now);
         for region in recovered {
             let id = region.descriptor.id;
+            self.reach.replayed_entries += region.tail.len() as u64;
             // At the first start leaders are spread; later whoever has the longest log wins.
             let first = id.0 as usize % settings.regions.len() == self.place && self.life == 1;
             shard.create(time, region, first).map_err(|error| {
@@ -159,9 +170,15 @@ impl Machine {
         Ok(())
     }
 
+    /// The store's disk failed under it.
+    pub(crate) fn count_death(&mut self) {
+        self.reach.deaths_inside += 1;
+    }
+
     /// The store is gone. With `power`, so is what was not synced.
     pub(crate) fn crash(&mut self, power: bool) {
         self.life += 1;
+        self.reach = self.reach();
         self.running = None;
         self.fs.fail_syncs(false);
         self.fs.fail_writes(false);
@@ -243,7 +260,7 @@ impl Machine {
                 }
             }
             Task::Read(grant) => {
-                let request: &Request = workload.request(grant.ticket);
+                let request = workload.request(grant.ticket);
                 let read = running.hands.read(grant, request, out);
                 read.map_err(|error| Stop::Broken(format!("a granted read failed: {error}")))?;
             }
@@ -299,6 +316,7 @@ impl Machine {
         let store = layout::id(self.place);
         for role in &running.effects.roles {
             if role.is_leader {
+                self.reach.leaderships += 1;
                 truth.lead(role.region, role.term, store).map_err(Stop::Broken)?;
             }
         }
@@ -324,50 +342,5 @@ impl Machine {
             return Stop::Died;
         }
         Stop::Broken(format!("store {} failed on a good disk: {error}", layout::id(self.place)))
-    }
-}
-
-impl Running {
-    /// Does what the core wants, list by list.
-    fn carry_out(&mut self, out: &mut Outbox) -> Result<(), Stop> {
-        let effects = &mut self.effects;
-        let mut lists_left = self.lists_left.filter(|_| !effects.is_empty());
-        let mut goes_on = || match &mut lists_left {
-            None => Ok(()),
-            Some(0) => Err(Stop::Died),
-            Some(left) => {
-                *left -= 1;
-                Ok(())
-            }
-        };
-        out.packets.append(&mut effects.messages);
-        goes_on()?;
-        if !effects.log.is_empty() || !effects.compact.is_empty() {
-            self.hands.write(&effects.log, &effects.compact, out);
-        }
-        goes_on()?;
-        for fetch in effects.fetches.drain(..) {
-            out.tasks.push((self.hands.tell_us(), Task::Fetch(fetch)));
-        }
-        goes_on()?;
-        self.hands.queue(effects.apply.drain(..), out);
-        goes_on()?;
-        for grant in effects.reads.drain(..) {
-            out.tasks.push((self.hands.tell_us(), Task::Read(grant)));
-        }
-        goes_on()?;
-        let refused = |(ticket, reject)| (ticket, crate::request::Reply::Refused(reject));
-        out.replies.extend(effects.rejected.drain(..).map(refused));
-        goes_on()?;
-        out.roles.append(&mut effects.roles);
-        goes_on()
-    }
-
-    fn plan_wake(&mut self, clock: LocalClock, now: Moment, out: &mut Outbox) {
-        let next = self.shard.next_step().map(|time| clock.moment(time, now + 1));
-        if next != self.wake {
-            self.wake = next;
-            out.tasks.extend(next.map(|moment| (moment - now, Task::Wake(moment))));
-        }
     }
 }

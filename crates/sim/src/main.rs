@@ -101,6 +101,7 @@ impl Summary {
         sum.simulated_us += report.simulated_us;
         sum.syncs += report.syncs;
         sum.stamps += report.stamps;
+        sum.reach += report.reach;
         sum.counts.events += report.counts.events;
         sum.counts.crashes += report.counts.crashes;
         sum.counts.faults += report.counts.faults;
@@ -142,6 +143,7 @@ impl Summary {
             sum.checked.unknown,
             sum.stamps
         );
+        println!("{:?}", sum.reach);
         println!(
             "{:.2} simulated hours in {wall_s:.1} s, {:.0} x real time, {:.0} events/s; trace sum \
              {:016x}",

@@ -12,6 +12,7 @@ use crate::faults::Swarm;
 use crate::hands::Pace;
 use crate::layout;
 use crate::machine::Settings;
+use crate::reach::Reach;
 use crate::trace::Trace;
 use crate::truth::Broken;
 use crate::workload::Tally;
@@ -53,6 +54,8 @@ pub struct Report {
     pub checked: Checked,
     /// Batches of timestamps given away.
     pub stamps: u64,
+    /// How far into its corners the run came.
+    pub reach: Reach,
     /// Syncs of all disks.
     pub syncs: u64,
 }
@@ -85,6 +88,7 @@ fn run_to_the_end(seed: u64, options: Options) -> Report {
     report.counts = world.counts();
     report.tally = world.workload().tally();
     report.stamps = world.stamps().count();
+    world.machines().iter().for_each(|machine| report.reach += machine.reach());
     report.simulated_us = world.now();
     report.syncs = world.machines().iter().map(|machine| machine.disk().syncs).sum();
     report.trace = world.trace().hash() ^ report.syncs;

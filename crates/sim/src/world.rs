@@ -4,7 +4,7 @@ use std::fmt::Arguments;
 use std::sync::Arc;
 
 use fastrand::Rng;
-use flotilla_region::{Descriptor, Envelope, Event, PeerId, RegionId, Ticket};
+use flotilla_region::{Descriptor, Envelope, Ticket};
 
 use crate::agenda::{Agenda, Moment};
 use crate::clock::LocalClock;
@@ -13,22 +13,17 @@ use crate::layout;
 use crate::machine::{Machine, Settings};
 use crate::network::{Network, Weather};
 use crate::oracle::{Oracle, Stamps};
-use crate::request::{Owner, Reply, Request};
+use crate::request::Request;
 use crate::task::{Outbox, Stop, Task};
 use crate::trace::Trace;
 use crate::truth::{Broken, Truth};
 use crate::workload::Workload;
 
 mod storm;
+mod talk;
 
-/// A client waits so long for an answer before it turns to something else.
-const PATIENCE_US: u64 = 3_000_000;
-/// A request takes up to this long to a store, and an answer back.
-const REACH_US_MAX: u64 = 500;
 /// Between two beats of an oracle.
 const BEAT_US: u64 = 100_000;
-/// One of so many messages that do not get through is reported to the sender.
-const REPORTED_OF: u32 = 8;
 /// A store that was told to lose power inside its next operations loses it after this at the
 /// latest.
 const CUT_US_MAX: u64 = 200_000;
@@ -321,110 +316,11 @@ impl World {
         match done {
             Ok(()) => Ok(()),
             Err(Stop::Died) => {
+                self.machines[store].count_death();
                 self.crash(store, true);
                 Ok(())
             }
             Err(Stop::Broken(what)) => Err(what),
-        }
-    }
-
-    /// Gives a message to the network.
-    fn post(&mut self, from: usize, envelope: Envelope) {
-        let to = layout::place(envelope.to.store);
-        let [first, second] = self.network.arrivals(self.agenda.now(), from, to);
-        let (message, region, peer) = (&envelope.message, envelope.region, envelope.to.id);
-        self.trace.add(&[
-            u64::from(message.kind.number()),
-            envelope.region.0,
-            message.term.0,
-            message.index.0,
-            message.entries.len() as u64,
-            first.unwrap_or(0),
-        ]);
-        if let Some(second) = second {
-            self.plan(second - self.now(), Happening::Packet(Box::new(envelope.clone())));
-        }
-        match first {
-            Some(first) => self.plan(first - self.now(), Happening::Packet(Box::new(envelope))),
-            None => {
-                self.counts.lost += 1;
-                self.report_unreachable(from, region, peer);
-            }
-        }
-    }
-
-    fn report_unreachable(&mut self, from: usize, region: RegionId, peer: PeerId) {
-        if self.rng.u32(..REPORTED_OF) == 0 {
-            let life = self.machines[from].life();
-            let task = Task::Post(vec![Event::Unreachable { region, peer }]);
-            self.plan(REACH_US_MAX, Happening::Work { store: from, life, task });
-        }
-    }
-
-    fn deliver(&mut self, envelope: Envelope) -> Result<(), Broken> {
-        let to = layout::place(envelope.to.store);
-        if !self.machines[to].is_up() {
-            self.counts.lost += 1;
-            let from = layout::place(envelope.from.store);
-            self.report_unreachable(from, envelope.region, envelope.to.id);
-            return Ok(());
-        }
-        self.counts.messages += 1;
-        self.machines[to].post(Event::Message(envelope), &mut self.out);
-        self.settle(to, Ok(()))
-    }
-
-    fn think(&mut self, client: usize) {
-        if self.is_busy {
-            let ticket = self.workload.ask(client);
-            self.plan(PATIENCE_US, Happening::Patience { client, ticket });
-            let delay_us = self.rng.u64(1..=REACH_US_MAX);
-            self.plan(delay_us, Happening::Arrive(ticket));
-        }
-    }
-
-    fn arrive(&mut self, ticket: Ticket) -> Result<(), Broken> {
-        let store = self.workload.request(ticket).store;
-        if !self.machines[store].is_up() {
-            let freed = self.workload.bounce(ticket);
-            self.go_on(freed);
-            return Ok(());
-        }
-        let event = self.workload.arrive(ticket);
-        self.say(format_args!("ticket {ticket}: {:?}", self.workload.request(ticket).ask));
-        self.machines[store].post(event, &mut self.out);
-        self.settle(store, Ok(()))
-    }
-
-    fn reply(&mut self, ticket: Ticket, reply: Reply) -> Result<(), Broken> {
-        self.trace.add(&[ticket.0, reply.print()]);
-        self.say(format_args!("ticket {ticket} is told {reply:?}"));
-        let freed = self.workload.answer(ticket, &reply, &self.truth)?;
-        if let Owner::Oracle(store) = self.workload.request(ticket).owner {
-            self.oracles[store].answer(ticket, reply, &mut self.stamps)?;
-        }
-        self.go_on(freed);
-        Ok(())
-    }
-
-    /// A client that got what it waited for, or never will, thinks of something else.
-    fn go_on(&mut self, freed: Option<usize>) {
-        if let Some(client) = freed {
-            let delay_us = self.think_us();
-            self.plan(delay_us, Happening::Think(client));
-        }
-    }
-
-    fn beat(&mut self, store: usize) {
-        self.plan(BEAT_US, Happening::Beat(store));
-        if !self.machines[store].is_up() || !self.is_busy {
-            return;
-        }
-        let now_ms = self.machines[store].clock().read(self.agenda.now()).0;
-        let count = self.rng.u64(1..1_000);
-        let asked = self.oracles[store].beat(now_ms, count, &self.stamps, &mut self.workload);
-        for ticket in asked {
-            self.plan(1, Happening::Arrive(ticket));
         }
     }
 

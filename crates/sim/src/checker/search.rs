@@ -9,8 +9,10 @@
 //! could explain nothing are left out at the start, and of equal ones only the earliest is tried.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 
+use super::marks::{List, Mark};
+use super::places::{Bits, Mixer};
 use super::{Action, Answer, Operation, Value, Violation};
 
 /// Steps after which the search gives up: some seconds.
@@ -79,7 +81,7 @@ pub(super) fn search(operations: &[Operation]) -> Result<(), Violation> {
     }
     let required = items.iter().filter(|item| item.returned.is_some()).count();
     let mut search = Search {
-        list: List::new(&items),
+        list: List::new(items.iter().map(|item| (item.called, item.returned))),
         placed: Bits::new(items.len()),
         tried: HashSet::default(),
         path: Vec::new(),
@@ -265,149 +267,5 @@ impl Search {
             held: names.value(self.deepest.held),
             around,
         }
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Mark {
-    Call(usize),
-    Return(usize),
-}
-
-/// Calls and returns by moment, in a list from which marks are lifted and put back in reverse
-/// order. Mark `2p + 1` is the call of operation `p`, `2p + 2` its return, 0 the head.
-struct List {
-    next: Vec<usize>,
-    previous: Vec<usize>,
-    has_return: Vec<bool>,
-}
-
-impl List {
-    fn new(items: &[Item]) -> Self {
-        let mut marks: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * items.len());
-        for (place, item) in items.iter().enumerate() {
-            marks.push((item.called, false, Self::call(place)));
-            marks.extend(item.returned.map(|at| (at, true, Self::call(place) + 1)));
-        }
-        // At equal moments calls come first: such operations overlap.
-        marks.sort_unstable();
-        let mut list = Self {
-            next: vec![0; 2 * items.len() + 1],
-            previous: vec![0; 2 * items.len() + 1],
-            has_return: items.iter().map(|item| item.returned.is_some()).collect(),
-        };
-        let mut last = 0;
-        for (_, _, mark) in marks {
-            list.next[last] = mark;
-            list.previous[mark] = last;
-            last = mark;
-        }
-        list.previous[0] = last;
-        list
-    }
-
-    fn call(place: usize) -> usize {
-        2 * place + 1
-    }
-
-    fn first(&self) -> usize {
-        self.next[0]
-    }
-
-    fn after(&self, mark: usize) -> usize {
-        self.next[mark]
-    }
-
-    fn kind(&self, mark: usize) -> Mark {
-        assert!(mark > 0, "the list ends only after the last return, and then nothing is left");
-        if mark % 2 == 1 { Mark::Call(mark / 2) } else { Mark::Return(mark / 2 - 1) }
-    }
-
-    fn lift(&mut self, place: usize) {
-        self.unlink(Self::call(place));
-        if self.has_return[place] {
-            self.unlink(Self::call(place) + 1);
-        }
-    }
-
-    fn put_back(&mut self, place: usize) {
-        if self.has_return[place] {
-            self.link(Self::call(place) + 1);
-        }
-        self.link(Self::call(place));
-    }
-
-    fn unlink(&mut self, mark: usize) {
-        let (before, after) = (self.previous[mark], self.next[mark]);
-        self.next[before] = after;
-        self.previous[after] = before;
-    }
-
-    fn link(&mut self, mark: usize) {
-        let (before, after) = (self.previous[mark], self.next[mark]);
-        self.next[before] = mark;
-        self.previous[after] = mark;
-    }
-}
-
-/// Which operations are placed.
-struct Bits(Vec<u64>);
-
-impl Bits {
-    fn new(count: usize) -> Self {
-        Self(vec![0; count.div_ceil(64)])
-    }
-
-    fn get(&self, place: usize) -> bool {
-        self.0[place / 64] >> (place % 64) & 1 == 1
-    }
-
-    fn set(&mut self, place: usize) {
-        self.0[place / 64] |= 1 << (place % 64);
-    }
-
-    fn clear(&mut self, place: usize) {
-        self.0[place / 64] &= !(1 << (place % 64));
-    }
-
-    /// A short name of the set: the count of full words at the start, then the words up to the last
-    /// that is not empty.
-    fn trimmed(&self) -> Box<[u64]> {
-        let full = self.0.iter().take_while(|word| **word == u64::MAX).count();
-        let end = self.0.iter().rposition(|word| *word != 0).map_or(full, |last| last + 1);
-        let mut name = Vec::with_capacity(1 + end.saturating_sub(full));
-        name.push(full as u64);
-        name.extend_from_slice(&self.0[full..end.max(full)]);
-        name.into_boxed_slice()
-    }
-}
-
-/// A quick hash; the set is never walked, so its order cannot leak.
-#[derive(Default)]
-struct Mixer(u64);
-
-impl Hasher for Mixer {
-    fn finish(&self) -> u64 {
-        self.0 ^ (self.0 >> 29)
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..byte.len()].copy_from_slice(byte);
-            self.write_u64(u64::from_le_bytes(word));
-        }
-    }
-
-    fn write_u32(&mut self, word: u32) {
-        self.write_u64(u64::from(word));
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn write_usize(&mut self, word: usize) {
-        self.write_u64(word as u64);
     }
 }

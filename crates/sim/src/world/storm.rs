@@ -1,5 +1,7 @@
 //! How faults strike the cluster, and how stores come back.
 
+use flotilla_region::Event;
+
 use crate::faults::Fault;
 use crate::layout;
 use crate::truth::Broken;
@@ -39,6 +41,10 @@ impl World {
             Fault::SickDisk { store, writes_too } => {
                 self.machines[store].sicken(writes_too);
                 self.plan_end(store);
+            }
+            Fault::Campaign { store, region } => {
+                self.machines[store].post(Event::Campaign { region }, &mut self.out);
+                self.settle(store, Ok(()))?;
             }
             Fault::Pause { store, us } => {
                 if self.machines[store].is_up() && self.paused[store].is_none() {

@@ -1,0 +1,66 @@
+//! A store that is up: the core, the hands, and what lies between.
+
+use flotilla_region::{Effects, Event, Shard};
+
+use crate::agenda::Moment;
+use crate::clock::LocalClock;
+use crate::hands::Hands;
+use crate::request::Reply;
+use crate::task::{Outbox, Stop, Task};
+
+/// A store that is up.
+pub(super) struct Running {
+    pub(super) shard: Shard,
+    pub(super) hands: Hands,
+    pub(super) effects: Effects,
+    pub(super) inbox: Vec<Event>,
+    pub(super) is_step_planned: bool,
+    pub(super) wake: Option<Moment>,
+    /// The power goes after so many lists of the next effects.
+    pub(super) lists_left: Option<usize>,
+}
+
+impl Running {
+    /// Does what the core wants, list by list.
+    pub(super) fn carry_out(&mut self, out: &mut Outbox) -> Result<(), Stop> {
+        let effects = &mut self.effects;
+        let mut lists_left = self.lists_left.filter(|_| !effects.is_empty());
+        let mut goes_on = || match &mut lists_left {
+            None => Ok(()),
+            Some(0) => Err(Stop::Died),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+        };
+        out.packets.append(&mut effects.messages);
+        goes_on()?;
+        if !effects.log.is_empty() || !effects.compact.is_empty() {
+            self.hands.write(&effects.log, &effects.compact, out);
+        }
+        goes_on()?;
+        for fetch in effects.fetches.drain(..) {
+            out.tasks.push((self.hands.tell_us(), Task::Fetch(fetch)));
+        }
+        goes_on()?;
+        self.hands.queue(effects.apply.drain(..), out);
+        goes_on()?;
+        for grant in effects.reads.drain(..) {
+            out.tasks.push((self.hands.tell_us(), Task::Read(grant)));
+        }
+        goes_on()?;
+        let refused = |(ticket, reject)| (ticket, Reply::Refused(reject));
+        out.replies.extend(effects.rejected.drain(..).map(refused));
+        goes_on()?;
+        out.roles.append(&mut effects.roles);
+        goes_on()
+    }
+
+    pub(super) fn plan_wake(&mut self, clock: LocalClock, now: Moment, out: &mut Outbox) {
+        let next = self.shard.next_step().map(|time| clock.moment(time, now + 1));
+        if next != self.wake {
+            self.wake = next;
+            out.tasks.extend(next.map(|moment| (moment - now, Task::Wake(moment))));
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! How far into their corners runs have come: what never happened was not tried.
+
+use std::ops::AddAssign;
+
+/// Sums over the lives of all stores of a run, or of many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// Stores opened.
+    pub starts: u64,
+    /// Of these, with a log whose end was torn.
+    pub torn_tails: u64,
+    /// Entries found above what the pages hold, to be applied again.
+    pub replayed_entries: u64,
+    /// Checkpoints that wrote something.
+    pub checkpoints: u64,
+    /// Times that a region's log was shortened.
+    pub compactions: u64,
+    /// Log segments removed.
+    pub segments_purged: u64,
+    /// Times that entries were read from disk for a follower.
+    pub fetches: u64,
+    /// Stores that died of their disk, inside an operation.
+    pub deaths_inside: u64,
+    /// Terms led.
+    pub leaderships: u64,
+    /// Reads answered under a lease.
+    pub reads_by_lease: u64,
+    /// Reads for which a quorum was asked.
+    pub reads_by_index: u64,
+    /// Votes withheld because of a promise.
+    pub votes_withheld: u64,
+}
+
+impl AddAssign for Reach {
+    fn add_assign(&mut self, more: Self) {
+        self.starts += more.starts;
+        self.torn_tails += more.torn_tails;
+        self.replayed_entries += more.replayed_entries;
+        self.checkpoints += more.checkpoints;
+        self.compactions += more.compactions;
+        self.segments_purged += more.segments_purged;
+        self.fetches += more.fetches;
+        self.deaths_inside += more.deaths_inside;
+        self.leaderships += more.leaderships;
+        self.reads_by_lease += more.reads_by_lease;
+        self.reads_by_index += more.reads_by_index;
+        self.votes_withheld += more.votes_withheld;
+    }
+}
