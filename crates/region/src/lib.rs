@@ -1,4 +1,29 @@
 //! One replica of a key range and a shard of many, without IO.
+//!
+//! ```text
+//!    messages, proposals, reads,            messages, log writes, compactions, fetches,
+//!    completions, the time                  entries to apply, grants, rejections, leaders
+//!              │                                              ▲
+//!              ▼                                              │
+//!            Event ──► Shard::step ──► Peer ──► raft ──► Ready ──► Effects
+//! ```
+//!
+//! A [`Shard`] decides and does nothing: a driver hands it what happened and the time, and carries
+//! out what comes back, list by list. What it has carried out it tells as further events, in order
+//! for each region. Two shards that are given the same do the same.
+//!
+//! What the crate promises, and how:
+//! - A ticket that goes in comes out once: with the applied entry, granted, or rejected. A rejected
+//!   request had no effect and will have none. A proposal in the log of a former leader waits until
+//!   its fate is known.
+//! - A granted read sees every write that was answered before it was asked for, if the driver reads
+//!   the clock after it has taken the events, and the snapshot after the grant.
+//! - A message that promises something about the log leaves once the log is on disk.
+//! - No message from another store makes it panic. A broken invariant of its own does, and must end
+//!   the process.
+//!
+//! There are no membership changes, splits, leader transfers and snapshots between stores yet. Until
+//! there are, a replica keeps every entry that any other one lacks.
 
 mod applying;
 mod codec;
