@@ -43,8 +43,7 @@ pub(super) struct Shared {
     pub(super) settings: Settings,
     /// What this store holds while it leads the system region.
     pub(super) office: watch::Sender<Option<Arc<Office>>>,
-    /// The store that took this store's last report; for stores without a replica of the system
-    /// region the only way to know who leads it.
+    /// The store that takes this store's reports; `None` while nobody does.
     pub(super) reported_to: watch::Sender<Option<StoreId>>,
     pub(super) holds: Semaphore,
 }
@@ -93,22 +92,16 @@ impl Driver {
         found.ok_or_else(not_leader)
     }
 
-    /// Who leads placement, as far as this store knows; waits a moment if it is nobody.
+    /// Who leads placement: the one that takes this store's reports. A leader that was only heard
+    /// of may be dead, and clients that are sent to it give up; so who asks in the moments between
+    /// two leaders waits a little, and is told hearsay only then.
     pub(super) async fn leader(&self) -> Option<&Member> {
         let shared = &self.shared;
         let until = Instant::now() + shared.settings.hold;
-        let store = match shared.router.leadership(SYSTEM_REGION) {
-            Some(mut leadership) => {
-                let known = leadership.wait_for(|now| now.leader.is_some());
-                let known = timeout_at(until, known).await.ok()?.ok()?;
-                known.leader.as_ref()?.store
-            }
-            None => {
-                let mut reported_to = shared.reported_to.subscribe();
-                let known = reported_to.wait_for(Option::is_some);
-                (*timeout_at(until, known).await.ok()?.ok()?)?
-            }
-        };
+        let mut reported_to = shared.reported_to.subscribe();
+        let known = timeout_at(until, reported_to.wait_for(Option::is_some)).await;
+        let known = known.ok().and_then(Result::ok).and_then(|store| *store);
+        let store = known.or_else(|| Some(shared.router.leader(SYSTEM_REGION)?.1.store))?;
         self.member(store)
     }
 

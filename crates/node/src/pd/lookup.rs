@@ -1,6 +1,6 @@
 //! Answers about regions, from what is known and in the form that clients want.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use flotilla_placement::{Cluster, Route, Trust};
@@ -8,25 +8,25 @@ use flotilla_proto::pdpb;
 
 use super::convert::{region_to_proto, replica_to_proto};
 
-/// A region with its leader, and whether that may be given to a client without waiting for better.
-pub(super) struct Found {
-    pub(super) region: Option<pdpb::Region>,
+/// Something that was found.
+#[derive(Debug)]
+pub(super) struct Sight<T> {
+    pub(super) found: T,
+    /// Nothing is missing, and no leader is doubtful: waiting would bring nothing better.
     pub(super) good: bool,
+    /// The stores of the leaders that it names.
+    pub(super) leaders: BTreeSet<u64>,
 }
 
-/// What a batch of lookups found.
-pub(super) struct Batch {
-    pub(super) response: pdpb::QueryRegionResponse,
-    pub(super) good: bool,
-}
-
-/// What a scan found.
+/// Regions in the order of their keys.
+#[derive(Debug, Default)]
 pub(super) struct Scanned {
     pub(super) regions: Vec<pdpb::Region>,
-    /// The regions follow each other from the start to the end that was asked for, or to the limit.
+    /// They follow each other from the start to the end that was asked for, or to the limit.
     pub(super) whole: bool,
-    pub(super) good: bool,
 }
+
+type Found = Sight<Option<pdpb::Region>>;
 
 /// The region that holds `key`.
 pub(super) fn by_key(cluster: &Cluster, now_ms: u64, key: &[u8]) -> Found {
@@ -48,12 +48,17 @@ pub(super) fn by_id(cluster: &Cluster, now_ms: u64, id: u64) -> Found {
 }
 
 /// Many at once. The lists of the answer are as long as those of the request; clients rely on it.
-pub(super) fn batch(cluster: &Cluster, now_ms: u64, request: &pdpb::QueryRegionRequest) -> Batch {
+pub(super) fn batch(
+    cluster: &Cluster,
+    now_ms: u64,
+    request: &pdpb::QueryRegionRequest,
+) -> Sight<pdpb::QueryRegionResponse> {
     let mut regions_by_id = BTreeMap::new();
-    let mut good = true;
-    let mut note = |found: Found| {
-        good &= found.good;
-        let Some(found) = found.region else { return 0 };
+    let mut sight = Sight { found: (), good: true, leaders: BTreeSet::new() };
+    let mut note = |one: Found| {
+        sight.good &= one.good;
+        sight.leaders.extend(one.leaders);
+        let Some(found) = one.found else { return 0 };
         let id = found.region.as_ref().map_or(0, |region| region.id);
         let pdpb::Region { region, leader, down_peers, pending_peers } = found;
         let response = pdpb::RegionResponse { region, leader, down_peers, pending_peers };
@@ -66,9 +71,9 @@ pub(super) fn batch(cluster: &Cluster, now_ms: u64, request: &pdpb::QueryRegionR
     for &id in &request.ids {
         note(by_id(cluster, now_ms, id));
     }
-    let response =
+    let found =
         pdpb::QueryRegionResponse { header: None, key_id_map, prev_key_id_map, regions_by_id };
-    Batch { response, good }
+    Sight { found, good: sight.good, leaders: sight.leaders }
 }
 
 /// The regions that hold a part of `[start, end)`, in order, `limit` at most.
@@ -78,27 +83,32 @@ pub(super) fn scan(
     start: &[u8],
     end: &[u8],
     limit: usize,
-) -> Scanned {
-    let mut scanned = Scanned { regions: Vec::new(), whole: true, good: true };
+) -> Sight<Scanned> {
+    let mut scanned = Scanned { regions: Vec::new(), whole: true };
+    let mut leaders = BTreeSet::new();
+    let mut good = true;
     let mut reached = Some(Bytes::copy_from_slice(start));
+    let mut limited = false;
     for route in cluster.scan(now_ms, start, end) {
-        if scanned.regions.len() >= limit {
-            return scanned;
+        limited = scanned.regions.len() >= limit;
+        if limited {
+            break;
         }
         let begins_by = |reached: &Bytes| route.region.start <= *reached;
         scanned.whole &= reached.as_ref().is_some_and(begins_by);
-        let found = found(cluster, now_ms, Some(route));
-        scanned.good &= found.good;
-        scanned.regions.extend(found.region);
+        let one = found(cluster, now_ms, Some(route));
+        good &= one.good;
+        leaders.extend(one.leaders);
+        scanned.regions.extend(one.found);
         let region_end = &route.region.end;
         reached = (!region_end.is_empty()).then(|| Bytes::copy_from_slice(region_end));
     }
     // Nothing is beyond a region without an end.
     let to_the_end = reached.is_none_or(|reached| !end.is_empty() && reached >= end);
     let empty = !end.is_empty() && start >= end;
-    scanned.whole &= to_the_end || empty;
-    scanned.good &= scanned.whole;
-    scanned
+    scanned.whole &= limited || to_the_end || empty;
+    let good = good && scanned.whole;
+    Sight { found: scanned, good, leaders }
 }
 
 /// Several ranges at once. A region that two neighbours share comes once.
@@ -107,32 +117,38 @@ pub(super) fn scan_all(
     now_ms: u64,
     ranges: &[pdpb::KeyRange],
     limit: usize,
-) -> Scanned {
-    let mut all = Scanned { regions: Vec::new(), whole: true, good: true };
+) -> Sight<Scanned> {
+    let found = Scanned { regions: Vec::new(), whole: true };
+    let mut all = Sight { found, good: true, leaders: BTreeSet::new() };
     for range in ranges {
-        let left_count = limit.saturating_sub(all.regions.len());
+        let left_count = limit.saturating_sub(all.found.regions.len());
         if left_count == 0 {
             break;
         }
         // One more than is left, for the first may be the last of the range before.
-        let scanned = scan(cluster, now_ms, &range.start_key, &range.end_key, left_count + 1);
-        all.whole &= scanned.whole;
-        all.good &= scanned.good;
-        for region in scanned.regions {
-            let repeated = all.regions.last().is_some_and(|last| last.region == region.region);
-            if !repeated && all.regions.len() < limit {
-                all.regions.push(region);
+        let one = scan(cluster, now_ms, &range.start_key, &range.end_key, left_count + 1);
+        all.good &= one.good;
+        all.leaders.extend(one.leaders);
+        all.found.whole &= one.found.whole;
+        for region in one.found.regions {
+            let last = all.found.regions.last();
+            let repeated = last.is_some_and(|last| last.region == region.region);
+            if !repeated && all.found.regions.len() < limit {
+                all.found.regions.push(region);
             }
         }
     }
     all
 }
 
+/// A route in the words of the protocol. A doubtful leader is not named: some clients give up when
+/// they cannot connect to the store that they were sent to, while all ask again if there is none.
 fn found(cluster: &Cluster, now_ms: u64, route: Option<Route<'_>>) -> Found {
     let good = route.is_some_and(|route| route.trust == Trust::Fresh);
+    let leader = route.and_then(|route| route.leader).filter(|_| good);
     let region = route.map(|route| pdpb::Region {
         region: Some(region_to_proto(route.region)),
-        leader: route.leader.as_ref().map(replica_to_proto),
+        leader: leader.as_ref().map(replica_to_proto),
         down_peers: cluster
             .down(now_ms, route.region)
             .map(|(replica, silent_ms)| pdpb::PeerStats {
@@ -142,7 +158,8 @@ fn found(cluster: &Cluster, now_ms: u64, route: Option<Route<'_>>) -> Found {
             .collect(),
         pending_peers: Vec::new(),
     });
-    Found { region, good }
+    let leaders = leader.into_iter().map(|leader| leader.store).collect();
+    Sight { found: region, good, leaders }
 }
 
 #[cfg(test)]
@@ -180,7 +197,8 @@ mod tests {
             ids: vec![3, 99],
             ..Default::default()
         };
-        let Batch { response, good } = batch(&cluster(), 0, &request);
+        let Sight { found: response, good, leaders } = batch(&cluster(), 0, &request);
+        assert_eq!(leaders.into_iter().collect::<Vec<_>>(), [1, 2]);
         assert_eq!(response.key_id_map, [2, 2, 3, 4]);
         assert_eq!(response.prev_key_id_map, [2, 0]);
         assert_eq!(response.regions_by_id.keys().copied().collect::<Vec<_>>(), [2, 3, 4]);
@@ -188,46 +206,52 @@ mod tests {
 
         let nothing = pdpb::QueryRegionRequest { keys: keys(&["a"]), ..Default::default() };
         let none = Cluster::new(Config::default(), []);
-        let Batch { response, good } = batch(&none, 0, &nothing);
-        assert_eq!((response.key_id_map, good), (vec![0], false));
+        let Sight { found, good, .. } = batch(&none, 0, &nothing);
+        assert_eq!((found.key_id_map, good), (vec![0], false));
     }
 
     #[test]
     fn a_key_finds_its_region_with_leader() {
         let found = by_key(&cluster(), 0, b"h");
         assert!(found.good);
-        let region = found.region.unwrap();
+        let region = found.found.unwrap();
         assert_eq!(region.leader.unwrap().id, 302);
         assert_eq!(region.region.unwrap().start_key, "g");
-        assert!(!by_key(&cluster(), 60_000, b"h").good, "its store has been silent");
+    }
+
+    #[test]
+    fn a_leader_whose_store_is_silent_is_not_named() {
+        let found = by_key(&cluster(), 60_000, b"h");
+        assert!(!found.good && found.leaders.is_empty());
+        assert_eq!(found.found.unwrap().leader, None);
     }
 
     #[test]
     fn the_first_region_has_none_before_it_and_that_is_final() {
         let found = by_next_key(&cluster(), 0, b"a");
-        assert!(found.region.is_none() && found.good);
+        assert!(found.found.is_none() && found.good);
     }
 
     #[test]
     fn a_scan_says_whether_it_is_whole() {
         let cluster = cluster();
-        let ids = |scanned: &Scanned| -> Vec<u64> {
-            let regions = scanned.regions.iter();
+        let ids = |sight: &Sight<Scanned>| -> Vec<u64> {
+            let regions = sight.found.regions.iter();
             regions.filter_map(|region| Some(region.region.as_ref()?.id)).collect()
         };
         let all = scan(&cluster, 0, b"", b"", 10);
-        assert_eq!((ids(&all), all.whole, all.good), (vec![2, 3, 4], true, false));
+        assert_eq!((ids(&all), all.found.whole, all.good), (vec![2, 3, 4], true, false));
         let some = scan(&cluster, 0, b"a", b"h", 10);
-        assert_eq!((ids(&some), some.whole, some.good), (vec![2, 3], true, true));
+        assert_eq!((ids(&some), some.found.whole, some.good), (vec![2, 3], true, true));
         let limited = scan(&cluster, 0, b"", b"", 1);
-        assert_eq!((ids(&limited), limited.whole, limited.good), (vec![2], true, true));
+        assert_eq!((ids(&limited), limited.found.whole, limited.good), (vec![2], true, true));
         let ranges = [("a", "b"), ("c", "h"), ("i", "k")]
             .map(|(start, end)| pdpb::KeyRange { start_key: start.into(), end_key: end.into() });
         assert_eq!(ids(&scan_all(&cluster, 0, &ranges, 10)), [2, 3]);
         assert_eq!(ids(&scan_all(&cluster, 0, &ranges, 1)), [2]);
         let none = scan(&cluster, 0, b"h", b"a", 10);
-        assert_eq!((ids(&none), none.whole), (vec![], true));
+        assert_eq!((ids(&none), none.found.whole), (vec![], true));
         let unknown = scan(&Cluster::new(Config::default(), []), 0, b"", b"", 10);
-        assert!(!unknown.whole && !unknown.good);
+        assert!(!unknown.found.whole && !unknown.good);
     }
 }

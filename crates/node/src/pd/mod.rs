@@ -16,6 +16,7 @@ mod placement;
 mod reporter;
 mod reports;
 mod service;
+mod sessions;
 mod words;
 
 pub use driver::Settings;

@@ -4,7 +4,6 @@
 //! and changed by compare-and-swap under the office's term. Whoever has been deposed finds that
 //! out by the refusal of its next write or by the check after each timestamp.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,12 +14,14 @@ use flotilla_placement::{
 };
 use flotilla_region::command::{self, Op};
 use flotilla_region::{Guard, StoreId, Term};
-use flotilla_store::Outcome;
+use flotilla_store::{Identity, Outcome};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
+use super::lookup::Sight;
+use super::sessions::{Pings, Sessions};
 use super::words::not_leader;
 use crate::cluster::{Member, SYSTEM_REGION};
 use crate::router::{RequestError, Router};
@@ -58,8 +59,7 @@ pub(super) struct Office {
     router: Router,
     started: Instant,
     cluster: Mutex<Cluster>,
-    /// How often each store has begun to report.
-    sessions: Mutex<BTreeMap<StoreId, u64>>,
+    sessions: Mutex<Sessions>,
     /// Counts changes of the cluster, for those who wait for one.
     changes: watch::Sender<u64>,
     ids: Mutex<Ids>,
@@ -90,7 +90,7 @@ impl Office {
         let row = |key| view.get(key);
         let ids = Ids::recover(row(rows::IDS_KEY)?.as_deref())?;
         let tso = Tso::recover(row(rows::TSO_KEY)?.as_deref())?;
-        let here = router.identity().cluster_id;
+        let Identity { cluster_id: here, store: here_store } = router.identity();
         let found = row(rows::CLUSTER_KEY)?;
         let found = found.map(|row| rows::decode(rows::CLUSTER_KEY, &row)).transpose()?;
         if let Some(found) = found.filter(|&found| found != here) {
@@ -107,7 +107,7 @@ impl Office {
             router,
             started: Instant::now(),
             cluster: Mutex::new(Cluster::new(Config::default(), stores)),
-            sessions: Mutex::default(),
+            sessions: Mutex::new(Sessions::new(here_store)),
             changes: watch::Sender::new(0),
             ids: Mutex::new(ids),
             tso: Mutex::new(tso),
@@ -134,9 +134,10 @@ impl Office {
     }
 
     /// Takes in a report.
-    pub(super) fn hear(&self, store: StoreId, sightings: &[Sighting], full: bool) {
+    pub(super) fn hear(&self, store: StoreId, sightings: &[Sighting], full: bool, echo: u64) {
         let now_ms = self.now_ms();
-        if self.cluster.lock().hear(now_ms, store.0, sightings, full) {
+        let changed = self.cluster.lock().hear(now_ms, store.0, sightings, full);
+        if self.sessions.lock().echo(store, echo) || changed {
             self.changes.send_modify(|count| *count += 1);
         }
     }
@@ -146,17 +147,15 @@ impl Office {
         self.cluster.lock().weigh(store.0, capacity_bytes, available_bytes);
     }
 
-    /// A store begins to report. The number tells this session from later ones.
-    pub(super) fn begin_session(&self, store: StoreId) -> u64 {
-        let mut sessions = self.sessions.lock();
-        let number = sessions.entry(store).or_default();
-        *number += 1;
-        *number
+    /// A store begins to report, and can be asked for a word by `pings`. The number tells this
+    /// session from later ones.
+    pub(super) fn begin_session(&self, store: StoreId, pings: Pings) -> u64 {
+        self.sessions.lock().begin(store, pings)
     }
 
     /// A session broke: the store may be gone, unless it reports in a newer one already.
     pub(super) fn end_session(&self, store: StoreId, number: u64) {
-        if self.sessions.lock().get(&store) == Some(&number) {
+        if self.sessions.lock().end(store, number) {
             self.cluster.lock().lose(store.0);
         }
     }
@@ -166,32 +165,34 @@ impl Office {
         look(&self.cluster.lock())
     }
 
-    /// What `look` makes of the cluster as soon as it is content; after `hold`, or if too many
-    /// wait already, what it makes of the cluster then. `look` is given the time, and answers
-    /// whether it is content with what it found.
+    /// What `look` finds in the cluster as soon as that is good, and the stores of all leaders
+    /// have given a word since the question came: a client asks because it could not reach one,
+    /// and must not be sent there again. After `hold`, or if too many wait already, what it finds
+    /// then.
     pub(super) async fn look<T>(
         &self,
         hold: Duration,
         holds: &Semaphore,
-        look: impl Fn(&Cluster, u64) -> (T, bool),
+        look: impl Fn(&Cluster, u64) -> Sight<T>,
     ) -> T {
-        let mut changes = self.changes.subscribe();
         let see = || look(&self.cluster.lock(), self.now_ms());
-        let (found, content) = see();
-        let place = if content { None } else { holds.try_acquire().ok() };
-        if place.is_none() {
-            return found;
-        }
+        let Ok(_place) = holds.try_acquire() else { return see().found };
+        let mut changes = self.changes.subscribe();
+        let number = self.sessions.lock().number_question();
         let until = Instant::now() + hold;
-        let mut found = found;
-        while let Ok(Ok(())) = timeout_at(until, changes.changed()).await {
-            let content;
-            (found, content) = see();
-            if content {
+        loop {
+            let sight = see();
+            let mute = self.sessions.lock().ask(&sight.leaders, number);
+            if sight.good && mute.is_empty() {
+                return sight.found;
+            }
+            if !matches!(timeout_at(until, changes.changed()).await, Ok(Ok(()))) {
+                let mut cluster = self.cluster.lock();
+                mute.into_iter().for_each(|store| cluster.lose(store));
                 break;
             }
         }
-        found
+        see().found
     }
 
     /// `count` ids that nobody else has; the last of them.

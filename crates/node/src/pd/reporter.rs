@@ -56,7 +56,7 @@ pub(super) async fn run(driver: Driver) {
 async fn candidate(driver: &Driver, turn: usize) -> Option<Member> {
     let shared = &driver.shared;
     if let Some(mut leadership) = shared.router.leadership(SYSTEM_REGION) {
-        let known = leadership.wait_for(|now| now.leader.is_some()).await.ok()?.clone();
+        let known = *leadership.wait_for(|now| now.leader.is_some()).await.ok()?;
         return driver.member(known.leader?.store).cloned();
     }
     shared.members.get(turn % shared.members.len().max(1)).cloned()
@@ -76,7 +76,7 @@ async fn session(driver: &Driver, leader: &Member) -> Result<(), Status> {
     let channel =
         endpoint.connect().await.map_err(|error| Status::unavailable(error.to_string()))?;
     let (reports, outgoing) = mpsc::channel(QUEUE_COUNT_MAX);
-    let mut session = Session { driver: driver.clone(), leading: BTreeSet::new() };
+    let mut session = Session { driver: driver.clone(), leading: BTreeSet::new(), echo: 0 };
     let first = session.everything();
     reports.send(first).await.map_err(|_| gone())?;
     let mut client = PlacementClient::new(channel);
@@ -89,6 +89,8 @@ struct Session {
     driver: Driver,
     /// What the leader believes that this store leads.
     leading: BTreeSet<RegionId>,
+    /// The last number that the leader wanted a word with.
+    echo: u64,
 }
 
 impl Session {
@@ -120,11 +122,13 @@ impl Session {
                 },
                 _ = word.tick() => self.report(Vec::new(), false),
                 _ = full.tick() => self.everything(),
-                answer = answers.message() => match answer? {
-                    Some(ReportResponse { wants_full: true }) => self.everything(),
-                    Some(_) => continue,
-                    None => return Ok(()),
-                },
+                answer = answers.message() => {
+                    let Some(ReportResponse { wants_full, ping }) = answer? else {
+                        return Ok(());
+                    };
+                    self.echo = self.echo.max(ping);
+                    if wants_full { self.everything() } else { self.report(Vec::new(), false) }
+                }
             };
             reports.send(report).await.map_err(|_| gone())?;
         }
@@ -168,6 +172,7 @@ impl Session {
             regions,
             full,
             usage: None,
+            echo: self.echo,
         }
     }
 }

@@ -15,6 +15,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::convert;
 use super::driver::Driver;
 use super::office::Office;
+use super::sessions::Pings;
 use super::words::not_leader;
 
 /// The service that stores report to.
@@ -38,9 +39,8 @@ impl Placement for Reports {
         request: Request<Streaming<ReportRequest>>,
     ) -> Result<Response<Self::ReportStream>, Status> {
         let office = self.driver.office().await?;
-        // Never filled: the stream is there to end when the office does.
-        let (end, answers) = mpsc::channel(1);
-        tokio::spawn(listen(self.driver.clone(), office, request.into_inner(), end));
+        let (pings, answers) = mpsc::channel(1);
+        tokio::spawn(listen(self.driver.clone(), office, request.into_inner(), pings));
         Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
     }
 }
@@ -49,7 +49,7 @@ async fn listen(
     driver: Driver,
     office: Arc<Office>,
     mut reports: Streaming<ReportRequest>,
-    end: mpsc::Sender<Result<ReportResponse, Status>>,
+    pings: Pings,
 ) {
     let mut offices = driver.shared.office.subscribe();
     let mut session = None;
@@ -61,7 +61,7 @@ async fn listen(
             _ = laid_down => break Some(not_leader()),
         };
         let Ok(Some(report)) = report else { break None };
-        if let Err(status) = take(&driver, &office, report, &mut session) {
+        if let Err(status) = take(&driver, &office, report, &pings, &mut session) {
             break Some(status);
         }
     };
@@ -69,7 +69,7 @@ async fn listen(
         office.end_session(store, number);
     }
     if let Some(status) = status {
-        let _ = end.send(Err(status)).await;
+        let _ = pings.send(Err(status)).await;
     }
 }
 
@@ -78,6 +78,7 @@ fn take(
     driver: &Driver,
     office: &Office,
     report: ReportRequest,
+    pings: &Pings,
     session: &mut Option<(StoreId, u64)>,
 ) -> Result<(), Status> {
     driver.check_cluster(report.cluster_id)?;
@@ -86,13 +87,13 @@ fn take(
         return Err(Status::invalid_argument(format!("store {store} is not of this cluster")));
     }
     if session.is_none_or(|(known, _)| known != store) {
-        *session = Some((store, office.begin_session(store)));
+        *session = Some((store, office.begin_session(store, pings.clone())));
     }
     if let Some(usage) = report.usage {
         office.weigh(store, usage.capacity_bytes, usage.available_bytes);
     }
     let sightings: Vec<_> =
         report.regions.into_iter().filter_map(convert::sighting_from_proto).collect();
-    office.hear(store, &sightings, report.full);
+    office.hear(store, &sightings, report.full, report.echo);
     Ok(())
 }

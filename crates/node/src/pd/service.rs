@@ -25,7 +25,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::convert::{member_to_proto, store_to_proto};
 use super::driver::Driver;
-use super::lookup::{self, Found};
+use super::lookup::{self, Sight};
 use super::office::Office;
 
 /// Regions that one answer holds at most; who asks for more asks again from where it ended.
@@ -65,7 +65,7 @@ impl PdService {
     }
 
     /// What `look` finds, waiting a moment for something better than nothing or hearsay.
-    async fn look<T>(&self, office: &Office, look: impl Fn(&Cluster, u64) -> (T, bool)) -> T {
+    async fn look<T>(&self, office: &Office, look: impl Fn(&Cluster, u64) -> Sight<T>) -> T {
         let shared = &self.driver.shared;
         office.look(shared.settings.hold, &shared.holds, look).await
     }
@@ -73,13 +73,9 @@ impl PdService {
     async fn region(
         &self,
         header: Option<RequestHeader>,
-        look: impl Fn(&Cluster, u64) -> Found,
+        look: impl Fn(&Cluster, u64) -> Sight<Option<Region>>,
     ) -> Result<Response<GetRegionResponse>, Status> {
         let office = self.office(header).await?;
-        let look = |cluster: &Cluster, now_ms| {
-            let found = look(cluster, now_ms);
-            (found.region, found.good)
-        };
         let found = self.look(&office, look).await.unwrap_or_default();
         let Region { region, leader, down_peers, pending_peers } = found;
         let header = self.header();
@@ -94,10 +90,7 @@ impl PdService {
             let message = format!("{count} lookups in one batch, at most {BATCH_COUNT_MAX}");
             return Err(Status::invalid_argument(message));
         }
-        let look = |cluster: &Cluster, now_ms| {
-            let batch = lookup::batch(cluster, now_ms, &request);
-            (batch.response, batch.good)
-        };
+        let look = |cluster: &Cluster, now_ms| lookup::batch(cluster, now_ms, &request);
         let response = self.look(&office, look).await;
         Ok(QueryRegionResponse { header: self.header(), ..response })
     }
@@ -236,13 +229,12 @@ impl Pd for PdService {
         let ScanRegionsRequest { header, start_key, end_key, limit: asked } = request.into_inner();
         let office = self.office(header).await?;
         let look = |cluster: &Cluster, now_ms| {
-            let found = lookup::scan(cluster, now_ms, &start_key, &end_key, limit(asked));
-            (found.regions, found.good)
+            lookup::scan(cluster, now_ms, &start_key, &end_key, limit(asked))
         };
-        let regions = self.look(&office, look).await;
+        let regions = self.look(&office, look).await.regions;
         // Older clients read the two lists, in which a region without a leader has an empty one.
         let region_metas = regions.iter().filter_map(|region| region.region.clone()).collect();
-        let leaders = regions.iter().map(|region| region.leader.clone().unwrap_or_default());
+        let leaders = regions.iter().map(|region| region.leader.unwrap_or_default());
         let leaders = leaders.collect();
         let header = self.header();
         Ok(Response::new(ScanRegionsResponse { header, region_metas, leaders, regions }))
@@ -260,11 +252,8 @@ impl Pd for PdService {
                 format!("{} ranges in one batch, at most {BATCH_COUNT_MAX}", ranges.len());
             return Err(Status::invalid_argument(message));
         }
-        let look = |cluster: &Cluster, now_ms| {
-            let scanned = lookup::scan_all(cluster, now_ms, &ranges, limit(asked));
-            let good = scanned.good;
-            (scanned, good)
-        };
+        let look =
+            |cluster: &Cluster, now_ms| lookup::scan_all(cluster, now_ms, &ranges, limit(asked));
         let scanned = self.look(&office, look).await;
         if contain_all_key_range && !scanned.whole {
             let kind = ErrorType::RegionsNotContainAllKeyRange;
