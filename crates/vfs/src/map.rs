@@ -30,7 +30,8 @@ pub struct View {
 #[derive(Clone)]
 enum Source {
     Mapped(Arc<MmapRaw>),
-    Owned(Arc<[u8]>),
+    /// A vector, because to make it a slice would copy it.
+    Owned(Arc<Vec<u8>>),
 }
 
 impl View {
@@ -53,7 +54,7 @@ impl View {
 
 impl From<Vec<u8>> for View {
     fn from(bytes: Vec<u8>) -> Self {
-        Self { start: 0, len: bytes.len(), source: Source::Owned(bytes.into()) }
+        Self { start: 0, len: bytes.len(), source: Source::Owned(Arc::new(bytes)) }
     }
 }
 
