@@ -85,8 +85,18 @@ impl Draft {
             return Ok(place);
         }
         let old = self.shared.pool.page(place, self.base.txid)?;
-        let span = self.shared.space.lock().allocate(place.units())?;
-        let mut frame = Frame::from(&old[..]);
+        let (span, spare) = {
+            let mut space = self.shared.space.lock();
+            (space.allocate(place.units())?, space.spare_frame(place.units()))
+        };
+        let mut frame = match spare {
+            None => Frame::from(&old[..]),
+            Some(mut frame) => {
+                let bytes = Arc::get_mut(&mut frame).expect("spare frames have no other owner");
+                bytes.copy_from_slice(&old);
+                frame
+            }
+        };
         let bytes = Arc::get_mut(&mut frame).expect("nobody else knows the copy");
         page::readdress(bytes, span.start, self.txid());
         self.pages.insert(span.start, frame);

@@ -111,13 +111,13 @@ impl Frames {
         Some((len, slot.flags.fetch_or(RINGED, Ordering::Relaxed) & RINGED == 0))
     }
 
-    /// Forgets a page that nobody can name any more. Returns its length if it was clean.
-    pub(crate) fn remove(&self, id: u64) -> Option<usize> {
+    /// Forgets a page that nobody can name any more. Returns its frame, and whether it was clean.
+    pub(crate) fn remove(&self, id: u64) -> Option<(Frame, bool)> {
         let slot = self.slot(id)?;
         let mut held = slot.frame.write();
-        let len = held.take()?.len();
+        let frame = held.take()?;
         let flags = slot.flags.fetch_and(!DIRTY, Ordering::Relaxed);
-        (flags & DIRTY == 0).then_some(len)
+        Some((frame, flags & DIRTY == 0))
     }
 
     /// Evicts the page if it is clean and nobody looked at it since the last call.
@@ -173,7 +173,7 @@ mod tests {
         let frames = Frames::new();
         assert_eq!(frames.put_clean(1 << 21, frame(1)), (frame(1), Some(true)));
         assert_eq!(frames.put_clean(1 << 21, frame(2)), (frame(1), None));
-        assert_eq!(frames.remove(1 << 21), Some(8));
+        assert_eq!(frames.remove(1 << 21), Some((frame(1), true)));
         assert_eq!(frames.put_clean(1 << 21, frame(3)), (frame(3), Some(false)));
     }
 }

@@ -155,12 +155,17 @@ impl Pool {
         }
     }
 
-    /// Forgets what lies at the beginning of a span that becomes free.
-    pub(crate) fn forget(&self, span: Span) {
-        if let Some(len) = self.frames.remove(span.start) {
-            self.clean_bytes.fetch_sub(len as u64, Ordering::Relaxed);
+    /// Forgets what lies at the beginning of a span that becomes free. Returns the frame, if there
+    /// was one.
+    pub(crate) fn forget(&self, span: Span) -> Option<Frame> {
+        if let Some((frame, clean)) = self.frames.remove(span.start) {
+            if clean {
+                self.clean_bytes.fetch_sub(frame.len() as u64, Ordering::Relaxed);
+            }
+            return Some(frame);
         }
         self.extents[part(span.start)].write().remove(&span.start);
+        None
     }
 
     fn added(&self, id: u64, len: usize, new_to_ring: bool) {

@@ -7,7 +7,7 @@
 use crate::bits::Bits;
 use crate::error::{Error, Result};
 use crate::freelist::{Freelist, META_UNITS, Pending, region_of};
-use crate::page::Span;
+use crate::page::{Frame, Span, UNIT_BYTES};
 use crate::pool::Pool;
 use crate::root::Ended;
 
@@ -24,8 +24,13 @@ pub(crate) struct Space {
     /// First units of published spans that the file does not have.
     dirty: Bits,
     dirty_bytes: u64,
+    /// Frames of freed pages: the next copies go into them instead of asking for memory.
+    spare: Vec<Frame>,
     ended: Ended,
 }
+
+/// How many frames of a unit to keep for the next copies.
+const SPARE_FRAMES_MAX: usize = 1024;
 
 impl Space {
     /// The space of a file that ends at `end`, whose durable root is `txid` and uses `published`.
@@ -39,6 +44,7 @@ impl Space {
             changed: Bits::default(),
             dirty: Bits::default(),
             dirty_bytes: 0,
+            spare: Vec::new(),
             ended,
         }
     }
@@ -47,6 +53,11 @@ impl Space {
     pub(crate) fn allocate(&mut self, units: u32) -> Result<Span> {
         let full = "the file's limit of 2^32 pages is reached";
         self.freelist.allocate(units).ok_or(Error::Io(std::io::Error::other(full)))
+    }
+
+    /// A frame of this length that nobody uses any more, if there is one.
+    pub(crate) fn spare_frame(&mut self, units: u32) -> Option<Frame> {
+        if units == 1 { self.spare.pop() } else { None }
     }
 
     /// Takes back a span that was never published.
@@ -58,9 +69,9 @@ impl Space {
     pub(crate) fn note_ended(&mut self, pool: &Pool) {
         let ended = std::mem::take(&mut *self.ended.lock());
         for txid in ended {
-            let freelist = &mut self.freelist;
-            self.pending.close(txid, |span| {
-                pool.forget(span);
+            let Space { pending, freelist, spare, .. } = self;
+            pending.close(txid, |span| {
+                keep(spare, pool.forget(span));
                 freelist.release(span);
             });
         }
@@ -87,7 +98,7 @@ impl Space {
                 self.dirty_bytes -= span.bytes();
             }
             if self.pending.add(span, birth, txid) {
-                pool.forget(span);
+                keep(&mut self.spare, pool.forget(span));
                 self.freelist.release(span);
             }
         }
@@ -124,5 +135,16 @@ impl Space {
     pub(crate) fn take_dirty(&mut self) -> Bits {
         self.dirty_bytes = 0;
         std::mem::take(&mut self.dirty)
+    }
+}
+
+/// Keeps a frame to be used again, unless a reader still holds it.
+fn keep(spare: &mut Vec<Frame>, frame: Option<Frame>) {
+    if let Some(mut frame) = frame
+        && frame.len() == UNIT_BYTES
+        && spare.len() < SPARE_FRAMES_MAX
+        && Frame::get_mut(&mut frame).is_some()
+    {
+        spare.push(frame);
     }
 }

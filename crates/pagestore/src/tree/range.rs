@@ -117,25 +117,21 @@ impl<S: Source + Clone> Range<S> {
     }
 
     fn step(&mut self, side: Side) -> Result<Option<usize>> {
-        let mut end = match self.end(side) {
-            Some(end) => end,
-            None => match self.start(side)? {
-                Some(end) => end,
-                None => return Ok(None),
-            },
-        };
-        let found = end.step(side, &self.low, &self.high);
-        match side {
-            Side::Front => self.front = Some(end),
-            Side::Back => self.back = Some(end),
+        if self.end(side).is_none() {
+            *self.end(side) = self.start(side)?;
         }
-        found
+        let end = match side {
+            Side::Front => self.front.as_mut(),
+            Side::Back => self.back.as_mut(),
+        };
+        let Some(end) = end else { return Ok(None) };
+        end.step(side, &self.low, &self.high)
     }
 
-    fn end(&mut self, side: Side) -> Option<End<S>> {
+    fn end(&mut self, side: Side) -> &mut Option<End<S>> {
         match side {
-            Side::Front => self.front.take(),
-            Side::Back => self.back.take(),
+            Side::Front => &mut self.front,
+            Side::Back => &mut self.back,
         }
     }
 
