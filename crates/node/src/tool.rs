@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use comfy_table::{Cell, CellAlignment, Table, presets};
+use comfy_table::{Cell, CellAlignment, LineStyle, Table, TableStyle};
 use flotilla_client::Observer;
 use flotilla_proto::peers;
 use serde_json::{Value, json};
@@ -117,10 +117,14 @@ impl Error {
     }
 }
 
+/// A line below the headings and nothing else: a table may have a thousand rows.
+const STYLE: TableStyle =
+    TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+
 /// An empty table with these headings.
 pub(crate) fn table(headings: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(headings.iter().map(Cell::new));
+    table.load_style(STYLE).set_header(headings.iter().map(Cell::new));
     table
 }
 

@@ -27,7 +27,7 @@ impl Report<'_> {
             return Ok(writeln!(out, "{:#}", self.to_json())?);
         }
         writeln!(out, "{}", self.summary())?;
-        writeln!(out, "{}", self.percentiles())?;
+        writeln!(out, "{}\n", self.percentiles())?;
         match self.counts {
             Some(counts) => writeln!(out, "{}", self.work(counts))?,
             None => writeln!(out, "a store came, went or began anew: its counts are left out")?,
@@ -55,15 +55,16 @@ impl Report<'_> {
     fn summary(&self) -> String {
         let (args, outcome) = (self.args, self.outcome);
         format!(
-            "{}: {} requests in {:.2} s by {} clients on {} connections ({}), {} failed\n\
-             {:.0} requests/s, {:.1} us/request",
+            "{}: {} requests in {:.2} s, {} failed\n\
+             {}, clients: {}, connections to each store: {}\n\
+             {:.0} requests/s, {:.1} us/request\n",
             args.workload.name(),
             self.succeeded() + outcome.failed,
             outcome.elapsed.as_secs_f64(),
+            outcome.failed,
+            self.transport(),
             args.clients,
             args.connections,
-            self.transport(),
-            outcome.failed,
             self.per_second(),
             self.micros_per_request(),
         )
@@ -80,7 +81,7 @@ impl Report<'_> {
 
     /// What the stores did for it, all of them together.
     fn work(&self, counts: Counts) -> Table {
-        let mut table = table(&["all stores", "count", "for each put"]);
+        let mut table = table(&["all stores", "count", "for each put", "and store"]);
         let rows = [
             ("puts acknowledged", counts.writes_acknowledged),
             ("log syncs", counts.log_syncs),
@@ -94,11 +95,15 @@ impl Report<'_> {
             ("frame bytes sent", counts.frame_bytes_sent),
         ];
         for (name, count) in rows {
-            let share = match self.outcome.puts {
+            let share = |of: u64| match of {
                 0 => String::new(),
-                puts => format!("{:.4}", count as f64 / puts as f64),
+                of => format!("{:.4}", count as f64 / of as f64),
             };
-            table.add_row([Cell::new(name), number(count), number(share)]);
+            let (puts, stores) = (self.outcome.puts, counts.stores);
+            let shares = [share(puts), share(puts * stores)];
+            table.add_row(
+                [vec![Cell::new(name), number(count)], shares.map(number).into()].concat(),
+            );
         }
         table
     }
@@ -134,6 +139,8 @@ impl Report<'_> {
                 "writes_acknowledged": counts.writes_acknowledged,
                 "log_syncs": counts.log_syncs,
                 "log_syncs_per_put": counts.log_syncs as f64 / outcome.puts as f64,
+                "log_syncs_per_put_and_store":
+                    counts.log_syncs as f64 / (outcome.puts * counts.stores) as f64,
                 "log_batches": counts.log_batches,
                 "log_bytes": counts.log_bytes,
                 "entries_applied": counts.entries_applied,

@@ -57,7 +57,7 @@ pub(crate) async fn scan(
     writeln!(out, "{table}")?;
     let count = rows.len();
     let more = if count == limit { ", and perhaps more: see --limit" } else { "" };
-    Ok(writeln!(out, "{count} rows{more}")?)
+    Ok(writeln!(out, "\nrows: {count}{more}")?)
 }
 
 /// The value's own bytes and a line's end; a script may want them as they are.

@@ -251,9 +251,10 @@ fn role(status: &RegionStatus) -> &'static str {
     }
 }
 
-/// Both the first key and the missing end are empty; neither is worth a word in a table.
+/// Both the first key and the missing end are empty; neither is worth a word in a table. Others
+/// are quoted, for a key may end in spaces.
 fn bound(key: &[u8], form: Form) -> String {
-    if key.is_empty() { "-".to_owned() } else { form.show(key) }
+    if key.is_empty() { "-".to_owned() } else { form.quote(key) }
 }
 
 pub(crate) async fn leader_of(
