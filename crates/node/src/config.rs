@@ -24,7 +24,8 @@ pub struct NodeConfig {
     /// Where the node listens, as `host:port`. Default: the address that `initial_cluster` gives
     /// for `name`, or `127.0.0.1:20160` without a list.
     pub addr: String,
-    /// More addresses to listen on, with the same services. Default none.
+    /// More addresses to listen on, with the same services; one that is taken is left out with a
+    /// warning. Default none.
     pub also_listen: Vec<String>,
     /// Where everything that the node keeps is, below one directory. Default: `data/<name>`.
     pub data_dir: PathBuf,

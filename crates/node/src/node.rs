@@ -9,6 +9,7 @@ use flotilla_proto::peers::peers_server::PeersServer;
 use flotilla_proto::peers::status_server::StatusServer as StatusGrpc;
 use flotilla_region::{Descriptor, Shard, Term, Unfit};
 use flotilla_store::Store;
+use flotilla_vfs::FileSystem;
 use flotilla_vfs::os::OsFs;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -104,7 +105,7 @@ impl Node {
     pub async fn start(config: NodeConfig) -> Result<Self, StartError> {
         let settled = config.settle()?;
         let listener = bind(settled.config.addr.clone()).await?;
-        Self::run(listener, settled).await
+        Self::run(listener, settled, Arc::new(OsFs)).await
     }
 
     /// Starts a node on a listener that is open already; for many nodes in one process, whose
@@ -114,10 +115,27 @@ impl Node {
     ///
     /// As [`Node::start`].
     pub async fn start_on(listener: TcpListener, config: NodeConfig) -> Result<Self, StartError> {
-        Self::run(listener, config.settle()?).await
+        Self::run(listener, config.settle()?, Arc::new(OsFs)).await
     }
 
-    async fn run(listener: TcpListener, settled: Settled) -> Result<Self, StartError> {
+    /// As [`Node::start_on`], with another disk than the system's.
+    ///
+    /// # Errors
+    ///
+    /// As [`Node::start`].
+    pub async fn start_on_disk(
+        listener: TcpListener,
+        config: NodeConfig,
+        disk: Arc<dyn FileSystem>,
+    ) -> Result<Self, StartError> {
+        Self::run(listener, config.settle()?, disk).await
+    }
+
+    async fn run(
+        listener: TcpListener,
+        settled: Settled,
+        disk: Arc<dyn FileSystem>,
+    ) -> Result<Self, StartError> {
         let settled = Arc::new(settled);
         let addr = listener
             .local_addr()
@@ -125,7 +143,7 @@ impl Node {
         let clock = Clock::start();
         let Opened { store, descriptors, shards } = {
             let settled = Arc::clone(&settled);
-            let opened = tokio::task::spawn_blocking(move || open(&settled, clock)).await;
+            let opened = tokio::task::spawn_blocking(move || open(&settled, disk, clock)).await;
             opened.expect("opening a store does not panic")?
         };
         let limits = &settled.config.limits;
@@ -177,7 +195,10 @@ impl Node {
         };
         node.listen(listener);
         for addr in node.settled.config.also_listen.clone() {
-            node.listen(bind(addr).await?);
+            match bind(addr).await {
+                Ok(listener) => node.listen(listener),
+                Err(error) => tracing::warn!("{error}"),
+            }
         }
         tracing::info!(
             name = node.settled.config.name, store = %node.settled.store(), addr = %node.addr,
@@ -316,18 +337,13 @@ struct Opened {
 }
 
 /// Opens the store and makes its shards. Blocks.
-fn open(settled: &Settled, clock: Clock) -> Result<Opened, StartError> {
+fn open(settled: &Settled, disk: Arc<dyn FileSystem>, clock: Clock) -> Result<Opened, StartError> {
     let config = &settled.config;
     let dir = || config.data_dir.display().to_string();
     let bootstrap = cluster::first_regions(&settled.members, config.regions, config.replicas);
-    let (store, recovered) = Store::open(
-        Arc::new(OsFs),
-        &config.data_dir,
-        config.storage.store(),
-        settled.identity(),
-        &bootstrap,
-    )
-    .map_err(|source| StartError::Store { dir: dir(), source })?;
+    let (store, recovered) =
+        Store::open(disk, &config.data_dir, config.storage.store(), settled.identity(), &bootstrap)
+            .map_err(|source| StartError::Store { dir: dir(), source })?;
     let descriptors = recovered.iter().map(|replica| replica.descriptor.clone()).collect();
     let region_config = config.raft.shard(fastrand::u64(..));
     let count = config.threads.shard_count();

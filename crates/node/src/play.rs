@@ -214,6 +214,7 @@ impl Children {
             let child = command
                 .spawn()
                 .map_err(|error| format!("cannot start {}: {error}", program.display()))?;
+            println!("store {} at {}: process {}", config.name, config.addr, id(&child));
             children.watch(config.name, child);
         }
         children.endpoints = endpoints;
@@ -221,10 +222,7 @@ impl Children {
     }
 
     fn watch(&mut self, name: String, mut child: Child) {
-        let pid = child
-            .id()
-            .and_then(|id| Pid::from_raw(i32::try_from(id).ok()?))
-            .expect("a child that was not waited for has an id");
+        let pid = Pid::from_raw(id(&child)).expect("ids of processes are not 0");
         self.pids.push(pid);
         self.running.spawn(async move { (name, pid, child.wait().await) });
     }
@@ -256,4 +254,9 @@ impl Children {
         }
         Ok(())
     }
+}
+
+fn id(child: &Child) -> i32 {
+    let id = child.id().expect("a child that was not waited for has an id");
+    i32::try_from(id).expect("ids of processes are small")
 }

@@ -22,7 +22,7 @@ pub struct ServeArgs {
     /// Address to listen on [default: the one that --initial-cluster gives for --name]
     #[arg(long, value_name = "HOST:PORT")]
     pub addr: Option<String>,
-    /// One more address to listen on; may be given several times
+    /// One more address to listen on, if it is free; may be given several times
     #[arg(long, value_name = "HOST:PORT")]
     pub also_listen: Vec<String>,
     /// Directory for everything that the store keeps [default: data/<name>]

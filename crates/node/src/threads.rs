@@ -90,6 +90,7 @@ impl Threads {
             store: Arc::clone(&store),
             backlog: works.fetches,
             mailboxes: mailboxes.clone(),
+            failure: failure.clone(),
         };
         let checkpointer = Checkpointer {
             store,

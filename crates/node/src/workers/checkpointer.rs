@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use flotilla_pagestore::Error as PagesError;
 use flotilla_region::Event;
-use flotilla_store::Store;
+use flotilla_store::{Error, Store};
 use parking_lot::{Condvar, Mutex};
 
 use crate::failure::Failure;
@@ -83,23 +84,30 @@ impl Checkpointer {
         let mut due = Instant::now() + self.interval;
         while self.alarm.wait(due) {
             due = Instant::now() + self.interval;
-            if let Err(reason) = self.checkpoint() {
-                self.failure.report(&reason);
-                return;
+            match self.checkpoint() {
+                Ok(()) => {}
+                // Nothing was written, and nothing is lost: the log has everything. The pages stay
+                // in memory until there is room.
+                Err(Error::Pages(PagesError::NoSpace)) => {
+                    tracing::warn!("no checkpoint: the disk is full");
+                    self.alarm.changed(false);
+                }
+                Err(error) => {
+                    self.failure.report(&format!("a checkpoint failed: {error}"));
+                    return;
+                }
             }
         }
     }
 
     /// One checkpoint, and a purge of what earlier ones have made superfluous: the shards answer
     /// this checkpoint with compactions, which are written before the next.
-    fn checkpoint(&self) -> Result<(), String> {
-        let applied =
-            self.store.checkpoint().map_err(|error| format!("a checkpoint failed: {error}"))?;
+    fn checkpoint(&self) -> Result<(), Error> {
+        let applied = self.store.checkpoint()?;
         self.mailboxes.complete_all(
             applied.into_iter().map(|(region, applied)| Event::Checkpointed { region, applied }),
         );
-        let purged =
-            self.store.purge_log().map_err(|error| format!("the log cannot be purged: {error}"))?;
+        let purged = self.store.purge_log()?;
         if purged.segments > 0 {
             tracing::debug!(segments = purged.segments, bytes = purged.bytes, "log purged");
         }

@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use flotilla_region::{Event, LogFetch};
-use flotilla_store::Store;
+use flotilla_store::{Error, LogError, Store};
 
 use super::backlog::Backlog;
+use crate::failure::Failure;
 use crate::letters::Mailboxes;
 
 /// What the thread needs.
@@ -16,6 +17,7 @@ pub(crate) struct Fetcher {
     pub(crate) store: Arc<Store>,
     pub(crate) backlog: Arc<Backlog<LogFetch>>,
     pub(crate) mailboxes: Mailboxes,
+    pub(crate) failure: Failure,
 }
 
 impl Fetcher {
@@ -30,10 +32,17 @@ impl Fetcher {
                         Event::Fetched { region, context, entries }
                     }
                     Ok(_) => Event::FetchFailed { region, context },
+                    Err(Error::Log(LogError::Corrupt { .. })) => {
+                        let entries = format!("{} to {}", fetch.low, fetch.high);
+                        self.failure.report(&format!(
+                            "region {region}: the log is damaged where entries {entries} should be"
+                        ));
+                        return;
+                    }
                     Err(error) => {
-                        // Reading changes nothing, so the node lives on; the follower stays behind
-                        // until somebody who reads this line acts.
-                        tracing::warn!(%region, "log entries cannot be read: {error}");
+                        // Compacted or replaced in the meantime, or the disk is in trouble. Raft
+                        // asks again; if it is the disk, so does the next write.
+                        tracing::debug!(%region, "log entries cannot be read: {error}");
                         Event::FetchFailed { region, context }
                     }
                 };

@@ -1,0 +1,152 @@
+//! The program as an operator meets it: settings, signals, exit codes, and the line that says
+//! `ready`.
+
+use std::io::{BufRead as _, BufReader, Lines};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::Duration;
+
+use flotilla_client::{Client, Config};
+use flotilla_node::playground;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn flotilla() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_flotilla"));
+    command.env_remove("FLOTILLA_LOG").stdin(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+/// A port that is free, as are the next two.
+fn free_port() -> u16 {
+    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let mut ports = std::iter::repeat_with(|| fastrand::u16(22_000..32_000));
+    ports.find(|port| (0..3).all(|next| free(port + next))).unwrap()
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// Waits for the end of a process that was told to end.
+fn ended(child: Child) -> Output {
+    child.wait_with_output().unwrap()
+}
+
+fn refused(args: &[&str]) -> String {
+    let output = flotilla().args(args).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{args:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+async fn client(endpoint: &str) -> Client {
+    Client::connect(&[endpoint], Config::default()).await.unwrap()
+}
+
+fn serve(addr: &str, dir: &Path) -> Child {
+    let mut command = flotilla();
+    command.args(["serve", "--addr", addr, "--regions", "2", "--log", "warn", "--data-dir"]);
+    command.arg(dir).spawn().unwrap()
+}
+
+#[test]
+fn wrong_settings_are_refused_with_what_would_be_right() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("flotilla.toml");
+    let config = file.to_str().unwrap();
+    std::fs::write(&file, "name = \"s1\"\n[raft]\nelection_tick = 3\n").unwrap();
+    let said = refused(&["serve", "--config", config]);
+    assert!(said.contains("election_tick") && said.contains("line 3"), "{said}");
+    std::fs::write(&file, "[limits]\nconnections_max = 1\n").unwrap();
+    let said = refused(&["serve", "--config", config]);
+    assert!(said.contains("limits.connections_max = 1 is out of range: 16 to"), "{said}");
+    let said = refused(&["serve", "--name", "x", "--initial-cluster", "s1=h:1,s2=h:2"]);
+    assert!(said.contains("\"x\" is not in initial_cluster, which has s1, s2"), "{said}");
+    let said = refused(&["serve", "--log", "loud=very"]);
+    assert!(said.contains("loud=very"), "{said}");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap().to_string();
+    let said = refused(&["serve", "--addr", &addr, "--data-dir", dir.path().to_str().unwrap()]);
+    assert!(said.contains(&format!("cannot listen on {addr}")), "{said}");
+}
+
+#[tokio::test]
+async fn a_store_ends_well_by_signal_and_finds_its_data_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let addr = format!("127.0.0.1:{}", free_port());
+    for (round, ending) in [Signal::TERM, Signal::INT, Signal::TERM].into_iter().enumerate() {
+        let store = serve(&addr, dir.path());
+        playground::ready(std::slice::from_ref(&addr), 2, PATIENCE).await.unwrap();
+        let client = client(&addr).await;
+        for earlier in 0..round {
+            assert_eq!(client.get(format!("{earlier}")).await.unwrap().unwrap(), "kept");
+        }
+        client.put(format!("{round}"), "kept").await.unwrap();
+        let second = serve("127.0.0.1:0", dir.path());
+        let said = ended(second);
+        assert_eq!(said.status.code(), Some(1));
+
+        signal(&store, ending);
+        let output = ended(store);
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+fn play(args: &[&str]) -> (Child, Lines<BufReader<ChildStdout>>, u16) {
+    let port = free_port();
+    let mut command = flotilla();
+    command.args(["playground", "--regions", "4", "--port", &port.to_string()]).args(args);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    (child, lines, port)
+}
+
+#[tokio::test]
+async fn a_playground_says_when_it_is_ready_and_leaves_nothing_behind() {
+    let (child, mut lines, port) = play(&[]);
+    let ready = lines.next().unwrap().unwrap();
+    assert!(ready.starts_with("ready"), "{ready}");
+    for store in 0..3 {
+        assert!(ready.contains(&format!("127.0.0.1:{}", port + store)), "{ready}");
+    }
+    client(&format!("127.0.0.1:{}", port + 2)).await.put("key", "value").await.unwrap();
+    let dir = ready.split("data in ").nth(1).unwrap().split(',').next().unwrap().to_owned();
+    assert!(Path::new(&dir).join("s1").exists());
+    signal(&child, Signal::INT);
+    let output = ended(child);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!Path::new(&dir).exists());
+}
+
+#[tokio::test]
+async fn a_playground_of_processes_says_which_one_died_and_ends_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let (child, mut lines, port) = play(&["--processes", "--dir", dir.path().to_str().unwrap()]);
+    let mut pids = Vec::new();
+    let ready = loop {
+        let line = lines.next().unwrap().unwrap();
+        match line.rsplit_once("process ") {
+            Some((_, pid)) => pids.push(Pid::from_raw(pid.parse().unwrap()).unwrap()),
+            None => break line,
+        }
+    };
+    assert!(ready.starts_with("ready"), "{ready}");
+    assert_eq!(pids.len(), 3);
+    let client = client(&format!("127.0.0.1:{port}")).await;
+    client.put("key", "value").await.unwrap();
+
+    kill_process(pids[1], Signal::KILL).unwrap();
+    let line = lines.next().unwrap().unwrap();
+    let expected = format!("store s2 (process {}) ended", pids[1].as_raw_nonzero());
+    assert!(line.starts_with(&expected), "{line}");
+    client.put("key", "without s2").await.unwrap();
+
+    signal(&child, Signal::TERM);
+    let output = ended(child);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    for pid in pids {
+        assert!(test_kill_process(pid).is_err(), "process {pid:?} is still there");
+    }
+}

@@ -1,0 +1,146 @@
+//! A node whose disk fails: it stops, acknowledges nothing from then on, and loses nothing that it
+//! acknowledged before.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use flotilla_node::router::{RequestError, Router};
+use flotilla_node::{Node, NodeConfig};
+use flotilla_region::command::{self, Op};
+use flotilla_region::{Guard, RegionId, Space};
+use flotilla_store::Outcome;
+use flotilla_vfs::fault::FaultFs;
+use tokio::net::TcpListener;
+
+/// How long anything may take on a machine that has much else to do.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn start(disk: &FaultFs) -> Node {
+    let config = NodeConfig { regions: 2, data_dir: "/store".into(), ..NodeConfig::default() };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let node = Node::start_on_disk(listener, config, Arc::new(disk.clone())).await.unwrap();
+    for region in node.router().descriptors() {
+        let mut leadership = node.router().leadership(region.id).unwrap();
+        let led = leadership.wait_for(|now| now.leader.is_some());
+        tokio::time::timeout(PATIENCE, led).await.expect("a leader is found").unwrap();
+    }
+    node
+}
+
+fn region_of(router: &Router, key: &[u8]) -> RegionId {
+    router.locate(Space::Raw, key).unwrap().id
+}
+
+async fn put(
+    router: &Router,
+    key: &'static [u8],
+    value: &'static [u8],
+) -> Result<(), RequestError> {
+    let put = Op::Put { key: Bytes::from_static(key), value: Bytes::from_static(value) };
+    let region = region_of(router, key);
+    let outcome = router.propose(region, Guard::default(), command::encode(&[put])).await?;
+    assert!(matches!(outcome, Outcome::Done), "{outcome:?}");
+    Ok(())
+}
+
+async fn get(router: &Router, key: &[u8]) -> Option<Bytes> {
+    let region = region_of(router, key);
+    let view = router.read(region, Guard::default(), false).await.unwrap();
+    view.region(region, None).unwrap().get(key).unwrap()
+}
+
+async fn failed(node: &Node) -> String {
+    tokio::time::timeout(PATIENCE, node.failed()).await.expect("the node fails")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_sync_stops_the_node_and_nothing_is_acknowledged_after_it() {
+    let disk = FaultFs::new(1);
+    let node = start(&disk).await;
+    let router = node.router().clone();
+    put(&router, b"a", b"acknowledged").await.unwrap();
+
+    disk.fail_syncs(true);
+    let began = Instant::now();
+    assert_eq!(put(&router, b"b", b"never").await, Err(RequestError::Undecided));
+    let reason = failed(&node).await;
+    assert!(reason.starts_with("the log cannot be written"), "{reason}");
+    assert!(began.elapsed() < Duration::from_secs(1), "took {:?}", began.elapsed());
+
+    // Not even if the disk says that it is well again.
+    disk.fail_syncs(false);
+    assert_eq!(put(&router, b"c", b"never").await, Err(RequestError::Stopping));
+    drop(router);
+    node.abandon().await;
+
+    disk.power_loss(2);
+    let node = start(&disk).await;
+    assert_eq!(get(node.router(), b"a").await.unwrap(), "acknowledged");
+    assert_eq!(get(node.router(), b"c").await, None);
+    node.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_write_stops_the_node_even_if_nobody_asks_for_it() {
+    let disk = FaultFs::new(3);
+    let node = start(&disk).await;
+    put(node.router(), b"a", b"1").await.unwrap();
+    // The log has it. What is written next is the checkpoint, or how far the log is committed.
+    disk.fail_writes(true);
+    let reason = failed(&node).await;
+    let expected = ["a checkpoint failed", "the log cannot be written"];
+    assert!(expected.iter().any(|expected| reason.starts_with(expected)), "{reason}");
+    node.abandon().await;
+    disk.fail_writes(false);
+    disk.power_loss(4);
+    let node = start(&disk).await;
+    assert_eq!(get(node.router(), b"a").await.unwrap(), "1");
+    node.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_power_loss_at_any_moment_keeps_what_was_acknowledged() {
+    const KEYS: [&[u8]; 6] = [b"a", b"\xf0b", b"c", b"\xf0d", b"e", b"\xf0f"];
+    for operations in [0, 1, 2, 3, 5, 8, 13] {
+        let disk = FaultFs::new(operations);
+        let node = start(&disk).await;
+        put(node.router(), b"first", b"1").await.unwrap();
+        disk.cut_power_after(operations);
+        let mut acknowledged = vec![&b"first"[..]];
+        for key in KEYS {
+            match put(node.router(), key, b"1").await {
+                Ok(()) => acknowledged.push(key),
+                Err(RequestError::Undecided | RequestError::Stopping) => break,
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+        node.abandon().await;
+        disk.power_loss(operations);
+        let node = start(&disk).await;
+        for key in acknowledged {
+            assert!(get(node.router(), key).await.is_some(), "cut after {operations}: {key:?}");
+        }
+        node.shutdown().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_in_use_or_of_another_store_is_refused() {
+    let disk = FaultFs::new(5);
+    let node = start(&disk).await;
+    let refused = |config: NodeConfig| {
+        let disk = disk.clone();
+        async move {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let started = Node::start_on_disk(listener, config, Arc::new(disk)).await;
+            started.err().expect("two nodes cannot share a directory").to_string()
+        }
+    };
+    let config = NodeConfig { data_dir: "/store".into(), ..NodeConfig::default() };
+    let error = refused(config.clone()).await;
+    assert!(error.contains("/store") && error.contains("in use"), "{error}");
+    node.shutdown().await.unwrap();
+    let error = refused(NodeConfig { cluster_id: 7, ..config }).await;
+    assert!(error.contains("belongs to store 1 of cluster"), "{error}");
+}
