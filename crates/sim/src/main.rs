@@ -27,6 +27,9 @@ struct Arguments {
     /// Seeds that run at the same time; as many as there are cores if this is left out.
     #[arg(long)]
     jobs: Option<usize>,
+    /// Ends at the first seed that fails.
+    #[arg(long)]
+    stop: bool,
     /// Prints everything that happens. One seed at a time.
     #[arg(long)]
     trace: bool,
@@ -62,6 +65,10 @@ fn main() -> ExitCode {
         }
         drop(send);
         for report in receive {
+            if arguments.stop && report.failure.is_some() {
+                // Whoever draws a seed from now on finds none.
+                next.store(end, Ordering::Relaxed);
+            }
             summary.add(&report);
             tell(&report, options, arguments.seeds == 1);
         }
