@@ -11,7 +11,7 @@
 //! - [`Store::read`] serves `Effects::reads` on a snapshot.
 //! - [`Store::checkpoint`] and [`Store::purge_log`] are the driver's to call, now and then.
 //!
-//! It decides nothing about consensus, starts no threads and reads no clock. `docs/recovery.md`
+//! It decides nothing about consensus, starts no threads and reads no clock. `docs/durability.md`
 //! has the rules that make every crash safe.
 
 mod apply;

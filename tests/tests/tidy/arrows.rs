@@ -40,7 +40,7 @@ const RIM: &[&str] = &[
 ];
 
 /// Packages that only one crate may use, because it is what hides them.
-const HIDDEN: &[(&str, &str)] = &[("raft", "region"), ("memmap2", "vfs"), ("rustix", "vfs")];
+const HIDDEN: &[(&str, &str)] = &[("raft", "region"), ("memmap2", "vfs")];
 
 /// Every dependency that the tables do not allow.
 pub(crate) fn forbidden() -> Vec<String> {

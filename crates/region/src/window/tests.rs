@@ -1,3 +1,5 @@
+//! What the window holds, gives and forgets.
+
 use bytes::Bytes;
 
 use super::*;
