@@ -158,8 +158,9 @@ fn has_zero_sector(bytes: &[u8], range: Range<usize>) -> bool {
 }
 
 fn is_zero(bytes: &[u8]) -> bool {
-    let (chunks, rest) = bytes.as_chunks::<64>();
-    chunks.iter().all(|chunk| *chunk == [0; 64]) && rest.iter().all(|byte| *byte == 0)
+    static ZEROS: [u8; 4096] = [0; 4096];
+    // Whole pages at once: what is not used yet of a segment is most of it.
+    bytes.chunks(ZEROS.len()).all(|chunk| chunk == &ZEROS[..chunk.len()])
 }
 
 #[cfg(test)]
