@@ -1,0 +1,68 @@
+//! Any calls with any arguments: wrong ones are refused, and a log that is opened again says what it
+//! said before.
+#![no_main]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use flotilla_raftlog::{Config, Durability, Entry, LogBatch, LogEngine};
+use flotilla_vfs::fault::FaultFs;
+use libfuzzer_sys::fuzz_target;
+
+fn open(fs: &FaultFs) -> LogEngine {
+    let config = Config { segment_bytes: 8 << 10, ..Config::default() };
+    LogEngine::open(Arc::new(fs.clone()), Path::new("/log"), config).unwrap().0
+}
+
+type State = Vec<(u64, u64, u64, Vec<Entry>, usize)>;
+
+fn state(log: &LogEngine) -> State {
+    log.group_ids()
+        .into_iter()
+        .map(|id| {
+            let group = log.group(id).unwrap();
+            let (first, last) = (group.first_index(), group.last_index());
+            let entries = if last < first {
+                vec![]
+            } else {
+                group.entries(first..last + 1, u64::MAX).unwrap()
+            };
+            (id, first, last, entries, group.scan().len())
+        })
+        .collect()
+}
+
+fuzz_target!(|data: &[u8]| {
+    let fs = FaultFs::new(1);
+    let mut log = open(&fs);
+    for call in data.chunks_exact(4) {
+        let [what, group, index, term] = [call[0], call[1] % 4, call[2], call[3]].map(u64::from);
+        let mut batch = LogBatch::new();
+        match what % 8 {
+            0..=2 => {
+                let entries: Vec<Entry> = (0..what / 64 + 1)
+                    .map(|i| {
+                        let data = vec![call[3]; 16 * (what as usize)];
+                        Entry { index: index + i, term, kind: 0, data: data.into() }
+                    })
+                    .collect();
+                batch.append(group, &entries);
+            }
+            3 => batch.compact_to(group, index, term),
+            4 => batch.put(group, &call[2..3], &call[3..]),
+            5 => batch.delete(group, &call[2..3]),
+            6 => batch.remove_group(group),
+            _ => {
+                log.purge().unwrap();
+                let before = state(&log);
+                drop(log);
+                log = open(&fs);
+                assert_eq!(state(&log), before);
+                continue;
+            }
+        }
+        // Wrong calls are errors, and change nothing.
+        let _ = log.write(batch, Durability::Synced).wait();
+        assert!(log.poisoned().is_none());
+    }
+});
