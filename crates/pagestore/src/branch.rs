@@ -10,7 +10,8 @@
 
 use std::ops::Range;
 
-use crate::node::{Cell, Key, Node, NodeMut, joined, shared_len};
+use crate::keys::{Key, joined, shared_len};
+use crate::node::{Cell, Node, NodeMut};
 use crate::page::{PageRef, u64_at};
 
 /// Units of a branch, unless a long separator wants more.

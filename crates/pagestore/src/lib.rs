@@ -27,7 +27,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The parts, from below: `page`, `node`, `leaf` and `branch` are bytes; `frames` and `pool` find
+//! The parts, from below: `page`, `keys`, `node`, `leaf` and `branch` are bytes; `frames` and `pool` find
 //! them by address; `freelist` and `space` know which units are used; `draft` is what the writer has
 //! changed; `tree` is what can be done with it; `meta`, `regions` and `checkpoint` are the way to
 //! the disk. `docs/page-format.md` has every byte.
@@ -42,6 +42,7 @@ mod draft;
 mod error;
 mod frames;
 mod freelist;
+mod keys;
 mod leaf;
 mod meta;
 mod node;

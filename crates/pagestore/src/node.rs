@@ -17,6 +17,7 @@
 use std::cmp::Ordering;
 
 use crate::error::{Error, Result};
+use crate::keys::{Key, begins_with, copy_key, head, shared_len};
 use crate::page::{self, HEADER_BYTES, PageRef, UNIT_BYTES, put_u16, u16_at, u32_at, u64_at};
 
 const APPENDS: usize = 7;
@@ -34,9 +35,6 @@ pub(crate) const EXTENT_TAG: usize = 0xffff;
 
 /// Bytes of an extent's address.
 pub(crate) const EXTENT_BYTES: usize = 24;
-
-/// A key in two parts, so that a prefix and a suffix need not be copied together.
-pub(crate) type Key<'a> = (&'a [u8], &'a [u8]);
 
 /// One cell with its whole key, as read from a page or as it shall be written.
 #[derive(Clone, Copy)]
@@ -227,18 +225,6 @@ impl<'a> Node<'a> {
     }
 }
 
-/// The first four bytes of a key, in an order that numbers share with keys.
-fn head(key: &[u8]) -> u32 {
-    match key.first_chunk::<4>() {
-        Some(bytes) => u32::from_be_bytes(*bytes),
-        None => {
-            let mut bytes = [0; 4];
-            bytes[..key.len()].copy_from_slice(key);
-            u32::from_be_bytes(bytes)
-        }
-    }
-}
-
 /// A page of slots, to change.
 pub(crate) struct NodeMut<'a>(pub(crate) &'a mut [u8]);
 
@@ -382,42 +368,5 @@ fn prefix_len(cells: &[Cell<'_>]) -> usize {
     }
 }
 
-/// How many bytes both keys begin with.
-pub(crate) fn shared_len(a: Key<'_>, b: Key<'_>) -> usize {
-    if a.0 == b.0 {
-        return a.0.len() + shared_bytes(a.1, b.1);
-    }
-    let bytes =
-        |key: Key<'_>, i: usize| key.0.get(i).or_else(|| key.1.get(i - key.0.len())).copied();
-    let mut i = 0;
-    while let (Some(x), Some(y)) = (bytes(a, i), bytes(b, i)) {
-        if x != y {
-            break;
-        }
-        i += 1;
-    }
-    i
-}
-
-fn shared_bytes(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(x, y)| x == y).count()
-}
-
-fn begins_with(key: Key<'_>, prefix: &[u8]) -> bool {
-    shared_len(key, (prefix, &[])) == prefix.len()
-}
-
-/// The whole key in one piece.
-pub(crate) fn joined(key: Key<'_>) -> Vec<u8> {
-    [key.0, key.1].concat()
-}
-
-/// Copies `len` bytes of `key`, beginning at its byte `from`.
-fn copy_key(to: &mut [u8], key: Key<'_>, from: usize, len: usize) {
-    let first = key.0.get(from..).unwrap_or_default();
-    let first = &first[..first.len().min(len)];
-    to[..first.len()].copy_from_slice(first);
-    let skip = from.saturating_sub(key.0.len());
-    let rest = len - first.len();
-    to[first.len()..len].copy_from_slice(&key.1[skip..skip + rest]);
-}
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@ pub(crate) use pending::Pending;
 
 use crate::bits::Bits;
 use crate::page::{HEADER_BYTES, Span, UNIT_BYTES, UNIT_COUNT_MAX};
-use spans::{CLASS_COUNT, Spans, class_fitting, class_of};
+use spans::{CLASS_COUNT, Spans, UNITS_MAX, class_fitting, class_of};
 
 /// Units before the first region: the two meta pages.
 pub(crate) const META_UNITS: u64 = 2;
@@ -21,6 +21,8 @@ pub(crate) const HEAD_UNITS: u64 = 2;
 
 /// Units of a region, its head included: as many as one bitmap page has bits.
 pub(crate) const REGION_UNITS: u64 = ((UNIT_BYTES - HEADER_BYTES) * 8) as u64;
+
+const _: () = assert!(REGION_UNITS <= UNITS_MAX as u64, "a region may be one free span");
 
 /// How many spans of a class to try if some of them may be too short.
 const TRIES_MAX: usize = 32;

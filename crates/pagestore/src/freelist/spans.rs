@@ -11,11 +11,13 @@
 /// Spans of up to so many units have a class of their own.
 const EXACT_UNITS_MAX: u32 = 64;
 
+/// The longest span that a class exists for.
+pub(crate) const UNITS_MAX: u32 = (1 << 15) - 1;
+
 /// One class for each length up to 64, then two for each power of two.
 pub(crate) const CLASS_COUNT: usize = 82;
 
 const _: () = assert!(CLASS_COUNT <= 128, "a mask of classes has 128 bits");
-const _: () = assert!(super::REGION_UNITS < 1 << 15, "the last class ends at 2^15");
 
 /// What is known of one unit.
 #[derive(Clone, Copy, Default)]
@@ -149,7 +151,7 @@ mod tests {
 
     #[test]
     fn classes_rise_and_fit() {
-        let max = u32::try_from(crate::freelist::REGION_UNITS).unwrap();
+        let max = UNITS_MAX;
         for units in 1..max {
             assert!(class_of(units) <= class_of(units + 1));
             assert!(class_of(units + 1) < CLASS_COUNT);

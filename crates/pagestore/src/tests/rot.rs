@@ -51,7 +51,7 @@ fn every_flip_is_found_or_invisible() {
     drop(store);
     let (mut found, mut unseen) = (0, 0);
     // Coprime to the length of everything in the file, so every field of every kind is hit.
-    for at in (0..used).step_by(5) {
+    for at in (0..used).step_by(11) {
         let bit = (at % 8) as u8;
         fs.flip_bit(&path(), at, bit);
         let seen = try_open(&fs).and_then(|store| {
@@ -75,7 +75,7 @@ fn every_flip_is_found_or_invisible() {
         }
         fs.flip_bit(&path(), at, bit);
     }
-    assert!(found > 1000 && unseen > 1000, "{found} found, {unseen} not seen");
+    assert!(found > 400 && unseen > 400, "{found} found, {unseen} not seen");
 }
 
 #[test]

@@ -42,6 +42,14 @@ fn assert_whole(snapshot: &Snapshot) {
     }
 }
 
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn readers_see_whole_rounds_during_writes_and_checkpoints() {
     let fs = disk(1);
@@ -51,6 +59,8 @@ fn readers_see_whole_rounds_during_writes_and_checkpoints() {
     }
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        // Also if the writer panics: else the others would go on for ever.
+        let _end = SetOnDrop(&done);
         for _ in 0..2 {
             scope.spawn(|| {
                 let mut held = Vec::new();
@@ -76,7 +86,6 @@ fn readers_see_whole_rounds_during_writes_and_checkpoints() {
                 store.check().unwrap();
             }
         }
-        done.store(true, Ordering::Relaxed);
     });
     store.check().unwrap();
     store.checkpoint().unwrap();

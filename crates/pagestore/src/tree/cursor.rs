@@ -3,7 +3,8 @@
 use bytes::Bytes;
 
 use crate::error::Result;
-use crate::node::{Node, joined};
+use crate::keys::joined;
+use crate::node::Node;
 use crate::page::PageRef;
 use crate::source::Source;
 use crate::tree::get::value;

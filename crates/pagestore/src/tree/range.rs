@@ -8,6 +8,7 @@ use std::ops::Bound;
 use bytes::Bytes;
 
 use crate::error::Result;
+use crate::keys::joined;
 use crate::leaf::{self, Value};
 use crate::node::Node;
 use crate::page::{Frame, PageRef};
@@ -268,7 +269,7 @@ impl Batch {
     }
 
     fn copied_key(&self, i: usize) -> Bytes {
-        Bytes::from(crate::node::joined(Node(&self.frame).key(i)))
+        Bytes::from(joined(Node(&self.frame).key(i)))
     }
 
     fn value(&self, source: &impl Source, i: usize) -> Result<Bytes> {

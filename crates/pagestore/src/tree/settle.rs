@@ -7,8 +7,9 @@
 use crate::branch;
 use crate::draft::Draft;
 use crate::error::Result;
+use crate::keys::joined;
 use crate::leaf::LEAF_UNITS;
-use crate::node::{Cell, Node, NodeMut, bytes_for, joined};
+use crate::node::{Cell, Node, NodeMut, bytes_for};
 use crate::page::{Kind, PageRef, UNIT_BYTES};
 use crate::source::Source;
 use crate::tree::path::Path;

@@ -1,0 +1,86 @@
+//! Keys in two parts: what is common to a page, and the rest.
+
+/// A key in two parts, so that a prefix and a suffix need not be copied together.
+pub(crate) type Key<'a> = (&'a [u8], &'a [u8]);
+
+/// The first four bytes of a key, in an order that numbers share with keys.
+pub(crate) fn head(key: &[u8]) -> u32 {
+    match key.first_chunk::<4>() {
+        Some(bytes) => u32::from_be_bytes(*bytes),
+        None => {
+            let mut bytes = [0; 4];
+            bytes[..key.len()].copy_from_slice(key);
+            u32::from_be_bytes(bytes)
+        }
+    }
+}
+
+/// How many bytes both keys begin with.
+pub(crate) fn shared_len(a: Key<'_>, b: Key<'_>) -> usize {
+    if a.0 == b.0 {
+        return a.0.len() + shared_bytes(a.1, b.1);
+    }
+    let bytes =
+        |key: Key<'_>, i: usize| key.0.get(i).or_else(|| key.1.get(i - key.0.len())).copied();
+    let mut i = 0;
+    while let (Some(x), Some(y)) = (bytes(a, i), bytes(b, i)) {
+        if x != y {
+            break;
+        }
+        i += 1;
+    }
+    i
+}
+
+fn shared_bytes(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(x, y)| x == y).count()
+}
+
+/// Whether the key begins with `prefix`.
+pub(crate) fn begins_with(key: Key<'_>, prefix: &[u8]) -> bool {
+    shared_len(key, (prefix, &[])) == prefix.len()
+}
+
+/// The whole key in one piece.
+pub(crate) fn joined(key: Key<'_>) -> Vec<u8> {
+    [key.0, key.1].concat()
+}
+
+/// Copies `len` bytes of `key`, beginning at its byte `from`.
+pub(crate) fn copy_key(to: &mut [u8], key: Key<'_>, from: usize, len: usize) {
+    let first = key.0.get(from..).unwrap_or_default();
+    let first = &first[..first.len().min(len)];
+    to[..first.len()].copy_from_slice(first);
+    let skip = from.saturating_sub(key.0.len());
+    let rest = len - first.len();
+    to[first.len()..len].copy_from_slice(&key.1[skip..skip + rest]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_do_not_matter() {
+        let whole = b"abcdefgh";
+        for cut in 0..=whole.len() {
+            let key = whole.split_at(cut);
+            assert_eq!(joined(key), whole);
+            for other in 0..=whole.len() {
+                assert_eq!(shared_len(key, whole.split_at(other)), whole.len());
+                assert_eq!(shared_len(key, (&whole[..other], b"x")), other);
+                assert!(begins_with(key, &whole[..other]));
+                let mut copy = vec![0; whole.len() - other];
+                copy_key(&mut copy, key, other, whole.len() - other);
+                assert_eq!(copy, &whole[other..]);
+            }
+            assert!(!begins_with(key, b"abd") && !begins_with(key, b"abcdefghi"));
+        }
+    }
+
+    #[test]
+    fn heads_are_in_the_order_of_keys() {
+        let keys: [&[u8]; 6] = [b"", b"\0", b"a", b"a\0\0\0b", b"ab", b"\xff\xff\xff\xff\xff"];
+        assert!(keys.windows(2).all(|pair| head(pair[0]) <= head(pair[1])));
+    }
+}

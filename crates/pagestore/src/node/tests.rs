@@ -1,0 +1,174 @@
+//! One page against a map, as a leaf and as a branch.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::branch;
+use crate::keys::joined;
+use crate::leaf::{self, Payload, Value};
+use crate::page::{Kind, Span};
+
+fn blank(kind: Kind) -> Vec<u8> {
+    let mut page = vec![0; UNIT_BYTES];
+    let level = u8::from(kind == Kind::Branch);
+    page::begin(&mut page, kind, level, 9, 7);
+    page
+}
+
+fn random_key(rng: &mut fastrand::Rng) -> Vec<u8> {
+    let prefix = ["", "re", "region/", "region/1"][rng.usize(..4)];
+    let mut key = prefix.as_bytes().to_vec();
+    for _ in 0..rng.usize(..5) {
+        key.push(rng.u8(..3));
+    }
+    key
+}
+
+/// Puts the cell before cell `i`; lays the page out anew if it must be. False if it is full.
+fn put(page: &mut [u8], i: usize, cell: &Cell<'_>) -> bool {
+    if NodeMut(page).insert(i, cell) {
+        return true;
+    }
+    let old = page.to_vec();
+    let mut cells: Vec<Cell<'_>> = Node(&old).cells().collect();
+    cells.insert(i, *cell);
+    if bytes_for(&cells) > UNIT_BYTES {
+        return false;
+    }
+    NodeMut(page).fill(&cells);
+    true
+}
+
+fn assert_leaf(page: &[u8], map: &BTreeMap<Vec<u8>, Vec<u8>>) {
+    let node = Node(page);
+    node.validate(9).unwrap();
+    let cells: Vec<Cell<'_>> = node.cells().collect();
+    assert!(node.used() <= UNIT_BYTES);
+    assert!(bytes_for(&cells) <= node.used().max(HEADER_BYTES), "a new layout is never longer");
+    assert_eq!(node.count(), map.len());
+    for (i, (key, value)) in map.iter().enumerate() {
+        assert_eq!(joined(node.key(i)), *key);
+        assert_eq!(node.search(key), Ok(i));
+        assert_eq!(leaf::value(node, i), Value::Inline(value));
+    }
+}
+
+#[test]
+fn leaf_agrees_with_a_map() {
+    for seed in 0..40 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut page = blank(Kind::Leaf);
+        let mut map = BTreeMap::new();
+        for _ in 0..300 {
+            let key = random_key(&mut rng);
+            let found = Node(&page).search(&key);
+            assert_eq!(found.is_ok(), map.contains_key(&key));
+            assert_eq!(found.unwrap_or_else(|i| i), map.range(..key.clone()).count());
+            let value = vec![rng.u8(..); rng.usize(..60)];
+            let payload = Payload::new(Value::Inline(&value));
+            match found {
+                Ok(i) if rng.bool() => {
+                    NodeMut(&mut page).remove(i..i + 1);
+                    map.remove(&key);
+                }
+                Ok(i) => {
+                    if NodeMut(&mut page).replace(i, payload.lead(), payload.tail()) {
+                        map.insert(key, value);
+                    }
+                }
+                Err(i) => {
+                    let cell =
+                        Cell { key: (&[], &key), lead: payload.lead(), tail: payload.tail() };
+                    if put(&mut page, i, &cell) {
+                        map.insert(key, value);
+                    }
+                }
+            }
+            assert_leaf(&page, &map);
+        }
+    }
+}
+
+#[test]
+fn branch_agrees_with_a_map() {
+    let child = |n: u64| PageRef::new(Span { start: n, units: 1 }, n);
+    for seed in 0..40 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut page = blank(Kind::Branch);
+        NodeMut(&mut page).set_leftmost(child(1));
+        // Children by the key from which on they are the right ones.
+        let mut map = BTreeMap::from([(Vec::new(), child(1))]);
+        for n in 2..200 {
+            let key = random_key(&mut rng);
+            if !key.is_empty() && !map.contains_key(&key) {
+                let raw = child(n).raw().to_le_bytes();
+                let i = branch::child_index(Node(&page), &key);
+                if put_child(&mut page, i, &branch::cell((&[], &key), &raw)) {
+                    map.insert(key, child(n));
+                }
+            }
+            if rng.u32(..3) == 0 && map.len() > 2 {
+                let from = rng.usize(1..map.len());
+                let to = rng.usize(from..map.len().min(from + 3));
+                branch::remove_children(&mut NodeMut(&mut page), from..to);
+                let gone: Vec<_> = map.keys().skip(from).take(to - from).cloned().collect();
+                map.retain(|key, _| !gone.contains(key));
+            }
+            Node(&page).validate(9).unwrap();
+            let key = random_key(&mut rng);
+            let i = branch::child_index(Node(&page), &key);
+            let expected = map.range(..=key).next_back().expect("the empty key is in it");
+            assert_eq!(branch::child(Node(&page), i), *expected.1);
+            assert_eq!(branch::child_count(Node(&page)), map.len());
+        }
+        branch::remove_children(&mut NodeMut(&mut page), 0..map.len() - 1);
+        let last = *map.values().next_back().unwrap();
+        assert_eq!((Node(&page).count(), Node(&page).leftmost()), (0, last));
+    }
+}
+
+fn put_child(page: &mut [u8], i: usize, cell: &Cell<'_>) -> bool {
+    let leftmost = Node(page).leftmost();
+    let done = put(page, i, cell);
+    assert_eq!(Node(page).leftmost(), leftmost, "the layout leaves the header's child alone");
+    done
+}
+
+#[test]
+fn no_damage_leads_out_of_the_page() {
+    let mut page = blank(Kind::Leaf);
+    let keys: Vec<_> = (0..40).map(|i| format!("region/{i:03}")).collect();
+    let payload = Payload::new(Value::Inline(b"value"));
+    let cell = |key| Cell { key: (&[], key), lead: payload.lead(), tail: payload.tail() };
+    let cells: Vec<_> = keys.iter().map(|key| cell(key.as_bytes())).collect();
+    NodeMut(&mut page).fill(&cells);
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut refused = 0;
+    for _ in 0..20_000 {
+        let mut damaged = page.clone();
+        for _ in 0..rng.usize(1..4) {
+            damaged[rng.usize(24..400)] = rng.u8(..);
+        }
+        let node = Node(&damaged);
+        if node.validate(9).is_err() {
+            refused += 1;
+            continue;
+        }
+        for i in 0..node.count() {
+            let _ = (joined(node.key(i)), leaf::value(node, i));
+        }
+        let _ = node.search(b"region/020");
+    }
+    assert!(refused > 10_000, "{refused} refused");
+}
+
+#[test]
+fn separator_is_short_and_separates() {
+    for (left, right) in [("abc", "abd"), ("a", "aa"), ("abc", "b"), ("", "x"), ("az", "b")] {
+        let (left, right) = (left.as_bytes(), right.as_bytes());
+        let separator = branch::separator((&[], left), (&[], right));
+        assert!(left < &separator[..] && &separator[..] <= right);
+        assert!(separator.len() <= right.len());
+    }
+    assert_eq!(branch::separator((b"region", b"/1/a"), (b"region", b"/2/b")), b"region/2");
+}
