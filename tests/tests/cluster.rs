@@ -2,6 +2,8 @@
 //! order, as a crash inside a process, and with SIGKILL under load. Afterwards every acknowledged
 //! write is there, and what clients saw can be explained by one order of their operations.
 
+#![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
+
 mod processes;
 
 use std::collections::BTreeMap;

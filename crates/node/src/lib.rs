@@ -18,6 +18,7 @@ pub mod logging;
 mod mailbox;
 pub mod metrics;
 mod node;
+mod patience;
 pub mod pd;
 pub mod play;
 pub mod playground;
@@ -28,6 +29,7 @@ mod server;
 pub mod service;
 mod shards;
 mod signals;
+mod start;
 mod status;
 mod threads;
 mod tickets;
@@ -36,7 +38,8 @@ mod transport;
 mod workers;
 
 pub use config::NodeConfig;
-pub use node::{Node, StartError};
+pub use node::Node;
+pub use start::StartError;
 pub use transport::TransportCounts;
 
 /// The version of this build.

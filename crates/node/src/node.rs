@@ -1,13 +1,11 @@
 //! One node, assembled: store, shards, workers, streams to other stores, and the server.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flotilla_proto::peers::peers_server::PeersServer;
 use flotilla_proto::peers::status_server::StatusServer as StatusGrpc;
-use flotilla_region::{Descriptor, Shard, Term, Unfit};
 use flotilla_store::Store;
 use flotilla_vfs::FileSystem;
 use flotilla_vfs::os::OsFs;
@@ -19,9 +17,8 @@ use tonic_health::server::HealthReporter;
 
 use crate::accept::Stop;
 use crate::clock::Clock;
-use crate::cluster;
 use crate::commons::{Commons, Works};
-use crate::config::{ConfigError, NodeConfig, Settled};
+use crate::config::{NodeConfig, Settled};
 use crate::failure::Failure;
 use crate::letters::Mailboxes;
 use crate::metrics::Gauges;
@@ -30,6 +27,7 @@ use crate::router::Router;
 use crate::routes::Routes;
 use crate::server::{self, ServerLimits};
 use crate::service::RawKv;
+use crate::start::{Opened, StartError, bind, open};
 use crate::status::StatusServer;
 use crate::threads::{Pace, Threads};
 use crate::tickets::Tickets;
@@ -40,41 +38,6 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long connections may take to send their last answers after that.
 const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_millis(300);
-
-/// Why a node did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The settings are wrong.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The address cannot be listened on.
-    #[error("cannot listen on {addr}: {source}")]
-    Listen {
-        /// The address.
-        addr: String,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The data directory cannot be used.
-    #[error("{dir}: {source}")]
-    Store {
-        /// The directory.
-        dir: String,
-        /// Why.
-        source: flotilla_store::Error,
-    },
-    /// A replica on disk cannot be run.
-    #[error("{dir}: {source}")]
-    Replica {
-        /// The directory.
-        dir: String,
-        /// Why.
-        source: Unfit,
-    },
-    /// The system refused a thread.
-    #[error("cannot start a thread: {0}")]
-    Thread(io::Error),
-}
 
 /// A running node. Ended by [`Node::shutdown`]; dropping it ends it as [`Node::abandon`] does, but
 /// without waiting.
@@ -172,12 +135,7 @@ impl Node {
             .map_err(StartError::Thread)?;
         let router =
             Router::new(settled.identity(), commons.clone(), limits.router(), failure.clone());
-        let settings = pd::Settings {
-            hold: Duration::from_millis(limits.hold_ms),
-            held_count_max: limits.held_count_max,
-            replica_count: u32::try_from(settled.config.replicas).expect("at most 7"),
-        };
-        let placement = Placement::start(router.clone(), settled.members.clone(), settings);
+        let placement = place(&settled, &router);
         let (health, services) = services(&settled, &commons, &router, counters, &placement);
         let mut node = Self {
             settled,
@@ -309,11 +267,6 @@ impl Node {
     }
 }
 
-/// Opens a listener.
-pub(crate) async fn bind(addr: String) -> Result<TcpListener, StartError> {
-    TcpListener::bind(&addr).await.map_err(|source| StartError::Listen { addr, source })
-}
-
 /// Waits for the last reader to let go of the store, so that whoever opens the directory next
 /// finds its lock free.
 async fn close(mut store: Arc<Store>) {
@@ -329,35 +282,15 @@ async fn close(mut store: Arc<Store>) {
     tracing::warn!("a task still holds the store; its directory stays locked until that ends");
 }
 
-/// A store that was opened, and the replicas in it, ready to run.
-struct Opened {
-    store: Store,
-    descriptors: Vec<Descriptor>,
-    shards: Vec<Shard>,
-}
-
-/// Opens the store and makes its shards. Blocks.
-fn open(settled: &Settled, disk: Arc<dyn FileSystem>, clock: Clock) -> Result<Opened, StartError> {
-    let config = &settled.config;
-    let dir = || config.data_dir.display().to_string();
-    let bootstrap = cluster::first_regions(&settled.members, config.regions, config.replicas);
-    let (store, recovered) =
-        Store::open(disk, &config.data_dir, config.storage.store(), settled.identity(), &bootstrap)
-            .map_err(|source| StartError::Store { dir: dir(), source })?;
-    let descriptors = recovered.iter().map(|replica| replica.descriptor.clone()).collect();
-    let region_config = config.raft.shard(fastrand::u64(..));
-    let count = config.threads.shard_count();
-    let mut shards: Vec<Shard> =
-        std::iter::repeat_with(|| Shard::new(region_config.clone())).take(count).collect();
-    for replica in recovered {
-        let place = replica.descriptor.id.0 as usize % count;
-        let fresh = replica.hard_state.term == Term(0);
-        let first = cluster::first_leader(&replica.descriptor) == Some(settled.store());
-        shards[place]
-            .create(clock.now(), replica, fresh && first)
-            .map_err(|source| StartError::Replica { dir: dir(), source })?;
-    }
-    Ok(Opened { store, descriptors, shards })
+/// Starts the node's part of placement.
+fn place(settled: &Settled, router: &Router) -> Placement {
+    let limits = &settled.config.limits;
+    let settings = pd::Settings {
+        hold: Duration::from_millis(limits.hold_ms),
+        held_count_max: limits.held_count_max,
+        replica_count: u32::try_from(settled.config.replicas).expect("at most 7"),
+    };
+    Placement::start(router.clone(), settled.members.clone(), settings)
 }
 
 /// Everything that the node serves, on one port.

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use crate::config::NodeConfig;
 use crate::playground::{self, Playground, Settings};
 use crate::signals::{self, Signals};
-use crate::{logging, node};
+use crate::{logging, start};
 
 /// Where clients of TiKV look for placement if nobody tells them.
 const PLACEMENT_PORT: u16 = 2379;
@@ -107,7 +107,7 @@ async fn play(args: &PlaygroundArgs) -> Result<(), String> {
 async fn in_one_process(settings: &Settings, signals: &mut Signals) -> Result<(), String> {
     let mut playground = Playground::start(settings).await.map_err(|error| error.to_string())?;
     let mut endpoints = playground.endpoints();
-    if let Ok(listener) = node::bind(format!("127.0.0.1:{PLACEMENT_PORT}")).await {
+    if let Ok(listener) = start::bind(format!("127.0.0.1:{PLACEMENT_PORT}")).await {
         playground.listen(listener);
         endpoints.push(format!("127.0.0.1:{PLACEMENT_PORT}"));
     }

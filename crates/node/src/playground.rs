@@ -10,7 +10,8 @@ use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
 
 use crate::config::NodeConfig;
-use crate::node::{Node, StartError};
+use crate::node::Node;
+use crate::start::StartError;
 
 /// Between two looks at whether the cluster is ready.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
@@ -65,7 +66,7 @@ impl Playground {
         let mut listeners = Vec::new();
         for store in 0..settings.stores as u16 {
             let port = if settings.base_port == 0 { 0 } else { settings.base_port + store };
-            listeners.push(crate::node::bind(format!("127.0.0.1:{port}")).await?);
+            listeners.push(crate::start::bind(format!("127.0.0.1:{port}")).await?);
         }
         let addrs: Vec<SocketAddr> = listeners
             .iter()
@@ -133,7 +134,7 @@ impl Playground {
     /// As [`Node::start`].
     pub async fn restart(&mut self, place: usize) -> Result<(), StartError> {
         if self.nodes[place].is_none() {
-            let listener = crate::node::bind(self.addrs[place].to_string()).await?;
+            let listener = crate::start::bind(self.addrs[place].to_string()).await?;
             let node = Node::start_on(listener, self.configs[place].clone()).await?;
             self.nodes[place] = Some(node);
         }

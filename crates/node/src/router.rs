@@ -12,19 +12,22 @@
 //! - Every request has a deadline.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use flotilla_region::{Descriptor, Event, Guard, Peer, RegionId, Reject, RoleChange, Space, Term};
+use flotilla_region::{
+    Descriptor, Event, Guard, Peer, RegionId, Reject, RoleChange, Space, Term, Ticket,
+};
 use flotilla_store::{Identity, Outcome, View};
-use tokio::sync::{Semaphore, SemaphorePermit, broadcast};
+use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
 
 use crate::commons::Commons;
 use crate::failure::Failure;
 use crate::letters::Letter;
 use crate::mailbox::Lane;
+use crate::patience::{Budget, Hold, Holds, Refused};
 pub use crate::routes::Leadership;
 use crate::tickets::{Answer, Waiting};
 
@@ -98,10 +101,8 @@ struct Shared {
     commons: Commons,
     failure: Failure,
     limits: Limits,
-    budget: Semaphore,
-    queued: AtomicUsize,
-    holds: Semaphore,
-    finishing: AtomicBool,
+    budget: Budget,
+    holds: Holds,
     counts: Counts,
 }
 
@@ -122,22 +123,11 @@ impl Router {
         limits: Limits,
         failure: Failure,
     ) -> Self {
-        let budget = Semaphore::new(limits.request_bytes_max as usize);
-        let holds = Semaphore::new(limits.held_count_max);
-        let queued = AtomicUsize::new(0);
+        let budget = Budget::new(limits.request_bytes_max, limits.queued_count_max);
+        let holds = Holds::new(limits.held_count_max, limits.hold);
         let counts = Counts::default();
         Self {
-            shared: Arc::new(Shared {
-                identity,
-                commons,
-                failure,
-                limits,
-                budget,
-                queued,
-                holds,
-                finishing: AtomicBool::new(false),
-                counts,
-            }),
+            shared: Arc::new(Shared { identity, commons, failure, limits, budget, holds, counts }),
         }
     }
 
@@ -280,15 +270,10 @@ impl Router {
 
     /// Takes no more requests, and waits until those under way are answered, or `patience` ends.
     pub(crate) async fn finish(&self, patience: Duration) {
-        let shared = &self.shared;
-        shared.finishing.store(true, Ordering::SeqCst);
-        // Every request holds a part of the budget; who has all of it is alone.
-        let all = shared.budget.acquire_many(shared.limits.request_bytes_max);
-        let alone = tokio::time::timeout(patience, all).await;
-        if !matches!(alone, Ok(Ok(_))) {
-            tracing::info!(requests = shared.commons.tickets.count(), "requests are given up");
+        if !self.shared.budget.finish(patience).await {
+            let requests = self.shared.commons.tickets.count();
+            tracing::info!(requests, "requests are given up");
         }
-        shared.budget.close();
     }
 
     /// Sends a request and waits for its answer; once more whenever its region gets a leader,
@@ -297,14 +282,15 @@ impl Router {
         &self,
         region: RegionId,
         bytes: usize,
-        event: impl Fn(flotilla_region::Ticket) -> Event,
+        event: impl Fn(Ticket) -> Event,
         late: RequestError,
     ) -> Result<Answer, RequestError> {
         let deadline = Instant::now() + self.shared.limits.request_timeout;
-        let _budget = self.admit(bytes, deadline).await?;
+        let weight = bytes.saturating_add(REQUEST_OVERHEAD_BYTES);
+        let _budget = self.shared.budget.admit(weight, deadline).await.map_err(refused)?;
         let mut hold = Hold::default();
         loop {
-            let mut waiting = self.send(region, bytes, &event, deadline).await?;
+            let mut waiting = self.send(region, weight, &event, deadline).await?;
             let answer = match timeout_at(deadline, &mut waiting.answer).await {
                 Ok(Ok(answer)) => answer,
                 // The node closed the table, perhaps while the command was on its way to the log.
@@ -319,43 +305,17 @@ impl Router {
         }
     }
 
-    /// Takes a part of the budget, in order of arrival.
-    async fn admit(
-        &self,
-        bytes: usize,
-        deadline: Instant,
-    ) -> Result<SemaphorePermit<'_>, RequestError> {
-        let shared = &self.shared;
-        if shared.finishing.load(Ordering::SeqCst) {
-            return Err(RequestError::Stopping);
-        }
-        let limit = shared.limits.request_bytes_max;
-        let weight = u32::try_from(bytes.saturating_add(REQUEST_OVERHEAD_BYTES)).unwrap_or(limit);
-        let weight = weight.min(limit);
-        if let Ok(permit) = shared.budget.try_acquire_many(weight) {
-            return Ok(permit);
-        }
-        let _place = Place::take(&shared.queued, shared.limits.queued_count_max)
-            .ok_or_else(|| busy("too many requests wait"))?;
-        match timeout_at(deadline, shared.budget.acquire_many(weight)).await {
-            Ok(Ok(permit)) => Ok(permit),
-            Ok(Err(_)) => Err(RequestError::Stopping),
-            Err(_) => Err(busy("the requests before this one took too long")),
-        }
-    }
-
     /// Opens a ticket and puts the event into its shard's mailbox.
     async fn send(
         &self,
         region: RegionId,
-        bytes: usize,
-        event: impl Fn(flotilla_region::Ticket) -> Event,
+        weight: usize,
+        event: impl Fn(Ticket) -> Event,
         deadline: Instant,
     ) -> Result<Waiting, RequestError> {
         let shared = &self.shared;
         let waiting = shared.commons.tickets.open().ok_or(RequestError::Stopping)?;
         let letter = Letter::Event(event(waiting.ticket));
-        let weight = bytes.saturating_add(REQUEST_OVERHEAD_BYTES);
         let sending = shared.commons.mailboxes.of(region).send(Lane::Clients, letter, weight);
         match timeout_at(deadline, sending).await {
             Ok(Ok(())) => Ok(waiting),
@@ -367,50 +327,18 @@ impl Router {
     /// Waits until the region has a leader. False if it is not worth trying again.
     async fn await_leader(&self, region: RegionId, hold: &mut Hold) -> bool {
         let shared = &self.shared;
-        let Some(mut leadership) = shared.commons.routes.leadership(region) else { return false };
-        let Ok(_place) = shared.holds.try_acquire() else { return false };
-        let until = *hold.until.get_or_insert_with(|| Instant::now() + shared.limits.hold);
-        if hold.tried_leader.is_none() {
+        let Some(leadership) = shared.commons.routes.leadership(region) else { return false };
+        if hold.is_new() {
             shared.counts.held.fetch_add(1, Ordering::Relaxed);
         }
-        // A leader that has refused already is no reason to ask it again: the shard told its role
-        // before it told the refusal, so this is a leader that does not know of its own office yet.
-        let tried = hold.tried_leader.take();
-        let found = timeout_at(
-            until,
-            leadership.wait_for(|now| now.leader.is_some() && Some(*now) != tried),
-        )
-        .await;
-        match found {
-            Ok(Ok(now)) => {
-                hold.tried_leader = Some(*now);
-                true
-            }
-            _ => false,
-        }
+        shared.holds.await_leader(leadership, hold).await
     }
 }
 
-/// How long one request has been held, and for whom it was let go last.
-#[derive(Default)]
-struct Hold {
-    until: Option<Instant>,
-    tried_leader: Option<Leadership>,
-}
-
-/// One of a bounded number of places in a queue; dropping it leaves.
-struct Place<'a>(&'a AtomicUsize);
-
-impl<'a> Place<'a> {
-    fn take(taken: &'a AtomicUsize, limit: usize) -> Option<Self> {
-        let place = Self(taken);
-        (taken.fetch_add(1, Ordering::Relaxed) < limit).then_some(place)
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+fn refused(refused: Refused) -> RequestError {
+    match refused {
+        Refused::Full(reason) => busy(reason),
+        Refused::Stopping => RequestError::Stopping,
     }
 }
 

@@ -1,6 +1,8 @@
 //! The program as an operator meets it: settings, signals, exit codes, and the line that says
 //! `ready`.
 
+#![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
+
 use std::io::{BufRead as _, BufReader, Lines};
 use std::net::TcpListener;
 use std::path::Path;

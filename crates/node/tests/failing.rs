@@ -1,6 +1,8 @@
 //! A node whose disk fails: it stops, acknowledges nothing from then on, and loses nothing that it
 //! acknowledged before.
 
+#![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
