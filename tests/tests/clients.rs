@@ -2,11 +2,17 @@
 //! everything against three stores, and again while each store is killed and restarted; no error
 //! reaches the caller.
 //!
-//! Three bugs of the Rust client's scans are kept out of the way; they are there with TiKV too:
+//! Four bugs of the Rust client are kept out of the way; they are there with TiKV too:
 //! - A scan that reaches the last region, the one without an end, begins again at the first key.
 //!   All keys here lie below the border of the last region, and scans end there.
 //! - A scan without an upper bound ends with the first region. All scans have one.
 //! - A reverse scan over several regions asks the wrong one. Reverse scans stay within a region.
+//! - Within a second of connecting to placement it does not connect again, but asks the broken
+//!   connection ten times at once and gives up. Stores are killed only after that second.
+//!
+//! And one of the Go client, which its pull request 833 has mended since the release that is used
+//! here: a batch stream that broke is never opened again. On batch streams it sees one store killed
+//! and restarted, whose leaders move to others for good; all stores on single calls.
 
 mod processes;
 
@@ -14,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flotilla_proto::pdpb::pd_client::PdClient;
 use flotilla_proto::pdpb::{GetMembersRequest, GetRegionRequest};
@@ -25,6 +31,8 @@ use tokio::sync::watch;
 /// The key space has borders at 0x2000, 0x4000, and so on; the last region begins at 0xe000.
 const REGIONS: u64 = 8;
 const KEYS: std::ops::Range<u8> = 0x00..0xe0;
+/// How long the Rust client does not connect to placement again, and a bit.
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(1_100);
 
 /// The first key of the last region, which no test uses.
 fn end() -> Vec<u8> {
@@ -94,6 +102,7 @@ async fn the_rust_client_does_not_notice_that_stores_are_killed() {
     });
     for _ in 0..3 {
         some_more(&mut rounds, 2).await;
+        reconnectable(&mut rounds).await;
         let leader = leader_of(cluster.endpoints(), b"m").await;
         cluster.kill(leader);
         some_more(&mut rounds, 3).await;
@@ -101,6 +110,7 @@ async fn the_rust_client_does_not_notice_that_stores_are_killed() {
         cluster.ready().await;
     }
     // And the store that leads placement.
+    reconnectable(&mut rounds).await;
     let leader = placement_leader(cluster.endpoints()).await;
     cluster.kill(leader);
     some_more(&mut rounds, 3).await;
@@ -123,8 +133,16 @@ fn kept(round: u64) -> Vec<u8> {
 async fn some_more(rounds: &mut watch::Receiver<u64>, count: u64) {
     let goal = *rounds.borrow() + count;
     let reached = rounds.wait_for(|&done| done >= goal);
-    // If the worker has failed its sender is gone; the test then says why.
-    let _ = tokio::time::timeout(Duration::from_secs(60), reached).await.expect("the worker hangs");
+    let reached = tokio::time::timeout(Duration::from_secs(60), reached).await;
+    reached.expect("the worker hangs").expect("the worker goes on");
+}
+
+/// Waits until the client is willing to connect to placement again.
+async fn reconnectable(rounds: &mut watch::Receiver<u64>) {
+    let began = Instant::now();
+    while began.elapsed() < RECONNECT_INTERVAL {
+        some_more(rounds, 1).await;
+    }
 }
 
 /// Every kind of request once, over all regions.
@@ -201,21 +219,40 @@ async fn the_go_client_does_not_notice_that_stores_are_killed() {
     let mut cluster = Processes::start(3, REGIONS).await;
 
     // Once in peace.
-    let mut go = run_go(&program, cluster.endpoints(), 0);
+    let mut go = run_go(&program, cluster.endpoints(), Mode::Batch, 0);
     finish(&mut go).await;
 
-    // And once while each store is killed and restarted.
-    let mut go = run_go(&program, cluster.endpoints(), 15);
+    let client = RawClient::new(cluster.endpoints().to_vec()).await.unwrap();
+    let leader = leader_of(cluster.endpoints(), b"m").await;
+    let mut go = run_go(&program, cluster.endpoints(), Mode::Batch, 5);
+    restart_under(&client, &mut cluster, leader).await;
+    finish(&mut go).await;
+
+    let mut go = run_go(&program, cluster.endpoints(), Mode::Unary, 15);
     for place in 0..3 {
-        cluster.kill(place);
-        let mut others = cluster.endpoints().to_vec();
-        others.remove(place);
-        let client = RawClient::new(others).await.unwrap();
-        one_round(&client, place as u64).await.unwrap();
-        cluster.restart(place);
-        cluster.ready().await;
+        restart_under(&client, &mut cluster, place).await;
     }
     finish(&mut go).await;
+}
+
+/// Kills a store, and starts it again once the others serve all regions.
+async fn restart_under(client: &RawClient, cluster: &mut Processes, place: usize) {
+    let began = Instant::now();
+    while began.elapsed() < RECONNECT_INTERVAL {
+        put_everywhere(client).await.unwrap();
+    }
+    cluster.kill(place);
+    put_everywhere(client).await.unwrap();
+    cluster.restart(place);
+    cluster.ready().await;
+}
+
+/// Puts something into every region but the last; done when all of them serve.
+async fn put_everywhere(client: &RawClient) -> tikv_client::Result<()> {
+    for key in keys(0) {
+        client.put(key, "everywhere".to_owned()).await?;
+    }
+    Ok(())
 }
 
 /// Builds the Go test. `None`, and a line that says so, where that cannot be done.
@@ -239,10 +276,18 @@ fn go_test(dir: &Path) -> Option<PathBuf> {
     Some(program)
 }
 
-fn run_go(program: &Path, endpoints: &[String], seconds: u32) -> tokio::process::Child {
+/// How the Go client talks to stores.
+#[derive(PartialEq, Eq)]
+enum Mode {
+    Batch,
+    Unary,
+}
+
+fn run_go(program: &Path, endpoints: &[String], mode: Mode, seconds: u32) -> tokio::process::Child {
     tokio::process::Command::new(program)
         .args(["-test.v", "-test.timeout=300s"])
         .env("FLOTILLA_PD", endpoints.join(","))
+        .env("FLOTILLA_UNARY", if mode == Mode::Unary { "yes" } else { "" })
         .env("FLOTILLA_SECONDS", seconds.to_string())
         .kill_on_drop(true)
         .spawn()
