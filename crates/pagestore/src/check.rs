@@ -1,7 +1,6 @@
 //! Proves that every page is reachable, free or pending, and only one of them.
 
-use std::collections::HashSet;
-
+use crate::bits::Bits;
 use crate::branch;
 use crate::catalogue::Entry;
 use crate::error::{Error, Result};
@@ -13,6 +12,7 @@ use crate::page::{PageRef, Span, UNIT_BYTES};
 use crate::pool::Pool;
 use crate::root::Root;
 use crate::shared::Shared;
+use crate::space::Space;
 
 /// What [`PageStore::check`](crate::PageStore::check) has seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,24 +46,38 @@ pub(crate) fn run(shared: &Shared) -> Result<CheckReport> {
     let durable = std::sync::Arc::clone(&shared.durable.read());
     // No writer and no checkpoint is under way, so nobody changes what is looked at below, and
     // readers need none of these locks.
-    let mut published = Walk::new(&shared.pool, &current, false);
+    let end = space.freelist.end();
+    let mut published = Walk::new(&shared.pool, &current, end, false);
     published.all_trees()?;
     if written.meta.directory.len > 0 {
         published.see(written.meta.directory.span())?;
         shared.pool.read_extent(&written.meta.directory)?;
     }
-    let mut on_disk = Walk::new(&shared.pool, &durable, true);
+    let mut on_disk = Walk::new(&shared.pool, &durable, end, true);
     on_disk.all_trees()?;
+    prove_owners(&space, &published.spans, &on_disk.spans)?;
+    prove_bitmap(&space, &published.units)?;
+    let bytes = |units: u64| units * UNIT_BYTES as u64;
+    let used = published.units.iter().count() as u64;
+    let (pending, free) = (space.pending.units(), space.freelist.free_units());
+    Ok(CheckReport {
+        used_bytes: bytes(used),
+        pending_bytes: bytes(pending),
+        free_bytes: bytes(free),
+        reserved_bytes: bytes(end - used - pending - free),
+        ..published.report
+    })
+}
 
-    let mut owners = Owners { seen: HashSet::new(), end: space.freelist.end() };
-    for region in 0.. {
-        let start = region_start(region);
-        if start >= owners.end {
-            break;
-        }
-        owners.claim(Span { start, units: HEAD_UNITS as u32 }, "a region's head is in use")?;
+/// Proves that each unit belongs to one owner, and that none of the durable ones is free.
+fn prove_owners(space: &Space, published: &[Span], durable: &[Span]) -> Result<()> {
+    let end = space.freelist.end();
+    let mut owners = Owners { seen: Bits::default(), end };
+    for start in (0..).map(region_start).take_while(|&start| start < end) {
+        let head = Span { start, units: HEAD_UNITS as u32 };
+        owners.claim(head, "a region's head is in use")?;
     }
-    for &span in &published.spans {
+    for &span in published {
         owners.claim(span, "a used page is in use twice")?;
     }
     for span in space.pending.spans() {
@@ -73,34 +87,32 @@ pub(crate) fn run(shared: &Shared) -> Result<CheckReport> {
     for span in space.freelist.spans() {
         owners.claim(span, "a free page is in use")?;
     }
-    owners.nothing_lost()?;
-    for unit in on_disk.spans.iter().flat_map(|span| span.start..span.end()) {
-        if !kept.contains(&unit) {
-            return Err(Error::Corrupt { page: unit, what: "a page of the durable state is free" });
-        }
+    if let Some(page) = (META_UNITS..end).find(|&unit| !owners.seen.contains(unit)) {
+        return Err(Error::Corrupt { page, what: "neither reachable nor free" });
     }
-    for unit in META_UNITS..owners.end {
+    match durable.iter().flat_map(|span| span.start..span.end()).find(|&unit| !kept.contains(unit))
+    {
+        Some(page) => Err(Error::Corrupt { page, what: "a page of the durable state is free" }),
+        None => Ok(()),
+    }
+}
+
+/// Proves that the bitmap names exactly the units that the published root reaches.
+fn prove_bitmap(space: &Space, reached: &Bits) -> Result<()> {
+    let wrong = |&unit: &u64| {
         let used = space.published.contains(unit - META_UNITS);
         let head = unit < region_start(region_of(unit)) + HEAD_UNITS;
-        if used != published.units.contains(&unit) || used && head {
-            return Err(Error::Corrupt { page: unit, what: "the bitmap is wrong" });
-        }
+        used != reached.contains(unit) || used && head
+    };
+    match (META_UNITS..space.freelist.end()).find(wrong) {
+        Some(page) => Err(Error::Corrupt { page, what: "the bitmap is wrong" }),
+        None => Ok(()),
     }
-    let bytes = |units: usize| (units * UNIT_BYTES) as u64;
-    Ok(CheckReport {
-        used_bytes: bytes(published.units.len()),
-        pending_bytes: space.pending.units() * UNIT_BYTES as u64,
-        free_bytes: space.freelist.free_units() * UNIT_BYTES as u64,
-        reserved_bytes: bytes(owners.seen.len() - published.units.len())
-            - (space.pending.units() + space.freelist.free_units()) * UNIT_BYTES as u64
-            + META_UNITS * UNIT_BYTES as u64,
-        ..published.report
-    })
 }
 
 /// Units that somebody has claimed.
 struct Owners {
-    seen: HashSet<u64>,
+    seen: Bits,
     end: u64,
 }
 
@@ -112,13 +124,6 @@ impl Owners {
             }
         }
         Ok(())
-    }
-
-    fn nothing_lost(&self) -> Result<()> {
-        match (META_UNITS..self.end).find(|unit| !self.seen.contains(unit)) {
-            Some(page) => Err(Error::Corrupt { page, what: "neither reachable nor free" }),
-            None => Ok(()),
-        }
     }
 }
 
@@ -132,17 +137,19 @@ type Bounds<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
 struct Walk<'a> {
     pool: &'a Pool,
     root: &'a Root,
+    /// One past the last unit in use.
+    end: u64,
     /// Takes nothing from memory.
     from_file: bool,
     spans: Vec<Span>,
-    units: HashSet<u64>,
+    units: Bits,
     report: CheckReport,
 }
 
 impl<'a> Walk<'a> {
-    fn new(pool: &'a Pool, root: &'a Root, from_file: bool) -> Walk<'a> {
+    fn new(pool: &'a Pool, root: &'a Root, end: u64, from_file: bool) -> Walk<'a> {
         let report = CheckReport::default();
-        Walk { pool, root, from_file, spans: Vec::new(), units: HashSet::new(), report }
+        Walk { pool, root, end, from_file, spans: Vec::new(), units: Bits::default(), report }
     }
 
     fn all_trees(&mut self) -> Result<()> {
@@ -246,8 +253,9 @@ impl<'a> Walk<'a> {
     fn see(&mut self, span: Span) -> Result<()> {
         self.spans.push(span);
         for unit in span.start..span.end() {
-            if !self.units.insert(unit) {
-                return Err(Error::Corrupt { page: unit, what: "it is reached twice" });
+            if unit >= self.end || !self.units.insert(unit) {
+                let what = "it is reached twice, or beyond the end";
+                return Err(Error::Corrupt { page: unit, what });
             }
         }
         Ok(())

@@ -78,6 +78,8 @@ fn cut(shared: &Shared, written: &mut Written) -> Result<Option<Cut>> {
     let renew = |region: u64| written.regions.renew(region as usize, &space.published, root.txid);
     let bitmaps = changed.iter().map(renew).collect();
     let end = space.freelist.end();
+    let reserved = shared.counters.file_bytes.load(Ordering::Relaxed);
+    assert!(end * UNIT_BYTES as u64 <= reserved, "unit {end} lies beyond {reserved} bytes");
     drop(space);
     let directory = written.regions.encode(record_count);
     let meta = Meta {
