@@ -14,6 +14,8 @@
 //! here: a batch stream that broke is never opened again. On batch streams it sees one store killed
 //! and restarted, whose leaders move to others for good; all stores on single calls.
 
+#![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
+
 mod processes;
 
 use std::path::{Path, PathBuf};

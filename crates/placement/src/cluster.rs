@@ -36,10 +36,6 @@ pub struct Store {
     pub address: String,
     /// When it was heard last; `None` if never by this leader.
     pub heard_ms: Option<u64>,
-    /// How many bytes its disk has, as it says.
-    pub capacity_bytes: u64,
-    /// How many of them are free.
-    pub available_bytes: u64,
 }
 
 /// What one replica knows of its region.
@@ -123,13 +119,6 @@ impl Cluster {
             }
         }
         changed
-    }
-
-    /// Notes how full a store's disk is.
-    pub fn weigh(&mut self, store: u64, capacity_bytes: u64, available_bytes: u64) {
-        if let Some(store) = self.stores.get_mut(&store) {
-            (store.capacity_bytes, store.available_bytes) = (capacity_bytes, available_bytes);
-        }
     }
 
     /// Notes that the connection to a store broke: its leaders are doubtful until it is heard.

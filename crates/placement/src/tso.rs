@@ -61,9 +61,7 @@ impl Tso {
     /// The row is not a number.
     pub fn recover(row: Option<&[u8]>) -> Result<Self, RowError> {
         let mark = Mark::recover(TSO_KEY, row, 0)?;
-        // Nothing below what others have reserved may be used.
-        let physical_ms = mark.end();
-        Ok(Self { mark, physical_ms, logical: 0, window_end_ms: 0 })
+        Ok(Self { mark, physical_ms: 0, logical: 0, window_end_ms: 0 })
     }
 
     /// Takes `count` timestamps of one millisecond; `now_ms` is what the clock says.
@@ -111,8 +109,8 @@ impl Tso {
     /// The row is not what this clock may find; the leader must stop.
     pub fn settle(&mut self, settled: Settled) -> Result<(), RowError> {
         if let Some(window) = self.mark.settle(settled)? {
-            // The mark may have been moved by a write of our own of which we did not know; what
-            // lies below is then nobody's and is left out.
+            // What lies between our last window and this one is somebody else's: another leader's,
+            // or reserved by a write of our own of which we did not learn.
             if window.start > self.window_end_ms && window.start > self.physical_ms {
                 (self.physical_ms, self.logical) = (window.start, 0);
             }

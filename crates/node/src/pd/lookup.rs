@@ -41,8 +41,7 @@ pub(super) fn by_next_key(cluster: &Cluster, now_ms: u64, key: &[u8]) -> Found {
     found
 }
 
-/// The region of this id. One that is not known is not waited for: nobody asks for ids that he was
-/// not told.
+/// The region of this id.
 pub(super) fn by_id(cluster: &Cluster, now_ms: u64, id: u64) -> Found {
     found(cluster, now_ms, cluster.region(now_ms, id))
 }

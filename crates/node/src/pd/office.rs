@@ -142,11 +142,6 @@ impl Office {
         }
     }
 
-    /// Takes in how full a store is.
-    pub(super) fn weigh(&self, store: StoreId, capacity_bytes: u64, available_bytes: u64) {
-        self.cluster.lock().weigh(store.0, capacity_bytes, available_bytes);
-    }
-
     /// A store begins to report, and can be asked for a word by `pings`. The number tells this
     /// session from later ones.
     pub(super) fn begin_session(&self, store: StoreId, pings: Pings) -> u64 {

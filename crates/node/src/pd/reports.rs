@@ -89,9 +89,6 @@ fn take(
     if session.is_none_or(|(known, _)| known != store) {
         *session = Some((store, office.begin_session(store, pings.clone())));
     }
-    if let Some(usage) = report.usage {
-        office.weigh(store, usage.capacity_bytes, usage.available_bytes);
-    }
     let sightings: Vec<_> =
         report.regions.into_iter().filter_map(convert::sighting_from_proto).collect();
     office.hear(store, &sightings, report.full, report.echo);

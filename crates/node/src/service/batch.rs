@@ -50,8 +50,8 @@ struct Frame {
 
 /// A request's share of the budgets, and then its answer's.
 struct Share {
-    _place: OwnedSemaphorePermit,
-    _bytes: OwnedSemaphorePermit,
+    place: OwnedSemaphorePermit,
+    bytes: OwnedSemaphorePermit,
 }
 
 type Answered = Result<(u64, Response, Share), Status>;
@@ -104,20 +104,53 @@ async fn read(
             let share = room.admit(request.encoded_len()).await?;
             let (service, room, answers) = (service.clone(), room.clone(), answers.clone());
             tokio::spawn(async move {
-                let answered = async {
-                    let response = carry_out(&service, request).await?;
-                    let share = room.exchange(share, response.encoded_len()).await?;
-                    Ok((id, response, share))
-                };
                 let answered = tokio::select! {
-                    answered = answered => answered,
+                    answered = respond(&service, &room, request, share) => answered,
                     // The client is gone: what has not entered a log yet need not.
                     () = answers.closed() => return,
                 };
+                let answered = answered.map(|(response, share)| (id, response, share));
                 let _ = answers.send(answered).await;
             });
         }
     }
+}
+
+/// Carries out one request, and finds room for its answer.
+///
+/// An answer for which there is no room is not kept until there is: a client that asks for many
+/// large values and fetches none could fill the memory with them. It is thrown away, and the
+/// request carried out again when its share is there. That is for reads only; the answers to
+/// writes are small.
+async fn respond(
+    service: &RawKv,
+    room: &Room,
+    request: Request,
+    mut share: Share,
+) -> Result<(Response, Share), Status> {
+    let again = is_read(&request).then(|| request.clone());
+    let mut response = carry_out(service, request).await?;
+    loop {
+        let bytes = response.encoded_len();
+        share = match room.exchange_now(share, bytes) {
+            Ok(share) => return Ok((response, share)),
+            Err(share) => share,
+        };
+        let Some(again) = &again else {
+            return Ok((response, room.exchange(share, bytes).await?));
+        };
+        drop(response);
+        share = room.exchange(share, bytes).await?;
+        response = carry_out(service, again.clone()).await?;
+    }
+}
+
+fn is_read(request: &Request) -> bool {
+    use request::Cmd as Ask;
+    matches!(
+        request.cmd,
+        Some(Ask::RawGet(_) | Ask::RawBatchGet(_) | Ask::RawScan(_) | Ask::RawBatchScan(_))
+    )
 }
 
 /// What one stream may have under way.
@@ -142,23 +175,40 @@ impl Room {
     async fn admit(&self, request_bytes: usize) -> Result<Share, Status> {
         let place = self.places.clone().acquire_owned().await.map_err(|_| stopping())?;
         let bytes = self.take(request_bytes).await?;
-        Ok(Share { _place: place, _bytes: bytes })
+        Ok(Share { place, bytes })
     }
 
-    /// Trades a request's share, once the request is done with, for one of its answer's size. The
-    /// old share is given back first: two answers that each waited for the other's would wait for
-    /// ever.
+    /// Makes a request's share, once the request is done with, one for an answer of so many bytes.
+    /// What it has is given back first: two answers that each waited for the other's share would
+    /// wait for ever.
     async fn exchange(&self, share: Share, answer_bytes: usize) -> Result<Share, Status> {
-        let Share { _place, _bytes } = share;
-        drop(_bytes);
-        let bytes = self.take(answer_bytes).await?;
-        Ok(Share { _place, _bytes: bytes })
+        let Share { place, bytes } = share;
+        drop(bytes);
+        Ok(Share { place, bytes: self.take(answer_bytes).await? })
+    }
+
+    /// The same without waiting; the old share if there is no room.
+    fn exchange_now(&self, mut share: Share, answer_bytes: usize) -> Result<Share, Share> {
+        let has = u32::try_from(share.bytes.num_permits()).unwrap_or(u32::MAX);
+        let missing = self.weight(answer_bytes).saturating_sub(has);
+        match self.bytes.clone().try_acquire_many_owned(missing) {
+            Ok(more) => {
+                share.bytes.merge(more);
+                Ok(share)
+            }
+            Err(_) => Err(share),
+        }
     }
 
     async fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Status> {
+        let weight = self.weight(bytes);
+        self.bytes.clone().acquire_many_owned(weight).await.map_err(|_| stopping())
+    }
+
+    /// What so many bytes cost. Nothing costs more than there is.
+    fn weight(&self, bytes: usize) -> u32 {
         let bytes = u32::try_from(bytes.saturating_add(REQUEST_OVERHEAD_BYTES));
-        let bytes = bytes.unwrap_or(self.bytes_max).min(self.bytes_max);
-        self.bytes.clone().acquire_many_owned(bytes).await.map_err(|_| stopping())
+        bytes.unwrap_or(self.bytes_max).min(self.bytes_max)
     }
 }
 

@@ -156,7 +156,7 @@ mod tests {
         let wrong_store = Some(metapb::Peer { id: 1, store_id: 3, ..Default::default() });
         let wrong = Context {
             cluster_id: 8,
-            peer: wrong_store.clone(),
+            peer: wrong_store,
             region_id: 99,
             ..Default::default()
         };

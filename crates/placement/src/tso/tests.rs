@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::rows::encode;
+use std::collections::BTreeMap;
+use std::ops::Range;
 
 fn ready(now_ms: u64) -> Tso {
     let mut tso = Tso::recover(None).unwrap();
@@ -79,15 +81,22 @@ fn time_never_goes_back_whoever_leads() {
         let mut world =
             World { row: None, leaders: vec![(Tso::recover(None).unwrap(), 1_000)], late: vec![] };
         let mut last = Timestamp { physical_ms: 0, logical: 0 };
-        let mut given = std::collections::BTreeSet::new();
+        let mut given: BTreeMap<u64, Vec<Range<u64>>> = BTreeMap::new();
         for _ in 0..400 {
             let in_office = world.leaders.len() - 1;
             let at = if random.u8(..4) == 0 { random.usize(..=in_office) } else { in_office };
             world.step(&mut random, at);
             let (tso, now_ms) = &mut world.leaders[at];
-            let Ok(taken) = tso.take(*now_ms, random.u64(1..100_000)) else { continue };
+            let count = random.u64(1..100_000);
+            let Ok(taken) = tso.take(*now_ms, count) else { continue };
             assert!(taken.logical < LOGICAL_END);
-            assert!(given.insert(taken), "seed {seed}: {taken:?} was given twice");
+            let batch = taken.logical + 1 - count..taken.logical + 1;
+            let others = given.entry(taken.physical_ms).or_default();
+            for other in others.iter() {
+                let apart = batch.end <= other.start || other.end <= batch.start;
+                assert!(apart, "seed {seed}: {batch:?} of {} twice", taken.physical_ms);
+            }
+            others.push(batch);
             if at == in_office {
                 assert!(taken > last, "seed {seed}: {taken:?} after {last:?}");
                 last = taken;
@@ -108,11 +117,11 @@ impl World {
         let (tso, now_ms) = &mut self.leaders[at];
         match random.u8(..10) {
             0 => {
-                let now_ms = random.u64(..20_000);
+                let now_ms = random.u64(..40) * 500;
                 let tso = Tso::recover(self.row.as_deref()).unwrap();
                 self.leaders.push((tso, now_ms));
             }
-            1 => *now_ms = random.u64(..30_000),
+            1 => *now_ms = random.u64(..60) * 500,
             2 => self.late.extend(tso.wants(*now_ms)),
             3 => tso.settle(Settled::Unknown).unwrap(),
             4 if !self.late.is_empty() => {
@@ -120,7 +129,7 @@ impl World {
                 self.swap(swap);
             }
             _ => {
-                *now_ms += random.u64(..200);
+                *now_ms += random.u64(..3) * 100;
                 if let Some(swap) = tso.wants(*now_ms) {
                     let settled = self.swap(swap);
                     self.leaders[at].0.settle(settled).unwrap();

@@ -1,0 +1,15 @@
+//! What clients should not do. Each case gets a precise answer, memory stays bounded, and a client
+//! that behaves goes on being served.
+
+#![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
+
+mod batches;
+mod claims;
+mod connections;
+mod messages;
+mod placement;
+#[path = "../processes/mod.rs"]
+mod processes;
+mod ranges;
+mod sizes;
+mod target;
