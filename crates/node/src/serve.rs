@@ -102,7 +102,8 @@ async fn serve(config: NodeConfig) -> ExitCode {
         Err(error) => return refuse(&error.to_string()),
     };
     tokio::select! {
-        reason = node.failed() => fail(&reason),
+        // Said already, where it happened.
+        _ = node.failed() => std::process::exit(FAILED),
         signal = signals.next() => tracing::info!("{signal}"),
     }
     tokio::select! {

@@ -3,24 +3,37 @@
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use flotilla_client::{Client, Config};
 use flotilla_node::router::{RequestError, Router};
 use flotilla_node::{Node, NodeConfig};
 use flotilla_region::command::{self, Op};
 use flotilla_region::{Guard, RegionId, Space};
 use flotilla_store::Outcome;
 use flotilla_vfs::fault::FaultFs;
+use flotilla_vfs::{FileSystem as _, OpenMode};
 use tokio::net::TcpListener;
 
 /// How long anything may take on a machine that has much else to do.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Bits are flipped in steps of this many bytes; no page is smaller.
+const PAGE_BYTES: u64 = 4096;
+
 async fn start(disk: &FaultFs) -> Node {
-    let config = NodeConfig { regions: 2, data_dir: "/store".into(), ..NodeConfig::default() };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let config = NodeConfig {
+        // Another port at each start, but the same store of the same cluster.
+        initial_cluster: format!("s1={}", listener.local_addr().unwrap()),
+        cluster_id: 1,
+        regions: 2,
+        data_dir: "/store".into(),
+        ..NodeConfig::default()
+    };
     let node = Node::start_on_disk(listener, config, Arc::new(disk.clone())).await.unwrap();
     for region in node.router().descriptors() {
         let mut leadership = node.router().leadership(region.id).unwrap();
@@ -125,6 +138,27 @@ async fn a_power_loss_at_any_moment_keeps_what_was_acknowledged() {
         }
         node.shutdown().await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_page_stops_the_node_and_is_never_served() {
+    let disk = FaultFs::new(6);
+    let node = start(&disk).await;
+    put(node.router(), b"a", b"as it was written").await.unwrap();
+    // Makes a checkpoint, after which the log is not asked for the value any more.
+    node.shutdown().await.unwrap();
+
+    let node = start(&disk).await;
+    let config = Config { deadline: Duration::from_secs(5), ..Config::default() };
+    let client = Client::connect(&[node.addr().to_string()], config).await.unwrap();
+    let pages = disk.open(Path::new("/store/pages"), OpenMode::Read).unwrap().len().unwrap();
+    for page in 2..pages / PAGE_BYTES {
+        disk.flip_bit(Path::new("/store/pages"), page * PAGE_BYTES + 100, 3);
+    }
+    let error = client.get("a").await.unwrap_err();
+    let reason = failed(&node).await;
+    assert!(reason.contains("cannot be read: pages"), "{reason}, and the client heard {error}");
+    node.abandon().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

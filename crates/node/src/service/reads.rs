@@ -1,13 +1,14 @@
 //! Requests that read. The region grants the read, then a snapshot is taken and looked at.
 
 use bytes::Bytes;
+use flotilla_pagestore::Error as PagesError;
 use flotilla_proto::kvrpcpb::{
     KvPair, RawBatchGetRequest, RawBatchGetResponse, RawBatchScanRequest, RawBatchScanResponse,
     RawGetKeyTtlRequest, RawGetKeyTtlResponse, RawGetRequest, RawGetResponse, RawScanRequest,
     RawScanResponse,
 };
 use flotilla_region::RegionId;
-use flotilla_store::{RegionView, ScanRequest};
+use flotilla_store::{ReadError, RegionView, ScanRequest};
 use tokio::time::timeout;
 
 use super::check;
@@ -15,6 +16,7 @@ use super::claim::Claim;
 use super::errors::Failure;
 use super::range::{self, Clipped, Range};
 use super::rawkv::RawKv;
+use crate::router::Router;
 
 /// What a read costs of `Limits::reads_max`.
 const GET_WEIGHT: u32 = 1;
@@ -62,14 +64,14 @@ impl RawKv {
         keys.iter().try_for_each(|key| check::key(key))?;
         let claim = self.examine(context)?.touching(&keys);
         let limit_bytes = self.limits().answer_bytes_max;
+        let router = self.router().clone();
         let pairs = self
             .look(claim, SCAN_WEIGHT, move |id, view| {
                 let mut pairs = Vec::new();
                 let mut bytes = 0;
                 for key in keys {
-                    let Some(value) = view.get(&key).map_err(|e| Failure::from_read(id, e))? else {
-                        continue;
-                    };
+                    let found = view.get(&key).map_err(|error| unread(&router, id, error))?;
+                    let Some(value) = found else { continue };
                     bytes += (key.len() + value.len()) as u64;
                     if bytes > limit_bytes {
                         return Err(Failure::answer_too_large(id, limit_bytes));
@@ -114,7 +116,7 @@ impl RawKv {
         let id = claim.region();
         let view = self.snapshot(claim.touching([&key])).await?;
         let _place = self.read_place(GET_WEIGHT).await;
-        view.get(&key).map_err(|error| Failure::from_read(id, error))
+        view.get(&key).map_err(|error| unread(self.router(), id, error))
     }
 
     /// The rows of all `bounds` in the order of the request, each as long as the limit or up to
@@ -136,11 +138,13 @@ impl RawKv {
             ranges.extend(range);
         }
         let limit_bytes = self.limits().answer_bytes_max;
+        let router = self.router().clone();
         self.look(claim.touching(&probes), SCAN_WEIGHT, move |id, view| {
             let mut rows = Vec::new();
             let mut left_bytes = limit_bytes;
             for range in ranges {
-                rows.extend(scan_one(id, &view, range, wanted, &mut left_bytes)?);
+                let found = scan_one(&view, range, wanted, &mut left_bytes);
+                rows.extend(found.map_err(|error| unread(&router, id, error))?);
             }
             Ok(rows)
         })
@@ -176,18 +180,26 @@ impl RawKv {
             None => grant.await,
         };
         let view = granted.map_err(|error| Failure::from_router(id, error))?;
-        view.region(id, version).map_err(|error| Failure::from_read(id, error))
+        view.region(id, version).map_err(|error| unread(self.router(), id, error))
     }
+}
+
+/// A read that the store could not carry out. If that is because of damage the node stops: who has
+/// read one page that is not what was written cannot vouch for the others.
+fn unread(router: &Router, id: RegionId, error: ReadError) -> Failure {
+    if matches!(error, ReadError::Corrupt(_) | ReadError::Pages(PagesError::Corrupt { .. })) {
+        router.fail(&format!("region {id} cannot be read: {error}"));
+    }
+    Failure::from_read(id, error)
 }
 
 /// The rows of one range, which must fit into what is left of the answer.
 fn scan_one(
-    id: RegionId,
     view: &RegionView,
     range: Range,
     wanted: Wanted,
     left_bytes: &mut u64,
-) -> Result<Vec<KvPair>, Failure> {
+) -> Result<Vec<KvPair>, ReadError> {
     let request = ScanRequest {
         start: range.start,
         end: range.end,
@@ -196,7 +208,7 @@ fn scan_one(
         key_only: wanted.key_only,
         bytes_max: *left_bytes,
     };
-    let result = view.scan(&request).map_err(|error| Failure::from_read(id, error))?;
+    let result = view.scan(&request)?;
     let mut rows = Vec::with_capacity(result.rows.len());
     for (key, value) in result.rows {
         *left_bytes = left_bytes.saturating_sub((key.len() + value.len()) as u64);
