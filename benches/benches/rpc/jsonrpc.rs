@@ -1,7 +1,7 @@
 //! JSON-RPC 2.0 over HTTP/1.1, as plain as it gets: the baseline.
 //!
-//! One POST for each request, answered before the next one on that connection; connections stay
-//! open, `TCP_NODELAY` is set. Keys and values are base64 in the JSON text, for JSON has no bytes.
+//! One POST for each request, answered before the next one on that connection, which stays open;
+//! `TCP_NODELAY` is set. Keys and values are base64 in the JSON text, for JSON has no bytes.
 //! Head and body leave in one write. Both ends are written by hand for this one purpose and do
 //! less for each request than any HTTP library, so the baseline is rather too fast than too slow.
 //! The server finds the region itself and then calls the service that gRPC calls.
@@ -151,6 +151,24 @@ impl Caller {
             Value::Null => Ok(answer["result"].take()),
             error => Err(error.to_string().into()),
         }
+    }
+}
+
+/// A client that connects anew for each request.
+pub(crate) struct Naive {
+    address: SocketAddr,
+}
+
+impl Naive {
+    pub(crate) fn new(address: SocketAddr) -> Naive {
+        Naive { address }
+    }
+
+    pub(crate) async fn connect(&self) -> Result<Caller, Failure> {
+        let caller = Caller::connect(self.address).await?;
+        // A connection closed in good order keeps its port for a minute, and ports are few.
+        caller.connection.socket.set_zero_linger()?;
+        Ok(caller)
     }
 }
 
