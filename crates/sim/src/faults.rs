@@ -21,8 +21,12 @@ pub(crate) enum Fault {
     Kill(usize),
     /// A replica that need not lead wants to.
     Campaign { store: usize, region: RegionId },
-    /// The process stands still for a while; its clock goes on.
-    Pause { store: usize, us: u64 },
+    /// The process stands still for a while; its clock goes on. Now, or as soon as it has asked
+    /// others for something: the answer then comes while it does not look.
+    Pause { store: usize, us: u64, is_after_sending: bool },
+    /// What it takes to elect a second leader while the first may still believe in itself: the
+    /// leader hears some replicas no more; later one that it does hear restarts, and forgets it.
+    Usurp { region: RegionId, us: u64 },
     /// Links are cut for a while.
     Cut { cut: Cut, us: u64 },
     /// The disk takes much longer for a while.
@@ -65,6 +69,7 @@ enum Kind {
     Kill,
     Campaign,
     Pause,
+    Usurp,
     Cut,
     SlowDisk,
     SickDisk,
@@ -86,6 +91,7 @@ impl Swarm {
             (Kind::Kill, 4 * SECOND_US),
             (Kind::Campaign, SECOND_US),
             (Kind::Pause, 2 * SECOND_US),
+            (Kind::Usurp, 2 * SECOND_US),
             (Kind::Cut, 2 * SECOND_US),
             (Kind::SlowDisk, 3 * SECOND_US),
             (Kind::SickDisk, 6 * SECOND_US),
@@ -132,11 +138,15 @@ impl Swarm {
             Kind::CutInside => Fault::CutInside { store, operations: rng.u64(1..40) },
             Kind::Blackout => Fault::Blackout,
             Kind::Kill => Fault::Kill(store),
-            Kind::Campaign => {
-                let region = RegionId(rng.u64(1..=1 + self.data_regions as u64));
-                Fault::Campaign { store, region }
+            Kind::Campaign => Fault::Campaign { store, region: self.region(rng) },
+            Kind::Usurp => {
+                Fault::Usurp { region: self.region(rng), us: rng.u64(SECOND_US / 2..2 * SECOND_US) }
             }
-            Kind::Pause => Fault::Pause { store, us: length_us(rng, 3 * SECOND_US) },
+            Kind::Pause => Fault::Pause {
+                store,
+                us: length_us(rng, 3 * SECOND_US),
+                is_after_sending: rng.bool(),
+            },
             Kind::Cut => {
                 let cut = self.cut(store, rng);
                 Fault::Cut { cut, us: length_us(rng, 4 * SECOND_US) }
@@ -144,6 +154,10 @@ impl Swarm {
             Kind::SlowDisk => Fault::SlowDisk { store, us: length_us(rng, 2 * SECOND_US) },
             Kind::SickDisk => Fault::SickDisk { store, writes_too: rng.bool() },
         }
+    }
+
+    fn region(&self, rng: &mut Rng) -> RegionId {
+        RegionId(rng.u64(1..=1 + self.data_regions as u64))
     }
 
     fn cut(&self, store: usize, rng: &mut Rng) -> Cut {
@@ -186,11 +200,11 @@ mod tests {
 
     #[test]
     fn each_kind_of_fault_is_drawn_and_some_seeds_are_without_it() {
-        let mut seen = [0; 9];
+        let mut seen = [0; 10];
         for seed in 0..200 {
             let mut rng = Rng::with_seed(seed);
             let swarm = Swarm::draw(&mut rng, None);
-            let mut here = [0; 9];
+            let mut here = [0; 10];
             for _ in 0..200 {
                 let Some((_, fault)) = swarm.next(&mut rng) else { break };
                 here[match fault {
@@ -203,6 +217,7 @@ mod tests {
                     Fault::SlowDisk { .. } => 6,
                     Fault::SickDisk { .. } => 7,
                     Fault::Campaign { .. } => 8,
+                    Fault::Usurp { .. } => 9,
                 }] = 1;
             }
             seen.iter_mut().zip(here).for_each(|(sum, here)| *sum += here);

@@ -56,6 +56,11 @@ enum Happening {
         life: u64,
     },
     HealLinks,
+    /// The second half of a usurpation: the leader is cut off, a replica that heard it restarts.
+    Betray {
+        leader: usize,
+        keeper: usize,
+    },
     MendDisk(usize),
     /// The store loses power, if it is still in this life.
     Expire {
@@ -63,6 +68,15 @@ enum Happening {
         life: u64,
     },
     Start(usize),
+}
+
+/// Whether a store stands still.
+#[derive(Debug, Default)]
+struct Pause {
+    /// What it will find when it goes on.
+    held: Option<Vec<Happening>>,
+    /// It will stand still for so long as soon as it has sent something.
+    after_sending_us: Option<u64>,
 }
 
 /// What happened how often.
@@ -93,8 +107,7 @@ pub(crate) struct World {
     settings: Arc<Settings>,
     /// Decides what has no generator of its own.
     rng: Rng,
-    /// What each store that stands still will find when it goes on.
-    paused: Vec<Option<Vec<Happening>>>,
+    pauses: Vec<Pause>,
     counts: Counts,
     out: Outbox,
     /// Whether faults still happen.
@@ -130,7 +143,7 @@ impl World {
             swarm,
             settings,
             rng,
-            paused: (0..stores).map(|_| None).collect(),
+            pauses: (0..stores).map(|_| Pause::default()).collect(),
             counts: Counts::default(),
             out: Outbox::default(),
             is_stormy: true,
@@ -221,8 +234,8 @@ impl World {
         self.counts.events += 1;
         match self.whose(&happening) {
             // What a store that stands still should do waits until it goes on.
-            Some(store) if self.paused[store].is_some() => {
-                self.paused[store].get_or_insert_default().push(happening);
+            Some(store) if self.pauses[store].held.is_some() => {
+                self.pauses[store].held.get_or_insert_default().push(happening);
                 Ok(())
             }
             _ => self.happen(happening),
@@ -254,6 +267,7 @@ impl World {
                 }
             }
             Happening::HealLinks => self.network.heal(),
+            Happening::Betray { leader, keeper } => self.betray(leader, keeper),
             Happening::MendDisk(store) => self.machines[store].set_slow(false),
             Happening::Expire { store, life } => {
                 if self.machines[store].life() == life {
@@ -296,6 +310,7 @@ impl World {
     fn settle(&mut self, store: usize, done: Result<(), Stop>) -> Result<(), Broken> {
         let mut out = std::mem::take(&mut self.out);
         let life = self.machines[store].life();
+        let has_sent = !out.packets.is_empty();
         for (delay_us, task) in out.tasks.drain(..) {
             self.plan(delay_us, Happening::Work { store, life, task });
         }
@@ -314,7 +329,12 @@ impl World {
         }
         self.out = out;
         match done {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                if has_sent && let Some(us) = self.pauses[store].after_sending_us.take() {
+                    self.pause(store, us);
+                }
+                Ok(())
+            }
             Err(Stop::Died) => {
                 self.machines[store].count_death();
                 self.crash(store, true);

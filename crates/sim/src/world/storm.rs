@@ -1,12 +1,16 @@
 //! How faults strike the cluster, and how stores come back.
 
-use flotilla_region::Event;
+use flotilla_region::{Event, RegionId, Role};
 
 use crate::faults::Fault;
 use crate::layout;
+use crate::network::Cut;
 use crate::truth::Broken;
 
 use super::{CUT_US_MAX, Happening, World};
+
+/// How long a usurped leader hears nobody.
+const BETRAYED_US: u64 = 1_000_000;
 
 impl World {
     /// Plans the next fault.
@@ -46,13 +50,11 @@ impl World {
                 self.machines[store].post(Event::Campaign { region }, &mut self.out);
                 self.settle(store, Ok(()))?;
             }
-            Fault::Pause { store, us } => {
-                if self.machines[store].is_up() && self.paused[store].is_none() {
-                    self.paused[store] = Some(Vec::new());
-                    let life = self.machines[store].life();
-                    self.plan(us, Happening::Resume { store, life });
-                }
+            Fault::Pause { store, us, is_after_sending: false } => self.pause(store, us),
+            Fault::Pause { store, us, is_after_sending: true } => {
+                self.pauses[store].after_sending_us = Some(us);
             }
+            Fault::Usurp { region, us } => self.usurp(region, us),
             Fault::Cut { cut, us } => {
                 self.network.cut(&cut);
                 self.plan(us, Happening::HealLinks);
@@ -68,6 +70,11 @@ impl World {
     /// The store forgets everything that is not on its disk; without `power` even that lost what
     /// was not synced. It starts again some time later.
     pub(super) fn crash(&mut self, store: usize, power: bool) {
+        let delay_us = self.rng.u64(1_000..=self.swarm.restart_us_max);
+        self.crash_for(store, power, delay_us);
+    }
+
+    fn crash_for(&mut self, store: usize, power: bool, delay_us: u64) {
         if self.machines[store].is_up() {
             self.counts.crashes += 1;
         }
@@ -76,13 +83,12 @@ impl World {
         self.machines[store].crash(power);
         self.oracles[store].reset();
         // What it would have found is void, but for what others sent: it may still arrive.
-        for happening in self.paused[store].take().into_iter().flatten() {
+        for happening in std::mem::take(&mut self.pauses[store]).held.into_iter().flatten() {
             self.plan(1, happening);
         }
         for client in self.workload.lose(store) {
             self.go_on(Some(client));
         }
-        let delay_us = self.rng.u64(1_000..=self.swarm.restart_us_max);
         self.plan(delay_us, Happening::Start(store));
     }
 
@@ -99,8 +105,52 @@ impl World {
 
     /// The store goes on and finds all that came meanwhile, in order.
     pub(super) fn resume(&mut self, store: usize) -> Result<(), Broken> {
-        let found = self.paused[store].take();
+        let found = std::mem::take(&mut self.pauses[store]).held;
         found.into_iter().flatten().try_for_each(|happening| self.happen(happening))
+    }
+
+    pub(super) fn pause(&mut self, store: usize, us: u64) {
+        if self.machines[store].is_up() && self.pauses[store].held.is_none() {
+            self.say(format_args!("store {} stands still", layout::id(store)));
+            self.pauses[store].held = Some(Vec::new());
+            let life = self.machines[store].life();
+            self.plan(us, Happening::Resume { store, life });
+        }
+    }
+
+    /// Cuts a leader off from as many replicas as it can spare.
+    fn usurp(&mut self, region: RegionId, us: u64) {
+        let region = self.settings.regions.iter().find(|other| other.id == region);
+        let mut places: Vec<_> = region.map_or(Vec::new(), |region| {
+            region.peers.iter().map(|peer| layout::place(peer.store)).collect()
+        });
+        let id = region.map(|region| region.id);
+        let leads = |place: &usize| {
+            let status = id.and_then(|id| self.machines[*place].status(id));
+            status.is_some_and(|status| status.role == Role::Leader)
+        };
+        let Some(leader) = places.iter().copied().find(leads) else { return };
+        places.retain(|place| *place != leader);
+        self.rng.shuffle(&mut places);
+        let keepers = places.len().div_ceil(2);
+        for rebel in &places[keepers..] {
+            self.network.cut(&Cut::Link { from: leader, to: *rebel });
+            self.network.cut(&Cut::Link { from: *rebel, to: leader });
+        }
+        self.plan(us, Happening::Betray { leader, keeper: places[0] });
+    }
+
+    pub(super) fn betray(&mut self, leader: usize, keeper: usize) {
+        if !self.is_stormy {
+            return;
+        }
+        let alone = (0..self.machines.len()).map(|place| place == leader).collect();
+        self.network.cut(&Cut::Apart(alone));
+        self.plan(BETRAYED_US, Happening::HealLinks);
+        // Quick: what it has promised would be over otherwise.
+        let delay_us = self.rng.u64(1_000..100_000);
+        let power = self.rng.bool();
+        self.crash_for(keeper, power, delay_us);
     }
 
     /// A store whose disk fails soon is dead at the latest then.
