@@ -217,20 +217,20 @@ async fn the_go_client_does_not_notice_that_stores_are_killed() {
     let mut cluster = Processes::start(3, REGIONS).await;
 
     // Once in peace.
-    let mut go = run_go(&program, cluster.endpoints(), Mode::Batch, 0);
-    finish(&mut go).await;
+    let go = run_go(&program, cluster.endpoints(), Mode::Batch, 0);
+    go.finish().await;
 
     let client = RawClient::new(cluster.endpoints().to_vec()).await.unwrap();
     let leader = leader_of(cluster.endpoints(), b"m").await;
-    let mut go = run_go(&program, cluster.endpoints(), Mode::Batch, 5);
+    let go = run_go(&program, cluster.endpoints(), Mode::Batch, 5);
     restart_under(&client, &mut cluster, leader).await;
-    finish(&mut go).await;
+    go.finish().await;
 
-    let mut go = run_go(&program, cluster.endpoints(), Mode::Unary, 15);
+    let go = run_go(&program, cluster.endpoints(), Mode::Unary, 15);
     for place in 0..3 {
         restart_under(&client, &mut cluster, place).await;
     }
-    finish(&mut go).await;
+    go.finish().await;
 }
 
 /// Kills a store, and starts it again once the others serve all regions.
@@ -281,19 +281,32 @@ enum Mode {
     Unary,
 }
 
-fn run_go(program: &Path, endpoints: &[String], mode: Mode, seconds: u32) -> tokio::process::Child {
-    tokio::process::Command::new(program)
+/// A run of the Go test, whose many words are shown only if it fails.
+struct GoRun {
+    child: tokio::process::Child,
+    log: tempfile::NamedTempFile,
+}
+
+fn run_go(program: &Path, endpoints: &[String], mode: Mode, seconds: u32) -> GoRun {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let child = tokio::process::Command::new(program)
         .args(["-test.v", "-test.timeout=300s"])
         .env("FLOTILLA_PD", endpoints.join(","))
         .env("FLOTILLA_UNARY", if mode == Mode::Unary { "yes" } else { "" })
         .env("FLOTILLA_SECONDS", seconds.to_string())
+        .stdout(log.as_file().try_clone().unwrap())
+        .stderr(log.as_file().try_clone().unwrap())
         .kill_on_drop(true)
         .spawn()
-        .unwrap()
+        .unwrap();
+    GoRun { child, log }
 }
 
-/// Waits until the Go test has passed.
-async fn finish(go: &mut tokio::process::Child) {
-    let status = tokio::time::timeout(Duration::from_secs(300), go.wait()).await;
-    assert!(status.expect("the Go client hangs").unwrap().success(), "see above what it said");
+impl GoRun {
+    /// Waits until the test has passed.
+    async fn finish(mut self) {
+        let ended = tokio::time::timeout(Duration::from_secs(300), self.child.wait()).await;
+        let passed = ended.is_ok_and(|status| status.unwrap().success());
+        assert!(passed, "{}", std::fs::read_to_string(self.log.path()).unwrap());
+    }
 }
