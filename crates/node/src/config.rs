@@ -434,4 +434,39 @@ mod tests {
         let error = NodeConfig::read(Path::new("/nowhere/flotilla.toml")).unwrap_err();
         assert!(error.to_string().contains("/nowhere/flotilla.toml"));
     }
+
+    /// The keys that a group has, as the refusal of an unknown one lists them.
+    fn known(group: &str) -> Vec<String> {
+        let header = if group.is_empty() { String::new() } else { format!("[{group}]\n") };
+        let error = toml::from_str::<NodeConfig>(&format!("{header}zzz = 1\n")).unwrap_err();
+        let listed = error.message().split_once("expected one of ");
+        let listed = listed.or_else(|| error.message().split_once("expected ")).unwrap().1;
+        listed.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_page_about_settings_has_all_of_them_and_no_others() {
+        const GROUPS: [&str; 4] = ["raft", "storage", "limits", "threads"];
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
+        let page = fs::read_to_string(path).unwrap();
+        let mut group = "";
+        let mut documented: Vec<(&str, &str)> = Vec::new();
+        for line in page.lines() {
+            if let Some(heading) = line.strip_prefix("## ") {
+                group =
+                    heading.strip_prefix("`[").map_or("", |rest| rest.split(']').next().unwrap());
+            } else if let Some(row) = line.strip_prefix("| `") {
+                documented.push((group, row.split('`').next().unwrap()));
+            }
+        }
+        for group in GROUPS.into_iter().chain([""]) {
+            let mut known = known(group);
+            known.retain(|key| !GROUPS.contains(&key.as_str()));
+            let mut here: Vec<&str> =
+                documented.iter().filter(|(of, _)| *of == group).map(|(_, key)| *key).collect();
+            here.sort_unstable();
+            known.sort_unstable();
+            assert_eq!(here, known, "[{group}]");
+        }
+    }
 }
