@@ -154,12 +154,8 @@ mod tests {
     #[test]
     fn cluster_then_store_then_region() {
         let wrong_store = Some(metapb::Peer { id: 1, store_id: 3, ..Default::default() });
-        let wrong = Context {
-            cluster_id: 8,
-            peer: wrong_store,
-            region_id: 99,
-            ..Default::default()
-        };
+        let wrong =
+            Context { cluster_id: 8, peer: wrong_store, region_id: 99, ..Default::default() };
         let Err(Failure::Call(status)) = examine(wrong.clone()) else { panic!() };
         assert_eq!(status.code(), tonic::Code::InvalidArgument);
 
