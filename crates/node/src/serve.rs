@@ -25,7 +25,7 @@ pub struct ServeArgs {
     /// One more address to listen on, if it is free; may be given several times
     #[arg(long, value_name = "HOST:PORT")]
     pub also_listen: Vec<String>,
-    /// Directory for everything that the store keeps [default: data/<name>]
+    /// Directory for everything that the store keeps [default: data/NAME]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     /// All stores that begin the cluster, the same on each of them [default: this store alone]

@@ -12,7 +12,7 @@ pub(crate) struct Counts {
     messages_dropped: AtomicU64,
 }
 
-/// A reading of [`Counts`].
+/// A reading of the counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransportCounts {
     /// Frames handed to connections.
