@@ -11,115 +11,15 @@
 //! a moment strictly before the other's call: equal moments count as overlapping.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Debug};
-
-use bytes::Bytes;
-
+use std::fmt::Debug;
 mod marks;
 mod places;
+mod register;
 mod search;
 #[cfg(test)]
 mod tests;
 
-/// What a register holds; `None` is "nothing".
-pub type Value = Option<Bytes>;
-
-/// What a client asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Tell me the value.
-    Get,
-    /// Replace the value.
-    Put(Bytes),
-    /// Remove the value.
-    Delete,
-    /// Replace the value by `value` if it is `expected`.
-    Swap {
-        /// What the register must hold.
-        expected: Value,
-        /// What it holds then.
-        value: Value,
-    },
-}
-
-/// What a client was told.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// A put or a delete took effect.
-    Done,
-    /// A get saw this.
-    Seen(Value),
-    /// A swap took effect, or did not; before it the register held `previous`.
-    Swapped {
-        /// Whether the value was replaced.
-        succeeded: bool,
-        /// What the register held.
-        previous: Value,
-    },
-}
-
-/// One call on one register.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Operation {
-    /// Who asked; only printed.
-    pub client: u64,
-    /// The moment of the call.
-    pub called: u64,
-    /// What was asked.
-    pub action: Action,
-    /// The moment of the answer and the answer; `None` if its fate is unknown.
-    pub returned: Option<(u64, Answer)>,
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "client {} at {}: {:?} -> ", self.client, self.called, self.action)?;
-        match &self.returned {
-            None => f.write_str("unknown"),
-            Some((at, answer)) => write!(f, "{answer:?} at {at}"),
-        }
-    }
-}
-
-/// Why a register's history is not accepted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Violation {
-    /// No order explains the answers.
-    Impossible {
-        /// The first operation that no order could place.
-        stuck: Box<Operation>,
-        /// How many operations the best order placed before it.
-        placed: usize,
-        /// What the register held then.
-        held: Value,
-        /// The operations that overlap the stuck one, and the last few before it.
-        around: Vec<Operation>,
-    },
-    /// The search was given up after this many steps; nothing is known.
-    Undecided {
-        /// Steps taken.
-        steps: u64,
-    },
-    /// An answer does not belong to its question, such as a put that "saw" something.
-    Mismatch(Box<Operation>),
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Mismatch(operation) => write!(f, "the answer is of another kind: {operation}"),
-            Self::Undecided { steps } => write!(f, "undecided after {steps} steps"),
-            Self::Impossible { stuck, placed, held, around } => {
-                write!(
-                    f,
-                    "not linearizable: after {placed} operations the register held {held:?}, \
-                     and nothing explains [{stuck}]"
-                )?;
-                around.iter().try_for_each(|operation| write!(f, "\n    {operation}"))
-            }
-        }
-    }
-}
+pub use register::{Action, Answer, Operation, Value, Violation, held_after};
 
 /// Decides whether `operations` on one register, empty at first, can be put into an order that
 /// respects real time and explains every answer.
@@ -133,18 +33,6 @@ impl fmt::Display for Violation {
 /// operations overlap; [`Violation::Mismatch`] for an answer of another kind than its question.
 pub fn check(operations: &[Operation]) -> Result<(), Violation> {
     search::search(operations)
-}
-
-/// What a register holds right after an answered operation.
-#[must_use]
-pub fn held_after(action: &Action, answer: &Answer) -> Value {
-    match (action, answer) {
-        (_, Answer::Seen(value)) => value.clone(),
-        (Action::Put(value), _) => Some(value.clone()),
-        (Action::Swap { value, .. }, Answer::Swapped { succeeded: true, .. }) => value.clone(),
-        (_, Answer::Swapped { previous, .. }) => previous.clone(),
-        (Action::Get | Action::Delete | Action::Swap { .. }, Answer::Done) => None,
-    }
 }
 
 /// Names one operation of a [`History`].

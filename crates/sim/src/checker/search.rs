@@ -13,7 +13,7 @@ use std::hash::BuildHasherDefault;
 
 use super::marks::{List, Mark};
 use super::places::{Bits, Mixer};
-use super::{Action, Answer, Operation, Value, Violation};
+use super::register::{Action, Answer, Operation, Value, Violation};
 
 /// Steps after which the search gives up: some seconds.
 const STEPS_MAX: u64 = 20_000_000;

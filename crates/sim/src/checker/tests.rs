@@ -1,3 +1,7 @@
+//! Histories that are known to be right or wrong.
+
+use bytes::Bytes;
+
 use super::*;
 
 fn value(text: &str) -> Value {
