@@ -1,6 +1,7 @@
 //! Work handed to one worker thread, counted in bytes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -61,17 +62,20 @@ impl<T> Backlog<T> {
                 return None;
             }
             if !state.waiting.is_empty() {
-                let mut bytes = 0;
-                into.extend(state.waiting.drain(..).map(|(work, weight)| {
-                    bytes += weight;
-                    work
-                }));
-                return Some(bytes);
+                return Some(state.hand_over(into));
             }
             state.parked = true;
             self.wake.wait(&mut state);
             state.parked = false;
         }
+    }
+
+    /// Waits until `until` or the end, and moves what has come meanwhile to `into` as well. Returns
+    /// its bytes. Who pushes does not wake this wait.
+    pub(crate) fn gather(&self, into: &mut Vec<T>, until: Instant) -> usize {
+        let mut state = self.state.lock();
+        while state.end == End::Open && !self.wake.wait_until(&mut state, until).timed_out() {}
+        state.hand_over(into)
     }
 
     /// Work of so many bytes is done.
@@ -100,6 +104,17 @@ impl<T> Backlog<T> {
             state.end = end;
         }
         self.wake.notify_all();
+    }
+}
+
+impl<T> State<T> {
+    fn hand_over(&mut self, into: &mut Vec<T>) -> usize {
+        let mut bytes = 0;
+        into.extend(self.waiting.drain(..).map(|(work, weight)| {
+            bytes += weight;
+            work
+        }));
+        bytes
     }
 }
 
@@ -135,6 +150,19 @@ mod tests {
         backlog.push_all([(1, 1)]);
         backlog.halt();
         assert_eq!(backlog.take(&mut work), None);
+    }
+
+    #[test]
+    fn gathering_ends_in_time_and_at_once_with_the_end() {
+        let backlog = Backlog::new();
+        backlog.push_all([(1, 1)]);
+        let mut work = Vec::new();
+        assert_eq!(backlog.gather(&mut work, Instant::now()), 1);
+        backlog.push_all([(2, 2)]);
+        backlog.drain();
+        let far = Instant::now() + std::time::Duration::from_secs(3600);
+        assert_eq!(backlog.gather(&mut work, far), 2);
+        assert_eq!(work, [1, 2]);
     }
 
     #[test]

@@ -1,15 +1,18 @@
 //! Writes the log of all regions of a store: everything that waits, one batch, one sync.
 //!
 //! While a sync runs the shards gather the next batch in the backlog, so the batches grow with the
-//! time that the disk takes: nobody waits for company, and nobody syncs alone under load.
+//! time that the disk takes. Under load a short rest between syncs lets them grow further (see
+//! `pace.rs`); a lone writer is synced at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use flotilla_region::{Compaction, Event, LogWrite, RegionId};
 use flotilla_store::Store;
 
 use super::backlog::Backlog;
+use super::pace::Pace;
 use crate::failure::Failure;
 use crate::letters::Mailboxes;
 
@@ -51,7 +54,13 @@ impl LogWriter {
     pub(crate) fn run(self) {
         let mut tasks = Vec::new();
         let (mut writes, mut compactions) = (Vec::new(), Vec::new());
+        let mut pace = Pace::default();
         while self.backlog.take(&mut tasks).is_some() {
+            if let Some(until) = pace.rest_until(Instant::now()) {
+                self.backlog.gather(&mut tasks, until);
+            }
+            let began = Instant::now();
+            let count = tasks.len();
             let mut waiting = tasks.drain(..).peekable();
             while waiting.peek().is_some() {
                 let mut bytes = 0;
@@ -72,6 +81,7 @@ impl LogWriter {
                 writes.clear();
                 compactions.clear();
             }
+            pace.note(began, Instant::now(), count);
         }
     }
 

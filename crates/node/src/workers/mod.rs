@@ -3,7 +3,7 @@
 //! Who waits for whom, and why nobody waits for ever:
 //! - A shard hands its effects over without waiting ([`Backlog::push`]), posts nothing that can
 //!   block, and sleeps only on its own mailbox.
-//! - A worker sleeps only on its own backlog, or in the disk. It reports by completions, which
+//! - A worker sleeps only on its own backlog, for a rest of bounded length, or in the disk. It reports by completions, which
 //!   never wait (see `mailbox.rs`).
 //! - So among threads there is no cycle of waiting: workers wait for the disk alone.
 //! - What bounds memory is that a shard looks at the backlogs before it takes from clients and
@@ -15,3 +15,4 @@ pub(crate) mod backlog;
 pub(crate) mod checkpointer;
 pub(crate) mod fetcher;
 pub(crate) mod log_writer;
+mod pace;
