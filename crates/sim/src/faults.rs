@@ -24,6 +24,9 @@ pub(crate) enum Fault {
     /// The process stands still for a while; its clock goes on. Now, or as soon as it has asked
     /// others for something: the answer then comes while it does not look.
     Pause { store: usize, us: u64, is_after_sending: bool },
+    /// A leader stands still as soon as it has asked to be confirmed, hears the answers when it
+    /// comes to itself, and nothing of what happened since.
+    Freeze { region: RegionId, us: u64 },
     /// What it takes to elect a second leader while the first may still believe in itself: the
     /// leader hears some replicas no more; later one that it does hear restarts, and forgets it.
     Usurp { region: RegionId, us: u64 },
@@ -69,6 +72,7 @@ enum Kind {
     Kill,
     Campaign,
     Pause,
+    Freeze,
     Usurp,
     Cut,
     SlowDisk,
@@ -91,6 +95,7 @@ impl Swarm {
             (Kind::Kill, 4 * SECOND_US),
             (Kind::Campaign, SECOND_US),
             (Kind::Pause, 2 * SECOND_US),
+            (Kind::Freeze, 3 * SECOND_US),
             (Kind::Usurp, 2 * SECOND_US),
             (Kind::Cut, 2 * SECOND_US),
             (Kind::SlowDisk, 3 * SECOND_US),
@@ -139,6 +144,15 @@ impl Swarm {
             Kind::Blackout => Fault::Blackout,
             Kind::Kill => Fault::Kill(store),
             Kind::Campaign => Fault::Campaign { store, region: self.region(rng) },
+            Kind::Freeze => {
+                // Short: the leader still takes the answers. Long: it may have been replaced.
+                let us = if rng.bool() {
+                    SECOND_US / 10..SECOND_US / 4
+                } else {
+                    SECOND_US..3 * SECOND_US
+                };
+                Fault::Freeze { region: self.region(rng), us: rng.u64(us) }
+            }
             Kind::Usurp => {
                 Fault::Usurp { region: self.region(rng), us: rng.u64(SECOND_US / 2..2 * SECOND_US) }
             }
@@ -200,11 +214,11 @@ mod tests {
 
     #[test]
     fn each_kind_of_fault_is_drawn_and_some_seeds_are_without_it() {
-        let mut seen = [0; 10];
+        let mut seen = [0; 11];
         for seed in 0..200 {
             let mut rng = Rng::with_seed(seed);
             let swarm = Swarm::draw(&mut rng, None);
-            let mut here = [0; 10];
+            let mut here = [0; 11];
             for _ in 0..200 {
                 let Some((_, fault)) = swarm.next(&mut rng) else { break };
                 here[match fault {
@@ -218,6 +232,7 @@ mod tests {
                     Fault::SickDisk { .. } => 7,
                     Fault::Campaign { .. } => 8,
                     Fault::Usurp { .. } => 9,
+                    Fault::Freeze { .. } => 10,
                 }] = 1;
             }
             seen.iter_mut().zip(here).for_each(|(sum, here)| *sum += here);

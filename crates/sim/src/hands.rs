@@ -27,6 +27,8 @@ pub(crate) struct Pace {
     pub(crate) tell_us_max: u64,
 }
 
+/// From a checkpoint to the purge of the log.
+const PURGE_US_MAX: u64 = 100_000;
 /// Bytes that a scan may return: more than there ever are.
 const SCAN_BYTES_MAX: u64 = 64 << 20;
 
@@ -173,12 +175,18 @@ impl Hands {
         Ok(())
     }
 
-    /// Makes a checkpoint, tells the core, and lets go of log segments that nobody needs.
+    /// Makes a checkpoint and tells the core. The log is purged later: more was written then.
     pub(crate) fn checkpoint(&mut self, out: &mut Outbox) -> Result<(), Error> {
         let durable = self.store.checkpoint()?;
         let told = |(region, applied)| Event::Checkpointed { region, applied };
         let events = durable.into_iter().map(told).collect();
         out.tasks.push((self.tell_us(), Task::Post(events)));
+        out.tasks.push((self.rng.u64(1..=PURGE_US_MAX), Task::Purge));
+        Ok(())
+    }
+
+    /// Removes log segments that nobody needs.
+    pub(crate) fn purge(&mut self) -> Result<(), Error> {
         self.reach.segments_purged += self.store.purge_log()?.segments;
         Ok(())
     }

@@ -160,6 +160,7 @@ impl Machine {
             is_step_planned: false,
             wake: None,
             lists_left: None,
+            cut_in_flush: None,
         });
         for region in &settings.regions {
             if region.peer_on(layout::id(self.place)).is_some() {
@@ -189,12 +190,16 @@ impl Machine {
         self.is_ill = false;
     }
 
-    /// Lets the power go inside the work on the disk, or between two lists of effects.
+    /// Lets the power go inside the work on the disk: in the operation so many from now, or in one
+    /// of the next write to the log, or between two lists of effects.
     pub(crate) fn cut_inside(&mut self, operations: u64) {
         self.is_ill = true;
         match &mut self.running {
             Some(running) if operations.is_multiple_of(4) => {
                 running.lists_left = Some(operations as usize / 4 % LISTS);
+            }
+            Some(running) if operations.is_multiple_of(2) => {
+                running.cut_in_flush = Some(1 + operations / 2 % 2);
             }
             _ => self.fs.cut_power_after(operations),
         }
@@ -249,7 +254,12 @@ impl Machine {
                 running.inbox.extend(events);
                 self.plan_step(out);
             }
-            Task::Flush => running.hands.flush(now, out).map_err(|error| self.stop(&error))?,
+            Task::Flush => {
+                if let Some(operations) = running.cut_in_flush.take() {
+                    self.fs.cut_power_after(operations);
+                }
+                running.hands.flush(now, out).map_err(|error| self.stop(&error))?;
+            }
             Task::Fetch(fetch) => running.hands.fetch(&fetch, out),
             Task::Apply => {
                 let applied = running.hands.apply(now, out).map_err(|error| self.stop(&error))?;
@@ -267,6 +277,7 @@ impl Machine {
             Task::Checkpoint => {
                 running.hands.checkpoint(out).map_err(|error| self.stop(&error))?;
             }
+            Task::Purge => running.hands.purge().map_err(|error| self.stop(&error))?,
         }
         Ok(())
     }

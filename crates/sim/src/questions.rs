@@ -52,8 +52,8 @@ fn put(rng: &mut Rng, key: &Bytes, ticket: Ticket, nth: usize) -> Op {
 fn value(rng: &mut Rng, ticket: Ticket, nth: usize) -> Bytes {
     let mut value = format!("{ticket}.{nth};").into_bytes();
     let padding = match rng.u8(..32) {
-        0..2 => rng.usize(200..2_000),
-        2 => rng.usize(2_000..20_000),
+        0..6 => rng.usize(200..3_000),
+        6 => rng.usize(3_000..20_000),
         _ => 0,
     };
     value.resize(value.len() + padding, b'.');

@@ -22,6 +22,8 @@ pub(crate) enum Task {
     Fetch(LogFetch),
     Read(ReadGrant),
     Checkpoint,
+    /// Remove log segments that nobody needs.
+    Purge,
 }
 
 impl Task {
@@ -36,6 +38,7 @@ impl Task {
             Self::Fetch(_) => 6,
             Self::Read(_) => 7,
             Self::Checkpoint => 8,
+            Self::Purge => 9,
         }
     }
 }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use fastrand::Rng;
+use flotilla_region::command::Op;
 use flotilla_region::{Descriptor, Event, RegionId, Reject, Ticket};
 use flotilla_store::Outcome;
 
@@ -131,6 +132,18 @@ impl Workload {
         }
         self.clients[client].waits_for = Some(next);
         self.send(request)
+    }
+
+    /// Somebody who wants to know whether the region has two leaders writes to a replica that may
+    /// have become one, and reads from `leader`.
+    pub(crate) fn probe(&mut self, region: RegionId, leader: usize) -> Vec<Ticket> {
+        let Some(key) = self.keys[&region].first().cloned() else { return Vec::new() };
+        let other = self.any_replica(region);
+        let value = format!("probe {}", self.requests.len()).into();
+        let put = Ask::Write(vec![Op::Put { key: key.clone(), value }]);
+        let put = Request::new(Owner::Auditor, region, other, put);
+        let get = Request::new(Owner::Auditor, region, leader, Ask::Get(key));
+        vec![self.send(put), self.send(get)]
     }
 
     /// Sends a request that is made elsewhere.

@@ -4,7 +4,7 @@ use std::fmt::Arguments;
 use std::sync::Arc;
 
 use fastrand::Rng;
-use flotilla_region::{Descriptor, Envelope, Ticket};
+use flotilla_region::{Descriptor, Envelope, MessageKind, RegionId, Ticket};
 
 use crate::agenda::{Agenda, Moment};
 use crate::clock::LocalClock;
@@ -56,6 +56,14 @@ enum Happening {
         life: u64,
     },
     HealLinks,
+    /// Somebody looks whether the region has two leaders, and so many times more.
+    Probe {
+        region: RegionId,
+        leader: usize,
+        times: u32,
+    },
+    /// Nobody hears the store any more, and it hears nobody.
+    Isolate(usize),
     /// The second half of a usurpation: the leader is cut off, a replica that heard it restarts.
     Betray {
         leader: usize,
@@ -77,6 +85,9 @@ struct Pause {
     held: Option<Vec<Happening>>,
     /// It will stand still for so long as soon as it has sent something.
     after_sending_us: Option<u64>,
+    /// It will stand still for so long as soon as it has asked to be confirmed as a leader, and be
+    /// cut off when it goes on.
+    after_asking_us: Option<u64>,
 }
 
 /// What happened how often.
@@ -267,6 +278,8 @@ impl World {
                 }
             }
             Happening::HealLinks => self.network.heal(),
+            Happening::Probe { region, leader, times } => self.probe(region, leader, times),
+            Happening::Isolate(store) => self.isolate(store),
             Happening::Betray { leader, keeper } => self.betray(leader, keeper),
             Happening::MendDisk(store) => self.machines[store].set_slow(false),
             Happening::Expire { store, life } => {
@@ -311,6 +324,10 @@ impl World {
         let mut out = std::mem::take(&mut self.out);
         let life = self.machines[store].life();
         let has_sent = !out.packets.is_empty();
+        let has_asked = out.packets.iter().any(|envelope| {
+            let message = &envelope.message;
+            message.kind == MessageKind::Heartbeat && !message.context.is_empty()
+        });
         for (delay_us, task) in out.tasks.drain(..) {
             self.plan(delay_us, Happening::Work { store, life, task });
         }
@@ -332,6 +349,9 @@ impl World {
             Ok(()) => {
                 if has_sent && let Some(us) = self.pauses[store].after_sending_us.take() {
                     self.pause(store, us);
+                }
+                if has_asked && let Some(us) = self.pauses[store].after_asking_us.take() {
+                    self.freeze(store, us);
                 }
                 Ok(())
             }

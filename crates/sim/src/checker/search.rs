@@ -5,8 +5,11 @@
 //! gets stuck, the last placed one is put back. A set of (operations placed, value held) keeps it
 //! from walking the same way twice.
 //!
-//! Operations without an answer have a call and no return. They need not be placed; those that
-//! could explain nothing are left out at the start, and of equal ones only the earliest is tried.
+//! Three things keep it nearly linear on histories of a register:
+//! - What changes nothing is placed as soon as it can be, and never tried elsewhere.
+//! - Writes that nobody saw are all the same, and come right before another write.
+//! - Operations without an answer have a call and no return. They need not be placed; those that
+//!   could explain nothing are left out, and of equal ones only the earliest is tried.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::BuildHasherDefault;
@@ -22,6 +25,8 @@ const SHOWN_BEFORE: usize = 12;
 
 /// A value by number, 0 for "nothing".
 type Held = u32;
+/// Any of the values that nobody saw.
+const HIDDEN: Held = Held::MAX;
 
 /// What an operation needs the register to hold, and leaves in it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,6 +55,15 @@ impl Step {
             }
         }
     }
+
+    /// Whether it may come next and would change nothing.
+    fn is_free(self, held: Held) -> bool {
+        match self {
+            Self::Read(_) | Self::Miss { .. } => self.apply(held).is_some(),
+            Self::Write(value) => value == HIDDEN && held == HIDDEN,
+            Self::Swap { .. } => false,
+        }
+    }
 }
 
 /// One operation as the search sees it.
@@ -70,7 +84,7 @@ pub(super) fn search(operations: &[Operation]) -> Result<(), Violation> {
     for (source, operation) in operations.iter().enumerate() {
         items.extend(names.item(source, operation)?);
     }
-    leave_out_unseen(&mut items);
+    sort_out_unseen(&mut items);
     // Operations with an answer come first: then a placed prefix of them is a prefix of the bits.
     items.sort_by_key(|item| (item.returned.is_none(), item.called, item.source));
     let mut latest = BTreeMap::new();
@@ -115,6 +129,9 @@ impl<'a> Names<'a> {
     }
 
     fn value(&self, held: Held) -> Value {
+        if held == HIDDEN {
+            return Some(bytes::Bytes::from_static(b"(a value that nobody saw)"));
+        }
         let place = (held as usize).checked_sub(1)?;
         Some(self.values[place].clone())
     }
@@ -149,9 +166,10 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Leaves out writes of unknown fate whose value nobody needs: an order with such a write stays
-/// good without it, because whatever stood between it and the next write looked at nothing.
-fn leave_out_unseen(items: &mut Vec<Item>) {
+/// Tells the writes apart whose value nobody needs. Those of unknown fate are left out: an order
+/// with such a write stays good without it, because whatever stood between it and the next write
+/// looked at nothing. Of the others it does not matter which value they wrote.
+fn sort_out_unseen(items: &mut Vec<Item>) {
     let mut needed = BTreeSet::new();
     loop {
         let before = needed.len();
@@ -168,11 +186,13 @@ fn leave_out_unseen(items: &mut Vec<Item>) {
             break;
         }
     }
-    items.retain(|item| match item.step {
-        Step::Write(value) | Step::Swap { value, .. } => {
-            item.returned.is_some() || needed.contains(&value)
+    items.retain_mut(|item| match &mut item.step {
+        Step::Write(value) if !needed.contains(value) => {
+            *value = HIDDEN;
+            item.returned.is_some()
         }
-        Step::Read(_) | Step::Miss { .. } => true,
+        Step::Swap { value, .. } => item.returned.is_some() || needed.contains(value),
+        Step::Write(_) | Step::Read(_) | Step::Miss { .. } => true,
     });
 }
 
@@ -202,7 +222,8 @@ struct Search {
 impl Search {
     fn run(&mut self, required: usize) -> Result<(), Stuck> {
         let (mut held, mut left, mut steps) = (0, required, 0);
-        let mut mark = self.list.first();
+        let mut mark = self.place_free(&mut held, &mut left);
+        let mut hidden = self.hidden(held);
         while left > 0 {
             steps += 1;
             if steps > STEPS_MAX {
@@ -210,12 +231,10 @@ impl Search {
             }
             match self.list.kind(mark) {
                 Mark::Call(place) => {
-                    if let Some(next) = self.place(place, held) {
-                        self.path.push((place, held));
-                        held = next;
-                        left -= usize::from(self.items[place].returned.is_some());
-                        self.list.lift(place);
-                        mark = self.list.first();
+                    if let Some(next) = self.place(place, held, hidden) {
+                        self.enter(place, &mut held, next, &mut left);
+                        mark = self.place_free(&mut held, &mut left);
+                        hidden = self.hidden(held);
                     } else {
                         mark = self.list.after(mark);
                     }
@@ -225,22 +244,52 @@ impl Search {
                         self.deepest =
                             Deepest { placed: self.path.len(), held, stuck: Some(place) };
                     }
-                    let Some((last, before)) = self.path.pop() else { return Err(Stuck::Proved) };
-                    held = before;
-                    left += usize::from(self.items[last].returned.is_some());
-                    self.placed.clear(last);
-                    self.list.put_back(last);
-                    mark = self.list.after(List::call(last));
+                    mark = self.step_back(&mut held, &mut left).ok_or(Stuck::Proved)?;
+                    hidden = self.hidden(held);
                 }
             }
         }
         Ok(())
     }
 
+    /// Places everything that changes nothing and may come next: if there is a good order with such
+    /// an operation later, there is one with it now. Returns where to go on.
+    fn place_free(&mut self, held: &mut Held, left: &mut usize) -> usize {
+        let mut mark = self.list.first();
+        while *left > 0 {
+            let Mark::Call(place) = self.list.kind(mark) else { break };
+            mark = self.list.after(mark);
+            if self.items[place].step.is_free(*held) {
+                self.placed.set(place);
+                self.enter(place, held, *held, left);
+                // One return less may let more operations come next, and earlier ones are theirs.
+                mark = self.list.first();
+            }
+        }
+        self.list.first()
+    }
+
+    /// A write that nobody saw and that may come next. It costs nothing right before another
+    /// write, so while there is one no other write is tried.
+    fn hidden(&self, held: Held) -> Option<usize> {
+        let mut mark = self.list.first();
+        while held != HIDDEN && mark > 0 {
+            let Mark::Call(place) = self.list.kind(mark) else { break };
+            if self.items[place].step == Step::Write(HIDDEN) {
+                return Some(place);
+            }
+            mark = self.list.after(mark);
+        }
+        None
+    }
+
     /// Places an operation if it may come next and leads to where the search has not been.
-    fn place(&mut self, place: usize, held: Held) -> Option<Held> {
+    fn place(&mut self, place: usize, held: Held, hidden: Option<usize>) -> Option<Held> {
         let item = &self.items[place];
-        if item.twin.is_some_and(|twin| !self.placed.get(twin)) {
+        let is_overtaken = hidden.is_some_and(|hidden| hidden != place);
+        if is_overtaken && matches!(item.step, Step::Write(_))
+            || item.twin.is_some_and(|twin| !self.placed.get(twin))
+        {
             return None;
         }
         let next = item.step.apply(held)?;
@@ -250,6 +299,28 @@ impl Search {
         }
         self.placed.clear(place);
         None
+    }
+
+    fn enter(&mut self, place: usize, held: &mut Held, next: Held, left: &mut usize) {
+        self.path.push((place, *held));
+        *held = next;
+        *left -= usize::from(self.items[place].returned.is_some());
+        self.list.lift(place);
+    }
+
+    /// Puts the last operation back that might have been another one, and all after it. Returns
+    /// where to go on.
+    fn step_back(&mut self, held: &mut Held, left: &mut usize) -> Option<usize> {
+        loop {
+            let (last, before) = self.path.pop()?;
+            *held = before;
+            *left += usize::from(self.items[last].returned.is_some());
+            self.placed.clear(last);
+            self.list.put_back(last);
+            if !self.items[last].step.is_free(before) {
+                return Some(self.list.after(List::call(last)));
+            }
+        }
     }
 
     fn report(&self, operations: &[Operation], names: &Names<'_>) -> Violation {

@@ -178,13 +178,13 @@ fn explained(operations: &[Operation], held: &Value, placed: &mut Vec<bool>) -> 
 fn random_small_histories_agree_with_brute_force() {
     let mut rng = fastrand::Rng::with_seed(7);
     let (mut accepted, mut refused) = (0, 0);
-    for _ in 0..20_000 {
+    for _ in 0..40_000 {
         let mut history = Vec::new();
         for number in 0..rng.u64(2..7) {
             let called = rng.u64(1..20);
             let returned = if rng.u8(0..4) == 0 { 0 } else { called + rng.u64(1..8) };
             let texts = ["", "a", "b", "c"];
-            let new = ["a", "b", "c"][rng.usize(0..3)];
+            let new = ["a", "b", "c", "d", "e"][rng.usize(0..5)];
             let seen = texts[rng.usize(0..4)];
             history.push(match rng.u8(0..6) {
                 0 => delete(called, returned),
@@ -198,6 +198,25 @@ fn random_small_histories_agree_with_brute_force() {
         *(if expected { &mut accepted } else { &mut refused }) += 1;
     }
     assert!(accepted > 1_000 && refused > 1_000, "{accepted} accepted, {refused} refused");
+}
+
+#[test]
+fn many_writes_at_once_are_quick() {
+    // A hundred puts are held up together, some are seen afterwards, one after the other.
+    let mut history: Vec<_> =
+        (0..100).map(|number| put(1 + number, 1_000, &number.to_string())).collect();
+    let mut moment = 200;
+    for seen in [7, 70, 33, 50] {
+        for _ in 0..30 {
+            let returned = Some((moment + 40, Answer::Seen(value(&seen.to_string()))));
+            history.push(Operation { client: 2, called: moment, action: Action::Get, returned });
+            moment += 1;
+        }
+        moment += 100;
+    }
+    good(&history);
+    history.push(get(moment, moment + 1, "7"));
+    bad(&history);
 }
 
 #[test]

@@ -18,6 +18,8 @@ pub(super) struct Running {
     pub(super) wake: Option<Moment>,
     /// The power goes after so many lists of the next effects.
     pub(super) lists_left: Option<usize>,
+    /// The power goes in this operation of the next write to the log.
+    pub(super) cut_in_flush: Option<u64>,
 }
 
 impl Running {

@@ -4,6 +4,7 @@ use flotilla_region::{Event, RegionId, Role};
 
 use crate::faults::Fault;
 use crate::layout;
+use crate::machine::Machine;
 use crate::network::Cut;
 use crate::truth::Broken;
 
@@ -11,6 +12,11 @@ use super::{CUT_US_MAX, Happening, World};
 
 /// How long a usurped leader hears nobody.
 const BETRAYED_US: u64 = 1_000_000;
+/// Between two looks at whether a region has two leaders, and how many there are.
+const PROBE_US: u64 = 20_000;
+const PROBES: u32 = 80;
+/// By then most answers have come.
+const ANSWERED_US: u64 = 60_000;
 
 impl World {
     /// Plans the next fault.
@@ -53,6 +59,12 @@ impl World {
             Fault::Pause { store, us, is_after_sending: false } => self.pause(store, us),
             Fault::Pause { store, us, is_after_sending: true } => {
                 self.pauses[store].after_sending_us = Some(us);
+            }
+            Fault::Freeze { region, us } => {
+                if let Some(leader) = self.leader(region) {
+                    self.pauses[leader].after_asking_us = Some(us);
+                    self.plan_probes(region, leader);
+                }
             }
             Fault::Usurp { region, us } => self.usurp(region, us),
             Fault::Cut { cut, us } => {
@@ -120,17 +132,12 @@ impl World {
 
     /// Cuts a leader off from as many replicas as it can spare.
     fn usurp(&mut self, region: RegionId, us: u64) {
-        let region = self.settings.regions.iter().find(|other| other.id == region);
-        let mut places: Vec<_> = region.map_or(Vec::new(), |region| {
-            region.peers.iter().map(|peer| layout::place(peer.store)).collect()
-        });
-        let id = region.map(|region| region.id);
-        let leads = |place: &usize| {
-            let status = id.and_then(|id| self.machines[*place].status(id));
-            status.is_some_and(|status| status.role == Role::Leader)
-        };
-        let Some(leader) = places.iter().copied().find(leads) else { return };
-        places.retain(|place| *place != leader);
+        let Some(leader) = self.leader(region) else { return };
+        self.plan_probes(region, leader);
+        let mut regions = self.settings.regions.iter();
+        let peers = regions.find(|other| other.id == region).map(|region| region.peers.iter());
+        let places = peers.into_iter().flatten().map(|peer| layout::place(peer.store));
+        let mut places: Vec<_> = places.filter(|place| *place != leader).collect();
         self.rng.shuffle(&mut places);
         let keepers = places.len().div_ceil(2);
         for rebel in &places[keepers..] {
@@ -140,12 +147,46 @@ impl World {
         self.plan(us, Happening::Betray { leader, keeper: places[0] });
     }
 
+    /// The store stands still; the answers to what it has asked get through, and nothing later.
+    pub(super) fn freeze(&mut self, store: usize, us: u64) {
+        self.pause(store, us);
+        self.plan(ANSWERED_US.min(us), Happening::Isolate(store));
+        self.plan(us + BETRAYED_US, Happening::HealLinks);
+    }
+
+    fn plan_probes(&mut self, region: RegionId, leader: usize) {
+        self.plan(PROBE_US, Happening::Probe { region, leader, times: PROBES });
+    }
+
+    pub(super) fn probe(&mut self, region: RegionId, leader: usize, times: u32) {
+        if self.is_stormy && times > 0 {
+            for ticket in self.workload.probe(region, leader) {
+                self.plan(1, Happening::Arrive(ticket));
+            }
+            let delay_us = self.rng.u64(1..2 * PROBE_US);
+            self.plan(delay_us, Happening::Probe { region, leader, times: times - 1 });
+        }
+    }
+
+    pub(super) fn isolate(&mut self, store: usize) {
+        if self.is_stormy {
+            let alone = (0..self.machines.len()).map(|place| place == store).collect();
+            self.network.cut(&Cut::Apart(alone));
+        }
+    }
+
+    fn leader(&self, region: RegionId) -> Option<usize> {
+        let leads = |machine: &Machine| {
+            machine.status(region).is_some_and(|status| status.role == Role::Leader)
+        };
+        self.machines.iter().position(leads)
+    }
+
     pub(super) fn betray(&mut self, leader: usize, keeper: usize) {
         if !self.is_stormy {
             return;
         }
-        let alone = (0..self.machines.len()).map(|place| place == leader).collect();
-        self.network.cut(&Cut::Apart(alone));
+        self.isolate(leader);
         self.plan(BETRAYED_US, Happening::HealLinks);
         // Quick: what it has promised would be over otherwise.
         let delay_us = self.rng.u64(1_000..100_000);
