@@ -2,14 +2,14 @@
 # Breaks the product on purpose, one way after the other, and demands that the simulator notices.
 #
 #   tests/mutants.sh [NAME...]      all of tests/mutants/*.patch, or those that are named
-#   SEEDS=500 tests/mutants.sh      seeds to try before a mutant counts as having survived
+#   SEEDS=5000 tests/mutants.sh     seeds to try before a mutant counts as having survived
 #
 # Works on a copy of the tracked files as they are now, below the target directory. Prints a table
 # for docs/testing.md; exits with 1 if a mutant survived or a patch does not fit any more.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
-seeds=${SEEDS:-300}
+seeds=${SEEDS:-1000}
 work=${CARGO_TARGET_DIR:-$root/target}/mutants
 tree=$work/tree
 export CARGO_TARGET_DIR=$work/build
