@@ -58,6 +58,13 @@ impl Groups {
         }
     }
 
+    /// Calls `change` with each group, in order of their ids.
+    pub(crate) fn each_mut(&self, mut change: impl FnMut(&mut GroupIndex)) {
+        for index in self.ids().into_iter().filter_map(|id| self.get(id)) {
+            change(&mut index.write());
+        }
+    }
+
     /// Carries out a change that a frame at `place` holds. Frames come in the order of the log,
     /// from one thread.
     ///

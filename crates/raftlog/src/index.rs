@@ -246,11 +246,13 @@ impl GroupIndex {
         *self = GroupIndex::default();
     }
 
-    /// Called when all segments are replayed: a hole that no compaction has covered is a loss.
-    pub(crate) fn check_replayed(&self) -> Result<(), &'static str> {
-        match self.runs.front() {
-            Some(run) if run.first != self.first => Err("entries of a group are missing"),
-            _ => Ok(()),
+    /// Called when all segments are replayed. A hole behind the mark that no later compaction has
+    /// covered never held anything: the mark is of a compaction below the log's first index, which
+    /// changed nothing, and the append that it came after is purged. The log begins with its run.
+    pub(crate) fn settle_replayed(&mut self, ledger: &mut Ledger) {
+        if let Some(run) = self.runs.front().filter(|run| run.first > self.first) {
+            self.first = run.first;
+            self.release_mark(ledger);
         }
     }
 
@@ -398,21 +400,27 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_in_a_replay_must_be_covered() {
+    fn a_hole_in_a_replay_is_covered_or_never_held_anything() {
         let mut f = Fixture::default();
         f.compact(4, 50, 1);
         f.append(4, 101, &[(10, 2)]).expect("entries up to 100 lay in segments that are gone");
-        assert!(f.index.check_replayed().is_err());
         f.append(5, 90, &[(5, 3)]).expect("it replaces what was seen, and more");
-        assert!(f.index.check_replayed().is_err());
         f.compact(5, 91, 3);
-        assert!(f.index.check_replayed().is_ok());
+        f.index.settle_replayed(&mut f.ledger);
         assert_eq!((f.index.first(), f.runs()), (91, vec![(91, 95)]));
+        assert_eq!(f.index.term(90).expect("the covering compaction knows"), 3);
+
+        let mut f = Fixture::default();
+        f.compact(4, 50, 1);
+        f.append(4, 101, &[(10, 2)]).expect("the compaction was below the log's beginning");
+        f.index.settle_replayed(&mut f.ledger);
+        assert_eq!((f.index.first(), f.runs()), (101, vec![(101, 111)]));
+        assert!(f.index.term(100).is_err() && f.index.term(49).is_err());
 
         let mut f = Fixture::default();
         f.append(4, 101, &[(10, 2)]).expect("a log may begin anywhere");
         f.append(4, 90, &[(5, 3)]).expect("it had begun earlier");
+        f.index.settle_replayed(&mut f.ledger);
         assert_eq!((f.index.first(), f.runs()), (90, vec![(90, 95)]));
-        assert!(f.index.check_replayed().is_ok());
     }
 }

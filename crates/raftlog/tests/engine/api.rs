@@ -398,3 +398,22 @@ fn a_handle_of_a_removed_group_sees_nothing() {
     assert_eq!(group.last_index(), 0);
     assert_eq!(log.group(1).expect("there").last_index(), 2);
 }
+
+/// Found by the fuzz target `log_calls`: a compaction below the first index changes nothing, but
+/// when what came before it was purged, a replay took it for the log's beginning.
+#[test]
+fn a_stale_compaction_is_no_beginning_after_a_purge() {
+    let disk = FaultFs::new(1);
+    let log = reopen(&disk);
+    write(&log, |b| b.append(1, &entries(255, 1, &[1; 4]))).expect("written");
+    // Enough to begin another segment.
+    write(&log, |b| b.put(2, b"k", &[7; 3000])).expect("written");
+    write(&log, |b| b.put(2, b"k", &[8; 3000])).expect("written");
+    write(&log, |b| b.compact_to(1, 248, 1)).expect("it changes nothing");
+    write(&log, |b| b.append(1, &entries(255, 2, &[2]))).expect("written");
+    write(&log, |b| b.remove_group(2)).expect("written");
+    assert!(log.purge().expect("purged").segments > 0, "the beginning is gone");
+    drop(log);
+    let one = reopen(&disk).group(1).expect("there");
+    assert_eq!((one.first_index(), one.last_index()), (255, 255));
+}
