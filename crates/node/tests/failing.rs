@@ -78,7 +78,9 @@ async fn a_failed_sync_stops_the_node_and_nothing_is_acknowledged_after_it() {
 
     disk.fail_syncs(true);
     let began = Instant::now();
-    assert_eq!(put(&router, b"b", b"never").await, Err(RequestError::Undecided));
+    // A write of the node's own, of how far the log is committed, may meet the failure first.
+    let refused = put(&router, b"b", b"never").await.expect_err("the disk cannot sync");
+    assert!(matches!(refused, RequestError::Undecided | RequestError::Stopping), "{refused:?}");
     let reason = failed(&node).await;
     assert!(reason.starts_with("the log cannot be written"), "{reason}");
     assert!(began.elapsed() < Duration::from_secs(1), "took {:?}", began.elapsed());
