@@ -6,7 +6,7 @@
 use crate::config::BATCH_BYTES_CEILING;
 use crate::error::Error;
 use crate::format::{self, FRAME_HEADER_BYTES};
-use crate::item::{self, Row, TermRun};
+use crate::item::{self, Item, Row, TermRun};
 use bytes::Bytes;
 
 /// One entry of a group's log.
@@ -38,11 +38,36 @@ pub struct LogBatch {
 #[derive(Debug)]
 pub(crate) enum Change {
     Append(Append),
-    Compact { group: u64, first: u64, term_before: u64 },
-    Put { group: u64, key: Bytes, value: Bytes },
-    Delete { group: u64, key: Bytes },
-    Remove { group: u64 },
-    Discard { below_segment: u64 },
+    Compact {
+        group: u64,
+        first: u64,
+        term_before: u64,
+    },
+    Put {
+        group: u64,
+        key: Bytes,
+        value: Bytes,
+    },
+    Delete {
+        group: u64,
+        key: Bytes,
+    },
+    Remove {
+        group: u64,
+    },
+    Discard {
+        below_segment: u64,
+    },
+    /// The entries from `from` on are gone.
+    Truncate {
+        group: u64,
+        from: u64,
+    },
+    /// At this place in the log exactly these entries are live, and their bytes are here: those of
+    /// the whole append from which they come.
+    Move(Append),
+    /// A compaction below the first index, which changes nothing.
+    Stale,
 }
 
 /// Entries that were appended together, and where in the frame they stand.
@@ -133,6 +158,19 @@ impl LogBatch {
         }));
     }
 
+    /// Drops the entries from `index` on, which must be from the first index to the last plus one.
+    /// If nothing is left of a log that was never compacted, it has not begun: the next append may
+    /// begin anywhere, and a handle of a group that has no keys either sees nothing of it.
+    pub fn truncate_from(&mut self, group: u64, index: u64) {
+        if index == 0 {
+            return self.fail(Error::Invalid("a log begins at an index from 1 to below 2^64 - 1"));
+        }
+        if self.has_room(32) {
+            item::put_truncate(&mut self.bytes, group, index);
+            self.changes.push(Change::Truncate { group, from: index });
+        }
+    }
+
     /// Drops the entries below `first`. The term of the one just before stays answerable and is
     /// `term_before`. With a `first` above the last index plus one the log is reset: it is empty and
     /// the next append begins at exactly `first`. Below the first index nothing changes.
@@ -177,6 +215,40 @@ impl LogBatch {
         self.changes.push(Change::Discard { below_segment });
     }
 
+    /// Says that of the append `item`, whose bytes are taken from where they lay, `count` entries
+    /// from `first` on are live, and are here from now on.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are no such append.
+    #[cfg_attr(not(test), expect(dead_code))]
+    pub(crate) fn move_entries(
+        &mut self,
+        first: u64,
+        count: u64,
+        item: &[u8],
+    ) -> Result<(), &'static str> {
+        if !self.has_room(32 + item.len() as u64) {
+            return Ok(());
+        }
+        let begin = self.bytes.len();
+        item::put_move_head(&mut self.bytes, first, count);
+        self.bytes.extend_from_slice(item);
+        let mut input = &self.bytes[begin..];
+        let moved = match item::take_item(&mut input) {
+            Ok(_) if !input.is_empty() => Err("something follows an append that is moved"),
+            other => other.map(|item| Change::of(item, begin as u32)),
+        };
+        match moved {
+            Ok(change) => self.changes.push(change),
+            Err(what) => {
+                self.bytes.truncate(begin);
+                return Err(what);
+            }
+        }
+        Ok(())
+    }
+
     /// Closes the batch: pads it and computes its checksum.
     pub(crate) fn seal(mut self, bytes_max: u64) -> Result<Frame, Error> {
         if let Some(fault) = self.fault {
@@ -214,10 +286,60 @@ impl Default for LogBatch {
     }
 }
 
+impl Change {
+    /// The change that an item stands for which begins `offset` bytes into its frame.
+    pub(crate) fn of(item: Item<'_>, offset: u32) -> Change {
+        match item {
+            Item::Append { head, item_bytes } => Change::Append(Append {
+                group: head.group,
+                first: head.first,
+                count: head.rows.len() as u64,
+                terms: head.terms,
+                offset,
+                item_bytes: item_bytes as u32,
+            }),
+            Item::Move { first, count, offset: inner, head, item_bytes } => Change::Move(Append {
+                group: head.group,
+                first,
+                count,
+                terms: head.terms_of(first, count),
+                offset: offset + inner as u32,
+                item_bytes: item_bytes as u32,
+            }),
+            Item::Compact { group, first, term_before } => {
+                Change::Compact { group, first, term_before }
+            }
+            Item::Put { group, key, value } => Change::Put {
+                group,
+                key: Bytes::copy_from_slice(key),
+                value: Bytes::copy_from_slice(value),
+            },
+            Item::Delete { group, key } => {
+                Change::Delete { group, key: Bytes::copy_from_slice(key) }
+            }
+            Item::Remove { group } => Change::Remove { group },
+            Item::Discard { below_segment } => Change::Discard { below_segment },
+            Item::Truncate { group, from } => Change::Truncate { group, from },
+            Item::Stale => Change::Stale,
+        }
+    }
+}
+
 impl Frame {
+    /// Makes a compaction, the `at`-th change, one that changes nothing. A restart may not see what
+    /// makes it stale, so the log must not say that it changed anything.
+    pub(crate) fn make_stale(&mut self, at: usize) {
+        let body = &mut self.bytes[FRAME_HEADER_BYTES..];
+        item::make_stale(body, at);
+        self.body_checksum = format::body_checksum(body);
+        self.changes[at] = Change::Stale;
+    }
+
     /// Whether the batch only lets go of things, so that writing it helps a full disk.
     pub(crate) fn only_frees(&self) -> bool {
-        !self.changes.iter().any(|c| matches!(c, Change::Append(_) | Change::Put { .. }))
+        let adds =
+            |c: &Change| matches!(c, Change::Append(_) | Change::Move(_) | Change::Put { .. });
+        !self.changes.iter().any(adds)
     }
 }
 
@@ -255,6 +377,7 @@ mod tests {
         assert!(matches!(fault(|b| b.append(1, &last)), Error::Invalid(_)));
         assert!(matches!(fault(|b| b.compact_to(1, 0, 0)), Error::Invalid(_)));
         assert!(matches!(fault(|b| b.compact_to(1, u64::MAX, 0)), Error::Invalid(_)));
+        assert!(matches!(fault(|b| b.truncate_from(1, 0)), Error::Invalid(_)));
         assert!(matches!(fault(|b| b.put(1, b"k", &vec![0; 1 << 20])), Error::TooLarge { .. }));
         let mut hole = entries(4, &[1, 1, 2]);
         hole[1].index = 6;
@@ -281,6 +404,27 @@ mod tests {
         let item = &frame.bytes[append.offset as usize..][..append.item_bytes as usize];
         assert!(item.ends_with(b"some data"));
         assert_eq!(item::AppendHead::decode(item).expect("a head").terms, append.terms);
+    }
+
+    #[test]
+    fn an_append_is_moved_as_it_is() {
+        let mut batch = LogBatch::new();
+        batch.append(7, &entries(3, &[1, 1, 2, 3]));
+        let item = batch.bytes[FRAME_HEADER_BYTES..].to_vec();
+        let mut batch = LogBatch::new();
+        batch.delete(7, b"k");
+        let before = batch.bytes();
+        assert!(batch.move_entries(2, 2, &item).is_err());
+        assert!(batch.move_entries(3, 2, &item[1..]).is_err());
+        assert!(batch.move_entries(3, 2, &[&item[..], &[0]].concat()).is_err());
+        assert_eq!(batch.bytes(), before, "what is wrong leaves nothing");
+        batch.move_entries(4, 2, &item).expect("it is right");
+        let frame = batch.seal(1 << 20).expect("it is right");
+        let Change::Move(moved) = &frame.changes[1] else { panic!("not a move") };
+        assert_eq!((moved.group, moved.first, moved.count), (7, 4, 2));
+        assert_eq!(moved.terms, [(1, 1), (1, 2)]);
+        assert_eq!(frame.bytes[moved.offset as usize..][..moved.item_bytes as usize], item);
+        assert!(!frame.only_frees());
     }
 
     #[test]

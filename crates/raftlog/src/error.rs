@@ -32,22 +32,22 @@ pub enum Error {
         /// The last index that there is.
         last: u64,
     },
-    /// An append would leave a hole. The caller's view of the group is wrong; nothing was written.
-    #[error("group {group}: an append at {got} leaves a hole, {expected} is next")]
+    /// An append or truncation would leave a hole. The caller's view of the group is wrong; nothing was written.
+    #[error("group {group}: {got} is behind a hole, {expected} is next")]
     Gap {
-        /// The group appended to.
+        /// The group.
         group: u64,
-        /// The greatest index at which an append may begin.
+        /// The greatest index at which an append or truncation may begin.
         expected: u64,
         /// The index at which it would have begun.
         got: u64,
     },
-    /// An append below the first index, which is compacted. Nothing was written.
-    #[error("group {group}: an append at {got} is stale, the log begins at {first}")]
+    /// An append or truncation below the first index, which is compacted. Nothing was written.
+    #[error("group {group}: {got} is stale, the log begins at {first}")]
     Stale {
-        /// The group appended to.
+        /// The group.
         group: u64,
-        /// The least index at which an append may begin.
+        /// The least index at which an append or truncation may begin.
         first: u64,
         /// The index at which it would have begun.
         got: u64,

@@ -178,7 +178,11 @@ impl GroupCommit {
         self.waiting.lock().poison.clone()
     }
 
-    fn enqueue(&self, frame: Option<Frame>, durability: Durability) -> Result<Arc<Slot>, Error> {
+    fn enqueue(
+        &self,
+        mut frame: Option<Frame>,
+        durability: Durability,
+    ) -> Result<Arc<Slot>, Error> {
         let mut waiting = self.waiting.lock();
         if let Some(cause) = &waiting.poison {
             return Err(Error::Poisoned(cause.clone()));
@@ -188,8 +192,8 @@ impl GroupCommit {
             return Err(Error::Busy { bytes: waiting.bytes, limit: self.queue_bytes_max });
         }
         let ticket = waiting.last_ticket + 1;
-        if let Some(frame) = &frame {
-            waiting.tails.admit(&frame.changes, ticket, &self.groups)?;
+        if let Some(frame) = &mut frame {
+            waiting.tails.admit(frame, ticket, &self.groups)?;
         }
         waiting.last_ticket = ticket;
         waiting.bytes += bytes;

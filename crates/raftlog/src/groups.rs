@@ -102,7 +102,17 @@ impl Groups {
                     self.forget_if_empty(*group, &index);
                 }
             }
-            Change::Discard { .. } => {}
+            Change::Truncate { group, from } => {
+                if let Some(index) = self.get(*group) {
+                    index.write().truncate_from(*from, ledger);
+                    self.forget_if_empty(*group, &index);
+                }
+            }
+            Change::Move(append) => {
+                let group = self.get_or_make(append.group);
+                group.write().place(append, segment, place.offset, ledger)?;
+            }
+            Change::Discard { .. } | Change::Stale => {}
         }
         Ok(())
     }

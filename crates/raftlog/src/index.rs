@@ -4,11 +4,10 @@
 //! a run names the item on disk that holds them, of which some may no longer be live.
 //!
 //! Invariants:
-//! - Runs follow one another without holes, and so do their segments: a later run never lies in an
-//!   earlier segment, so the first run tells the oldest segment that entries hold.
+//! - Runs follow one another without holes.
 //! - The ledger counts exactly what the index names.
-//! - While segments are replayed there may be one hole, between the first index and the first run:
-//!   entries that were compacted later and whose segments are gone. At the end there is none.
+//! - While segments are replayed there may be holes: entries that were compacted later and whose
+//!   segments are gone, and such as were moved and come later. At the end there is none.
 
 use crate::batch::Append;
 use crate::error::Error;
@@ -57,6 +56,18 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    fn of(append: &Append, segment: u64, frame_offset: u32) -> Run {
+        let count = u32::try_from(append.count).expect("a batch has less than 2^32 entries");
+        Run {
+            first: append.first,
+            segment,
+            offset: frame_offset + append.offset,
+            item_bytes: append.item_bytes,
+            live: count,
+            total: count,
+        }
+    }
+
     /// The index after its last entry.
     pub(crate) fn end(&self) -> u64 {
         self.first + u64::from(self.live)
@@ -85,6 +96,11 @@ impl Run {
 impl GroupIndex {
     pub(crate) fn has_begun(&self) -> bool {
         self.first > 0
+    }
+
+    /// Whether a compaction says where the log begins.
+    pub(crate) fn is_compacted(&self) -> bool {
+        self.mark.is_some()
     }
 
     /// The first index there is; one more than the last if the log is empty.
@@ -144,7 +160,7 @@ impl GroupIndex {
 
     /// Whether entries, and whether keys or the mark, hold a segment up to `segment`.
     pub(crate) fn holds(&self, segment: u64) -> (bool, bool) {
-        let entries = self.runs.front().is_some_and(|run| run.segment <= segment);
+        let entries = self.runs.iter().any(|run| run.segment <= segment);
         let keys = self.mark.is_some_and(|mark| mark.segment <= segment)
             || self.keys.values().any(|value| value.segment <= segment);
         (entries, keys)
@@ -184,28 +200,89 @@ impl GroupIndex {
             self.first = first;
         }
         self.truncate(first, ledger);
-        let count = u32::try_from(append.count).expect("a batch has less than 2^32 entries");
-        let run = Run {
-            first,
-            segment,
-            offset: frame_offset + append.offset,
-            item_bytes: append.item_bytes,
-            live: count,
-            total: count,
-        };
+        let run = Run::of(append, segment, frame_offset);
         ledger.hold(segment, run.holds());
         self.runs.push_back(run);
         let mut from = first;
         for (count, term) in &append.terms {
-            if self.terms.back().is_none_or(|(_, last)| last != term) {
-                self.terms.push_back((from, *term));
-            }
+            self.push_term(from, *term);
             from += count;
         }
         Ok(())
     }
 
+    /// Puts entries where they lie now. They take the place of those with their indexes.
+    ///
+    /// # Errors
+    ///
+    /// As [`GroupIndex::append`].
+    pub(crate) fn place(
+        &mut self,
+        append: &Append,
+        segment: u64,
+        frame_offset: u32,
+        ledger: &mut Ledger,
+    ) -> Result<(), &'static str> {
+        if self.mark.is_some_and(|mark| append.first < mark.first) {
+            return Err("entries below the first index are moved");
+        }
+        let moved = Run::of(append, segment, frame_offset);
+        let mut runs = VecDeque::with_capacity(self.runs.len() + 1);
+        for run in std::mem::take(&mut self.runs) {
+            ledger.release(run.segment, run.holds());
+            let before =
+                Run { live: run.end().min(moved.first).saturating_sub(run.first) as u32, ..run };
+            let first = run.first.max(moved.end());
+            let behind = Run { first, live: run.end().saturating_sub(first) as u32, ..run };
+            runs.extend([before, behind].into_iter().filter(|run| run.live > 0));
+        }
+        let at = runs.partition_point(|run| run.first < moved.first);
+        runs.insert(at, moved);
+        for run in &runs {
+            ledger.hold(run.segment, run.holds());
+        }
+        self.runs = runs;
+        self.place_terms(append);
+        if !self.has_begun() || append.first < self.first {
+            self.first = append.first;
+        }
+        Ok(())
+    }
+
+    fn place_terms(&mut self, append: &Append) {
+        let end = append.first + append.count;
+        let before = self.terms.partition_point(|(first, _)| *first < append.first);
+        let behind = self.terms.partition_point(|(first, _)| *first <= end);
+        let last = behind.checked_sub(1).map(|at| (end, self.terms[at].1));
+        let behind: Vec<_> = last.into_iter().chain(self.terms.range(behind..).copied()).collect();
+        self.terms.truncate(before);
+        let mut from = append.first;
+        for (count, term) in &append.terms {
+            self.push_term(from, *term);
+            from += count;
+        }
+        if self.next() > end {
+            behind.into_iter().for_each(|(first, term)| self.push_term(first, term));
+        }
+    }
+
+    fn push_term(&mut self, first: u64, term: u64) {
+        if self.terms.back().is_none_or(|(_, last)| *last != term) {
+            self.terms.push_back((first, term));
+        }
+    }
+
+    /// Drops the entries from `from` on. Nothing being left, a log that was never compacted has not
+    /// begun.
+    pub(crate) fn truncate_from(&mut self, from: u64, ledger: &mut Ledger) {
+        self.truncate(from, ledger);
+        if self.runs.is_empty() && self.mark.is_none() {
+            self.first = 0;
+        }
+    }
+
     /// Drops the entries below `first`; all of them and the order, if `first` is beyond the end.
+    /// It is never below the first index, but may be below the first that a replay has seen so far.
     pub(crate) fn compact(
         &mut self,
         first: u64,
@@ -213,9 +290,6 @@ impl GroupIndex {
         segment: u64,
         ledger: &mut Ledger,
     ) {
-        if first < self.first {
-            return;
-        }
         self.drop_prefix(first, ledger);
         self.first = first;
         self.release_mark(ledger);
@@ -362,6 +436,53 @@ mod tests {
     }
 
     #[test]
+    fn a_log_that_was_never_compacted_is_truncated_to_nothing() {
+        let mut f = Fixture::default();
+        f.append(1, 5, &[(4, 1)]).expect("it fits");
+        f.index.truncate_from(7, &mut f.ledger);
+        assert_eq!((f.runs(), f.index.term_runs()), (vec![(5, 7)], vec![(5, 1)]));
+        f.index.truncate_from(5, &mut f.ledger);
+        assert!(f.index.is_forgotten() && f.ledger.is_dead(1));
+        f.append(2, 3, &[(4, 1)]).expect("it begins anew");
+        f.compact(2, 5, 1);
+        f.index.truncate_from(5, &mut f.ledger);
+        assert_eq!((f.index.first(), f.index.next(), f.index.is_forgotten()), (5, 5, false));
+        assert_eq!(f.index.term(4).expect("the compaction knows"), 1);
+    }
+
+    #[test]
+    fn a_move_takes_the_place_of_what_is_there_or_fills_a_hole() {
+        let moved = |f: &mut Fixture, segment, first, terms: &[(u64, u64)]| {
+            let count = terms.iter().map(|(count, _)| count).sum::<u64>();
+            let (terms, item_bytes) = (terms.to_vec(), count as u32 * 10);
+            let append = Append { group: 1, first, count, terms, offset: 40, item_bytes };
+            f.index.place(&append, segment, 7000, &mut f.ledger).expect("it fits");
+        };
+        let mut f = Fixture::default();
+        f.append(1, 5, &[(2, 1), (2, 2)]).expect("it fits");
+        f.append(2, 9, &[(3, 2), (1, 3)]).expect("it fits");
+        let terms = f.index.term_runs();
+        moved(&mut f, 3, 5, &[(2, 1), (2, 2)]);
+        assert_eq!((f.runs(), f.index.term_runs()), (vec![(5, 9), (9, 13)], terms.clone()));
+        assert!(f.ledger.is_dead(1));
+        moved(&mut f, 4, 10, &[(2, 2)]);
+        assert_eq!(f.runs(), [(5, 9), (9, 10), (10, 12), (12, 13)]);
+        assert_eq!(f.index.term_runs(), terms);
+        assert_eq!(
+            (f.index.holds(2).0, f.index.holds(1).0, f.ledger.live_bytes()),
+            (true, false, 80)
+        );
+        moved(&mut f, 5, 9, &[(3, 2), (1, 3)]);
+        assert_eq!((f.runs(), f.index.term_runs()), (vec![(5, 9), (9, 13)], terms.clone()));
+        // As a restart sees it once the first two segments are gone.
+        let mut f = Fixture::default();
+        moved(&mut f, 5, 9, &[(3, 2), (1, 3)]);
+        moved(&mut f, 6, 5, &[(2, 1), (2, 2)]);
+        assert_eq!((f.runs(), f.index.term_runs()), (vec![(5, 9), (9, 13)], terms));
+        assert_eq!((f.index.first(), f.index.next()), (5, 13));
+    }
+
+    #[test]
     fn compaction_cuts_runs_and_terms() {
         let mut f = Fixture::default();
         f.append(1, 1, &[(4, 1), (4, 2)]).expect("it fits");
@@ -372,7 +493,6 @@ mod tests {
         assert_eq!(f.index.term(2).expect("kept"), 1);
         f.compact(3, 6, 2);
         assert_eq!(f.index.term_runs(), [(6, 2), (9, 3)]);
-        f.compact(3, 2, 9);
         assert_eq!((f.index.first(), f.index.term(5).expect("kept")), (6, 2));
         assert_eq!(f.index.holds(1), (true, false));
         f.compact(4, 9, 2);
@@ -416,6 +536,14 @@ mod tests {
         f.index.settle_replayed(&mut f.ledger);
         assert_eq!((f.index.first(), f.runs()), (101, vec![(101, 111)]));
         assert!(f.index.term(100).is_err() && f.index.term(49).is_err());
+
+        let mut f = Fixture::default();
+        f.append(4, 101, &[(10, 2)]).expect("entries up to 100 lay in segments that are gone");
+        f.compact(4, 90, 1);
+        f.append(5, 90, &[(15, 3)]).expect("it replaces what was seen, and more");
+        f.index.settle_replayed(&mut f.ledger);
+        assert_eq!((f.index.first(), f.runs()), (90, vec![(90, 105)]));
+        assert_eq!(f.index.term(89).expect("the compaction knows"), 1);
 
         let mut f = Fixture::default();
         f.append(4, 101, &[(10, 2)]).expect("a log may begin anywhere");

@@ -13,6 +13,9 @@ const TAG_PUT: u8 = 3;
 const TAG_DELETE: u8 = 4;
 const TAG_REMOVE: u8 = 5;
 const TAG_DISCARD: u8 = 6;
+const TAG_TRUNCATE: u8 = 7;
+const TAG_MOVE: u8 = 8;
+const TAG_STALE: u8 = 9;
 
 /// Tag and length of the head of an append: enough to know how much more to read.
 pub(crate) const APPEND_PREFIX_BYTES: usize = 5;
@@ -23,12 +26,44 @@ pub(crate) type TermRun = (u64, u64);
 /// One item of a body, borrowed from it.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Item<'a> {
-    Append { head: AppendHead, item_bytes: usize },
-    Compact { group: u64, first: u64, term_before: u64 },
-    Put { group: u64, key: &'a [u8], value: &'a [u8] },
-    Delete { group: u64, key: &'a [u8] },
-    Remove { group: u64 },
-    Discard { below_segment: u64 },
+    Append {
+        head: AppendHead,
+        item_bytes: usize,
+    },
+    Compact {
+        group: u64,
+        first: u64,
+        term_before: u64,
+    },
+    Put {
+        group: u64,
+        key: &'a [u8],
+        value: &'a [u8],
+    },
+    Delete {
+        group: u64,
+        key: &'a [u8],
+    },
+    Remove {
+        group: u64,
+    },
+    Discard {
+        below_segment: u64,
+    },
+    Truncate {
+        group: u64,
+        from: u64,
+    },
+    /// Entries `first .. first + count` of an append whose bytes begin `offset` bytes into the item.
+    Move {
+        first: u64,
+        count: u64,
+        offset: usize,
+        head: AppendHead,
+        item_bytes: usize,
+    },
+    /// A compaction that came too late and changes nothing.
+    Stale,
 }
 
 /// What stands before the data of an append.
@@ -77,6 +112,7 @@ pub(crate) fn put_append_head(
         put_varint(out, *count);
         put_varint(out, *term);
     }
+    out.push(0);
     for row in rows {
         out.extend_from_slice(&row.checksum.to_le_bytes());
         out.push(row.kind);
@@ -116,19 +152,38 @@ pub(crate) fn put_discard(out: &mut Vec<u8>, below_segment: u64) {
     put_varint(out, below_segment);
 }
 
+pub(crate) fn put_truncate(out: &mut Vec<u8>, group: u64, from: u64) {
+    out.push(TAG_TRUNCATE);
+    put_varint(out, group);
+    put_varint(out, from);
+}
+
+/// Writes what stands before an append that is moved. The caller adds the append as it is.
+pub(crate) fn put_move_head(out: &mut Vec<u8>, first: u64, count: u64) {
+    out.push(TAG_MOVE);
+    put_varint(out, first);
+    put_varint(out, count);
+}
+
+/// Makes the `at`-th item of a body, which must be a compaction, one that changes nothing.
+pub(crate) fn make_stale(body: &mut [u8], at: usize) {
+    let mut input = &*body;
+    for _ in 0..at {
+        take_item(&mut input).expect("the body was written here");
+    }
+    let offset = body.len() - input.len();
+    assert_eq!(body[offset], TAG_COMPACT, "item {at} is no compaction");
+    body[offset] = TAG_STALE;
+}
+
 /// Reads the next item and moves `input` behind it.
 pub(crate) fn take_item<'a>(input: &mut &'a [u8]) -> Result<Item<'a>, &'static str> {
     let item = *input;
     let tag = take_u8(input)?;
     Ok(match tag {
         TAG_APPEND => {
-            let head = AppendHead::decode(item)?;
-            let data_bytes = head.data_bytes().ok_or(CUT_SHORT)?;
-            let item_bytes = usize::try_from(data_bytes)
-                .ok()
-                .and_then(|data| data.checked_add(head.head_bytes))
-                .ok_or(CUT_SHORT)?;
-            *input = item.get(item_bytes..).ok_or(CUT_SHORT)?;
+            *input = item;
+            let (head, item_bytes) = take_append(input)?;
             Item::Append { head, item_bytes }
         }
         TAG_COMPACT => Item::Compact {
@@ -144,8 +199,36 @@ pub(crate) fn take_item<'a>(input: &mut &'a [u8]) -> Result<Item<'a>, &'static s
         TAG_DELETE => Item::Delete { group: take_varint(input)?, key: take_slice(input)? },
         TAG_REMOVE => Item::Remove { group: take_varint(input)? },
         TAG_DISCARD => Item::Discard { below_segment: take_varint(input)? },
+        TAG_TRUNCATE => Item::Truncate { group: take_varint(input)?, from: take_varint(input)? },
+        TAG_MOVE => {
+            let (first, count) = (take_varint(input)?, take_varint(input)?);
+            let offset = item.len() - input.len();
+            let (head, item_bytes) = take_append(input)?;
+            if !head.holds(first, count) {
+                return Err("a move is of entries that its append does not hold");
+            }
+            Item::Move { first, count, offset, head, item_bytes }
+        }
+        TAG_STALE => {
+            for _ in 0..3 {
+                take_varint(input)?;
+            }
+            Item::Stale
+        }
         _ => return Err("an item has a tag that this version does not know"),
     })
+}
+
+/// Reads an append and moves `input` behind it.
+fn take_append(input: &mut &[u8]) -> Result<(AppendHead, usize), &'static str> {
+    let head = AppendHead::decode(input)?;
+    let item_bytes = head
+        .data_bytes()
+        .and_then(|data| usize::try_from(data).ok())
+        .and_then(|data| data.checked_add(head.head_bytes))
+        .ok_or(CUT_SHORT)?;
+    *input = input.get(item_bytes..).ok_or(CUT_SHORT)?;
+    Ok((head, item_bytes))
 }
 
 impl AppendHead {
@@ -176,6 +259,9 @@ impl AppendHead {
         if covered != count || count == 0 {
             return Err(WRONG_TERMS);
         }
+        if take_u8(input)? != 0 {
+            return Err("an append has flags that this version does not know");
+        }
         let mut rows = Vec::new();
         for _ in 0..count {
             let checksum = take_array(input)?;
@@ -199,6 +285,27 @@ impl AppendHead {
             past -= count;
         }
         None
+    }
+
+    /// Whether `count` entries from `first` on, at least one, are all among its entries.
+    fn holds(&self, first: u64, count: u64) -> bool {
+        let past = first.checked_sub(self.first);
+        let end = past.and_then(|past| past.checked_add(count));
+        count > 0 && end.is_some_and(|end| end <= self.rows.len() as u64)
+    }
+
+    /// The terms of `count` entries from `first` on, all of which it holds.
+    pub(crate) fn terms_of(&self, first: u64, count: u64) -> Vec<TermRun> {
+        let (mut from, wanted) = (self.first, first..first + count);
+        let mut terms = Vec::new();
+        for (run, term) in &self.terms {
+            let (begin, end) = (from.max(wanted.start), (from + run).min(wanted.end));
+            if begin < end {
+                terms.push((end - begin, *term));
+            }
+            from += run;
+        }
+        terms
     }
 
     /// Length of the data of all entries; `None` if that is more than there can be.
@@ -271,19 +378,21 @@ mod tests {
     fn golden_bytes_of_each_item() {
         let bytes = append(300, 5, &[(1, 8), (1, 9)], &[b"ab", b""]);
         let golden = [
-            1, 26, 0, 0, 0, 0xac, 2, 5, 2, 2, 1, 8, 1,
-            9, // tag, length, group, first, counts, terms
-            7, 0, 0, 0, 2, 2, 7, 0, 0, 0, 2, // rows: checksum, kind, length
+            1, 27, 0, 0, 0, 0xac, 2, 5, 2, 2, // tag, length of the head, group, first, counts
+            1, 8, 1, 9, 0, // terms, flags
+            7, 0, 0, 0, 2, 2, 7, 0, 0, 0, 2, 0, // rows: checksum, kind, length
+            b'a', b'b',
         ];
-        assert_eq!(bytes[..25], golden);
-        assert_eq!(bytes[25..], [0, b'a', b'b']);
+        assert_eq!(bytes, golden);
         type Write = fn(&mut Vec<u8>);
-        let others: [(Write, &[u8]); 5] = [
+        let others: [(Write, &[u8]); 7] = [
             (|out| put_compact(out, 1, 128, 3), &[2, 1, 0x80, 1, 3]),
             (|out| put_put(out, 1, b"k", b"vw"), &[3, 1, 1, b'k', 2, b'v', b'w']),
             (|out| put_delete(out, 1, b"k"), &[4, 1, 1, b'k']),
             (|out| put_remove(out, 1), &[5, 1]),
             (|out| put_discard(out, 6), &[6, 6]),
+            (|out| put_truncate(out, 1, 128), &[7, 1, 0x80, 1]),
+            (|out| put_move_head(out, 128, 3), &[8, 0x80, 1, 3]),
         ];
         for (write, golden) in others {
             let mut out = Vec::new();
@@ -306,6 +415,9 @@ mod tests {
         put_delete(&mut out, 2, b"key");
         put_remove(&mut out, 3);
         put_discard(&mut out, 4);
+        put_truncate(&mut out, 5, 6);
+        put_compact(&mut out, 1, 2, 3);
+        make_stale(&mut out, 7);
         let mut input = &out[..];
         let Ok(Item::Append { head, item_bytes }) = take_item(&mut input) else {
             panic!("no append")
@@ -325,14 +437,41 @@ mod tests {
                 Item::Delete { group: 2, key: b"key" },
                 Item::Remove { group: 3 },
                 Item::Discard { below_segment: 4 },
+                Item::Truncate { group: 5, from: 6 },
+                Item::Stale,
             ]
         );
+    }
+
+    #[test]
+    fn a_move_is_of_entries_that_its_append_holds() {
+        let inner = append(1, 10, &[(2, 3), (1, 4), (2, 5)], &[b"x", b"yy", b"", b"z", b"w"]);
+        let moved = |first, count| {
+            let mut out = Vec::new();
+            put_move_head(&mut out, first, count);
+            out.extend_from_slice(&inner);
+            let mut input = &out[..];
+            take_item(&mut input).map(|item| {
+                assert!(input.is_empty());
+                let Item::Move { offset, head, item_bytes, .. } = item else { panic!("no move") };
+                assert_eq!((&out[offset..], item_bytes), (&inner[..], inner.len()));
+                head.terms_of(first, count)
+            })
+        };
+        assert_eq!(moved(10, 5), Ok(vec![(2, 3), (1, 4), (2, 5)]));
+        assert_eq!(moved(11, 2), Ok(vec![(1, 3), (1, 4)]));
+        assert_eq!(moved(14, 1), Ok(vec![(1, 5)]));
+        for (first, count) in [(10, 0), (9, 2), (10, 6), (15, 1), (12, u64::MAX), (0, 1)] {
+            assert!(moved(first, count).is_err(), "{count} from {first}");
+        }
     }
 
     #[test]
     fn no_bytes_whatever_make_it_panic_or_allocate_much() {
         let mut whole = append(1, 10, &[(2, 3), (1, 4)], &[b"x", b"yy", b"zzz"]);
         put_put(&mut whole, 2, b"key", &[9; 30]);
+        put_move_head(&mut whole, 11, 2);
+        whole.extend_from_slice(&append(1, 10, &[(3, 4)], &[b"x", b"yy", b"zzz"]));
         let mut rng = fastrand::Rng::with_seed(1);
         for _ in 0..20_000 {
             let mut bytes = whole.clone();

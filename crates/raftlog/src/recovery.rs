@@ -4,16 +4,15 @@
 //! changed before all of it was found good; then the torn tail is cut off, and what is left is made
 //! durable, since whoever opens the log takes what it reads for written.
 
-use crate::batch::{Append, Change};
+use crate::batch::Change;
 use crate::error::Error;
 use crate::format::FRAME_HEADER_BYTES;
 use crate::groups::{Groups, Place};
-use crate::item::{self, Item};
+use crate::item;
 use crate::ledger::Ledger;
 use crate::queue::{AppendQueue, Directory, Segments};
 use crate::scan::{Scan, ScannedFrame, Step};
 use crate::segment::{self, Segment};
-use bytes::Bytes;
 use std::sync::Arc;
 
 /// What was found when the log was opened.
@@ -151,7 +150,7 @@ impl Replay {
         let mut input = frame.items;
         while !input.is_empty() {
             let at = FRAME_HEADER_BYTES + frame.items.len() - input.len();
-            let change = change(item::take_item(&mut input)?, at as u32);
+            let change = Change::of(item::take_item(&mut input)?, at as u32);
             match &change {
                 Change::Append(append) => self.report.entries += append.count,
                 Change::Discard { below_segment } => {
@@ -190,34 +189,10 @@ impl Replay {
     }
 }
 
-/// The change that an item stands for, as the one who wrote it had it.
-fn change(item: Item<'_>, offset: u32) -> Change {
-    match item {
-        Item::Append { head, item_bytes } => Change::Append(Append {
-            group: head.group,
-            first: head.first,
-            count: head.rows.len() as u64,
-            terms: head.terms,
-            offset,
-            item_bytes: item_bytes as u32,
-        }),
-        Item::Compact { group, first, term_before } => {
-            Change::Compact { group, first, term_before }
-        }
-        Item::Put { group, key, value } => Change::Put {
-            group,
-            key: Bytes::copy_from_slice(key),
-            value: Bytes::copy_from_slice(value),
-        },
-        Item::Delete { group, key } => Change::Delete { group, key: Bytes::copy_from_slice(key) },
-        Item::Remove { group } => Change::Remove { group },
-        Item::Discard { below_segment } => Change::Discard { below_segment },
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::Append;
 
     /// A replay of a compaction to 50 and an append at 101, in segments 4 and 5.
     fn with_a_hole() -> Replay {

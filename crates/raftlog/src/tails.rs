@@ -3,7 +3,7 @@
 //! A batch is checked against this when it is queued, so a wrong one is refused before it is
 //! written, and batches behind it never fail because of it.
 
-use crate::batch::{Append, Change};
+use crate::batch::{Append, Change, Frame};
 use crate::error::Error;
 use crate::groups::Groups;
 use std::collections::HashMap;
@@ -26,25 +26,34 @@ struct Queued {
 struct Tail {
     first: u64,
     next: u64,
+    /// A compaction says that it begins at `first`, so it does even if it is empty.
+    is_compacted: bool,
 }
 
 impl Tails {
-    /// Takes the changes of the batch `ticket` in, all of them or none.
+    /// Takes the changes of the batch `ticket` in, all of them or none. Compactions below a first
+    /// index are marked as such: so each one that the log holds as a compaction has changed
+    /// something, also for a restart that no longer sees what was before it.
     ///
     /// # Errors
     ///
     /// The first change that does not fit.
     pub(crate) fn admit(
         &mut self,
-        changes: &[Change],
+        frame: &mut Frame,
         ticket: u64,
         groups: &Groups,
     ) -> Result<(), Error> {
         let mut undo = Vec::new();
-        for change in changes {
+        for at in 0..frame.changes.len() {
+            let change = &frame.changes[at];
             let Some(group) = group_of(change) else { continue };
             let before = self.queued.get(&group).copied();
             let tail = before.map_or_else(|| tail_of(groups, group), |queued| queued.tail);
+            if is_stale(tail, change) {
+                frame.make_stale(at);
+                continue;
+            }
             match after(tail, change) {
                 Ok(tail) => {
                     undo.push((group, before));
@@ -91,102 +100,177 @@ impl Tails {
 fn group_of(change: &Change) -> Option<u64> {
     match change {
         Change::Append(append) => Some(append.group),
-        Change::Compact { group, .. } | Change::Remove { group } => Some(*group),
-        Change::Put { .. } | Change::Delete { .. } | Change::Discard { .. } => None,
+        Change::Compact { group, .. }
+        | Change::Remove { group }
+        | Change::Truncate { group, .. } => Some(*group),
+        // A move changes where entries lie, not which there are.
+        Change::Move(_)
+        | Change::Put { .. }
+        | Change::Delete { .. }
+        | Change::Discard { .. }
+        | Change::Stale => None,
     }
 }
 
 fn tail_of(groups: &Groups, group: u64) -> Option<Tail> {
     let index = groups.get(group)?;
     let index = index.read();
-    index.has_begun().then(|| Tail { first: index.first(), next: index.next() })
+    index.has_begun().then(|| Tail {
+        first: index.first(),
+        next: index.next(),
+        is_compacted: index.is_compacted(),
+    })
+}
+
+fn is_stale(tail: Option<Tail>, change: &Change) -> bool {
+    matches!((tail, change), (Some(tail), Change::Compact { first, .. }) if *first < tail.first)
 }
 
 fn after(tail: Option<Tail>, change: &Change) -> Result<Option<Tail>, Error> {
     Ok(match change {
         Change::Append(append) => Some(appended(tail, append)?),
         Change::Compact { first, .. } => {
-            let tail = tail.unwrap_or(Tail { first: *first, next: *first });
-            let first = tail.first.max(*first);
-            Some(Tail { first, next: tail.next.max(first) })
+            let next = tail.map_or(*first, |tail| tail.next.max(*first));
+            Some(Tail { first: *first, next, is_compacted: true })
         }
+        Change::Truncate { group, from } => truncated(tail, *group, *from)?,
         Change::Remove { .. } => None,
-        Change::Put { .. } | Change::Delete { .. } | Change::Discard { .. } => tail,
+        Change::Move(_)
+        | Change::Put { .. }
+        | Change::Delete { .. }
+        | Change::Discard { .. }
+        | Change::Stale => tail,
     })
 }
 
 fn appended(tail: Option<Tail>, append: &Append) -> Result<Tail, Error> {
     let (group, got) = (append.group, append.first);
-    let tail = tail.unwrap_or(Tail { first: got, next: got });
-    if got < tail.first {
-        return Err(Error::Stale { group, first: tail.first, got });
+    let tail = tail.unwrap_or(Tail { first: got, next: got, is_compacted: false });
+    tail.check(group, got)?;
+    Ok(Tail { next: got + append.count, ..tail })
+}
+
+fn truncated(tail: Option<Tail>, group: u64, from: u64) -> Result<Option<Tail>, Error> {
+    let tail_or_new = tail.unwrap_or(Tail { first: 1, next: 1, is_compacted: false });
+    tail_or_new.check(group, from)?;
+    let left = tail.map(|tail| Tail { next: from, ..tail });
+    Ok(left.filter(|left| left.next > left.first || left.is_compacted))
+}
+
+impl Tail {
+    /// Whether a change that begins at `got` leaves no hole and no entry below the first.
+    fn check(&self, group: u64, got: u64) -> Result<(), Error> {
+        if got < self.first {
+            return Err(Error::Stale { group, first: self.first, got });
+        }
+        if got > self.next {
+            return Err(Error::Gap { group, expected: self.next, got });
+        }
+        Ok(())
     }
-    if got > tail.next {
-        return Err(Error::Gap { group, expected: tail.next, got });
-    }
-    Ok(Tail { first: tail.first, next: got + append.count })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::{Entry, LogBatch};
     use crate::groups::Place;
     use crate::ledger::Ledger;
 
-    fn append(first: u64, count: u64) -> Change {
-        let terms = vec![(count, 1)];
-        Change::Append(Append { group: 1, first, count, terms, offset: 40, item_bytes: 100 })
+    type Build = fn(&mut LogBatch);
+
+    fn append(batch: &mut LogBatch, first: u64, count: u64) {
+        let entry = |index| Entry { index, term: 1, kind: 0, data: "data".into() };
+        let entries: Vec<Entry> = (first..first + count).map(entry).collect();
+        batch.append(1, &entries);
     }
 
-    fn compact(first: u64) -> Change {
-        Change::Compact { group: 1, first, term_before: 1 }
+    fn frame(build: impl FnOnce(&mut LogBatch)) -> Frame {
+        let mut batch = LogBatch::new();
+        build(&mut batch);
+        batch.seal(u64::MAX).expect("it is a batch")
     }
 
     #[test]
     fn each_change_is_checked_against_those_before() {
         let groups = Groups::default();
-        let remove = || Change::Remove { group: 1 };
-        let good: [&[Change]; 6] = [
-            &[append(7, 3), append(10, 1), append(7, 1), append(8, 1)],
-            &[append(7, 3), compact(9), append(9, 1)],
-            &[append(7, 3), compact(20), append(20, 1)],
-            &[append(7, 3), compact(2), append(7, 1)],
-            &[append(7, 3), remove(), append(1, 1)],
-            &[compact(9), append(9, 1)],
+        let good: [Build; 10] = [
+            |b| [(7, 3), (10, 1), (7, 1), (8, 1)].into_iter().for_each(|(f, n)| append(b, f, n)),
+            |b| (append(b, 7, 3), b.compact_to(1, 9, 1), append(b, 9, 1)).1,
+            |b| (append(b, 7, 3), b.compact_to(1, 20, 1), append(b, 20, 1)).1,
+            |b| (append(b, 7, 3), b.compact_to(1, 2, 1), append(b, 7, 1)).1,
+            |b| (append(b, 7, 3), b.remove_group(1), append(b, 1, 1)).1,
+            |b| (b.compact_to(1, 9, 1), append(b, 9, 1)).1,
+            |b| (append(b, 7, 3), b.truncate_from(1, 8), append(b, 8, 1)).1,
+            |b| (append(b, 7, 3), b.truncate_from(1, 10), append(b, 10, 1)).1,
+            |b| (append(b, 7, 3), b.truncate_from(1, 7), append(b, 3, 1)).1,
+            |b| b.truncate_from(1, 1),
         ];
-        for changes in good {
-            assert!(Tails::default().admit(changes, 1, &groups).is_ok(), "{changes:?}");
+        for (at, build) in good.into_iter().enumerate() {
+            let admitted = Tails::default().admit(&mut frame(build), 1, &groups);
+            assert!(admitted.is_ok(), "{at}: {admitted:?}");
         }
-        let bad: [&[Change]; 5] = [
-            &[append(7, 3), append(11, 1)],
-            &[append(7, 3), append(6, 9)],
-            &[append(7, 3), compact(9), append(8, 1)],
-            &[append(7, 3), compact(20), append(21, 1)],
-            &[compact(9), append(8, 1)],
+        let bad: [Build; 9] = [
+            |b| (append(b, 7, 3), append(b, 11, 1)).1,
+            |b| (append(b, 7, 3), append(b, 6, 9)).1,
+            |b| (append(b, 7, 3), b.compact_to(1, 9, 1), append(b, 8, 1)).1,
+            |b| (append(b, 7, 3), b.compact_to(1, 20, 1), append(b, 21, 1)).1,
+            |b| (b.compact_to(1, 9, 1), append(b, 8, 1)).1,
+            |b| (append(b, 7, 3), b.truncate_from(1, 6)).1,
+            |b| (append(b, 7, 3), b.truncate_from(1, 11)).1,
+            |b| (append(b, 7, 3), b.compact_to(1, 9, 1), b.truncate_from(1, 9), append(b, 7, 1)).3,
+            |b| b.truncate_from(1, 2),
         ];
-        for changes in bad {
+        for (at, build) in bad.into_iter().enumerate() {
             let mut tails = Tails::default();
-            assert!(tails.admit(changes, 1, &groups).is_err(), "{changes:?}");
+            assert!(tails.admit(&mut frame(build), 1, &groups).is_err(), "{at}");
             assert!(tails.queued.is_empty(), "a refused batch leaves nothing");
         }
+    }
+
+    #[test]
+    fn a_compaction_that_comes_too_late_is_none_in_the_log() {
+        let groups = Groups::default();
+        let mut frame = frame(|b| {
+            b.put(1, b"k", b"v");
+            append(b, 7, 3);
+            b.compact_to(1, 6, 300);
+            b.compact_to(1, 7, 1);
+            b.compact_to(2, 6, 1);
+        });
+        Tails::default().admit(&mut frame, 1, &groups).expect("it is right");
+        let is_stale: Vec<_> = frame.changes.iter().map(|c| matches!(c, Change::Stale)).collect();
+        assert_eq!(is_stale, [false, false, true, false, false]);
+        let body = &frame.bytes[crate::format::FRAME_HEADER_BYTES..];
+        assert_eq!(frame.body_checksum, crate::format::body_checksum(body));
+        let mut input = crate::format::unpad(body).expect("it is padded");
+        for change in &frame.changes {
+            let found = Change::of(crate::item::take_item(&mut input).expect("an item"), 0);
+            assert_eq!(std::mem::discriminant(change), std::mem::discriminant(&found));
+        }
+        assert!(input.is_empty());
     }
 
     #[test]
     fn what_is_queued_counts_until_the_last_batch_is_written() {
         let (groups, mut ledger) = (Groups::default(), Ledger::default());
         let mut tails = Tails::default();
-        let (first, second) = ([append(5, 2)], [append(7, 2)]);
-        tails.admit(&first, 1, &groups).expect("right");
-        tails.admit(&second, 2, &groups).expect("right");
+        let mut first = frame(|b| append(b, 5, 2));
+        let mut second = frame(|b| append(b, 7, 2));
+        let mut third = frame(|b| append(b, 9, 1));
+        tails.admit(&mut first, 1, &groups).expect("right");
+        tails.admit(&mut second, 2, &groups).expect("right");
         let place = Place { segment: 1, offset: 64, lsn: 1 };
-        groups.apply(&first[0], place, &mut ledger).expect("right");
-        tails.settle(&first, 1);
-        assert!(tails.admit(&[append(9, 1), append(11, 1)], 3, &groups).is_err());
-        assert!(tails.admit(&[append(9, 1)], 3, &groups).is_ok(), "as if nothing had been refused");
-        groups.apply(&second[0], place, &mut ledger).expect("right");
-        groups.apply(&append(9, 1), place, &mut ledger).expect("right");
-        tails.settle(&[append(9, 1)], 3);
+        groups.apply(&first.changes[0], place, &mut ledger).expect("right");
+        tails.settle(&first.changes, 1);
+        let mut wrong = frame(|b| (append(b, 9, 1), append(b, 11, 1)).1);
+        assert!(tails.admit(&mut wrong, 3, &groups).is_err());
+        assert!(tails.admit(&mut third, 3, &groups).is_ok(), "as if nothing had been refused");
+        groups.apply(&second.changes[0], place, &mut ledger).expect("right");
+        groups.apply(&third.changes[0], place, &mut ledger).expect("right");
+        tails.settle(&third.changes, 3);
         assert!(tails.queued.is_empty());
-        assert!(tails.admit(&[append(10, 1)], 4, &groups).is_ok(), "now the index tells");
+        let mut last = frame(|b| append(b, 10, 1));
+        assert!(tails.admit(&mut last, 4, &groups).is_ok(), "now the index tells");
     }
 }

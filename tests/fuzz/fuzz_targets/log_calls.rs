@@ -38,7 +38,7 @@ fuzz_target!(|data: &[u8]| {
     for call in data.chunks_exact(4) {
         let [what, group, index, term] = [call[0], call[1] % 4, call[2], call[3]].map(u64::from);
         let mut batch = LogBatch::new();
-        match what % 8 {
+        match what % 9 {
             0..=2 => {
                 let entries: Vec<Entry> = (0..what / 64 + 1)
                     .map(|i| {
@@ -52,6 +52,7 @@ fuzz_target!(|data: &[u8]| {
             4 => batch.put(group, &call[2..3], &call[3..]),
             5 => batch.delete(group, &call[2..3]),
             6 => batch.remove_group(group),
+            7 => batch.truncate_from(group, index),
             _ => {
                 log.purge().unwrap();
                 let before = state(&log);

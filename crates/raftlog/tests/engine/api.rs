@@ -60,8 +60,8 @@ fn golden_bytes_of_a_log() {
         "666c6f74696c6f67010000000000000001000000000000000100000000000000",
         "2a000000000000000000000000000000000000000000000000000000637cdb50",
         "0ef1010020000000010000000000000001000000000000000000000000000000",
-        "73bad407a8d928220111000000070101010102e51e2812030261620307016b01",
-        "76a7a7a7a7a7a7a7",
+        "5302eba10b4840f4011200000007010101010200e51e2812030261620307016b",
+        "0176a6a6a6a6a6a6",
     );
     let disk = FaultFs::new(1);
     let log = reopen(&disk);
@@ -218,6 +218,72 @@ fn compaction_keeps_the_term_and_resets() {
     write(&log, |b| b.compact_to(1, 100, 7)).expect("a reset");
     write(&log, |b| b.append(1, &entries(100, 7, &[1]))).expect("exactly there");
     assert_eq!(log.group(1).expect("there").term(99).expect("kept"), 7);
+}
+
+#[test]
+fn a_log_can_be_cut_off_at_its_end() {
+    let disk = FaultFs::new(1);
+    let log = reopen(&disk);
+    write(&log, |b| {
+        b.append(1, &entries(5, 1, &[1; 6]));
+        b.truncate_from(1, 9);
+        b.append(2, &entries(5, 1, &[1; 6]));
+        b.put(3, b"k", b"v");
+        b.append(3, &entries(5, 1, &[1; 6]));
+        b.compact_to(4, 5, 1);
+        b.append(4, &entries(5, 1, &[1; 6]));
+    })
+    .expect("written");
+    let stale = write(&log, |b| b.truncate_from(1, 4));
+    assert!(matches!(stale, Err(Error::Stale { group: 1, first: 5, got: 4 })), "{stale:?}");
+    let gap = write(&log, |b| b.truncate_from(1, 10));
+    assert!(matches!(gap, Err(Error::Gap { group: 1, expected: 9, got: 10 })), "{gap:?}");
+    let none = write(&log, |b| b.truncate_from(9, 2));
+    assert!(matches!(none, Err(Error::Gap { group: 9, expected: 1, got: 2 })), "{none:?}");
+    write(&log, |b| (2..5).for_each(|group| b.truncate_from(group, 5))).expect("written");
+    let check = |log: &LogEngine| {
+        assert_eq!(log.group_ids(), [1, 3, 4], "nothing is left of the second");
+        assert_eq!(read_all(log, 1), entries(5, 1, &[1; 4]));
+        let bounds = |id| log.group(id).map(|group| (group.first_index(), group.last_index()));
+        assert_eq!((bounds(3), bounds(4)), (Some((1, 0)), Some((5, 4))));
+        assert_eq!(log.group(4).expect("there").term(4).expect("kept"), 1);
+    };
+    check(&log);
+    drop(log);
+    let log = reopen(&disk);
+    check(&log);
+    write(&log, |b| b.append(3, &entries(70, 1, &[1]))).expect("it begins anywhere");
+    let stale = write(&log, |b| b.append(4, &entries(4, 1, &[1])));
+    assert!(matches!(stale, Err(Error::Stale { group: 4, first: 5, got: 4 })), "{stale:?}");
+}
+
+#[test]
+fn a_compaction_that_came_too_late_is_not_believed_after_a_purge() {
+    let disk = FaultFs::new(1);
+    let log = reopen(&disk);
+    write(&log, |b| b.append(1, &entries(101, 1, &[3500]))).expect("fills the segment");
+    write(&log, |b| b.compact_to(1, 50, 1)).expect("it changes nothing");
+    write(&log, |b| b.truncate_from(1, 101)).expect("written");
+    write(&log, |b| b.append(1, &entries(30, 2, &[3500]))).expect("it begins anew");
+    assert_eq!(log.purge().expect("purged").segments, 1);
+    drop(log);
+    assert_eq!(read_all(&reopen(&disk), 1), entries(30, 2, &[3500]));
+}
+
+#[test]
+fn a_compaction_is_believed_whatever_of_the_log_was_purged() {
+    let disk = FaultFs::new(1);
+    let log = reopen(&disk);
+    write(&log, |b| b.append(1, &entries(15, 1, &[700; 4]))).expect("fills the segment");
+    write(&log, |b| b.append(1, &entries(19, 1, &[2000]))).expect("the next one");
+    write(&log, |b| b.compact_to(1, 18, 1)).expect("written");
+    write(&log, |b| b.append(1, &entries(18, 2, &[3500]))).expect("replaces both");
+    assert_eq!(log.purge().expect("purged").segments, 1);
+    drop(log);
+    // The first append that is left is that of 19, and the compaction behind it is to 18.
+    let log = reopen(&disk);
+    assert_eq!(read_all(&log, 1), entries(18, 2, &[3500]));
+    assert_eq!(log.group(1).expect("there").term(17).expect("kept"), 1);
 }
 
 #[test]

@@ -25,11 +25,12 @@ impl Oracle {
         let mut batch = LogBatch::new();
         for _ in 0..rng.usize(1..=4) {
             let id = rng.u64(1..=4);
-            match rng.u8(0..12) {
+            match rng.u8(0..13) {
                 0..=5 => self.append(&mut batch, id, rng),
                 6 | 7 => self.compact(&mut batch, id, rng),
                 8 | 9 => self.put(&mut batch, id, rng),
                 10 => self.delete(&mut batch, id, rng),
+                11 => self.truncate(&mut batch, id, rng),
                 _ if rng.u8(0..3) == 0 => {
                     self.groups.remove(&id);
                     batch.remove_group(id);
@@ -72,6 +73,21 @@ impl Oracle {
             group.entries.retain(|index, _| *index >= first);
             group.log = Some((first, next.max(first)));
             group.term_before = Some(term_before);
+        }
+    }
+
+    fn truncate(&mut self, batch: &mut LogBatch, id: u64, rng: &mut fastrand::Rng) {
+        let Some(group) = self.groups.get_mut(&id) else { return batch.truncate_from(id, 1) };
+        let (low, next) = group.log.unwrap_or((1, 1));
+        let from = if rng.u8(0..3) == 0 { low } else { rng.u64(low..=next) };
+        batch.truncate_from(id, from);
+        group.entries.retain(|index, _| *index < from);
+        group.log = group.log.map(|_| (low, from));
+        if from == low && group.term_before.is_none() {
+            group.log = None;
+            if group.keys.is_empty() {
+                self.groups.remove(&id);
+            }
         }
     }
 
