@@ -5,6 +5,7 @@
 
 use crate::config::BATCH_BYTES_CEILING;
 use crate::error::Error;
+use crate::extents::Run;
 use crate::format::{self, FRAME_HEADER_BYTES};
 use crate::item::{self, Item, Row, TermRun};
 use bytes::Bytes;
@@ -81,6 +82,19 @@ pub(crate) struct Append {
     pub(crate) offset: u32,
     /// Length of the item: head and data.
     pub(crate) item_bytes: u32,
+}
+
+impl Append {
+    /// Where the entries lie, if the frame begins at `frame_offset` of the segment.
+    pub(crate) fn run(&self, segment: u64, frame_offset: u32) -> Run {
+        Run {
+            first: self.first,
+            end: self.first + self.count,
+            segment,
+            offset: frame_offset + self.offset,
+            item_bytes: self.item_bytes,
+        }
+    }
 }
 
 /// An encoded batch. Only its header is missing, which depends on its place in the log.

@@ -137,10 +137,8 @@ impl LogEngine {
                 stats.segment_bytes += segment.file.len().unwrap_or(0);
             }
         }
-        self.group_commit.groups.each(|_, index| {
-            stats.groups += 1;
-            stats.index_bytes += index.memory_bytes();
-        });
+        stats.groups = self.group_commit.groups.count();
+        stats.index_bytes = self.group_commit.groups.memory_bytes();
         stats
     }
 

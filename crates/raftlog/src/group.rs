@@ -2,8 +2,8 @@
 
 use crate::batch::Entry;
 use crate::error::Error;
+use crate::extents::Run;
 use crate::groups::SharedIndex;
-use crate::index::Run;
 use crate::item::{self, AppendHead, Row};
 use crate::queue::Segments;
 use crate::segment::Segment;
@@ -42,6 +42,13 @@ impl Group {
     #[must_use]
     pub fn last_index(&self) -> u64 {
         self.index.read().next() - 1
+    }
+
+    /// Bytes that the group's entries take in the log: of each append with an entry that is still
+    /// there, all of it. Costs a look at each stretch of neighbouring entries in one segment.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.index.read().entry_bytes()
     }
 
     /// The term of an entry, or of the one just before the first. Never reads from disk.
@@ -153,7 +160,7 @@ impl Read {
         let Some((past, rows)) = rows.filter(|_| head.group == group) else {
             return Err(corrupt("an append is not the one that was written"));
         };
-        let rows = self.fitting(rows, run.end());
+        let rows = self.fitting(rows, run.end);
         let begin = head.head_bytes as u64 + data_bytes(past);
         let end = begin + data_bytes(rows);
         if end > u64::from(run.item_bytes) {
@@ -166,7 +173,7 @@ impl Read {
         };
         self.take(group, &head, rows, data).map_err(corrupt)?;
         self.last = Some(run);
-        Ok(self.wanted.start == run.end())
+        Ok(self.wanted.start == run.end)
     }
 
     /// The rows, from the first on, that are wanted and fit into the budget.

@@ -9,6 +9,9 @@ use std::sync::Arc;
 
 const SHARD_COUNT: u64 = 64;
 
+/// The two counts of an `Arc`.
+const ARC_BYTES: usize = 2 * size_of::<usize>();
+
 /// The index of one group, shared with those who hold a handle of it.
 pub(crate) type SharedIndex = Arc<RwLock<GroupIndex>>;
 
@@ -47,6 +50,20 @@ impl Groups {
 
     pub(crate) fn count(&self) -> u64 {
         self.shards.iter().map(|shard| shard.read().len() as u64).sum()
+    }
+
+    /// Memory that all groups and the lists of them take.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let mut bytes = 0;
+        for shard in &self.shards {
+            let shard = shard.read();
+            bytes += shard.capacity() * (size_of::<(u64, SharedIndex)>() + 1);
+            bytes += shard.len() * (size_of::<RwLock<GroupIndex>>() - size_of::<GroupIndex>());
+            bytes += shard.len() * ARC_BYTES;
+        }
+        let mut groups = 0;
+        self.each(|_, index| groups += index.memory_bytes());
+        bytes as u64 + groups
     }
 
     /// Calls `look` with each group. Groups that come or go meanwhile may be missed.

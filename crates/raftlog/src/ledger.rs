@@ -3,60 +3,103 @@
 //! The ledger follows from the index and is changed together with it. A segment that holds nothing
 //! is dead. Tombstones (compactions of what is gone, deletions, removals of groups) hold nothing:
 //! segments are removed strictly oldest first, so whatever a tombstone hides goes before it does.
+//!
+//! Invariant: the first and the last row hold something.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
-/// Live records by segment.
+/// Live records by segment. Segments have numbers without gaps, so the rows are a list.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    segments: BTreeMap<u64, Live>,
+    /// The segment of the first row.
+    first: u64,
+    rows: VecDeque<Live>,
+    live_bytes: u64,
 }
 
-/// What one segment still holds.
+/// What one segment still holds, or one group of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Live {
     /// Entries of any group.
     pub(crate) entries: u64,
     /// Keys of any group, and the marks from which groups know where their logs begin.
     pub(crate) keys: u64,
-    /// Bytes of all these. Of an append that is live in part: the same part of its bytes.
+    /// Bytes of all these. An append that is live in part counts whole: it stays whole on disk.
     pub(crate) bytes: u64,
+}
+
+impl Live {
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Live::default()
+    }
+
+    pub(crate) fn add(&mut self, more: Live) {
+        self.entries += more.entries;
+        self.keys += more.keys;
+        self.bytes += more.bytes;
+    }
+
+    fn checked_sub(self, less: Live) -> Option<Live> {
+        Some(Live {
+            entries: self.entries.checked_sub(less.entries)?,
+            keys: self.keys.checked_sub(less.keys)?,
+            bytes: self.bytes.checked_sub(less.bytes)?,
+        })
+    }
 }
 
 impl Ledger {
     pub(crate) fn hold(&mut self, segment: u64, live: Live) {
-        let held = self.segments.entry(segment).or_default();
-        held.entries += live.entries;
-        held.keys += live.keys;
-        held.bytes += live.bytes;
+        if live.is_empty() {
+            return;
+        }
+        if self.rows.is_empty() {
+            self.first = segment;
+        }
+        while segment < self.first {
+            self.rows.push_front(Live::default());
+            self.first -= 1;
+        }
+        let at = (segment - self.first) as usize;
+        if at >= self.rows.len() {
+            self.rows.resize(at + 1, Live::default());
+        }
+        self.rows[at].add(live);
+        self.live_bytes += live.bytes;
     }
 
     pub(crate) fn release(&mut self, segment: u64, live: Live) {
-        let Some(held) = self.segments.get_mut(&segment) else {
+        if live.is_empty() {
+            return;
+        }
+        let at = segment.checked_sub(self.first).map(|at| at as usize);
+        let Some(row) = at.and_then(|at| self.rows.get_mut(at)) else {
             panic!("segment {segment} holds nothing, yet {live:?} was to be released")
         };
-        let less = |have: u64, less: u64| {
-            have.checked_sub(less).unwrap_or_else(|| {
-                panic!("segment {segment} holds less than the {live:?} that was to be released")
-            })
-        };
-        *held = Live {
-            entries: less(held.entries, live.entries),
-            keys: less(held.keys, live.keys),
-            bytes: less(held.bytes, live.bytes),
-        };
-        if *held == Live::default() {
-            self.segments.remove(&segment);
+        *row = row.checked_sub(live).unwrap_or_else(|| {
+            panic!("segment {segment} holds less than the {live:?} that was to be released")
+        });
+        self.live_bytes -= live.bytes;
+        while self.rows.pop_back_if(|row| row.is_empty()).is_some() {}
+        while self.rows.pop_front_if(|row| row.is_empty()).is_some() {
+            self.first += 1;
         }
+    }
+
+    /// What the segment holds.
+    pub(crate) fn live(&self, segment: u64) -> Live {
+        let at = segment.checked_sub(self.first).map(|at| at as usize);
+        at.and_then(|at| self.rows.get(at)).copied().unwrap_or_default()
     }
 
     /// Whether nothing in the segment is needed any more.
     pub(crate) fn is_dead(&self, segment: u64) -> bool {
-        !self.segments.contains_key(&segment)
+        self.live(segment).is_empty()
     }
 
+    /// Live bytes of all segments.
     pub(crate) fn live_bytes(&self) -> u64 {
-        self.segments.values().map(|live| live.bytes).sum()
+        self.live_bytes
     }
 }
 
@@ -64,26 +107,44 @@ impl Ledger {
 mod tests {
     use super::*;
 
+    const ENTRY: Live = Live { entries: 1, keys: 0, bytes: 10 };
+    const KEY: Live = Live { entries: 0, keys: 1, bytes: 5 };
+
     #[test]
     fn a_segment_is_dead_once_all_is_released() {
         let mut ledger = Ledger::default();
-        let one = Live { entries: 1, keys: 0, bytes: 10 };
-        let key = Live { entries: 0, keys: 1, bytes: 5 };
-        ledger.hold(1, one);
-        ledger.hold(1, key);
-        ledger.hold(2, key);
-        assert_eq!(ledger.live_bytes(), 20);
-        ledger.release(1, one);
-        assert!(!ledger.is_dead(1));
-        ledger.release(1, key);
-        assert!(ledger.is_dead(1) && !ledger.is_dead(2));
+        ledger.hold(4, ENTRY);
+        ledger.hold(4, KEY);
+        ledger.hold(2, KEY);
+        ledger.hold(7, KEY);
+        assert_eq!(ledger.live_bytes(), 25);
+        ledger.release(4, ENTRY);
+        assert_eq!(
+            (ledger.live(4), ledger.live(3), ledger.live(8)),
+            (KEY, Live::default(), Live::default())
+        );
+        ledger.release(4, KEY);
+        assert!(ledger.is_dead(4) && !ledger.is_dead(2) && !ledger.is_dead(7) && ledger.is_dead(0));
+        ledger.release(2, KEY);
+        assert_eq!((ledger.first, ledger.rows.len()), (7, 1));
+        ledger.release(7, KEY);
+        ledger.hold(3, KEY);
+        assert_eq!((ledger.live(3), ledger.live_bytes()), (KEY, 5));
     }
 
     #[test]
     #[should_panic(expected = "holds less")]
     fn releasing_more_than_is_held_is_noticed() {
         let mut ledger = Ledger::default();
-        ledger.hold(1, Live { entries: 1, keys: 0, bytes: 10 });
+        ledger.hold(1, ENTRY);
         ledger.release(1, Live { entries: 2, keys: 0, bytes: 10 });
+    }
+
+    #[test]
+    #[should_panic(expected = "holds nothing")]
+    fn releasing_what_nothing_holds_is_noticed() {
+        let mut ledger = Ledger::default();
+        ledger.hold(2, ENTRY);
+        ledger.release(1, ENTRY);
     }
 }

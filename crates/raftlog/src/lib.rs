@@ -34,16 +34,19 @@
 //! ```
 
 mod batch;
+mod chunk;
 mod commit;
 mod config;
 mod engine;
 mod error;
+mod extents;
 mod format;
 mod group;
 mod group_commit;
 mod groups;
 mod index;
 mod item;
+mod keys;
 mod ledger;
 mod purge;
 mod queue;

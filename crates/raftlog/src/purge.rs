@@ -69,9 +69,9 @@ fn holders(group_commit: &GroupCommit, segments: &Segments) -> Vec<Holder> {
     let numbers = segments.numbers();
     if let [oldest, .., _] = numbers[..] {
         group_commit.groups.each(|group, index| {
-            let (entries, keys) = index.holds(oldest);
-            if entries || keys {
-                held_by.push(Holder { group, entries, keys });
+            let held = index.held_of(oldest);
+            if !held.is_empty() {
+                held_by.push(Holder { group, entries: held.entries > 0, keys: held.keys > 0 });
             }
         });
     }

@@ -101,7 +101,8 @@ fn name(segment: u64) -> String {
 fn number(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(SUFFIX)?;
     let segment = digits.parse().ok()?;
-    (name == self::name(segment)).then_some(segment)
+    // Segments are counted from 1: the index takes 0 for nowhere.
+    (segment > 0 && name == self::name(segment)).then_some(segment)
 }
 
 #[cfg(test)]
@@ -113,9 +114,14 @@ mod tests {
         assert_eq!(name(12), "00000000000000000012.log");
         assert!(name(9) < name(10) && name(99) < name(u64::MAX));
         assert_eq!(number(&name(u64::MAX)), Some(u64::MAX));
-        for other in
-            ["LOCK", "12.log", "00000000000000000012.tmp", UNFINISHED, "+0000000000000000012.log"]
-        {
+        for other in [
+            "LOCK",
+            "12.log",
+            "00000000000000000012.tmp",
+            UNFINISHED,
+            "+0000000000000000012.log",
+            "00000000000000000000.log",
+        ] {
             assert_eq!(number(other), None, "{other}");
         }
     }

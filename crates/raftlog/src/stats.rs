@@ -25,7 +25,7 @@ pub struct Stats {
     pub live_bytes: u64,
     /// Groups that have entries or keys.
     pub groups: u64,
-    /// Memory of the index, about.
+    /// Memory of the index: what its lists have room for, and the groups' places among each other.
     pub index_bytes: u64,
 }
 
