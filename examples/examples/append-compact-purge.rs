@@ -137,7 +137,7 @@ impl Load {
 
     fn purge(&mut self) -> Result<(), Error> {
         let begin = Instant::now();
-        let purged = self.log.purge()?;
+        let purged = self.log.purge_expired_files()?;
         self.purged_segments += purged.segments;
         self.held_by = purged.held_by;
         if self.log.stats().segment_bytes > self.limit_bytes {

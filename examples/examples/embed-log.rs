@@ -27,6 +27,6 @@ fn main() -> Result<(), Error> {
     let mut batch = LogBatch::new();
     batch.compact_to(1, 4, group.term(3)?);
     log.write(batch, Durability::Buffered).wait()?;
-    println!("group 1 begins at {}, {:?}", group.first_index(), log.purge()?);
+    println!("group 1 begins at {}, {:?}", group.first_index(), log.purge_expired_files()?);
     Ok(())
 }

@@ -18,6 +18,10 @@ pub struct Config {
     /// [`Error::Busy`]. Default 256 MiB. A single batch is taken whatever its size if nothing else
     /// is queued. This is also the most memory that writes can hold.
     pub queue_bytes_max: u64,
+    /// How many dead segments are kept to be used again: writing to such a file is cheaper than to
+    /// a new one, which has to be filled with zeros first. Default 4. They count in none of the
+    /// figures but [`crate::Stats::spare_segments`], and take up to `segment_bytes` of disk each.
+    pub spare_segments: usize,
     /// A number that goes into the checksums of frames, so that nobody who only chooses the data
     /// can make bytes that pass for a frame. `None`, the default, draws one for each segment from
     /// the operating system; a test that must repeat byte for byte sets it.
@@ -30,6 +34,7 @@ impl Default for Config {
             segment_bytes: 64 << 20,
             batch_bytes_max: 64 << 20,
             queue_bytes_max: 256 << 20,
+            spare_segments: 4,
             salt: None,
         }
     }

@@ -3,12 +3,14 @@
 use crate::batch::LogBatch;
 use crate::commit::Commit;
 use crate::config::Config;
+use crate::directory::Directory;
 use crate::error::Error;
 use crate::group::Group;
 use crate::group_commit::{Durability, GroupCommit};
+use crate::maintenance::{self, Maintenance};
 use crate::purge::{self, Purged};
-use crate::queue::{Directory, Segments};
 use crate::recovery::{self, RecoveryReport};
+use crate::segment::Segments;
 use crate::stats::Stats;
 use flotilla_vfs::FileSystem;
 use parking_lot::Mutex;
@@ -21,8 +23,10 @@ const LOCK_FILE: &str = "LOCK";
 
 /// A log for many groups in one directory. A clone is another handle of the same log.
 ///
-/// It starts no threads: what is written is carried out by those who wait for it or call
-/// [`LogEngine::flush`]. What is queued when the last handle goes, commits included, is not written.
+/// It starts no threads unless it is told to: what is written is carried out by those who wait for
+/// it or call [`LogEngine::flush`], and what should be done ahead of time or afterwards by who calls
+/// [`LogEngine::maintain`] or else by them as well. What is queued when the last handle goes, commits
+/// included, is not written.
 #[derive(Clone, Debug)]
 pub struct LogEngine {
     group_commit: Arc<GroupCommit>,
@@ -40,7 +44,7 @@ impl LogEngine {
     ///
     /// [`Error::Locked`] if somebody has it open; [`Error::Corrupt`] if bytes that were synced are
     /// damaged or missing, and then nothing on disk was changed; [`Error::Invalid`] if the
-    /// configuration is; [`Error::NoSpace`] if there is no room for a first segment; [`Error::Io`].
+    /// configuration is; [`Error::Io`].
     pub fn open(
         fs: Arc<dyn FileSystem>,
         dir: &Path,
@@ -55,7 +59,8 @@ impl LogEngine {
         let directory = Directory { fs, path: dir.to_owned(), config, _lock: lock };
         let recovered = recovery::recover(directory)?;
         let groups = Arc::new(recovered.groups);
-        let group_commit = Arc::new(GroupCommit::new(recovered.queue, recovered.ledger, groups));
+        let (queue, stock, ledger) = (recovered.queue, recovered.stock, recovered.ledger);
+        let group_commit = Arc::new(GroupCommit::new(queue, stock, ledger, groups));
         let segments = recovered.segments;
         Ok((LogEngine { group_commit, segments, one_purge: Arc::default() }, recovered.report))
     }
@@ -98,14 +103,52 @@ impl LogEngine {
         self.group_commit.groups.ids()
     }
 
+    /// Does one piece of the work that nobody should wait for: makes the next segment, seals one
+    /// that is full, or, if nothing was written since it was called last, writes a frame that says
+    /// that the last batch is synced. True if it did, so that there may be more.
+    ///
+    /// Reads and writes go on meanwhile. If nobody calls this, writes do such work when they cannot
+    /// go on without, and take as long as that takes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`] if a write or sync has failed, here or earlier; [`Error::Closed`].
+    pub fn maintain(&self) -> Result<bool, Error> {
+        maintenance::step(&self.group_commit)
+    }
+
+    /// Starts a thread that calls [`LogEngine::maintain`] whenever there may be something to do. It
+    /// stops when what this returns is dropped, and ends with the log, which it does not keep open.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the system refuses a thread.
+    pub fn maintain_in_background(&self) -> Result<Maintenance, Error> {
+        Ok(Maintenance::start(&self.group_commit)?)
+    }
+
+    /// Writes what is queued, makes everything durable and seals it, so that the log opens quickly
+    /// and without a change on disk. What is written later, by any handle, is refused with
+    /// [`Error::Closed`]; reads go on. The directory is free once the last handle is dropped.
+    /// Closing again does nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`] if a write or sync fails, or has failed.
+    pub fn close(&self) -> Result<(), Error> {
+        let _one = self.one_purge.lock();
+        self.group_commit.close()
+    }
+
     /// Removes segments of which nothing is needed, oldest first, and names the groups that hold
-    /// the oldest one left. Reads go on meanwhile; writes wait for a short while.
+    /// the oldest one left. Reads and writes go on meanwhile. Some files may be kept to be used
+    /// again, see [`Config::spare_segments`].
     ///
     /// # Errors
     ///
     /// Those of a write, since a batch is written if there is anything to remove; [`Error::Io`] if
-    /// a file could not be removed: the next purge tries again.
-    pub fn purge(&self) -> Result<Purged, Error> {
+    /// a file could not be removed: it is when the log is opened next.
+    pub fn purge_expired_files(&self) -> Result<Purged, Error> {
         let _one = self.one_purge.lock();
         purge::purge(&self.group_commit, &self.segments)
     }
@@ -130,6 +173,7 @@ impl LogEngine {
             live_bytes: counters.live_bytes.load(Ordering::Relaxed),
             ..Stats::default()
         };
+        (stats.unsealed_segments, stats.spare_segments) = self.group_commit.stock.counts();
         for number in self.segments.numbers() {
             if let Some(segment) = self.segments.get(number) {
                 stats.segments += 1;

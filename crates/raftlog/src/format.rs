@@ -8,6 +8,8 @@
 //! - A frame's length is believed only after the header's own checksum held.
 //! - The last byte of a frame is never zero, and neither is its first: where zeros were before,
 //!   a frame that was cut short can be told from a frame that was whole.
+//! - A segment's number is never given to another file that holds frames of it, so a frame that
+//!   names its segment, under that segment's salt, was written in this life of the file.
 
 use crc32c::{crc32c, crc32c_append};
 
@@ -21,7 +23,9 @@ pub(crate) const ALIGNMENT_BYTES: usize = 8;
 pub(crate) const SECTOR_BYTES: usize = 512;
 
 const SEGMENT_MAGIC: [u8; 8] = *b"flotilog";
-const FORMAT_VERSION: u32 = 1;
+const FORMAT_VERSION: u32 = 2;
+/// The file was used before: behind the frames anything may stand.
+const FLAG_REUSED: u32 = 1;
 const SEGMENT_CHECKSUM_AT: usize = SEGMENT_HEADER_BYTES - 4;
 
 const FRAME_MAGIC: u16 = 0xf10e;
@@ -42,10 +46,11 @@ const _: () = assert!(ALIGNMENT_BYTES < 16, "the count of padding bytes has four
 pub(crate) struct SegmentHeader {
     /// The segment's number, which is also its name.
     pub(crate) segment: u64,
-    /// The sequence number of its first frame, written or not. All frames before are synced.
-    pub(crate) first_lsn: u64,
     /// Goes into the checksums of the segment's frames.
     pub(crate) salt: u64,
+    /// Whether the file was another segment before. What stands behind the frames is then whatever
+    /// that one has left; else it is zeros.
+    pub(crate) is_reused: bool,
 }
 
 impl SegmentHeader {
@@ -53,8 +58,9 @@ impl SegmentHeader {
         let mut bytes = [0; SEGMENT_HEADER_BYTES];
         bytes[..8].copy_from_slice(&SEGMENT_MAGIC);
         bytes[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        let flags = if self.is_reused { FLAG_REUSED } else { 0 };
+        bytes[12..16].copy_from_slice(&flags.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.segment.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.first_lsn.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.salt.to_le_bytes());
         let checksum = crc32c(&bytes[..SEGMENT_CHECKSUM_AT]);
         bytes[SEGMENT_CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
@@ -72,10 +78,14 @@ impl SegmentHeader {
         if u32_at(bytes, 8) != FORMAT_VERSION {
             return Err("the segment has a format that this version does not know");
         }
+        let flags = u32_at(bytes, 12);
+        if flags & !FLAG_REUSED != 0 {
+            return Err("the segment has a flag that this version does not know");
+        }
         Ok(SegmentHeader {
             segment: u64_at(bytes, 16),
-            first_lsn: u64_at(bytes, 24),
             salt: u64_at(bytes, 32),
+            is_reused: flags & FLAG_REUSED != 0,
         })
     }
 }
@@ -181,7 +191,7 @@ mod tests {
     use super::*;
 
     const SEGMENT: SegmentHeader =
-        SegmentHeader { segment: 3, first_lsn: 0x0102_0304, salt: 0x1122_3344_5566_7788 };
+        SegmentHeader { segment: 3, salt: 0x1122_3344_5566_7788, is_reused: true };
     const FRAME: FrameHeader = FrameHeader {
         body_bytes: 16,
         segment: 3,
@@ -194,11 +204,11 @@ mod tests {
     fn golden_bytes_of_a_segment_header() {
         let mut golden = [0; 64];
         golden[..8].copy_from_slice(b"flotilog");
-        golden[8] = 1;
+        golden[8] = 2;
+        golden[12] = 1;
         golden[16] = 3;
-        golden[24..28].copy_from_slice(&[4, 3, 2, 1]);
         golden[32..40].copy_from_slice(&[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
-        golden[60..].copy_from_slice(&[0x5b, 0xc4, 0x4e, 0x34]);
+        golden[60..].copy_from_slice(&[0x48, 0xda, 0x91, 0xcb]);
         assert_eq!(SEGMENT.encode(), golden);
         assert_eq!(SegmentHeader::decode(&golden), Ok(SEGMENT));
     }

@@ -11,11 +11,13 @@
 
 use crate::batch::{Frame, LogBatch};
 use crate::error::Error;
+use crate::format::{self, FRAME_HEADER_BYTES};
 use crate::groups::{Groups, Place};
 use crate::ledger::Ledger;
-use crate::queue::{AppendQueue, Failure};
+use crate::queue::AppendQueue;
 use crate::slot::{Outcome, Receipt, Slot, Woken};
 use crate::stats::Counters;
+use crate::stock::{Failure, Stock};
 use crate::tails::Tails;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -42,9 +44,8 @@ pub(crate) struct GroupCommit {
     log: Mutex<Log>,
     callbacks: Mutex<Callbacks>,
     pub(crate) groups: Arc<Groups>,
+    pub(crate) stock: Arc<Stock>,
     pub(crate) counters: Counters,
-    batch_bytes_max: u64,
-    queue_bytes_max: u64,
 }
 
 /// What only the leader touches, and purge between two leaders.
@@ -65,6 +66,7 @@ struct Waiting {
     has_leader: bool,
     flusher_count: usize,
     poison: Option<Arc<io::Error>>,
+    is_closed: bool,
     tails: Tails,
 }
 
@@ -93,9 +95,12 @@ struct Flushed {
 }
 
 impl GroupCommit {
-    pub(crate) fn new(queue: AppendQueue, ledger: Ledger, groups: Arc<Groups>) -> GroupCommit {
-        let config = queue.config();
-        let (batch_bytes_max, queue_bytes_max) = (config.batch_bytes_max, config.queue_bytes_max);
+    pub(crate) fn new(
+        queue: AppendQueue,
+        stock: Arc<Stock>,
+        ledger: Ledger,
+        groups: Arc<Groups>,
+    ) -> GroupCommit {
         let counters = Counters::default();
         counters.durable_lsn.store(queue.synced_lsn(), Ordering::Release);
         GroupCommit {
@@ -104,16 +109,15 @@ impl GroupCommit {
             log: Mutex::new(Log { queue, ledger }),
             callbacks: Mutex::default(),
             groups,
+            stock,
             counters,
-            batch_bytes_max,
-            queue_bytes_max,
         }
     }
 
     /// Queues a batch. Never waits for the disk.
     pub(crate) fn write(&self, batch: LogBatch, durability: Durability) -> Arc<Slot> {
         let queued = batch
-            .seal(self.batch_bytes_max)
+            .seal(self.stock.directory().config.batch_bytes_max)
             .and_then(|frame| self.enqueue(Some(frame), durability));
         queued.unwrap_or_else(|error| Arc::new(Slot::done(Err(error))))
     }
@@ -178,18 +182,96 @@ impl GroupCommit {
         self.waiting.lock().poison.clone()
     }
 
+    /// Whether the log takes anything.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.waiting.lock().check()
+    }
+
+    /// Writes a frame that says nothing but that the last batch is synced, if no frame says so and
+    /// nothing was written since the last call. Returns whether it did.
+    ///
+    /// Rot in the last batch can then be told from a torn write, however the process ends.
+    pub(crate) fn vouch(&self) -> Result<bool, Error> {
+        let mut bytes = vec![0; FRAME_HEADER_BYTES];
+        format::pad(&mut bytes);
+        let is_wanted = {
+            // If somebody writes there is no need.
+            let Some(mut log) = self.log.try_lock() else { return Ok(false) };
+            log.queue.is_idle() && log.queue.wants_voucher(bytes.len() as u64)
+        };
+        if !is_wanted {
+            return Ok(false);
+        }
+        let body_checksum = format::body_checksum(&bytes[FRAME_HEADER_BYTES..]);
+        let frame = Frame { bytes, body_checksum, changes: Vec::new() };
+        let slot = self.enqueue(Some(frame), Durability::Buffered)?;
+        self.wait(&slot).map(|_| true)
+    }
+
+    /// Fails all that is queued or comes: a write or sync that was no leader's has failed.
+    pub(crate) fn fail(&self, error: io::Error) -> Error {
+        let mut waiting = self.waiting.lock();
+        let cause = waiting.poison.get_or_insert_with(|| Arc::new(error)).clone();
+        let error = Error::Poisoned(cause);
+        let mut done = Vec::new();
+        waiting.fail_queued(&error, &mut done);
+        self.callbacks.lock().ready.extend(done.iter().cloned());
+        drop(waiting);
+        for (slot, outcome) in &done {
+            slot.complete(outcome);
+        }
+        self.run_callbacks();
+        error
+    }
+
+    /// Writes what is queued, makes everything durable, and takes nothing more.
+    pub(crate) fn close(&self) -> Result<(), Error> {
+        {
+            let mut waiting = self.waiting.lock();
+            if let Some(cause) = &waiting.poison {
+                return Err(Error::Poisoned(cause.clone()));
+            }
+            if std::mem::replace(&mut waiting.is_closed, true) {
+                return Ok(());
+            }
+        }
+        self.drain();
+        let closed = self.with_log(|log| {
+            log.queue.close()?;
+            self.counters.durable_lsn.fetch_max(log.queue.synced_lsn(), Ordering::AcqRel);
+            Ok(())
+        });
+        closed.map_err(|error| self.fail(error))
+    }
+
+    /// Carries out all that is queued, and waits for who does. To be called when nothing comes.
+    fn drain(&self) {
+        let mut waiting = self.waiting.lock();
+        while waiting.has_leader || !waiting.writes.is_empty() {
+            if waiting.has_leader {
+                waiting.flusher_count += 1;
+                self.idle.wait(&mut waiting);
+                waiting.flusher_count -= 1;
+            } else {
+                waiting.has_leader = true;
+                drop(waiting);
+                self.lead();
+                waiting = self.waiting.lock();
+            }
+        }
+    }
+
     fn enqueue(
         &self,
         mut frame: Option<Frame>,
         durability: Durability,
     ) -> Result<Arc<Slot>, Error> {
         let mut waiting = self.waiting.lock();
-        if let Some(cause) = &waiting.poison {
-            return Err(Error::Poisoned(cause.clone()));
-        }
+        waiting.check()?;
         let bytes = frame_bytes(&frame);
-        if waiting.bytes > 0 && waiting.bytes + bytes > self.queue_bytes_max {
-            return Err(Error::Busy { bytes: waiting.bytes, limit: self.queue_bytes_max });
+        let limit = self.stock.directory().config.queue_bytes_max;
+        if waiting.bytes > 0 && waiting.bytes + bytes > limit {
+            return Err(Error::Busy { bytes: waiting.bytes, limit });
         }
         let ticket = waiting.last_ticket + 1;
         if let Some(frame) = &mut frame {
@@ -245,7 +327,7 @@ impl GroupCommit {
             return Flushed { lsns: Vec::new(), failure };
         }
         let lsns = self.apply(&writes[..written], &places, before, &mut log.ledger);
-        self.counters.durable_lsn.store(log.queue.synced_lsn(), Ordering::Release);
+        self.counters.durable_lsn.fetch_max(log.queue.synced_lsn(), Ordering::AcqRel);
         self.counters.live_bytes.store(log.ledger.live_bytes(), Ordering::Relaxed);
         Flushed { lsns, failure }
     }
@@ -359,6 +441,8 @@ impl Flushed {
 
 impl Drop for GroupCommit {
     fn drop(&mut self) {
+        // So that a thread that maintains the log sees that it is gone.
+        self.stock.signal.raise();
         for write in std::mem::take(&mut self.waiting.get_mut().writes) {
             write.slot.call_back(&Err(Error::Closed));
         }
@@ -366,6 +450,14 @@ impl Drop for GroupCommit {
 }
 
 impl Waiting {
+    fn check(&self) -> Result<(), Error> {
+        match &self.poison {
+            Some(cause) => Err(Error::Poisoned(cause.clone())),
+            None if self.is_closed => Err(Error::Closed),
+            None => Ok(()),
+        }
+    }
+
     /// Fails what is queued behind a failure: it was checked as if that had succeeded.
     fn fail_queued(&mut self, error: &Error, done: &mut Vec<(Arc<Slot>, Outcome)>) {
         self.taken_ticket = self.last_ticket;

@@ -3,7 +3,7 @@
 //!
 //! It stores, for each group (a number of the embedder's choice), a log of entries with indexes and
 //! terms, and a few small keys with values. It knows nothing of raft beyond that: bytes in, bytes
-//! out. It starts no threads and needs no runtime.
+//! out. It starts no threads unless it is told to, and needs no runtime.
 //!
 //! What it promises:
 //! - A batch over any number of groups is there after a crash as a whole or not at all, and only if
@@ -37,6 +37,7 @@ mod batch;
 mod chunk;
 mod commit;
 mod config;
+mod directory;
 mod engine;
 mod error;
 mod extents;
@@ -48,13 +49,16 @@ mod index;
 mod item;
 mod keys;
 mod ledger;
+mod maintenance;
 mod purge;
 mod queue;
 mod recovery;
 mod scan;
 mod segment;
+mod signal;
 mod slot;
 mod stats;
+mod stock;
 mod tails;
 
 pub use batch::{Entry, LogBatch};
@@ -64,6 +68,7 @@ pub use engine::LogEngine;
 pub use error::Error;
 pub use group::Group;
 pub use group_commit::Durability;
+pub use maintenance::Maintenance;
 pub use purge::{Holder, Purged};
 pub use recovery::RecoveryReport;
 pub use slot::Receipt;

@@ -4,13 +4,15 @@
 //! does, because what it hides lies in the same segment or an older one, and no segment goes before
 //! all older ones. So tombstones hold nothing, and a dead segment behind a live one has to wait.
 //!
+//! Some dead segments are kept as spares, to become segments again.
+//!
 //! Before files go, a batch that says which ones is made durable: it also makes durable whatever let
 //! go of their entries, and tells a later start that segments below are missing with good reason.
 
 use crate::batch::LogBatch;
 use crate::error::Error;
 use crate::group_commit::{Durability, GroupCommit, Log};
-use crate::queue::Segments;
+use crate::segment::Segments;
 
 /// What a purge did, and what stands in the way of more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,30 +39,30 @@ pub struct Holder {
 
 /// Removes what can be removed. The caller lets one thread in at a time.
 pub(crate) fn purge(group_commit: &GroupCommit, segments: &Segments) -> Result<Purged, Error> {
-    let dead = group_commit.with_log(|log| dead_segments(log, segments));
+    let dead =
+        group_commit.with_log(|log| dead_segments(log, group_commit.stock.newest(), segments));
     let mut purged = Purged::default();
     if let Some(last) = dead.last() {
         let mut batch = LogBatch::new();
         batch.discard(last + 1);
         let slot = group_commit.write(batch, Durability::Synced);
         group_commit.wait(&slot)?;
-        for number in &dead {
-            if let Some(segment) = segments.get(*number) {
-                purged.bytes += segment.file.len()?;
-            }
+        let dead = dead.into_iter().map(|number| (number, segments.remove(number)));
+        let dead: Vec<_> = dead.collect();
+        for segment in dead.iter().filter_map(|(_, segment)| segment.as_ref()) {
+            purged.bytes += segment.file.len()?;
         }
-        group_commit.with_log(|log| log.queue.remove(&dead))?;
         purged.segments = dead.len() as u64;
+        group_commit.stock.discard(dead)?;
     }
     purged.held_by = holders(group_commit, segments);
     Ok(purged)
 }
 
-/// The oldest segments, as far as all are dead. A dead segment stays dead: only the active one can
-/// gain anything.
-fn dead_segments(log: &Log, segments: &Segments) -> Vec<u64> {
-    let active = log.queue.active_segment();
-    let is_dead = |number: &u64| *number < active && log.ledger.is_dead(*number);
+/// The oldest segments, as far as all are dead. A dead segment stays dead: only the newest one can
+/// gain anything, so that one stays even if nothing in it is needed.
+fn dead_segments(log: &Log, newest: u64, segments: &Segments) -> Vec<u64> {
+    let is_dead = |number: &u64| *number < newest && log.ledger.is_dead(*number);
     segments.numbers().into_iter().take_while(is_dead).collect()
 }
 

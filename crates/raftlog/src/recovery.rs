@@ -5,20 +5,22 @@
 //! durable, since whoever opens the log takes what it reads for written.
 
 use crate::batch::Change;
+use crate::directory::Directory;
 use crate::error::Error;
-use crate::format::FRAME_HEADER_BYTES;
+use crate::format::{FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::groups::{Groups, Place};
 use crate::item;
 use crate::ledger::Ledger;
-use crate::queue::{AppendQueue, Directory, Segments};
-use crate::scan::{Scan, ScannedFrame, Step};
-use crate::segment::{self, Segment};
+use crate::queue::AppendQueue;
+use crate::scan::{self, Scan, ScannedFrame};
+use crate::segment::{Segment, Segments};
+use crate::stock::{Prepared, Stock};
 use std::sync::Arc;
 
 /// What was found when the log was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
-    /// Segments read.
+    /// Segments with batches that were read.
     pub segments: u64,
     /// Segments removed, because a purge that was cut short had left them.
     pub discarded_segments: u64,
@@ -39,6 +41,7 @@ pub struct RecoveryReport {
 #[derive(Debug)]
 pub(crate) struct Recovered {
     pub(crate) queue: AppendQueue,
+    pub(crate) stock: Arc<Stock>,
     pub(crate) ledger: Ledger,
     pub(crate) groups: Groups,
     pub(crate) segments: Arc<Segments>,
@@ -47,58 +50,127 @@ pub(crate) struct Recovered {
 
 /// Opens the log in the directory, or makes a new one if there is none.
 pub(crate) fn recover(directory: Directory) -> Result<Recovered, Error> {
-    let (fs, path) = (directory.fs.clone(), directory.path.clone());
-    Segment::remove_unfinished(&*fs, &path)?;
-    let numbers = segment::list(&*fs, &path)?;
-    let segments = Arc::new(Segments::default());
-    let mut replay = Replay::default();
-    let Some(last) = numbers.last() else {
-        let queue = AppendQueue::create(directory, segments.clone())?;
-        return Ok(replay.finish(queue, segments));
-    };
+    directory.remove_unfinished()?;
+    let listing = directory.list()?;
+    let numbers = &listing.segments;
     // A purge that was cut short may have left any of the segments below its mark.
     let gap = numbers.windows(2).rposition(|pair| pair[0] + 1 != pair[1]);
     let (leftover, unbroken) = numbers.split_at(gap.map_or(0, |at| at + 1));
-    let opened = unbroken
+    let mut found = unbroken
         .iter()
-        .map(|number| Segment::open(&*fs, &path, *number).map(Arc::new))
+        .map(|number| directory.open(*number).map(Found::new))
         .collect::<Result<Vec<_>, _>>()?;
-    let mut end = End::default();
-    for (at, segment) in opened.iter().enumerate() {
-        end = replay.segment(segment, opened.get(at + 1).map(|next| &**next))?;
+    let mut replay = Replay::default();
+    let end = replay.segments(&mut found)?;
+    if let Some(first) = unbroken.first() {
+        let last = found[..end.count].last().map_or(*first, |found| found.segment.number());
+        replay.check(*first, last)?;
     }
-    replay.check(unbroken[0], *last)?;
 
-    let active = opened.last().expect("there is a last segment").clone();
-    if end.torn_bytes > 0 {
-        active.cut(end.offset)?;
-    } else {
-        active.file.sync()?;
+    // All is known now, and nothing was changed.
+    let mut later = found.split_off(end.count);
+    let prepared = prune(&directory, &mut later, &end)?;
+    for found in &found {
+        found.make_durable(end.synced_lsn)?;
     }
-    // The last segment may have its name only in memory, if the process went just then.
-    fs.sync_dir(&path)?;
-    for segment in opened {
-        segments.insert(segment);
-    }
-    let last_lsn = end.next_lsn - 1;
-    let mut queue = AppendQueue::resume(directory, segments.clone(), active, end.offset, last_lsn)?;
+    // A segment may have its name only in memory, if the process went just then.
+    directory.sync()?;
     let below = |number: &&u64| **number < replay.discarded_below;
     let dead: Vec<u64> = leftover.iter().chain(unbroken).filter(below).copied().collect();
-    if !dead.is_empty() {
-        queue.remove(&dead)?;
+    for number in &dead {
+        directory.remove(*number)?;
+    }
+    let (kept, surplus) =
+        listing.spares.split_at(listing.spares.len().min(directory.config.spare_segments));
+    for number in surplus {
+        directory.remove_spare(*number)?;
+    }
+    if !dead.is_empty() || !surplus.is_empty() {
+        directory.sync()?;
+    }
+
+    let last_lsn = end.next_lsn - 1;
+    let newest = found
+        .last()
+        .map_or(unbroken.first().map_or(0, |first| first - 1), |found| found.segment.number());
+    let segments = Arc::new(Segments::default());
+    for found in found.into_iter().filter(|found| !dead.contains(&found.segment.number())) {
+        segments.insert(Arc::new(found.segment));
     }
     replay.report.discarded_segments = dead.len() as u64;
     replay.report.torn_bytes = end.torn_bytes;
     replay.report.last_lsn = last_lsn;
-    Ok(replay.finish(queue, segments))
+    replay.report.groups = replay.groups.count();
+    let stock = Arc::new(Stock::new(directory, newest, prepared, kept.iter().copied(), last_lsn));
+    let queue = AppendQueue::new(stock.clone(), segments.clone(), last_lsn);
+    let Replay { groups, ledger, report, .. } = replay;
+    Ok(Recovered { queue, stock, ledger, groups, segments, report })
+}
+
+/// Removes what torn flushes have left in the segments behind the log's end, newest first so that no
+/// gap ever shows. The one behind the end is kept for later if it was only made ahead.
+fn prune(
+    directory: &Directory,
+    later: &mut Vec<Found>,
+    end: &End,
+) -> Result<Option<Prepared>, Error> {
+    while let Some(last) = later.last() {
+        if later.len() == 1 && !end.is_next_touched {
+            let file_bytes = last.segment.file.len()?;
+            let segment = later.remove(0).segment;
+            return Ok(Some(Prepared { segment, file_bytes }));
+        }
+        directory.remove(last.segment.number())?;
+        directory.sync()?;
+        later.pop();
+    }
+    Ok(None)
+}
+
+/// A segment that is on disk.
+#[derive(Debug)]
+struct Found {
+    segment: Segment,
+    /// Where its last frame ends, and the frame that comes next.
+    end: u64,
+    next_lsn: u64,
+}
+
+impl Found {
+    fn new(segment: Segment) -> Found {
+        Found { segment, end: 0, next_lsn: 0 }
+    }
+
+    fn read(&self) -> Result<Vec<u8>, Error> {
+        Ok(self.segment.read(0, self.segment.file.len()? as usize)?)
+    }
+
+    fn corrupt(&self, offset: usize, what: &'static str) -> Error {
+        Error::Corrupt { segment: self.segment.number(), offset: offset as u64, what }
+    }
+
+    /// Cuts off what is not of the log, and makes the rest durable if it is not known to be.
+    fn make_durable(&self, synced_lsn: u64) -> Result<(), Error> {
+        if self.segment.file.len()? > self.end {
+            self.segment.cut(self.end)?;
+        } else if self.next_lsn - 1 > synced_lsn {
+            self.segment.file.sync()?;
+        }
+        Ok(())
+    }
 }
 
 /// Where the log ends.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct End {
-    offset: u64,
+    /// How many segments have frames that are of the log.
+    count: usize,
     next_lsn: u64,
+    /// Up to here the frames say themselves that they are synced.
+    synced_lsn: u64,
     torn_bytes: u64,
+    /// The segment behind the end has had frames, which are lost.
+    is_next_touched: bool,
 }
 
 /// What has become of the segments that were read.
@@ -111,37 +183,49 @@ struct Replay {
 }
 
 impl Replay {
-    /// Applies all frames of a segment; `next` is the one behind it, if it is not the last.
-    fn segment(&mut self, segment: &Segment, next: Option<&Segment>) -> Result<End, Error> {
-        let number = segment.header.segment;
-        let corrupt =
-            |offset: usize, what| Error::Corrupt { segment: number, offset: offset as u64, what };
-        let bytes = segment.read(0, segment.file.len()? as usize)?;
-        let mut scan = Scan::new(&bytes, segment.header);
-        self.report.segments += 1;
-        let mut torn_bytes = 0;
-        loop {
-            match scan.step() {
-                Step::Frame(frame) => {
-                    let at = frame.offset;
-                    self.frame(number, &frame).map_err(|what| corrupt(at, what))?;
-                }
-                Step::End => break,
-                Step::Bad(what) if next.is_some() => return Err(corrupt(scan.offset(), what)),
-                Step::Bad(_) => {
-                    scan.judge_tail().map_err(|what| corrupt(scan.offset(), what))?;
-                    torn_bytes = scan.rest_bytes() as u64;
-                    break;
-                }
+    /// Applies all frames of the log, and finds out where it ends and whether it may end there.
+    fn segments(&mut self, found: &mut [Found]) -> Result<End, Error> {
+        let mut end = End { next_lsn: 1, ..End::default() };
+        let mut next_bytes = found.first().map(Found::read).transpose()?;
+        while let Some(bytes) = next_bytes.take() {
+            let (now, later) = found[end.count..].split_first_mut().expect("it was read");
+            let (number, header) = (now.segment.number(), now.segment.header);
+            if end.count == 0 && number > 1 {
+                // What came before is purged, which was made known in a batch that was synced, here
+                // or further on. So this segment's beginning was synced as well.
+                let first = scan::first_lsn(&bytes, header);
+                end.next_lsn = first.ok_or_else(|| now.corrupt(0, "the first frame is damaged"))?;
+            }
+            let mut scan = Scan::new(&bytes, header, end.next_lsn);
+            while let Some(frame) = scan.step() {
+                let at = frame.offset;
+                self.frame(number, &frame).map_err(|what| now.corrupt(at, what))?;
+            }
+            (now.end, now.next_lsn) = (scan.offset() as u64, scan.next_lsn());
+            end.synced_lsn = end.synced_lsn.max(scan.synced_lsn());
+            let has_frames = scan.next_lsn() > end.next_lsn;
+            if !has_frames && end.count == 0 && number > 1 {
+                return Err(now.corrupt(scan.offset(), "the first frame is damaged"));
+            }
+            end.next_lsn = scan.next_lsn();
+            if has_frames {
+                end.count += 1;
+                self.report.segments += 1;
+                next_bytes = later.first().map(Found::read).transpose()?;
+            }
+            let next = later.first().zip(next_bytes.as_deref());
+            let goes_on = next.is_some_and(|(next, bytes)| {
+                has_frames && scan::first_lsn(bytes, next.segment.header) == Some(end.next_lsn)
+            });
+            if !goes_on {
+                let torn = scan.torn_bytes().map_err(|what| now.corrupt(scan.offset(), what))?;
+                end.torn_bytes = torn as u64;
+                end.is_next_touched = !has_frames && torn > 0;
+                judge_later(&mut end, now, scan.offset(), later, next_bytes)?;
+                return Ok(end);
             }
         }
-        if let Some(next) = next {
-            // It was cut behind its last frame, and synced, before the next one was begun.
-            if scan.next_lsn() != next.header.first_lsn || scan.offset() != bytes.len() {
-                return Err(corrupt(scan.offset(), "frames are missing at the end of the segment"));
-            }
-        }
-        Ok(End { offset: scan.offset() as u64, next_lsn: scan.next_lsn(), torn_bytes })
+        Ok(end)
     }
 
     fn frame(&mut self, segment: u64, frame: &ScannedFrame<'_>) -> Result<(), &'static str> {
@@ -181,12 +265,49 @@ impl Replay {
             None => Ok(()),
         }
     }
+}
 
-    fn finish(mut self, queue: AppendQueue, segments: Arc<Segments>) -> Recovered {
-        self.report.groups = self.groups.count();
-        let Replay { groups, ledger, report, .. } = self;
-        Recovered { queue, ledger, groups, segments, report }
+/// Looks at the segments behind the one in which the log ends, at `offset`: whether they may be
+/// there, and how much of torn flushes is in them. `bytes` are those of the first, if it was read.
+fn judge_later(
+    end: &mut End,
+    ended: &Found,
+    offset: usize,
+    later: &[Found],
+    mut bytes: Option<Vec<u8>>,
+) -> Result<(), Error> {
+    let begin = SEGMENT_HEADER_BYTES;
+    // Where nothing is left behind the last frame, the next was the first of the next file.
+    let (damaged, offset) = match later.first() {
+        Some(next) if end.torn_bytes == 0 => (next, begin),
+        _ => (ended, offset),
+    };
+    for (at, found) in later.iter().enumerate() {
+        let bytes = match bytes.take() {
+            Some(bytes) => bytes,
+            None => found.read()?,
+        };
+        let header = found.segment.header;
+        if scan::vouches_for(&bytes, header, end.next_lsn) {
+            return Err(damaged.corrupt(offset, "a frame that was synced is damaged"));
+        }
+        match scan::first_lsn(&bytes, header) {
+            Some(lsn) if lsn < end.next_lsn => {
+                return Err(found.corrupt(begin, "a frame is not the one that belongs here"));
+            }
+            // Those before it, at the end of the segment before, are lost, and were not synced.
+            Some(_) => {}
+            None if at == 0 => {
+                let scan = Scan::new(&bytes, header, end.next_lsn);
+                scan.torn_bytes().map_err(|what| found.corrupt(begin, what))?;
+            }
+            None => {}
+        }
+        let touched = scan::touched_bytes(&bytes, header) as u64;
+        end.torn_bytes += touched;
+        end.is_next_touched |= touched > 0;
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,15 +1,18 @@
 //! The frames of one segment, in order, and the rule for torn tails.
 //!
 //! A frame is accepted if its header and body hold their checksums, it names this segment and its
-//! number is the next. Where one is not accepted the log ends, was torn, or is corrupt:
+//! number is the next. Where one is not accepted the log goes on in the next segment, ends, was
+//! torn, or is corrupt. Where it does not go on:
 //!
-//! - Only zeros are left: it ends.
-//! - A frame further on says that this one was known to be synced: corrupt. Frames of one flush may
-//!   reach the disk in any order, so a later frame alone proves nothing; what it says does.
-//! - The damage is not of the kind that a power loss leaves: corrupt. Where a frame is written there
-//!   were zeros, and a disk writes a sector whole or not at all. So a torn frame has a sector of
-//!   zeros in it, or breaks off and is zero from there on.
-//! - Otherwise it was torn. It was never acknowledged as synced, and what comes after it neither.
+//! - A frame further on, in this segment or a later one, says that this one was known to be synced:
+//!   corrupt. Frames of one flush may reach the disk in any order, so a later frame alone proves
+//!   nothing; what it says does.
+//! - The damage is not of the kind that a power loss leaves: corrupt. In a file that is used for the
+//!   first time there were zeros before, and a disk writes a sector whole or not at all. So a torn
+//!   frame has a sector of zeros in it, or breaks off and is zero from there on.
+//! - Otherwise it ends or was torn. What is torn was never acknowledged as synced, and what comes
+//!   after it neither. In a file that was used before these two look alike unless something of this
+//!   life is left.
 
 use crate::format::{
     self, ALIGNMENT_BYTES, FRAME_HEADER_BYTES, FrameHeader, SECTOR_BYTES, SEGMENT_HEADER_BYTES,
@@ -24,6 +27,8 @@ pub(crate) struct Scan<'a> {
     header: SegmentHeader,
     offset: usize,
     next_lsn: u64,
+    /// The most that a frame has said of what was synced before it.
+    synced_lsn: u64,
 }
 
 /// A frame that was accepted.
@@ -34,23 +39,13 @@ pub(crate) struct ScannedFrame<'a> {
     pub(crate) items: &'a [u8],
 }
 
-/// What comes next.
-#[derive(Debug, PartialEq)]
-pub(crate) enum Step<'a> {
-    Frame(ScannedFrame<'a>),
-    /// Nothing but zeros, or nothing at all.
-    End,
-    /// Something that is not a frame.
-    Bad(&'static str),
-}
-
 impl<'a> Scan<'a> {
-    /// `bytes` is the whole file.
-    pub(crate) fn new(bytes: &'a [u8], header: SegmentHeader) -> Scan<'a> {
-        Scan { bytes, header, offset: SEGMENT_HEADER_BYTES, next_lsn: header.first_lsn }
+    /// `bytes` is the whole file, and `next_lsn` what its first frame must be.
+    pub(crate) fn new(bytes: &'a [u8], header: SegmentHeader, next_lsn: u64) -> Scan<'a> {
+        Scan { bytes, header, offset: SEGMENT_HEADER_BYTES, next_lsn, synced_lsn: 0 }
     }
 
-    /// Where the next frame begins or, after the last one, the log ends.
+    /// Where the next frame begins or, after the last one, would begin.
     pub(crate) fn offset(&self) -> usize {
         self.offset
     }
@@ -60,42 +55,47 @@ impl<'a> Scan<'a> {
         self.next_lsn
     }
 
-    /// How many bytes behind the last frame are not zero, up to the last that is not.
-    pub(crate) fn rest_bytes(&self) -> usize {
-        let rest = &self.bytes[self.offset..];
-        rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
+    /// Every frame up to this one was known to be synced when one of those accepted was written.
+    pub(crate) fn synced_lsn(&self) -> u64 {
+        self.synced_lsn
     }
 
-    pub(crate) fn step(&mut self) -> Step<'a> {
+    /// The next frame, if one that belongs here is whole.
+    pub(crate) fn step(&mut self) -> Option<ScannedFrame<'a>> {
+        let (header, items) = self.frame(&self.bytes[self.offset..]).ok()?;
+        let (offset, lsn) = (self.offset, self.next_lsn);
+        self.offset += header.frame_bytes();
+        self.next_lsn += 1;
+        self.synced_lsn = self.synced_lsn.max(header.synced_lsn);
+        Some(ScannedFrame { lsn, offset, items })
+    }
+
+    /// Where the log does not go on behind the last accepted frame: how many bytes of frames that
+    /// were being written are left there.
+    ///
+    /// # Errors
+    ///
+    /// What is there cannot be what an unsynced flush leaves behind when the power goes; says why.
+    pub(crate) fn torn_bytes(&self) -> Result<usize, &'static str> {
         let rest = &self.bytes[self.offset..];
-        // All of the rest is looked at only where no frame begins, so only once.
+        // All of the rest is looked at only where no frame begins.
         if is_zero(&rest[..rest.len().min(FRAME_HEADER_BYTES)]) && is_zero(rest) {
-            return Step::End;
+            return Ok(0);
         }
-        match self.frame(rest) {
-            Ok((header, items)) => {
-                let (offset, lsn) = (self.offset, self.next_lsn);
-                self.offset += header.frame_bytes();
-                self.next_lsn += 1;
-                Step::Frame(ScannedFrame { lsn, offset, items })
-            }
-            Err(what) => Step::Bad(what),
-        }
-    }
-
-    /// After [`Step::Bad`], in the last segment: whether it is what an unsynced flush can leave
-    /// behind when the power goes. If not, says why.
-    pub(crate) fn judge_tail(&self) -> Result<(), &'static str> {
-        let rest = &self.bytes[self.offset..];
-        let header = FrameHeader::decode(rest, self.header.salt).ok();
-        if header.is_some_and(|h| h.segment != self.header.segment || h.lsn != self.next_lsn) {
+        let header = FrameHeader::decode(rest, self.header.salt).ok().filter(|h| self.is_ours(h));
+        let belongs_here =
+            |h: FrameHeader| h.segment == self.header.segment && h.lsn == self.next_lsn;
+        if header.is_some_and(|header| !belongs_here(header)) {
             // Whole, and yet not what was written here.
             return Err("a frame is not the one that belongs here");
         }
         // Inside a frame's body there is only data, which may look like anything.
-        let frame_bytes = header.map_or(ALIGNMENT_BYTES, |h| h.frame_bytes());
-        if self.is_known_synced(self.offset.saturating_add(frame_bytes)) {
+        let from = self.offset + header.map_or(0, |h| h.frame_bytes());
+        if is_known_synced(self.bytes, self.header, from, self.next_lsn) {
             return Err("a frame that was synced is damaged");
+        }
+        if self.header.is_reused {
+            return Ok(own_end(self.bytes, self.header, self.offset) - self.offset);
         }
         let is_torn = match header {
             Some(header) => is_cut_short(self.bytes, self.offset, header.frame_bytes()),
@@ -105,16 +105,15 @@ impl<'a> Scan<'a> {
                     || is_zero(behind)
             }
         };
-        if is_torn { Ok(()) } else { Err("a frame is damaged in a way that no power loss causes") }
+        if !is_torn {
+            return Err("a frame is damaged in a way that no power loss causes");
+        }
+        Ok(rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1))
     }
 
-    /// Whether a frame from `from` on says that the next one was synced before.
-    fn is_known_synced(&self, from: usize) -> bool {
-        (from..self.bytes.len()).step_by(ALIGNMENT_BYTES).any(|at| {
-            FrameHeader::decode(&self.bytes[at..], self.header.salt).is_ok_and(|header| {
-                header.segment == self.header.segment && header.synced_lsn >= self.next_lsn
-            })
-        })
+    fn is_ours(&self, header: &FrameHeader) -> bool {
+        // In a file's first life there is nothing that could be another segment's.
+        header.segment == self.header.segment || !self.header.is_reused
     }
 
     fn frame(&self, rest: &'a [u8]) -> Result<(FrameHeader, &'a [u8]), &'static str> {
@@ -122,7 +121,8 @@ impl<'a> Scan<'a> {
         if header.segment != self.header.segment {
             return Err("a frame belongs to another segment");
         }
-        if header.lsn != self.next_lsn || header.synced_lsn >= header.lsn {
+        let is_next = header.lsn == self.next_lsn && header.lsn < u64::MAX;
+        if !is_next || header.synced_lsn >= header.lsn {
             return Err("a frame's sequence number is not the next");
         }
         let body = rest
@@ -133,6 +133,58 @@ impl<'a> Scan<'a> {
         }
         Ok((header, format::unpad(body)?))
     }
+}
+
+/// The sequence number that the header of a segment's first frame says, if it is whole.
+pub(crate) fn first_lsn(bytes: &[u8], header: SegmentHeader) -> Option<u64> {
+    own_header(bytes, header, SEGMENT_HEADER_BYTES).map(|frame| frame.lsn)
+}
+
+/// Whether a frame of the segment says that `lsn` was synced before it was written.
+pub(crate) fn vouches_for(bytes: &[u8], header: SegmentHeader, lsn: u64) -> bool {
+    is_known_synced(bytes, header, SEGMENT_HEADER_BYTES, lsn)
+}
+
+/// How many bytes behind the segment's header are known to be of frames, whole or not, that were
+/// written to it: none if it was only prepared.
+pub(crate) fn touched_bytes(bytes: &[u8], header: SegmentHeader) -> usize {
+    let rest = &bytes[SEGMENT_HEADER_BYTES..];
+    if header.is_reused {
+        own_end(bytes, header, SEGMENT_HEADER_BYTES) - SEGMENT_HEADER_BYTES
+    } else if is_zero(rest) {
+        0
+    } else {
+        rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
+    }
+}
+
+/// The header of a frame that was written to this segment, if one is whole at `at`.
+fn own_header(bytes: &[u8], header: SegmentHeader, at: usize) -> Option<FrameHeader> {
+    let frame = FrameHeader::decode(bytes.get(at..)?, header.salt).ok()?;
+    (frame.segment == header.segment).then_some(frame)
+}
+
+fn own_headers(
+    bytes: &[u8],
+    header: SegmentHeader,
+    from: usize,
+) -> impl Iterator<Item = (usize, FrameHeader)> {
+    (from..bytes.len())
+        .step_by(ALIGNMENT_BYTES)
+        .filter_map(move |at| Some((at, own_header(bytes, header, at)?)))
+}
+
+/// Whether a frame from `from` on says that `lsn` was synced before.
+fn is_known_synced(bytes: &[u8], header: SegmentHeader, from: usize, lsn: u64) -> bool {
+    own_headers(bytes, header, from).any(|(_, frame)| frame.synced_lsn >= lsn)
+}
+
+/// Where the last frame from `from` on ends of which the header is whole; `from` if there is none.
+fn own_end(bytes: &[u8], header: SegmentHeader, from: usize) -> usize {
+    own_headers(bytes, header, from)
+        .map(|(at, frame)| (at + frame.frame_bytes()).min(bytes.len()))
+        .max()
+        .unwrap_or(from)
 }
 
 /// Whether part of the frame was never written, judging by zeros where there can be none.
@@ -168,12 +220,14 @@ mod tests {
     use super::*;
     use crate::item;
 
-    const HEADER: SegmentHeader = SegmentHeader { segment: 7, first_lsn: 20, salt: 5 };
+    const HEADER: SegmentHeader = SegmentHeader { segment: 7, salt: 5, is_reused: false };
+    const REUSED: SegmentHeader = SegmentHeader { is_reused: true, ..HEADER };
+    const FIRST_LSN: u64 = 20;
 
     /// A segment of 4 KiB with frames of these synced lsns, and where each one begins.
     fn segment(synced_lsns: &[u64]) -> (Vec<u8>, Vec<usize>) {
         let (mut bytes, mut begins) = (HEADER.encode().to_vec(), Vec::new());
-        for (lsn, synced_lsn) in (HEADER.first_lsn..).zip(synced_lsns) {
+        for (lsn, synced_lsn) in (FIRST_LSN..).zip(synced_lsns) {
             let mut body = Vec::new();
             item::put_put(&mut body, lsn, b"key", &[lsn as u8 | 1; 600]);
             format::pad(&mut body);
@@ -193,17 +247,15 @@ mod tests {
         (bytes, begins)
     }
 
-    /// How many frames are accepted, and the verdict on what follows.
+    /// How many frames are accepted, and whether what follows is torn.
+    fn verdict_of(bytes: &[u8], header: SegmentHeader) -> (usize, Result<bool, &'static str>) {
+        let mut scan = Scan::new(bytes, header, FIRST_LSN);
+        let count = std::iter::from_fn(|| scan.step()).count();
+        (count, scan.torn_bytes().map(|torn_bytes| torn_bytes > 0))
+    }
+
     fn verdict(bytes: &[u8]) -> (usize, Result<bool, &'static str>) {
-        let mut scan = Scan::new(bytes, HEADER);
-        let mut count = 0;
-        loop {
-            match scan.step() {
-                Step::Frame(_) => count += 1,
-                Step::End => return (count, Ok(false)),
-                Step::Bad(_) => return (count, scan.judge_tail().map(|()| true)),
-            }
-        }
+        verdict_of(bytes, HEADER)
     }
 
     #[test]
@@ -211,10 +263,10 @@ mod tests {
         let (bytes, begins) = segment(&[19, 19, 20]);
         assert_eq!(verdict(&bytes), (3, Ok(false)));
         assert_eq!(verdict(&bytes[..begins[3]]), (3, Ok(false)), "a file without room behind");
-        let mut scan = Scan::new(&bytes, HEADER);
-        let Step::Frame(frame) = scan.step() else { panic!("no frame") };
+        let mut scan = Scan::new(&bytes, HEADER, FIRST_LSN);
+        let frame = scan.step().expect("a frame");
         assert_eq!((frame.lsn, frame.offset, scan.next_lsn()), (20, 64, 21));
-        assert_eq!((scan.offset(), scan.rest_bytes()), (begins[1], begins[3] - begins[1]));
+        assert_eq!((scan.offset(), scan.synced_lsn()), (begins[1], 19));
     }
 
     #[test]
@@ -283,5 +335,51 @@ mod tests {
             FrameHeader { body_bytes: 8, segment: 6, lsn: 21, synced_lsn: 19, body_checksum: 0 };
         bytes[begins[1]..][..FRAME_HEADER_BYTES].copy_from_slice(&header.encode(HEADER.salt));
         assert_eq!(verdict(&bytes).1, Err("a frame is not the one that belongs here"));
+    }
+
+    #[test]
+    fn what_a_segment_was_before_is_no_frame_of_it() {
+        // The file held a log of the same salt; its frames are whole, and of another segment.
+        let (mut bytes, begins) = segment(&[19, 20, 21, 22]);
+        let new = SegmentHeader { segment: 8, ..REUSED };
+        assert_eq!(verdict_of(&bytes, new), (0, Ok(false)));
+        assert_eq!((first_lsn(&bytes, new), touched_bytes(&bytes, new)), (None, 0));
+        assert!(vouches_for(&bytes, HEADER, 22) && !vouches_for(&bytes, new, 1));
+        // One frame of the new life, of another length, and then two, the first of which is torn.
+        for (torn, wanted) in [(false, (2, Ok(false))), (true, (0, Ok(true)))] {
+            let mut at = begins[0];
+            for lsn in [20, 21] {
+                let mut body = vec![7; 100];
+                format::pad(&mut body);
+                let (body_checksum, body_bytes) = (format::body_checksum(&body), body.len() as u32);
+                let header =
+                    FrameHeader { body_bytes, segment: 8, lsn, synced_lsn: 19, body_checksum };
+                bytes[at..][..FRAME_HEADER_BYTES].copy_from_slice(&header.encode(new.salt));
+                bytes[at + FRAME_HEADER_BYTES..][..body.len()].copy_from_slice(&body);
+                bytes[at + FRAME_HEADER_BYTES] ^= u8::from(torn && lsn == 20);
+                at += header.frame_bytes();
+            }
+            assert_eq!(verdict_of(&bytes, new), wanted);
+            assert_eq!(touched_bytes(&bytes, new), at - begins[0]);
+        }
+    }
+
+    #[test]
+    fn in_a_file_used_before_only_a_later_frame_tells_that_one_was_synced() {
+        let (whole, begins) = segment(&[19, 20, 21]);
+        for (frame, wanted) in [
+            (0, Err("a frame that was synced is damaged")),
+            (1, Err("a frame that was synced is damaged")),
+            (2, Ok(true)),
+        ] {
+            let mut bytes = whole.clone();
+            bytes[begins[frame] + 300] ^= 1;
+            assert_eq!(verdict_of(&bytes, REUSED), (frame, wanted));
+            bytes[begins[frame] + 300] ^= 1;
+            bytes[begins[frame] + 9] ^= 1;
+            // Without its header the last one cannot be told from what was there before.
+            let wanted = if frame == 2 { Ok(false) } else { wanted };
+            assert_eq!(verdict_of(&bytes, REUSED), (frame, wanted));
+        }
     }
 }

@@ -17,8 +17,13 @@ pub struct Stats {
     pub queued_bytes: u64,
     /// The last batch of which it is known that the disk has it.
     pub durable_lsn: u64,
-    /// Segments on disk.
+    /// Segments on disk that hold batches.
     pub segments: u64,
+    /// Those of them that are full and wait to be sealed: what [`crate::LogEngine::maintain`] is
+    /// behind with. Above two, writes do it themselves.
+    pub unsealed_segments: u64,
+    /// Dead segments that are kept to be used again.
+    pub spare_segments: u64,
     /// Bytes of the segments' files.
     pub segment_bytes: u64,
     /// Bytes in them that the index still names; the rest can be purged once it is oldest.

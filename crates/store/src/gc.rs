@@ -11,7 +11,7 @@ use crate::log_writer::LogWriter;
 pub(crate) fn purge(log: &LogWriter) -> Result<Purged, Error> {
     let mut total = Purged::default();
     loop {
-        let purged = log.engine().purge()?;
+        let purged = log.engine().purge_expired_files()?;
         total.segments += purged.segments;
         total.bytes += purged.bytes;
         total.held_by = purged.held_by;

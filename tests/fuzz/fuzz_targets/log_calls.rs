@@ -54,7 +54,7 @@ fuzz_target!(|data: &[u8]| {
             6 => batch.remove_group(group),
             7 => batch.truncate_from(group, index),
             _ => {
-                log.purge().unwrap();
+                log.purge_expired_files().unwrap();
                 let before = state(&log);
                 drop(log);
                 log = open(&fs);

@@ -105,13 +105,13 @@ fn a_purged_segment_may_be_missing_and_an_older_one_left_over() {
     let first = bytes_of(&disk, 1);
     let log = reopen(&disk);
     write(&log, |b| b.compact_to(1, 10, 1)).expect("written");
-    assert_eq!(log.purge().expect("purged").segments, 2);
+    assert_eq!(log.purge_expired_files().expect("purged").segments, 2);
     drop(log);
     // As if the removal of the second had come to the disk, and that of the first had not.
     let file = disk.open(&segment_path(1), OpenMode::CreateNew).expect("made");
     file.write_at(&first, 0).expect("written");
     let (log, report) = open(&disk).expect("it opens");
-    assert_eq!((report.segments, report.discarded_segments), (1, 1));
+    assert_eq!((report.segments, report.discarded_segments), (2, 1));
     assert_eq!(read_all(&log, 1), entries(10, 1, &[850]));
     assert!(disk.open(&segment_path(1), OpenMode::Read).is_err(), "it was removed");
 }
@@ -119,20 +119,26 @@ fn a_purged_segment_may_be_missing_and_an_older_one_left_over() {
 #[test]
 fn a_shortened_segment_is_corruption() {
     let disk = three_segments();
-    let bytes = bytes_of(&disk, 2);
+    let (bytes, end) = (bytes_of(&disk, 2), used_bytes(&disk, 2).next_multiple_of(8));
     let file = disk.open(&segment_path(2), OpenMode::Write).expect("there");
     let is_corrupt = || matches!(open(&disk), Err(Error::Corrupt { segment: 2, .. }));
-    for cut in [1, 8, 900, bytes.len() - 100, bytes.len() - 64, bytes.len() - 10] {
-        file.set_len((bytes.len() - cut) as u64).expect("cut");
+    for cut in [1, 8, 900, end - 100, end - 64, end - 10] {
+        file.set_len(end - cut).expect("cut");
         assert!(is_corrupt(), "{cut} bytes cut");
         file.set_len(bytes.len() as u64).expect("grown");
         assert!(is_corrupt(), "{cut} bytes zero");
         file.write_at(&bytes, 0).expect("mended");
     }
-    file.write_at(&[0; 8], bytes.len() as u64).expect("written");
-    assert!(is_corrupt(), "a sealed segment ends with its last frame");
-    file.set_len(bytes.len() as u64).expect("mended");
     assert!(open(&disk).is_ok());
+}
+
+#[test]
+fn what_stands_behind_the_frames_of_a_full_segment_means_nothing() {
+    let disk = three_segments();
+    let end = used_bytes(&disk, 2).next_multiple_of(8);
+    overwrite(&disk, 2, end, &[7; 100]);
+    let (log, report) = open(&disk).expect("the log goes on in the next segment");
+    assert_eq!((read_all(&log, 1).len(), report.torn_bytes), (10, 0));
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn a_failed_sync_poisons_and_leaves_reads_alone() {
     let later = write(&log, |b| b.put(1, b"k", b"later"));
     assert!(matches!(later, Err(Error::Poisoned(_))), "a sync that works later proves nothing");
     assert!(matches!(log.sync().wait(), Err(Error::Poisoned(_))));
-    assert!(matches!(log.purge(), Ok(purged) if purged.segments == 0));
+    assert!(matches!(log.purge_expired_files(), Ok(purged) if purged.segments == 0));
     assert!(log.poisoned().is_some());
     assert_eq!((log.durable_lsn(), log.stats().queued_bytes), (1, 0));
     assert_eq!(log.group(1).expect("there").get(b"k"), None, "nothing of it can be read");
@@ -85,7 +85,7 @@ fn a_full_disk_refuses_before_it_writes_and_can_be_purged() {
     assert!(log.poisoned().is_none());
     // Batches that only let go of things find room still, and after them there is some for all.
     write(&log, |b| b.compact_to(1, written, 1)).expect("there is a reserve");
-    assert!(log.purge().expect("purged").segments > 1);
+    assert!(log.purge_expired_files().expect("purged").segments > 1);
     write(&log, |b| b.append(1, &entries(written + 1, 1, &[300]))).expect("there is room again");
     drop(log);
     assert_eq!(read_all(&reopen(&disk), 1), entries(written, 1, &[300, 300]));

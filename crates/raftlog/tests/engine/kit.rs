@@ -15,7 +15,14 @@ pub(crate) fn small() -> Config {
 }
 
 pub(crate) fn open(disk: &FaultFs) -> Result<(LogEngine, RecoveryReport), Error> {
-    LogEngine::open(Arc::new(disk.clone()), Path::new(DIR), small())
+    open_with(disk, small())
+}
+
+pub(crate) fn open_with(
+    disk: &FaultFs,
+    config: Config,
+) -> Result<(LogEngine, RecoveryReport), Error> {
+    LogEngine::open(Arc::new(disk.clone()), Path::new(DIR), config)
 }
 
 pub(crate) fn reopen(disk: &FaultFs) -> LogEngine {

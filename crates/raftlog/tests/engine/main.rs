@@ -6,5 +6,6 @@ mod crash;
 mod faults;
 mod hooked;
 mod kit;
+mod maintain;
 mod oracle;
 mod threads;

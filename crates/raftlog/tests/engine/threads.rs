@@ -80,7 +80,7 @@ fn waiting_flushing_and_callbacks_mix() {
                     let read = group.entries(range, u64::MAX).expect("nothing is compacted");
                     assert_eq!(read.len() as u64, wanted);
                 }
-                log.purge().expect("nothing to do");
+                log.purge_expired_files().expect("nothing to do");
             }
         });
         for writer in writers {
@@ -147,7 +147,7 @@ fn reads_go_on_while_the_log_is_compacted_purged_and_replaced() {
             next = first + 12;
             if term % 40 == 0 {
                 write(&log, |b| b.compact_to(1, next - 5, term)).expect("written");
-                assert!(log.purge().expect("purged").segments > 0);
+                assert!(log.purge_expired_files().expect("purged").segments > 0);
             }
         }
         is_over.store(true, Ordering::Release);

@@ -1,0 +1,264 @@
+//! The directory of a log: which names its files have, and how a file becomes a segment.
+//!
+//! A file is filled, given its header and synced under another name, and only then renamed to a
+//! segment's; frames go to it only after the directory was synced as well. So a file that has a
+//! segment's name has a whole header. A dead segment may be kept as a spare, under a name that says
+//! nothing but that, until it becomes a segment again.
+
+use crate::config::Config;
+use crate::error::Error;
+use crate::format::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::segment::Segment;
+use flotilla_vfs::{File, FileSystem, LockGuard, OpenMode};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+const SUFFIX: &str = ".log";
+const SPARE_PREFIX: &str = "spare-";
+const UNFINISHED: &str = "next-segment.tmp";
+/// How much is written at once where a file is filled with zeros.
+const ZEROS_BYTES: usize = 1 << 20;
+
+/// The way to the directory, and what segments are to be like.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    pub(crate) fs: Arc<dyn FileSystem>,
+    pub(crate) path: PathBuf,
+    pub(crate) config: Config,
+    /// Held as long as anybody can write.
+    pub(crate) _lock: Box<dyn LockGuard>,
+}
+
+/// The files of a log, by number, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    pub(crate) segments: Vec<u64>,
+    pub(crate) spares: Vec<u64>,
+}
+
+/// What a file is made of when it becomes a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Room that reads as zeros, and is not written before frames are.
+    Room,
+    /// Zeros that were written: a sync of frames has only their bytes to bring to the disk.
+    Zeros,
+    /// A spare, with this number in its name.
+    Spare(u64),
+}
+
+impl Directory {
+    pub(crate) fn list(&self) -> io::Result<Listing> {
+        let mut listing = Listing::default();
+        for name in self.fs.list(&self.path)? {
+            if let Some(segment) = number(&name) {
+                listing.segments.push(segment);
+            } else if let Some(spare) = name.strip_prefix(SPARE_PREFIX).and_then(number) {
+                listing.spares.push(spare);
+            }
+        }
+        listing.segments.sort_unstable();
+        listing.spares.sort_unstable();
+        Ok(listing)
+    }
+
+    /// Opens a segment that is part of the log.
+    pub(crate) fn open(&self, segment: u64) -> Result<Segment, Error> {
+        let file = self.fs.open(&self.segment_path(segment), OpenMode::Write)?;
+        let mut bytes = [0; SEGMENT_HEADER_BYTES];
+        let corrupt = |what| Error::Corrupt { segment, offset: 0, what };
+        if file.len()? < SEGMENT_HEADER_BYTES as u64 {
+            return Err(corrupt("the segment's header is cut short"));
+        }
+        file.read_exact_at(&mut bytes, 0)?;
+        let header = SegmentHeader::decode(&bytes).map_err(corrupt)?;
+        if header.segment != segment {
+            return Err(corrupt("the segment has another segment's name"));
+        }
+        Ok(Segment { header, file })
+    }
+
+    /// Makes a segment of `file_bytes`, durably, name and all.
+    ///
+    /// # Errors
+    ///
+    /// `StorageFull` if there is no room for it: then nothing is left of it but the spare, if it was
+    /// to be made of one. After any other error nobody knows what is there.
+    pub(crate) fn make(
+        &self,
+        segment: u64,
+        file_bytes: u64,
+        source: Source,
+    ) -> io::Result<Segment> {
+        let spare = match source {
+            Source::Spare(spare) => Some(spare),
+            Source::Room | Source::Zeros => None,
+        };
+        let from = match spare {
+            Some(spare) => self.spare_path(spare),
+            None => {
+                self.remove_unfinished()?;
+                self.path.join(UNFINISHED)
+            }
+        };
+        let mode = if spare.is_some() { OpenMode::Write } else { OpenMode::CreateNew };
+        let file = self.fs.open(&from, mode)?;
+        if let Err(error) = self.fill(&*file, file_bytes, source) {
+            if spare.is_none() && error.kind() == io::ErrorKind::StorageFull {
+                self.remove_unfinished()?;
+            }
+            return Err(error);
+        }
+        let (salt, is_reused) = (self.config.draw_salt(), spare.is_some());
+        let header = SegmentHeader { segment, salt, is_reused };
+        file.write_at(&header.encode(), 0)?;
+        file.sync()?;
+        self.fs.rename(&from, &self.segment_path(segment))?;
+        self.sync()?;
+        Ok(Segment { header, file })
+    }
+
+    /// Removes a segment's name. Who has it open can go on reading.
+    pub(crate) fn remove(&self, segment: u64) -> io::Result<()> {
+        self.fs.remove(&self.segment_path(segment))
+    }
+
+    /// Makes a spare of a segment, which nobody may read any more. It may be used as one once the
+    /// directory is synced.
+    pub(crate) fn retire(&self, segment: u64) -> io::Result<()> {
+        self.fs.rename(&self.segment_path(segment), &self.spare_path(segment))
+    }
+
+    pub(crate) fn remove_spare(&self, spare: u64) -> io::Result<()> {
+        self.fs.remove(&self.spare_path(spare))
+    }
+
+    /// Removes what is left of a segment whose making was cut short.
+    pub(crate) fn remove_unfinished(&self) -> io::Result<()> {
+        match self.fs.remove(&self.path.join(UNFINISHED)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the names durable.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.fs.sync_dir(&self.path)
+    }
+
+    /// Gives the file its length, with space behind all of it.
+    fn fill(&self, file: &dyn File, file_bytes: u64, source: Source) -> io::Result<()> {
+        let before = file.len()?;
+        if before > file_bytes {
+            return file.set_len(file_bytes);
+        }
+        file.allocate(before..file_bytes)?;
+        if source == Source::Room {
+            return Ok(());
+        }
+        let zeros = vec![0; ZEROS_BYTES.min((file_bytes - before) as usize)];
+        let mut at = before;
+        while at < file_bytes {
+            let count = (file_bytes - at).min(ZEROS_BYTES as u64);
+            file.write_at(&zeros[..count as usize], at)?;
+            at += count;
+        }
+        Ok(())
+    }
+
+    fn segment_path(&self, segment: u64) -> PathBuf {
+        self.path.join(name(segment))
+    }
+
+    fn spare_path(&self, spare: u64) -> PathBuf {
+        self.path.join(format!("{SPARE_PREFIX}{}", name(spare)))
+    }
+}
+
+fn name(segment: u64) -> String {
+    format!("{segment:020}{SUFFIX}")
+}
+
+fn number(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(SUFFIX)?;
+    let segment = digits.parse().ok()?;
+    // Segments are counted from 1, the index takes 0 for nowhere; and there is always a next one.
+    ((1..u64::MAX).contains(&segment) && name == self::name(segment)).then_some(segment)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flotilla_vfs::fault::FaultFs;
+    use std::path::Path;
+
+    fn directory(disk: &FaultFs) -> Directory {
+        let path = Path::new("/log");
+        disk.create_dir_all(path).expect("made");
+        let lock = disk.lock(&path.join("LOCK")).expect("locked");
+        let config = Config { salt: Some(1), ..Config::default() };
+        Directory { fs: Arc::new(disk.clone()), path: path.to_owned(), config, _lock: lock }
+    }
+
+    #[test]
+    fn names_sort_as_their_numbers_do() {
+        assert_eq!(name(12), "00000000000000000012.log");
+        assert!(name(9) < name(10) && name(99) < name(u64::MAX));
+        assert_eq!(number(&name(u64::MAX - 1)), Some(u64::MAX - 1));
+        for other in [
+            "LOCK",
+            "12.log",
+            "00000000000000000012.tmp",
+            UNFINISHED,
+            "+0000000000000000012.log",
+            "00000000000000000000.log",
+            "18446744073709551615.log",
+        ] {
+            assert_eq!(number(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn files_become_segments_spares_and_segments_again() {
+        let disk = FaultFs::new(1);
+        let directory = directory(&disk);
+        for (number, source) in [(1, Source::Room), (2, Source::Zeros)] {
+            let segment = directory.make(number, 9000, source).expect("made");
+            assert_eq!((segment.number(), segment.file.len().expect("known")), (number, 9000));
+            assert!(!segment.header.is_reused);
+            assert!(segment.read(64, 9000 - 64).expect("read").iter().all(|byte| *byte == 0));
+        }
+        directory.retire(1).expect("renamed");
+        let listing = directory.list().expect("listed");
+        assert_eq!((listing.segments, listing.spares), (vec![2], vec![1]));
+        // Cut to a shorter segment, and then grown to a longer one.
+        for (number, file_bytes) in [(3, 5000), (4, 12_000)] {
+            let segment = directory.make(number, file_bytes, Source::Spare(number - 2));
+            let segment = segment.expect("made");
+            assert_eq!(segment.file.len().expect("known"), file_bytes);
+            assert!(segment.header.is_reused && segment.number() == number);
+            directory.open(number).expect("it is whole");
+            directory.retire(2).ok();
+        }
+        disk.power_loss(1);
+        let directory = self::directory(&disk);
+        assert_eq!(directory.list().expect("listed").segments, [3, 4], "names are durable");
+        assert_eq!(directory.open(4).expect("whole").file.len().expect("known"), 12_000);
+    }
+
+    #[test]
+    fn a_full_disk_leaves_nothing_of_a_new_segment_and_a_spare_as_it_was() {
+        let disk = FaultFs::new(1);
+        let directory = directory(&disk);
+        directory.make(1, 4096, Source::Room).expect("made");
+        directory.retire(1).expect("renamed");
+        disk.set_capacity(Some(8192));
+        for source in [Source::Room, Source::Zeros, Source::Spare(1)] {
+            let full = directory.make(2, 20_000, source).expect_err("there is no room");
+            assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+            assert_eq!(disk.list(Path::new("/log")).expect("listed").len(), 2, "LOCK and a spare");
+        }
+        directory.make(2, 4096, Source::Spare(1)).expect("the room is there already");
+    }
+}

@@ -1,0 +1,89 @@
+//! Work that nobody should have to wait for: making the next segment, sealing full ones, and a
+//! voucher for the last batch when the log is idle.
+//!
+//! It is done step by step by whoever calls [`step`], or by a thread of its own. What is not done in
+//! time an append does itself, so that nothing depends on it but speed.
+
+use crate::error::Error;
+use crate::group_commit::GroupCommit;
+use crate::signal::Signal;
+use crate::stock;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// How often the thread looks whether the log is idle, or a full disk has room again.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// The thread that maintains a log. It stops when this is dropped, which waits for the step that is
+/// under way, or when the log is.
+#[derive(Debug)]
+#[must_use = "the thread stops when this is dropped"]
+pub struct Maintenance {
+    is_over: Arc<AtomicBool>,
+    signal: Arc<Signal>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// One step. Returns whether there was something to do.
+pub(crate) fn step(group_commit: &GroupCommit) -> Result<bool, Error> {
+    group_commit.check()?;
+    let stock = &group_commit.stock;
+    let broken = |error| group_commit.fail(error);
+    match stock.prepare() {
+        // Writes will be refused when the active segment is full, if there is no room until then.
+        Err(error) if stock::is_full(&error) => {}
+        Err(error) => return Err(broken(error)),
+        Ok(true) => return Ok(true),
+        Ok(false) => {}
+    }
+    if stock.seal_oldest().map_err(broken)? {
+        group_commit.counters.durable_lsn.fetch_max(stock.synced_lsn(), Ordering::AcqRel);
+        return Ok(true);
+    }
+    match group_commit.vouch() {
+        // There is no hurry.
+        Err(Error::Busy { .. } | Error::NoSpace) => Ok(false),
+        other => other,
+    }
+}
+
+impl Maintenance {
+    pub(crate) fn start(group_commit: &Arc<GroupCommit>) -> io::Result<Maintenance> {
+        let (is_over, signal) = (Arc::<AtomicBool>::default(), group_commit.stock.signal.clone());
+        let (over, raised) = (is_over.clone(), signal.clone());
+        // The thread keeps no log open that nobody else has.
+        let log = Arc::downgrade(group_commit);
+        let thread = thread::Builder::new()
+            .name("log-maintenance".to_owned())
+            .spawn(move || run(&over, &raised, &log))?;
+        Ok(Maintenance { is_over, signal, thread: Some(thread) })
+    }
+}
+
+impl Drop for Maintenance {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        self.signal.raise();
+        // A callback that the thread itself runs may drop this; it cannot wait for itself.
+        let thread = self.thread.take().filter(|t| t.thread().id() != thread::current().id());
+        if let Some(thread) = thread {
+            // If it panicked, that was told when it did, and to those who waited for a write.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(is_over: &AtomicBool, signal: &Signal, log: &Weak<GroupCommit>) {
+    let mut seen = 0;
+    while !is_over.load(Ordering::Acquire) {
+        match log.upgrade().map(|group_commit| step(&group_commit)) {
+            Some(Ok(true)) => {}
+            Some(Ok(false)) => seen = signal.wait(seen, LOOK_EVERY),
+            // It is gone, closed or poisoned. Whoever writes next is told.
+            Some(Err(_)) | None => return,
+        }
+    }
+}

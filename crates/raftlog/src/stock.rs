@@ -1,0 +1,328 @@
+//! Segments before and after their time: the next one, made ahead; those that are full and not yet
+//! sealed; and dead ones that are kept to be used again.
+//!
+//! Whoever appends takes from here and puts back here without touching the disk, as long as somebody
+//! else makes and seals in time. If nobody does, it does so itself.
+//!
+//! Invariants:
+//! - At most one segment is made ahead, its number follows the newest that has frames, and it has
+//!   its name and its header durably.
+//! - Full segments are sealed oldest first. A file gets no frames once it is here, so one sync that
+//!   succeeds covers it; after one that failed no other is tried, whoever asks.
+//! - No lock that an append needs is held over the disk, except to wait for the very segment or the
+//!   very sync without which it cannot go on.
+
+use crate::directory::{Directory, Source};
+use crate::format::SEGMENT_HEADER_BYTES;
+use crate::segment::Segment;
+use crate::signal::Signal;
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::sync::Arc;
+
+/// How many full segments may wait to be sealed. Over it an append seals the oldest itself, or what
+/// is not on disk would grow without bounds.
+const OUTGOING_MAX: usize = 2;
+
+/// Segments that nobody appends to yet, or any more.
+#[derive(Debug)]
+pub(crate) struct Stock {
+    directory: Directory,
+    state: Mutex<State>,
+    /// Held while the next segment is made.
+    one_makes: Mutex<()>,
+    /// Held while a segment is sealed.
+    one_seals: Mutex<()>,
+    /// Raised when there may be something to make or to seal.
+    pub(crate) signal: Arc<Signal>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The newest segment that has, or is about to get, frames.
+    newest: u64,
+    prepared: Option<Prepared>,
+    outgoing: VecDeque<Arc<Outgoing>>,
+    spares: BTreeSet<u64>,
+    /// All frames up to here are synced, as far as that was found out here.
+    synced_lsn: u64,
+    is_closed: bool,
+}
+
+/// A segment without frames.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) segment: Segment,
+    pub(crate) file_bytes: u64,
+}
+
+/// A segment that gets no more frames.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    segment: Arc<Segment>,
+    /// Where its last frame ends.
+    end: u64,
+    last_lsn: u64,
+    synced: Mutex<Synced>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Synced {
+    NotYet,
+    Done,
+    Failed,
+}
+
+/// Why frames could not be appended.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// There is no room for another segment; the log is as it was.
+    NoSpace,
+    /// Something may have been written, and nobody knows what.
+    Broken(io::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::Broken(error)
+    }
+}
+
+impl Outgoing {
+    pub(crate) fn new(segment: Arc<Segment>, end: u64, last_lsn: u64, is_synced: bool) -> Outgoing {
+        let synced = Mutex::new(if is_synced { Synced::Done } else { Synced::NotYet });
+        Outgoing { segment, end, last_lsn, synced }
+    }
+
+    /// Makes its frames durable. Of several threads one does it, and all learn how it went: the
+    /// system tells of a failed write only once.
+    fn sync(&self) -> io::Result<()> {
+        let mut synced = self.synced.lock();
+        match *synced {
+            Synced::Done => return Ok(()),
+            Synced::Failed => {
+                return Err(io::Error::other("an earlier sync of the segment failed"));
+            }
+            Synced::NotYet => {}
+        }
+        *synced = Synced::Failed;
+        self.segment.file.sync()?;
+        *synced = Synced::Done;
+        Ok(())
+    }
+
+    fn seal(&self) -> io::Result<()> {
+        self.sync()?;
+        // Not synced: with what is cut off or without it, the log goes on in the next segment.
+        if self.segment.file.len()? > self.end {
+            self.segment.file.set_len(self.end)?;
+        }
+        Ok(())
+    }
+}
+
+impl Stock {
+    /// The stock of a log of which `newest` is the last segment with frames, zero if there is none,
+    /// and all frames up to `synced_lsn` are durable.
+    pub(crate) fn new(
+        directory: Directory,
+        newest: u64,
+        prepared: Option<Prepared>,
+        spares: impl IntoIterator<Item = u64>,
+        synced_lsn: u64,
+    ) -> Stock {
+        let spares = spares.into_iter().collect();
+        let state = State { newest, prepared, spares, synced_lsn, ..State::default() };
+        let (one_makes, one_seals) = (Mutex::default(), Mutex::default());
+        let signal = Arc::default();
+        Stock { directory, state: Mutex::new(state), one_makes, one_seals, signal }
+    }
+
+    pub(crate) fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// The newest segment that has frames. Only whoever appends may rely on it for longer.
+    pub(crate) fn newest(&self) -> u64 {
+        self.state.lock().newest
+    }
+
+    pub(crate) fn synced_lsn(&self) -> u64 {
+        self.state.lock().synced_lsn
+    }
+
+    /// How many bytes the next segment has, if it is made.
+    pub(crate) fn prepared_bytes(&self) -> Option<u64> {
+        self.state.lock().prepared.as_ref().map(|prepared| prepared.file_bytes)
+    }
+
+    /// How many full segments are not sealed, and how many spares there are.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.outgoing.len() as u64, state.spares.len() as u64)
+    }
+
+    /// Makes the next segment ahead of its time, if it is not made.
+    ///
+    /// # Errors
+    ///
+    /// `StorageFull` if there is no room for it now; after any other nobody knows what is there.
+    pub(crate) fn prepare(&self) -> io::Result<bool> {
+        let _one = self.one_makes.lock();
+        {
+            let state = self.state.lock();
+            if state.prepared.is_some() || state.is_closed {
+                return Ok(false);
+            }
+        }
+        let prepared = self.make(self.directory.config.segment_bytes, Source::Zeros)?;
+        self.state.lock().prepared = Some(prepared);
+        Ok(true)
+    }
+
+    /// The next segment, with room for `bytes` in all. It is made, or made longer, if it has to be;
+    /// and if the disk is full and the frame only frees, it may be a short one.
+    pub(crate) fn take(&self, bytes: u64, only_frees: bool) -> Result<Prepared, Failure> {
+        let _one = self.one_makes.lock();
+        let prepared = self.state.lock().prepared.take();
+        let made = match prepared {
+            Some(prepared) => self.grow(prepared, bytes),
+            None => {
+                let full_bytes = self.directory.config.segment_bytes.max(bytes);
+                match self.make(full_bytes, Source::Room) {
+                    Err(error) if is_full(&error) && only_frees => {
+                        let short_bytes = bytes + self.directory.config.reserve_bytes();
+                        self.make(short_bytes.min(full_bytes), Source::Room)
+                    }
+                    other => other,
+                }
+            }
+        };
+        match made {
+            Ok(prepared) => {
+                self.state.lock().newest = prepared.segment.number();
+                self.signal.raise();
+                Ok(prepared)
+            }
+            Err(error) if is_full(&error) => Err(Failure::NoSpace),
+            Err(error) => Err(Failure::Broken(error)),
+        }
+    }
+
+    /// Leaves a full segment to be sealed. If too many wait, the oldest is sealed at once.
+    pub(crate) fn put(&self, outgoing: Outgoing) -> io::Result<()> {
+        let waiting = {
+            let mut state = self.state.lock();
+            state.outgoing.push_back(Arc::new(outgoing));
+            state.outgoing.len()
+        };
+        self.signal.raise();
+        if waiting > OUTGOING_MAX {
+            self.seal_oldest()?;
+        }
+        Ok(())
+    }
+
+    /// Makes the frames of all full segments durable, oldest first.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        let outgoing: Vec<_> = self.state.lock().outgoing.iter().cloned().collect();
+        outgoing.iter().try_for_each(|outgoing| outgoing.sync())
+    }
+
+    /// Seals the oldest full segment. False if there is none.
+    pub(crate) fn seal_oldest(&self) -> io::Result<bool> {
+        let _one = self.one_seals.lock();
+        let Some(oldest) = self.state.lock().outgoing.front().cloned() else { return Ok(false) };
+        oldest.seal()?;
+        let mut state = self.state.lock();
+        state.outgoing.pop_front();
+        state.synced_lsn = state.synced_lsn.max(oldest.last_lsn);
+        Ok(true)
+    }
+
+    /// Takes dead segments out of the log: keeps as spares as many as are wanted, of those that
+    /// nobody reads, and removes the others. They must be durably discarded.
+    ///
+    /// # Errors
+    ///
+    /// What the system refused. Those that are left are removed when the log is opened.
+    pub(crate) fn discard(&self, dead: Vec<(u64, Option<Arc<Segment>>)>) -> io::Result<()> {
+        let _one = self.one_seals.lock();
+        let room = {
+            let mut state = self.state.lock();
+            state.outgoing.retain(|o| dead.iter().all(|(number, _)| *number != o.segment.number()));
+            let wanted = self.directory.config.spare_segments;
+            if state.is_closed { 0 } else { wanted.saturating_sub(state.spares.len()) }
+        };
+        let mut spares = Vec::new();
+        for (number, segment) in dead {
+            // Who reads goes on reading what was there, so such a file cannot be used again.
+            let is_free = segment.is_some_and(|segment| Arc::into_inner(segment).is_some());
+            if is_free && spares.len() < room {
+                self.directory.retire(number)?;
+                spares.push(number);
+            } else {
+                self.directory.remove(number)?;
+            }
+        }
+        self.directory.sync()?;
+        self.state.lock().spares.extend(spares);
+        Ok(())
+    }
+
+    /// Seals all that is left, and puts the segment that was made ahead among the spares, so that
+    /// the last segment of the log is one that is sealed. From now on nothing is made.
+    pub(crate) fn close(&self) -> io::Result<()> {
+        let prepared = {
+            let _one = self.one_makes.lock();
+            let mut state = self.state.lock();
+            state.is_closed = true;
+            state.prepared.take()
+        };
+        while self.seal_oldest()? {}
+        if let Some(prepared) = prepared {
+            let is_wanted = self.state.lock().spares.len() < self.directory.config.spare_segments;
+            let number = prepared.segment.number();
+            if is_wanted {
+                self.directory.retire(number)?
+            } else {
+                self.directory.remove(number)?
+            }
+        }
+        self.directory.sync()
+    }
+
+    /// Makes the next segment. To be called by one thread at a time.
+    fn make(&self, file_bytes: u64, source: Source) -> io::Result<Prepared> {
+        let (number, spare) = {
+            let mut state = self.state.lock();
+            (state.newest + 1, state.spares.pop_first())
+        };
+        let source = spare.map_or(source, Source::Spare);
+        match self.directory.make(number, file_bytes, source) {
+            Ok(segment) => Ok(Prepared { segment, file_bytes }),
+            Err(error) => {
+                self.state.lock().spares.extend(spare);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives a prepared segment room for `bytes`; if there is none it stays as it was.
+    fn grow(&self, mut prepared: Prepared, bytes: u64) -> io::Result<Prepared> {
+        debug_assert!(prepared.file_bytes > SEGMENT_HEADER_BYTES as u64);
+        if bytes > prepared.file_bytes {
+            if let Err(error) = prepared.segment.file.allocate(prepared.file_bytes..bytes) {
+                self.state.lock().prepared = Some(prepared);
+                return Err(error);
+            }
+            prepared.file_bytes = bytes;
+        }
+        Ok(prepared)
+    }
+}
+
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::StorageFull
+}
