@@ -30,8 +30,8 @@ pub struct Entry {
 #[derive(Debug)]
 pub struct LogBatch {
     /// Room for the frame's header, then the items.
-    bytes: Vec<u8>,
-    changes: Vec<Change>,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) changes: Vec<Change>,
     fault: Option<Error>,
 }
 
@@ -126,7 +126,8 @@ impl LogBatch {
         self.changes.is_empty() && self.fault.is_none()
     }
 
-    /// How many bytes the changes take in the log, without the frame around them.
+    /// How many bytes the changes take in the log, without the frame around them and before
+    /// anything is compressed.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         (self.bytes.len() - FRAME_HEADER_BYTES) as u64
@@ -156,7 +157,7 @@ impl LogBatch {
             kind: e.kind,
             data_bytes: e.data.len() as u64,
         });
-        item::put_append_head(&mut self.bytes, group, first, &terms, rows);
+        item::put_append_head(&mut self.bytes, group, first, terms.iter().copied(), rows);
         for entry in entries {
             self.bytes.extend_from_slice(&entry.data);
         }
@@ -307,8 +308,8 @@ impl Change {
             Item::Append { head, item_bytes } => Change::Append(Append {
                 group: head.group,
                 first: head.first,
-                count: head.rows.len() as u64,
-                terms: head.terms,
+                count: head.count,
+                terms: head.terms().collect(),
                 offset,
                 item_bytes: item_bytes as u32,
             }),
@@ -417,7 +418,12 @@ mod tests {
         assert_eq!(append.terms, [(2, 1), (1, 2)]);
         let item = &frame.bytes[append.offset as usize..][..append.item_bytes as usize];
         assert!(item.ends_with(b"some data"));
-        assert_eq!(item::AppendHead::decode(item).expect("a head").terms, append.terms);
+        assert!(
+            item::AppendHead::decode(item)
+                .expect("a head")
+                .terms()
+                .eq(append.terms.iter().copied())
+        );
     }
 
     #[test]

@@ -22,6 +22,13 @@ pub struct Config {
     /// a new one, which has to be filled with zeros first. Default 4. They count in none of the
     /// figures but [`crate::Stats::spare_segments`], and take up to `segment_bytes` of disk each.
     pub spare_segments: usize,
+    /// Appends with more data than this are compressed, in the thread that writes them; see
+    /// `docs/log-format.md`. Default 8 KiB: less is too short to become much smaller. `u64::MAX`:
+    /// nothing is compressed.
+    pub compress_above_bytes: u64,
+    /// Most bytes of decompressed data that are kept for later reads. Default 32 MiB; with 0 each
+    /// read decompresses again.
+    pub cache_bytes_max: u64,
     /// A number that goes into the checksums of frames, so that nobody who only chooses the data
     /// can make bytes that pass for a frame. `None`, the default, draws one for each segment from
     /// the operating system; a test that must repeat byte for byte sets it.
@@ -35,6 +42,8 @@ impl Default for Config {
             batch_bytes_max: 64 << 20,
             queue_bytes_max: 256 << 20,
             spare_segments: 4,
+            compress_above_bytes: 8 << 10,
+            cache_bytes_max: 32 << 20,
             salt: None,
         }
     }

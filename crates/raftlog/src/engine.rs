@@ -1,6 +1,7 @@
 //! The engine: open, write, read, purge. The API, no mechanism.
 
 use crate::batch::LogBatch;
+use crate::cache::BlockCache;
 use crate::commit::Commit;
 use crate::config::Config;
 use crate::directory::Directory;
@@ -31,6 +32,7 @@ const LOCK_FILE: &str = "LOCK";
 pub struct LogEngine {
     group_commit: Arc<GroupCommit>,
     segments: Arc<Segments>,
+    cache: Arc<BlockCache>,
     one_purge: Arc<Mutex<()>>,
 }
 
@@ -51,6 +53,7 @@ impl LogEngine {
         config: Config,
     ) -> Result<(LogEngine, RecoveryReport), Error> {
         config.check()?;
+        let cache = Arc::new(BlockCache::new(config.cache_bytes_max));
         fs.create_dir_all(dir)?;
         let lock = fs.lock(&dir.join(LOCK_FILE)).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => Error::Locked,
@@ -62,7 +65,8 @@ impl LogEngine {
         let (queue, stock, ledger) = (recovered.queue, recovered.stock, recovered.ledger);
         let group_commit = Arc::new(GroupCommit::new(queue, stock, ledger, groups));
         let segments = recovered.segments;
-        Ok((LogEngine { group_commit, segments, one_purge: Arc::default() }, recovered.report))
+        let one_purge = Arc::default();
+        Ok((LogEngine { group_commit, segments, cache, one_purge }, recovered.report))
     }
 
     /// Queues a batch. Never waits for the disk. Batches are written in the order in which they are
@@ -94,7 +98,7 @@ impl LogEngine {
     #[must_use]
     pub fn group(&self, id: u64) -> Option<Group> {
         let index = self.group_commit.groups.get(id)?;
-        Some(Group::new(id, index, self.segments.clone()))
+        Some(Group::new(id, index, self.segments.clone(), self.cache.clone()))
     }
 
     /// The ids of all groups, in order.
@@ -170,6 +174,7 @@ impl LogEngine {
             bytes_written: counters.bytes_written.load(Ordering::Relaxed),
             queued_bytes: self.group_commit.queued_bytes(),
             durable_lsn: self.durable_lsn(),
+            cache_bytes: self.cache.bytes(),
             live_bytes: counters.live_bytes.load(Ordering::Relaxed),
             ..Stats::default()
         };

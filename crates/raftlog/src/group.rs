@@ -1,17 +1,16 @@
 //! One group, to read: its bounds, terms and keys from memory, its entries from disk.
 
 use crate::batch::Entry;
+use crate::cache::BlockCache;
 use crate::error::Error;
 use crate::extents::Run;
 use crate::groups::SharedIndex;
-use crate::item::{self, AppendHead, Row};
-use crate::segment::{Segment, Segments};
+use crate::read::Read;
+use crate::segment::Segments;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How much of an append is read at once, before it is known where the wanted entries are.
-const FIRST_READ_BYTES: u32 = 64 << 10;
 /// How many runs are looked up under one lock.
 const RUNS_AT_ONCE: usize = 64;
 
@@ -24,11 +23,17 @@ pub struct Group {
     id: u64,
     index: SharedIndex,
     segments: Arc<Segments>,
+    cache: Arc<BlockCache>,
 }
 
 impl Group {
-    pub(crate) fn new(id: u64, index: SharedIndex, segments: Arc<Segments>) -> Group {
-        Group { id, index, segments }
+    pub(crate) fn new(
+        id: u64,
+        index: SharedIndex,
+        segments: Arc<Segments>,
+        cache: Arc<BlockCache>,
+    ) -> Group {
+        Group { id, index, segments, cache }
     }
 
     /// The first index there is or, if the log is empty, the next. 1 if it has not begun.
@@ -80,6 +85,9 @@ impl Group {
     /// The entries of `range`, or as many from its beginning as have at most `max_bytes` of data
     /// together, but at least one. All are from one state of the log. Never waits for a write.
     ///
+    /// Data that is not compressed is not copied: it stays in the mapped file, and a file of which
+    /// somebody holds data is kept even if it is purged.
+    ///
     /// # Errors
     ///
     /// [`Error::Invalid`] if the range ends before it begins; [`Error::Compacted`] and
@@ -89,13 +97,13 @@ impl Group {
         if range.end < range.start {
             return Err(Error::Invalid("a range that ends before it begins"));
         }
-        let mut read = Read { wanted: range, budget: max_bytes, entries: Vec::new(), last: None };
+        let mut read = Read::new(self.id, &self.cache, range, max_bytes);
         while !read.wanted.is_empty() {
-            let runs = self.look_up(&mut read, max_bytes)?;
+            let runs = self.look_up(&mut read)?;
             for run in runs {
                 // A segment goes only when nothing in it is live: the log has changed since.
                 let Some(segment) = self.segments.get(run.segment) else { break };
-                if !read.run(self.id, &segment, run)? {
+                if !read.run(&segment, run)? {
                     return Ok(read.entries);
                 }
             }
@@ -105,14 +113,14 @@ impl Group {
 
     /// The next runs that hold wanted entries. If what was read before has been replaced since, the
     /// read begins again.
-    fn look_up(&self, read: &mut Read, max_bytes: u64) -> Result<Vec<Run>, Error> {
+    fn look_up(&self, read: &mut Read<'_>) -> Result<Vec<Run>, Error> {
         let index = self.index.read();
         let is_current = |last: &Run| {
             let at = read.wanted.start - 1;
             at >= index.first() && at < index.next() && index.run_at(at).is_same_item(last)
         };
         if !read.last.as_ref().is_none_or(is_current) {
-            read.restart(max_bytes);
+            read.restart();
         }
         if read.wanted.start < index.first() {
             return Err(Error::Compacted { first: index.first() });
@@ -122,103 +130,4 @@ impl Group {
         }
         Ok(index.runs_from(read.wanted.start, RUNS_AT_ONCE))
     }
-}
-
-/// A read of a range in progress.
-struct Read {
-    /// What is still to be read.
-    wanted: Range<u64>,
-    budget: u64,
-    entries: Vec<Entry>,
-    /// The run that held the last entry.
-    last: Option<Run>,
-}
-
-impl Read {
-    fn restart(&mut self, max_bytes: u64) {
-        self.wanted.start -= self.entries.len() as u64;
-        self.budget = max_bytes;
-        self.entries.clear();
-        self.last = None;
-    }
-
-    /// Reads what is wanted of the run. False once there is no room for more.
-    fn run(&mut self, group: u64, segment: &Segment, run: Run) -> Result<bool, Error> {
-        let corrupt =
-            |what| Error::Corrupt { segment: run.segment, offset: u64::from(run.offset), what };
-        let mut bytes = read_item(segment, run, 0..run.item_bytes.min(FIRST_READ_BYTES))?;
-        let head_bytes = AppendHead::length(&bytes).map_err(corrupt)?;
-        if head_bytes > bytes.len() {
-            let head_bytes = u32::try_from(head_bytes).ok().filter(|b| *b <= run.item_bytes);
-            let head_bytes = head_bytes.ok_or_else(|| corrupt("an append is cut short"))?;
-            bytes = read_item(segment, run, 0..head_bytes)?;
-        }
-        let head = AppendHead::decode(&bytes).map_err(corrupt)?;
-        let past = self.wanted.start.checked_sub(head.first).map(|past| past as usize);
-        let rows = past.and_then(|past| head.rows.split_at_checked(past));
-        let Some((past, rows)) = rows.filter(|_| head.group == group) else {
-            return Err(corrupt("an append is not the one that was written"));
-        };
-        let rows = self.fitting(rows, run.end);
-        let begin = head.head_bytes as u64 + data_bytes(past);
-        let end = begin + data_bytes(rows);
-        if end > u64::from(run.item_bytes) {
-            return Err(corrupt("an append is cut short"));
-        }
-        let data = if end <= bytes.len() as u64 {
-            Bytes::from(bytes).slice(begin as usize..end as usize)
-        } else {
-            Bytes::from(read_item(segment, run, begin as u32..end as u32)?)
-        };
-        self.take(group, &head, rows, data).map_err(corrupt)?;
-        self.last = Some(run);
-        Ok(self.wanted.start == run.end)
-    }
-
-    /// The rows, from the first on, that are wanted and fit into the budget.
-    fn fitting<'a>(&self, rows: &'a [Row], end: u64) -> &'a [Row] {
-        let wanted = self.wanted.end.min(end) - self.wanted.start;
-        let mut budget = self.budget;
-        let mut is_first = self.entries.is_empty();
-        let fits = |row: &&Row| {
-            let fits = is_first || row.data_bytes <= budget;
-            budget = budget.saturating_sub(row.data_bytes);
-            is_first = false;
-            fits
-        };
-        let count = rows.iter().take(wanted as usize).take_while(fits).count();
-        &rows[..count]
-    }
-
-    /// Proves each entry and keeps it.
-    fn take(
-        &mut self,
-        group: u64,
-        head: &AppendHead,
-        rows: &[Row],
-        mut data: Bytes,
-    ) -> Result<(), &'static str> {
-        for row in rows {
-            let index = self.wanted.start;
-            let term = head.term(index).ok_or("the terms of an append do not cover its entries")?;
-            let data = data.split_to(row.data_bytes as usize);
-            if item::entry_checksum(group, index, term, row.kind, &data) != row.checksum {
-                return Err("an entry fails its checksum");
-            }
-            self.entries.push(Entry { index, term, kind: row.kind, data });
-            self.budget = self.budget.saturating_sub(row.data_bytes);
-            self.wanted.start += 1;
-        }
-        Ok(())
-    }
-}
-
-fn read_item(segment: &Segment, run: Run, part: Range<u32>) -> Result<Vec<u8>, Error> {
-    let offset = u64::from(run.offset) + u64::from(part.start);
-    Ok(segment.read(offset, (part.end - part.start) as usize)?)
-}
-
-fn data_bytes(rows: &[Row]) -> u64 {
-    // Rows come from disk: wrong ones must not wrap around, so that the sum is seen to be too big.
-    rows.iter().fold(0, |sum, row| sum.saturating_add(row.data_bytes).min(u64::MAX / 4))
 }

@@ -10,6 +10,7 @@
 //! Once a write or a sync has failed, everything queued fails and nothing more is taken.
 
 use crate::batch::{Frame, LogBatch};
+use crate::compress::Compressor;
 use crate::error::Error;
 use crate::format::{self, FRAME_HEADER_BYTES};
 use crate::groups::{Groups, Place};
@@ -46,6 +47,7 @@ pub(crate) struct GroupCommit {
     pub(crate) groups: Arc<Groups>,
     pub(crate) stock: Arc<Stock>,
     pub(crate) counters: Counters,
+    compressor: Compressor,
 }
 
 /// What only the leader touches, and purge between two leaders.
@@ -101,6 +103,7 @@ impl GroupCommit {
         ledger: Ledger,
         groups: Arc<Groups>,
     ) -> GroupCommit {
+        let compressor = Compressor::new(stock.directory().config.compress_above_bytes);
         let counters = Counters::default();
         counters.durable_lsn.store(queue.synced_lsn(), Ordering::Release);
         GroupCommit {
@@ -111,11 +114,13 @@ impl GroupCommit {
             groups,
             stock,
             counters,
+            compressor,
         }
     }
 
     /// Queues a batch. Never waits for the disk.
-    pub(crate) fn write(&self, batch: LogBatch, durability: Durability) -> Arc<Slot> {
+    pub(crate) fn write(&self, mut batch: LogBatch, durability: Durability) -> Arc<Slot> {
+        self.compressor.compress(&mut batch);
         let queued = batch
             .seal(self.stock.directory().config.batch_bytes_max)
             .and_then(|frame| self.enqueue(Some(frame), durability));

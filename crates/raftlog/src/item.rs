@@ -5,6 +5,7 @@
 //! by reading the head alone, and its row has a checksum over its identity and its data, so it is
 //! proved without the rest of the frame.
 
+use crate::block::{Block, Codec};
 use crc32c::{crc32c, crc32c_append};
 
 const TAG_APPEND: u8 = 1;
@@ -17,8 +18,11 @@ const TAG_TRUNCATE: u8 = 7;
 const TAG_MOVE: u8 = 8;
 const TAG_STALE: u8 = 9;
 
+/// Flag of an append: a block table follows its rows.
+const HAS_BLOCKS: u8 = 1;
+
 /// Tag and length of the head of an append: enough to know how much more to read.
-pub(crate) const APPEND_PREFIX_BYTES: usize = 5;
+const APPEND_PREFIX_BYTES: usize = 5;
 
 /// Consecutive entries of one term: how many, and the term.
 pub(crate) type TermRun = (u64, u64);
@@ -27,7 +31,7 @@ pub(crate) type TermRun = (u64, u64);
 #[derive(Debug, PartialEq)]
 pub(crate) enum Item<'a> {
     Append {
-        head: AppendHead,
+        head: AppendHead<'a>,
         item_bytes: usize,
     },
     Compact {
@@ -59,22 +63,27 @@ pub(crate) enum Item<'a> {
         first: u64,
         count: u64,
         offset: usize,
-        head: AppendHead,
+        head: AppendHead<'a>,
         item_bytes: usize,
     },
     /// A compaction that came too late and changes nothing.
     Stale,
 }
 
-/// What stands before the data of an append.
-#[derive(Debug, Default, PartialEq)]
-pub(crate) struct AppendHead {
+/// What stands before the data of an append, borrowed and found to be well formed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct AppendHead<'a> {
     pub(crate) group: u64,
     pub(crate) first: u64,
-    pub(crate) terms: Vec<TermRun>,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) count: u64,
     /// Length of the head itself: the data begins there.
     pub(crate) head_bytes: usize,
+    /// Length of the data as it is stored.
+    pub(crate) stored_bytes: u64,
+    terms: &'a [u8],
+    rows: &'a [u8],
+    /// The block table; empty if the data is stored as it is.
+    blocks: &'a [u8],
 }
 
 /// What the head of an append says of one entry.
@@ -99,7 +108,7 @@ pub(crate) fn put_append_head(
     out: &mut Vec<u8>,
     group: u64,
     first: u64,
-    terms: &[TermRun],
+    terms: impl ExactSizeIterator<Item = TermRun>,
     rows: impl ExactSizeIterator<Item = Row>,
 ) {
     let begin = out.len();
@@ -109,8 +118,8 @@ pub(crate) fn put_append_head(
     put_varint(out, rows.len() as u64);
     put_varint(out, terms.len() as u64);
     for (count, term) in terms {
-        put_varint(out, *count);
-        put_varint(out, *term);
+        put_varint(out, count);
+        put_varint(out, term);
     }
     out.push(0);
     for row in rows {
@@ -118,6 +127,30 @@ pub(crate) fn put_append_head(
         out.push(row.kind);
         put_varint(out, row.data_bytes);
     }
+    put_head_bytes(out, begin);
+}
+
+/// Writes the head of an append again, which had no blocks, with these. The caller adds their data.
+pub(crate) fn put_head_with_blocks(
+    out: &mut Vec<u8>,
+    item: &[u8],
+    head: &AppendHead<'_>,
+    blocks: &[Block],
+) {
+    let begin = out.len();
+    out.extend_from_slice(&item[..head.head_bytes - head.rows.len() - 1]);
+    out.push(HAS_BLOCKS);
+    out.extend_from_slice(head.rows);
+    for block in blocks {
+        out.push(block.codec.number());
+        put_varint(out, block.entries);
+        put_varint(out, block.stored_bytes);
+    }
+    put_head_bytes(out, begin);
+}
+
+/// Fills in how long the head is that was written from `begin` on.
+fn put_head_bytes(out: &mut [u8], begin: usize) {
     let head_bytes = (out.len() - begin) as u32;
     out[begin + 1..begin + APPEND_PREFIX_BYTES].copy_from_slice(&head_bytes.to_le_bytes());
 }
@@ -220,102 +253,153 @@ pub(crate) fn take_item<'a>(input: &mut &'a [u8]) -> Result<Item<'a>, &'static s
 }
 
 /// Reads an append and moves `input` behind it.
-fn take_append(input: &mut &[u8]) -> Result<(AppendHead, usize), &'static str> {
+fn take_append<'a>(input: &mut &'a [u8]) -> Result<(AppendHead<'a>, usize), &'static str> {
     let head = AppendHead::decode(input)?;
-    let item_bytes = head
-        .data_bytes()
-        .and_then(|data| usize::try_from(data).ok())
+    let item_bytes = usize::try_from(head.stored_bytes)
+        .ok()
         .and_then(|data| data.checked_add(head.head_bytes))
         .ok_or(CUT_SHORT)?;
     *input = input.get(item_bytes..).ok_or(CUT_SHORT)?;
     Ok((head, item_bytes))
 }
 
-impl AppendHead {
-    /// How long the head is that begins with `prefix`.
-    pub(crate) fn length(prefix: &[u8]) -> Result<usize, &'static str> {
-        let prefix = prefix.get(..APPEND_PREFIX_BYTES).ok_or(CUT_SHORT)?;
+impl<'a> AppendHead<'a> {
+    /// Reads the head that `bytes` begin with. Allocates nothing.
+    pub(crate) fn decode(bytes: &'a [u8]) -> Result<AppendHead<'a>, &'static str> {
+        let prefix = bytes.get(..APPEND_PREFIX_BYTES).ok_or(CUT_SHORT)?;
         if prefix[0] != TAG_APPEND {
             return Err("no append begins here");
         }
-        let length = u32::from_le_bytes(prefix[1..].try_into().expect("four bytes are left"));
-        Ok(length as usize)
-    }
-
-    /// Reads a head. Nothing is allocated beyond what the head itself has room for.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<AppendHead, &'static str> {
-        let head_bytes = AppendHead::length(bytes)?;
+        let head_bytes = u32::from_le_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
         let mut input = bytes.get(APPEND_PREFIX_BYTES..head_bytes).ok_or(CUT_SHORT)?;
         let input = &mut input;
         let (group, first) = (take_varint(input)?, take_varint(input)?);
         let (count, runs) = (take_varint(input)?, take_varint(input)?);
-        let mut terms = Vec::new();
         let mut covered = 0_u64;
-        for _ in 0..runs {
-            let run = (take_varint(input)?, take_varint(input)?);
-            covered = covered.checked_add(run.0).filter(|_| run.0 > 0).ok_or(WRONG_TERMS)?;
-            terms.push(run);
-        }
+        let terms = take_part(input, runs, |input| {
+            let (count, _) = take_term_run(input)?;
+            covered = covered.checked_add(count).filter(|_| count > 0).ok_or(WRONG_TERMS)?;
+            Ok(())
+        })?;
         if covered != count || count == 0 {
             return Err(WRONG_TERMS);
         }
-        if take_u8(input)? != 0 {
+        let flags = take_u8(input)?;
+        if flags & !HAS_BLOCKS != 0 {
             return Err("an append has flags that this version does not know");
         }
-        let mut rows = Vec::new();
-        for _ in 0..count {
-            let checksum = take_array(input)?;
-            let kind = take_u8(input)?;
-            let data_bytes = take_varint(input)?;
-            rows.push(Row { checksum: u32::from_le_bytes(checksum), kind, data_bytes });
+        let mut stored_bytes = 0_u64;
+        let rows = take_part(input, count, |input| {
+            let row = take_row(input)?;
+            stored_bytes = stored_bytes.checked_add(row.data_bytes).ok_or(CUT_SHORT)?;
+            Ok(())
+        })?;
+        let blocks = *input;
+        if blocks.is_empty() != (flags & HAS_BLOCKS == 0) {
+            return Err("an append has blocks against what its flags say");
         }
-        if !input.is_empty() || first == 0 || first.checked_add(count).is_none() {
-            return Err("the head of an append does not fit what it says");
+        if first == 0 || first.checked_add(count).is_none() {
+            return Err("the entries of an append have indexes that cannot be");
         }
-        Ok(AppendHead { group, first, terms, rows, head_bytes })
+        let head =
+            AppendHead { group, first, count, head_bytes, stored_bytes, terms, rows, blocks };
+        if blocks.is_empty() { Ok(head) } else { head.with_blocks() }
     }
 
-    /// The term of one of its entries.
-    pub(crate) fn term(&self, index: u64) -> Option<u64> {
-        let mut past = index.checked_sub(self.first)?;
-        for (count, term) in &self.terms {
-            if past < *count {
-                return Some(*term);
+    /// Checks the block table against the rows, and counts what is stored.
+    fn with_blocks(self) -> Result<AppendHead<'a>, &'static str> {
+        let (mut rows, mut blocks) = (self.rows(), self.blocks);
+        let mut stored_bytes = 0_u64;
+        while !blocks.is_empty() {
+            let block = take_block(&mut blocks)?;
+            let mut raw_bytes = 0;
+            for _ in 0..block.entries {
+                raw_bytes += rows.next().ok_or(WRONG_BLOCKS)?.data_bytes;
             }
-            past -= count;
+            if block.entries == 0 || !block.can_hold(raw_bytes) {
+                return Err(WRONG_BLOCKS);
+            }
+            stored_bytes = stored_bytes.checked_add(block.stored_bytes).ok_or(WRONG_BLOCKS)?;
         }
-        None
+        if rows.next().is_some() {
+            Err(WRONG_BLOCKS)
+        } else {
+            Ok(AppendHead { stored_bytes, ..self })
+        }
+    }
+
+    /// Consecutive entries of one term, from the first on.
+    pub(crate) fn terms(&self) -> impl Iterator<Item = TermRun> + Clone + use<'a> {
+        let mut terms = self.terms;
+        std::iter::from_fn(move || take_term_run(&mut terms).ok())
+    }
+
+    /// What is said of each entry.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = Row> + Clone + use<'a> {
+        let mut rows = self.rows;
+        std::iter::from_fn(move || take_row(&mut rows).ok())
+    }
+
+    /// The blocks of the data; if it is stored as it is, one.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = Block> + use<'a> {
+        let AppendHead { count, stored_bytes, mut blocks, .. } = *self;
+        let whole = Block { entries: count, codec: Codec::Raw, stored_bytes };
+        let mut whole = blocks.is_empty().then_some(whole);
+        std::iter::from_fn(move || whole.take().or_else(|| take_block(&mut blocks).ok()))
     }
 
     /// Whether `count` entries from `first` on, at least one, are all among its entries.
     fn holds(&self, first: u64, count: u64) -> bool {
         let past = first.checked_sub(self.first);
         let end = past.and_then(|past| past.checked_add(count));
-        count > 0 && end.is_some_and(|end| end <= self.rows.len() as u64)
+        count > 0 && end.is_some_and(|end| end <= self.count)
     }
 
     /// The terms of `count` entries from `first` on, all of which it holds.
     pub(crate) fn terms_of(&self, first: u64, count: u64) -> Vec<TermRun> {
         let (mut from, wanted) = (self.first, first..first + count);
         let mut terms = Vec::new();
-        for (run, term) in &self.terms {
+        for (run, term) in self.terms() {
             let (begin, end) = (from.max(wanted.start), (from + run).min(wanted.end));
             if begin < end {
-                terms.push((end - begin, *term));
+                terms.push((end - begin, term));
             }
             from += run;
         }
         terms
     }
-
-    /// Length of the data of all entries; `None` if that is more than there can be.
-    pub(crate) fn data_bytes(&self) -> Option<u64> {
-        self.rows.iter().try_fold(0_u64, |sum, row| sum.checked_add(row.data_bytes))
-    }
 }
 
 const CUT_SHORT: &str = "an item is cut short";
 const WRONG_TERMS: &str = "the terms of an append do not cover its entries";
+const WRONG_BLOCKS: &str = "the blocks of an append do not hold its entries";
+
+/// Takes `count` things and returns the bytes of them.
+fn take_part<'a>(
+    input: &mut &'a [u8],
+    count: u64,
+    mut take: impl FnMut(&mut &'a [u8]) -> Result<(), &'static str>,
+) -> Result<&'a [u8], &'static str> {
+    let begin = *input;
+    for _ in 0..count {
+        take(input)?;
+    }
+    Ok(&begin[..begin.len() - input.len()])
+}
+
+fn take_term_run(input: &mut &[u8]) -> Result<TermRun, &'static str> {
+    Ok((take_varint(input)?, take_varint(input)?))
+}
+
+fn take_row(input: &mut &[u8]) -> Result<Row, &'static str> {
+    let checksum = u32::from_le_bytes(take_array(input)?);
+    Ok(Row { checksum, kind: take_u8(input)?, data_bytes: take_varint(input)? })
+}
+
+fn take_block(input: &mut &[u8]) -> Result<Block, &'static str> {
+    let codec = Codec::of(take_u8(input)?)?;
+    Ok(Block { codec, entries: take_varint(input)?, stored_bytes: take_varint(input)? })
+}
 
 fn put_slice(out: &mut Vec<u8>, bytes: &[u8]) {
     put_varint(out, bytes.len() as u64);
@@ -348,6 +432,10 @@ fn take_slice<'a>(input: &mut &'a [u8]) -> Result<&'a [u8], &'static str> {
 }
 
 fn take_varint(input: &mut &[u8]) -> Result<u64, &'static str> {
+    if let [byte @ ..0x80, rest @ ..] = *input {
+        *input = rest;
+        return Ok(u64::from(*byte));
+    }
     let mut number = 0_u64;
     for shift in (0..64).step_by(7) {
         let byte = take_u8(input)?;
@@ -369,7 +457,7 @@ mod tests {
     fn append(group: u64, first: u64, terms: &[TermRun], data: &[&[u8]]) -> Vec<u8> {
         let rows = data.iter().map(|d| Row { checksum: 7, kind: 2, data_bytes: d.len() as u64 });
         let mut out = Vec::new();
-        put_append_head(&mut out, group, first, terms, rows);
+        put_append_head(&mut out, group, first, terms.iter().copied(), rows);
         data.iter().for_each(|d| out.extend_from_slice(d));
         out
     }
@@ -422,8 +510,11 @@ mod tests {
         let Ok(Item::Append { head, item_bytes }) = take_item(&mut input) else {
             panic!("no append")
         };
-        assert_eq!((head.group, head.first, head.terms.as_slice()), (1, 10, &[(2, 3), (1, 4)][..]));
-        assert_eq!(head.data_bytes(), Some(6));
+        assert_eq!((head.group, head.first, head.count, head.stored_bytes), (1, 10, 3, 6));
+        assert!(head.terms().eq([(2, 3), (1, 4)]));
+        assert!(head.rows().map(|row| row.data_bytes).eq([1, 2, 3]));
+        let whole = Block { entries: 3, codec: Codec::Raw, stored_bytes: 6 };
+        assert!(head.blocks().eq([whole]));
         assert_eq!(item_bytes, head.head_bytes + 6);
         let rest: Vec<_> = std::iter::from_fn(|| {
             (!input.is_empty()).then(|| take_item(&mut input).expect("it was written so"))

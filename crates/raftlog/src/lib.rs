@@ -34,8 +34,11 @@
 //! ```
 
 mod batch;
+mod block;
+mod cache;
 mod chunk;
 mod commit;
+mod compress;
 mod config;
 mod directory;
 mod engine;
@@ -52,6 +55,7 @@ mod ledger;
 mod maintenance;
 mod purge;
 mod queue;
+mod read;
 mod recovery;
 mod scan;
 mod segment;

@@ -32,6 +32,8 @@ pub struct Stats {
     pub groups: u64,
     /// Memory of the index: what its lists have room for, and the groups' places among each other.
     pub index_bytes: u64,
+    /// Memory of decompressed data that is kept for later reads.
+    pub cache_bytes: u64,
 }
 
 /// Counters that threads change as they go.

@@ -1,11 +1,12 @@
 //! Random histories against the oracle, with restarts, and with the power cut at every operation.
 
-use crate::kit::{DIR, open, reopen, segment_path, write};
+use crate::kit::{DIR, reopen, segment_path, squeezed, write};
 use crate::oracle::Oracle;
 use flotilla_raftlog::{Commit, Durability, Error, LogEngine, RecoveryReport};
 use flotilla_vfs::FileSystem;
 use flotilla_vfs::fault::FaultFs;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A run of a log beside the oracle's states, which are numbered as the batches are.
 struct Run {
@@ -59,7 +60,7 @@ impl Run {
     }
 
     fn open(&self) -> Result<(LogEngine, RecoveryReport), Cut> {
-        match open(&self.disk) {
+        match LogEngine::open(Arc::new(self.disk.clone()), Path::new(DIR), squeezed()) {
             Ok(opened) => Ok(opened),
             Err(Error::Io(_)) => Err(Cut),
             Err(other) => panic!("{other}"),

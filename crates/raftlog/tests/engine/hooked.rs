@@ -96,6 +96,7 @@ impl File for HookedFile {
         self.0.set_len(len)
     }
     fn view(&self, range: Range<u64>) -> io::Result<View> {
+        self.1.run(At::Read);
         self.0.view(range)
     }
 }

@@ -9,9 +9,15 @@ use std::sync::Arc;
 /// Where the log of a test lies on its disk.
 pub(crate) const DIR: &str = "/log";
 
-/// Segments as small as they may be, and nothing left to chance.
+/// Segments as small as they may be, nothing compressed, and nothing left to chance.
 pub(crate) fn small() -> Config {
-    Config { segment_bytes: 4096, salt: Some(42), ..Config::default() }
+    let compress_above_bytes = u64::MAX;
+    Config { segment_bytes: 4096, compress_above_bytes, salt: Some(42), ..Config::default() }
+}
+
+/// The same, with much compressed, and a cache for a few blocks.
+pub(crate) fn squeezed() -> Config {
+    Config { compress_above_bytes: 700, cache_bytes_max: 8 << 10, ..small() }
 }
 
 pub(crate) fn open(disk: &FaultFs) -> Result<(LogEngine, RecoveryReport), Error> {
@@ -42,6 +48,26 @@ pub(crate) fn entries(first: u64, term: u64, lengths: &[usize]) -> Vec<Entry> {
 pub(crate) fn entry(index: u64, term: u64, len: usize) -> Entry {
     let byte = (index.wrapping_mul(31) ^ term.wrapping_mul(7)) as u8 | 1;
     Entry { index, term, kind: (index % 3) as u8, data: Bytes::from(vec![byte; len]) }
+}
+
+/// An entry whose data cannot be compressed.
+pub(crate) fn random_entry(index: u64, term: u64, len: usize) -> Entry {
+    let mut data = vec![0; len];
+    fastrand::Rng::with_seed(index).fill(&mut data);
+    Entry { data: data.into(), ..entry(index, term, 0) }
+}
+
+/// An entry of words, which lz4 makes smaller by half or so.
+pub(crate) fn text_entry(index: u64, term: u64, len: usize) -> Entry {
+    const WORDS: [&[u8]; 8] =
+        [b"log ", b"entry ", b"of ", b"a ", b"group, ", b"index ", b"and ", b"term. "];
+    let mut rng = fastrand::Rng::with_seed(index);
+    let mut data = Vec::with_capacity(len + 8);
+    while data.len() < len {
+        data.extend_from_slice(WORDS[rng.usize(..8)]);
+    }
+    data.truncate(len);
+    Entry { data: data.into(), ..entry(index, term, 0) }
 }
 
 pub(crate) fn batch(build: impl FnOnce(&mut LogBatch)) -> LogBatch {

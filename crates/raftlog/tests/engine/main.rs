@@ -8,4 +8,5 @@ mod hooked;
 mod kit;
 mod maintain;
 mod oracle;
+mod reads;
 mod threads;

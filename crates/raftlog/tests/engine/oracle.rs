@@ -145,11 +145,17 @@ fn random_entry(index: u64, rng: &mut fastrand::Rng) -> Entry {
     Entry { index, term: rng.u64(1..4), kind: rng.u8(0..3), data }
 }
 
-/// Sometimes all zeros, which on disk look as if they had never been written.
+/// Sometimes all zeros, which on disk look as if they had never been written, and sometimes the same
+/// over and over, which compresses well.
 fn random_bytes(len: usize, rng: &mut fastrand::Rng) -> Bytes {
     let mut bytes = vec![0; len];
-    if rng.u8(0..4) > 0 {
-        rng.fill(&mut bytes);
+    match rng.u8(0..5) {
+        0 => {}
+        1 => {
+            let repeated = [rng.u8(1..), rng.u8(1..), rng.u8(1..)];
+            bytes.iter_mut().zip(repeated.iter().cycle()).for_each(|(byte, from)| *byte = *from);
+        }
+        _ => rng.fill(&mut bytes),
     }
     bytes.into()
 }
