@@ -17,8 +17,10 @@ use std::sync::Arc;
 const SUFFIX: &str = ".log";
 const SPARE_PREFIX: &str = "spare-";
 const UNFINISHED: &str = "next-segment.tmp";
-/// How much is written at once where a file is filled with zeros.
-const ZEROS_BYTES: usize = 1 << 20;
+/// How much is written at once where a file is filled with zeros. A kernel may keep a larger write as
+/// one large piece of its page cache, and then look at every block of that piece in every small
+/// write that comes later.
+const ZEROS_BYTES: usize = 64 << 10;
 
 /// The way to the directory, and what segments are to be like.
 #[derive(Debug)]
