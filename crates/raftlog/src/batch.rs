@@ -6,9 +6,10 @@
 use crate::config::BATCH_BYTES_CEILING;
 use crate::error::Error;
 use crate::extents::Run;
-use crate::format::{self, FRAME_HEADER_BYTES};
-use crate::item::{self, Item, Row, TermRun};
+use crate::format::{self, ALIGNMENT_BYTES, FRAME_HEADER_BYTES};
+use crate::item::{self, Item, Row, TermRuns};
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 /// One entry of a group's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,11 +30,14 @@ pub struct Entry {
 /// is the error of the write.
 #[derive(Debug)]
 pub struct LogBatch {
-    /// Room for the frame's header, then the items.
+    /// Room for the frame's header, then the items; nothing if there are none.
     pub(crate) bytes: Vec<u8>,
-    pub(crate) changes: Vec<Change>,
+    pub(crate) changes: Changes,
     fault: Option<Error>,
 }
+
+/// What the items of a batch say: often there is one.
+pub(crate) type Changes = SmallVec<[Change; 1]>;
 
 /// What an item says, for the index.
 #[derive(Debug)]
@@ -77,7 +81,7 @@ pub(crate) struct Append {
     pub(crate) group: u64,
     pub(crate) first: u64,
     pub(crate) count: u64,
-    pub(crate) terms: Vec<TermRun>,
+    pub(crate) terms: TermRuns,
     /// From the beginning of the frame to the item.
     pub(crate) offset: u32,
     /// Length of the item: head and data.
@@ -103,19 +107,19 @@ pub(crate) struct Frame {
     /// Room for the header, then the padded body.
     pub(crate) bytes: Vec<u8>,
     pub(crate) body_checksum: u32,
-    pub(crate) changes: Vec<Change>,
+    pub(crate) changes: Changes,
 }
 
 impl LogBatch {
     /// An empty batch.
     #[must_use]
     pub fn new() -> LogBatch {
-        LogBatch { bytes: vec![0; FRAME_HEADER_BYTES], changes: Vec::new(), fault: None }
+        LogBatch { bytes: Vec::new(), changes: Changes::new(), fault: None }
     }
 
     /// Forgets all changes and keeps the memory.
     pub fn clear(&mut self) {
-        self.bytes.truncate(FRAME_HEADER_BYTES);
+        self.bytes.clear();
         self.changes.clear();
         self.fault = None;
     }
@@ -130,7 +134,7 @@ impl LogBatch {
     /// anything is compressed.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        (self.bytes.len() - FRAME_HEADER_BYTES) as u64
+        self.bytes.len().saturating_sub(FRAME_HEADER_BYTES) as u64
     }
 
     /// Appends entries, whose indexes must follow one another. If they begin at or below the
@@ -146,12 +150,11 @@ impl LogBatch {
             return self.fail(Error::Invalid("the entries of an append do not follow one another"));
         }
         let data_bytes = entries.iter().map(|e| e.data.len() as u64).sum::<u64>();
-        if !self.has_room(data_bytes + 32 * count) {
+        if !self.has_room(data_bytes + 32 * (count + 1)) {
             return;
         }
         let terms = term_runs(entries);
         let begin = self.bytes.len();
-        self.bytes.reserve((data_bytes + 16 * count) as usize + 48);
         let rows = entries.iter().map(|e| Row {
             checksum: item::entry_checksum(group, e.index, e.term, e.kind, &e.data),
             kind: e.kind,
@@ -226,8 +229,10 @@ impl LogBatch {
 
     /// Says that every segment below is dead and may be missing from now on.
     pub(crate) fn discard(&mut self, below_segment: u64) {
-        item::put_discard(&mut self.bytes, below_segment);
-        self.changes.push(Change::Discard { below_segment });
+        if self.has_room(32) {
+            item::put_discard(&mut self.bytes, below_segment);
+            self.changes.push(Change::Discard { below_segment });
+        }
     }
 
     /// Says that of the append `item`, whose bytes are taken from where they lay, `count` entries
@@ -286,12 +291,22 @@ impl LogBatch {
     }
 
     /// Offsets within a frame are 32 bits, so a batch stops growing here, before bytes are copied.
+    /// Makes room for them.
     fn has_room(&mut self, more_bytes: u64) -> bool {
         let bytes = self.bytes() + more_bytes;
         if bytes > BATCH_BYTES_CEILING {
             self.fail(Error::TooLarge { bytes, limit: BATCH_BYTES_CEILING });
         }
-        self.fault.is_none()
+        if self.fault.is_some() {
+            return false;
+        }
+        if self.bytes.is_empty() {
+            // Room for the header, and for all of the batch if this is its only item.
+            self.bytes.reserve(FRAME_HEADER_BYTES + more_bytes as usize + ALIGNMENT_BYTES);
+            self.bytes.resize(FRAME_HEADER_BYTES, 0);
+        }
+        self.bytes.reserve(more_bytes as usize);
+        true
     }
 }
 
@@ -358,7 +373,7 @@ impl Frame {
     }
 }
 
-fn term_runs(entries: &[Entry]) -> Vec<TermRun> {
+fn term_runs(entries: &[Entry]) -> TermRuns {
     entries.chunk_by(|a, b| a.term == b.term).map(|run| (run.len() as u64, run[0].term)).collect()
 }
 
@@ -415,7 +430,7 @@ mod tests {
         assert!(!frame.only_frees());
         let Change::Append(append) = &frame.changes[0] else { panic!("not an append") };
         assert_eq!((append.group, append.first, append.count), (7, 3, 3));
-        assert_eq!(append.terms, [(2, 1), (1, 2)]);
+        assert_eq!(append.terms.as_slice(), [(2, 1), (1, 2)]);
         let item = &frame.bytes[append.offset as usize..][..append.item_bytes as usize];
         assert!(item.ends_with(b"some data"));
         assert!(
@@ -442,7 +457,7 @@ mod tests {
         let frame = batch.seal(1 << 20).expect("it is right");
         let Change::Move(moved) = &frame.changes[1] else { panic!("not a move") };
         assert_eq!((moved.group, moved.first, moved.count), (7, 4, 2));
-        assert_eq!(moved.terms, [(1, 1), (1, 2)]);
+        assert_eq!(moved.terms.as_slice(), [(1, 1), (1, 2)]);
         assert_eq!(frame.bytes[moved.offset as usize..][..moved.item_bytes as usize], item);
         assert!(!frame.only_frees());
     }

@@ -9,7 +9,7 @@
 //!
 //! Once a write or a sync has failed, everything queued fails and nothing more is taken.
 
-use crate::batch::{Frame, LogBatch};
+use crate::batch::{Changes, Frame, LogBatch};
 use crate::compress::Compressor;
 use crate::error::Error;
 use crate::format::{self, FRAME_HEADER_BYTES};
@@ -21,11 +21,16 @@ use crate::stats::Counters;
 use crate::stock::{Failure, Stock};
 use crate::tails::Tails;
 use parking_lot::{Condvar, Mutex};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Waker;
+
+/// An emptied list of writes with more room is not kept.
+const SPARE_WRITES_MAX: usize = 1024;
 
 /// How long-lived a batch is when its write is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +65,8 @@ pub(crate) struct Log {
 #[derive(Debug, Default)]
 struct Waiting {
     writes: Vec<Write>,
+    /// The list that the last leader emptied.
+    spare: Vec<Write>,
     /// Bytes of writes that are queued or with the leader.
     bytes: u64,
     last_ticket: u64,
@@ -78,6 +85,8 @@ struct Write {
     frame: Option<Frame>,
     durability: Durability,
     slot: Arc<Slot>,
+    /// Its frame's number or, of a sync, that of the last frame before it; known once it is written.
+    lsn: u64,
 }
 
 /// Completed writes whose callbacks have yet to run, in the order of the log.
@@ -88,10 +97,18 @@ struct Callbacks {
     has_runner: bool,
 }
 
+/// Who is to be told of outcomes that are left already.
+#[derive(Debug, Default)]
+struct Told {
+    threads: Vec<Arc<Slot>>,
+    wakers: Vec<Waker>,
+    callbacks: Vec<(Arc<Slot>, Outcome)>,
+}
+
 /// What became of the writes that a leader took.
 struct Flushed {
-    /// The first so many are in the log, with these sequence numbers.
-    lsns: Vec<u64>,
+    /// The first so many are in the log.
+    written: usize,
     /// Why the others failed.
     failure: Option<Failure>,
 }
@@ -208,7 +225,7 @@ impl GroupCommit {
             return Ok(false);
         }
         let body_checksum = format::body_checksum(&bytes[FRAME_HEADER_BYTES..]);
-        let frame = Frame { bytes, body_checksum, changes: Vec::new() };
+        let frame = Frame { bytes, body_checksum, changes: Changes::new() };
         let slot = self.enqueue(Some(frame), Durability::Buffered)?;
         self.wait(&slot).map(|_| true)
     }
@@ -218,13 +235,11 @@ impl GroupCommit {
         let mut waiting = self.waiting.lock();
         let cause = waiting.poison.get_or_insert_with(|| Arc::new(error)).clone();
         let error = Error::Poisoned(cause);
-        let mut done = Vec::new();
-        waiting.fail_queued(&error, &mut done);
-        self.callbacks.lock().ready.extend(done.iter().cloned());
+        let mut told = Told::default();
+        waiting.fail_queued(&error, &mut told);
+        self.queue_callbacks(&mut told);
         drop(waiting);
-        for (slot, outcome) in &done {
-            slot.complete(outcome);
-        }
+        told.wake();
         self.run_callbacks();
         error
     }
@@ -285,7 +300,7 @@ impl GroupCommit {
         waiting.last_ticket = ticket;
         waiting.bytes += bytes;
         let slot = Arc::new(Slot::new(ticket));
-        waiting.writes.push(Write { frame, durability, slot: slot.clone() });
+        waiting.writes.push(Write { frame, durability, slot: slot.clone(), lsn: 0 });
         Ok(slot)
     }
 
@@ -295,7 +310,8 @@ impl GroupCommit {
             let mut waiting = self.waiting.lock();
             assert!(waiting.has_leader, "a thread leads that was not made the leader");
             waiting.taken_ticket = waiting.last_ticket;
-            std::mem::take(&mut waiting.writes)
+            let spare = std::mem::take(&mut waiting.spare);
+            std::mem::replace(&mut waiting.writes, spare)
         };
         // A fault of ours must not leave others waiting for ever: they are told, then it goes on.
         let flushed = panic::catch_unwind(AssertUnwindSafe(|| self.carry_out(&mut writes)));
@@ -303,10 +319,7 @@ impl GroupCommit {
             Ok(flushed) => (flushed, None),
             Err(fault) => (Flushed::broken(io::Error::other("a write panicked")), Some(fault)),
         };
-        let done = self.settle(writes, flushed);
-        for (slot, outcome) in &done {
-            slot.complete(outcome);
-        }
+        self.settle(writes, flushed).wake();
         if let Some(fault) = fault {
             panic::resume_unwind(fault);
         }
@@ -316,10 +329,11 @@ impl GroupCommit {
     fn carry_out(&self, writes: &mut [Write]) -> Flushed {
         let mut log = self.log.lock();
         let log = &mut *log;
-        let mut frames: Vec<&mut Frame> =
+        let mut frames: SmallVec<[&mut Frame; 8]> =
             writes.iter_mut().filter_map(|write| write.frame.as_mut()).collect();
         let (frame_count, before) = (frames.len(), log.queue.last_lsn());
         let (places, mut failure) = log.queue.append(&mut frames);
+        drop(frames);
         let written = written_count(writes, places.len(), frame_count);
         if !matches!(failure, Some(Failure::Broken(_))) {
             let synced = |write: &Write| write.durability == Durability::Synced;
@@ -329,26 +343,19 @@ impl GroupCommit {
             }
         }
         if matches!(failure, Some(Failure::Broken(_))) {
-            return Flushed { lsns: Vec::new(), failure };
+            return Flushed { written: 0, failure };
         }
-        let lsns = self.apply(&writes[..written], &places, before, &mut log.ledger);
+        self.apply(&mut writes[..written], &places, before, &mut log.ledger);
         self.counters.durable_lsn.fetch_max(log.queue.synced_lsn(), Ordering::AcqRel);
         self.counters.live_bytes.store(log.ledger.live_bytes(), Ordering::Relaxed);
-        Flushed { lsns, failure }
+        Flushed { written, failure }
     }
 
     /// Changes the index as the frames say that now lie in the log.
-    fn apply(
-        &self,
-        writes: &[Write],
-        places: &[Place],
-        before: u64,
-        ledger: &mut Ledger,
-    ) -> Vec<u64> {
+    fn apply(&self, writes: &mut [Write], places: &[Place], before: u64, ledger: &mut Ledger) {
         let mut places = places.iter();
         let mut lsn = before;
         let mut bytes = 0;
-        let mut lsns = Vec::with_capacity(writes.len());
         for write in writes {
             if let Some(frame) = &write.frame {
                 let place = *places.next().expect("each frame that was written has a place");
@@ -360,17 +367,16 @@ impl GroupCommit {
                 lsn = place.lsn;
                 bytes += frame.bytes.len() as u64;
             }
-            lsns.push(lsn);
+            write.lsn = lsn;
         }
         self.counters.flushes.fetch_add(1, Ordering::Relaxed);
         self.counters.batches.fetch_add(lsn - before, Ordering::Relaxed);
         self.counters.bytes_written.fetch_add(bytes, Ordering::Relaxed);
-        lsns
     }
 
-    /// Takes the outcomes in, makes the next thread the leader, and returns what is done.
-    fn settle(&self, writes: Vec<Write>, flushed: Flushed) -> Vec<(Arc<Slot>, Outcome)> {
-        let Flushed { lsns, failure } = flushed;
+    /// Leaves the outcomes, makes the next thread the leader, and says who is to be told.
+    fn settle(&self, mut writes: Vec<Write>, flushed: Flushed) -> Told {
+        let Flushed { written, failure } = flushed;
         let mut waiting = self.waiting.lock();
         let error = failure.map(|failure| match failure {
             Failure::NoSpace => Error::NoSpace,
@@ -380,29 +386,38 @@ impl GroupCommit {
                 Error::Poisoned(cause)
             }
         });
-        let mut done = Vec::with_capacity(writes.len());
-        let mut lsns = lsns.into_iter();
-        for Write { frame, slot, .. } in writes {
+        let mut told = Told::default();
+        for (at, Write { frame, slot, lsn, .. }) in writes.drain(..).enumerate() {
             waiting.bytes -= frame_bytes(&frame);
-            let outcome = match (lsns.next(), &error) {
-                (Some(lsn), _) => Ok(Receipt { lsn }),
-                (None, Some(error)) => Err(error.clone()),
-                (None, None) => unreachable!("a write without a failure has a place"),
+            let outcome = match &error {
+                _ if at < written => Ok(Receipt { lsn }),
+                Some(error) => Err(error.clone()),
+                None => unreachable!("a write without a failure has a place"),
             };
             if let Some(frame) = frame {
                 waiting.tails.settle(&frame.changes, slot.ticket);
             }
-            done.push((slot, outcome));
+            told.leave(slot, outcome);
         }
         if let Some(error) = error {
-            waiting.fail_queued(&error, &mut done);
+            waiting.fail_queued(&error, &mut told);
+        }
+        if writes.capacity() <= SPARE_WRITES_MAX {
+            waiting.spare = writes;
         }
         let is_idle = waiting.writes.is_empty();
         assert!(!is_idle || waiting.tails.is_empty(), "tails are left of groups nobody changes");
         assert!(!is_idle || waiting.bytes == 0, "{} bytes are left of no batch", waiting.bytes);
-        self.callbacks.lock().ready.extend(done.iter().cloned());
+        self.queue_callbacks(&mut told);
         self.hand_over(&mut waiting);
-        done
+        told
+    }
+
+    /// Called under the queue's lock, so that callbacks run in the order of the log.
+    fn queue_callbacks(&self, told: &mut Told) {
+        if !told.callbacks.is_empty() {
+            self.callbacks.lock().ready.extend(told.callbacks.drain(..));
+        }
     }
 
     /// Ends this thread's lead: a thread that flushes, or the first that waits in the queue, is
@@ -426,7 +441,7 @@ impl GroupCommit {
         }
         while let Some((slot, outcome)) = callbacks.ready.pop_front() {
             drop(callbacks);
-            let called = panic::catch_unwind(AssertUnwindSafe(|| slot.call_back(&outcome)));
+            let called = panic::catch_unwind(AssertUnwindSafe(|| slot.call_back(outcome)));
             callbacks = self.callbacks.lock();
             if let Err(fault) = called {
                 callbacks.has_runner = false;
@@ -440,7 +455,7 @@ impl GroupCommit {
 
 impl Flushed {
     fn broken(error: io::Error) -> Flushed {
-        Flushed { lsns: Vec::new(), failure: Some(Failure::Broken(error)) }
+        Flushed { written: 0, failure: Some(Failure::Broken(error)) }
     }
 }
 
@@ -449,7 +464,10 @@ impl Drop for GroupCommit {
         // So that a thread that maintains the log sees that it is gone.
         self.stock.signal.raise();
         for write in std::mem::take(&mut self.waiting.get_mut().writes) {
-            write.slot.call_back(&Err(Error::Closed));
+            let mut told = Told::default();
+            told.leave(write.slot, Err(Error::Closed));
+            told.callbacks.drain(..).for_each(|(slot, outcome)| slot.call_back(outcome));
+            told.wake();
         }
     }
 }
@@ -464,13 +482,32 @@ impl Waiting {
     }
 
     /// Fails what is queued behind a failure: it was checked as if that had succeeded.
-    fn fail_queued(&mut self, error: &Error, done: &mut Vec<(Arc<Slot>, Outcome)>) {
+    fn fail_queued(&mut self, error: &Error, told: &mut Told) {
         self.taken_ticket = self.last_ticket;
         for write in std::mem::take(&mut self.writes) {
             self.bytes -= frame_bytes(&write.frame);
-            done.push((write.slot, Err(error.clone())));
+            told.leave(write.slot, Err(error.clone()));
         }
         self.tails.clear();
+    }
+}
+
+impl Told {
+    /// Leaves an outcome.
+    fn leave(&mut self, slot: Arc<Slot>, outcome: Outcome) {
+        let waits = slot.leave(&outcome);
+        self.wakers.extend(waits.waker);
+        if waits.has_callback {
+            self.callbacks.push((slot.clone(), outcome));
+        }
+        if waits.has_thread {
+            self.threads.push(slot);
+        }
+    }
+
+    fn wake(self) {
+        self.threads.iter().for_each(|slot| slot.wake_thread());
+        self.wakers.into_iter().for_each(Waker::wake);
     }
 }
 

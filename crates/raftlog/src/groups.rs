@@ -1,10 +1,10 @@
 //! All groups, spread over shards so that threads that work on different groups seldom meet.
 
 use crate::batch::Change;
+use crate::hash::GroupMap;
 use crate::index::GroupIndex;
 use crate::ledger::Ledger;
 use parking_lot::RwLock;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 const SHARD_COUNT: u64 = 64;
@@ -18,7 +18,7 @@ pub(crate) type SharedIndex = Arc<RwLock<GroupIndex>>;
 /// All groups by their ids.
 #[derive(Debug)]
 pub(crate) struct Groups {
-    shards: Vec<RwLock<HashMap<u64, SharedIndex>>>,
+    shards: Vec<RwLock<GroupMap<SharedIndex>>>,
 }
 
 /// Where in the log a frame lies.
@@ -149,7 +149,7 @@ impl Groups {
         self.shard(group).write().entry(group).or_default().clone()
     }
 
-    fn shard(&self, group: u64) -> &RwLock<HashMap<u64, SharedIndex>> {
+    fn shard(&self, group: u64) -> &RwLock<GroupMap<SharedIndex>> {
         // Ids often come in steps (a hundred a region, say); multiplying spreads them.
         let spread = group.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         &self.shards[(spread % SHARD_COUNT) as usize]

@@ -293,7 +293,7 @@ mod tests {
             terms: &[(u64, u64)],
         ) -> Result<(), &'static str> {
             let count = terms.iter().map(|(count, _)| count).sum::<u64>();
-            let (terms, item_bytes) = (terms.to_vec(), count as u32 * 10);
+            let (terms, item_bytes) = (terms.into(), count as u32 * 10);
             let append = Append { group: 1, first, count, terms, offset: 40, item_bytes };
             self.index.append(&append, segment, first as u32 * 100, &mut self.ledger)
         }
@@ -344,7 +344,7 @@ mod tests {
     fn a_move_takes_the_place_of_what_is_there_or_fills_a_hole() {
         let moved = |f: &mut Fixture, segment, first, terms: &[(u64, u64)]| {
             let count = terms.iter().map(|(count, _)| count).sum::<u64>();
-            let (terms, item_bytes) = (terms.to_vec(), count as u32 * 10);
+            let (terms, item_bytes) = (terms.into(), count as u32 * 10);
             let append = Append { group: 1, first, count, terms, offset: 40, item_bytes };
             f.index.place(&append, segment, 7000, &mut f.ledger).expect("it fits");
         };

@@ -7,6 +7,7 @@
 
 use crate::block::{Block, Codec};
 use crc32c::{crc32c, crc32c_append};
+use smallvec::SmallVec;
 
 const TAG_APPEND: u8 = 1;
 const TAG_COMPACT: u8 = 2;
@@ -26,6 +27,8 @@ const APPEND_PREFIX_BYTES: usize = 5;
 
 /// Consecutive entries of one term: how many, and the term.
 pub(crate) type TermRun = (u64, u64);
+/// Those of one append: nearly always one.
+pub(crate) type TermRuns = SmallVec<[TermRun; 1]>;
 
 /// One item of a body, borrowed from it.
 #[derive(Debug, PartialEq)]
@@ -356,9 +359,9 @@ impl<'a> AppendHead<'a> {
     }
 
     /// The terms of `count` entries from `first` on, all of which it holds.
-    pub(crate) fn terms_of(&self, first: u64, count: u64) -> Vec<TermRun> {
+    pub(crate) fn terms_of(&self, first: u64, count: u64) -> TermRuns {
         let (mut from, wanted) = (self.first, first..first + count);
-        let mut terms = Vec::new();
+        let mut terms = TermRuns::new();
         for (run, term) in self.terms() {
             let (begin, end) = (from.max(wanted.start), (from + run).min(wanted.end));
             if begin < end {
@@ -546,7 +549,7 @@ mod tests {
                 assert!(input.is_empty());
                 let Item::Move { offset, head, item_bytes, .. } = item else { panic!("no move") };
                 assert_eq!((&out[offset..], item_bytes), (&inner[..], inner.len()));
-                head.terms_of(first, count)
+                head.terms_of(first, count).into_vec()
             })
         };
         assert_eq!(moved(10, 5), Ok(vec![(2, 3), (1, 4), (2, 5)]));

@@ -48,6 +48,7 @@ mod format;
 mod group;
 mod group_commit;
 mod groups;
+mod hash;
 mod index;
 mod item;
 mod keys;

@@ -10,8 +10,12 @@ use crate::format::{FRAME_HEADER_BYTES, FrameHeader, SEGMENT_HEADER_BYTES, Segme
 use crate::groups::Place;
 use crate::segment::{Segment, Segments};
 use crate::stock::{Failure, Outgoing, Prepared, Stock};
+use smallvec::SmallVec;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
+
+/// Where frames were written. Often one thread writes one frame.
+type Places = SmallVec<[Place; 8]>;
 
 /// The end of the log, where frames are appended.
 #[derive(Debug)]
@@ -49,8 +53,8 @@ impl AppendQueue {
     /// Writes frames in order and says where each one lies. Not synced.
     ///
     /// Returns the places of the frames that were written, and why there are fewer than frames.
-    pub(crate) fn append(&mut self, frames: &mut [&mut Frame]) -> (Vec<Place>, Option<Failure>) {
-        let mut places = Vec::with_capacity(frames.len());
+    pub(crate) fn append(&mut self, frames: &mut [&mut Frame]) -> (Places, Option<Failure>) {
+        let mut places = Places::new();
         let mut rest = frames;
         while !rest.is_empty() {
             let fitting = self.fitting(rest);
@@ -140,7 +144,7 @@ impl AppendQueue {
             && self.stock.prepared_bytes().is_some_and(|room| room >= segment_bytes)
     }
 
-    fn write(&mut self, frames: &mut [&mut Frame], places: &mut Vec<Place>) -> io::Result<()> {
+    fn write(&mut self, frames: &mut [&mut Frame], places: &mut Places) -> io::Result<()> {
         // What was sealed meanwhile is synced.
         self.synced_lsn = self.synced_lsn.max(self.stock.synced_lsn());
         let active = self.active.as_mut().expect("frames fit only into an active segment");
@@ -163,7 +167,8 @@ impl AppendQueue {
             end += frame.bytes.len() as u64;
             lsn += 1;
         }
-        let parts: Vec<IoSlice<'_>> = frames.iter().map(|f| IoSlice::new(&f.bytes)).collect();
+        let parts: SmallVec<[IoSlice<'_>; 8]> =
+            frames.iter().map(|f| IoSlice::new(&f.bytes)).collect();
         active.segment.file.write_all_at(&parts, active.end)?;
         (active.end, self.next_lsn) = (end, lsn);
         Ok(())

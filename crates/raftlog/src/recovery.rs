@@ -323,7 +323,7 @@ mod tests {
             group: 1,
             first: 101,
             count: 1,
-            terms: vec![(1, 1)],
+            terms: vec![(1, 1)].into(),
             offset: 40,
             item_bytes: 20,
         };

@@ -51,6 +51,14 @@ pub(crate) enum Woken {
     Promoted,
 }
 
+/// Who waits for an outcome.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    pub(crate) has_thread: bool,
+    pub(crate) has_callback: bool,
+    pub(crate) waker: Option<Waker>,
+}
+
 impl Slot {
     pub(crate) fn new(ticket: u64) -> Slot {
         let (state, woken) = (Mutex::default(), Condvar::new());
@@ -67,28 +75,25 @@ impl Slot {
         self.state.lock().outcome.clone()
     }
 
-    /// Leaves the outcome and wakes who waits. The callback is left to [`Slot::call_back`].
-    pub(crate) fn complete(&self, outcome: &Outcome) {
+    /// Leaves the outcome, unless there is one, and says who waits for it.
+    pub(crate) fn leave(&self, outcome: &Outcome) -> Waits {
         let mut state = self.state.lock();
-        if state.outcome.is_none() {
-            state.outcome = Some(outcome.clone());
-        }
-        let waker = state.waker.take();
+        state.outcome.get_or_insert_with(|| outcome.clone());
+        let (waker, has_callback) = (state.waker.take(), state.callback.is_some());
         drop(state);
-        if self.has_thread.load(Ordering::Relaxed) {
-            self.woken.notify_one();
-        }
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        // A thread that comes from now on sees the outcome.
+        Waits { has_thread: self.has_thread.load(Ordering::Relaxed), has_callback, waker }
     }
 
-    /// Completes the write and runs its callback, if it has one.
-    pub(crate) fn call_back(&self, outcome: &Outcome) {
-        self.complete(outcome);
+    pub(crate) fn wake_thread(&self) {
+        self.woken.notify_one();
+    }
+
+    /// Runs the callback.
+    pub(crate) fn call_back(&self, outcome: Outcome) {
         let callback = self.state.lock().callback.take();
         if let Some(callback) = callback {
-            callback(outcome.clone());
+            callback(outcome);
         }
     }
 

@@ -6,12 +6,13 @@
 use crate::batch::{Append, Change, Frame};
 use crate::error::Error;
 use crate::groups::Groups;
-use std::collections::HashMap;
+use crate::hash::GroupMap;
+use smallvec::SmallVec;
 
 /// Groups that queued batches change.
 #[derive(Debug, Default)]
 pub(crate) struct Tails {
-    queued: HashMap<u64, Queued>,
+    queued: GroupMap<Queued>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +21,9 @@ struct Queued {
     /// The last batch that changes the group. Once it is written, the index knows it all.
     ticket: u64,
 }
+
+/// What was known of groups before a batch.
+type Undo = SmallVec<[(u64, Option<Queued>); 2]>;
 
 /// The log of one group is `first .. next`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +48,7 @@ impl Tails {
         ticket: u64,
         groups: &Groups,
     ) -> Result<(), Error> {
-        let mut undo = Vec::new();
+        let mut undo = Undo::new();
         for at in 0..frame.changes.len() {
             let change = &frame.changes[at];
             let Some(group) = group_of(change) else { continue };
@@ -86,7 +90,7 @@ impl Tails {
         self.queued.is_empty()
     }
 
-    fn restore(&mut self, undo: Vec<(u64, Option<Queued>)>) {
+    fn restore(&mut self, undo: Undo) {
         for (group, before) in undo.into_iter().rev() {
             match before {
                 Some(queued) => self.queued.insert(group, queued),
