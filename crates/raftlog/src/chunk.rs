@@ -10,8 +10,6 @@
 /// A chunk with so many items is full. More would make it dear to cut the front of one, fewer would
 /// make the headers of chunks count.
 pub(crate) const ITEMS_MAX: usize = 512;
-/// The first room of a chunk that has full ones before it.
-const FIRST_ROOM: usize = 32;
 
 /// Where an item lies in its segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +35,9 @@ pub(crate) struct Chunk {
 struct Firsts(Vec<u32>);
 
 impl Chunk {
-    pub(crate) fn new(first: u64, is_first: bool) -> Chunk {
-        let items = Vec::with_capacity(if is_first { 0 } else { FIRST_ROOM });
+    /// A chunk that has room for some items, and takes more.
+    pub(crate) fn new(first: u64, room: usize) -> Chunk {
+        let items = Vec::with_capacity(room.min(ITEMS_MAX));
         Chunk { first, count: 0, items, firsts: None }
     }
 
@@ -208,7 +207,7 @@ mod tests {
     }
 
     fn chunk(first: u64, counts: &[u32]) -> Chunk {
-        let mut chunk = Chunk::new(first, true);
+        let mut chunk = Chunk::new(first, 1);
         for (offset, count) in (0..).zip(counts) {
             assert!(chunk.push(at(offset), *count));
         }

@@ -19,6 +19,9 @@ use std::collections::VecDeque;
 /// No segment has this number; an extent of it is a hole.
 const NOWHERE: u64 = 0;
 
+/// The first room of a chunk that has others before it.
+const CHUNK_ROOM: usize = 32;
+
 /// The entries that one group has, or some of them.
 #[derive(Debug, Default)]
 pub(crate) struct Extents {
@@ -69,7 +72,17 @@ impl Extents {
         self.chunks.back().map(Chunk::end)
     }
 
-    #[allow(dead_code, reason = "merging needs it")]
+    /// How many stretches there are with a hole between each two.
+    pub(crate) fn stretch_count(&self) -> usize {
+        let holes = self.extents.iter().filter(|extent| extent.segment == NOWHERE).count();
+        if self.is_empty() { 0 } else { holes + 1 }
+    }
+
+    /// The item of the last entries, if there are any.
+    pub(crate) fn last_item(&self) -> Option<ItemAt> {
+        self.chunks.back().map(|chunk| chunk.item(chunk.item_count() - 1).0)
+    }
+
     pub(crate) fn has_hole(&self) -> bool {
         self.extents.iter().any(|extent| extent.segment == NOWHERE)
     }
@@ -120,18 +133,55 @@ impl Extents {
         self.push_extent(run.first, run.segment, u64::from(run.item_bytes));
         let item = ItemAt { offset: run.offset, bytes: run.item_bytes };
         let count = u32::try_from(run.end - run.first).expect("an item has less than 2^32 entries");
-        let last = self.chunks.back_mut().filter(|chunk| chunk.end() == run.first);
-        if !last.is_some_and(|chunk| chunk.push(item, count)) {
-            let mut chunk = Chunk::new(run.first, self.chunks.is_empty());
-            let fits = chunk.push(item, count);
-            assert!(fits, "a new chunk has no room for an item of {count} entries");
-            self.push_chunk(chunk);
+        // A log that has full chunks will fill another.
+        let room = if self.chunks.is_empty() { 1 } else { CHUNK_ROOM };
+        self.push_item(run.first, item, count, room);
+        self.push_terms(run.first, terms);
+    }
+
+    /// Adds `item_count` items that follow one another, behind what is there; a hole may be before
+    /// them. `next` says where each lies and how many entries it has. Their terms are missing until
+    /// [`Extents::push_terms`] adds them.
+    ///
+    /// # Errors
+    ///
+    /// Those of `next`; more entries than there are indexes.
+    pub(crate) fn push_items(
+        &mut self,
+        mut first: u64,
+        segment: u64,
+        item_count: usize,
+        mut next: impl FnMut() -> Result<(ItemAt, u32), &'static str>,
+    ) -> Result<(), &'static str> {
+        for left in (1..=item_count).rev() {
+            let (item, count) = next()?;
+            let end = first.checked_add(count.into()).filter(|end| *end < u64::MAX);
+            let end = end.ok_or("entries go beyond the last index")?;
+            self.push_extent(first, segment, item.bytes.into());
+            self.push_item(first, item, count, left);
+            first = end;
         }
-        let mut first = run.first;
+        Ok(())
+    }
+
+    /// Adds the terms of entries from `first` on that were pushed just before.
+    pub(crate) fn push_terms(&mut self, first: u64, terms: &[TermRun]) {
+        let mut first = first;
         for (count, term) in terms {
             self.push_term(first, *term);
             first += count;
         }
+    }
+
+    fn push_item(&mut self, first: u64, item: ItemAt, count: u32, left: usize) {
+        let last = self.chunks.back_mut().filter(|chunk| chunk.end() == first);
+        if last.is_some_and(|chunk| chunk.push(item, count)) {
+            return;
+        }
+        let mut chunk = Chunk::new(first, left);
+        let fits = chunk.push(item, count);
+        assert!(fits, "a new chunk has no room for an item of {count} entries");
+        self.push_chunk(chunk);
     }
 
     /// Puts entries in the place of those that have the same indexes, or into a hole.
@@ -176,7 +226,6 @@ impl Extents {
     }
 
     /// Takes out the entries before the first hole, or all if there is none.
-    #[allow(dead_code, reason = "merging needs it")]
     pub(crate) fn take_stretch(&mut self) -> Extents {
         let hole = self.extents.iter().position(|extent| extent.segment == NOWHERE);
         match hole {
@@ -189,7 +238,6 @@ impl Extents {
     }
 
     /// Says that all entries lie in `segment`.
-    #[allow(dead_code, reason = "merging needs it")]
     pub(crate) fn set_segment(&mut self, segment: u64) {
         for extent in self.extents.iter_mut().filter(|extent| extent.segment != NOWHERE) {
             extent.segment = segment;

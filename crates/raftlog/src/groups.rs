@@ -3,7 +3,8 @@
 use crate::batch::Change;
 use crate::hash::GroupMap;
 use crate::index::GroupIndex;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Live};
+use crate::summary::Summary;
 use parking_lot::RwLock;
 use std::sync::Arc;
 
@@ -75,13 +76,6 @@ impl Groups {
         }
     }
 
-    /// Calls `change` with each group, in order of their ids.
-    pub(crate) fn each_mut(&self, mut change: impl FnMut(&mut GroupIndex)) {
-        for index in self.ids().into_iter().filter_map(|id| self.get(id)) {
-            change(&mut index.write());
-        }
-    }
-
     /// Carries out a change that a frame at `place` holds. Frames come in the order of the log,
     /// from one thread.
     ///
@@ -132,6 +126,56 @@ impl Groups {
             Change::Discard { .. } | Change::Stale => {}
         }
         Ok(())
+    }
+
+    /// Carries out all that a segment has changed, as if each change were applied; only that there
+    /// may be holes between entries until the last segment is merged. Segments come in order.
+    ///
+    /// # Errors
+    ///
+    /// The changes do not fit those of the segments before.
+    #[allow(dead_code, reason = "footers are not read yet")]
+    pub(crate) fn merge(
+        &self,
+        summary: Summary,
+        segment: u64,
+        ledger: &mut Ledger,
+    ) -> Result<(), &'static str> {
+        for changes in summary.into_groups() {
+            let group = changes.group;
+            let index =
+                if changes.makes_group() { Some(self.get_or_make(group)) } else { self.get(group) };
+            if let Some(index) = index {
+                index.write().merge(changes, segment, ledger)?;
+                self.forget_if_empty(group, &index);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a replay, once all segments are merged.
+    ///
+    /// # Errors
+    ///
+    /// Entries are missing between others of their group.
+    pub(crate) fn settle_replayed(&self, ledger: &mut Ledger) -> Result<(), &'static str> {
+        for index in self.ids().into_iter().filter_map(|id| self.get(id)) {
+            index.write().settle_replayed(ledger)?;
+        }
+        Ok(())
+    }
+
+    /// What each group holds of a segment, in order of their ids; those that hold nothing are left
+    /// out. Costs a look at each group's stretches of entries, not at the entries.
+    pub(crate) fn holders(&self, segment: u64) -> Vec<(u64, Live)> {
+        let mut holders = Vec::new();
+        self.each(|group, index| {
+            let held = index.held_of(segment);
+            if !held.is_empty() {
+                holders.push((group, held));
+            }
+        });
+        holders
     }
 
     /// A group of which a restart would bring nothing back is gone at once, so that what is in

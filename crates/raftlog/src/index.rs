@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::extents::{Extents, Run};
 use crate::keys::Keys;
 use crate::ledger::{Ledger, Live};
+use crate::summary::GroupChanges;
 use bytes::Bytes;
 
 /// What one key or mark takes in the log beside its own bytes, about.
@@ -146,9 +147,7 @@ impl GroupIndex {
         ledger: &mut Ledger,
     ) -> Result<(), &'static str> {
         let first = append.first;
-        if self.is_compacted() && first < self.first {
-            return Err("an append below the first index");
-        }
+        self.check(first)?;
         if first > self.next() && self.has_begun() && !self.extents.is_empty() {
             return Err("an append that leaves a hole");
         }
@@ -176,16 +175,25 @@ impl GroupIndex {
         frame_offset: u32,
         ledger: &mut Ledger,
     ) -> Result<(), &'static str> {
-        if self.is_compacted() && append.first < self.first {
-            return Err("entries below the first index are moved");
-        }
-        let run = append.run(segment, frame_offset);
         let mut moved = Extents::default();
-        moved.push(run, &append.terms);
-        self.extents.place(moved, |segment, live| ledger.release(segment, live))?;
-        ledger.hold(segment, Live { entries: append.count, keys: 0, bytes: run.item_bytes.into() });
-        if !self.has_begun() || append.first < self.first {
-            self.first = append.first;
+        moved.push(append.run(segment, frame_offset), &append.terms);
+        self.place_stretch(moved, ledger)
+    }
+
+    fn place_stretch(&mut self, stretch: Extents, ledger: &mut Ledger) -> Result<(), &'static str> {
+        let Some(first) = stretch.first() else { return Ok(()) };
+        self.check(first)?;
+        stretch.held().for_each(|(segment, live)| ledger.hold(segment, live));
+        self.extents.place(stretch, |segment, live| ledger.release(segment, live))?;
+        if !self.has_begun() || first < self.first {
+            self.first = first;
+        }
+        Ok(())
+    }
+
+    fn check(&self, index: u64) -> Result<(), &'static str> {
+        if self.is_compacted() && index < self.first {
+            return Err("a change below the first index of its group");
         }
         Ok(())
     }
@@ -239,15 +247,58 @@ impl GroupIndex {
         *self = GroupIndex::default();
     }
 
+    /// Carries out all that a segment changes of the group.
+    ///
+    /// # Errors
+    ///
+    /// The changes do not fit those of the segments before.
+    pub(crate) fn merge(
+        &mut self,
+        mut changes: GroupChanges,
+        segment: u64,
+        ledger: &mut Ledger,
+    ) -> Result<(), &'static str> {
+        if changes.is_removed {
+            self.remove(ledger);
+        }
+        if let Some(from) = changes.cut_from() {
+            self.check(from)?;
+            self.truncate_from(from, ledger);
+        }
+        if let Some(mark) = changes.mark() {
+            self.check(mark.first)?;
+            self.compact(mark.first, mark.term_before, segment, ledger);
+        }
+        changes.extents.set_segment(segment);
+        while !changes.extents.is_empty() {
+            self.place_stretch(changes.extents.take_stretch(), ledger)?;
+        }
+        for (key, value) in changes.keys.iter() {
+            match value {
+                Some(value) => self.put(key, value, segment, ledger),
+                None => self.delete(key, ledger),
+            }
+        }
+        Ok(())
+    }
+
     /// Called when all segments are replayed. A hole behind the mark that no later compaction has
     /// covered never held anything: the mark is of a compaction below the log's first index, which
     /// changed nothing, and the append that it came after is purged. The log begins with its first
     /// entry.
-    pub(crate) fn settle_replayed(&mut self, ledger: &mut Ledger) {
+    ///
+    /// # Errors
+    ///
+    /// Entries are missing between others.
+    pub(crate) fn settle_replayed(&mut self, ledger: &mut Ledger) -> Result<(), &'static str> {
+        if self.extents.has_hole() {
+            return Err("entries are missing in the middle of a group's log");
+        }
         if let Some(first) = self.extents.first().filter(|first| *first > self.first) {
             self.first = first;
             self.release_mark(ledger);
         }
+        Ok(())
     }
 
     /// Drops the entries from `from` on.
@@ -411,14 +462,14 @@ mod tests {
         f.append(4, 101, &[(10, 2)]).expect("entries up to 100 lay in segments that are gone");
         f.append(5, 90, &[(5, 3)]).expect("it replaces what was seen, and more");
         f.compact(5, 91, 3);
-        f.index.settle_replayed(&mut f.ledger);
+        f.index.settle_replayed(&mut f.ledger).expect("nothing is missing");
         assert_eq!((f.index.first(), f.runs()), (91, vec![(91, 95)]));
         assert_eq!(f.index.term(90).expect("the covering compaction knows"), 3);
 
         let mut f = Fixture::default();
         f.compact(4, 50, 1);
         f.append(4, 101, &[(10, 2)]).expect("the compaction was below the log's beginning");
-        f.index.settle_replayed(&mut f.ledger);
+        f.index.settle_replayed(&mut f.ledger).expect("nothing is missing");
         assert_eq!((f.index.first(), f.runs()), (101, vec![(101, 111)]));
         assert!(f.index.term(100).is_err() && f.index.term(49).is_err());
 
@@ -426,14 +477,14 @@ mod tests {
         f.append(4, 101, &[(10, 2)]).expect("entries up to 100 lay in segments that are gone");
         f.compact(4, 90, 1);
         f.append(5, 90, &[(15, 3)]).expect("it replaces what was seen, and more");
-        f.index.settle_replayed(&mut f.ledger);
+        f.index.settle_replayed(&mut f.ledger).expect("nothing is missing");
         assert_eq!((f.index.first(), f.runs()), (90, vec![(90, 105)]));
         assert_eq!(f.index.term(89).expect("the compaction knows"), 1);
 
         let mut f = Fixture::default();
         f.append(4, 101, &[(10, 2)]).expect("a log may begin anywhere");
         f.append(4, 90, &[(5, 3)]).expect("it had begun earlier");
-        f.index.settle_replayed(&mut f.ledger);
+        f.index.settle_replayed(&mut f.ledger).expect("nothing is missing");
         assert_eq!((f.index.first(), f.runs()), (90, vec![(90, 95)]));
     }
 }

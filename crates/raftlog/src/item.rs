@@ -404,12 +404,12 @@ fn take_block(input: &mut &[u8]) -> Result<Block, &'static str> {
     Ok(Block { codec, entries: take_varint(input)?, stored_bytes: take_varint(input)? })
 }
 
-fn put_slice(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(crate) fn put_slice(out: &mut Vec<u8>, bytes: &[u8]) {
     put_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
-fn put_varint(out: &mut Vec<u8>, mut number: u64) {
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
         number >>= 7;
@@ -417,7 +417,7 @@ fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-fn take_u8(input: &mut &[u8]) -> Result<u8, &'static str> {
+pub(crate) fn take_u8(input: &mut &[u8]) -> Result<u8, &'static str> {
     take_array::<1>(input).map(|[byte]| byte)
 }
 
@@ -427,14 +427,14 @@ fn take_array<const N: usize>(input: &mut &[u8]) -> Result<[u8; N], &'static str
     Ok(*array)
 }
 
-fn take_slice<'a>(input: &mut &'a [u8]) -> Result<&'a [u8], &'static str> {
+pub(crate) fn take_slice<'a>(input: &mut &'a [u8]) -> Result<&'a [u8], &'static str> {
     let len = usize::try_from(take_varint(input)?).map_err(|_| CUT_SHORT)?;
     let (slice, rest) = input.split_at_checked(len).ok_or(CUT_SHORT)?;
     *input = rest;
     Ok(slice)
 }
 
-fn take_varint(input: &mut &[u8]) -> Result<u64, &'static str> {
+pub(crate) fn take_varint(input: &mut &[u8]) -> Result<u64, &'static str> {
     if let [byte @ ..0x80, rest @ ..] = *input {
         *input = rest;
         return Ok(u64::from(*byte));

@@ -70,12 +70,9 @@ fn holders(group_commit: &GroupCommit, segments: &Segments) -> Vec<Holder> {
     let mut held_by = Vec::new();
     let numbers = segments.numbers();
     if let [oldest, .., _] = numbers[..] {
-        group_commit.groups.each(|group, index| {
-            let held = index.held_of(oldest);
-            if !held.is_empty() {
-                held_by.push(Holder { group, entries: held.entries > 0, keys: held.keys > 0 });
-            }
-        });
+        for (group, held) in group_commit.groups.holders(oldest) {
+            held_by.push(Holder { group, entries: held.entries > 0, keys: held.keys > 0 });
+        }
     }
     held_by
 }

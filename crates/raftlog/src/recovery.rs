@@ -258,7 +258,7 @@ impl Replay {
             return corrupt(last + 1, "the segment is missing");
         }
         let Replay { groups, ledger, .. } = self;
-        groups.each_mut(|index| index.settle_replayed(ledger));
+        groups.settle_replayed(ledger).or_else(|what| corrupt(last, what))?;
         let is_live = |number: &u64| !self.ledger.is_dead(*number);
         match (first..self.discarded_below).find(is_live) {
             Some(live) => corrupt(live, "a segment that was given up still holds something"),
