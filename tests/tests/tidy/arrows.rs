@@ -13,6 +13,7 @@ struct Allowed {
 const TABLE: &[Allowed] = &[
     Allowed { name: "vfs", ours: &[], rim: false },
     Allowed { name: "raftlog", ours: &["vfs"], rim: false },
+    Allowed { name: "raftlog-openraft", ours: &["raftlog"], rim: false },
     Allowed { name: "raftlog-raft-rs", ours: &["raftlog"], rim: false },
     Allowed { name: "pagestore", ours: &["vfs"], rim: false },
     Allowed { name: "region", ours: &[], rim: false },
@@ -41,8 +42,11 @@ const RIM: &[&str] = &[
 ];
 
 /// Packages that only these crates may use: what hides them, and what is made for them.
-const HIDDEN: &[(&str, &[&str])] =
-    &[("raft", &["region", "raftlog-raft-rs"]), ("memmap2", &["vfs"])];
+const HIDDEN: &[(&str, &[&str])] = &[
+    ("raft", &["region", "raftlog-raft-rs"]),
+    ("openraft", &["raftlog-openraft"]),
+    ("memmap2", &["vfs"]),
+];
 
 /// Every dependency that the tables do not allow.
 pub(crate) fn forbidden() -> Vec<String> {

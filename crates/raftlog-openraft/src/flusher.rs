@@ -1,0 +1,111 @@
+//! A thread that carries out what is queued in a log.
+//!
+//! A thread, and not a blocking task for each append: no runtime is assumed, and one that flushes
+//! for all groups takes whatever has come during the last sync, which is the group commit.
+
+use flotilla_raftlog::LogEngine;
+use std::io;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::{Builder, JoinHandle};
+
+/// A thread that writes what the groups of one log have queued. While it writes and syncs, more is
+/// queued, all of which is done next.
+///
+/// When it is dropped it writes what is queued, and ends. What groups that are still there queue
+/// later is written by whoever queues it.
+#[derive(Debug)]
+pub struct Flusher {
+    bell: Arc<Bell>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What wakes the thread.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    pub(crate) log: LogEngine,
+    state: Mutex<State>,
+    rung: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_rung: bool,
+    is_over: bool,
+}
+
+impl Flusher {
+    /// Starts the thread for a log. One is enough for any number of groups.
+    ///
+    /// # Errors
+    ///
+    /// The system gives no more threads.
+    pub fn start(log: LogEngine) -> io::Result<Flusher> {
+        let bell = Arc::new(Bell { log, state: Mutex::default(), rung: Condvar::new() });
+        let run = bell.clone();
+        let thread = Builder::new().name("raftlog-flusher".to_owned()).spawn(move || run.run())?;
+        Ok(Flusher { bell, thread: Some(thread) })
+    }
+
+    /// The log that is flushed.
+    #[must_use]
+    pub fn log(&self) -> &LogEngine {
+        &self.bell.log
+    }
+
+    pub(crate) fn bell(&self) -> Arc<Bell> {
+        self.bell.clone()
+    }
+}
+
+impl Drop for Flusher {
+    fn drop(&mut self) {
+        self.bell.lock().is_over = true;
+        self.bell.rung.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // It catches panics, so there is nothing to hear from it.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Bell {
+    /// Something is queued.
+    pub(crate) fn ring(&self) {
+        let mut state = self.lock();
+        state.is_rung = true;
+        let is_over = state.is_over;
+        drop(state);
+        if is_over {
+            self.flush();
+        } else {
+            self.rung.notify_one();
+        }
+    }
+
+    fn run(&self) {
+        loop {
+            let mut state = self.lock();
+            while !state.is_rung && !state.is_over {
+                state = self.rung.wait(state).expect("nothing panics with the lock");
+            }
+            state.is_rung = false;
+            let is_over = state.is_over;
+            drop(state);
+            self.flush();
+            if is_over {
+                return;
+            }
+        }
+    }
+
+    fn flush(&self) {
+        // A callback that panics has been reported by then. Others wait behind it, and the log is
+        // made for that: their callbacks run with the next flush.
+        while panic::catch_unwind(AssertUnwindSafe(|| self.log.flush())).unwrap_or(true) {}
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics with the lock")
+    }
+}

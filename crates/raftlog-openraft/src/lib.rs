@@ -1,0 +1,63 @@
+//! [openraft](openraft) 0.9's `RaftLogStorage` over one group of a shared [`LogEngine`]: many raft
+//! groups, one log, one sync for all of them.
+//!
+//! A [`Flusher`] is a thread that the embedder starts, one for each log: it carries out what the
+//! groups queue, so that no task of openraft waits in a sync. A [`GroupLog`] is one group's log:
+//!
+//! - `append` queues the entries and returns; they can be read at once, from memory, and the
+//!   callback comes when they are synced. Appends of all groups that come meanwhile share the next
+//!   sync. When too much is queued, `append` waits. Entries at or below what was purged are left
+//!   out.
+//! - `save_vote`, `truncate` and `purge` return when they are synced; on disk the order is that of
+//!   the calls.
+//! - `save_committed` is free: the newest one is written along with whatever comes next. After a
+//!   crash an older one may be read, which openraft allows.
+//! - Entries that are written are read from disk where openraft asks for them, on its task.
+//!
+//! A [`Format`] says how entries become bytes. openraft counts entries from 0 and the log from 1, so
+//! that entry `i` is number `i + 1` to whoever looks at the group with other tools.
+//!
+//! [`LogEngine`]: flotilla_raftlog::LogEngine
+//!
+//! ```
+//! use flotilla_raftlog::LogEngine;
+//! use flotilla_raftlog_openraft::{Flusher, Format, GroupLog};
+//! use flotilla_vfs::fault::FaultFs;
+//! use openraft::storage::{RaftLogStorage, RaftLogStorageExt};
+//! use openraft::{RaftLogReader, Vote, testing::blank_ent};
+//! use serde::{Serialize, de::DeserializeOwned};
+//! use std::{io::{self, Cursor}, path::Path, sync::Arc};
+//!
+//! openraft::declare_raft_types!(Types);
+//!
+//! struct Json;
+//! impl Format for Json {
+//!     fn encode<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
+//!         Ok(serde_json::to_vec(value)?)
+//!     }
+//!     fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
+//!         Ok(serde_json::from_slice(bytes)?)
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let disk = Arc::new(FaultFs::new(1)); // or flotilla_vfs::os::OsFs::new()
+//! let (log, _) = LogEngine::open(disk, Path::new("/log"), Default::default())?;
+//! let flusher = Flusher::start(log)?;
+//!
+//! // Group 7 of the log. It goes to `openraft::Raft::new`, with a state machine.
+//! let mut group: GroupLog<Types, Json> = GroupLog::open(&flusher, 7)?;
+//! group.save_vote(&Vote::new(1, 3)).await?;
+//! group.blocking_append([blank_ent::<Types>(1, 3, 0)]).await?;
+//! assert_eq!(group.try_get_log_entries(0..9).await?.len(), 1);
+//! # Ok(())
+//! # }
+//! ```
+
+mod flusher;
+mod group_log;
+mod view;
+
+pub use flusher::Flusher;
+pub use group_log::{Format, GroupLog};
