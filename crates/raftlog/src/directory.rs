@@ -7,7 +7,7 @@
 
 use crate::config::Config;
 use crate::error::Error;
-use crate::format::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::{self, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::segment::Segment;
 use flotilla_vfs::{File, FileSystem, LockGuard, OpenMode};
 use std::io;
@@ -22,12 +22,17 @@ const UNFINISHED: &str = "next-segment.tmp";
 /// write that comes later.
 const ZEROS_BYTES: usize = 64 << 10;
 
+/// The file that is locked while anybody may write.
+pub(crate) const LOCK_FILE: &str = "LOCK";
+
 /// The way to the directory, and what segments are to be like.
 #[derive(Debug)]
 pub(crate) struct Directory {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) path: PathBuf,
     pub(crate) config: Config,
+    /// Nothing may be changed, and somebody else may write.
+    pub(crate) is_read_only: bool,
     /// Held as long as anybody can write.
     pub(crate) _lock: Box<dyn LockGuard>,
 }
@@ -65,6 +70,15 @@ impl Directory {
         Ok(listing)
     }
 
+    /// Whether any file says that this is a log.
+    pub(crate) fn is_log(&self) -> io::Result<bool> {
+        let is_ours = |name: &String| name == LOCK_FILE || number(name).is_some();
+        match self.fs.list(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            names => Ok(names?.iter().any(is_ours)),
+        }
+    }
+
     /// Opens a segment that is part of the log.
     pub(crate) fn open(&self, segment: u64) -> Result<Segment, Error> {
         let file = self.fs.open(&self.segment_path(segment), OpenMode::Write)?;
@@ -74,6 +88,9 @@ impl Directory {
             return Err(corrupt("the segment's header is cut short"));
         }
         file.read_exact_at(&mut bytes, 0)?;
+        if let Some(version) = format::other_version(&bytes) {
+            return Err(Error::UnknownFormat { segment, version });
+        }
         let header = SegmentHeader::decode(&bytes).map_err(corrupt)?;
         if header.segment != segment {
             return Err(corrupt("the segment has another segment's name"));
@@ -200,7 +217,8 @@ mod tests {
         disk.create_dir_all(path).expect("made");
         let lock = disk.lock(&path.join("LOCK")).expect("locked");
         let config = Config { salt: Some(1), ..Config::default() };
-        Directory { fs: Arc::new(disk.clone()), path: path.to_owned(), config, _lock: lock }
+        let (fs, path) = (Arc::new(disk.clone()), path.to_owned());
+        Directory { fs, path, config, is_read_only: false, _lock: lock }
     }
 
     #[test]

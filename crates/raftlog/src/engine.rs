@@ -4,12 +4,13 @@ use crate::batch::LogBatch;
 use crate::cache::BlockCache;
 use crate::commit::Commit;
 use crate::config::Config;
-use crate::directory::Directory;
+use crate::directory::{Directory, LOCK_FILE};
 use crate::error::Error;
 use crate::group::Group;
 use crate::group_commit::{Durability, GroupCommit};
 use crate::maintenance::{self, Maintenance};
 use crate::purge::{self, Purged};
+use crate::read_only::ReadOnlyFs;
 use crate::recovery::{self, RecoveryReport};
 use crate::segment::Segments;
 use crate::stats::Stats;
@@ -20,7 +21,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-const LOCK_FILE: &str = "LOCK";
+/// How often a log is read anew that is written meanwhile.
+const READ_ONLY_ATTEMPTS: usize = 10;
 
 /// A log for many groups in one directory. A clone is another handle of the same log.
 ///
@@ -53,13 +55,68 @@ impl LogEngine {
         config: Config,
     ) -> Result<(LogEngine, RecoveryReport), Error> {
         config.check()?;
-        let cache = Arc::new(BlockCache::new(config.cache_bytes_max));
         fs.create_dir_all(dir)?;
         let lock = fs.lock(&dir.join(LOCK_FILE)).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => Error::Locked,
             _ => error.into(),
         })?;
-        let directory = Directory { fs, path: dir.to_owned(), config, _lock: lock };
+        let path = dir.to_owned();
+        LogEngine::start(Directory { fs, path, config, is_read_only: false, _lock: lock })
+    }
+
+    /// Opens the log in `dir` to look at it: nothing on disk is changed, and every write is refused
+    /// with [`Error::ReadOnly`]. Of the configuration only the cache matters.
+    ///
+    /// The log may be closed, left behind by a crash, or open for writing, here or in another
+    /// process, which is not hindered. What is seen is the log as it was at one moment, up to some
+    /// batch; that batch need not be durable. What the writer purges later can no longer be read:
+    /// [`Error::Io`] of the kind `NotFound`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoLog`]; [`Error::UnknownFormat`]; [`Error::Corrupt`] as in [`LogEngine::open`], if
+    /// it is so again when the log is read once more, since a writer may have come in between;
+    /// [`Error::Io`], also if the writer is too fast for ten attempts.
+    pub fn open_read_only(
+        fs: Arc<dyn FileSystem>,
+        dir: &Path,
+        config: Config,
+    ) -> Result<(LogEngine, RecoveryReport), Error> {
+        config.check()?;
+        let fs: Arc<dyn FileSystem> = Arc::new(ReadOnlyFs::new(fs));
+        let mut before = None;
+        for _ in 1..READ_ONLY_ATTEMPTS {
+            let error = match LogEngine::attempt_read_only(&fs, dir, &config) {
+                Err(error) => error,
+                opened => return opened,
+            };
+            let is_same = before.replace(error.to_string()) == Some(error.to_string());
+            match &error {
+                // Files vanish while they are read, and those that are left no longer fit.
+                Error::Io(io) if is_vanished(io) => {}
+                Error::Corrupt { .. } if !is_same => {}
+                _ => return Err(error),
+            }
+        }
+        LogEngine::attempt_read_only(&fs, dir, &config)
+    }
+
+    fn attempt_read_only(
+        fs: &Arc<dyn FileSystem>,
+        dir: &Path,
+        config: &Config,
+    ) -> Result<(LogEngine, RecoveryReport), Error> {
+        let (path, lock) = (dir.to_owned(), fs.lock(&dir.join(LOCK_FILE))?);
+        let (fs, config) = (fs.clone(), config.clone());
+        let directory = Directory { fs, path, config, is_read_only: true, _lock: lock };
+        if !directory.is_log()? {
+            return Err(Error::NoLog { dir: directory.path });
+        }
+        LogEngine::start(directory)
+    }
+
+    fn start(directory: Directory) -> Result<(LogEngine, RecoveryReport), Error> {
+        let cache = Arc::new(BlockCache::new(directory.config.cache_bytes_max));
         let recovered = recovery::recover(directory)?;
         let groups = Arc::new(recovered.groups);
         let (queue, stock, ledger) = (recovered.queue, recovered.stock, recovered.ledger);
@@ -126,15 +183,16 @@ impl LogEngine {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the system refuses a thread.
+    /// [`Error::Io`] if the system refuses a thread; else as [`LogEngine::maintain`].
     pub fn maintain_in_background(&self) -> Result<Maintenance, Error> {
+        self.group_commit.check()?;
         Ok(Maintenance::start(&self.group_commit)?)
     }
 
     /// Writes what is queued, makes everything durable and seals it, so that the log opens quickly
     /// and without a change on disk. What is written later, by any handle, is refused with
     /// [`Error::Closed`]; reads go on. The directory is free once the last handle is dropped.
-    /// Closing again does nothing.
+    /// Closing again does nothing, nor does closing a log that is open for reading only.
     ///
     /// # Errors
     ///
@@ -153,6 +211,9 @@ impl LogEngine {
     /// Those of a write, since a batch is written if there is anything to remove; [`Error::Io`] if
     /// a file could not be removed: it is when the log is opened next.
     pub fn purge_expired_files(&self) -> Result<Purged, Error> {
+        if self.group_commit.stock.directory().is_read_only {
+            return Err(Error::ReadOnly);
+        }
         let _one = self.one_purge.lock();
         purge::purge(&self.group_commit, &self.segments)
     }
@@ -196,4 +257,9 @@ impl LogEngine {
     pub fn poisoned(&self) -> Option<Error> {
         self.group_commit.poison().map(Error::Poisoned)
     }
+}
+
+/// Whether this is what comes of reading files that somebody else renames, removes and cuts.
+fn is_vanished(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
 }

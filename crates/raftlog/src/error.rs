@@ -1,6 +1,7 @@
 //! Why the log could not do what was asked, one variant for each way in which a caller acts on it.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Why the log could not do what was asked.
@@ -84,6 +85,25 @@ pub enum Error {
     /// room, writes go on. Small batches that only free space still find a reserve.
     #[error("no space left for another segment")]
     NoSpace,
+    /// The log was opened for reading only. Nothing was written.
+    #[error("the log is open for reading only")]
+    ReadOnly,
+    /// There is no such directory, or no file of a log in it.
+    #[error("there is no log in {dir}", dir = dir.display())]
+    NoLog {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The log was written by another version, which this one cannot read. Nothing was changed.
+    #[error(
+        "segment {segment} has version {version} of the format, which this program cannot read"
+    )]
+    UnknownFormat {
+        /// The segment.
+        segment: u64,
+        /// Its version.
+        version: u32,
+    },
     /// The engine went away before it wrote the batch.
     #[error("the log was closed before the batch was written")]
     Closed,

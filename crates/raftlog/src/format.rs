@@ -151,6 +151,15 @@ impl FrameHeader {
     }
 }
 
+/// The version of a whole segment header that has another version than this one. Where magic,
+/// version and checksum stand is the same in all versions.
+pub(crate) fn other_version(bytes: &[u8]) -> Option<u32> {
+    let bytes = bytes.get(..SEGMENT_HEADER_BYTES)?;
+    let is_whole = u32_at(bytes, SEGMENT_CHECKSUM_AT) == crc32c(&bytes[..SEGMENT_CHECKSUM_AT]);
+    let version = u32_at(bytes, 8);
+    (is_whole && bytes[..8] == SEGMENT_MAGIC && version != FORMAT_VERSION).then_some(version)
+}
+
 /// Fills a body up to a multiple of eight. There is always padding, so that its last byte is set.
 pub(crate) fn pad(body: &mut Vec<u8>) {
     let count = ALIGNMENT_BYTES - body.len() % ALIGNMENT_BYTES;

@@ -76,6 +76,7 @@ struct Waiting {
     flusher_count: usize,
     poison: Option<Arc<io::Error>>,
     is_closed: bool,
+    is_read_only: bool,
     tails: Tails,
 }
 
@@ -123,8 +124,10 @@ impl GroupCommit {
         let compressor = Compressor::new(stock.directory().config.compress_above_bytes);
         let counters = Counters::default();
         counters.durable_lsn.store(queue.synced_lsn(), Ordering::Release);
+        counters.live_bytes.store(ledger.live_bytes(), Ordering::Relaxed);
+        let is_read_only = stock.directory().is_read_only;
         GroupCommit {
-            waiting: Mutex::default(),
+            waiting: Mutex::new(Waiting { is_read_only, ..Waiting::default() }),
             idle: Condvar::new(),
             log: Mutex::new(Log { queue, ledger }),
             callbacks: Mutex::default(),
@@ -250,6 +253,9 @@ impl GroupCommit {
             let mut waiting = self.waiting.lock();
             if let Some(cause) = &waiting.poison {
                 return Err(Error::Poisoned(cause.clone()));
+            }
+            if waiting.is_read_only {
+                return Ok(());
             }
             if std::mem::replace(&mut waiting.is_closed, true) {
                 return Ok(());
@@ -476,6 +482,7 @@ impl Waiting {
     fn check(&self) -> Result<(), Error> {
         match &self.poison {
             Some(cause) => Err(Error::Poisoned(cause.clone())),
+            None if self.is_read_only => Err(Error::ReadOnly),
             None if self.is_closed => Err(Error::Closed),
             None => Ok(()),
         }

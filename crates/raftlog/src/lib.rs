@@ -57,6 +57,7 @@ mod maintenance;
 mod purge;
 mod queue;
 mod read;
+mod read_only;
 mod recovery;
 mod scan;
 mod segment;

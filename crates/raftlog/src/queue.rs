@@ -43,9 +43,14 @@ struct Active {
 }
 
 impl AppendQueue {
-    /// Goes on behind the frame `last_lsn`, which is synced, as is all before it.
-    pub(crate) fn new(stock: Arc<Stock>, segments: Arc<Segments>, last_lsn: u64) -> AppendQueue {
-        let (next_lsn, synced_lsn) = (last_lsn + 1, last_lsn);
+    /// Goes on behind the frame `last_lsn`. All up to `synced_lsn` is known to be synced.
+    pub(crate) fn new(
+        stock: Arc<Stock>,
+        segments: Arc<Segments>,
+        last_lsn: u64,
+        synced_lsn: u64,
+    ) -> AppendQueue {
+        let next_lsn = last_lsn + 1;
         let (voucher_lsn, idle_lsn) = (last_lsn, last_lsn);
         AppendQueue { stock, segments, active: None, next_lsn, synced_lsn, voucher_lsn, idle_lsn }
     }

@@ -32,7 +32,7 @@ pub struct RecoveryReport {
     pub groups: u64,
     /// The last batch, which is durable now as are all before it.
     pub last_lsn: u64,
-    /// Bytes cut off at the end: batches that were being written when the power or the process
+    /// Bytes cut off at the end, or left alone where nothing may be changed: batches that were being written when the power or the process
     /// went, and had not been acknowledged as synced.
     pub torn_bytes: u64,
 }
@@ -50,7 +50,9 @@ pub(crate) struct Recovered {
 
 /// Opens the log in the directory, or makes a new one if there is none.
 pub(crate) fn recover(directory: Directory) -> Result<Recovered, Error> {
-    directory.remove_unfinished()?;
+    if !directory.is_read_only {
+        directory.remove_unfinished()?;
+    }
     let listing = directory.list()?;
     let numbers = &listing.segments;
     // A purge that was cut short may have left any of the segments below its mark.
@@ -68,27 +70,20 @@ pub(crate) fn recover(directory: Directory) -> Result<Recovered, Error> {
     }
 
     // All is known now, and nothing was changed.
-    let mut later = found.split_off(end.count);
-    let prepared = prune(&directory, &mut later, &end)?;
-    for found in &found {
-        found.make_durable(end.synced_lsn)?;
-    }
-    // A segment may have its name only in memory, if the process went just then.
-    directory.sync()?;
+    let later = found.split_off(end.count);
     let below = |number: &&u64| **number < replay.discarded_below;
     let dead: Vec<u64> = leftover.iter().chain(unbroken).filter(below).copied().collect();
-    for number in &dead {
-        directory.remove(*number)?;
-    }
-    let (kept, surplus) =
-        listing.spares.split_at(listing.spares.len().min(directory.config.spare_segments));
-    for number in surplus {
-        directory.remove_spare(*number)?;
-    }
-    if !dead.is_empty() || !surplus.is_empty() {
-        directory.sync()?;
-    }
+    let spares_kept = listing.spares.len().min(directory.config.spare_segments);
+    let (kept, surplus) = listing.spares.split_at(spares_kept);
+    let prepared = if directory.is_read_only {
+        None
+    } else {
+        let prepared = mend(&directory, &found, later, &end)?;
+        remove(&directory, &dead, surplus)?;
+        prepared
+    };
 
+    let is_read_only = directory.is_read_only;
     let last_lsn = end.next_lsn - 1;
     let newest = found
         .last()
@@ -97,14 +92,45 @@ pub(crate) fn recover(directory: Directory) -> Result<Recovered, Error> {
     for found in found.into_iter().filter(|found| !dead.contains(&found.segment.number())) {
         segments.insert(Arc::new(found.segment));
     }
-    replay.report.discarded_segments = dead.len() as u64;
+    replay.report.discarded_segments = if is_read_only { 0 } else { dead.len() as u64 };
     replay.report.torn_bytes = end.torn_bytes;
     replay.report.last_lsn = last_lsn;
     replay.report.groups = replay.groups.count();
     let stock = Arc::new(Stock::new(directory, newest, prepared, kept.iter().copied(), last_lsn));
-    let queue = AppendQueue::new(stock.clone(), segments.clone(), last_lsn);
+    let synced_lsn = if is_read_only { end.synced_lsn.min(last_lsn) } else { last_lsn };
+    let queue = AppendQueue::new(stock.clone(), segments.clone(), last_lsn, synced_lsn);
     let Replay { groups, ledger, report, .. } = replay;
     Ok(Recovered { queue, stock, ledger, groups, segments, report })
+}
+
+/// Makes the log on disk what it was found to be. Returns the segment that was made ahead.
+fn mend(
+    directory: &Directory,
+    found: &[Found],
+    mut later: Vec<Found>,
+    end: &End,
+) -> Result<Option<Prepared>, Error> {
+    let prepared = prune(directory, &mut later, end)?;
+    for found in found {
+        found.make_durable(end.synced_lsn)?;
+    }
+    // A segment may have its name only in memory, if the process went just then.
+    directory.sync()?;
+    Ok(prepared)
+}
+
+/// Removes what a purge has left over.
+fn remove(directory: &Directory, dead: &[u64], surplus: &[u64]) -> Result<(), Error> {
+    for number in dead {
+        directory.remove(*number)?;
+    }
+    for number in surplus {
+        directory.remove_spare(*number)?;
+    }
+    if !dead.is_empty() || !surplus.is_empty() {
+        directory.sync()?;
+    }
+    Ok(())
 }
 
 /// Removes what torn flushes have left in the segments behind the log's end, newest first so that no

@@ -8,5 +8,6 @@ mod hooked;
 mod kit;
 mod maintain;
 mod oracle;
+mod read_only;
 mod reads;
 mod threads;
