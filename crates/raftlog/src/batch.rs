@@ -24,6 +24,25 @@ pub struct Entry {
     pub data: Bytes,
 }
 
+/// An entry whose data is borrowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryRef<'a> {
+    /// See [`Entry::index`].
+    pub index: u64,
+    /// See [`Entry::term`].
+    pub term: u64,
+    /// See [`Entry::kind`].
+    pub kind: u8,
+    /// See [`Entry::data`].
+    pub data: &'a [u8],
+}
+
+impl<'a> From<&'a Entry> for EntryRef<'a> {
+    fn from(entry: &'a Entry) -> EntryRef<'a> {
+        EntryRef { index: entry.index, term: entry.term, kind: entry.kind, data: &entry.data }
+    }
+}
+
 /// Changes to any number of groups that are all there after a crash, or not at all.
 ///
 /// The changes take effect in the order in which they were added. A wrong call is kept in mind and
@@ -137,10 +156,19 @@ impl LogBatch {
         self.bytes.len().saturating_sub(FRAME_HEADER_BYTES) as u64
     }
 
-    /// Appends entries, whose indexes must follow one another. If they begin at or below the
-    /// group's last index, they replace everything from there on. A new group may begin at any
-    /// index. No entries, no change.
-    pub fn append(&mut self, group: u64, entries: &[Entry]) {
+    /// Appends entries, whose indexes must follow one another: a slice of [`Entry`], or an iterator
+    /// over [`EntryRef`]. If they begin at or below the group's last index, they replace everything
+    /// from there on. A new group may begin at any index. No entries, no change. The data is copied
+    /// once.
+    pub fn append<'a, E>(&mut self, group: u64, entries: impl IntoIterator<Item = E>)
+    where
+        E: Into<EntryRef<'a>>,
+    {
+        let entries: SmallVec<[EntryRef<'a>; 4]> = entries.into_iter().map(Into::into).collect();
+        self.append_refs(group, &entries);
+    }
+
+    fn append_refs(&mut self, group: u64, entries: &[EntryRef<'_>]) {
         let Some(first) = entries.first().map(|e| e.index) else { return };
         let count = entries.len() as u64;
         if first == 0 || first.checked_add(count).is_none() {
@@ -156,13 +184,13 @@ impl LogBatch {
         let terms = term_runs(entries);
         let begin = self.bytes.len();
         let rows = entries.iter().map(|e| Row {
-            checksum: item::entry_checksum(group, e.index, e.term, e.kind, &e.data),
+            checksum: item::entry_checksum(group, e.index, e.term, e.kind, e.data),
             kind: e.kind,
             data_bytes: e.data.len() as u64,
         });
         item::put_append_head(&mut self.bytes, group, first, terms.iter().copied(), rows);
         for entry in entries {
-            self.bytes.extend_from_slice(&entry.data);
+            self.bytes.extend_from_slice(entry.data);
         }
         let offset = begin as u32;
         let item_bytes = (self.bytes.len() - begin) as u32;
@@ -373,7 +401,7 @@ impl Frame {
     }
 }
 
-fn term_runs(entries: &[Entry]) -> TermRuns {
+fn term_runs(entries: &[EntryRef<'_>]) -> TermRuns {
     entries.chunk_by(|a, b| a.term == b.term).map(|run| (run.len() as u64, run[0].term)).collect()
 }
 
@@ -400,7 +428,10 @@ mod tests {
     #[test]
     fn wrong_batches_are_refused_before_anything_is_written() {
         assert!(matches!(fault(|_| ()), Error::Invalid("an empty batch")));
-        assert!(matches!(fault(|b| b.append(1, &[])), Error::Invalid("an empty batch")));
+        assert!(matches!(
+            fault(|b| b.append(1, &entries(1, &[]))),
+            Error::Invalid("an empty batch")
+        ));
         assert!(matches!(fault(|b| b.append(1, &entries(0, &[1]))), Error::Invalid(_)));
         let mut last = entries(4, &[1]);
         last[0].index = u64::MAX;
@@ -439,6 +470,16 @@ mod tests {
                 .terms()
                 .eq(append.terms.iter().copied())
         );
+    }
+
+    #[test]
+    fn borrowed_entries_make_the_same_bytes() {
+        let owned = entries(3, &[1, 1, 2, 3, 3, 3]);
+        let (mut one, mut other) = (LogBatch::new(), LogBatch::new());
+        one.append(7, &owned);
+        other.append(7, owned.iter().map(EntryRef::from));
+        assert_eq!(one.bytes, other.bytes);
+        assert!(one.bytes() > 54);
     }
 
     #[test]

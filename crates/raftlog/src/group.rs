@@ -8,11 +8,14 @@ use crate::groups::SharedIndex;
 use crate::read::Read;
 use crate::segment::Segments;
 use bytes::Bytes;
+use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// How many runs are looked up under one lock.
 const RUNS_AT_ONCE: usize = 64;
+
+type RunList = SmallVec<[Run; 4]>;
 
 /// A handle of one group, to read from.
 ///
@@ -113,7 +116,7 @@ impl Group {
 
     /// The next runs that hold wanted entries. If what was read before has been replaced since, the
     /// read begins again.
-    fn look_up(&self, read: &mut Read<'_>) -> Result<Vec<Run>, Error> {
+    fn look_up(&self, read: &mut Read<'_>) -> Result<RunList, Error> {
         let index = self.index.read();
         let is_current = |last: &Run| {
             let at = read.wanted.start - 1;
@@ -128,6 +131,13 @@ impl Group {
         if read.wanted.end > index.next() {
             return Err(Error::Unavailable { last: index.next() - 1 });
         }
-        Ok(index.runs_from(read.wanted.start, RUNS_AT_ONCE))
+        let mut bytes = 0;
+        let is_wanted = |run: &Run| {
+            let is_wanted = run.first < read.wanted.end && bytes <= read.budget;
+            bytes += u64::from(run.item_bytes);
+            is_wanted
+        };
+        let runs = index.runs_from(read.wanted.start);
+        Ok(runs.take(RUNS_AT_ONCE).take_while(is_wanted).collect())
     }
 }

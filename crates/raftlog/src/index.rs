@@ -10,7 +10,7 @@
 
 use crate::batch::Append;
 use crate::error::Error;
-use crate::extents::{Extents, Run};
+use crate::extents::{Extents, Run, Runs};
 use crate::keys::Keys;
 use crate::ledger::{Ledger, Live};
 use crate::summary::GroupChanges;
@@ -93,9 +93,9 @@ impl GroupIndex {
         self.extents.runs_from(index).next().expect("each entry lies in a run")
     }
 
-    /// Up to `count_max` runs, from the one that holds `index` on.
-    pub(crate) fn runs_from(&self, index: u64, count_max: usize) -> Vec<Run> {
-        self.extents.runs_from(index).take(count_max).collect()
+    /// The runs from the one that holds `index` on.
+    pub(crate) fn runs_from(&self, index: u64) -> Runs<'_> {
+        self.extents.runs_from(index)
     }
 
     pub(crate) fn get(&self, key: &[u8]) -> Option<Bytes> {

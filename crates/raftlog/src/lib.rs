@@ -69,7 +69,7 @@ mod stock;
 mod summary;
 mod tails;
 
-pub use batch::{Entry, LogBatch};
+pub use batch::{Entry, EntryRef, LogBatch};
 pub use commit::Commit;
 pub use config::Config;
 pub use engine::LogEngine;

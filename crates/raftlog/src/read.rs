@@ -24,7 +24,7 @@ pub(crate) struct Read<'a> {
     /// What is still to be read.
     pub(crate) wanted: Range<u64>,
     max_bytes: u64,
-    budget: u64,
+    pub(crate) budget: u64,
     pub(crate) entries: Vec<Entry>,
     /// The run that held the last entry.
     pub(crate) last: Option<Run>,

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use flotilla_raftlog::{Commit, Durability, Entry, Group, LogBatch, LogEngine};
+use flotilla_raftlog::{Commit, Durability, EntryRef, Group, LogBatch, LogEngine};
 use flotilla_region::{Compaction, HardState, Index, LogEntry, LogWrite, PeerId, RegionId, Term};
 use parking_lot::Mutex;
 
@@ -168,8 +168,7 @@ impl Ahead {
             // Else nobody could tell the term of the entry before the log's first.
             batch.compact_to(group, last.0 + 1, term.0);
         }
-        let entries: Vec<Entry> = write.entries.iter().map(to_logged).collect();
-        batch.append(group, &entries);
+        batch.append(group, write.entries.iter().map(to_logged));
         batch.put(group, HARD_STATE_KEY, &hard_state.encode());
         self.touched.insert(write.peer, Touch { region: write.region, write: self.writes });
     }
@@ -211,11 +210,11 @@ pub(crate) fn is_empty(group: &Group) -> bool {
     group.last_index() < group.first_index()
 }
 
-fn to_logged(entry: &LogEntry) -> Entry {
-    Entry {
+fn to_logged(entry: &LogEntry) -> EntryRef<'_> {
+    EntryRef {
         index: entry.index.0,
         term: entry.term.0,
         kind: entry.kind.to_byte(),
-        data: entry.data.clone(),
+        data: &entry.data,
     }
 }

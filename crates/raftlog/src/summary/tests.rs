@@ -27,7 +27,7 @@ fn seen(groups: &Groups) -> Vec<Seen> {
             log: (index.has_begun(), index.is_compacted(), first, next),
             term_before: index.term(first - 1).ok(),
             terms: index.term_runs(),
-            runs: index.runs_from(0, usize::MAX),
+            runs: index.runs_from(0).collect(),
             keys: index.scan(),
         });
     });
@@ -162,7 +162,7 @@ impl History {
         for (group, held) in self.groups.holders(oldest) {
             let index = self.groups.get(group).expect("it holds something");
             let index = index.read();
-            for run in index.runs_from(0, usize::MAX) {
+            for run in index.runs_from(0) {
                 if run.segment != oldest || self.rng.u8(..4) == 0 {
                     continue;
                 }
