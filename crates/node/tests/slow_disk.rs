@@ -3,9 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 
-use std::io;
-use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +12,7 @@ use flotilla_node::{Node, NodeConfig};
 use flotilla_region::command::{self, Op};
 use flotilla_region::{Guard, RegionId, Space};
 use flotilla_vfs::fault::FaultFs;
-use flotilla_vfs::{File, FileSystem, LockGuard, OpenMode, View};
+use flotilla_vfs::hooked::{HookedFs, Operation};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -45,62 +42,6 @@ impl Gate {
     }
 }
 
-/// A disk in memory with a gate before its syncs.
-#[derive(Debug)]
-struct GatedFs(FaultFs, Gate);
-
-#[derive(Debug)]
-struct GatedFile(Arc<dyn File>, Gate);
-
-impl FileSystem for GatedFs {
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        Ok(Arc::new(GatedFile(self.0.open(path, mode)?, self.1.clone())))
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        self.0.list(dir)
-    }
-    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
-        self.0.create_dir_all(dir)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.0.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.0.remove(path)
-    }
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.0.sync_dir(dir)
-    }
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        self.0.lock(path)
-    }
-}
-
-impl File for GatedFile {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.0.read_at(buf, offset)
-    }
-    fn write_all_at(&self, parts: &[io::IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.0.write_all_at(parts, offset)
-    }
-    fn sync(&self) -> io::Result<()> {
-        self.1.pass();
-        self.0.sync()
-    }
-    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
-        self.0.allocate(range)
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
-    }
-    fn view(&self, range: Range<u64>) -> io::Result<View> {
-        self.0.view(range)
-    }
-}
-
 async fn put(router: Router, region: RegionId, value: &'static [u8]) {
     let put = Op::Put { key: Bytes::from_static(b"key"), value: Bytes::from_static(value) };
     router.propose(region, Guard::default(), command::encode(&[put])).await.unwrap();
@@ -114,10 +55,15 @@ async fn get(router: &Router, region: RegionId) -> Bytes {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_is_acknowledged_after_its_sync_and_reads_go_on_meanwhile() {
     let gate = Gate { shut: watch::Sender::new(false), waiting: watch::Sender::new(0) };
-    let disk = Arc::new(GatedFs(FaultFs::new(1), gate.clone()));
+    let syncs = gate.clone();
+    let disk = HookedFs::new(Arc::new(FaultFs::new(1)), move |operation| {
+        if operation == Operation::Sync {
+            syncs.pass();
+        }
+    });
     let config = NodeConfig { regions: 1, data_dir: "/store".into(), ..NodeConfig::default() };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let node = Node::start_on_disk(listener, config, disk).await.unwrap();
+    let node = Node::start_on_disk(listener, config, Arc::new(disk)).await.unwrap();
     let router = node.router().clone();
     let region = router.locate(Space::Raw, b"key").unwrap().id;
     put(router.clone(), region, b"before").await;

@@ -2,7 +2,7 @@
 //!
 //! [`os::OsFs`] is the real file system. [`fault::FaultFs`] is a disk in memory that loses, tears,
 //! delays and refuses by seed, so that an engine can be tried on a disk that lies. Both pass the
-//! suite in [`conformance`].
+//! suite in [`conformance`]. [`hooked::HookedFs`] lets a test in between.
 //!
 //! What a caller may rely on, and what not:
 //! - Bytes written are readable at once, by anybody who has the file open.
@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 pub mod conformance;
 pub mod fault;
+pub mod hooked;
 mod map;
 pub mod os;
 

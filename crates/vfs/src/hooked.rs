@@ -1,0 +1,106 @@
+//! A wrapper for tests: a file system that calls a hook before each operation on the bytes of a
+//! file, to hold the disk up or to do something else meanwhile. It changes nothing else.
+
+use crate::{File, FileSystem, LockGuard, OpenMode, View};
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What is about to be done with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Bytes are read, or a view of them is taken.
+    Read,
+    /// Bytes are written.
+    Write,
+    /// The file is synced.
+    Sync,
+    /// Room is reserved.
+    Allocate,
+    /// The file is cut or grown.
+    SetLen,
+}
+
+type Hook = Arc<dyn Fn(Operation) + Send + Sync>;
+
+/// A file system with a hook.
+#[derive(Clone)]
+pub struct HookedFs(Arc<dyn FileSystem>, Hook);
+
+struct HookedFile(Arc<dyn File>, Hook);
+
+impl HookedFs {
+    /// The same file system with a hook. It is called on the thread that asks, which waits for it.
+    pub fn new(fs: Arc<dyn FileSystem>, hook: impl Fn(Operation) + Send + Sync + 'static) -> Self {
+        Self(fs, Arc::new(hook))
+    }
+}
+
+impl FileSystem for HookedFs {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        Ok(Arc::new(HookedFile(self.0.open(path, mode)?, self.1.clone())))
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.0.list(dir)
+    }
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
+        self.0.create_dir_all(dir)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.0.remove(path)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.0.sync_dir(dir)
+    }
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
+        self.0.lock(path)
+    }
+}
+
+impl HookedFile {
+    fn before(&self, operation: Operation) -> &dyn File {
+        (self.1)(operation);
+        &*self.0
+    }
+}
+
+impl File for HookedFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.before(Operation::Read).read_at(buf, offset)
+    }
+    fn write_all_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.before(Operation::Write).write_all_at(parts, offset)
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.before(Operation::Sync).sync()
+    }
+    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+        self.before(Operation::Allocate).allocate(range)
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.before(Operation::SetLen).set_len(len)
+    }
+    fn view(&self, range: Range<u64>) -> io::Result<View> {
+        self.before(Operation::Read).view(range)
+    }
+}
+
+impl fmt::Debug for HookedFs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for HookedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
