@@ -1,7 +1,7 @@
 //! Ranges over all regions: scans in both directions, and range deletes.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use flotilla_proto::kvrpcpb;
+use flotilla_proto::{kvrpcpb, metapb};
 
 use crate::budget::Budget;
 use crate::cluster::Cluster;
@@ -26,21 +26,23 @@ pub(crate) async fn scan(cluster: &Cluster, scan: Scan) -> Result<Vec<kvrpcpb::K
     if !scan.end.is_empty() && scan.start >= scan.end {
         return Ok(Vec::new());
     }
-    if scan.reverse { descending(cluster, scan).await } else { ascending(cluster, scan).await }
-}
-
-async fn ascending(cluster: &Cluster, scan: Scan) -> Result<Vec<kvrpcpb::KvPair>, Error> {
     let mut rows = Vec::new();
-    let mut position = scan.start.clone();
+    // The least key that is left; in reverse, the end of what is left.
+    let mut position = if scan.reverse { scan.end.clone() } else { scan.start.clone() };
     let mut budget = Budget::new(&cluster.config);
     while rows.len() < scan.limit {
-        let route = cluster.route(&position, &mut budget).await?;
+        let route = if scan.reverse {
+            cluster.route_below(&position, &mut budget).await?
+        } else {
+            cluster.route(&position, &mut budget).await?
+        };
         let limit = rows_to_ask(cluster, scan.limit - rows.len());
         let request = kvrpcpb::RawScanRequest {
             start_key: position.clone(),
-            end_key: scan.end.clone(),
+            end_key: if scan.reverse { scan.start.clone() } else { scan.end.clone() },
             limit,
             key_only: scan.key_only,
+            reverse: scan.reverse,
             ..Default::default()
         };
         let page = match cluster.attempt(&route, request, &mut budget).await {
@@ -52,57 +54,27 @@ async fn ascending(cluster: &Cluster, scan: Scan) -> Result<Vec<kvrpcpb::KvPair>
         };
         // Each page has the whole deadline: a long scan makes progress, or it fails.
         budget = Budget::new(&cluster.config);
-        let in_order = page.is_sorted_by(|a, b| a.key < b.key)
-            && page.first().is_none_or(|row| row.key >= position);
-        check(in_order, page.len(), limit)?;
+        check(&page, &position, scan.reverse, limit)?;
         let is_full = page.len() >= limit as usize;
         rows.extend(page);
-        position = match rows.last() {
-            Some(last) if is_full => successor(&last.key),
-            _ if ends(&route.region.end_key, &scan.end) => break,
-            _ => route.region.end_key.clone(),
-        };
+        match next(&scan, &route.region, rows.last().filter(|_| is_full)) {
+            Some(next) => position = next,
+            None => break,
+        }
     }
     Ok(rows)
 }
 
-async fn descending(cluster: &Cluster, scan: Scan) -> Result<Vec<kvrpcpb::KvPair>, Error> {
-    let mut rows: Vec<kvrpcpb::KvPair> = Vec::new();
-    let mut upper = scan.end.clone();
-    let mut budget = Budget::new(&cluster.config);
-    while rows.len() < scan.limit {
-        let route = cluster.route_below(&upper, &mut budget).await?;
-        let limit = rows_to_ask(cluster, scan.limit - rows.len());
-        let request = kvrpcpb::RawScanRequest {
-            start_key: upper.clone(),
-            end_key: scan.start.clone(),
-            limit,
-            key_only: scan.key_only,
-            reverse: true,
-            ..Default::default()
-        };
-        let page = match cluster.attempt(&route, request, &mut budget).await {
-            Ok(response) => response.kvs,
-            Err(failure) => {
-                budget.pause(failure).await?;
-                continue;
-            }
-        };
-        budget = Budget::new(&cluster.config);
-        let in_order = page.is_sorted_by(|a, b| a.key > b.key)
-            && page.first().is_none_or(|row| upper.is_empty() || row.key < upper);
-        check(in_order, page.len(), limit)?;
-        let is_full = page.len() >= limit as usize;
-        rows.extend(page);
-        upper = match rows.last() {
-            // The empty key is the lowest; as an upper bound it would mean the opposite.
-            Some(last) if is_full && last.key.is_empty() => break,
-            Some(last) if is_full => last.key.clone(),
-            _ if route.region.start_key <= scan.start => break,
-            _ => route.region.start_key.clone(),
-        };
+/// Where a scan goes on: behind the last row of a page that was full, else behind the region.
+/// `None` if nothing is left.
+fn next(scan: &Scan, region: &metapb::Region, last: Option<&kvrpcpb::KvPair>) -> Option<Bytes> {
+    match last {
+        Some(last) if !scan.reverse => Some(successor(&last.key)),
+        // The empty key is the lowest; as an upper bound it would mean the opposite.
+        Some(last) => Some(last.key.clone()).filter(|key| !key.is_empty()),
+        None if scan.reverse => Some(&region.start_key).filter(|key| **key > scan.start).cloned(),
+        None => Some(&region.end_key).filter(|key| !ends(key, &scan.end)).cloned(),
     }
-    Ok(rows)
 }
 
 /// Deletes `[start, end)`, region by region; an empty `end` means no end.
@@ -142,8 +114,20 @@ fn rows_to_ask(cluster: &Cluster, missing: usize) -> u32 {
 }
 
 /// A page that is out of order could make the scan go round for ever.
-fn check(in_order: bool, rows: usize, limit: u32) -> Result<(), Error> {
-    if in_order && rows <= limit as usize {
+fn check(
+    page: &[kvrpcpb::KvPair],
+    position: &Bytes,
+    reverse: bool,
+    limit: u32,
+) -> Result<(), Error> {
+    let first = page.first().map(|row| &row.key);
+    let in_order = if reverse {
+        page.is_sorted_by(|a, b| a.key > b.key)
+            && first.is_none_or(|first| position.is_empty() || first < position)
+    } else {
+        page.is_sorted_by(|a, b| a.key < b.key) && first.is_none_or(|first| first >= position)
+    };
+    if in_order && page.len() <= limit as usize {
         return Ok(());
     }
     Err(Error::Protocol("a page of a scan is out of order, or larger than asked for".to_owned()))
