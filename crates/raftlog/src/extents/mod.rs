@@ -195,6 +195,10 @@ impl Extents {
         freed: impl FnMut(u64, Live),
     ) -> Result<(), &'static str> {
         let (Some(first), Some(end)) = (stretch.first(), stretch.end()) else { return Ok(()) };
+        if self.end().is_none_or(|end| end <= first) {
+            self.join(stretch);
+            return Ok(());
+        }
         let is_cut = |index| self.runs_from(index).next().is_some_and(|run| run.first < index);
         if is_cut(first) || is_cut(end) {
             return Err("an append is moved in part");
