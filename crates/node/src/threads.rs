@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use flotilla_region::Shard;
+use flotilla_store::LogMaintenance;
 
 use crate::commons::Commons;
 use crate::failure::Failure;
@@ -33,6 +34,8 @@ pub(crate) struct Threads {
     shards: Vec<JoinHandle<()>>,
     workers: Vec<JoinHandle<()>>,
     checkpointer: Option<JoinHandle<()>>,
+    /// Makes and seals the log's files behind the log writer's back.
+    log_maintenance: Option<LogMaintenance>,
 }
 
 impl Threads {
@@ -48,8 +51,13 @@ impl Threads {
         pace: Pace,
         failure: &Failure,
     ) -> io::Result<Self> {
-        let mut threads =
-            Self { commons, shards: Vec::new(), workers: Vec::new(), checkpointer: None };
+        let mut threads = Self {
+            commons,
+            shards: Vec::new(),
+            workers: Vec::new(),
+            checkpointer: None,
+            log_maintenance: None,
+        };
         threads.start_workers(pace, failure)?;
         let Commons { tickets, routes, mailboxes, works, clock, .. } = threads.commons.clone();
         let outlets = Arc::new(Outlets {
@@ -72,6 +80,7 @@ impl Threads {
 
     fn start_workers(&mut self, pace: Pace, failure: &Failure) -> io::Result<()> {
         let Commons { store, tickets, mailboxes, works, .. } = self.commons.clone();
+        self.log_maintenance = Some(store.maintain_log_in_background().map_err(io::Error::other)?);
         let log_writer = LogWriter {
             store: Arc::clone(&store),
             backlog: works.log,
@@ -121,6 +130,7 @@ impl Threads {
         commons.works.alarm.stop();
         join(self.workers.drain(..));
         join(self.checkpointer.take());
+        drop(self.log_maintenance.take());
         commons.tickets.close();
         commons.store.checkpoint().map(drop)
     }
@@ -131,6 +141,7 @@ impl Threads {
         join(self.shards.drain(..));
         join(self.workers.drain(..));
         join(self.checkpointer.take());
+        drop(self.log_maintenance.take());
     }
 }
 

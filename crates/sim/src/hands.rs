@@ -29,6 +29,8 @@ pub(crate) struct Pace {
 
 /// From a checkpoint to the purge of the log.
 const PURGE_US_MAX: u64 = 100_000;
+/// Steps of the log's upkeep behind a purge are fewer than this.
+const LOG_STEPS_END: u64 = 6;
 /// Bytes that a scan may return: more than there ever are.
 const SCAN_BYTES_MAX: u64 = 64 << 20;
 
@@ -185,9 +187,13 @@ impl Hands {
         Ok(())
     }
 
-    /// Removes log segments that nobody needs.
+    /// Removes log segments that nobody needs, and does some of the log's upkeep: not always all of
+    /// it, so that writes find it done or have to do it.
     pub(crate) fn purge(&mut self) -> Result<(), Error> {
         self.reach.segments_purged += self.store.purge_log()?.segments;
+        for _ in 0..self.rng.u64(..LOG_STEPS_END) {
+            self.store.maintain_log()?;
+        }
         Ok(())
     }
 

@@ -36,7 +36,8 @@ pub use check::CheckReport;
 pub use error::{Error, ReadError};
 pub use flotilla_pagestore::Options as PageOptions;
 pub use flotilla_raftlog::{
-    Commit, Config as LogConfig, Error as LogError, Purged, Receipt, RecoveryReport,
+    Commit, Config as LogConfig, Error as LogError, Maintenance as LogMaintenance, Purged, Receipt,
+    RecoveryReport,
 };
 pub use reader::{RegionView, ScanRequest, ScanResult, View};
 pub use schema::Identity;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use flotilla_pagestore::{Options, PageStore};
-use flotilla_raftlog::{Commit, LogEngine, Purged, RecoveryReport};
+use flotilla_raftlog::{Commit, LogEngine, Maintenance as LogMaintenance, Purged, RecoveryReport};
 use flotilla_region::{
     ApplyTask, Compaction, Descriptor, Index, LogEntry, LogFetch, LogWrite, Recovered, RegionId,
 };
@@ -192,6 +192,26 @@ impl Store {
     /// The log engine failed.
     pub fn purge_log(&self) -> Result<Purged, Error> {
         gc::purge(&self.log)
+    }
+
+    /// Does one piece of the log's own upkeep: makes a file ahead or seals one that is full. True if
+    /// there may be more. What nobody does here, writes of the log do when they need it.
+    ///
+    /// # Errors
+    ///
+    /// The log engine failed.
+    pub fn maintain_log(&self) -> Result<bool, Error> {
+        Ok(self.log.engine().maintain()?)
+    }
+
+    /// Has the log engine start a thread that calls [`Store::maintain_log`] when there is something
+    /// to do, until what is returned is dropped.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses a thread.
+    pub fn maintain_log_in_background(&self) -> Result<LogMaintenance, Error> {
+        Ok(self.log.engine().maintain_in_background()?)
     }
 
     /// All regions with a replica here, in the order of their ids.
