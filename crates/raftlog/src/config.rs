@@ -29,10 +29,27 @@ pub struct Config {
     /// Most bytes of decompressed data that are kept for later reads. Default 32 MiB; with 0 each
     /// read decompresses again.
     pub cache_bytes_max: u64,
+    /// What opening does about batches at the end of the log that were being written when the power
+    /// or the process went. Default [`RecoveryMode::TolerateTail`].
+    pub recovery: RecoveryMode,
+    /// How many threads read segments when the log is opened. Default as many as the machine has
+    /// cores, at most 4. With 1 no thread is started: the caller's reads.
+    pub recovery_threads: usize,
     /// A number that goes into the checksums of frames, so that nobody who only chooses the data
     /// can make bytes that pass for a frame. `None`, the default, draws one for each segment from
     /// the operating system; a test that must repeat byte for byte sets it.
     pub salt: Option<u64>,
+}
+
+/// What opening a log does where its end was being written to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RecoveryMode {
+    /// It is an error, and nothing is changed.
+    Strict,
+    /// What was never acknowledged as synced is cut off; see
+    /// [`crate::RecoveryReport::torn_bytes`].
+    #[default]
+    TolerateTail,
 }
 
 impl Default for Config {
@@ -44,6 +61,8 @@ impl Default for Config {
             spare_segments: 4,
             compress_above_bytes: 8 << 10,
             cache_bytes_max: 32 << 20,
+            recovery: RecoveryMode::TolerateTail,
+            recovery_threads: std::thread::available_parallelism().map_or(1, |n| n.get().min(4)),
             salt: None,
         }
     }
@@ -59,6 +78,9 @@ impl Config {
         }
         if self.batch_bytes_max == 0 || self.batch_bytes_max > BATCH_BYTES_CEILING {
             return Err(Error::Invalid("batch_bytes_max must be between 1 byte and 1 GiB"));
+        }
+        if self.recovery_threads == 0 {
+            return Err(Error::Invalid("recovery_threads must not be zero"));
         }
         if self.queue_bytes_max == 0 {
             return Err(Error::Invalid("queue_bytes_max must not be zero"));
@@ -95,6 +117,7 @@ mod tests {
             Config { batch_bytes_max: 0, ..Config::default() },
             Config { batch_bytes_max: (1 << 30) + 1, ..Config::default() },
             Config { queue_bytes_max: 0, ..Config::default() },
+            Config { recovery_threads: 0, ..Config::default() },
         ] {
             assert!(matches!(wrong.check(), Err(Error::Invalid(_))), "{wrong:?}");
         }

@@ -13,7 +13,7 @@ use crate::purge::{self, Purged};
 use crate::read_only::ReadOnlyFs;
 use crate::recovery::{self, RecoveryReport};
 use crate::segment::Segments;
-use crate::stats::Stats;
+use crate::stats::{SegmentState, SegmentStats, Stats};
 use flotilla_vfs::FileSystem;
 use parking_lot::Mutex;
 use std::io;
@@ -39,7 +39,8 @@ pub struct LogEngine {
 }
 
 impl LogEngine {
-    /// Opens the log in `dir`, which is made if missing. Reads all of it.
+    /// Opens the log in `dir`, which is made if missing. Reads what sealed segments say of themselves,
+    /// with [`Config::recovery_threads`] threads, and all of what is not sealed.
     ///
     /// What a crash left of batches that were never acknowledged as synced is cut off; see
     /// [`RecoveryReport::torn_bytes`]. All that is then in the log is durable.
@@ -47,8 +48,8 @@ impl LogEngine {
     /// # Errors
     ///
     /// [`Error::Locked`] if somebody has it open; [`Error::Corrupt`] if bytes that were synced are
-    /// damaged or missing, and then nothing on disk was changed; [`Error::Invalid`] if the
-    /// configuration is; [`Error::Io`].
+    /// damaged or missing, or if the end is torn and [`Config::recovery`] forbids that, and then
+    /// nothing on disk was changed; [`Error::Invalid`] if the configuration is; [`Error::Io`].
     pub fn open(
         fs: Arc<dyn FileSystem>,
         dir: &Path,
@@ -237,6 +238,7 @@ impl LogEngine {
             durable_lsn: self.durable_lsn(),
             cache_bytes: self.cache.bytes(),
             live_bytes: counters.live_bytes.load(Ordering::Relaxed),
+            flush_running: counters.flush_began.lock().map(|began| began.elapsed()),
             ..Stats::default()
         };
         (stats.unsealed_segments, stats.spare_segments) = self.group_commit.stock.counts();
@@ -250,6 +252,31 @@ impl LogEngine {
         stats.groups = self.group_commit.groups.count();
         stats.index_bytes = self.group_commit.groups.memory_bytes();
         stats
+    }
+
+    /// All segments that hold batches, oldest first. Waits for the group commit that is under way.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the length of a file cannot be told.
+    pub fn segments(&self) -> Result<Vec<SegmentStats>, Error> {
+        let full = self.group_commit.stock.outgoing();
+        let mut all = Vec::new();
+        for segment in self.segments.numbers().into_iter().filter_map(|n| self.segments.get(n)) {
+            let number = segment.number();
+            let state =
+                if full.contains(&number) { SegmentState::Full } else { SegmentState::Sealed };
+            all.push(SegmentStats { number, bytes: segment.file.len()?, live_bytes: 0, state });
+        }
+        self.group_commit.with_log(|log| {
+            for segment in &mut all {
+                segment.live_bytes = log.ledger.live(segment.number).bytes;
+                if log.queue.active_segment() == Some(segment.number) {
+                    segment.state = SegmentState::Active;
+                }
+            }
+        });
+        Ok(all)
     }
 
     /// Whether a write or sync has failed, and with what: from then on nothing can be written.

@@ -30,6 +30,7 @@ const SEGMENT_CHECKSUM_AT: usize = SEGMENT_HEADER_BYTES - 4;
 
 const FRAME_MAGIC: u16 = 0xf10e;
 const KIND_BATCH: u8 = 1;
+const KIND_FOOTER: u8 = 2;
 const FRAME_CHECKSUM_AT: usize = FRAME_HEADER_BYTES - 4;
 
 /// High half of each byte of padding; the low half says how many there are. More than one bit is
@@ -90,9 +91,18 @@ impl SegmentHeader {
     }
 }
 
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FrameKind {
+    Batch,
+    /// The end of a sealed segment. It has the number that the next batch gets.
+    Footer,
+}
+
 /// What stands before the body of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameHeader {
+    pub(crate) kind: FrameKind,
     /// Length of the body with its padding.
     pub(crate) body_bytes: u32,
     /// The segment that the frame was written to.
@@ -109,7 +119,10 @@ impl FrameHeader {
     pub(crate) fn encode(&self, salt: u64) -> [u8; FRAME_HEADER_BYTES] {
         let mut bytes = [0; FRAME_HEADER_BYTES];
         bytes[..2].copy_from_slice(&FRAME_MAGIC.to_le_bytes());
-        bytes[2] = KIND_BATCH;
+        bytes[2] = match self.kind {
+            FrameKind::Batch => KIND_BATCH,
+            FrameKind::Footer => KIND_FOOTER,
+        };
         bytes[4..8].copy_from_slice(&self.body_bytes.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.segment.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.lsn.to_le_bytes());
@@ -129,14 +142,17 @@ impl FrameHeader {
         if u32_at(bytes, FRAME_CHECKSUM_AT) != salted(salt, &bytes[..FRAME_CHECKSUM_AT]) {
             return Err("a frame's header fails its checksum");
         }
-        if bytes[2] != KIND_BATCH || bytes[3] != 0 {
-            return Err("a frame has a kind that this version does not know");
-        }
+        let kind = match (bytes[2], bytes[3]) {
+            (KIND_BATCH, 0) => FrameKind::Batch,
+            (KIND_FOOTER, 0) => FrameKind::Footer,
+            _ => return Err("a frame has a kind that this version does not know"),
+        };
         let body_bytes = u32_at(bytes, 4);
         if body_bytes == 0 || !(body_bytes as usize).is_multiple_of(ALIGNMENT_BYTES) {
             return Err("a frame's length is not a multiple of eight");
         }
         Ok(FrameHeader {
+            kind,
             body_bytes,
             segment: u64_at(bytes, 8),
             lsn: u64_at(bytes, 16),
@@ -158,6 +174,46 @@ pub(crate) fn other_version(bytes: &[u8]) -> Option<u32> {
     let is_whole = u32_at(bytes, SEGMENT_CHECKSUM_AT) == crc32c(&bytes[..SEGMENT_CHECKSUM_AT]);
     let version = u32_at(bytes, 8);
     (is_whole && bytes[..8] == SEGMENT_MAGIC && version != FORMAT_VERSION).then_some(version)
+}
+
+/// How long the trailer is, which ends a footer and the file.
+pub(crate) const TRAILER_BYTES: usize = 32;
+const TRAILER_MAGIC: [u8; 8] = *b"flotfoot";
+const TRAILER_CHECKSUM_AT: usize = TRAILER_BYTES - 4;
+
+/// The last bytes of a sealed segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trailer {
+    pub(crate) segment: u64,
+    /// Where the footer's frame begins.
+    pub(crate) footer_offset: u64,
+    /// How much of the footer's body is the summary.
+    pub(crate) summary_bytes: u32,
+}
+
+impl Trailer {
+    pub(crate) fn encode(&self, salt: u64) -> [u8; TRAILER_BYTES] {
+        let mut bytes = [0; TRAILER_BYTES];
+        bytes[..8].copy_from_slice(&TRAILER_MAGIC);
+        bytes[8..16].copy_from_slice(&self.segment.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.footer_offset.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.summary_bytes.to_le_bytes());
+        let checksum = salted(salt, &bytes[..TRAILER_CHECKSUM_AT]);
+        bytes[TRAILER_CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// The trailer, if it is one and whole.
+    pub(crate) fn decode(bytes: &[u8], salt: u64) -> Option<Trailer> {
+        let bytes = bytes.get(..TRAILER_BYTES)?;
+        let is_whole = bytes[..8] == TRAILER_MAGIC
+            && u32_at(bytes, TRAILER_CHECKSUM_AT) == salted(salt, &bytes[..TRAILER_CHECKSUM_AT]);
+        is_whole.then(|| Trailer {
+            segment: u64_at(bytes, 8),
+            footer_offset: u64_at(bytes, 16),
+            summary_bytes: u32_at(bytes, 24),
+        })
+    }
 }
 
 /// Fills a body up to a multiple of eight. There is always padding, so that its last byte is set.
@@ -202,6 +258,7 @@ mod tests {
     const SEGMENT: SegmentHeader =
         SegmentHeader { segment: 3, salt: 0x1122_3344_5566_7788, is_reused: true };
     const FRAME: FrameHeader = FrameHeader {
+        kind: FrameKind::Batch,
         body_bytes: 16,
         segment: 3,
         lsn: 0x0102_0305,
@@ -233,6 +290,28 @@ mod tests {
         ];
         assert_eq!(FRAME.encode(SEGMENT.salt), golden);
         assert_eq!(FrameHeader::decode(&golden, SEGMENT.salt), Ok(FRAME));
+    }
+
+    #[test]
+    fn golden_bytes_of_a_trailer() {
+        let trailer = Trailer { segment: 3, footer_offset: 0x0102_0304, summary_bytes: 0x99 };
+        let mut golden = [0; 32];
+        golden[..8].copy_from_slice(b"flotfoot");
+        golden[8] = 3;
+        golden[16..20].copy_from_slice(&[4, 3, 2, 1]);
+        golden[24] = 0x99;
+        golden[28..].copy_from_slice(&[0x7f, 0xea, 0xfa, 0x16]);
+        assert_eq!(trailer.encode(SEGMENT.salt), golden);
+        assert_eq!(Trailer::decode(&golden, SEGMENT.salt), Some(trailer));
+        for bit in 0..golden.len() * 8 {
+            golden[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Trailer::decode(&golden, SEGMENT.salt), None, "bit {bit}");
+            golden[bit / 8] ^= 1 << (bit % 8);
+        }
+        assert_eq!(Trailer::decode(&golden, 1), None, "of another salt");
+        let footer = FrameHeader { kind: FrameKind::Footer, ..FRAME };
+        assert_eq!(footer.encode(1)[2], 2);
+        assert_eq!(FrameHeader::decode(&footer.encode(1), 1), Ok(footer));
     }
 
     #[test]

@@ -28,6 +28,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
+use std::time::Instant;
 
 /// An emptied list of writes with more room is not kept.
 const SPARE_WRITES_MAX: usize = 1024;
@@ -320,7 +321,9 @@ impl GroupCommit {
             std::mem::replace(&mut waiting.writes, spare)
         };
         // A fault of ours must not leave others waiting for ever: they are told, then it goes on.
+        *self.counters.flush_began.lock() = Some(Instant::now());
         let flushed = panic::catch_unwind(AssertUnwindSafe(|| self.carry_out(&mut writes)));
+        *self.counters.flush_began.lock() = None;
         let (flushed, fault) = match flushed {
             Ok(flushed) => (flushed, None),
             Err(fault) => (Flushed::broken(io::Error::other("a write panicked")), Some(fault)),

@@ -134,7 +134,6 @@ impl Groups {
     /// # Errors
     ///
     /// The changes do not fit those of the segments before.
-    #[allow(dead_code, reason = "footers are not read yet")]
     pub(crate) fn merge(
         &self,
         summary: Summary,

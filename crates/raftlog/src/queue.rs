@@ -6,10 +6,13 @@
 //! - A sync covers all segments that hold frames which are not synced, oldest first.
 
 use crate::batch::Frame;
-use crate::format::{FRAME_HEADER_BYTES, FrameHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::{
+    FRAME_HEADER_BYTES, FrameHeader, FrameKind, SEGMENT_HEADER_BYTES, SegmentHeader,
+};
 use crate::groups::Place;
 use crate::segment::{Segment, Segments};
 use crate::stock::{Failure, Outgoing, Prepared, Stock};
+use crate::summary::Summary;
 use smallvec::SmallVec;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -40,6 +43,8 @@ struct Active {
     end: u64,
     /// The length of the file.
     file_bytes: u64,
+    /// What its frames say, for its footer.
+    summary: Summary,
 }
 
 impl AppendQueue {
@@ -105,6 +110,10 @@ impl AppendQueue {
         self.next_lsn - 1
     }
 
+    pub(crate) fn active_segment(&self) -> Option<u64> {
+        self.active.as_ref().map(|active| active.segment.number())
+    }
+
     /// Whether nothing was written since this was asked before.
     pub(crate) fn is_idle(&mut self) -> bool {
         std::mem::replace(&mut self.idle_lsn, self.next_lsn - 1) == self.next_lsn - 1
@@ -129,12 +138,14 @@ impl AppendQueue {
     fn fitting(&self, frames: &[&mut Frame]) -> usize {
         let Some(active) = &self.active else { return 0 };
         let reserve = self.reserve_bytes();
+        // A footer may make the file longer, but not by much.
+        let footer_over = active.summary.encoded_bytes_max().saturating_sub(active.file_bytes / 16);
         let mut end = active.end;
         let fits = |frame: &&&mut Frame| {
             end += frame.bytes.len() as u64;
             // A segment that was made for one large frame has no reserve behind it.
             let is_first = end == SEGMENT_HEADER_BYTES as u64 + frame.bytes.len() as u64;
-            let reserve = if is_first || frame.only_frees() { 0 } else { reserve };
+            let reserve = if is_first || frame.only_frees() { 0 } else { reserve + footer_over };
             end + reserve <= active.file_bytes
         };
         frames.iter().take_while(fits).count()
@@ -157,6 +168,7 @@ impl AppendQueue {
         let (mut end, mut lsn) = (active.end, self.next_lsn);
         for frame in frames.iter_mut() {
             let header = FrameHeader {
+                kind: FrameKind::Batch,
                 body_bytes: (frame.bytes.len() - FRAME_HEADER_BYTES) as u32,
                 segment,
                 lsn,
@@ -175,6 +187,14 @@ impl AppendQueue {
         let parts: SmallVec<[IoSlice<'_>; 8]> =
             frames.iter().map(|f| IoSlice::new(&f.bytes)).collect();
         active.segment.file.write_all_at(&parts, active.end)?;
+        drop(parts);
+        for (frame, place) in frames.iter().zip(&places[places.len() - frames.len()..]) {
+            active.summary.begin_frame(place.lsn);
+            for change in &frame.changes {
+                let applied = active.summary.apply(change, place.offset);
+                applied.expect("the batch was checked against the group's tail");
+            }
+        }
         (active.end, self.next_lsn) = (end, lsn);
         Ok(())
     }
@@ -189,13 +209,14 @@ impl AppendQueue {
         }
         let segment = Arc::new(segment);
         self.segments.insert(segment.clone());
-        self.active = Some(Active { segment, end: SEGMENT_HEADER_BYTES as u64, file_bytes });
+        let (end, summary) = (SEGMENT_HEADER_BYTES as u64, Summary::default());
+        self.active = Some(Active { segment, end, file_bytes, summary });
         Ok(())
     }
 
     fn put_out(&mut self, active: Active) -> io::Result<()> {
-        let last_lsn = self.last_lsn();
-        let is_synced = self.synced_lsn == last_lsn;
-        self.stock.put(Outgoing::new(active.segment, active.end, last_lsn, is_synced))
+        let is_synced = self.synced_lsn == self.last_lsn();
+        let Active { segment, end, summary, .. } = active;
+        self.stock.put(Outgoing::new(segment, end, summary, is_synced))
     }
 }

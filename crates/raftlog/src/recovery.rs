@@ -1,19 +1,21 @@
 //! From files back to indexes.
 //!
-//! All segments are read in order and their frames applied as they once were. Nothing on disk is
-//! changed before all of it was found good; then the torn tail is cut off, and what is left is made
-//! durable, since whoever opens the log takes what it reads for written.
+//! Each segment says what it changes: a sealed one in its footer, another is scanned. That is done by
+//! several threads; then the changes are merged in order. Nothing on disk is changed before all of it
+//! was found good; then the torn tail is cut off, and what is left is made durable and sealed, since
+//! whoever opens the log takes what it reads for written.
 
-use crate::batch::Change;
-use crate::directory::Directory;
+use crate::config::RecoveryMode;
+use crate::directory::{Directory, Listing};
 use crate::error::Error;
-use crate::format::{FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES};
-use crate::groups::{Groups, Place};
-use crate::item;
+use crate::footer;
+use crate::format::SEGMENT_HEADER_BYTES;
+use crate::groups::Groups;
 use crate::ledger::Ledger;
+use crate::load::{self, Loaded};
 use crate::queue::AppendQueue;
-use crate::scan::{self, Scan, ScannedFrame};
-use crate::segment::{Segment, Segments};
+use crate::scan::{self, Scan};
+use crate::segment::Segments;
 use crate::stock::{Prepared, Stock};
 use std::sync::Arc;
 
@@ -32,8 +34,8 @@ pub struct RecoveryReport {
     pub groups: u64,
     /// The last batch, which is durable now as are all before it.
     pub last_lsn: u64,
-    /// Bytes cut off at the end, or left alone where nothing may be changed: batches that were being written when the power or the process
-    /// went, and had not been acknowledged as synced.
+    /// Bytes cut off at the end, or left alone where nothing may be changed: batches that were being
+    /// written when the power or the process went, and had not been acknowledged as synced.
     pub torn_bytes: u64,
 }
 
@@ -50,7 +52,8 @@ pub(crate) struct Recovered {
 
 /// Opens the log in the directory, or makes a new one if there is none.
 pub(crate) fn recover(directory: Directory) -> Result<Recovered, Error> {
-    if !directory.is_read_only {
+    let is_read_only = directory.is_read_only;
+    if !is_read_only {
         directory.remove_unfinished()?;
     }
     let listing = directory.list()?;
@@ -58,46 +61,44 @@ pub(crate) fn recover(directory: Directory) -> Result<Recovered, Error> {
     // A purge that was cut short may have left any of the segments below its mark.
     let gap = numbers.windows(2).rposition(|pair| pair[0] + 1 != pair[1]);
     let (leftover, unbroken) = numbers.split_at(gap.map_or(0, |at| at + 1));
-    let mut found = unbroken
-        .iter()
-        .map(|number| directory.open(*number).map(Found::new))
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut found = load::all(&directory, unbroken)?;
     let mut replay = Replay::default();
-    let end = replay.segments(&mut found)?;
+    let end = replay.merge(&mut found)?;
     if let Some(first) = unbroken.first() {
-        let last = found[..end.count].last().map_or(*first, |found| found.segment.number());
+        let last = found[..end.count].last().map_or(*first, Loaded::number);
         replay.check(*first, last)?;
+    }
+    let is_strict = directory.config.recovery == RecoveryMode::Strict && !is_read_only;
+    if end.torn_bytes > 0 && is_strict {
+        let torn = found[..end.count].last().or(found.first()).expect("something is torn");
+        return Err(torn.corrupt(torn.end as usize, "the end of the log is torn"));
     }
 
     // All is known now, and nothing was changed.
     let later = found.split_off(end.count);
     let below = |number: &&u64| **number < replay.discarded_below;
-    let dead: Vec<u64> = leftover.iter().chain(unbroken).filter(below).copied().collect();
-    let spares_kept = listing.spares.len().min(directory.config.spare_segments);
-    let (kept, surplus) = listing.spares.split_at(spares_kept);
-    let prepared = if directory.is_read_only {
-        None
+    let mut dead: Vec<u64> = leftover.iter().chain(unbroken).filter(below).copied().collect();
+    let (mut prepared, mut spares, mut synced_lsn) = (None, Vec::new(), end.synced_lsn);
+    if is_read_only {
+        dead.clear();
     } else {
-        let prepared = mend(&directory, &found, later, &end)?;
-        remove(&directory, &dead, surplus)?;
-        prepared
-    };
+        prepared = mend(&directory, &mut found, later, &end)?;
+        spares = clean(&directory, &listing, &dead)?;
+        synced_lsn = end.next_lsn - 1;
+    }
 
-    let is_read_only = directory.is_read_only;
     let last_lsn = end.next_lsn - 1;
-    let newest = found
-        .last()
-        .map_or(unbroken.first().map_or(0, |first| first - 1), |found| found.segment.number());
+    let none = unbroken.first().map_or(0, |first| first - 1);
+    let newest = found.last().map_or(none, Loaded::number);
     let segments = Arc::new(Segments::default());
-    for found in found.into_iter().filter(|found| !dead.contains(&found.segment.number())) {
+    for found in found.into_iter().filter(|found| !dead.contains(&found.number())) {
         segments.insert(Arc::new(found.segment));
     }
-    replay.report.discarded_segments = if is_read_only { 0 } else { dead.len() as u64 };
+    replay.report.discarded_segments = dead.len() as u64;
     replay.report.torn_bytes = end.torn_bytes;
     replay.report.last_lsn = last_lsn;
     replay.report.groups = replay.groups.count();
-    let stock = Arc::new(Stock::new(directory, newest, prepared, kept.iter().copied(), last_lsn));
-    let synced_lsn = if is_read_only { end.synced_lsn.min(last_lsn) } else { last_lsn };
+    let stock = Arc::new(Stock::new(directory, newest, prepared, spares, last_lsn));
     let queue = AppendQueue::new(stock.clone(), segments.clone(), last_lsn, synced_lsn);
     let Replay { groups, ledger, report, .. } = replay;
     Ok(Recovered { queue, stock, ledger, groups, segments, report })
@@ -106,38 +107,25 @@ pub(crate) fn recover(directory: Directory) -> Result<Recovered, Error> {
 /// Makes the log on disk what it was found to be. Returns the segment that was made ahead.
 fn mend(
     directory: &Directory,
-    found: &[Found],
-    mut later: Vec<Found>,
+    found: &mut [Loaded],
+    mut later: Vec<Loaded>,
     end: &End,
 ) -> Result<Option<Prepared>, Error> {
     let prepared = prune(directory, &mut later, end)?;
-    for found in found {
-        found.make_durable(end.synced_lsn)?;
+    if let Some((last, before)) = found.split_last_mut() {
+        before.iter_mut().try_for_each(|found| seal(found, end, false))?;
+        seal(last, end, end.is_last_torn)?;
     }
     // A segment may have its name only in memory, if the process went just then.
     directory.sync()?;
     Ok(prepared)
 }
 
-/// Removes what a purge has left over.
-fn remove(directory: &Directory, dead: &[u64], surplus: &[u64]) -> Result<(), Error> {
-    for number in dead {
-        directory.remove(*number)?;
-    }
-    for number in surplus {
-        directory.remove_spare(*number)?;
-    }
-    if !dead.is_empty() || !surplus.is_empty() {
-        directory.sync()?;
-    }
-    Ok(())
-}
-
 /// Removes what torn flushes have left in the segments behind the log's end, newest first so that no
 /// gap ever shows. The one behind the end is kept for later if it was only made ahead.
 fn prune(
     directory: &Directory,
-    later: &mut Vec<Found>,
+    later: &mut Vec<Loaded>,
     end: &End,
 ) -> Result<Option<Prepared>, Error> {
     while let Some(last) = later.last() {
@@ -146,44 +134,35 @@ fn prune(
             let segment = later.remove(0).segment;
             return Ok(Some(Prepared { segment, file_bytes }));
         }
-        directory.remove(last.segment.number())?;
+        directory.remove(last.number())?;
         directory.sync()?;
         later.pop();
     }
     Ok(None)
 }
 
-/// A segment that is on disk.
-#[derive(Debug)]
-struct Found {
-    segment: Segment,
-    /// Where its last frame ends, and the frame that comes next.
-    end: u64,
-    next_lsn: u64,
+/// Makes a segment's frames durable if they are not known to be, and gives it a footer if it has
+/// none. What is torn behind the frames is cut off before.
+fn seal(found: &mut Loaded, end: &End, is_torn: bool) -> Result<(), Error> {
+    let Some(draft) = found.footer_draft.take() else { return Ok(()) };
+    if is_torn {
+        found.segment.cut(found.end)?;
+    } else if found.next_lsn - 1 > end.synced_lsn {
+        found.segment.file.sync()?;
+    }
+    Ok(footer::write(&found.segment, draft, found.end)?)
 }
 
-impl Found {
-    fn new(segment: Segment) -> Found {
-        Found { segment, end: 0, next_lsn: 0 }
+/// Removes segments that are dead and spares that are too many. Returns the spares that are left.
+fn clean(directory: &Directory, listing: &Listing, dead: &[u64]) -> Result<Vec<u64>, Error> {
+    let wanted = listing.spares.len().min(directory.config.spare_segments);
+    let (kept, surplus) = listing.spares.split_at(wanted);
+    dead.iter().try_for_each(|number| directory.remove(*number))?;
+    surplus.iter().try_for_each(|number| directory.remove_spare(*number))?;
+    if !dead.is_empty() || !surplus.is_empty() {
+        directory.sync()?;
     }
-
-    fn read(&self) -> Result<Vec<u8>, Error> {
-        Ok(self.segment.read(0, self.segment.file.len()? as usize)?)
-    }
-
-    fn corrupt(&self, offset: usize, what: &'static str) -> Error {
-        Error::Corrupt { segment: self.segment.number(), offset: offset as u64, what }
-    }
-
-    /// Cuts off what is not of the log, and makes the rest durable if it is not known to be.
-    fn make_durable(&self, synced_lsn: u64) -> Result<(), Error> {
-        if self.segment.file.len()? > self.end {
-            self.segment.cut(self.end)?;
-        } else if self.next_lsn - 1 > synced_lsn {
-            self.segment.file.sync()?;
-        }
-        Ok(())
-    }
+    Ok(kept.to_vec())
 }
 
 /// Where the log ends.
@@ -192,9 +171,11 @@ struct End {
     /// How many segments have frames that are of the log.
     count: usize,
     next_lsn: u64,
-    /// Up to here the frames say themselves that they are synced.
+    /// Up to here the segments say themselves that they are synced.
     synced_lsn: u64,
     torn_bytes: u64,
+    /// Something torn is left behind the frames of the last segment.
+    is_last_torn: bool,
     /// The segment behind the end has had frames, which are lost.
     is_next_touched: bool,
 }
@@ -209,69 +190,36 @@ struct Replay {
 }
 
 impl Replay {
-    /// Applies all frames of the log, and finds out where it ends and whether it may end there.
-    fn segments(&mut self, found: &mut [Found]) -> Result<End, Error> {
+    /// Merges what the segments of the log change, and finds out where it ends and whether it may
+    /// end there.
+    fn merge(&mut self, found: &mut [Loaded]) -> Result<End, Error> {
         let mut end = End { next_lsn: 1, ..End::default() };
-        let mut next_bytes = found.first().map(Found::read).transpose()?;
-        while let Some(bytes) = next_bytes.take() {
-            let (now, later) = found[end.count..].split_first_mut().expect("it was read");
-            let (number, header) = (now.segment.number(), now.segment.header);
-            if end.count == 0 && number > 1 {
-                // What came before is purged, which was made known in a batch that was synced, here
-                // or further on. So this segment's beginning was synced as well.
-                let first = scan::first_lsn(&bytes, header);
-                end.next_lsn = first.ok_or_else(|| now.corrupt(0, "the first frame is damaged"))?;
-            }
-            let mut scan = Scan::new(&bytes, header, end.next_lsn);
-            while let Some(frame) = scan.step() {
-                let at = frame.offset;
-                self.frame(number, &frame).map_err(|what| now.corrupt(at, what))?;
-            }
-            (now.end, now.next_lsn) = (scan.offset() as u64, scan.next_lsn());
-            end.synced_lsn = end.synced_lsn.max(scan.synced_lsn());
-            let has_frames = scan.next_lsn() > end.next_lsn;
-            if !has_frames && end.count == 0 && number > 1 {
-                return Err(now.corrupt(scan.offset(), "the first frame is damaged"));
-            }
-            end.next_lsn = scan.next_lsn();
-            if has_frames {
-                end.count += 1;
-                self.report.segments += 1;
-                next_bytes = later.first().map(Found::read).transpose()?;
-            }
-            let next = later.first().zip(next_bytes.as_deref());
-            let goes_on = next.is_some_and(|(next, bytes)| {
-                has_frames && scan::first_lsn(bytes, next.segment.header) == Some(end.next_lsn)
-            });
-            if !goes_on {
-                let torn = scan.torn_bytes().map_err(|what| now.corrupt(scan.offset(), what))?;
-                end.torn_bytes = torn as u64;
-                end.is_next_touched = !has_frames && torn > 0;
-                judge_later(&mut end, now, scan.offset(), later, next_bytes)?;
-                return Ok(end);
-            }
+        let Some(first) = found.first() else { return Ok(end) };
+        if first.number() > 1 {
+            // What came before is purged, which was made known in a batch that was synced, here or
+            // further on. So this segment's beginning was synced as well.
+            let damaged = || first.corrupt(SEGMENT_HEADER_BYTES, "the first frame is damaged");
+            end.next_lsn = first.first_lsn.filter(|_| first.has_frames()).ok_or_else(damaged)?;
         }
+        for found in found.iter_mut() {
+            if !found.has_frames() || found.first_lsn != Some(end.next_lsn) {
+                break;
+            }
+            let summary = found.take_summary()?;
+            self.report.segments += 1;
+            self.report.frames += summary.frames();
+            self.report.entries += summary.entries();
+            self.discarded_below = self.discarded_below.max(summary.discarded_below());
+            let number = found.number();
+            let merged = self.groups.merge(summary, number, &mut self.ledger);
+            merged.map_err(|what| found.corrupt(SEGMENT_HEADER_BYTES, what))?;
+            end.count += 1;
+            end.next_lsn = found.next_lsn;
+            end.synced_lsn = end.synced_lsn.max(found.synced_lsn);
+        }
+        let (log, later) = found.split_at(end.count);
+        judge(&mut end, log.last(), later)?;
         Ok(end)
-    }
-
-    fn frame(&mut self, segment: u64, frame: &ScannedFrame<'_>) -> Result<(), &'static str> {
-        let offset = u32::try_from(frame.offset).map_err(|_| "a frame begins beyond 4 GiB")?;
-        let place = Place { segment, offset, lsn: frame.lsn };
-        let mut input = frame.items;
-        while !input.is_empty() {
-            let at = FRAME_HEADER_BYTES + frame.items.len() - input.len();
-            let change = Change::of(item::take_item(&mut input)?, at as u32);
-            match &change {
-                Change::Append(append) => self.report.entries += append.count,
-                Change::Discard { below_segment } => {
-                    self.discarded_below = self.discarded_below.max(*below_segment);
-                }
-                _ => {}
-            }
-            self.groups.apply(&change, place, &mut self.ledger)?;
-        }
-        self.report.frames += 1;
-        Ok(())
     }
 
     /// What can be told only at the end.
@@ -293,53 +241,58 @@ impl Replay {
     }
 }
 
-/// Looks at the segments behind the one in which the log ends, at `offset`: whether they may be
-/// there, and how much of torn flushes is in them. `bytes` are those of the first, if it was read.
-fn judge_later(
-    end: &mut End,
-    ended: &Found,
-    offset: usize,
-    later: &[Found],
-    mut bytes: Option<Vec<u8>>,
-) -> Result<(), Error> {
+/// Looks at what is behind the last frame: in its segment, and in those behind it. Whether it may be
+/// there, and how much of torn flushes is in it.
+fn judge(end: &mut End, last: Option<&Loaded>, later: &[Loaded]) -> Result<(), Error> {
+    if let Some(last) = last.filter(|last| !last.is_sealed()) {
+        let bytes = last.read()?;
+        let scan = Scan::new(&bytes, last.segment.header, end.next_lsn);
+        let mut scan = scan.resume(last.end as usize);
+        // If the log is only looked at, somebody else may have written to it meanwhile.
+        while scan.step().is_some() {}
+        let torn = scan.torn_bytes().map_err(|what| last.corrupt(scan.offset(), what))?;
+        end.torn_bytes = torn as u64;
+        end.is_last_torn = torn > 0;
+    }
     let begin = SEGMENT_HEADER_BYTES;
     // Where nothing is left behind the last frame, the next was the first of the next file.
-    let (damaged, offset) = match later.first() {
-        Some(next) if end.torn_bytes == 0 => (next, begin),
-        _ => (ended, offset),
+    let damaged = |damaged: &'static str| match (last, later.first()) {
+        (Some(last), _) if end.is_last_torn => last.corrupt(last.end as usize, damaged),
+        (_, Some(next)) => next.corrupt(begin, damaged),
+        (last, None) => last.expect("something was read").corrupt(begin, damaged),
     };
+    let mut touched_bytes = 0;
     for (at, found) in later.iter().enumerate() {
-        let bytes = match bytes.take() {
-            Some(bytes) => bytes,
-            None => found.read()?,
-        };
-        let header = found.segment.header;
+        let (bytes, header) = (found.read()?, found.segment.header);
         if scan::vouches_for(&bytes, header, end.next_lsn) {
-            return Err(damaged.corrupt(offset, "a frame that was synced is damaged"));
+            return Err(damaged("a frame that was synced is damaged"));
         }
+        // Frames before its first may be lost, but not if the segment before is known to be whole.
+        let may_follow =
+            |lsn: u64| lsn > end.next_lsn && (at > 0 || !last.is_some_and(Loaded::is_sealed));
         match scan::first_lsn(&bytes, header) {
-            Some(lsn) if lsn < end.next_lsn => {
+            Some(lsn) if may_follow(lsn) => {}
+            Some(lsn) if lsn != end.next_lsn || at > 0 => {
                 return Err(found.corrupt(begin, "a frame is not the one that belongs here"));
             }
-            // Those before it, at the end of the segment before, are lost, and were not synced.
-            Some(_) => {}
-            None if at == 0 => {
+            None if at > 0 => {}
+            _ => {
                 let scan = Scan::new(&bytes, header, end.next_lsn);
                 scan.torn_bytes().map_err(|what| found.corrupt(begin, what))?;
             }
-            None => {}
         }
-        let touched = scan::touched_bytes(&bytes, header) as u64;
-        end.torn_bytes += touched;
-        end.is_next_touched |= touched > 0;
+        touched_bytes += scan::touched_bytes(&bytes, header) as u64;
     }
+    end.torn_bytes += touched_bytes;
+    end.is_next_touched = touched_bytes > 0;
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::Append;
+    use crate::batch::{Append, Change};
+    use crate::groups::Place;
 
     /// A replay of a compaction to 50 and an append at 101, in segments 4 and 5.
     fn with_a_hole() -> Replay {

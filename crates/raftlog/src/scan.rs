@@ -15,8 +15,8 @@
 //!   life is left.
 
 use crate::format::{
-    self, ALIGNMENT_BYTES, FRAME_HEADER_BYTES, FrameHeader, SECTOR_BYTES, SEGMENT_HEADER_BYTES,
-    SegmentHeader,
+    self, ALIGNMENT_BYTES, FRAME_HEADER_BYTES, FrameHeader, FrameKind, SECTOR_BYTES,
+    SEGMENT_HEADER_BYTES, SegmentHeader,
 };
 use std::ops::Range;
 
@@ -43,6 +43,11 @@ impl<'a> Scan<'a> {
     /// `bytes` is the whole file, and `next_lsn` what its first frame must be.
     pub(crate) fn new(bytes: &'a [u8], header: SegmentHeader, next_lsn: u64) -> Scan<'a> {
         Scan { bytes, header, offset: SEGMENT_HEADER_BYTES, next_lsn, synced_lsn: 0 }
+    }
+
+    /// Goes on at `offset`, behind frames that were accepted before.
+    pub(crate) fn resume(self, offset: usize) -> Scan<'a> {
+        Scan { offset, ..self }
     }
 
     /// Where the next frame begins or, after the last one, would begin.
@@ -89,6 +94,10 @@ impl<'a> Scan<'a> {
             // Whole, and yet not what was written here.
             return Err("a frame is not the one that belongs here");
         }
+        if header.is_some_and(|header| header.kind == FrameKind::Footer) {
+            // The segment was being sealed, so all its frames are there.
+            return Ok(0);
+        }
         // Inside a frame's body there is only data, which may look like anything.
         let from = self.offset + header.map_or(0, |h| h.frame_bytes());
         if is_known_synced(self.bytes, self.header, from, self.next_lsn) {
@@ -118,8 +127,8 @@ impl<'a> Scan<'a> {
 
     fn frame(&self, rest: &'a [u8]) -> Result<(FrameHeader, &'a [u8]), &'static str> {
         let header = FrameHeader::decode(rest, self.header.salt)?;
-        if header.segment != self.header.segment {
-            return Err("a frame belongs to another segment");
+        if header.segment != self.header.segment || header.kind != FrameKind::Batch {
+            return Err("no batch of this segment begins here");
         }
         let is_next = header.lsn == self.next_lsn && header.lsn < u64::MAX;
         if !is_next || header.synced_lsn >= header.lsn {
@@ -137,7 +146,8 @@ impl<'a> Scan<'a> {
 
 /// The sequence number that the header of a segment's first frame says, if it is whole.
 pub(crate) fn first_lsn(bytes: &[u8], header: SegmentHeader) -> Option<u64> {
-    own_header(bytes, header, SEGMENT_HEADER_BYTES).map(|frame| frame.lsn)
+    let first = own_header(bytes, header, SEGMENT_HEADER_BYTES)?;
+    (first.kind == FrameKind::Batch).then_some(first.lsn)
 }
 
 /// Whether a frame of the segment says that `lsn` was synced before it was written.
@@ -232,6 +242,7 @@ mod tests {
             item::put_put(&mut body, lsn, b"key", &[lsn as u8 | 1; 600]);
             format::pad(&mut body);
             let header = FrameHeader {
+                kind: FrameKind::Batch,
                 body_bytes: body.len() as u32,
                 segment: HEADER.segment,
                 lsn,
@@ -331,8 +342,14 @@ mod tests {
         bytes[begins[1]..][..third.len()].copy_from_slice(&third);
         assert_eq!(verdict(&bytes).1, Err("a frame is not the one that belongs here"));
         let (mut bytes, begins) = segment(&[19]);
-        let header =
-            FrameHeader { body_bytes: 8, segment: 6, lsn: 21, synced_lsn: 19, body_checksum: 0 };
+        let header = FrameHeader {
+            kind: FrameKind::Batch,
+            body_bytes: 8,
+            segment: 6,
+            lsn: 21,
+            synced_lsn: 19,
+            body_checksum: 0,
+        };
         bytes[begins[1]..][..FRAME_HEADER_BYTES].copy_from_slice(&header.encode(HEADER.salt));
         assert_eq!(verdict(&bytes).1, Err("a frame is not the one that belongs here"));
     }
@@ -352,8 +369,15 @@ mod tests {
                 let mut body = vec![7; 100];
                 format::pad(&mut body);
                 let (body_checksum, body_bytes) = (format::body_checksum(&body), body.len() as u32);
-                let header =
-                    FrameHeader { body_bytes, segment: 8, lsn, synced_lsn: 19, body_checksum };
+                let kind = FrameKind::Batch;
+                let header = FrameHeader {
+                    kind,
+                    body_bytes,
+                    segment: 8,
+                    lsn,
+                    synced_lsn: 19,
+                    body_checksum,
+                };
                 bytes[at..][..FRAME_HEADER_BYTES].copy_from_slice(&header.encode(new.salt));
                 bytes[at + FRAME_HEADER_BYTES..][..body.len()].copy_from_slice(&body);
                 bytes[at + FRAME_HEADER_BYTES] ^= u8::from(torn && lsn == 20);

@@ -1,6 +1,8 @@
 //! What the engine counts.
 
+use parking_lot::Mutex;
 use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
 
 /// Figures of a running engine. Counts are since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +36,33 @@ pub struct Stats {
     pub index_bytes: u64,
     /// Memory of decompressed data that is kept for later reads.
     pub cache_bytes: u64,
+    /// For how long the group commit that is under way has been writing and syncing; `None` if there
+    /// is none. A disk that hangs shows here: the other figures are told without waiting for it.
+    pub flush_running: Option<Duration>,
+}
+
+/// One segment, see [`crate::LogEngine::segments`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentStats {
+    /// Its number, which is the name of its file. Older ones have lower numbers.
+    pub number: u64,
+    /// The length of its file, in bytes.
+    pub bytes: u64,
+    /// Bytes in it that the index still names.
+    pub live_bytes: u64,
+    /// Where it stands between its first batch and its removal.
+    pub state: SegmentState,
+}
+
+/// Where a segment stands between its first batch and its removal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegmentState {
+    /// Batches are appended to it.
+    Active,
+    /// It is full, and waits to be sealed.
+    Full,
+    /// It is synced, and says by itself what it holds.
+    Sealed,
 }
 
 /// Counters that threads change as they go.
@@ -45,4 +74,6 @@ pub(crate) struct Counters {
     pub(crate) bytes_written: AtomicU64,
     pub(crate) durable_lsn: AtomicU64,
     pub(crate) live_bytes: AtomicU64,
+    /// When the group commit began that is under way.
+    pub(crate) flush_began: Mutex<Option<Instant>>,
 }

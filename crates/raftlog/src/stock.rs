@@ -13,9 +13,11 @@
 //!   very sync without which it cannot go on.
 
 use crate::directory::{Directory, Source};
+use crate::footer::{self, Draft};
 use crate::format::SEGMENT_HEADER_BYTES;
 use crate::segment::Segment;
 use crate::signal::Signal;
+use crate::summary::Summary;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -63,7 +65,7 @@ pub(crate) struct Outgoing {
     segment: Arc<Segment>,
     /// Where its last frame ends.
     end: u64,
-    last_lsn: u64,
+    summary: Summary,
     synced: Mutex<Synced>,
 }
 
@@ -90,9 +92,14 @@ impl From<io::Error> for Failure {
 }
 
 impl Outgoing {
-    pub(crate) fn new(segment: Arc<Segment>, end: u64, last_lsn: u64, is_synced: bool) -> Outgoing {
+    pub(crate) fn new(
+        segment: Arc<Segment>,
+        end: u64,
+        summary: Summary,
+        is_synced: bool,
+    ) -> Outgoing {
         let synced = Mutex::new(if is_synced { Synced::Done } else { Synced::NotYet });
-        Outgoing { segment, end, last_lsn, synced }
+        Outgoing { segment, end, summary, synced }
     }
 
     /// Makes its frames durable. Of several threads one does it, and all learn how it went: the
@@ -114,11 +121,7 @@ impl Outgoing {
 
     fn seal(&self) -> io::Result<()> {
         self.sync()?;
-        // Not synced: with what is cut off or without it, the log goes on in the next segment.
-        if self.segment.file.len()? > self.end {
-            self.segment.file.set_len(self.end)?;
-        }
-        Ok(())
+        footer::write(&self.segment, Draft::new(&self.summary), self.end)
     }
 }
 
@@ -161,6 +164,11 @@ impl Stock {
     pub(crate) fn counts(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.outgoing.len() as u64, state.spares.len() as u64)
+    }
+
+    /// The numbers of full segments that are not sealed.
+    pub(crate) fn outgoing(&self) -> Vec<u64> {
+        self.state.lock().outgoing.iter().map(|outgoing| outgoing.segment.number()).collect()
     }
 
     /// Makes the next segment ahead of its time, if it is not made.
@@ -232,13 +240,18 @@ impl Stock {
 
     /// Seals the oldest full segment. False if there is none.
     pub(crate) fn seal_oldest(&self) -> io::Result<bool> {
+        self.seal_next().map(|sealed| sealed.is_some())
+    }
+
+    fn seal_next(&self) -> io::Result<Option<Arc<Outgoing>>> {
         let _one = self.one_seals.lock();
-        let Some(oldest) = self.state.lock().outgoing.front().cloned() else { return Ok(false) };
+        let Some(oldest) = self.state.lock().outgoing.front().cloned() else { return Ok(None) };
         oldest.seal()?;
         let mut state = self.state.lock();
         state.outgoing.pop_front();
-        state.synced_lsn = state.synced_lsn.max(oldest.last_lsn);
-        Ok(true)
+        state.synced_lsn = state.synced_lsn.max(oldest.summary.last_lsn());
+        drop(state);
+        Ok(Some(oldest))
     }
 
     /// Takes dead segments out of the log: keeps as spares as many as are wanted, of those that
@@ -280,7 +293,10 @@ impl Stock {
             state.is_closed = true;
             state.prepared.take()
         };
-        while self.seal_oldest()? {}
+        while let Some(sealed) = self.seal_next()? {
+            // So that the next start finds the footer, whatever happens until then.
+            sealed.segment.file.sync()?;
+        }
         if let Some(prepared) = prepared {
             let is_wanted = self.state.lock().spares.len() < self.directory.config.spare_segments;
             let number = prepared.segment.number();

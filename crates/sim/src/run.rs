@@ -123,7 +123,9 @@ fn settings(swarm: &Swarm, rng: &mut Rng) -> Settings {
 fn store_config(rng: &mut Rng) -> flotilla_store::Config {
     let defaults = flotilla_store::Config::default();
     flotilla_store::Config {
+        // A run has one thread.
         log: LogConfig {
+            recovery_threads: 1,
             segment_bytes: choose(rng, &[16 << 10, 64 << 10, 1 << 20]) as u64,
             salt: Some(rng.u64(..)),
             ..defaults.log

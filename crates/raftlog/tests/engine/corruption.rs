@@ -1,7 +1,9 @@
 //! Damage is told from a torn tail: what was synced is either there as it was, or an error.
 
-use crate::kit::{DIR, batch, entries, open, read_all, reopen, segment_path, small, write};
-use flotilla_raftlog::{Durability, Error, LogEngine};
+use crate::kit::{
+    DIR, batch, entries, open, open_with, read_all, reopen, segment_path, small, write,
+};
+use flotilla_raftlog::{Config, Durability, Error, LogEngine, RecoveryMode};
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::{FileSystem, OpenMode};
 use std::path::Path;
@@ -196,5 +198,131 @@ fn garbage_is_not_opened() {
         let file = disk.open(&segment_path(1), OpenMode::CreateNew).expect("made");
         file.write_at(bytes, 0).expect("written");
         assert!(matches!(open(&disk), Err(Error::Corrupt { segment: 1, offset: 0, .. })));
+    }
+}
+
+/// A closed log of four segments: entries alone and together, keys, compactions, moves of terms.
+fn closed() -> FaultFs {
+    let disk = FaultFs::new(1);
+    let log = reopen(&disk);
+    for index in 1..=12 {
+        write(&log, |b| {
+            b.append(1, &entries(index, 1 + index / 3, &[850]));
+            b.append(2, &entries(2 * index, 7, &[30, 50]));
+            b.put(3, &[b'a' + index as u8 % 3], &[index as u8; 20]);
+        })
+        .expect("written");
+    }
+    write(&log, |b| b.compact_to(2, 9, 7)).expect("written");
+    log.close().expect("closed");
+    disk
+}
+
+/// All that can be asked of a log; the first error that comes up.
+fn all(log: &LogEngine) -> Result<String, Error> {
+    let mut all = String::new();
+    for id in log.group_ids() {
+        let group = log.group(id).expect("it is among the ids");
+        let (first, last) = (group.first_index(), group.last_index());
+        let entries = group.entries(first..last + 1, u64::MAX)?;
+        let (terms, before) = (group.term_runs(), group.term(first - 1).ok());
+        all +=
+            &format!("{id} {first} {last} {terms:?} {before:?} {entries:?} {:?}\n", group.scan());
+    }
+    Ok(all)
+}
+
+#[test]
+fn any_flipped_byte_of_a_closed_log_is_found_or_changes_nothing() {
+    let disk = closed();
+    let look = || {
+        let fs = std::sync::Arc::new(disk.clone());
+        let (log, _) = LogEngine::open_read_only(fs, Path::new(DIR), small())?;
+        all(&log)
+    };
+    let whole = look().expect("nothing is wrong yet");
+    let mut found = 0;
+    for segment in 1..=4 {
+        let bytes = bytes_of(&disk, segment);
+        for offset in 0..bytes.len() as u64 {
+            let bit = (offset % 8) as u8;
+            disk.flip_bit(&segment_path(segment), offset, bit);
+            match look() {
+                Ok(seen) => assert!(seen == whole, "segment {segment}, byte {offset}"),
+                Err(Error::Corrupt { segment: at, .. }) => {
+                    assert_eq!(at, segment);
+                    found += 1;
+                }
+                Err(Error::UnknownFormat { .. }) if offset < 64 => found += 1,
+                Err(other) => panic!("segment {segment}, byte {offset}: {other}"),
+            }
+            disk.flip_bit(&segment_path(segment), offset, bit);
+        }
+    }
+    // The data of all entries that are live, at least.
+    assert!(found > 12 * 850, "{found}");
+}
+
+#[test]
+fn a_log_is_opened_from_its_footers() {
+    let disk = closed();
+    let open_and_count = |config| {
+        let before = disk.stats().bytes_read;
+        let (log, report) = open_with(&disk, config).expect("it opens");
+        let bytes_read = disk.stats().bytes_read - before;
+        (bytes_read, report, all(&log).expect("nothing is wrong"))
+    };
+    let (bytes_read, report, seen) = open_and_count(small());
+    assert!(bytes_read < 4 * 700, "{bytes_read}");
+    assert_eq!((report.segments, report.frames, report.entries), (4, 13, 36));
+    for recovery_threads in [1, 2, 9] {
+        let again = open_and_count(Config { recovery_threads, ..small() });
+        assert_eq!((&again.1, &again.2), (&report, &seen));
+    }
+    // Without them it is the same, and they are written again as they were.
+    let footers: Vec<Vec<u8>> = (1..=4).map(|segment| bytes_of(&disk, segment)).collect();
+    for segment in 1..=4 {
+        let bytes = &footers[segment as usize - 1];
+        let trailer = bytes.len() - 32;
+        let begin =
+            u64::from_le_bytes(bytes[trailer + 16..trailer + 24].try_into().expect("eight"));
+        overwrite(&disk, segment, begin, &vec![0; bytes.len() - begin as usize]);
+    }
+    let scanned = open_and_count(small());
+    assert_eq!((&scanned.1, &scanned.2), (&report, &seen));
+    assert!(scanned.0 > 4 * 3000, "{}", scanned.0);
+    assert!((1..=4).all(|segment| bytes_of(&disk, segment) == footers[segment as usize - 1]));
+    assert!(open_and_count(small()).0 <= bytes_read);
+}
+
+#[test]
+fn a_torn_end_is_an_error_if_that_is_wanted() {
+    let strict = |disk: &FaultFs| {
+        open_with(disk, Config { recovery: RecoveryMode::Strict, ..small() }).map(|(log, _)| log)
+    };
+    for is_torn in [false, true] {
+        let disk = FaultFs::new(1);
+        let log = strict(&disk).expect("a new log");
+        write(&log, |b| b.append(1, &entries(1, 1, &[100]))).expect("written");
+        let begin = used_bytes(&disk, 1).next_multiple_of(8);
+        let second = batch(|b| b.append(1, &entries(2, 1, &[2000])));
+        log.write(second, Durability::Buffered).wait().expect("written");
+        drop(log);
+        if !is_torn {
+            assert_eq!(
+                read_all(&strict(&disk).expect("a process that ends tears nothing"), 1).len(),
+                2
+            );
+            continue;
+        }
+        overwrite(&disk, 1, begin + 512, &[0; 1024]);
+        let before = bytes_of(&disk, 1);
+        let torn = strict(&disk).map(drop);
+        let is_told =
+            matches!(torn, Err(Error::Corrupt { segment: 1, offset, .. }) if offset == begin);
+        assert!(is_told, "{torn:?}");
+        assert!(bytes_of(&disk, 1) == before, "nothing was changed");
+        assert!(open(&disk).expect("it may be torn").1.torn_bytes > 1500);
+        assert_eq!(read_all(&strict(&disk).expect("it is mended"), 1).len(), 1);
     }
 }

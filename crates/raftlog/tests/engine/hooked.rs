@@ -47,12 +47,14 @@ fn writes_and_reads_go_on_while_the_disk_syncs() {
     hooks.set(Operation::Sync, move || {
         let group = during.group(1).expect("there");
         assert_eq!(group.last_index(), 1, "what is not synced cannot be seen");
+        assert!(during.stats().flush_running.is_some(), "a disk that hangs shows");
         assert_eq!(group.entries(1..2, u64::MAX).expect("read").len(), 1);
         let mut gap = append(&during, 4, 10);
         assert!(matches!(gap.try_take(), Some(Err(Error::Gap { expected: 3, .. }))));
         *commit.lock().expect("whole") = Some(append(&during, 3, 10));
     });
     append(&log, 2, 10).wait().expect("written");
+    assert_eq!(log.stats().flush_running, None);
     assert_eq!(log.group(1).expect("there").last_index(), 2);
     let mut commit = kept.lock().expect("whole").take().expect("the hook ran");
     assert!(commit.try_take().is_none(), "it came too late for that sync");

@@ -1,7 +1,7 @@
 //! Segments made ahead, sealed afterwards and used again; closing; and what the disk may do to it.
 
 use crate::kit::{batch, entries, open, open_with, read_all, reopen, segment_path, small, write};
-use flotilla_raftlog::{Config, Durability, Error, LogEngine};
+use flotilla_raftlog::{Config, Durability, Error, LogEngine, SegmentState};
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::os::OsFs;
 use flotilla_vfs::{FileSystem, OpenMode};
@@ -347,4 +347,28 @@ fn a_disk_too_full_for_a_segment_has_room_for_what_only_frees() {
     append(&log, 3).expect("there is room");
     drop(log);
     assert_eq!(read_all(&open_with(&disk, config()).expect("it opens").0, 1).len(), 1);
+}
+
+#[test]
+fn each_segment_says_how_far_it_is() {
+    let disk = FaultFs::new(1);
+    let log = reopen(&disk);
+    (1..=4).for_each(|index| fill(&log, index, Durability::Buffered));
+    write(&log, |b| b.compact_to(1, 3, 1)).expect("written");
+    let states = |log: &LogEngine| {
+        let segments = log.segments().expect("all can be told");
+        assert!(segments.iter().map(|s| s.number).eq(1..=4));
+        segments.into_iter().map(|s| (s.state, s.live_bytes > 3700)).collect::<Vec<_>>()
+    };
+    use SegmentState::{Active, Full, Sealed};
+    let live = [(Sealed, false), (Full, false), (Full, true), (Active, true)];
+    assert_eq!(states(&log), live);
+    maintain(&log);
+    let live = [(Sealed, false), (Sealed, false), (Sealed, true), (Active, true)];
+    assert_eq!(states(&log), live);
+    let total: u64 = log.segments().expect("all can be told").iter().map(|s| s.live_bytes).sum();
+    assert_eq!(total, log.stats().live_bytes);
+    drop(log);
+    let live = [(Sealed, false), (Sealed, false), (Sealed, true), (Sealed, true)];
+    assert_eq!(states(&reopen(&disk)), live);
 }
