@@ -6,11 +6,14 @@
 //!
 //! Purge removes whole segments, oldest first, and does not move what is still live. So nearly idle
 //! regions hold old segments, and all behind them. When the log is over its limit on disk, those
-//! that purge names are compacted by force; the column `forced` counts them.
+//! that purge names are compacted by force; the column `forced` counts them. A line a second tells
+//! how it stands; `amplified` is what was written to the log for each byte of entries.
 
 use clap::Parser;
+use comfy_table::{Cell, CellAlignment, Table, presets};
 use flotilla_raftlog::{Config, Durability, Entry, Error, Holder, LogBatch, LogEngine};
 use flotilla_vfs::os::OsFs;
+use indicatif::{ProgressBar, ProgressStyle};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,21 +54,44 @@ fn main() -> Result<(), Error> {
 
     let seconds = options.seconds.or(if options.writes.is_none() { Some(10) } else { None });
     let mut load = Load::new(log, &options);
-    println!("{HEADINGS}");
+    let bar = bar(options.writes, seconds);
+    println!("{}", COLUMNS.map(|name| format!("{name:>11}")).concat());
     let mut shown = Instant::now();
     while !load.is_over(options.writes, seconds.map(Duration::from_secs)) {
         load.round(options.writes)?;
+        bar.set_position(options.writes.map_or(load.begun.elapsed().as_secs(), |_| load.writes));
         if shown.elapsed() >= Duration::from_secs(1) {
-            load.show();
+            bar.suspend(|| println!("{}", load.figures().map(|f| format!("{f:>11}")).concat()));
             shown = Instant::now();
         }
     }
-    load.show();
+    bar.finish_and_clear();
+    println!("\n{}", load.summary());
     Ok(())
 }
 
-const HEADINGS: &str =
-    "  writes  written MiB  live MiB  disk MiB  files  purged  forced  purge ms  held by";
+/// How far the load is: by writes if they are bounded, else by time.
+fn bar(writes: Option<u64>, seconds: Option<u64>) -> ProgressBar {
+    let style = ProgressStyle::with_template("{elapsed} [{wide_bar}] {pos}/{len} {msg}");
+    let bar = ProgressBar::new(writes.or(seconds).unwrap_or(1));
+    bar.set_style(style.expect("the template is valid"));
+    bar.set_message(if writes.is_some() { "writes" } else { "seconds" });
+    bar
+}
+
+/// What is told of the load. Sizes are in MiB.
+const COLUMNS: [&str; 10] = [
+    "writes",
+    "written",
+    "amplified",
+    "live",
+    "on disk",
+    "files",
+    "purged",
+    "forced",
+    "purge ms",
+    "held by",
+];
 
 /// The load, and what it has counted.
 struct Load {
@@ -164,20 +190,40 @@ impl Load {
         Ok(())
     }
 
-    fn show(&self) {
+    /// The values of the columns.
+    fn figures(&self) -> [String; COLUMNS.len()] {
         let stats = self.log.stats();
-        println!(
-            "{:8}  {:11}  {:8}  {:8}  {:5}  {:6}  {:6}  {:8}  {:7}",
-            self.writes,
-            stats.bytes_written >> 20,
-            stats.live_bytes >> 20,
-            stats.segment_bytes >> 20,
-            stats.segments,
-            self.purged_segments,
-            self.forced,
-            self.purging.as_millis(),
-            self.held_by.len(),
-        );
+        let entry_bytes = (self.writes * ENTRY_BYTES as u64).max(1);
+        [
+            self.writes.to_string(),
+            (stats.bytes_written >> 20).to_string(),
+            format!("{:.3}", stats.bytes_written as f64 / entry_bytes as f64),
+            (stats.live_bytes >> 20).to_string(),
+            (stats.segment_bytes >> 20).to_string(),
+            stats.segments.to_string(),
+            self.purged_segments.to_string(),
+            self.forced.to_string(),
+            self.purging.as_millis().to_string(),
+            self.held_by.len().to_string(),
+        ]
+    }
+
+    /// The figures at the end, and what they come to.
+    fn summary(&self) -> Table {
+        let seconds = self.begun.elapsed().as_secs_f64();
+        let mib = ((self.writes * ENTRY_BYTES as u64) >> 20) as f64;
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        let rates = [
+            ("seconds", format!("{seconds:.1}")),
+            ("writes a second", format!("{:.0}", self.writes as f64 / seconds)),
+            ("entries, MiB a second", format!("{:.0}", mib / seconds)),
+        ];
+        let figures = COLUMNS.into_iter().zip(self.figures());
+        for (name, value) in figures.chain(rates) {
+            table.add_row([Cell::new(name), Cell::new(value).set_alignment(CellAlignment::Right)]);
+        }
+        table
     }
 
     /// A whole number from a normal distribution, at least 1.

@@ -1,0 +1,200 @@
+//! What was measured: one record for each workload, case, engine and metric, a value for each round.
+
+use crate::engines::Contender;
+use serde::{Deserialize, Serialize};
+
+/// What a value says, and in which unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// Entries a second.
+    EntriesPerSecond,
+    /// Half of all took at most so many us.
+    P50Us,
+    /// 99 % took at most so many us.
+    P99Us,
+    /// 99.9 % took at most so many us.
+    P999Us,
+    /// Processor time of all threads, ns an entry.
+    CpuNsPerEntry,
+    /// Seconds until the log is open.
+    OpenSeconds,
+    /// Bytes written to the disk, by whomever, for each byte of entries.
+    WrittenPerByte,
+    /// Bytes of pages that the process made dirty for each byte of entries.
+    DirtiedPerByte,
+    /// 99.9 % of the writes from the first needed purge on took at most so many us.
+    PurgingP999Us,
+    /// 99.9 % of the writes during whose time a call to purge ran took at most so many us.
+    DuringPurgeP999Us,
+    /// What is on disk at the end, MiB.
+    DiskMib,
+    /// Growth of the heap for each million entries, MiB, in the process that wrote them.
+    HeapMibPerMillion,
+    /// Growth of the heap for each million entries, MiB, in a process that opened the log.
+    OpenedHeapMibPerMillion,
+}
+
+impl Metric {
+    /// The name in tables and plots, with its unit.
+    pub fn name(self) -> &'static str {
+        match self {
+            Metric::EntriesPerSecond => "entries/s",
+            Metric::P50Us => "p50 us",
+            Metric::P99Us => "p99 us",
+            Metric::P999Us => "p99.9 us",
+            Metric::CpuNsPerEntry => "cpu ns/entry",
+            Metric::OpenSeconds => "open s",
+            Metric::WrittenPerByte => "written/byte",
+            Metric::DirtiedPerByte => "dirtied/byte",
+            Metric::PurgingP999Us => "p99.9 us once purging",
+            Metric::DuringPurgeP999Us => "p99.9 us beside a purge",
+            Metric::DiskMib => "disk MiB",
+            Metric::HeapMibPerMillion => "heap MiB/million",
+            Metric::OpenedHeapMibPerMillion => "heap MiB/million, opened",
+        }
+    }
+}
+
+/// The values of one metric in all rounds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// The workload's name, as on the command line.
+    pub workload: String,
+    /// What distinguishes this case of it.
+    pub case: String,
+    /// Who was measured.
+    pub engine: Contender,
+    /// What was measured.
+    pub metric: Metric,
+    /// One value a round, in the order of the rounds.
+    pub rounds: Vec<f64>,
+}
+
+impl Record {
+    /// The value that stands for all rounds.
+    pub fn median(&self) -> f64 {
+        median(&self.rounds)
+    }
+}
+
+/// All records, in the order in which they came.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Records {
+    /// The records.
+    pub records: Vec<Record>,
+}
+
+impl Records {
+    /// Adds one round's value.
+    pub fn add(
+        &mut self,
+        workload: &str,
+        case: &str,
+        engine: Contender,
+        metric: Metric,
+        value: f64,
+    ) {
+        let same = |r: &&mut Record| {
+            r.workload == workload && r.case == case && r.engine == engine && r.metric == metric
+        };
+        match self.records.iter_mut().find(same) {
+            Some(record) => record.rounds.push(value),
+            None => self.records.push(Record {
+                workload: workload.to_owned(),
+                case: case.to_owned(),
+                engine,
+                metric,
+                rounds: vec![value],
+            }),
+        }
+    }
+
+    /// The median of what was measured, if it was.
+    pub fn median(
+        &self,
+        workload: &str,
+        case: &str,
+        engine: Contender,
+        metric: Metric,
+    ) -> Option<f64> {
+        let same = |r: &&Record| {
+            r.workload == workload && r.case == case && r.engine == engine && r.metric == metric
+        };
+        self.records.iter().find(same).map(Record::median)
+    }
+
+    /// Workloads and their cases, each once, in the order in which they came.
+    pub fn cases(&self) -> Vec<(&str, &str)> {
+        let mut cases = Vec::new();
+        for record in &self.records {
+            let case = (record.workload.as_str(), record.case.as_str());
+            if !cases.contains(&case) {
+                cases.push(case);
+            }
+        }
+        cases
+    }
+}
+
+/// The middle of the values, or the mean of the two in the middle. Not a number if there is none.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        count if count % 2 == 1 => sorted[count / 2],
+        count => (sorted[count / 2 - 1] + sorted[count / 2]) / 2.0,
+    }
+}
+
+/// One median in units of another, if there is something to divide by.
+pub fn ratio(of: Option<f64>, to: Option<f64>) -> Option<f64> {
+    let (of, to) = (of?, to?);
+    let ratio = of / to;
+    ratio.is_finite().then_some(ratio)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert!(median(&[]).is_nan());
+        assert_eq!(median(&[3.0]), 3.0);
+        assert_eq!(median(&[9.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[9.0, 1.0, 2.0, 4.0]), 3.0);
+    }
+
+    #[test]
+    fn ratios() {
+        assert_eq!(ratio(Some(3.0), Some(2.0)), Some(1.5));
+        assert_eq!(ratio(Some(0.0), Some(2.0)), Some(0.0));
+        for (of, to) in [(None, Some(1.0)), (Some(1.0), None), (Some(1.0), Some(0.0))] {
+            assert_eq!(ratio(of, to), None);
+        }
+        assert_eq!(ratio(Some(0.0), Some(0.0)), None);
+        assert_eq!(ratio(Some(f64::NAN), Some(1.0)), None);
+    }
+
+    #[test]
+    fn rounds_of_one_case_come_together_and_others_stay_apart() {
+        let mut records = Records::default();
+        for (case, engine, value) in [
+            ("a", Contender::Raftlog, 1.0),
+            ("b", Contender::Raftlog, 5.0),
+            ("a", Contender::Raftlog, 3.0),
+            ("a", Contender::RaftEngine, 4.0),
+        ] {
+            records.add("append", case, engine, Metric::P50Us, value);
+        }
+        let ours = records.median("append", "a", Contender::Raftlog, Metric::P50Us);
+        assert_eq!(ours, Some(2.0));
+        let theirs = records.median("append", "a", Contender::RaftEngine, Metric::P50Us);
+        assert_eq!(ratio(ours, theirs), Some(0.5));
+        assert_eq!(records.median("append", "b", Contender::RaftEngine, Metric::P50Us), None);
+        assert_eq!(records.median("append", "a", Contender::Raftlog, Metric::P99Us), None);
+        assert_eq!(records.cases(), [("append", "a"), ("append", "b")]);
+    }
+}
