@@ -11,7 +11,7 @@ use crate::format::{self, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::segment::Segment;
 use flotilla_vfs::{File, FileSystem, LockGuard, OpenMode};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const SUFFIX: &str = ".log";
@@ -56,6 +56,21 @@ pub(crate) enum Source {
 }
 
 impl Directory {
+    /// The directory of a log that is only looked at: `fs` changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoLog`] if no file in it says that it is one.
+    pub(crate) fn read_only(
+        fs: Arc<dyn FileSystem>,
+        dir: &Path,
+        config: Config,
+    ) -> Result<Directory, Error> {
+        let (path, lock) = (dir.to_owned(), fs.lock(&dir.join(LOCK_FILE))?);
+        let directory = Directory { fs, path, config, is_read_only: true, _lock: lock };
+        if directory.is_log()? { Ok(directory) } else { Err(Error::NoLog { dir: directory.path }) }
+    }
+
     pub(crate) fn list(&self) -> io::Result<Listing> {
         let mut listing = Listing::default();
         for name in self.fs.list(&self.path)? {
@@ -71,7 +86,7 @@ impl Directory {
     }
 
     /// Whether any file says that this is a log.
-    pub(crate) fn is_log(&self) -> io::Result<bool> {
+    fn is_log(&self) -> io::Result<bool> {
         let is_ours = |name: &String| name == LOCK_FILE || number(name).is_some();
         match self.fs.list(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -81,7 +96,7 @@ impl Directory {
 
     /// Opens a segment that is part of the log.
     pub(crate) fn open(&self, segment: u64) -> Result<Segment, Error> {
-        let file = self.fs.open(&self.segment_path(segment), OpenMode::Write)?;
+        let file = self.open_file(segment, OpenMode::Write)?;
         let mut bytes = [0; SEGMENT_HEADER_BYTES];
         let corrupt = |what| Error::Corrupt { segment, offset: 0, what };
         if file.len()? < SEGMENT_HEADER_BYTES as u64 {
@@ -96,6 +111,11 @@ impl Directory {
             return Err(corrupt("the segment has another segment's name"));
         }
         Ok(Segment { header, file })
+    }
+
+    /// Opens the file of a segment, whatever is in it.
+    pub(crate) fn open_file(&self, segment: u64, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        self.fs.open(&self.segment_path(segment), mode)
     }
 
     /// Makes a segment of `file_bytes`, durably, name and all.
@@ -210,7 +230,6 @@ fn number(name: &str) -> Option<u64> {
 mod tests {
     use super::*;
     use flotilla_vfs::fault::FaultFs;
-    use std::path::Path;
 
     fn directory(disk: &FaultFs) -> Directory {
         let path = Path::new("/log");

@@ -32,8 +32,8 @@ const READ_ONLY_ATTEMPTS: usize = 10;
 /// included, is not written.
 #[derive(Clone, Debug)]
 pub struct LogEngine {
-    group_commit: Arc<GroupCommit>,
-    segments: Arc<Segments>,
+    pub(crate) group_commit: Arc<GroupCommit>,
+    pub(crate) segments: Arc<Segments>,
     cache: Arc<BlockCache>,
     one_purge: Arc<Mutex<()>>,
 }
@@ -107,13 +107,7 @@ impl LogEngine {
         dir: &Path,
         config: &Config,
     ) -> Result<(LogEngine, RecoveryReport), Error> {
-        let (path, lock) = (dir.to_owned(), fs.lock(&dir.join(LOCK_FILE))?);
-        let (fs, config) = (fs.clone(), config.clone());
-        let directory = Directory { fs, path, config, is_read_only: true, _lock: lock };
-        if !directory.is_log()? {
-            return Err(Error::NoLog { dir: directory.path });
-        }
-        LogEngine::start(directory)
+        LogEngine::start(Directory::read_only(fs.clone(), dir, config.clone())?)
     }
 
     fn start(directory: Directory) -> Result<(LogEngine, RecoveryReport), Error> {

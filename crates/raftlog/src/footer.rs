@@ -7,7 +7,7 @@
 
 use crate::format::{
     self, ALIGNMENT_BYTES, FRAME_HEADER_BYTES, FrameHeader, FrameKind, SEGMENT_HEADER_BYTES,
-    TRAILER_BYTES, Trailer,
+    SegmentHeader, TRAILER_BYTES, Trailer,
 };
 use crate::segment::Segment;
 use crate::summary::Summary;
@@ -98,6 +98,29 @@ pub(crate) fn read(segment: &Segment) -> io::Result<Option<Footer>> {
     Ok(decode(&frame, salt, trailer))
 }
 
+/// The footer of the segment whose file has these bytes, if it has one that is whole.
+pub(crate) fn of_file(bytes: &[u8], segment: SegmentHeader) -> Option<Footer> {
+    let trailer = trailer_of(bytes, segment)?;
+    let frame = bytes.get(usize::try_from(trailer.footer_offset).ok()?..)?;
+    decode(frame, segment.salt, trailer)
+}
+
+/// Whether the bytes, behind frames that end at `end`, are part of a footer that is not whole.
+pub(crate) fn is_damaged(bytes: &[u8], segment: SegmentHeader, end: usize) -> bool {
+    let header = FrameHeader::decode(bytes.get(end..).unwrap_or_default(), segment.salt);
+    let is_begun = header
+        .is_ok_and(|header| header.kind == FrameKind::Footer && header.segment == segment.segment);
+    let is_ended = trailer_of(bytes, segment).is_some();
+    (is_begun || is_ended) && of_file(bytes, segment).is_none()
+}
+
+fn trailer_of(bytes: &[u8], segment: SegmentHeader) -> Option<Trailer> {
+    let trailer = bytes.get(bytes.len().checked_sub(TRAILER_BYTES)?..)?;
+    Trailer::decode(trailer, segment.salt).filter(|trailer| {
+        trailer.segment == segment.segment && trailer.footer_offset >= SEGMENT_HEADER_BYTES as u64
+    })
+}
+
 fn decode(frame: &[u8], salt: u64, trailer: Trailer) -> Option<Footer> {
     let header = FrameHeader::decode(frame, salt).ok()?;
     let body = frame.get(FRAME_HEADER_BYTES..)?;
@@ -120,7 +143,6 @@ fn decode(frame: &[u8], salt: u64, trailer: Trailer) -> Option<Footer> {
 mod tests {
     use super::*;
     use crate::batch::Change;
-    use crate::format::SegmentHeader;
     use flotilla_vfs::fault::FaultFs;
     use flotilla_vfs::{FileSystem, OpenMode};
     use std::path::Path;
@@ -171,8 +193,12 @@ mod tests {
             let bit = (offset % 8) as u8;
             disk.flip_bit(Path::new("/7"), offset, bit);
             assert!(read(&segment).expect("read").is_none(), "byte {offset}");
+            let bytes = segment.read(0, 4096).expect("read");
+            assert!(is_damaged(&bytes, segment.header, 3704), "byte {offset}");
             disk.flip_bit(Path::new("/7"), offset, bit);
         }
+        let bytes = segment.read(0, 4096).expect("read");
+        assert!(of_file(&bytes, segment.header).is_some_and(|footer| footer.end == 3704));
         assert!(read(&segment).expect("read").is_some());
         let other = SegmentHeader { segment: 8, ..segment.header };
         let other = Segment { header: other, file: segment.file.clone() };

@@ -110,17 +110,21 @@ impl GroupIndex {
     /// What the group holds of a segment. Costs a look at each stretch of entries and each key.
     pub(crate) fn held_of(&self, segment: u64) -> Live {
         let mut held = Live::default();
-        let mut add = |of: u64, live| {
+        self.each_held(|of, live| {
             if of == segment {
                 held.add(live);
             }
-        };
+        });
+        held
+    }
+
+    /// What the group holds of all segments; a segment may come more than once.
+    pub(crate) fn each_held(&self, mut add: impl FnMut(u64, Live)) {
         self.extents.held().for_each(|(of, live)| add(of, live));
         self.keys.iter().for_each(|(key, value)| add(value.segment, value.holds(key)));
         if self.mark.segment > 0 {
             add(self.mark.segment, Mark::HOLDS);
         }
-        held
     }
 
     /// Bytes in the log of all items with live entries.

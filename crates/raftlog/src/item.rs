@@ -31,7 +31,7 @@ pub(crate) type TermRun = (u64, u64);
 pub(crate) type TermRuns = SmallVec<[TermRun; 1]>;
 
 /// One item of a body, borrowed from it.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Item<'a> {
     Append {
         head: AppendHead<'a>,

@@ -102,6 +102,12 @@ impl AppendQueue {
         self.stock.close()
     }
 
+    /// The oldest segment that has frames and is not sealed.
+    pub(crate) fn unsealed_from(&self) -> Option<u64> {
+        let active = self.active.as_ref().map(|active| active.segment.number());
+        self.stock.unsealed_from().or(active)
+    }
+
     pub(crate) fn synced_lsn(&self) -> u64 {
         self.synced_lsn
     }

@@ -206,7 +206,7 @@ fn is_cut_short(bytes: &[u8], offset: usize, frame_bytes: usize) -> bool {
 
 /// Whether any sector has only zeros in its part of the range. What is beyond the end counts as
 /// zero.
-fn has_zero_sector(bytes: &[u8], range: Range<usize>) -> bool {
+pub(crate) fn has_zero_sector(bytes: &[u8], range: Range<usize>) -> bool {
     let mut at = range.start;
     while at < range.end {
         let next = (at / SECTOR_BYTES + 1) * SECTOR_BYTES;

@@ -160,6 +160,11 @@ impl Stock {
         self.state.lock().prepared.as_ref().map(|prepared| prepared.file_bytes)
     }
 
+    /// The oldest full segment that is not sealed.
+    pub(crate) fn unsealed_from(&self) -> Option<u64> {
+        self.state.lock().outgoing.front().map(|outgoing| outgoing.segment.number())
+    }
+
     /// How many full segments are not sealed, and how many spares there are.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let state = self.state.lock();

@@ -11,3 +11,4 @@ mod oracle;
 mod read_only;
 mod reads;
 mod threads;
+mod verify;

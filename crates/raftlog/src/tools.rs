@@ -1,0 +1,78 @@
+//! What an operator asks of a log: whether it is sound.
+
+use crate::config::Config;
+use crate::directory::Directory;
+use crate::engine::LogEngine;
+use crate::error::Error;
+use crate::group::Group;
+use crate::inspect::{self, Snapshot};
+use crate::read_only::ReadOnlyFs;
+use crate::verify::{Progress, VerifyLevel, VerifyReport};
+use flotilla_vfs::FileSystem;
+use std::path::Path;
+use std::sync::Arc;
+
+impl LogEngine {
+    /// Reads every byte of the log up to its last batch of now, and says what is wrong. `look` is
+    /// called after each segment.
+    ///
+    /// Reads and writes go on meanwhile, but for the moment in which the index of all groups is
+    /// added up. One segment is in memory at a time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] of the kind `NotFound` if the log is open for reading only and whoever writes
+    /// it has purged a segment meanwhile. What else cannot be read is a problem, not an error.
+    pub fn verify(
+        &self,
+        level: VerifyLevel,
+        look: &mut dyn FnMut(Progress),
+    ) -> Result<VerifyReport, Error> {
+        let snapshot = Snapshot::take(&self.group_commit, &self.segments);
+        let mut report = inspect::verify_open(&snapshot, level, look)?;
+        drop(snapshot);
+        if level >= VerifyLevel::Entries {
+            inspect::verify_ledger(&self.group_commit, &mut report);
+            let cache = inspect::no_cache();
+            for id in self.group_ids() {
+                if let Some(index) = self.group_commit.groups.get(id) {
+                    let group = Group::new(id, index, self.segments.clone(), cache.clone());
+                    inspect::verify_group(id, &group, &mut report)?;
+                }
+            }
+        }
+        Ok(report)
+    }
+
+    /// Reads every byte of the log in `dir`, whether or not it can be opened, and says what is
+    /// wrong. Nothing is changed, and nobody hindered who has it open.
+    ///
+    /// If the log can be opened for reading only this is [`LogEngine::verify`] of it. Else the files
+    /// are read as they are.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoLog`]; [`Error::Io`] if the directory cannot be listed, or as
+    /// [`LogEngine::verify`].
+    pub fn verify_directory(
+        fs: Arc<dyn FileSystem>,
+        dir: &Path,
+        level: VerifyLevel,
+        look: &mut dyn FnMut(Progress),
+    ) -> Result<VerifyReport, Error> {
+        match LogEngine::open_read_only(fs.clone(), dir, Config::default()) {
+            Ok((log, recovered)) => {
+                let mut report = log.verify(level, look)?;
+                report.torn_bytes = report.torn_bytes.max(recovered.torn_bytes);
+                return Ok(report);
+            }
+            Err(Error::Corrupt { .. } | Error::UnknownFormat { .. }) => {}
+            // A medium that is failing: which files it is will be seen.
+            Err(Error::Io(error)) if error.raw_os_error().is_some() => {}
+            Err(error) => return Err(error),
+        }
+        let fs = Arc::new(ReadOnlyFs::new(fs));
+        let directory = Directory::read_only(fs, dir, Config::default())?;
+        inspect::verify_files(&directory, level, look)
+    }
+}

@@ -1,0 +1,455 @@
+//! Whether every byte of a log is what was written: headers, frames, what they say, the order of
+//! their numbers over all segments, and that nothing is where nothing may be.
+//!
+//! Unlike a start, which stops at the first thing that is wrong, this goes on behind it, one segment
+//! in memory at a time. Where a frame is missing or damaged the rules of a start decide whether a
+//! power loss may have done that; see `docs/log-format.md`. What is known to have been written, since
+//! an engine says so, must be there.
+
+use crate::batch::Change;
+use crate::footer::{self, Footer};
+use crate::format::{FRAME_HEADER_BYTES, FrameHeader, SegmentHeader};
+use crate::item::{self, AppendHead, Item};
+use crate::scan::{self, Scan};
+use crate::summary::Summary;
+use crate::unpack;
+use crate::walk::{Piece, Walk, WholeFrame};
+use std::ops::Range;
+
+/// So many problems are listed; the others are only counted.
+const PROBLEMS_MAX: usize = 1000;
+
+/// How closely a log is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum VerifyLevel {
+    /// Every byte by the checksums of headers and frames, and the order of the frames.
+    Frames,
+    /// Also what the frames say: each item, each block decompressed, each entry by its own checksum;
+    /// and of a log that can be opened the index, by reading each entry and by what it says that
+    /// segments hold.
+    Entries,
+}
+
+/// What was found. The log is sound if there is no problem.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// Segments that were read.
+    pub segments: u64,
+    /// Bytes of their files.
+    pub bytes: u64,
+    /// Batches that are whole.
+    pub frames: u64,
+    /// Entries in them, live or not. Zero if only frames were looked at.
+    pub entries: u64,
+    /// The last batch.
+    pub last_lsn: u64,
+    /// Bytes of batches that were being written when the power or the process went, or are right
+    /// now. They are no problem: opening the log cuts them off.
+    pub torn_bytes: u64,
+    /// What is wrong, in the order of the log; the first thousand.
+    pub problems: Vec<Problem>,
+    /// How many more there are.
+    pub problems_left_out: u64,
+}
+
+/// Something that is not as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The segment; its file is named after it.
+    pub segment: u64,
+    /// Where in the file it begins.
+    pub offset: u64,
+    /// What is wrong there.
+    pub what: &'static str,
+    /// The group that is affected, if that can be told.
+    pub group: Option<u64>,
+    /// Which of its entries, if that can be told.
+    pub entries: Option<Range<u64>>,
+}
+
+/// How far a long piece of work has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes done.
+    pub bytes_done: u64,
+    /// Bytes in all, as far as that is known.
+    pub bytes: u64,
+}
+
+/// Takes segments in, oldest first, and says in the end what is wrong.
+#[derive(Debug)]
+pub(crate) struct Verifier {
+    level: VerifyLevel,
+    /// Frames beyond this one do not matter, and all up to it must be there.
+    end_lsn: Option<u64>,
+    /// The next frame. None: whatever the next segment begins with.
+    next_lsn: Option<u64>,
+    /// Every frame up to this one is known to have been on disk.
+    vouched_lsn: u64,
+    /// Where the log ends, if it does not go on in the next segment.
+    tail: Option<Break>,
+    /// A frame is missing there, which may be the work of a power loss.
+    pending: Option<Break>,
+    discarded_below: u64,
+    /// What the frames of the segment change. None: one of them is missing.
+    summary: Option<Summary>,
+    report: VerifyReport,
+}
+
+/// A place at which a frame was expected.
+#[derive(Debug)]
+struct Break {
+    segment: u64,
+    offset: usize,
+    lsn: u64,
+    what: &'static str,
+    /// How much of a torn flush is left there; or why that cannot be.
+    torn_bytes: Result<usize, &'static str>,
+    /// Entries that are damaged, by group.
+    named: Vec<(u64, Range<u64>)>,
+}
+
+impl Verifier {
+    /// For a log of which all frames up to `end_lsn` are known to have been written; or for files
+    /// of which nothing is known.
+    pub(crate) fn new(level: VerifyLevel, end_lsn: Option<u64>) -> Verifier {
+        Verifier {
+            level,
+            end_lsn,
+            next_lsn: None,
+            vouched_lsn: end_lsn.unwrap_or(0),
+            tail: None,
+            pending: None,
+            discarded_below: 0,
+            summary: None,
+            report: VerifyReport::default(),
+        }
+    }
+
+    /// A segment that cannot be looked into.
+    pub(crate) fn unreadable(&mut self, segment: u64, offset: u64, what: &'static str) {
+        self.settle_tail();
+        self.report.segments += 1;
+        self.problem(Problem { segment, offset, what, group: None, entries: None });
+        // Which frames were in it is not known.
+        self.next_lsn = None;
+        self.pending = None;
+    }
+
+    /// The next segment: the whole file. If it may be sealed just now, part of a footer is none.
+    pub(crate) fn segment(&mut self, header: SegmentHeader, bytes: &[u8], may_change: bool) {
+        self.report.segments += 1;
+        self.report.bytes += bytes.len() as u64;
+        let is_first = self.report.segments == 1;
+        if is_first && header.segment == 1 {
+            self.next_lsn = Some(1);
+        }
+        self.hear(header, bytes);
+        let footer = footer::of_file(bytes, header);
+        if let Some(footer) = &footer {
+            // It was written when all frames were on disk.
+            self.vouched_lsn = self.vouched_lsn.max(footer.summary.last_lsn());
+        }
+        let end = footer.as_ref().map_or(bytes.len(), |footer| footer.end as usize);
+        let frames = &bytes[..end];
+        self.summary = Some(Summary::default());
+        for piece in Walk::new(frames, header) {
+            match piece {
+                Piece::Frame(frame) if self.end_lsn.is_some_and(|end| frame.header.lsn > end) => {
+                    return self.settle_tail();
+                }
+                Piece::Frame(frame) => self.frame(header.segment, &frame),
+                Piece::Damage { range, header: damaged, what } => {
+                    self.settle_tail();
+                    let at = self.break_at(header, frames, range.start, what, damaged);
+                    self.broken(at);
+                }
+                // The footer begins here.
+                Piece::Rest { range, .. } if range.is_empty() && footer.is_some() => {}
+                Piece::Rest { range, header: damaged, what } => {
+                    self.settle_tail();
+                    let mut tail = self.break_at(header, frames, range.start, what, damaged);
+                    if !may_change && footer::is_damaged(bytes, header, range.start) {
+                        tail.torn_bytes = Ok(self.damaged_footer(header, bytes, range.start));
+                    }
+                    self.tail = Some(tail);
+                }
+            }
+        }
+        if let Some(footer) = footer {
+            self.settle_tail();
+            self.footer(header.segment, &footer);
+        }
+    }
+
+    /// Compares a footer with the frames that it sums up.
+    fn footer(&mut self, segment: u64, footer: &Footer) {
+        let (mut said, mut found) = (Vec::new(), Vec::new());
+        footer.summary.encode(&mut said);
+        self.next_lsn = Some(footer.summary.last_lsn() + 1);
+        // If a frame is damaged that is the problem.
+        let Some(summary) = self.summary.take() else { return };
+        summary.encode(&mut found);
+        if said != found {
+            let what = "the footer does not say what the frames do";
+            self.damage(segment, footer.end as usize, what, Vec::new());
+        }
+    }
+
+    /// A footer is not synced when it is written, so a power loss may leave part of it. Returns how
+    /// much, or finds it to be a problem.
+    fn damaged_footer(&mut self, header: SegmentHeader, bytes: &[u8], offset: usize) -> usize {
+        let is_torn = !header.is_reused && scan::has_zero_sector(bytes, offset..bytes.len());
+        if is_torn {
+            return bytes.len() - offset;
+        }
+        let what = "the footer is damaged, or part of it was never written";
+        self.damage(header.segment, offset, what, Vec::new());
+        0
+    }
+
+    /// Whether segments are missing before, between or behind those that were taken in, which are
+    /// `unbroken`; `leftover` is the last one before them, behind a gap.
+    pub(crate) fn check_ends(&mut self, leftover: Option<u64>, unbroken: &[u64]) {
+        let needed_from = self.discarded_below.max(1);
+        let first = unbroken.first().copied().unwrap_or(1);
+        let last = unbroken.last().copied().unwrap_or(0);
+        let missing = match leftover {
+            Some(leftover) if leftover + 1 >= needed_from => Some(leftover + 1),
+            _ if first > needed_from => Some(first - 1),
+            _ if needed_from > last && last > 0 => Some(last + 1),
+            _ => None,
+        };
+        if let Some(segment) = missing {
+            let what = "the segment is missing";
+            self.problem(Problem { segment, offset: 0, what, group: None, entries: None });
+        }
+    }
+
+    /// What is wrong.
+    pub(crate) fn finish(mut self) -> VerifyReport {
+        self.settle_tail();
+        if let Some(pending) = self.pending.take() {
+            self.report.torn_bytes += pending.torn_bytes.unwrap_or(0) as u64;
+        }
+        self.report.problems.sort_by_key(|problem| (problem.segment, problem.offset));
+        self.report
+    }
+
+    pub(crate) fn problem(&mut self, problem: Problem) {
+        add_problem(&mut self.report, problem);
+    }
+
+    /// Whether the segment says that a frame which is missing before it was on disk once.
+    fn hear(&mut self, header: SegmentHeader, bytes: &[u8]) {
+        let missing = self.pending.as_ref().or(self.tail.as_ref()).map(|at| at.lsn);
+        let Some(lsn) = missing else { return };
+        let goes_on = self.pending.is_none() && scan::first_lsn(bytes, header) == Some(lsn);
+        if !goes_on && scan::vouches_for(bytes, header, lsn) {
+            self.vouched_lsn = self.vouched_lsn.max(lsn);
+            self.settle_pending();
+        }
+    }
+
+    fn settle_pending(&mut self) {
+        if let Some(pending) = self.pending.take_if(|pending| pending.lsn <= self.vouched_lsn) {
+            let what = "a frame that was synced is damaged";
+            self.damage(pending.segment, pending.offset, what, pending.named);
+            self.summary = None;
+        }
+    }
+
+    /// No frame is whole at `offset`. If its header is, it is `damaged`.
+    fn break_at(
+        &self,
+        header: SegmentHeader,
+        bytes: &[u8],
+        offset: usize,
+        what: &'static str,
+        damaged: Option<FrameHeader>,
+    ) -> Break {
+        let lsn = self.next_lsn.unwrap_or(0);
+        let torn_bytes = if self.next_lsn.is_none() {
+            // What came before is purged, and that was made known by a synced batch further on.
+            Err("the first frame is damaged")
+        } else {
+            Scan::new(bytes, header, lsn).resume(offset).torn_bytes()
+        };
+        let end = damaged.map_or(offset, |damaged| offset + damaged.frame_bytes());
+        let body = bytes.get(offset + FRAME_HEADER_BYTES..end.min(bytes.len()));
+        let named = body.map(damaged_entries).unwrap_or_default();
+        Break { segment: header.segment, offset, lsn, what, torn_bytes, named }
+    }
+
+    /// The log did not go on in the next segment, or there is none.
+    fn settle_tail(&mut self) {
+        let Some(tail) = self.tail.take() else { return };
+        // Where only zeros are left it ends as it should, as far as this place goes.
+        let is_end = tail.torn_bytes == Ok(0) && tail.lsn > self.vouched_lsn;
+        let is_beyond = self.end_lsn.is_some_and(|end| tail.lsn > end);
+        if !is_end && !is_beyond {
+            self.broken(tail);
+        }
+    }
+
+    /// A frame is not there, or not whole.
+    fn broken(&mut self, at: Break) {
+        if self.pending.is_some() {
+            // Behind a flush that was torn: none of it counts.
+            return;
+        }
+        let what = match at.torn_bytes {
+            Err(what) => what,
+            Ok(_) if at.lsn <= self.vouched_lsn => at.what,
+            Ok(_) => {
+                self.pending = Some(at);
+                return;
+            }
+        };
+        self.damage(at.segment, at.offset, what, at.named);
+        self.next_lsn = None;
+        self.summary = None;
+    }
+
+    /// Says what is damaged, and which entries if that is known.
+    fn damage(
+        &mut self,
+        segment: u64,
+        offset: usize,
+        what: &'static str,
+        named: Vec<(u64, Range<u64>)>,
+    ) {
+        let whole = Problem { segment, offset: offset as u64, what, group: None, entries: None };
+        if named.is_empty() {
+            self.problem(whole.clone());
+        }
+        for (group, entries) in named {
+            self.problem(Problem { group: Some(group), entries: Some(entries), ..whole.clone() });
+        }
+    }
+
+    fn frame(&mut self, segment: u64, frame: &WholeFrame<'_>) {
+        let header = frame.header;
+        self.vouched_lsn = self.vouched_lsn.max(header.synced_lsn);
+        let expected = self.next_lsn.unwrap_or(header.lsn);
+        if header.lsn == expected {
+            self.tail = None;
+        } else {
+            self.settle_tail();
+            self.out_of_order(segment, frame.offset, header.lsn, expected);
+        }
+        self.settle_pending();
+        self.next_lsn = Some(header.lsn + 1);
+        if self.pending.is_some() {
+            self.report.torn_bytes += header.frame_bytes() as u64;
+            return;
+        }
+        self.report.frames += 1;
+        self.report.last_lsn = header.lsn;
+        if let Some(summary) = &mut self.summary {
+            summary.begin_frame(header.lsn);
+        }
+        self.items(segment, frame);
+    }
+
+    fn out_of_order(&mut self, segment: u64, offset: usize, lsn: u64, expected: u64) {
+        let what = "a frame is not the one that belongs here";
+        self.summary = None;
+        if lsn < expected {
+            self.damage(segment, offset, what, Vec::new());
+        } else if self.pending.is_none() {
+            // The ones before it were at the end of the segment before, which looks as if they had
+            // never been written.
+            let (lsn, torn_bytes, named) = (expected, Ok(0), Vec::new());
+            self.broken(Break { segment, offset, lsn, what, torn_bytes, named });
+        }
+    }
+
+    fn sum_up(&mut self, segment: u64, frame_offset: usize, offset: usize, item: &Item<'_>) {
+        let Some(summary) = &mut self.summary else { return };
+        let at = (offset - frame_offset) as u32;
+        let place = u32::try_from(frame_offset).map_err(|_| "a frame begins beyond 4 GiB");
+        let applied = place.and_then(|place| summary.apply(&Change::of(*item, at), place));
+        if let Err(what) = applied {
+            self.summary = None;
+            self.damage(segment, offset, what, Vec::new());
+        }
+    }
+
+    fn items(&mut self, segment: u64, frame: &WholeFrame<'_>) {
+        let mut input = frame.items;
+        while !input.is_empty() {
+            let begin = input;
+            let offset = frame.offset + FRAME_HEADER_BYTES + frame.items.len() - input.len();
+            let item = match item::take_item(&mut input) {
+                Ok(item) => item,
+                Err(what) => {
+                    self.summary = None;
+                    return self.damage(segment, offset, what, Vec::new());
+                }
+            };
+            self.sum_up(segment, frame.offset, offset, &item);
+            if let Item::Discard { below_segment } = item {
+                self.discarded_below = self.discarded_below.max(below_segment);
+            }
+            if self.level < VerifyLevel::Entries {
+                continue;
+            }
+            if let Some((head, append)) = append_of(&item, begin) {
+                self.report.entries += head.count;
+                for (group, entries, what) in failing_entries(append, &head) {
+                    let (group, entries) = (Some(group), Some(entries));
+                    let offset = offset as u64;
+                    self.problem(Problem { segment, offset, what, group, entries });
+                }
+            }
+        }
+    }
+}
+
+/// Adds a problem to those that were found, or counts it.
+pub(crate) fn add_problem(report: &mut VerifyReport, problem: Problem) {
+    if report.problems.len() < PROBLEMS_MAX {
+        report.problems.push(problem);
+    } else {
+        report.problems_left_out += 1;
+    }
+}
+
+/// The append that an item is or moves, and its bytes; `bytes` begin with the item.
+fn append_of<'a>(item: &Item<'a>, bytes: &'a [u8]) -> Option<(AppendHead<'a>, &'a [u8])> {
+    match *item {
+        Item::Append { head, item_bytes } => Some((head, bytes.get(..item_bytes)?)),
+        Item::Move { offset, head, item_bytes, .. } => {
+            Some((head, bytes.get(offset..offset + item_bytes)?))
+        }
+        _ => None,
+    }
+}
+
+/// Stretches of entries that fail for the same reason.
+fn failing_entries(append: &[u8], head: &AppendHead<'_>) -> Vec<(u64, Range<u64>, &'static str)> {
+    let mut failing: Vec<(u64, Range<u64>, &'static str)> = Vec::new();
+    unpack::each_entry(append, head, |entry| {
+        let Err(what) = entry.data else { return };
+        match failing.last_mut() {
+            Some((_, range, last)) if range.end == entry.index && *last == what => range.end += 1,
+            _ => failing.push((head.group, entry.index..entry.index + 1, what)),
+        }
+    });
+    failing
+}
+
+/// The entries of a damaged body that fail, as far as it can be read. Where none fails the damage is
+/// somewhere else.
+fn damaged_entries(body: &[u8]) -> Vec<(u64, Range<u64>)> {
+    let (mut input, mut failing) = (body, Vec::new());
+    loop {
+        let begin = input;
+        let Ok(item) = item::take_item(&mut input) else { return failing };
+        if let Some((head, append)) = append_of(&item, begin) {
+            let more = failing_entries(append, &head);
+            failing.extend(more.into_iter().map(|(group, range, _)| (group, range)));
+        }
+    }
+}
