@@ -32,7 +32,7 @@ mod format;
 mod groups;
 #[path = "../../crates/raftlog/src/hash.rs"]
 mod hash;
-#[path = "../../crates/raftlog/src/index.rs"]
+#[path = "../../crates/raftlog/src/index/mod.rs"]
 mod index;
 #[path = "../../crates/raftlog/src/item.rs"]
 mod item;

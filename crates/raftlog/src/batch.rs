@@ -52,6 +52,8 @@ pub struct LogBatch {
     /// Room for the frame's header, then the items; nothing if there are none.
     pub(crate) bytes: Vec<u8>,
     pub(crate) changes: Changes,
+    /// All of it lay elsewhere in the log, and is live.
+    is_moved: bool,
     fault: Option<Error>,
 }
 
@@ -127,13 +129,20 @@ pub(crate) struct Frame {
     pub(crate) bytes: Vec<u8>,
     pub(crate) body_checksum: u32,
     pub(crate) changes: Changes,
+    /// See [`LogBatch::of_moves`].
+    pub(crate) is_moved: bool,
 }
 
 impl LogBatch {
     /// An empty batch.
     #[must_use]
     pub fn new() -> LogBatch {
-        LogBatch { bytes: Vec::new(), changes: Changes::new(), fault: None }
+        LogBatch { bytes: Vec::new(), changes: Changes::new(), is_moved: false, fault: None }
+    }
+
+    /// An empty batch for what lies elsewhere in the log, and is taken from there.
+    pub(crate) fn of_moves() -> LogBatch {
+        LogBatch { is_moved: true, ..LogBatch::new() }
     }
 
     /// Forgets all changes and keeps the memory.
@@ -264,21 +273,19 @@ impl LogBatch {
     }
 
     /// Says that of the append `item`, whose bytes are taken from where they lay, `count` entries
-    /// from `first` on are live, and are here from now on.
+    /// from `first` on are live, and are here from now on. The item may be as long as a batch can be:
+    /// with what stands before it, it is a little longer.
     ///
     /// # Errors
     ///
     /// The bytes are no such append.
-    #[cfg_attr(not(test), expect(dead_code))]
     pub(crate) fn move_entries(
         &mut self,
         first: u64,
         count: u64,
         item: &[u8],
     ) -> Result<(), &'static str> {
-        if !self.has_room(32 + item.len() as u64) {
-            return Ok(());
-        }
+        self.make_room(32 + item.len());
         let begin = self.bytes.len();
         item::put_move_head(&mut self.bytes, first, count);
         self.bytes.extend_from_slice(item);
@@ -311,7 +318,8 @@ impl LogBatch {
             return Err(Error::TooLarge { bytes, limit: bytes_max });
         }
         let body_checksum = format::body_checksum(&self.bytes[FRAME_HEADER_BYTES..]);
-        Ok(Frame { bytes: self.bytes, body_checksum, changes: self.changes })
+        let LogBatch { bytes, changes, is_moved, .. } = self;
+        Ok(Frame { bytes, body_checksum, changes, is_moved })
     }
 
     fn fail(&mut self, fault: Error) {
@@ -319,7 +327,6 @@ impl LogBatch {
     }
 
     /// Offsets within a frame are 32 bits, so a batch stops growing here, before bytes are copied.
-    /// Makes room for them.
     fn has_room(&mut self, more_bytes: u64) -> bool {
         let bytes = self.bytes() + more_bytes;
         if bytes > BATCH_BYTES_CEILING {
@@ -328,13 +335,17 @@ impl LogBatch {
         if self.fault.is_some() {
             return false;
         }
+        self.make_room(more_bytes as usize);
+        true
+    }
+
+    fn make_room(&mut self, more_bytes: usize) {
         if self.bytes.is_empty() {
             // Room for the header, and for all of the batch if this is its only item.
-            self.bytes.reserve(FRAME_HEADER_BYTES + more_bytes as usize + ALIGNMENT_BYTES);
+            self.bytes.reserve(FRAME_HEADER_BYTES + more_bytes + ALIGNMENT_BYTES);
             self.bytes.resize(FRAME_HEADER_BYTES, 0);
         }
-        self.bytes.reserve(more_bytes as usize);
-        true
+        self.bytes.reserve(more_bytes);
     }
 }
 
@@ -391,6 +402,23 @@ impl Frame {
         item::make_stale(body, at);
         self.body_checksum = format::body_checksum(body);
         self.changes[at] = Change::Stale;
+    }
+
+    /// The groups that the batch changes; one may come more than once.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = u64> {
+        self.changes.iter().filter_map(|change| match change {
+            Change::Append(append) | Change::Move(append) => Some(append.group),
+            Change::Compact { group, .. }
+            | Change::Put { group, .. }
+            | Change::Delete { group, .. }
+            | Change::Remove { group }
+            | Change::Truncate { group, .. } => Some(*group),
+            Change::Discard { .. } | Change::Stale => None,
+        })
+    }
+
+    pub(crate) fn has_stale(&self) -> bool {
+        self.changes.iter().any(|change| matches!(change, Change::Stale))
     }
 
     /// Whether the batch only lets go of things, so that writing it helps a full disk.

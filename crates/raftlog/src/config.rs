@@ -35,6 +35,23 @@ pub struct Config {
     /// How many threads read segments when the log is opened. Default as many as the machine has
     /// cores, at most 4. With 1 no thread is started: the caller's reads.
     pub recovery_threads: usize,
+    /// Bytes of all segments above which purge moves what is still needed out of the oldest ones, so
+    /// that they can go. Default 1 GiB. Below it nothing is moved, and segments go as they die: the
+    /// more there may be, the more of what is in them dies by itself, and the less is written again.
+    pub purge_above_bytes: u64,
+    /// Most bytes that one call of purge moves, and so about how much it reads and writes; what is
+    /// left is moved by later calls. Default 64 MiB; with 0 nothing is ever moved.
+    pub move_bytes_max: u64,
+    /// The part of the oldest segment, from 0 to 1, up to which purge moves what is needed there.
+    /// If more is needed it would cost more than it gains, and purge names the groups instead, see
+    /// [`crate::Purged::held_by`]. Default 0.5: at most as much is written again as is freed.
+    pub move_live_ratio_max: f64,
+    /// Most bytes that the files of the log take on disk, those made ahead and spares included.
+    /// Default `None`: as many as there are. From one segment below it on, batches that add
+    /// something are refused with [`crate::Error::Full`] once the last segment is full; the rest is
+    /// for what purge moves, and for batches that only let go of things, which always pass. At least
+    /// four segments.
+    pub disk_bytes_max: Option<u64>,
     /// A number that goes into the checksums of frames, so that nobody who only chooses the data
     /// can make bytes that pass for a frame. `None`, the default, draws one for each segment from
     /// the operating system; a test that must repeat byte for byte sets it.
@@ -63,6 +80,10 @@ impl Default for Config {
             cache_bytes_max: 32 << 20,
             recovery: RecoveryMode::TolerateTail,
             recovery_threads: std::thread::available_parallelism().map_or(1, |n| n.get().min(4)),
+            purge_above_bytes: 1 << 30,
+            move_bytes_max: 64 << 20,
+            move_live_ratio_max: 0.5,
+            disk_bytes_max: None,
             salt: None,
         }
     }
@@ -84,6 +105,12 @@ impl Config {
         }
         if self.queue_bytes_max == 0 {
             return Err(Error::Invalid("queue_bytes_max must not be zero"));
+        }
+        if !(0.0..=1.0).contains(&self.move_live_ratio_max) {
+            return Err(Error::Invalid("move_live_ratio_max must be between 0 and 1"));
+        }
+        if self.disk_bytes_max.is_some_and(|limit| limit / 4 < self.segment_bytes) {
+            return Err(Error::Invalid("disk_bytes_max must be at least four segments"));
         }
         Ok(())
     }
@@ -118,6 +145,10 @@ mod tests {
             Config { batch_bytes_max: (1 << 30) + 1, ..Config::default() },
             Config { queue_bytes_max: 0, ..Config::default() },
             Config { recovery_threads: 0, ..Config::default() },
+            Config { move_live_ratio_max: -0.1, ..Config::default() },
+            Config { move_live_ratio_max: 1.1, ..Config::default() },
+            Config { move_live_ratio_max: f64::NAN, ..Config::default() },
+            Config { disk_bytes_max: Some((256 << 20) - 1), ..Config::default() },
         ] {
             assert!(matches!(wrong.check(), Err(Error::Invalid(_))), "{wrong:?}");
         }

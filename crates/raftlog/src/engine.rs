@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::group::Group;
 use crate::group_commit::{Durability, GroupCommit};
 use crate::maintenance::{self, Maintenance};
-use crate::purge::{self, Purged};
+use crate::purge::{Purge, Purged};
 use crate::read_only::ReadOnlyFs;
 use crate::recovery::{self, RecoveryReport};
 use crate::segment::Segments;
@@ -35,7 +35,7 @@ pub struct LogEngine {
     pub(crate) group_commit: Arc<GroupCommit>,
     pub(crate) segments: Arc<Segments>,
     cache: Arc<BlockCache>,
-    one_purge: Arc<Mutex<()>>,
+    purge: Arc<Mutex<Purge>>,
 }
 
 impl LogEngine {
@@ -117,8 +117,8 @@ impl LogEngine {
         let (queue, stock, ledger) = (recovered.queue, recovered.stock, recovered.ledger);
         let group_commit = Arc::new(GroupCommit::new(queue, stock, ledger, groups));
         let segments = recovered.segments;
-        let one_purge = Arc::default();
-        Ok((LogEngine { group_commit, segments, cache, one_purge }, recovered.report))
+        let purge = Arc::default();
+        Ok((LogEngine { group_commit, segments, cache, purge }, recovered.report))
     }
 
     /// Queues a batch. Never waits for the disk. Batches are written in the order in which they are
@@ -193,7 +193,7 @@ impl LogEngine {
     ///
     /// [`Error::Poisoned`] if a write or sync fails, or has failed.
     pub fn close(&self) -> Result<(), Error> {
-        let _one = self.one_purge.lock();
+        let _none = self.purge.lock();
         self.group_commit.close()
     }
 
@@ -201,16 +201,25 @@ impl LogEngine {
     /// the oldest one left. Reads and writes go on meanwhile. Some files may be kept to be used
     /// again, see [`Config::spare_segments`].
     ///
+    /// If the log is above [`Config::purge_above_bytes`], or there is hardly room for it, what is
+    /// still needed of the oldest segments is moved to the end of the log, so that they can go: up to
+    /// [`Config::move_bytes_max`] in one call. If much of a segment is needed that would not pay, see
+    /// [`Config::move_live_ratio_max`]: then the groups that hold it are named, and it is for the
+    /// caller to compact them. A segment that was named several times and of which nothing was let
+    /// go is moved all the same, as is any while there is hardly room, if that frees some in the end.
+    ///
+    /// A call that finds no room to move something ends with what it has done, and is no error.
+    ///
     /// # Errors
     ///
-    /// Those of a write, since a batch is written if there is anything to remove; [`Error::Io`] if
-    /// a file could not be removed: it is when the log is opened next.
+    /// Those of a write, since a batch is written if there is anything to remove; [`Error::Corrupt`]
+    /// if what is to be moved is not what was written; [`Error::Io`] if it could not be read or a
+    /// file could not be removed: it is when the log is opened next.
     pub fn purge_expired_files(&self) -> Result<Purged, Error> {
         if self.group_commit.stock.directory().is_read_only {
             return Err(Error::ReadOnly);
         }
-        let _one = self.one_purge.lock();
-        purge::purge(&self.group_commit, &self.segments)
+        self.purge.lock().run(&self.group_commit, &self.segments)
     }
 
     /// Every batch up to this sequence number is known to be durable.
@@ -233,6 +242,7 @@ impl LogEngine {
             cache_bytes: self.cache.bytes(),
             live_bytes: counters.live_bytes.load(Ordering::Relaxed),
             flush_running: counters.flush_began.lock().map(|began| began.elapsed()),
+            purge: counters.purge.load(),
             ..Stats::default()
         };
         (stats.unsealed_segments, stats.spare_segments) = self.group_commit.stock.counts();

@@ -104,6 +104,16 @@ pub enum Error {
         /// Its version.
         version: u32,
     },
+    /// The log may not have another segment, see [`crate::Config::disk_bytes_max`]. Nothing of the
+    /// batch was written; once purge has removed segments, writes go on. Batches that only let go of
+    /// things pass.
+    #[error("the log would take {bytes} bytes of disk, the limit for what adds to it is {limit}")]
+    Full {
+        /// Bytes that the log would take with another segment.
+        bytes: u64,
+        /// The limit, less the room that purge needs to move things.
+        limit: u64,
+    },
     /// The engine went away before it wrote the batch.
     #[error("the log was closed before the batch was written")]
     Closed,

@@ -15,12 +15,13 @@ use crate::error::Error;
 use crate::format::{self, FRAME_HEADER_BYTES};
 use crate::groups::{Groups, Place};
 use crate::ledger::Ledger;
+use crate::limits::Over;
 use crate::queue::AppendQueue;
 use crate::slot::{Outcome, Receipt, Slot, Woken};
 use crate::stats::Counters;
 use crate::stock::{Failure, Stock};
 use crate::tails::Tails;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
@@ -32,6 +33,8 @@ use std::time::Instant;
 
 /// An emptied list of writes with more room is not kept.
 const SPARE_WRITES_MAX: usize = 1024;
+
+mod refusal;
 
 /// How long-lived a batch is when its write is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,9 +198,33 @@ impl GroupCommit {
         }
     }
 
-    /// Access to the log while nobody leads.
+    /// Access to the log while nobody writes. Whoever waits to write is next.
     pub(crate) fn with_log<T>(&self, use_log: impl FnOnce(&mut Log) -> T) -> T {
-        use_log(&mut self.log.lock())
+        let mut log = self.log.lock();
+        let used = use_log(&mut log);
+        MutexGuard::unlock_fair(log);
+        used
+    }
+
+    /// Writes a frame that was made while nobody else could write, and changes the index as it says.
+    /// It changes no group's bounds, so that what is queued was checked rightly. Not synced.
+    pub(crate) fn append(&self, log: &mut Log, frame: &mut Frame) -> Result<(), Failure> {
+        let (places, failure) = log.queue.append(&mut [&mut *frame]);
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        self.apply_frame(frame, places[0], &mut log.ledger);
+        self.counters.live_bytes.store(log.ledger.live_bytes(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What to tell whoever meets a failure. If the log is broken, all are told.
+    pub(crate) fn error_of(&self, failure: Failure) -> Error {
+        match failure {
+            Failure::NoSpace => Error::NoSpace,
+            Failure::Full(Over { bytes, limit }) => Error::Full { bytes, limit },
+            Failure::Broken(error) => self.fail(error),
+        }
     }
 
     pub(crate) fn queued_bytes(&self) -> u64 {
@@ -229,7 +256,7 @@ impl GroupCommit {
             return Ok(false);
         }
         let body_checksum = format::body_checksum(&bytes[FRAME_HEADER_BYTES..]);
-        let frame = Frame { bytes, body_checksum, changes: Changes::new() };
+        let frame = Frame { bytes, body_checksum, changes: Changes::new(), is_moved: false };
         let slot = self.enqueue(Some(frame), Durability::Buffered)?;
         self.wait(&slot).map(|_| true)
     }
@@ -268,7 +295,7 @@ impl GroupCommit {
             self.counters.durable_lsn.fetch_max(log.queue.synced_lsn(), Ordering::AcqRel);
             Ok(())
         });
-        closed.map_err(|error| self.fail(error))
+        closed.map_err(|failure| self.error_of(failure))
     }
 
     /// Carries out all that is queued, and waits for who does. To be called when nothing comes.
@@ -313,6 +340,12 @@ impl GroupCommit {
 
     /// Carries out one group commit on this thread, which is the leader, and hands over the lead.
     fn lead(&self) {
+        while self.carry_on() {}
+        self.run_callbacks();
+    }
+
+    /// Carries out all that is queued. True if some of it is left, for others stood in its way.
+    fn carry_on(&self) -> bool {
         let mut writes = {
             let mut waiting = self.waiting.lock();
             assert!(waiting.has_leader, "a thread leads that was not made the leader");
@@ -328,11 +361,12 @@ impl GroupCommit {
             Ok(flushed) => (flushed, None),
             Err(fault) => (Flushed::broken(io::Error::other("a write panicked")), Some(fault)),
         };
-        self.settle(writes, flushed).wake();
+        let (told, is_left) = self.settle(writes, flushed);
+        told.wake();
         if let Some(fault) = fault {
             panic::resume_unwind(fault);
         }
-        self.run_callbacks();
+        is_left
     }
 
     fn carry_out(&self, writes: &mut [Write]) -> Flushed {
@@ -348,7 +382,7 @@ impl GroupCommit {
             let synced = |write: &Write| write.durability == Durability::Synced;
             if writes[..written].iter().any(synced) {
                 self.counters.syncs.fetch_add(1, Ordering::Relaxed);
-                failure = log.queue.sync().map_err(Failure::Broken).err().or(failure);
+                failure = log.queue.sync().err().or(failure);
             }
         }
         if matches!(failure, Some(Failure::Broken(_))) {
@@ -364,53 +398,56 @@ impl GroupCommit {
     fn apply(&self, writes: &mut [Write], places: &[Place], before: u64, ledger: &mut Ledger) {
         let mut places = places.iter();
         let mut lsn = before;
-        let mut bytes = 0;
         for write in writes {
             if let Some(frame) = &write.frame {
                 let place = *places.next().expect("each frame that was written has a place");
-                for change in &frame.changes {
-                    self.groups
-                        .apply(change, place, ledger)
-                        .expect("the batch was checked against the group's tail");
-                }
+                self.apply_frame(frame, place, ledger);
                 lsn = place.lsn;
-                bytes += frame.bytes.len() as u64;
             }
             write.lsn = lsn;
         }
         self.counters.flushes.fetch_add(1, Ordering::Relaxed);
-        self.counters.batches.fetch_add(lsn - before, Ordering::Relaxed);
-        self.counters.bytes_written.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Leaves the outcomes, makes the next thread the leader, and says who is to be told.
-    fn settle(&self, mut writes: Vec<Write>, flushed: Flushed) -> Told {
+    /// Changes the index as a frame says that now lies in the log.
+    fn apply_frame(&self, frame: &Frame, place: Place, ledger: &mut Ledger) {
+        for change in &frame.changes {
+            self.groups
+                .apply(change, place, ledger)
+                .expect("the batch was checked against the group's tail");
+        }
+        self.counters.batches.fetch_add(1, Ordering::Relaxed);
+        self.counters.bytes_written.fetch_add(frame.bytes.len() as u64, Ordering::Relaxed);
+    }
+
+    /// Leaves the outcomes and says who is to be told. Makes the next thread the leader, unless there
+    /// is something left that this one should carry out: then it returns true.
+    fn settle(&self, mut writes: Vec<Write>, flushed: Flushed) -> (Told, bool) {
         let Flushed { written, failure } = flushed;
         let mut waiting = self.waiting.lock();
-        let error = failure.map(|failure| match failure {
-            Failure::NoSpace => Error::NoSpace,
-            Failure::Broken(error) => {
-                let cause = Arc::new(error);
-                waiting.poison = Some(cause.clone());
-                Error::Poisoned(cause)
-            }
-        });
         let mut told = Told::default();
-        for (at, Write { frame, slot, lsn, .. }) in writes.drain(..).enumerate() {
+        for Write { frame, slot, lsn, .. } in writes.drain(..written) {
             waiting.bytes -= frame_bytes(&frame);
-            let outcome = match &error {
-                _ if at < written => Ok(Receipt { lsn }),
-                Some(error) => Err(error.clone()),
-                None => unreachable!("a write without a failure has a place"),
-            };
             if let Some(frame) = frame {
                 waiting.tails.settle(&frame.changes, slot.ticket);
             }
-            told.leave(slot, outcome);
+            told.leave(slot, Ok(Receipt { lsn }));
         }
-        if let Some(error) = error {
-            waiting.fail_queued(&error, &mut told);
+        if !writes.is_empty() {
+            drop(waiting.writes.splice(..0, writes.drain(..)));
         }
+        let is_left = match failure {
+            None => false,
+            Some(Failure::NoSpace) => self.refuse(&mut waiting, &Error::NoSpace, &mut told),
+            Some(Failure::Full(Over { bytes, limit })) => {
+                self.refuse(&mut waiting, &Error::Full { bytes, limit }, &mut told)
+            }
+            Some(Failure::Broken(error)) => {
+                let cause = waiting.poison.get_or_insert_with(|| Arc::new(error)).clone();
+                waiting.fail_queued(&Error::Poisoned(cause), &mut told);
+                false
+            }
+        };
         if writes.capacity() <= SPARE_WRITES_MAX {
             waiting.spare = writes;
         }
@@ -418,8 +455,10 @@ impl GroupCommit {
         assert!(!is_idle || waiting.tails.is_empty(), "tails are left of groups nobody changes");
         assert!(!is_idle || waiting.bytes == 0, "{} bytes are left of no batch", waiting.bytes);
         self.queue_callbacks(&mut told);
-        self.hand_over(&mut waiting);
-        told
+        if !is_left {
+            self.hand_over(&mut waiting);
+        }
+        (told, is_left)
     }
 
     /// Called under the queue's lock, so that callbacks run in the order of the log.

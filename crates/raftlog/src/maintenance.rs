@@ -7,7 +7,7 @@
 use crate::error::Error;
 use crate::group_commit::GroupCommit;
 use crate::signal::Signal;
-use crate::stock;
+use crate::stock::Failure;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -34,8 +34,8 @@ pub(crate) fn step(group_commit: &GroupCommit) -> Result<bool, Error> {
     let broken = |error| group_commit.fail(error);
     match stock.prepare() {
         // Writes will be refused when the active segment is full, if there is no room until then.
-        Err(error) if stock::is_full(&error) => {}
-        Err(error) => return Err(broken(error)),
+        Err(Failure::NoSpace | Failure::Full(_)) => {}
+        Err(Failure::Broken(error)) => return Err(broken(error)),
         Ok(true) => return Ok(true),
         Ok(false) => {}
     }
@@ -45,7 +45,7 @@ pub(crate) fn step(group_commit: &GroupCommit) -> Result<bool, Error> {
     }
     match group_commit.vouch() {
         // There is no hurry.
-        Err(Error::Busy { .. } | Error::NoSpace) => Ok(false),
+        Err(Error::Busy { .. } | Error::NoSpace | Error::Full { .. }) => Ok(false),
         other => other,
     }
 }

@@ -1,18 +1,29 @@
-//! Removes dead segments, strictly oldest first.
+//! Removes dead segments, strictly oldest first, and sees to it that the oldest die.
 //!
 //! A tombstone (a compaction, a deletion, the removal of a group) must outlive all that it hides. It
 //! does, because what it hides lies in the same segment or an older one, and no segment goes before
-//! all older ones. So tombstones hold nothing, and a dead segment behind a live one has to wait.
+//! all older ones. So tombstones hold nothing, and a dead segment behind a live one has to wait. That
+//! it need not wait for ever, what is live in the oldest segment is moved to the end of the log, if
+//! the log is long and that pays; see `docs/decisions/0008-one-log-oldest-first.md`.
 //!
 //! Some dead segments are kept as spares, to become segments again.
 //!
 //! Before files go, a batch that says which ones is made durable: it also makes durable whatever let
-//! go of their entries, and tells a later start that segments below are missing with good reason.
+//! go of their entries, moves among it, and tells a later start that segments below are missing with
+//! good reason.
 
 use crate::batch::LogBatch;
 use crate::error::Error;
 use crate::group_commit::{Durability, GroupCommit, Log};
-use crate::segment::Segments;
+use crate::ledger::Live;
+use crate::moves::{Emptied, Mover};
+use crate::segment::{Segment, Segments};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// How often the holders of a segment are named, without anything of it being let go, until it is
+/// moved whatever that costs.
+const NAMED_IN_VAIN_MAX: u32 = 8;
 
 /// What a purge did, and what stands in the way of more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,7 +32,12 @@ pub struct Purged {
     pub segments: u64,
     /// Bytes of their files.
     pub bytes: u64,
-    /// Who holds the oldest segment that is left; empty if that is the one being written.
+    /// Bytes written to move what was needed out of old segments.
+    pub moved_bytes: u64,
+    /// By how many bytes the segments are still above [`crate::Config::purge_above_bytes`].
+    pub excess_bytes: u64,
+    /// Who holds the oldest segment that is left, in order of their ids; nobody if that is the one
+    /// being written.
     pub held_by: Vec<Holder>,
 }
 
@@ -35,28 +51,165 @@ pub struct Holder {
     /// It has keys there, or the compaction that says where its log begins: writing them again lets
     /// go of the old ones.
     pub keys: bool,
+    /// Bytes that all these take there. An append with an entry that is needed counts whole.
+    pub bytes: u64,
 }
 
-/// Removes what can be removed. The caller lets one thread in at a time.
-pub(crate) fn purge(group_commit: &GroupCommit, segments: &Segments) -> Result<Purged, Error> {
-    let dead =
-        group_commit.with_log(|log| dead_segments(log, group_commit.stock.newest(), segments));
-    let mut purged = Purged::default();
-    if let Some(last) = dead.last() {
-        let mut batch = LogBatch::new();
-        batch.discard(last + 1);
-        let slot = group_commit.write(batch, Durability::Synced);
-        group_commit.wait(&slot)?;
+/// What purge remembers from one call to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Purge {
+    named: Option<Named>,
+}
+
+/// A segment that was too dear to move, so that its holders were named.
+#[derive(Clone, Copy, Debug)]
+struct Named {
+    segment: u64,
+    /// What was live in it.
+    live_bytes: u64,
+    /// How often they were named since that was so.
+    count: u32,
+}
+
+/// The log that is purged.
+#[derive(Clone, Copy, Debug)]
+struct Purging<'a> {
+    group_commit: &'a GroupCommit,
+    segments: &'a Segments,
+}
+
+impl Purge {
+    /// Removes what can be removed, and moves what should be moved for it.
+    pub(crate) fn run(
+        &mut self,
+        group_commit: &GroupCommit,
+        segments: &Segments,
+    ) -> Result<Purged, Error> {
+        let log = Purging { group_commit, segments };
+        let config = &group_commit.stock.directory().config;
+        let mut purged = Purged::default();
+        // What is written from now on is not to be moved in this call, and moved again.
+        let newest = group_commit.stock.newest();
+        let mut budget = config.move_bytes_max;
+        loop {
+            log.remove_dead(&mut purged)?;
+            let Some(oldest) = log.movable(newest).filter(|_| budget > 0) else { break };
+            if !self.is_to_be_moved(log, &oldest)? {
+                break;
+            }
+            group_commit.check()?;
+            let groups = log.holders(oldest.number()).into_iter().map(|holder| holder.group);
+            let mut mover = Mover::new(group_commit, oldest);
+            let emptied = mover.empty(&groups.collect::<Vec<_>>(), budget)?;
+            purged.moved_bytes += mover.moved_bytes;
+            budget = budget.saturating_sub(mover.moved_bytes);
+            if emptied != Emptied::All {
+                log.remove_dead(&mut purged)?;
+                break;
+            }
+        }
+        purged.excess_bytes = segments.file_bytes().saturating_sub(config.purge_above_bytes);
+        if let Some((oldest, true)) = segments.oldest() {
+            purged.held_by = log.holders(oldest.number());
+        }
+        let counters = &group_commit.counters.purge;
+        counters.calls.fetch_add(1, Ordering::Relaxed);
+        Ok(purged)
+    }
+
+    /// Whether what is needed of the oldest segment is to be moved: if there is a need for its room,
+    /// and that pays, or nothing else helps.
+    fn is_to_be_moved(&mut self, log: Purging<'_>, oldest: &Segment) -> Result<bool, Error> {
+        let stock = &log.group_commit.stock;
+        let config = &stock.directory().config;
+        let is_short_of_room = stock.is_short_of_room();
+        if log.segments.file_bytes() <= config.purge_above_bytes && !is_short_of_room {
+            return Ok(false);
+        }
+        let live_bytes = log.group_commit.with_log(|l| l.ledger.live(oldest.number()).bytes);
+        let file_bytes = oldest.file.len()?;
+        if live_bytes as f64 <= config.move_live_ratio_max * file_bytes as f64 {
+            return Ok(true);
+        }
+        let is_in_vain = self.name(oldest.number(), live_bytes) > NAMED_IN_VAIN_MAX;
+        // If nearly all is needed in all segments, moving it round and round frees nothing.
+        Ok((is_in_vain || is_short_of_room) && log.garbage_bytes() >= file_bytes)
+    }
+
+    /// Counts how often the holders of a segment were named in vain, this time included.
+    fn name(&mut self, segment: u64, live_bytes: u64) -> u32 {
+        let before = self.named.filter(|n| n.segment == segment && n.live_bytes <= live_bytes);
+        let count = before.map_or(1, |named| named.count.saturating_add(1));
+        self.named = Some(Named { segment, live_bytes, count });
+        count
+    }
+}
+
+impl Purging<'_> {
+    /// Removes the oldest segments, as far as all are dead.
+    fn remove_dead(self, purged: &mut Purged) -> Result<(), Error> {
+        let Purging { group_commit, segments } = self;
+        let newest = group_commit.stock.newest();
+        let dead = group_commit.with_log(|log| dead_segments(log, newest, segments));
+        let Some(last) = dead.last() else { return Ok(()) };
+        self.discard(last + 1)?;
         let dead = dead.into_iter().map(|number| (number, segments.remove(number)));
         let dead: Vec<_> = dead.collect();
+        let mut bytes = 0;
         for segment in dead.iter().filter_map(|(_, segment)| segment.as_ref()) {
-            purged.bytes += segment.file.len()?;
+            bytes += segment.file.len()?;
         }
-        purged.segments = dead.len() as u64;
+        let count = dead.len() as u64;
         group_commit.stock.discard(dead)?;
+        purged.segments += count;
+        purged.bytes += bytes;
+        let counters = &group_commit.counters.purge;
+        counters.segments.fetch_add(count, Ordering::Relaxed);
+        counters.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
     }
-    purged.held_by = holders(group_commit, segments);
-    Ok(purged)
+
+    /// Makes it durable that segments below are not needed.
+    fn discard(self, below_segment: u64) -> Result<(), Error> {
+        loop {
+            let mut batch = LogBatch::new();
+            batch.discard(below_segment);
+            let slot = self.group_commit.write(batch, Durability::Synced);
+            match self.group_commit.wait(&slot) {
+                Ok(_) => return Ok(()),
+                // Others may queue as fast as they can; that must not stop the purge.
+                Err(Error::Busy { .. }) => self.group_commit.flush(),
+                Err(error) => return Err(error),
+            };
+        }
+    }
+
+    /// The oldest segment, if it is older than `newest`.
+    fn movable(self, newest: u64) -> Option<Arc<Segment>> {
+        let (oldest, _) = self.segments.oldest()?;
+        Some(oldest).filter(|oldest| oldest.number() < newest)
+    }
+
+    /// Bytes of full segments that nobody needs.
+    fn garbage_bytes(self) -> u64 {
+        let newest = self.group_commit.stock.newest();
+        let full = self.segments.numbers().into_iter().filter(|number| *number < newest);
+        let garbage = full.filter_map(|number| self.segments.get(number)).map(|segment| {
+            let live = self.group_commit.with_log(|log| log.ledger.live(segment.number()));
+            segment.file.len().unwrap_or(0).saturating_sub(live.bytes)
+        });
+        garbage.sum()
+    }
+
+    fn holders(self, segment: u64) -> Vec<Holder> {
+        let holder = |(group, held): (u64, Live)| Holder {
+            group,
+            entries: held.entries > 0,
+            keys: held.keys > 0,
+            bytes: held.bytes,
+        };
+        self.group_commit.groups.holders(segment).into_iter().map(holder).collect()
+    }
 }
 
 /// The oldest segments, as far as all are dead. A dead segment stays dead: only the newest one can
@@ -64,15 +217,4 @@ pub(crate) fn purge(group_commit: &GroupCommit, segments: &Segments) -> Result<P
 fn dead_segments(log: &Log, newest: u64, segments: &Segments) -> Vec<u64> {
     let is_dead = |number: &u64| *number < newest && log.ledger.is_dead(*number);
     segments.numbers().into_iter().take_while(is_dead).collect()
-}
-
-fn holders(group_commit: &GroupCommit, segments: &Segments) -> Vec<Holder> {
-    let mut held_by = Vec::new();
-    let numbers = segments.numbers();
-    if let [oldest, .., _] = numbers[..] {
-        for (group, held) in group_commit.groups.holders(oldest) {
-            held_by.push(Holder { group, entries: held.entries > 0, keys: held.keys > 0 });
-        }
-    }
-    held_by
 }

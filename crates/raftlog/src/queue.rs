@@ -10,6 +10,7 @@ use crate::format::{
     FRAME_HEADER_BYTES, FrameHeader, FrameKind, SEGMENT_HEADER_BYTES, SegmentHeader,
 };
 use crate::groups::Place;
+use crate::limits::Need;
 use crate::segment::{Segment, Segments};
 use crate::stock::{Failure, Outgoing, Prepared, Stock};
 use crate::summary::Summary;
@@ -33,6 +34,8 @@ pub(crate) struct AppendQueue {
     voucher_lsn: u64,
     /// The last frame when it was last asked whether the log is idle.
     idle_lsn: u64,
+    /// A write or a sync has failed, and nobody knows what is where.
+    is_broken: bool,
 }
 
 /// The segment that frames are appended to.
@@ -55,15 +58,53 @@ impl AppendQueue {
         last_lsn: u64,
         synced_lsn: u64,
     ) -> AppendQueue {
-        let next_lsn = last_lsn + 1;
-        let (voucher_lsn, idle_lsn) = (last_lsn, last_lsn);
-        AppendQueue { stock, segments, active: None, next_lsn, synced_lsn, voucher_lsn, idle_lsn }
+        AppendQueue {
+            stock,
+            segments,
+            active: None,
+            next_lsn: last_lsn + 1,
+            synced_lsn,
+            voucher_lsn: last_lsn,
+            idle_lsn: last_lsn,
+            is_broken: false,
+        }
     }
 
     /// Writes frames in order and says where each one lies. Not synced.
     ///
     /// Returns the places of the frames that were written, and why there are fewer than frames.
     pub(crate) fn append(&mut self, frames: &mut [&mut Frame]) -> (Places, Option<Failure>) {
+        if let Err(failure) = self.check() {
+            return (Places::new(), Some(failure));
+        }
+        let (places, failure) = self.append_while_whole(frames);
+        self.is_broken = matches!(failure, Some(Failure::Broken(_)));
+        (places, failure)
+    }
+
+    /// Makes everything durable that was appended.
+    pub(crate) fn sync(&mut self) -> Result<(), Failure> {
+        self.check()?;
+        // Cleared once it has gone well.
+        self.is_broken = true;
+        self.stock.sync()?;
+        if let Some(active) = &self.active {
+            active.segment.file.sync()?;
+        }
+        self.is_broken = false;
+        self.synced_lsn = self.next_lsn - 1;
+        Ok(())
+    }
+
+    /// Not every thread that comes here has heard of a failure before.
+    fn check(&self) -> Result<(), Failure> {
+        if self.is_broken {
+            return Err(Failure::Broken(io::Error::other("an earlier write or sync failed")));
+        }
+        Ok(())
+    }
+
+    fn append_while_whole(&mut self, frames: &mut [&mut Frame]) -> (Places, Option<Failure>) {
         let mut places = Places::new();
         let mut rest = frames;
         while !rest.is_empty() {
@@ -83,23 +124,13 @@ impl AppendQueue {
         (places, None)
     }
 
-    /// Makes everything durable that was appended.
-    pub(crate) fn sync(&mut self) -> io::Result<()> {
-        self.stock.sync()?;
-        if let Some(active) = &self.active {
-            active.segment.file.sync()?;
-        }
-        self.synced_lsn = self.next_lsn - 1;
-        Ok(())
-    }
-
     /// Makes everything durable, seals it, and leaves the log as it is best opened.
-    pub(crate) fn close(&mut self) -> io::Result<()> {
+    pub(crate) fn close(&mut self) -> Result<(), Failure> {
         self.sync()?;
         if let Some(active) = self.active.take() {
             self.put_out(active)?;
         }
-        self.stock.close()
+        Ok(self.stock.close()?)
     }
 
     /// The oldest segment that has frames and is not sealed.
@@ -143,7 +174,7 @@ impl AppendQueue {
     /// How many of the frames go into what is left of the active segment.
     fn fitting(&self, frames: &[&mut Frame]) -> usize {
         let Some(active) = &self.active else { return 0 };
-        let reserve = self.reserve_bytes();
+        let config = &self.stock.directory().config;
         // A footer may make the file longer, but not by much.
         let footer_over = active.summary.encoded_bytes_max().saturating_sub(active.file_bytes / 16);
         let mut end = active.end;
@@ -151,7 +182,11 @@ impl AppendQueue {
             end += frame.bytes.len() as u64;
             // A segment that was made for one large frame has no reserve behind it.
             let is_first = end == SEGMENT_HEADER_BYTES as u64 + frame.bytes.len() as u64;
-            let reserve = if is_first || frame.only_frees() { 0 } else { reserve + footer_over };
+            let reserve = match Need::of(frame) {
+                _ if is_first => 0,
+                Need::Frees => 0,
+                need => need.reserve_bytes(config) + footer_over,
+            };
             end + reserve <= active.file_bytes
         };
         frames.iter().take_while(fits).count()
@@ -209,7 +244,7 @@ impl AppendQueue {
     fn begin_segment(&mut self, frame: &Frame) -> Result<(), Failure> {
         let bytes = SEGMENT_HEADER_BYTES as u64 + frame.bytes.len() as u64;
         // A full disk is found out here, before anything of the log has changed.
-        let Prepared { segment, file_bytes } = self.stock.take(bytes, frame.only_frees())?;
+        let Prepared { segment, file_bytes } = self.stock.take(bytes, Need::of(frame))?;
         if let Some(active) = self.active.take() {
             self.put_out(active)?;
         }

@@ -98,7 +98,8 @@ pub(crate) fn recover(directory: Directory) -> Result<Recovered, Error> {
     replay.report.torn_bytes = end.torn_bytes;
     replay.report.last_lsn = last_lsn;
     replay.report.groups = replay.groups.count();
-    let stock = Arc::new(Stock::new(directory, newest, prepared, spares, last_lsn));
+    let stock = Stock::new(directory, segments.clone(), newest, prepared, spares, last_lsn);
+    let stock = Arc::new(stock);
     let queue = AppendQueue::new(stock.clone(), segments.clone(), last_lsn, synced_lsn);
     let Replay { groups, ledger, report, .. } = replay;
     Ok(Recovered { queue, stock, ledger, groups, segments, report })

@@ -50,6 +50,17 @@ impl Segments {
         self.open.read().keys().copied().collect()
     }
 
+    /// The oldest, and whether there are others.
+    pub(crate) fn oldest(&self) -> Option<(Arc<Segment>, bool)> {
+        let open = self.open.read();
+        open.values().next().map(|oldest| (oldest.clone(), open.len() > 1))
+    }
+
+    /// Bytes of all files. A length that cannot be read counts as nothing.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.open.read().values().map(|segment| segment.file.len().unwrap_or(0)).sum()
+    }
+
     pub(crate) fn insert(&self, segment: Arc<Segment>) {
         self.open.write().insert(segment.number(), segment);
     }

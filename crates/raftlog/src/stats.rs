@@ -1,7 +1,7 @@
 //! What the engine counts.
 
 use parking_lot::Mutex;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Figures of a running engine. Counts are since it was opened.
@@ -39,6 +39,25 @@ pub struct Stats {
     /// For how long the group commit that is under way has been writing and syncing; `None` if there
     /// is none. A disk that hangs shows here: the other figures are told without waiting for it.
     pub flush_running: Option<Duration>,
+    /// What purge has done.
+    pub purge: PurgeStats,
+}
+
+/// What purge has done since the engine was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PurgeStats {
+    /// Calls that were carried out.
+    pub calls: u64,
+    /// Segments removed.
+    pub segments: u64,
+    /// Bytes of their files.
+    pub bytes: u64,
+    /// Bytes of frames that hold what was moved. They are part of [`Stats::bytes_written`], and the
+    /// rest of it is what was asked for: the one divided by the rest is how much more is written
+    /// because of purge.
+    pub moved_bytes: u64,
+    /// Appends, keys and compactions that were moved.
+    pub moved_records: u64,
 }
 
 /// One segment, see [`crate::LogEngine::segments`].
@@ -76,4 +95,28 @@ pub(crate) struct Counters {
     pub(crate) live_bytes: AtomicU64,
     /// When the group commit began that is under way.
     pub(crate) flush_began: Mutex<Option<Instant>>,
+    pub(crate) purge: PurgeCounters,
+}
+
+/// Counters of purge, which one thread at a time changes.
+#[derive(Debug, Default)]
+pub(crate) struct PurgeCounters {
+    pub(crate) calls: AtomicU64,
+    pub(crate) segments: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) moved_bytes: AtomicU64,
+    pub(crate) moved_records: AtomicU64,
+}
+
+impl PurgeCounters {
+    pub(crate) fn load(&self) -> PurgeStats {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        PurgeStats {
+            calls: load(&self.calls),
+            segments: load(&self.segments),
+            bytes: load(&self.bytes),
+            moved_bytes: load(&self.moved_bytes),
+            moved_records: load(&self.moved_records),
+        }
+    }
 }

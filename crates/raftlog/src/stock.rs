@@ -15,7 +15,8 @@
 use crate::directory::{Directory, Source};
 use crate::footer::{self, Draft};
 use crate::format::SEGMENT_HEADER_BYTES;
-use crate::segment::Segment;
+use crate::limits::{self, Aside, Need, Over};
+use crate::segment::{Segment, Segments};
 use crate::signal::Signal;
 use crate::summary::Summary;
 use parking_lot::Mutex;
@@ -31,6 +32,8 @@ const OUTGOING_MAX: usize = 2;
 #[derive(Debug)]
 pub(crate) struct Stock {
     directory: Directory,
+    /// Those that have frames.
+    segments: Arc<Segments>,
     state: Mutex<State>,
     /// Held while the next segment is made.
     one_makes: Mutex<()>,
@@ -49,6 +52,8 @@ struct State {
     spares: BTreeSet<u64>,
     /// All frames up to here are synced, as far as that was found out here.
     synced_lsn: u64,
+    /// There was no room for a segment when one was to be made last.
+    is_short_of_room: bool,
     is_closed: bool,
 }
 
@@ -81,6 +86,8 @@ enum Synced {
 pub(crate) enum Failure {
     /// There is no room for another segment; the log is as it was.
     NoSpace,
+    /// There may not be another segment; the log is as it was.
+    Full(Over),
     /// Something may have been written, and nobody knows what.
     Broken(io::Error),
 }
@@ -88,6 +95,13 @@ pub(crate) enum Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         Failure::Broken(error)
+    }
+}
+
+impl Failure {
+    /// Why no segment was made.
+    fn of_making(error: io::Error) -> Failure {
+        if is_full(&error) { Failure::NoSpace } else { Failure::Broken(error) }
     }
 }
 
@@ -130,6 +144,7 @@ impl Stock {
     /// and all frames up to `synced_lsn` are durable.
     pub(crate) fn new(
         directory: Directory,
+        segments: Arc<Segments>,
         newest: u64,
         prepared: Option<Prepared>,
         spares: impl IntoIterator<Item = u64>,
@@ -139,7 +154,7 @@ impl Stock {
         let state = State { newest, prepared, spares, synced_lsn, ..State::default() };
         let (one_makes, one_seals) = (Mutex::default(), Mutex::default());
         let signal = Arc::default();
-        Stock { directory, state: Mutex::new(state), one_makes, one_seals, signal }
+        Stock { directory, segments, state: Mutex::new(state), one_makes, one_seals, signal }
     }
 
     pub(crate) fn directory(&self) -> &Directory {
@@ -176,12 +191,23 @@ impl Stock {
         self.state.lock().outgoing.iter().map(|outgoing| outgoing.segment.number()).collect()
     }
 
+    /// Whether purge should free room at any price: there was none for a segment, or there soon may
+    /// not be.
+    pub(crate) fn is_short_of_room(&self) -> bool {
+        let (is_short, aside) = {
+            let state = self.state.lock();
+            (state.is_short_of_room, state.aside())
+        };
+        is_short || limits::is_near(&self.directory.config, self.segments.file_bytes(), aside)
+    }
+
     /// Makes the next segment ahead of its time, if it is not made.
     ///
     /// # Errors
     ///
-    /// `StorageFull` if there is no room for it now; after any other nobody knows what is there.
-    pub(crate) fn prepare(&self) -> io::Result<bool> {
+    /// [`Failure::NoSpace`] and [`Failure::Full`] if there is no room for it now; after any other
+    /// nobody knows what is there.
+    pub(crate) fn prepare(&self) -> Result<bool, Failure> {
         let _one = self.one_makes.lock();
         {
             let state = self.state.lock();
@@ -189,38 +215,61 @@ impl Stock {
                 return Ok(false);
             }
         }
-        let prepared = self.make(self.directory.config.segment_bytes, Source::Zeros)?;
-        self.state.lock().prepared = Some(prepared);
+        let bytes = self.directory.config.segment_bytes;
+        let made = self
+            .check(bytes, Need::Adds)
+            .and_then(|()| self.make(bytes, Source::Zeros).map_err(Failure::of_making));
+        let mut state = self.state.lock();
+        state.is_short_of_room = made.is_err();
+        state.prepared = Some(made?);
         Ok(true)
     }
 
     /// The next segment, with room for `bytes` in all. It is made, or made longer, if it has to be;
-    /// and if the disk is full and the frame only frees, it may be a short one.
-    pub(crate) fn take(&self, bytes: u64, only_frees: bool) -> Result<Prepared, Failure> {
+    /// and if the disk is full and what is to be written helps that, it may be a short one.
+    pub(crate) fn take(&self, bytes: u64, need: Need) -> Result<Prepared, Failure> {
         let _one = self.one_makes.lock();
+        let full_bytes = self.directory.config.segment_bytes.max(bytes);
+        let taken = self.take_sized(bytes, full_bytes, need);
+        let is_short_of_room = taken.is_err();
+        let taken = match taken {
+            Err(Failure::NoSpace | Failure::Full(_)) if need != Need::Adds => {
+                let short_bytes = bytes + self.directory.config.reserve_bytes();
+                self.take_sized(bytes, short_bytes.min(full_bytes), need)
+            }
+            other => other,
+        };
+        let mut state = self.state.lock();
+        state.is_short_of_room = is_short_of_room;
+        if let Ok(prepared) = &taken {
+            state.newest = prepared.segment.number();
+            drop(state);
+            self.signal.raise();
+        }
+        taken
+    }
+
+    /// The segment that was made ahead, with room for `bytes`, or a new one of `new_bytes`.
+    fn take_sized(&self, bytes: u64, new_bytes: u64, need: Need) -> Result<Prepared, Failure> {
+        let prepared_bytes = self.prepared_bytes();
+        self.check(prepared_bytes.map_or(new_bytes, |prepared| prepared.max(bytes)), need)?;
         let prepared = self.state.lock().prepared.take();
         let made = match prepared {
             Some(prepared) => self.grow(prepared, bytes),
-            None => {
-                let full_bytes = self.directory.config.segment_bytes.max(bytes);
-                match self.make(full_bytes, Source::Room) {
-                    Err(error) if is_full(&error) && only_frees => {
-                        let short_bytes = bytes + self.directory.config.reserve_bytes();
-                        self.make(short_bytes.min(full_bytes), Source::Room)
-                    }
-                    other => other,
-                }
-            }
+            None => self.make(new_bytes, Source::Room),
         };
-        match made {
-            Ok(prepared) => {
-                self.state.lock().newest = prepared.segment.number();
-                self.signal.raise();
-                Ok(prepared)
-            }
-            Err(error) if is_full(&error) => Err(Failure::NoSpace),
-            Err(error) => Err(Failure::Broken(error)),
+        made.map_err(Failure::of_making)
+    }
+
+    /// Whether the limit of the configuration lets the log have a next segment of so many bytes.
+    fn check(&self, bytes: u64, need: Need) -> Result<(), Failure> {
+        let config = &self.directory.config;
+        if config.disk_bytes_max.is_none() {
+            return Ok(());
         }
+        let aside = self.state.lock().aside();
+        let checked = limits::check(config, self.segments.file_bytes(), aside, bytes, need);
+        checked.map_err(Failure::Full)
     }
 
     /// Leaves a full segment to be sealed. If too many wait, the oldest is sealed at once.
@@ -267,11 +316,14 @@ impl Stock {
     /// What the system refused. Those that are left are removed when the log is opened.
     pub(crate) fn discard(&self, dead: Vec<(u64, Option<Arc<Segment>>)>) -> io::Result<()> {
         let _one = self.one_seals.lock();
+        let (config, segment_bytes) = (&self.directory.config, self.segments.file_bytes());
         let room = {
             let mut state = self.state.lock();
             state.outgoing.retain(|o| dead.iter().all(|(number, _)| *number != o.segment.number()));
-            let wanted = self.directory.config.spare_segments;
-            if state.is_closed { 0 } else { wanted.saturating_sub(state.spares.len()) }
+            state.is_short_of_room = false;
+            let Aside { prepared_bytes, spare_count } = state.aside();
+            let wanted = limits::spare_count_max(config, segment_bytes, prepared_bytes);
+            if state.is_closed { 0 } else { wanted.saturating_sub(spare_count) as usize }
         };
         let mut spares = Vec::new();
         for (number, segment) in dead {
@@ -344,6 +396,13 @@ impl Stock {
     }
 }
 
-pub(crate) fn is_full(error: &io::Error) -> bool {
+impl State {
+    fn aside(&self) -> Aside {
+        let prepared_bytes = self.prepared.as_ref().map_or(0, |prepared| prepared.file_bytes);
+        Aside { prepared_bytes, spare_count: self.spares.len() as u64 }
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::StorageFull
 }

@@ -12,7 +12,7 @@
 //!   known: while segments are replayed, and in what a single segment changes.
 
 use crate::chunk::{self, Chunk, ItemAt};
-use crate::item::TermRun;
+use crate::item::{TermRun, TermRuns};
 use crate::ledger::Live;
 use std::collections::VecDeque;
 
@@ -103,6 +103,28 @@ impl Extents {
         let item = inside.map_or(0, |chunk| chunk.position(index));
         let extent = self.extents.partition_point(|extent| extent.first <= index).saturating_sub(1);
         Runs { extents: self, chunk, item, extent }
+    }
+
+    /// The items of one segment, in the order of their entries.
+    pub(crate) fn runs_in(&self, segment: u64) -> impl Iterator<Item = Run> {
+        let places = (0..self.extents.len()).filter(move |at| self.extents[*at].segment == segment);
+        places.flat_map(move |at| {
+            let (first, end) = (self.extents[at].first, self.extent_end(at));
+            self.runs_from(first).take_while(move |run| run.first < end)
+        })
+    }
+
+    /// The terms of the entries `first .. end`, which must be there.
+    pub(crate) fn terms_of(&self, first: u64, end: u64) -> TermRuns {
+        let mut terms = TermRuns::new();
+        let mut at = self.terms.partition_point(|(from, _)| *from <= first) - 1;
+        let mut from = first;
+        while from < end {
+            let next = self.terms.get(at + 1).map_or(end, |(next, _)| end.min(*next));
+            terms.push((next - from, self.terms[at].1));
+            (from, at) = (next, at + 1);
+        }
+        terms
     }
 
     /// Bytes in the log of all items with live entries.

@@ -299,14 +299,15 @@ fn purge_removes_whole_segments_oldest_first() {
     assert!(before.segments > 6 && before.live_bytes > 30_000, "{before:?}");
     let purged = log.purge_expired_files().expect("nothing to do");
     let both = [
-        Holder { group: 1, entries: true, keys: false },
-        Holder { group: 9, entries: false, keys: true },
+        Holder { group: 1, entries: true, keys: false, bytes: purged.held_by[0].bytes },
+        Holder { group: 9, entries: false, keys: true, bytes: 12 },
     ];
     assert_eq!((purged.segments, &purged.held_by[..]), (0, &both[..]));
+    assert!((3_000..4096).contains(&both[0].bytes), "{purged:?}");
 
     write(&log, |b| b.compact_to(1, 60, 1)).expect("written");
     let purged = log.purge_expired_files().expect("purged");
-    let key = [Holder { group: 9, entries: false, keys: true }];
+    let key = [Holder { group: 9, entries: false, keys: true, bytes: 12 }];
     assert_eq!((purged.segments, &purged.held_by[..]), (0, &key[..]), "the key holds the oldest");
     write(&log, |b| b.put(9, b"old", b"2")).expect("written");
     let purged = log.purge_expired_files().expect("purged");

@@ -1,6 +1,6 @@
 //! Random histories against the oracle, with restarts, and with the power cut at every operation.
 
-use crate::kit::{DIR, reopen, segment_path, squeezed, write};
+use crate::kit::{DIR, moving, reopen, segment_path, write};
 use crate::oracle::Oracle;
 use flotilla_raftlog::{Commit, Durability, Error, LogEngine, RecoveryReport};
 use flotilla_vfs::FileSystem;
@@ -18,7 +18,13 @@ struct Run {
     synced_lsn: u64,
     /// How often there was a file to be used again.
     spare_count: u64,
+    /// How much was moved, and how often only a part of what a segment held.
+    moved_count: u64,
+    moved_in_part_count: u64,
 }
+
+/// More frames than one purge writes.
+const FRAMES_OF_PURGE_MAX: u64 = 200;
 
 /// The power has gone.
 #[derive(Debug)]
@@ -27,7 +33,15 @@ struct Cut;
 impl Run {
     fn new(seed: u64) -> Run {
         let (disk, rng) = (FaultFs::new(seed), fastrand::Rng::with_seed(seed));
-        Run { disk, rng, states: vec![Oracle::default()], synced_lsn: 0, spare_count: 0 }
+        Run {
+            disk,
+            rng,
+            states: vec![Oracle::default()],
+            synced_lsn: 0,
+            spare_count: 0,
+            moved_count: 0,
+            moved_in_part_count: 0,
+        }
     }
 
     /// Some steps on a log that is opened first.
@@ -60,7 +74,7 @@ impl Run {
     }
 
     fn open(&self) -> Result<(LogEngine, RecoveryReport), Cut> {
-        match LogEngine::open(Arc::new(self.disk.clone()), Path::new(DIR), squeezed()) {
+        match LogEngine::open(Arc::new(self.disk.clone()), Path::new(DIR), moving()) {
             Ok(opened) => Ok(opened),
             Err(Error::Io(_)) => Err(Cut),
             Err(other) => panic!("{other}"),
@@ -121,14 +135,24 @@ impl Run {
     }
 
     fn purge(&mut self, log: &LogEngine) -> Result<(), Cut> {
-        let before = log.stats().batches;
+        let before = log.stats();
         let purged = log.purge_expired_files();
-        // It may have written a batch of its own, which changes no group.
-        if purged.is_err() || log.stats().batches > before {
-            self.states.push(self.states.last().expect("there is one").clone());
-        }
+        let after = log.stats();
+        // It may have written batches of its own, which change no group; and if it failed, one of
+        // which nobody knows.
+        let batches = after.batches - before.batches + u64::from(purged.is_err());
+        assert!(batches < FRAMES_OF_PURGE_MAX, "{batches} batches for one purge");
+        let last = self.states.last().expect("there is one").clone();
+        self.states.extend((0..batches).map(|_| last.clone()));
+        let moved = after.purge.moved_records - before.purge.moved_records;
+        self.moved_count += moved;
         match purged {
-            Ok(_) => Ok(()),
+            Ok(purged) => {
+                let is_in_part = moved > 0 && purged.segments == 0;
+                self.moved_in_part_count += u64::from(is_in_part);
+                last.check(log);
+                Ok(())
+            }
             Err(Error::Io(_) | Error::Poisoned(_)) => Err(Cut),
             Err(other) => panic!("{other}"),
         }
@@ -162,13 +186,16 @@ impl Run {
 
 #[test]
 fn random_histories_agree_with_the_oracle() {
-    let mut spare_count = 0;
+    let (mut spare_count, mut moved_count, mut moved_in_part_count) = (0, 0, 0);
     for seed in 0..seed_count(10) {
         let mut run = Run::new(seed);
         run.live(120).expect("the power stays on");
         spare_count += run.spare_count;
+        moved_count += run.moved_count;
+        moved_in_part_count += run.moved_in_part_count;
     }
     assert!(spare_count > 0, "no file was ever used again");
+    assert!(moved_count > 500 && moved_in_part_count > 5, "{moved_count}, {moved_in_part_count}");
 }
 
 #[test]

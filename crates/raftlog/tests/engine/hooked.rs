@@ -1,7 +1,8 @@
 //! What others do while one thread is at the disk.
 
 use crate::kit::{DIR, batch, entries, small};
-use flotilla_raftlog::{Commit, Durability, Error, LogEngine};
+use bytes::Bytes;
+use flotilla_raftlog::{Commit, Config, Durability, Entry, Error, LogBatch, LogEngine};
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::hooked::{HookedFs, Operation};
 use std::path::Path;
@@ -27,10 +28,14 @@ impl Hooks {
 }
 
 fn open() -> (FaultFs, Hooks, LogEngine) {
+    open_with(small())
+}
+
+fn open_with(config: Config) -> (FaultFs, Hooks, LogEngine) {
     let (disk, hooks) = (FaultFs::new(1), Hooks::default());
     let run = hooks.clone();
     let fs = Arc::new(HookedFs::new(Arc::new(disk.clone()), move |at| run.run(at)));
-    let (log, _) = LogEngine::open(fs, Path::new(DIR), small()).expect("it opens");
+    let (log, _) = LogEngine::open(fs, Path::new(DIR), config).expect("it opens");
     (disk, hooks, log)
 }
 
@@ -141,4 +146,65 @@ fn a_panic_under_a_write_fails_those_who_wait() {
     assert!(caught.is_err());
     assert!(matches!(other.try_take(), Some(Err(Error::Poisoned(_)))));
     assert!(matches!(append(&log, 1, 10).wait(), Err(Error::Poisoned(_))));
+}
+
+/// Changes of a group while what it holds is being moved: made after its bytes were read, and before
+/// they are written.
+fn change_while_moving(change: fn(&mut LogBatch)) -> (Vec<Entry>, u64, Option<Bytes>) {
+    let config = || Config { purge_above_bytes: 0, move_live_ratio_max: 1.0, ..small() };
+    let (disk, hooks, log) = open_with(config());
+    let write = |log: &LogEngine, build: &dyn Fn(&mut LogBatch)| {
+        log.write(batch(build), Durability::Buffered).wait().expect("written");
+    };
+    write(&log, &|b| b.append(2, &entries(1, 1, &[10, 20, 30])));
+    write(&log, &|b| b.append(2, &entries(4, 1, &[40])));
+    write(&log, &|b| b.compact_to(2, 2, 1));
+    write(&log, &|b| b.put(2, b"k", b"old"));
+    write(&log, &|b| b.append(1, &entries(1, 1, &[3800])));
+    write(&log, &|b| b.compact_to(1, 2, 1));
+    let during = log.clone();
+    hooks.set(Operation::Read, move || {
+        during.write(batch(change), Durability::Buffered).wait().expect("written");
+    });
+    assert_eq!(log.stats().segments, 2);
+    assert!(log.purge_expired_files().expect("purged").segments >= 1);
+    let state = |log: &LogEngine| {
+        let Some(group) = log.group(2) else { return (Vec::new(), 0, None) };
+        let first = group.first_index();
+        let read = group.entries(first..group.last_index() + 1, u64::MAX).expect("read");
+        (read, first, group.get(b"k"))
+    };
+    let found = state(&log);
+    drop(log);
+    // What was moved is all that a restart sees.
+    disk.power_loss(1);
+    let (log, _) = LogEngine::open(Arc::new(disk), Path::new(DIR), config()).expect("it opens");
+    assert_eq!(state(&log), found);
+    found
+}
+
+#[test]
+fn what_changes_while_it_is_moved_is_moved_as_it_is_then() {
+    let all = entries(2, 1, &[20, 30, 40]);
+    let old = Some(Bytes::from_static(b"old"));
+    let nothing = change_while_moving(|b| b.put(3, b"k", b"v"));
+    assert_eq!(nothing, (all.clone(), 2, old.clone()));
+    let compacted = change_while_moving(|b| b.compact_to(2, 3, 1));
+    assert_eq!(compacted, (all[1..].to_vec(), 3, old.clone()));
+    let truncated = change_while_moving(|b| b.truncate_from(2, 3));
+    assert_eq!(truncated, (all[..1].to_vec(), 2, old.clone()));
+    let replaced = change_while_moving(|b| b.append(2, &entries(3, 2, &[5])));
+    assert_eq!(replaced, ([&all[..1], &entries(3, 2, &[5])].concat(), 2, old.clone()));
+    let appended = change_while_moving(|b| b.append(2, &entries(5, 2, &[5])));
+    assert_eq!(appended, ([&all[..], &entries(5, 2, &[5])].concat(), 2, old));
+    let put = change_while_moving(|b| b.put(2, b"k", b"new"));
+    assert_eq!(put, (all.clone(), 2, Some(Bytes::from_static(b"new"))));
+    let deleted = change_while_moving(|b| b.delete(2, b"k"));
+    assert_eq!(deleted, (all, 2, None));
+    assert_eq!(change_while_moving(|b| b.remove_group(2)), (Vec::new(), 0, None));
+    let again = change_while_moving(|b| {
+        b.remove_group(2);
+        b.append(2, &entries(2, 1, &[20, 30]));
+    });
+    assert_eq!(again, (entries(2, 1, &[20, 30]), 2, None));
 }

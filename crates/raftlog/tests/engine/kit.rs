@@ -20,6 +20,11 @@ pub(crate) fn squeezed() -> Config {
     Config { compress_above_bytes: 700, cache_bytes_max: 8 << 10, ..small() }
 }
 
+/// The same, and whatever lies in old segments is moved all the time, a little in each purge.
+pub(crate) fn moving() -> Config {
+    Config { purge_above_bytes: 5000, move_bytes_max: 700, move_live_ratio_max: 0.8, ..squeezed() }
+}
+
 pub(crate) fn open(disk: &FaultFs) -> Result<(LogEngine, RecoveryReport), Error> {
     open_with(disk, small())
 }

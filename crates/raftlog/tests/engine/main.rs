@@ -8,6 +8,7 @@ mod hooked;
 mod kit;
 mod maintain;
 mod oracle;
+mod purge;
 mod read_only;
 mod reads;
 mod threads;

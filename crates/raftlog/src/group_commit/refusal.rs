@@ -1,0 +1,43 @@
+//! What becomes of the queue when there is no room for a write: it is refused, and what would help
+//! is not.
+
+use super::{GroupCommit, Told, Waiting, Write, frame_bytes};
+use crate::batch::Frame;
+use crate::error::Error;
+use std::collections::HashSet;
+
+impl GroupCommit {
+    /// Fails the first write of the queue, for which there was no room, and those behind it that
+    /// count on it or add something too. What only lets go of other groups' things is what helps: it
+    /// stays in the queue. Returns whether anything does.
+    pub(super) fn refuse(&self, waiting: &mut Waiting, error: &Error, told: &mut Told) -> bool {
+        let mut refused = HashSet::new();
+        let mut kept = Vec::new();
+        for (at, mut write) in std::mem::take(&mut waiting.writes).into_iter().enumerate() {
+            let stays = |frame: &Frame| {
+                let is_touched = frame.groups().any(|group| refused.contains(&group));
+                // One that came too late may be so only because of what is refused.
+                at > 0 && frame.only_frees() && !frame.has_stale() && !is_touched
+            };
+            if write.frame.as_ref().is_none_or(stays) {
+                kept.push(write);
+                continue;
+            }
+            waiting.bytes -= frame_bytes(&write.frame);
+            refused.extend(write.frame.take().iter().flat_map(Frame::groups));
+            told.leave(write.slot, Err(error.clone()));
+        }
+        // Of the tails, those stay that the kept ones make.
+        waiting.tails.clear();
+        for Write { frame, slot, .. } in &mut kept {
+            if let Some(frame) = frame {
+                let admitted = waiting.tails.admit(frame, slot.ticket, &self.groups);
+                admitted.expect("it was right before, and nothing of its groups was refused");
+            }
+        }
+        waiting.taken_ticket =
+            kept.first().map_or(waiting.last_ticket, |write| write.slot.ticket - 1);
+        waiting.writes = kept;
+        !waiting.writes.is_empty()
+    }
+}

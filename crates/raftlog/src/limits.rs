@@ -1,0 +1,141 @@
+//! How much of the disk a log may take, and who may take the last of it.
+//!
+//! There are three steps down. Batches that add are refused first. What purge moves may go on into
+//! a segment more, because it empties an older one. Batches that only let go of things always pass
+//! as long as the disk itself has a few bytes.
+
+use crate::batch::Frame;
+use crate::config::Config;
+
+/// What writing a frame does to the space that the log takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// It holds something new.
+    Adds,
+    /// It holds what lay elsewhere, and will be let go of there.
+    Moves,
+    /// It only lets go of things.
+    Frees,
+}
+
+/// Files beside those of the segments that hold frames.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Aside {
+    /// Length of the segment that was made ahead.
+    pub(crate) prepared_bytes: u64,
+    pub(crate) spare_count: u64,
+}
+
+/// Over the limit with what was asked for: the bytes there would be, and the limit for such a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Over {
+    pub(crate) bytes: u64,
+    pub(crate) limit: u64,
+}
+
+impl Need {
+    pub(crate) fn of(frame: &Frame) -> Need {
+        match (frame.is_moved, frame.only_frees()) {
+            (true, _) => Need::Moves,
+            (false, true) => Need::Frees,
+            (false, false) => Need::Adds,
+        }
+    }
+
+    /// Room at the end of each segment that a frame has to leave for others.
+    pub(crate) fn reserve_bytes(self, config: &Config) -> u64 {
+        match self {
+            Need::Adds => config.reserve_bytes(),
+            // What is moved must not use up what the purge behind it needs.
+            Need::Moves => config.reserve_bytes() / 2,
+            Need::Frees => 0,
+        }
+    }
+}
+
+/// All bytes on disk, if the segments take `segment_bytes`. Spares count as full-sized.
+pub(crate) fn disk_bytes(config: &Config, segment_bytes: u64, aside: Aside) -> u64 {
+    segment_bytes + aside.prepared_bytes + aside.spare_count * config.segment_bytes
+}
+
+/// Whether the log may go on in a segment of `wanted_bytes`, for a frame that needs it. It is the one
+/// that was made ahead, or is made of a spare, or of nothing.
+pub(crate) fn check(
+    config: &Config,
+    segment_bytes: u64,
+    aside: Aside,
+    wanted_bytes: u64,
+    need: Need,
+) -> Result<(), Over> {
+    let Some(limit) = config.disk_bytes_max else { return Ok(()) };
+    let there = match aside {
+        Aside { prepared_bytes: 1.., .. } => aside.prepared_bytes,
+        Aside { spare_count: 1.., .. } => config.segment_bytes,
+        Aside { .. } => 0,
+    };
+    let bytes = disk_bytes(config, segment_bytes, aside) + wanted_bytes.saturating_sub(there);
+    let limit = match need {
+        Need::Adds => limit.saturating_sub(config.segment_bytes),
+        Need::Moves => limit,
+        Need::Frees => u64::MAX,
+    };
+    if bytes > limit { Err(Over { bytes, limit }) } else { Ok(()) }
+}
+
+/// Whether so little room is left that purge should free some at any price.
+pub(crate) fn is_near(config: &Config, segment_bytes: u64, aside: Aside) -> bool {
+    let bytes = disk_bytes(config, segment_bytes, aside) + 2 * config.segment_bytes;
+    config.disk_bytes_max.is_some_and(|limit| bytes > limit)
+}
+
+/// How many spares there may be.
+pub(crate) fn spare_count_max(config: &Config, segment_bytes: u64, prepared_bytes: u64) -> u64 {
+    let wanted = config.spare_segments as u64;
+    let Some(limit) = config.disk_bytes_max else { return wanted };
+    // Two segments are left free, or the log would always seem to be near its limit.
+    let taken = segment_bytes + prepared_bytes + 2 * config.segment_bytes;
+    wanted.min(limit.saturating_sub(taken) / config.segment_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: Aside = Aside { prepared_bytes: 0, spare_count: 0 };
+
+    fn config() -> Config {
+        Config { segment_bytes: 10_000, disk_bytes_max: Some(100_000), ..Config::default() }
+    }
+
+    #[test]
+    fn who_frees_passes_longest() {
+        let fits = |segment_bytes, need| check(&config(), segment_bytes, NONE, 10_000, need);
+        assert_eq!(fits(80_000, Need::Adds), Ok(()));
+        let over = Over { bytes: 90_001, limit: 90_000 };
+        assert_eq!(fits(80_001, Need::Adds), Err(over));
+        assert_eq!((fits(90_000, Need::Moves), fits(900_000, Need::Frees)), (Ok(()), Ok(())));
+        let over = Over { bytes: 100_001, limit: 100_000 };
+        assert_eq!(fits(90_001, Need::Moves), Err(over));
+        let unlimited = Config { disk_bytes_max: None, ..config() };
+        assert_eq!(check(&unlimited, 900_000, NONE, 10_000, Need::Adds), Ok(()));
+    }
+
+    #[test]
+    fn what_is_there_already_is_not_counted_twice() {
+        let ahead = Aside { prepared_bytes: 10_000, spare_count: 0 };
+        assert_eq!(check(&config(), 80_000, ahead, 10_000, Need::Adds), Ok(()));
+        assert!(check(&config(), 80_000, ahead, 10_001, Need::Adds).is_err());
+        let spares = Aside { prepared_bytes: 0, spare_count: 2 };
+        assert_eq!(check(&config(), 70_000, spares, 10_000, Need::Adds), Ok(()));
+        assert!(check(&config(), 70_001, spares, 10_000, Need::Adds).is_err());
+        assert!(!is_near(&config(), 60_000, spares) && is_near(&config(), 60_001, spares));
+    }
+
+    #[test]
+    fn spares_leave_room() {
+        let config = Config { spare_segments: 3, ..config() };
+        let counts = [0, 50_000, 55_000, 70_000, 75_000, 200_000]
+            .map(|bytes| spare_count_max(&config, bytes, 0));
+        assert_eq!(counts, [3, 3, 2, 1, 0, 0]);
+    }
+}

@@ -1,0 +1,173 @@
+//! Takes what is needed of a segment to the end of the log, so that the segment can go.
+//!
+//! Step by step: what groups hold there is looked up under the locks of each, shortly; its bytes are
+//! read under none; then, while nobody else writes, what is no longer needed there is left out, and
+//! one frame with the rest is written. So the frame says exactly what was needed at its place in the
+//! log, and a restart needs no more to make sense of it. Appends are taken as they lie, whatever is
+//! compressed in them; they are proved when somebody reads them.
+
+use crate::batch::{Append, Change, Frame, LogBatch};
+use crate::error::Error;
+use crate::group_commit::GroupCommit;
+use crate::index::Record;
+use crate::segment::Segment;
+use crate::stock::Failure;
+use flotilla_vfs::View;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What one step takes, and so how long others wait for it: so many records, and not another once
+/// they have so many bytes. A step takes more only if a single append has more.
+const STEP_RECORDS_MAX: usize = 256;
+const STEP_BYTES_MAX: u64 = 256 << 10;
+/// And it takes no more than this part of a segment, so that little stays empty at the end of one.
+const STEPS_IN_SEGMENT: u64 = 16;
+
+/// What became of a segment that was to be emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Emptied {
+    All,
+    /// So many bytes were moved as are allowed.
+    Budget,
+    /// There is no room to move more to.
+    NoRoom,
+}
+
+/// Takes what is needed of one segment.
+#[derive(Debug)]
+pub(crate) struct Mover<'a> {
+    group_commit: &'a GroupCommit,
+    segment: Arc<Segment>,
+    pieces: Vec<Piece>,
+    piece_bytes: u64,
+    step_bytes_max: u64,
+    /// Bytes of frames that were written.
+    pub(crate) moved_bytes: u64,
+}
+
+/// A record of some group, and its bytes if they have to be read.
+#[derive(Debug)]
+struct Piece {
+    group: u64,
+    record: Record,
+    view: Option<View>,
+}
+
+impl<'a> Mover<'a> {
+    pub(crate) fn new(group_commit: &'a GroupCommit, segment: Arc<Segment>) -> Mover<'a> {
+        let segment_bytes = group_commit.stock.directory().config.segment_bytes;
+        let step_bytes_max = STEP_BYTES_MAX.min(segment_bytes / STEPS_IN_SEGMENT);
+        let pieces = Vec::new();
+        Mover { group_commit, segment, pieces, piece_bytes: 0, step_bytes_max, moved_bytes: 0 }
+    }
+
+    /// Moves what the groups hold of the segment, until about `bytes_max` are moved.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::LogEngine::purge_expired_files`].
+    pub(crate) fn empty(&mut self, groups: &[u64], bytes_max: u64) -> Result<Emptied, Error> {
+        for group in groups {
+            while self.collect(*group)? {
+                if self.moved_bytes >= bytes_max {
+                    return Ok(Emptied::Budget);
+                }
+                if !self.step()? {
+                    return Ok(Emptied::NoRoom);
+                }
+            }
+        }
+        Ok(if self.pieces.is_empty() || self.step()? { Emptied::All } else { Emptied::NoRoom })
+    }
+
+    /// Adds what the group holds, as far as it goes into this step. True if the step is full.
+    fn collect(&mut self, group: u64) -> Result<bool, Error> {
+        let count_max = STEP_RECORDS_MAX - self.pieces.len();
+        let bytes_max = self.step_bytes_max.saturating_sub(self.piece_bytes);
+        if let Some(index) = self.group_commit.groups.get(group) {
+            let records = index.read().records_in(self.segment.number(), count_max, bytes_max);
+            for record in records {
+                self.piece_bytes += record.bytes();
+                let view = match &record {
+                    Record::Entries { run, .. } => {
+                        let (begin, bytes) = (u64::from(run.offset), u64::from(run.item_bytes));
+                        Some(self.segment.file.view(begin..begin + bytes)?)
+                    }
+                    Record::Mark { .. } | Record::Key { .. } => None,
+                };
+                self.pieces.push(Piece { group, record, view });
+            }
+        }
+        Ok(self.pieces.len() >= STEP_RECORDS_MAX || self.piece_bytes >= self.step_bytes_max)
+    }
+
+    /// Writes what was collected. False if there is no room for it.
+    fn step(&mut self) -> Result<bool, Error> {
+        let segment = self.segment.number();
+        let mut pieces = std::mem::take(&mut self.pieces);
+        self.piece_bytes = 0;
+        let mut frame = frame_of(segment, &pieces)?;
+        let written = self.group_commit.with_log(|log| -> Result<_, Error> {
+            if self.refresh(&mut pieces) {
+                if pieces.is_empty() {
+                    return Ok(Ok(0));
+                }
+                frame = frame_of(segment, &pieces)?;
+            }
+            let bytes = frame.bytes.len() as u64;
+            Ok(self.group_commit.append(log, &mut frame).map(|()| bytes))
+        })?;
+        match written {
+            Ok(bytes) => {
+                self.moved_bytes += bytes;
+                let counters = &self.group_commit.counters.purge;
+                counters.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
+                counters.moved_records.fetch_add(pieces.len() as u64, Ordering::Relaxed);
+                Ok(true)
+            }
+            Err(Failure::NoSpace | Failure::Full(_)) => Ok(false),
+            Err(failure) => Err(self.group_commit.error_of(failure)),
+        }
+    }
+
+    /// Leaves out what is no longer needed where it was found. True if anything has changed.
+    fn refresh(&self, pieces: &mut Vec<Piece>) -> bool {
+        let mut has_changed = false;
+        let segment = self.segment.number();
+        let mut at: Option<(u64, _)> = None;
+        pieces.retain_mut(|piece| {
+            if at.as_ref().is_none_or(|(group, _)| *group != piece.group) {
+                at = Some((piece.group, self.group_commit.groups.get(piece.group)));
+            }
+            let index = at.as_ref().and_then(|(_, index)| index.as_ref());
+            let left = index.and_then(|index| index.read().left_of(&piece.record, segment));
+            has_changed |= left.as_ref() != Some(&piece.record);
+            let is_left = left.is_some();
+            piece.record = left.unwrap_or_else(|| piece.record.clone());
+            is_left
+        });
+        has_changed
+    }
+}
+
+/// A frame with all the pieces.
+fn frame_of(segment: u64, pieces: &[Piece]) -> Result<Frame, Error> {
+    let mut batch = LogBatch::of_moves();
+    for Piece { group, record, view } in pieces {
+        match record {
+            Record::Mark { first, term_before } => batch.compact_to(*group, *first, *term_before),
+            Record::Key { key, value } => batch.put(*group, key, value),
+            Record::Entries { run, terms } => {
+                let corrupt =
+                    |what| Error::Corrupt { segment, offset: u64::from(run.offset), what };
+                let item = view.as_deref().unwrap_or_default();
+                batch.move_entries(run.first, run.end - run.first, item).map_err(corrupt)?;
+                let is_it = |append: &Append| append.group == *group && append.terms == *terms;
+                if !matches!(batch.changes.last(), Some(Change::Move(append)) if is_it(append)) {
+                    return Err(corrupt("an append is not the one that was written"));
+                }
+            }
+        }
+    }
+    batch.seal(u64::MAX)
+}
