@@ -9,6 +9,7 @@ use crate::item;
 use crate::scan::{self, Scan, ScannedFrame};
 use crate::segment::Segment;
 use crate::summary::Summary;
+use flotilla_vfs::View;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -53,9 +54,10 @@ impl Loaded {
         }
     }
 
-    /// All bytes of the file.
-    pub(crate) fn read(&self) -> Result<Vec<u8>, Error> {
-        Ok(self.segment.read(0, self.segment.file.len()? as usize)?)
+    /// All bytes of the file, as they are in the page cache: a copy of a whole segment would cost
+    /// more than looking at it. To be dropped before the file is written to or cut.
+    pub(crate) fn view(&self) -> Result<View, Error> {
+        Ok(self.segment.file.view(0..self.segment.file.len()?)?)
     }
 
     pub(crate) fn corrupt(&self, offset: usize, what: &'static str) -> Error {
@@ -125,7 +127,7 @@ fn load(directory: &Directory, number: u64) -> Result<Loaded, Error> {
         loaded.segment.read(0, file_bytes.min(SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES))?;
     loaded.first_lsn = scan::first_lsn(&beginning, header);
     if let Some(first_lsn) = loaded.first_lsn {
-        let bytes = loaded.read()?;
+        let bytes = loaded.view()?;
         let mut scan = Scan::new(&bytes, header, first_lsn);
         let mut summary = Summary::default();
         while let Some(frame) = scan.step() {

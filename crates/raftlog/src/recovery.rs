@@ -246,7 +246,7 @@ impl Replay {
 /// there, and how much of torn flushes is in it.
 fn judge(end: &mut End, last: Option<&Loaded>, later: &[Loaded]) -> Result<(), Error> {
     if let Some(last) = last.filter(|last| !last.is_sealed()) {
-        let bytes = last.read()?;
+        let bytes = last.view()?;
         let scan = Scan::new(&bytes, last.segment.header, end.next_lsn);
         let mut scan = scan.resume(last.end as usize);
         // If the log is only looked at, somebody else may have written to it meanwhile.
@@ -264,7 +264,7 @@ fn judge(end: &mut End, last: Option<&Loaded>, later: &[Loaded]) -> Result<(), E
     };
     let mut touched_bytes = 0;
     for (at, found) in later.iter().enumerate() {
-        let (bytes, header) = (found.read()?, found.segment.header);
+        let (bytes, header) = (found.view()?, found.segment.header);
         if scan::vouches_for(&bytes, header, end.next_lsn) {
             return Err(damaged("a frame that was synced is damaged"));
         }
