@@ -406,3 +406,29 @@ impl State {
 fn is_full(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::StorageFull
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::SegmentHeader;
+    use flotilla_vfs::fault::FaultFs;
+    use flotilla_vfs::{FileSystem, OpenMode};
+    use std::path::Path;
+
+    #[test]
+    fn a_sync_that_failed_for_one_has_failed_for_all() {
+        let disk = FaultFs::new(1);
+        let file = disk.open(Path::new("/7"), OpenMode::CreateNew).expect("made");
+        let header = SegmentHeader { segment: 7, salt: 5, is_reused: false };
+        let segment = Arc::new(Segment { header, file });
+        let outgoing = Outgoing::new(segment.clone(), 64, Summary::default(), false);
+        disk.fail_syncs(true);
+        assert!(outgoing.sync().is_err());
+        disk.fail_syncs(false);
+        // The disk says that all is well, to whoever asks after the one who was told.
+        assert!(segment.file.sync().is_ok() && outgoing.sync().is_err());
+        let outgoing = Outgoing::new(segment, 64, Summary::default(), true);
+        disk.fail_syncs(true);
+        assert!(outgoing.sync().is_ok(), "it was synced before it came here");
+    }
+}

@@ -372,3 +372,22 @@ fn each_segment_says_how_far_it_is() {
     let live = [(Sealed, false), (Sealed, false), (Sealed, true), (Sealed, true)];
     assert_eq!(states(&reopen(&disk)), live);
 }
+
+#[test]
+fn the_newest_segment_stays_though_nothing_in_it_is_needed() {
+    let disk = FaultFs::new(1);
+    let log = reopen(&disk);
+    fill(&log, 1, Durability::Synced);
+    write(&log, |b| b.remove_group(1)).expect("written");
+    drop(log);
+    let mut last_lsn = 2;
+    for _ in 0..3 {
+        let (log, report) = open(&disk).expect("it opens");
+        assert_eq!(report.last_lsn, last_lsn, "numbers go on where they were");
+        write(&log, |b| b.remove_group(1)).expect("written");
+        // Twice, since the first purge leaves a segment that holds nothing but its own batch.
+        log.purge_expired_files().expect("purged");
+        log.purge_expired_files().expect("purged");
+        last_lsn += log.stats().batches;
+    }
+}
