@@ -207,12 +207,17 @@ impl Directory {
     }
 
     fn segment_path(&self, segment: u64) -> PathBuf {
-        self.path.join(name(segment))
+        segment_path(&self.path, segment)
     }
 
     fn spare_path(&self, spare: u64) -> PathBuf {
         self.path.join(format!("{SPARE_PREFIX}{}", name(spare)))
     }
+}
+
+/// Where a segment of the log in `dir` lies.
+pub(crate) fn segment_path(dir: &Path, segment: u64) -> PathBuf {
+    dir.join(name(segment))
 }
 
 fn name(segment: u64) -> String {

@@ -114,6 +114,26 @@ pub enum Error {
         /// The limit, less the room that purge needs to move things.
         limit: u64,
     },
+    /// The group that was asked for is not there.
+    #[error("there is no group {group}")]
+    NoGroup {
+        /// The group.
+        group: u64,
+    },
+    /// A group cannot be imported where it is already. Nothing of it was written.
+    #[error("group {group} is there already")]
+    GroupExists {
+        /// The group.
+        group: u64,
+    },
+    /// A stream is not what an export has written.
+    #[error("the stream is damaged at byte {offset}: {what}")]
+    Stream {
+        /// How many bytes of it were read when that was seen, about.
+        offset: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
     /// The engine went away before it wrote the batch.
     #[error("the log was closed before the batch was written")]
     Closed,

@@ -99,6 +99,14 @@ pub(crate) enum FrameKind {
     Footer,
 }
 
+impl SegmentHeader {
+    /// What a header says that fails its checksum. The frames tell whether the salt is right.
+    pub(crate) fn guess(segment: u64, bytes: &[u8]) -> Option<SegmentHeader> {
+        let salt = u64_at(bytes.get(..SEGMENT_HEADER_BYTES)?, 32);
+        Some(SegmentHeader { segment, salt, is_reused: true })
+    }
+}
+
 /// What stands before the body of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameHeader {

@@ -86,20 +86,22 @@ pub(crate) fn verify_open(
     Ok(verifier.finish())
 }
 
-/// Checks the files of a directory that cannot be opened as a log.
+/// Checks the files of a directory that cannot be opened as a log. Returns also the first segment
+/// that is still needed: what is in those below means nothing.
 pub(crate) fn verify_files(
     directory: &Directory,
     level: VerifyLevel,
     look: &mut dyn FnMut(Progress),
-) -> Result<VerifyReport, Error> {
+) -> Result<(VerifyReport, u64), Error> {
     let numbers = directory.list()?.segments;
-    let gap = numbers.windows(2).rposition(|pair| pair[0] + 1 != pair[1]);
-    let (leftover, unbroken) = numbers.split_at(gap.map_or(0, |at| at + 1));
     let mut verifier = Verifier::new(level, None);
     let mut progress = Progress::default();
     let mut bytes = Vec::new();
-    for (done, number) in unbroken.iter().enumerate() {
+    for (done, number) in numbers.iter().enumerate() {
         look(progress);
+        if done > 0 && numbers[done - 1] + 1 < *number {
+            verifier.gap(numbers[done - 1] + 1);
+        }
         let read = directory
             .open_file(*number, OpenMode::Read)
             .and_then(|file| read_file(&*file, &mut bytes));
@@ -110,11 +112,14 @@ pub(crate) fn verify_files(
         }
         progress.bytes_done += bytes.len() as u64;
         // Segments are of one size, but for a few.
-        progress.bytes = progress.bytes_done / (done as u64 + 1) * unbroken.len() as u64;
+        progress.bytes = progress.bytes_done / (done as u64 + 1) * numbers.len() as u64;
     }
     look(Progress { bytes: progress.bytes_done, ..progress });
-    verifier.check_ends(leftover.last().copied(), unbroken);
-    Ok(verifier.finish())
+    if let (Some(first), Some(last)) = (numbers.first(), numbers.last()) {
+        verifier.check_ends(*first, *last);
+    }
+    let discarded_below = verifier.discarded_below();
+    Ok((verifier.finish(), discarded_below))
 }
 
 fn one_file(verifier: &mut Verifier, segment: u64, bytes: &[u8], may_change: bool) {

@@ -1,5 +1,6 @@
-//! What an operator asks of a log: whether it is sound.
+//! What an operator asks of a log: whether it is sound, and a copy of it.
 
+use crate::checkpoint::{self, Checkpoint};
 use crate::config::Config;
 use crate::directory::Directory;
 use crate::engine::LogEngine;
@@ -73,6 +74,28 @@ impl LogEngine {
         }
         let fs = Arc::new(ReadOnlyFs::new(fs));
         let directory = Directory::read_only(fs, dir, Config::default())?;
-        inspect::verify_files(&directory, level, look)
+        Ok(inspect::verify_files(&directory, level, look)?.0)
+    }
+
+    /// Copies the log, as it is now up to its last batch, to the directory `dir` of `fs`, which must
+    /// be empty or missing. When this returns the copy is durable and opens as a log of its own.
+    ///
+    /// Reads, writes and purges go on meanwhile. One segment is in memory at a time, and is checked
+    /// frame by frame, as by [`VerifyLevel::Frames`]. If it fails or the power goes, what is in the
+    /// directory does not open. `look` is called after each segment.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the directory is not empty; [`Error::Corrupt`] if the log is damaged;
+    /// [`Error::Io`], also if the log is open for reading only and whoever writes it has purged a
+    /// segment meanwhile: `NotFound`.
+    pub fn checkpoint(
+        &self,
+        fs: &dyn FileSystem,
+        dir: &Path,
+        look: &mut dyn FnMut(Progress),
+    ) -> Result<Checkpoint, Error> {
+        let snapshot = Snapshot::take(&self.group_commit, &self.segments);
+        checkpoint::copy(&snapshot, fs, dir, look)
     }
 }

@@ -7,12 +7,10 @@ use std::borrow::Cow;
 
 /// An entry of an append.
 #[derive(Debug)]
-#[allow(dead_code, reason = "what is exported and dumped")]
 pub(crate) struct Unpacked<'a> {
     pub(crate) index: u64,
     pub(crate) term: u64,
     pub(crate) kind: u8,
-    pub(crate) data_bytes: u64,
     /// Its data, if that holds the entry's checksum.
     pub(crate) data: Result<&'a [u8], &'static str>,
 }
@@ -34,7 +32,7 @@ pub(crate) fn each_entry(item: &[u8], head: &AppendHead<'_>, mut look: impl FnMu
                 proved(head.group, index, term, row, data.ok_or("an append is cut short")?)
             });
             let Row { kind, data_bytes, .. } = row;
-            look(Unpacked { index, term, kind, data_bytes, data });
+            look(Unpacked { index, term, kind, data });
             at = at.saturating_add(data_bytes as usize);
             index += 1;
         }

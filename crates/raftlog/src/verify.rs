@@ -91,6 +91,8 @@ pub(crate) struct Verifier {
     /// A frame is missing there, which may be the work of a power loss.
     pending: Option<Break>,
     discarded_below: u64,
+    /// Segments that are missing.
+    gaps: Vec<u64>,
     /// What the frames of the segment change. None: one of them is missing.
     summary: Option<Summary>,
     report: VerifyReport,
@@ -121,6 +123,7 @@ impl Verifier {
             tail: None,
             pending: None,
             discarded_below: 0,
+            gaps: Vec::new(),
             summary: None,
             report: VerifyReport::default(),
         }
@@ -208,22 +211,28 @@ impl Verifier {
         0
     }
 
-    /// Whether segments are missing before, between or behind those that were taken in, which are
-    /// `unbroken`; `leftover` is the last one before them, behind a gap.
-    pub(crate) fn check_ends(&mut self, leftover: Option<u64>, unbroken: &[u64]) {
+    /// The next segment does not follow: `missing` is not there.
+    pub(crate) fn gap(&mut self, missing: u64) {
+        // How the one before ends says nothing.
+        self.tail = None;
+        self.next_lsn = None;
+        self.gaps.push(missing);
+    }
+
+    /// Whether segments are missing before the first that was there, or behind the last.
+    pub(crate) fn check_ends(&mut self, first: u64, last: u64) {
         let needed_from = self.discarded_below.max(1);
-        let first = unbroken.first().copied().unwrap_or(1);
-        let last = unbroken.last().copied().unwrap_or(0);
-        let missing = match leftover {
-            Some(leftover) if leftover + 1 >= needed_from => Some(leftover + 1),
-            _ if first > needed_from => Some(first - 1),
-            _ if needed_from > last && last > 0 => Some(last + 1),
-            _ => None,
-        };
-        if let Some(segment) = missing {
-            let what = "the segment is missing";
-            self.problem(Problem { segment, offset: 0, what, group: None, entries: None });
+        if first > needed_from {
+            self.gaps.push(first - 1);
         }
+        if last < needed_from {
+            self.gaps.push(last + 1);
+        }
+    }
+
+    /// The first segment that is still needed, as far as is known.
+    pub(crate) fn discarded_below(&self) -> u64 {
+        self.discarded_below
     }
 
     /// What is wrong.
@@ -232,6 +241,13 @@ impl Verifier {
         if let Some(pending) = self.pending.take() {
             self.report.torn_bytes += pending.torn_bytes.unwrap_or(0) as u64;
         }
+        // What lies below the mark of a purge that was cut short means nothing.
+        let discarded_below = self.discarded_below;
+        for segment in std::mem::take(&mut self.gaps) {
+            let what = "the segment is missing";
+            self.problem(Problem { segment, offset: 0, what, group: None, entries: None });
+        }
+        self.report.problems.retain(|problem| problem.segment >= discarded_below);
         self.report.problems.sort_by_key(|problem| (problem.segment, problem.offset));
         self.report
     }

@@ -1,0 +1,445 @@
+//! What can be had of a damaged log, written to a new one.
+//!
+//! The files are gone through three times, one segment in memory at a time: what is damaged and
+//! where the log ends is found as [`crate::LogEngine::verify_directory`] does; then what each whole
+//! frame says is taken in, in the order of the log, holes and all; then what is left of each group
+//! is copied.
+//!
+//! A lost frame may have changed anything. What can be seen of it is a hole in a group's entries:
+//! the newest part without a hole is kept, since a log with a hole is none, and a log that ends
+//! before what was acknowledged last is worse than one that begins late, for which there are
+//! snapshots.
+
+use crate::batch::{Append, Change, EntryRef, LogBatch};
+use crate::checkpoint;
+use crate::config::Config;
+use crate::directory::Directory;
+use crate::engine::LogEngine;
+use crate::error::Error;
+use crate::extents::Run;
+use crate::extract;
+use crate::footer;
+use crate::format::{FRAME_HEADER_BYTES, SegmentHeader};
+use crate::group_commit::Durability;
+use crate::inspect;
+use crate::item;
+use crate::read_only::ReadOnlyFs;
+use crate::unpack;
+use crate::verify::{Problem, Progress, VerifyLevel};
+use crate::walk::{Piece, Walk, WholeFrame};
+use bytes::Bytes;
+use flotilla_vfs::{File, FileSystem, OpenMode};
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// About how much is written at once.
+const BATCH_BYTES: u64 = 1 << 20;
+/// So many ranges of lost batches are listed.
+const RANGES_MAX: usize = 1000;
+
+/// What was salvaged, and what was not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SalvageReport {
+    /// Batches that are whole.
+    pub frames: u64,
+    /// Batches that are lost, by their sequence numbers; the first thousand ranges.
+    pub lost_batches: Vec<Range<u64>>,
+    /// Groups in the new log.
+    pub groups: u64,
+    /// Entries in the new log.
+    pub entries: u64,
+    /// Keys in the new log.
+    pub keys: u64,
+    /// Bytes behind the end of the log, of batches that were being written when the power or the
+    /// process went.
+    pub torn_bytes: u64,
+    /// Groups of which something is missing, or may be.
+    pub damaged_groups: Vec<SalvagedGroup>,
+    /// What is damaged, as [`crate::VerifyReport::problems`].
+    pub problems: Vec<Problem>,
+    /// How many more problems there are.
+    pub problems_left_out: u64,
+}
+
+/// What has become of a group of which something is missing, or may be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SalvagedGroup {
+    /// The group.
+    pub group: u64,
+    /// The entries in the new log: the newest part without a hole.
+    pub kept: Range<u64>,
+    /// Entries that are in no batch that is whole.
+    pub lost: Vec<Range<u64>>,
+    /// Entries that are whole and were left behind, because something is lost between them and
+    /// those that were kept.
+    pub left_behind: Vec<Range<u64>>,
+    /// Entries from before and from after lost batches join without a hole. Nobody can see whether
+    /// a lost batch had replaced some of them.
+    pub is_joined: bool,
+}
+
+/// Writes what is whole of the log in `dir` to a new log in `to`, which must be empty or missing.
+/// When this returns the new log is durable, closed, and opens. Nothing is changed in `dir`, and it
+/// should not be written meanwhile. `look` is called now and then.
+///
+/// A group is kept with its keys and its entries, the latter from the last hole on. The deletion of a
+/// key, or the removal of a group, that was in a lost batch did not take place.
+///
+/// # Errors
+///
+/// [`Error::NoLog`]; [`Error::Invalid`] if `to` is not empty; [`Error::Io`], and those of a write to
+/// the new log, which is then of no use.
+pub fn salvage(
+    fs: Arc<dyn FileSystem>,
+    dir: &Path,
+    to: &Path,
+    look: &mut dyn FnMut(Progress),
+) -> Result<SalvageReport, Error> {
+    let source = Arc::new(ReadOnlyFs::new(fs.clone()));
+    let directory = Directory::read_only(source, dir, Config::default())?;
+    checkpoint::make_empty(&*fs, to)?;
+    let (found, needed_from) = inspect::verify_files(&directory, VerifyLevel::Entries, look)?;
+    let mut salvage = Salvage {
+        report: SalvageReport {
+            frames: found.frames,
+            torn_bytes: found.torn_bytes,
+            problems: found.problems,
+            problems_left_out: found.problems_left_out,
+            ..SalvageReport::default()
+        },
+        groups: BTreeMap::new(),
+        end_lsn: found.last_lsn,
+        next_lsn: None,
+        losses: 0,
+    };
+    let numbers = directory.list()?.segments;
+    let needed: Vec<u64> = numbers.into_iter().filter(|number| *number >= needed_from).collect();
+    if needed.first().is_some_and(|first| *first <= needed_from.max(1)) {
+        salvage.next_lsn = needed.first().filter(|first| **first == 1).copied();
+    } else {
+        // The oldest that is needed is not there.
+        salvage.losses = 1;
+    }
+    let mut bytes = Vec::new();
+    for number in &needed {
+        let file = directory.open_file(*number, OpenMode::Read)?;
+        match inspect::read_file(&*file, &mut bytes) {
+            Ok(()) => salvage.segment(*number, &bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error.into()),
+            Err(_) => {}
+        }
+    }
+    salvage.copy(fs, &directory, to, look)
+}
+
+struct Salvage {
+    report: SalvageReport,
+    groups: BTreeMap<u64, Found>,
+    /// The last batch of the log.
+    end_lsn: u64,
+    next_lsn: Option<u64>,
+    /// How many times batches were missing so far.
+    losses: u64,
+}
+
+/// What is known of a group.
+#[derive(Default)]
+struct Found {
+    /// Where the log begins and the term before, if a compaction says so.
+    mark: Option<(u64, u64)>,
+    /// In order, without overlaps, perhaps with holes.
+    runs: Vec<Run>,
+    keys: BTreeMap<Bytes, Bytes>,
+    /// How many losses there were when something was appended first and last.
+    losses: Option<(u64, u64)>,
+    failing: Vec<Range<u64>>,
+}
+
+impl Salvage {
+    fn segment(&mut self, number: u64, bytes: &[u8]) {
+        // What a damaged header says of the salt is right if frames hold their checksums under it.
+        let header =
+            inspect::header_of(number, bytes).ok().or_else(|| SegmentHeader::guess(number, bytes));
+        let Some(header) = header else { return };
+        let end = footer::of_file(bytes, header).map_or(bytes.len(), |footer| footer.end as usize);
+        for piece in Walk::new(&bytes[..end], header) {
+            let Piece::Frame(frame) = piece else { continue };
+            let lsn = frame.header.lsn;
+            let next = self.next_lsn.unwrap_or(lsn);
+            if lsn > self.end_lsn || lsn < next {
+                continue;
+            }
+            if lsn > next {
+                self.losses += 1;
+                if self.report.lost_batches.len() < RANGES_MAX {
+                    self.report.lost_batches.push(next..lsn);
+                }
+            }
+            self.next_lsn = Some(lsn + 1);
+            self.frame(number, &frame);
+        }
+    }
+
+    fn frame(&mut self, segment: u64, frame: &WholeFrame<'_>) {
+        let mut input = frame.items;
+        while !input.is_empty() {
+            let at = FRAME_HEADER_BYTES + frame.items.len() - input.len();
+            // What follows an item that cannot be read is a problem that was found before.
+            let Ok(item) = item::take_item(&mut input) else { return };
+            let change = Change::of(item, at as u32);
+            let failing = match &change {
+                Change::Append(append) | Change::Move(append) => failing(frame, append),
+                _ => Vec::new(),
+            };
+            self.change(change, segment, frame.offset as u32, failing);
+        }
+    }
+
+    fn change(
+        &mut self,
+        change: Change,
+        segment: u64,
+        frame_offset: u32,
+        failing: Vec<Range<u64>>,
+    ) {
+        let losses = self.losses;
+        match change {
+            Change::Append(append) => {
+                let found = self.groups.entry(append.group).or_default();
+                found.cut(append.first);
+                found.runs.push(append.run(segment, frame_offset));
+                found.failing.extend(failing);
+                found.losses = Some((found.losses.map_or(losses, |(first, _)| first), losses));
+            }
+            Change::Move(append) => {
+                let found = self.groups.entry(append.group).or_default();
+                found.place(append.run(segment, frame_offset));
+                found.failing.extend(failing);
+            }
+            Change::Truncate { group, from } => {
+                if let Some(found) = self.groups.get_mut(&group) {
+                    found.cut(from);
+                }
+            }
+            Change::Compact { group, first, term_before } => {
+                let found = self.groups.entry(group).or_default();
+                found.drop_below(first);
+                found.mark = Some((first, term_before));
+                if found.runs.is_empty() {
+                    found.losses = None;
+                }
+            }
+            Change::Put { group, key, value } => {
+                self.groups.entry(group).or_default().keys.insert(key, value);
+            }
+            Change::Delete { group, key } => {
+                if let Some(found) = self.groups.get_mut(&group) {
+                    found.keys.remove(&key);
+                }
+            }
+            Change::Remove { group } => {
+                self.groups.remove(&group);
+            }
+            Change::Discard { .. } | Change::Stale => {}
+        }
+    }
+
+    /// Writes what was found to the new log.
+    fn copy(
+        mut self,
+        fs: Arc<dyn FileSystem>,
+        directory: &Directory,
+        to: &Path,
+        look: &mut dyn FnMut(Progress),
+    ) -> Result<SalvageReport, Error> {
+        // Nothing that could be written once is too large.
+        let config = Config { batch_bytes_max: 1 << 30, ..Config::default() };
+        let (log, _) = LogEngine::open(fs, to, config)?;
+        let groups = std::mem::take(&mut self.groups);
+        let bytes = |found: &Found| found.runs.iter().map(|r| u64::from(r.item_bytes)).sum::<u64>();
+        let mut progress = Progress { bytes_done: 0, bytes: groups.values().map(bytes).sum() };
+        let mut open = None;
+        for (id, mut found) in groups {
+            let group_bytes = bytes(&found);
+            let fate = found.settle(id, self.losses > 0);
+            if found.runs.is_empty() && found.keys.is_empty() && found.mark.is_none() {
+                self.report.damaged_groups.extend(fate);
+                continue;
+            }
+            self.write_group(&log, directory, id, &found, &mut open)?;
+            self.report.damaged_groups.extend(fate);
+            self.report.groups += 1;
+            progress.bytes_done += group_bytes;
+            look(progress);
+        }
+        log.close()?;
+        Ok(self.report)
+    }
+
+    fn write_group(
+        &mut self,
+        log: &LogEngine,
+        directory: &Directory,
+        id: u64,
+        found: &Found,
+        open: &mut Option<(u64, Arc<dyn File>)>,
+    ) -> Result<(), Error> {
+        let mut batch = LogBatch::new();
+        if let Some((first, term_before)) = found.mark {
+            batch.compact_to(id, first, term_before);
+        }
+        for (key, value) in &found.keys {
+            batch.put(id, key, value);
+            self.report.keys += 1;
+            flush(log, &mut batch, BATCH_BYTES)?;
+        }
+        for run in &found.runs {
+            let file = match open {
+                Some((segment, file)) if *segment == run.segment => file.clone(),
+                _ => directory.open_file(run.segment, OpenMode::Read)?,
+            };
+            *open = Some((run.segment, file.clone()));
+            extract::each_of_run(id, &*file, run, |entry: EntryRef<'_>| {
+                batch.append(id, [entry]);
+                self.report.entries += 1;
+                flush(log, &mut batch, BATCH_BYTES)
+            })?;
+        }
+        flush(log, &mut batch, 0)
+    }
+}
+
+/// Writes the batch if it is longer than this.
+fn flush(log: &LogEngine, batch: &mut LogBatch, above_bytes: u64) -> Result<(), Error> {
+    if batch.is_empty() || batch.bytes() <= above_bytes {
+        return Ok(());
+    }
+    log.write(std::mem::take(batch), Durability::Buffered).wait().map(drop)
+}
+
+/// Entries of an append that fail although the frame is whole.
+fn failing(frame: &WholeFrame<'_>, append: &Append) -> Vec<Range<u64>> {
+    let begin = (append.offset as usize).checked_sub(FRAME_HEADER_BYTES);
+    let item = begin.and_then(|begin| frame.items.get(begin..begin + append.item_bytes as usize));
+    let Some((item, head)) =
+        item.and_then(|item| Some((item, item::AppendHead::decode(item).ok()?)))
+    else {
+        return Vec::new();
+    };
+    let mut failing = Vec::new();
+    unpack::each_entry(item, &head, |entry| {
+        if entry.data.is_err() {
+            add_range(&mut failing, entry.index..entry.index + 1);
+        }
+    });
+    failing
+}
+
+impl Found {
+    /// Drops the entries from `from` on.
+    fn cut(&mut self, from: u64) {
+        self.runs.truncate(self.runs.partition_point(|run| run.first < from));
+        if let Some(last) = self.runs.last_mut() {
+            last.end = last.end.min(from);
+        }
+        self.failing.retain_mut(|range| {
+            range.end = range.end.min(from);
+            !range.is_empty()
+        });
+    }
+
+    /// Drops the entries below `first`.
+    fn drop_below(&mut self, first: u64) {
+        self.runs.drain(..self.runs.partition_point(|run| run.end <= first));
+        if let Some(run) = self.runs.first_mut() {
+            run.first = run.first.max(first);
+        }
+    }
+
+    /// Puts entries in the place of those with their indexes.
+    fn place(&mut self, run: Run) {
+        let from = self.runs.partition_point(|old| old.end <= run.first);
+        let to = self.runs.partition_point(|old| old.first < run.end);
+        let mut new = Vec::new();
+        for old in &self.runs[from..to.max(from)] {
+            if old.first < run.first {
+                new.push(Run { end: run.first, ..*old });
+            }
+        }
+        new.push(run);
+        for old in &self.runs[from..to.max(from)] {
+            if old.end > run.end {
+                new.push(Run { first: run.end, ..*old });
+            }
+        }
+        self.runs.splice(from..to.max(from), new);
+        self.failing.retain(|range| range.end <= run.first || range.start >= run.end);
+    }
+
+    /// Leaves the newest part without a hole. Says what has become of the group, if something is
+    /// missing or may be.
+    fn settle(&mut self, id: u64, has_losses: bool) -> Option<SalvagedGroup> {
+        let failing = std::mem::take(&mut self.failing);
+        failing.iter().for_each(|range| self.remove(range));
+        let mut fate = SalvagedGroup { group: id, ..SalvagedGroup::default() };
+        let hole = self.runs.windows(2).rposition(|pair| pair[0].end < pair[1].first);
+        let kept = self.runs.split_off(hole.map_or(0, |at| at + 1));
+        let before = std::mem::replace(&mut self.runs, kept);
+        let first = self.runs.first().map(|run| run.first);
+        // A mark before a hole that nothing else shows is of a compaction that changed nothing.
+        let begin = self.mark.map(|(first, _)| first).filter(|_| has_losses || !before.is_empty());
+        let mut next = begin.or(before.first().map(|run| run.first)).or(first);
+        for run in &before {
+            if let Some(next) = next.filter(|next| *next < run.first) {
+                fate.lost.push(next..run.first);
+            }
+            add_range(&mut fate.left_behind, run.first..run.end);
+            next = Some(run.end);
+        }
+        if let (Some(next), Some(first)) = (next, first)
+            && next < first
+        {
+            fate.lost.push(next..first);
+        }
+        if let Some(first) = first {
+            self.mark = self.mark.filter(|(mark, _)| *mark == first);
+        }
+        let end = self.runs.last().map(|run| run.end);
+        fate.lost
+            .extend(failing.into_iter().filter(|range| end.is_none_or(|end| range.start >= end)));
+        let begin = first.or(self.mark.map(|(first, _)| first)).unwrap_or(1);
+        fate.kept = begin..end.unwrap_or(begin);
+        fate.is_joined =
+            fate.lost.is_empty() && self.losses.is_some_and(|(first, last)| first < last);
+        (!fate.lost.is_empty() || fate.is_joined).then_some(fate)
+    }
+
+    /// Makes a hole of entries that cannot be read.
+    fn remove(&mut self, range: &Range<u64>) {
+        let mut runs = Vec::with_capacity(self.runs.len() + 1);
+        for run in self.runs.drain(..) {
+            let (low, high) = (range.start.max(run.first), range.end.min(run.end));
+            if low >= high {
+                runs.push(run);
+                continue;
+            }
+            if run.first < low {
+                runs.push(Run { end: low, ..run });
+            }
+            if high < run.end {
+                runs.push(Run { first: high, ..run });
+            }
+        }
+        self.runs = runs;
+    }
+}
+
+fn add_range(ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
+    match ranges.last_mut() {
+        Some(last) if last.end == range.start => last.end = range.end,
+        _ => ranges.push(range),
+    }
+}
