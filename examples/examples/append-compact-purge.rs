@@ -4,10 +4,11 @@
 //! some nearly idle. Now and then a region is compacted up to some entries before its end, a number
 //! drawn from N(32, 16). After each round the log is purged.
 //!
-//! Purge removes whole segments, oldest first, and does not move what is still live. So nearly idle
-//! regions hold old segments, and all behind them. When the log is over its limit on disk, those
-//! that purge names are compacted by force; the column `forced` counts them. A line a second tells
-//! how it stands; `amplified` is what was written to the log for each byte of entries.
+//! Purge removes whole segments, oldest first. Nearly idle regions hold old segments, and all behind
+//! them. When the log is over its limit, purge moves what little such regions hold; those that hold
+//! much it names, and they are compacted by force, up to seven entries before their end; the column
+//! `forced` counts them. A line a second tells how it stands; `amplified` is what was written to the
+//! log, moves among it, for each byte of entries.
 
 use clap::Parser;
 use comfy_table::{Cell, CellAlignment, Table, presets};
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 
 const ENTRY_BYTES: usize = 32 << 10;
 const ROUND_WRITES: u64 = 1024;
+/// How many entries a region keeps that is compacted by force.
+const KEPT_BY_FORCE: u64 = 7;
 const LAST_INDEX: &[u8] = b"last index";
 
 /// Appends, compacts and purges, and shows what is on disk.
@@ -34,7 +37,7 @@ struct Options {
     /// Sync each write.
     #[arg(long)]
     sync: bool,
-    /// Size on disk in MiB over which regions are compacted by force.
+    /// Size of all segments in MiB above which purge makes room.
     #[arg(long, default_value_t = 1024)]
     limit_mib: u64,
     /// Where the log is kept; a temporary directory if nothing is said.
@@ -49,7 +52,9 @@ fn main() -> Result<(), Error> {
     let options = Options::parse();
     let temporary = tempfile::tempdir()?;
     let dir = options.dir.as_deref().unwrap_or(temporary.path());
-    let (log, report) = LogEngine::open(Arc::new(OsFs::new()), dir, Config::default())?;
+    let config = Config { purge_above_bytes: options.limit_mib << 20, ..Config::default() };
+    let (log, report) = LogEngine::open(Arc::new(OsFs::new()), dir, config)?;
+    let _maintenance = log.maintain_in_background()?;
     println!("{}: {report:?}", dir.display());
 
     let seconds = options.seconds.or(if options.writes.is_none() { Some(10) } else { None });
@@ -80,7 +85,7 @@ fn bar(writes: Option<u64>, seconds: Option<u64>) -> ProgressBar {
 }
 
 /// What is told of the load. Sizes are in MiB.
-const COLUMNS: [&str; 10] = [
+const COLUMNS: [&str; 11] = [
     "writes",
     "written",
     "amplified",
@@ -88,6 +93,7 @@ const COLUMNS: [&str; 10] = [
     "on disk",
     "files",
     "purged",
+    "moved",
     "forced",
     "purge ms",
     "held by",
@@ -98,11 +104,11 @@ struct Load {
     log: LogEngine,
     rng: fastrand::Rng,
     durability: Durability,
-    limit_bytes: u64,
     data: Vec<u8>,
     begun: Instant,
     writes: u64,
     purged_segments: u64,
+    moved_bytes: u64,
     forced: u64,
     purging: Duration,
     held_by: Vec<Holder>,
@@ -117,11 +123,11 @@ impl Load {
             log,
             rng,
             durability: if options.sync { Durability::Synced } else { Durability::Buffered },
-            limit_bytes: options.limit_mib << 20,
             data,
             begun: Instant::now(),
             writes: 0,
             purged_segments: 0,
+            moved_bytes: 0,
             forced: 0,
             purging: Duration::ZERO,
             held_by: Vec::new(),
@@ -165,24 +171,24 @@ impl Load {
         let begin = Instant::now();
         let purged = self.log.purge_expired_files()?;
         self.purged_segments += purged.segments;
+        self.moved_bytes += purged.moved_bytes;
         self.held_by = purged.held_by;
-        if self.log.stats().segment_bytes > self.limit_bytes {
+        if purged.excess_bytes > 0 {
             self.compact_by_force()?;
         }
         self.purging += begin.elapsed();
         Ok(())
     }
 
-    /// Lets go of all that holds the oldest segment: entries are dropped, keys written again.
+    /// Compacts the regions that hold the oldest segment.
     fn compact_by_force(&mut self) -> Result<(), Error> {
         let mut batch = LogBatch::new();
-        for holder in &self.held_by {
-            let Some(group) = self.log.group(holder.group) else { continue };
-            batch.compact_to(holder.group, group.last_index() + 1, 1);
-            for (key, value) in group.scan() {
-                batch.put(holder.group, &key, &value);
+        for holder in self.held_by.iter().filter(|holder| holder.entries) {
+            let last = self.log.group(holder.group).map_or(0, |group| group.last_index());
+            if last > KEPT_BY_FORCE {
+                batch.compact_to(holder.group, last - KEPT_BY_FORCE, 1);
+                self.forced += 1;
             }
-            self.forced += 1;
         }
         if !batch.is_empty() {
             self.log.write(batch, self.durability).wait()?;
@@ -202,6 +208,7 @@ impl Load {
             (stats.segment_bytes >> 20).to_string(),
             stats.segments.to_string(),
             self.purged_segments.to_string(),
+            (self.moved_bytes >> 20).to_string(),
             self.forced.to_string(),
             self.purging.as_millis().to_string(),
             self.held_by.len().to_string(),

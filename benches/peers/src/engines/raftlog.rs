@@ -9,16 +9,16 @@ use std::sync::Arc;
 
 const STATE: &[u8] = b"state";
 
-/// Opens it with its defaults, and with the thread that it offers.
+/// Opens it with its defaults, the purge threshold apart, and with the thread that it offers.
 pub(crate) fn open(dir: &Path, settings: Settings) -> Result<Box<dyn RaftLog>> {
-    let (log, _) = LogEngine::open(Arc::new(OsFs::new()), dir, Config::default())?;
+    let config = Config { purge_above_bytes: settings.purge_above_bytes, ..Config::default() };
+    let (log, _) = LogEngine::open(Arc::new(OsFs::new()), dir, config)?;
     let maintenance = log.maintain_in_background()?;
-    Ok(Box::new(Ours { log, settings, maintenance }))
+    Ok(Box::new(Ours { log, maintenance }))
 }
 
 struct Ours {
     log: LogEngine,
-    settings: Settings,
     maintenance: Maintenance,
 }
 
@@ -47,19 +47,8 @@ impl RaftLog for Ours {
 
     fn purge(&self) -> Result<Vec<u64>> {
         let purged = self.log.purge_expired_files()?;
-        if self.log.stats().segment_bytes <= self.settings.purge_above_bytes {
-            return Ok(Vec::new());
-        }
-        let mut batch = LogBatch::new();
-        for holder in purged.held_by.iter().filter(|h| h.keys) {
-            if let Some(value) = self.log.group(holder.group).and_then(|g| g.get(STATE)) {
-                batch.put(holder.group, STATE, &value);
-            }
-        }
-        if !batch.is_empty() {
-            self.log.write(batch, Durability::Buffered).wait()?;
-        }
-        Ok(purged.held_by.iter().map(|h| h.group).collect())
+        let holders = purged.held_by.iter().filter(|h| h.entries && purged.excess_bytes > 0);
+        Ok(holders.map(|h| h.group).collect())
     }
 
     fn index_bytes(&self) -> Option<u64> {
