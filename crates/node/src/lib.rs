@@ -14,6 +14,7 @@ pub mod config;
 pub mod ctl;
 pub mod failure;
 mod letters;
+pub mod log_tool;
 pub mod logging;
 mod mailbox;
 pub mod metrics;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use flotilla_node::play::{self, PlaygroundArgs};
 use flotilla_node::serve::{self, ServeArgs};
-use flotilla_node::{bench, ctl};
+use flotilla_node::{bench, ctl, log_tool};
 
 /// A multi-raft storage node that speaks TiKV's RawKV and PD protocols.
 #[derive(Debug, Parser)]
@@ -25,6 +25,8 @@ enum Command {
     Ctl(ctl::Args),
     /// Puts a load on a running cluster and measures
     Bench(bench::Args),
+    /// Looks at a log on disk, checks it, copies it, rescues it
+    Log(log_tool::Args),
 }
 
 fn main() -> ExitCode {
@@ -33,5 +35,6 @@ fn main() -> ExitCode {
         Command::Playground(args) => play::run(&args),
         Command::Ctl(args) => ctl::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Log(args) => log_tool::run(&args),
     }
 }

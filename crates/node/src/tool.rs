@@ -1,4 +1,4 @@
-//! What the subcommands that talk to a running cluster have in common: whom to ask, how to fail.
+//! What the subcommands have in common: whom to ask, how to fail.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -87,6 +87,12 @@ pub(crate) enum Error {
         /// Why the first one did.
         first: String,
     },
+    /// A log cannot be read, or not be written to.
+    #[error("{0}")]
+    Log(String),
+    /// A log is not as it was written.
+    #[error("{0} {problems} found", problems = if *.0 == 1 { "problem" } else { "problems" })]
+    Unsound(u64),
     /// Standard output is gone.
     #[error("cannot write the answer: {0}")]
     Output(#[from] std::io::Error),
@@ -108,7 +114,12 @@ impl Error {
         match self {
             Error::Argument(_) => 2,
             Error::Absent(_) => 3,
-            Error::Silent(_) | Error::Client(_) | Error::Failed { .. } | Error::Output(_) => 1,
+            Error::Silent(_)
+            | Error::Client(_)
+            | Error::Failed { .. }
+            | Error::Log(_)
+            | Error::Unsound(_)
+            | Error::Output(_) => 1,
         }
     }
 
@@ -133,13 +144,18 @@ pub(crate) fn number(number: impl ToString) -> Cell {
     Cell::new(number).set_alignment(CellAlignment::Right)
 }
 
-/// Runs a tool to its end: its error goes to standard error, and into the exit code.
+/// Runs a tool to its end.
 pub(crate) fn run(is_json: bool, tool: impl Future<Output = Result<(), Error>>) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let result = match runtime {
         Ok(runtime) => runtime.block_on(tool),
         Err(error) => Err(Error::Output(error)),
     };
+    end(is_json, result)
+}
+
+/// Ends a tool: its error goes to standard error, and into the exit code.
+pub(crate) fn end(is_json: bool, result: Result<(), Error>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever reads has had enough, as `head` has; that is no failure of ours.

@@ -10,6 +10,7 @@ use flotilla_client::Client;
 
 use crate::tool::{self, Error, Target};
 use text::Form;
+pub(crate) use text::{escape, hex};
 
 /// What the command line says.
 #[derive(Clone, Debug, clap::Args)]

@@ -4,9 +4,13 @@ use crate::kit::{
     DIR, batch, entries, entry, open_with, reopen, segment_path, small, squeezed, text_entry, write,
 };
 use crate::oracle::Oracle;
-use flotilla_raftlog::{Config, Durability, Error, LogBatch, LogEngine, VerifyLevel, VerifyReport};
+use flotilla_raftlog::{
+    Config, DumpOptions, Dumped, Durability, Error, LogBatch, LogEngine, VerifyLevel, VerifyReport,
+    dump,
+};
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::{FileSystem, OpenMode};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -170,6 +174,34 @@ fn missing_segments_and_other_versions_are_named() {
     assert!(matches!(nothing, Err(Error::NoLog { .. })));
 }
 
+/// All that a dump tells, entries included.
+fn dump_all(disk: &FaultFs) -> String {
+    let (mut told, options) = (String::new(), DumpOptions { group: None, entries: true });
+    let mut take = |dumped: Dumped<'_>| {
+        told.push_str(&format!("{dumped:?}\n"));
+        ControlFlow::Continue(())
+    };
+    dump(Arc::new(disk.clone()), Path::new(DIR), options, &mut take).expect("it is read");
+    told
+}
+
+#[test]
+fn all_kinds_of_changes_are_dumped_and_damage_among_them() {
+    let disk = closed();
+    let told = dump_all(&disk);
+    for kind in [
+        "Batch", "Append", "Entry", "Truncate", "Compact", "Put", "Delete", "Remove", "Discard",
+        "Stale", "Footer",
+    ] {
+        assert!(told.contains(&format!("says: {kind}")), "{kind} is missing");
+    }
+    assert!(!told.contains("Damaged") && !told.contains("Err("));
+    let last = *segments(&disk).last().expect("some");
+    disk.flip_bit(&segment_path(last), 400, 1);
+    let damaged = dump_all(&disk);
+    assert!(damaged.contains("Damaged") && damaged.lines().count() < told.lines().count());
+}
+
 #[test]
 fn garbage_is_named_and_never_a_panic() {
     let mut rng = fastrand::Rng::with_seed(3);
@@ -199,6 +231,8 @@ fn garbage_is_named_and_never_a_panic() {
             file.write_at(&bytes, if rng.bool() { at / 8 * 8 } else { at }).expect("written");
         }
         let report = verify(&disk, VerifyLevel::Entries);
+        let dumped = dump_all(&disk);
+        assert!(dumped.contains("Batch") || dumped.contains("Damaged"), "round {round}");
         let opened = open_with(&disk, squeezed());
         assert!(
             !report.problems.is_empty() || opened.is_ok(),

@@ -1,0 +1,52 @@
+//! The way to a log on disk, and what to say where there is none.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use flotilla_raftlog as raftlog;
+use flotilla_raftlog::{Config, LogEngine};
+use flotilla_vfs::{FileSystem, os::OsFs};
+
+use crate::tool::Error;
+
+pub(super) fn disk() -> Arc<dyn FileSystem> {
+    Arc::new(OsFs::new())
+}
+
+pub(super) fn read_only(dir: &Path) -> Result<LogEngine, Error> {
+    let opened = LogEngine::open_read_only(disk(), dir, Config::default());
+    opened.map(|(log, _)| log).map_err(refused)
+}
+
+pub(super) fn named(file: &Path, error: &io::Error) -> Error {
+    let what = format!("{}: {error}", file.display());
+    match error.kind() {
+        io::ErrorKind::NotFound => Error::Absent(what),
+        io::ErrorKind::AlreadyExists => Error::Argument(what),
+        _ => Error::Log(what),
+    }
+}
+
+/// What the log says, and what to do about it.
+pub(super) fn refused(error: raftlog::Error) -> Error {
+    let hint = match &error {
+        raftlog::Error::NoLog { .. } | raftlog::Error::NoGroup { .. } => {
+            return Error::Absent(error.to_string());
+        }
+        raftlog::Error::Invalid(_) => return Error::Argument(error.to_string()),
+        // Standard output is gone, most likely, and whoever reads has had enough.
+        raftlog::Error::Io(cause) if cause.kind() == io::ErrorKind::BrokenPipe => {
+            return Error::Output(io::ErrorKind::BrokenPipe.into());
+        }
+        raftlog::Error::Io(cause) if cause.kind() == io::ErrorKind::NotFound => {
+            ". If its store is running, ask again"
+        }
+        raftlog::Error::Corrupt { .. } => {
+            ". `flotilla log verify` names all damage, `flotilla log salvage` rescues the rest"
+        }
+        raftlog::Error::Locked => ". Stop its store first",
+        _ => "",
+    };
+    Error::Log(format!("{error}{hint}"))
+}

@@ -1,0 +1,194 @@
+//! `flotilla log`: a store's log as it lies on disk: looked at, checked, copied, rescued.
+
+mod access;
+mod dump;
+mod views;
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, IsTerminal as _, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use flotilla_raftlog as raftlog;
+use flotilla_raftlog::{Config, LogEngine, Progress, VerifyLevel};
+use flotilla_vfs::os::OsFs;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::tool::{self, Error};
+use access::{disk, named, read_only, refused};
+
+/// What the command line says.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Print JSON instead of tables
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Clone, Debug, clap::Subcommand)]
+enum Command {
+    /// Lists segments and groups
+    Info {
+        /// The log, such as the `log` directory of a store
+        dir: PathBuf,
+    },
+    /// Prints what the log says, in the order in which it was written
+    Dump(dump::DumpArgs),
+    /// Checks every byte; exit code 1 if anything is wrong
+    Verify {
+        /// The log, such as the `log` directory of a store
+        dir: PathBuf,
+        /// Only checksums of headers and batches, not of what is in them
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Writes what is whole of a damaged log to a new one
+    Salvage {
+        /// The damaged log; nothing is changed there
+        dir: PathBuf,
+        /// The new log: an empty or missing directory
+        to: PathBuf,
+    },
+    /// Copies a log as it is now; its store may be running
+    Checkpoint {
+        /// The log
+        dir: PathBuf,
+        /// The copy: an empty or missing directory
+        to: PathBuf,
+    },
+    /// Writes groups to a file that `import` reads
+    Export {
+        /// The log
+        dir: PathBuf,
+        /// The file, which must not exist yet; `-` is standard output
+        file: PathBuf,
+        /// Only these groups
+        #[arg(long, value_delimiter = ',', value_name = "ID,...")]
+        groups: Vec<u64>,
+    },
+    /// Adds the groups of a file to a log, which is made if missing
+    Import {
+        /// The log; its store must not be running
+        dir: PathBuf,
+        /// The file; `-` is standard input
+        file: PathBuf,
+    },
+}
+
+/// Does what the command line says.
+#[must_use]
+pub fn run(args: &Args) -> ExitCode {
+    tool::end(args.json, answer(args))
+}
+
+fn answer(args: &Args) -> Result<(), Error> {
+    let out = &mut BufWriter::new(io::stdout().lock());
+    let is_json = args.json;
+    match &args.command {
+        Command::Info { dir } => views::info(&read_only(dir)?, is_json, out)?,
+        Command::Dump(dump) => dump::dump(dump, is_json, out)?,
+        Command::Verify { dir, quick } => {
+            let level = if *quick { VerifyLevel::Frames } else { VerifyLevel::Entries };
+            let bar = Bar::new("verify");
+            let look = &mut |progress| bar.show(progress);
+            let report = LogEngine::verify_directory(disk(), dir, level, look).map_err(refused)?;
+            drop(bar);
+            return views::verified(&report, is_json, out);
+        }
+        Command::Salvage { dir, to } => {
+            let bar = Bar::new("salvage");
+            let look = &mut |progress| bar.show(progress);
+            let report = raftlog::salvage(disk(), dir, to, look).map_err(refused)?;
+            drop(bar);
+            views::salvaged(&report, is_json, out)?;
+        }
+        Command::Checkpoint { dir, to } => {
+            let log = read_only(dir)?;
+            let bar = Bar::new("copy");
+            let look = &mut |progress| bar.show(progress);
+            let made = log.checkpoint(&OsFs::new(), to, look).map_err(refused)?;
+            drop(bar);
+            views::copied(&made, is_json, out)?;
+        }
+        Command::Export { dir, file, groups } => return export(dir, file, groups, is_json, out),
+        Command::Import { dir, file } => {
+            let done = import(dir, file)?;
+            views::carried(&done, is_json, out)?;
+        }
+    }
+    Ok(out.flush()?)
+}
+
+fn export(
+    dir: &Path,
+    file: &Path,
+    groups: &[u64],
+    is_json: bool,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    let log = read_only(dir)?;
+    let groups = Some(groups).filter(|groups| !groups.is_empty());
+    let is_stdout = file == Path::new("-");
+    let bar = Bar::new("export");
+    let look = &mut |progress| bar.show(progress);
+    let done = if is_stdout {
+        raftlog::export(&log, groups, out, look).map_err(refused)?
+    } else {
+        let mut stream = BufWriter::new(File::create_new(file).map_err(|e| named(file, &e))?);
+        let done = raftlog::export(&log, groups, &mut stream, look).map_err(refused)?;
+        let file = stream.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.sync_all()?;
+        done
+    };
+    drop(bar);
+    if is_stdout {
+        // What is printed is the stream, and nothing else.
+        return Ok(out.flush()?);
+    }
+    views::carried(&done, is_json, out)?;
+    Ok(out.flush()?)
+}
+
+fn import(dir: &Path, file: &Path) -> Result<raftlog::Exported, Error> {
+    let mut stream: Box<dyn Read> = if file == Path::new("-") {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(BufReader::new(File::open(file).map_err(|error| named(file, &error))?))
+    };
+    // Nothing that could be exported is too large.
+    let config = Config { batch_bytes_max: 1 << 30, ..Config::default() };
+    let (log, _) = LogEngine::open(disk(), dir, config).map_err(refused)?;
+    let bar = Bar::new("import");
+    let done = raftlog::import(&log, &mut *stream, &mut |progress| bar.show(progress));
+    drop(bar);
+    // What was imported before an error stays, and is closed as well.
+    log.close().map_err(refused)?;
+    done.map_err(refused)
+}
+
+/// A bar on a terminal; nothing elsewhere.
+struct Bar(ProgressBar);
+
+impl Bar {
+    fn new(name: &'static str) -> Bar {
+        if !io::stderr().is_terminal() {
+            return Bar(ProgressBar::hidden());
+        }
+        let style = "{prefix:>8} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+        let style = ProgressStyle::with_template(style).expect("the template is well formed");
+        Bar(ProgressBar::new(0).with_style(style).with_prefix(name))
+    }
+
+    fn show(&self, progress: Progress) {
+        self.0.set_length(progress.bytes);
+        self.0.set_position(progress.bytes_done);
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

@@ -1,0 +1,277 @@
+//! What the files of a log say, one thing after the other, whether or not the log can be opened.
+
+use crate::config::Config;
+use crate::directory::Directory;
+use crate::error::Error;
+use crate::footer;
+use crate::format::{FRAME_HEADER_BYTES, SegmentHeader};
+use crate::inspect;
+use crate::item::{self, AppendHead, Item};
+use crate::read_only::ReadOnlyFs;
+use crate::unpack;
+use crate::walk::{Piece, Walk, WholeFrame};
+use flotilla_vfs::{FileSystem, OpenMode};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What is wanted of a dump.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DumpOptions {
+    /// Only what concerns this group.
+    pub group: Option<u64>,
+    /// Also each entry, behind the append that it is in. Costs decompressing them.
+    pub entries: bool,
+}
+
+/// Something that stands in a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dumped<'a> {
+    /// The segment.
+    pub segment: u64,
+    /// Where in its file it begins; of an entry, where its append does.
+    pub offset: u64,
+    /// The batch it is in; zero for what is in none.
+    pub lsn: u64,
+    /// What it says.
+    pub says: Says<'a>,
+}
+
+/// What something in a log says. A `group` is the one that is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are those of the calls of a batch")]
+pub enum Says<'a> {
+    /// A batch begins.
+    Batch {
+        bytes: u64,
+        synced_lsn: u64,
+    },
+    /// Entries, and how many bytes they take as they are stored.
+    Append {
+        group: u64,
+        first: u64,
+        count: u64,
+        bytes: u64,
+    },
+    /// Entries that were moved here; `bytes` is what their whole append takes.
+    Move {
+        group: u64,
+        first: u64,
+        count: u64,
+        bytes: u64,
+    },
+    /// One entry of an append or move, with its data or why there is none.
+    Entry {
+        group: u64,
+        index: u64,
+        term: u64,
+        kind: u8,
+        data: Result<&'a [u8], &'static str>,
+    },
+    Truncate {
+        group: u64,
+        from: u64,
+    },
+    Compact {
+        group: u64,
+        first: u64,
+        term_before: u64,
+    },
+    Put {
+        group: u64,
+        key: &'a [u8],
+        value: &'a [u8],
+    },
+    Delete {
+        group: u64,
+        key: &'a [u8],
+    },
+    Remove {
+        group: u64,
+    },
+    /// Segments below are dead.
+    Discard {
+        below_segment: u64,
+    },
+    /// A compaction that came too late and changed nothing.
+    Stale,
+    /// The summary of a sealed segment.
+    Footer {
+        bytes: u64,
+        frames: u64,
+        entries: u64,
+    },
+    /// Bytes that should be something and are not whole.
+    Damaged {
+        bytes: u64,
+        what: &'static str,
+    },
+}
+
+/// Reads the log in `dir` from its oldest segment on and calls `take` with what stands there, until
+/// it returns `Break`. Nothing is changed, and nobody hindered. One segment is in memory at a time.
+///
+/// All that is whole is shown, also what a start would not take for the log any more.
+///
+/// # Errors
+///
+/// [`Error::NoLog`]; [`Error::Io`].
+pub fn dump(
+    fs: Arc<dyn FileSystem>,
+    dir: &Path,
+    options: DumpOptions,
+    take: &mut dyn FnMut(Dumped<'_>) -> ControlFlow<()>,
+) -> Result<(), Error> {
+    let fs = Arc::new(ReadOnlyFs::new(fs));
+    let directory = Directory::read_only(fs, dir, Config::default())?;
+    let mut bytes = Vec::new();
+    for number in directory.list()?.segments {
+        let file = directory.open_file(number, OpenMode::Read)?;
+        inspect::read_file(&*file, &mut bytes)?;
+        let mut dump = Dump { segment: number, options, take };
+        let flow = match inspect::header_of(number, &bytes) {
+            Ok(header) => dump.segment(header, &bytes),
+            Err(what) => dump.tell(0, 0, Says::Damaged { bytes: bytes.len() as u64, what }),
+        };
+        if flow.is_break() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+struct Dump<'t> {
+    segment: u64,
+    options: DumpOptions,
+    take: &'t mut dyn FnMut(Dumped<'_>) -> ControlFlow<()>,
+}
+
+impl Dump<'_> {
+    fn segment(&mut self, header: SegmentHeader, bytes: &[u8]) -> ControlFlow<()> {
+        let footer = footer::of_file(bytes, header);
+        let end = footer.as_ref().map_or(bytes.len(), |footer| footer.end as usize);
+        for piece in Walk::new(&bytes[..end], header) {
+            match piece {
+                Piece::Frame(frame) => self.frame(&frame)?,
+                Piece::Damage { range, what, .. } => {
+                    let says = Says::Damaged { bytes: range.len() as u64, what };
+                    self.tell(range.start, 0, says)?;
+                }
+                Piece::Rest { range, what, .. } => {
+                    // Behind the frames of a segment that is not sealed anything may stand.
+                    if footer.is_some() && !range.is_empty() {
+                        let says = Says::Damaged { bytes: range.len() as u64, what };
+                        self.tell(range.start, 0, says)?;
+                    }
+                }
+            }
+        }
+        let Some(footer) = footer else { return ControlFlow::Continue(()) };
+        let (frames, entries) = (footer.summary.frames(), footer.summary.entries());
+        let says = Says::Footer { bytes: (bytes.len() - end) as u64, frames, entries };
+        self.tell(end, 0, says)
+    }
+
+    fn frame(&mut self, frame: &WholeFrame<'_>) -> ControlFlow<()> {
+        let (offset, header) = (frame.offset, frame.header);
+        let bytes = header.frame_bytes() as u64;
+        self.tell(offset, header.lsn, Says::Batch { bytes, synced_lsn: header.synced_lsn })?;
+        let mut input = frame.items;
+        while !input.is_empty() {
+            let begin = input;
+            let at = offset + FRAME_HEADER_BYTES + frame.items.len() - input.len();
+            match item::take_item(&mut input) {
+                Ok(item) => self.item(at, header.lsn, &item, begin)?,
+                Err(what) => {
+                    let says = Says::Damaged { bytes: begin.len() as u64, what };
+                    return self.tell(at, header.lsn, says);
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// `bytes` begin with the item.
+    fn item(&mut self, at: usize, lsn: u64, item: &Item<'_>, bytes: &[u8]) -> ControlFlow<()> {
+        let says = match *item {
+            Item::Append { head, item_bytes } => {
+                let AppendHead { group, first, count, .. } = head;
+                let says = Says::Append { group, first, count, bytes: item_bytes as u64 };
+                return self.append(at, lsn, says, &head, &bytes[..item_bytes]);
+            }
+            Item::Move { first, count, offset, head, item_bytes } => {
+                let group = head.group;
+                let says = Says::Move { group, first, count, bytes: item_bytes as u64 };
+                return self.append(at, lsn, says, &head, &bytes[offset..offset + item_bytes]);
+            }
+            Item::Truncate { group, from } => Says::Truncate { group, from },
+            Item::Compact { group, first, term_before } => {
+                Says::Compact { group, first, term_before }
+            }
+            Item::Put { group, key, value } => Says::Put { group, key, value },
+            Item::Delete { group, key } => Says::Delete { group, key },
+            Item::Remove { group } => Says::Remove { group },
+            Item::Discard { below_segment } => Says::Discard { below_segment },
+            Item::Stale => Says::Stale,
+        };
+        self.tell(at, lsn, says)
+    }
+
+    fn append(
+        &mut self,
+        at: usize,
+        lsn: u64,
+        says: Says<'_>,
+        head: &AppendHead<'_>,
+        append: &[u8],
+    ) -> ControlFlow<()> {
+        self.tell(at, lsn, says)?;
+        let group = head.group;
+        if !self.options.entries || self.options.group.is_some_and(|wanted| wanted != group) {
+            return ControlFlow::Continue(());
+        }
+        let mut flow = ControlFlow::Continue(());
+        unpack::each_entry(append, head, |entry| {
+            if flow.is_continue() {
+                let unpack::Unpacked { index, term, kind, data } = entry;
+                flow = self.tell(at, lsn, Says::Entry { group, index, term, kind, data });
+            }
+        });
+        flow
+    }
+
+    fn tell(&mut self, offset: usize, lsn: u64, says: Says<'_>) -> ControlFlow<()> {
+        let is_wanted = match (self.options.group, says.group()) {
+            (None, _) => true,
+            (Some(wanted), Some(group)) => wanted == group,
+            // What is damaged may be of any group.
+            (Some(_), None) => matches!(says, Says::Damaged { .. }),
+        };
+        if !is_wanted {
+            return ControlFlow::Continue(());
+        }
+        (self.take)(Dumped { segment: self.segment, offset: offset as u64, lsn, says })
+    }
+}
+
+impl Says<'_> {
+    /// The group that is concerned, if it is one.
+    #[must_use]
+    pub fn group(&self) -> Option<u64> {
+        match *self {
+            Says::Append { group, .. }
+            | Says::Move { group, .. }
+            | Says::Entry { group, .. }
+            | Says::Truncate { group, .. }
+            | Says::Compact { group, .. }
+            | Says::Put { group, .. }
+            | Says::Delete { group, .. }
+            | Says::Remove { group } => Some(group),
+            Says::Batch { .. }
+            | Says::Discard { .. }
+            | Says::Stale
+            | Says::Footer { .. }
+            | Says::Damaged { .. } => None,
+        }
+    }
+}
