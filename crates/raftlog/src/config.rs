@@ -19,7 +19,7 @@ pub struct Config {
     /// is queued. This is also the most memory that writes can hold.
     pub queue_bytes_max: u64,
     /// How many dead segments are kept to be used again: writing to such a file is cheaper than to
-    /// a new one, which has to be filled with zeros first. Default 4. They count in none of the
+    /// a new one, which is filled with zeros first if the log is synced often. Default 4. They count in none of the
     /// figures but [`crate::Stats::spare_segments`], and take up to `segment_bytes` of disk each.
     pub spare_segments: usize,
     /// Appends with more data than this are compressed, in the thread that writes them; see

@@ -23,10 +23,16 @@ use parking_lot::Mutex;
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// How many full segments may wait to be sealed. Over it an append seals the oldest itself, or what
 /// is not on disk would grow without bounds.
 const OUTGOING_MAX: usize = 2;
+
+/// The next segment is filled with zeros if so many syncs were asked for since the last one was made.
+/// Syncs of bytes that only replace others are quicker; where hardly anybody waits for one, writing
+/// everything twice gains nothing.
+const SYNCS_FOR_ZEROS: u32 = 16;
 
 /// Segments that nobody appends to yet, or any more.
 #[derive(Debug)]
@@ -39,6 +45,8 @@ pub(crate) struct Stock {
     one_makes: Mutex<()>,
     /// Held while a segment is sealed.
     one_seals: Mutex<()>,
+    /// Syncs since a segment was last made ahead; before that as if there had been many.
+    sync_count: AtomicU32,
     /// Raised when there may be something to make or to seal.
     pub(crate) signal: Arc<Signal>,
 }
@@ -153,8 +161,9 @@ impl Stock {
         let spares = spares.into_iter().collect();
         let state = State { newest, prepared, spares, synced_lsn, ..State::default() };
         let (one_makes, one_seals) = (Mutex::default(), Mutex::default());
-        let signal = Arc::default();
-        Stock { directory, segments, state: Mutex::new(state), one_makes, one_seals, signal }
+        let (sync_count, signal) = (AtomicU32::new(SYNCS_FOR_ZEROS), Arc::default());
+        let state = Mutex::new(state);
+        Stock { directory, segments, state, one_makes, one_seals, sync_count, signal }
     }
 
     pub(crate) fn directory(&self) -> &Directory {
@@ -216,9 +225,11 @@ impl Stock {
             }
         }
         let bytes = self.directory.config.segment_bytes;
+        let is_synced_often = self.sync_count.swap(0, Ordering::Relaxed) >= SYNCS_FOR_ZEROS;
+        let source = if is_synced_often { Source::Zeros } else { Source::Room };
         let made = self
             .check(bytes, Need::Adds)
-            .and_then(|()| self.make(bytes, Source::Zeros).map_err(Failure::of_making));
+            .and_then(|()| self.make(bytes, source).map_err(Failure::of_making));
         let mut state = self.state.lock();
         state.is_short_of_room = made.is_err();
         state.prepared = Some(made?);
@@ -288,6 +299,7 @@ impl Stock {
 
     /// Makes the frames of all full segments durable, oldest first.
     pub(crate) fn sync(&self) -> io::Result<()> {
+        self.sync_count.fetch_add(1, Ordering::Relaxed);
         let outgoing: Vec<_> = self.state.lock().outgoing.iter().cloned().collect();
         outgoing.iter().try_for_each(|outgoing| outgoing.sync())
     }

@@ -48,6 +48,27 @@ fn a_segment_that_is_made_ahead_is_begun_without_a_word_to_the_disk() {
     assert!(read_all(&reopen(&disk), 1).len() >= 19);
 }
 
+/// How often the disk is told something while the next segment is made.
+fn operations_of_making(log: &LogEngine, disk: &FaultFs) -> u64 {
+    fill(log, log.stats().batches + 1, Durability::Buffered);
+    let before = disk.operations();
+    assert!(log.maintain().expect("made"), "the next segment is made before the last is sealed");
+    disk.operations() - before
+}
+
+#[test]
+fn zeros_are_written_ahead_only_where_syncs_are_quicker_for_it() {
+    let disk = FaultFs::new(1);
+    let log = reopen(&disk);
+    maintain(&log);
+    let (unsynced, few) = (operations_of_making(&log, &disk), 3);
+    (0..few).for_each(|_| assert!(log.sync().wait().is_ok()));
+    assert_eq!(operations_of_making(&log, &disk), unsynced);
+    (0..100).for_each(|_| assert!(log.sync().wait().is_ok()));
+    assert_eq!(operations_of_making(&log, &disk), unsynced + 1, "one write of zeros more");
+    assert_eq!(operations_of_making(&log, &disk), unsynced);
+}
+
 #[test]
 fn writes_make_and_seal_themselves_what_nobody_does_in_time() {
     let disk = FaultFs::new(1);
