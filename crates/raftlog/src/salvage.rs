@@ -443,3 +443,53 @@ fn add_range(ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
         _ => ranges.push(range),
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "lists of ranges, of which there is one")]
+mod tests {
+    use super::*;
+
+    fn run(first: u64, end: u64, segment: u64) -> Run {
+        Run { first, end, segment, offset: 64, item_bytes: 100 }
+    }
+
+    fn shape(found: &Found) -> Vec<(u64, u64, u64)> {
+        found.runs.iter().map(|run| (run.first, run.end, run.segment)).collect()
+    }
+
+    #[test]
+    fn moved_entries_take_the_place_of_those_that_were_there() {
+        let mut found = Found { runs: vec![run(1, 5, 1), run(5, 9, 2)], ..Found::default() };
+        found.place(run(3, 7, 3));
+        assert_eq!(shape(&found), [(1, 3, 1), (3, 7, 3), (7, 9, 2)]);
+        found.place(run(4, 5, 4));
+        assert_eq!(shape(&found), [(1, 3, 1), (3, 4, 3), (4, 5, 4), (5, 7, 3), (7, 9, 2)]);
+        found.place(run(1, 9, 5));
+        assert_eq!(shape(&found), [(1, 9, 5)]);
+        // As it is where the segments that they came from are gone.
+        found.place(run(20, 22, 6));
+        found.place(run(11, 13, 7));
+        assert_eq!(shape(&found), [(1, 9, 5), (11, 13, 7), (20, 22, 6)]);
+    }
+
+    #[test]
+    fn a_group_is_settled_at_its_last_hole() {
+        let mut found = Found {
+            mark: Some((3, 9)),
+            runs: vec![run(5, 8, 1), run(8, 10, 1), run(12, 15, 2), run(15, 20, 2)],
+            failing: vec![16..17],
+            ..Found::default()
+        };
+        let fate = found.settle(7, true).expect("something is lost");
+        assert_eq!(shape(&found), [(17, 20, 2)]);
+        assert_eq!((fate.kept, found.mark), (17..20, None));
+        assert_eq!(fate.lost, [3..5, 10..12, 16..17]);
+        assert_eq!(fate.left_behind, [5..10, 12..16]);
+
+        let mut whole = Found { mark: Some((3, 9)), runs: vec![run(3, 8, 1)], ..Found::default() };
+        assert_eq!((whole.settle(7, true), whole.mark), (None, Some((3, 9))));
+        let mut last = Found { runs: vec![run(3, 8, 1)], failing: vec![7..8], ..Found::default() };
+        let fate = last.settle(7, false).expect("the last entry is lost");
+        assert_eq!((fate.kept, fate.lost.len(), fate.lost[0].start), (3..7, 1, 7));
+    }
+}

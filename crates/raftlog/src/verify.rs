@@ -469,3 +469,58 @@ fn damaged_entries(body: &[u8]) -> Vec<(u64, Range<u64>)> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::footer::Draft;
+    use crate::format::{self, FrameKind};
+    use crate::segment::Segment;
+    use flotilla_vfs::fault::FaultFs;
+    use flotilla_vfs::{FileSystem, OpenMode};
+    use std::path::Path;
+
+    const HEADER: SegmentHeader = SegmentHeader { segment: 1, salt: 5, is_reused: false };
+
+    /// A segment with one frame, which sets a key, and a footer that says that it sets another.
+    fn sealed(key: &[u8], key_of_footer: &[u8]) -> Vec<u8> {
+        let mut body = Vec::new();
+        item::put_put(&mut body, 1, key, b"value");
+        format::pad(&mut body);
+        let header = FrameHeader {
+            kind: FrameKind::Batch,
+            body_bytes: body.len() as u32,
+            segment: 1,
+            lsn: 1,
+            synced_lsn: 0,
+            body_checksum: format::body_checksum(&body),
+        };
+        let bytes = [&HEADER.encode()[..], &header.encode(HEADER.salt), &body].concat();
+        let disk = FaultFs::new(1);
+        let file = disk.open(Path::new("/1"), OpenMode::CreateNew).expect("made");
+        file.write_at(&bytes, 0).expect("written");
+        let segment = Segment { header: HEADER, file };
+        let mut summary = Summary::default();
+        summary.begin_frame(1);
+        let (key, value) = (key_of_footer.to_vec().into(), b"value".to_vec().into());
+        summary.apply(&Change::Put { group: 1, key, value }, 64).expect("it fits");
+        footer::write(&segment, Draft::new(&summary), bytes.len() as u64).expect("written");
+        let len = segment.file.len().expect("known");
+        segment.read(0, len as usize).expect("read")
+    }
+
+    fn problems(bytes: &[u8]) -> Vec<Problem> {
+        let mut verifier = Verifier::new(VerifyLevel::Frames, None);
+        verifier.segment(HEADER, bytes, false);
+        verifier.check_ends(1, 1);
+        verifier.finish().problems
+    }
+
+    #[test]
+    fn a_footer_must_say_what_the_frames_do() {
+        assert_eq!(problems(&sealed(b"key", b"key")), []);
+        let wrong = problems(&sealed(b"key", b"yek"));
+        assert_eq!(wrong.len(), 1, "{wrong:?}");
+        assert!(wrong[0].what.contains("footer") && wrong[0].offset > 64);
+    }
+}

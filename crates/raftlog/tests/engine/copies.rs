@@ -3,9 +3,10 @@
 #![allow(clippy::single_range_in_vec_init, reason = "lists of ranges, of which there is one")]
 
 use crate::kit::{
-    DIR, batch, entries, entry, open_with, random_entry, read_all, reopen, segment_path, small,
-    squeezed, text_entry, write,
+    DIR, batch, entries, entry, moving, open_with, random_entry, read_all, reopen, segment_path,
+    small, squeezed, text_entry, write,
 };
+use crate::oracle::Oracle;
 use flotilla_raftlog::{
     Config, Durability, Entry, Error, LogEngine, SalvageReport, SalvagedGroup, VerifyLevel,
 };
@@ -184,6 +185,53 @@ fn a_sound_log_is_salvaged_whole() {
         assert_eq!((report.groups, report.keys, report.lost_batches.len()), (5, 2, 0));
         assert_eq!(seen(&open_copy(&disk).expect("it opens")), before);
     }
+}
+
+#[test]
+fn logs_of_all_shapes_are_sound_and_copied_as_they_are() {
+    let mut moved = 0;
+    for seed in 0..40 {
+        let disk = FaultFs::new(seed);
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let ((log, _), mut oracle) =
+            (open_with(&disk, moving()).expect("it opens"), Oracle::default());
+        for _ in 0..150 {
+            let change = oracle.change(&mut rng);
+            if !change.is_empty() {
+                log.write(change, Durability::Buffered).wait().expect("written");
+            }
+            if rng.u8(..8) == 0 {
+                log.purge_expired_files().expect("purged");
+            }
+            if rng.bool() {
+                log.maintain().expect("maintained");
+            }
+        }
+        log.sync().wait().expect("synced");
+        oracle.check(&log);
+        moved += log.stats().purge.moved_records;
+        let before = seen(&log);
+        let report = log.verify(VerifyLevel::Entries, &mut |_| ()).expect("read");
+        assert_eq!(report.problems, [], "seed {seed}");
+        log.checkpoint(&disk, Path::new(COPY), &mut |_| ()).expect("copied");
+        assert_eq!(seen(&open_copy(&disk).expect("it opens")), before, "seed {seed}");
+        let stream = export(&log, None);
+        drop(log);
+        let salvaged = flotilla_raftlog::salvage(
+            Arc::new(disk.clone()),
+            Path::new(DIR),
+            Path::new("/salvaged"),
+            &mut |_| (),
+        );
+        assert_eq!(salvaged.expect("salvaged").damaged_groups, [], "seed {seed}");
+        let salvaged = LogEngine::open(Arc::new(disk.clone()), Path::new("/salvaged"), small());
+        assert_eq!(seen(&salvaged.expect("it opens").0), before, "seed {seed}");
+        let imported = LogEngine::open(Arc::new(disk.clone()), Path::new("/imported"), small());
+        let (imported, _) = imported.expect("made");
+        import(&imported, &stream).expect("imported");
+        assert_eq!(seen(&imported), before, "seed {seed}");
+    }
+    assert!(moved > 100, "{moved} records were moved");
 }
 
 /// Ten entries of 850 bytes in group 1, four to a segment, and one each in group 2.
