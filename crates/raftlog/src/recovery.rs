@@ -224,7 +224,7 @@ impl Replay {
     }
 
     /// What can be told only at the end.
-    fn check(&mut self, first: u64, last: u64) -> Result<(), Error> {
+    fn check(&self, first: u64, last: u64) -> Result<(), Error> {
         let corrupt = |segment, what| Err(Error::Corrupt { segment, offset: 0, what });
         if first > self.discarded_below.max(1) {
             return corrupt(first - 1, "the segment is missing");
@@ -232,8 +232,7 @@ impl Replay {
         if self.discarded_below > last {
             return corrupt(last + 1, "the segment is missing");
         }
-        let Replay { groups, ledger, .. } = self;
-        groups.settle_replayed(ledger).or_else(|what| corrupt(last, what))?;
+        self.groups.check_replayed().or_else(|what| corrupt(last, what))?;
         let is_live = |number: &u64| !self.ledger.is_dead(*number);
         match (first..self.discarded_below).find(is_live) {
             Some(live) => corrupt(live, "a segment that was given up still holds something"),
@@ -300,10 +299,15 @@ mod tests {
     use crate::batch::{Append, Change};
     use crate::groups::Place;
 
-    /// A replay of a compaction to 50 and an append at 101, in segments 4 and 5.
-    fn with_a_hole() -> Replay {
+    #[test]
+    fn a_compaction_whose_entries_are_gone_is_corrupt() {
         let mut replay = Replay { discarded_below: 4, ..Replay::default() };
-        let compact = Change::Compact { group: 1, first: 50, term_before: 1 };
+        let mut apply = |segment, change| {
+            let place = Place { segment, offset: 64, lsn: 1 };
+            replay.groups.apply(&change, place, &mut replay.ledger).expect("it fits");
+            replay.check(4, 5)
+        };
+        let compact = |first| Change::Compact { group: 1, first, term_before: 1 };
         let append = Append {
             group: 1,
             first: 101,
@@ -312,18 +316,10 @@ mod tests {
             offset: 40,
             item_bytes: 20,
         };
-        for (segment, change) in [(4, compact), (5, Change::Append(append))] {
-            let place = Place { segment, offset: 64, lsn: 1 };
-            replay.groups.apply(&change, place, &mut replay.ledger).expect("it fits");
-        }
-        replay
-    }
-
-    #[test]
-    fn a_hole_that_nothing_covers_never_held_anything() {
-        let mut replay = with_a_hole();
-        assert!(replay.check(4, 5).is_ok());
-        replay.groups.each(|_, index| assert_eq!(index.first(), 101));
+        assert!(apply(4, compact(50)).is_ok());
+        let corrupt = apply(5, Change::Append(append));
+        assert!(matches!(corrupt, Err(Error::Corrupt { segment: 5, .. })), "{corrupt:?}");
+        assert!(apply(5, compact(101)).is_ok(), "nobody misses them any more");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //!
 //! Invariants:
 //! - Entries follow one another without holes, from the first index on. While segments are replayed
-//!   there may be holes, and one between the first index and the first entry.
+//!   there may be holes, also one between the first index and the first entry; at the end none.
 //! - If there is a mark, it is of the compaction that made the first index what it is.
 //! - The ledger counts exactly what the index names.
 
@@ -287,21 +287,18 @@ impl GroupIndex {
         Ok(())
     }
 
-    /// Called when all segments are replayed. A hole behind the mark that no later compaction has
-    /// covered never held anything: the mark is of a compaction below the log's first index, which
-    /// changed nothing, and the append that it came after is purged. The log begins with its first
-    /// entry.
+    /// Called when all segments are replayed. Holes that are left then have lost their entries: a
+    /// purge only removes what a later change hides, and that change has been replayed as well.
     ///
     /// # Errors
     ///
-    /// Entries are missing between others.
-    pub(crate) fn settle_replayed(&mut self, ledger: &mut Ledger) -> Result<(), &'static str> {
+    /// Entries are missing.
+    pub(crate) fn check_replayed(&self) -> Result<(), &'static str> {
         if self.extents.has_hole() {
             return Err("entries are missing in the middle of a group's log");
         }
-        if let Some(first) = self.extents.first().filter(|first| *first > self.first) {
-            self.first = first;
-            self.release_mark(ledger);
+        if self.extents.first().is_some_and(|first| first != self.first) {
+            return Err("entries are missing behind a group's compaction");
         }
         Ok(())
     }
@@ -462,35 +459,40 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_in_a_replay_is_covered_or_never_held_anything() {
+    fn a_hole_in_a_replay_is_covered_in_the_end() {
         let mut f = Fixture::default();
         f.compact(4, 50, 1);
         f.append(4, 101, &[(10, 2)]).expect("entries up to 100 lay in segments that are gone");
         f.append(5, 90, &[(5, 3)]).expect("it replaces what was seen, and more");
+        assert!(f.index.check_replayed().is_err(), "entries from 50 on");
         f.compact(5, 91, 3);
-        f.index.settle_replayed(&mut f.ledger).expect("nothing is missing");
+        f.index.check_replayed().expect("nothing is missing");
         assert_eq!((f.index.first(), f.runs()), (91, vec![(91, 95)]));
         assert_eq!(f.index.term(90).expect("the covering compaction knows"), 3);
 
         let mut f = Fixture::default();
-        f.compact(4, 50, 1);
-        f.append(4, 101, &[(10, 2)]).expect("the compaction was below the log's beginning");
-        f.index.settle_replayed(&mut f.ledger).expect("nothing is missing");
-        assert_eq!((f.index.first(), f.runs()), (101, vec![(101, 111)]));
-        assert!(f.index.term(100).is_err() && f.index.term(49).is_err());
-
-        let mut f = Fixture::default();
         f.append(4, 101, &[(10, 2)]).expect("entries up to 100 lay in segments that are gone");
         f.compact(4, 90, 1);
+        assert!(f.index.check_replayed().is_err(), "entries from 90 on");
         f.append(5, 90, &[(15, 3)]).expect("it replaces what was seen, and more");
-        f.index.settle_replayed(&mut f.ledger).expect("nothing is missing");
+        f.index.check_replayed().expect("nothing is missing");
         assert_eq!((f.index.first(), f.runs()), (90, vec![(90, 105)]));
         assert_eq!(f.index.term(89).expect("the compaction knows"), 1);
 
         let mut f = Fixture::default();
         f.append(4, 101, &[(10, 2)]).expect("a log may begin anywhere");
         f.append(4, 90, &[(5, 3)]).expect("it had begun earlier");
-        f.index.settle_replayed(&mut f.ledger).expect("nothing is missing");
+        f.index.check_replayed().expect("nothing is missing");
         assert_eq!((f.index.first(), f.runs()), (90, vec![(90, 95)]));
+    }
+
+    #[test]
+    fn a_compaction_beyond_the_end_leaves_no_hole() {
+        let mut f = Fixture::default();
+        f.append(1, 1, &[(4, 1)]).expect("it fits");
+        f.compact(2, 40, 2);
+        f.index.check_replayed().expect("the log is empty");
+        f.append(2, 40, &[(1, 3)]).expect("it fits");
+        f.index.check_replayed().expect("nothing is missing");
     }
 }
