@@ -34,14 +34,16 @@ impl Commit {
         self.group_commit.wait(&self.slot)
     }
 
-    /// Calls `f` with the outcome: now if it is there, else on the thread that writes.
+    /// Calls `f` with the outcome: on the thread that writes or, if the outcome is there already,
+    /// on this one; in both cases on another, if that one is running callbacks just then.
     ///
-    /// Callbacks run one at a time, in the order of the log, and should be short, for the outcomes
-    /// of others wait behind them. They may write, wait for, and flush other batches. If one
-    /// panics, so does the thread that writes, and those behind it run with the next write.
+    /// Callbacks run one at a time and in the order of the log: each after those of all earlier
+    /// batches that were set before it. They should be short, for the outcomes of others wait
+    /// behind them. They may write, wait for, and flush other batches. If one panics, so does the
+    /// thread that runs it, and those behind it run with the next write.
     pub fn on_done(self, f: impl FnOnce(Result<Receipt, Error>) + Send + 'static) {
-        if let Some((f, outcome)) = self.slot.set_callback(Box::new(f)) {
-            f(outcome);
+        if let Some(outcome) = self.slot.set_callback(Box::new(f)) {
+            self.group_commit.call_back(&self.slot, outcome);
         }
     }
 

@@ -14,12 +14,12 @@ use crate::read_only::ReadOnlyFs;
 use crate::recovery::{self, RecoveryReport};
 use crate::segment::Segments;
 use crate::stats::{SegmentState, SegmentStats, Stats};
+use crate::sync::Mutex;
+use crate::sync::atomic::Ordering;
 use flotilla_vfs::FileSystem;
-use parking_lot::Mutex;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// How often a log is read anew that is written meanwhile.
 const READ_ONLY_ATTEMPTS: usize = 10;

@@ -20,14 +20,14 @@ use crate::queue::AppendQueue;
 use crate::slot::{Outcome, Receipt, Slot, Woken};
 use crate::stats::Counters;
 use crate::stock::{Failure, Stock};
+use crate::sync::atomic::Ordering;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::tails::Tails;
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::Instant;
 
@@ -196,6 +196,18 @@ impl GroupCommit {
                 Woken::Promoted => self.lead(),
             }
         }
+    }
+
+    /// Runs a callback that was set when the outcome was there already, behind those of earlier
+    /// batches that may be waiting for a thread.
+    pub(crate) fn call_back(&self, slot: &Arc<Slot>, outcome: Outcome) {
+        {
+            // Outcomes are left, and callbacks queued, under this lock: those of the batches that
+            // went with this one are queued now.
+            let _waiting = self.waiting.lock();
+            self.callbacks.lock().ready.push_back((slot.clone(), outcome));
+        }
+        self.run_callbacks();
     }
 
     /// Access to the log while nobody writes. Whoever waits to write is next.
@@ -511,6 +523,8 @@ impl Drop for GroupCommit {
     fn drop(&mut self) {
         // So that a thread that maintains the log sees that it is gone.
         self.stock.signal.raise();
+        let ready = std::mem::take(&mut self.callbacks.get_mut().ready);
+        ready.into_iter().for_each(|(slot, outcome)| slot.call_back(outcome));
         for write in std::mem::take(&mut self.waiting.get_mut().writes) {
             let mut told = Told::default();
             told.leave(write.slot, Err(Error::Closed));

@@ -76,6 +76,7 @@ mod slot;
 mod stats;
 mod stock;
 mod summary;
+mod sync;
 mod tails;
 mod tools;
 mod unpack;

@@ -8,10 +8,10 @@ use crate::error::Error;
 use crate::group_commit::GroupCommit;
 use crate::signal::Signal;
 use crate::stock::Failure;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::thread::{self, JoinHandle};
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// How often the thread looks whether the log is idle, or a full disk has room again.

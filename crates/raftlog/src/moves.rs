@@ -12,9 +12,9 @@ use crate::group_commit::GroupCommit;
 use crate::index::Record;
 use crate::segment::Segment;
 use crate::stock::Failure;
+use crate::sync::atomic::Ordering;
 use flotilla_vfs::View;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// What one step takes, and so how long others wait for it: so many records, and not another once
 /// they have so many bytes. A step takes more only if a single append has more.

@@ -18,8 +18,8 @@ use crate::group_commit::{Durability, GroupCommit, Log};
 use crate::ledger::Live;
 use crate::moves::{Emptied, Mover};
 use crate::segment::{Segment, Segments};
+use crate::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// How often the holders of a segment are named, without anything of it being let go, until it is
 /// moved whatever that costs.

@@ -1,6 +1,6 @@
 //! Tells a thread that waits for work that there may be some.
 
-use parking_lot::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 /// Counts reasons to look for work.

@@ -1,8 +1,8 @@
 //! The place where the outcome of one write is left and waited for.
 
 use crate::error::Error;
-use parking_lot::{Condvar, Mutex};
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Condvar, Mutex};
 use std::task::{Poll, Waker};
 
 /// What a write that succeeded is told.
@@ -117,16 +117,12 @@ impl Slot {
         }
     }
 
-    /// Keeps the callback for later; gives it back if the outcome is there already.
-    pub(crate) fn set_callback(&self, callback: Callback) -> Option<(Callback, Outcome)> {
+    /// Keeps the callback for later. Returns the outcome if it is there already: then nobody else
+    /// runs the callback.
+    pub(crate) fn set_callback(&self, callback: Callback) -> Option<Outcome> {
         let mut state = self.state.lock();
-        match state.outcome.clone() {
-            Some(outcome) => Some((callback, outcome)),
-            None => {
-                state.callback = Some(callback);
-                None
-            }
-        }
+        state.callback = Some(callback);
+        state.outcome.clone()
     }
 
     pub(crate) fn poll(&self, waker: &Waker) -> Poll<Outcome> {

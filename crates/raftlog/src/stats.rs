@@ -1,7 +1,7 @@
 //! What the engine counts.
 
-use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Figures of a running engine. Counts are since it was opened.

@@ -19,7 +19,7 @@ use crate::limits::{self, Aside, Need, Over};
 use crate::segment::{Segment, Segments};
 use crate::signal::Signal;
 use crate::summary::Summary;
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;

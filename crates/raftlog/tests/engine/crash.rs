@@ -217,6 +217,7 @@ fn no_crash_loses_what_was_synced_or_tears_a_batch() {
             crash_count += 1;
         }
     }
+    println!("{crash_count} crashes, {torn_count} of them left a torn tail");
     assert!(crash_count > 200, "{crash_count} crashes are too few to say anything");
     assert!(torn_count > crash_count / 20, "{torn_count} of {crash_count} left a torn tail");
 }
