@@ -52,8 +52,8 @@ pub struct LogBatch {
     /// Room for the frame's header, then the items; nothing if there are none.
     pub(crate) bytes: Vec<u8>,
     pub(crate) changes: Changes,
-    /// All of it lay elsewhere in the log, and is live.
-    is_moved: bool,
+    /// What it needs, if that does not follow from the changes.
+    need: Option<Need>,
     fault: Option<Error>,
 }
 
@@ -129,20 +129,34 @@ pub(crate) struct Frame {
     pub(crate) bytes: Vec<u8>,
     pub(crate) body_checksum: u32,
     pub(crate) changes: Changes,
-    /// See [`LogBatch::of_moves`].
-    pub(crate) is_moved: bool,
+    /// What writing it does to the space that the log takes.
+    pub(crate) need: Need,
+}
+
+/// What writing a frame does to the space that the log takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// It holds something new.
+    Adds,
+    /// It holds what lay elsewhere and will be let go of there, and that is about as much as there is
+    /// to be gained.
+    MovesMuch,
+    /// It holds what lay elsewhere, little of what it lay in.
+    Moves,
+    /// It only lets go of things.
+    Frees,
 }
 
 impl LogBatch {
     /// An empty batch.
     #[must_use]
     pub fn new() -> LogBatch {
-        LogBatch { bytes: Vec::new(), changes: Changes::new(), is_moved: false, fault: None }
+        LogBatch { bytes: Vec::new(), changes: Changes::new(), need: None, fault: None }
     }
 
     /// An empty batch for what lies elsewhere in the log, and is taken from there.
-    pub(crate) fn of_moves() -> LogBatch {
-        LogBatch { is_moved: true, ..LogBatch::new() }
+    pub(crate) fn of_moves(need: Need) -> LogBatch {
+        LogBatch { need: Some(need), ..LogBatch::new() }
     }
 
     /// Forgets all changes and keeps the memory.
@@ -318,8 +332,9 @@ impl LogBatch {
             return Err(Error::TooLarge { bytes, limit: bytes_max });
         }
         let body_checksum = format::body_checksum(&self.bytes[FRAME_HEADER_BYTES..]);
-        let LogBatch { bytes, changes, is_moved, .. } = self;
-        Ok(Frame { bytes, body_checksum, changes, is_moved })
+        let LogBatch { bytes, changes, need, .. } = self;
+        let need = need.unwrap_or_else(|| need_of(&changes));
+        Ok(Frame { bytes, body_checksum, changes, need })
     }
 
     fn fail(&mut self, fault: Error) {
@@ -423,10 +438,13 @@ impl Frame {
 
     /// Whether the batch only lets go of things, so that writing it helps a full disk.
     pub(crate) fn only_frees(&self) -> bool {
-        let adds =
-            |c: &Change| matches!(c, Change::Append(_) | Change::Move(_) | Change::Put { .. });
-        !self.changes.iter().any(adds)
+        self.need == Need::Frees
     }
+}
+
+fn need_of(changes: &[Change]) -> Need {
+    let adds = |c: &Change| matches!(c, Change::Append(_) | Change::Move(_) | Change::Put { .. });
+    if changes.iter().any(adds) { Need::Adds } else { Need::Frees }
 }
 
 fn term_runs(entries: &[EntryRef<'_>]) -> TermRuns {

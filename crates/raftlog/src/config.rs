@@ -47,10 +47,10 @@ pub struct Config {
     /// [`crate::Purged::held_by`]. Default 0.5: at most as much is written again as is freed.
     pub move_live_ratio_max: f64,
     /// Most bytes that the files of the log take on disk, those made ahead and spares included.
-    /// Default `None`: as many as there are. From one segment below it on, batches that add
-    /// something are refused with [`crate::Error::Full`] once the last segment is full; the rest is
-    /// for what purge moves, and for batches that only let go of things, which always pass. At least
-    /// four segments.
+    /// Default `None`: as many as there are. Batches that add something may not take the last two
+    /// segments of it: once there is no room below, they are refused with [`crate::Error::Full`].
+    /// The two are for what purge moves, and for batches that only let go of things, which always
+    /// pass. At least eight segments.
     pub disk_bytes_max: Option<u64>,
     /// A number that goes into the checksums of frames, so that nobody who only chooses the data
     /// can make bytes that pass for a frame. `None`, the default, draws one for each segment from
@@ -109,8 +109,8 @@ impl Config {
         if !(0.0..=1.0).contains(&self.move_live_ratio_max) {
             return Err(Error::Invalid("move_live_ratio_max must be between 0 and 1"));
         }
-        if self.disk_bytes_max.is_some_and(|limit| limit / 4 < self.segment_bytes) {
-            return Err(Error::Invalid("disk_bytes_max must be at least four segments"));
+        if self.disk_bytes_max.is_some_and(|limit| limit / 8 < self.segment_bytes) {
+            return Err(Error::Invalid("disk_bytes_max must be at least eight segments"));
         }
         Ok(())
     }
@@ -148,7 +148,7 @@ mod tests {
             Config { move_live_ratio_max: -0.1, ..Config::default() },
             Config { move_live_ratio_max: 1.1, ..Config::default() },
             Config { move_live_ratio_max: f64::NAN, ..Config::default() },
-            Config { disk_bytes_max: Some((256 << 20) - 1), ..Config::default() },
+            Config { disk_bytes_max: Some((512 << 20) - 1), ..Config::default() },
         ] {
             assert!(matches!(wrong.check(), Err(Error::Invalid(_))), "{wrong:?}");
         }

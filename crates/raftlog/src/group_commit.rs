@@ -9,7 +9,7 @@
 //!
 //! Once a write or a sync has failed, everything queued fails and nothing more is taken.
 
-use crate::batch::{Changes, Frame, LogBatch};
+use crate::batch::{Changes, Frame, LogBatch, Need};
 use crate::compress::Compressor;
 use crate::error::Error;
 use crate::format::{self, FRAME_HEADER_BYTES};
@@ -268,7 +268,7 @@ impl GroupCommit {
             return Ok(false);
         }
         let body_checksum = format::body_checksum(&bytes[FRAME_HEADER_BYTES..]);
-        let frame = Frame { bytes, body_checksum, changes: Changes::new(), is_moved: false };
+        let frame = Frame { bytes, body_checksum, changes: Changes::new(), need: Need::Frees };
         let slot = self.enqueue(Some(frame), Durability::Buffered)?;
         self.wait(&slot).map(|_| true)
     }

@@ -1,22 +1,12 @@
 //! How much of the disk a log may take, and who may take the last of it.
 //!
-//! There are three steps down. Batches that add are refused first. What purge moves may go on into
-//! a segment more, because it empties an older one. Batches that only let go of things always pass
-//! as long as the disk itself has a few bytes.
+//! There are four steps down. Batches that add are refused first. What purge moves may go on into a
+//! segment more, because it empties an older one; and if it empties that cheaply, into another one,
+//! so that what pays always finds room. Batches that only let go of things always pass as long as
+//! the disk itself has a few bytes.
 
-use crate::batch::Frame;
+use crate::batch::Need;
 use crate::config::Config;
-
-/// What writing a frame does to the space that the log takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
-    /// It holds something new.
-    Adds,
-    /// It holds what lay elsewhere, and will be let go of there.
-    Moves,
-    /// It only lets go of things.
-    Frees,
-}
 
 /// Files beside those of the segments that hold frames.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,23 +23,13 @@ pub(crate) struct Over {
     pub(crate) limit: u64,
 }
 
-impl Need {
-    pub(crate) fn of(frame: &Frame) -> Need {
-        match (frame.is_moved, frame.only_frees()) {
-            (true, _) => Need::Moves,
-            (false, true) => Need::Frees,
-            (false, false) => Need::Adds,
-        }
-    }
-
-    /// Room at the end of each segment that a frame has to leave for others.
-    pub(crate) fn reserve_bytes(self, config: &Config) -> u64 {
-        match self {
-            Need::Adds => config.reserve_bytes(),
-            // What is moved must not use up what the purge behind it needs.
-            Need::Moves => config.reserve_bytes() / 2,
-            Need::Frees => 0,
-        }
+/// Room at the end of each segment that a frame has to leave for others.
+pub(crate) fn reserve_bytes(config: &Config, need: Need) -> u64 {
+    match need {
+        Need::Adds | Need::MovesMuch => config.reserve_bytes(),
+        // What is moved must not use up what the purge behind it needs.
+        Need::Moves => config.reserve_bytes() / 2,
+        Need::Frees => 0,
     }
 }
 
@@ -75,7 +55,8 @@ pub(crate) fn check(
     };
     let bytes = disk_bytes(config, segment_bytes, aside) + wanted_bytes.saturating_sub(there);
     let limit = match need {
-        Need::Adds => limit.saturating_sub(config.segment_bytes),
+        Need::Adds => limit.saturating_sub(2 * config.segment_bytes),
+        Need::MovesMuch => limit.saturating_sub(config.segment_bytes),
         Need::Moves => limit,
         Need::Frees => u64::MAX,
     };
@@ -84,7 +65,7 @@ pub(crate) fn check(
 
 /// Whether so little room is left that purge should free some at any price.
 pub(crate) fn is_near(config: &Config, segment_bytes: u64, aside: Aside) -> bool {
-    let bytes = disk_bytes(config, segment_bytes, aside) + 2 * config.segment_bytes;
+    let bytes = disk_bytes(config, segment_bytes, aside) + 3 * config.segment_bytes;
     config.disk_bytes_max.is_some_and(|limit| bytes > limit)
 }
 
@@ -92,8 +73,8 @@ pub(crate) fn is_near(config: &Config, segment_bytes: u64, aside: Aside) -> bool
 pub(crate) fn spare_count_max(config: &Config, segment_bytes: u64, prepared_bytes: u64) -> u64 {
     let wanted = config.spare_segments as u64;
     let Some(limit) = config.disk_bytes_max else { return wanted };
-    // Two segments are left free, or the log would always seem to be near its limit.
-    let taken = segment_bytes + prepared_bytes + 2 * config.segment_bytes;
+    // Some segments are left free, or the log would always seem to be near its limit.
+    let taken = segment_bytes + prepared_bytes + 3 * config.segment_bytes;
     wanted.min(limit.saturating_sub(taken) / config.segment_bytes)
 }
 
@@ -110,9 +91,12 @@ mod tests {
     #[test]
     fn who_frees_passes_longest() {
         let fits = |segment_bytes, need| check(&config(), segment_bytes, NONE, 10_000, need);
-        assert_eq!(fits(80_000, Need::Adds), Ok(()));
+        assert_eq!(fits(70_000, Need::Adds), Ok(()));
+        let over = Over { bytes: 80_001, limit: 80_000 };
+        assert_eq!(fits(70_001, Need::Adds), Err(over));
+        assert_eq!(fits(80_000, Need::MovesMuch), Ok(()));
         let over = Over { bytes: 90_001, limit: 90_000 };
-        assert_eq!(fits(80_001, Need::Adds), Err(over));
+        assert_eq!(fits(80_001, Need::MovesMuch), Err(over));
         assert_eq!((fits(90_000, Need::Moves), fits(900_000, Need::Frees)), (Ok(()), Ok(())));
         let over = Over { bytes: 100_001, limit: 100_000 };
         assert_eq!(fits(90_001, Need::Moves), Err(over));
@@ -123,18 +107,18 @@ mod tests {
     #[test]
     fn what_is_there_already_is_not_counted_twice() {
         let ahead = Aside { prepared_bytes: 10_000, spare_count: 0 };
-        assert_eq!(check(&config(), 80_000, ahead, 10_000, Need::Adds), Ok(()));
-        assert!(check(&config(), 80_000, ahead, 10_001, Need::Adds).is_err());
+        assert_eq!(check(&config(), 70_000, ahead, 10_000, Need::Adds), Ok(()));
+        assert!(check(&config(), 70_000, ahead, 10_001, Need::Adds).is_err());
         let spares = Aside { prepared_bytes: 0, spare_count: 2 };
-        assert_eq!(check(&config(), 70_000, spares, 10_000, Need::Adds), Ok(()));
-        assert!(check(&config(), 70_001, spares, 10_000, Need::Adds).is_err());
-        assert!(!is_near(&config(), 60_000, spares) && is_near(&config(), 60_001, spares));
+        assert_eq!(check(&config(), 60_000, spares, 10_000, Need::Adds), Ok(()));
+        assert!(check(&config(), 60_001, spares, 10_000, Need::Adds).is_err());
+        assert!(!is_near(&config(), 50_000, spares) && is_near(&config(), 50_001, spares));
     }
 
     #[test]
     fn spares_leave_room() {
         let config = Config { spare_segments: 3, ..config() };
-        let counts = [0, 50_000, 55_000, 70_000, 75_000, 200_000]
+        let counts = [0, 40_000, 45_000, 60_000, 65_000, 200_000]
             .map(|bytes| spare_count_max(&config, bytes, 0));
         assert_eq!(counts, [3, 3, 2, 1, 0, 0]);
     }

@@ -6,7 +6,7 @@
 //! log, and a restart needs no more to make sense of it. Appends are taken as they lie, whatever is
 //! compressed in them; they are proved when somebody reads them.
 
-use crate::batch::{Append, Change, Frame, LogBatch};
+use crate::batch::{Append, Change, Frame, LogBatch, Need};
 use crate::error::Error;
 use crate::group_commit::GroupCommit;
 use crate::index::Record;
@@ -38,6 +38,7 @@ pub(crate) enum Emptied {
 pub(crate) struct Mover<'a> {
     group_commit: &'a GroupCommit,
     segment: Arc<Segment>,
+    need: Need,
     pieces: Vec<Piece>,
     piece_bytes: u64,
     step_bytes_max: u64,
@@ -54,11 +55,23 @@ struct Piece {
 }
 
 impl<'a> Mover<'a> {
-    pub(crate) fn new(group_commit: &'a GroupCommit, segment: Arc<Segment>) -> Mover<'a> {
+    pub(crate) fn new(
+        group_commit: &'a GroupCommit,
+        segment: Arc<Segment>,
+        need: Need,
+    ) -> Mover<'a> {
         let segment_bytes = group_commit.stock.directory().config.segment_bytes;
         let step_bytes_max = STEP_BYTES_MAX.min(segment_bytes / STEPS_IN_SEGMENT);
         let pieces = Vec::new();
-        Mover { group_commit, segment, pieces, piece_bytes: 0, step_bytes_max, moved_bytes: 0 }
+        Mover {
+            group_commit,
+            segment,
+            need,
+            pieces,
+            piece_bytes: 0,
+            step_bytes_max,
+            moved_bytes: 0,
+        }
     }
 
     /// Moves what the groups hold of the segment, until about `bytes_max` are moved.
@@ -106,13 +119,13 @@ impl<'a> Mover<'a> {
         let segment = self.segment.number();
         let mut pieces = std::mem::take(&mut self.pieces);
         self.piece_bytes = 0;
-        let mut frame = frame_of(segment, &pieces)?;
+        let mut frame = frame_of(segment, self.need, &pieces)?;
         let written = self.group_commit.with_log(|log| -> Result<_, Error> {
             if self.refresh(&mut pieces) {
                 if pieces.is_empty() {
                     return Ok(Ok(0));
                 }
-                frame = frame_of(segment, &pieces)?;
+                frame = frame_of(segment, self.need, &pieces)?;
             }
             let bytes = frame.bytes.len() as u64;
             Ok(self.group_commit.append(log, &mut frame).map(|()| bytes))
@@ -151,8 +164,8 @@ impl<'a> Mover<'a> {
 }
 
 /// A frame with all the pieces.
-fn frame_of(segment: u64, pieces: &[Piece]) -> Result<Frame, Error> {
-    let mut batch = LogBatch::of_moves();
+fn frame_of(segment: u64, need: Need, pieces: &[Piece]) -> Result<Frame, Error> {
+    let mut batch = LogBatch::of_moves(need);
     for Piece { group, record, view } in pieces {
         match record {
             Record::Mark { first, term_before } => batch.compact_to(*group, *first, *term_before),

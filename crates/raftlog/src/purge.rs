@@ -12,7 +12,7 @@
 //! go of their entries, moves among it, and tells a later start that segments below are missing with
 //! good reason.
 
-use crate::batch::LogBatch;
+use crate::batch::{LogBatch, Need};
 use crate::error::Error;
 use crate::group_commit::{Durability, GroupCommit, Log};
 use crate::ledger::Live;
@@ -24,6 +24,9 @@ use std::sync::Arc;
 /// How often the holders of a segment are named, without anything of it being let go, until it is
 /// moved whatever that costs.
 const NAMED_IN_VAIN_MAX: u32 = 8;
+
+/// What stands around a record that is written alone, about.
+const HEADERS_BYTES: u64 = 64;
 
 /// What a purge did, and what stands in the way of more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,12 +97,10 @@ impl Purge {
         loop {
             log.remove_dead(&mut purged)?;
             let Some(oldest) = log.movable(newest).filter(|_| budget > 0) else { break };
-            if !self.is_to_be_moved(log, &oldest)? {
-                break;
-            }
+            let Some(need) = self.need_to_move(log, &oldest)? else { break };
             group_commit.check()?;
             let groups = log.holders(oldest.number()).into_iter().map(|holder| holder.group);
-            let mut mover = Mover::new(group_commit, oldest);
+            let mut mover = Mover::new(group_commit, oldest, need);
             let emptied = mover.empty(&groups.collect::<Vec<_>>(), budget)?;
             purged.moved_bytes += mover.moved_bytes;
             budget = budget.saturating_sub(mover.moved_bytes);
@@ -117,23 +118,27 @@ impl Purge {
         Ok(purged)
     }
 
-    /// Whether what is needed of the oldest segment is to be moved: if there is a need for its room,
-    /// and that pays, or nothing else helps.
-    fn is_to_be_moved(&mut self, log: Purging<'_>, oldest: &Segment) -> Result<bool, Error> {
+    /// How what is needed of the oldest segment is to be moved, if there is a need for its room, and
+    /// that pays or nothing else helps.
+    fn need_to_move(&mut self, log: Purging<'_>, oldest: &Segment) -> Result<Option<Need>, Error> {
         let stock = &log.group_commit.stock;
         let config = &stock.directory().config;
         let is_short_of_room = stock.is_short_of_room();
         if log.segments.file_bytes() <= config.purge_above_bytes && !is_short_of_room {
-            return Ok(false);
+            return Ok(None);
+        }
+        if is_short_of_room {
+            log.seal_full()?;
         }
         let live_bytes = log.group_commit.with_log(|l| l.ledger.live(oldest.number()).bytes);
         let file_bytes = oldest.file.len()?;
         if live_bytes as f64 <= config.move_live_ratio_max * file_bytes as f64 {
-            return Ok(true);
+            return Ok(Some(Need::Moves));
         }
         let is_in_vain = self.name(oldest.number(), live_bytes) > NAMED_IN_VAIN_MAX;
         // If nearly all is needed in all segments, moving it round and round frees nothing.
-        Ok((is_in_vain || is_short_of_room) && log.garbage_bytes() >= file_bytes)
+        let helps = (is_in_vain || is_short_of_room) && log.garbage_bytes() >= file_bytes;
+        Ok(helps.then_some(Need::MovesMuch))
     }
 
     /// Counts how often the holders of a segment were named in vain, this time included.
@@ -190,13 +195,21 @@ impl Purging<'_> {
         Some(oldest).filter(|oldest| oldest.number() < newest)
     }
 
-    /// Bytes of full segments that nobody needs.
+    /// Seals what is full, so that its files are no longer than they must be.
+    fn seal_full(self) -> Result<(), Error> {
+        let stock = &self.group_commit.stock;
+        while stock.seal_oldest().map_err(|error| self.group_commit.fail(error))? {}
+        Ok(())
+    }
+
+    /// Bytes of full segments that nobody needs, headers of what is needed not counted.
     fn garbage_bytes(self) -> u64 {
         let newest = self.group_commit.stock.newest();
         let full = self.segments.numbers().into_iter().filter(|number| *number < newest);
         let garbage = full.filter_map(|number| self.segments.get(number)).map(|segment| {
             let live = self.group_commit.with_log(|log| log.ledger.live(segment.number()));
-            segment.file.len().unwrap_or(0).saturating_sub(live.bytes)
+            let live_bytes = live.bytes + (live.entries + live.keys) * HEADERS_BYTES;
+            segment.file.len().unwrap_or(0).saturating_sub(live_bytes)
         });
         garbage.sum()
     }

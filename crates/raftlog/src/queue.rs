@@ -5,12 +5,12 @@
 //! - Frames are written one behind the other, never twice to the same place.
 //! - A sync covers all segments that hold frames which are not synced, oldest first.
 
-use crate::batch::Frame;
+use crate::batch::{Frame, Need};
 use crate::format::{
     FRAME_HEADER_BYTES, FrameHeader, FrameKind, SEGMENT_HEADER_BYTES, SegmentHeader,
 };
 use crate::groups::Place;
-use crate::limits::Need;
+use crate::limits;
 use crate::segment::{Segment, Segments};
 use crate::stock::{Failure, Outgoing, Prepared, Stock};
 use crate::summary::Summary;
@@ -182,10 +182,10 @@ impl AppendQueue {
             end += frame.bytes.len() as u64;
             // A segment that was made for one large frame has no reserve behind it.
             let is_first = end == SEGMENT_HEADER_BYTES as u64 + frame.bytes.len() as u64;
-            let reserve = match Need::of(frame) {
+            let reserve = match frame.need {
                 _ if is_first => 0,
                 Need::Frees => 0,
-                need => need.reserve_bytes(config) + footer_over,
+                need => limits::reserve_bytes(config, need) + footer_over,
             };
             end + reserve <= active.file_bytes
         };
@@ -244,7 +244,7 @@ impl AppendQueue {
     fn begin_segment(&mut self, frame: &Frame) -> Result<(), Failure> {
         let bytes = SEGMENT_HEADER_BYTES as u64 + frame.bytes.len() as u64;
         // A full disk is found out here, before anything of the log has changed.
-        let Prepared { segment, file_bytes } = self.stock.take(bytes, Need::of(frame))?;
+        let Prepared { segment, file_bytes } = self.stock.take(bytes, frame.need)?;
         if let Some(active) = self.active.take() {
             self.put_out(active)?;
         }

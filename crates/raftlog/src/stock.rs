@@ -12,10 +12,11 @@
 //! - No lock that an append needs is held over the disk, except to wait for the very segment or the
 //!   very sync without which it cannot go on.
 
+use crate::batch::Need;
 use crate::directory::{Directory, Source};
 use crate::footer::{self, Draft};
 use crate::format::SEGMENT_HEADER_BYTES;
-use crate::limits::{self, Aside, Need, Over};
+use crate::limits::{self, Aside, Over};
 use crate::segment::{Segment, Segments};
 use crate::signal::Signal;
 use crate::summary::Summary;
@@ -244,7 +245,9 @@ impl Stock {
         let taken = self.take_sized(bytes, full_bytes, need);
         let is_short_of_room = taken.is_err();
         let taken = match taken {
-            Err(Failure::NoSpace | Failure::Full(_)) if need != Need::Adds => {
+            Err(Failure::NoSpace | Failure::Full(_))
+                if matches!(need, Need::Moves | Need::Frees) =>
+            {
                 let short_bytes = bytes + self.directory.config.reserve_bytes();
                 self.take_sized(bytes, short_bytes.min(full_bytes), need)
             }

@@ -7,6 +7,7 @@ mod crash;
 mod faults;
 mod hooked;
 mod kit;
+mod limits;
 mod maintain;
 mod oracle;
 mod purge;
