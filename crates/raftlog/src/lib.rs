@@ -63,6 +63,7 @@ mod limits;
 mod load;
 mod maintenance;
 mod moves;
+mod pace;
 mod purge;
 mod queue;
 mod read;

@@ -10,11 +10,13 @@ use crate::batch::{Append, Change, Frame, LogBatch, Need};
 use crate::error::Error;
 use crate::group_commit::GroupCommit;
 use crate::index::Record;
+use crate::pace::Pace;
 use crate::segment::Segment;
 use crate::stock::Failure;
 use crate::sync::atomic::Ordering;
 use flotilla_vfs::View;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What one step takes, and so how long others wait for it: so many records, and not another once
 /// they have so many bytes. A step takes more only if a single append has more.
@@ -39,6 +41,7 @@ pub(crate) struct Mover<'a> {
     group_commit: &'a GroupCommit,
     segment: Arc<Segment>,
     need: Need,
+    pace: &'a mut Pace,
     pieces: Vec<Piece>,
     piece_bytes: u64,
     step_bytes_max: u64,
@@ -59,6 +62,7 @@ impl<'a> Mover<'a> {
         group_commit: &'a GroupCommit,
         segment: Arc<Segment>,
         need: Need,
+        pace: &'a mut Pace,
     ) -> Mover<'a> {
         let segment_bytes = group_commit.stock.directory().config.segment_bytes;
         let step_bytes_max = STEP_BYTES_MAX.min(segment_bytes / STEPS_IN_SEGMENT);
@@ -67,6 +71,7 @@ impl<'a> Mover<'a> {
             group_commit,
             segment,
             need,
+            pace,
             pieces,
             piece_bytes: 0,
             step_bytes_max,
@@ -116,26 +121,29 @@ impl<'a> Mover<'a> {
 
     /// Writes what was collected. False if there is no room for it.
     fn step(&mut self) -> Result<bool, Error> {
-        let segment = self.segment.number();
+        let (begin, segment) = (Instant::now(), self.segment.number());
         let mut pieces = std::mem::take(&mut self.pieces);
         self.piece_bytes = 0;
         let mut frame = frame_of(segment, self.need, &pieces)?;
         let written = self.group_commit.with_log(|log| -> Result<_, Error> {
             if self.refresh(&mut pieces) {
                 if pieces.is_empty() {
-                    return Ok(Ok(0));
+                    return Ok(Ok(None));
                 }
                 frame = frame_of(segment, self.need, &pieces)?;
             }
             let bytes = frame.bytes.len() as u64;
-            Ok(self.group_commit.append(log, &mut frame).map(|()| bytes))
+            let appended = self.group_commit.append(log, &mut frame);
+            Ok(appended.map(|()| Some((bytes, log.queue.last_lsn()))))
         })?;
         match written {
-            Ok(bytes) => {
+            Ok(None) => Ok(true),
+            Ok(Some((bytes, lsn))) => {
                 self.moved_bytes += bytes;
                 let counters = &self.group_commit.counters.purge;
                 counters.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
                 counters.moved_records.fetch_add(pieces.len() as u64, Ordering::Relaxed);
+                self.pace.rest(self.group_commit, begin, lsn)?;
                 Ok(true)
             }
             Err(Failure::NoSpace | Failure::Full(_)) => Ok(false),

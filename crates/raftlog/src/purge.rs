@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::group_commit::{Durability, GroupCommit, Log};
 use crate::ledger::Live;
 use crate::moves::{Emptied, Mover};
+use crate::pace::Pace;
 use crate::segment::{Segment, Segments};
 use crate::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -62,6 +63,7 @@ pub struct Holder {
 #[derive(Debug, Default)]
 pub(crate) struct Purge {
     named: Option<Named>,
+    pace: Pace,
 }
 
 /// A segment that was too dear to move, so that its holders were named.
@@ -100,7 +102,7 @@ impl Purge {
             let Some(need) = self.need_to_move(log, &oldest)? else { break };
             group_commit.check()?;
             let groups = log.holders(oldest.number()).into_iter().map(|holder| holder.group);
-            let mut mover = Mover::new(group_commit, oldest, need);
+            let mut mover = Mover::new(group_commit, oldest, need, &mut self.pace);
             let emptied = mover.empty(&groups.collect::<Vec<_>>(), budget)?;
             purged.moved_bytes += mover.moved_bytes;
             budget = budget.saturating_sub(mover.moved_bytes);

@@ -7,13 +7,16 @@ use crate::log_writer::LogWriter;
 
 /// Removes dead segments, oldest first. Where the oldest is held only by what the last durable
 /// root holds as well (hard states of idle regions, and where their empty logs begin), the log
-/// forgets that and goes on.
+/// forgets that and goes on. The log could move it instead, but only once it is long, and would
+/// write it again and again; what is forgotten costs nothing any more.
 pub(crate) fn purge(log: &LogWriter) -> Result<Purged, Error> {
     let mut total = Purged::default();
     loop {
         let purged = log.engine().purge_expired_files()?;
         total.segments += purged.segments;
         total.bytes += purged.bytes;
+        total.moved_bytes += purged.moved_bytes;
+        total.excess_bytes = purged.excess_bytes;
         total.held_by = purged.held_by;
         let holders = total.held_by.iter().filter(|holder| holder.keys);
         if !log.forget(holders.map(|holder| holder.group))? {

@@ -10,7 +10,15 @@ use flotilla_vfs::fault::FaultFs;
 use libfuzzer_sys::fuzz_target;
 
 fn open(fs: &FaultFs) -> LogEngine {
-    let config = Config { segment_bytes: 8 << 10, ..Config::default() };
+    // Purge moves all the time, a little in each call.
+    let config = Config {
+        segment_bytes: 8 << 10,
+        purge_above_bytes: 8 << 10,
+        move_bytes_max: 2 << 10,
+        move_live_ratio_max: 0.9,
+        compress_above_bytes: 1 << 10,
+        ..Config::default()
+    };
     LogEngine::open(Arc::new(fs.clone()), Path::new("/log"), config).unwrap().0
 }
 
