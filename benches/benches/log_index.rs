@@ -116,7 +116,7 @@ fn merge(summaries: Vec<Summary>) -> (Groups, Ledger) {
     for (segment, summary) in (1..).zip(summaries) {
         groups.merge(summary, segment, &mut ledger).expect("it fits");
     }
-    groups.settle_replayed(&mut ledger).expect("nothing is missing");
+    groups.check_replayed().expect("nothing is missing");
     (groups, ledger)
 }
 
