@@ -1,7 +1,8 @@
 //! One file of the faulty disk: what programs see, and what the medium is sure to hold.
 //!
 //! The visible bytes are kept whole. Of the durable ones only those are kept that differ: each
-//! write first saves the sectors it touches, if they were not saved since the last sync.
+//! write first saves the sectors it touches, if they were not saved since the last sync. If they
+//! were, what they hold is kept as well: a disk may have it when the power goes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,6 +13,11 @@ use super::sparse::Sparse;
 
 /// What a disk writes whole or not at all.
 pub(super) const SECTOR_BYTES: u64 = 512;
+
+/// How many contents of a sector between its durable and its visible one are kept, the newest.
+const BETWEEN_MAX: usize = 2;
+
+type Sector = [u8; SECTOR_BYTES as usize];
 
 /// Durable content of sectors that were changed since the last sync.
 #[derive(Clone, Debug)]
@@ -28,6 +34,8 @@ pub(super) struct Inode {
     durable_len: u64,
     /// By first sector; they do not overlap.
     saved: BTreeMap<u64, Saved>,
+    /// What sectors held after some writes since the last sync, and before others.
+    between: BTreeMap<u64, Vec<Sector>>,
     /// Handles of the running program.
     pub(super) handles: u32,
 }
@@ -53,7 +61,9 @@ impl Inode {
     }
 
     pub(super) fn write(&mut self, data: &[u8], offset: u64) {
-        self.save(&(offset..offset + data.len() as u64));
+        let range = offset..offset + data.len() as u64;
+        self.keep_between(&range);
+        self.save(&range);
         self.visible.write(data, offset);
     }
 
@@ -72,6 +82,7 @@ impl Inode {
     pub(super) fn sync(&mut self) -> u64 {
         let sectors: u64 = self.saved.values().map(|saved| saved.sectors).sum();
         self.saved.clear();
+        self.between.clear();
         self.durable_len = self.len();
         sectors * SECTOR_BYTES
     }
@@ -92,6 +103,16 @@ impl Inode {
         for (&first, saved) in &self.saved {
             revert_some(&mut self.visible, first, saved, new_len, rng);
         }
+        // Draws of its own, so that older seeds lose what they always lost.
+        let mut choice = rng.clone();
+        if choice.bool() {
+            for (sector, contents) in &self.between {
+                let at = sector * SECTOR_BYTES;
+                if at + SECTOR_BYTES <= new_len && choice.u8(0..4) == 0 {
+                    self.visible.write(&contents[choice.usize(..contents.len())], at);
+                }
+            }
+        }
         let len = match rng.u8(0..3) {
             0 => old_len,
             1 => new_len,
@@ -100,6 +121,7 @@ impl Inode {
         };
         self.visible.set_len(len);
         self.saved.clear();
+        self.between.clear();
         self.durable_len = len;
         self.handles = 0;
     }
@@ -110,6 +132,25 @@ impl Inode {
         self.visible.read(&mut byte, offset);
         byte[0] ^= 1 << bit;
         self.visible.write(&byte, offset);
+    }
+
+    /// Keeps what those sectors of `range` hold that were changed since the last sync already.
+    fn keep_between(&mut self, range: &Range<u64>) {
+        if range.is_empty() || self.saved.is_empty() {
+            return;
+        }
+        for sector in range.start / SECTOR_BYTES..range.end.div_ceil(SECTOR_BYTES) {
+            let before = self.saved.range(..=sector).next_back();
+            if before.is_some_and(|(first, saved)| sector < first + saved.sectors) {
+                let mut content = [0; SECTOR_BYTES as usize];
+                self.read(&mut content, sector * SECTOR_BYTES);
+                let contents = self.between.entry(sector).or_default();
+                if contents.len() == BETWEEN_MAX {
+                    contents.remove(0);
+                }
+                contents.push(content);
+            }
+        }
     }
 
     /// Saves the durable content of the sectors of `range`, where it is not saved yet.

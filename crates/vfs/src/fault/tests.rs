@@ -71,6 +71,42 @@ fn unsynced_sectors_are_kept_or_lost_each_by_itself() {
 }
 
 #[test]
+fn writes_are_lost_in_any_order_across_files_and_within_one_write() {
+    let mut outcomes = BTreeSet::new();
+    for seed in 0..400 {
+        let (fs, file) = disk_with_file();
+        let other = create(&fs, "b");
+        other.write_at(&[1; 512], 0).unwrap();
+        other.sync().unwrap();
+        fs.sync_dir(Path::new("/d")).unwrap();
+        // One write of three parts that meet within sectors, then one to the other file.
+        let parts = [[2; 700].as_slice(), &[2; 600], &[2; 236]].map(io::IoSlice::new);
+        file.write_all_at(&parts, 0).unwrap();
+        other.write_at(&[2; 512], 0).unwrap();
+        fs.power_loss(seed);
+        let (a, b) = (content(&fs, "a"), content(&fs, "b"));
+        outcomes.insert([a[0], a[600], a[1100], b[0]]);
+    }
+    assert_eq!(outcomes.len(), 16, "each sector of both files both ways: {outcomes:?}");
+}
+
+#[test]
+fn a_sector_may_hold_what_it_held_between_two_writes() {
+    let mut outcomes = BTreeSet::new();
+    for seed in 0..200 {
+        let (fs, file) = disk_with_file();
+        file.write_at(&[2; 100], 0).unwrap();
+        file.write_at(&[3; 1000], 100).unwrap();
+        fs.power_loss(seed);
+        let bytes = content(&fs, "a");
+        outcomes.insert([bytes[0], bytes[100], bytes[600]]);
+    }
+    let first = [[1, 1], [2, 1], [2, 3]];
+    let want = first.iter().flat_map(|[a, b]| [[*a, *b, 1], [*a, *b, 3]]);
+    assert_eq!(outcomes, want.collect(), "the second write is never there without the first");
+}
+
+#[test]
 fn an_append_is_lost_kept_or_cut() {
     let mut lens = BTreeSet::new();
     for seed in 0..300 {
