@@ -2,11 +2,13 @@
 
 use crate::kit::{DIR, moving, reopen, segment_path, write};
 use crate::oracle::Oracle;
-use flotilla_raftlog::{Commit, Durability, Error, LogEngine, RecoveryReport};
+use flotilla_raftlog::{Commit, Config, Durability, Error, LogEngine, RecoveryReport};
 use flotilla_vfs::FileSystem;
 use flotilla_vfs::fault::FaultFs;
+use std::panic;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
 
 /// A run of a log beside the oracle's states, which are numbered as the batches are.
 struct Run {
@@ -25,6 +27,10 @@ struct Run {
 
 /// More frames than one purge writes.
 const FRAMES_OF_PURGE_MAX: u64 = 200;
+
+/// There are few segments, and starting threads takes longer than reading those; so does asking the
+/// system how many there should be.
+static CONFIG: LazyLock<Config> = LazyLock::new(|| Config { recovery_threads: 1, ..moving() });
 
 /// The power has gone.
 #[derive(Debug)]
@@ -74,7 +80,7 @@ impl Run {
     }
 
     fn open(&self) -> Result<(LogEngine, RecoveryReport), Cut> {
-        match LogEngine::open(Arc::new(self.disk.clone()), Path::new(DIR), moving()) {
+        match LogEngine::open(Arc::new(self.disk.clone()), Path::new(DIR), CONFIG.clone()) {
             Ok(opened) => Ok(opened),
             Err(Error::Io(_)) => Err(Cut),
             Err(other) => panic!("{other}"),
@@ -198,28 +204,58 @@ fn random_histories_agree_with_the_oracle() {
     assert!(moved_count > 500 && moved_in_part_count > 5, "{moved_count}, {moved_in_part_count}");
 }
 
+/// What became of the crashes of some histories.
+#[derive(Clone, Copy, Debug, Default)]
+struct Crashes {
+    count: u64,
+    torn: u64,
+}
+
+/// Cuts the power at each operation of one history.
+fn crash_everywhere(seed: u64) -> Crashes {
+    let mut crashes = Crashes::default();
+    let mut whole = Run::new(seed);
+    whole.live(40).expect("the power stays on");
+    for operation in 1..=whole.disk.operations() {
+        let mut run = Run::new(seed);
+        run.disk.cut_power_after(operation);
+        run.live(40).expect_err("the power goes");
+        crashes.torn += u64::from(run.recover() > 0);
+        // Goes on behind the cut; nothing of what was cut off may come up again.
+        run.live(6).expect("the power stays on");
+        drop(run.open().expect("the power is on"));
+        run.disk.power_loss(operation);
+        run.recover();
+        crashes.count += 1;
+    }
+    crashes
+}
+
 #[test]
 fn no_crash_loses_what_was_synced_or_tears_a_batch() {
-    let (mut crash_count, mut torn_count) = (0, 0);
-    for seed in 0..seed_count(2) {
-        let mut whole = Run::new(seed);
-        whole.live(40).expect("the power stays on");
-        for operation in 1..=whole.disk.operations() {
-            let mut run = Run::new(seed);
-            run.disk.cut_power_after(operation);
-            run.live(40).expect_err("the power goes");
-            torn_count += u64::from(run.recover() > 0);
-            // Goes on behind the cut; nothing of what was cut off may come up again.
-            run.live(6).expect("the power stays on");
-            drop(reopen(&run.disk));
-            run.disk.power_loss(operation);
-            run.recover();
-            crash_count += 1;
+    let seeds = seed_count(2);
+    let next = AtomicU64::new(0);
+    let total = Mutex::new(Crashes::default());
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let seed = next.fetch_add(1, Ordering::Relaxed)
+                    && seed < seeds
+                {
+                    let crashes = panic::catch_unwind(|| crash_everywhere(seed));
+                    let crashes = crashes.unwrap_or_else(|_| panic!("seed {seed} fails"));
+                    let mut total = total.lock().expect("whole");
+                    total.count += crashes.count;
+                    total.torn += crashes.torn;
+                }
+            });
         }
-    }
-    println!("{crash_count} crashes, {torn_count} of them left a torn tail");
-    assert!(crash_count > 200, "{crash_count} crashes are too few to say anything");
-    assert!(torn_count > crash_count / 20, "{torn_count} of {crash_count} left a torn tail");
+    });
+    let Crashes { count, torn } = total.into_inner().expect("whole");
+    println!("{count} crashes, {torn} of them left a torn tail");
+    assert!(count > 200, "{count} crashes are too few to say anything");
+    assert!(torn > count / 20, "{torn} of {count} left a torn tail");
 }
 
 #[test]
