@@ -1,4 +1,4 @@
-//! [openraft](openraft) 0.9's `RaftLogStorage` over one group of a shared [`LogEngine`]: many raft
+//! [openraft] 0.9's `RaftLogStorage` over one group of a shared [`LogEngine`]: many raft
 //! groups, one log, one sync for all of them.
 //!
 //! A [`Flusher`] is a thread that the embedder starts, one for each log: it carries out what the
