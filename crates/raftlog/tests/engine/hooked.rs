@@ -208,3 +208,45 @@ fn what_changes_while_it_is_moved_is_moved_as_it_is_then() {
     });
     assert_eq!(again, (entries(2, 1, &[20, 30]), 2, None));
 }
+
+#[test]
+fn nothing_is_moved_to_a_log_that_broke_meanwhile() {
+    let config = Config { purge_above_bytes: 0, move_live_ratio_max: 1.0, ..small() };
+    let (disk, hooks, log) = open_with(config);
+    append(&log, 1, 300).wait().expect("written");
+    append(&log, 2, 3700).wait().expect("written");
+    let (during, failing) = (log.clone(), disk.clone());
+    hooks.set(Operation::Read, move || {
+        failing.fail_writes(true);
+        let broken = append(&during, 3, 10).wait();
+        assert!(matches!(broken, Err(Error::Poisoned(_))));
+        failing.fail_writes(false);
+    });
+    let batches = log.stats().batches;
+    assert!(matches!(log.purge_expired_files(), Err(Error::Poisoned(_))));
+    assert_eq!((log.stats().batches, log.stats().purge.moved_bytes), (batches, 0));
+}
+
+#[test]
+fn what_is_queued_while_the_freeing_part_is_written_is_checked_against_it() {
+    let (_disk, hooks, log) = open_with(Config { disk_bytes_max: Some(8 * 4096), ..small() });
+    let queue = |build: &dyn Fn(&mut LogBatch)| log.write(batch(build), Durability::Synced);
+    queue(&|b| b.append(2, &entries(1, 1, &[9, 9, 9]))).wait().expect("written");
+    let mut next = 1;
+    while append(&log, next, 900).wait().is_ok() {
+        next += 1;
+    }
+    let mut refused = append(&log, next, 3000);
+    let mut freeing = queue(&|b| b.compact_to(2, 3, 1));
+    let (during, kept) = (log.clone(), Arc::new(Mutex::new(None)));
+    let stale = kept.clone();
+    hooks.set(Operation::Sync, move || {
+        let batch = batch(|b| b.truncate_from(2, 2));
+        *stale.lock().expect("whole") = during.write(batch, Durability::Synced).try_take();
+    });
+    assert!(log.flush());
+    assert!(matches!(refused.try_take(), Some(Err(Error::Full { .. }))));
+    assert!(matches!(freeing.try_take(), Some(Ok(_))));
+    let stale = kept.lock().expect("whole").take();
+    assert!(matches!(stale, Some(Err(Error::Stale { first: 3, .. }))), "{stale:?}");
+}

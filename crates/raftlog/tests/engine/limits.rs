@@ -141,6 +141,29 @@ fn what_holds_a_full_disk_is_moved_with_the_last_bytes() {
 }
 
 #[test]
+fn a_move_gets_a_short_segment_if_there_is_room_for_no_other() {
+    let disk = FaultFs::new(1);
+    let config = || Config { segment_bytes: 64 << 10, ..small() };
+    let log = open_with(&disk, config()).expect("it opens").0;
+    write(&log, |b| b.append(2, &entries(1, 1, &[300]))).expect("written");
+    for index in 1..=4 {
+        write(&log, |b| b.append(1, &entries(index, 1, &[60_000]))).expect("written");
+    }
+    write(&log, |b| b.compact_to(1, 5, 1)).expect("written");
+    log.close().expect("closed");
+    drop(log);
+    // A log that was just opened has no segment that anything could be added to.
+    let log = open_with(&disk, config()).expect("it opens").0;
+    disk.set_capacity(Some(disk_bytes(&disk) + (40 << 10)));
+    let full = write(&log, |b| b.append(3, &entries(1, 1, &[9])));
+    assert!(matches!(full, Err(Error::NoSpace)), "{full:?}");
+    let purged = log.purge_expired_files().expect("purged");
+    assert!(purged.segments >= 3 && purged.moved_bytes > 300, "{purged:?}");
+    assert_eq!(read_all(&log, 2), entries(1, 1, &[300]));
+    write(&log, |b| b.append(3, &entries(1, 1, &[9]))).expect("there is room");
+}
+
+#[test]
 fn a_move_that_finds_no_room_is_left_for_later() {
     let disk = FaultFs::new(1);
     let config = || Config { purge_above_bytes: 0, move_live_ratio_max: 1.0, ..small() };
@@ -171,11 +194,16 @@ fn what_frees_passes_behind_what_is_refused_unless_it_counts_on_it() {
     }
     let (next, _) = append_on(&log, 1, 1);
     let queue = |build: &dyn Fn(&mut LogBatch)| log.write(batch(build), Durability::Synced);
-    let refused = queue(&|b| b.append(1, &entries(next, 1, &[3000])));
+    let refused = queue(&|b| {
+        b.append(1, &entries(next, 1, &[3000]));
+        b.compact_to(1, 3, 1);
+    });
     let commits: Vec<(bool, Commit)> = vec![
         (true, queue(&|b| b.compact_to(2, 2, 1))),
         (false, queue(&|b| b.put(3, b"k", b"v"))),
         (false, queue(&|b| b.compact_to(1, next + 1, 1))),
+        // It comes too late only if the first one goes through.
+        (false, queue(&|b| b.compact_to(1, 2, 1))),
         // It would have been right without the others, and is not asked again.
         (false, queue(&|b| b.compact_to(3, 2, 1))),
         (true, queue(&|b| b.truncate_from(2, 3))),

@@ -1,7 +1,9 @@
 //! Many threads at once.
 
-use crate::kit::{batch, entries, reopen, write};
-use flotilla_raftlog::{Config, Durability, LogEngine};
+use crate::kit::{
+    batch, entries, entry, open_with, random_entry, read_all, reopen, squeezed, text_entry, write,
+};
+use flotilla_raftlog::{Config, Durability, Entry, LogEngine};
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::os::OsFs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -153,4 +155,84 @@ fn reads_go_on_while_the_log_is_compacted_purged_and_replaced() {
         is_over.store(true, Ordering::Release);
         assert!(reader.join().expect("it saw nothing wrong") > 0);
     });
+}
+
+/// Appends, replaces, cuts off and compacts until it is over; returns what is left.
+fn write_until(log: &LogEngine, group: u64, is_over: &AtomicBool) -> Vec<Entry> {
+    let (mut first, mut kept) = (1, Vec::<Entry>::new());
+    for round in 1.. {
+        let next = first + kept.len() as u64;
+        let from = if kept.len() > 4 { next - round % 4 } else { next };
+        kept.truncate((from - first) as usize);
+        let new = entries(from, round, &[100, 300, 20]);
+        write(log, |b| b.append(group, &new)).expect("written");
+        kept.extend(new);
+        if round % 5 == 0 {
+            kept.truncate(kept.len() - 2);
+            let end = first + kept.len() as u64;
+            write(log, |b| b.truncate_from(group, end)).expect("written");
+        }
+        if kept.len() > 20 {
+            first += 9;
+            let term = kept[8].term;
+            kept.drain(..9);
+            write(log, |b| b.compact_to(group, first, term)).expect("written");
+        }
+        if is_over.load(Ordering::Acquire) {
+            break;
+        }
+    }
+    kept
+}
+
+#[test]
+fn moves_writes_compactions_and_reads_go_on_at_once() {
+    let disk = FaultFs::new(1);
+    let config = || Config { purge_above_bytes: 0, move_live_ratio_max: 1.0, ..squeezed() };
+    let log = open_with(&disk, config()).expect("it opens").0;
+    // What idle groups have is moved over and over.
+    let idle = [text_entry(1, 1, 900), entry(2, 1, 40), random_entry(3, 2, 300)];
+    for group in 100..110 {
+        write(&log, |b| (b.append(group, &idle), b.put(group, b"k", b"v")).1).expect("written");
+    }
+    let check_idle = |log: &LogEngine| {
+        for group in 100..110 {
+            assert_eq!(read_all(log, group), idle);
+            assert_eq!(log.group(group).expect("there").get(b"k").expect("there"), "v");
+        }
+    };
+    let is_over = AtomicBool::new(false);
+    let kept = std::thread::scope(|scope| {
+        let (log, is_over) = (&log, &is_over);
+        let writers: Vec<_> =
+            (1..=3).map(|group| scope.spawn(move || write_until(log, group, is_over))).collect();
+        scope.spawn(move || {
+            while !is_over.load(Ordering::Acquire) {
+                check_idle(log);
+                for group in (1..=3).filter_map(|group| log.group(group)) {
+                    let range = group.first_index()..group.last_index() + 1;
+                    if let Ok(read) = group.entries(range, u64::MAX) {
+                        assert!(read.is_sorted_by_key(|e| (e.term, e.index)), "{read:?}");
+                    }
+                }
+            }
+        });
+        while log.stats().purge.moved_records < 300 {
+            log.purge_expired_files().expect("purged");
+            log.maintain().expect("maintained");
+        }
+        is_over.store(true, Ordering::Release);
+        writers.into_iter().map(|writer| writer.join().expect("it wrote")).collect::<Vec<_>>()
+    });
+    assert!(log.stats().purge.segments > 20, "{:?}", log.stats());
+    let check = |log: &LogEngine| {
+        check_idle(log);
+        for (group, kept) in (1..).zip(&kept) {
+            assert_eq!(&read_all(log, group), kept, "group {group}");
+        }
+    };
+    check(&log);
+    drop(log);
+    disk.power_loss(1);
+    check(&open_with(&disk, config()).expect("it opens").0);
 }
