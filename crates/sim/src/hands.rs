@@ -190,7 +190,9 @@ impl Hands {
     /// Removes log segments that nobody needs, and does some of the log's upkeep: not always all of
     /// it, so that writes find it done or have to do it.
     pub(crate) fn purge(&mut self) -> Result<(), Error> {
-        self.reach.segments_purged += self.store.purge_log()?.segments;
+        let purged = self.store.purge_log()?;
+        self.reach.segments_purged += purged.segments;
+        self.reach.log_bytes_moved += purged.moved_bytes;
         for _ in 0..self.rng.u64(..LOG_STEPS_END) {
             self.store.maintain_log()?;
         }

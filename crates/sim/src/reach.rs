@@ -17,6 +17,8 @@ pub struct Reach {
     pub compactions: u64,
     /// Log segments removed.
     pub segments_purged: u64,
+    /// Bytes moved to the end of a log so that a segment could go.
+    pub log_bytes_moved: u64,
     /// Times that entries were read from disk for a follower.
     pub fetches: u64,
     /// Stores that died of their disk, inside an operation.
@@ -39,6 +41,7 @@ impl AddAssign for Reach {
         self.checkpoints += more.checkpoints;
         self.compactions += more.compactions;
         self.segments_purged += more.segments_purged;
+        self.log_bytes_moved += more.log_bytes_moved;
         self.fetches += more.fetches;
         self.deaths_inside += more.deaths_inside;
         self.leaderships += more.leaderships;

@@ -122,12 +122,19 @@ fn settings(swarm: &Swarm, rng: &mut Rng) -> Settings {
 /// Small files, so that segments are sealed and freed and pages are used again within a run.
 fn store_config(rng: &mut Rng) -> flotilla_store::Config {
     let defaults = flotilla_store::Config::default();
+    let segment_bytes = choose(rng, &[16 << 10, 64 << 10, 1 << 20]) as u64;
+    let salt = rng.u64(..);
+    // Drawn apart, so that old seeds draw the rest as ever.
+    let mut log_rng = Rng::with_seed(salt);
     flotilla_store::Config {
         // A run has one thread.
         log: LogConfig {
             recovery_threads: 1,
-            segment_bytes: choose(rng, &[16 << 10, 64 << 10, 1 << 20]) as u64,
-            salt: Some(rng.u64(..)),
+            segment_bytes,
+            salt: Some(salt),
+            purge_above_bytes: choose(&mut log_rng, &[0, 64 << 10, 1 << 30]) as u64,
+            move_bytes_max: choose(&mut log_rng, &[4 << 10, 1 << 20]) as u64,
+            move_live_ratio_max: [0.5, 1.0][log_rng.usize(..2)],
             ..defaults.log
         },
         pages: PageOptions::default()
