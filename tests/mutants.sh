@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Breaks the product on purpose, one way after the other, and demands that the simulator notices.
+# Breaks the product on purpose, one way after the other, and demands that the simulator notices, or
+# the test that a patch names with "test: <arguments of cargo test>".
 #
 #   tests/mutants.sh [NAME...]      all of tests/mutants/*.patch, or those that are named
 #   SEEDS=5000 tests/mutants.sh     seeds to try before a mutant counts as having survived
@@ -26,6 +27,11 @@ simulate() {
   "$CARGO_TARGET_DIR/release/flotilla-sim" --seeds "$seeds" --stop
 }
 
+named_test() {
+  # shellcheck disable=SC2046 # arguments without blanks
+  cargo test --release --locked $(sed -n 's/^test: //p; /^diff/q' "$1")
+}
+
 if ! simulate >"$work/control.txt"; then
   echo "the simulator complains without any mutant:" >&2
   cat "$work/control.txt" >&2
@@ -43,7 +49,18 @@ echo "|---|---|---|"
 for name in "${names[@]}"; do
   patch=$root/tests/mutants/$name.patch
   git apply "$patch"
-  if simulate >"$work/$name.txt"; then
+  if grep -q '^test: ' "$patch"; then
+    words=$(sed -n 's/^test: .* //p' "$patch")
+    if named_test "$patch" >"$work/$name.txt" 2>&1; then
+      survivors=$((survivors + 1))
+      echo "| $name | - | **survived** |"
+    elif grep -aq '^test result: FAILED' "$work/$name.txt"; then
+      echo "| $name | - | the test \`$words\` |"
+    else
+      survivors=$((survivors + 1))
+      echo "| $name | not built | |"
+    fi
+  elif simulate >"$work/$name.txt"; then
     survivors=$((survivors + 1))
     echo "| $name | $seeds | **survived** |"
   else
