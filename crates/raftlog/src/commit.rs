@@ -1,8 +1,8 @@
 //! The completion of a write: waited for, polled, or told to a callback.
 
 use crate::error::Error;
-use crate::group_commit::GroupCommit;
-use crate::slot::{Receipt, Slot};
+use crate::group_commit::{GroupCommit, Queued};
+use crate::slot::Receipt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -15,13 +15,13 @@ use std::task::{Context, Poll};
 #[derive(Debug)]
 #[must_use = "the outcome of a write is told only here"]
 pub struct Commit {
-    slot: Arc<Slot>,
+    queued: Queued,
     group_commit: Arc<GroupCommit>,
 }
 
 impl Commit {
-    pub(crate) fn new(slot: Arc<Slot>, group_commit: Arc<GroupCommit>) -> Commit {
-        Commit { slot, group_commit }
+    pub(crate) fn new(queued: Queued, group_commit: Arc<GroupCommit>) -> Commit {
+        Commit { queued, group_commit }
     }
 
     /// Waits for the outcome. If no thread is writing, this one writes for all that are queued.
@@ -31,7 +31,7 @@ impl Commit {
     /// Why the batch was refused or is not known to be written. After [`Error::Poisoned`] it may be
     /// there or not when the log is opened again; after any other error it is not.
     pub fn wait(self) -> Result<Receipt, Error> {
-        self.group_commit.wait(&self.slot)
+        self.group_commit.wait(&self.queued)
     }
 
     /// Calls `f` with the outcome: on the thread that writes or, if the outcome is there already,
@@ -42,14 +42,14 @@ impl Commit {
     /// behind them. They may write, wait for, and flush other batches. If one panics, so does the
     /// thread that runs it, and those behind it run with the next write.
     pub fn on_done(self, f: impl FnOnce(Result<Receipt, Error>) + Send + 'static) {
-        if let Some(outcome) = self.slot.set_callback(Box::new(f)) {
-            self.group_commit.call_back(&self.slot, outcome);
+        if let Some(outcome) = self.queued.slot.set_callback(Box::new(f)) {
+            self.group_commit.call_back(&self.queued.slot, outcome);
         }
     }
 
     /// The outcome, if it is there. Never waits.
     pub fn try_take(&mut self) -> Option<Result<Receipt, Error>> {
-        self.slot.outcome()
+        self.queued.slot.outcome()
     }
 }
 
@@ -60,6 +60,6 @@ impl Future for Commit {
     type Output = Result<Receipt, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.slot.poll(context.waker())
+        self.queued.slot.poll(context.waker())
     }
 }

@@ -22,6 +22,10 @@ const UNFINISHED: &str = "next-segment.tmp";
 /// write that comes later.
 const ZEROS_BYTES: usize = 64 << 10;
 
+/// How many zeros are written before they are synced: a sync of the log that comes in between waits
+/// for so many at most, and not for all of a segment.
+const ZEROS_PER_SYNC: u64 = 256 << 10;
+
 /// The file that is locked while anybody may write.
 pub(crate) const LOCK_FILE: &str = "LOCK";
 
@@ -202,6 +206,9 @@ impl Directory {
             let count = (file_bytes - at).min(ZEROS_BYTES as u64);
             file.write_at(&zeros[..count as usize], at)?;
             at += count;
+            if (at - before).is_multiple_of(ZEROS_PER_SYNC) {
+                file.sync()?;
+            }
         }
         Ok(())
     }

@@ -131,8 +131,8 @@ impl LogEngine {
     /// and does not stand in the way of others; at [`Error::Busy`] the caller has to wait for
     /// earlier commits, or flush, first.
     pub fn write(&self, batch: LogBatch, durability: Durability) -> Commit {
-        let slot = self.group_commit.write(batch, durability);
-        Commit::new(slot, self.group_commit.clone())
+        let queued = self.group_commit.write(batch, durability);
+        Commit::new(queued, self.group_commit.clone())
     }
 
     /// Queues a sync: when it is done, all that was queued before is durable.
@@ -140,8 +140,8 @@ impl LogEngine {
         Commit::new(self.group_commit.sync(), self.group_commit.clone())
     }
 
-    /// Carries out one group commit on the calling thread: one write, one sync, for all that is
-    /// queued. Waits for the one that another thread carries out. False if nothing was queued.
+    /// Waits until all that is queued is carried out: one write, one sync, on the calling thread
+    /// unless another does it. False if nothing was queued or being carried out.
     pub fn flush(&self) -> bool {
         self.group_commit.flush()
     }
@@ -241,7 +241,7 @@ impl LogEngine {
             durable_lsn: self.durable_lsn(),
             cache_bytes: self.cache.bytes(),
             live_bytes: counters.live_bytes.load(Ordering::Relaxed),
-            flush_running: counters.flush_began.lock().map(|began| began.elapsed()),
+            flush_running: counters.flush_running(),
             purge: counters.purge.load(),
             ..Stats::default()
         };

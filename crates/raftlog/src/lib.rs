@@ -80,6 +80,7 @@ mod summary;
 mod sync;
 mod tails;
 mod tools;
+mod turns;
 mod unpack;
 mod verify;
 mod walk;

@@ -181,8 +181,8 @@ impl Purging<'_> {
         loop {
             let mut batch = LogBatch::new();
             batch.discard(below_segment);
-            let slot = self.group_commit.write(batch, Durability::Synced);
-            match self.group_commit.wait(&slot) {
+            let queued = self.group_commit.write(batch, Durability::Synced);
+            match self.group_commit.wait(&queued) {
                 Ok(_) => return Ok(()),
                 // Others may queue as fast as they can; that must not stop the purge.
                 Err(Error::Busy { .. }) => self.group_commit.flush(),

@@ -1,8 +1,7 @@
-//! The place where the outcome of one write is left and waited for.
+//! The place where the outcome of one write is left and looked for.
 
 use crate::error::Error;
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::Mutex;
 use std::task::{Poll, Waker};
 
 /// What a write that succeeded is told.
@@ -19,20 +18,14 @@ pub(crate) type Outcome = Result<Receipt, Error>;
 type Callback = Box<dyn FnOnce(Outcome) + Send>;
 
 /// Where the outcome of one write is left.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Slot {
-    /// The place of the write in the queue; zero if it never got there.
-    pub(crate) ticket: u64,
-    /// A thread waits here, and can be made the leader. Changed under the queue's lock.
-    pub(crate) has_thread: AtomicBool,
     state: Mutex<State>,
-    woken: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     outcome: Option<Outcome>,
-    promoted: bool,
     callback: Option<Callback>,
     waker: Option<Waker>,
 }
@@ -43,30 +36,16 @@ impl std::fmt::Debug for State {
     }
 }
 
-/// Why a thread that waited goes on.
-#[derive(Debug)]
-pub(crate) enum Woken {
-    Done(Outcome),
-    /// The thread leads now.
-    Promoted,
-}
-
-/// Who waits for an outcome.
+/// Who waits for an outcome, besides threads that sleep for its turn.
 #[derive(Debug)]
 pub(crate) struct Waits {
-    pub(crate) has_thread: bool,
     pub(crate) has_callback: bool,
     pub(crate) waker: Option<Waker>,
 }
 
 impl Slot {
-    pub(crate) fn new(ticket: u64) -> Slot {
-        let (state, woken) = (Mutex::default(), Condvar::new());
-        Slot { ticket, has_thread: AtomicBool::new(false), state, woken }
-    }
-
     pub(crate) fn done(outcome: Outcome) -> Slot {
-        let slot = Slot::new(0);
+        let slot = Slot::default();
         slot.state.lock().outcome = Some(outcome);
         slot
     }
@@ -79,14 +58,7 @@ impl Slot {
     pub(crate) fn leave(&self, outcome: &Outcome) -> Waits {
         let mut state = self.state.lock();
         state.outcome.get_or_insert_with(|| outcome.clone());
-        let (waker, has_callback) = (state.waker.take(), state.callback.is_some());
-        drop(state);
-        // A thread that comes from now on sees the outcome.
-        Waits { has_thread: self.has_thread.load(Ordering::Relaxed), has_callback, waker }
-    }
-
-    pub(crate) fn wake_thread(&self) {
-        self.woken.notify_one();
+        Waits { has_callback: state.callback.is_some(), waker: state.waker.take() }
     }
 
     /// Runs the callback.
@@ -94,26 +66,6 @@ impl Slot {
         let callback = self.state.lock().callback.take();
         if let Some(callback) = callback {
             callback(outcome);
-        }
-    }
-
-    /// Makes the thread that waits here the leader.
-    pub(crate) fn promote(&self) {
-        self.state.lock().promoted = true;
-        self.woken.notify_one();
-    }
-
-    /// Waits for one of the two.
-    pub(crate) fn park(&self) -> Woken {
-        let mut state = self.state.lock();
-        loop {
-            if std::mem::take(&mut state.promoted) {
-                return Woken::Promoted;
-            }
-            if let Some(outcome) = &state.outcome {
-                return Woken::Done(outcome.clone());
-            }
-            self.woken.wait(&mut state);
         }
     }
 

@@ -1,6 +1,5 @@
 //! What the engine counts.
 
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -85,7 +84,7 @@ pub enum SegmentState {
 }
 
 /// Counters that threads change as they go.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Counters {
     pub(crate) batches: AtomicU64,
     pub(crate) flushes: AtomicU64,
@@ -93,9 +92,45 @@ pub(crate) struct Counters {
     pub(crate) bytes_written: AtomicU64,
     pub(crate) durable_lsn: AtomicU64,
     pub(crate) live_bytes: AtomicU64,
-    /// When the group commit began that is under way.
-    pub(crate) flush_began: Mutex<Option<Instant>>,
     pub(crate) purge: PurgeCounters,
+    opened: Instant,
+    /// When the group commit began that is under way, in nanoseconds since the log was opened; zero
+    /// if there is none.
+    flush_began: AtomicU64,
+}
+
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters {
+            batches: AtomicU64::new(0),
+            flushes: AtomicU64::new(0),
+            syncs: AtomicU64::new(0),
+            bytes_written: AtomicU64::new(0),
+            durable_lsn: AtomicU64::new(0),
+            live_bytes: AtomicU64::new(0),
+            purge: PurgeCounters::default(),
+            opened: Instant::now(),
+            flush_began: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Counters {
+    pub(crate) fn begin_flush(&self) {
+        let nanos = self.opened.elapsed().as_nanos() as u64;
+        self.flush_began.store(nanos.max(1), Ordering::Relaxed);
+    }
+
+    pub(crate) fn end_flush(&self) {
+        self.flush_began.store(0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn flush_running(&self) -> Option<Duration> {
+        match self.flush_began.load(Ordering::Relaxed) {
+            0 => None,
+            began => Some(self.opened.elapsed().saturating_sub(Duration::from_nanos(began))),
+        }
+    }
 }
 
 /// Counters of purge, which one thread at a time changes.

@@ -9,10 +9,54 @@ pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 #[cfg(not(shuttle))]
 pub(crate) use std::{sync::atomic, thread};
 
+#[cfg(not(shuttle))]
+pub(crate) use real::Futex;
+
 #[cfg(shuttle)]
-pub(crate) use modelled::{Condvar, Mutex, MutexGuard};
+pub(crate) use modelled::{Condvar, Futex, Mutex, MutexGuard};
 #[cfg(shuttle)]
 pub(crate) use shuttle::{sync::atomic, thread};
+
+#[cfg(not(shuttle))]
+mod real {
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+    /// A word that threads sleep at until somebody who has changed it wakes them.
+    #[derive(Debug)]
+    pub(crate) struct Futex(AtomicU32);
+
+    impl Futex {
+        pub(crate) fn new(value: u32) -> Futex {
+            Futex(AtomicU32::new(value))
+        }
+
+        pub(crate) fn load(&self) -> u32 {
+            self.0.load(SeqCst)
+        }
+
+        pub(crate) fn store(&self, value: u32) {
+            self.0.store(value, SeqCst);
+        }
+
+        /// Whether it was `from`, and is `to` now.
+        pub(crate) fn replace(&self, from: u32, to: u32) -> bool {
+            self.0.compare_exchange(from, to, SeqCst, SeqCst).is_ok()
+        }
+
+        /// Sleeps until somebody wakes it, unless it is not `seen` any more. May return early.
+        pub(crate) fn sleep(&self, seen: u32) {
+            atomic_wait::wait(&self.0, seen);
+        }
+
+        pub(crate) fn wake_one(&self) {
+            atomic_wait::wake_one(&self.0);
+        }
+
+        pub(crate) fn wake_all(&self) {
+            atomic_wait::wake_all(&self.0);
+        }
+    }
+}
 
 /// The model checker's locks, with parking_lot's signatures: a panic does not poison them.
 #[cfg(shuttle)]
@@ -30,6 +74,12 @@ mod modelled {
 
     #[derive(Debug, Default)]
     pub(crate) struct Condvar(model::Condvar);
+
+    #[derive(Debug)]
+    pub(crate) struct Futex {
+        value: model::Mutex<u32>,
+        changed: model::Condvar,
+    }
 
     impl<T> Mutex<T> {
         pub(crate) fn new(value: T) -> Mutex<T> {
@@ -77,10 +127,6 @@ mod modelled {
     }
 
     impl Condvar {
-        pub(crate) fn new() -> Condvar {
-            Condvar(model::Condvar::new())
-        }
-
         pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
             let held = guard.0.take().expect("nobody waits with it");
             guard.0 = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
@@ -91,12 +137,50 @@ mod modelled {
             self.wait(guard);
         }
 
-        pub(crate) fn notify_one(&self) {
-            self.0.notify_one();
-        }
-
         pub(crate) fn notify_all(&self) {
             self.0.notify_all();
+        }
+    }
+
+    impl Futex {
+        pub(crate) fn new(value: u32) -> Futex {
+            Futex { value: model::Mutex::new(value), changed: model::Condvar::new() }
+        }
+
+        fn value(&self) -> model::MutexGuard<'_, u32> {
+            self.value.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        pub(crate) fn load(&self) -> u32 {
+            *self.value()
+        }
+
+        pub(crate) fn store(&self, value: u32) {
+            *self.value() = value;
+        }
+
+        pub(crate) fn replace(&self, from: u32, to: u32) -> bool {
+            let mut value = self.value();
+            let is_replaced = *value == from;
+            *value = if is_replaced { to } else { *value };
+            is_replaced
+        }
+
+        pub(crate) fn sleep(&self, seen: u32) {
+            let value = self.value();
+            if *value == seen {
+                drop(self.changed.wait(value).unwrap_or_else(PoisonError::into_inner));
+            }
+        }
+
+        pub(crate) fn wake_one(&self) {
+            let _value = self.value();
+            self.changed.notify_one();
+        }
+
+        pub(crate) fn wake_all(&self) {
+            let _value = self.value();
+            self.changed.notify_all();
         }
     }
 }

@@ -1,7 +1,9 @@
 //! What becomes of the queue when there is no room for a write: it is refused, and what would help
 //! is not.
 
-use super::{GroupCommit, Told, Waiting, Write, frame_bytes};
+use super::GroupCommit;
+use super::told::Told;
+use super::waiting::{Waiting, Write};
 use crate::batch::Frame;
 use crate::error::Error;
 use std::collections::HashSet;
@@ -23,20 +25,18 @@ impl GroupCommit {
                 kept.push(write);
                 continue;
             }
-            waiting.bytes -= frame_bytes(&write.frame);
+            waiting.bytes -= write.bytes();
             refused.extend(write.frame.take().iter().flat_map(Frame::groups));
-            told.leave(write.slot, Err(error.clone()));
+            told.leave(&write.slot, Err(error.clone()));
         }
         // Of the tails, those stay that the kept ones make.
         waiting.tails.clear();
-        for Write { frame, slot, .. } in &mut kept {
+        for Write { frame, ticket, .. } in &mut kept {
             if let Some(frame) = frame {
-                let admitted = waiting.tails.admit(frame, slot.ticket, &self.groups);
+                let admitted = waiting.tails.admit(frame, *ticket, &self.groups);
                 admitted.expect("it was right before, and nothing of its groups was refused");
             }
         }
-        waiting.taken_ticket =
-            kept.first().map_or(waiting.last_ticket, |write| write.slot.ticket - 1);
         waiting.writes = kept;
         !waiting.writes.is_empty()
     }

@@ -1,0 +1,75 @@
+//! Who is told how a write came out, and in which order.
+
+use crate::slot::{Outcome, Slot};
+use crate::sync::Mutex;
+use std::collections::VecDeque;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
+use std::task::Waker;
+
+/// Completed writes whose callbacks have yet to run, in the order of the log.
+#[derive(Debug, Default)]
+pub(super) struct Callbacks {
+    queue: Mutex<Ready>,
+}
+
+#[derive(Debug, Default)]
+struct Ready {
+    ready: VecDeque<(Arc<Slot>, Outcome)>,
+    /// A thread is running them; they stay in order because nobody else does.
+    has_runner: bool,
+}
+
+/// Who is to be told of outcomes that are left already. Threads that sleep for a turn are woken by
+/// its end.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    wakers: Vec<Waker>,
+    callbacks: Vec<(Arc<Slot>, Outcome)>,
+}
+
+impl Told {
+    /// Leaves an outcome.
+    pub(super) fn leave(&mut self, slot: &Arc<Slot>, outcome: Outcome) {
+        let waits = slot.leave(&outcome);
+        self.wakers.extend(waits.waker);
+        if waits.has_callback {
+            self.callbacks.push((slot.clone(), outcome));
+        }
+    }
+
+    pub(super) fn wake(self) {
+        self.wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Callbacks {
+    pub(super) fn push(&self, slot: Arc<Slot>, outcome: Outcome) {
+        self.queue.lock().ready.push_back((slot, outcome));
+    }
+
+    pub(super) fn take_from(&self, told: &mut Told) {
+        if !told.callbacks.is_empty() {
+            self.queue.lock().ready.extend(told.callbacks.drain(..));
+        }
+    }
+
+    /// Runs them, unless another thread does; it then runs ours too.
+    pub(super) fn run(&self) {
+        let mut queue = self.queue.lock();
+        if queue.ready.is_empty() || std::mem::replace(&mut queue.has_runner, true) {
+            return;
+        }
+        while let Some((slot, outcome)) = queue.ready.pop_front() {
+            drop(queue);
+            let called = panic::catch_unwind(AssertUnwindSafe(|| slot.call_back(outcome)));
+            queue = self.queue.lock();
+            if let Err(fault) = called {
+                queue.has_runner = false;
+                drop(queue);
+                panic::resume_unwind(fault);
+            }
+        }
+        queue.has_runner = false;
+    }
+}
