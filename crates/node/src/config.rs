@@ -16,7 +16,7 @@ use crate::cluster::{self, ClusterError, Member};
 use crate::router;
 
 /// The settings of one node.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeConfig {
     /// Which of the initial stores this is. Default: `s1`.
@@ -69,13 +69,28 @@ pub struct RaftConfig {
     pub entry_bytes_max: u64,
 }
 
-/// Files and checkpoints.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+/// Files and checkpoints. What begins with `log_` is handed to the log engine as it is, and has its
+/// meaning, default and limits there: [`flotilla_raftlog::Config`].
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StorageConfig {
     /// Bytes of one file of the log. Default 64 MiB, 1 MiB to 1 GiB. Old files go as a whole, so
     /// this is also the unit in which space comes back.
     pub segment_bytes: u64,
+    /// Bytes of the log above which what is still needed is moved out of its oldest files, so that
+    /// they can go. Default 1 GiB.
+    pub log_purge_above_bytes: u64,
+    /// Bytes that one purge, so one checkpoint, moves at most. Default 64 MiB; 0: none are moved.
+    pub log_move_bytes_max: u64,
+    /// Part of a file, 0 to 1, up to which moving what is needed of it pays. Default 0.5.
+    pub log_move_live_ratio_max: f64,
+    /// Bytes that the log may take on disk; the store stops rather than take more. Default none;
+    /// at least eight times `segment_bytes`.
+    pub log_disk_bytes_max: Option<u64>,
+    /// Dead files of the log kept to be written again. Default 4.
+    pub log_spare_segments: usize,
+    /// Bytes of decompressed log entries to keep in memory. Default 32 MiB.
+    pub log_cache_bytes_max: u64,
     /// Milliseconds between checkpoints of the pages while something is written. Default 2000,
     /// 50 to 600 000. Longer means fewer page writes, a longer log and a longer restart.
     pub checkpoint_interval_ms: u64,
@@ -155,8 +170,15 @@ impl Default for RaftConfig {
 
 impl Default for StorageConfig {
     fn default() -> Self {
+        let log = flotilla_raftlog::Config::default();
         Self {
-            segment_bytes: 64 << 20,
+            segment_bytes: log.segment_bytes,
+            log_purge_above_bytes: log.purge_above_bytes,
+            log_move_bytes_max: log.move_bytes_max,
+            log_move_live_ratio_max: log.move_live_ratio_max,
+            log_disk_bytes_max: log.disk_bytes_max,
+            log_spare_segments: log.spare_segments,
+            log_cache_bytes_max: log.cache_bytes_max,
             checkpoint_interval_ms: 2000,
             dirty_bytes_max: 64 << 20,
             cache_bytes: 64 << 20,
@@ -215,11 +237,28 @@ impl StorageConfig {
     /// What the store takes.
     #[must_use]
     pub fn store(&self) -> flotilla_store::Config {
-        let mut config = flotilla_store::Config::default();
-        config.log.segment_bytes = self.segment_bytes;
+        let mut config =
+            flotilla_store::Config { log: self.log(), ..flotilla_store::Config::default() };
+        if let Some(limit) = self.log_disk_bytes_max {
+            // The log keeps what no checkpoint has yet, so one must be due long before it is full.
+            config.checkpoint_log_bytes = config.checkpoint_log_bytes.min(limit / 4);
+        }
         config.pages.cache_bytes = self.cache_bytes;
         config.checkpoint_dirty_bytes = self.dirty_bytes_max;
         config
+    }
+
+    fn log(&self) -> flotilla_raftlog::Config {
+        flotilla_raftlog::Config {
+            segment_bytes: self.segment_bytes,
+            purge_above_bytes: self.log_purge_above_bytes,
+            move_bytes_max: self.log_move_bytes_max,
+            move_live_ratio_max: self.log_move_live_ratio_max,
+            disk_bytes_max: self.log_disk_bytes_max,
+            spare_segments: self.log_spare_segments,
+            cache_bytes_max: self.log_cache_bytes_max,
+            ..flotilla_raftlog::Config::default()
+        }
     }
 }
 
@@ -327,6 +366,13 @@ impl NodeConfig {
         )?;
         within("raft.entry_bytes_max", raft.entry_bytes_max, 64 << 10, 12 << 20)?;
         within("storage.segment_bytes", storage.segment_bytes, 1 << 20, 1 << 30)?;
+        // The engine's text begins with the name of its field, which is ours behind the prefix.
+        storage.log().check().map_err(|error| match error {
+            flotilla_raftlog::Error::Invalid(what) => {
+                ConfigError::Value(format!("storage.log_{what}"))
+            }
+            other => ConfigError::Value(format!("storage: {other}")),
+        })?;
         within("storage.checkpoint_interval_ms", storage.checkpoint_interval_ms, 50, 600_000)?;
         within("storage.dirty_bytes_max", storage.dirty_bytes_max, 4 << 20, u64::MAX)?;
         within("storage.cache_bytes", storage.cache_bytes, 1 << 20, u64::MAX)?;
@@ -427,6 +473,39 @@ mod tests {
         assert!(refused("initial_cluster = 's1'").contains("name=host:port"));
         assert!(refused("regions = 'many'").contains("regions"));
         assert!(refused("[raft]\nentry_bytes_max = 99999999").contains("entry_bytes_max"));
+    }
+
+    #[test]
+    fn each_setting_of_the_log_reaches_the_engine() {
+        let log = |line: &str| {
+            let config: NodeConfig = toml::from_str(&format!("[storage]\n{line}\n")).unwrap();
+            config.settle().unwrap().config.storage.store()
+        };
+        assert_eq!(log("segment_bytes = 2097152").log.segment_bytes, 2 << 20);
+        assert_eq!(log("log_purge_above_bytes = 5").log.purge_above_bytes, 5);
+        assert_eq!(log("log_move_bytes_max = 0").log.move_bytes_max, 0);
+        assert_eq!(log("log_move_live_ratio_max = 0.25").log.move_live_ratio_max, 0.25);
+        assert_eq!(log("log_move_live_ratio_max = 1").log.move_live_ratio_max, 1.0);
+        assert_eq!(log("log_spare_segments = 9").log.spare_segments, 9);
+        assert_eq!(log("log_cache_bytes_max = 7").log.cache_bytes_max, 7);
+        let limited = log("log_disk_bytes_max = 536870912");
+        assert_eq!(limited.log.disk_bytes_max, Some(512 << 20));
+        assert_eq!(limited.checkpoint_log_bytes, 128 << 20);
+        let standard = flotilla_store::Config::default();
+        assert_eq!(format!("{:?}", log("").log), format!("{:?}", standard.log));
+        assert_eq!(log("").checkpoint_log_bytes, standard.checkpoint_log_bytes);
+    }
+
+    #[test]
+    fn the_engine_refuses_what_is_wrong_about_its_log() {
+        let wrong = |line: &str| refused(&format!("[storage]\n{line}"));
+        let ratio = "storage.log_move_live_ratio_max must be between 0 and 1";
+        assert_eq!(wrong("log_move_live_ratio_max = 1.5"), ratio);
+        assert_eq!(wrong("log_move_live_ratio_max = nan"), ratio);
+        let disk = "storage.log_disk_bytes_max must be at least eight segments";
+        assert_eq!(wrong("log_disk_bytes_max = 536870911"), disk);
+        assert_eq!(wrong("segment_bytes = 134217728\nlog_disk_bytes_max = 536870912"), disk);
+        assert!(wrong("log_spare_segments = -1").contains("log_spare_segments"));
     }
 
     #[test]

@@ -1,9 +1,14 @@
 //! What an embedder may choose, and the limits of it.
 
 use crate::error::Error;
+use std::sync::LazyLock;
 
 /// The largest batch, whatever the configuration says: offsets within a segment are 32 bits.
 pub(crate) const BATCH_BYTES_CEILING: u64 = 1 << 30;
+
+/// To ask for the number of cores takes several reads of files, and the number stays.
+static RECOVERY_THREADS: LazyLock<usize> =
+    LazyLock::new(|| std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4)));
 
 /// How the engine uses disk and memory.
 #[derive(Clone, Debug)]
@@ -79,7 +84,7 @@ impl Default for Config {
             compress_above_bytes: 8 << 10,
             cache_bytes_max: 32 << 20,
             recovery: RecoveryMode::TolerateTail,
-            recovery_threads: std::thread::available_parallelism().map_or(1, |n| n.get().min(4)),
+            recovery_threads: *RECOVERY_THREADS,
             purge_above_bytes: 1 << 30,
             move_bytes_max: 64 << 20,
             move_live_ratio_max: 0.5,
@@ -90,10 +95,13 @@ impl Default for Config {
 }
 
 impl Config {
+    /// What opening a log checks first. An embedder may do so earlier, where it reads its settings.
+    ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] names the first field that is out of its limits.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    /// [`Error::Invalid`] about the first field that is out of its limits; its text begins with the
+    /// name of that field.
+    pub fn check(&self) -> Result<(), Error> {
         if !(4 << 10..=1 << 30).contains(&self.segment_bytes) {
             return Err(Error::Invalid("segment_bytes must be between 4 KiB and 1 GiB"));
         }
@@ -150,7 +158,10 @@ mod tests {
             Config { move_live_ratio_max: f64::NAN, ..Config::default() },
             Config { disk_bytes_max: Some((512 << 20) - 1), ..Config::default() },
         ] {
-            assert!(matches!(wrong.check(), Err(Error::Invalid(_))), "{wrong:?}");
+            let Err(Error::Invalid(what)) = wrong.check() else { panic!("{wrong:?}") };
+            // The field is a word of the text that `Debug` writes, and the first of this one.
+            let field = what.split(' ').next().unwrap();
+            assert!(format!("{wrong:?}").contains(&format!(" {field}: ")), "{what}");
         }
     }
 
