@@ -10,7 +10,7 @@ use crate::batch::{Append, Change, Frame, LogBatch, Need};
 use crate::error::Error;
 use crate::group_commit::GroupCommit;
 use crate::index::Record;
-use crate::pace::Pace;
+use crate::pace::{Leisure, Pace};
 use crate::segment::Segment;
 use crate::stock::Failure;
 use crate::sync::atomic::Ordering;
@@ -41,7 +41,7 @@ pub(crate) struct Mover<'a> {
     group_commit: &'a GroupCommit,
     segment: Arc<Segment>,
     need: Need,
-    pace: &'a mut Pace,
+    pace: (&'a mut Pace, Leisure),
     pieces: Vec<Piece>,
     piece_bytes: u64,
     step_bytes_max: u64,
@@ -62,7 +62,7 @@ impl<'a> Mover<'a> {
         group_commit: &'a GroupCommit,
         segment: Arc<Segment>,
         need: Need,
-        pace: &'a mut Pace,
+        pace: (&'a mut Pace, Leisure),
     ) -> Mover<'a> {
         let segment_bytes = group_commit.stock.directory().config.segment_bytes;
         let step_bytes_max = STEP_BYTES_MAX.min(segment_bytes / STEPS_IN_SEGMENT);
@@ -85,11 +85,17 @@ impl<'a> Mover<'a> {
     ///
     /// Those of [`crate::LogEngine::purge_expired_files`].
     pub(crate) fn empty(&mut self, groups: &[u64], bytes_max: u64) -> Result<Emptied, Error> {
+        let segment = self.segment.number();
+        let live = self.group_commit.with_log(|log| log.ledger.live(segment));
+        // Each step takes a record at least, and nothing comes to an old segment any more.
+        let mut steps_left = live.entries + live.keys;
         for group in groups {
             while self.collect(*group)? {
-                if self.moved_bytes >= bytes_max {
+                debug_assert!(steps_left > 0, "segment {segment} has more than {live:?}");
+                if self.moved_bytes >= bytes_max || steps_left == 0 {
                     return Ok(Emptied::Budget);
                 }
+                steps_left -= 1;
                 if !self.step()? {
                     return Ok(Emptied::NoRoom);
                 }
@@ -143,7 +149,8 @@ impl<'a> Mover<'a> {
                 let counters = &self.group_commit.counters.purge;
                 counters.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
                 counters.moved_records.fetch_add(pieces.len() as u64, Ordering::Relaxed);
-                self.pace.rest(self.group_commit, begin, lsn)?;
+                let (pace, leisure) = &mut self.pace;
+                pace.rest(self.group_commit, begin, lsn, *leisure)?;
                 Ok(true)
             }
             Err(Failure::NoSpace | Failure::Full(_)) => Ok(false),

@@ -3,8 +3,10 @@
 //! What was written is also to be synced, by whoever syncs next. So after a step this waits for that
 //! sync, if others sync at all, and then rests for some times as long as the step has taken with it:
 //! others never find more than one step before them, and mostly none. If nobody else writes there is
-//! nobody to wait for, and if there is no room they wait for this.
+//! nobody to wait for, and if there is no room they wait for this. The further the log is above the
+//! length that it should have, the shorter the rest: so a purge that falls behind catches up.
 
+use crate::config::Config;
 use crate::error::Error;
 use crate::group_commit::GroupCommit;
 use crate::sync::atomic::Ordering;
@@ -15,6 +17,36 @@ use std::time::{Duration, Instant};
 const REST_FACTOR: u32 = 1;
 /// A disk that hangs is no reason to rest for long once it does not any more.
 const REST_MAX: Duration = Duration::from_millis(20);
+/// Rests end when the log is above its limit by this part of it, but not before this many segments:
+/// a purge works in segments, and is never nearer to the limit than that.
+const EXCESS_PART: u64 = 4;
+const EXCESS_SEGMENTS: u64 = 4;
+
+/// How much is left of rests: all of them at the limit, nothing far above it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Leisure {
+    excess_bytes: u64,
+    excess_bytes_max: u64,
+}
+
+impl Leisure {
+    /// Of a log whose segments take `file_bytes`.
+    pub(crate) fn of(config: &Config, file_bytes: u64) -> Leisure {
+        let limit = config.purge_above_bytes;
+        let segments = EXCESS_SEGMENTS * config.segment_bytes;
+        Leisure {
+            excess_bytes: file_bytes.saturating_sub(limit),
+            excess_bytes_max: (limit / EXCESS_PART).max(segments),
+        }
+    }
+
+    /// The rest after a step that took so long.
+    fn rest(self, step: Duration) -> Duration {
+        let left = self.excess_bytes_max.saturating_sub(self.excess_bytes);
+        let part = left as f64 / self.excess_bytes_max as f64;
+        (step * REST_FACTOR).min(REST_MAX).mul_f64(part)
+    }
+}
 
 /// What was seen at the last step.
 #[derive(Debug, Default)]
@@ -34,6 +66,7 @@ impl Pace {
         group_commit: &GroupCommit,
         begin: Instant,
         lsn: u64,
+        leisure: Leisure,
     ) -> Result<(), Error> {
         let is_alone = self.last_lsn + 1 == lsn;
         self.last_lsn = lsn;
@@ -50,7 +83,37 @@ impl Pace {
         }
         // Its own sync is no reason to sync again.
         self.syncs = group_commit.counters.syncs.load(Ordering::Relaxed).max(syncs);
-        thread::sleep((begin.elapsed() * REST_FACTOR).min(REST_MAX));
+        let rest = leisure.rest(begin.elapsed());
+        if !rest.is_zero() {
+            thread::sleep(rest);
+        }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rests_shrink_as_the_log_grows_above_its_limit() {
+        let config =
+            Config { segment_bytes: 1000, purge_above_bytes: 100_000, ..Config::default() };
+        let step = Duration::from_millis(8);
+        let rests = [0, 100_000, 105_000, 112_500, 120_000, 125_000, 1_000_000]
+            .map(|bytes| Leisure::of(&config, bytes).rest(step).as_micros());
+        assert_eq!(rests, [8000, 8000, 6400, 4000, 1600, 0, 0]);
+        // A step on a disk that hung.
+        let slow = Duration::from_secs(5);
+        assert_eq!(Leisure::of(&config, 100_000).rest(slow), REST_MAX);
+        assert_eq!(Leisure::of(&config, 112_500).rest(slow), REST_MAX / 2);
+    }
+
+    #[test]
+    fn a_low_limit_leaves_a_few_segments_of_leisure() {
+        let config = Config { segment_bytes: 1000, purge_above_bytes: 0, ..Config::default() };
+        let rests = [0, 2000, 4000, u64::MAX]
+            .map(|bytes| Leisure::of(&config, bytes).rest(Duration::from_millis(4)).as_millis());
+        assert_eq!(rests, [4, 2, 0, 0]);
     }
 }

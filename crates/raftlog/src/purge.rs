@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::group_commit::{Durability, GroupCommit, Log};
 use crate::ledger::Live;
 use crate::moves::{Emptied, Mover};
-use crate::pace::Pace;
+use crate::pace::{Leisure, Pace};
 use crate::segment::{Segment, Segments};
 use crate::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -96,13 +96,20 @@ impl Purge {
         // What is written from now on is not to be moved in this call, and moved again.
         let newest = group_commit.stock.newest();
         let mut budget = config.move_bytes_max;
+        let mut emptied_last = None;
         loop {
             log.remove_dead(&mut purged)?;
             let Some(oldest) = log.movable(newest).filter(|_| budget > 0) else { break };
+            if emptied_last.replace(oldest.number()) == Some(oldest.number()) {
+                // It should be gone. To empty it again and again would not end.
+                debug_assert!(false, "segment {} was emptied and is not dead", oldest.number());
+                break;
+            }
             let Some(need) = self.need_to_move(log, &oldest)? else { break };
             group_commit.check()?;
             let groups = log.holders(oldest.number()).into_iter().map(|holder| holder.group);
-            let mut mover = Mover::new(group_commit, oldest, need, &mut self.pace);
+            let leisure = Leisure::of(config, segments.file_bytes());
+            let mut mover = Mover::new(group_commit, oldest, need, (&mut self.pace, leisure));
             let emptied = mover.empty(&groups.collect::<Vec<_>>(), budget)?;
             purged.moved_bytes += mover.moved_bytes;
             budget = budget.saturating_sub(mover.moved_bytes);
