@@ -5,7 +5,7 @@ use flotilla_raftlog::{Durability, LogBatch, LogEngine};
 use flotilla_raftlog_raft_rs::{Config, GroupStorage};
 use flotilla_vfs::fault::FaultFs;
 use raft::eraftpb::{Message, MessageType, Snapshot};
-use raft::{RawNode, Storage};
+use raft::{Error, RawNode, Storage, StorageError};
 
 /// A follower, number 1 of three, with an empty log.
 fn follower(log: &LogEngine, config: Config) -> RawNode<GroupStorage> {
@@ -117,6 +117,54 @@ fn a_snapshot_replaces_the_log_whatever_it_holds() {
         let state = again.initial_state().expect("it is known");
         assert_eq!(state.hard_state.commit, 9);
         assert_eq!(state.conf_state, (vec![1, 2], vec![3]).into());
+    }
+}
+
+#[test]
+fn a_snapshot_may_lie_right_below_the_first_entry_and_not_lower() {
+    // The log begins at 10, with nothing in it or with entries of an old leader.
+    for last in [9, 12] {
+        let disk = FaultFs::new(1);
+        let log = open_log(&disk);
+        let mut node = follower(&log, no_tail());
+        let (old, _) = step(&mut node, append_message(1, 1, (0, 0), entries(1, &vec![1; last]), 0));
+        write(&log, old);
+        let mut batch = LogBatch::new();
+        node.mut_store().compact_to(&mut batch, 10).expect("the log goes on");
+        write(&log, batch);
+
+        node.step(snapshot(8, 2)).expect("it is for this node");
+        let ready = node.ready();
+        assert_eq!(ready.snapshot().get_metadata().index, 8, "raft takes it");
+        let mut batch = LogBatch::new();
+        let refused = node.mut_store().persist_ready(&mut batch, &ready);
+        assert_eq!(refused, Err(Error::Store(StorageError::SnapshotOutOfDate)));
+        assert!(batch.is_empty());
+        assert_eq!(node.store().last_index(), Ok(last as u64), "nothing has changed");
+
+        let storage = GroupStorage::open(log.clone(), GROUP, no_tail()).expect("it opens");
+        let mut node = self::node(1, storage, 0);
+        let (reset, _) = step(&mut node, snapshot(9, 2));
+        let (behind, _) = step(&mut node, append_message(1, 2, (9, 2), entries(10, &[2, 2]), 9));
+        let check = |storage: &GroupStorage, last| {
+            assert_eq!((storage.first_index(), storage.last_index()), (Ok(10), Ok(last)));
+            assert_eq!((storage.term(9), storage.term(10)), (Ok(2), Ok(2)));
+            assert!(storage.term(8).is_err() && storage.term(last + 1).is_err());
+        };
+        check(node.store(), 11);
+        write(&log, reset);
+        check(node.store(), 11);
+        // As after a crash here: nothing of the old leader's is left.
+        let between = GroupStorage::open(log.clone(), GROUP, no_tail()).expect("it opens");
+        assert_eq!((between.first_index(), between.last_index()), (Ok(10), Ok(9)));
+        assert_eq!(between.term(9), Ok(2));
+        write(&log, behind);
+        check(node.store(), 11);
+        assert_eq!(read(node.store(), 10, 12, u64::MAX), Ok(entries(10, &[2, 2])));
+        drop((log, node));
+        disk.power_loss(1);
+        let again = GroupStorage::open(open_log(&disk), GROUP, no_tail()).expect("it opens");
+        check(&again, 11);
     }
 }
 
