@@ -1,5 +1,6 @@
 //! A wrapper for tests: a file system that calls a hook before each operation on the bytes of a
-//! file, to hold the disk up or to do something else meanwhile. It changes nothing else.
+//! file, and before names are looked up, to hold the disk up or to do something else meanwhile. It
+//! changes nothing else.
 
 use crate::{File, FileSystem, LockGuard, OpenMode, View};
 use std::fmt;
@@ -8,9 +9,13 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What is about to be done with a file.
+/// What is about to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
+    /// A file is opened or made.
+    Open,
+    /// A directory is listed.
+    List,
     /// Bytes are read, or a view of them is taken.
     Read,
     /// Bytes are written.
@@ -40,9 +45,11 @@ impl HookedFs {
 
 impl FileSystem for HookedFs {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        (self.1)(Operation::Open);
         Ok(Arc::new(HookedFile(self.0.open(path, mode)?, self.1.clone())))
     }
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        (self.1)(Operation::List);
         self.0.list(dir)
     }
     fn create_dir_all(&self, dir: &Path) -> io::Result<()> {

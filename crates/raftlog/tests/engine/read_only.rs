@@ -3,10 +3,9 @@
 use crate::kit::{DIR, batch, entries, entry, open, read_all, reopen, segment_path, small, write};
 use flotilla_raftlog::{Config, Durability, Error, LogEngine, RecoveryReport};
 use flotilla_vfs::fault::FaultFs;
-use flotilla_vfs::{File, FileSystem, LockGuard, OpenMode, View};
-use std::fmt;
-use std::io::{self, IoSlice};
-use std::ops::Range;
+use flotilla_vfs::hooked::{HookedFs, Operation};
+use flotilla_vfs::{FileSystem, OpenMode};
+use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -129,78 +128,6 @@ fn what_is_no_log_or_of_another_version_is_named() {
     assert!(matches!(look(disk.clone()), Err(Error::Corrupt { segment: 2, .. })));
 }
 
-type Hook = Box<dyn FnMut() + Send>;
-
-/// Lets somebody in before each look at the disk.
-#[derive(Clone)]
-struct Meddled(FaultFs, Arc<Mutex<Hook>>);
-
-#[derive(Debug)]
-struct MeddledFile(Arc<dyn File>, Meddled);
-
-impl fmt::Debug for Meddled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Meddled")
-    }
-}
-
-impl Meddled {
-    fn meddle(&self) {
-        (self.1.lock().expect("whole"))();
-    }
-}
-
-impl FileSystem for Meddled {
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        self.meddle();
-        Ok(Arc::new(MeddledFile(self.0.open(path, mode)?, self.clone())))
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        self.meddle();
-        self.0.list(dir)
-    }
-    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
-        self.0.create_dir_all(dir)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.0.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.0.remove(path)
-    }
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.0.sync_dir(dir)
-    }
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        self.0.lock(path)
-    }
-}
-
-impl File for MeddledFile {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.1.meddle();
-        self.0.read_at(buf, offset)
-    }
-    fn write_all_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.0.write_all_at(parts, offset)
-    }
-    fn sync(&self) -> io::Result<()> {
-        self.0.sync()
-    }
-    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
-        self.0.allocate(range)
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
-    }
-    fn view(&self, range: Range<u64>) -> io::Result<View> {
-        self.0.view(range)
-    }
-}
-
 /// Some more segments, and those before them purged and used again: each entry of group 1 has the
 /// number of its batch in it.
 fn burst(log: &LogEngine, next: &mut u64) {
@@ -222,13 +149,17 @@ fn a_writer_may_come_in_between_at_any_time() {
         burst(&log, &mut next);
         let first_before = log.group(1).expect("there").first_index();
         let writer = log.clone();
-        let hook: Hook = Box::new(move || {
+        let come_in = Mutex::new(move || {
             looks += 1;
             if looks == at || looks == 2 * at + 20 {
                 burst(&writer, &mut next);
             }
         });
-        let fs = Meddled(disk.clone(), Arc::new(Mutex::new(hook)));
+        let fs = HookedFs::new(Arc::new(disk.clone()), move |operation| {
+            if matches!(operation, Operation::Open | Operation::List | Operation::Read) {
+                come_in.lock().expect("whole")();
+            }
+        });
         let (seen, report) = look(fs).unwrap_or_else(|error| panic!("at look {at}: {error}"));
         let group = seen.group(1).expect("it is there at all times");
         assert!(group.first_index() >= first_before && report.last_lsn >= 20, "{report:?}");
