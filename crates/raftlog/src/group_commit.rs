@@ -40,8 +40,6 @@ pub(crate) struct GroupCommit {
     waiting: Mutex<Waiting>,
     turns: Turns,
     log: Mutex<Log>,
-    /// The list that the last leader emptied.
-    emptied: Mutex<Vec<Write>>,
     callbacks: Callbacks,
     pub(crate) groups: Arc<Groups>,
     pub(crate) stock: Arc<Stock>,
@@ -86,7 +84,6 @@ impl GroupCommit {
             waiting: Mutex::new(Waiting::new(is_read_only)),
             turns: Turns::new(),
             log: Mutex::new(Log { queue, ledger }),
-            emptied: Mutex::default(),
             callbacks: Callbacks::default(),
             groups,
             stock,
@@ -124,9 +121,6 @@ impl GroupCommit {
 
     /// Waits for the outcome; leads if nobody does.
     pub(crate) fn wait(&self, queued: &Queued) -> Outcome {
-        if let Some(outcome) = queued.slot.outcome() {
-            return outcome;
-        }
         self.wait_for(queued.turn);
         queued.slot.outcome().expect("the turn is done")
     }

@@ -19,7 +19,10 @@ pub(crate) use shuttle::{sync::atomic, thread};
 
 #[cfg(not(shuttle))]
 mod real {
-    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+    use std::sync::atomic::{
+        AtomicU32,
+        Ordering::{Acquire, Release, SeqCst},
+    };
 
     /// A word that threads sleep at until somebody who has changed it wakes them.
     #[derive(Debug)]
@@ -31,11 +34,11 @@ mod real {
         }
 
         pub(crate) fn load(&self) -> u32 {
-            self.0.load(SeqCst)
+            self.0.load(Acquire)
         }
 
         pub(crate) fn store(&self, value: u32) {
-            self.0.store(value, SeqCst);
+            self.0.store(value, Release);
         }
 
         /// Whether it was `from`, and is `to` now.

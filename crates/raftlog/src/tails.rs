@@ -2,6 +2,9 @@
 //!
 //! A batch is checked against this when it is queued, so a wrong one is refused before it is
 //! written, and batches behind it never fail because of it.
+//!
+//! What is known of a group is kept for its next batch: nothing but batches changes where its log
+//! begins and ends.
 
 use crate::batch::{Append, Change, Frame};
 use crate::error::Error;
@@ -9,21 +12,26 @@ use crate::groups::Groups;
 use crate::hash::GroupMap;
 use smallvec::SmallVec;
 
-/// Groups that queued batches change.
-#[derive(Debug, Default)]
+/// How many groups may be known at least. Of more, those go of which the index knows as much.
+const KNOWN_MIN: usize = 4096;
+
+/// Groups that batches have changed lately, all that are queued among them.
+#[derive(Debug)]
 pub(crate) struct Tails {
-    queued: GroupMap<Queued>,
+    known: GroupMap<Known>,
+    /// Once so many are known, it is looked which can go.
+    known_max: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Queued {
+struct Known {
     tail: Option<Tail>,
     /// The last batch that changes the group. Once it is written, the index knows it all.
     ticket: u64,
 }
 
 /// What was known of groups before a batch.
-type Undo = SmallVec<[(u64, Option<Queued>); 2]>;
+type Undo = SmallVec<[(u64, Option<Known>); 2]>;
 
 /// The log of one group is `first .. next`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +40,12 @@ struct Tail {
     next: u64,
     /// A compaction says that it begins at `first`, so it does even if it is empty.
     is_compacted: bool,
+}
+
+impl Default for Tails {
+    fn default() -> Tails {
+        Tails { known: GroupMap::default(), known_max: KNOWN_MIN }
+    }
 }
 
 impl Tails {
@@ -52,8 +66,8 @@ impl Tails {
         for at in 0..frame.changes.len() {
             let change = &frame.changes[at];
             let Some(group) = group_of(change) else { continue };
-            let before = self.queued.get(&group).copied();
-            let tail = before.map_or_else(|| tail_of(groups, group), |queued| queued.tail);
+            let before = self.known.get(&group).copied();
+            let tail = before.map_or_else(|| tail_of(groups, group), |known| known.tail);
             if is_stale(tail, change) {
                 frame.make_stale(at);
                 continue;
@@ -61,7 +75,7 @@ impl Tails {
             match after(tail, change) {
                 Ok(tail) => {
                     undo.push((group, before));
-                    self.queued.insert(group, Queued { tail, ticket });
+                    self.known.insert(group, Known { tail, ticket });
                 }
                 Err(error) => {
                     self.restore(undo);
@@ -72,29 +86,25 @@ impl Tails {
         Ok(())
     }
 
-    /// Forgets the groups of a batch that is written and in the index, unless a later one is queued.
-    pub(crate) fn settle(&mut self, changes: &[Change], ticket: u64) {
-        for group in changes.iter().filter_map(group_of) {
-            if self.queued.get(&group).is_some_and(|queued| queued.ticket <= ticket) {
-                self.queued.remove(&group);
-            }
+    /// All batches up to this one are written and in the index: what is known of their groups may be
+    /// forgotten, and is if it is much.
+    pub(crate) fn settle(&mut self, ticket: u64) {
+        if self.known.len() >= self.known_max {
+            self.known.retain(|_, known| known.ticket > ticket);
+            self.known_max = (2 * self.known.len()).max(KNOWN_MIN);
         }
     }
 
-    /// Forgets all: nothing is queued any more.
+    /// Forgets all: it is not as it was taken to be.
     pub(crate) fn clear(&mut self) {
-        self.queued.clear();
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queued.is_empty()
+        self.known.clear();
     }
 
     fn restore(&mut self, undo: Undo) {
         for (group, before) in undo.into_iter().rev() {
             match before {
-                Some(queued) => self.queued.insert(group, queued),
-                None => self.queued.remove(&group),
+                Some(known) => self.known.insert(group, known),
+                None => self.known.remove(&group),
             };
         }
     }
@@ -228,7 +238,7 @@ mod tests {
         for (at, build) in bad.into_iter().enumerate() {
             let mut tails = Tails::default();
             assert!(tails.admit(&mut frame(build), 1, &groups).is_err(), "{at}");
-            assert!(tails.queued.is_empty(), "a refused batch leaves nothing");
+            assert!(tails.known.is_empty(), "a refused batch leaves nothing");
         }
     }
 
@@ -256,25 +266,42 @@ mod tests {
     }
 
     #[test]
-    fn what_is_queued_counts_until_the_last_batch_is_written() {
+    fn what_is_queued_counts_before_it_is_in_the_index() {
+        let groups = Groups::default();
+        let mut tails = Tails::default();
+        let mut right = frame(|b| append(b, 5, 2));
+        let mut wrong = frame(|b| (append(b, 7, 1), append(b, 9, 1)).1);
+        let mut next = frame(|b| append(b, 7, 1));
+        tails.admit(&mut right, 1, &groups).expect("right");
+        assert!(tails.admit(&mut wrong, 2, &groups).is_err());
+        assert!(tails.admit(&mut next, 2, &groups).is_ok(), "as if nothing had been refused");
+    }
+
+    #[test]
+    fn what_the_index_knows_is_forgotten_if_it_is_much() {
         let (groups, mut ledger) = (Groups::default(), Ledger::default());
         let mut tails = Tails::default();
-        let mut first = frame(|b| append(b, 5, 2));
-        let mut second = frame(|b| append(b, 7, 2));
-        let mut third = frame(|b| append(b, 9, 1));
-        tails.admit(&mut first, 1, &groups).expect("right");
-        tails.admit(&mut second, 2, &groups).expect("right");
-        let place = Place { segment: 1, offset: 64, lsn: 1 };
-        groups.apply(&first.changes[0], place, &mut ledger).expect("right");
-        tails.settle(&first.changes, 1);
-        let mut wrong = frame(|b| (append(b, 9, 1), append(b, 11, 1)).1);
-        assert!(tails.admit(&mut wrong, 3, &groups).is_err());
-        assert!(tails.admit(&mut third, 3, &groups).is_ok(), "as if nothing had been refused");
-        groups.apply(&second.changes[0], place, &mut ledger).expect("right");
-        groups.apply(&third.changes[0], place, &mut ledger).expect("right");
-        tails.settle(&third.changes, 3);
-        assert!(tails.queued.is_empty());
-        let mut last = frame(|b| append(b, 10, 1));
-        assert!(tails.admit(&mut last, 4, &groups).is_ok(), "now the index tells");
+        let written = KNOWN_MIN as u64 - 1;
+        let of = |group: u64, first| {
+            frame(|b| {
+                b.append(group, &[Entry { index: first, term: 1, kind: 0, data: "data".into() }]);
+            })
+        };
+        for group in 0..=written {
+            let mut frame = of(group, 5);
+            tails.admit(&mut frame, group + 1, &groups).expect("right");
+            if group < written {
+                let place = Place { segment: 1, offset: 64, lsn: group + 1 };
+                groups.apply(&frame.changes[0], place, &mut ledger).expect("right");
+            }
+        }
+        tails.settle(written);
+        assert_eq!(tails.known.len(), 1, "of the last group the index does not know");
+        for group in [0, written] {
+            assert!(tails.admit(&mut of(group, 7), written + 2, &groups).is_err());
+            assert!(tails.admit(&mut of(group, 6), written + 2, &groups).is_ok());
+        }
+        tails.settle(written);
+        assert_eq!(tails.known.len(), 2, "there is room for them");
     }
 }

@@ -5,8 +5,13 @@
 //! one place, so that one system call wakes them when it is done.
 //!
 //! A turn and the next but one share a place: where it is one's, the other is done.
+//!
+//! No wake-up is lost: who ends a turn changes the place's word and then looks for sleepers; who goes
+//! to sleep says so and then, in the system call, looks at the word again. What tells only whether
+//! something pays is read and written without any order.
 
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::sync::atomic::{AtomicBool, AtomicU64, fence};
 use crate::sync::{Futex, thread};
 use std::ops::Range;
 
@@ -80,7 +85,7 @@ impl Turns {
     }
 
     pub(crate) fn is_done(&self, turn: u64) -> bool {
-        self.done.load(SeqCst) >= turn
+        self.done.load(Acquire) >= turn
     }
 
     /// Waits until the turn is done, or it is the caller who must carry it out.
@@ -96,7 +101,7 @@ impl Turns {
                 if place.word.replace(seen, word(turn, LED)) {
                     return Turn::Mine;
                 }
-            } else if looks < LOOKS && !self.is_slow.load(SeqCst) {
+            } else if looks < LOOKS && !self.is_slow.load(Relaxed) {
                 looks += 1;
                 thread::yield_now();
             } else {
@@ -111,14 +116,14 @@ impl Turns {
     /// of their outcomes a moment ago. Called by who carries it out.
     pub(crate) fn gather(&self, turn: u64) {
         let (company, sleepers) = (&self.company, &self.place(turn).sleepers);
-        let (expected, before) = (company.expected.load(SeqCst), sleepers.load(SeqCst));
-        if !self.is_slow.load(SeqCst) || before + 1 >= expected || company.is_skipped() {
+        let (expected, before) = (company.expected.load(Relaxed), sleepers.load(Relaxed));
+        if !self.is_slow.load(Relaxed) || before + 1 >= expected || company.is_skipped() {
             return;
         }
         let mut gathered = before;
         for _ in 0..GATHER_LOOKS {
             thread::yield_now();
-            gathered = sleepers.load(SeqCst);
+            gathered = sleepers.load(Relaxed);
             if gathered + 1 >= expected {
                 break;
             }
@@ -133,18 +138,19 @@ impl Turns {
 
     /// Says whether who carries out a turn now will wait for the disk.
     pub(crate) fn set_slow(&self, is_slow: bool) {
-        self.is_slow.store(is_slow, SeqCst);
+        self.is_slow.store(is_slow, Relaxed);
     }
 
     /// Ends the turns that one thread carried out. Whoever comes may carry out the next.
     pub(crate) fn finish(&self, led: Range<u64>) {
         let (last, next) = (led.end - 1, led.end);
         let (done, free) = (self.place(last), self.place(next));
-        let sleepers = done.sleepers.load(SeqCst) + free.sleepers.load(SeqCst);
-        self.company.expected.store(sleepers + 1, SeqCst);
-        self.done.store(last, SeqCst);
+        let sleepers = done.sleepers.load(Relaxed) + free.sleepers.load(Relaxed);
+        self.company.expected.store(sleepers + 1, Relaxed);
+        self.done.store(last, Release);
         done.word.store(word(last, DONE));
         free.word.store(word(next, FREE));
+        fence(SeqCst);
         // First who is to go on with the disk, then those who are told.
         let is_shared = last > led.start;
         free.wake(is_shared);
@@ -162,7 +168,7 @@ impl Place {
     }
 
     fn wake(&self, all: bool) {
-        if self.sleepers.load(SeqCst) == 0 {
+        if self.sleepers.load(Relaxed) == 0 {
             return;
         }
         if all { self.word.wake_all() } else { self.word.wake_one() }
@@ -171,16 +177,16 @@ impl Place {
 
 impl Company {
     fn is_skipped(&self) -> bool {
-        let skipped = self.skipped.load(SeqCst);
-        self.skipped.store(skipped.saturating_sub(1), SeqCst);
+        let skipped = self.skipped.load(Relaxed);
+        self.skipped.store(skipped.saturating_sub(1), Relaxed);
         skipped > 0
     }
 
     fn remember(&self, has_come: bool) {
-        let in_vain = (self.in_vain.load(SeqCst) * 2).clamp(1, IN_VAIN_MAX);
+        let in_vain = (self.in_vain.load(Relaxed) * 2).clamp(1, IN_VAIN_MAX);
         let in_vain = if has_come { 0 } else { in_vain };
-        self.in_vain.store(in_vain, SeqCst);
-        self.skipped.store(in_vain, SeqCst);
+        self.in_vain.store(in_vain, Relaxed);
+        self.skipped.store(in_vain, Relaxed);
     }
 }
 
@@ -196,7 +202,7 @@ mod tests {
     use std::thread::scope;
 
     fn sleepers(turns: &Turns, turn: u64) -> u64 {
-        turns.place(turn).sleepers.load(SeqCst)
+        turns.place(turn).sleepers.load(Relaxed)
     }
 
     #[test]

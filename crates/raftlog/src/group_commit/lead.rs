@@ -2,7 +2,7 @@
 
 use super::GroupCommit;
 use super::told::Told;
-use super::waiting::{Durability, Waiting, Write};
+use super::waiting::{Durability, Write};
 use crate::batch::Frame;
 use crate::error::Error;
 use crate::groups::Place;
@@ -10,14 +10,15 @@ use crate::ledger::Ledger;
 use crate::limits::Over;
 use crate::slot::Receipt;
 use crate::stock::Failure;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use smallvec::SmallVec;
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 
-/// An emptied list of writes with more room is not kept.
-const EMPTIED_WRITES_MAX: usize = 1024;
+/// A list of so many writes at most is emptied, and kept, while the queue is locked. The memory of
+/// more is given back when nobody waits for it.
+const EMPTIED_WRITES_MAX: usize = 4;
 
 /// What became of the writes that a leader took.
 struct Flushed {
@@ -38,13 +39,13 @@ impl GroupCommit {
     /// because others stood in its way; then no turn ends.
     fn carry_on(&self, turn: u64) -> bool {
         self.turns.gather(turn);
-        let mut writes = std::mem::take(&mut *self.emptied.lock());
-        {
+        let mut writes = {
             let mut waiting = self.waiting.lock();
-            std::mem::swap(&mut waiting.writes, &mut writes);
             waiting.turn += 1;
             self.turns.open(waiting.turn);
-        }
+            let emptied = std::mem::take(&mut waiting.emptied);
+            std::mem::replace(&mut waiting.writes, emptied)
+        };
         // A fault of ours must not leave others waiting for ever: they are told, then it goes on.
         self.counters.begin_flush();
         let flushed = panic::catch_unwind(AssertUnwindSafe(|| self.carry_out(&mut writes)));
@@ -59,11 +60,6 @@ impl GroupCommit {
             self.turns.finish(turn..next);
         }
         told.wake();
-        // What the writes hold is given back when nobody waits for this thread any more.
-        writes.clear();
-        if writes.capacity() <= EMPTIED_WRITES_MAX {
-            *self.emptied.lock() = writes;
-        }
         if let Some(fault) = fault {
             panic::resume_unwind(fault);
         }
@@ -85,14 +81,17 @@ impl GroupCommit {
         if !matches!(failure, Some(Failure::Broken(_)))
             && written.iter().any(|write| write.durability == Durability::Synced)
         {
-            self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+            add(&self.counters.syncs, 1);
             failure = log.queue.sync().err().or(failure);
         }
         if matches!(failure, Some(Failure::Broken(_))) {
             return Flushed { written: 0, failure };
         }
         self.apply(written, &places, before, &mut log.ledger);
-        self.counters.durable_lsn.fetch_max(log.queue.synced_lsn(), Ordering::AcqRel);
+        let synced_lsn = log.queue.synced_lsn();
+        if synced_lsn > self.counters.durable_lsn.load(Ordering::Relaxed) {
+            self.counters.durable_lsn.fetch_max(synced_lsn, Ordering::AcqRel);
+        }
         self.counters.live_bytes.store(log.ledger.live_bytes(), Ordering::Relaxed);
         Flushed { written: written.len(), failure }
     }
@@ -109,7 +108,7 @@ impl GroupCommit {
             }
             write.lsn = lsn;
         }
-        self.counters.flushes.fetch_add(1, Ordering::Relaxed);
+        add(&self.counters.flushes, 1);
     }
 
     /// Changes the index as a frame says that now lies in the log.
@@ -119,8 +118,8 @@ impl GroupCommit {
                 .apply(change, place, ledger)
                 .expect("the batch was checked against the group's tail");
         }
-        self.counters.batches.fetch_add(1, Ordering::Relaxed);
-        self.counters.bytes_written.fetch_add(frame.bytes.len() as u64, Ordering::Relaxed);
+        add(&self.counters.batches, 1);
+        add(&self.counters.bytes_written, frame.bytes.len() as u64);
     }
 
     /// Leaves the outcomes. Returns the turn that nobody has begun, unless something is left that
@@ -131,10 +130,10 @@ impl GroupCommit {
         let waiting = &mut *waiting;
         for write in &writes[..written] {
             waiting.bytes -= write.bytes();
-            if let Some(frame) = &write.frame {
-                waiting.tails.settle(&frame.changes, write.ticket);
-            }
             told.leave(&write.slot, Ok(Receipt { lsn: write.lsn }));
+        }
+        if let Some(last) = writes[..written].last() {
+            waiting.tails.settle(last.ticket);
         }
         if written < writes.len() {
             drop(waiting.writes.splice(..0, writes.drain(written..)));
@@ -151,22 +150,26 @@ impl GroupCommit {
                 false
             }
         };
-        check_if_idle(waiting);
+        let is_idle = waiting.writes.is_empty();
+        assert!(!is_idle || waiting.bytes == 0, "{} bytes are left of no batch", waiting.bytes);
+        if writes.len() <= EMPTIED_WRITES_MAX {
+            writes.clear();
+            waiting.emptied = std::mem::take(writes);
+        }
         self.callbacks.take_from(told);
         (!is_left).then_some(waiting.turn)
     }
+}
+
+/// Adds to what only who has the log changes.
+fn add(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
 }
 
 impl Flushed {
     fn broken(error: io::Error) -> Flushed {
         Flushed { written: 0, failure: Some(Failure::Broken(error)) }
     }
-}
-
-fn check_if_idle(waiting: &Waiting) {
-    let is_idle = waiting.writes.is_empty();
-    assert!(!is_idle || waiting.tails.is_empty(), "tails are left of groups nobody changes");
-    assert!(!is_idle || waiting.bytes == 0, "{} bytes are left of no batch", waiting.bytes);
 }
 
 /// How many writes from the first on are in the log, if so many of their frames are. Syncs behind

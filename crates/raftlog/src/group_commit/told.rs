@@ -2,6 +2,7 @@
 
 use crate::slot::{Outcome, Slot};
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::collections::VecDeque;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -11,6 +12,8 @@ use std::task::Waker;
 #[derive(Debug, Default)]
 pub(super) struct Callbacks {
     queue: Mutex<Ready>,
+    /// There may be some that nobody runs.
+    has_new: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -46,18 +49,24 @@ impl Told {
 impl Callbacks {
     pub(super) fn push(&self, slot: Arc<Slot>, outcome: Outcome) {
         self.queue.lock().ready.push_back((slot, outcome));
+        self.has_new.store(true, SeqCst);
     }
 
     pub(super) fn take_from(&self, told: &mut Told) {
         if !told.callbacks.is_empty() {
             self.queue.lock().ready.extend(told.callbacks.drain(..));
+            self.has_new.store(true, SeqCst);
         }
     }
 
     /// Runs them, unless another thread does; it then runs ours too.
     pub(super) fn run(&self) {
+        if !self.has_new.load(SeqCst) {
+            return;
+        }
         let mut queue = self.queue.lock();
-        if queue.ready.is_empty() || std::mem::replace(&mut queue.has_runner, true) {
+        self.has_new.store(false, SeqCst);
+        if std::mem::replace(&mut queue.has_runner, true) {
             return;
         }
         while let Some((slot, outcome)) = queue.ready.pop_front() {
@@ -66,6 +75,7 @@ impl Callbacks {
             queue = self.queue.lock();
             if let Err(fault) = called {
                 queue.has_runner = false;
+                self.has_new.store(true, SeqCst);
                 drop(queue);
                 panic::resume_unwind(fault);
             }

@@ -22,6 +22,8 @@ pub enum Durability {
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) writes: Vec<Write>,
+    /// The list that the last leader emptied.
+    pub(super) emptied: Vec<Write>,
     /// The turn that `writes` belong to.
     pub(super) turn: u64,
     /// Bytes of writes that are queued or being carried out.
@@ -59,6 +61,7 @@ impl Waiting {
     pub(super) fn new(is_read_only: bool) -> Waiting {
         Waiting {
             writes: Vec::new(),
+            emptied: Vec::new(),
             turn: 1,
             bytes: 0,
             last_ticket: 0,
