@@ -20,7 +20,7 @@ pub(crate) struct ItemAt {
 }
 
 /// Items whose entries follow one another.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Chunk {
     first: u64,
     /// How many entries.
@@ -31,7 +31,7 @@ pub(crate) struct Chunk {
 }
 
 /// The first entry of each item, counted from the first of the chunk.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Firsts(Vec<u32>);
 
 impl Chunk {

@@ -179,10 +179,7 @@ impl Directory {
 
     /// Removes what is left of a segment whose making was cut short.
     pub(crate) fn remove_unfinished(&self) -> io::Result<()> {
-        match self.fs.remove(&self.path.join(UNFINISHED)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        remove_unfinished(&*self.fs, &self.path)
     }
 
     /// Makes the names durable.
@@ -219,6 +216,14 @@ impl Directory {
 
     fn spare_path(&self, spare: u64) -> PathBuf {
         self.path.join(format!("{SPARE_PREFIX}{}", name(spare)))
+    }
+}
+
+/// Removes what is left in `dir` of a segment whose making was cut short.
+pub(crate) fn remove_unfinished(fs: &dyn FileSystem, dir: &Path) -> io::Result<()> {
+    match fs.remove(&dir.join(UNFINISHED)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 

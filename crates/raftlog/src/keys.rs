@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 const FEW: usize = 16;
 
 /// Values by key, in order of the keys.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Keys<V> {
     map: Map<V>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Map<V> {
     Few(Vec<(Box<[u8]>, V)>),
     Many(BTreeMap<Box<[u8]>, V>),

@@ -72,6 +72,7 @@ mod recovery;
 mod salvage;
 mod scan;
 mod segment;
+mod side;
 mod signal;
 mod slot;
 mod stats;

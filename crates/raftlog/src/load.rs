@@ -3,14 +3,16 @@
 use crate::batch::Change;
 use crate::directory::Directory;
 use crate::error::Error;
-use crate::footer::{self, Draft};
+use crate::footer;
 use crate::format::{FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::item;
 use crate::scan::{self, Scan, ScannedFrame};
 use crate::segment::Segment;
+use crate::side::SideWork;
 use crate::summary::Summary;
 use flotilla_vfs::View;
 use parking_lot::Mutex;
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -25,8 +27,13 @@ pub(crate) struct Loaded {
     pub(crate) next_lsn: u64,
     /// All frames up to here are synced, as its own say.
     pub(crate) synced_lsn: u64,
-    /// The footer of a segment that has frames and no footer.
-    pub(crate) footer_draft: Option<Draft>,
+    pub(crate) has_footer: bool,
+    /// What is behind the last frame, if nobody else can change it: see [`Loaded::torn_bytes`].
+    torn: Option<Result<usize, &'static str>>,
+    /// If it has no frames: see [`Loaded::touched_bytes`].
+    touched_bytes: Option<usize>,
+    /// A sync of frames that are not known to be synced.
+    syncing: Option<SideWork>,
     summary: Option<Summary>,
     /// What is wrong with a frame that is whole, and where.
     fault: Option<(usize, &'static str)>,
@@ -43,15 +50,81 @@ impl Loaded {
 
     /// Whether a footer says that all its frames are there and synced.
     pub(crate) fn is_sealed(&self) -> bool {
-        self.has_frames() && self.footer_draft.is_none()
+        self.has_frames() && self.has_footer
     }
 
-    /// What it changes. To be called once.
+    /// What it changes. If it has no footer it is wanted once more, to write one; else this is to be
+    /// called once.
     pub(crate) fn take_summary(&mut self) -> Result<Summary, Error> {
-        match self.fault {
-            Some((offset, what)) => Err(self.corrupt(offset, what)),
-            None => Ok(self.summary.take().unwrap_or_default()),
+        if let Some((offset, what)) = self.fault {
+            return Err(self.corrupt(offset, what));
         }
+        let summary = if self.has_footer { self.summary.take() } else { self.summary.clone() };
+        Ok(summary.unwrap_or_default())
+    }
+
+    /// The segment and, if it has no footer, what that will say.
+    pub(crate) fn into_parts(self) -> (Segment, Summary) {
+        (self.segment, self.summary.unwrap_or_default())
+    }
+
+    /// How many bytes of frames that were being written are left behind the last one. To be asked of
+    /// the last segment of the log only.
+    ///
+    /// # Errors
+    ///
+    /// Where and why what is there cannot be the rest of an unsynced flush.
+    pub(crate) fn torn_bytes(&self) -> Result<usize, Error> {
+        if let Some(torn) = self.torn {
+            return torn.map_err(|what| self.corrupt(self.end as usize, what));
+        }
+        let bytes = self.view()?;
+        let scan = Scan::new(&bytes, self.segment.header, self.next_lsn);
+        let mut scan = scan.resume(self.end as usize);
+        // Somebody else may have written to it meanwhile.
+        while scan.step().is_some() {}
+        scan.torn_bytes().map_err(|what| self.corrupt(scan.offset(), what))
+    }
+
+    /// How many bytes behind the segment's header are known to be of frames, whole or not.
+    pub(crate) fn touched_bytes(&self) -> Result<usize, Error> {
+        match self.touched_bytes {
+            Some(bytes) => Ok(bytes),
+            None => Ok(scan::touched_bytes(&self.view()?, self.segment.header)),
+        }
+    }
+
+    /// Makes its frames durable, those up to `synced_lsn` being so.
+    pub(crate) fn sync(&mut self, synced_lsn: u64) -> io::Result<()> {
+        match self.syncing.take() {
+            Some(syncing) => syncing.wait(),
+            None if self.next_lsn - 1 > synced_lsn => self.segment.file.sync(),
+            None => Ok(()),
+        }
+    }
+
+    /// Cuts off what is behind the last frame, durably.
+    pub(crate) fn cut(&mut self) -> io::Result<()> {
+        // One that fails may say so only once.
+        self.syncing.take().map_or(Ok(()), SideWork::wait)?;
+        self.segment.cut(self.end)
+    }
+
+    /// Reads the frames and, if nobody else can write, what is behind them.
+    fn scan(&mut self, bytes: &[u8], first_lsn: u64, is_ours: bool) {
+        let mut scan = Scan::new(bytes, self.segment.header, first_lsn);
+        let mut summary = Summary::default();
+        while let Some(frame) = scan.step() {
+            if let Err(what) = take(&frame, &mut summary) {
+                self.fault = Some((frame.offset, what));
+                break;
+            }
+        }
+        self.end = scan.offset() as u64;
+        self.next_lsn = scan.next_lsn();
+        self.synced_lsn = scan.synced_lsn();
+        self.summary = Some(summary);
+        self.torn = is_ours.then(|| scan.torn_bytes());
     }
 
     /// All bytes of the file, as they are in the page cache: a copy of a whole segment would cost
@@ -65,7 +138,9 @@ impl Loaded {
     }
 }
 
-/// Loads segments, in this order, with as many threads as the configuration says.
+/// Loads segments, in this order, with as many threads as the configuration says. The newest come
+/// first: they have no footer, so it takes longest to read them and to sync them, which is begun
+/// here.
 ///
 /// # Errors
 ///
@@ -75,14 +150,14 @@ pub(crate) fn all(directory: &Directory, numbers: &[u64]) -> Result<Vec<Loaded>,
     if thread_count <= 1 {
         return numbers.iter().map(|number| load(directory, *number)).collect();
     }
-    let next = AtomicUsize::new(0);
+    let next = AtomicUsize::new(1);
     let results = Mutex::new(Vec::with_capacity(numbers.len()));
     thread::scope(|scope| {
         let work = || {
-            while let at = next.fetch_add(1, Ordering::Relaxed)
-                && let Some(number) = numbers.get(at)
+            while let before_end = next.fetch_add(1, Ordering::Relaxed)
+                && let Some(at) = numbers.len().checked_sub(before_end)
             {
-                let loaded = load(directory, *number);
+                let loaded = load(directory, numbers[at]);
                 results.lock().push((at, loaded));
             }
         };
@@ -108,7 +183,10 @@ fn load(directory: &Directory, number: u64) -> Result<Loaded, Error> {
         end,
         next_lsn: 0,
         synced_lsn: 0,
-        footer_draft: None,
+        has_footer: false,
+        torn: None,
+        touched_bytes: None,
+        syncing: None,
         summary: None,
         fault: None,
     };
@@ -117,30 +195,26 @@ fn load(directory: &Directory, number: u64) -> Result<Loaded, Error> {
         loaded.next_lsn = footer.summary.last_lsn() + 1;
         loaded.synced_lsn = footer.summary.last_lsn();
         loaded.end = footer.end;
+        loaded.has_footer = true;
         loaded.summary = Some(footer.summary);
         return Ok(loaded);
     }
     let file_bytes = loaded.segment.file.len()? as usize;
-    let header = loaded.segment.header;
     // Most that are empty show it here.
     let beginning =
         loaded.segment.read(0, file_bytes.min(SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES))?;
-    loaded.first_lsn = scan::first_lsn(&beginning, header);
+    loaded.first_lsn = scan::first_lsn(&beginning, loaded.segment.header);
+    let bytes = loaded.view()?;
+    // What somebody else may write to meanwhile is looked at when all is read.
+    let is_ours = !directory.is_read_only;
     if let Some(first_lsn) = loaded.first_lsn {
-        let bytes = loaded.view()?;
-        let mut scan = Scan::new(&bytes, header, first_lsn);
-        let mut summary = Summary::default();
-        while let Some(frame) = scan.step() {
-            if let Err(what) = take(&frame, &mut summary) {
-                loaded.fault = Some((frame.offset, what));
-                break;
-            }
+        if is_ours && directory.config.recovery_threads > 1 {
+            let file = loaded.segment.file.clone();
+            loaded.syncing = SideWork::start(move || file.sync());
         }
-        loaded.end = scan.offset() as u64;
-        loaded.next_lsn = scan.next_lsn();
-        loaded.synced_lsn = scan.synced_lsn();
-        loaded.footer_draft = Some(Draft::new(&summary));
-        loaded.summary = Some(summary);
+        loaded.scan(&bytes, first_lsn, is_ours);
+    } else if is_ours {
+        loaded.touched_bytes = Some(scan::touched_bytes(&bytes, loaded.segment.header));
     }
     Ok(loaded)
 }
@@ -155,4 +229,52 @@ fn take(frame: &ScannedFrame<'_>, summary: &mut Summary) -> Result<(), &'static 
         summary.apply(&Change::of(item::take_item(&mut input)?, at as u32), offset)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::SegmentHeader;
+    use flotilla_vfs::fault::FaultFs;
+    use flotilla_vfs::{FileSystem, OpenMode};
+    use std::path::Path;
+
+    fn loaded(disk: &FaultFs, syncing: Option<io::Result<()>>) -> Loaded {
+        let file = disk.open(Path::new("/7"), OpenMode::CreateNew).expect("made");
+        let segment =
+            Segment { header: SegmentHeader { segment: 7, salt: 5, is_reused: false }, file };
+        Loaded {
+            segment,
+            first_lsn: Some(1),
+            end: 64,
+            next_lsn: 4,
+            synced_lsn: 0,
+            has_footer: false,
+            torn: None,
+            touched_bytes: None,
+            syncing: syncing.map(|result| SideWork::start(|| result).expect("started")),
+            summary: None,
+            fault: None,
+        }
+    }
+
+    #[test]
+    fn a_sync_that_was_begun_is_the_one_that_counts() {
+        let failed = || Some(Err(io::ErrorKind::Other.into()));
+        // The disk itself would say that all is well.
+        assert!(loaded(&FaultFs::new(1), failed()).sync(3).is_err());
+        assert!(loaded(&FaultFs::new(1), failed()).cut().is_err());
+        assert!(loaded(&FaultFs::new(1), Some(Ok(()))).sync(0).is_ok());
+        assert!(loaded(&FaultFs::new(1), None).cut().is_ok());
+    }
+
+    #[test]
+    fn what_is_not_known_to_be_synced_is_synced() {
+        for (synced_lsn, is_ok) in [(2, false), (3, true)] {
+            let disk = FaultFs::new(1);
+            let mut loaded = loaded(&disk, None);
+            disk.fail_syncs(true);
+            assert_eq!(loaded.sync(synced_lsn).is_ok(), is_ok, "{synced_lsn}");
+        }
+    }
 }

@@ -2,13 +2,13 @@
 //!
 //! Each segment says what it changes: a sealed one in its footer, another is scanned. That is done by
 //! several threads; then the changes are merged in order. Nothing on disk is changed before all of it
-//! was found good; then the torn tail is cut off, and what is left is made durable and sealed, since
-//! whoever opens the log takes what it reads for written.
+//! was found good; then the torn tail is cut off, and what is left is made durable, since whoever
+//! opens the log takes what it reads for written. That waits for the disk, so it is begun, in threads
+//! of its own, before anything is read. Segments without a footer get one later, like any that is full.
 
 use crate::config::RecoveryMode;
-use crate::directory::{Directory, Listing};
+use crate::directory::{self, Directory, Listing};
 use crate::error::Error;
-use crate::footer;
 use crate::format::SEGMENT_HEADER_BYTES;
 use crate::groups::Groups;
 use crate::ledger::Ledger;
@@ -16,7 +16,8 @@ use crate::load::{self, Loaded};
 use crate::queue::AppendQueue;
 use crate::scan::{self, Scan};
 use crate::segment::Segments;
-use crate::stock::{Prepared, Stock};
+use crate::side::SideWork;
+use crate::stock::{Outgoing, Prepared, Stock};
 use std::sync::Arc;
 
 /// What was found when the log was opened.
@@ -53,10 +54,8 @@ pub(crate) struct Recovered {
 /// Opens the log in the directory, or makes a new one if there is none.
 pub(crate) fn recover(directory: Directory) -> Result<Recovered, Error> {
     let is_read_only = directory.is_read_only;
-    if !is_read_only {
-        directory.remove_unfinished()?;
-    }
     let listing = directory.list()?;
+    let tidying = if is_read_only { None } else { tidy(&directory)? };
     let numbers = &listing.segments;
     // A purge that was cut short may have left any of the segments below its mark.
     let gap = numbers.windows(2).rposition(|pair| pair[0] + 1 != pair[1]);
@@ -83,6 +82,8 @@ pub(crate) fn recover(directory: Directory) -> Result<Recovered, Error> {
         dead.clear();
     } else {
         prepared = mend(&directory, &mut found, later, &end)?;
+        // A segment may have its name only in memory, if the process went just then.
+        tidying.map_or_else(|| directory.sync(), SideWork::wait)?;
         spares = clean(&directory, &listing, &dead)?;
         synced_lsn = end.next_lsn - 1;
     }
@@ -91,14 +92,23 @@ pub(crate) fn recover(directory: Directory) -> Result<Recovered, Error> {
     let none = unbroken.first().map_or(0, |first| first - 1);
     let newest = found.last().map_or(none, Loaded::number);
     let segments = Arc::new(Segments::default());
+    let mut unsealed = Vec::new();
     for found in found.into_iter().filter(|found| !dead.contains(&found.number())) {
-        segments.insert(Arc::new(found.segment));
+        let (is_sealed, end) = (found.is_sealed(), found.end);
+        let (segment, summary) = found.into_parts();
+        let segment = Arc::new(segment);
+        segments.insert(segment.clone());
+        if !is_sealed && !is_read_only {
+            unsealed.push(Outgoing::new(segment, end, summary, true));
+        }
     }
     replay.report.discarded_segments = dead.len() as u64;
     replay.report.torn_bytes = end.torn_bytes;
     replay.report.last_lsn = last_lsn;
     replay.report.groups = replay.groups.count();
     let stock = Stock::new(directory, segments.clone(), newest, prepared, spares, last_lsn);
+    // They get their footers like any segment that is full: by maintenance, or when more wait.
+    unsealed.into_iter().try_for_each(|outgoing| stock.put(outgoing))?;
     let stock = Arc::new(stock);
     let queue = AppendQueue::new(stock.clone(), segments.clone(), last_lsn, synced_lsn);
     let Replay { groups, ledger, report, .. } = replay;
@@ -113,13 +123,32 @@ fn mend(
     end: &End,
 ) -> Result<Option<Prepared>, Error> {
     let prepared = prune(directory, &mut later, end)?;
-    if let Some((last, before)) = found.split_last_mut() {
-        before.iter_mut().try_for_each(|found| seal(found, end, false))?;
-        seal(last, end, end.is_last_torn)?;
+    let last = found.len().saturating_sub(1);
+    for (at, found) in found.iter_mut().enumerate().filter(|(_, found)| !found.is_sealed()) {
+        if at == last && end.is_last_torn {
+            found.cut()?;
+        } else {
+            found.sync(end.synced_lsn)?;
+        }
     }
-    // A segment may have its name only in memory, if the process went just then.
-    directory.sync()?;
     Ok(prepared)
+}
+
+/// Removes what the making of a segment has left that was cut short, and makes the names durable,
+/// if that can be done while the segments are read.
+fn tidy(directory: &Directory) -> Result<Option<SideWork>, Error> {
+    if directory.config.recovery_threads > 1 {
+        let (fs, path) = (directory.fs.clone(), directory.path.clone());
+        let tidying = SideWork::start(move || {
+            directory::remove_unfinished(&*fs, &path)?;
+            fs.sync_dir(&path)
+        });
+        if tidying.is_some() {
+            return Ok(tidying);
+        }
+    }
+    directory.remove_unfinished()?;
+    Ok(None)
 }
 
 /// Removes what torn flushes have left in the segments behind the log's end, newest first so that no
@@ -140,18 +169,6 @@ fn prune(
         later.pop();
     }
     Ok(None)
-}
-
-/// Makes a segment's frames durable if they are not known to be, and gives it a footer if it has
-/// none. What is torn behind the frames is cut off before.
-fn seal(found: &mut Loaded, end: &End, is_torn: bool) -> Result<(), Error> {
-    let Some(draft) = found.footer_draft.take() else { return Ok(()) };
-    if is_torn {
-        found.segment.cut(found.end)?;
-    } else if found.next_lsn - 1 > end.synced_lsn {
-        found.segment.file.sync()?;
-    }
-    Ok(footer::write(&found.segment, draft, found.end)?)
 }
 
 /// Removes segments that are dead and spares that are too many. Returns the spares that are left.
@@ -245,14 +262,8 @@ impl Replay {
 /// there, and how much of torn flushes is in it.
 fn judge(end: &mut End, last: Option<&Loaded>, later: &[Loaded]) -> Result<(), Error> {
     if let Some(last) = last.filter(|last| !last.is_sealed()) {
-        let bytes = last.view()?;
-        let scan = Scan::new(&bytes, last.segment.header, end.next_lsn);
-        let mut scan = scan.resume(last.end as usize);
-        // If the log is only looked at, somebody else may have written to it meanwhile.
-        while scan.step().is_some() {}
-        let torn = scan.torn_bytes().map_err(|what| last.corrupt(scan.offset(), what))?;
-        end.torn_bytes = torn as u64;
-        end.is_last_torn = torn > 0;
+        end.torn_bytes = last.torn_bytes()? as u64;
+        end.is_last_torn = end.torn_bytes > 0;
     }
     let begin = SEGMENT_HEADER_BYTES;
     // Where nothing is left behind the last frame, the next was the first of the next file.
@@ -263,12 +274,12 @@ fn judge(end: &mut End, last: Option<&Loaded>, later: &[Loaded]) -> Result<(), E
     };
     let mut touched_bytes = 0;
     for (at, found) in later.iter().enumerate() {
-        let (bytes, header) = (found.view()?, found.segment.header);
-        let touched = scan::touched_bytes(&bytes, header) as u64;
+        let touched = found.touched_bytes()? as u64;
         // Mostly it was only made ahead, and one look at all of it is enough.
         if touched == 0 {
             continue;
         }
+        let (bytes, header) = (found.view()?, found.segment.header);
         if scan::vouches_for(&bytes, header, end.next_lsn) {
             return Err(damaged("a frame that was synced is damaged"));
         }

@@ -23,7 +23,7 @@ const NOWHERE: u64 = 0;
 const CHUNK_ROOM: usize = 32;
 
 /// The entries that one group has, or some of them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Extents {
     chunks: VecDeque<Chunk>,
     extents: Vec<Extent>,

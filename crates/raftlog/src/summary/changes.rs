@@ -12,7 +12,7 @@ pub(crate) const THIS_SEGMENT: u64 = 1;
 const NOT_CUT: u64 = u64::MAX;
 
 /// What a segment changes of one group.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct GroupChanges {
     pub(crate) group: u64,
     pub(crate) is_removed: bool,

@@ -27,7 +27,7 @@ pub(crate) use changes::{GroupChanges, Mark};
 const VERSION: u8 = 1;
 
 /// What a segment changes.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Summary {
     groups: Vec<GroupChanges>,
     /// The place of each group in the list. Empty if the summary was read.

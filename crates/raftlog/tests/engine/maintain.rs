@@ -390,8 +390,35 @@ fn each_segment_says_how_far_it_is() {
     let total: u64 = log.segments().expect("all can be told").iter().map(|s| s.live_bytes).sum();
     assert_eq!(total, log.stats().live_bytes);
     drop(log);
+    let log = reopen(&disk);
+    let live = [(Sealed, false), (Sealed, false), (Sealed, true), (Full, true)];
+    assert_eq!(states(&log), live, "opening leaves the sealing for later");
+    maintain(&log);
     let live = [(Sealed, false), (Sealed, false), (Sealed, true), (Sealed, true)];
-    assert_eq!(states(&reopen(&disk)), live);
+    assert_eq!(states(&log), live);
+}
+
+#[test]
+fn what_opening_has_found_is_durable() {
+    for seed in 0..8 {
+        let disk = FaultFs::new(seed);
+        let config = || Config { recovery_threads: 1 + seed as usize % 3, ..small() };
+        let log = reopen(&disk);
+        (1..=4).for_each(|index| fill(&log, index, Durability::Buffered));
+        drop(log);
+        let (log, report) = open_with(&disk, config()).expect("it opens");
+        assert_eq!((report.last_lsn, log.durable_lsn()), (4, 4));
+        fill(&log, 5, Durability::Buffered);
+        drop(log);
+        disk.power_loss(seed);
+        let (log, report) = open_with(&disk, config()).expect("it opens");
+        assert!(report.last_lsn >= 4, "{report:?}");
+        fill(&log, report.last_lsn + 1, Durability::Buffered);
+        drop(log);
+        disk.fail_syncs(true);
+        let failed = open_with(&disk, config());
+        assert!(matches!(failed, Err(Error::Io(_))), "{failed:?}");
+    }
 }
 
 #[test]
