@@ -24,8 +24,9 @@ pub struct Config {
     /// is queued. This is also the most memory that writes can hold.
     pub queue_bytes_max: u64,
     /// How many dead segments are kept to be used again: writing to such a file is cheaper than to
-    /// a new one, which is filled with zeros first if the log is synced often. Default 4. They count in none of the
-    /// figures but [`crate::Stats::spare_segments`], and take up to `segment_bytes` of disk each.
+    /// a new one, which is filled with zeros first if the log is synced often and little at a time.
+    /// Default 4. They count in none of the figures but [`crate::Stats::spare_segments`], and take up
+    /// to `segment_bytes` of disk each.
     pub spare_segments: usize,
     /// Appends with more data than this are compressed, in the thread that writes them; see
     /// `docs/log-format.md`. Default 8 KiB: less is too short to become much smaller. `u64::MAX`:

@@ -24,16 +24,16 @@ use crate::sync::Mutex;
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many full segments may wait to be sealed. Over it an append seals the oldest itself, or what
 /// is not on disk would grow without bounds.
 const OUTGOING_MAX: usize = 2;
 
-/// The next segment is filled with zeros if so many syncs were asked for since the last one was made.
-/// Syncs of bytes that only replace others are quicker; where hardly anybody waits for one, writing
-/// everything twice gains nothing.
-const SYNCS_FOR_ZEROS: u32 = 16;
+/// The next segment is filled with zeros if there was a sync for each so many bytes of the last one.
+/// Syncs of bytes that only replace others are quicker; where one covers much, writing everything
+/// twice costs more than that gains.
+const ZEROS_BYTES_PER_SYNC: u64 = 16 << 10;
 
 /// Segments that nobody appends to yet, or any more.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(crate) struct Stock {
     /// Held while a segment is sealed.
     one_seals: Mutex<()>,
     /// Syncs since a segment was last made ahead; before that as if there had been many.
-    sync_count: AtomicU32,
+    sync_count: AtomicU64,
     /// Raised when there may be something to make or to seal.
     pub(crate) signal: Arc<Signal>,
 }
@@ -162,7 +162,7 @@ impl Stock {
         let spares = spares.into_iter().collect();
         let state = State { newest, prepared, spares, synced_lsn, ..State::default() };
         let (one_makes, one_seals) = (Mutex::default(), Mutex::default());
-        let (sync_count, signal) = (AtomicU32::new(SYNCS_FOR_ZEROS), Arc::default());
+        let (sync_count, signal) = (AtomicU64::new(u64::from(u32::MAX)), Arc::default());
         let state = Mutex::new(state);
         Stock { directory, segments, state, one_makes, one_seals, sync_count, signal }
     }
@@ -226,7 +226,8 @@ impl Stock {
             }
         }
         let bytes = self.directory.config.segment_bytes;
-        let is_synced_often = self.sync_count.swap(0, Ordering::Relaxed) >= SYNCS_FOR_ZEROS;
+        let syncs = self.sync_count.swap(0, Ordering::Relaxed);
+        let is_synced_often = syncs.saturating_mul(ZEROS_BYTES_PER_SYNC) >= bytes;
         let source = if is_synced_often { Source::Zeros } else { Source::Room };
         let made = self
             .check(bytes, Need::Adds)

@@ -48,9 +48,11 @@ fn a_segment_that_is_made_ahead_is_begun_without_a_word_to_the_disk() {
     assert!(read_all(&reopen(&disk), 1).len() >= 19);
 }
 
-/// How often the disk is told something while the next segment is made.
+/// How often the disk is told something while the next segment is made. Segments are of 64 KiB.
 fn operations_of_making(log: &LogEngine, disk: &FaultFs) -> u64 {
-    fill(log, log.stats().batches + 1, Durability::Buffered);
+    let index = log.stats().segments + 1;
+    let batch = batch(|b| b.append(1, &entries(index, 1, &[60_000])));
+    log.write(batch, Durability::Buffered).wait().expect("written");
     let before = disk.operations();
     assert!(log.maintain().expect("made"), "the next segment is made before the last is sealed");
     disk.operations() - before
@@ -59,12 +61,14 @@ fn operations_of_making(log: &LogEngine, disk: &FaultFs) -> u64 {
 #[test]
 fn zeros_are_written_ahead_only_where_syncs_are_quicker_for_it() {
     let disk = FaultFs::new(1);
-    let log = reopen(&disk);
+    let log = open_with(&disk, Config { segment_bytes: 64 << 10, ..small() }).expect("it opens").0;
     maintain(&log);
-    let (unsynced, few) = (operations_of_making(&log, &disk), 3);
-    (0..few).for_each(|_| assert!(log.sync().wait().is_ok()));
+    let sync = |count: usize| (0..count).for_each(|_| assert!(log.sync().wait().is_ok()));
+    let unsynced = operations_of_making(&log, &disk);
+    // One for each 16 KiB.
+    sync(3);
     assert_eq!(operations_of_making(&log, &disk), unsynced);
-    (0..100).for_each(|_| assert!(log.sync().wait().is_ok()));
+    sync(4);
     assert_eq!(operations_of_making(&log, &disk), unsynced + 1, "one write of zeros more");
     assert_eq!(operations_of_making(&log, &disk), unsynced);
 }
