@@ -99,3 +99,41 @@ impl LogEngine {
         checkpoint::copy(&snapshot, fs, dir, look)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::LogBatch;
+    use crate::group_commit::Durability;
+    use crate::ledger::Live;
+    use flotilla_vfs::fault::FaultFs;
+
+    #[test]
+    fn a_ledger_that_is_not_what_the_index_says_is_found() {
+        let fs = Arc::new(FaultFs::new(1));
+        let (log, _) = LogEngine::open(fs, Path::new("/log"), Config::default()).expect("it opens");
+        let mut batch = LogBatch::new();
+        batch.put(7, b"k", b"v");
+        log.write(batch, Durability::Synced).wait().expect("written");
+        let found = || -> Vec<(u64, &str)> {
+            let report = log.verify(VerifyLevel::Entries, &mut |_| {}).expect("read");
+            report.problems.iter().map(|problem| (problem.segment, problem.what)).collect()
+        };
+        assert_eq!(found(), []);
+        let what = "what the segment holds is not what the index says";
+        // In a segment that is there; and in one of which the index knows nothing.
+        for (live, segment, named) in [
+            (Live { entries: 1, keys: 0, bytes: 0 }, 1, 1),
+            (Live { entries: 0, keys: 1, bytes: 0 }, 1, 1),
+            (Live { entries: 0, keys: 0, bytes: 9 }, 1, 1),
+            (Live { entries: 1, keys: 0, bytes: 9 }, 5, 0),
+        ] {
+            log.group_commit.with_log(|log| log.ledger.hold(segment, live));
+            assert_eq!(found(), [(named, what)], "{live:?}");
+            log.group_commit.with_log(|log| log.ledger.release(segment, live));
+            assert_eq!(found(), []);
+        }
+        let report = log.verify(VerifyLevel::Frames, &mut |_| {}).expect("read");
+        assert!(report.problems.is_empty());
+    }
+}

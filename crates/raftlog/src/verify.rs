@@ -8,7 +8,7 @@
 
 use crate::batch::Change;
 use crate::footer::{self, Footer};
-use crate::format::{FRAME_HEADER_BYTES, FrameHeader, SegmentHeader};
+use crate::format::{FRAME_HEADER_BYTES, FrameHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::item::{self, AppendHead, Item};
 use crate::scan::{self, Scan};
 use crate::summary::Summary;
@@ -371,7 +371,9 @@ impl Verifier {
     fn out_of_order(&mut self, segment: u64, offset: usize, lsn: u64, expected: u64) {
         let what = "a frame is not the one that belongs here";
         self.summary = None;
-        if lsn < expected {
+        // Right behind a whole frame of the same segment nothing else was ever written.
+        let is_behind_whole = self.pending.is_none() && offset > SEGMENT_HEADER_BYTES;
+        if lsn < expected || is_behind_whole {
             self.damage(segment, offset, what, Vec::new());
         } else if self.pending.is_none() {
             // The ones before it were at the end of the segment before, which looks as if they had
@@ -482,8 +484,8 @@ mod tests {
 
     const HEADER: SegmentHeader = SegmentHeader { segment: 1, salt: 5, is_reused: false };
 
-    /// A segment with one frame, which sets a key, and a footer that says that it sets another.
-    fn sealed(key: &[u8], key_of_footer: &[u8]) -> Vec<u8> {
+    /// A frame that sets a key.
+    fn frame(lsn: u64, key: &[u8]) -> Vec<u8> {
         let mut body = Vec::new();
         item::put_put(&mut body, 1, key, b"value");
         format::pad(&mut body);
@@ -491,11 +493,16 @@ mod tests {
             kind: FrameKind::Batch,
             body_bytes: body.len() as u32,
             segment: 1,
-            lsn: 1,
+            lsn,
             synced_lsn: 0,
             body_checksum: format::body_checksum(&body),
         };
-        let bytes = [&HEADER.encode()[..], &header.encode(HEADER.salt), &body].concat();
+        [&header.encode(HEADER.salt)[..], &body].concat()
+    }
+
+    /// A segment with one frame, which sets a key, and a footer that says that it sets another.
+    fn sealed(key: &[u8], key_of_footer: &[u8]) -> Vec<u8> {
+        let bytes = [&HEADER.encode()[..], &frame(1, key)].concat();
         let disk = FaultFs::new(1);
         let file = disk.open(Path::new("/1"), OpenMode::CreateNew).expect("made");
         file.write_at(&bytes, 0).expect("written");
@@ -522,5 +529,21 @@ mod tests {
         let wrong = problems(&sealed(b"key", b"yek"));
         assert_eq!(wrong.len(), 1, "{wrong:?}");
         assert!(wrong[0].what.contains("footer") && wrong[0].offset > 64);
+    }
+
+    #[test]
+    fn frames_of_a_segment_follow_one_another() {
+        let segment = |lsns: &[u64]| {
+            let frames: Vec<u8> = lsns.iter().flat_map(|lsn| frame(*lsn, b"key")).collect();
+            [&HEADER.encode()[..], &frames].concat()
+        };
+        assert_eq!(problems(&segment(&[1, 2, 3])), []);
+        let second = SEGMENT_HEADER_BYTES + frame(1, b"key").len();
+        // A start does not take them either.
+        for lsns in [[1, 3, 4], [1, u64::MAX - 9, u64::MAX - 8]] {
+            let wrong = problems(&segment(&lsns));
+            assert_eq!((wrong.len(), wrong[0].offset), (1, second as u64), "{wrong:?}");
+            assert!(wrong[0].what.contains("not the one that belongs here"), "{wrong:?}");
+        }
     }
 }
