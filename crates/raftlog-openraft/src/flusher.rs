@@ -1,23 +1,27 @@
-//! A thread that carries out what is queued in a log.
+//! A thread that carries out what is queued in a log, and one that maintains it.
 //!
 //! A thread, and not a blocking task for each append: no runtime is assumed, and one that flushes
-//! for all groups takes whatever has come during the last sync, which is the group commit.
+//! for all groups takes whatever has come during the last sync, which is the group commit. Another
+//! one maintains the log: to make a segment takes as long as many syncs, and a flusher that does it
+//! whenever it is idle keeps whoever comes next waiting.
 
-use flotilla_raftlog::LogEngine;
+use flotilla_raftlog::{LogEngine, Maintenance};
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{Builder, JoinHandle};
 
 /// A thread that writes what the groups of one log have queued. While it writes and syncs, more is
-/// queued, all of which is done next.
+/// queued, all of which is done next. A second thread makes and seals segments, see
+/// [`LogEngine::maintain`].
 ///
-/// When it is dropped it writes what is queued, and ends. What groups that are still there queue
+/// When it is dropped it writes what is queued, and both end. What groups that are still there queue
 /// later is written by whoever queues it.
 #[derive(Debug)]
 pub struct Flusher {
     bell: Arc<Bell>,
     thread: Option<JoinHandle<()>>,
+    _maintenance: Maintenance,
 }
 
 /// What wakes the thread.
@@ -35,16 +39,18 @@ struct State {
 }
 
 impl Flusher {
-    /// Starts the thread for a log. One is enough for any number of groups.
+    /// Starts the threads for a log. One flusher is enough for any number of groups.
     ///
     /// # Errors
     ///
-    /// The system gives no more threads.
+    /// The system gives no more threads; or the log takes no writes, since it is closed, poisoned or
+    /// open for reading only.
     pub fn start(log: LogEngine) -> io::Result<Flusher> {
+        let maintenance = log.maintain_in_background().map_err(io::Error::other)?;
         let bell = Arc::new(Bell { log, state: Mutex::default(), rung: Condvar::new() });
         let run = bell.clone();
         let thread = Builder::new().name("raftlog-flusher".to_owned()).spawn(move || run.run())?;
-        Ok(Flusher { bell, thread: Some(thread) })
+        Ok(Flusher { bell, thread: Some(thread), _maintenance: maintenance })
     }
 
     /// The log that is flushed.

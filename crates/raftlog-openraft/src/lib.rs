@@ -1,8 +1,10 @@
 //! [openraft] 0.9's `RaftLogStorage` over one group of a shared [`LogEngine`]: many raft
 //! groups, one log, one sync for all of them.
 //!
-//! A [`Flusher`] is a thread that the embedder starts, one for each log: it carries out what the
-//! groups queue, so that no task of openraft waits in a sync. A [`GroupLog`] is one group's log:
+//! A [`Flusher`] is what the embedder starts, one for each log: a thread that carries out what the
+//! groups queue, so that no task of openraft waits in a sync, and one that maintains the log, so that
+//! neither waits for a new segment. To purge segments now and then is the embedder's part, see
+//! [`LogEngine::purge_expired_files`]. A [`GroupLog`] is one group's log:
 //!
 //! - `append` queues the entries and returns; they can be read at once, from memory, and the
 //!   callback comes when they are synced. Appends of all groups that come meanwhile share the next

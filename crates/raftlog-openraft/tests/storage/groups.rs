@@ -65,6 +65,25 @@ async fn groups_share_a_sync_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn segments_are_sealed_while_nobody_waits_for_it() {
+    let flusher = open_with(&FaultFs::new(1), Config { segment_bytes: 4 << 10, ..config() });
+    let mut log = group(&flusher, 7);
+    let mut next = 0;
+    while flusher.log().stats().segments < 3 {
+        log.blocking_append(entries(1, next, 8)).await.expect("it is synced");
+        next += 8;
+    }
+    // The writes themselves would leave two full ones.
+    while flusher.log().stats().unsealed_segments > 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(read_all(&mut log).await, entries(1, 0, next));
+    flusher.log().close().expect("it is closed");
+    let error = Flusher::start(flusher.log().clone()).expect_err("there is nothing to do");
+    assert!(error.to_string().contains("closed"), "{error}");
+}
+
+#[tokio::test]
 async fn changes_are_seen_in_their_order_while_they_are_queued() {
     let flusher = open(&FaultFs::new(1));
     let mut log = group(&flusher, 7);
