@@ -68,7 +68,7 @@ impl Node {
     pub async fn start(config: NodeConfig) -> Result<Self, StartError> {
         let settled = config.settle()?;
         let listener = bind(settled.config.addr.clone()).await?;
-        Self::run(listener, settled, Arc::new(OsFs)).await
+        Self::run(listener, settled, Arc::new(OsFs::new())).await
     }
 
     /// Starts a node on a listener that is open already; for many nodes in one process, whose
@@ -78,7 +78,7 @@ impl Node {
     ///
     /// As [`Node::start`].
     pub async fn start_on(listener: TcpListener, config: NodeConfig) -> Result<Self, StartError> {
-        Self::run(listener, config.settle()?, Arc::new(OsFs)).await
+        Self::run(listener, config.settle()?, Arc::new(OsFs::new())).await
     }
 
     /// As [`Node::start_on`], with another disk than the system's.

@@ -18,13 +18,23 @@ const PARTS_MAX: usize = 1024;
 
 /// The file system of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct OsFs;
+pub struct OsFs {
+    is_unmapped: bool,
+}
 
 impl OsFs {
-    /// The file system of the operating system.
+    /// The file system of the operating system. Views are mapped: where the disk cannot read what is
+    /// under one, the process ends by the signal `SIGBUS` when the bytes are looked at.
     #[must_use]
     pub fn new() -> Self {
-        Self
+        Self::default()
+    }
+
+    /// The same, but views are read into memory: a system call and a copy each, and a disk that
+    /// cannot read is an error of [`File::view`].
+    #[must_use]
+    pub fn unmapped() -> Self {
+        Self { is_unmapped: true }
     }
 }
 
@@ -41,7 +51,8 @@ impl FileSystem for OsFs {
                 options.write(true).create_new(true);
             }
         }
-        Ok(Arc::new(OsFile { file: options.open(path)?, maps: Maps::default() }))
+        let maps = (!self.is_unmapped).then(Maps::default);
+        Ok(Arc::new(OsFile { file: options.open(path)?, maps }))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
@@ -125,7 +136,8 @@ impl LockGuard for OsLock {}
 #[derive(Debug)]
 struct OsFile {
     file: fs::File,
-    maps: Maps,
+    /// `None`: views are read.
+    maps: Option<Maps>,
 }
 
 impl File for OsFile {
@@ -191,15 +203,26 @@ impl File for OsFile {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let result = self.file.set_len(len);
-        self.maps.forget_len();
+        if let Some(maps) = &self.maps {
+            maps.forget_len();
+        }
         result
     }
 
     fn view(&self, range: Range<u64>) -> io::Result<View> {
-        if let Some(view) = self.maps.view(&self.file, &range)? {
+        let mapped = match &self.maps {
+            Some(maps) => maps.view(&self.file, &range)?,
+            None => None,
+        };
+        if let Some(view) = mapped {
             return Ok(view);
         }
-        let mut bytes = vec![0; (range.end - range.start) as usize];
+        let len = range.end.checked_sub(range.start).ok_or(io::ErrorKind::InvalidInput)?;
+        // Before there is memory for them: the range may be anything.
+        if range.end > self.len()? {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut bytes = vec![0; len as usize];
         self.read_exact_at(&mut bytes, range.start)?;
         Ok(View::from(bytes))
     }

@@ -4,22 +4,39 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flotilla_vfs::FileSystem;
 use flotilla_vfs::conformance::check_all;
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::hooked::{HookedFs, Operation};
 use flotilla_vfs::os::OsFs;
+use flotilla_vfs::{FileSystem, OpenMode};
 
 #[test]
-fn the_real_file_system_conforms() {
+fn the_real_file_system_conforms_mapped_or_not() {
+    for os in [OsFs::new(), OsFs::unmapped()] {
+        let root = tempfile::tempdir().unwrap();
+        let count = AtomicU64::new(0);
+        check_all(&|| {
+            let fs: Arc<dyn FileSystem> = Arc::new(os);
+            let dir = root.path().join(count.fetch_add(1, Ordering::Relaxed).to_string());
+            fs.create_dir_all(&dir).unwrap();
+            (fs, dir)
+        });
+    }
+}
+
+#[test]
+fn views_are_mapped_unless_it_is_refused() {
     let root = tempfile::tempdir().unwrap();
-    let count = AtomicU64::new(0);
-    check_all(&|| {
-        let fs: Arc<dyn FileSystem> = Arc::new(OsFs::new());
-        let dir = root.path().join(count.fetch_add(1, Ordering::Relaxed).to_string());
-        fs.create_dir_all(&dir).unwrap();
-        (fs, dir)
-    });
+    for (os, kind) in [(OsFs::new(), "mapped"), (OsFs::unmapped(), "owned")] {
+        let file = os.open(&root.path().join(kind), OpenMode::CreateNew).unwrap();
+        file.write_at(b"some bytes", 0).unwrap();
+        let view = file.view(5..10).unwrap();
+        assert_eq!(
+            (&*view, format!("{view:?}")),
+            (&b"bytes"[..], format!("View({kind}, 5 bytes)"))
+        );
+        assert!(file.view(5..u64::MAX).is_err(), "and takes no memory for it");
+    }
 }
 
 #[test]
