@@ -18,6 +18,8 @@ fn open(fs: &FaultFs) -> LogEngine {
         move_bytes_max: 2 << 10,
         move_live_ratio_max: 0.9,
         compress_above_bytes: 1 << 10,
+        // Threads would take most of the time.
+        recovery_threads: 1,
         ..Config::default()
     };
     LogEngine::open(Arc::new(fs.clone()), Path::new("/log"), config).unwrap().0
