@@ -5,7 +5,8 @@
 //! costs, so that it goes round and round and never rests. Phases with it and without it alternate;
 //! what is shown is the median of each figure.
 //!
-//! `cargo bench --bench log_purge`, and `-- SECONDS ROUNDS` behind it for other than 3 and 5.
+//! `cargo bench --bench log_purge`, and `-- SECONDS ROUNDS` behind it for other than 3 and 5. With
+//! `--test` the phases are so short that they show only that it works.
 
 use flotilla_raftlog::{Config, Durability, Entry, LogBatch, LogEngine};
 use flotilla_vfs::os::OsFs;
@@ -21,21 +22,23 @@ const IDLE_ENTRIES: u64 = 64;
 const KEPT_COUNT: u64 = 1 << 10;
 
 fn main() {
+    let is_test = std::env::args().any(|argument| argument == "--test");
     let numbers: Vec<u64> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
-    let (seconds, rounds) = match numbers[..] {
-        [seconds, rounds] => (seconds, rounds),
-        _ => (3, 5),
+    let (phase, rounds) = match numbers[..] {
+        _ if is_test => (Duration::from_millis(100), 1),
+        [seconds, rounds] => (Duration::from_secs(seconds), rounds),
+        _ => (Duration::from_secs(3), 5),
     };
     println!(
         "           purge  appends/s  p50 us  p99 us  p99.9 us  max us  moved MiB/s  purged MiB/s"
     );
     for durability in [Durability::Synced, Durability::Buffered] {
         let mut bench = Bench::new(durability);
-        bench.phase(false, Duration::from_secs(1));
+        bench.phase(false, phase.min(Duration::from_secs(1)));
         let (mut quiet, mut purging) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
-            quiet.push(bench.phase(false, Duration::from_secs(seconds)));
-            purging.push(bench.phase(true, Duration::from_secs(seconds)));
+            quiet.push(bench.phase(false, phase));
+            purging.push(bench.phase(true, phase));
         }
         let (quiet, purging) = (median(&quiet), median(&purging));
         let name = format!("{durability:?}").to_lowercase();
