@@ -1,5 +1,8 @@
 //! Decompressed blocks that may be wanted again, in a bounded amount of memory.
 //!
+//! To keep a block and to let another go costs as much as to decompress a few KiB. So one is kept
+//! only if it is asked for twice within a short time: the second reader of it makes it kept.
+//!
 //! Blocks are spread over shards, each with its own lock and an equal part of the memory. When a
 //! shard is full, a hand goes round its blocks: one that was used since the hand last passed is
 //! spared once, any other goes (the clock algorithm).
@@ -7,12 +10,15 @@
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A shard has at least so much, so that a few blocks fit.
 const SHARD_BYTES_MIN: u64 = 1 << 20;
 const SHARD_COUNT_MAX: u64 = 16;
+/// About how many blocks are remembered that were asked for and not there: a short time.
+const MISSED_COUNT: usize = 1024;
 /// What a block takes beside its data: its places in the map and the ring, and what owns the data.
-const BLOCK_OVERHEAD_BYTES: u64 = 160;
+const BLOCK_OVERHEAD_BYTES: u64 = 192;
 
 /// Which block: segment numbers are never used again, nor are places in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +35,8 @@ pub(crate) struct BlockId {
 pub(crate) struct BlockCache {
     shards: Vec<Mutex<Shard>>,
     shard_bytes_max: u64,
+    /// Hashes of blocks that were not there, each where its hash says; zeros at first.
+    missed: Vec<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
@@ -51,7 +59,8 @@ impl BlockCache {
     pub(crate) fn new(bytes_max: u64) -> BlockCache {
         let shard_count = (bytes_max / SHARD_BYTES_MIN).clamp(1, SHARD_COUNT_MAX);
         let shards = (0..shard_count).map(|_| Mutex::default()).collect();
-        BlockCache { shards, shard_bytes_max: bytes_max / shard_count }
+        let missed = (0..MISSED_COUNT).map(|_| AtomicU64::default()).collect();
+        BlockCache { shards, shard_bytes_max: bytes_max / shard_count, missed }
     }
 
     pub(crate) fn get(&self, id: BlockId) -> Option<Bytes> {
@@ -60,6 +69,14 @@ impl BlockCache {
         let kept = &mut shard.ring[place];
         kept.is_used = true;
         Some(kept.raw.clone())
+    }
+
+    /// Whether a block that is not there should be kept, since it was missed a short time ago too.
+    /// Another that has the same hash may be taken for it, which does no harm.
+    pub(crate) fn wants(&self, id: BlockId) -> bool {
+        let hash = id.hash();
+        let missed = &self.missed[hash as usize % MISSED_COUNT];
+        missed.swap(hash, Ordering::Relaxed) == hash
     }
 
     /// Keeps a block, unless it is larger than all that a shard may have.
@@ -88,9 +105,15 @@ impl BlockCache {
     }
 
     fn shard(&self, id: BlockId) -> &Mutex<Shard> {
-        let place = id.segment.rotate_left(32) ^ u64::from(id.offset) ^ u64::from(id.number) << 32;
-        let spread = place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        &self.shards[(spread % self.shards.len() as u64) as usize]
+        &self.shards[(id.hash() % self.shards.len() as u64) as usize]
+    }
+}
+
+impl BlockId {
+    fn hash(self) -> u64 {
+        let place = self.segment.rotate_left(32) ^ u64::from(self.offset);
+        let place = place ^ u64::from(self.number) << 32;
+        place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
     }
 }
 
@@ -133,24 +156,34 @@ mod tests {
     #[test]
     fn what_is_used_stays_and_what_is_not_goes() {
         let cache = BlockCache::new(4 * 1000);
-        (0..4).for_each(|number| cache.insert(id(number), &raw(number, 840)));
+        (0..4).for_each(|number| cache.insert(id(number), &raw(number, 808)));
         assert_eq!(cache.bytes(), 4000);
         assert!(cache.get(id(0)).is_some() && cache.get(id(2)).is_some());
-        cache.insert(id(4), &raw(4, 840));
-        cache.insert(id(5), &raw(5, 840));
+        cache.insert(id(4), &raw(4, 808));
+        cache.insert(id(5), &raw(5, 808));
         assert_eq!(cache.bytes(), 4000);
         let left: Vec<_> = (0..6).map(|number| cache.get(id(number))).collect();
         for (number, is_left) in
             [(0, true), (1, false), (2, true), (3, false), (4, true), (5, true)]
         {
-            let wanted = is_left.then(|| raw(number, 840));
+            let wanted = is_left.then(|| raw(number, 808));
             assert_eq!(left[number as usize], wanted, "block {number}");
         }
     }
 
     #[test]
+    fn only_what_is_missed_twice_within_a_short_time_is_wanted() {
+        let cache = BlockCache::new(1 << 20);
+        assert!(!cache.wants(id(1)) && !cache.wants(id(2)));
+        assert!(cache.wants(id(1)) && cache.wants(id(2)));
+        let again = |number| cache.wants(id(number)) || cache.wants(id(number));
+        assert!((3..20_000).all(again));
+        assert!(!cache.wants(id(1)));
+    }
+
+    #[test]
     fn it_never_takes_more_than_it_may() {
-        for bytes_max in [0, 1, 159, 160, 5_000, 100_000, 3 << 20, 64 << 20] {
+        for bytes_max in [0, 1, 191, 192, 5_000, 100_000, 3 << 20, 64 << 20] {
             let cache = BlockCache::new(bytes_max);
             let mut rng = fastrand::Rng::with_seed(bytes_max);
             for _ in 0..3_000 {

@@ -170,8 +170,8 @@ impl fmt::Debug for Buffers {
 mod tests {
     use super::*;
     use crate::batch::Entry;
-    use crate::block;
     use crate::format::FRAME_HEADER_BYTES;
+    use crate::lz4;
 
     fn entry(index: u64, len: usize, seed: Option<u64>) -> Entry {
         let mut data = b"some words, ".repeat(len / 12 + 1)[..len].to_vec();
@@ -184,17 +184,15 @@ mod tests {
     /// The data of all entries of an append, as it was before.
     fn unpack(item: &[u8]) -> Vec<u8> {
         let head = AppendHead::decode(item).expect("a head");
-        let (mut rows, mut at, mut data) = (head.rows(), head.head_bytes, Vec::new());
+        let (mut at, mut data) = (head.head_bytes, Vec::new());
         for block in head.blocks() {
-            let raw_bytes: u64 =
-                (0..block.entries).map(|_| rows.next().expect("a row").data_bytes).sum();
-            let stored = &item[at..at + block.stored_bytes as usize];
+            let stored = &item[block.stored.clone()];
             at += stored.len();
             match block.codec {
                 Codec::Raw => data.extend_from_slice(stored),
-                Codec::Lz4 => {
-                    data.extend(block::decompress(stored, raw_bytes as usize).expect("whole"))
-                }
+                Codec::Lz4 => data.extend(
+                    lz4::decompress(stored, block.raw_bytes(), block.raw_bytes()).expect("whole"),
+                ),
             }
         }
         assert_eq!(at, item.len());
@@ -246,9 +244,10 @@ mod tests {
         batch.append(7, &[entry(1, &[b'a'; 40])]);
         Compressor::new(30).compress(&mut batch);
         let golden = [
-            1, 21, 0, 0, 0, 7, 1, 1, 1, 1, 2, 1, // tag, length of the head, .. , terms, flags
-            0xbe, 0x94, 0x12, 0x44, 3, 40, // row: checksum, kind, length
-            1, 1, 12, // block: codec, entries, stored length
+            1, 27, 0, 0, 0, 7, 1, 1, 1, 1, 2, 1, // tag, length of the head, .. , terms, flags
+            0xbe, 0x94, 0x12, 0x44, 3, 40, // row: checksum, kind, end of the data
+            1, 1, 0, 0, 0, 12, 0, 0,
+            0, // block: codec, end of its entries, of its stored bytes
             0x1f, b'a', 1, 0, 14, // one literal, then 33 bytes from one byte before
             0x60, b'a', b'a', b'a', b'a', b'a', b'a', // six literals
         ];
@@ -260,14 +259,14 @@ mod tests {
     fn a_block_has_whole_entries_and_is_about_so_large() {
         let compressor = Compressor::new(0);
         let mut batch = LogBatch::new();
-        let sizes = [8_000, 8_000, 1_000, 50_000, 16_000, 300, 200];
+        let sizes = [2_000, 2_000, 1_000, 50_000, 3_900, 90, 300];
         let entries: Vec<_> =
             sizes.iter().zip(1..).map(|(len, index)| entry(index, *len, None)).collect();
         batch.append(1, &entries);
         compressor.compress(&mut batch);
         let head = AppendHead::decode(append(&batch, 0).1).expect("a head");
         assert!(head.blocks().all(|block| block.codec == Codec::Lz4));
-        assert!(head.blocks().map(|block| block.entries).eq([2, 1, 1, 2, 1]));
+        assert!(head.blocks().map(|block| block.entries).eq([0..2, 2..3, 3..4, 4..6, 6..7]));
     }
 
     #[test]

@@ -33,7 +33,8 @@ pub struct Config {
     /// nothing is compressed.
     pub compress_above_bytes: u64,
     /// Most bytes of decompressed data that are kept for later reads. Default 32 MiB; with 0 each
-    /// read decompresses again.
+    /// read decompresses again. What is seldom read is not kept, nor what is read in long ranges:
+    /// to decompress it again is as quick.
     pub cache_bytes_max: u64,
     /// What opening does about batches at the end of the log that were being written when the power
     /// or the process went. Default [`RecoveryMode::TolerateTail`].

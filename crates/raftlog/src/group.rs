@@ -103,10 +103,10 @@ impl Group {
         let mut read = Read::new(self.id, &self.cache, range, max_bytes);
         while !read.wanted.is_empty() {
             let runs = self.look_up(&mut read)?;
-            for run in runs {
+            for runs in runs.chunk_by(|a, b| a.segment == b.segment) {
                 // A segment goes only when nothing in it is live: the log has changed since.
-                let Some(segment) = self.segments.get(run.segment) else { break };
-                if !read.run(&segment, run)? {
+                let Some(segment) = self.segments.get(runs[0].segment) else { break };
+                if !read.runs(&segment, runs)? {
                     return Ok(read.entries);
                 }
             }

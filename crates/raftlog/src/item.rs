@@ -5,9 +5,10 @@
 //! by reading the head alone, and its row has a checksum over its identity and its data, so it is
 //! proved without the rest of the frame.
 
-use crate::block::{Block, Codec};
+use crate::block::{Block, Codec, PlacedBlock};
 use crc32c::{crc32c, crc32c_append};
 use smallvec::SmallVec;
+use std::ops::Range;
 
 const TAG_APPEND: u8 = 1;
 const TAG_COMPACT: u8 = 2;
@@ -21,9 +22,17 @@ const TAG_STALE: u8 = 9;
 
 /// Flag of an append: a block table follows its rows.
 const HAS_BLOCKS: u8 = 1;
+/// Two bits of the flags, from this one on: how long the end of an entry's data is in its row, less
+/// one.
+const WIDTH_SHIFT: u32 = 1;
+const FLAGS: u8 = HAS_BLOCKS | 3 << WIDTH_SHIFT;
 
 /// Tag and length of the head of an append: enough to know how much more to read.
 const APPEND_PREFIX_BYTES: usize = 5;
+/// What stands in a row before the end of the entry's data: checksum and kind.
+const ROW_PREFIX_BYTES: usize = 5;
+/// A row of the block table: codec, end of the entries, end of the stored bytes.
+const BLOCK_ROW_BYTES: usize = 9;
 
 /// Consecutive entries of one term: how many, and the term.
 pub(crate) type TermRun = (u64, u64);
@@ -73,7 +82,9 @@ pub(crate) enum Item<'a> {
     Stale,
 }
 
-/// What stands before the data of an append, borrowed and found to be well formed.
+/// What stands before the data of an append, borrowed.
+///
+/// Rows and blocks have a fixed length, so that one is found without a look at those before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct AppendHead<'a> {
     pub(crate) group: u64,
@@ -85,6 +96,7 @@ pub(crate) struct AppendHead<'a> {
     pub(crate) stored_bytes: u64,
     terms: &'a [u8],
     rows: &'a [u8],
+    row_bytes: usize,
     /// The block table; empty if the data is stored as it is.
     blocks: &'a [u8],
 }
@@ -124,13 +136,30 @@ pub(crate) fn put_append_head(
         put_varint(out, count);
         put_varint(out, term);
     }
-    out.push(0);
+    let rows: SmallVec<[Row; 4]> = rows.collect();
+    let raw_bytes = rows.iter().map(|row| row.data_bytes).sum::<u64>();
+    let width = end_width(raw_bytes);
+    out.push(((width - 1) as u8) << WIDTH_SHIFT);
+    let mut end = 0;
     for row in rows {
-        out.extend_from_slice(&row.checksum.to_le_bytes());
-        out.push(row.kind);
-        put_varint(out, row.data_bytes);
+        end += row.data_bytes;
+        let mut bytes = [0; ROW_PREFIX_BYTES + 8];
+        bytes[..4].copy_from_slice(&row.checksum.to_le_bytes());
+        bytes[4] = row.kind;
+        bytes[ROW_PREFIX_BYTES..].copy_from_slice(&end.to_le_bytes());
+        out.extend_from_slice(&bytes[..ROW_PREFIX_BYTES + width]);
     }
     put_head_bytes(out, begin);
+}
+
+/// How many bytes it takes to say where data ends that is so long.
+fn end_width(raw_bytes: u64) -> usize {
+    match raw_bytes {
+        0..=0xff => 1,
+        0x100..=0xffff => 2,
+        0x1_0000..=0xff_ffff => 3,
+        _ => 4,
+    }
 }
 
 /// Writes the head of an append again, which had no blocks, with these. The caller adds their data.
@@ -141,13 +170,17 @@ pub(crate) fn put_head_with_blocks(
     blocks: &[Block],
 ) {
     let begin = out.len();
-    out.extend_from_slice(&item[..head.head_bytes - head.rows.len() - 1]);
-    out.push(HAS_BLOCKS);
+    let flags = head.head_bytes - head.rows.len() - 1;
+    out.extend_from_slice(&item[..flags]);
+    out.push(item[flags] | HAS_BLOCKS);
     out.extend_from_slice(head.rows);
+    let (mut entries, mut stored) = (0, 0);
     for block in blocks {
+        entries += block.entries;
+        stored += block.stored_bytes;
         out.push(block.codec.number());
-        put_varint(out, block.entries);
-        put_varint(out, block.stored_bytes);
+        out.extend_from_slice(&(entries as u32).to_le_bytes());
+        out.extend_from_slice(&(stored as u32).to_le_bytes());
     }
     put_head_bytes(out, begin);
 }
@@ -267,8 +300,31 @@ fn take_append<'a>(input: &mut &'a [u8]) -> Result<(AppendHead<'a>, usize), &'st
 }
 
 impl<'a> AppendHead<'a> {
-    /// Reads the head that `bytes` begin with. Allocates nothing.
+    /// Reads the head that `bytes` begin with, and checks all of it. Allocates nothing.
     pub(crate) fn decode(bytes: &'a [u8]) -> Result<AppendHead<'a>, &'static str> {
+        let head = AppendHead::open(bytes)?;
+        let mut begin = 0;
+        for row in head.rows.chunks_exact(head.row_bytes) {
+            let end = row_end(row);
+            if end < begin {
+                return Err(WRONG_ROWS);
+            }
+            begin = end;
+        }
+        let mut entry = 0;
+        for number in 0..head.block_count() {
+            let block = head.block(number)?;
+            if block.entries.start != entry {
+                return Err(WRONG_BLOCKS);
+            }
+            entry = block.entries.end;
+        }
+        Ok(head)
+    }
+
+    /// As [`AppendHead::decode`], but does not look at each row and block: those that are asked for
+    /// are checked then.
+    pub(crate) fn open(bytes: &'a [u8]) -> Result<AppendHead<'a>, &'static str> {
         let prefix = bytes.get(..APPEND_PREFIX_BYTES).ok_or(CUT_SHORT)?;
         if prefix[0] != TAG_APPEND {
             return Err("no append begins here");
@@ -278,57 +334,44 @@ impl<'a> AppendHead<'a> {
         let input = &mut input;
         let (group, first) = (take_varint(input)?, take_varint(input)?);
         let (count, runs) = (take_varint(input)?, take_varint(input)?);
-        let mut covered = 0_u64;
-        let terms = take_part(input, runs, |input| {
-            let (count, _) = take_term_run(input)?;
-            covered = covered.checked_add(count).filter(|_| count > 0).ok_or(WRONG_TERMS)?;
-            Ok(())
-        })?;
-        if covered != count || count == 0 {
-            return Err(WRONG_TERMS);
-        }
+        let terms = take_terms(input, runs, count)?;
         let flags = take_u8(input)?;
-        if flags & !HAS_BLOCKS != 0 {
+        if flags & !FLAGS != 0 {
             return Err("an append has flags that this version does not know");
-        }
-        let mut stored_bytes = 0_u64;
-        let rows = take_part(input, count, |input| {
-            let row = take_row(input)?;
-            stored_bytes = stored_bytes.checked_add(row.data_bytes).ok_or(CUT_SHORT)?;
-            Ok(())
-        })?;
-        let blocks = *input;
-        if blocks.is_empty() != (flags & HAS_BLOCKS == 0) {
-            return Err("an append has blocks against what its flags say");
         }
         if first == 0 || first.checked_add(count).is_none() {
             return Err("the entries of an append have indexes that cannot be");
         }
-        let head =
-            AppendHead { group, first, count, head_bytes, stored_bytes, terms, rows, blocks };
-        if blocks.is_empty() { Ok(head) } else { head.with_blocks() }
-    }
-
-    /// Checks the block table against the rows, and counts what is stored.
-    fn with_blocks(self) -> Result<AppendHead<'a>, &'static str> {
-        let (mut rows, mut blocks) = (self.rows(), self.blocks);
-        let mut stored_bytes = 0_u64;
-        while !blocks.is_empty() {
-            let block = take_block(&mut blocks)?;
-            let mut raw_bytes = 0;
-            for _ in 0..block.entries {
-                raw_bytes += rows.next().ok_or(WRONG_BLOCKS)?.data_bytes;
-            }
-            if block.entries == 0 || !block.can_hold(raw_bytes) {
+        let row_bytes = ROW_PREFIX_BYTES + 1 + usize::from(flags >> WIDTH_SHIFT);
+        let rows_bytes = usize::try_from(count).ok().and_then(|n| n.checked_mul(row_bytes));
+        let split = input.split_at_checked(rows_bytes.ok_or(CUT_SHORT)?);
+        let (rows, blocks) = split.ok_or(CUT_SHORT)?;
+        if blocks.is_empty() != (flags & HAS_BLOCKS == 0) {
+            return Err("an append has blocks against what its flags say");
+        }
+        let raw_bytes = row_end(&rows[rows.len() - row_bytes..]);
+        let mut head = AppendHead {
+            group,
+            first,
+            count,
+            head_bytes,
+            stored_bytes: raw_bytes,
+            terms,
+            rows,
+            row_bytes,
+            blocks,
+        };
+        if blocks.len() % BLOCK_ROW_BYTES != 0 {
+            return Err(WRONG_BLOCKS);
+        }
+        if let Some(last) = head.block_count().checked_sub(1) {
+            let (entries, stored) = head.block_ends(last);
+            if entries != count {
                 return Err(WRONG_BLOCKS);
             }
-            stored_bytes = stored_bytes.checked_add(block.stored_bytes).ok_or(WRONG_BLOCKS)?;
+            head.stored_bytes = stored;
         }
-        if rows.next().is_some() {
-            Err(WRONG_BLOCKS)
-        } else {
-            Ok(AppendHead { stored_bytes, ..self })
-        }
+        Ok(head)
     }
 
     /// Consecutive entries of one term, from the first on.
@@ -337,22 +380,104 @@ impl<'a> AppendHead<'a> {
         std::iter::from_fn(move || take_term_run(&mut terms).ok())
     }
 
-    /// What is said of each entry.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = Row> + Clone + use<'a> {
-        let mut rows = self.rows;
-        std::iter::from_fn(move || take_row(&mut rows).ok())
+    /// What is said of the `at`-th entry, which it must have, and which part of all raw data its
+    /// data is.
+    ///
+    /// # Errors
+    ///
+    /// It would end before it begins.
+    pub(crate) fn row(&self, at: u64) -> Result<(Row, Range<u64>), &'static str> {
+        let begin = at as usize * self.row_bytes;
+        let row = &self.rows[begin..begin + self.row_bytes];
+        let raw = self.raw_begin(at)..row_end(row);
+        let data_bytes = raw.end.checked_sub(raw.start).ok_or(WRONG_ROWS)?;
+        let checksum = u32::from_le_bytes([row[0], row[1], row[2], row[3]]);
+        Ok((Row { checksum, kind: row[4], data_bytes }, raw))
     }
 
-    /// The blocks of the data; if it is stored as it is, one.
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = Block> + use<'a> {
-        let AppendHead { count, stored_bytes, mut blocks, .. } = *self;
-        let whole = Block { entries: count, codec: Codec::Raw, stored_bytes };
-        let mut whole = blocks.is_empty().then_some(whole);
-        std::iter::from_fn(move || whole.take().or_else(|| take_block(&mut blocks).ok()))
+    /// What is said of each entry; those of a head that was not checked may end early.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = Row> + Clone + use<'a> {
+        let head = *self;
+        (0..head.count).map_while(move |at| head.row(at).ok().map(|(row, _)| row))
+    }
+
+    /// Where the raw data of the `at`-th entry begins.
+    fn raw_begin(&self, at: u64) -> u64 {
+        let end = at as usize * self.row_bytes;
+        if end == 0 { 0 } else { row_end(&self.rows[end - self.row_bytes..end]) }
+    }
+
+    /// How many rows the block table has.
+    fn block_count(&self) -> usize {
+        self.blocks.len() / BLOCK_ROW_BYTES
+    }
+
+    /// Where the entries and the stored bytes of a block end.
+    fn block_ends(&self, number: usize) -> (u64, u64) {
+        let begin = number * BLOCK_ROW_BYTES;
+        let Some([_, a, b, c, d, e, f, g, h]) = self.blocks.get(begin..begin + BLOCK_ROW_BYTES)
+        else {
+            return (0, 0);
+        };
+        let number = |bytes| u64::from(u32::from_le_bytes(bytes));
+        (number([*a, *b, *c, *d]), number([*e, *f, *g, *h]))
+    }
+
+    /// The block of the `at`-th entry, which it must have; the whole data if it is stored as it is.
+    ///
+    /// # Errors
+    ///
+    /// What is said of the block cannot be.
+    pub(crate) fn block_of(&self, at: u64) -> Result<PlacedBlock, &'static str> {
+        let (mut low, mut high) = (0, self.block_count());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.block_ends(middle).0 <= at { low = middle + 1 } else { high = middle }
+        }
+        let block = self.block(low)?;
+        if block.entries.contains(&at) { Ok(block) } else { Err(WRONG_BLOCKS) }
+    }
+
+    /// A block; the whole data if that is stored as it is.
+    fn block(&self, number: usize) -> Result<PlacedBlock, &'static str> {
+        if self.blocks.is_empty() {
+            let (entries, raw) = (0..self.count, 0..self.stored_bytes);
+            let stored = self.place(0)..self.place(raw.end);
+            return Ok(PlacedBlock { number: 0, codec: Codec::Raw, entries, raw, stored });
+        }
+        let codec = *self.blocks.get(number * BLOCK_ROW_BYTES).ok_or(WRONG_BLOCKS)?;
+        let (first, begin) = match number.checked_sub(1) {
+            Some(before) => self.block_ends(before),
+            None => (0, 0),
+        };
+        let (end_entry, end) = self.block_ends(number);
+        if first >= end_entry || end_entry > self.count || begin > end || end > self.stored_bytes {
+            return Err(WRONG_BLOCKS);
+        }
+        let raw = self.raw_begin(first)..self.raw_begin(end_entry);
+        let raw_bytes = raw.end.checked_sub(raw.start).ok_or(WRONG_ROWS)?;
+        let (entries, codec) = (end_entry - first, Codec::of(codec)?);
+        if !(Block { entries, codec, stored_bytes: end - begin }).can_hold(raw_bytes) {
+            return Err(WRONG_BLOCKS);
+        }
+        let stored = self.place(begin)..self.place(end);
+        Ok(PlacedBlock { number: number as u32, codec, entries: first..end_entry, raw, stored })
+    }
+
+    /// Where in the item stored data lies; beyond all bytes if that cannot be.
+    fn place(&self, stored: u64) -> usize {
+        usize::try_from(stored).map_or(usize::MAX, |stored| self.head_bytes.saturating_add(stored))
+    }
+
+    /// The blocks of the data; if it is stored as it is, one. Those of a head that was not checked
+    /// may end early.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = PlacedBlock> + use<'a> {
+        let head = *self;
+        (0..head.block_count().max(1)).map_while(move |number| head.block(number).ok())
     }
 
     /// Whether `count` entries from `first` on, at least one, are all among its entries.
-    fn holds(&self, first: u64, count: u64) -> bool {
+    pub(crate) fn holds(&self, first: u64, count: u64) -> bool {
         let past = first.checked_sub(self.first);
         let end = past.and_then(|past| past.checked_add(count));
         count > 0 && end.is_some_and(|end| end <= self.count)
@@ -375,17 +500,18 @@ impl<'a> AppendHead<'a> {
 
 const CUT_SHORT: &str = "an item is cut short";
 const WRONG_TERMS: &str = "the terms of an append do not cover its entries";
+const WRONG_ROWS: &str = "the data of an entry would end before it begins";
 const WRONG_BLOCKS: &str = "the blocks of an append do not hold its entries";
 
-/// Takes `count` things and returns the bytes of them.
-fn take_part<'a>(
-    input: &mut &'a [u8],
-    count: u64,
-    mut take: impl FnMut(&mut &'a [u8]) -> Result<(), &'static str>,
-) -> Result<&'a [u8], &'static str> {
-    let begin = *input;
-    for _ in 0..count {
-        take(input)?;
+/// Takes so many term runs, which must cover so many entries, and returns the bytes of them.
+fn take_terms<'a>(input: &mut &'a [u8], runs: u64, entries: u64) -> Result<&'a [u8], &'static str> {
+    let (begin, mut covered) = (*input, 0_u64);
+    for _ in 0..runs {
+        let (count, _) = take_term_run(input)?;
+        covered = covered.checked_add(count).filter(|_| count > 0).ok_or(WRONG_TERMS)?;
+    }
+    if covered != entries || entries == 0 {
+        return Err(WRONG_TERMS);
     }
     Ok(&begin[..begin.len() - input.len()])
 }
@@ -394,14 +520,16 @@ fn take_term_run(input: &mut &[u8]) -> Result<TermRun, &'static str> {
     Ok((take_varint(input)?, take_varint(input)?))
 }
 
-fn take_row(input: &mut &[u8]) -> Result<Row, &'static str> {
-    let checksum = u32::from_le_bytes(take_array(input)?);
-    Ok(Row { checksum, kind: take_u8(input)?, data_bytes: take_varint(input)? })
-}
-
-fn take_block(input: &mut &[u8]) -> Result<Block, &'static str> {
-    let codec = Codec::of(take_u8(input)?)?;
-    Ok(Block { codec, entries: take_varint(input)?, stored_bytes: take_varint(input)? })
+/// Where the data of the entry ends whose row this is.
+fn row_end(row: &[u8]) -> u64 {
+    let end = |bytes| u64::from(u32::from_le_bytes(bytes));
+    match row[ROW_PREFIX_BYTES..] {
+        [a] => end([a, 0, 0, 0]),
+        [a, b] => end([a, b, 0, 0]),
+        [a, b, c] => end([a, b, c, 0]),
+        [a, b, c, d] => end([a, b, c, d]),
+        _ => unreachable!("a row has one to four bytes for the end"),
+    }
 }
 
 pub(crate) fn put_slice(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -471,7 +599,7 @@ mod tests {
         let golden = [
             1, 27, 0, 0, 0, 0xac, 2, 5, 2, 2, // tag, length of the head, group, first, counts
             1, 8, 1, 9, 0, // terms, flags
-            7, 0, 0, 0, 2, 2, 7, 0, 0, 0, 2, 0, // rows: checksum, kind, length
+            7, 0, 0, 0, 2, 2, 7, 0, 0, 0, 2, 2, // rows: checksum, kind, end of the data
             b'a', b'b',
         ];
         assert_eq!(bytes, golden);
@@ -516,7 +644,8 @@ mod tests {
         assert_eq!((head.group, head.first, head.count, head.stored_bytes), (1, 10, 3, 6));
         assert!(head.terms().eq([(2, 3), (1, 4)]));
         assert!(head.rows().map(|row| row.data_bytes).eq([1, 2, 3]));
-        let whole = Block { entries: 3, codec: Codec::Raw, stored_bytes: 6 };
+        let stored = head.head_bytes..head.head_bytes + 6;
+        let whole = PlacedBlock { number: 0, codec: Codec::Raw, entries: 0..3, raw: 0..6, stored };
         assert!(head.blocks().eq([whole]));
         assert_eq!(item_bytes, head.head_bytes + 6);
         let rest: Vec<_> = std::iter::from_fn(|| {
@@ -535,6 +664,81 @@ mod tests {
                 Item::Stale,
             ]
         );
+    }
+
+    #[test]
+    fn an_entry_and_its_block_are_found_without_those_before() {
+        for len in [0, 1, 90, 300, 70_000, 6_000_000] {
+            let data: Vec<Vec<u8>> =
+                [len, 0, len / 2, 7, len].iter().map(|len| vec![1; *len]).collect();
+            let data: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+            let plain = append(1, 10, &[(5, 3)], &data);
+            let head = AppendHead::decode(&plain).expect("a head");
+            let mut begin = 0;
+            for (at, data) in (0..).zip(&data) {
+                let (row, raw) = head.row(at).expect("a row");
+                let len = data.len() as u64;
+                assert_eq!(
+                    (row.data_bytes, row.kind, row.checksum, raw),
+                    (len, 2, 7, begin..begin + len)
+                );
+                begin += len;
+            }
+            let raw_bytes = |range: Range<usize>| data[range].iter().map(|d| d.len() as u64).sum();
+            let blocks = [0..1, 1..3, 3..5].map(|range: Range<usize>| Block {
+                entries: range.len() as u64,
+                codec: Codec::Raw,
+                stored_bytes: raw_bytes(range),
+            });
+            let mut packed = Vec::new();
+            put_head_with_blocks(&mut packed, &plain, &head, &blocks);
+            packed.extend_from_slice(&plain[head.head_bytes..]);
+            let head = AppendHead::decode(&packed).expect("a head");
+            assert!(head.rows().eq(AppendHead::decode(&plain).expect("a head").rows()));
+            let mut at = head.head_bytes;
+            for (number, range) in (0..).zip([0..1, 1..3, 3..5]) {
+                let raw = raw_bytes(0..range.start)..raw_bytes(0..range.end);
+                let stored = at..at + (raw.end - raw.start) as usize;
+                at = stored.end;
+                let entries = range.start as u64..range.end as u64;
+                let codec = Codec::Raw;
+                let block = PlacedBlock { number, codec, entries, raw, stored };
+                for entry in range {
+                    assert_eq!(head.block_of(entry as u64).as_ref(), Ok(&block));
+                }
+            }
+            assert_eq!((at, head.stored_bytes), (packed.len(), begin));
+        }
+    }
+
+    #[test]
+    fn rows_and_blocks_that_cannot_be_are_refused() {
+        let whole = append(1, 10, &[(3, 3)], &[b"x", b"yy", b"zzz"]);
+        let head = AppendHead::decode(&whole).expect("a head");
+        let block = |entries, stored_bytes| Block { entries, codec: Codec::Raw, stored_bytes };
+        let with = |blocks: &[Block]| {
+            let mut packed = Vec::new();
+            put_head_with_blocks(&mut packed, &whole, &head, blocks);
+            AppendHead::decode(&packed).map(drop)
+        };
+        assert_eq!(with(&[block(1, 1), block(2, 5)]), Ok(()));
+        for wrong in [
+            &[block(3, 5)][..],
+            &[block(2, 3)],
+            &[block(4, 6)],
+            &[block(1, 2), block(2, 4)],
+            &[block(1, 1), block(0, 0), block(2, 5)],
+        ] {
+            assert_eq!(with(wrong), Err(WRONG_BLOCKS));
+        }
+        let (mut back, end) = (whole.clone(), head.head_bytes - 7);
+        back[end] = 0;
+        assert_eq!(AppendHead::decode(&back), Err(WRONG_ROWS));
+        let mut longer = Vec::new();
+        put_head_with_blocks(&mut longer, &whole, &head, &[block(3, 6)]);
+        longer.insert(head.head_bytes, 0);
+        longer[1] += 1;
+        assert!(AppendHead::decode(&longer).is_err() && AppendHead::open(&longer).is_err());
     }
 
     #[test]
@@ -562,7 +766,14 @@ mod tests {
 
     #[test]
     fn no_bytes_whatever_make_it_panic_or_allocate_much() {
-        let mut whole = append(1, 10, &[(2, 3), (1, 4)], &[b"x", b"yy", b"zzz"]);
+        let whole = append(1, 10, &[(2, 3), (1, 4)], &[b"x", b"yy", b"zzz"]);
+        let head = AppendHead::decode(&whole).expect("it was written so");
+        let blocks = [(2, Codec::Raw, 3), (1, Codec::Lz4, 3)]
+            .map(|(entries, codec, stored_bytes)| Block { entries, codec, stored_bytes });
+        let mut packed = Vec::new();
+        put_head_with_blocks(&mut packed, &whole, &head, &blocks);
+        packed.extend_from_slice(b"xyyzzz");
+        let mut whole = packed;
         put_put(&mut whole, 2, b"key", &[9; 30]);
         put_move_head(&mut whole, 11, 2);
         whole.extend_from_slice(&append(1, 10, &[(3, 4)], &[b"x", b"yy", b"zzz"]));
@@ -576,6 +787,15 @@ mod tests {
             bytes.truncate(rng.usize(..=bytes.len()));
             let mut input = &bytes[..];
             while !input.is_empty() && take_item(&mut input).is_ok() {}
+            if let Ok(head) = AppendHead::open(&bytes) {
+                let at = rng.u64(..head.count);
+                let (row, block) = (head.row(at), head.block_of(at));
+                if let (Ok(whole), Ok((row, raw))) = (AppendHead::decode(&bytes), row) {
+                    let block = block.expect("all of it was checked");
+                    assert_eq!(whole.rows().nth(at as usize), Some(row));
+                    assert!(block.raw.start <= raw.start && raw.end <= block.raw.end);
+                }
+            }
         }
         // Huge counts that the bytes have no room for.
         let mut lies = vec![TAG_APPEND, 0, 0, 0, 0, 1, 1];

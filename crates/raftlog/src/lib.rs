@@ -61,6 +61,7 @@ mod keys;
 mod ledger;
 mod limits;
 mod load;
+mod lz4;
 mod maintenance;
 mod moves;
 mod pace;

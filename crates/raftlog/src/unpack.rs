@@ -1,8 +1,9 @@
 //! All entries of an append, one after the other, each with what became of its data. For tools; a
 //! read of some entries goes another way.
 
-use crate::block::{self, Block, Codec};
+use crate::block::{Codec, PlacedBlock};
 use crate::item::{self, AppendHead, Row};
+use crate::lz4;
 use std::borrow::Cow;
 
 /// An entry of an append.
@@ -18,41 +19,27 @@ pub(crate) struct Unpacked<'a> {
 /// Calls `look` with each entry of the append that `item` is. Decompresses one block at a time.
 pub(crate) fn each_entry(item: &[u8], head: &AppendHead<'_>, mut look: impl FnMut(Unpacked<'_>)) {
     let mut terms = head.terms().flat_map(|(count, term)| (0..count).map(move |_| term));
-    let (mut rows, mut index, mut begin) = (head.rows(), head.first, head.head_bytes);
     for block in head.blocks() {
-        let end = begin.saturating_add(block.stored_bytes as usize);
-        let own = rows.clone().take(block.entries as usize);
-        let raw = item.get(begin..end).ok_or("an append is cut short");
-        let raw = raw.and_then(|stored| raw_bytes(&block, stored, own.clone()));
-        let mut at = 0;
-        for row in own {
-            let Some(term) = terms.next() else { return };
+        let raw = item.get(block.stored.clone()).ok_or("an append is cut short");
+        let raw = raw.and_then(|stored| raw_bytes(&block, stored));
+        for at in block.entries.clone() {
+            let (Some(term), Ok((row, place))) = (terms.next(), head.row(at)) else { return };
+            let place = place.start - block.raw.start..place.end - block.raw.start;
+            let index = head.first + at;
             let data = raw.as_ref().map_err(|what| *what).and_then(|raw| {
-                let data = raw.get(at..at + row.data_bytes as usize);
+                let data = raw.get(place.start as usize..place.end as usize);
                 proved(head.group, index, term, row, data.ok_or("an append is cut short")?)
             });
-            let Row { kind, data_bytes, .. } = row;
-            look(Unpacked { index, term, kind, data });
-            at = at.saturating_add(data_bytes as usize);
-            index += 1;
-        }
-        begin = end;
-        if let Some(others) = (block.entries as usize).checked_sub(1) {
-            rows.nth(others);
+            look(Unpacked { index, term, kind: row.kind, data });
         }
     }
 }
 
-fn raw_bytes<'a>(
-    block: &Block,
-    stored: &'a [u8],
-    rows: impl Iterator<Item = Row>,
-) -> Result<Cow<'a, [u8]>, &'static str> {
+fn raw_bytes<'a>(block: &PlacedBlock, stored: &'a [u8]) -> Result<Cow<'a, [u8]>, &'static str> {
     match block.codec {
         Codec::Raw => Ok(Cow::Borrowed(stored)),
         Codec::Lz4 => {
-            let raw_bytes = rows.map(|row| row.data_bytes).sum::<u64>();
-            Ok(Cow::Owned(block::decompress(stored, raw_bytes as usize)?))
+            Ok(Cow::Owned(lz4::decompress(stored, block.raw_bytes(), block.raw_bytes())?))
         }
     }
 }

@@ -165,6 +165,8 @@ fn views_hold_what_was_written(fs: &dyn FileSystem, dir: &Path) {
     for range in [0..1, 0..20_000, 4095..4097, 777..777, 19_999..20_000] {
         let view = file.view(range.clone()).expect("the range lies inside");
         assert_eq!(&view[..], &data[range.start as usize..range.end as usize]);
+        let mapped = file.view_mapped(range).expect("the range lies inside");
+        assert!(mapped.is_none_or(|mapped| mapped[..] == view[..]));
     }
     let view = file.view(100..300).expect("the range lies inside");
     assert_eq!(&view.slice(10..20)[..], &data[110..120]);
@@ -186,6 +188,8 @@ fn views_outlive_growth_removal_and_handles(fs: &dyn FileSystem, dir: &Path) {
     write(&*file, b"second", far);
     let second = file.view(far..far + 6).expect("the range lies inside");
     let third = file.view(far + 3..far + 6).expect("the range lies inside");
+    // What would have to be copied is not, if nobody asked for it.
+    assert!(file.view_mapped(far..far + 6).expect("the range lies inside").is_none());
     fs.remove(&path).expect("it exists");
     write(&*file, b"!", 5);
     drop(file);

@@ -98,6 +98,9 @@ impl File for HookedFile {
     fn view(&self, range: Range<u64>) -> io::Result<View> {
         self.before(Operation::Read).view(range)
     }
+    fn view_mapped(&self, range: Range<u64>) -> io::Result<Option<View>> {
+        self.before(Operation::Read).view_mapped(range)
+    }
 }
 
 impl fmt::Debug for HookedFs {

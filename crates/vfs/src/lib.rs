@@ -158,6 +158,16 @@ pub trait File: Send + Sync + Debug {
     /// `UnexpectedEof` if the range ends beyond the file.
     fn view(&self, range: Range<u64>) -> io::Result<View>;
 
+    /// As [`File::view`], but nothing if the bytes would have to be copied: who wants a few pieces
+    /// of a long range then asks for each of them.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`File::view`].
+    fn view_mapped(&self, _range: Range<u64>) -> io::Result<Option<View>> {
+        Ok(None)
+    }
+
     /// Fills all of `buf`.
     ///
     /// # Errors

@@ -210,11 +210,7 @@ impl File for OsFile {
     }
 
     fn view(&self, range: Range<u64>) -> io::Result<View> {
-        let mapped = match &self.maps {
-            Some(maps) => maps.view(&self.file, &range)?,
-            None => None,
-        };
-        if let Some(view) = mapped {
+        if let Some(view) = self.view_mapped(range.clone())? {
             return Ok(view);
         }
         let len = range.end.checked_sub(range.start).ok_or(io::ErrorKind::InvalidInput)?;
@@ -225,6 +221,13 @@ impl File for OsFile {
         let mut bytes = vec![0; len as usize];
         self.read_exact_at(&mut bytes, range.start)?;
         Ok(View::from(bytes))
+    }
+
+    fn view_mapped(&self, range: Range<u64>) -> io::Result<Option<View>> {
+        match &self.maps {
+            Some(maps) => maps.view(&self.file, &range),
+            None => Ok(None),
+        }
     }
 }
 

@@ -31,6 +31,7 @@ fn views_are_mapped_unless_it_is_refused() {
         let file = os.open(&root.path().join(kind), OpenMode::CreateNew).unwrap();
         file.write_at(b"some bytes", 0).unwrap();
         let view = file.view(5..10).unwrap();
+        assert_eq!(file.view_mapped(5..10).unwrap().is_some(), kind == "mapped");
         assert_eq!(
             (&*view, format!("{view:?}")),
             (&b"bytes"[..], format!("View({kind}, 5 bytes)"))

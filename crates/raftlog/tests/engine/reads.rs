@@ -4,6 +4,7 @@ use crate::kit::{
     DIR, batch, entry, random_entry, reopen, segment_path, squeezed, text_entry, write,
 };
 use flotilla_raftlog::{Config, Durability, Entry, Error, LogEngine};
+use flotilla_vfs::FileSystem;
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::os::OsFs;
 use std::path::Path;
@@ -54,26 +55,35 @@ fn wanted(entries: &[Entry], begin: usize, end: usize, max_bytes: u64) -> &[Entr
 #[test]
 fn any_part_of_the_log_is_read_with_any_cache() {
     for cache_bytes_max in [0, 3_000, 20_000, 1 << 20] {
-        let disk = Arc::new(FaultFs::new(1));
-        let config = Config { cache_bytes_max, segment_bytes: 64 << 10, ..squeezed() };
-        let (log, _) = LogEngine::open(disk, Path::new(DIR), config).expect("it opens");
-        let entries = filled(&log, 600);
-        let stored = log.stats().bytes_written;
-        let raw = entries.iter().map(|e| e.data.len() as u64).sum::<u64>();
-        assert!(stored < raw * 3 / 4, "{raw} bytes are stored as {stored}");
-        let group = log.group(1).expect("there");
-        let mut rng = fastrand::Rng::with_seed(cache_bytes_max);
-        for _ in 0..400 {
-            let begin = rng.usize(..entries.len());
-            let end = (begin + rng.usize(1..80)).min(entries.len());
-            let max_bytes = if rng.bool() { u64::MAX } else { rng.u64(0..100_000) };
-            let range = begin as u64 + 1..end as u64 + 1;
-            let read = group.entries(range, max_bytes).expect("it is there");
-            assert!(read == wanted(&entries, begin, end, max_bytes), "{begin}..{end}");
-            assert!(log.stats().cache_bytes <= cache_bytes_max);
-        }
-        assert_eq!(log.stats().cache_bytes > 0, cache_bytes_max > 0);
+        any_part_is_read(Arc::new(FaultFs::new(1)), Path::new(DIR), cache_bytes_max);
     }
+}
+
+#[test]
+fn any_part_of_the_log_is_read_from_mapped_files() {
+    let dir = tempfile::tempdir().expect("a directory");
+    any_part_is_read(Arc::new(OsFs::new()), dir.path(), 20_000);
+}
+
+fn any_part_is_read(disk: Arc<dyn FileSystem>, dir: &Path, cache_bytes_max: u64) {
+    let config = Config { cache_bytes_max, segment_bytes: 64 << 10, ..squeezed() };
+    let (log, _) = LogEngine::open(disk, dir, config).expect("it opens");
+    let entries = filled(&log, 600);
+    let stored = log.stats().bytes_written;
+    let raw = entries.iter().map(|e| e.data.len() as u64).sum::<u64>();
+    assert!(stored < raw * 3 / 4, "{raw} bytes are stored as {stored}");
+    let group = log.group(1).expect("there");
+    let mut rng = fastrand::Rng::with_seed(cache_bytes_max);
+    for _ in 0..400 {
+        let begin = rng.usize(..entries.len());
+        let end = (begin + rng.usize(1..80)).min(entries.len());
+        let max_bytes = if rng.bool() { u64::MAX } else { rng.u64(0..100_000) };
+        let range = begin as u64 + 1..end as u64 + 1;
+        let read = group.entries(range, max_bytes).expect("it is there");
+        assert!(read == wanted(&entries, begin, end, max_bytes), "{begin}..{end}");
+        assert!(log.stats().cache_bytes <= cache_bytes_max);
+    }
+    assert_eq!(log.stats().cache_bytes > 0, cache_bytes_max > 0);
 }
 
 #[test]
