@@ -261,7 +261,10 @@ impl Verifier {
         let missing = self.pending.as_ref().or(self.tail.as_ref()).map(|at| at.lsn);
         let Some(lsn) = missing else { return };
         let goes_on = self.pending.is_none() && scan::first_lsn(bytes, header) == Some(lsn);
-        if !goes_on && scan::vouches_for(bytes, header, lsn) {
+        if goes_on {
+            // Then what was left behind the last frame means nothing, as for a start.
+            self.tail = None;
+        } else if scan::vouches_for(bytes, header, lsn) {
             self.vouched_lsn = self.vouched_lsn.max(lsn);
             self.settle_pending();
         }
@@ -484,15 +487,19 @@ mod tests {
 
     const HEADER: SegmentHeader = SegmentHeader { segment: 1, salt: 5, is_reused: false };
 
-    /// A frame that sets a key.
     fn frame(lsn: u64, key: &[u8]) -> Vec<u8> {
+        frame_of(1, lsn, key)
+    }
+
+    /// A frame that sets a key.
+    fn frame_of(segment: u64, lsn: u64, key: &[u8]) -> Vec<u8> {
         let mut body = Vec::new();
         item::put_put(&mut body, 1, key, b"value");
         format::pad(&mut body);
         let header = FrameHeader {
             kind: FrameKind::Batch,
             body_bytes: body.len() as u32,
-            segment: 1,
+            segment,
             lsn,
             synced_lsn: 0,
             body_checksum: format::body_checksum(&body),
@@ -545,5 +552,24 @@ mod tests {
             assert_eq!((wrong.len(), wrong[0].offset), (1, second as u64), "{wrong:?}");
             assert!(wrong[0].what.contains("not the one that belongs here"), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn what_is_left_behind_the_last_frame_hides_no_damage_further_on() {
+        // As of a footer that was being written.
+        let first = [&HEADER.encode()[..], &frame(1, b"key"), &[0; 600], &[7; 4]].concat();
+        let header = SegmentHeader { segment: 2, ..HEADER };
+        let whole = frame_of(2, 2, &[b'k'; 3000]);
+        let verify = |second: &[u8]| {
+            let mut verifier = Verifier::new(VerifyLevel::Frames, None);
+            verifier.segment(HEADER, &first, false);
+            verifier.segment(header, &[&header.encode()[..], second].concat(), false);
+            verifier.finish().problems
+        };
+        assert_eq!(verify(&whole), []);
+        let mut rotten = whole;
+        rotten[90] ^= 1;
+        let wrong = verify(&rotten);
+        assert!(matches!(&wrong[..], [Problem { segment: 2, offset: 64, .. }]), "{wrong:?}");
     }
 }
