@@ -26,6 +26,8 @@ pub struct Bench {
     pub data: Kind,
     /// A case is measured only if its name holds this.
     pub only: String,
+    /// And only if it is one of these, where there are any.
+    pub cases: Vec<String>,
     /// Where logs are made, and removed again.
     pub dir: PathBuf,
     /// What was measured so far.
@@ -45,7 +47,8 @@ pub fn spinner() -> ProgressBar {
 impl Bench {
     /// Whether a case is to be measured.
     pub fn wants(&self, case: &str) -> bool {
-        case.contains(&self.only)
+        let is_named = self.cases.is_empty() || self.cases.iter().any(|named| named == case);
+        is_named && case.contains(&self.only)
     }
 
     /// The engines in the order of a round: each round begins with another one, so that none always
@@ -117,13 +120,14 @@ mod tests {
     #[test]
     fn every_engine_is_first_once() {
         let engines = vec![Contender::Raftlog, Contender::RaftEngine, Contender::Rocksdb];
-        let bench = Bench {
+        let mut bench = Bench {
             engines: engines.clone(),
             rounds: 3,
             time: Duration::ZERO,
             quick: true,
             data: Kind::Half,
             only: "kill".to_owned(),
+            cases: Vec::new(),
             dir: PathBuf::new(),
             records: Records::default(),
             progress: ProgressBar::hidden(),
@@ -132,5 +136,7 @@ mod tests {
         assert_eq!(first, engines);
         assert_eq!(bench.in_order(4), bench.in_order(1));
         assert!(bench.wants("after kill -9") && !bench.wants("after a clean close"));
+        bench.cases = ["a".to_owned(), "kill".to_owned(), "close".to_owned()].into();
+        assert!(bench.wants("kill") && !bench.wants("close") && !bench.wants("after kill -9"));
     }
 }
