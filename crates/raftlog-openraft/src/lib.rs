@@ -4,7 +4,7 @@
 //! A [`Flusher`] is what the embedder starts, one for each log: a thread that carries out what the
 //! groups queue, so that no task of openraft waits in a sync, and one that maintains the log, so that
 //! neither waits for a new segment. To purge segments now and then is the embedder's part, see
-//! [`LogEngine::purge_expired_files`]. A [`GroupLog`] is one group's log:
+//! [`LogEngine::purge_expired_files`](flotilla_raftlog::LogEngine::purge_expired_files). A [`GroupLog`] is one group's log:
 //!
 //! - `append` queues the entries and returns; they can be read at once, from memory, and the
 //!   callback comes when they are synced. Appends of all groups that come meanwhile share the next
