@@ -162,12 +162,13 @@ pub(crate) fn all(directory: &Directory, numbers: &[u64]) -> Result<Vec<Loaded>,
             }
         };
         // If the system has no more threads to give, those that there are do it.
-        for _ in 1..thread_count {
-            if thread::Builder::new().spawn_scoped(scope, work).is_err() {
-                break;
-            }
-        }
+        let spawn = |_| thread::Builder::new().spawn_scoped(scope, work).ok();
+        let others: Vec<_> = (1..thread_count).map_while(spawn).collect();
         work();
+        // The scope would wait for the end of their work, not for theirs.
+        for other in others {
+            other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
     });
     let mut results = results.into_inner();
     results.sort_unstable_by_key(|(at, _)| *at);
