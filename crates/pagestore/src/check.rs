@@ -38,7 +38,7 @@ pub struct CheckReport {
 
 /// Checks the whole store.
 pub(crate) fn run(shared: &Shared) -> Result<CheckReport> {
-    let _place = shared.place.lock();
+    let _place = shared.place.enter();
     let written = shared.checkpoints.lock();
     let mut space = shared.space.lock();
     space.note_ended(&shared.pool);

@@ -47,6 +47,7 @@ mod leaf;
 mod meta;
 mod node;
 mod page;
+mod place;
 mod pool;
 mod read_txn;
 mod regions;

@@ -1,7 +1,7 @@
 //! What all handles of one store have in common, and which lock guards what.
 //!
 //! Locks, outermost first; who holds one may take those below it:
-//! 1. `place`: the one writer's. Held as long as a write transaction is open.
+//! 1. `place`: the one writer's, had in the order of coming as long as a write transaction is open.
 //! 2. `checkpoints`: one checkpoint at a time. Never taken together with `place` but by `check`.
 //! 3. `space`: held for moments by writer and checkpoint; readers never take it.
 //! 4. `current`, `durable`: the two roots; held to copy a pointer.
@@ -14,6 +14,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::error::{Error, Result};
 use crate::meta::Meta;
+use crate::place::Place;
 use crate::pool::Pool;
 use crate::regions::Regions;
 use crate::root::Root;
@@ -22,7 +23,7 @@ use crate::space::Space;
 /// What all handles of one store have in common.
 pub(crate) struct Shared {
     pub(crate) pool: Pool,
-    pub(crate) place: Mutex<()>,
+    pub(crate) place: Place,
     pub(crate) checkpoints: Mutex<Written>,
     pub(crate) space: Mutex<Space>,
     pub(crate) current: RwLock<Arc<Root>>,
@@ -63,7 +64,7 @@ impl Shared {
         let (pool, space, root, written) = parts;
         Shared {
             pool,
-            place: Mutex::new(()),
+            place: Place::new(),
             checkpoints: Mutex::new(written),
             space: Mutex::new(space),
             current: RwLock::new(Arc::clone(&root)),

@@ -77,7 +77,8 @@ impl PageStore {
         Snapshot::new(Arc::clone(&self.shared))
     }
 
-    /// Begins a write transaction, once the one before has ended. Readers and checkpoints go on.
+    /// Begins a write transaction, once those have ended that were asked for before. Readers and
+    /// checkpoints go on.
     ///
     /// # Errors
     ///

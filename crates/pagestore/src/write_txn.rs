@@ -5,7 +5,6 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parking_lot::MutexGuard;
 
 use crate::catalogue::Entry;
 use crate::config::{KEY_BYTES_MAX, MARK_BYTES_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
@@ -13,6 +12,7 @@ use crate::draft::Draft;
 use crate::error::{Error, Result};
 use crate::leaf::{INLINE_BYTES_MAX, Value};
 use crate::page::PageRef;
+use crate::place::Placed;
 use crate::shared::Shared;
 use crate::tree;
 
@@ -23,7 +23,7 @@ pub struct WriteTxn<'a> {
     // The draft gives back its pages before the next writer is let in: fields drop in this order.
     work: Work,
     shared: &'a Arc<Shared>,
-    _place: MutexGuard<'a, ()>,
+    _place: Placed<'a>,
 }
 
 /// What the transaction has done so far.
@@ -47,7 +47,7 @@ impl<'a> WriteTxn<'a> {
     /// Waits for the writer's place.
     pub(crate) fn begin(shared: &'a Arc<Shared>) -> Result<WriteTxn<'a>> {
         shared.refuse_if_poisoned()?;
-        let place = shared.place.lock();
+        let place = shared.place.enter();
         shared.space.lock().note_ended(&shared.pool);
         let base = shared.current();
         let work = Work {
