@@ -47,6 +47,12 @@ impl Bits {
         })
     }
 
+    /// Up to `count` words from word `from` on; words that it never held are left out at the end.
+    pub(crate) fn words(&self, from: usize, count: usize) -> &[u64] {
+        let from = from.min(self.words.len());
+        &self.words[from..self.words.len().min(from + count)]
+    }
+
     /// `count` words from word `from` on, as bytes; what it never held as zero.
     pub(crate) fn bytes(&self, from: usize, count: usize) -> Vec<u8> {
         let held = self.words.iter().skip(from).take(count).flat_map(|word| word.to_le_bytes());

@@ -1,17 +1,25 @@
-//! Which units are free: spans by size, found and merged without a search.
+//! Which units are free: runs by size, found and merged without a search.
 //!
-//! The file is cut into regions, each headed by the two places of its bitmap. Spans never cross a
-//! region's border. An allocation takes the smallest class of spans that all fit, and in it the
-//! lowest region, so that high regions empty; only if no span fits does the file grow.
+//! The file is cut into regions, each headed by the two places of its bitmap. Runs never cross a
+//! region's border. An allocation takes the smallest class of runs that all fit, and in it the
+//! lowest region, so that high regions empty; only if no run fits does the file grow.
+//!
+//! The cost does not depend on how much is free: a mask says which classes have a run, a set for
+//! each class in which regions, and the region where (`region.rs`). What was free when the store
+//! was opened is counted then, but listed only in regions that something is taken from.
 
+mod classes;
 mod pending;
-mod spans;
+mod region;
+mod region_set;
 
 pub(crate) use pending::Pending;
 
 use crate::bits::Bits;
-use crate::page::{HEADER_BYTES, Span, UNIT_BYTES, UNIT_COUNT_MAX};
-use spans::{CLASS_COUNT, Spans, UNITS_MAX, class_fitting, class_of};
+use crate::page::{Span, UNIT_COUNT_MAX};
+use classes::{CLASS_COUNT, UNITS_MAX, class_fitting, class_of};
+use region::{Region, UNITS, WORDS};
+use region_set::RegionSet;
 
 /// Units before the first region: the two meta pages.
 pub(crate) const META_UNITS: u64 = 2;
@@ -20,12 +28,12 @@ pub(crate) const META_UNITS: u64 = 2;
 pub(crate) const HEAD_UNITS: u64 = 2;
 
 /// Units of a region, its head included: as many as one bitmap page has bits.
-pub(crate) const REGION_UNITS: u64 = ((UNIT_BYTES - HEADER_BYTES) * 8) as u64;
+pub(crate) const REGION_UNITS: u64 = UNITS as u64;
 
-const _: () = assert!(REGION_UNITS <= UNITS_MAX as u64, "a region may be one free span");
+const _: () = assert!(UNITS <= UNITS_MAX, "a region may be one free run");
 
-/// How many spans of a class to try if some of them may be too short.
-const TRIES_MAX: usize = 32;
+/// In how many regions to look for a run if some of the class may be too short.
+const REGION_TRIES_MAX: usize = 8;
 
 /// Which region a unit lies in.
 pub(crate) fn region_of(unit: u64) -> usize {
@@ -37,25 +45,30 @@ pub(crate) fn region_start(region: usize) -> u64 {
     META_UNITS + region as u64 * REGION_UNITS
 }
 
-/// Free spans, and where the file ends.
+/// Where in its region a unit lies.
+fn offset_of(unit: u64) -> u32 {
+    ((unit - META_UNITS) % REGION_UNITS) as u32
+}
+
+/// Free units, and where the file ends.
 pub(crate) struct Freelist {
-    regions: Vec<Spans>,
-    /// For each class, the regions that have a span of it.
-    by_class: [Bits; CLASS_COUNT],
-    /// For each class, how many those are.
-    region_counts: [u32; CLASS_COUNT],
+    regions: Vec<Region>,
+    /// For each class, the regions that have a run of it.
+    by_class: [RegionSet; CLASS_COUNT],
+    /// One bit for each class that has a run somewhere.
+    mask: u128,
     /// One past the last unit that was ever given out.
     end: u64,
     free_units: u64,
 }
 
 impl Freelist {
-    /// No free span, in a file that holds nothing but meta pages.
+    /// No free unit, in a file that holds nothing but meta pages.
     pub(crate) fn new() -> Freelist {
         Freelist {
             regions: Vec::new(),
-            by_class: std::array::from_fn(|_| Bits::default()),
-            region_counts: [0; CLASS_COUNT],
+            by_class: std::array::from_fn(|_| RegionSet::default()),
+            mask: 0,
             end: META_UNITS,
             free_units: 0,
         }
@@ -66,18 +79,13 @@ impl Freelist {
     pub(crate) fn restore(used: &Bits, end: u64) -> Freelist {
         let mut list = Freelist::new();
         list.end = end;
-        for region in (0..).take_while(|&region| region_start(region) < end) {
-            let stop = end.min(region_start(region + 1));
-            let mut free_from = region_start(region) + HEAD_UNITS;
-            let mut unit = free_from;
-            while unit < stop {
-                if used.contains(unit - META_UNITS) {
-                    list.release_between(free_from, unit);
-                    free_from = unit + 1;
-                }
-                unit += 1;
-            }
-            list.release_between(free_from, stop);
+        for index in (0..).take_while(|&index| region_start(index) < end) {
+            let words = used.words(index * WORDS, WORDS);
+            let stop = (end - region_start(index)).min(REGION_UNITS) as u32;
+            let region = Region::restore(words, HEAD_UNITS as u32, stop);
+            list.free_units += region.runs().map(|(_, units)| u64::from(units)).sum::<u64>();
+            list.regions.push(region);
+            list.note(index, 0);
         }
         list
     }
@@ -98,10 +106,12 @@ impl Freelist {
         self.free_units
     }
 
-    /// All free spans, in no order.
+    /// All free spans, rising; two touch only at the border of a region.
     pub(crate) fn spans(&self) -> impl Iterator<Item = Span> {
-        self.regions.iter().enumerate().flat_map(|(region, spans)| {
-            spans.iter().map(move |(at, units)| Span { start: region_start(region) + at, units })
+        self.regions.iter().enumerate().flat_map(|(index, region)| {
+            let span =
+                move |(at, units)| Span { start: region_start(index) + u64::from(at), units };
+            region.runs().map(span)
         })
     }
 
@@ -113,72 +123,84 @@ impl Freelist {
 
     /// Takes a span back. It must not be free.
     pub(crate) fn release(&mut self, span: Span) {
-        let region = region_of(span.start);
-        while self.regions.len() <= region {
-            self.regions.push(Spans::default());
+        let index = region_of(span.start);
+        while self.regions.len() <= index {
+            self.regions.push(Region::new());
         }
-        let at = span.start - region_start(region);
         self.free_units += u64::from(span.units);
-        let before = self.regions[region].mask();
-        self.regions[region].release(at, span.units);
-        self.note(region, before);
+        let region = &mut self.regions[index];
+        let before = region.mask();
+        region.release(offset_of(span.start), span.units);
+        self.note(index, before);
     }
 
-    /// From the smallest class in which every span is long enough.
+    /// From the smallest class in which every run is long enough.
     fn take_fitting(&mut self, units: u32) -> Option<Span> {
-        let class = (class_fitting(units)..CLASS_COUNT).find(|&c| self.region_counts[c] > 0)?;
-        let region = self.by_class[class].iter().next()? as usize;
-        let at = self.regions[region].newest(class)?;
-        Some(self.take(region, at, units))
+        let fitting = self.mask >> class_fitting(units) << class_fitting(units);
+        let class = (fitting != 0).then(|| fitting.trailing_zeros() as usize)?;
+        let index = self.by_class[class].lowest().expect("the mask says that there is one");
+        Some(self.take_from(index, units, |region| region.take_of(class, units)))
     }
 
-    /// From the class that `units` itself falls into, where some spans are long enough.
+    /// From the class that `units` itself falls into, where some runs are long enough.
     fn take_tried(&mut self, units: u32) -> Option<Span> {
         let class = class_of(units);
-        if class == class_fitting(units) || self.region_counts[class] == 0 {
+        if class == class_fitting(units) || self.mask >> class & 1 == 0 {
             return None;
         }
-        let regions = self.by_class[class].iter();
-        let (region, at) = regions
-            .flat_map(|region| {
-                let spans = self.regions[region as usize].of_class(class);
-                spans.map(move |(at, len)| (region as usize, at, len))
-            })
-            .take(TRIES_MAX)
-            .find_map(|(region, at, len)| (len >= units).then_some((region, at)))?;
-        Some(self.take(region, at, units))
-    }
-
-    /// Takes the first `units` of the free span at `at`.
-    fn take(&mut self, region: usize, at: u64, units: u32) -> Span {
-        let before = self.regions[region].mask();
-        self.regions[region].take(at, units);
-        self.note(region, before);
+        let mut tries = 0;
+        let regions = &mut self.regions;
+        let (index, before, at) =
+            self.by_class[class].iter().take(REGION_TRIES_MAX).find_map(|index| {
+                let before = regions[index].mask();
+                let at = regions[index].try_of(class, units, &mut tries)?;
+                Some((index, before, at))
+            })?;
+        self.note(index, before);
         self.free_units -= u64::from(units);
-        Span { start: region_start(region) + at, units }
+        Some(Span { start: region_start(index) + u64::from(at), units })
     }
 
-    /// From the end of the file, together with the free span that lies before it, if any.
+    /// Takes units from a region; `take` says where they lie.
+    fn take_from(
+        &mut self,
+        index: usize,
+        units: u32,
+        take: impl FnOnce(&mut Region) -> u32,
+    ) -> Span {
+        let region = &mut self.regions[index];
+        let before = region.mask();
+        let at = take(region);
+        self.note(index, before);
+        self.free_units -= u64::from(units);
+        Span { start: region_start(index) + u64::from(at), units }
+    }
+
+    /// From the end of the file, together with the free run that lies before it, if any.
     fn grow(&mut self, units: u32) -> Option<Span> {
         loop {
             if self.end + u64::from(units) + HEAD_UNITS > UNIT_COUNT_MAX {
                 return None;
             }
-            let region = region_of(self.end);
-            let start = region_start(region);
+            let index = region_of(self.end);
+            let start = region_start(index);
             if self.end == start {
                 self.end += HEAD_UNITS;
             }
-            let room = start + REGION_UNITS - self.end;
-            let tail = self.regions.get(region).and_then(|r| r.ending_at(self.end - start));
-            let tail_units = tail.unwrap_or(0);
-            if u64::from(units) <= room + u64::from(tail_units) {
-                if tail_units > 0 {
-                    let at = self.end - start - u64::from(tail_units);
-                    self.take(region, at, tail_units);
+            let at = (self.end - start) as u32;
+            let tail = self.regions.get(index).map_or(0, |region| at - region.run_start(at));
+            if units <= UNITS - at + tail {
+                if tail > 0 {
+                    self.take_from(index, tail, |region| {
+                        region.take(at - tail, tail);
+                        at - tail
+                    });
                 }
-                let span = Span { start: self.end - u64::from(tail_units), units };
-                self.end = span.end();
+                let span = Span { start: self.end - u64::from(tail), units };
+                self.end = self.end.max(span.end());
+                if span.end() < self.end {
+                    self.release(Span { start: span.end(), units: tail - units });
+                }
                 return Some(span);
             }
             let rest = self.end;
@@ -188,18 +210,21 @@ impl Freelist {
     }
 
     /// Brings the index over all regions up to date with one of them.
-    fn note(&mut self, region: usize, before: u128) {
-        let after = self.regions[region].mask();
+    fn note(&mut self, index: usize, before: u128) {
+        let after = self.regions[index].mask();
         let mut changed = before ^ after;
         while changed != 0 {
             let class = changed.trailing_zeros() as usize;
             changed &= changed - 1;
+            let regions = &mut self.by_class[class];
             if after >> class & 1 == 1 {
-                self.by_class[class].insert(region as u64);
-                self.region_counts[class] += 1;
+                regions.insert(index);
+                self.mask |= 1 << class;
             } else {
-                self.by_class[class].remove(region as u64);
-                self.region_counts[class] -= 1;
+                regions.remove(index);
+                if regions.lowest().is_none() {
+                    self.mask &= !(1 << class);
+                }
             }
         }
     }

@@ -1,0 +1,463 @@
+//! The free units of one region: a bitmap, and lists of runs by size class.
+//!
+//! The bitmap is the truth: both ends of a run are found in it by looking at a word or two (words
+//! that are free altogether have a bit in a summary, so that long runs are passed over in eight
+//! looks), and a unit that is freed twice is seen. It says as well how many runs of each class
+//! there are. The lists say where they are. They are made when something is first taken from the
+//! region, and are never searched: a run that changes is put on the list of its new class and stays
+//! on that of the old one, until it is met there and found to be no such run any more. When more
+//! than half of what is listed may be of that kind, the lists are made anew.
+//!
+//! A free unit so costs one bit, a run in a region that was taken from two to four bytes more.
+//!
+//! Invariants:
+//! - `counts[c]` is the number of runs of class c below the limit; `mask` has the bits of those
+//!   that are not 0.
+//! - If there are lists, each run below the limit is named by the list of its class.
+
+use super::classes::{CLASS_COUNT, class_of};
+
+/// Units of a region: as many as one bitmap page has bits.
+pub(super) const UNITS: u32 = ((crate::page::UNIT_BYTES - crate::page::HEADER_BYTES) * 8) as u32;
+
+/// Words of a region's bitmap.
+pub(super) const WORDS: usize = UNITS as usize / 64;
+
+const _: () = assert!(UNITS.is_multiple_of(64));
+
+/// So many names may be listed beyond twice the number of runs before the lists are made anew.
+const STALE_MAX: usize = 256;
+
+/// How many runs of a class to try if some of them may be too short.
+const TRIES_MAX: usize = 32;
+
+/// Where the runs of each class are, with some that are no more.
+#[derive(Default)]
+struct Lists {
+    classes: Vec<Vec<u16>>,
+    count: usize,
+}
+
+/// The free units of one region; offsets count from its start.
+pub(super) struct Region {
+    /// One bit for each unit; 1 is free.
+    free: Box<[u64]>,
+    /// One bit for each word of `free` that is all ones.
+    whole: [u64; WORDS.div_ceil(64)],
+    counts: [u16; CLASS_COUNT],
+    mask: u128,
+    run_count: usize,
+    lists: Option<Lists>,
+    /// Units from here on are kept in the bitmap only.
+    limit: u32,
+}
+
+impl Region {
+    /// Nothing is free.
+    pub(super) fn new() -> Region {
+        Region {
+            free: vec![0; WORDS].into_boxed_slice(),
+            whole: [0; WORDS.div_ceil(64)],
+            counts: [0; CLASS_COUNT],
+            mask: 0,
+            run_count: 0,
+            lists: None,
+            limit: UNITS,
+        }
+    }
+
+    /// Free is what `used` does not have, from `head` up to, not including, `end`. Words beyond
+    /// those given are zero.
+    pub(super) fn restore(used: &[u64], head: u32, end: u32) -> Region {
+        let mut region = Region::new();
+        for word in 0..WORDS {
+            let inside = range_mask(word as u32 * 64, head, end);
+            let free = !used.get(word).copied().unwrap_or(0) & inside;
+            region.free[word] = free;
+            region.whole[word / 64] |= u64::from(free == u64::MAX) << (word % 64);
+        }
+        region.count_anew();
+        region
+    }
+
+    /// One bit for each class that has a run.
+    pub(super) fn mask(&self) -> u128 {
+        self.mask
+    }
+
+    /// Whether a unit is free.
+    pub(super) fn is_free(&self, at: u32) -> bool {
+        self.free[at as usize / 64] >> (at % 64) & 1 == 1
+    }
+
+    /// Where the free run that ends before `at` begins: `at` if there is none.
+    pub(super) fn run_start(&self, at: u32) -> u32 {
+        let mut at = at;
+        if !at.is_multiple_of(64) {
+            let word = at as usize / 64;
+            let taken = !(self.free[word] << (64 - at % 64));
+            let run = taken.leading_zeros().min(at % 64);
+            at -= run;
+            if run == 0 || !at.is_multiple_of(64) {
+                return at;
+            }
+        }
+        let mut word = at as usize / 64;
+        while word > 0 && self.is_whole(word - 1) {
+            // The words below that are whole, as far as one word of the summary tells.
+            let below = !(self.whole[(word - 1) / 64] << (63 - (word - 1) % 64));
+            word -= (below.leading_zeros() as usize).min((word - 1) % 64 + 1);
+        }
+        match word {
+            0 => 0,
+            _ => word as u32 * 64 - (!self.free[word - 1]).leading_zeros(),
+        }
+    }
+
+    /// Where the free run that begins at `at` ends, at the limit at the latest: `at` if there is
+    /// none.
+    pub(super) fn run_end(&self, at: u32) -> u32 {
+        if at >= self.limit {
+            return at;
+        }
+        let word = at as usize / 64;
+        let run = (!(self.free[word] >> (at % 64))).trailing_zeros().min(64 - at % 64);
+        if run < 64 - at % 64 {
+            return (at + run).min(self.limit);
+        }
+        let mut word = word + 1;
+        while word < WORDS && self.is_whole(word) {
+            let above = !(self.whole[word / 64] >> (word % 64));
+            word += (above.trailing_zeros() as usize).min(64 - word % 64);
+        }
+        let rest = self.free.get(word).map_or(0, |free| (!free).trailing_zeros());
+        (word as u32 * 64 + rest).min(self.limit)
+    }
+
+    /// All runs, rising: offset and length. The limit cuts none.
+    pub(super) fn runs(&self) -> impl Iterator<Item = (u32, u32)> {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let start = self.next_free(at)?;
+            at = self.next_taken(start);
+            Some((start, at - start))
+        })
+    }
+
+    /// Makes units free that are not.
+    pub(super) fn release(&mut self, at: u32, units: u32) {
+        let end = at + units;
+        for word in at / 64..=(end - 1) / 64 {
+            let bits = range_mask(word * 64, at, end);
+            let free = &mut self.free[word as usize];
+            assert_eq!(*free & bits, 0, "unit {at} of a region, or one behind it, is freed twice");
+        }
+        if at >= self.limit {
+            self.set(at, end);
+            return;
+        }
+        let start = self.run_start(at);
+        let run_end = if end < self.limit { self.run_end(end) } else { self.limit };
+        self.uncount(at - start);
+        self.uncount(run_end - end.min(self.limit));
+        self.set(at, end);
+        self.enter(start, run_end - start);
+    }
+
+    /// Takes free units, mostly the first of a run.
+    pub(super) fn take(&mut self, at: u32, units: u32) {
+        let end = at + units;
+        if at >= self.limit {
+            self.clear(at, end);
+            return;
+        }
+        let (start, run_end) = (self.run_start(at), self.run_end(at));
+        self.clear(at, end);
+        self.uncount(run_end - start);
+        self.enter(start, at - start);
+        if end < run_end {
+            self.enter(end, run_end - end);
+        }
+    }
+
+    /// Takes `units` from a run of a class that has one; all its runs are long enough.
+    pub(super) fn take_of(&mut self, class: usize, units: u32) -> u32 {
+        self.list();
+        loop {
+            let lists = self.lists.as_mut().expect("made just now");
+            let at = lists.classes[class].pop().expect("a run is on the list of its class");
+            lists.count -= 1;
+            if self.is_run(u32::from(at), class).is_some() {
+                self.take(u32::from(at), units);
+                return u32::from(at);
+            }
+        }
+    }
+
+    /// Takes `units` from a run of a class in which some are long enough, if one of those that are
+    /// looked at is.
+    pub(super) fn try_of(&mut self, class: usize, units: u32, tries: &mut usize) -> Option<u32> {
+        self.list();
+        let mut i = self.listed(class).len();
+        while i > 0 && *tries < TRIES_MAX {
+            i -= 1;
+            let at = u32::from(self.listed(class)[i]);
+            let run = self.is_run(at, class);
+            let fits = run.is_some_and(|run| run >= units);
+            *tries += usize::from(run.is_some());
+            if run.is_none() || fits {
+                let lists = self.lists.as_mut().expect("made just now");
+                lists.classes[class].swap_remove(i);
+                lists.count -= 1;
+            }
+            if fits {
+                self.take(at, units);
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    /// From now on only units below `limit` are counted and given out.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for moving pages below a line"))]
+    pub(super) fn set_limit(&mut self, limit: u32) {
+        self.limit = limit;
+        self.lists = None;
+        self.count_anew();
+    }
+
+    fn listed(&self, class: usize) -> &[u16] {
+        let list = self.lists.as_ref().and_then(|lists| lists.classes.get(class));
+        list.map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The length of the run of this class that begins at `at`, if there is one.
+    fn is_run(&self, at: u32, class: usize) -> Option<u32> {
+        let begins = at < self.limit && self.is_free(at) && (at == 0 || !self.is_free(at - 1));
+        let units = begins.then(|| self.run_end(at) - at)?;
+        (class_of(units) == class).then_some(units)
+    }
+
+    /// Enters a run that has come into being; nothing if it has no unit.
+    fn enter(&mut self, at: u32, units: u32) {
+        if units == 0 {
+            return;
+        }
+        let class = class_of(units);
+        self.counts[class] += 1;
+        self.mask |= 1 << class;
+        self.run_count += 1;
+        if let Some(lists) = &mut self.lists {
+            if lists.count >= 2 * self.run_count + STALE_MAX {
+                self.lists = None;
+                self.list();
+            } else {
+                lists.put(at, class);
+            }
+        }
+    }
+
+    /// Strikes out a run that is no more; nothing if it had no unit.
+    fn uncount(&mut self, units: u32) {
+        if units == 0 {
+            return;
+        }
+        let class = class_of(units);
+        self.counts[class] -= 1;
+        self.run_count -= 1;
+        if self.counts[class] == 0 {
+            self.mask &= !(1 << class);
+        }
+    }
+
+    fn count_anew(&mut self) {
+        let mut counts = [0; CLASS_COUNT];
+        let (mut mask, mut run_count) = (0, 0);
+        for (_, units) in self.runs_below() {
+            counts[class_of(units)] += 1;
+            mask |= 1 << class_of(units);
+            run_count += 1;
+        }
+        (self.counts, self.mask, self.run_count) = (counts, mask, run_count);
+    }
+
+    /// Makes the lists if there are none. The lowest run of a class comes last, so goes first.
+    fn list(&mut self) {
+        if self.lists.is_some() {
+            return;
+        }
+        let mut lists = Lists::default();
+        for (at, units) in self.runs_below() {
+            lists.put(at, class_of(units));
+        }
+        for list in &mut lists.classes {
+            list.reverse();
+        }
+        self.lists = Some(lists);
+    }
+
+    /// The runs below the limit, cut off there.
+    fn runs_below(&self) -> impl Iterator<Item = (u32, u32)> {
+        let below = self.runs().take_while(|(at, _)| *at < self.limit);
+        below.map(|(at, units)| (at, units.min(self.limit - at)))
+    }
+
+    fn next_free(&self, at: u32) -> Option<u32> {
+        let mut word = at as usize / 64;
+        let mut bits = self.free.get(word)? & (u64::MAX << (at % 64));
+        while bits == 0 {
+            word += 1;
+            bits = *self.free.get(word)?;
+        }
+        Some(word as u32 * 64 + bits.trailing_zeros())
+    }
+
+    fn next_taken(&self, at: u32) -> u32 {
+        let mut word = at as usize / 64;
+        let mut bits = !self.free[word] & (u64::MAX << (at % 64));
+        while bits == 0 {
+            word += 1;
+            match self.free.get(word) {
+                None => return UNITS,
+                Some(free) => bits = !free,
+            }
+        }
+        word as u32 * 64 + bits.trailing_zeros()
+    }
+
+    fn is_whole(&self, word: usize) -> bool {
+        self.whole[word / 64] >> (word % 64) & 1 == 1
+    }
+
+    fn set(&mut self, at: u32, end: u32) {
+        for word in at as usize / 64..=(end as usize - 1) / 64 {
+            let free = &mut self.free[word];
+            *free |= range_mask(word as u32 * 64, at, end);
+            self.whole[word / 64] |= u64::from(*free == u64::MAX) << (word % 64);
+        }
+    }
+
+    fn clear(&mut self, at: u32, end: u32) {
+        for word in at as usize / 64..=(end as usize - 1) / 64 {
+            let bits = range_mask(word as u32 * 64, at, end);
+            let free = &mut self.free[word];
+            assert_eq!(*free & bits, bits, "unit {at} of a region is taken while not free");
+            *free &= !bits;
+            self.whole[word / 64] &= !(1 << (word % 64));
+        }
+    }
+}
+
+impl Lists {
+    fn put(&mut self, at: u32, class: usize) {
+        if self.classes.len() <= class {
+            self.classes.resize_with(class + 1, Vec::new);
+        }
+        self.classes[class].push(u16::try_from(at).expect("a region is short"));
+        self.count += 1;
+    }
+}
+
+/// The bits of the word whose first is unit `first` that stand for units from `from` up to, not
+/// including, `to`.
+fn range_mask(first: u32, from: u32, to: u32) -> u64 {
+    let (low, high) = (from.saturating_sub(first).min(64), to.saturating_sub(first).min(64));
+    let below = |n: u32| if n == 64 { u64::MAX } else { (1 << n) - 1 };
+    below(high) & !below(low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the words say, looked at unit by unit.
+    fn slow_runs(region: &Region) -> Vec<(u32, u32)> {
+        let mut runs: Vec<(u32, u32)> = Vec::new();
+        for at in (0..UNITS).filter(|&at| region.is_free(at)) {
+            match runs.last_mut() {
+                Some((start, units)) if *start + *units == at => *units += 1,
+                _ => runs.push((at, 1)),
+            }
+        }
+        runs
+    }
+
+    fn prove(region: &Region) {
+        let runs = slow_runs(region);
+        assert_eq!(region.runs().collect::<Vec<_>>(), runs);
+        let mut counts = [0; CLASS_COUNT];
+        for &(at, units) in runs.iter().filter(|run| run.0 < region.limit) {
+            let units = units.min(region.limit - at);
+            counts[class_of(units)] += 1;
+            for inside in [at, at + units / 2, at + units] {
+                assert_eq!(region.run_start(inside), at, "{at}+{units} from {inside}");
+                assert_eq!(region.run_end(inside.min(at + units - 1)), at + units);
+            }
+            if region.lists.is_some() {
+                let at = u16::try_from(at).unwrap();
+                assert!(region.listed(class_of(units)).contains(&at), "{at} is on no list");
+            }
+        }
+        assert_eq!(region.counts, counts);
+        let listed = region.lists.as_ref().map_or(0, |lists| lists.count);
+        assert!(listed <= 2 * UNITS as usize);
+        for word in 0..WORDS {
+            assert_eq!(region.is_whole(word), region.free[word] == u64::MAX);
+        }
+    }
+
+    #[test]
+    fn runs_are_found_from_both_ends() {
+        for seed in 0..20 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let mut region = Region::new();
+            let longest = [4, 70, 700, 20_000][seed as usize % 4];
+            if seed >= 10 {
+                region.set_limit(rng.u32(..UNITS));
+            }
+            for step in 0..400 {
+                let at = rng.u32(..UNITS);
+                let units = rng.u32(1..=longest).min(UNITS - at);
+                let free = (at..at + units).filter(|&unit| region.is_free(unit)).count();
+                if free == 0 {
+                    region.release(at, units);
+                } else if free == units as usize {
+                    region.take(at, units);
+                }
+                if step == 200 {
+                    region.list();
+                }
+                if step % 50 == 0 {
+                    prove(&region);
+                }
+            }
+            prove(&region);
+            region.set_limit(UNITS);
+            prove(&region);
+        }
+    }
+
+    #[test]
+    fn lists_do_not_grow_without_end() {
+        let mut region = Region::new();
+        region.release(0, 40);
+        for _ in 0..10_000 {
+            let at = region.take_of(class_of(40), 3);
+            region.release(at, 3);
+        }
+        assert!(region.lists.as_ref().unwrap().count < 2 * STALE_MAX);
+        prove(&region);
+    }
+
+    #[test]
+    fn restored_is_what_was() {
+        let used: Vec<u64> = (0..300).map(|word: u64| word.wrapping_mul(0x9e37_79b9)).collect();
+        let region = Region::restore(&used, 2, 30_001);
+        prove(&region);
+        for at in 0..UNITS {
+            let word = used.get(at as usize / 64).copied().unwrap_or(0);
+            let free = (2..30_001).contains(&at) && word >> (at % 64) & 1 == 0;
+            assert_eq!(region.is_free(at), free, "{at}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! A set of region numbers whose lowest is found at once.
+
+/// A set of region numbers: one bit each, and above them one bit for each word that is not zero.
+/// The file has at most 2^17 regions, so the lowest is found in 33 looks, mostly in two.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RegionSet {
+    words: Vec<u64>,
+    summary: Vec<u64>,
+}
+
+impl RegionSet {
+    pub(super) fn insert(&mut self, region: usize) {
+        let word = region / 64;
+        if word >= self.words.len() {
+            self.words.resize(word + 1, 0);
+            self.summary.resize(word / 64 + 1, 0);
+        }
+        self.words[word] |= 1 << (region % 64);
+        self.summary[word / 64] |= 1 << (word % 64);
+    }
+
+    /// Takes out a region that is in the set.
+    pub(super) fn remove(&mut self, region: usize) {
+        let word = region / 64;
+        self.words[word] &= !(1 << (region % 64));
+        if self.words[word] == 0 {
+            self.summary[word / 64] &= !(1 << (word % 64));
+        }
+    }
+
+    pub(super) fn lowest(&self) -> Option<usize> {
+        let top = self.summary.iter().position(|&word| word != 0)?;
+        let word = top * 64 + self.summary[top].trailing_zeros() as usize;
+        Some(word * 64 + self.words[word].trailing_zeros() as usize)
+    }
+
+    /// All regions in it, rising.
+    pub(super) fn iter(&self) -> impl Iterator<Item = usize> {
+        self.words.iter().enumerate().flat_map(|(i, &word)| {
+            let mut rest = word;
+            std::iter::from_fn(move || {
+                let at = (rest != 0).then(|| i * 64 + rest.trailing_zeros() as usize)?;
+                rest &= rest - 1;
+                Some(at)
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lowest_is_the_lowest() {
+        let mut set = RegionSet::default();
+        assert_eq!(set.lowest(), None);
+        for region in [130_000, 64, 4096, 63, 8191] {
+            set.insert(region);
+        }
+        assert_eq!(set.iter().collect::<Vec<_>>(), [63, 64, 4096, 8191, 130_000]);
+        for region in [63, 64, 4096, 8191, 130_000] {
+            assert_eq!(set.lowest(), Some(region));
+            set.remove(region);
+        }
+        assert_eq!((set.lowest(), set.iter().next()), (None, None));
+    }
+}
