@@ -1,21 +1,70 @@
-//! Cells of a branch: separators and children.
+//! Cells of a branch: separators and children, each with what lies below it.
 //!
 //! ```text
-//! | child u64 | separator |
+//! | child u64 | keys u48 | units u32 | separator |
 //! ```
 //!
 //! A branch with n separators has n + 1 children: child 0 stands in the header, child i + 1 in the
 //! cell of separator i. Child i holds the keys from separator i - 1 on, up to, not including,
-//! separator i.
+//! separator i. `keys` and `units` are the child's [`Size`], itself included.
 
 use std::ops::Range;
 
 use crate::keys::{Key, joined, shared_len};
-use crate::node::{Cell, Node, NodeMut};
-use crate::page::{PageRef, u64_at};
+use crate::leaf;
+use crate::node::{CHILD_BYTES, Cell, Node, NodeMut};
+use crate::page::{PageRef, u16_at, u32_at, u64_at, units_for};
+use crate::size::{Change, Size};
 
 /// Units of a branch, unless a long separator wants more.
 pub(crate) const BRANCH_UNITS: u32 = 1;
+
+const KEYS: usize = 8;
+const UNITS: usize = 14;
+
+/// The most keys that a child's field can say; a file of 16 TiB has fewer.
+const KEYS_MAX: u64 = (1 << 48) - 1;
+
+/// A page and what lies below it, as its parent knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Child {
+    /// The page, or none.
+    pub(crate) place: PageRef,
+    /// What it holds, with all that is below it.
+    pub(crate) size: Size,
+}
+
+impl Child {
+    /// No page, and nothing below it.
+    pub(crate) const NONE: Child = Child { place: PageRef::NONE, size: Size { keys: 0, units: 0 } };
+
+    /// The page at `place`, whose bytes are `node`.
+    pub(crate) fn of(place: PageRef, node: Node<'_>) -> Child {
+        Child { place, size: size(node) }
+    }
+
+    pub(crate) fn is_none(self) -> bool {
+        self.place.is_none()
+    }
+
+    pub(crate) fn encode(self) -> [u8; CHILD_BYTES] {
+        let mut bytes = [0; CHILD_BYTES];
+        let units = u32::try_from(self.size.units).unwrap_or(u32::MAX);
+        bytes[..KEYS].copy_from_slice(&self.place.raw().to_le_bytes());
+        bytes[KEYS..UNITS].copy_from_slice(&self.size.keys.min(KEYS_MAX).to_le_bytes()[..6]);
+        bytes[UNITS..].copy_from_slice(&units.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Child {
+        let low = u64::from(u32_at(bytes, KEYS));
+        let high = u16_at(bytes, KEYS + 4) as u64;
+        Child {
+            place: PageRef::from_raw(u64_at(bytes, 0)),
+            size: Size { keys: high << 32 | low, units: u64::from(u32_at(bytes, UNITS)) },
+        }
+    }
+}
 
 /// How many children.
 pub(crate) fn child_count(node: Node<'_>) -> usize {
@@ -30,23 +79,59 @@ pub(crate) fn child_index(node: Node<'_>, key: &[u8]) -> usize {
     }
 }
 
-/// Child `i`.
+/// Where child `i` lies.
 pub(crate) fn child(node: Node<'_>, i: usize) -> PageRef {
+    PageRef::from_raw(u64_at(child_bytes(node, i), 0))
+}
+
+/// Child `i`, with what lies below it.
+pub(crate) fn sized_child(node: Node<'_>, i: usize) -> Child {
+    Child::decode(child_bytes(node, i))
+}
+
+/// Children in a row, with what lies below each.
+pub(crate) fn sized_children(node: Node<'_>, range: Range<usize>) -> impl Iterator<Item = Child> {
+    range.map(move |i| sized_child(node, i))
+}
+
+fn child_bytes(node: Node<'_>, i: usize) -> &[u8] {
     match i.checked_sub(1) {
         None => node.leftmost(),
-        Some(cell) => PageRef::from_raw(u64_at(node.payload(cell).0, 0)),
+        Some(cell) => node.payload(cell).0,
     }
 }
 
+/// What a page holds and takes, with all that is below it.
+pub(crate) fn size(node: Node<'_>) -> Size {
+    let own = Size { keys: 0, units: u64::from(units_for(node.0.len())) };
+    if node.is_leaf() {
+        let units = leaf::extents(node, 0..node.count()).map(|e| u64::from(e.span().units)).sum();
+        return own.plus(Size { keys: node.count() as u64, units });
+    }
+    sized_children(node, 0..child_count(node)).map(|child| child.size).fold(own, Size::plus)
+}
+
 /// Makes `child` the child `i`.
-pub(crate) fn set_child(node: &mut NodeMut<'_>, i: usize, child: PageRef) {
+pub(crate) fn set_child(node: &mut NodeMut<'_>, i: usize, child: Child) {
     match i.checked_sub(1) {
-        None => node.set_leftmost(child),
+        None => node.set_leftmost(&child.encode()),
         Some(cell) => {
-            let replaced = node.replace(cell, &child.raw().to_le_bytes(), &[]);
-            assert!(replaced, "a child is always eight bytes");
+            let replaced = node.replace(cell, &child.encode(), &[]);
+            assert!(replaced, "all children have the same length");
         }
     }
+}
+
+/// Takes note that child `i` lies elsewhere now; what is below it is the same.
+pub(crate) fn move_child(node: &mut NodeMut<'_>, i: usize, place: PageRef) {
+    let size = sized_child(Node(node.0), i).size;
+    set_child(node, i, Child { place, size });
+}
+
+/// Takes note of a change below child `i`.
+pub(crate) fn resize_child(node: &mut NodeMut<'_>, i: usize, change: Change) {
+    let child = sized_child(Node(node.0), i);
+    set_child(node, i, Child { size: child.size.after(change), ..child });
 }
 
 /// Takes children `range` out of a branch that has others, each with a separator beside it.
@@ -55,15 +140,15 @@ pub(crate) fn remove_children(node: &mut NodeMut<'_>, range: Range<usize>) {
         _ if range.is_empty() => {}
         Some(first) => node.remove(first..range.end - 1),
         None => {
-            let next = child(Node(node.0), range.end);
-            node.set_leftmost(next);
+            let next = sized_child(Node(node.0), range.end);
+            node.set_leftmost(&next.encode());
             node.remove(range);
         }
     }
 }
 
-/// The cell of a separator; `child` are the eight bytes of the child behind it.
-pub(crate) fn cell<'a>(separator: Key<'a>, child: &'a [u8; 8]) -> Cell<'a> {
+/// The cell of a separator; `child` is the child behind it.
+pub(crate) fn cell<'a>(separator: Key<'a>, child: &'a [u8; CHILD_BYTES]) -> Cell<'a> {
     Cell { key: separator, lead: child, tail: &[] }
 }
 
@@ -72,4 +157,22 @@ pub(crate) fn separator(left: Key<'_>, right: Key<'_>) -> Vec<u8> {
     let mut key = joined(right);
     key.truncate(shared_len(left, right) + 1);
     key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::Span;
+
+    #[test]
+    fn child_keeps_its_size() {
+        let place = PageRef::new(Span { start: 77, units: 3 }, 9);
+        for (keys, units) in [(0, 1), (0x1234_5678_9abc, 0xfedc_ba98), (KEYS_MAX, 1 << 31)] {
+            let child = Child { place, size: Size { keys, units } };
+            assert_eq!(Child::decode(&child.encode()), child);
+        }
+        let too_much = Child { place, size: Size { keys: u64::MAX, units: u64::MAX } };
+        let most = Size { keys: KEYS_MAX, units: u64::from(u32::MAX) };
+        assert_eq!(Child::decode(&too_much.encode()).size, most);
+    }
 }

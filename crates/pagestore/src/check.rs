@@ -12,6 +12,7 @@ use crate::page::{PageRef, Span, UNIT_BYTES};
 use crate::pool::Pool;
 use crate::root::Root;
 use crate::shared::Shared;
+use crate::size::Size;
 use crate::space::Space;
 
 /// What [`PageStore::check`](crate::PageStore::check) has seen.
@@ -165,9 +166,9 @@ impl<'a> Walk<'a> {
             };
             let entry = Entry::decode(&bytes, catalogue)?;
             let mut keys = 0;
-            self.tree(entry.root, &mut |_, _| keys += 1)?;
-            if keys != entry.key_count {
-                return Err(Error::Corrupt { page: entry.root.id(), what: "count of keys" });
+            let size = self.tree(entry.root, &mut |_, _| keys += 1)?;
+            if size != entry.size || size.keys != keys {
+                return Err(Error::Corrupt { page: entry.root.id(), what: "size of a tree" });
             }
             self.report.tree_count += 1;
             self.report.key_count += keys;
@@ -175,10 +176,11 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Checks one tree and calls `each` with every key and, if it is inline, its value.
-    fn tree(&mut self, root: PageRef, each: &mut Each<'_>) -> Result<()> {
+    /// Checks one tree and calls `each` with every key and, if it is inline, its value. Returns
+    /// what the tree holds and takes.
+    fn tree(&mut self, root: PageRef, each: &mut Each<'_>) -> Result<Size> {
         if root.is_none() {
-            return Ok(());
+            return Ok(Size::default());
         }
         self.page(root, None, (None, None), each)
     }
@@ -189,7 +191,7 @@ impl<'a> Walk<'a> {
         level: Option<u8>,
         bounds: Bounds<'_>,
         each: &mut Each<'_>,
-    ) -> Result<()> {
+    ) -> Result<Size> {
         let corrupt = |what| Err(Error::Corrupt { page: place.id(), what });
         self.see(place.span())?;
         self.report.page_count += 1;
@@ -216,14 +218,19 @@ impl<'a> Walk<'a> {
             if keys.is_empty() {
                 return corrupt("empty leaf");
             }
-            return self.values(node, &keys, each);
+            self.values(node, &keys, each)?;
+            return Ok(branch::size(node));
         }
         for i in 0..branch::child_count(node) {
             let low = i.checked_sub(1).map(|i| &keys[i][..]).or(bounds.0);
             let high = keys.get(i).map(|key| &key[..]).or(bounds.1);
-            self.page(branch::child(node, i), Some(node.level() - 1), (low, high), each)?;
+            let child = branch::sized_child(node, i);
+            let size = self.page(child.place, Some(node.level() - 1), (low, high), each)?;
+            if size != child.size {
+                return Err(Error::Corrupt { page: child.place.id(), what: "size of a subtree" });
+            }
         }
-        Ok(())
+        Ok(branch::size(node))
     }
 
     fn values(&mut self, node: Node<'_>, keys: &[Vec<u8>], each: &mut Each<'_>) -> Result<()> {

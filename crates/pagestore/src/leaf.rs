@@ -5,6 +5,8 @@
 //! | 0xffff           | key | first unit u64 | length u32 | crc32c u32 | birth u64 |
 //! ```
 
+use std::ops::Range;
+
 use crate::node::{EXTENT_BYTES, EXTENT_TAG, Node};
 use crate::page::{Span, UNIT_BYTES, u16_at, u32_at, u64_at, units_for};
 
@@ -69,6 +71,14 @@ pub(crate) fn value(node: Node<'_>, i: usize) -> Value<'_> {
         EXTENT_TAG => Value::Extent(Extent::decode(tail)),
         _ => Value::Inline(tail),
     }
+}
+
+/// The extents that entries `range` name.
+pub(crate) fn extents(node: Node<'_>, range: Range<usize>) -> impl Iterator<Item = Extent> {
+    range.filter_map(move |i| match value(node, i) {
+        Value::Extent(extent) => Some(extent),
+        Value::Inline(_) => None,
+    })
 }
 
 /// A value turned into what surrounds the key in its cell.

@@ -53,6 +53,7 @@ mod read_txn;
 mod regions;
 mod root;
 mod shared;
+mod size;
 mod source;
 mod space;
 mod stats;

@@ -16,7 +16,7 @@ use crate::node::EXTENT_BYTES;
 use crate::page::{PageRef, UNIT_BYTES, put_u16, u16_at, u32_at, u64_at};
 
 const MAGIC: [u8; 8] = *b"FLOTPAGE";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const SECTOR_BYTES: usize = 512;
 
 const VERSION_AT: usize = MAGIC.len();
@@ -161,14 +161,21 @@ mod tests {
     }
 
     #[test]
-    fn later_format_is_refused() {
+    fn other_formats_are_refused() {
+        for version in [1, VERSION + 1] {
+            assert_refused(version);
+        }
+    }
+
+    fn assert_refused(other: u32) {
         let mut page = meta(4).encode();
         for record in page.chunks_exact_mut(SECTOR_BYTES) {
-            record[VERSION_AT] = 2;
+            record[VERSION_AT..CRC_AT].copy_from_slice(&other.to_le_bytes());
             let crc = checksum(record);
             record[CRC_AT..NUMBER_AT].copy_from_slice(&crc.to_le_bytes());
         }
         page.extend(meta(3).encode());
-        assert!(matches!(Meta::newest(&page), Err(Error::Unsupported { version: 2 })));
+        let error = Meta::newest(&page).unwrap_err();
+        assert!(matches!(error, Error::Unsupported { version } if version == other), "{error}");
     }
 }

@@ -1,7 +1,7 @@
 //! The slotted page: what leaves and branches have in common.
 //!
 //! ```text
-//! | header 40 | slots, 8 bytes each, by key | free | cells, newest lowest | prefix |
+//! | header 56 | slots, 8 bytes each, by key | free | cells, newest lowest | prefix |
 //! ```
 //!
 //! A slot holds the first four bytes of its key, big-endian, so that a search seldom leaves the
@@ -18,7 +18,7 @@ use std::cmp::Ordering;
 
 use crate::error::{Error, Result};
 use crate::keys::{Key, begins_with, copy_key, head, shared_len};
-use crate::page::{self, HEADER_BYTES, PageRef, UNIT_BYTES, put_u16, u16_at, u32_at, u64_at};
+use crate::page::{self, HEADER_BYTES, UNIT_BYTES, put_u16, u16_at, u32_at, u64_at};
 
 const APPENDS: usize = 7;
 const COUNT: usize = 24;
@@ -26,6 +26,15 @@ const HEAP_LOW: usize = 26;
 const GARBAGE: usize = 28;
 const PREFIX_LEN: usize = 30;
 const LEFTMOST: usize = 32;
+
+/// Bytes before the first slot: a header like any other page's, then the child before the first
+/// separator.
+const SLOTS_AT: usize = HEADER_BYTES + 16;
+
+const _: () = assert!(LEFTMOST + CHILD_BYTES <= SLOTS_AT && SLOTS_AT.is_multiple_of(SLOT_BYTES));
+
+/// Bytes that a branch has of each child.
+pub(crate) const CHILD_BYTES: usize = 18;
 
 /// Bytes of one slot.
 pub(crate) const SLOT_BYTES: usize = 8;
@@ -89,8 +98,8 @@ impl<'a> Node<'a> {
     }
 
     /// The child before the first separator; only in a branch.
-    pub(crate) fn leftmost(self) -> PageRef {
-        PageRef::from_raw(u64_at(self.0, LEFTMOST))
+    pub(crate) fn leftmost(self) -> &'a [u8; CHILD_BYTES] {
+        self.0[LEFTMOST..LEFTMOST + CHILD_BYTES].try_into().expect("as many bytes as it says")
     }
 
     pub(crate) fn prefix(self) -> &'a [u8] {
@@ -98,7 +107,7 @@ impl<'a> Node<'a> {
     }
 
     fn slots(self) -> &'a [[u8; SLOT_BYTES]] {
-        self.0[HEADER_BYTES..HEADER_BYTES + self.count() * SLOT_BYTES].as_chunks().0
+        self.0[SLOTS_AT..SLOTS_AT + self.count() * SLOT_BYTES].as_chunks().0
     }
 
     /// Where cell `i` begins, and the length of its key without prefix.
@@ -108,7 +117,7 @@ impl<'a> Node<'a> {
     }
 
     fn lead_bytes(self) -> usize {
-        if self.is_leaf() { 2 } else { 8 }
+        if self.is_leaf() { 2 } else { CHILD_BYTES }
     }
 
     /// The key of cell `i` without the prefix.
@@ -188,18 +197,17 @@ impl<'a> Node<'a> {
     }
 
     fn free(self) -> usize {
-        self.heap_low() - HEADER_BYTES - self.count() * SLOT_BYTES
+        self.heap_low() - SLOTS_AT - self.count() * SLOT_BYTES
     }
 
     /// Proves that no offset leads out of the page, so that nothing below can panic.
     pub(crate) fn validate(self, id: u64) -> Result<()> {
         let corrupt = |what| Err(Error::Corrupt { page: id, what });
         let heap_end = match self.0.len().checked_sub(u16_at(self.0, PREFIX_LEN)) {
-            Some(end) if end >= HEADER_BYTES => end,
+            Some(end) if end >= SLOTS_AT => end,
             _ => return corrupt("prefix"),
         };
-        if self.heap_low() > heap_end || HEADER_BYTES + self.count() * SLOT_BYTES > self.heap_low()
-        {
+        if self.heap_low() > heap_end || SLOTS_AT + self.count() * SLOT_BYTES > self.heap_low() {
             return corrupt("slots");
         }
         let lead_bytes = self.lead_bytes();
@@ -218,7 +226,7 @@ impl<'a> Node<'a> {
         if cells + self.garbage() != heap_end - self.heap_low() {
             return corrupt("garbage");
         }
-        if !self.is_leaf() && self.leftmost().is_none() {
+        if !self.is_leaf() && u64_at(self.0, LEFTMOST) == 0 {
             return corrupt("leftmost child");
         }
         Ok(())
@@ -233,8 +241,8 @@ impl NodeMut<'_> {
         Node(self.0)
     }
 
-    pub(crate) fn set_leftmost(&mut self, child: PageRef) {
-        self.0[LEFTMOST..LEFTMOST + 8].copy_from_slice(&child.raw().to_le_bytes());
+    pub(crate) fn set_leftmost(&mut self, child: &[u8; CHILD_BYTES]) {
+        self.0[LEFTMOST..LEFTMOST + CHILD_BYTES].copy_from_slice(child);
     }
 
     /// Makes the page hold exactly `cells`, which must fit: see [`bytes_for`].
@@ -257,7 +265,7 @@ impl NodeMut<'_> {
             let key_len = cell.key_len() - prefix_len;
             low -= cell.lead.len() + key_len + cell.tail.len();
             self.write_cell(low, cell, prefix_len);
-            let slot = HEADER_BYTES + i * SLOT_BYTES;
+            let slot = SLOTS_AT + i * SLOT_BYTES;
             self.write_slot(slot, low, cell.lead.len(), key_len);
         }
         put_u16(self.0, COUNT, cells.len());
@@ -283,8 +291,8 @@ impl NodeMut<'_> {
         }
         let low = self.node().heap_low() - (need - SLOT_BYTES);
         self.write_cell(low, cell, prefix_len);
-        let slot = HEADER_BYTES + i * SLOT_BYTES;
-        let slots_end = HEADER_BYTES + count * SLOT_BYTES;
+        let slot = SLOTS_AT + i * SLOT_BYTES;
+        let slots_end = SLOTS_AT + count * SLOT_BYTES;
         self.0.copy_within(slot..slots_end, slot + SLOT_BYTES);
         self.write_slot(slot, low, cell.lead.len(), cell.key_len() - prefix_len);
         self.0[APPENDS] = if i == count { self.0[APPENDS].saturating_add(1) } else { 0 };
@@ -299,7 +307,7 @@ impl NodeMut<'_> {
         let count = node.count();
         let dead: usize = range.clone().map(|i| node.cell_bytes(i)).sum();
         let garbage = node.garbage() + dead;
-        let slot = |i| HEADER_BYTES + i * SLOT_BYTES;
+        let slot = |i| SLOTS_AT + i * SLOT_BYTES;
         self.0.copy_within(slot(range.end)..slot(count), slot(range.start));
         put_u16(self.0, GARBAGE, garbage);
         put_u16(self.0, COUNT, count - range.len());
@@ -351,7 +359,7 @@ impl NodeMut<'_> {
 pub(crate) fn bytes_for(cells: &[Cell<'_>]) -> usize {
     let prefix_len = prefix_len(cells);
     let cells_bytes: usize = cells.iter().map(|cell| cell.bytes() - prefix_len).sum();
-    HEADER_BYTES + prefix_len + cells_bytes
+    SLOTS_AT + prefix_len + cells_bytes
 }
 
 /// The fewest units for a page that holds `cells`, but not fewer than `least`.

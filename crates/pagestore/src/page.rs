@@ -80,7 +80,7 @@ pub(crate) fn units_for(bytes: usize) -> u32 {
 }
 
 /// Where a page lies, how long it is, and the low bits of the transaction that wrote it.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PageRef(u64);
 
 impl PageRef {

@@ -93,12 +93,12 @@ pub struct Tree {
 impl Tree {
     /// How many keys there are. Costs nothing.
     pub fn len(&self) -> u64 {
-        self.entry.key_count
+        self.entry.size.keys
     }
 
     /// Whether there is no key.
     pub fn is_empty(&self) -> bool {
-        self.entry.key_count == 0
+        self.entry.size.keys == 0
     }
 
     /// The value of `key`. A value of up to a quarter page is copied; a longer one is shared.

@@ -161,12 +161,12 @@ pub struct TreeMut<'a> {
 impl TreeMut<'_> {
     /// How many keys there are. Costs nothing.
     pub fn len(&self) -> u64 {
-        self.entry.key_count
+        self.entry.size.keys
     }
 
     /// Whether there is no key.
     pub fn is_empty(&self) -> bool {
-        self.entry.key_count == 0
+        self.entry.size.keys == 0
     }
 
     /// The value of `key`.
@@ -188,15 +188,14 @@ impl TreeMut<'_> {
         refuse_over("a key", key.len(), KEY_BYTES_MAX)?;
         refuse_over("a value", value.len(), VALUE_BYTES_MAX)?;
         let root = self.entry.root;
-        let (root, new) = self.attempt(|draft| {
+        let changed = self.attempt(|draft| {
             if value.len() <= INLINE_BYTES_MAX {
                 return tree::put(draft, root, key, Value::Inline(value));
             }
             let extent = draft.create_extent(value)?;
             tree::put(draft, root, key, Value::Extent(extent))
         })?;
-        self.entry.root = root;
-        self.entry.key_count += u64::from(new);
+        self.entry.change(changed);
         Ok(())
     }
 
@@ -207,11 +206,9 @@ impl TreeMut<'_> {
     /// What reading or allocating a page met: then the transaction can only be dropped.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool> {
         let root = self.entry.root;
-        let Some(root) = self.attempt(|draft| tree::remove(draft, root, key))? else {
-            return Ok(false);
-        };
-        self.entry.root = root;
-        self.entry.key_count -= 1;
+        let changed = self.attempt(|draft| tree::remove(draft, root, key))?;
+        let Some(changed) = changed else { return Ok(false) };
+        self.entry.change(changed);
         Ok(true)
     }
 
@@ -222,11 +219,11 @@ impl TreeMut<'_> {
     ///
     /// What reading or allocating a page met: then the transaction can only be dropped.
     pub fn delete_range(&mut self, start: &[u8], end: Option<&[u8]>) -> Result<u64> {
-        let root = self.entry.root;
-        let (root, removed) = self.attempt(|draft| tree::delete_range(draft, root, start, end))?;
-        self.entry.root = root;
-        self.entry.key_count -= removed;
-        Ok(removed)
+        let before = self.entry.size.keys;
+        let root = self.entry.child();
+        let changed = self.attempt(|draft| tree::delete_range(draft, root, start, end))?;
+        self.entry.change(changed);
+        Ok(before - self.entry.size.keys)
     }
 
     /// All entries between two bounds, from either end.

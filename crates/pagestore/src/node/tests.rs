@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::branch;
+use crate::branch::{self, Child};
 use crate::keys::joined;
 use crate::leaf::{self, Payload, Value};
-use crate::page::{Kind, Span};
+use crate::page::{Kind, PageRef, Span};
+use crate::size::Size;
 
 fn blank(kind: Kind) -> Vec<u8> {
     let mut page = vec![0; UNIT_BYTES];
@@ -44,7 +45,7 @@ fn assert_leaf(page: &[u8], map: &BTreeMap<Vec<u8>, Vec<u8>>) {
     node.validate(9).unwrap();
     let cells: Vec<Cell<'_>> = node.cells().collect();
     assert!(node.used() <= UNIT_BYTES);
-    assert!(bytes_for(&cells) <= node.used().max(HEADER_BYTES), "a new layout is never longer");
+    assert!(bytes_for(&cells) <= node.used().max(SLOTS_AT), "a new layout is never longer");
     assert_eq!(node.count(), map.len());
     for (i, (key, value)) in map.iter().enumerate() {
         assert_eq!(joined(node.key(i)), *key);
@@ -91,17 +92,20 @@ fn leaf_agrees_with_a_map() {
 
 #[test]
 fn branch_agrees_with_a_map() {
-    let child = |n: u64| PageRef::new(Span { start: n, units: 1 }, n);
+    let child = |n: u64| Child {
+        place: PageRef::new(Span { start: n, units: 1 }, n),
+        size: Size { keys: n * n, units: n },
+    };
     for seed in 0..40 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut page = blank(Kind::Branch);
-        NodeMut(&mut page).set_leftmost(child(1));
+        NodeMut(&mut page).set_leftmost(&child(1).encode());
         // Children by the key from which on they are the right ones.
         let mut map = BTreeMap::from([(Vec::new(), child(1))]);
         for n in 2..200 {
             let key = random_key(&mut rng);
             if !key.is_empty() && !map.contains_key(&key) {
-                let raw = child(n).raw().to_le_bytes();
+                let raw = child(n).encode();
                 let i = branch::child_index(Node(&page), &key);
                 if put_child(&mut page, i, &branch::cell((&[], &key), &raw)) {
                     map.insert(key, child(n));
@@ -118,19 +122,19 @@ fn branch_agrees_with_a_map() {
             let key = random_key(&mut rng);
             let i = branch::child_index(Node(&page), &key);
             let expected = map.range(..=key).next_back().expect("the empty key is in it");
-            assert_eq!(branch::child(Node(&page), i), *expected.1);
+            assert_eq!(branch::sized_child(Node(&page), i), *expected.1);
             assert_eq!(branch::child_count(Node(&page)), map.len());
         }
         branch::remove_children(&mut NodeMut(&mut page), 0..map.len() - 1);
         let last = *map.values().next_back().unwrap();
-        assert_eq!((Node(&page).count(), Node(&page).leftmost()), (0, last));
+        assert_eq!((Node(&page).count(), *Node(&page).leftmost()), (0, last.encode()));
     }
 }
 
 fn put_child(page: &mut [u8], i: usize, cell: &Cell<'_>) -> bool {
-    let leftmost = Node(page).leftmost();
+    let leftmost = *Node(page).leftmost();
     let done = put(page, i, cell);
-    assert_eq!(Node(page).leftmost(), leftmost, "the layout leaves the header's child alone");
+    assert_eq!(*Node(page).leftmost(), leftmost, "the layout leaves the header's child alone");
     done
 }
 

@@ -1,140 +1,143 @@
 //! Removing all keys of a range.
 //!
-//! The range is cut out along its two edges; what lies between them is given back page by page.
-//! Memory is bounded by the height of the tree, time by the number of pages.
+//! The range is cut out along its two edges, as one subtree, whatever lies between them; the counts
+//! in the branches say how much that was.
 
 use std::ops::Range;
 
-use crate::branch;
+use crate::branch::{self, Child};
 use crate::draft::Draft;
 use crate::error::Result;
-use crate::leaf::{self, Value};
+use crate::leaf;
 use crate::node::{Node, NodeMut};
-use crate::page::{Frame, PageRef};
+use crate::page::PageRef;
+use crate::size::Change;
 use crate::source::Source;
+use crate::tree::discard::discard_subtree;
 use crate::tree::get::child_page;
 use crate::tree::path::Path;
 use crate::tree::settle::settle_all;
+use crate::tree::split::{gather, split};
 
 /// Removes the keys from `start` up to, not including, `end`; to the last one if there is no end.
-/// Returns the new root and how many keys were removed.
+/// Returns the new root and what has changed below it.
 pub(crate) fn delete_range(
     draft: &mut Draft,
-    root: PageRef,
+    root: Child,
     start: &[u8],
     end: Option<&[u8]>,
-) -> Result<(PageRef, u64)> {
+) -> Result<(PageRef, Change)> {
     if root.is_none() || end.is_some_and(|end| end <= start) {
-        return Ok((root, 0));
+        return Ok((root.place, Change::default()));
     }
-    let mut cut = Cut { draft, start, end, removed: 0 };
-    let frame = cut.draft.page(root)?;
-    let mut root = cut.page(root, &frame)?;
-    let removed = cut.removed;
-    drop(frame);
-    if removed > 0 {
-        for edge in [Some(start), end].into_iter().flatten() {
-            if !root.is_none() {
-                let (path, leaf) = Path::down(draft, root, edge)?;
-                root = settle_all(draft, path, leaf)?;
-            }
+    let (left, cut) = cut(draft, root, start, end)?;
+    if !cut.is_none() {
+        discard_subtree(draft, cut.place)?;
+    }
+    if left == root {
+        return Ok((root.place, Change::default()));
+    }
+    let mut place = left.place;
+    let mut change = left.size.since(root.size);
+    for edge in [Some(start), end].into_iter().flatten() {
+        if !place.is_none() {
+            let (path, leaf) = Path::down(draft, place, edge)?;
+            let settled = settle_all(draft, path, leaf)?;
+            place = settled.0;
+            change.units += settled.1.units;
         }
     }
-    Ok((root, removed))
+    Ok((place, change))
 }
 
-struct Cut<'a> {
-    draft: &'a mut Draft,
-    start: &'a [u8],
-    end: Option<&'a [u8]>,
-    removed: u64,
+/// Cuts the range out of a subtree. Returns what is left of it, and what was cut out of branches;
+/// what lay in a single leaf is gone.
+fn cut(
+    draft: &mut Draft,
+    child: Child,
+    start: &[u8],
+    end: Option<&[u8]>,
+) -> Result<(Child, Child)> {
+    let frame = draft.page(child.place)?;
+    let node = Node(&frame);
+    if node.is_leaf() {
+        return Ok((cut_leaf(draft, child, node, start, end)?, Child::NONE));
+    }
+    let count = branch::child_count(node);
+    let first = branch::child_index(node, start);
+    let last = end.map_or(count, |end| branch::child_index(node, end));
+    let part = branch::sized_child(node, first);
+    child_page(draft, node, part.place)?;
+    if first == last {
+        let (left, out) = cut(draft, part, start, end)?;
+        if left == part {
+            return Ok((child, out));
+        }
+        return Ok((replace(draft, child, first..first, [left, Child::NONE])?, out));
+    }
+    let (left, out_first) = split(draft, part, start)?;
+    let (out_last, right) = match end {
+        Some(end) => {
+            let part = branch::sized_child(node, last);
+            child_page(draft, node, part.place)?;
+            split(draft, part, end)?
+        }
+        None => (Child::NONE, Child::NONE),
+    };
+    let out = gather(draft, node, out_first, first + 1..last, out_last)?;
+    if out.is_none() {
+        return Ok((child, out));
+    }
+    Ok((replace(draft, child, first..last, [left, right])?, out))
 }
 
-impl Cut<'_> {
-    /// Cuts the range out of a subtree. Returns what is left of it.
-    fn page(&mut self, place: PageRef, frame: &Frame) -> Result<PageRef> {
-        if Node(frame).is_leaf() { self.leaf(place, frame) } else { self.branch(place, frame) }
+/// Puts what is left of children `range.start` and `range.end` in their places, and takes the
+/// children between them out. If no child is left, nothing is.
+fn replace(
+    draft: &mut Draft,
+    child: Child,
+    range: Range<usize>,
+    [left, right]: [Child; 2],
+) -> Result<Child> {
+    let count = branch::child_count(Node(&draft.page(child.place)?));
+    let from = if left.is_none() { range.start } else { range.start + 1 };
+    let to = if right.is_none() { count.min(range.end + 1) } else { range.end };
+    if to - from == count {
+        draft.discard(child.place)?;
+        return Ok(Child::NONE);
     }
+    let place = draft.own(child.place)?;
+    let mut page = NodeMut(draft.page_mut(place));
+    for (i, part) in [(range.start, left), (range.end, right)] {
+        if !part.is_none() {
+            branch::set_child(&mut page, i, part);
+        }
+    }
+    branch::remove_children(&mut page, from..to);
+    Ok(Child::of(place, Node(page.0)))
+}
 
-    fn leaf(&mut self, place: PageRef, frame: &Frame) -> Result<PageRef> {
-        let node = Node(frame);
-        let position = |key| node.search(key).unwrap_or_else(|i| i);
-        let range = position(self.start)..self.end.map_or(node.count(), position);
-        if range.is_empty() {
-            return Ok(place);
-        }
-        self.discard_values(node, range.clone());
-        if range.len() == node.count() {
-            self.draft.discard(place)?;
-            return Ok(PageRef::NONE);
-        }
-        let owned = self.draft.own(place)?;
-        NodeMut(self.draft.page_mut(owned)).remove(range);
-        Ok(owned)
+fn cut_leaf(
+    draft: &mut Draft,
+    child: Child,
+    node: Node<'_>,
+    start: &[u8],
+    end: Option<&[u8]>,
+) -> Result<Child> {
+    let position = |key| node.search(key).unwrap_or_else(|i| i);
+    let range = position(start)..end.map_or(node.count(), position);
+    if range.is_empty() {
+        return Ok(child);
     }
-
-    fn branch(&mut self, place: PageRef, frame: &Frame) -> Result<PageRef> {
-        let node = Node(frame);
-        let count = branch::child_count(node);
-        let first = branch::child_index(node, self.start);
-        let last = self.end.map_or(count - 1, |end| branch::child_index(node, end));
-        let first_left = self.child(node, first)?;
-        for i in first + 1..last {
-            let child = branch::child(node, i);
-            let frame = child_page(self.draft, node, child)?;
-            self.discard_subtree(child, &frame)?;
-        }
-        let last_left = if last > first { self.child(node, last)? } else { first_left };
-        let gone_from = if first_left.is_none() { first } else { first + 1 };
-        let gone_to = if last_left.is_none() { last + 1 } else { last.max(gone_from) };
-        let gone = gone_from..gone_to;
-        if gone.len() == count {
-            self.draft.discard(place)?;
-            return Ok(PageRef::NONE);
-        }
-        let untouched = first_left == branch::child(node, first)
-            && last_left == branch::child(node, last)
-            && gone.is_empty();
-        if untouched {
-            return Ok(place);
-        }
-        let owned = self.draft.own(place)?;
-        let mut node = NodeMut(self.draft.page_mut(owned));
-        for (i, left) in [(first, first_left), (last, last_left)] {
-            if !left.is_none() {
-                branch::set_child(&mut node, i, left);
-            }
-        }
-        branch::remove_children(&mut node, gone);
-        Ok(owned)
+    for extent in leaf::extents(node, range.clone()) {
+        draft.discard_extent(&extent);
     }
-
-    fn child(&mut self, parent: Node<'_>, i: usize) -> Result<PageRef> {
-        let place = branch::child(parent, i);
-        let frame = child_page(self.draft, parent, place)?;
-        self.page(place, &frame)
+    if range.len() == node.count() {
+        draft.discard(child.place)?;
+        return Ok(Child::NONE);
     }
-
-    fn discard_subtree(&mut self, place: PageRef, frame: &Frame) -> Result<()> {
-        let node = Node(frame);
-        if node.is_leaf() {
-            self.discard_values(node, 0..node.count());
-        } else {
-            for i in 0..branch::child_count(node) {
-                let child = branch::child(node, i);
-                let frame = child_page(self.draft, node, child)?;
-                self.discard_subtree(child, &frame)?;
-            }
-        }
-        self.draft.discard(place)
-    }
-
-    fn discard_values(&mut self, node: Node<'_>, range: Range<usize>) {
-        self.removed += range.len() as u64;
-        for i in range {
-            if let Value::Extent(extent) = leaf::value(node, i) {
-                self.draft.discard_extent(&extent);
-            }
-        }
-    }
+    let place = draft.own(child.place)?;
+    let mut page = NodeMut(draft.page_mut(place));
+    page.remove(range);
+    Ok(Child::of(place, Node(page.0)))
 }

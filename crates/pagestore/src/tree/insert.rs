@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
-use crate::branch;
+use crate::branch::{self, Child};
 use crate::draft::Draft;
 use crate::error::Result;
 use crate::keys::joined;
-use crate::leaf::{self, Extent, LEAF_UNITS, Payload, Value};
+use crate::leaf::{self, LEAF_UNITS, Payload, Value};
 use crate::node::{Cell, Node, NodeMut, units_of};
-use crate::page::{Kind, PageRef, u64_at};
+use crate::page::{Kind, PageRef};
+use crate::size::Change;
 use crate::source::Source;
 use crate::tree::path::Path;
 
@@ -38,41 +39,78 @@ const BRANCH: Shape =
 /// the separator before it. There is more than one only if the keys shared much until now.
 struct Grown {
     place: PageRef,
-    right: Vec<(Vec<u8>, PageRef)>,
+    right: Vec<(Vec<u8>, Child)>,
+    /// Units of these pages beyond those of the one page before.
+    more_units: i64,
 }
 
-/// Puts `value` under `key`. Returns the new root and whether the key is new.
+impl Grown {
+    /// The page as it was, but for its cells.
+    fn not(place: PageRef) -> Grown {
+        Grown { place, right: Vec::new(), more_units: 0 }
+    }
+}
+
+/// Puts `value` under `key`. Returns the new root and what has changed below it.
 pub(crate) fn put(
     draft: &mut Draft,
     root: PageRef,
     key: &[u8],
     value: Value<'_>,
-) -> Result<(PageRef, bool)> {
+) -> Result<(PageRef, Change)> {
     let payload = Payload::new(value);
     let cell = Cell { key: (&[], key), lead: payload.lead(), tail: payload.tail() };
+    let mut change = Change::default();
+    if let Value::Extent(extent) = value {
+        change.add(extent.span());
+    }
     if root.is_none() {
         let place = draft.create(Kind::Leaf, 0, units_of(&[cell], LEAF_UNITS))?;
         NodeMut(draft.page_mut(place)).fill(&[cell]);
-        return Ok((place, true));
+        change.keys = 1;
+        change.add(place.span());
+        return Ok((place, change));
     }
     let (mut path, leaf) = Path::down(draft, root, key)?;
-    let (mut grown, new) = put_in_leaf(draft, leaf, &cell)?;
+    let grown = put_in_leaf(draft, leaf, &cell, &mut change)?;
+    change.units += grown.more_units;
+    rise(draft, &mut path, leaf, grown, &mut change)
+}
+
+/// Carries what became of a page to its parents. `old` is where the page was.
+fn rise(
+    draft: &mut Draft,
+    path: &mut Path,
+    old: PageRef,
+    mut grown: Grown,
+    change: &mut Change,
+) -> Result<(PageRef, Change)> {
+    let mut old = old;
     while let Some((parent, i)) = path.pop() {
-        if grown.place != branch::child(Node(&draft.page(parent)?), i) {
-            branch::set_child(&mut NodeMut(draft.page_mut(parent)), i, grown.place);
+        if grown.right.is_empty() && grown.place == old {
+            if change.is_none() {
+                return Ok((path.root_or(parent), *change));
+            }
+            branch::resize_child(&mut NodeMut(draft.page_mut(parent)), i, *change);
+            grown = Grown::not(parent);
+        } else {
+            let left = Child::of(grown.place, Node(&draft.page(grown.place)?));
+            branch::set_child(&mut NodeMut(draft.page_mut(parent)), i, left);
+            grown = put_children(draft, parent, i, &grown.right)?;
+            change.units += grown.more_units;
         }
-        if grown.right.is_empty() {
-            return Ok((path.root_or(parent), new));
-        }
-        grown = put_children(draft, parent, i, &grown.right)?;
+        old = parent;
     }
     while !grown.right.is_empty() {
-        let level = Node(&draft.page(grown.place)?).level() + 1;
-        let root = draft.create(Kind::Branch, level, branch::BRANCH_UNITS)?;
-        NodeMut(draft.page_mut(root)).set_leftmost(grown.place);
+        let frame = draft.page(grown.place)?;
+        let left = Child::of(grown.place, Node(&frame));
+        let root = draft.create(Kind::Branch, Node(&frame).level() + 1, branch::BRANCH_UNITS)?;
+        change.add(root.span());
+        NodeMut(draft.page_mut(root)).set_leftmost(&left.encode());
         grown = put_children(draft, root, 0, &grown.right)?;
+        change.units += grown.more_units;
     }
-    Ok((grown.place, new))
+    Ok((grown.place, *change))
 }
 
 /// Puts new children behind child `i` of an own branch, each with the separator before it.
@@ -80,47 +118,48 @@ fn put_children(
     draft: &mut Draft,
     place: PageRef,
     i: usize,
-    children: &[(Vec<u8>, PageRef)],
+    children: &[(Vec<u8>, Child)],
 ) -> Result<Grown> {
-    let places: Vec<_> = children.iter().map(|(_, child)| child.raw().to_le_bytes()).collect();
-    let separators = children.iter().zip(&places);
+    if children.is_empty() {
+        return Ok(Grown::not(place));
+    }
+    let bytes: Vec<_> = children.iter().map(|(_, child)| child.encode()).collect();
+    let separators = children.iter().zip(&bytes);
     let cells: Vec<_> =
         separators.map(|((separator, _), child)| branch::cell((&[], separator), child)).collect();
     put_cells(draft, place, i, &cells)
 }
 
-fn put_in_leaf(draft: &mut Draft, place: PageRef, cell: &Cell<'_>) -> Result<(Grown, bool)> {
+fn put_in_leaf(
+    draft: &mut Draft,
+    place: PageRef,
+    cell: &Cell<'_>,
+    change: &mut Change,
+) -> Result<Grown> {
     let bytes = draft.page_mut(place);
-    let (i, old) = match Node(bytes).search(cell.key.1) {
-        Err(i) => (i, None),
+    let i = match Node(bytes).search(cell.key.1) {
+        Err(i) => {
+            change.keys = 1;
+            i
+        }
         Ok(i) => {
-            let old = extent_of(Node(bytes), i);
+            let old = leaf::extents(Node(bytes), i..i + 1).next();
             let mut node = NodeMut(bytes);
-            if !node.replace(i, cell.lead, cell.tail) {
+            let replaced = node.replace(i, cell.lead, cell.tail);
+            if !replaced {
                 node.remove(i..i + 1);
-                (i, Some(old))
-            } else {
-                discard(draft, old);
-                return Ok((Grown { place, right: Vec::new() }, false));
             }
+            if let Some(extent) = old {
+                change.subtract(extent.span());
+                draft.discard_extent(&extent);
+            }
+            if replaced {
+                return Ok(Grown::not(place));
+            }
+            i
         }
     };
-    let new = old.is_none();
-    discard(draft, old.flatten());
-    Ok((put_cells(draft, place, i, std::slice::from_ref(cell))?, new))
-}
-
-fn extent_of(node: Node<'_>, i: usize) -> Option<Extent> {
-    match leaf::value(node, i) {
-        Value::Extent(extent) => Some(extent),
-        Value::Inline(_) => None,
-    }
-}
-
-fn discard(draft: &mut Draft, extent: Option<Extent>) {
-    if let Some(extent) = extent {
-        draft.discard_extent(&extent);
-    }
+    put_cells(draft, place, i, std::slice::from_ref(cell))
 }
 
 /// Puts cells before cell `i` of an own page, which may grow or be cut for them.
@@ -128,7 +167,7 @@ fn put_cells(draft: &mut Draft, place: PageRef, i: usize, new: &[Cell<'_>]) -> R
     if let [cell] = new
         && NodeMut(draft.page_mut(place)).insert(i, cell)
     {
-        return Ok(Grown { place, right: Vec::new() });
+        return Ok(Grown::not(place));
     }
     let old = draft.page(place)?;
     let node = Node(&old);
@@ -154,24 +193,27 @@ fn spread(
 ) -> Result<Grown> {
     let ranges = shape.cut_all(cells, rising);
     let mut right = Vec::new();
+    let mut more_units = 0;
     for pair in ranges.windows(2) {
         let part = &cells[pair[1].clone()];
         let units = units_of(part, shape.units);
         let child = draft.create(shape.kind, old.level(), units)?;
+        more_units += i64::from(units);
         let mut node = NodeMut(draft.page_mut(child));
         node.fill(part);
         let separator = if shape.lifted == 0 {
             branch::separator(cells[pair[0].end - 1].key, part[0].key)
         } else {
             let lifted = cells[pair[0].end];
-            node.set_leftmost(PageRef::from_raw(u64_at(lifted.lead, 0)));
+            node.set_leftmost(lifted.lead.try_into().expect("the lead of a branch is a child"));
             joined(lifted.key)
         };
-        right.push((separator, child));
+        right.push((separator, Child::of(child, Node(node.0))));
     }
     let part = &cells[ranges[0].clone()];
-    let place = lay_out(draft, place, old, part, shape)?;
-    Ok(Grown { place, right })
+    let laid_out = lay_out(draft, place, old, part, shape)?;
+    more_units += i64::from(laid_out.units()) - i64::from(place.units());
+    Ok(Grown { place: laid_out, right, more_units })
 }
 
 impl Shape {

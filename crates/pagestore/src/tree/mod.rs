@@ -8,12 +8,14 @@
 
 mod cursor;
 mod delete_range;
+mod discard;
 mod get;
 mod insert;
 mod path;
 mod range;
 mod remove;
 mod settle;
+mod split;
 mod walk;
 
 pub(crate) use cursor::Cursor;

@@ -39,7 +39,7 @@ impl Path {
                 return Err(Error::Corrupt { page: child.id(), what: "level" });
             }
             if owned != child {
-                branch::set_child(&mut NodeMut(draft.page_mut(at)), i, owned);
+                branch::move_child(&mut NodeMut(draft.page_mut(at)), i, owned);
             }
             steps.push((at, i));
             at = owned;

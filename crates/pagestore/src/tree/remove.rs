@@ -2,27 +2,33 @@
 
 use crate::draft::Draft;
 use crate::error::Result;
-use crate::leaf::{self, Value};
+use crate::leaf;
 use crate::node::{Node, NodeMut};
 use crate::page::PageRef;
+use crate::size::Change;
 use crate::tree::get::contains;
 use crate::tree::path::Path;
 use crate::tree::settle::settle;
 
-/// Removes `key`. Returns the new root, or nothing if there is no such key; then no page was
-/// touched.
-pub(crate) fn remove(draft: &mut Draft, root: PageRef, key: &[u8]) -> Result<Option<PageRef>> {
+/// Removes `key`. Returns the new root and what has changed below it, or nothing if there is no such
+/// key; then no page was touched.
+pub(crate) fn remove(
+    draft: &mut Draft,
+    root: PageRef,
+    key: &[u8],
+) -> Result<Option<(PageRef, Change)>> {
     if !contains(draft, root, key)? {
         return Ok(None);
     }
     let (path, place) = Path::down(draft, root, key)?;
     let bytes = draft.page_mut(place);
     let i = Node(bytes).search(key).expect("seen just now");
-    let value = leaf::value(Node(bytes), i);
-    let extent = if let Value::Extent(extent) = value { Some(extent) } else { None };
+    let extent = leaf::extents(Node(bytes), i..i + 1).next();
     NodeMut(bytes).remove(i..i + 1);
+    let mut change = Change { keys: -1, units: 0 };
     if let Some(extent) = extent {
+        change.subtract(extent.span());
         draft.discard_extent(&extent);
     }
-    settle(draft, path, place).map(Some)
+    settle(draft, path, place, change).map(Some)
 }

@@ -4,58 +4,84 @@
 //! merged with a neighbour if both fit into one page. Pages are not refilled otherwise, so a page
 //! may stay emptier than that between two full ones.
 
-use crate::branch;
+use crate::branch::{self, Child};
 use crate::draft::Draft;
 use crate::error::Result;
 use crate::keys::joined;
 use crate::leaf::LEAF_UNITS;
 use crate::node::{Cell, Node, NodeMut, bytes_for};
 use crate::page::{Kind, PageRef, UNIT_BYTES};
+use crate::size::Change;
 use crate::source::Source;
 use crate::tree::path::Path;
 
 /// Tidies up from the own leaf `at`, at the end of `path`, as far up as the removal of a key can
-/// be felt. Returns the new root.
-pub(crate) fn settle(draft: &mut Draft, path: Path, at: PageRef) -> Result<PageRef> {
-    settle_up(draft, path, at, false)
+/// be felt, and carries `change`, which happened in the leaf, all the way up. Returns the new root
+/// and what has changed below it.
+pub(crate) fn settle(
+    draft: &mut Draft,
+    path: Path,
+    at: PageRef,
+    change: Change,
+) -> Result<(PageRef, Change)> {
+    settle_up(draft, path, at, change, false)
 }
 
-/// Tidies up from the own leaf `at`, at the end of `path`, on every level. Returns the new root.
-pub(crate) fn settle_all(draft: &mut Draft, path: Path, at: PageRef) -> Result<PageRef> {
-    settle_up(draft, path, at, true)
+/// Tidies up from the own leaf `at`, at the end of `path`, on every level. Returns the new root and
+/// what has changed below it.
+pub(crate) fn settle_all(draft: &mut Draft, path: Path, at: PageRef) -> Result<(PageRef, Change)> {
+    settle_up(draft, path, at, Change::default(), true)
 }
 
 fn settle_up(
     draft: &mut Draft,
     mut path: Path,
     mut at: PageRef,
+    mut change: Change,
     all_levels: bool,
-) -> Result<PageRef> {
+) -> Result<(PageRef, Change)> {
     let mut gone = is_bare(&draft.page(at)?);
+    let mut merging = true;
     while let Some((parent, i)) = path.pop() {
         if gone {
-            draft.discard(at)?;
+            discard(draft, at, &mut change)?;
             gone = branch::child_count(Node(&draft.page(parent)?)) == 1;
             if !gone {
                 branch::remove_children(&mut NodeMut(draft.page_mut(parent)), i..i + 1);
             }
         } else {
-            let merged = is_sparse(&draft.page(at)?) && merge(draft, parent, i)?;
-            if !merged && !all_levels {
-                return settle_root(draft, path.root_or(parent));
+            if !change.is_none() {
+                branch::resize_child(&mut NodeMut(draft.page_mut(parent)), i, change);
+            }
+            if merging && is_sparse(&draft.page(at)?) {
+                let merged = merge(draft, parent, i)?;
+                change.units += merged.unwrap_or(0);
+                merging = merged.is_some() || all_levels;
+            } else {
+                merging = all_levels;
+            }
+            if !merging && change.is_none() {
+                let root = settle_root(draft, path.root_or(parent), &mut change)?;
+                return Ok((root, change));
             }
         }
         at = parent;
     }
     if gone {
-        draft.discard(at)?;
-        return Ok(PageRef::NONE);
+        discard(draft, at, &mut change)?;
+        return Ok((PageRef::NONE, change));
     }
-    settle_root(draft, at)
+    let root = settle_root(draft, at, &mut change)?;
+    Ok((root, change))
+}
+
+fn discard(draft: &mut Draft, place: PageRef, change: &mut Change) -> Result<()> {
+    change.subtract(place.span());
+    draft.discard(place)
 }
 
 /// A root with a single child gives way to it.
-pub(crate) fn settle_root(draft: &mut Draft, root: PageRef) -> Result<PageRef> {
+fn settle_root(draft: &mut Draft, root: PageRef, change: &mut Change) -> Result<PageRef> {
     let mut root = root;
     loop {
         let frame = draft.page(root)?;
@@ -63,9 +89,9 @@ pub(crate) fn settle_root(draft: &mut Draft, root: PageRef) -> Result<PageRef> {
         if node.is_leaf() || node.count() > 0 {
             return Ok(root);
         }
-        let only = node.leftmost();
+        let only = branch::child(node, 0);
         drop(frame);
-        draft.discard(root)?;
+        discard(draft, root, change)?;
         root = only;
     }
 }
@@ -79,38 +105,41 @@ fn is_sparse(page: &[u8]) -> bool {
     Node(page).used() < page.len() / 4
 }
 
-/// Merges child `i` of an own branch with a neighbour, if one page can hold both.
-fn merge(draft: &mut Draft, parent: PageRef, i: usize) -> Result<bool> {
+/// Merges child `i` of an own branch with a neighbour, if one page can hold both. Returns by how
+/// many units there is more then.
+fn merge(draft: &mut Draft, parent: PageRef, i: usize) -> Result<Option<i64>> {
     let count = branch::child_count(Node(&draft.page(parent)?));
     let lefts = [i.checked_sub(1), (i + 1 < count).then_some(i)];
     for left in lefts.into_iter().flatten() {
-        if merge_pair(draft, parent, left)? {
-            return Ok(true);
+        if let Some(more_units) = merge_pair(draft, parent, left)? {
+            return Ok(Some(more_units));
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 /// Merges children `i` and `i + 1` of an own branch, if one page of common length can hold both.
-fn merge_pair(draft: &mut Draft, parent: PageRef, i: usize) -> Result<bool> {
+/// Returns by how many units there is more then.
+fn merge_pair(draft: &mut Draft, parent: PageRef, i: usize) -> Result<Option<i64>> {
     let frame = draft.page(parent)?;
     let node = Node(&frame);
-    let (left_place, right_place) = (branch::child(node, i), branch::child(node, i + 1));
+    let (left_child, right_child) =
+        (branch::sized_child(node, i), branch::sized_child(node, i + 1));
+    let (left_place, right_place) = (left_child.place, right_child.place);
     let separator = joined(node.key(i));
     drop(frame);
     let (left, right) = (draft.page(left_place)?, draft.page(right_place)?);
     let (left, right) = (Node(&left), Node(&right));
     let units = if left.is_leaf() { LEAF_UNITS } else { branch::BRANCH_UNITS };
-    let leftmost_of_right = right.leftmost().raw().to_le_bytes();
     let mut cells: Vec<Cell<'_>> = left.cells().collect();
     if !left.is_leaf() {
-        cells.push(branch::cell((&[], &separator), &leftmost_of_right));
+        cells.push(branch::cell((&[], &separator), right.leftmost()));
     }
     cells.extend(right.cells());
     // An eighth stays free, or the next key would split the page again.
     let limit = units as usize * UNIT_BYTES;
     if bytes_for(&cells) > limit - limit / 8 {
-        return Ok(false);
+        return Ok(None);
     }
     let kind = if left.is_leaf() { Kind::Leaf } else { Kind::Branch };
     let place = draft.create(kind, left.level(), units)?;
@@ -119,10 +148,13 @@ fn merge_pair(draft: &mut Draft, parent: PageRef, i: usize) -> Result<bool> {
     if kind == Kind::Branch {
         merged.set_leftmost(left.leftmost());
     }
-    draft.discard(left_place)?;
-    draft.discard(right_place)?;
+    let mut change = Change::default();
+    change.add(place.span());
+    discard(draft, left_place, &mut change)?;
+    discard(draft, right_place, &mut change)?;
+    let size = left_child.size.plus(right_child.size).after(change);
     let mut parent = NodeMut(draft.page_mut(parent));
-    branch::set_child(&mut parent, i, place);
+    branch::set_child(&mut parent, i, Child { place, size });
     branch::remove_children(&mut parent, i + 1..i + 2);
-    Ok(true)
+    Ok(Some(change.units))
 }

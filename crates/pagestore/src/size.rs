@@ -1,0 +1,64 @@
+//! How much lies below a page: kept in its parent, so that counts and sizes need no walk.
+
+use crate::page::Span;
+
+/// What a tree, or a part of it, holds and takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Size {
+    /// Keys.
+    pub(crate) keys: u64,
+    /// Units of its pages and long values.
+    pub(crate) units: u64,
+}
+
+/// By how much a size has changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// More keys, or fewer.
+    pub(crate) keys: i64,
+    /// More units, or fewer.
+    pub(crate) units: i64,
+}
+
+impl Size {
+    /// This and another part together. Sizes come from a file, so no sum may overflow.
+    pub(crate) fn plus(self, other: Size) -> Size {
+        Size {
+            keys: self.keys.saturating_add(other.keys),
+            units: self.units.saturating_add(other.units),
+        }
+    }
+
+    /// The size after a change.
+    pub(crate) fn after(self, change: Change) -> Size {
+        Size {
+            keys: self.keys.saturating_add_signed(change.keys),
+            units: self.units.saturating_add_signed(change.units),
+        }
+    }
+
+    /// What has to be added to `before` to come to this.
+    pub(crate) fn since(self, before: Size) -> Change {
+        Change {
+            keys: self.keys.wrapping_sub(before.keys).cast_signed(),
+            units: self.units.wrapping_sub(before.units).cast_signed(),
+        }
+    }
+}
+
+impl Change {
+    /// Whether nothing has changed.
+    pub(crate) fn is_none(self) -> bool {
+        self == Change::default()
+    }
+
+    /// Takes note of a page or long value that is there now.
+    pub(crate) fn add(&mut self, span: Span) {
+        self.units += i64::from(span.units);
+    }
+
+    /// Takes note of a page or long value that is gone.
+    pub(crate) fn subtract(&mut self, span: Span) {
+        self.units -= i64::from(span.units);
+    }
+}

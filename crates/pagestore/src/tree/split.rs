@@ -1,0 +1,103 @@
+//! Parting a subtree in two at a key, along one path.
+
+use std::ops::Range;
+
+use crate::branch::{self, Child};
+use crate::draft::Draft;
+use crate::error::Result;
+use crate::leaf::LEAF_UNITS;
+use crate::node::{Cell, Node, NodeMut, units_of};
+use crate::page::Kind;
+use crate::source::Source;
+use crate::tree::get::child_page;
+
+/// Parts a subtree: what lies before `key`, and `key` with what lies behind it. Both are as high as
+/// it was, so branches with a single child may be left; either may be none. If one is, the other is
+/// the subtree itself, untouched.
+pub(crate) fn split(draft: &mut Draft, child: Child, key: &[u8]) -> Result<(Child, Child)> {
+    let frame = draft.page(child.place)?;
+    let node = Node(&frame);
+    if node.is_leaf() {
+        split_leaf(draft, child, node, key)
+    } else {
+        split_branch(draft, child, node, key)
+    }
+}
+
+fn split_leaf(
+    draft: &mut Draft,
+    child: Child,
+    node: Node<'_>,
+    key: &[u8],
+) -> Result<(Child, Child)> {
+    let i = node.search(key).unwrap_or_else(|i| i);
+    if i == 0 {
+        return Ok((Child::NONE, child));
+    }
+    if i == node.count() {
+        return Ok((child, Child::NONE));
+    }
+    let cells: Vec<Cell<'_>> = (i..node.count()).map(|i| node.cell(i)).collect();
+    let place = draft.create(Kind::Leaf, 0, units_of(&cells, LEAF_UNITS))?;
+    let mut right = NodeMut(draft.page_mut(place));
+    right.fill(&cells);
+    let right = Child::of(place, Node(right.0));
+    let place = draft.own(child.place)?;
+    let mut left = NodeMut(draft.page_mut(place));
+    left.remove(i..node.count());
+    Ok((Child::of(place, Node(left.0)), right))
+}
+
+fn split_branch(
+    draft: &mut Draft,
+    child: Child,
+    node: Node<'_>,
+    key: &[u8],
+) -> Result<(Child, Child)> {
+    let count = branch::child_count(node);
+    let i = branch::child_index(node, key);
+    let part = branch::sized_child(node, i);
+    child_page(draft, node, part.place)?;
+    let (left, right) = split(draft, part, key)?;
+    if left.is_none() && i == 0 {
+        return Ok((Child::NONE, child));
+    }
+    if right.is_none() && i + 1 == count {
+        return Ok((child, Child::NONE));
+    }
+    let right = gather(draft, node, right, i + 1..count, Child::NONE)?;
+    let place = draft.own(child.place)?;
+    let mut page = NodeMut(draft.page_mut(place));
+    let kept = if left.is_none() { i } else { i + 1 };
+    if !left.is_none() {
+        branch::set_child(&mut page, i, left);
+    }
+    branch::remove_children(&mut page, kept..count);
+    Ok((Child::of(place, Node(page.0)), right))
+}
+
+/// Puts children of one branch into a new one beside it: `first`, which is the right part of the
+/// child before the range, the range, and `last`, which is the left part of the child behind it.
+/// Each part may be none; if all are, there is no new branch.
+pub(crate) fn gather(
+    draft: &mut Draft,
+    node: Node<'_>,
+    first: Child,
+    range: Range<usize>,
+    last: Child,
+) -> Result<Child> {
+    let before = (!first.is_none()).then(|| (range.start - 1, first.encode()));
+    let behind = (!last.is_none()).then(|| (range.end, last.encode()));
+    let between = range.map(|i| (i, branch::sized_child(node, i).encode()));
+    let children: Vec<_> = before.into_iter().chain(between).chain(behind).collect();
+    let Some(((_, leftmost), others)) = children.split_first() else { return Ok(Child::NONE) };
+    // The separator before child i is key i - 1.
+    let cells: Vec<Cell<'_>> =
+        others.iter().map(|(i, child)| branch::cell(node.key(i - 1), child)).collect();
+    let units = units_of(&cells, branch::BRANCH_UNITS);
+    let place = draft.create(Kind::Branch, node.level(), units)?;
+    let mut page = NodeMut(draft.page_mut(place));
+    page.fill(&cells);
+    page.set_leftmost(leftmost);
+    Ok(Child::of(place, Node(page.0)))
+}
