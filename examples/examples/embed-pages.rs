@@ -45,9 +45,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     txn.tree("ships")?.delete_range(b"", None)?;
     txn.publish()?;
     let ships = before.tree("ships")?.ok_or("it was published above")?;
-    for entry in ships.range(Bound::Unbounded, Bound::Unbounded) {
-        let (name, story) = entry?;
-        println!("{}: {}", String::from_utf8_lossy(&name), String::from_utf8_lossy(&story));
+    let mut all = ships.range(Bound::Unbounded, Bound::Unbounded);
+    while let Some((name, story)) = all.next()? {
+        println!("{}: {}", String::from_utf8_lossy(name), String::from_utf8_lossy(story));
     }
     let now = store.read().tree("ships")?.ok_or("it is empty, but it is there")?;
     println!("ships now: {}, in the snapshot: {}", now.len(), ships.len());

@@ -12,6 +12,7 @@ use crate::page::{self, Frame, Kind, PageRef, Span, UNIT_BYTES, units_for};
 use crate::root::Root;
 use crate::shared::Shared;
 use crate::source::Source;
+use crate::view::{PageBytes, Value};
 
 type ById<T> = HashMap<u64, T, BuildHasherDefault<IdHasher>>;
 
@@ -128,8 +129,17 @@ impl Draft {
     /// The bytes of a page of this transaction, to change.
     pub(crate) fn page_mut(&mut self, place: PageRef) -> &mut [u8] {
         let frame = self.pages.get_mut(&place.id()).expect("only own pages are changed");
-        // A cursor's key may still share the frame; then, and only then, this copies it.
+        // Whoever holds the page apart sees it as it was; then, and only then, this copies it.
         Arc::make_mut(frame)
+    }
+
+    /// The page at `place`, held apart, so that the draft can be changed meanwhile. Costs a count if
+    /// it is the transaction's own, and may cost a copy if it is not.
+    pub(crate) fn held(&self, place: PageRef) -> Result<Frame> {
+        match self.pages.get(&place.id()) {
+            Some(frame) => Ok(Arc::clone(frame)),
+            None => Ok(self.shared.pool.page(place, self.base.txid)?.into_frame()),
+        }
     }
 
     /// Says that the trees no longer name this page.
@@ -162,16 +172,16 @@ impl Draft {
 }
 
 impl Source for Draft {
-    fn page(&self, place: PageRef) -> Result<Frame> {
+    fn page(&self, place: PageRef) -> Result<PageBytes<'_>> {
         match self.pages.get(&place.id()) {
-            Some(frame) => Ok(Arc::clone(frame)),
+            Some(frame) => Ok(PageBytes::Borrowed(frame)),
             None => self.shared.pool.page(place, self.base.txid),
         }
     }
 
-    fn extent(&self, extent: &Extent) -> Result<Bytes> {
+    fn extent(&self, extent: &Extent) -> Result<Value<'_>> {
         match self.extents.get(&extent.start) {
-            Some(value) => Ok(value.clone()),
+            Some(value) => Ok(Value::borrowed(value)),
             None => self.shared.pool.extent(extent),
         }
     }

@@ -23,12 +23,14 @@
 //!
 //! let ships = store.read().tree("ships")?.expect("published above");
 //! assert_eq!(ships.get(b"fram")?.as_deref(), Some(&b"1892"[..]));
-//! assert_eq!(ships.range(Bound::Unbounded, Bound::Unbounded).rev().count(), 2);
+//! let mut all = ships.range(Bound::Unbounded, Bound::Unbounded);
+//! assert_eq!(all.next()?, Some((&b"fram"[..], &b"1892"[..])));
+//! assert_eq!(all.copied().count(), 1);
 //! # Ok(()) }
 //! ```
 //!
 //! The parts, from below: `page`, `keys`, `node`, `leaf` and `branch` are bytes; `frames` and `pool` find
-//! them by address; `freelist` and `space` know which units are used; `draft` is what the writer has
+//! them by address, `view` is how readers hold them; `freelist` and `space` know which units are used; `draft` is what the writer has
 //! changed; `tree` is what can be done with it; `meta`, `regions` and `checkpoint` are the way to
 //! the disk. `docs/page-format.md` has every byte.
 
@@ -59,15 +61,18 @@ mod space;
 mod stats;
 mod store;
 mod tree;
+mod view;
 mod write_txn;
 
 pub use check::CheckReport;
 pub use config::{KEY_BYTES_MAX, MARK_BYTES_MAX, NAME_BYTES_MAX, Options, VALUE_BYTES_MAX};
 pub use error::Error;
-pub use read_txn::{Cursor, Keys, Range, Snapshot, Tree};
+pub use read_txn::{Snapshot, Tree};
 pub use stats::Stats;
 pub use store::{Checkpoint, PageStore};
-pub use write_txn::{DraftRange, TreeMut, WriteTxn};
+pub use tree::{Copied, Cursor, Entry, Keys, Range};
+pub use view::Value;
+pub use write_txn::{TreeMut, WriteTxn};
 
 #[cfg(test)]
 mod tests;

@@ -140,6 +140,14 @@ impl<'a> Node<'a> {
         (lead, &self.0[tail..tail + self.tail_bytes(lead)])
     }
 
+    /// Where the tail of cell `i` lies in the page.
+    pub(crate) fn tail(self, i: usize) -> std::ops::Range<usize> {
+        let (at, key_len) = self.place(i);
+        let lead = &self.0[at..at + self.lead_bytes()];
+        let start = at + lead.len() + key_len;
+        start..start + self.tail_bytes(lead)
+    }
+
     fn tail_bytes(self, lead: &[u8]) -> usize {
         match (self.is_leaf(), lead) {
             (true, lead) if u16_at(lead, 0) == EXTENT_TAG => EXTENT_BYTES,

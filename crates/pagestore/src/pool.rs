@@ -17,6 +17,7 @@ use crate::frames::{Frames, Hand};
 use crate::leaf::Extent;
 use crate::node::Node;
 use crate::page::{self, Frame, Kind, PageRef, Span, UNIT_BYTES};
+use crate::view::{PageBytes, Value};
 
 const PARTS: usize = 16;
 
@@ -59,10 +60,10 @@ impl Pool {
     }
 
     /// The page at `place`, seen from a snapshot of transaction `newest`.
-    pub(crate) fn page(&self, place: PageRef, newest: u64) -> Result<Frame> {
+    pub(crate) fn page(&self, place: PageRef, newest: u64) -> Result<PageBytes<'_>> {
         match self.frames.get(place.id()) {
-            Some(frame) => Ok(frame),
-            None => self.load(place, newest),
+            Some(frame) => Ok(PageBytes::Counted(frame)),
+            None => self.load(place, newest).map(PageBytes::Counted),
         }
     }
 
@@ -94,10 +95,10 @@ impl Pool {
     }
 
     /// The long value at `extent`.
-    pub(crate) fn extent(&self, extent: &Extent) -> Result<Bytes> {
+    pub(crate) fn extent(&self, extent: &Extent) -> Result<Value<'_>> {
         match self.extents[part(extent.start)].read().get(&extent.start) {
-            Some(value) => Ok(value.clone()),
-            None => self.read_extent(extent),
+            Some(value) => Ok(Value::long(value.clone())),
+            None => self.read_extent(extent).map(Value::long),
         }
     }
 

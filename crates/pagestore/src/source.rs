@@ -1,26 +1,15 @@
 //! Where a tree's pages come from: a published snapshot, or the open transaction.
 
-use bytes::Bytes;
-
 use crate::error::Result;
 use crate::leaf::Extent;
-use crate::page::{Frame, PageRef};
+use crate::page::PageRef;
+use crate::view::{PageBytes, Value};
 
-/// Where a tree's pages come from.
-pub(crate) trait Source {
+/// Where a tree's pages come from. What it gives out stays as long as it is borrowed.
+pub(crate) trait Source: Sync {
     /// The page at `place`.
-    fn page(&self, place: PageRef) -> Result<Frame>;
+    fn page(&self, place: PageRef) -> Result<PageBytes<'_>>;
 
     /// The long value at `extent`.
-    fn extent(&self, extent: &Extent) -> Result<Bytes>;
-}
-
-impl<S: Source> Source for &S {
-    fn page(&self, place: PageRef) -> Result<Frame> {
-        S::page(self, place)
-    }
-
-    fn extent(&self, extent: &Extent) -> Result<Bytes> {
-        S::extent(self, extent)
-    }
+    fn extent(&self, extent: &Extent) -> Result<Value<'_>>;
 }

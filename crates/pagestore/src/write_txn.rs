@@ -4,17 +4,16 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use crate::catalogue::Entry;
 use crate::config::{KEY_BYTES_MAX, MARK_BYTES_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::draft::Draft;
 use crate::error::{Error, Result};
-use crate::leaf::{INLINE_BYTES_MAX, Value};
+use crate::leaf::{self, INLINE_BYTES_MAX};
 use crate::page::PageRef;
 use crate::place::Placed;
 use crate::shared::Shared;
-use crate::tree;
+use crate::tree::{self, Range};
+use crate::view::Value;
 
 /// An open write transaction, the only one.
 ///
@@ -142,7 +141,7 @@ impl Work {
                     &mut self.draft,
                     self.catalogue,
                     name.as_bytes(),
-                    Value::Inline(&value),
+                    leaf::Value::Inline(&value),
                 )?;
                 self.catalogue = put.0;
             }
@@ -174,7 +173,7 @@ impl TreeMut<'_> {
     /// # Errors
     ///
     /// [`Error`] if a page cannot be read or is corrupt.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+    pub fn get(&self, key: &[u8]) -> Result<Option<Value<'_>>> {
         tree::get(&*self.draft, self.entry.root, key)
     }
 
@@ -190,10 +189,10 @@ impl TreeMut<'_> {
         let root = self.entry.root;
         let changed = self.attempt(|draft| {
             if value.len() <= INLINE_BYTES_MAX {
-                return tree::put(draft, root, key, Value::Inline(value));
+                return tree::put(draft, root, key, leaf::Value::Inline(value));
             }
             let extent = draft.create_extent(value)?;
-            tree::put(draft, root, key, Value::Extent(extent))
+            tree::put(draft, root, key, leaf::Value::Extent(extent))
         })?;
         self.entry.change(changed);
         Ok(())
@@ -227,8 +226,8 @@ impl TreeMut<'_> {
     }
 
     /// All entries between two bounds, from either end.
-    pub fn range(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> DraftRange<'_> {
-        DraftRange { inner: tree::Range::new(&*self.draft, self.entry.root, start, end) }
+    pub fn range(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Range<'_> {
+        Range::new(self.draft, self.entry.root, start, end)
     }
 
     fn attempt<T>(&mut self, change: impl FnOnce(&mut Draft) -> Result<T>) -> Result<T> {
@@ -238,25 +237,6 @@ impl TreeMut<'_> {
         let result = change(self.draft);
         *self.broken = result.is_err();
         result
-    }
-}
-
-/// Entries of a tree of the open transaction; see [`TreeMut::range`]. After an error it ends.
-pub struct DraftRange<'a> {
-    inner: tree::Range<&'a Draft>,
-}
-
-impl Iterator for DraftRange<'_> {
-    type Item = Result<(Bytes, Bytes)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.inner.next()
-    }
-}
-
-impl DoubleEndedIterator for DraftRange<'_> {
-    fn next_back(&mut self) -> Option<Self::Item> {
-        self.inner.next_back()
     }
 }
 

@@ -52,10 +52,10 @@ pub(crate) fn check(
     for space in [Space::System, Space::Raw] {
         let Some(tree) = snapshot.tree(schema::data_tree(space))? else { continue };
         let inside: Vec<&Descriptor> = descriptors.iter().filter(|d| d.space == space).collect();
-        for row in tree.range(Bound::Unbounded, Bound::Unbounded) {
-            let (key, value) = row?;
-            schema::decode_value(&value)?;
-            if !inside.iter().any(|descriptor| descriptor.contains(&key)) {
+        let mut all = tree.range(Bound::Unbounded, Bound::Unbounded);
+        while let Some((key, value)) = all.next()? {
+            schema::decode_value(value)?;
+            if !inside.iter().any(|descriptor| descriptor.contains(key)) {
                 return Err(Error::Corrupt(format!("key {key:?} is in no region")));
             }
             rows += 1;

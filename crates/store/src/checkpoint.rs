@@ -87,7 +87,7 @@ fn copy_hard_states(
         let Some(group) = log.engine().group(peer.0) else { continue };
         let Some(newest) = log_writer::hard_state(&group)? else { continue };
         let key = schema::region_key(region);
-        let mut state = ApplyState::decode(region, states.get(&key)?)?;
+        let mut state = ApplyState::decode(region, states.get(&key)?.as_deref())?;
         state.hard_state = state.hard_state.merge(newest);
         states.put(&key, &state.encode())?;
     }

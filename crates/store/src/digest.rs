@@ -10,11 +10,11 @@ pub(crate) fn digest(view: &View, region: RegionId) -> Result<(Index, u64), Erro
     let replica = view.region(region, None).map_err(|error| read_failed(region, error))?;
     let state = view.state(region)?;
     let mut digest = Digest::new();
-    for row in replica.rows() {
-        let (key, value) = row.map_err(|error| read_failed(region, error))?;
-        digest.add(&key);
-        digest.add(&value);
-    }
+    let add = |key: &[u8], value: &[u8]| {
+        digest.add(key);
+        digest.add(value);
+    };
+    replica.for_each_row(add).map_err(|error| read_failed(region, error))?;
     Ok((state.applied, digest.0))
 }
 

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::ops::Bound;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use flotilla_pagestore::{Snapshot, Tree};
 use flotilla_region::{Descriptor, RegionId};
 
@@ -36,11 +36,9 @@ impl View {
     ///
     /// [`ReadError::RegionNotFound`] and [`ReadError::EpochNotMatch`], or the page store failed.
     pub fn region(&self, id: RegionId, version: Option<u64>) -> Result<RegionView, ReadError> {
-        let row = match self.snapshot.tree(REGION)? {
-            Some(regions) => regions.get(&schema::region_key(id))?,
-            None => None,
-        };
-        let descriptor = schema::decode_descriptor(id, row.ok_or(ReadError::RegionNotFound)?)?;
+        let regions = self.snapshot.tree(REGION)?.ok_or(ReadError::RegionNotFound)?;
+        let row = regions.get(&schema::region_key(id))?.ok_or(ReadError::RegionNotFound)?;
+        let descriptor = schema::decode_descriptor(id, &row)?;
         if version.is_some_and(|version| version != descriptor.epoch.version) {
             return Err(ReadError::EpochNotMatch(descriptor));
         }
@@ -55,27 +53,26 @@ impl View {
     pub(crate) fn descriptors(&self) -> Result<Vec<Descriptor>, Error> {
         let Some(regions) = self.snapshot.tree(REGION)? else { return Ok(vec![]) };
         let mut descriptors = vec![];
-        for row in regions.range(Bound::Unbounded, Bound::Unbounded) {
-            let (key, row) = row?;
-            descriptors.push(schema::decode_descriptor(schema::region_of_key(&key)?, row)?);
+        let mut rows = regions.range(Bound::Unbounded, Bound::Unbounded);
+        while let Some((key, row)) = rows.next()? {
+            descriptors.push(schema::decode_descriptor(schema::region_of_key(key)?, row)?);
         }
         Ok(descriptors)
     }
 
     pub(crate) fn state(&self, region: RegionId) -> Result<ApplyState, Error> {
-        let row = match self.snapshot.tree(APPLY)? {
-            Some(states) => states.get(&schema::region_key(region))?,
-            None => None,
+        let Some(states) = self.snapshot.tree(APPLY)? else {
+            return Ok(ApplyState::decode(region, None)?);
         };
-        Ok(ApplyState::decode(region, row)?)
+        Ok(ApplyState::decode(region, states.get(&schema::region_key(region))?.as_deref())?)
     }
 
     pub(crate) fn states(&self) -> Result<Vec<(RegionId, ApplyState)>, Error> {
         let Some(tree) = self.snapshot.tree(APPLY)? else { return Ok(vec![]) };
         let mut states = vec![];
-        for row in tree.range(Bound::Unbounded, Bound::Unbounded) {
-            let (key, row) = row?;
-            let region = schema::region_of_key(&key)?;
+        let mut rows = tree.range(Bound::Unbounded, Bound::Unbounded);
+        while let Some((key, row)) = rows.next()? {
+            let region = schema::region_of_key(key)?;
             states.push((region, ApplyState::decode(region, Some(row))?));
         }
         Ok(states)
@@ -141,7 +138,8 @@ impl RegionView {
         }
         let Some(rows) = &self.rows else { return Ok(None) };
         let row = rows.get(key)?;
-        Ok(row.map(|row| schema::decode_value(&row)).transpose()?)
+        let Some(row) = row else { return Ok(None) };
+        Ok(Some(Bytes::copy_from_slice(schema::decode_value(&row)?)))
     }
 
     /// The rows of a range: `limit` of them, or all there are in this region. Never fewer, because
@@ -154,21 +152,33 @@ impl RegionView {
         let Some((rows, range)) = self.clip(&request.start, &request.end) else {
             return Ok(ScanResult::default());
         };
-        let rows = if request.key_only {
-            let keys = rows.keys(range.start, range.end);
-            take(keys.map(|key| Ok((key?, Bytes::new()))), request)?
+        let mut taken = Taken::new(request);
+        if request.key_only {
+            let mut keys = rows.keys(range.start, range.end);
+            while taken.wants_more() {
+                let key = if request.reverse { keys.next_back()? } else { keys.next()? };
+                let Some(key) = key else { break };
+                taken.add(key, b"")?;
+            }
         } else {
-            let rows = rows.range(range.start, range.end);
-            take(rows.map(|row| split_row(row?)), request)?
-        };
-        Ok(ScanResult { rows })
+            let mut rows = rows.range(range.start, range.end);
+            while taken.wants_more() {
+                let row = if request.reverse { rows.next_back()? } else { rows.next()? };
+                let Some((key, row)) = row else { break };
+                taken.add(key, schema::decode_value(row)?)?;
+            }
+        }
+        Ok(ScanResult { rows: taken.rows })
     }
 
-    /// All rows of the region, in order.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = Result<(Bytes, Bytes), ReadError>> {
-        let clipped = self.clip(b"", b"");
-        let rows = clipped.map(|(rows, range)| rows.range(range.start, range.end));
-        rows.into_iter().flatten().map(|row| split_row(row?))
+    /// Calls `each` with the key and the value of every row of the region, in order.
+    pub(crate) fn for_each_row(&self, mut each: impl FnMut(&[u8], &[u8])) -> Result<(), ReadError> {
+        let Some((rows, range)) = self.clip(b"", b"") else { return Ok(()) };
+        let mut rows = rows.range(range.start, range.end);
+        while let Some((key, row)) = rows.next()? {
+            each(key, schema::decode_value(row)?);
+        }
+        Ok(())
     }
 
     /// The part of `[start, end)` that lies in the region; an empty `end` is none.
@@ -191,26 +201,42 @@ struct Clipped<'a> {
     end: Bound<&'a [u8]>,
 }
 
-/// As many rows as are asked for, or an error if they are too large. One by one: a limit may be
-/// far beyond what there is.
-fn take(
-    mut rows: impl DoubleEndedIterator<Item = Result<(Bytes, Bytes), ReadError>>,
-    request: &ScanRequest,
-) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
-    let mut taken = Vec::new();
-    let mut bytes_left = request.bytes_max;
-    while (taken.len() as u64) < request.limit {
-        let row = if request.reverse { rows.next_back() } else { rows.next() };
-        let Some(row) = row else { break };
-        let (key, value) = row?;
-        bytes_left = bytes_left
-            .checked_sub((key.len() + value.len()) as u64)
-            .ok_or(ReadError::TooLarge { bytes_max: request.bytes_max })?;
-        taken.push((key, value));
-    }
-    Ok(taken)
+/// Bytes of rows that are copied into one piece of memory.
+const COPY_BYTES: usize = 64 << 10;
+
+/// As many rows as are asked for, or an error if they are too large. A limit may be far beyond what
+/// there is. Rows are copied once, out of the pages, many into one piece of memory.
+struct Taken {
+    rows: Vec<(Bytes, Bytes)>,
+    limit: u64,
+    bytes_max: u64,
+    bytes_left: u64,
+    copies: BytesMut,
 }
 
-fn split_row((key, row): (Bytes, Bytes)) -> Result<(Bytes, Bytes), ReadError> {
-    Ok((key, schema::decode_value(&row)?))
+impl Taken {
+    fn new(request: &ScanRequest) -> Self {
+        let ScanRequest { limit, bytes_max, .. } = *request;
+        Self { rows: vec![], limit, bytes_max, bytes_left: bytes_max, copies: BytesMut::new() }
+    }
+
+    fn wants_more(&self) -> bool {
+        (self.rows.len() as u64) < self.limit
+    }
+
+    fn add(&mut self, key: &[u8], value: &[u8]) -> Result<(), ReadError> {
+        let bytes = key.len() + value.len();
+        let too_large = ReadError::TooLarge { bytes_max: self.bytes_max };
+        self.bytes_left = self.bytes_left.checked_sub(bytes as u64).ok_or(too_large)?;
+        if self.copies.capacity() < bytes {
+            // As much as came until now, so that few rows do not pin much.
+            let so_far = (self.bytes_max - self.bytes_left) as usize;
+            self.copies = BytesMut::with_capacity(so_far.min(COPY_BYTES).max(bytes));
+        }
+        self.copies.extend_from_slice(key);
+        let key = self.copies.split().freeze();
+        self.copies.extend_from_slice(value);
+        self.rows.push((key, self.copies.split().freeze()));
+        Ok(())
+    }
 }

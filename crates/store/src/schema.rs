@@ -82,14 +82,15 @@ impl ApplyState {
         out
     }
 
-    pub(crate) fn decode(region: RegionId, row: Option<Bytes>) -> Result<Self, BadRow> {
+    pub(crate) fn decode(region: RegionId, row: Option<&[u8]>) -> Result<Self, BadRow> {
         let row = row.ok_or_else(|| BadRow(format!("region {region} has no apply row")))?;
         let bad = || BadRow(format!("the apply row of region {region} is malformed"));
         if row.len() < APPLY_HEAD_BYTES || row[0] != FORMAT {
             return Err(bad());
         }
-        let hard_state = HardState::decode(row.slice(APPLY_HEAD_BYTES..)).map_err(|_| bad())?;
-        Ok(Self { applied: Index(number(&row, 1)), term: Term(number(&row, 9)), hard_state })
+        let hard_state = HardState::decode(Bytes::copy_from_slice(&row[APPLY_HEAD_BYTES..]))
+            .map_err(|_| bad())?;
+        Ok(Self { applied: Index(number(row, 1)), term: Term(number(row, 9)), hard_state })
     }
 }
 
@@ -125,8 +126,8 @@ pub(crate) fn region_of_key(key: &[u8]) -> Result<RegionId, BadRow> {
     Ok(RegionId(u64::from_be_bytes(bytes)))
 }
 
-pub(crate) fn decode_descriptor(region: RegionId, row: Bytes) -> Result<Descriptor, BadRow> {
-    let descriptor = Descriptor::decode(row)
+pub(crate) fn decode_descriptor(region: RegionId, row: &[u8]) -> Result<Descriptor, BadRow> {
+    let descriptor = Descriptor::decode(Bytes::copy_from_slice(row))
         .map_err(|error| BadRow(format!("the row of region {region}: {error}")))?;
     if descriptor.id != region {
         return Err(BadRow(format!("the row of region {region} is that of {}", descriptor.id)));
@@ -149,12 +150,12 @@ pub(crate) fn encode_value(value: &[u8], row: &mut Vec<u8>) {
     row.extend_from_slice(value);
 }
 
-/// The value in a data row, without a copy.
-pub(crate) fn decode_value(row: &Bytes) -> Result<Bytes, BadRow> {
-    match row.first() {
-        Some(&FLAGS) => Ok(row.slice(1..)),
-        Some(flags) => Err(BadRow(format!("a value has unknown flags {flags:#x}"))),
-        None => Err(BadRow("a value has no flags".to_owned())),
+/// The value in a data row.
+pub(crate) fn decode_value(row: &[u8]) -> Result<&[u8], BadRow> {
+    match row {
+        [FLAGS, value @ ..] => Ok(value),
+        [flags, ..] => Err(BadRow(format!("a value has unknown flags {flags:#x}"))),
+        [] => Err(BadRow("a value has no flags".to_owned())),
     }
 }
 
@@ -179,7 +180,7 @@ mod tests {
         let bytes = state.encode();
         assert_eq!(bytes[..17], [1, 8, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes[17..], hard_state.encode()[..]);
-        assert_eq!(ApplyState::decode(RegionId(2), Some(bytes.into())).unwrap(), state);
+        assert_eq!(ApplyState::decode(RegionId(2), Some(&bytes)).unwrap(), state);
 
         assert_eq!(Cut { lsn: 7 }.encode(), [1, 7, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(Cut::decode(&Cut { lsn: 7 }.encode()).unwrap(), Cut { lsn: 7 });
@@ -190,14 +191,14 @@ mod tests {
         let mut row = vec![9; 4];
         encode_value(b"v", &mut row);
         assert_eq!(row, [0, b'v']);
-        assert_eq!(decode_value(&Bytes::from(row)).unwrap(), "v");
+        assert_eq!(decode_value(&row).unwrap(), b"v");
     }
 
     #[test]
     fn damaged_rows_are_an_error() {
         let state = ApplyState::default().encode();
         for len in 0..state.len() {
-            let cut = Bytes::copy_from_slice(&state[..len]);
+            let cut = &state[..len];
             assert!(ApplyState::decode(RegionId(1), Some(cut)).is_err(), "cut at {len}");
         }
         assert!(ApplyState::decode(RegionId(1), None).is_err());
@@ -205,7 +206,7 @@ mod tests {
         assert!(Identity::decode(&[2; 17]).is_err());
         assert!(Cut::decode(b"").is_err());
         assert!(region_of_key(b"short").is_err());
-        assert!(decode_value(&Bytes::new()).is_err());
-        assert!(decode_value(&Bytes::from_static(&[128, 1])).is_err());
+        assert!(decode_value(b"").is_err());
+        assert!(decode_value(&[128, 1]).is_err());
     }
 }

@@ -22,7 +22,8 @@ fn compare(store: &PageStore, model: &Model) {
         None => Model::new(),
         Some(tree) => tree
             .range(Bound::Unbounded, Bound::Unbounded)
-            .map(|row| row.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap())
+            .copied()
+            .map(Result::unwrap)
             .collect(),
     };
     assert!(found == *model, "{} rows instead of {}", found.len(), model.len());

@@ -48,9 +48,9 @@ fuzz_target!(|data: &[u8]| {
     file.write_at(&bytes, 0).unwrap();
     let Ok(store) = PageStore::open(fs, Path::new(FILE), Options::default()) else { return };
     let Ok(Some(tree)) = store.read().tree("t") else { return };
-    for row in tree.range(Bound::Unbounded, Bound::Unbounded) {
-        let Ok((key, found)) = row else { break };
-        let key = u32::from_be_bytes(key[..].try_into().expect("keys of four bytes were written"));
+    let mut rows = tree.range(Bound::Unbounded, Bound::Unbounded);
+    while let Ok(Some((key, found))) = rows.next() {
+        let key = u32::from_be_bytes(key.try_into().expect("keys of four bytes were written"));
         assert_eq!(found, value(key));
     }
     let _ = store.check();

@@ -166,5 +166,5 @@ fn full_disk_does_no_harm() {
     assert_eq!(store.checkpoint().unwrap().txid, store.read().txid());
     drop(store);
     let tree = open(&fs).read().tree("a").unwrap().unwrap();
-    assert_eq!(tree.range(Bound::Unbounded, Bound::Unbounded).count(), 300);
+    assert_eq!(tree.range(Bound::Unbounded, Bound::Unbounded).copied().count(), 300);
 }

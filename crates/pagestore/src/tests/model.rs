@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use bytes::Bytes;
-
 use super::{disk, open};
 use crate::config::KEY_BYTES_MAX;
 use crate::{PageStore, Snapshot, TreeMut};
@@ -90,8 +88,11 @@ pub(super) fn assert_same(snapshot: &Snapshot, maps: &Maps) {
     for (name, map) in maps {
         let tree = snapshot.tree(name).unwrap().unwrap();
         assert_eq!(tree.len() as usize, map.len());
-        let all = tree.range(Bound::Unbounded, Bound::Unbounded).map(Result::unwrap);
-        assert!(all.eq(map.iter().map(|(k, v)| (Bytes::from(k.clone()), Bytes::from(v.clone())))));
+        let mut all = tree.range(Bound::Unbounded, Bound::Unbounded);
+        for (key, value) in map {
+            assert_eq!(all.next().unwrap(), Some((&key[..], &value[..])));
+        }
+        assert_eq!(all.next().unwrap(), None);
     }
 }
 
@@ -121,8 +122,8 @@ fn look(snapshot: &Snapshot, maps: &Maps, taste: Taste, rng: &mut fastrand::Rng)
                 } else {
                     (range.next(), keys.next(), expected.pop_front())
                 };
-                let entry = entry.map(|e| e.unwrap()).map(|(k, v)| (k.to_vec(), v.to_vec()));
-                assert_eq!(key.map(|k| k.unwrap().to_vec()), entry.as_ref().map(|e| e.0.clone()));
+                let entry = entry.unwrap().map(|(k, v)| (k.to_vec(), v.to_vec()));
+                assert_eq!(key.unwrap(), entry.as_ref().map(|e| &e.0[..]));
                 assert_eq!(entry, want);
                 if want.is_none() {
                     break;
@@ -162,7 +163,7 @@ fn follow_cursor(tree: &crate::Tree, map: &Map, taste: Taste, rng: &mut fastrand
                 let want = at.checked_sub(1).map(|i| keys[i]);
                 assert_eq!(found.as_ref().map(|e| e.0.to_vec()).as_ref(), want);
                 if let Some((key, value)) = found {
-                    assert_eq!(value, map[&key[..]]);
+                    assert_eq!(value, map[key]);
                 }
                 at = at.saturating_sub(1);
             }
@@ -204,11 +205,10 @@ fn transact(store: &PageStore, maps: &mut Maps, taste: Taste, rng: &mut fastrand
             change(&mut tree, map, taste, rng);
         }
         if rng.u32(..8) == 0 {
-            let all = tree.range(Bound::Unbounded, Bound::Unbounded).rev().map(Result::unwrap);
-            let held: Vec<_> = all.collect();
+            let all = tree.range(Bound::Unbounded, Bound::Unbounded).copied();
+            let held: Vec<_> = all.rev().map(Result::unwrap).collect();
             assert!(held.iter().map(|e| &e.0[..]).eq(map.keys().rev().map(Vec::as_slice)));
             change(&mut tree, map, taste, rng);
-            drop(held);
         }
     }
     if rng.u32(..4) > 0 {

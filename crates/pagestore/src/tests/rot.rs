@@ -13,8 +13,8 @@ fn entries(snapshot: &Snapshot) -> Result<Maps, Error> {
     for name in snapshot.tree_names()? {
         let tree = snapshot.tree(&name)?.expect("it was listed");
         let mut map = Map::new();
-        for entry in tree.range(Bound::Unbounded, Bound::Unbounded) {
-            let (key, value) = entry?;
+        let mut range = tree.range(Bound::Unbounded, Bound::Unbounded);
+        while let Some((key, value)) = range.next()? {
             map.insert(key.to_vec(), value.to_vec());
         }
         maps.insert(name, map);

@@ -1,88 +1,116 @@
 //! A place between two entries that can be moved in both directions.
 
-use bytes::Bytes;
-
 use crate::error::Result;
-use crate::keys::joined;
 use crate::node::Node;
 use crate::page::PageRef;
 use crate::source::Source;
-use crate::tree::get::value;
+use crate::tree::entry::{Entries, Entry};
 use crate::tree::walk::Walk;
 
-/// A place between two entries.
-pub(crate) struct Cursor<S> {
-    walk: Walk<S>,
+/// A place between two entries of a tree, to be moved about. What it gives out stays until it is
+/// moved.
+pub struct Cursor<'a> {
+    walk: Walk<'a>,
+    entries: Entries<'a>,
     /// How many entries of the leaf lie before the place.
     before: usize,
 }
 
-impl<S: Source> Cursor<S> {
+impl<'a> Cursor<'a> {
     /// Before the first entry; nothing is read yet.
-    pub(crate) fn new(source: S, root: PageRef) -> Cursor<S> {
-        Cursor { walk: Walk::new(source, root), before: 0 }
+    pub(crate) fn new(source: &'a dyn Source, root: PageRef) -> Cursor<'a> {
+        Cursor { walk: Walk::new(source, root), entries: Entries::new(source), before: 0 }
     }
 
     /// Goes before the first entry whose key is not less than `key`.
-    pub(crate) fn seek(&mut self, key: &[u8]) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// [`Error`](crate::Error) if a page cannot be read or is corrupt; the place is then unknown.
+    pub fn seek(&mut self, key: &[u8]) -> Result<()> {
         self.walk.to(key)?;
-        let search = |frame: &crate::page::Frame| Node(frame).search(key).unwrap_or_else(|i| i);
+        let search = |leaf: Node<'_>| leaf.search(key).unwrap_or_else(|i| i);
         self.before = self.walk.leaf().map_or(0, search);
+        self.enter();
         Ok(())
     }
 
     /// Goes before the first entry.
-    pub(crate) fn seek_first(&mut self) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// As [`Cursor::seek`].
+    pub fn seek_first(&mut self) -> Result<()> {
         self.walk.first()?;
         self.before = 0;
+        self.enter();
         Ok(())
     }
 
     /// Goes behind the last entry.
-    pub(crate) fn seek_last(&mut self) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// As [`Cursor::seek`].
+    pub fn seek_last(&mut self) -> Result<()> {
         self.walk.last()?;
         self.before = self.count();
+        self.enter();
         Ok(())
     }
 
-    /// The entry behind the place, which moves behind it.
-    pub(crate) fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+    /// The entry behind the place, which moves behind it. Nothing, and no move, at the end.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cursor::seek`].
+    #[expect(clippy::should_implement_trait, reason = "what it gives out is borrowed from it")]
+    pub fn next(&mut self) -> Result<Option<Entry<'_>>> {
         if self.walk.leaf().is_none() {
             self.seek_first()?;
         }
-        if self.before == self.count() {
+        while self.before == self.count() {
             if !self.walk.forward()? {
                 return Ok(None);
             }
             self.before = 0;
+            self.enter();
         }
         self.before += 1;
         self.entry(self.before - 1)
     }
 
-    /// The entry before the place, which moves before it.
-    pub(crate) fn prev(&mut self) -> Result<Option<(Bytes, Bytes)>> {
-        if self.before == 0 {
+    /// The entry before the place, which moves before it. Nothing, and no move, at the beginning.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cursor::seek`].
+    pub fn prev(&mut self) -> Result<Option<Entry<'_>>> {
+        while self.before == 0 {
             if self.walk.leaf().is_none() || !self.walk.backward()? {
                 return Ok(None);
             }
             self.before = self.count();
+            self.enter();
         }
         self.before -= 1;
         self.entry(self.before)
     }
 
     fn count(&self) -> usize {
-        self.walk.leaf().map_or(0, |frame| Node(frame).count())
+        self.walk.leaf().map_or(0, Node::count)
     }
 
-    fn entry(&self, i: usize) -> Result<Option<(Bytes, Bytes)>> {
-        let Some(frame) = self.walk.leaf() else { return Ok(None) };
-        let node = Node(frame);
-        if i >= node.count() {
-            return Ok(None);
+    fn enter(&mut self) {
+        if let Some(leaf) = self.walk.leaf() {
+            self.entries.enter(leaf);
         }
-        let key = Bytes::from(joined(node.key(i)));
-        Ok(Some((key, value(self.walk.source(), node, i)?)))
+    }
+
+    fn entry(&mut self, i: usize) -> Result<Option<Entry<'_>>> {
+        match self.walk.leaf() {
+            Some(leaf) => self.entries.entry(leaf, i).map(Some),
+            None => Ok(None),
+        }
     }
 }

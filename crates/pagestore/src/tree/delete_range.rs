@@ -58,7 +58,7 @@ fn cut(
     start: &[u8],
     end: Option<&[u8]>,
 ) -> Result<(Child, Child)> {
-    let frame = draft.page(child.place)?;
+    let frame = draft.held(child.place)?;
     let node = Node(&frame);
     if node.is_leaf() {
         return Ok((cut_leaf(draft, child, node, start, end)?, Child::NONE));

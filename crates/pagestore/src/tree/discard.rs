@@ -6,13 +6,12 @@ use crate::error::Result;
 use crate::leaf;
 use crate::node::Node;
 use crate::page::{Frame, PageRef};
-use crate::source::Source;
-use crate::tree::get::child_page;
+use crate::tree::get::held_child;
 
 /// Gives back all pages and long values of a subtree. Memory is bounded by its height, time by the
 /// number of its pages.
 pub(crate) fn discard_subtree(draft: &mut Draft, place: PageRef) -> Result<()> {
-    let frame = draft.page(place)?;
+    let frame = draft.held(place)?;
     discard_page(draft, place, &frame)
 }
 
@@ -25,7 +24,7 @@ fn discard_page(draft: &mut Draft, place: PageRef, frame: &Frame) -> Result<()> 
     } else {
         for i in 0..branch::child_count(node) {
             let child = branch::child(node, i);
-            let frame = child_page(draft, node, child)?;
+            let frame = held_child(draft, node, child)?;
             discard_page(draft, child, &frame)?;
         }
     }

@@ -1,56 +1,75 @@
 //! Finding one key.
 
-use bytes::Bytes;
-
 use crate::branch;
+use crate::draft::Draft;
 use crate::error::{Error, Result};
-use crate::leaf::{self, Value};
+use crate::leaf;
 use crate::node::Node;
 use crate::page::{Frame, PageRef};
 use crate::source::Source;
+use crate::view::{PageBytes, Value};
 
 /// The value of `key`.
-pub(crate) fn get(source: &impl Source, root: PageRef, key: &[u8]) -> Result<Option<Bytes>> {
-    let Some(frame) = leaf_for(source, root, key)? else { return Ok(None) };
-    let node = Node(&frame);
-    match node.search(key) {
-        Ok(i) => value(source, node, i).map(Some),
-        Err(_) => Ok(None),
+pub(crate) fn get<'a>(
+    source: &'a impl Source,
+    root: PageRef,
+    key: &[u8],
+) -> Result<Option<Value<'a>>> {
+    let Some(page) = leaf_for(source, root, key)? else { return Ok(None) };
+    let Ok(i) = Node(&page).search(key) else { return Ok(None) };
+    match leaf::value(Node(&page), i) {
+        leaf::Value::Extent(extent) => source.extent(&extent).map(Some),
+        leaf::Value::Inline(_) => {
+            let range = Node(&page).tail(i);
+            Ok(Some(page.into_value(range)))
+        }
     }
 }
 
 /// Whether there is `key`.
 pub(crate) fn contains(source: &impl Source, root: PageRef, key: &[u8]) -> Result<bool> {
-    Ok(leaf_for(source, root, key)?.is_some_and(|frame| Node(&frame).search(key).is_ok()))
+    Ok(leaf_for(source, root, key)?.is_some_and(|page| Node(&page).search(key).is_ok()))
 }
 
-fn leaf_for(source: &impl Source, root: PageRef, key: &[u8]) -> Result<Option<Frame>> {
+fn leaf_for<'a>(
+    source: &'a impl Source,
+    root: PageRef,
+    key: &[u8],
+) -> Result<Option<PageBytes<'a>>> {
     if root.is_none() {
         return Ok(None);
     }
-    let mut frame = source.page(root)?;
-    while !Node(&frame).is_leaf() {
-        let node = Node(&frame);
+    let mut page = source.page(root)?;
+    while !Node(&page).is_leaf() {
+        let node = Node(&page);
         let child = branch::child(node, branch::child_index(node, key));
-        frame = child_page(source, node, child)?;
+        page = child_page(source, node, child)?;
     }
-    Ok(Some(frame))
+    Ok(Some(page))
 }
 
 /// The page of a child. Its level is one below its parent's, so every descent ends.
-pub(crate) fn child_page(source: &impl Source, parent: Node<'_>, place: PageRef) -> Result<Frame> {
-    let frame = source.page(place)?;
-    if Node(&frame).level() + 1 != parent.level() || Node(&frame).is_leaf() != (parent.level() == 1)
-    {
-        return Err(Error::Corrupt { page: place.id(), what: "level" });
-    }
+pub(crate) fn child_page<'a, S: Source + ?Sized>(
+    source: &'a S,
+    parent: Node<'_>,
+    place: PageRef,
+) -> Result<PageBytes<'a>> {
+    let page = source.page(place)?;
+    check_level(parent, place, Node(&page))?;
+    Ok(page)
+}
+
+/// As [`child_page`], but held apart, so that the draft can be changed meanwhile.
+pub(crate) fn held_child(draft: &Draft, parent: Node<'_>, place: PageRef) -> Result<Frame> {
+    let frame = draft.held(place)?;
+    check_level(parent, place, Node(&frame))?;
     Ok(frame)
 }
 
-/// The value of cell `i`, in memory of its own.
-pub(crate) fn value(source: &impl Source, node: Node<'_>, i: usize) -> Result<Bytes> {
-    match leaf::value(node, i) {
-        Value::Inline(bytes) => Ok(Bytes::copy_from_slice(bytes)),
-        Value::Extent(extent) => source.extent(&extent),
+/// Proves that a child is one level below its parent.
+fn check_level(parent: Node<'_>, place: PageRef, child: Node<'_>) -> Result<()> {
+    if child.level() + 1 != parent.level() || child.is_leaf() != (parent.level() == 1) {
+        return Err(Error::Corrupt { page: place.id(), what: "level" });
     }
+    Ok(())
 }

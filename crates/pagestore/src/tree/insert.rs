@@ -169,7 +169,7 @@ fn put_cells(draft: &mut Draft, place: PageRef, i: usize, new: &[Cell<'_>]) -> R
     {
         return Ok(Grown::not(place));
     }
-    let old = draft.page(place)?;
+    let old = draft.held(place)?;
     let node = Node(&old);
     let mut cells = Vec::with_capacity(node.count() + new.len());
     cells.extend(node.cells());

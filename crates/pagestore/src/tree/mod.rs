@@ -9,6 +9,7 @@
 mod cursor;
 mod delete_range;
 mod discard;
+mod entry;
 mod get;
 mod insert;
 mod path;
@@ -18,9 +19,11 @@ mod settle;
 mod split;
 mod walk;
 
-pub(crate) use cursor::Cursor;
+pub use cursor::Cursor;
+pub use entry::Entry;
+pub use range::{Copied, Keys, Range};
+
 pub(crate) use delete_range::delete_range;
 pub(crate) use get::get;
 pub(crate) use insert::put;
-pub(crate) use range::Range;
 pub(crate) use remove::remove;

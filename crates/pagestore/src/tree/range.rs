@@ -1,37 +1,37 @@
 //! All entries between two bounds, from either end.
 //!
-//! Each end takes a leaf at a time: the bounds are looked up once in it, its keys are put together
-//! in one piece of memory, and its values are slices of the page itself.
+//! Each end is a leaf and a place in it. A bound is looked up once in a leaf, where it says how far
+//! the end may go; if both ends have come to one leaf, each is the other's bound.
 
 use std::ops::Bound;
 
-use bytes::Bytes;
-
 use crate::error::Result;
-use crate::keys::joined;
-use crate::leaf::{self, Value};
 use crate::node::Node;
-use crate::page::{Frame, PageRef};
+use crate::page::PageRef;
 use crate::source::Source;
+use crate::tree::entry::{Entries, Entry};
 use crate::tree::walk::Walk;
 
-/// All entries between two bounds, from either end.
-pub(crate) struct Range<S> {
-    source: S,
+/// Entries between two bounds, taken from either end. What it gives out stays until it is asked
+/// again; [`Range::copied`] is an iterator for those who keep them. After an error it ends.
+pub struct Range<'a> {
+    source: &'a dyn Source,
     root: PageRef,
-    low: Bound<Bytes>,
-    high: Bound<Bytes>,
-    front: Option<End<S>>,
-    back: Option<End<S>>,
+    low: Bound<Vec<u8>>,
+    high: Bound<Vec<u8>>,
+    front: Option<End<'a>>,
+    back: Option<End<'a>>,
+    /// Both ends are in one leaf.
+    met: bool,
     done: bool,
 }
 
-/// One end of a range: a leaf, and which of its entries are still to come from this end.
-struct End<S> {
-    walk: Walk<S>,
-    batch: Batch,
-    from: usize,
-    to: usize,
+/// One end of a range: a leaf, how many of its entries lie before this end, and how far it may go.
+struct End<'a> {
+    walk: Walk<'a>,
+    entries: Entries<'a>,
+    at: usize,
+    limit: usize,
 }
 
 /// Which end of the range an entry is taken from.
@@ -41,250 +41,201 @@ enum Side {
     Back,
 }
 
-impl<S: Source + Clone> Range<S> {
-    pub(crate) fn new(source: S, root: PageRef, low: Bound<&[u8]>, high: Bound<&[u8]>) -> Range<S> {
-        let own = |bound: Bound<&[u8]>| bound.map(Bytes::copy_from_slice);
-        let (low, high) = (own(low), own(high));
+impl<'a> Range<'a> {
+    pub(crate) fn new(
+        source: &'a dyn Source,
+        root: PageRef,
+        low: Bound<&[u8]>,
+        high: Bound<&[u8]>,
+    ) -> Range<'a> {
         let done = root.is_none() || is_empty(&low, &high);
-        Range { source, root, low, high, front: None, back: None, done }
+        let (low, high) = (low.map(<[u8]>::to_vec), high.map(<[u8]>::to_vec));
+        Range { source, root, low, high, front: None, back: None, met: false, done }
     }
 
     /// The next entry from the front.
-    pub(crate) fn next(&mut self) -> Option<Result<(Bytes, Bytes)>> {
-        self.take(Side::Front, |end, i| {
-            Ok((end.batch.key(i), end.batch.value(end.walk.source(), i)?))
-        })
+    ///
+    /// # Errors
+    ///
+    /// [`Error`](crate::Error) if a page cannot be read or is corrupt.
+    #[inline]
+    #[expect(clippy::should_implement_trait, reason = "what it gives out is borrowed from it")]
+    pub fn next(&mut self) -> Result<Option<Entry<'_>>> {
+        let Some(i) = self.advance()? else { return Ok(None) };
+        entry(self.front.as_mut(), i, &mut self.done)
     }
 
     /// The next entry from the back.
-    pub(crate) fn next_back(&mut self) -> Option<Result<(Bytes, Bytes)>> {
-        self.take(Side::Back, |end, i| {
-            Ok((end.batch.key(i), end.batch.value(end.walk.source(), i)?))
-        })
+    ///
+    /// # Errors
+    ///
+    /// As [`Range::next`].
+    #[inline]
+    pub fn next_back(&mut self) -> Result<Option<Entry<'_>>> {
+        let Some(i) = self.retreat()? else { return Ok(None) };
+        entry(self.back.as_mut(), i, &mut self.done)
     }
 
-    /// The next key from the front; its value is not looked at.
-    pub(crate) fn next_key(&mut self) -> Option<Result<Bytes>> {
-        self.take(Side::Front, |end, i| Ok(end.batch.key(i)))
+    /// An iterator over copies of the entries that are left.
+    #[must_use]
+    pub fn copied(self) -> Copied<'a> {
+        Copied { range: self }
     }
 
-    /// The next key from the back; its value is not looked at.
-    pub(crate) fn next_key_back(&mut self) -> Option<Result<Bytes>> {
-        self.take(Side::Back, |end, i| Ok(end.batch.key(i)))
+    /// Moves the front past one entry.
+    #[inline]
+    fn advance(&mut self) -> Result<Option<usize>> {
+        let within = |end: &End<'_>| end.at < end.limit;
+        if !self.front.as_ref().is_some_and(within) && !self.turn(Side::Front)? {
+            return Ok(None);
+        }
+        let Some(front) = &mut self.front else { return Ok(None) };
+        front.at += 1;
+        if self.met
+            && let Some(back) = &mut self.back
+        {
+            back.limit = front.at;
+        }
+        Ok(Some(front.at - 1))
     }
 
-    fn take<T>(
-        &mut self,
-        side: Side,
-        read: impl Fn(&End<S>, usize) -> Result<T>,
-    ) -> Option<Result<T>> {
+    /// Moves the back past one entry.
+    #[inline]
+    fn retreat(&mut self) -> Result<Option<usize>> {
+        let within = |end: &End<'_>| end.at > end.limit;
+        if !self.back.as_ref().is_some_and(within) && !self.turn(Side::Back)? {
+            return Ok(None);
+        }
+        let Some(back) = &mut self.back else { return Ok(None) };
+        back.at -= 1;
+        if self.met
+            && let Some(front) = &mut self.front
+        {
+            front.limit = back.at;
+        }
+        Ok(Some(back.at))
+    }
+
+    /// Brings one end to the next leaf in which it has entries to give. False if there is none.
+    #[inline(never)]
+    fn turn(&mut self, side: Side) -> Result<bool> {
         if self.done {
-            return None;
+            return Ok(false);
         }
-        match self.advance(side) {
-            Ok(Some(i)) => {
-                let end = if side == Side::Front { &self.front } else { &self.back };
-                let taken = read(end.as_ref().expect("it has just advanced"), i);
-                self.done = taken.is_err();
-                Some(taken)
+        let turned = self.try_turn(side);
+        self.done = !matches!(turned, Ok(true));
+        turned
+    }
+
+    fn try_turn(&mut self, side: Side) -> Result<bool> {
+        if side == Side::Front && self.front.is_none() {
+            self.front = Some(self.start(side)?);
+        } else if side == Side::Back && self.back.is_none() {
+            self.back = Some(self.start(side)?);
+        } else if !self.move_on(side)? {
+            return Ok(false);
+        }
+        loop {
+            self.enter(side);
+            let end = if side == Side::Front { &self.front } else { &self.back };
+            let Some(end) = end else { return Ok(false) };
+            let has_more = match side {
+                Side::Front => end.at < end.limit,
+                Side::Back => end.at > end.limit,
+            };
+            if has_more {
+                return Ok(true);
             }
-            Ok(None) => {
-                self.done = true;
-                None
-            }
-            Err(error) => {
-                self.done = true;
-                Some(Err(error))
+            if !self.move_on(side)? {
+                return Ok(false);
             }
         }
     }
 
-    /// Moves one end past one entry and tells the other end of it, if there is another.
-    fn advance(&mut self, side: Side) -> Result<Option<usize>> {
-        let Some(i) = self.step(side)? else { return Ok(None) };
-        let (mine, other) = match side {
-            Side::Front => (&self.front, &mut self.back),
-            Side::Back => (&self.back, &mut self.front),
-        };
-        if let (Some(mine), Some(other)) = (mine, other) {
-            let bound = Bound::Excluded(mine.batch.key(i));
-            match side {
-                Side::Front => self.low = bound,
-                Side::Back => self.high = bound,
-            }
-            other.confine(&self.low, &self.high);
-        }
-        Ok(Some(i))
-    }
-
-    fn step(&mut self, side: Side) -> Result<Option<usize>> {
-        if self.end(side).is_none() {
-            *self.end(side) = self.start(side)?;
-        }
-        let end = match side {
-            Side::Front => self.front.as_mut(),
-            Side::Back => self.back.as_mut(),
-        };
-        let Some(end) = end else { return Ok(None) };
-        end.step(side, &self.low, &self.high)
-    }
-
-    fn end(&mut self, side: Side) -> &mut Option<End<S>> {
-        match side {
-            Side::Front => &mut self.front,
-            Side::Back => &mut self.back,
-        }
-    }
-
-    /// Goes to the leaf where this end begins. From now on both ends keep the bounds up to date.
-    fn start(&mut self, side: Side) -> Result<Option<End<S>>> {
-        if let Some(last) = self.front.as_ref().and_then(End::last_from_front) {
-            self.low = Bound::Excluded(last);
-        }
-        if let Some(last) = self.back.as_ref().and_then(End::last_from_back) {
-            self.high = Bound::Excluded(last);
-        }
-        let mut walk = Walk::new(self.source.clone(), self.root);
+    /// Goes to the leaf where this end begins, and to the place in it.
+    fn start(&self, side: Side) -> Result<End<'a>> {
+        let mut walk = Walk::new(self.source, self.root);
         let bound = if side == Side::Front { &self.low } else { &self.high };
-        let found = match (bound, side) {
+        match (bound, side) {
             (Bound::Included(key) | Bound::Excluded(key), _) => walk.to(key)?,
             (Bound::Unbounded, Side::Front) => walk.first()?,
             (Bound::Unbounded, Side::Back) => walk.last()?,
         };
-        Ok(found.then(|| End::new(walk, &self.low, &self.high)).flatten())
-    }
-}
-
-impl<S: Source> End<S> {
-    fn new(walk: Walk<S>, low: &Bound<Bytes>, high: &Bound<Bytes>) -> Option<End<S>> {
-        let batch = Batch::new(walk.leaf()?);
-        let mut end = End { walk, batch, from: 0, to: 0 };
-        end.enter(low, high);
-        Some(end)
-    }
-
-    /// Takes the entries of the leaf that lie between the bounds.
-    fn enter(&mut self, low: &Bound<Bytes>, high: &Bound<Bytes>) {
-        let node = Node(&self.batch.frame);
-        self.from = match low {
-            Bound::Unbounded => 0,
-            Bound::Included(key) => node.search(key).unwrap_or_else(|i| i),
-            Bound::Excluded(key) => node.search(key).map_or_else(|i| i, |i| i + 1),
+        let at = match (walk.leaf(), side) {
+            (Some(leaf), Side::Front) => before_low(leaf, &self.low),
+            (Some(leaf), Side::Back) => before_high(leaf, &self.high),
+            (None, _) => 0,
         };
-        self.to = match high {
-            Bound::Unbounded => node.count(),
-            Bound::Included(key) => node.search(key).map_or_else(|i| i, |i| i + 1),
-            Bound::Excluded(key) => node.search(key).unwrap_or_else(|i| i),
+        Ok(End { walk, entries: Entries::new(self.source), at, limit: at })
+    }
+
+    /// Goes on to the neighbouring leaf. A bound inside the leaf means that what lies beyond it is
+    /// not ours; and where the other end is, nothing is left beyond either.
+    fn move_on(&mut self, side: Side) -> Result<bool> {
+        let end = if side == Side::Front { &mut self.front } else { &mut self.back };
+        let Some(end) = end else { return Ok(false) };
+        let count = end.walk.leaf().map_or(0, Node::count);
+        let bounded = end.limit != if side == Side::Front { count } else { 0 };
+        if self.met || bounded {
+            return Ok(false);
+        }
+        let moved = match side {
+            Side::Front => end.walk.forward()?,
+            Side::Back => end.walk.backward()?,
         };
-        self.batch.gather_keys(self.from, self.to);
+        let count = end.walk.leaf().map_or(0, Node::count);
+        end.at = if side == Side::Front { 0 } else { count };
+        Ok(moved)
     }
 
-    /// Gives up entries that the other end has taken.
-    fn confine(&mut self, low: &Bound<Bytes>, high: &Bound<Bytes>) {
-        let (from, to) = (self.from, self.to);
-        self.enter(low, high);
-        self.from = self.from.max(from);
-        self.to = self.to.min(to);
-    }
-
-    fn step(
-        &mut self,
-        side: Side,
-        low: &Bound<Bytes>,
-        high: &Bound<Bytes>,
-    ) -> Result<Option<usize>> {
-        while self.from >= self.to {
-            // A bound inside the leaf means that what lies beyond it is not ours.
-            let count = Node(&self.batch.frame).count();
-            let more = match side {
-                Side::Front => self.to >= count && self.walk.forward()?,
-                Side::Back => self.from == 0 && self.walk.backward()?,
-            };
-            let Some(leaf) = self.walk.leaf().filter(|_| more) else { return Ok(None) };
-            self.batch = Batch::new(leaf);
-            self.enter(low, high);
-        }
-        match side {
-            Side::Front => {
-                self.from += 1;
-                Ok(Some(self.from - 1))
-            }
-            Side::Back => {
-                self.to -= 1;
-                Ok(Some(self.to))
-            }
-        }
-    }
-
-    /// The key that came last from this end, which is the front one.
-    fn last_from_front(&self) -> Option<Bytes> {
-        Some(self.batch.copied_key(self.from.checked_sub(1)?))
-    }
-
-    /// The key that came last from this end, which is the back one.
-    fn last_from_back(&self) -> Option<Bytes> {
-        (self.to < Node(&self.batch.frame).count()).then(|| self.batch.copied_key(self.to))
+    /// Finds out how far an end that has come to its leaf may go there.
+    fn enter(&mut self, side: Side) {
+        let (mine, other) = match side {
+            Side::Front => (&mut self.front, &self.back),
+            Side::Back => (&mut self.back, &self.front),
+        };
+        let Some(End { walk, entries, limit, .. }) = mine else { return };
+        let Some(leaf) = walk.leaf() else { return };
+        entries.enter(leaf);
+        self.met = other.as_ref().is_some_and(|other| other.walk.place() == walk.place());
+        *limit = match (other, side) {
+            (Some(other), _) if self.met => other.at,
+            (Some(_), Side::Front) => leaf.count(),
+            (Some(_), Side::Back) => 0,
+            (None, Side::Front) => before_high(leaf, &self.high),
+            (None, Side::Back) => before_low(leaf, &self.low),
+        };
     }
 }
 
-/// One leaf, ready to be handed out piece by piece.
-struct Batch {
-    frame: Frame,
-    page: Bytes,
-    keys: Bytes,
-    /// The first entry whose key is in `keys`, and where each of them ends there.
-    first: usize,
-    ends: Vec<u32>,
+#[inline]
+fn entry<'b>(end: Option<&'b mut End<'_>>, i: usize, done: &mut bool) -> Result<Option<Entry<'b>>> {
+    let Some(End { walk, entries, .. }) = end else { return Ok(None) };
+    let Some(leaf) = walk.leaf() else { return Ok(None) };
+    let entry = entries.entry(leaf, i);
+    *done |= entry.is_err();
+    entry.map(Some)
 }
 
-impl Batch {
-    fn new(frame: &Frame) -> Batch {
-        let page = Bytes::from_owner(Frame::clone(frame));
-        Batch { frame: Frame::clone(frame), page, keys: Bytes::new(), first: 0, ends: Vec::new() }
-    }
-
-    /// Puts the keys of entries `from..to` together, unless they are whole in the page.
-    fn gather_keys(&mut self, from: usize, to: usize) {
-        let node = Node(&self.frame);
-        if node.prefix().is_empty() || !self.ends.is_empty() {
-            return;
-        }
-        self.first = from;
-        let mut keys = Vec::with_capacity((from..to).map(|i| key_len(node, i)).sum());
-        for i in from..to {
-            keys.extend_from_slice(node.prefix());
-            keys.extend_from_slice(node.suffix(i));
-            self.ends.push(u32::try_from(keys.len()).expect("a page is short"));
-        }
-        self.keys = Bytes::from(keys);
-    }
-
-    fn key(&self, i: usize) -> Bytes {
-        let node = Node(&self.frame);
-        if node.prefix().is_empty() {
-            return self.page.slice_ref(node.suffix(i));
-        }
-        let end = self.ends[i - self.first] as usize;
-        self.keys.slice(end - key_len(node, i)..end)
-    }
-
-    fn copied_key(&self, i: usize) -> Bytes {
-        Bytes::from(joined(Node(&self.frame).key(i)))
-    }
-
-    fn value(&self, source: &impl Source, i: usize) -> Result<Bytes> {
-        match leaf::value(Node(&self.frame), i) {
-            Value::Inline(bytes) => Ok(self.page.slice_ref(bytes)),
-            Value::Extent(extent) => source.extent(&extent),
-        }
+/// How many entries of the leaf lie before a range that begins at `low`.
+fn before_low(leaf: Node<'_>, low: &Bound<Vec<u8>>) -> usize {
+    match low {
+        Bound::Unbounded => 0,
+        Bound::Included(key) => leaf.search(key).unwrap_or_else(|i| i),
+        Bound::Excluded(key) => leaf.search(key).map_or_else(|i| i, |i| i + 1),
     }
 }
 
-fn key_len(node: Node<'_>, i: usize) -> usize {
-    node.prefix().len() + node.suffix(i).len()
+/// How many entries of the leaf lie before the end of a range that ends at `high`.
+fn before_high(leaf: Node<'_>, high: &Bound<Vec<u8>>) -> usize {
+    match high {
+        Bound::Unbounded => leaf.count(),
+        Bound::Included(key) => leaf.search(key).map_or_else(|i| i, |i| i + 1),
+        Bound::Excluded(key) => leaf.search(key).unwrap_or_else(|i| i),
+    }
 }
 
-fn is_empty(low: &Bound<Bytes>, high: &Bound<Bytes>) -> bool {
+fn is_empty(low: &Bound<&[u8]>, high: &Bound<&[u8]>) -> bool {
     match (low, high) {
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
         (Bound::Included(low), Bound::Included(high)) => low > high,
@@ -292,5 +243,69 @@ fn is_empty(low: &Bound<Bytes>, high: &Bound<Bytes>) -> bool {
             Bound::Included(low) | Bound::Excluded(low),
             Bound::Included(high) | Bound::Excluded(high),
         ) => low >= high,
+    }
+}
+
+/// Keys between two bounds, taken from either end; values are not looked at. What it gives out
+/// stays until it is asked again. After an error it ends.
+pub struct Keys<'a> {
+    range: Range<'a>,
+}
+
+impl<'a> Keys<'a> {
+    pub(crate) fn new(range: Range<'a>) -> Keys<'a> {
+        Keys { range }
+    }
+
+    /// The next key from the front.
+    ///
+    /// # Errors
+    ///
+    /// As [`Range::next`].
+    #[inline]
+    #[expect(clippy::should_implement_trait, reason = "what it gives out is borrowed from it")]
+    pub fn next(&mut self) -> Result<Option<&[u8]>> {
+        let Some(i) = self.range.advance()? else { return Ok(None) };
+        Ok(key(self.range.front.as_mut(), i))
+    }
+
+    /// The next key from the back.
+    ///
+    /// # Errors
+    ///
+    /// As [`Range::next`].
+    #[inline]
+    pub fn next_back(&mut self) -> Result<Option<&[u8]>> {
+        let Some(i) = self.range.retreat()? else { return Ok(None) };
+        Ok(key(self.range.back.as_mut(), i))
+    }
+}
+
+#[inline]
+fn key<'b>(end: Option<&'b mut End<'_>>, i: usize) -> Option<&'b [u8]> {
+    let End { walk, entries, .. } = end?;
+    Some(entries.key(walk.leaf()?, i))
+}
+
+/// Copies of the entries of a [`Range`], one by one. After an error it ends.
+pub struct Copied<'a> {
+    range: Range<'a>,
+}
+
+fn copy((key, value): Entry<'_>) -> (Vec<u8>, Vec<u8>) {
+    (key.to_vec(), value.to_vec())
+}
+
+impl Iterator for Copied<'_> {
+    type Item = Result<(Vec<u8>, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.range.next().map(|entry| entry.map(copy)).transpose()
+    }
+}
+
+impl DoubleEndedIterator for Copied<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.range.next_back().map(|entry| entry.map(copy)).transpose()
     }
 }

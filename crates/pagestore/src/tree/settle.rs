@@ -128,7 +128,7 @@ fn merge_pair(draft: &mut Draft, parent: PageRef, i: usize) -> Result<Option<i64
     let (left_place, right_place) = (left_child.place, right_child.place);
     let separator = joined(node.key(i));
     drop(frame);
-    let (left, right) = (draft.page(left_place)?, draft.page(right_place)?);
+    let (left, right) = (draft.held(left_place)?, draft.held(right_place)?);
     let (left, right) = (Node(&left), Node(&right));
     let units = if left.is_leaf() { LEAF_UNITS } else { branch::BRANCH_UNITS };
     let mut cells: Vec<Cell<'_>> = left.cells().collect();

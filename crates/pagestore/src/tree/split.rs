@@ -8,14 +8,13 @@ use crate::error::Result;
 use crate::leaf::LEAF_UNITS;
 use crate::node::{Cell, Node, NodeMut, units_of};
 use crate::page::Kind;
-use crate::source::Source;
 use crate::tree::get::child_page;
 
 /// Parts a subtree: what lies before `key`, and `key` with what lies behind it. Both are as high as
 /// it was, so branches with a single child may be left; either may be none. If one is, the other is
 /// the subtree itself, untouched.
 pub(crate) fn split(draft: &mut Draft, child: Child, key: &[u8]) -> Result<(Child, Child)> {
-    let frame = draft.page(child.place)?;
+    let frame = draft.held(child.place)?;
     let node = Node(&frame);
     if node.is_leaf() {
         split_leaf(draft, child, node, key)

@@ -3,39 +3,42 @@
 use crate::branch;
 use crate::error::Result;
 use crate::node::Node;
-use crate::page::{Frame, PageRef};
+use crate::page::PageRef;
 use crate::source::Source;
 use crate::tree::get::child_page;
+use crate::view::PageBytes;
 
 /// A leaf of a tree and the way down to it.
-pub(crate) struct Walk<S> {
-    source: S,
+pub(crate) struct Walk<'a> {
+    source: &'a dyn Source,
     root: PageRef,
     /// Branches from the root down, each with the child that was taken.
-    branches: Vec<(Frame, usize)>,
-    leaf: Option<Frame>,
+    branches: Vec<(PageBytes<'a>, usize)>,
+    leaf: Option<(PageRef, PageBytes<'a>)>,
 }
 
 /// Which child to take on the way down.
-enum Way<'a> {
+enum Way<'k> {
     First,
     Last,
-    To(&'a [u8]),
+    To(&'k [u8]),
 }
 
-impl<S: Source> Walk<S> {
+impl<'a> Walk<'a> {
     /// Nowhere yet, in the tree under `root`.
-    pub(crate) fn new(source: S, root: PageRef) -> Walk<S> {
+    pub(crate) fn new(source: &'a dyn Source, root: PageRef) -> Walk<'a> {
         Walk { source, root, branches: Vec::new(), leaf: None }
     }
 
-    pub(crate) fn source(&self) -> &S {
-        &self.source
+    /// The leaf, if the walk is somewhere.
+    #[inline]
+    pub(crate) fn leaf(&self) -> Option<Node<'_>> {
+        self.leaf.as_ref().map(|(_, page)| Node(page))
     }
 
-    /// The leaf, if the walk is somewhere.
-    pub(crate) fn leaf(&self) -> Option<&Frame> {
-        self.leaf.as_ref()
+    /// Where the leaf lies, if the walk is somewhere.
+    pub(crate) fn place(&self) -> Option<PageRef> {
+        self.leaf.as_ref().map(|(place, _)| *place)
     }
 
     /// Goes to the first leaf. False if the tree is empty.
@@ -56,7 +59,7 @@ impl<S: Source> Walk<S> {
     /// Goes to the next leaf. False, and the walk stays, if there is none.
     pub(crate) fn forward(&mut self) -> Result<bool> {
         let turn =
-            self.branches.iter().rposition(|(frame, i)| i + 1 < branch::child_count(Node(frame)));
+            self.branches.iter().rposition(|(page, i)| i + 1 < branch::child_count(Node(page)));
         self.turn(turn, |i| i + 1, &Way::First)
     }
 
@@ -73,7 +76,7 @@ impl<S: Source> Walk<S> {
             return Ok(false);
         }
         let root = self.source.page(self.root)?;
-        self.descend(root, way)?;
+        self.descend(self.root, root, way)?;
         Ok(true)
     }
 
@@ -85,28 +88,30 @@ impl<S: Source> Walk<S> {
     ) -> Result<bool> {
         let Some(at) = at else { return Ok(false) };
         self.branches.truncate(at + 1);
-        let (frame, i) = self.branches.last_mut().expect("one more than a position in it");
+        let (page, i) = self.branches.last_mut().expect("one more than a position in it");
         *i = step(*i);
-        let node = Node(frame);
-        let page = child_page(&self.source, node, branch::child(node, *i))?;
-        self.descend(page, way)?;
+        let node = Node(page);
+        let place = branch::child(node, *i);
+        let page = child_page(self.source, node, place)?;
+        self.descend(place, page, way)?;
         Ok(true)
     }
 
-    fn descend(&mut self, page: Frame, way: &Way<'_>) -> Result<()> {
-        let mut frame = page;
-        while !Node(&frame).is_leaf() {
-            let node = Node(&frame);
+    fn descend(&mut self, place: PageRef, page: PageBytes<'a>, way: &Way<'_>) -> Result<()> {
+        let (mut place, mut page) = (place, page);
+        while !Node(&page).is_leaf() {
+            let node = Node(&page);
             let i = match way {
                 Way::First => 0,
                 Way::Last => node.count(),
                 Way::To(key) => branch::child_index(node, key),
             };
-            let child = child_page(&self.source, node, branch::child(node, i))?;
-            self.branches.push((frame, i));
-            frame = child;
+            place = branch::child(node, i);
+            let child = child_page(self.source, node, place)?;
+            self.branches.push((page, i));
+            page = child;
         }
-        self.leaf = Some(frame);
+        self.leaf = Some((place, page));
         Ok(())
     }
 }

@@ -98,7 +98,10 @@ impl<'a> Rows<'a> {
         expected: Option<&Bytes>,
         value: Option<&Bytes>,
     ) -> Result<Outcome, Error> {
-        let previous = self.tree.get(key)?.map(|row| schema::decode_value(&row)).transpose()?;
+        let row = self.tree.get(key)?;
+        let value_of = |row| schema::decode_value(row).map(Bytes::copy_from_slice);
+        let previous = row.as_deref().map(value_of).transpose()?;
+        drop(row);
         let succeeded = previous.as_ref() == expected;
         match value {
             _ if !succeeded => {}

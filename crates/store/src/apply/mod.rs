@@ -72,9 +72,11 @@ pub(crate) fn apply(pages: &PageStore, tasks: &[ApplyTask]) -> Result<Applied, E
 
 fn load(txn: &mut WriteTxn<'_>, region: RegionId) -> Result<Replica, Error> {
     let key = schema::region_key(region);
-    let row = txn.tree(REGION)?.get(&key)?.ok_or(Error::NoRegion(region))?;
-    let descriptor = schema::decode_descriptor(region, row)?;
-    let state = ApplyState::decode(region, txn.tree(APPLY)?.get(&key)?)?;
+    let regions = txn.tree(REGION)?;
+    let row = regions.get(&key)?.ok_or(Error::NoRegion(region))?;
+    let descriptor = schema::decode_descriptor(region, &row)?;
+    drop(row);
+    let state = ApplyState::decode(region, txn.tree(APPLY)?.get(&key)?.as_deref())?;
     Ok(Replica { descriptor, state })
 }
 

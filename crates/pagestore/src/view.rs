@@ -1,0 +1,109 @@
+//! Bytes of pages and values as readers get them: borrowed from where they lie, or counted.
+
+use std::fmt;
+use std::ops::{Deref, Range};
+
+use bytes::Bytes;
+
+use crate::page::Frame;
+
+/// The bytes of one page.
+pub(crate) enum PageBytes<'a> {
+    /// They stay where they are as long as the snapshot or the draft from which they come.
+    Borrowed(&'a [u8]),
+    /// They may leave the cache meanwhile, so they are held.
+    Counted(Frame),
+}
+
+impl Deref for PageBytes<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            PageBytes::Borrowed(bytes) => bytes,
+            PageBytes::Counted(frame) => frame,
+        }
+    }
+}
+
+impl<'a> PageBytes<'a> {
+    /// The value that lies at `range` of the page.
+    #[inline]
+    pub(crate) fn into_value(self, range: Range<usize>) -> Value<'a> {
+        match self {
+            PageBytes::Borrowed(bytes) => Value(Inner::Borrowed(&bytes[range])),
+            PageBytes::Counted(frame) => Value(Inner::Counted(frame, range)),
+        }
+    }
+
+    /// The page in memory that is its own; copied if it was borrowed.
+    pub(crate) fn into_frame(self) -> Frame {
+        match self {
+            PageBytes::Borrowed(bytes) => Frame::from(bytes),
+            PageBytes::Counted(frame) => frame,
+        }
+    }
+}
+
+/// A value as it lies in the store: derefs to its bytes, and was not copied.
+///
+/// It borrows from the tree that it was read from. [`Value::into_bytes`] makes it independent.
+pub struct Value<'a>(Inner<'a>);
+
+enum Inner<'a> {
+    Borrowed(&'a [u8]),
+    Counted(Frame, Range<usize>),
+    Long(Bytes),
+}
+
+impl<'a> Value<'a> {
+    pub(crate) fn borrowed(bytes: &'a [u8]) -> Value<'a> {
+        Value(Inner::Borrowed(bytes))
+    }
+
+    pub(crate) fn long(bytes: Bytes) -> Value<'a> {
+        Value(Inner::Long(bytes))
+    }
+
+    /// The value in memory of its own: copied, but for a long one that was read into memory just
+    /// for this.
+    #[must_use]
+    pub fn into_bytes(self) -> Bytes {
+        match self.0 {
+            Inner::Long(bytes) => bytes,
+            _ => Bytes::copy_from_slice(&self),
+        }
+    }
+}
+
+impl Deref for Value<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Inner::Borrowed(bytes) => bytes,
+            Inner::Counted(frame, range) => &frame[range.clone()],
+            Inner::Long(bytes) => bytes,
+        }
+    }
+}
+
+impl AsRef<[u8]> for Value<'_> {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self[..].fmt(f)
+    }
+}
+
+impl<T: AsRef<[u8]> + ?Sized> PartialEq<T> for Value<'_> {
+    fn eq(&self, other: &T) -> bool {
+        self[..] == *other.as_ref()
+    }
+}
