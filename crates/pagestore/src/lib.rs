@@ -67,6 +67,8 @@ mod write_txn;
 pub use check::CheckReport;
 pub use config::{KEY_BYTES_MAX, MARK_BYTES_MAX, NAME_BYTES_MAX, Options, VALUE_BYTES_MAX};
 pub use error::Error;
+pub use freelist::Freelist;
+pub use page::Span;
 pub use read_txn::{Snapshot, Tree};
 pub use stats::Stats;
 pub use store::{Checkpoint, PageStore};

@@ -53,13 +53,13 @@ pub(crate) enum Kind {
     Bitmap = 3,
 }
 
-/// A run of units.
+/// A run of units, which are of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Span {
+pub struct Span {
     /// The first unit.
-    pub(crate) start: u64,
+    pub start: u64,
     /// How many units.
-    pub(crate) units: u32,
+    pub units: u32,
 }
 
 impl Span {

@@ -50,8 +50,12 @@ fn offset_of(unit: u64) -> u32 {
     ((unit - META_UNITS) % REGION_UNITS) as u32
 }
 
-/// Free units, and where the file ends.
-pub(crate) struct Freelist {
+/// Which units of a file are free, and where the file ends. The store has one of its own; it is
+/// public for those who measure it, or want one for another file.
+///
+/// Spans are given out from the lowest region that has a run of the best fitting size; the file
+/// grows only if there is none. Costs do not depend on how much is free.
+pub struct Freelist {
     regions: Vec<Region>,
     /// For each class, the regions that have a run of it.
     by_class: [RegionSet; CLASS_COUNT],
@@ -62,9 +66,16 @@ pub(crate) struct Freelist {
     free_units: u64,
 }
 
+impl Default for Freelist {
+    fn default() -> Freelist {
+        Freelist::new()
+    }
+}
+
 impl Freelist {
     /// No free unit, in a file that holds nothing but meta pages.
-    pub(crate) fn new() -> Freelist {
+    #[must_use]
+    pub fn new() -> Freelist {
         Freelist {
             regions: Vec::new(),
             by_class: std::array::from_fn(|_| RegionSet::default()),
@@ -98,11 +109,12 @@ impl Freelist {
     }
 
     /// One past the last unit that was ever given out.
-    pub(crate) fn end(&self) -> u64 {
+    pub fn end(&self) -> u64 {
         self.end
     }
 
-    pub(crate) fn free_units(&self) -> u64 {
+    /// How many units are free.
+    pub fn free_units(&self) -> u64 {
         self.free_units
     }
 
@@ -115,14 +127,22 @@ impl Freelist {
         })
     }
 
-    /// A span of `units`, or none if the file is as long as it may be.
-    pub(crate) fn allocate(&mut self, units: u32) -> Option<Span> {
+    /// A span of `units`, or none if the file is as long as it may be: 2^32 units.
+    ///
+    /// # Panics
+    ///
+    /// If `units` is 0, or more than a region has: 32446.
+    pub fn allocate(&mut self, units: u32) -> Option<Span> {
         assert!(units > 0 && u64::from(units) <= REGION_UNITS - HEAD_UNITS, "{units} units");
         self.take_fitting(units).or_else(|| self.take_tried(units)).or_else(|| self.grow(units))
     }
 
-    /// Takes a span back. It must not be free.
-    pub(crate) fn release(&mut self, span: Span) {
+    /// Takes a span back.
+    ///
+    /// # Panics
+    ///
+    /// If some of it is free already.
+    pub fn release(&mut self, span: Span) {
         let index = region_of(span.start);
         while self.regions.len() <= index {
             self.regions.push(Region::new());

@@ -333,7 +333,9 @@ impl Region {
         for word in at as usize / 64..=(end as usize - 1) / 64 {
             let free = &mut self.free[word];
             *free |= range_mask(word as u32 * 64, at, end);
-            self.whole[word / 64] |= u64::from(*free == u64::MAX) << (word % 64);
+            if *free == u64::MAX {
+                self.whole[word / 64] |= 1 << (word % 64);
+            }
         }
     }
 
@@ -342,8 +344,10 @@ impl Region {
             let bits = range_mask(word as u32 * 64, at, end);
             let free = &mut self.free[word];
             assert_eq!(*free & bits, bits, "unit {at} of a region is taken while not free");
+            if *free == u64::MAX {
+                self.whole[word / 64] &= !(1 << (word % 64));
+            }
             *free &= !bits;
-            self.whole[word / 64] &= !(1 << (word % 64));
         }
     }
 }
