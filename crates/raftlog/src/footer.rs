@@ -16,6 +16,9 @@ use std::io;
 /// A file with more room than this behind its footer is cut.
 const FILLER_BYTES_MAX: u64 = 1 << 20;
 
+/// Bytes of one write, about.
+const PIECE_BYTES: usize = 16 << 10;
+
 /// What a footer says.
 #[derive(Debug)]
 pub(crate) struct Footer {
@@ -24,59 +27,87 @@ pub(crate) struct Footer {
     pub(crate) end: u64,
 }
 
-/// A footer that is not written yet.
-#[derive(Debug)]
-pub(crate) struct Draft {
-    /// The header, still empty, and the summary.
-    frame: Vec<u8>,
-    last_lsn: u64,
+/// The body of a footer on its way to the file. It goes in pieces, so that a long one takes no
+/// more memory than a short one.
+struct Body<'a> {
+    segment: &'a Segment,
+    /// Where the next piece goes.
+    at: u64,
+    checksum: u32,
 }
 
-impl Draft {
-    pub(crate) fn new(summary: &Summary) -> Draft {
-        let mut frame = vec![0; FRAME_HEADER_BYTES];
-        summary.encode(&mut frame);
-        Draft { frame, last_lsn: summary.last_lsn() }
+impl Body<'_> {
+    /// Writes the piece if it is long enough to be worth a call.
+    fn spill(&mut self, piece: &mut Vec<u8>) -> io::Result<()> {
+        if piece.len() < PIECE_BYTES { Ok(()) } else { self.write(piece) }
+    }
+
+    fn write(&mut self, piece: &mut Vec<u8>) -> io::Result<()> {
+        self.checksum = format::body_checksum_append(self.checksum, piece);
+        self.segment.file.write_at(piece, self.at)?;
+        self.at += piece.len() as u64;
+        piece.clear();
+        Ok(())
+    }
+
+    fn zeros(&mut self, piece: &mut Vec<u8>, mut count: u64) -> io::Result<()> {
+        while count > 0 {
+            let some = count.min(PIECE_BYTES as u64);
+            piece.resize(piece.len() + some as usize, 0);
+            self.spill(piece)?;
+            count -= some;
+        }
+        Ok(())
     }
 }
 
 /// Writes the footer of a segment whose frames end at `end` and are synced, and gives the file the
 /// length that it then has. If the disk has no room for it, the file ends with its last frame.
-pub(crate) fn write(segment: &Segment, draft: Draft, end: u64) -> io::Result<()> {
+pub(crate) fn write(segment: &Segment, summary: &Summary, end: u64) -> io::Result<()> {
     let file_bytes = segment.file.len()?;
-    let frame = encode(segment, draft, end, file_bytes);
-    let footer_end = end + frame.len() as u64;
-    match segment.file.write_at(&frame, end) {
+    match write_frame(segment, summary, end, file_bytes) {
         Err(error) if error.kind() == io::ErrorKind::StorageFull => segment.file.set_len(end),
-        Ok(()) if footer_end < file_bytes => segment.file.set_len(footer_end),
-        other => other,
+        Ok(footer_end) if footer_end < file_bytes => segment.file.set_len(footer_end),
+        other => other.map(drop),
     }
 }
 
-fn encode(segment: &Segment, draft: Draft, end: u64, file_bytes: u64) -> Vec<u8> {
-    let Draft { mut frame, last_lsn } = draft;
-    let summary_bytes = (frame.len() - FRAME_HEADER_BYTES) as u32;
-    let least_bytes = (frame.len() + TRAILER_BYTES).next_multiple_of(ALIGNMENT_BYTES);
-    // A little room is filled rather than given back: the file may be used again.
-    let room = file_bytes.saturating_sub(end);
-    let spare = room.saturating_sub(least_bytes as u64);
-    let is_little = spare <= FILLER_BYTES_MAX.min(file_bytes / 16);
-    let is_aligned = room.is_multiple_of(ALIGNMENT_BYTES as u64);
-    let frame_bytes = least_bytes + if is_little && is_aligned { spare as usize } else { 0 };
-    frame.resize(frame_bytes - TRAILER_BYTES, 0);
+/// Writes the frame, its header last, and returns where it ends.
+fn write_frame(segment: &Segment, summary: &Summary, end: u64, file_bytes: u64) -> io::Result<u64> {
+    let begin = end + FRAME_HEADER_BYTES as u64;
+    let mut body = Body { segment, at: begin, checksum: 0 };
+    let mut piece = Vec::with_capacity(2 * PIECE_BYTES);
+    summary.encode_in_pieces(&mut piece, &mut |piece| body.spill(piece))?;
+    let summary_bytes = (body.at - begin) + piece.len() as u64;
+    let frame_bytes = frame_bytes(summary_bytes, file_bytes.saturating_sub(end), file_bytes);
+    let body_bytes = frame_bytes - FRAME_HEADER_BYTES as u64;
+    body.zeros(&mut piece, body_bytes - summary_bytes - TRAILER_BYTES as u64)?;
     let (number, salt) = (segment.number(), segment.header.salt);
+    let summary_bytes = summary_bytes as u32;
     let trailer = Trailer { segment: number, footer_offset: end, summary_bytes };
-    frame.extend_from_slice(&trailer.encode(salt));
+    piece.extend_from_slice(&trailer.encode(salt));
+    body.write(&mut piece)?;
     let header = FrameHeader {
         kind: FrameKind::Footer,
-        body_bytes: (frame.len() - FRAME_HEADER_BYTES) as u32,
+        body_bytes: body_bytes as u32,
         segment: number,
-        lsn: last_lsn + 1,
-        synced_lsn: last_lsn,
-        body_checksum: format::body_checksum(&frame[FRAME_HEADER_BYTES..]),
+        lsn: summary.last_lsn() + 1,
+        synced_lsn: summary.last_lsn(),
+        body_checksum: body.checksum,
     };
-    frame[..FRAME_HEADER_BYTES].copy_from_slice(&header.encode(salt));
-    frame
+    segment.file.write_at(&header.encode(salt), end)?;
+    Ok(end + frame_bytes)
+}
+
+/// How long the frame is if there is so much room for it in the file.
+fn frame_bytes(summary_bytes: u64, room: u64, file_bytes: u64) -> u64 {
+    let least_bytes = FRAME_HEADER_BYTES as u64 + summary_bytes + TRAILER_BYTES as u64;
+    let least_bytes = least_bytes.next_multiple_of(ALIGNMENT_BYTES as u64);
+    // A little room is filled rather than given back: the file may be used again.
+    let spare = room.saturating_sub(least_bytes);
+    let is_little = spare <= FILLER_BYTES_MAX.min(file_bytes / 16);
+    let is_aligned = room.is_multiple_of(ALIGNMENT_BYTES as u64);
+    least_bytes + if is_little && is_aligned { spare } else { 0 }
 }
 
 /// The footer of a segment, if it has one that is whole.
@@ -176,10 +207,33 @@ mod tests {
         ] {
             let disk = FaultFs::new(1);
             let segment = segment(&disk, file_bytes);
-            write(&segment, Draft::new(&summary()), end).expect("written");
+            write(&segment, &summary(), end).expect("written");
             assert_eq!(segment.file.len().expect("known"), wanted, "{file_bytes} {end}");
             let footer = read(&segment).expect("read").expect("it is there");
             assert_eq!((footer.end, footer.summary.last_lsn()), (end, 22));
+        }
+    }
+
+    #[test]
+    fn a_footer_of_many_pieces_is_whole() {
+        let mut long = Summary::default();
+        for lsn in 1..4000 {
+            long.begin_frame(lsn);
+            let key = format!("key {lsn}").into_bytes().into();
+            let put = Change::Put { group: lsn % 3, key, value: vec![lsn as u8; 30].into() };
+            long.apply(&put, 64).expect("it fits");
+        }
+        assert!(long.encoded_bytes_max() > 3 * PIECE_BYTES as u64);
+        for (file_bytes, end) in [(20 << 20, 19 << 20), (1 << 20, 1 << 20)] {
+            let disk = FaultFs::new(1);
+            let segment = segment(&disk, file_bytes);
+            write(&segment, &long, end).expect("written");
+            let footer = read(&segment).expect("read").expect("it is there");
+            assert_eq!((footer.end, footer.summary.last_lsn()), (end, 3999));
+            let [mut groups, mut read] = [long.clone(), footer.summary].map(Summary::into_groups);
+            groups.sort_by_key(|changes| changes.group);
+            read.sort_by_key(|changes| changes.group);
+            assert_eq!(format!("{groups:?}"), format!("{read:?}"));
         }
     }
 
@@ -188,7 +242,7 @@ mod tests {
         let disk = FaultFs::new(1);
         let segment = segment(&disk, 4096);
         assert!(read(&segment).expect("read").is_none());
-        write(&segment, Draft::new(&summary()), 3704).expect("written");
+        write(&segment, &summary(), 3704).expect("written");
         for offset in 3704..4096 {
             let bit = (offset % 8) as u8;
             disk.flip_bit(Path::new("/7"), offset, bit);
@@ -216,7 +270,7 @@ mod tests {
         let disk = FaultFs::new(1);
         let segment = segment(&disk, 4096);
         disk.set_capacity(Some(4096));
-        write(&segment, Draft::new(&summary()), 4096 - 40).expect("no failure");
+        write(&segment, &summary(), 4096 - 40).expect("no failure");
         assert_eq!(segment.file.len().expect("known"), 4096 - 40);
     }
 }

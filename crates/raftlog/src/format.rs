@@ -247,6 +247,11 @@ pub(crate) fn body_checksum(body: &[u8]) -> u32 {
     crc32c(body)
 }
 
+/// The checksum of a body of which `checksum` is that of all before `piece`; 0 if that is nothing.
+pub(crate) fn body_checksum_append(checksum: u32, piece: &[u8]) -> u32 {
+    crc32c_append(checksum, piece)
+}
+
 fn salted(salt: u64, bytes: &[u8]) -> u32 {
     crc32c_append(crc32c(&salt.to_le_bytes()), bytes)
 }

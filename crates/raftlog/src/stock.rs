@@ -14,7 +14,7 @@
 
 use crate::batch::Need;
 use crate::directory::{Directory, Source};
-use crate::footer::{self, Draft};
+use crate::footer;
 use crate::format::SEGMENT_HEADER_BYTES;
 use crate::limits::{self, Aside, Over};
 use crate::segment::{Segment, Segments};
@@ -144,7 +144,7 @@ impl Outgoing {
 
     fn seal(&self) -> io::Result<()> {
         self.sync()?;
-        footer::write(&self.segment, Draft::new(&self.summary), self.end)
+        footer::write(&self.segment, &self.summary, self.end)
     }
 }
 

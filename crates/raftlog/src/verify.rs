@@ -478,7 +478,6 @@ fn damaged_entries(body: &[u8]) -> Vec<(u64, Range<u64>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::footer::Draft;
     use crate::format::{self, FrameKind};
     use crate::segment::Segment;
     use flotilla_vfs::fault::FaultFs;
@@ -518,7 +517,7 @@ mod tests {
         summary.begin_frame(1);
         let (key, value) = (key_of_footer.to_vec().into(), b"value".to_vec().into());
         summary.apply(&Change::Put { group: 1, key, value }, 64).expect("it fits");
-        footer::write(&segment, Draft::new(&summary), bytes.len() as u64).expect("written");
+        footer::write(&segment, &summary, bytes.len() as u64).expect("written");
         let len = segment.file.len().expect("known");
         segment.read(0, len as usize).expect("read")
     }

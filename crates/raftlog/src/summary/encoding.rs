@@ -22,8 +22,12 @@ const CUT_SHORT: &str = "a summary is cut short";
 pub(super) const WRONG: &str = "a summary contradicts itself";
 const TOO_FAR: &str = "a summary names a place beyond 4 GiB";
 
-/// Adds the changes of a group, but for its id.
-pub(super) fn put_group(out: &mut Vec<u8>, changes: &GroupChanges) {
+/// Adds the changes of a group, but for its id, and calls `spill` after every few bytes.
+pub(super) fn put_group<E>(
+    out: &mut Vec<u8>,
+    changes: &GroupChanges,
+    spill: &mut impl FnMut(&mut Vec<u8>) -> Result<(), E>,
+) -> Result<(), E> {
     let begins_at_cut = changes.extents.first() == Some(changes.cut_from);
     let cut = match changes.cut_from() {
         None => 0,
@@ -46,7 +50,7 @@ pub(super) fn put_group(out: &mut Vec<u8>, changes: &GroupChanges) {
         put_varint(out, mark.term_before);
     }
     if !changes.extents.is_empty() {
-        put_extents(out, &changes.extents);
+        put_extents(out, &changes.extents, spill)?;
     }
     if !changes.keys.is_empty() {
         put_varint(out, changes.keys.len() as u64);
@@ -54,11 +58,17 @@ pub(super) fn put_group(out: &mut Vec<u8>, changes: &GroupChanges) {
             put_slice(out, key);
             put_varint(out, value.as_ref().map_or(0, |value| value.len() as u64 + 1));
             out.extend_from_slice(value.as_deref().unwrap_or_default());
+            spill(out)?;
         }
     }
+    spill(out)
 }
 
-fn put_extents(out: &mut Vec<u8>, extents: &Extents) {
+fn put_extents<E>(
+    out: &mut Vec<u8>,
+    extents: &Extents,
+    spill: &mut impl FnMut(&mut Vec<u8>) -> Result<(), E>,
+) -> Result<(), E> {
     put_varint(out, extents.stretch_count() as u64);
     let mut runs = extents.runs_from(0).peekable();
     let (mut end, mut before) = (0, None);
@@ -79,8 +89,10 @@ fn put_extents(out: &mut Vec<u8>, extents: &Extents) {
                 put_varint(out, run.end - run.first);
             }
             before = Some(ItemAt { offset: run.offset, bytes: run.item_bytes });
+            spill(out)?;
         }
     }
+    Ok(())
 }
 
 fn put_terms(out: &mut Vec<u8>, extents: &Extents, first: u64, end: u64) {

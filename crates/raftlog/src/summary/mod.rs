@@ -17,6 +17,7 @@ use crate::batch::{Append, Change};
 use crate::hash::GroupMap;
 use crate::item::{put_varint, take_u8};
 use encoding::{take, take_count};
+use std::convert::Infallible;
 
 mod bounds;
 mod changes;
@@ -134,6 +135,19 @@ impl Summary {
 
     /// Adds the bytes to `out`.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let Ok(()) = self.encode_in_pieces(out, &mut |_| Ok::<_, Infallible>(()));
+    }
+
+    /// Adds the bytes to `out`, and calls `spill` after every few, which may take them out of it.
+    ///
+    /// # Errors
+    ///
+    /// Those of `spill`.
+    pub(crate) fn encode_in_pieces<E>(
+        &self,
+        out: &mut Vec<u8>,
+        spill: &mut impl FnMut(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<(), E> {
         out.push(VERSION);
         for number in
             [self.first_lsn, self.frames, self.entries, self.discarded_below, self.items_end]
@@ -146,9 +160,10 @@ impl Summary {
         let mut before = 0;
         for changes in groups {
             put_varint(out, changes.group - before);
-            encoding::put_group(out, changes);
+            encoding::put_group(out, changes, spill)?;
             before = changes.group;
         }
+        Ok(())
     }
 
     /// Reads what [`Summary::encode`] has written. Allocates at most about forty times as much as
