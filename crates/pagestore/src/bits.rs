@@ -47,6 +47,25 @@ impl Bits {
         })
     }
 
+    /// Puts `at` in if it is not there, else takes it out.
+    pub(crate) fn toggle(&mut self, at: u64) {
+        if !self.remove(at) {
+            self.insert(at);
+        }
+    }
+
+    /// Makes `count` words from word `from` on the same as in `other`.
+    pub(crate) fn copy_words(&mut self, other: &Bits, from: usize, count: usize) {
+        let words = other.words(from, count);
+        let end = from + if words.is_empty() { 0 } else { count };
+        if self.words.len() < end {
+            self.words.resize(end, 0);
+        }
+        for i in from..self.words.len().min(from + count) {
+            self.words[i] = words.get(i - from).copied().unwrap_or(0);
+        }
+    }
+
     /// Up to `count` words from word `from` on; words that it never held are left out at the end.
     pub(crate) fn words(&self, from: usize, count: usize) -> &[u64] {
         let from = from.min(self.words.len());
@@ -82,6 +101,17 @@ mod tests {
         }
         assert_eq!(bits.iter().collect::<Vec<_>>(), [0, 63, 64, 1000]);
         assert!(bits.remove(63) && !bits.remove(63) && !bits.remove(5000));
+        bits.toggle(64);
+        bits.toggle(65);
+        assert_eq!(bits.iter().collect::<Vec<_>>(), [0, 65, 1000]);
+        let mut other = Bits::default();
+        other.insert(2000);
+        other.copy_words(&bits, 1, 30);
+        assert_eq!(other.iter().collect::<Vec<_>>(), [65, 1000, 2000]);
+        other.copy_words(&Bits::default(), 15, 1);
+        assert_eq!(other.iter().collect::<Vec<_>>(), [65, 2000]);
+        bits.toggle(64);
+        bits.toggle(65);
         let mut copy = Bits::default();
         copy.extend(&bits.bytes(0, 1));
         copy.extend(&bits.bytes(1, 30));

@@ -23,7 +23,7 @@ use crate::leaf::Extent;
 use crate::meta::Meta;
 use crate::page::{self, CRC_END, Span, UNIT_BYTES, units_for};
 use crate::pool::Dirty;
-use crate::regions::{RECORD_BYTES, region_count};
+use crate::regions::{directory_bytes_max, region_count};
 use crate::root::Root;
 use crate::shared::{Shared, Written};
 use crate::space::Space;
@@ -59,15 +59,19 @@ pub(crate) fn run(shared: &Shared) -> Result<()> {
 
 /// Takes the last published root and what the file lacks of it. Nothing if it is durable already.
 fn cut(shared: &Shared, written: &mut Written) -> Result<Option<Cut>> {
-    let (mut space, record_count) = lock_with_room(shared)?;
+    let mut space = lock_with_room(shared)?;
     let root = shared.current();
     if root.txid == written.meta.txid {
         return Ok(None);
     }
-    let directory_len = record_count * RECORD_BYTES;
+    let old_directory = (written.meta.directory.len > 0).then(|| written.meta.directory.span());
+    let plan = written.regions.plan(&space.changed, &space.published);
+    // The directory itself may begin a region.
+    let region_count_max = region_count(space.freelist.end()) + 1;
+    let old_units = old_directory.map_or(0, |old| old.units);
+    let directory_len = plan.directory_bytes(region_count_max, old_units);
     let span = space.allocate(units_for(directory_len))?;
     space.enter(span);
-    let old_directory = (written.meta.directory.len > 0).then(|| written.meta.directory.span());
     if let Some(old) = old_directory {
         space.leave(old);
     }
@@ -75,13 +79,12 @@ fn cut(shared: &Shared, written: &mut Written) -> Result<Option<Cut>> {
     let dirty = space.take_dirty();
     shared.counters.writing_bytes.store(dirty_bytes, Ordering::Relaxed);
     let changed = std::mem::take(&mut space.changed);
-    let renew = |region: u64| written.regions.renew(region as usize, &space.published, root.txid);
-    let bitmaps = changed.iter().map(renew).collect();
+    let bitmaps = written.regions.update(&plan, &changed, &space.published, root.txid);
     let end = space.freelist.end();
     let reserved = shared.counters.file_bytes.load(Ordering::Relaxed);
     assert!(end * UNIT_BYTES as u64 <= reserved, "unit {end} lies beyond {reserved} bytes");
     drop(space);
-    let directory = written.regions.encode(record_count);
+    let directory = written.regions.encode(region_count(end), directory_len);
     let meta = Meta {
         number: written.meta.number + 1,
         txid: root.txid,
@@ -89,7 +92,8 @@ fn cut(shared: &Shared, written: &mut Written) -> Result<Option<Cut>> {
         end,
         directory: Extent {
             start: span.start,
-            len: u32::try_from(directory_len).expect("16 bytes for each 127 MiB of at most 16 TiB"),
+            len: u32::try_from(directory_len)
+                .expect("some bytes for each 127 MiB of at most 16 TiB"),
             crc: crc32c::crc32c(&directory),
             birth: root.txid,
         },
@@ -99,18 +103,17 @@ fn cut(shared: &Shared, written: &mut Written) -> Result<Option<Cut>> {
 }
 
 /// Locks the space at a moment when the file is long enough for all that is in use and for a
-/// directory, which shall have so many records.
-fn lock_with_room(shared: &Shared) -> Result<(MutexGuard<'_, Space>, usize)> {
+/// directory.
+fn lock_with_room(shared: &Shared) -> Result<MutexGuard<'_, Space>> {
     loop {
         let space = shared.space.lock();
         let end = space.freelist.end();
         // The directory may begin a region, and leave what is left of the one before.
-        let record_count = region_count(end) + 1;
-        let directory_units = u64::from(units_for(record_count * RECORD_BYTES));
+        let directory_units = u64::from(units_for(directory_bytes_max(region_count(end) + 1)));
         let needed = (end + 2 * directory_units + HEAD_UNITS) * UNIT_BYTES as u64;
         let reserved = shared.counters.file_bytes.load(Ordering::Relaxed);
         if needed <= reserved {
-            return Ok((space, record_count));
+            return Ok(space);
         }
         drop(space);
         let step = shared.growth_bytes.max(UNIT_BYTES as u64);
@@ -137,6 +140,7 @@ fn write(shared: &Shared, cut: &Cut) -> Result<()> {
     let own = cut.bitmaps.iter().map(|(unit, page)| (*unit, page));
     for (unit, bytes) in own.chain([(cut.meta.directory.start, &cut.directory)]) {
         write_at(shared, &[IoSlice::new(bytes)], unit)?;
+        shared.counters.space_written_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
     }
     file.sync()?;
     write_at(shared, &[IoSlice::new(&cut.meta.encode())], cut.meta.unit())?;

@@ -1,15 +1,19 @@
-//! The free space as the file holds it: a bitmap for each region, and one record that vouches for
-//! it.
+//! The free space as the file holds it: a bitmap for each region, and what has changed since it was
+//! written.
 //!
-//! A bitmap page says which units of its region the durable root uses. It has two places at the
-//! head of the region, written in turn, and only when the bitmap has changed; so a checkpoint pays
-//! 4 KiB for each region that it changed and 16 bytes for each region there is. The records stand
-//! together in an extent, the directory, that the meta page names with its checksum. A record names
-//! the place that counts and the checksum of the page there; whatever a broken-off checkpoint left
-//! in the other place is never looked at.
+//! A bitmap page says which units of its region a durable root used. It has two places at the head
+//! of the region, written in turn. It is not written at each checkpoint that changes the region:
+//! the *directory*, an extent that each checkpoint writes anew and the meta page names with its
+//! checksum, has a record for each region and behind all records the *toggles*, the units in which
+//! the region now differs from its bitmap. Only a region that has gathered many, or many more than
+//! others when there is no room for all, gets a new bitmap. So a checkpoint pays 16 bytes for each
+//! region there is, two for each unit that has changed of late, and now and then 4 KiB.
+//!
+//! A record names the place that counts and the checksum of the page there; whatever a broken-off
+//! checkpoint left in the other place is never looked at. A region that uses nothing names none.
 //!
 //! ```text
-//! | which u32: 0 none yet, 1 first place, 2 second | crc32c u32 | used units u32 | zero u32 |
+//! | which u32: 0 none, 1 first place, 2 second | crc32c u32 | used units u32 | toggles u32 |
 //! ```
 
 use flotilla_vfs::File;
@@ -17,10 +21,20 @@ use flotilla_vfs::File;
 use crate::bits::Bits;
 use crate::error::{Error, Result};
 use crate::freelist::{META_UNITS, REGION_UNITS, region_start};
-use crate::page::{self, CRC_END, HEADER_BYTES, Kind, PageRef, Span, UNIT_BYTES, u32_at};
+use crate::page::units_for;
+use crate::page::{self, CRC_END, HEADER_BYTES, Kind, PageRef, Span, UNIT_BYTES, u16_at, u32_at};
 
 /// Bytes of one record.
-pub(crate) const RECORD_BYTES: usize = 16;
+const RECORD_BYTES: usize = 16;
+
+const TOGGLE_BYTES: usize = 2;
+
+/// A region with more toggles gets a new bitmap: 256 bytes in each directory against 4 KiB once.
+const REGION_TOGGLES_MAX: usize = 128;
+
+/// With more toggles in all, the regions with the most get new bitmaps, until a quarter is free
+/// again.
+const TOGGLES_MAX: usize = 16 << 10;
 
 const REGION_WORDS: usize = REGION_UNITS as usize / 64;
 
@@ -34,41 +48,180 @@ struct Record {
     used_units: u32,
 }
 
-/// The records of all regions.
+/// The records of all regions, and what they stand for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Regions {
     records: Vec<Record>,
+    /// What the bitmaps say that the records name, counted from the first region on.
+    saved: Bits,
+    /// For each region, where it differs from that; rising.
+    toggles: Vec<Vec<u16>>,
+}
+
+/// What a checkpoint is going to write.
+pub(crate) struct Plan {
+    /// Regions that get a new bitmap.
+    renewed: Vec<usize>,
+    /// How many toggles are left.
+    toggle_count: usize,
+}
+
+impl Plan {
+    /// The most bytes that the directory will have: for so many regions, and if it replaces one of
+    /// `old_units`, which toggles units as well.
+    pub(crate) fn directory_bytes(&self, region_count: usize, old_units: u32) -> usize {
+        directory_bytes(region_count, self.toggle_count, old_units)
+    }
+}
+
+/// The most bytes that any directory of a file with so many regions has.
+pub(crate) fn directory_bytes_max(region_count: usize) -> usize {
+    let units = units_for(directory_bytes(region_count, TOGGLES_MAX, 0));
+    directory_bytes(region_count, TOGGLES_MAX, 2 * units)
+}
+
+fn directory_bytes(region_count: usize, toggle_count: usize, old_units: u32) -> usize {
+    let bytes = region_count * RECORD_BYTES + (toggle_count + old_units as usize) * TOGGLE_BYTES;
+    // Its own units: a sixteenth of a unit is enough to say that 128 have changed.
+    bytes + units_for(bytes).div_ceil(128) as usize * 256 + 256
 }
 
 impl Regions {
-    /// The directory, padded to `count` records.
-    pub(crate) fn encode(&self, count: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(count * RECORD_BYTES);
-        for record in &self.records {
-            for field in [record.which, record.crc, record.used_units, 0] {
+    /// The directory of the `count` first regions, padded with zeros to `len` bytes.
+    pub(crate) fn encode(&self, count: usize, len: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(len);
+        for region in 0..count {
+            let record = self.records.get(region).copied().unwrap_or_default();
+            let toggles = self.toggles.get(region).map_or(0, Vec::len);
+            let toggles = u32::try_from(toggles).expect("a region is short");
+            for field in [record.which, record.crc, record.used_units, toggles] {
                 bytes.extend_from_slice(&field.to_le_bytes());
             }
         }
-        bytes.resize(count * RECORD_BYTES, 0);
+        for toggle in self.toggles.iter().take(count).flatten() {
+            bytes.extend_from_slice(&toggle.to_le_bytes());
+        }
+        assert!(bytes.len() <= len, "a directory of {} bytes in {len}", bytes.len());
+        bytes.resize(len, 0);
         bytes
     }
 
-    /// The records of the `count` first regions.
-    pub(crate) fn decode(bytes: &[u8], count: usize) -> Regions {
-        let records = bytes.chunks_exact(RECORD_BYTES).take(count).map(|record| Record {
-            which: u32_at(record, 0),
-            crc: u32_at(record, 4),
-            used_units: u32_at(record, 8),
-        });
-        Regions { records: records.collect() }
+    /// Reads a directory of `count` regions, which lies at unit `at`, and all bitmaps that it names.
+    /// Returns as well the units in use, counted from the first region on.
+    pub(crate) fn load(
+        directory: &[u8],
+        at: u64,
+        count: usize,
+        file: &dyn File,
+        txid: u64,
+    ) -> Result<(Regions, Bits)> {
+        let corrupt = |what| Err(Error::Corrupt { page: at, what });
+        let mut regions = Regions::default();
+        let mut used = Bits::default();
+        let mut bytes = vec![0; UNIT_BYTES];
+        let mut rest = count * RECORD_BYTES;
+        if directory.len() < rest {
+            return corrupt("the directory is too short");
+        }
+        for (region, fields) in directory.chunks_exact(RECORD_BYTES).take(count).enumerate() {
+            let record = Record {
+                which: u32_at(fields, 0),
+                crc: u32_at(fields, 4),
+                used_units: u32_at(fields, 8),
+            };
+            if record.which == 0 {
+                bytes[HEADER_BYTES..].fill(0);
+            } else {
+                let unit = place(region, record.which);
+                file.read_exact_at(&mut bytes, unit * UNIT_BYTES as u64)?;
+                verify(&bytes, unit, &record, txid)?;
+            }
+            regions.saved.extend(&bytes[HEADER_BYTES..]);
+            used.extend(&bytes[HEADER_BYTES..]);
+            let end =
+                rest.saturating_add((u32_at(fields, 12) as usize).saturating_mul(TOGGLE_BYTES));
+            let Some(toggles) = directory.get(rest..end) else {
+                return corrupt("the directory is too short");
+            };
+            rest = end;
+            let toggles: Vec<u16> =
+                toggles.chunks_exact(TOGGLE_BYTES).map(|toggle| u16_at(toggle, 0) as u16).collect();
+            let rising = toggles.is_sorted_by(|a, b| a < b);
+            if !rising || toggles.last().is_some_and(|&last| u64::from(last) >= REGION_UNITS) {
+                return corrupt("toggles of the directory");
+            }
+            for &toggle in &toggles {
+                used.toggle(region as u64 * REGION_UNITS + u64::from(toggle));
+            }
+            if ones(used.words(region * REGION_WORDS, REGION_WORDS)) != record.used_units {
+                return corrupt("count of used units");
+            }
+            regions.records.push(record);
+            regions.toggles.push(toggles);
+        }
+        Ok((regions, used))
     }
 
-    /// The bitmap page for a region that has changed, and the unit where it goes: the place that
-    /// does not count yet. From now on it does.
-    pub(crate) fn renew(&mut self, region: usize, used: &Bits, txid: u64) -> (u64, Vec<u8>) {
-        if self.records.len() <= region {
-            self.records.resize(region + 1, Record::default());
+    /// What a checkpoint has to write if `used` is to be durable and only regions in `changed`
+    /// differ from what was durable before.
+    pub(crate) fn plan(&self, changed: &Bits, used: &Bits) -> Plan {
+        let mut counts: Vec<usize> = self.toggles.iter().map(Vec::len).collect();
+        for region in changed.iter().map(|region| region as usize) {
+            if counts.len() <= region {
+                counts.resize(region + 1, 0);
+            }
+            counts[region] =
+                self.differing(region, used).map(|(_, word)| word.count_ones() as usize).sum();
         }
+        let mut renewed: Vec<usize> =
+            (0..counts.len()).filter(|&region| counts[region] > REGION_TOGGLES_MAX).collect();
+        for &region in &renewed {
+            counts[region] = 0;
+        }
+        let mut toggle_count = counts.iter().sum();
+        if toggle_count > TOGGLES_MAX {
+            let mut by_count: Vec<usize> = (0..counts.len()).collect();
+            by_count.sort_unstable_by_key(|&region| std::cmp::Reverse(counts[region]));
+            for region in by_count {
+                if toggle_count <= TOGGLES_MAX / 4 * 3 {
+                    break;
+                }
+                toggle_count -= counts[region];
+                renewed.push(region);
+            }
+        }
+        Plan { renewed, toggle_count }
+    }
+
+    /// Brings the records up to date in the regions of `changed`, and in those that the plan wants
+    /// to have new bitmaps. Returns these and the units where they go: the places that do not count
+    /// yet. From now on they do.
+    pub(crate) fn update(
+        &mut self,
+        plan: &Plan,
+        changed: &Bits,
+        used: &Bits,
+        txid: u64,
+    ) -> Vec<(u64, Vec<u8>)> {
+        for region in changed.iter().map(|region| region as usize) {
+            if self.records.len() <= region {
+                self.records.resize(region + 1, Record::default());
+                self.toggles.resize_with(region + 1, Vec::new);
+            }
+            let used_units = ones(used.words(region * REGION_WORDS, REGION_WORDS));
+            self.records[region].used_units = used_units;
+            if used_units == 0 {
+                self.records[region] = Record::default();
+                self.saved.copy_words(&Bits::default(), region * REGION_WORDS, REGION_WORDS);
+            }
+            self.toggles[region] = self.differing(region, used).flat_map(units_of).collect();
+        }
+        let renewed = plan.renewed.iter().filter(|&&region| self.records[region].used_units > 0);
+        let renewed: Vec<usize> = renewed.copied().collect();
+        renewed.into_iter().map(|region| self.renew(region, used, txid)).collect()
+    }
+
+    fn renew(&mut self, region: usize, used: &Bits, txid: u64) -> (u64, Vec<u8>) {
         let record = &mut self.records[region];
         record.which = if record.which == 1 { 2 } else { 1 };
         let unit = place(region, record.which);
@@ -78,26 +231,29 @@ impl Regions {
         let crc = page::checksum(&bytes);
         bytes[..CRC_END].copy_from_slice(&crc);
         record.crc = u32::from_le_bytes(crc);
-        record.used_units = bytes[HEADER_BYTES..].iter().map(|byte| byte.count_ones()).sum();
+        self.saved.copy_words(used, region * REGION_WORDS, REGION_WORDS);
+        self.toggles[region] = Vec::new();
         (unit, bytes)
     }
 
-    /// Reads all bitmaps that count: the units in use, counted from the first region on.
-    pub(crate) fn load(&self, file: &dyn File, txid: u64) -> Result<Bits> {
-        let mut used = Bits::default();
-        let mut bytes = vec![0; UNIT_BYTES];
-        for (region, record) in self.records.iter().enumerate() {
-            if record.which == 0 {
-                bytes[HEADER_BYTES..].fill(0);
-            } else {
-                let unit = place(region, record.which);
-                file.read_exact_at(&mut bytes, unit * UNIT_BYTES as u64)?;
-                verify(&bytes, unit, record, txid)?;
-            }
-            used.extend(&bytes[HEADER_BYTES..]);
-        }
-        Ok(used)
+    /// The words of a region in which `used` differs from its bitmap: where, and which bits.
+    fn differing(&self, region: usize, used: &Bits) -> impl Iterator<Item = (usize, u64)> {
+        let saved = self.saved.words(region * REGION_WORDS, REGION_WORDS);
+        let used = used.words(region * REGION_WORDS, REGION_WORDS);
+        let word = |words: &[u64], i: usize| words.get(i).copied().unwrap_or(0);
+        let count = saved.len().max(used.len());
+        (0..count).map(move |i| (i, word(saved, i) ^ word(used, i))).filter(|(_, bits)| *bits != 0)
     }
+}
+
+/// The units that the bits of a word of a region stand for.
+fn units_of((word, bits): (usize, u64)) -> impl Iterator<Item = u16> {
+    let units = (0..64).filter(move |bit| bits >> bit & 1 == 1);
+    units.map(move |bit| u16::try_from(word * 64 + bit).expect("a region is short"))
+}
+
+fn ones(words: &[u64]) -> u32 {
+    words.iter().map(|word| word.count_ones()).sum()
 }
 
 /// How many regions a file that ends at `end` has.
@@ -118,4 +274,139 @@ fn verify(bytes: &[u8], unit: u64, record: &Record, txid: u64) -> Result<()> {
         return Err(Error::Corrupt { page: unit, what: "another bitmap than the directory names" });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use flotilla_vfs::fault::FaultFs;
+    use flotilla_vfs::{FileSystem, OpenMode};
+
+    use super::*;
+
+    /// A file, what vouches for its space, and the directory that counts.
+    struct Disk {
+        file: Arc<dyn File>,
+        regions: Regions,
+        count: usize,
+        directory: Vec<u8>,
+        bitmap_count: usize,
+    }
+
+    impl Disk {
+        fn new(count: usize) -> Disk {
+            let fs = FaultFs::new(1);
+            fs.create_dir_all(Path::new("/d")).unwrap();
+            let file = fs.open(Path::new("/d/f"), OpenMode::CreateNew).unwrap();
+            let (regions, directory) = (Regions::default(), vec![0; count * RECORD_BYTES]);
+            Disk { file, regions, count, directory, bitmap_count: 0 }
+        }
+
+        /// What a checkpoint does; returns the bytes that it writes.
+        fn checkpoint(&mut self, changed: &Bits, used: &Bits, txid: u64) -> usize {
+            let plan = self.regions.plan(changed, used);
+            let bitmaps = self.regions.update(&plan, changed, used, txid);
+            let len = plan.directory_bytes(self.count, 0);
+            assert!(len <= directory_bytes_max(self.count), "{len}");
+            for (unit, bytes) in &bitmaps {
+                self.file.write_at(bytes, unit * UNIT_BYTES as u64).unwrap();
+            }
+            self.directory = self.regions.encode(self.count, len);
+            self.bitmap_count += bitmaps.len();
+            bitmaps.len() * UNIT_BYTES + len
+        }
+
+        fn load(&self) -> Result<Bits> {
+            let loaded = Regions::load(&self.directory, 9, self.count, &*self.file, u64::MAX);
+            loaded.map(|(_, used)| used)
+        }
+    }
+
+    fn same(one: &Bits, other: &Bits) -> bool {
+        one.iter().eq(other.iter())
+    }
+
+    #[test]
+    fn directory_says_what_is_used() {
+        for seed in 0..6 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let mut disk = Disk::new(5);
+            let mut used = Bits::default();
+            for txid in 1..40 {
+                let mut changed = Bits::default();
+                for _ in 0..rng.usize(..4) {
+                    let region = rng.u64(..5);
+                    let (from, count) =
+                        (rng.u64(2..30_000), rng.u64(1..[40, 400][seed as usize % 2]));
+                    for unit in from..from + count {
+                        used.toggle(region * REGION_UNITS + unit);
+                    }
+                    changed.insert(region);
+                }
+                if rng.u32(..10) == 0 {
+                    // All of a region is given back.
+                    used.copy_words(&Bits::default(), REGION_WORDS, REGION_WORDS);
+                    changed.insert(1);
+                }
+                let (before, directory) = (disk.load().unwrap(), disk.directory.clone());
+                disk.checkpoint(&changed, &used, txid);
+                assert!(same(&disk.load().unwrap(), &used));
+                // The directory before still counts when the bitmaps are written already.
+                let new = std::mem::replace(&mut disk.directory, directory);
+                assert!(same(&disk.load().unwrap(), &before), "a bitmap that counts was lost");
+                disk.directory = new;
+            }
+            assert!(disk.bitmap_count > 1, "{}", disk.bitmap_count);
+        }
+    }
+
+    #[test]
+    fn directory_that_lies_is_found() {
+        let mut disk = Disk::new(2);
+        let (mut used, mut changed) = (Bits::default(), Bits::default());
+        for unit in [5, 6, 9] {
+            used.insert(unit);
+        }
+        changed.insert(0);
+        disk.checkpoint(&changed, &used, 1);
+        let whole = disk.directory.clone();
+        // Count of used units, count of toggles, order of toggles, toggle beyond the region.
+        for (at, byte) in [(8, 1), (12, 200), (13, 255), (32, 7), (37, 0x7f)] {
+            disk.directory = whole.clone();
+            disk.directory[at] = byte;
+            assert!(matches!(disk.load(), Err(Error::Corrupt { page: 9, .. })), "{at}");
+        }
+        disk.directory = whole[..RECORD_BYTES + 3].to_vec();
+        assert!(matches!(disk.load(), Err(Error::Corrupt { page: 9, .. })));
+    }
+
+    #[test]
+    fn little_is_written_for_a_hundred_pages_of_millions() {
+        // 1 M free pages of 2 M, each second one; a list of them has 8 MB.
+        let mut rng = fastrand::Rng::with_seed(1);
+        let mut disk = Disk::new(62);
+        let units = 62 * REGION_UNITS;
+        let (mut used, mut changed) = (Bits::default(), Bits::default());
+        for unit in (2..units).step_by(2) {
+            used.insert(unit);
+            changed.insert(unit / REGION_UNITS);
+        }
+        disk.checkpoint(&changed, &used, 1);
+        let mut bytes = 0;
+        for txid in 2..202 {
+            let mut changed = Bits::default();
+            for _ in 0..100 {
+                let (old, new) = (rng.u64(2..units) & !1, rng.u64(2..units / 50) | 1);
+                for unit in [old, new] {
+                    used.toggle(unit);
+                    changed.insert(unit / REGION_UNITS);
+                }
+            }
+            let written = disk.checkpoint(&changed, &used, txid);
+            bytes += if txid > 102 { written } else { 0 };
+        }
+        assert!(bytes / 100 < 16 << 10, "{} bytes a checkpoint", bytes / 100);
+    }
 }

@@ -49,6 +49,8 @@ pub(crate) struct Counters {
     pub(crate) checkpoints: AtomicU64,
     /// Bytes written by them.
     pub(crate) written_bytes: AtomicU64,
+    /// Those of them that say which units are used.
+    pub(crate) space_written_bytes: AtomicU64,
     /// The length of the file in bytes.
     pub(crate) file_bytes: AtomicU64,
     /// Bytes of pages and values that a checkpoint is writing.

@@ -30,4 +30,6 @@ pub struct Stats {
     pub checkpoint_count: u64,
     /// Bytes written by them.
     pub written_bytes: u64,
+    /// Those of them that say which parts of the file are used and free.
+    pub space_written_bytes: u64,
 }

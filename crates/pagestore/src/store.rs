@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use flotilla_vfs::{File, FileSystem, OpenMode};
 use parking_lot::Mutex;
 
+use crate::bits::Bits;
 use crate::check::{self, CheckReport};
 use crate::checkpoint;
 use crate::config::Options;
@@ -60,8 +61,7 @@ impl PageStore {
         };
         let meta = read_meta(&*file)?;
         let pool = Pool::new(file, options.cache_bytes);
-        let regions = read_directory(&pool, &meta)?;
-        let used = regions.load(pool.file(), meta.txid)?;
+        let (regions, used) = read_regions(&pool, &meta)?;
         let ended = Ended::new(Mutex::new(Vec::new()));
         let space = Space::new(used, meta.end, meta.txid, Arc::clone(&ended));
         let root = Root::new(meta.txid, meta.catalogue, &meta.mark, ended);
@@ -134,6 +134,7 @@ impl PageStore {
             read_count: pool.reads(),
             checkpoint_count: counters.checkpoints.load(Ordering::Relaxed),
             written_bytes: counters.written_bytes.load(Ordering::Relaxed),
+            space_written_bytes: counters.space_written_bytes.load(Ordering::Relaxed),
         }
     }
 
@@ -193,10 +194,9 @@ fn read_meta(file: &dyn File) -> Result<Meta> {
     Meta::newest(&pages)
 }
 
-fn read_directory(pool: &Pool, meta: &Meta) -> Result<Regions> {
-    let Extent { len: 0, .. } = meta.directory else {
-        let bytes = pool.read_extent(&meta.directory)?;
-        return Ok(Regions::decode(&bytes, region_count(meta.end)));
-    };
-    Ok(Regions::default())
+/// What vouches for the free space, and the units in use.
+fn read_regions(pool: &Pool, meta: &Meta) -> Result<(Regions, Bits)> {
+    let Extent { len: 1.., start, .. } = meta.directory else { return Ok(Default::default()) };
+    let directory = pool.read_extent(&meta.directory)?;
+    Regions::load(&directory, start, region_count(meta.end), pool.file(), meta.txid)
 }
