@@ -3,10 +3,10 @@
 use crate::data::Kind;
 use crate::engines::Contender;
 use crate::log::Result;
-use crate::measure;
 use crate::record::{Metric, Records};
 use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
+use peers::measure;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

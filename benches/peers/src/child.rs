@@ -6,8 +6,8 @@
 use crate::data::{Data, Kind};
 use crate::engines::Contender;
 use crate::log::{Append, RaftLog, Result, Settings};
-use crate::measure;
 use clap::{Args, ValueEnum};
+use peers::measure;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;

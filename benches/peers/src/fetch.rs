@@ -9,8 +9,8 @@ use crate::data::Data;
 use crate::engines::Contender;
 use crate::load::{self, Measured};
 use crate::log::{Append, Fetched, RaftLog, Result, Settings};
-use crate::measure;
 use crate::record::Metric;
+use peers::measure;
 use std::path::Path;
 use std::time::{Duration, Instant};
 

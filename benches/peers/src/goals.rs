@@ -7,36 +7,8 @@ use crate::churn;
 use crate::engines::Contender;
 use crate::fetch;
 use crate::open;
-use crate::record::{Metric, Records, ratio};
-use std::fmt;
-
-/// How the ratio of our median to the peer's must be.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Bound {
-    /// At least so large: of what shall be high.
-    AtLeast(f64),
-    /// At most so large: of what shall be low.
-    AtMost(f64),
-}
-
-impl Bound {
-    /// Whether a ratio keeps the bound.
-    pub fn is_met(self, ratio: f64) -> bool {
-        match self {
-            Bound::AtLeast(least) => ratio >= least,
-            Bound::AtMost(most) => ratio <= most,
-        }
-    }
-}
-
-impl fmt::Display for Bound {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Bound::AtLeast(least) => write!(f, ">= {least}"),
-            Bound::AtMost(most) => write!(f, "<= {most}"),
-        }
-    }
-}
+use crate::record::{Metric, Records};
+use peers::figures::{Bound, ratio};
 
 /// One thing that must hold.
 #[derive(Clone, Debug)]
@@ -133,14 +105,6 @@ impl Goals {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bounds_hold_on_their_own_side_and_at_themselves() {
-        assert!(Bound::AtLeast(1.4).is_met(1.4) && Bound::AtLeast(1.4).is_met(9.0));
-        assert!(!Bound::AtLeast(1.4).is_met(1.39));
-        assert!(Bound::AtMost(0.5).is_met(0.5) && Bound::AtMost(0.5).is_met(0.0));
-        assert!(!Bound::AtMost(0.5).is_met(0.51) && !Bound::AtMost(0.5).is_met(f64::NAN));
-    }
 
     #[test]
     fn a_goal_compares_our_median_with_the_right_peer() {

@@ -2,8 +2,8 @@
 
 use crate::data::Data;
 use crate::log::{Append, RaftLog, Result};
-use crate::measure;
 use hdrhistogram::Histogram;
+use peers::measure;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 

@@ -3,10 +3,7 @@
 use bytes::Bytes;
 use std::ops::Range;
 
-/// Why an engine could not do what was asked, as its text; a bench stops at the first error.
-pub type Error = Box<dyn std::error::Error + Send + Sync>;
-/// What an engine returns.
-pub type Result<T> = std::result::Result<T, Error>;
+pub use peers::Result;
 
 /// The term of every entry.
 pub const TERM: u64 = 1;

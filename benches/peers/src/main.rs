@@ -14,7 +14,6 @@ mod fetch;
 mod goals;
 mod load;
 mod log;
-mod measure;
 mod open;
 mod plot;
 mod record;

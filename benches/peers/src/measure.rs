@@ -1,6 +1,6 @@
 //! What the operating system knows about this process: time, bytes written, memory, disk.
 
-use crate::log::Result;
+use crate::Result;
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::{self, File};
 use std::path::Path;

@@ -2,8 +2,9 @@
 
 use crate::engines::Contender;
 use crate::log::Result;
-use crate::record::{Metric, Records, ratio};
+use crate::record::{Metric, Records};
 use crate::table::metrics;
+use peers::figures::ratio;
 use plotters::prelude::*;
 use std::path::Path;
 

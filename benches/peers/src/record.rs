@@ -1,6 +1,7 @@
 //! What was measured: one record for each workload, case, engine and metric, a value for each round.
 
 use crate::engines::Contender;
+use peers::figures::median;
 use serde::{Deserialize, Serialize};
 
 /// What a value says, and in which unit.
@@ -137,46 +138,10 @@ impl Records {
     }
 }
 
-/// The middle of the values, or the mean of the two in the middle. Not a number if there is none.
-pub fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
-        0 => f64::NAN,
-        count if count % 2 == 1 => sorted[count / 2],
-        count => (sorted[count / 2 - 1] + sorted[count / 2]) / 2.0,
-    }
-}
-
-/// One median in units of another, if there is something to divide by.
-pub fn ratio(of: Option<f64>, to: Option<f64>) -> Option<f64> {
-    let (of, to) = (of?, to?);
-    let ratio = of / to;
-    ratio.is_finite().then_some(ratio)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn medians() {
-        assert!(median(&[]).is_nan());
-        assert_eq!(median(&[3.0]), 3.0);
-        assert_eq!(median(&[9.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(&[9.0, 1.0, 2.0, 4.0]), 3.0);
-    }
-
-    #[test]
-    fn ratios() {
-        assert_eq!(ratio(Some(3.0), Some(2.0)), Some(1.5));
-        assert_eq!(ratio(Some(0.0), Some(2.0)), Some(0.0));
-        for (of, to) in [(None, Some(1.0)), (Some(1.0), None), (Some(1.0), Some(0.0))] {
-            assert_eq!(ratio(of, to), None);
-        }
-        assert_eq!(ratio(Some(0.0), Some(0.0)), None);
-        assert_eq!(ratio(Some(f64::NAN), Some(1.0)), None);
-    }
+    use peers::figures::ratio;
 
     #[test]
     fn rounds_of_one_case_come_together_and_others_stay_apart() {

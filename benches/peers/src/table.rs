@@ -3,8 +3,9 @@
 use crate::bench::Bench;
 use crate::engines::Contender;
 use crate::goals::goals;
-use crate::record::{Metric, Records, ratio};
+use crate::record::{Metric, Records};
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, presets};
+use peers::figures::{figure, ratio};
 
 /// Everything measured: a row for each case and metric, a column for each engine, and our ratio to
 /// each peer.
@@ -77,46 +78,9 @@ fn right(text: Option<String>) -> Cell {
     Cell::new(text.unwrap_or_else(|| "-".to_owned())).set_alignment(CellAlignment::Right)
 }
 
-/// A number with three digits that count.
-pub fn figure(value: f64) -> String {
-    match value.abs() {
-        size if size >= 100.0 => {
-            let digits = format!("{value:.0}");
-            let mut text = String::new();
-            for (place, digit) in digits.chars().enumerate() {
-                let left = digits.len() - place;
-                if place > 0 && left.is_multiple_of(3) && !text.ends_with('-') {
-                    text.push(',');
-                }
-                text.push(digit);
-            }
-            text
-        }
-        size if size >= 10.0 => format!("{value:.1}"),
-        size if size >= 0.1 || size == 0.0 => format!("{value:.2}"),
-        _ => format!("{value:.4}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn figures_are_short_and_have_their_thousands_apart() {
-        for (value, text) in [
-            (0.0, "0.00"),
-            (0.01234, "0.0123"),
-            (1.236, "1.24"),
-            (12.36, "12.4"),
-            (123.4, "123"),
-            (1234.5, "1,234"),
-            (-123.0, "-123"),
-            (1_234_567.0, "1,234,567"),
-        ] {
-            assert_eq!(figure(value), text);
-        }
-    }
 
     #[test]
     fn a_peer_that_was_not_measured_leaves_a_dash() {

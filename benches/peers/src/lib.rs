@@ -1,0 +1,10 @@
+//! What the programs of this package share: what the system knows of a process, medians, bounds, and
+//! numbers for people.
+
+pub mod figures;
+pub mod measure;
+
+/// Why an engine could not do what was asked, as its text; a bench stops at the first error.
+pub type Error = Box<dyn std::error::Error + Send + Sync>;
+/// What an engine returns.
+pub type Result<T> = std::result::Result<T, Error>;
