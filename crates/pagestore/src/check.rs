@@ -1,19 +1,20 @@
 //! Proves that every page is reachable, free or pending, and only one of them.
 
 use crate::bits::Bits;
-use crate::branch;
+use crate::branch::{self, Child};
 use crate::catalogue::Entry;
 use crate::error::{Error, Result};
 use crate::freelist::{HEAD_UNITS, META_UNITS, region_of, region_start};
 use crate::keys::joined;
 use crate::leaf::{self, Extent, Value};
-use crate::node::Node;
+use crate::node::{CHILD_BYTES, Node};
 use crate::page::{PageRef, Span, UNIT_BYTES};
 use crate::pool::Pool;
 use crate::root::Root;
 use crate::shared::Shared;
 use crate::size::Size;
 use crate::space::Space;
+use crate::trash::Trash;
 
 /// What [`PageStore::check`](crate::PageStore::check) has seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub struct CheckReport {
     pub extent_count: u64,
     /// Bytes that the published state uses, with the directory of free space.
     pub used_bytes: u64,
+    /// Bytes of them that were cut off from the trees and are given back by and by.
+    pub trash_bytes: u64,
     /// Bytes that wait for snapshots to end, or for the next checkpoint.
     pub pending_bytes: u64,
     /// Bytes that are free.
@@ -173,6 +176,33 @@ impl<'a> Walk<'a> {
             self.report.tree_count += 1;
             self.report.key_count += keys;
         }
+        self.trash()
+    }
+
+    /// Checks what was cut off, as if it were still in a tree.
+    fn trash(&mut self) -> Result<()> {
+        let Trash { list, units } = self.root.trash;
+        let corrupt = |what| Err(Error::Corrupt { page: list.root.id(), what });
+        let mut subtrees = Vec::new();
+        let size = self.tree(list.root, &mut |_, value| subtrees.push(value))?;
+        if size != list.size {
+            return corrupt("size of the trash");
+        }
+        let mut sum = 0;
+        for bytes in subtrees {
+            let Some(bytes) = bytes.filter(|bytes| bytes.len() == CHILD_BYTES) else {
+                return corrupt("entry of the trash");
+            };
+            let child = Child::decode(&bytes);
+            if self.tree(child.place, &mut |_, _| ())? != child.size {
+                return corrupt("size of a subtree in the trash");
+            }
+            sum += child.size.units;
+        }
+        if sum != units {
+            return corrupt("units in the trash");
+        }
+        self.report.trash_bytes = units * UNIT_BYTES as u64;
         Ok(())
     }
 

@@ -98,6 +98,7 @@ fn cut(shared: &Shared, written: &mut Written) -> Result<Option<Cut>> {
             birth: root.txid,
         },
         mark: root.mark.to_vec(),
+        trash: root.trash,
     };
     Ok(Some(Cut { root, dirty, bitmaps, directory, meta, old_directory }))
 }

@@ -1,11 +1,12 @@
 //! The pages of the open write transaction: private, changed in place, given back if it is dropped.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::branch::Child;
 use crate::error::Result;
 use crate::leaf::Extent;
 use crate::page::{self, Frame, Kind, PageRef, Span, UNIT_BYTES, units_for};
@@ -20,18 +21,55 @@ type ById<T> = HashMap<u64, T, BuildHasherDefault<IdHasher>>;
 pub(crate) struct Draft {
     shared: Arc<Shared>,
     base: Arc<Root>,
-    pages: ById<Frame>,
-    extents: ById<Bytes>,
+    pages: ById<Own<Frame>>,
+    extents: ById<Own<Bytes>>,
     /// Published spans that this transaction replaced, and their births.
     replaced: Vec<(Span, u64)>,
+    /// Subtrees that no tree names any more, by the order in which they were cut off.
+    cut_off: BTreeMap<u64, Child>,
+    cut_off_count: u64,
+    /// How many savepoints were taken or gone back to.
+    era: u32,
+    /// What has to be done, last first, to go back to a savepoint; empty if there is none.
+    undo: Vec<Undo>,
+}
+
+/// Something that the transaction has made, and when.
+#[derive(Clone)]
+struct Own<T> {
+    it: T,
+    /// The era in which it was made.
+    made: u32,
+    /// The era in which it was changed last.
+    changed: u32,
+}
+
+/// One step back.
+enum Undo {
+    /// Gives back what was made at this place, unless that has been done.
+    Unmake(Span),
+    /// Puts a page back as it was before it was changed.
+    Restore(u64, Own<Frame>),
+    /// Puts a page back that was discarded; its span was not released.
+    Return(u64, Own<Frame>),
+    /// Puts a long value back that was discarded; its span was not released.
+    ReturnExtent(u64, Own<Bytes>),
+}
+
+/// A moment of the draft to go back to.
+#[derive(Clone)]
+pub(crate) struct Moment {
+    undo_len: usize,
+    replaced_len: usize,
+    cut_off: BTreeMap<u64, Child>,
 }
 
 /// What a transaction leaves behind when it is published.
 pub(crate) struct Written {
     /// New pages, private until now.
-    pub(crate) pages: ById<Frame>,
+    pub(crate) pages: Vec<(u64, Frame)>,
     /// New long values.
-    pub(crate) extents: ById<Bytes>,
+    pub(crate) extents: Vec<(u64, Bytes)>,
     /// Published spans that it replaced, and their births.
     pub(crate) replaced: Vec<(Span, u64)>,
 }
@@ -39,9 +77,9 @@ pub(crate) struct Written {
 impl Written {
     /// Where all of it lies.
     pub(crate) fn spans(&self) -> Vec<Span> {
-        let pages = self.pages.iter().map(|(&id, frame)| (id, frame.len()));
-        let extents = self.extents.iter().map(|(&id, value)| (id, value.len()));
-        pages.chain(extents).map(|(start, len)| Span { start, units: units_for(len) }).collect()
+        let pages = self.pages.iter().map(|(id, frame)| (*id, frame.len()));
+        let extents = self.extents.iter().map(|(id, value)| (*id, value.len()));
+        pages.chain(extents).map(|(start, len)| span_of(start, len)).collect()
     }
 }
 
@@ -53,6 +91,10 @@ impl Draft {
             pages: ById::default(),
             extents: ById::default(),
             replaced: Vec::new(),
+            cut_off: BTreeMap::new(),
+            cut_off_count: 0,
+            era: 0,
+            undo: Vec::new(),
         }
     }
 
@@ -71,18 +113,99 @@ impl Draft {
         self.pages.is_empty() && self.extents.is_empty() && self.replaced.is_empty()
     }
 
+    /// Pages of this transaction.
+    pub(crate) fn page_count(&self) -> u64 {
+        self.pages.len() as u64
+    }
+
     /// Hands over what was written; the draft is empty then.
     pub(crate) fn take(&mut self) -> Written {
+        self.release_discarded();
+        let pages = std::mem::take(&mut self.pages);
+        let extents = std::mem::take(&mut self.extents);
         Written {
-            pages: std::mem::take(&mut self.pages),
-            extents: std::mem::take(&mut self.extents),
+            pages: pages.into_iter().map(|(id, own)| (id, own.it)).collect(),
+            extents: extents.into_iter().map(|(start, own)| (start, own.it)).collect(),
             replaced: std::mem::take(&mut self.replaced),
         }
     }
 
+    /// Gives back what was kept for going back to a savepoint.
+    fn release_discarded(&mut self) {
+        if self.undo.is_empty() {
+            return;
+        }
+        let mut space = self.shared.space.lock();
+        for undo in self.undo.drain(..) {
+            match undo {
+                Undo::Return(id, own) => space.release(span_of(id, own.it.len())),
+                Undo::ReturnExtent(start, own) => space.release(span_of(start, own.it.len())),
+                Undo::Unmake(_) | Undo::Restore(..) => {}
+            }
+        }
+    }
+
+    /// Makes this a moment to go back to. From now on a page of this transaction is copied before
+    /// its first change.
+    pub(crate) fn save(&mut self) -> Moment {
+        self.era += 1;
+        Moment {
+            undo_len: self.undo.len(),
+            replaced_len: self.replaced.len(),
+            cut_off: self.cut_off.clone(),
+        }
+    }
+
+    /// Goes back to a moment, from which the draft has not gone further back since.
+    pub(crate) fn go_back(&mut self, moment: &Moment) {
+        let mut space = self.shared.space.lock();
+        for undo in self.undo.drain(moment.undo_len..).rev() {
+            match undo {
+                Undo::Unmake(span) => {
+                    let page = self.pages.remove(&span.start).is_some();
+                    if page || self.extents.remove(&span.start).is_some() {
+                        space.release(span);
+                    }
+                }
+                Undo::Restore(id, own) | Undo::Return(id, own) => {
+                    self.pages.insert(id, own);
+                }
+                Undo::ReturnExtent(start, own) => {
+                    self.extents.insert(start, own);
+                }
+            }
+        }
+        drop(space);
+        self.replaced.truncate(moment.replaced_len);
+        self.cut_off.clone_from(&moment.cut_off);
+        self.era += 1;
+    }
+
+    /// A span for something new.
+    fn allocate(&mut self, units: u32) -> Result<Span> {
+        let span = self.shared.space.lock().allocate(units)?;
+        self.note_made(span);
+        Ok(span)
+    }
+
+    fn note_made(&mut self, span: Span) {
+        if self.era > 0 {
+            self.undo.push(Undo::Unmake(span));
+        }
+    }
+
+    fn new_own<T>(&self, it: T) -> Own<T> {
+        Own { it, made: self.era, changed: self.era }
+    }
+
     /// Makes the page at `place` this transaction's own: itself if it is already, else a copy.
     pub(crate) fn own(&mut self, place: PageRef) -> Result<PageRef> {
-        if self.pages.contains_key(&place.id()) {
+        if let Some(own) = self.pages.get_mut(&place.id()) {
+            if own.changed != self.era {
+                // Held twice from now on, so the first change copies it.
+                self.undo.push(Undo::Restore(place.id(), own.clone()));
+                own.changed = self.era;
+            }
             return Ok(place);
         }
         let old = self.shared.pool.page(place, self.base.txid)?;
@@ -100,88 +223,131 @@ impl Draft {
         };
         let bytes = Arc::get_mut(&mut frame).expect("nobody else knows the copy");
         page::readdress(bytes, span.start, self.txid());
-        self.pages.insert(span.start, frame);
         self.replaced.push((place.span(), page::birth(&old)));
+        self.note_made(span);
+        self.pages.insert(span.start, self.new_own(frame));
         Ok(PageRef::new(span, self.txid()))
     }
 
     /// A new page without content.
     pub(crate) fn create(&mut self, kind: Kind, level: u8, units: u32) -> Result<PageRef> {
-        let span = self.shared.space.lock().allocate(units)?;
-        self.put_blank(span, kind, level);
+        let span = self.allocate(units)?;
+        let blank = self.blank(span, kind, level);
+        self.pages.insert(span.start, self.new_own(blank));
         Ok(PageRef::new(span, self.txid()))
     }
 
     /// Wipes a page of this transaction, to be filled anew.
     pub(crate) fn wipe(&mut self, place: PageRef, kind: Kind, level: u8) {
-        let old = self.put_blank(place.span(), kind, level);
-        assert!(old.is_some(), "page {place:?} is wiped by a transaction that does not own it");
+        let blank = self.blank(place.span(), kind, level);
+        let own = self.pages.get_mut(&place.id()).expect("only own pages are wiped");
+        assert_eq!(own.changed, self.era, "page {place:?} is wiped but was not owned");
+        own.it = blank;
     }
 
-    fn put_blank(&mut self, span: Span, kind: Kind, level: u8) -> Option<Frame> {
+    fn blank(&self, span: Span, kind: Kind, level: u8) -> Frame {
         let len = span.units as usize * UNIT_BYTES;
         let mut frame: Frame = std::iter::repeat_n(0, len).collect();
         let bytes = Arc::get_mut(&mut frame).expect("nobody else knows the page");
         page::begin(bytes, kind, level, span.start, self.txid());
-        self.pages.insert(span.start, frame)
+        frame
     }
 
     /// The bytes of a page of this transaction, to change.
     pub(crate) fn page_mut(&mut self, place: PageRef) -> &mut [u8] {
-        let frame = self.pages.get_mut(&place.id()).expect("only own pages are changed");
+        let own = self.pages.get_mut(&place.id()).expect("only own pages are changed");
+        debug_assert_eq!(own.changed, self.era, "page {place:?} is changed but was not owned");
         // Whoever holds the page apart sees it as it was; then, and only then, this copies it.
-        Arc::make_mut(frame)
+        Arc::make_mut(&mut own.it)
     }
 
     /// The page at `place`, held apart, so that the draft can be changed meanwhile. Costs a count if
     /// it is the transaction's own, and may cost a copy if it is not.
     pub(crate) fn held(&self, place: PageRef) -> Result<Frame> {
         match self.pages.get(&place.id()) {
-            Some(frame) => Ok(Arc::clone(frame)),
+            Some(own) => Ok(Arc::clone(&own.it)),
             None => Ok(self.shared.pool.page(place, self.base.txid)?.into_frame()),
         }
     }
 
     /// Says that the trees no longer name this page.
     pub(crate) fn discard(&mut self, place: PageRef) -> Result<()> {
-        if self.pages.remove(&place.id()).is_some() {
-            self.shared.space.lock().release(place.span());
-            return Ok(());
+        if !self.discard_own(place) {
+            let birth = page::birth(&self.held(place)?);
+            self.replaced.push((place.span(), birth));
         }
-        let birth = page::birth(&self.page(place)?);
-        self.replaced.push((place.span(), birth));
         Ok(())
     }
 
+    /// As [`Draft::discard`], for a page whose birth is known.
+    pub(crate) fn discard_born(&mut self, place: PageRef, birth: u64) {
+        if !self.discard_own(place) {
+            self.replaced.push((place.span(), birth));
+        }
+    }
+
+    fn discard_own(&mut self, place: PageRef) -> bool {
+        let Some(own) = self.pages.remove(&place.id()) else { return false };
+        if own.made == self.era {
+            self.shared.space.lock().release(place.span());
+        } else {
+            self.undo.push(Undo::Return(place.id(), own));
+        }
+        true
+    }
+
     /// Puts a long value into an extent of its own.
-    pub(crate) fn create_extent(&mut self, value: &[u8]) -> Result<Extent> {
-        let span = self.shared.space.lock().allocate(units_for(value.len()))?;
-        self.extents.insert(span.start, Bytes::copy_from_slice(value));
+    pub(crate) fn create_extent(&mut self, value: Bytes) -> Result<Extent> {
+        let span = self.allocate(units_for(value.len()))?;
         let len = u32::try_from(value.len()).expect("16 MiB at most");
-        Ok(Extent { start: span.start, len, crc: crc32c::crc32c(value), birth: self.txid() })
+        let crc = crc32c::crc32c(&value);
+        self.extents.insert(span.start, self.new_own(value));
+        Ok(Extent { start: span.start, len, crc, birth: self.txid() })
     }
 
     /// Says that the trees no longer name this extent.
     pub(crate) fn discard_extent(&mut self, extent: &Extent) {
-        if self.extents.remove(&extent.start).is_some() {
-            self.shared.space.lock().release(extent.span());
-        } else {
-            self.replaced.push((extent.span(), extent.birth));
+        match self.extents.remove(&extent.start) {
+            None => self.replaced.push((extent.span(), extent.birth)),
+            Some(own) if own.made == self.era => {
+                self.shared.space.lock().release(extent.span());
+            }
+            Some(own) => self.undo.push(Undo::ReturnExtent(extent.start, own)),
         }
     }
+
+    /// The transaction of the oldest root that somebody may read.
+    pub(crate) fn oldest_reader(&self) -> u64 {
+        self.shared.space.lock().pending.oldest().unwrap_or(0)
+    }
+
+    /// Keeps a subtree that no tree names any more until it is published, as trash.
+    pub(crate) fn cut_off(&mut self, child: Child) {
+        self.cut_off_count += 1;
+        self.cut_off.insert(self.cut_off_count, child);
+    }
+
+    /// Takes all subtrees that were cut off and that nobody has taken.
+    pub(crate) fn take_all_cut_off(&mut self) -> Vec<Child> {
+        std::mem::take(&mut self.cut_off).into_values().collect()
+    }
+}
+
+fn span_of(start: u64, len: usize) -> Span {
+    Span { start, units: units_for(len) }
 }
 
 impl Source for Draft {
     fn page(&self, place: PageRef) -> Result<PageBytes<'_>> {
         match self.pages.get(&place.id()) {
-            Some(frame) => Ok(PageBytes::Borrowed(frame)),
+            Some(own) => Ok(PageBytes::Borrowed(&own.it)),
             None => self.shared.pool.page(place, self.base.txid),
         }
     }
 
     fn extent(&self, extent: &Extent) -> Result<Value<'_>> {
         match self.extents.get(&extent.start) {
-            Some(value) => Ok(Value::borrowed(value)),
+            Some(own) => Ok(Value::borrowed(&own.it)),
             None => self.shared.pool.extent(extent),
         }
     }
@@ -189,7 +355,7 @@ impl Source for Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        if self.is_empty() {
+        if self.is_empty() && self.undo.is_empty() {
             return;
         }
         let spans = self.take().spans();

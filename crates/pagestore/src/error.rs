@@ -31,6 +31,25 @@ pub enum Error {
         /// The largest size in bytes.
         limit: usize,
     },
+    /// There is a tree of this name already. The transaction is as it was.
+    #[error("there is a tree called {name:?} already")]
+    TreeExists {
+        /// The name.
+        name: String,
+    },
+    /// Keys must rise, and here one does not. Nothing was changed.
+    #[error("keys must rise: {what}")]
+    OutOfOrder {
+        /// Which keys do not.
+        what: &'static str,
+    },
+    /// What was handed over belongs to another transaction or store, or to a moment to which this
+    /// transaction has gone back since. Nothing was changed.
+    #[error("{what} does not belong to this transaction any more")]
+    Foreign {
+        /// What was handed over.
+        what: &'static str,
+    },
     /// Somebody else has the file open.
     #[error("the page file is in use by another process")]
     Locked,
@@ -51,3 +70,8 @@ pub enum Error {
 
 /// A failure of the caller's own making, or of the disk's; see [`Error`].
 pub(crate) type Result<T> = std::result::Result<T, Error>;
+
+/// Refuses what is over a limit.
+pub(crate) fn refuse_over(what: &'static str, size: usize, limit: usize) -> Result<()> {
+    if size > limit { Err(Error::TooLarge { what, size, limit }) } else { Ok(()) }
+}

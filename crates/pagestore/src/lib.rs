@@ -40,6 +40,7 @@ mod catalogue;
 mod check;
 mod checkpoint;
 mod config;
+mod counts;
 mod draft;
 mod error;
 mod frames;
@@ -60,8 +61,11 @@ mod source;
 mod space;
 mod stats;
 mod store;
+mod trash;
 mod tree;
+mod tree_mut;
 mod view;
+mod work;
 mod write_txn;
 
 pub use check::CheckReport;
@@ -73,8 +77,10 @@ pub use read_txn::{Snapshot, Tree};
 pub use stats::Stats;
 pub use store::{Checkpoint, PageStore};
 pub use tree::{Copied, Cursor, Entry, Keys, Range};
+pub use tree_mut::TreeMut;
 pub use view::Value;
-pub use write_txn::{TreeMut, WriteTxn};
+pub use work::Savepoint;
+pub use write_txn::WriteTxn;
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! | magic 8 | version u32 | crc32c u32 | number u64 | txid u64 | catalogue u64 | end u64 |
-//! | directory 24 | mark length u16 | mark 64 | zeros to 512 |
+//! | directory 24 | mark length u16 | mark 64 | trash 24 | zeros to 512 |
 //! ```
 
 use crate::config::MARK_BYTES_MAX;
@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::leaf::Extent;
 use crate::node::EXTENT_BYTES;
 use crate::page::{PageRef, UNIT_BYTES, put_u16, u16_at, u32_at, u64_at};
+use crate::trash::{TRASH_BYTES, Trash};
 
 const MAGIC: [u8; 8] = *b"FLOTPAGE";
 const VERSION: u32 = 2;
@@ -29,7 +30,9 @@ const DIRECTORY_AT: usize = END_AT + 8;
 const MARK_LEN_AT: usize = DIRECTORY_AT + EXTENT_BYTES;
 const MARK_AT: usize = MARK_LEN_AT + 2;
 
-const _: () = assert!(MARK_AT + MARK_BYTES_MAX <= SECTOR_BYTES);
+const TRASH_AT: usize = MARK_AT + MARK_BYTES_MAX;
+
+const _: () = assert!(TRASH_AT + TRASH_BYTES <= SECTOR_BYTES);
 const _: () = assert!(UNIT_BYTES.is_multiple_of(SECTOR_BYTES));
 
 /// What one meta page says.
@@ -47,6 +50,8 @@ pub(crate) struct Meta {
     pub(crate) directory: Extent,
     /// The caller's mark.
     pub(crate) mark: Vec<u8>,
+    /// What was cut off and waits to be given back.
+    pub(crate) trash: Trash,
 }
 
 impl Meta {
@@ -59,6 +64,7 @@ impl Meta {
             end: crate::freelist::META_UNITS,
             directory: Extent { start: 0, len: 0, crc: 0, birth: 0 },
             mark: Vec::new(),
+            trash: Trash::EMPTY,
         }
     }
 
@@ -79,6 +85,7 @@ impl Meta {
         record[DIRECTORY_AT..MARK_LEN_AT].copy_from_slice(&self.directory.encode());
         put_u16(&mut record, MARK_LEN_AT, self.mark.len());
         record[MARK_AT..MARK_AT + self.mark.len()].copy_from_slice(&self.mark);
+        record[TRASH_AT..TRASH_AT + TRASH_BYTES].copy_from_slice(&self.trash.encode());
         let crc = checksum(&record);
         record[CRC_AT..NUMBER_AT].copy_from_slice(&crc.to_le_bytes());
         record.repeat(UNIT_BYTES / SECTOR_BYTES)
@@ -106,6 +113,7 @@ impl Meta {
             end: u64_at(record, END_AT),
             directory: Extent::decode(&record[DIRECTORY_AT..MARK_LEN_AT]),
             mark: record[MARK_AT..MARK_AT + mark_len].to_vec(),
+            trash: Trash::decode(&record[TRASH_AT..TRASH_AT + TRASH_BYTES]),
         }))
     }
 

@@ -26,7 +26,8 @@ const _: () = assert!(UNIT_COUNT_MAX <= 1 << ID_BITS);
 
 const ID_BITS: u32 = 40;
 const UNITS_BITS: u32 = 4;
-const BIRTH_BITS: u32 = 64 - ID_BITS - UNITS_BITS;
+/// How many low bits of its birth a reference has.
+pub(crate) const BIRTH_BITS: u32 = 64 - ID_BITS - UNITS_BITS;
 
 const CRC: usize = 0;
 const KIND: usize = 4;
@@ -116,6 +117,13 @@ impl PageRef {
 
     pub(crate) fn span(self) -> Span {
         Span { start: self.id(), units: self.units() }
+    }
+
+    /// The latest birth, not after `newest`, that the reference may mean. If it is not the only one,
+    /// the others are 2^20 transactions and more before it.
+    pub(crate) fn latest_birth(self, newest: u64) -> u64 {
+        let back = newest.wrapping_sub(self.0) & ((1 << BIRTH_BITS) - 1);
+        newest.saturating_sub(back)
     }
 
     fn is_birth(self, birth: u64) -> bool {
@@ -216,6 +224,10 @@ mod tests {
         assert!(place.is_birth(0x12345678));
         assert!(!place.is_birth(0x12345679));
         assert!(!place.is_none() && PageRef::NONE.is_none());
+        for newest in [0x12345678, 0x12345679, 0x12445677] {
+            assert_eq!(place.latest_birth(newest), 0x12345678);
+        }
+        assert_eq!(place.latest_birth(0x12345677), 0x12245678);
     }
 
     #[test]

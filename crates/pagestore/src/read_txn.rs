@@ -88,8 +88,8 @@ impl std::fmt::Debug for Snapshot {
 /// One tree of a snapshot, which it holds.
 #[derive(Clone, Debug)]
 pub struct Tree {
-    snapshot: Snapshot,
-    entry: Entry,
+    pub(crate) snapshot: Snapshot,
+    pub(crate) entry: Entry,
 }
 
 impl Tree {

@@ -53,6 +53,8 @@ pub(crate) struct Counters {
     pub(crate) space_written_bytes: AtomicU64,
     /// The length of the file in bytes.
     pub(crate) file_bytes: AtomicU64,
+    /// Units of trash that transactions still have to give back for what they took.
+    pub(crate) owed_units: AtomicU64,
     /// Bytes of pages and values that a checkpoint is writing.
     pub(crate) writing_bytes: AtomicU64,
 }

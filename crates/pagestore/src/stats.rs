@@ -20,6 +20,8 @@ pub struct Stats {
     pub free_bytes: u64,
     /// Space that waits for snapshots to end, or for the next checkpoint.
     pub pending_bytes: u64,
+    /// Space of what was cut off from the trees and is given back by and by.
+    pub trash_bytes: u64,
     /// What the next checkpoint has to write, or the running one has begun to.
     pub dirty_bytes: u64,
     /// Clean pages in memory.

@@ -64,7 +64,7 @@ impl PageStore {
         let (regions, used) = read_regions(&pool, &meta)?;
         let ended = Ended::new(Mutex::new(Vec::new()));
         let space = Space::new(used, meta.end, meta.txid, Arc::clone(&ended));
-        let root = Root::new(meta.txid, meta.catalogue, &meta.mark, ended);
+        let root = Root::durable(&meta, ended);
         let file_bytes = pool.file().len()?;
         let parts = (pool, space, root, Written { meta, regions });
         let shared = Shared::new(parts, options.growth_bytes, lock);
@@ -100,6 +100,24 @@ impl PageStore {
         Ok(self.durable())
     }
 
+    /// Gives back pages that were cut off, about `bytes` of them or all that wait, in a transaction
+    /// of its own. Returns how many bytes it gave back. [`Stats::trash_bytes`] says how many wait;
+    /// ordinary transactions give them back as well, little by little.
+    ///
+    /// Reads the branches of what was cut off, and leaves that have long values; writes no more than
+    /// a transaction of a few puts.
+    ///
+    /// # Errors
+    ///
+    /// As [`PageStore::write`], and [`Error::Corrupt`] or [`Error::Io`] if a page that was cut off
+    /// cannot be read: what was given back before it is published.
+    pub fn reclaim(&self, bytes: u64) -> Result<u64> {
+        let mut txn = self.write()?;
+        let (units, met) = txn.reclaim(bytes.div_ceil(UNIT_BYTES as u64))?;
+        txn.publish()?;
+        met.map(|()| units * UNIT_BYTES as u64)
+    }
+
     /// The last durable state.
     pub fn durable(&self) -> Checkpoint {
         let root = Arc::clone(&self.shared.durable.read());
@@ -129,6 +147,7 @@ impl PageStore {
             span_bytes: bytes(space.freelist.end()),
             free_bytes: bytes(space.freelist.free_units()),
             pending_bytes: bytes(space.pending.units()),
+            trash_bytes: bytes(self.shared.current.read().trash.units),
             dirty_bytes,
             cached_bytes: pool.clean_bytes(),
             read_count: pool.reads(),

@@ -1,19 +1,18 @@
 //! The one writer: a draft of pages, published as a whole or not at all.
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use crate::catalogue::Entry;
-use crate::config::{KEY_BYTES_MAX, MARK_BYTES_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::draft::Draft;
-use crate::error::{Error, Result};
-use crate::leaf::{self, INLINE_BYTES_MAX};
-use crate::page::PageRef;
+use crate::config::MARK_BYTES_MAX;
+use crate::error::{Result, refuse_over};
 use crate::place::Placed;
 use crate::shared::Shared;
-use crate::tree::{self, Range};
-use crate::view::Value;
+use crate::tree_mut::TreeMut;
+use crate::work::{Savepoint, Work};
+
+/// A transaction looks at the trash once those before it owe so many units: a branch page of the
+/// trash has about as many leaves.
+const OWED_UNITS_MIN: u64 = 64;
 
 /// An open write transaction, the only one.
 ///
@@ -25,37 +24,13 @@ pub struct WriteTxn<'a> {
     _place: Placed<'a>,
 }
 
-/// What the transaction has done so far.
-struct Work {
-    draft: Draft,
-    catalogue: PageRef,
-    trees: BTreeMap<String, OpenTree>,
-    mark: Vec<u8>,
-    /// An operation failed half-way, so the trees may not be whole.
-    broken: bool,
-}
-
-/// A tree that the transaction has looked at.
-struct OpenTree {
-    entry: Entry,
-    /// What the catalogue says of it; nothing if it is new.
-    saved: Option<Entry>,
-}
-
 impl<'a> WriteTxn<'a> {
     /// Waits for the writer's place.
     pub(crate) fn begin(shared: &'a Arc<Shared>) -> Result<WriteTxn<'a>> {
         shared.refuse_if_poisoned()?;
         let place = shared.place.enter();
         shared.space.lock().note_ended(&shared.pool);
-        let base = shared.current();
-        let work = Work {
-            catalogue: base.catalogue,
-            mark: base.mark.to_vec(),
-            draft: Draft::new(Arc::clone(shared), base),
-            trees: BTreeMap::new(),
-            broken: false,
-        };
+        let work = Work::new(Arc::clone(shared), shared.current());
         Ok(WriteTxn { work, shared, _place: place })
     }
 
@@ -69,23 +44,67 @@ impl<'a> WriteTxn<'a> {
     /// # Errors
     ///
     /// [`Error::TooLarge`] if the name is over [`NAME_BYTES_MAX`]; else what reading its page met.
+    ///
+    /// [`Error::TooLarge`]: crate::Error::TooLarge
+    /// [`NAME_BYTES_MAX`]: crate::NAME_BYTES_MAX
     pub fn tree(&mut self, name: &str) -> Result<TreeMut<'_>> {
-        let work = &mut self.work;
-        if !work.trees.contains_key(name) {
-            refuse_over("a tree's name", name.len(), NAME_BYTES_MAX)?;
-            let bytes = tree::get(&work.draft, work.catalogue, name.as_bytes())?;
-            let saved = bytes.map(|bytes| Entry::decode(&bytes, work.catalogue)).transpose()?;
-            let entry = saved.unwrap_or(Entry::EMPTY);
-            work.trees.insert(name.to_owned(), OpenTree { entry, saved });
-        }
-        let open = work.trees.get_mut(name).expect("put in just now if it was missing");
-        Ok(TreeMut { draft: &mut work.draft, entry: &mut open.entry, broken: &mut work.broken })
+        self.work.tree(name)
+    }
+
+    /// Removes the tree called `name` with all that is in it. Returns how many keys it had, or
+    /// nothing if there is no such tree. Takes as long as [`TreeMut::delete_range`], however large
+    /// the tree is.
+    ///
+    /// # Errors
+    ///
+    /// As [`WriteTxn::tree`], and [`Error::Broken`](crate::Error::Broken) if an operation failed
+    /// half-way before.
+    pub fn delete_tree(&mut self, name: &str) -> Result<Option<u64>> {
+        self.work.delete_tree(name)
+    }
+
+    /// Gives the tree called `from` the name `to`. False if there is no tree `from`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TreeExists`](crate::Error::TreeExists) if there is another tree `to`; else as
+    /// [`WriteTxn::delete_tree`].
+    pub fn rename_tree(&mut self, from: &str, to: &str) -> Result<bool> {
+        self.work.rename_tree(from, to)
     }
 
     /// Sets the mark that travels with this root and those after it, until it is set again. One
     /// over [`MARK_BYTES_MAX`] keeps the transaction from being published.
     pub fn set_mark(&mut self, mark: &[u8]) {
-        self.work.mark = mark.to_vec();
+        self.work.set_mark(mark);
+    }
+
+    /// Makes this a moment that the transaction can go back to, trees, mark, space and all. Takes
+    /// the time of copying a few pointers; from then on a page that the transaction has made before
+    /// is copied once before it changes, and what it gives up is free only when it is published.
+    pub fn savepoint(&mut self) -> Savepoint {
+        self.work.save()
+    }
+
+    /// Goes back to `point`: all that was done since is undone, also an operation that failed
+    /// half-way. The savepoint stays, those after it go. Takes time for each page that has changed
+    /// since.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Foreign`](crate::Error::Foreign) if the savepoint is not of this transaction, or
+    /// the transaction has gone back to one before it.
+    pub fn rollback_to(&mut self, point: &Savepoint) -> Result<()> {
+        self.work.go_back(point)
+    }
+
+    /// Gives back about `units` units of what was cut off from the trees. Returns how many, and what
+    /// was met when a page that was cut off could not be read; the transaction is whole then.
+    pub(crate) fn reclaim(&mut self, units: u64) -> Result<(u64, Result<()>)> {
+        self.work.refuse_if_broken()?;
+        let swept = self.work.sweep(units);
+        self.work.broken = swept.is_err();
+        swept
     }
 
     /// Makes all that was done visible to everybody who reads from now on. Touches no file: a crash
@@ -97,21 +116,23 @@ impl<'a> WriteTxn<'a> {
     /// [`Error::Broken`] if an operation failed half-way, [`Error::Poisoned`] if a checkpoint has
     /// failed meanwhile, [`Error::TooLarge`] if the mark is too long; else what reading a page met.
     /// Nothing is published then.
+    ///
+    /// [`Error::Broken`]: crate::Error::Broken
+    /// [`Error::Poisoned`]: crate::Error::Poisoned
+    /// [`Error::TooLarge`]: crate::Error::TooLarge
     pub fn publish(self) -> Result<u64> {
         let WriteTxn { work, shared, _place } = self;
         // Bound after the place, so given back before it.
         let mut work = work;
-        if work.broken {
-            return Err(Error::Broken);
-        }
-        refuse_over("a mark", work.mark.len(), MARK_BYTES_MAX)?;
+        work.refuse_if_broken()?;
+        refuse_over("a mark", work.mark().len(), MARK_BYTES_MAX)?;
         shared.refuse_if_poisoned()?;
         work.save_trees()?;
-        let base = work.draft.base();
-        if work.draft.is_empty() && work.mark[..] == base.mark[..] {
-            return Ok(base.txid);
+        if work.is_nothing() {
+            return Ok(work.draft.base().txid);
         }
-        let root = base.next(work.catalogue, &work.mark);
+        give_back_owed(shared, &mut work)?;
+        let root = work.next_root();
         let txid = root.txid;
         let written = work.draft.take();
         let spans = written.spans();
@@ -131,115 +152,17 @@ impl<'a> WriteTxn<'a> {
     }
 }
 
-impl Work {
-    /// Writes what has changed about the trees into the catalogue.
-    fn save_trees(&mut self) -> Result<()> {
-        for (name, open) in &self.trees {
-            if open.saved != Some(open.entry) {
-                let value = open.entry.encode();
-                let put = tree::put(
-                    &mut self.draft,
-                    self.catalogue,
-                    name.as_bytes(),
-                    leaf::Value::Inline(&value),
-                )?;
-                self.catalogue = put.0;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// One tree of the open transaction. Reads see what it has written.
-pub struct TreeMut<'a> {
-    draft: &'a mut Draft,
-    entry: &'a mut Entry,
-    broken: &'a mut bool,
-}
-
-impl TreeMut<'_> {
-    /// How many keys there are. Costs nothing.
-    pub fn len(&self) -> u64 {
-        self.entry.size.keys
-    }
-
-    /// Whether there is no key.
-    pub fn is_empty(&self) -> bool {
-        self.entry.size.keys == 0
-    }
-
-    /// The value of `key`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error`] if a page cannot be read or is corrupt.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Value<'_>>> {
-        tree::get(&*self.draft, self.entry.root, key)
-    }
-
-    /// Puts `value` under `key`, in place of what is there.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TooLarge`] if key or value is over its limit; else what reading or allocating a
-    /// page met: then the transaction can only be dropped.
-    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        refuse_over("a key", key.len(), KEY_BYTES_MAX)?;
-        refuse_over("a value", value.len(), VALUE_BYTES_MAX)?;
-        let root = self.entry.root;
-        let changed = self.attempt(|draft| {
-            if value.len() <= INLINE_BYTES_MAX {
-                return tree::put(draft, root, key, leaf::Value::Inline(value));
-            }
-            let extent = draft.create_extent(value)?;
-            tree::put(draft, root, key, leaf::Value::Extent(extent))
-        })?;
-        self.entry.change(changed);
-        Ok(())
-    }
-
-    /// Removes `key`. Returns whether it was there.
-    ///
-    /// # Errors
-    ///
-    /// What reading or allocating a page met: then the transaction can only be dropped.
-    pub fn delete(&mut self, key: &[u8]) -> Result<bool> {
-        let root = self.entry.root;
-        let changed = self.attempt(|draft| tree::remove(draft, root, key))?;
-        let Some(changed) = changed else { return Ok(false) };
-        self.entry.change(changed);
-        Ok(true)
-    }
-
-    /// Removes the keys from `start` up to, not including, `end`; to the last if there is no end.
-    /// Returns how many there were. Takes time for each page of them, and no memory.
-    ///
-    /// # Errors
-    ///
-    /// What reading or allocating a page met: then the transaction can only be dropped.
-    pub fn delete_range(&mut self, start: &[u8], end: Option<&[u8]>) -> Result<u64> {
-        let before = self.entry.size.keys;
-        let root = self.entry.child();
-        let changed = self.attempt(|draft| tree::delete_range(draft, root, start, end))?;
-        self.entry.change(changed);
-        Ok(before - self.entry.size.keys)
-    }
-
-    /// All entries between two bounds, from either end.
-    pub fn range(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Range<'_> {
-        Range::new(self.draft, self.entry.root, start, end)
-    }
-
-    fn attempt<T>(&mut self, change: impl FnOnce(&mut Draft) -> Result<T>) -> Result<T> {
-        if *self.broken {
-            return Err(Error::Broken);
-        }
-        let result = change(self.draft);
-        *self.broken = result.is_err();
-        result
-    }
-}
-
-fn refuse_over(what: &'static str, size: usize, limit: usize) -> Result<()> {
-    if size > limit { Err(Error::TooLarge { what, size, limit }) } else { Ok(()) }
+/// Puts what the transaction has cut off into the trash, and gives back about twice as much trash as
+/// it takes: so the trash stays bounded whatever is cut off, and no transaction pays for another.
+fn give_back_owed(shared: &Shared, work: &mut Work) -> Result<()> {
+    // Only who has the writer's place comes here.
+    let owed = &shared.counters.owed_units;
+    let units = owed.load(Ordering::Relaxed) + 2 * work.draft.page_count();
+    let due = if units < OWED_UNITS_MIN { 0 } else { units };
+    // What cannot be read stays in the trash, and who asks for it by itself or checks the store is
+    // told: no reason to refuse a transaction that has nothing to do with it.
+    let (freed, _) = work.sweep(due)?;
+    let left = if work.trash_units() == 0 { 0 } else { units.saturating_sub(freed) };
+    owed.store(left.min(1 << 12), Ordering::Relaxed);
+    Ok(())
 }

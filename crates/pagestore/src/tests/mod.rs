@@ -4,6 +4,7 @@ mod crash;
 mod model;
 mod rot;
 mod space;
+mod surgery;
 mod threads;
 
 use std::path::{Path, PathBuf};

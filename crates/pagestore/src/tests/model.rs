@@ -27,7 +27,7 @@ impl Taste {
         }
     }
 
-    fn key(self, rng: &mut fastrand::Rng) -> Vec<u8> {
+    pub(super) fn key(self, rng: &mut fastrand::Rng) -> Vec<u8> {
         let n = rng.u32(..self.key_space);
         match n % 7 {
             0 => n.to_be_bytes()[rng.usize(..4)..].to_vec(),
@@ -171,7 +171,7 @@ fn follow_cursor(tree: &crate::Tree, map: &Map, taste: Taste, rng: &mut fastrand
     }
 }
 
-fn bound(key: Vec<u8>, rng: &mut fastrand::Rng) -> Bound<Vec<u8>> {
+pub(super) fn bound(key: Vec<u8>, rng: &mut fastrand::Rng) -> Bound<Vec<u8>> {
     match rng.u32(..5) {
         0 => Bound::Unbounded,
         1 | 2 => Bound::Included(key),
@@ -179,7 +179,7 @@ fn bound(key: Vec<u8>, rng: &mut fastrand::Rng) -> Bound<Vec<u8>> {
     }
 }
 
-fn within(key: &Vec<u8>, low: &Bound<Vec<u8>>, high: &Bound<Vec<u8>>) -> bool {
+pub(super) fn within(key: &Vec<u8>, low: &Bound<Vec<u8>>, high: &Bound<Vec<u8>>) -> bool {
     let above = match low {
         Bound::Unbounded => true,
         Bound::Included(low) => key >= low,

@@ -13,9 +13,9 @@ use crate::node::{Node, NodeMut};
 use crate::page::PageRef;
 use crate::size::Change;
 use crate::source::Source;
-use crate::tree::discard::discard_subtree;
 use crate::tree::get::child_page;
 use crate::tree::path::Path;
+use crate::tree::reclaim::bury;
 use crate::tree::settle::settle_all;
 use crate::tree::split::{gather, split};
 
@@ -32,7 +32,7 @@ pub(crate) fn delete_range(
     }
     let (left, cut) = cut(draft, root, start, end)?;
     if !cut.is_none() {
-        discard_subtree(draft, cut.place)?;
+        bury(draft, cut);
     }
     if left == root {
         return Ok((root.place, Change::default()));

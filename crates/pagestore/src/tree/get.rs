@@ -1,11 +1,10 @@
 //! Finding one key.
 
 use crate::branch;
-use crate::draft::Draft;
 use crate::error::{Error, Result};
 use crate::leaf;
 use crate::node::Node;
-use crate::page::{Frame, PageRef};
+use crate::page::PageRef;
 use crate::source::Source;
 use crate::view::{PageBytes, Value};
 
@@ -17,11 +16,21 @@ pub(crate) fn get<'a>(
 ) -> Result<Option<Value<'a>>> {
     let Some(page) = leaf_for(source, root, key)? else { return Ok(None) };
     let Ok(i) = Node(&page).search(key) else { return Ok(None) };
+    value(source, page, i).map(Some)
+}
+
+/// The value of entry `i` of a leaf.
+#[inline]
+pub(crate) fn value<'a>(
+    source: &'a impl Source,
+    page: PageBytes<'a>,
+    i: usize,
+) -> Result<Value<'a>> {
     match leaf::value(Node(&page), i) {
-        leaf::Value::Extent(extent) => source.extent(&extent).map(Some),
+        leaf::Value::Extent(extent) => source.extent(&extent),
         leaf::Value::Inline(_) => {
             let range = Node(&page).tail(i);
-            Ok(Some(page.into_value(range)))
+            Ok(page.into_value(range))
         }
     }
 }
@@ -57,13 +66,6 @@ pub(crate) fn child_page<'a, S: Source + ?Sized>(
     let page = source.page(place)?;
     check_level(parent, place, Node(&page))?;
     Ok(page)
-}
-
-/// As [`child_page`], but held apart, so that the draft can be changed meanwhile.
-pub(crate) fn held_child(draft: &Draft, parent: Node<'_>, place: PageRef) -> Result<Frame> {
-    let frame = draft.held(place)?;
-    check_level(parent, place, Node(&frame))?;
-    Ok(frame)
 }
 
 /// Proves that a child is one level below its parent.

@@ -8,12 +8,13 @@
 
 mod cursor;
 mod delete_range;
-mod discard;
 mod entry;
 mod get;
 mod insert;
 mod path;
 mod range;
+mod rank;
+mod reclaim;
 mod remove;
 mod settle;
 mod split;
@@ -26,4 +27,6 @@ pub use range::{Copied, Keys, Range};
 pub(crate) use delete_range::delete_range;
 pub(crate) use get::get;
 pub(crate) use insert::put;
+pub(crate) use rank::{before, key_at, nth};
+pub(crate) use reclaim::{bury, sweep};
 pub(crate) use remove::remove;

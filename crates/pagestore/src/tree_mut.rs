@@ -1,0 +1,111 @@
+//! One tree of the open write transaction: what can be read of it, and what can be done to it.
+
+use std::ops::Bound;
+
+use bytes::Bytes;
+
+use crate::catalogue::Entry;
+use crate::config::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::draft::Draft;
+use crate::error::{Error, Result, refuse_over};
+use crate::leaf::{self, INLINE_BYTES_MAX};
+use crate::tree::{self, Range};
+use crate::view::Value;
+
+/// One tree of the open transaction. Reads see what it has written.
+pub struct TreeMut<'a> {
+    pub(crate) draft: &'a mut Draft,
+    pub(crate) entry: &'a mut Entry,
+    /// Whether an operation of the transaction failed half-way.
+    pub(crate) broken: &'a mut bool,
+}
+
+impl TreeMut<'_> {
+    /// How many keys there are. Costs nothing.
+    pub fn len(&self) -> u64 {
+        self.entry.size.keys
+    }
+
+    /// Whether there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.entry.size.keys == 0
+    }
+
+    /// The value of `key`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] if a page cannot be read or is corrupt.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Value<'_>>> {
+        tree::get(&*self.draft, self.entry.root, key)
+    }
+
+    /// Puts `value` under `key`, in place of what is there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLarge`] if key or value is over its limit; else what reading or allocating a
+    /// page met: then the transaction can only be dropped.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        refuse_over("a key", key.len(), KEY_BYTES_MAX)?;
+        refuse_over("a value", value.len(), VALUE_BYTES_MAX)?;
+        let root = self.entry.root;
+        let changed = self.attempt(|draft| {
+            if value.len() <= INLINE_BYTES_MAX {
+                return tree::put(draft, root, key, leaf::Value::Inline(value));
+            }
+            let extent = draft.create_extent(Bytes::copy_from_slice(value))?;
+            tree::put(draft, root, key, leaf::Value::Extent(extent))
+        })?;
+        self.entry.change(changed);
+        Ok(())
+    }
+
+    /// Removes `key`. Returns whether it was there.
+    ///
+    /// # Errors
+    ///
+    /// What reading or allocating a page met: then the transaction can only be dropped.
+    pub fn delete(&mut self, key: &[u8]) -> Result<bool> {
+        let root = self.entry.root;
+        let changed = self.attempt(|draft| tree::remove(draft, root, key))?;
+        let Some(changed) = changed else { return Ok(false) };
+        self.entry.change(changed);
+        Ok(true)
+    }
+
+    /// Removes the keys from `start` up to, not including, `end`; to the last if there is no end.
+    /// Returns how many there were.
+    ///
+    /// Takes the time of a few puts, however many there were: what lies between the two edges is cut
+    /// off as one subtree, and its count is known. A small one is given back at once; a large one
+    /// waits as trash, and its space comes back by and by: each transaction that is published gives
+    /// back about twice what it takes, and [`PageStore::reclaim`] as much as is asked for.
+    ///
+    /// [`PageStore::reclaim`]: crate::PageStore::reclaim
+    ///
+    /// # Errors
+    ///
+    /// What reading or allocating a page met: then the transaction can only be dropped.
+    pub fn delete_range(&mut self, start: &[u8], end: Option<&[u8]>) -> Result<u64> {
+        let before = self.entry.size.keys;
+        let root = self.entry.child();
+        let changed = self.attempt(|draft| tree::delete_range(draft, root, start, end))?;
+        self.entry.change(changed);
+        Ok(before - self.entry.size.keys)
+    }
+
+    /// All entries between two bounds, from either end.
+    pub fn range(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Range<'_> {
+        Range::new(self.draft, self.entry.root, start, end)
+    }
+
+    pub(crate) fn attempt<T>(&mut self, change: impl FnOnce(&mut Draft) -> Result<T>) -> Result<T> {
+        if *self.broken {
+            return Err(Error::Broken);
+        }
+        let result = change(self.draft);
+        *self.broken = result.is_err();
+        result
+    }
+}
