@@ -57,6 +57,9 @@ pub(crate) fn run(shared: &Shared) -> Result<CheckReport> {
         published.see(written.meta.directory.span())?;
         shared.pool.read_extent(&written.meta.directory)?;
     }
+    if let Some(area) = written.meta.redo {
+        published.see(area.span)?;
+    }
     let mut on_disk = Walk::new(&shared.pool, &durable, end, true);
     on_disk.all_trees()?;
     prove_owners(&space, &published.spans, &on_disk.spans)?;

@@ -1,7 +1,8 @@
 //! Making the last published root durable.
 //!
 //! 1. Room in the file is reserved. If there is none, nothing has happened.
-//! 2. Under the lock of the space: the root is taken, with the list of what the file lacks and the
+//! 2. Under the lock of the space: the root is taken, with the place in the redo area behind all
+//!    that it contains, with the list of what the file lacks and the
 //!    bitmaps that have changed. This cut takes moments; writers go on right after it.
 //! 3. Pages and long values are written in the order of their places, then bitmaps and directory.
 //!    All of it goes to units that the last durable root does not use. Sync.
@@ -18,11 +19,12 @@ use parking_lot::MutexGuard;
 
 use crate::bits::Bits;
 use crate::error::{Error, Result};
-use crate::freelist::HEAD_UNITS;
+use crate::freelist::{HEAD_UNITS, REGION_UNITS};
 use crate::leaf::Extent;
 use crate::meta::Meta;
 use crate::page::{self, CRC_END, Span, UNIT_BYTES, units_for};
 use crate::pool::Dirty;
+use crate::redo::Area;
 use crate::regions::{directory_bytes_max, region_count};
 use crate::root::Root;
 use crate::shared::{Shared, Written};
@@ -39,15 +41,27 @@ struct Cut {
     bitmaps: Vec<(u64, Vec<u8>)>,
     directory: Vec<u8>,
     meta: Meta,
+    /// The redo area, if it is to be made.
+    new_redo: Option<Area>,
     /// The last directory; nobody needs it once the new root counts.
     old_directory: Option<Span>,
 }
 
+/// What a checkpoint does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Makes the last published root durable.
+    Pages,
+    /// And makes the redo area, if there is none and there shall be one. The caller keeps others
+    /// from publishing.
+    WithRedo,
+}
+
 /// Makes the last published root durable.
-pub(crate) fn run(shared: &Shared) -> Result<()> {
+pub(crate) fn run(shared: &Shared, scope: Scope) -> Result<()> {
     let mut written = shared.checkpoints.lock();
     shared.refuse_if_poisoned()?;
-    let Some(cut) = cut(shared, &mut written)? else { return Ok(()) };
+    let Some(cut) = cut(shared, &mut written, scope)? else { return Ok(()) };
     let outcome = write(shared, &cut);
     if let Err(error) = outcome {
         shared.poison();
@@ -58,12 +72,14 @@ pub(crate) fn run(shared: &Shared) -> Result<()> {
 }
 
 /// Takes the last published root and what the file lacks of it. Nothing if it is durable already.
-fn cut(shared: &Shared, written: &mut Written) -> Result<Option<Cut>> {
-    let mut space = lock_with_room(shared)?;
+fn cut(shared: &Shared, written: &mut Written, scope: Scope) -> Result<Option<Cut>> {
+    let redo_units = wanted_redo_units(shared, scope);
+    let mut space = lock_with_room(shared, redo_units)?;
     let root = shared.current();
     if root.txid == written.meta.txid {
         return Ok(None);
     }
+    let new_redo = make_area(&mut space, redo_units)?;
     let old_directory = (written.meta.directory.len > 0).then(|| written.meta.directory.span());
     let plan = written.regions.plan(&space.changed, &space.published);
     // The directory itself may begin a region.
@@ -83,6 +99,8 @@ fn cut(shared: &Shared, written: &mut Written) -> Result<Option<Cut>> {
     let end = space.freelist.end();
     let reserved = shared.counters.file_bytes.load(Ordering::Relaxed);
     assert!(end * UNIT_BYTES as u64 <= reserved, "unit {end} lies beyond {reserved} bytes");
+    // Taken together with the root: what is published later stands behind it.
+    let redo = shared.redo.cut().or(new_redo);
     drop(space);
     let directory = written.regions.encode(region_count(end), directory_len);
     let meta = Meta {
@@ -99,25 +117,55 @@ fn cut(shared: &Shared, written: &mut Written) -> Result<Option<Cut>> {
         },
         mark: root.mark.to_vec(),
         trash: root.trash,
+        redo,
     };
-    Ok(Some(Cut { root, dirty, bitmaps, directory, meta, old_directory }))
+    Ok(Some(Cut { root, dirty, bitmaps, directory, meta, new_redo, old_directory }))
 }
 
-/// Locks the space at a moment when the file is long enough for all that is in use and for a
-/// directory.
-fn lock_with_room(shared: &Shared) -> Result<MutexGuard<'_, Space>> {
+/// Units of the redo area that a checkpoint has to make.
+fn wanted_redo_units(shared: &Shared, scope: Scope) -> u32 {
+    // Shorter than this a frame would hold next to nothing.
+    const UNITS_MIN: u64 = 16;
+    const UNITS_MAX: u64 = REGION_UNITS - HEAD_UNITS;
+    let bytes = shared.options.redo_bytes;
+    if scope == Scope::Pages || bytes == 0 || shared.redo.cut().is_some() {
+        return 0;
+    }
+    let units = bytes.div_ceil(UNIT_BYTES as u64).clamp(UNITS_MIN, UNITS_MAX);
+    u32::try_from(units).expect("a region has fewer units")
+}
+
+fn make_area(space: &mut Space, units: u32) -> Result<Option<Area>> {
+    if units == 0 {
+        return Ok(None);
+    }
+    let span = space.allocate(units)?;
+    space.enter(span);
+    Ok(Some(Area { span, from: 0 }))
+}
+
+/// Reserves the room in the file that a checkpoint of all that was allocated so far needs.
+pub(crate) fn make_room(shared: &Shared, scope: Scope) -> Result<()> {
+    lock_with_room(shared, wanted_redo_units(shared, scope)).map(|_| ())
+}
+
+/// Locks the space at a moment when the file is long enough for all that is in use, for so many
+/// units of a redo area, and for a directory.
+fn lock_with_room(shared: &Shared, redo_units: u32) -> Result<MutexGuard<'_, Space>> {
     loop {
         let space = shared.space.lock();
         let end = space.freelist.end();
-        // The directory may begin a region, and leave what is left of the one before.
-        let directory_units = u64::from(units_for(directory_bytes_max(region_count(end) + 1)));
-        let needed = (end + 2 * directory_units + HEAD_UNITS) * UNIT_BYTES as u64;
+        // Each of the two may begin a region, and leave what is left of the one before.
+        let redo_units = u64::from(redo_units);
+        let region_count = region_count(end + 2 * redo_units) + 2;
+        let directory_units = u64::from(units_for(directory_bytes_max(region_count)));
+        let needed = (end + 2 * (redo_units + directory_units + HEAD_UNITS)) * UNIT_BYTES as u64;
         let reserved = shared.counters.file_bytes.load(Ordering::Relaxed);
         if needed <= reserved {
             return Ok(space);
         }
         drop(space);
-        let step = shared.growth_bytes.max(UNIT_BYTES as u64);
+        let step = shared.options.growth_bytes.max(UNIT_BYTES as u64);
         let to = needed.next_multiple_of(step);
         let file = shared.pool.file();
         let outcome = file.allocate(reserved..to).map(|()| to);
@@ -132,6 +180,9 @@ fn lock_with_room(shared: &Shared) -> Result<MutexGuard<'_, Space>> {
 
 fn write(shared: &Shared, cut: &Cut) -> Result<()> {
     let file = shared.pool.file();
+    if let Some(area) = cut.new_redo {
+        area.wipe(file)?;
+    }
     let mut run = Run::default();
     for start in cut.dirty.iter() {
         let dirty = shared.pool.dirty(start).expect("dirty frames stay until they are written");
@@ -160,6 +211,7 @@ fn finish(shared: &Shared, written: &mut Written, cut: Cut) {
     for start in cut.dirty.iter() {
         shared.pool.mark_clean(start);
     }
+    shared.redo.checkpointed(cut.root.txid, cut.meta.number, cut.meta.redo);
     written.meta = cut.meta;
     *shared.durable.write() = cut.root;
     let mut space = shared.space.lock();

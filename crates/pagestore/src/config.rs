@@ -24,11 +24,20 @@ pub struct Options {
     /// The file grows in steps of so many bytes, reserved before anything is written to them.
     /// Default 1 MiB; 0 reserves exactly what is needed.
     pub growth_bytes: u64,
+    /// Bytes of the redo area, which makes it quick to commit with [`Durability::Sync`]. The first
+    /// such commit makes it; a file that has one keeps it as it is. Default 32 MiB, most 126 MiB; 0
+    /// makes none, and such a commit then costs a checkpoint.
+    ///
+    /// A longer one makes checkpoints rarer, and opening the store after a crash slower: it reads
+    /// the area and does again what the last checkpoint lacks.
+    ///
+    /// [`Durability::Sync`]: crate::Durability::Sync
+    pub redo_bytes: u64,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { cache_bytes: 64 << 20, growth_bytes: 1 << 20 }
+        Options { cache_bytes: 64 << 20, growth_bytes: 1 << 20, redo_bytes: 32 << 20 }
     }
 }
 
@@ -44,6 +53,13 @@ impl Options {
     #[must_use]
     pub fn growth_bytes(mut self, bytes: u64) -> Options {
         self.growth_bytes = bytes;
+        self
+    }
+
+    /// The defaults with another size of the redo area; see [`Options::redo_bytes`].
+    #[must_use]
+    pub fn redo_bytes(mut self, bytes: u64) -> Options {
+        self.redo_bytes = bytes;
         self
     }
 }

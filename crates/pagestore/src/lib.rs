@@ -3,8 +3,9 @@
 //! A store is one file with many named trees of byte strings. One transaction writes at a time and
 //! any number of snapshots read; they never wait for each other. A transaction is *published*: that
 //! makes it visible, costs no file operation, and a crash takes it back. A *checkpoint* makes the
-//! last published state durable, as a whole; whoever needs more keeps a log of his own and a mark in
-//! the state that says how far it goes.
+//! last published state durable, as a whole. A transaction that is *committed* with
+//! [`Durability::Sync`] is durable at once, by its share of one append and one sync; or its caller
+//! keeps a log of his own, and a mark in the state that says how far it goes.
 //!
 //! ```
 //! use std::{ops::Bound, path::Path, sync::Arc};
@@ -31,8 +32,8 @@
 //!
 //! The parts, from below: `page`, `keys`, `node`, `leaf` and `branch` are bytes; `frames` and `pool` find
 //! them by address, `view` is how readers hold them; `freelist` and `space` know which units are used; `draft` is what the writer has
-//! changed; `tree` is what can be done with it; `meta`, `regions` and `checkpoint` are the way to
-//! the disk. `docs/page-format.md` has every byte.
+//! changed; `tree` is what can be done with it; `meta`, `regions`, `checkpoint` and `redo` are the
+//! way to the disk. `docs/page-format.md` has every byte.
 
 mod bits;
 mod branch;
@@ -53,7 +54,9 @@ mod page;
 mod place;
 mod pool;
 mod read_txn;
+mod redo;
 mod regions;
+mod replay;
 mod root;
 mod shared;
 mod size;
@@ -80,7 +83,7 @@ pub use tree::{Copied, Cursor, Entry, Keys, Range};
 pub use tree_mut::TreeMut;
 pub use view::Value;
 pub use work::Savepoint;
-pub use write_txn::WriteTxn;
+pub use write_txn::{Durability, WriteTxn};
 
 #[cfg(test)]
 mod tests;

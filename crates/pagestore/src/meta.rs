@@ -6,14 +6,16 @@
 //!
 //! ```text
 //! | magic 8 | version u32 | crc32c u32 | number u64 | txid u64 | catalogue u64 | end u64 |
-//! | directory 24 | mark length u16 | mark 64 | trash 24 | zeros to 512 |
+//! | directory 24 | mark length u16 | mark 64 | trash 24 |
+//! | redo area: first unit u64 | units u32 | from u64 | zeros to 512 |
 //! ```
 
 use crate::config::MARK_BYTES_MAX;
 use crate::error::{Error, Result};
 use crate::leaf::Extent;
 use crate::node::EXTENT_BYTES;
-use crate::page::{PageRef, UNIT_BYTES, put_u16, u16_at, u32_at, u64_at};
+use crate::page::{PageRef, Span, UNIT_BYTES, put_u16, u16_at, u32_at, u64_at};
+use crate::redo::Area;
 use crate::trash::{TRASH_BYTES, Trash};
 
 const MAGIC: [u8; 8] = *b"FLOTPAGE";
@@ -31,8 +33,12 @@ const MARK_LEN_AT: usize = DIRECTORY_AT + EXTENT_BYTES;
 const MARK_AT: usize = MARK_LEN_AT + 2;
 
 const TRASH_AT: usize = MARK_AT + MARK_BYTES_MAX;
+const REDO_AT: usize = TRASH_AT + TRASH_BYTES;
+const REDO_UNITS_AT: usize = REDO_AT + 8;
+const REDO_FROM_AT: usize = REDO_UNITS_AT + 4;
+const FIELDS_END: usize = REDO_FROM_AT + 8;
 
-const _: () = assert!(TRASH_AT + TRASH_BYTES <= SECTOR_BYTES);
+const _: () = assert!(FIELDS_END <= SECTOR_BYTES);
 const _: () = assert!(UNIT_BYTES.is_multiple_of(SECTOR_BYTES));
 
 /// What one meta page says.
@@ -52,6 +58,8 @@ pub(crate) struct Meta {
     pub(crate) mark: Vec<u8>,
     /// What was cut off and waits to be given back.
     pub(crate) trash: Trash,
+    /// The redo area, if there is one.
+    pub(crate) redo: Option<Area>,
 }
 
 impl Meta {
@@ -65,6 +73,7 @@ impl Meta {
             directory: Extent { start: 0, len: 0, crc: 0, birth: 0 },
             mark: Vec::new(),
             trash: Trash::EMPTY,
+            redo: None,
         }
     }
 
@@ -86,6 +95,11 @@ impl Meta {
         put_u16(&mut record, MARK_LEN_AT, self.mark.len());
         record[MARK_AT..MARK_AT + self.mark.len()].copy_from_slice(&self.mark);
         record[TRASH_AT..TRASH_AT + TRASH_BYTES].copy_from_slice(&self.trash.encode());
+        if let Some(Area { span, from }) = self.redo {
+            record[REDO_AT..REDO_UNITS_AT].copy_from_slice(&span.start.to_le_bytes());
+            record[REDO_UNITS_AT..REDO_FROM_AT].copy_from_slice(&span.units.to_le_bytes());
+            record[REDO_FROM_AT..FIELDS_END].copy_from_slice(&from.to_le_bytes());
+        }
         let crc = checksum(&record);
         record[CRC_AT..NUMBER_AT].copy_from_slice(&crc.to_le_bytes());
         record.repeat(UNIT_BYTES / SECTOR_BYTES)
@@ -106,6 +120,7 @@ impl Meta {
         if number % 2 != unit || mark_len > MARK_BYTES_MAX {
             return Ok(None);
         }
+        let span = Span { start: u64_at(record, REDO_AT), units: u32_at(record, REDO_UNITS_AT) };
         Ok(Some(Meta {
             number,
             txid: u64_at(record, TXID_AT),
@@ -114,6 +129,7 @@ impl Meta {
             directory: Extent::decode(&record[DIRECTORY_AT..MARK_LEN_AT]),
             mark: record[MARK_AT..MARK_AT + mark_len].to_vec(),
             trash: Trash::decode(&record[TRASH_AT..TRASH_AT + TRASH_BYTES]),
+            redo: (span.units > 0).then_some(Area { span, from: u64_at(record, REDO_FROM_AT) }),
         }))
     }
 
@@ -137,7 +153,9 @@ mod tests {
     use super::*;
 
     fn meta(number: u64) -> Meta {
-        Meta { number, txid: 7 * number, mark: vec![1; 64], ..Meta::empty() }
+        let area = Area { span: Span { start: 9, units: 5 }, from: 1 << 40 };
+        let redo = (number > 3).then_some(area);
+        Meta { number, txid: 7 * number, mark: vec![1; 64], redo, ..Meta::empty() }
     }
 
     #[test]

@@ -5,6 +5,9 @@
 //! 2. `checkpoints`: one checkpoint at a time. Never taken together with `place` but by `check`.
 //! 3. `space`: held for moments by writer and checkpoint; readers never take it.
 //! 4. `current`, `durable`: the two roots; held to copy a pointer.
+//! 5. That of `redo`, held for moments.
+//!
+//! Nobody holds one of them over a write or a sync but 1 and 2.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,10 +15,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use flotilla_vfs::LockGuard;
 use parking_lot::{Mutex, RwLock};
 
+use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::meta::Meta;
 use crate::place::Place;
 use crate::pool::Pool;
+use crate::redo::Redo;
 use crate::regions::Regions;
 use crate::root::Root;
 use crate::space::Space;
@@ -28,7 +33,8 @@ pub(crate) struct Shared {
     pub(crate) space: Mutex<Space>,
     pub(crate) current: RwLock<Arc<Root>>,
     pub(crate) durable: RwLock<Arc<Root>>,
-    pub(crate) growth_bytes: u64,
+    pub(crate) redo: Redo,
+    pub(crate) options: Options,
     pub(crate) counters: Counters,
     poisoned: AtomicBool,
     _lock: Box<dyn LockGuard>,
@@ -61,11 +67,11 @@ pub(crate) struct Counters {
 
 impl Shared {
     pub(crate) fn new(
-        parts: (Pool, Space, Arc<Root>, Written),
-        growth_bytes: u64,
+        parts: (Pool, Redo, Space, Arc<Root>, Written),
+        options: Options,
         lock: Box<dyn LockGuard>,
     ) -> Shared {
-        let (pool, space, root, written) = parts;
+        let (pool, redo, space, root, written) = parts;
         Shared {
             pool,
             place: Place::new(),
@@ -73,7 +79,8 @@ impl Shared {
             space: Mutex::new(space),
             current: RwLock::new(Arc::clone(&root)),
             durable: RwLock::new(root),
-            growth_bytes,
+            redo,
+            options,
             counters: Counters::default(),
             poisoned: AtomicBool::new(false),
             _lock: lock,
@@ -92,5 +99,6 @@ impl Shared {
 
     pub(crate) fn poison(&self) {
         self.poisoned.store(true, Ordering::Release);
+        self.redo.fail();
     }
 }

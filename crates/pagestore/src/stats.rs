@@ -6,7 +6,7 @@
 pub struct Stats {
     /// The last published transaction.
     pub txid: u64,
-    /// The last durable transaction.
+    /// The last durable transaction, by a checkpoint or by its record in the redo area.
     pub durable_txid: u64,
     /// The transaction of the oldest snapshot that somebody holds, the durable one included.
     pub oldest_txid: u64,
@@ -24,6 +24,8 @@ pub struct Stats {
     pub trash_bytes: u64,
     /// What the next checkpoint has to write, or the running one has begun to.
     pub dirty_bytes: u64,
+    /// What opening the store now would read from the redo area and do again.
+    pub redo_bytes: u64,
     /// Clean pages in memory.
     pub cached_bytes: u64,
     /// Pages and long values read from the file.

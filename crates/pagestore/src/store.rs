@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::bits::Bits;
 use crate::check::{self, CheckReport};
-use crate::checkpoint;
+use crate::checkpoint::{self, Scope};
 use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::leaf::Extent;
@@ -19,12 +19,14 @@ use crate::meta::Meta;
 use crate::page::UNIT_BYTES;
 use crate::pool::Pool;
 use crate::read_txn::Snapshot;
+use crate::redo::Redo;
 use crate::regions::{Regions, region_count};
+use crate::replay;
 use crate::root::{Ended, Root};
 use crate::shared::{Shared, Written};
 use crate::space::Space;
 use crate::stats::Stats;
-use crate::write_txn::WriteTxn;
+use crate::write_txn::{self, WriteTxn};
 
 /// Trees of pages in one file. Clones are handles to the same store.
 #[derive(Clone)]
@@ -59,6 +61,9 @@ impl PageStore {
             Err(error) if error.kind() == ErrorKind::NotFound => create(&*fs, path)?,
             other => other?,
         };
+        // What the process before has written, and not lived to sync, is trusted from here on.
+        file.sync()?;
+        let redo = fs.open(path, OpenMode::Write)?;
         let meta = read_meta(&*file)?;
         let pool = Pool::new(file, options.cache_bytes);
         let (regions, used) = read_regions(&pool, &meta)?;
@@ -66,10 +71,12 @@ impl PageStore {
         let space = Space::new(used, meta.end, meta.txid, Arc::clone(&ended));
         let root = Root::durable(&meta, ended);
         let file_bytes = pool.file().len()?;
-        let parts = (pool, space, root, Written { meta, regions });
-        let shared = Shared::new(parts, options.growth_bytes, lock);
+        let redo = Redo::new(redo, meta.txid);
+        let parts = (pool, redo, space, root, Written { meta, regions });
+        let shared = Arc::new(Shared::new(parts, options, lock));
         shared.counters.file_bytes.store(file_bytes, Ordering::Relaxed);
-        Ok(PageStore { shared: Arc::new(shared) })
+        replay::run(&shared)?;
+        Ok(PageStore { shared })
     }
 
     /// The state as last published. Takes the time of copying a pointer; waits for nobody.
@@ -96,7 +103,7 @@ impl PageStore {
     /// or a sync failed: what the file holds is unknown until it is opened again, so the store
     /// takes no more writes and checkpoints ([`Error::Poisoned`]); reads go on.
     pub fn checkpoint(&self) -> Result<Checkpoint> {
-        checkpoint::run(&self.shared)?;
+        checkpoint::run(&self.shared, Scope::Pages)?;
         Ok(self.durable())
     }
 
@@ -118,7 +125,23 @@ impl PageStore {
         met.map(|()| units * UNIT_BYTES as u64)
     }
 
-    /// The last durable state.
+    /// Makes durable all that is published, in the way that [`WriteTxn::commit`] does it: mostly by
+    /// one append and one sync. Returns the last durable transaction.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PageStore::checkpoint`].
+    pub fn sync(&self) -> Result<u64> {
+        write_txn::sync(&self.shared)
+    }
+
+    /// All transactions up to this one are durable: by a checkpoint, or by their records in the redo
+    /// area.
+    pub fn durable_txid(&self) -> u64 {
+        self.shared.redo.durable()
+    }
+
+    /// The state that the last checkpoint has made durable.
     pub fn durable(&self) -> Checkpoint {
         let root = Arc::clone(&self.shared.durable.read());
         Checkpoint { txid: root.txid, mark: root.mark.to_vec() }
@@ -140,7 +163,7 @@ impl PageStore {
         let bytes = |units: u64| units * UNIT_BYTES as u64;
         Stats {
             txid: self.shared.current.read().txid,
-            durable_txid: self.shared.durable.read().txid,
+            durable_txid: self.shared.redo.durable(),
             oldest_txid: space.pending.oldest().unwrap_or_default(),
             root_count: space.pending.snapshot_count(),
             file_bytes: counters.file_bytes.load(Ordering::Relaxed),
@@ -149,6 +172,7 @@ impl PageStore {
             pending_bytes: bytes(space.pending.units()),
             trash_bytes: bytes(self.shared.current.read().trash.units),
             dirty_bytes,
+            redo_bytes: self.shared.redo.bytes().0,
             cached_bytes: pool.clean_bytes(),
             read_count: pool.reads(),
             checkpoint_count: counters.checkpoints.load(Ordering::Relaxed),

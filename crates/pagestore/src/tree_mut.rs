@@ -9,6 +9,7 @@ use crate::config::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::draft::Draft;
 use crate::error::{Error, Result, refuse_over};
 use crate::leaf::{self, INLINE_BYTES_MAX};
+use crate::redo::Recorder;
 use crate::tree::{self, Range};
 use crate::view::Value;
 
@@ -16,6 +17,8 @@ use crate::view::Value;
 pub struct TreeMut<'a> {
     pub(crate) draft: &'a mut Draft,
     pub(crate) entry: &'a mut Entry,
+    /// Is told of each operation once it is done.
+    pub(crate) recorder: &'a mut Recorder,
     /// Whether an operation of the transaction failed half-way.
     pub(crate) broken: &'a mut bool,
 }
@@ -58,6 +61,7 @@ impl TreeMut<'_> {
             tree::put(draft, root, key, leaf::Value::Extent(extent))
         })?;
         self.entry.change(changed);
+        self.recorder.put(key, value);
         Ok(())
     }
 
@@ -71,6 +75,7 @@ impl TreeMut<'_> {
         let changed = self.attempt(|draft| tree::remove(draft, root, key))?;
         let Some(changed) = changed else { return Ok(false) };
         self.entry.change(changed);
+        self.recorder.delete(key);
         Ok(true)
     }
 
@@ -92,6 +97,7 @@ impl TreeMut<'_> {
         let root = self.entry.child();
         let changed = self.attempt(|draft| tree::delete_range(draft, root, start, end))?;
         self.entry.change(changed);
+        self.recorder.delete_range(start, end);
         Ok(before - self.entry.size.keys)
     }
 

@@ -9,6 +9,7 @@ use crate::draft::{Draft, Moment};
 use crate::error::{Error, Result, refuse_over};
 use crate::leaf;
 use crate::page::PageRef;
+use crate::redo::{Recorded, Recorder};
 use crate::root::Root;
 use crate::shared::Shared;
 use crate::trash::Trash;
@@ -24,6 +25,8 @@ pub struct Savepoint(Arc<()>);
 /// What the transaction has done so far.
 pub(crate) struct Work {
     pub(crate) draft: Draft,
+    /// What of it can be done again.
+    pub(crate) recorder: Recorder,
     state: State,
     /// An operation failed half-way, so the trees may not be whole.
     pub(crate) broken: bool,
@@ -46,6 +49,7 @@ struct Saved {
     point: Savepoint,
     state: State,
     moment: Moment,
+    recorded: Recorded,
     broken: bool,
 }
 
@@ -66,13 +70,19 @@ impl Work {
             trees: Arc::default(),
             mark: base.mark.clone(),
         };
+        let recorder = shared.redo.recorder();
         let draft = Draft::new(shared, base);
-        Work { draft, state, broken: false, saved: Vec::new() }
+        Work { draft, recorder, state, broken: false, saved: Vec::new() }
     }
 
     /// Whether the next root would be like the last one.
     pub(crate) fn is_nothing(&self) -> bool {
         self.draft.is_empty() && self.state.mark[..] == self.draft.base().mark[..]
+    }
+
+    /// What was recorded; the rest goes, and with it the hold on the root that it was built on.
+    pub(crate) fn into_recorder(self) -> Recorder {
+        self.recorder
     }
 
     /// The root that follows, once all has been saved.
@@ -87,13 +97,16 @@ impl Work {
 
     pub(crate) fn set_mark(&mut self, mark: &[u8]) {
         self.state.mark = mark.into();
+        self.recorder.mark(mark);
     }
 
     /// The tree called `name`, made if it is missing.
     pub(crate) fn tree(&mut self, name: &str) -> Result<TreeMut<'_>> {
         let open = open(&self.draft, &mut self.state, name)?;
         let entry = open.entry.get_or_insert(Entry::EMPTY);
-        Ok(TreeMut { draft: &mut self.draft, entry, broken: &mut self.broken })
+        self.recorder.tree(name);
+        let Work { draft, recorder, broken, .. } = self;
+        Ok(TreeMut { draft, entry, recorder, broken })
     }
 
     /// Removes a tree. Returns how many keys it had, or nothing if there was none.
@@ -104,6 +117,7 @@ impl Work {
         if !entry.root.is_none() {
             tree::bury(&mut self.draft, entry.child());
         }
+        self.recorder.delete_tree(name);
         Ok(Some(entry.size.keys))
     }
 
@@ -117,6 +131,7 @@ impl Work {
         let found = entry.is_some();
         if found {
             open(&self.draft, &mut self.state, to)?.entry = entry;
+            self.recorder.rename_tree(from, to);
         }
         Ok(found)
     }
@@ -160,7 +175,8 @@ impl Work {
     pub(crate) fn save(&mut self) -> Savepoint {
         let point = Savepoint(Arc::new(()));
         let (state, moment) = (self.state.clone(), self.draft.save());
-        self.saved.push(Saved { point: point.clone(), state, moment, broken: self.broken });
+        let (recorded, broken) = (self.recorder.save(), self.broken);
+        self.saved.push(Saved { point: point.clone(), state, moment, recorded, broken });
         point
     }
 
@@ -173,6 +189,7 @@ impl Work {
         self.saved.truncate(i + 1);
         let saved = &self.saved[i];
         self.draft.go_back(&saved.moment);
+        self.recorder.go_back(&saved.recorded);
         self.state = saved.state.clone();
         self.broken = saved.broken;
         Ok(())

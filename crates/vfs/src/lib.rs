@@ -110,6 +110,18 @@ pub trait File: Send + Sync + Debug {
     /// What the system refused; `StorageFull` if the disk is full. Any part may have been written.
     fn write_all_at(&self, parts: &[io::IoSlice<'_>], offset: u64) -> io::Result<()>;
 
+    /// Writes all of `parts`, as [`File::write_all_at`], and makes these bytes durable before it
+    /// returns. Of what was written before it says nothing, and waits for none of it where the
+    /// system can tell them apart: so it is quick beside somebody who writes much.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`File::write_all_at`] and of [`File::sync`].
+    fn write_synced(&self, parts: &[io::IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.write_all_at(parts, offset)?;
+        self.sync()
+    }
+
     /// Makes all bytes written so far, and the length, durable.
     ///
     /// # Errors

@@ -140,6 +140,31 @@ struct OsFile {
     maps: Option<Maps>,
 }
 
+/// Writes all of `parts` by calls of `write`, which says how many bytes it wrote.
+fn write_vectored(
+    parts: &[io::IoSlice<'_>],
+    offset: u64,
+    mut write: impl FnMut(&[io::IoSlice<'_>], u64) -> Result<usize, Errno>,
+) -> io::Result<()> {
+    let mut parts = parts.to_vec();
+    let mut rest = &mut parts[..];
+    let mut offset = offset;
+    // Drops empty parts at the front, so that a write of nothing is not taken for a full disk.
+    io::IoSlice::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        match write(&rest[..rest.len().min(PARTS_MAX)], offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => {
+                offset += n as u64;
+                io::IoSlice::advance_slices(&mut rest, n);
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
 impl File for OsFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
@@ -158,24 +183,16 @@ impl File for OsFile {
         if let [part] = parts {
             return self.write_part(part, offset);
         }
-        let mut parts = parts.to_vec();
-        let mut rest = &mut parts[..];
-        let mut offset = offset;
-        // Drops empty parts at the front, so that a write of nothing is not taken for a full disk.
-        io::IoSlice::advance_slices(&mut rest, 0);
-        while !rest.is_empty() {
-            let batch = &rest[..rest.len().min(PARTS_MAX)];
-            match rustix::io::pwritev(&self.file, batch, offset) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => {
-                    offset += n as u64;
-                    io::IoSlice::advance_slices(&mut rest, n);
-                }
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-        Ok(())
+        write_vectored(parts, offset, |batch, at| rustix::io::pwritev(&self.file, batch, at))
+    }
+
+    /// One system call, and the system brings only these bytes to the disk.
+    #[cfg(target_os = "linux")]
+    fn write_synced(&self, parts: &[io::IoSlice<'_>], offset: u64) -> io::Result<()> {
+        use rustix::io::{ReadWriteFlags, pwritev2};
+        write_vectored(parts, offset, |batch, at| {
+            pwritev2(&self.file, batch, at, ReadWriteFlags::DSYNC)
+        })
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -5,6 +5,7 @@ mod model;
 mod rot;
 mod space;
 mod surgery;
+mod sync;
 mod threads;
 
 use std::path::{Path, PathBuf};

@@ -1,0 +1,167 @@
+//! Frames: what one append writes to the redo area, in sectors of which each says what it is.
+//!
+//! ```text
+//! | 0x52 | 0 u24 | crc32c u32 | position u64 | body bytes u64 | checkpoint u64 | last txid u64 |
+//! | crc32c of the body u32 | 0 u32 | body ... to the end of the first sector
+//! | 0x72 | body ...              the 511 bytes of each further sector; the last is filled with zeros
+//! ```
+//!
+//! The first byte of a sector tells the beginning of a frame from its rest, so that nothing that a
+//! caller puts into a store can look like a frame.
+
+use crate::page::{u32_at, u64_at};
+
+/// What a disk writes whole or not at all; frames begin on its multiples.
+pub(crate) const SECTOR_BYTES: usize = 512;
+
+const BEGIN: u8 = 0x52;
+const REST: u8 = 0x72;
+
+const CRC_AT: usize = 4;
+const POSITION_AT: usize = CRC_AT + 4;
+const BODY_BYTES_AT: usize = POSITION_AT + 8;
+const CHECKPOINT_AT: usize = BODY_BYTES_AT + 8;
+const LAST_AT: usize = CHECKPOINT_AT + 8;
+const BODY_CRC_AT: usize = LAST_AT + 8;
+const HEAD_BYTES: usize = BODY_CRC_AT + 8;
+
+const FIRST_BYTES: usize = SECTOR_BYTES - HEAD_BYTES;
+const REST_BYTES: usize = SECTOR_BYTES - 1;
+
+/// What the first sector of a frame says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    /// Where it stands: how many bytes were appended before it since there is a redo area.
+    pub(crate) position: u64,
+    /// The number of the last durable checkpoint when it was written.
+    pub(crate) checkpoint: u64,
+    /// The last transaction in it.
+    pub(crate) last_txid: u64,
+    body_bytes: u64,
+    body_crc: u32,
+}
+
+/// Bytes of a frame with a body of so many.
+pub(crate) fn frame_bytes(body_bytes: u64) -> u64 {
+    let rest = body_bytes.saturating_sub(FIRST_BYTES as u64).div_ceil(REST_BYTES as u64);
+    (1 + rest) * SECTOR_BYTES as u64
+}
+
+/// Writes a frame into `out`, whatever that holds.
+pub(crate) fn encode(
+    out: &mut Vec<u8>,
+    position: u64,
+    checkpoint: u64,
+    last_txid: u64,
+    body: &[u8],
+) {
+    out.clear();
+    out.reserve(frame_bytes(body.len() as u64) as usize);
+    out.resize(HEAD_BYTES, 0);
+    out[0] = BEGIN;
+    let fields = [position, body.len() as u64, checkpoint, last_txid];
+    for (field, at) in fields.into_iter().zip((POSITION_AT..).step_by(8)) {
+        out[at..at + 8].copy_from_slice(&field.to_le_bytes());
+    }
+    out[BODY_CRC_AT..BODY_CRC_AT + 4].copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
+    let crc = crc32c::crc32c(&out[POSITION_AT..]);
+    out[CRC_AT..POSITION_AT].copy_from_slice(&crc.to_le_bytes());
+    let (first, rest) = body.split_at(body.len().min(FIRST_BYTES));
+    out.extend_from_slice(first);
+    for piece in rest.chunks(REST_BYTES) {
+        out.push(REST);
+        out.extend_from_slice(piece);
+    }
+    out.resize(out.len().next_multiple_of(SECTOR_BYTES), 0);
+}
+
+impl Head {
+    /// What a sector says if it is the first of a frame, whole.
+    pub(crate) fn decode(sector: &[u8]) -> Option<Head> {
+        let head = sector.get(..HEAD_BYTES)?;
+        let crc = crc32c::crc32c(&head[POSITION_AT..]);
+        if head[0] != BEGIN || u32_at(head, CRC_AT) != crc {
+            return None;
+        }
+        Some(Head {
+            position: u64_at(head, POSITION_AT),
+            checkpoint: u64_at(head, CHECKPOINT_AT),
+            last_txid: u64_at(head, LAST_AT),
+            body_bytes: u64_at(head, BODY_BYTES_AT),
+            body_crc: u32_at(head, BODY_CRC_AT),
+        })
+    }
+
+    /// Bytes of the whole frame.
+    pub(crate) fn frame_bytes(&self) -> u64 {
+        frame_bytes(self.body_bytes)
+    }
+
+    /// The body of the frame, if all of its sectors are whole.
+    pub(crate) fn body(&self, frame: &[u8]) -> Option<Vec<u8>> {
+        let mut body = Vec::with_capacity(frame.len());
+        let (first, rest) = frame.split_at_checked(SECTOR_BYTES)?;
+        body.extend_from_slice(&first[HEAD_BYTES..]);
+        for sector in rest.chunks(SECTOR_BYTES) {
+            if sector[0] != REST {
+                return None;
+            }
+            body.extend_from_slice(&sector[1..]);
+        }
+        let len = usize::try_from(self.body_bytes).ok()?;
+        if body.len() < len {
+            return None;
+        }
+        body.truncate(len);
+        (crc32c::crc32c(&body) == self.body_crc).then_some(body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(body: &[u8]) -> Vec<u8> {
+        let mut out = vec![3; 7];
+        encode(&mut out, 1024, 5, 99, body);
+        out
+    }
+
+    #[test]
+    fn every_length_comes_back() {
+        for len in [0, 1, FIRST_BYTES, FIRST_BYTES + 1, FIRST_BYTES + REST_BYTES, 5000] {
+            let body: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            let frame = frame(&body);
+            let head = Head::decode(&frame).unwrap();
+            assert_eq!((head.position, head.checkpoint, head.last_txid), (1024, 5, 99));
+            assert_eq!(head.frame_bytes(), frame.len() as u64);
+            assert_eq!(frame.len() % SECTOR_BYTES, 0);
+            assert_eq!(head.body(&frame), Some(body));
+        }
+    }
+
+    #[test]
+    fn each_flipped_bit_of_head_and_body_is_seen() {
+        let body = [5; 1000];
+        let good = frame(&body);
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 4;
+            let found = Head::decode(&bad).and_then(|head| head.body(&bad));
+            // Bytes 1 to 3 and the padding say nothing.
+            let padding = good.len() - (2 * SECTOR_BYTES - HEAD_BYTES - 1 + REST_BYTES - 1000);
+            let is_silent = (1..4).contains(&at) || at >= padding;
+            assert_eq!(found.is_some(), is_silent, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_body_cannot_look_like_a_frame() {
+        let inner = frame(b"forged").repeat(8);
+        for shift in 0..SECTOR_BYTES {
+            let frame = frame(&inner[shift..]);
+            let heads = frame.chunks(SECTOR_BYTES).filter(|s| Head::decode(s).is_some());
+            assert_eq!(heads.count(), 1);
+        }
+    }
+}

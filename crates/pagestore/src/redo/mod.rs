@@ -1,0 +1,369 @@
+//! Durable commits: each costs its share of one append to the redo area and of one sync.
+//!
+//! A published transaction leaves its record in a queue. Who wants it durable waits; one of those
+//! who wait leads: it takes all that is queued as one frame, appends it, syncs, and tells the others.
+//! Meanwhile transactions go on and queue: no lock is held over the disk.
+//!
+//! Records are good for nothing if one is missing before them. What has no record (it was too long,
+//! there are no words for it, the ring was full) leaves a *gap*: nothing is recorded until a
+//! checkpoint that began behind the gap is durable. So whoever wants to be durable across a gap makes
+//! a checkpoint, and holds the writer's place until it is durable.
+//!
+//! What is between the durable root and the last published one is therefore, without gaps, in the
+//! frames from the area's `from` on, in the frame that is being appended, and in the queue.
+
+mod area;
+mod company;
+mod frame;
+mod record;
+
+pub(crate) use area::{Area, Frames};
+pub(crate) use record::{NoSense, Op, Record, Recorded, Recorder, records};
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+use flotilla_vfs::File;
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::error::{Error, Result};
+use company::Company;
+use frame::frame_bytes;
+
+/// Who wants its transaction's record to be appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Somebody who waits for it.
+    Now,
+    /// Nobody yet; those that come later will be of use only with it.
+    Later,
+}
+
+/// The way to the redo area.
+pub(crate) struct Redo {
+    /// A handle of its own, so that it is told of its own failures.
+    file: Arc<dyn File>,
+    state: Mutex<State>,
+    /// Where threads sleep: those of each turn at the word of its parity.
+    words: [AtomicU32; 2],
+    company: Company,
+}
+
+struct State {
+    area: Option<Area>,
+    /// Nothing is recorded: what is published now is read from the area.
+    is_replaying: bool,
+    /// The position of the next frame.
+    next: u64,
+    /// The number of the last durable checkpoint.
+    checkpoint: u64,
+    queue: Queue,
+    /// The last published transaction, with or without a record.
+    published: u64,
+    /// The last transaction without a record that no durable checkpoint contains; 0 if there is none.
+    gap: u64,
+    /// All transactions up to here are durable.
+    durable: u64,
+    lead: Lead,
+    is_broken: bool,
+    spare: Spare,
+}
+
+/// Memory to be used again.
+#[derive(Default)]
+struct Spare {
+    recorder: Vec<u8>,
+    queue: Vec<u8>,
+    frame: Vec<u8>,
+}
+
+/// Records that wait for the next frame.
+#[derive(Default)]
+struct Queue {
+    bytes: Vec<u8>,
+    /// Bytes of the ring that they take at most.
+    room: u64,
+    /// The last transaction among them, or among those before.
+    last: u64,
+    /// How many of them somebody waits for.
+    wanted: u64,
+}
+
+/// Who appends.
+#[derive(Default)]
+struct Lead {
+    is_on: bool,
+    /// The last transaction in the frame that is being appended, or in the last one.
+    last: u64,
+    /// Counts frames.
+    turn: u64,
+}
+
+/// Records on their way.
+struct Taken {
+    area: Area,
+    position: u64,
+    checkpoint: u64,
+    records: Queue,
+    frame: Vec<u8>,
+}
+
+impl Redo {
+    /// Without an area.
+    pub(crate) fn new(file: Arc<dyn File>, durable: u64) -> Redo {
+        let state = State {
+            area: None,
+            is_replaying: false,
+            next: 0,
+            checkpoint: 0,
+            queue: Queue::default(),
+            published: durable,
+            gap: 0,
+            durable,
+            lead: Lead::default(),
+            is_broken: false,
+            spare: Spare::default(),
+        };
+        let words = [AtomicU32::new(0), AtomicU32::new(0)];
+        Redo { file, state: Mutex::new(state), words, company: Company::default() }
+    }
+
+    pub(crate) fn file(&self) -> &dyn File {
+        &*self.file
+    }
+
+    /// For the next transaction.
+    pub(crate) fn recorder(&self) -> Recorder {
+        let mut state = self.state.lock();
+        let bytes_max = match state.area {
+            Some(area) if state.is_recording() => area.frame_bytes_max() as usize,
+            _ => 0,
+        };
+        Recorder::new(std::mem::take(&mut state.spare.recorder), bytes_max)
+    }
+
+    /// Whether a record that somebody waits for could be queued now. If so it can be until the next
+    /// one is queued.
+    pub(crate) fn admits(&self, record: &[u8]) -> bool {
+        self.state.lock().admits(record, Wanted::Now)
+    }
+
+    /// Queues the record of a transaction that was published just now, by who still has the writer's
+    /// place. Without a record, or without room for it, it leaves a gap.
+    pub(crate) fn push(&self, txid: u64, mut recorder: Recorder, wanted: Wanted) {
+        let mut state = self.state.lock();
+        state.published = txid;
+        if state.area.is_some() && !state.is_replaying {
+            match recorder.finish(txid).filter(|record| state.admits(record, wanted)) {
+                Some(record) => state.queue.push(txid, record, wanted),
+                None => state.gap = txid,
+            }
+            self.company.set_here(state.queue.wanted);
+        }
+        state.spare.recorder = recorder.into_spare();
+    }
+
+    /// The last transaction whose commit could be waited for by [`Redo::wait`]; nothing if only a
+    /// checkpoint makes durable what is published.
+    pub(crate) fn last(&self) -> Option<u64> {
+        let state = self.state.lock();
+        let is_waitable = state.is_recording() || state.durable == state.published;
+        is_waitable.then_some(state.published)
+    }
+
+    /// Waits until all transactions up to `txid` are durable. There must be no gap among them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if it was this thread whose write failed, and [`Error::Poisoned`] if it was
+    /// another: the caller has to poison the store in the first case.
+    pub(crate) fn wait(&self, txid: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        loop {
+            if state.is_broken {
+                return Err(Error::Poisoned);
+            }
+            if state.durable >= txid {
+                return Ok(());
+            }
+            if !state.lead.is_on {
+                state.lead.is_on = true;
+                return self.lead(state);
+            }
+            let is_led = txid <= state.lead.last;
+            let word = &self.words[(state.lead.turn + u64::from(!is_led)) as usize % 2];
+            let seen = word.load(SeqCst);
+            drop(state);
+            atomic_wait::wait(word, seen);
+            state = self.state.lock();
+        }
+    }
+
+    /// Appends what is queued.
+    fn lead<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<()> {
+        if self.company.is_awaited(state.queue.wanted) {
+            drop(state);
+            self.company.gather();
+            state = self.state.lock();
+        }
+        let mut taken = state.take();
+        self.company.set_here(0);
+        drop(state);
+        let outcome = taken.append(self.file());
+        let mut state = self.state.lock();
+        self.company.expect(taken.records.wanted + state.queue.wanted);
+        state.lead.is_on = false;
+        state.is_broken |= outcome.is_err();
+        if !state.is_broken {
+            state.durable = state.durable.max(taken.records.last);
+        }
+        let is_broken = state.is_broken;
+        taken.leave(&mut state.spare);
+        self.change_words(state, is_broken);
+        match outcome {
+            Ok(()) if is_broken => Err(Error::Poisoned),
+            other => other,
+        }
+    }
+
+    /// Wakes those of the last turn, and one or all of the next.
+    fn change_words(&self, state: MutexGuard<'_, State>, all: bool) {
+        let turn = state.lead.turn as usize;
+        let (done, next) = (&self.words[turn % 2], &self.words[(turn + 1) % 2]);
+        done.fetch_add(1, SeqCst);
+        next.fetch_add(1, SeqCst);
+        drop(state);
+        // First who is to go on with the disk, then those who are told.
+        if all {
+            atomic_wait::wake_all(next);
+        } else {
+            atomic_wait::wake_one(next);
+        }
+        atomic_wait::wake_all(done);
+    }
+
+    /// Lets nobody wait any more: what the file holds is unknown.
+    pub(crate) fn fail(&self) {
+        let mut state = self.state.lock();
+        state.is_broken = true;
+        self.change_words(state, true);
+    }
+
+    /// All transactions up to this one are durable.
+    pub(crate) fn durable(&self) -> u64 {
+        self.state.lock().durable
+    }
+
+    /// Begins with the area that the file has. Nothing is recorded until [`Redo::replayed`].
+    pub(crate) fn replay(&self, area: Area, checkpoint: u64) {
+        let mut state = self.state.lock();
+        state.area = Some(area);
+        state.next = area.from;
+        state.checkpoint = checkpoint;
+        state.is_replaying = true;
+    }
+
+    /// Says that all frames before this position have been replayed.
+    pub(crate) fn advance(&self, position: u64) {
+        self.state.lock().next = position;
+    }
+
+    /// Says that all frames have been, and that all which is published is durable.
+    pub(crate) fn replayed(&self) {
+        let mut state = self.state.lock();
+        state.is_replaying = false;
+        state.durable = state.published;
+    }
+
+    /// The area as a checkpoint that begins now shall name it: no earlier frame has a transaction
+    /// that was published after this call. The caller keeps others from publishing.
+    pub(crate) fn cut(&self) -> Option<Area> {
+        let state = self.state.lock();
+        state.area.map(|area| Area { from: state.next, ..area })
+    }
+
+    /// Says that a checkpoint is durable: its root, and the area as it was at the cut.
+    pub(crate) fn checkpointed(&self, txid: u64, number: u64, area: Option<Area>) {
+        let mut state = self.state.lock();
+        if state.area.is_none() {
+            state.next = area.map_or(0, |area| area.from);
+        }
+        state.area = area;
+        state.checkpoint = number;
+        state.durable = state.durable.max(txid);
+        if state.gap <= txid {
+            state.gap = 0;
+        }
+        if state.queue.last <= txid {
+            state.queue.clear();
+            self.company.set_here(0);
+        }
+        self.change_words(state, true);
+    }
+
+    /// Bytes of the area that are in use, and of all of it.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        state.area.map_or((0, 0), |area| (state.next - area.from, area.bytes()))
+    }
+}
+
+impl State {
+    fn is_recording(&self) -> bool {
+        self.area.is_some() && self.gap == 0 && !self.is_replaying
+    }
+
+    fn admits(&self, record: &[u8], wanted: Wanted) -> bool {
+        let Some(area) = self.area.filter(|_| self.is_recording()) else { return false };
+        let room = self.queue.room + frame_bytes(record.len() as u64);
+        let free = area.bytes() - (self.next - area.from);
+        let limit = match wanted {
+            Wanted::Now => area.frame_bytes_max(),
+            // So much is left to those who wait.
+            Wanted::Later => area.frame_bytes_max() / 2,
+        };
+        room <= free.min(limit)
+    }
+
+    fn take(&mut self) -> Taken {
+        let area = self.area.expect("transactions are waited for only where there is an area");
+        let position = self.next;
+        let bytes = std::mem::take(&mut self.spare.queue);
+        let frame = std::mem::take(&mut self.spare.frame);
+        let queue = Queue { bytes, last: self.queue.last, ..Queue::default() };
+        let records = std::mem::replace(&mut self.queue, queue);
+        self.next += frame_bytes(records.bytes.len() as u64);
+        self.lead.turn += 1;
+        self.lead.last = records.last;
+        Taken { area, position, checkpoint: self.checkpoint, records, frame }
+    }
+}
+
+impl Queue {
+    fn push(&mut self, txid: u64, record: &[u8], wanted: Wanted) {
+        self.bytes.extend_from_slice(record);
+        self.room += frame_bytes(record.len() as u64);
+        self.last = txid;
+        self.wanted += u64::from(wanted == Wanted::Now);
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.room = 0;
+        self.wanted = 0;
+    }
+}
+
+impl Taken {
+    fn append(&mut self, file: &dyn File) -> Result<()> {
+        let Taken { area, position, checkpoint, records, frame } = self;
+        frame::encode(frame, *position, *checkpoint, records.last, &records.bytes);
+        area.append(file, *position, frame)
+    }
+
+    fn leave(mut self, spare: &mut Spare) {
+        self.records.clear();
+        spare.queue = self.records.bytes;
+        spare.frame = self.frame;
+    }
+}

@@ -1,0 +1,356 @@
+//! What one transaction did, in words that another state of the same trees understands as well.
+//!
+//! ```text
+//! | txid u64 | bytes of the operations u32 | operation | operation | ...
+//! | 1 | name           |  the operations that follow are about this tree, which is made if missing
+//! | 2 | key | value    |  put
+//! | 3 | key            |  delete
+//! | 4 | start | end    |  delete a range
+//! | 5 | start          |  delete a range that has no end
+//! | 6 | mark           |  set the mark
+//! | 7 | name           |  delete a tree
+//! | 8 | from | to      |  give a tree another name
+//! ```
+//!
+//! Each name, key, value and mark has its length before it: seven bits a byte, the lowest first.
+
+use std::ops::Range;
+
+use crate::page::{u32_at, u64_at};
+
+const TREE: u8 = 1;
+const PUT: u8 = 2;
+const DELETE: u8 = 3;
+const DELETE_RANGE: u8 = 4;
+const DELETE_FROM: u8 = 5;
+const MARK: u8 = 6;
+const DELETE_TREE: u8 = 7;
+const RENAME_TREE: u8 = 8;
+
+/// Bytes before the operations.
+const HEAD_BYTES: usize = 12;
+
+/// One operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op<'a> {
+    /// What follows is about the tree of this name.
+    Tree(&'a [u8]),
+    /// A key and its value.
+    Put(&'a [u8], &'a [u8]),
+    /// A key.
+    Delete(&'a [u8]),
+    /// From one key up to another, or to the last.
+    DeleteRange(&'a [u8], Option<&'a [u8]>),
+    /// The caller's mark.
+    Mark(&'a [u8]),
+    /// A tree's name.
+    DeleteTree(&'a [u8]),
+    /// A tree's name, and the one it gets.
+    RenameTree(&'a [u8], &'a [u8]),
+}
+
+/// A moment that a recorder can go back to.
+#[derive(Clone, Debug)]
+pub(crate) struct Recorded {
+    len: usize,
+    tree: Range<usize>,
+}
+
+/// Writes down what the open transaction does.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    bytes: Vec<u8>,
+    /// It gives up beyond so many bytes; 0 if it has.
+    bytes_max: usize,
+    /// Where the name of the tree stands that the last operation is about.
+    tree: Range<usize>,
+}
+
+impl Recorder {
+    /// Writes into `bytes`, whatever they hold, and gives up beyond `bytes_max`. With 0 it writes
+    /// nothing down.
+    pub(crate) fn new(mut bytes: Vec<u8>, bytes_max: usize) -> Recorder {
+        bytes.clear();
+        bytes.resize(HEAD_BYTES, 0);
+        Recorder { bytes, bytes_max, tree: 0..0 }
+    }
+
+    pub(crate) fn tree(&mut self, name: &str) {
+        let name = name.as_bytes();
+        if self.tree.is_empty() || self.bytes[self.tree.clone()] != *name {
+            self.write(TREE, name, None);
+            let end = self.bytes.len();
+            self.tree = end.saturating_sub(name.len())..end;
+        }
+    }
+
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) {
+        self.write(PUT, key, Some(value));
+    }
+
+    pub(crate) fn delete(&mut self, key: &[u8]) {
+        self.write(DELETE, key, None);
+    }
+
+    pub(crate) fn delete_range(&mut self, start: &[u8], end: Option<&[u8]>) {
+        let kind = if end.is_some() { DELETE_RANGE } else { DELETE_FROM };
+        self.write(kind, start, end);
+    }
+
+    pub(crate) fn mark(&mut self, mark: &[u8]) {
+        self.write(MARK, mark, None);
+    }
+
+    pub(crate) fn delete_tree(&mut self, name: &str) {
+        self.write(DELETE_TREE, name.as_bytes(), None);
+        self.tree = 0..0;
+    }
+
+    pub(crate) fn rename_tree(&mut self, from: &str, to: &str) {
+        self.write(RENAME_TREE, from.as_bytes(), Some(to.as_bytes()));
+        self.tree = 0..0;
+    }
+
+    /// Makes this a moment to go back to.
+    pub(crate) fn save(&self) -> Recorded {
+        Recorded { len: self.bytes.len(), tree: self.tree.clone() }
+    }
+
+    /// Forgets what was written down since. If it has given up meanwhile it stays so.
+    pub(crate) fn go_back(&mut self, moment: &Recorded) {
+        if self.bytes_max > 0 {
+            self.bytes.truncate(moment.len);
+            self.tree = moment.tree.clone();
+        }
+    }
+
+    /// The record of transaction `txid`, if all that it did was written down.
+    pub(crate) fn finish(&mut self, txid: u64) -> Option<&[u8]> {
+        if self.bytes_max == 0 {
+            return None;
+        }
+        let len = u32::try_from(self.bytes.len() - HEAD_BYTES).ok()?;
+        self.bytes[..8].copy_from_slice(&txid.to_le_bytes());
+        self.bytes[8..HEAD_BYTES].copy_from_slice(&len.to_le_bytes());
+        Some(&self.bytes)
+    }
+
+    /// The memory, to be used again.
+    pub(crate) fn into_spare(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    fn write(&mut self, kind: u8, first: &[u8], second: Option<&[u8]>) {
+        if self.bytes_max == 0 {
+            return;
+        }
+        // The longest lengths take three bytes.
+        let wanted = 1 + 2 * 5 + first.len() + second.map_or(0, <[u8]>::len);
+        if self.bytes.len() + wanted > self.bytes_max {
+            self.give_up();
+            return;
+        }
+        self.bytes.reserve(wanted);
+        self.bytes.push(kind);
+        for part in [Some(first), second].into_iter().flatten() {
+            put_len(&mut self.bytes, part.len());
+            self.bytes.extend_from_slice(part);
+        }
+    }
+
+    /// Says that the transaction does what has no words here.
+    pub(crate) fn give_up(&mut self) {
+        *self = Recorder::new(std::mem::take(&mut self.bytes), 0);
+    }
+}
+
+fn put_len(bytes: &mut Vec<u8>, len: usize) {
+    let mut rest = len;
+    while rest >= 0x80 {
+        bytes.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    bytes.push(rest as u8);
+}
+
+/// One transaction's record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record<'a> {
+    /// The transaction.
+    pub(crate) txid: u64,
+    ops: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// The operations. Ends with an error where the bytes make no sense.
+    pub(crate) fn ops(self) -> impl Iterator<Item = Result<Op<'a>, NoSense>> {
+        let mut rest = self.ops;
+        std::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let op = take_op(&mut rest).ok_or(NoSense);
+            if op.is_err() {
+                rest = &[];
+            }
+            Some(op)
+        })
+    }
+}
+
+/// Bytes that are no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoSense;
+
+/// The records that stand one behind the other in `bytes`. Ends with an error where they make no
+/// sense.
+pub(crate) fn records(bytes: &[u8]) -> impl Iterator<Item = Result<Record<'_>, NoSense>> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let record = take_record(&mut rest).ok_or(NoSense);
+        if record.is_err() {
+            rest = &[];
+        }
+        Some(record)
+    })
+}
+
+fn take_record<'a>(rest: &mut &'a [u8]) -> Option<Record<'a>> {
+    let head = rest.get(..HEAD_BYTES)?;
+    let end = HEAD_BYTES.checked_add(u32_at(head, 8) as usize)?;
+    let ops = rest.get(HEAD_BYTES..end)?;
+    *rest = &rest[end..];
+    Some(Record { txid: u64_at(head, 0), ops })
+}
+
+fn take_op<'a>(rest: &mut &'a [u8]) -> Option<Op<'a>> {
+    let kind = *rest.split_off_first()?;
+    let first = take_part(rest)?;
+    Some(match kind {
+        TREE => Op::Tree(first),
+        PUT => Op::Put(first, take_part(rest)?),
+        DELETE => Op::Delete(first),
+        DELETE_RANGE => Op::DeleteRange(first, Some(take_part(rest)?)),
+        DELETE_FROM => Op::DeleteRange(first, None),
+        MARK => Op::Mark(first),
+        DELETE_TREE => Op::DeleteTree(first),
+        RENAME_TREE => Op::RenameTree(first, take_part(rest)?),
+        _ => return None,
+    })
+}
+
+fn take_part<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let mut len = 0_usize;
+    for shift in (0..35).step_by(7) {
+        let byte = *rest.split_off_first()?;
+        len |= usize::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return rest.split_off(..len);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recorder() -> Recorder {
+        Recorder::new(vec![9; 20], 1 << 20)
+    }
+
+    #[test]
+    fn what_is_written_down_is_read_again() {
+        let long = vec![7; 300_000];
+        let mut recorder = recorder();
+        recorder.tree("");
+        recorder.put(b"a", b"");
+        recorder.tree("a");
+        recorder.put(b"", &long);
+        recorder.tree("a");
+        recorder.delete(&long[..200]);
+        recorder.delete_range(b"b", Some(b"c"));
+        recorder.delete_range(b"", None);
+        recorder.mark(b"m");
+        recorder.delete_tree("a");
+        recorder.tree("a");
+        recorder.rename_tree("a", "b");
+        let moment = recorder.save();
+        recorder.tree("c");
+        recorder.put(b"undone", b"");
+        recorder.go_back(&moment);
+        recorder.tree("c");
+        let mut bytes = recorder.finish(5).unwrap().to_vec();
+        bytes.extend(Recorder::new(Vec::new(), 100).finish(6).unwrap());
+        let records: Vec<_> = records(&bytes).map(Result::unwrap).collect();
+        assert_eq!(records.iter().map(|r| r.txid).collect::<Vec<_>>(), [5, 6]);
+        let ops: Vec<_> = records[0].ops().map(Result::unwrap).collect();
+        let expected = [
+            Op::Tree(b""),
+            Op::Put(b"a", b""),
+            Op::Tree(b"a"),
+            Op::Put(b"", &long),
+            Op::Delete(&long[..200]),
+            Op::DeleteRange(b"b", Some(b"c")),
+            Op::DeleteRange(b"", None),
+            Op::Mark(b"m"),
+            Op::DeleteTree(b"a"),
+            Op::Tree(b"a"),
+            Op::RenameTree(b"a", b"b"),
+            Op::Tree(b"c"),
+        ];
+        assert_eq!(ops, expected);
+        assert_eq!(records[1].ops().count(), 0);
+    }
+
+    #[test]
+    fn a_tree_is_named_once_in_a_row() {
+        let mut recorder = recorder();
+        for name in ["a", "a", "b", "a"] {
+            recorder.tree(name);
+            recorder.delete(b"k");
+        }
+        let bytes = recorder.finish(1).unwrap();
+        let ops: Vec<_> = records(bytes).next().unwrap().unwrap().ops().collect();
+        let trees = ops.iter().filter(|op| matches!(op, Ok(Op::Tree(_)))).count();
+        assert_eq!((ops.len(), trees), (7, 3));
+    }
+
+    #[test]
+    fn too_much_or_no_words_is_no_record() {
+        let mut recorder = Recorder::new(Vec::new(), 100);
+        recorder.put(b"a", &[1; 60]);
+        assert!(recorder.finish(1).is_some());
+        recorder.put(b"a", &[1; 60]);
+        assert!(recorder.finish(1).is_none());
+        recorder.put(b"a", b"b");
+        recorder.tree("t");
+        assert!(recorder.finish(1).is_none());
+        let mut recorder = Recorder::new(Vec::new(), 100);
+        recorder.give_up();
+        assert!(recorder.finish(1).is_none());
+    }
+
+    #[test]
+    fn bytes_without_sense_are_an_error() {
+        let mut recorder = recorder();
+        recorder.tree("tree");
+        recorder.put(b"key", b"value");
+        let bytes = recorder.finish(5).unwrap().to_vec();
+        for cut in 1..bytes.len() {
+            assert!(records(&bytes[..cut]).any(|r| r.is_err()), "cut to {cut}");
+        }
+        for at in 0..bytes.len() {
+            for flip in [1, 0x80, 0xff] {
+                let mut wrong = bytes.clone();
+                wrong[at] ^= flip;
+                // Whatever it says, it neither panics nor goes on for ever.
+                let ops = records(&wrong).flatten().flat_map(Record::ops).count();
+                assert!(ops <= wrong.len());
+            }
+        }
+    }
+}

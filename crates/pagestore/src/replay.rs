@@ -1,0 +1,78 @@
+//! Carrying out again, when a store is opened, what the redo area has and the durable root has not.
+
+use std::sync::Arc;
+
+use crate::checkpoint::{self, Scope};
+use crate::error::{Error, Result};
+use crate::redo::{Area, Frames, NoSense, Op, Record, records};
+use crate::shared::Shared;
+use crate::write_txn::WriteTxn;
+
+/// What may be in memory only, before a checkpoint is made of it.
+const DIRTY_BYTES_MAX: u64 = 256 << 20;
+
+/// Brings the store, opened at its durable root, to the last durable transaction.
+pub(crate) fn run(shared: &Arc<Shared>) -> Result<()> {
+    let (area, checkpoint) = {
+        let written = shared.checkpoints.lock();
+        (written.meta.redo, written.meta.number)
+    };
+    let Some(area) = area else { return Ok(()) };
+    shared.redo.replay(area, checkpoint);
+    let mut frames = Frames::new(area, shared.redo.file(), checkpoint);
+    loop {
+        let begin = frames.position();
+        let Some(body) = frames.next()? else { break };
+        for record in records(&body) {
+            let record = record.map_err(|NoSense| corrupt(&area, begin))?;
+            let current = shared.current().txid;
+            // Those before the cut of the checkpoint that were not yet written then.
+            if record.txid <= current {
+                continue;
+            }
+            if record.txid != current + 1 {
+                return Err(corrupt(&area, begin));
+            }
+            carry_out(shared, record, || corrupt(&area, begin))?;
+        }
+        shared.redo.advance(frames.position());
+        let dirty_bytes = shared.space.lock().dirty_bytes();
+        if dirty_bytes > DIRTY_BYTES_MAX {
+            checkpoint::run(shared, Scope::Pages)?;
+        }
+    }
+    shared.redo.replayed();
+    Ok(())
+}
+
+fn corrupt(area: &Area, position: u64) -> Error {
+    Error::Corrupt { page: area.unit(position), what: "redo records that make no sense" }
+}
+
+fn carry_out(shared: &Arc<Shared>, record: Record<'_>, corrupt: impl Fn() -> Error) -> Result<()> {
+    let mut txn = WriteTxn::begin(shared)?;
+    let text = |name| std::str::from_utf8(name).map_err(|_| corrupt());
+    let mut tree = None;
+    for op in record.ops() {
+        match op.map_err(|NoSense| corrupt())? {
+            Op::Tree(name) => {
+                txn.tree(tree.insert(text(name)?))?;
+            }
+            Op::Put(key, value) => txn.tree(tree.ok_or_else(&corrupt)?)?.put(key, value)?,
+            Op::Delete(key) => {
+                txn.tree(tree.ok_or_else(&corrupt)?)?.delete(key)?;
+            }
+            Op::DeleteRange(start, end) => {
+                txn.tree(tree.ok_or_else(&corrupt)?)?.delete_range(start, end)?;
+            }
+            Op::Mark(mark) => txn.set_mark(mark),
+            Op::DeleteTree(name) => {
+                txn.delete_tree(text(name)?)?;
+            }
+            Op::RenameTree(from, to) => {
+                txn.rename_tree(text(from)?, text(to)?)?;
+            }
+        }
+    }
+    txn.replay()
+}

@@ -1,0 +1,186 @@
+//! The end of a write transaction: seen by all, and durable if that is wanted.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::WriteTxn;
+use crate::checkpoint::{self, Scope};
+use crate::config::MARK_BYTES_MAX;
+use crate::error::{Result, refuse_over};
+use crate::place::Placed;
+use crate::redo::{Recorder, Wanted};
+use crate::shared::Shared;
+use crate::work::Work;
+
+/// A transaction looks at the trash once those before it owe so many units: a branch page of the
+/// trash has about as many leaves.
+const OWED_UNITS_MIN: u64 = 64;
+
+/// What a commit waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// For nothing: a crash before the next checkpoint, or the next commit that is synced, takes it
+    /// back.
+    Memory,
+    /// Until no crash takes it back, nor any transaction before it.
+    Sync,
+}
+
+impl WriteTxn<'_> {
+    /// [`WriteTxn::commit`] with [`Durability::Memory`]: makes all that was done visible and touches
+    /// no file.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`WriteTxn::commit`].
+    pub fn publish(self) -> Result<u64> {
+        self.commit(Durability::Memory)
+    }
+
+    /// Makes all that was done visible to everybody who reads from now on, as a whole. Returns the
+    /// transaction's number, or that of the one before if there was nothing to do.
+    ///
+    /// With [`Durability::Sync`] it returns once the transaction is durable, and so are all before
+    /// it. Others read it, and build on it, before that: who must not, waits for
+    /// [`PageStore::durable_txid`](crate::PageStore::durable_txid). It costs one append to the redo
+    /// area and one sync, which all share that wait at the same time; the next transaction begins
+    /// meanwhile. Where that is not possible it costs a checkpoint, and the next transaction begins
+    /// after it: the first time of all, which makes the area; if the area is full; if what was done
+    /// since the last checkpoint or synced commit is more than a quarter of it; and without one
+    /// ([`Options::redo_bytes`](crate::Options::redo_bytes) is 0).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Broken`] if an operation failed half-way, [`Error::Poisoned`] if a checkpoint or a
+    /// commit has failed meanwhile, [`Error::TooLarge`] if the mark is too long, [`Error::NoSpace`]
+    /// if the file has to grow for the checkpoint and cannot; else what reading a page met. Nothing
+    /// is published then.
+    ///
+    /// [`Error::Io`] and [`Error::Poisoned`] of a commit that is to be durable may also say that
+    /// writing it failed: it was seen, and whether it is durable shows when the store is opened
+    /// again, which takes no more writes until then.
+    pub fn commit(self, durability: Durability) -> Result<u64> {
+        let WriteTxn { work, shared, place } = self;
+        // Bound after the place, so given back before it.
+        let mut work = work;
+        save(&mut work, shared)?;
+        if work.is_nothing() {
+            let txid = work.draft.base().txid;
+            drop(work);
+            return match durability {
+                Durability::Memory => Ok(txid),
+                Durability::Sync => sync_placed(shared, place).map(|_| txid),
+            };
+        }
+        give_back_owed(shared, &mut work)?;
+        let txid = work.draft.txid();
+        match durability {
+            Durability::Memory => {
+                let recorder = publish(work, shared);
+                shared.redo.push(txid, recorder, Wanted::Later);
+            }
+            Durability::Sync if is_admitted(&mut work, shared) => {
+                let recorder = publish(work, shared);
+                shared.redo.push(txid, recorder, Wanted::Now);
+                drop(place);
+                wait(shared, txid)?;
+            }
+            Durability::Sync => {
+                checkpoint::make_room(shared, Scope::WithRedo)?;
+                let recorder = publish(work, shared);
+                shared.redo.push(txid, recorder, Wanted::Later);
+                // Nobody publishes before it is durable, so it leaves no gap behind.
+                checkpoint::run(shared, Scope::WithRedo)?;
+            }
+        }
+        Ok(txid)
+    }
+
+    /// Publishes what was read from the redo area, also if it changes nothing here: so each
+    /// transaction gets the number that it had.
+    pub(crate) fn replay(self) -> Result<()> {
+        let WriteTxn { work, shared, .. } = self;
+        let mut work = work;
+        save(&mut work, shared)?;
+        let txid = work.draft.txid();
+        let recorder = publish(work, shared);
+        shared.redo.push(txid, recorder, Wanted::Later);
+        Ok(())
+    }
+}
+
+/// Makes durable what is published. Returns the last durable transaction.
+pub(crate) fn sync(shared: &Arc<Shared>) -> Result<u64> {
+    shared.refuse_if_poisoned()?;
+    match shared.redo.last() {
+        Some(last) => wait(shared, last).map(|()| last),
+        None => sync_placed(shared, shared.place.enter()),
+    }
+}
+
+fn sync_placed(shared: &Shared, place: Placed<'_>) -> Result<u64> {
+    if let Some(last) = shared.redo.last() {
+        drop(place);
+        return wait(shared, last).map(|()| last);
+    }
+    checkpoint::run(shared, Scope::WithRedo)?;
+    Ok(shared.redo.durable())
+}
+
+fn wait(shared: &Shared, txid: u64) -> Result<()> {
+    let outcome = shared.redo.wait(txid);
+    if outcome.is_err() {
+        shared.poison();
+    }
+    outcome
+}
+
+/// Refuses what may not be published, and writes what has changed about the trees into the catalogue.
+fn save(work: &mut Work, shared: &Shared) -> Result<()> {
+    work.refuse_if_broken()?;
+    refuse_over("a mark", work.mark().len(), MARK_BYTES_MAX)?;
+    shared.refuse_if_poisoned()?;
+    work.save_trees()
+}
+
+/// Whether the record can be appended to the redo area.
+fn is_admitted(work: &mut Work, shared: &Shared) -> bool {
+    let txid = work.draft.txid();
+    work.recorder.finish(txid).is_some_and(|record| shared.redo.admits(record))
+}
+
+/// Puts what the transaction has cut off into the trash, and gives back about twice as much trash as
+/// it takes: so the trash stays bounded whatever is cut off, and no transaction pays for another.
+fn give_back_owed(shared: &Shared, work: &mut Work) -> Result<()> {
+    // Only who has the writer's place comes here.
+    let owed = &shared.counters.owed_units;
+    let units = owed.load(Ordering::Relaxed) + 2 * work.draft.page_count();
+    let due = if units < OWED_UNITS_MIN { 0 } else { units };
+    // What cannot be read stays in the trash, and who asks for it by itself or checks the store is
+    // told: no reason to refuse a transaction that has nothing to do with it.
+    let (freed, _) = work.sweep(due)?;
+    let left = if work.trash_units() == 0 { 0 } else { units.saturating_sub(freed) };
+    owed.store(left.min(1 << 12), Ordering::Relaxed);
+    Ok(())
+}
+
+/// Makes what was done the last published state.
+fn publish(mut work: Work, shared: &Shared) -> Recorder {
+    let root = work.next_root();
+    let txid = root.txid;
+    let written = work.draft.take();
+    let spans = written.spans();
+    for (id, frame) in written.pages {
+        shared.pool.put_dirty(id, frame);
+    }
+    for (start, value) in written.extents {
+        shared.pool.put_extent(start, value);
+    }
+    // The draft pins the root that it was built on; without it, what nobody reads is free now.
+    let recorder = work.into_recorder();
+    let mut space = shared.space.lock();
+    space.pending.open(txid);
+    *shared.current.write() = root;
+    space.publish(&shared.pool, txid, &spans, &written.replaced);
+    recorder
+}
