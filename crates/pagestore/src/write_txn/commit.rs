@@ -59,6 +59,12 @@ impl WriteTxn<'_> {
     /// [`Error::Io`] and [`Error::Poisoned`] of a commit that is to be durable may also say that
     /// writing it failed: it was seen, and whether it is durable shows when the store is opened
     /// again, which takes no more writes until then.
+    ///
+    /// [`Error::Broken`]: crate::Error::Broken
+    /// [`Error::Io`]: crate::Error::Io
+    /// [`Error::NoSpace`]: crate::Error::NoSpace
+    /// [`Error::Poisoned`]: crate::Error::Poisoned
+    /// [`Error::TooLarge`]: crate::Error::TooLarge
     pub fn commit(self, durability: Durability) -> Result<u64> {
         let WriteTxn { work, shared, place } = self;
         // Bound after the place, so given back before it.
