@@ -7,28 +7,30 @@
 //! 3. Pages and long values are written in the order of their places, then bitmaps and directory.
 //!    All of it goes to units that the last durable root does not use. Sync.
 //! 4. The meta page is written over the older of the two. Sync. From here on the new root counts.
-//! 5. Frames become clean, the old durable root lets go of its pages.
+//! 5. Frames become clean, the old durable root lets go of its pages, and the file gets shorter if
+//!    much at its end is free.
 //!
 //! A crash before the end of 4 finds the old root whole, or the new one.
 
-use std::io::{ErrorKind, IoSlice};
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 
 use crate::bits::Bits;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::freelist::{HEAD_UNITS, REGION_UNITS};
 use crate::leaf::Extent;
 use crate::meta::Meta;
 use crate::page::{self, CRC_END, Span, UNIT_BYTES, units_for};
 use crate::pool::Dirty;
 use crate::redo::Area;
-use crate::regions::{directory_bytes_max, region_count};
+use crate::regions::region_count;
 use crate::root::Root;
 use crate::shared::{Shared, Written};
 use crate::space::Space;
+use crate::trim;
 
 /// Bytes of one write, at most by one page or value more.
 const RUN_BYTES_MAX: usize = 1 << 20;
@@ -68,15 +70,22 @@ pub(crate) fn run(shared: &Shared, scope: Scope) -> Result<()> {
         return Err(error);
     }
     finish(shared, &mut written, cut);
-    Ok(())
+    let outcome = trim::shrink(shared);
+    if outcome.is_err() {
+        shared.poison();
+    }
+    outcome
 }
 
-/// Takes the last published root and what the file lacks of it. Nothing if it is durable already.
+/// Takes the last published root and what the file lacks of it. Nothing if it is durable already,
+/// and no part of the file is to be given back.
 fn cut(shared: &Shared, written: &mut Written, scope: Scope) -> Result<Option<Cut>> {
     let redo_units = wanted_redo_units(shared, scope);
     let mut space = lock_with_room(shared, redo_units)?;
     let root = shared.current();
-    if root.txid == written.meta.txid {
+    space.note_ended(&shared.pool);
+    let trimmed = trim::trim(shared, &mut space);
+    if root.txid == written.meta.txid && !trimmed {
         return Ok(None);
     }
     let new_redo = make_area(&mut space, redo_units)?;
@@ -154,27 +163,13 @@ pub(crate) fn make_room(shared: &Shared, scope: Scope) -> Result<()> {
 fn lock_with_room(shared: &Shared, redo_units: u32) -> Result<MutexGuard<'_, Space>> {
     loop {
         let space = shared.space.lock();
-        let end = space.freelist.end();
-        // Each of the two may begin a region, and leave what is left of the one before.
-        let redo_units = u64::from(redo_units);
-        let region_count = region_count(end + 2 * redo_units) + 2;
-        let directory_units = u64::from(units_for(directory_bytes_max(region_count)));
-        let needed = (end + 2 * (redo_units + directory_units + HEAD_UNITS)) * UNIT_BYTES as u64;
+        let needed = trim::bytes_needed(&space, redo_units);
         let reserved = shared.counters.file_bytes.load(Ordering::Relaxed);
         if needed <= reserved {
             return Ok(space);
         }
         drop(space);
-        let step = shared.options.growth_bytes.max(UNIT_BYTES as u64);
-        let to = needed.next_multiple_of(step);
-        let file = shared.pool.file();
-        let outcome = file.allocate(reserved..to).map(|()| to);
-        let outcome = outcome.or_else(|_| file.allocate(reserved..needed).map(|()| needed));
-        let len = outcome.map_err(|error| match error.kind() {
-            ErrorKind::StorageFull => Error::NoSpace,
-            _ => Error::Io(error),
-        })?;
-        shared.counters.file_bytes.store(len, Ordering::Relaxed);
+        trim::grow(shared, needed)?;
     }
 }
 

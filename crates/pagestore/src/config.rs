@@ -33,11 +33,19 @@ pub struct Options {
     ///
     /// [`Durability::Sync`]: crate::Durability::Sync
     pub redo_bytes: u64,
+    /// A checkpoint cuts the file off when so many bytes at its end are free. Default 64 MiB; less
+    /// than a step of growth is taken as that.
+    pub trim_bytes: u64,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { cache_bytes: 64 << 20, growth_bytes: 1 << 20, redo_bytes: 32 << 20 }
+        Options {
+            cache_bytes: 64 << 20,
+            growth_bytes: 1 << 20,
+            redo_bytes: 32 << 20,
+            trim_bytes: 64 << 20,
+        }
     }
 }
 
@@ -60,6 +68,13 @@ impl Options {
     #[must_use]
     pub fn redo_bytes(mut self, bytes: u64) -> Options {
         self.redo_bytes = bytes;
+        self
+    }
+
+    /// The defaults with another hysteresis of the end of the file; see [`Options::trim_bytes`].
+    #[must_use]
+    pub fn trim_bytes(mut self, bytes: u64) -> Options {
+        self.trim_bytes = bytes;
         self
     }
 }

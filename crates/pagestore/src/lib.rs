@@ -67,6 +67,7 @@ mod store;
 mod trash;
 mod tree;
 mod tree_mut;
+mod trim;
 mod view;
 mod work;
 mod write_txn;

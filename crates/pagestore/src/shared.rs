@@ -3,11 +3,13 @@
 //! Locks, outermost first; who holds one may take those below it:
 //! 1. `place`: the one writer's, had in the order of coming as long as a write transaction is open.
 //! 2. `checkpoints`: one checkpoint at a time. Never taken together with `place` but by `check`.
-//! 3. `space`: held for moments by writer and checkpoint; readers never take it.
-//! 4. `current`, `durable`: the two roots; held to copy a pointer.
-//! 5. That of `redo`, held for moments.
+//! 3. `resizing`: one at a time makes the file longer or shorter.
+//! 4. `space`: held for moments by writer and checkpoint; readers never take it.
+//! 5. `current`, `durable`: the two roots; held to copy a pointer.
+//! 6. That of `redo`, held for moments.
 //!
-//! Nobody holds one of them over a write or a sync but 1 and 2.
+//! Nobody holds one of them over a write or a sync but 1 and 2. The file changes its length under 3, and is
+//! cut off under 4 as well.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) durable: RwLock<Arc<Root>>,
     pub(crate) redo: Redo,
     pub(crate) options: Options,
+    /// Held while the file gets longer or shorter.
+    pub(crate) resizing: Mutex<()>,
     pub(crate) counters: Counters,
     poisoned: AtomicBool,
     _lock: Box<dyn LockGuard>,
@@ -57,6 +61,8 @@ pub(crate) struct Counters {
     pub(crate) written_bytes: AtomicU64,
     /// Those of them that say which units are used.
     pub(crate) space_written_bytes: AtomicU64,
+    /// Bytes cut off from the end of the file.
+    pub(crate) trimmed_bytes: AtomicU64,
     /// The length of the file in bytes.
     pub(crate) file_bytes: AtomicU64,
     /// Units of trash that transactions still have to give back for what they took.
@@ -81,6 +87,7 @@ impl Shared {
             durable: RwLock::new(root),
             redo,
             options,
+            resizing: Mutex::new(()),
             counters: Counters::default(),
             poisoned: AtomicBool::new(false),
             _lock: lock,

@@ -27,6 +27,8 @@ pub(crate) struct Space {
     /// Frames of freed pages: the next copies go into them instead of asking for memory.
     spare: Vec<Frame>,
     ended: Ended,
+    /// The end that the file shall have, if it is being emptied beyond.
+    goal: Option<u64>,
 }
 
 /// How many frames of a unit to keep for the next copies.
@@ -46,6 +48,27 @@ impl Space {
             dirty_bytes: 0,
             spare: Vec::new(),
             ended,
+            goal: None,
+        }
+    }
+
+    /// Wants the file to end at `goal`: units beyond it are given out only if none below fit, and
+    /// each checkpoint cuts off what is free at the end.
+    #[expect(dead_code, reason = "nothing moves pages yet")]
+    pub(crate) fn shrink_to(&mut self, goal: u64) {
+        self.goal = Some(goal);
+        self.freelist.set_limit(self.goal);
+    }
+
+    pub(crate) fn is_shrinking(&self) -> bool {
+        self.goal.is_some()
+    }
+
+    /// Takes note that the file is as short as it can be now.
+    pub(crate) fn note_shrunk(&mut self) {
+        if self.goal.is_some_and(|goal| self.freelist.end() <= goal) {
+            self.goal = None;
+            self.freelist.set_limit(None);
         }
     }
 

@@ -36,4 +36,6 @@ pub struct Stats {
     pub written_bytes: u64,
     /// Those of them that say which parts of the file are used and free.
     pub space_written_bytes: u64,
+    /// Bytes cut off from the end of the file by this process.
+    pub trimmed_bytes: u64,
 }

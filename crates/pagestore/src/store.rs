@@ -177,6 +177,7 @@ impl PageStore {
             read_count: pool.reads(),
             checkpoint_count: counters.checkpoints.load(Ordering::Relaxed),
             written_bytes: counters.written_bytes.load(Ordering::Relaxed),
+            trimmed_bytes: counters.trimmed_bytes.load(Ordering::Relaxed),
             space_written_bytes: counters.space_written_bytes.load(Ordering::Relaxed),
         }
     }

@@ -64,6 +64,8 @@ pub struct Freelist {
     /// One past the last unit that was ever given out.
     end: u64,
     free_units: u64,
+    /// Units from here on are given out only if none below fit.
+    limit: Option<u64>,
 }
 
 impl Default for Freelist {
@@ -82,6 +84,7 @@ impl Freelist {
             mask: 0,
             end: META_UNITS,
             free_units: 0,
+            limit: None,
         }
     }
 
@@ -134,7 +137,11 @@ impl Freelist {
     /// If `units` is 0, or more than a region has: 32446.
     pub fn allocate(&mut self, units: u32) -> Option<Span> {
         assert!(units > 0 && u64::from(units) <= REGION_UNITS - HEAD_UNITS, "{units} units");
-        self.take_fitting(units).or_else(|| self.take_tried(units)).or_else(|| self.grow(units))
+        let anywhere = usize::MAX;
+        (self.limit.and_then(|_| self.allocate_below(units)))
+            .or_else(|| self.take_fitting(units, anywhere))
+            .or_else(|| self.take_tried(units, anywhere))
+            .or_else(|| self.grow(units))
     }
 
     /// Takes a span back.
@@ -146,6 +153,10 @@ impl Freelist {
         let index = region_of(span.start);
         while self.regions.len() <= index {
             self.regions.push(Region::new());
+            let limited = self.limit.filter(|&limit| region_of(limit) + 1 == self.regions.len());
+            if let (Some(limit), Some(region)) = (limited, self.regions.last_mut()) {
+                region.set_limit(offset_of(limit));
+            }
         }
         self.free_units += u64::from(span.units);
         let region = &mut self.regions[index];
@@ -154,28 +165,92 @@ impl Freelist {
         self.note(index, before);
     }
 
-    /// From the smallest class in which every run is long enough.
-    fn take_fitting(&mut self, units: u32) -> Option<Span> {
-        let fitting = self.mask >> class_fitting(units) << class_fitting(units);
-        let class = (fitting != 0).then(|| fitting.trailing_zeros() as usize)?;
-        let index = self.by_class[class].lowest().expect("the mask says that there is one");
-        Some(self.take_from(index, units, |region| region.take_of(class, units)))
+    /// From now on, until this is called again, units from `limit` on are given out only if none
+    /// below fit.
+    pub(crate) fn set_limit(&mut self, limit: Option<u64>) {
+        let old = std::mem::replace(&mut self.limit, limit);
+        for (limit, offset) in [(old, UNITS), (limit, limit.map_or(UNITS, offset_of))] {
+            if let Some(index) = limit.map(region_of).filter(|&index| index < self.regions.len()) {
+                let before = self.regions[index].mask();
+                self.regions[index].set_limit(offset);
+                self.note(index, before);
+            }
+        }
     }
 
-    /// From the class that `units` itself falls into, where some runs are long enough.
-    fn take_tried(&mut self, units: u32) -> Option<Span> {
+    /// A span of `units` below the limit, if there is one. The file does not grow.
+    pub(crate) fn allocate_below(&mut self, units: u32) -> Option<Span> {
+        let last = self.limit.map_or(usize::MAX, region_of);
+        self.take_fitting(units, last).or_else(|| self.take_tried(units, last))
+    }
+
+    /// Gives up the free run at the end of the file, if it has so many units. They are no part of
+    /// the file then.
+    pub(crate) fn trim(&mut self, units_min: u64) -> bool {
+        let end = self.used_end();
+        if end == self.end || self.end - end < units_min {
+            return false;
+        }
+        while self.end > end {
+            let index = region_of(self.end - 1);
+            let from = end.max(region_start(index) + HEAD_UNITS);
+            if from < self.end {
+                let (at, units) = (offset_of(from), (self.end - from) as u32);
+                self.take_from(index, units, |region| {
+                    region.take(at, units);
+                    at
+                });
+            }
+            self.end = end.max(region_start(index));
+        }
+        self.regions.truncate(end.saturating_sub(META_UNITS).div_ceil(REGION_UNITS) as usize);
+        true
+    }
+
+    /// One past the last unit that is not free. A region of which nothing is used counts as free.
+    pub(crate) fn used_end(&self) -> u64 {
+        let mut end = self.end;
+        while end > META_UNITS {
+            let index = region_of(end - 1);
+            let at = (end - region_start(index)) as u32;
+            let run = self.regions.get(index).map_or(at, |region| region.run_start(at));
+            if u64::from(run) > HEAD_UNITS {
+                return region_start(index) + u64::from(run);
+            }
+            end = region_start(index);
+        }
+        end
+    }
+
+    /// From the smallest class in which every run is long enough, in regions up to `last`.
+    fn take_fitting(&mut self, units: u32, last: usize) -> Option<Span> {
+        let mut fitting = self.mask >> class_fitting(units) << class_fitting(units);
+        while fitting != 0 {
+            let class = fitting.trailing_zeros() as usize;
+            let index = self.by_class[class].lowest().expect("the mask says that there is one");
+            if index <= last {
+                return Some(self.take_from(index, units, |region| region.take_of(class, units)));
+            }
+            fitting &= fitting - 1;
+        }
+        None
+    }
+
+    /// From the class that `units` itself falls into, where some runs are long enough, in regions
+    /// up to `last`.
+    fn take_tried(&mut self, units: u32, last: usize) -> Option<Span> {
         let class = class_of(units);
         if class == class_fitting(units) || self.mask >> class & 1 == 0 {
             return None;
         }
         let mut tries = 0;
         let regions = &mut self.regions;
-        let (index, before, at) =
-            self.by_class[class].iter().take(REGION_TRIES_MAX).find_map(|index| {
-                let before = regions[index].mask();
-                let at = regions[index].try_of(class, units, &mut tries)?;
-                Some((index, before, at))
-            })?;
+        let candidates = self.by_class[class].iter().take_while(|&index| index <= last);
+        let (index, before, at) = candidates.take(REGION_TRIES_MAX).find_map(|index| {
+            let before = regions[index].mask();
+            let at = regions[index].try_of(class, units, &mut tries)?;
+            Some((index, before, at))
+        })?;
         self.note(index, before);
         self.free_units -= u64::from(units);
         Some(Span { start: region_start(index) + u64::from(at), units })

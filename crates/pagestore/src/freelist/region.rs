@@ -219,7 +219,6 @@ impl Region {
     }
 
     /// From now on only units below `limit` are counted and given out.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for moving pages below a line"))]
     pub(super) fn set_limit(&mut self, limit: u32) {
         self.limit = limit;
         self.lists = None;

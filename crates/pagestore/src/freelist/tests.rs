@@ -35,6 +35,12 @@ fn allocate(list: &mut Freelist, model: &mut Model, units: u32) -> Span {
     assert_eq!(region_of(span.start), region_of(span.end() - 1), "{span:?} crosses a border");
     let head = region_start(region_of(span.start)) + HEAD_UNITS;
     assert!(span.start >= head, "{span:?} lies on a bitmap");
+    enter(list, model, span);
+    span
+}
+
+/// Takes note of what was given out.
+fn enter(list: &Freelist, model: &mut Model, span: Span) {
     let old_end = model.end;
     model.end = list.end();
     for unit in old_end..model.end {
@@ -45,7 +51,103 @@ fn allocate(list: &mut Freelist, model: &mut Model, units: u32) -> Span {
     for unit in span.start..span.end() {
         assert!(model.free.remove(&unit), "unit {unit} was not free");
     }
-    span
+}
+
+/// Gives up the free tail, and finds it by looking.
+fn trim(list: &mut Freelist, model: &mut Model) {
+    let mut end = model.end;
+    while end > META_UNITS {
+        let start = region_start(region_of(end - 1));
+        if !model.free.contains(&(end - 1)) && end > start + HEAD_UNITS {
+            break;
+        }
+        end -= 1;
+    }
+    assert_eq!(list.used_end(), end);
+    assert!(!list.trim(model.end - end + 1));
+    assert_eq!(list.trim(1), end < model.end);
+    model.free.split_off(&end);
+    model.end = end;
+    assert_eq!(list.end(), end);
+}
+
+#[test]
+fn free_tail_is_given_up() {
+    for seed in 0..8 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut list = Freelist::new();
+        let mut model = Model { end: META_UNITS, ..Model::default() };
+        let mut held: Vec<Span> = Vec::new();
+        for step in 0..200 {
+            if rng.bool() || held.is_empty() {
+                held.push(allocate(
+                    &mut list,
+                    &mut model,
+                    rng.u32(1..=[9, 3000][seed as usize % 2]),
+                ));
+            } else {
+                // The last ones mostly, so that there is a tail.
+                held.sort();
+                let from = if rng.u32(..4) == 0 { 0 } else { held.len() - 1 };
+                let span = held.swap_remove(rng.usize(from..held.len()));
+                model.free.extend(span.start..span.end());
+                list.release(span);
+            }
+            if step % 10 == 0 {
+                trim(&mut list, &mut model);
+                check(&list, &model);
+            }
+        }
+        for span in held.drain(..) {
+            model.free.extend(span.start..span.end());
+            list.release(span);
+        }
+        trim(&mut list, &mut model);
+        assert_eq!((list.end(), list.free_units()), (META_UNITS, 0));
+    }
+}
+
+#[test]
+fn units_beyond_the_limit_come_last() {
+    for seed in 0..12 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut list = Freelist::new();
+        let mut model = Model { end: META_UNITS, ..Model::default() };
+        let mut held: Vec<Span> =
+            (0..400).map(|_| allocate(&mut list, &mut model, rng.u32(1..=300))).collect();
+        let limit = rng.u64(META_UNITS..list.end() + 9);
+        for step in 0..600 {
+            if step == 100 {
+                list.set_limit(Some(limit));
+            } else if step == 500 {
+                list.set_limit(None);
+            }
+            if rng.bool() && !held.is_empty() {
+                let span = held.swap_remove(rng.usize(..held.len()));
+                model.free.extend(span.start..span.end());
+                list.release(span);
+            } else {
+                let units = rng.u32(1..=30);
+                if (100..500).contains(&step) && rng.bool() {
+                    let Some(span) = list.allocate_below(units) else { continue };
+                    assert!(span.end() <= limit, "{span:?} {limit}");
+                    enter(&list, &mut model, span);
+                    held.push(span);
+                } else {
+                    let free = list.free_units();
+                    let span = allocate(&mut list, &mut model, units);
+                    held.push(span);
+                    // One unit always fits below if there is one.
+                    let below = model.free.range(..limit).next().is_some();
+                    let forced = !(100..500).contains(&step) || span.start < limit || units > 1;
+                    assert!(forced || !below, "{span:?} {limit} {free}");
+                }
+            }
+            if step % 100 == 50 {
+                check(&list, &model);
+            }
+        }
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod crash;
 mod model;
 mod rot;
+mod shrink;
 mod space;
 mod surgery;
 mod sync;
@@ -27,7 +28,7 @@ fn disk(seed: u64) -> FaultFs {
 }
 
 fn try_open(fs: &FaultFs) -> Result<PageStore, Error> {
-    let options = Options::default().growth_bytes(64 << 10);
+    let options = Options::default().growth_bytes(64 << 10).trim_bytes(64 << 10);
     PageStore::open(Arc::new(fs.clone()), &path(), options)
 }
 

@@ -1,0 +1,162 @@
+//! The file gets shorter, and loses nothing when the power goes meanwhile.
+
+use flotilla_vfs::fault::FaultFs;
+
+use super::{disk, open, try_open};
+use crate::{Error, PageStore};
+
+fn put(store: &PageStore, key: u32, len: usize) {
+    let mut txn = store.write().unwrap();
+    txn.tree("t").unwrap().put(&key.to_be_bytes(), &vec![key as u8; len]).unwrap();
+    txn.publish().unwrap();
+}
+
+fn delete(store: &PageStore, key: u32) {
+    let mut txn = store.write().unwrap();
+    assert!(txn.tree("t").unwrap().delete(&key.to_be_bytes()).unwrap());
+    txn.publish().unwrap();
+}
+
+fn assert_there(store: &PageStore, keys: &[(u32, usize)]) {
+    let snapshot = store.read();
+    let tree = snapshot.tree("t").unwrap().unwrap();
+    assert_eq!(tree.len() as usize, keys.len());
+    for &(key, len) in keys {
+        let value = tree.get(&key.to_be_bytes()).unwrap().unwrap();
+        assert!(value.len() == len && value.iter().all(|&byte| byte == key as u8));
+    }
+}
+
+/// Writes the leaf, the catalogue and the directory anew, until they lie low.
+fn settle(store: &PageStore) {
+    for _ in 0..4 {
+        put(store, 0, 100);
+        store.checkpoint().unwrap();
+    }
+    store.checkpoint().unwrap();
+}
+
+#[test]
+fn free_tail_is_cut_off() {
+    let fs = disk(1);
+    let store = open(&fs);
+    put(&store, 0, 100);
+    put(&store, 1, 100_000);
+    store.checkpoint().unwrap();
+    let small = store.stats();
+    for key in 2..6 {
+        put(&store, key, 3 << 20);
+    }
+    store.checkpoint().unwrap();
+    let reader = store.read();
+    for key in 2..6 {
+        delete(&store, key);
+    }
+    store.checkpoint().unwrap();
+    store.checkpoint().unwrap();
+    let stats = store.stats();
+    assert!(stats.file_bytes > 12 << 20, "the reader still sees it: {stats:?}");
+    assert_eq!(stats.trimmed_bytes, 0);
+    assert_eq!(reader.tree("t").unwrap().unwrap().len(), 6);
+    drop(reader);
+    settle(&store);
+    let stats = store.stats();
+    assert!(stats.file_bytes <= small.file_bytes + (128 << 10), "{stats:?} {small:?}");
+    assert!(stats.trimmed_bytes > 11 << 20);
+    let before = fs.operations();
+    store.checkpoint().unwrap();
+    assert_eq!(fs.operations(), before, "there is nothing more to do");
+    store.check().unwrap();
+    drop(store);
+    let store = open(&fs);
+    assert_eq!(store.stats().file_bytes, stats.file_bytes);
+    assert_there(&store, &[(0, 100), (1, 100_000)]);
+    put(&store, 7, 1 << 20);
+    store.checkpoint().unwrap();
+    assert_there(&store, &[(0, 100), (1, 100_000), (7, 1 << 20)]);
+    store.check().unwrap();
+}
+
+#[test]
+fn whole_regions_are_cut_off() {
+    let store = open(&disk(1));
+    put(&store, 0, 100);
+    // More than a region of 126.75 MiB, so that bitmaps of the second one come and go.
+    for key in 1..11 {
+        put(&store, key, 15 << 20);
+        store.checkpoint().unwrap();
+    }
+    store.check().unwrap();
+    for key in (1..11).rev() {
+        delete(&store, key);
+        store.checkpoint().unwrap();
+        store.check().unwrap();
+    }
+    settle(&store);
+    let stats = store.stats();
+    assert!(stats.file_bytes < 1 << 20, "{stats:?}");
+    put(&store, 1, 15 << 20);
+    store.checkpoint().unwrap();
+    assert_there(&store, &[(0, 100), (1, 15 << 20)]);
+    store.check().unwrap();
+}
+
+/// Grows and shrinks until something fails or the script is done; `keys` is what is durable, and
+/// what may be if the last checkpoint failed.
+fn breathe(store: &PageStore, keys: &mut [Vec<(u32, usize)>; 2]) -> Result<(), Error> {
+    for round in 0..3 {
+        for (from, len) in [(round * 10, 600_000), (round * 10 + 5, 300_000)] {
+            put(store, from, len);
+            put(store, from + 1, 5000);
+            keys[1].extend([(from, len), (from + 1, 5000)]);
+            store.checkpoint()?;
+            keys[0] = keys[1].clone();
+        }
+        let long: Vec<u32> = keys[1].iter().filter(|key| key.1 > 5000).map(|key| key.0).collect();
+        for key in long {
+            delete(store, key);
+            keys[1].retain(|other| other.0 != key);
+        }
+        store.checkpoint()?;
+        keys[0] = keys[1].clone();
+        // Nothing has changed but that the tail is free.
+        store.checkpoint()?;
+    }
+    Ok(())
+}
+
+fn assert_one_of(fs: &FaultFs, keys: &[Vec<(u32, usize)>; 2]) {
+    let store = open(fs);
+    store.check().unwrap();
+    let count = store.read().tree("t").unwrap().map_or(0, |tree| tree.len()) as usize;
+    match keys.iter().find(|keys| keys.len() == count) {
+        Some(keys) if count > 0 => assert_there(&store, keys),
+        found => assert!(found.is_some(), "{count} keys"),
+    }
+    // What is left of the file can be used.
+    put(&store, 1000, 700_000);
+    store.checkpoint().unwrap();
+    store.check().unwrap();
+}
+
+#[test]
+fn power_goes_while_the_file_shrinks() {
+    for cut in 1.. {
+        let fs = disk(cut);
+        fs.cut_power_after(cut);
+        let mut keys = [Vec::new(), Vec::new()];
+        let done = match try_open(&fs) {
+            Ok(store) => {
+                let done = breathe(&store, &mut keys).is_ok();
+                assert!(!done || store.stats().trimmed_bytes > 600_000, "{:?}", store.stats());
+                done
+            }
+            Err(_) => false,
+        };
+        fs.power_loss(cut);
+        assert_one_of(&fs, &keys);
+        if done {
+            break;
+        }
+    }
+}
