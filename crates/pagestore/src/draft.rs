@@ -1,6 +1,6 @@
 //! The pages of the open write transaction: private, changed in place, given back if it is dropped.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
@@ -26,12 +26,27 @@ pub(crate) struct Draft {
     /// Published spans that this transaction replaced, and their births.
     replaced: Vec<(Span, u64)>,
     /// Subtrees that no tree names any more, by the order in which they were cut off.
-    cut_off: BTreeMap<u64, Child>,
-    cut_off_count: u64,
+    cut_off: Vec<CutOff>,
     /// How many savepoints were taken or gone back to.
     era: u32,
     /// What has to be done, last first, to go back to a savepoint; empty if there is none.
     undo: Vec<Undo>,
+}
+
+/// What names one subtree that was cut off; no two are alike.
+pub(crate) type Ticket = Arc<()>;
+
+/// A subtree that no tree names any more.
+#[derive(Clone)]
+struct CutOff {
+    child: Child,
+    ticket: Option<Ticket>,
+}
+
+impl CutOff {
+    fn is(&self, ticket: &Ticket) -> bool {
+        self.ticket.as_ref().is_some_and(|mine| Arc::ptr_eq(mine, ticket))
+    }
 }
 
 /// Something that the transaction has made, and when.
@@ -61,7 +76,7 @@ enum Undo {
 pub(crate) struct Moment {
     undo_len: usize,
     replaced_len: usize,
-    cut_off: BTreeMap<u64, Child>,
+    cut_off: Vec<CutOff>,
 }
 
 /// What a transaction leaves behind when it is published.
@@ -91,8 +106,7 @@ impl Draft {
             pages: ById::default(),
             extents: ById::default(),
             replaced: Vec::new(),
-            cut_off: BTreeMap::new(),
-            cut_off_count: 0,
+            cut_off: Vec::new(),
             era: 0,
             undo: Vec::new(),
         }
@@ -321,15 +335,26 @@ impl Draft {
         self.shared.space.lock().pending.oldest().unwrap_or(0)
     }
 
-    /// Keeps a subtree that no tree names any more until it is published, as trash.
-    pub(crate) fn cut_off(&mut self, child: Child) {
-        self.cut_off_count += 1;
-        self.cut_off.insert(self.cut_off_count, child);
+    /// Keeps a subtree that no tree names any more: until somebody with its ticket takes it, or until
+    /// it is published, as trash.
+    pub(crate) fn cut_off(&mut self, child: Child, ticket: Option<Ticket>) {
+        self.cut_off.push(CutOff { child, ticket });
+    }
+
+    /// The subtree with this ticket, if nobody has taken it.
+    pub(crate) fn find_cut_off(&self, ticket: &Ticket) -> Option<Child> {
+        self.cut_off.iter().find(|cut| cut.is(ticket)).map(|cut| cut.child)
+    }
+
+    /// Says that a tree names the subtree with this ticket now.
+    pub(crate) fn take_cut_off(&mut self, ticket: &Ticket) {
+        self.cut_off.retain(|cut| !cut.is(ticket));
     }
 
     /// Takes all subtrees that were cut off and that nobody has taken.
     pub(crate) fn take_all_cut_off(&mut self) -> Vec<Child> {
-        std::mem::take(&mut self.cut_off).into_values().collect()
+        let cut_off = std::mem::take(&mut self.cut_off).into_iter();
+        cut_off.map(|cut| cut.child).filter(|child| !child.is_none()).collect()
     }
 }
 

@@ -46,6 +46,13 @@ impl Size {
     }
 }
 
+impl From<Size> for Change {
+    /// What has come in addition.
+    fn from(size: Size) -> Change {
+        size.since(Size::default())
+    }
+}
+
 impl Change {
     /// Whether nothing has changed.
     pub(crate) fn is_none(self) -> bool {

@@ -52,16 +52,73 @@ impl TreeMut<'_> {
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         refuse_over("a key", key.len(), KEY_BYTES_MAX)?;
         refuse_over("a value", value.len(), VALUE_BYTES_MAX)?;
+        let value = match value.len() {
+            ..=INLINE_BYTES_MAX => Fill::Inline(value),
+            _ => Fill::Long(Bytes::copy_from_slice(value)),
+        };
+        self.put_filled(key, value)
+    }
+
+    /// Puts a value of `len` bytes under `key`, in place of what is there, and lets `fill` write it.
+    /// The bytes are 0 before. A long value is not copied afterwards.
+    ///
+    /// # Errors
+    ///
+    /// As [`TreeMut::put`].
+    pub fn put_reserve(
+        &mut self,
+        key: &[u8],
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<()> {
+        refuse_over("a key", key.len(), KEY_BYTES_MAX)?;
+        refuse_over("a value", len, VALUE_BYTES_MAX)?;
+        if len <= INLINE_BYTES_MAX {
+            let mut bytes = [0; INLINE_BYTES_MAX];
+            fill(&mut bytes[..len]);
+            return self.put_filled(key, Fill::Inline(&bytes[..len]));
+        }
+        let mut bytes = vec![0; len];
+        fill(&mut bytes);
+        self.put_filled(key, Fill::Long(Bytes::from(bytes)))
+    }
+
+    /// Puts `value` under `key` unless there is something. Returns whether there was nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`TreeMut::put`].
+    pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool> {
+        if tree::contains(&*self.draft, self.entry.root, key)? {
+            return Ok(false);
+        }
+        self.put(key, value).map(|()| true)
+    }
+
+    /// Puts `value` under `key` and returns what was there.
+    ///
+    /// # Errors
+    ///
+    /// As [`TreeMut::put`].
+    pub fn replace(&mut self, key: &[u8], value: &[u8]) -> Result<Option<Bytes>> {
+        let old = self.get(key)?.map(Value::into_bytes);
+        self.put(key, value).map(|()| old)
+    }
+
+    fn put_filled(&mut self, key: &[u8], value: Fill<'_>) -> Result<()> {
         let root = self.entry.root;
-        let changed = self.attempt(|draft| {
-            if value.len() <= INLINE_BYTES_MAX {
-                return tree::put(draft, root, key, leaf::Value::Inline(value));
+        let changed = self.attempt(|draft| match &value {
+            Fill::Inline(bytes) => tree::put(draft, root, key, leaf::Value::Inline(bytes)),
+            Fill::Long(bytes) => {
+                let extent = draft.create_extent(bytes.clone())?;
+                tree::put(draft, root, key, leaf::Value::Extent(extent))
             }
-            let extent = draft.create_extent(Bytes::copy_from_slice(value))?;
-            tree::put(draft, root, key, leaf::Value::Extent(extent))
         })?;
         self.entry.change(changed);
-        self.recorder.put(key, value);
+        match &value {
+            Fill::Inline(bytes) => self.recorder.put(key, bytes),
+            Fill::Long(bytes) => self.recorder.put(key, bytes),
+        }
         Ok(())
     }
 
@@ -114,4 +171,12 @@ impl TreeMut<'_> {
         *self.broken = result.is_err();
         result
     }
+}
+
+/// A value to be put.
+enum Fill<'a> {
+    /// It fits into a leaf.
+    Inline(&'a [u8]),
+    /// It gets an extent of its own.
+    Long(Bytes),
 }

@@ -41,7 +41,7 @@ impl Taste {
         }
     }
 
-    fn value(self, rng: &mut fastrand::Rng) -> Vec<u8> {
+    pub(super) fn value(self, rng: &mut fastrand::Rng) -> Vec<u8> {
         let len = rng.usize(..=self.value_bytes_max);
         let len = if rng.u32(..4) == 0 { len } else { len % 100 };
         vec![rng.u8(..); len]

@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use super::model::{Maps, Taste, assert_same, bound, change, within};
 use super::{disk, open};
-use crate::{Error, PageStore, Savepoint, Tree, TreeMut, WriteTxn};
+use crate::{Durability, Error, PageStore, Savepoint, Tree, TreeMut, WriteTxn};
 
 /// Puts keys of one tree, as many as make it a few levels high.
 fn fill(store: &PageStore, name: &str, keys: std::ops::Range<u32>, value: &[u8]) {
@@ -76,6 +76,24 @@ fn step(
                 map.insert(key, vec![i as u8; 30]);
             }
         }
+        6 => move_keys(txn, maps, name, taste, rng),
+        7 => {
+            let mut tree = txn.tree(name).unwrap();
+            let map = maps.entry(name.to_owned()).or_default();
+            let (key, value) = (taste.key(rng), taste.value(rng));
+            let old = map.get(&key).cloned();
+            if rng.bool() {
+                assert_eq!(tree.insert(&key, &value).unwrap(), old.is_none());
+                map.entry(key).or_insert(value);
+            } else if rng.bool() {
+                tree.put_reserve(&key, value.len(), |to| to.copy_from_slice(&value)).unwrap();
+                map.insert(key, value);
+            } else {
+                let found = tree.replace(&key, &value).unwrap();
+                assert_eq!(found.as_deref(), old.as_deref());
+                map.insert(key, value);
+            }
+        }
         5 => {
             let mut tree = txn.tree(name).unwrap();
             let map = maps.entry(name.to_owned()).or_default();
@@ -94,6 +112,77 @@ fn step(
             }
         }
     }
+}
+
+/// Takes the keys from one on off a tree and puts them behind another, if that can be.
+fn move_keys(
+    txn: &mut WriteTxn<'_>,
+    maps: &mut Maps,
+    name: &str,
+    taste: Taste,
+    rng: &mut fastrand::Rng,
+) {
+    let key = taste.key(rng);
+    let part = txn.tree(name).unwrap().split_off(&key).unwrap();
+    let moved = maps.entry(name.to_owned()).or_default().split_off(&key);
+    assert_eq!(part.len(), moved.len() as u64);
+    assert_eq!(txn.tree(name).unwrap().len(), maps[name].len() as u64);
+    let to = ["a", "b", "c"][rng.usize(..3)];
+    let mut tree = txn.tree(to).unwrap();
+    let map = maps.entry(to.to_owned()).or_default();
+    let fits = map.last_key_value().zip(moved.first_key_value()).is_none_or(|(a, b)| a.0 < b.0);
+    let appended = tree.append(&part);
+    if fits {
+        appended.unwrap();
+        map.extend(moved);
+        assert!(matches!(tree.append(&part), Err(Error::Foreign { .. })));
+    } else {
+        assert!(matches!(appended, Err(Error::OutOfOrder { .. })));
+        if rng.bool() {
+            txn.tree(name).unwrap().append(&part).unwrap();
+            maps.get_mut(name).unwrap().extend(moved);
+        }
+    }
+}
+
+#[test]
+fn trees_of_all_heights_are_joined() {
+    let store = open(&disk(1));
+    for (left, right) in
+        [(1, 1), (1, 9000), (9000, 1), (9000, 9000), (60, 9000), (9000, 60), (0, 5)]
+    {
+        let mut txn = store.write().unwrap();
+        fill_draft(&mut txn, "t", left + right);
+        let mut tree = txn.tree("t").unwrap();
+        let part = tree.split_off(&left.to_be_bytes()).unwrap();
+        assert_eq!((tree.len(), part.len()), (u64::from(left), u64::from(right)));
+        tree.append(&part).unwrap();
+        assert_eq!(
+            tree.count(Bound::Unbounded, Bound::Unbounded).unwrap(),
+            u64::from(left + right)
+        );
+        txn.publish().unwrap();
+        store.check().unwrap();
+        assert_eq!(store.read().tree("t").unwrap().unwrap().len(), u64::from(left + right));
+        let mut txn = store.write().unwrap();
+        txn.delete_tree("t").unwrap();
+        txn.publish().unwrap();
+    }
+    let mut txn = store.write().unwrap();
+    fill_draft(&mut txn, "t", 20_000);
+    txn.publish().unwrap();
+    store.checkpoint().unwrap();
+    let mut txn = store.write().unwrap();
+    let part = txn.tree("t").unwrap().split_off(&7000_u32.to_be_bytes()).unwrap();
+    txn.tree("u").unwrap().append(&part).unwrap();
+    txn.publish().unwrap();
+    assert!(store.stats().dirty_bytes < 20 * 4096, "{:?}", store.stats());
+    assert_eq!(store.stats().trash_bytes, 0);
+    assert_eq!(store.check().unwrap().key_count, 20_000);
+    let lost = store.write().unwrap().tree("t").unwrap().split_off(b"").unwrap();
+    let mut txn = store.write().unwrap();
+    let appended = txn.tree("v").unwrap().append(&lost);
+    assert!(matches!(appended, Err(Error::Foreign { .. })), "it is of an aborted transaction");
 }
 
 #[test]
@@ -218,6 +307,47 @@ fn trash_outlives_a_crash_and_is_given_back_after_it() {
     assert_eq!(store.check().unwrap().trash_bytes, trash_bytes);
     assert_eq!(store.reclaim(u64::MAX).unwrap(), trash_bytes);
     give_all_back(&store, &Maps::new());
+}
+
+#[test]
+fn surgery_is_durable_when_it_is_synced() {
+    let fs = disk(1);
+    let store = open(&fs);
+    fill(&store, "t", 0..30_000, &[7; 60]);
+    fill(&store, "u", 0..30_000, &[7; 60]);
+    store.checkpoint().unwrap();
+    store.write().unwrap().commit(Durability::Sync).unwrap();
+    let sync = |change: &dyn Fn(&mut WriteTxn<'_>)| {
+        let mut txn = store.write().unwrap();
+        change(&mut txn);
+        txn.commit(Durability::Sync).unwrap();
+    };
+    sync(&|txn| {
+        let part = txn.tree("u").unwrap().split_off(&100_u32.to_be_bytes()).unwrap();
+        txn.tree("w").unwrap().append(&part).unwrap();
+    });
+    sync(&|txn| {
+        let mut tree = txn.tree("t").unwrap();
+        assert_eq!(tree.delete_range(&10_u32.to_be_bytes(), None).unwrap(), 29_990);
+    });
+    sync(&|txn| {
+        let point = txn.savepoint();
+        fill_draft(txn, "none", 10);
+        txn.rollback_to(&point).unwrap();
+        assert!(txn.rename_tree("u", "v").unwrap());
+    });
+    sync(&|txn| assert_eq!(txn.delete_tree("w").unwrap(), Some(29_900)));
+    sync(&|txn| txn.tree("t").unwrap().put_reserve(b"z", 9000, |to| to.fill(3)).unwrap());
+    drop(store);
+    fs.power_loss(1);
+    let store = open(&fs);
+    store.check().unwrap();
+    let snapshot = store.read();
+    assert_eq!(snapshot.tree_names().unwrap(), ["t", "v"]);
+    let tree = snapshot.tree("t").unwrap().unwrap();
+    assert_eq!((tree.len(), snapshot.tree("v").unwrap().unwrap().len()), (11, 100));
+    assert!(store.stats().trash_bytes > 0);
+    assert_eq!(tree.get(b"z").unwrap().unwrap(), [3; 9000]);
 }
 
 #[test]

@@ -74,7 +74,22 @@ pub(crate) fn put(
     let (mut path, leaf) = Path::down(draft, root, key)?;
     let grown = put_in_leaf(draft, leaf, &cell, &mut change)?;
     change.units += grown.more_units;
-    rise(draft, &mut path, leaf, grown, &mut change)
+    rise(draft, &mut path, leaf, grown, change)
+}
+
+/// Puts children behind child `i` of the own branch `parent`, which lies at the end of `path`, each
+/// with the separator before it. `change` is what they and other changes of the branch's children
+/// add. Returns the new root and what has changed below it.
+pub(crate) fn put_below(
+    draft: &mut Draft,
+    mut path: Path,
+    parent: (PageRef, usize),
+    children: &[(Vec<u8>, Child)],
+    mut change: Change,
+) -> Result<(PageRef, Change)> {
+    let grown = put_children(draft, parent.0, parent.1, children)?;
+    change.units += grown.more_units;
+    rise(draft, &mut path, parent.0, grown, change)
 }
 
 /// Carries what became of a page to its parents. `old` is where the page was.
@@ -83,15 +98,15 @@ fn rise(
     path: &mut Path,
     old: PageRef,
     mut grown: Grown,
-    change: &mut Change,
+    mut change: Change,
 ) -> Result<(PageRef, Change)> {
     let mut old = old;
     while let Some((parent, i)) = path.pop() {
         if grown.right.is_empty() && grown.place == old {
             if change.is_none() {
-                return Ok((path.root_or(parent), *change));
+                return Ok((path.root_or(parent), change));
             }
-            branch::resize_child(&mut NodeMut(draft.page_mut(parent)), i, *change);
+            branch::resize_child(&mut NodeMut(draft.page_mut(parent)), i, change);
             grown = Grown::not(parent);
         } else {
             let left = Child::of(grown.place, Node(&draft.page(grown.place)?));
@@ -110,7 +125,7 @@ fn rise(
         grown = put_children(draft, root, 0, &grown.right)?;
         change.units += grown.more_units;
     }
-    Ok((grown.place, *change))
+    Ok((grown.place, change))
 }
 
 /// Puts new children behind child `i` of an own branch, each with the separator before it.

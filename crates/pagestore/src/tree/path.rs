@@ -19,19 +19,39 @@ impl Path {
     /// Goes down to the leaf for `key` and makes every page on the way own. The first step is the
     /// new root; the leaf is returned beside the path.
     pub(crate) fn down(draft: &mut Draft, root: PageRef, key: &[u8]) -> Result<(Path, PageRef)> {
+        Path::choose(draft, root, 0, |node| branch::child_index(node, key))
+    }
+
+    /// Goes down along the tree's left edge, or its right one, to the page of `level`, and makes every
+    /// page on the way own. The page is returned beside the path.
+    pub(crate) fn edge(
+        draft: &mut Draft,
+        root: PageRef,
+        level: u8,
+        is_right: bool,
+    ) -> Result<(Path, PageRef)> {
+        Path::choose(draft, root, level, |node| if is_right { node.count() } else { 0 })
+    }
+
+    fn choose(
+        draft: &mut Draft,
+        root: PageRef,
+        to: u8,
+        child_index: impl Fn(Node<'_>) -> usize,
+    ) -> Result<(Path, PageRef)> {
         let mut at = draft.own(root)?;
         let mut steps = Vec::with_capacity(8);
         loop {
             let frame = draft.page(at)?;
             let node = Node(&frame);
             let level = node.level();
-            if level > LEVEL_COUNT_MAX {
+            if level > LEVEL_COUNT_MAX || node.is_leaf() != (level == 0) {
                 return Err(Error::Corrupt { page: at.id(), what: "level" });
             }
-            if node.is_leaf() {
+            if level <= to {
                 return Ok((Path { steps }, at));
             }
-            let i = branch::child_index(node, key);
+            let i = child_index(node);
             let child = branch::child(node, i);
             drop(frame);
             let owned = draft.own(child)?;
@@ -44,6 +64,11 @@ impl Path {
             steps.push((at, i));
             at = owned;
         }
+    }
+
+    /// The way to a root.
+    pub(crate) fn empty() -> Path {
+        Path { steps: Vec::new() }
     }
 
     /// The lowest branch that is left, and which child was taken from it.

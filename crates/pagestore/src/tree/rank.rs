@@ -101,6 +101,11 @@ pub(crate) fn last<'a>(
     last.map_or(Ok(None), |i| entry(source, page, i))
 }
 
+/// The first key.
+pub(crate) fn first_key(source: &impl Source, root: PageRef) -> Result<Option<Vec<u8>>> {
+    Ok(nth(source, root, 0)?.map(|(key, _)| key))
+}
+
 fn entry<'a>(
     source: &'a impl Source,
     page: PageBytes<'a>,

@@ -25,7 +25,7 @@ pub(crate) fn bury(draft: &mut Draft, child: Child) {
     // rotten is no reason to refuse the operation that made it garbage.
     let _ = give_back(draft, &mut subtrees, AT_ONCE_UNITS);
     for subtree in subtrees {
-        draft.cut_off(subtree);
+        draft.cut_off(subtree, None);
     }
 }
 

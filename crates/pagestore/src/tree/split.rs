@@ -9,6 +9,28 @@ use crate::leaf::LEAF_UNITS;
 use crate::node::{Cell, Node, NodeMut, units_of};
 use crate::page::Kind;
 use crate::tree::get::child_page;
+use crate::tree::path::Path;
+use crate::tree::settle::settle_all;
+
+/// Parts a tree: what lies before `key`, and `key` with what lies behind it, each a tree of its own.
+pub(crate) fn split_off(draft: &mut Draft, tree: Child, key: &[u8]) -> Result<(Child, Child)> {
+    if tree.is_none() {
+        return Ok((tree, tree));
+    }
+    let (left, right) = split(draft, tree, key)?;
+    if left.is_none() || right.is_none() {
+        return Ok((left, right));
+    }
+    // The cut runs along the last keys of the one and the first keys of the other.
+    Ok((settle_edge(draft, left, true)?, settle_edge(draft, right, false)?))
+}
+
+/// Tidies up along the right edge of a tree, or along its left one.
+pub(crate) fn settle_edge(draft: &mut Draft, tree: Child, is_right: bool) -> Result<Child> {
+    let (path, leaf) = Path::edge(draft, tree.place, 0, is_right)?;
+    let (place, change) = settle_all(draft, path, leaf)?;
+    Ok(Child { place, size: tree.size.after(change) })
+}
 
 /// Parts a subtree: what lies before `key`, and `key` with what lies behind it. Both are as high as
 /// it was, so branches with a single child may be left; either may be none. If one is, the other is

@@ -108,6 +108,7 @@ impl WriteTxn<'_> {
         let WriteTxn { work, shared, .. } = self;
         let mut work = work;
         save(&mut work, shared)?;
+        give_back_owed(shared, &mut work)?;
         let txid = work.draft.txid();
         let recorder = publish(work, shared);
         shared.redo.push(txid, recorder, Wanted::Later);

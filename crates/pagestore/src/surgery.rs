@@ -1,0 +1,90 @@
+//! Taking a tree apart at a key and putting trees together: one path each, however large they are.
+
+use std::sync::Arc;
+
+use crate::branch::Child;
+use crate::draft::Ticket;
+use crate::error::{Error, Result};
+use crate::tree;
+use crate::tree_mut::TreeMut;
+
+/// A part of a tree that no tree names; see [`TreeMut::split_off`].
+#[derive(Clone, Debug)]
+pub struct DetachedTree {
+    ticket: Ticket,
+    len: u64,
+}
+
+impl DetachedTree {
+    /// How many keys there are.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl TreeMut<'_> {
+    /// Takes off the keys from `key` on, to be put behind those of another tree of this transaction
+    /// by [`TreeMut::append`]. If that does not happen, they are gone when it is published.
+    ///
+    /// Takes the time of a few puts.
+    ///
+    /// # Errors
+    ///
+    /// What reading or allocating a page met: then the transaction can only be dropped.
+    pub fn split_off(&mut self, key: &[u8]) -> Result<DetachedTree> {
+        let tree = self.entry.child();
+        let (left, right) = self.attempt(|draft| tree::split_off(draft, tree, key))?;
+        self.set(left);
+        self.recorder.give_up();
+        let ticket = Arc::new(());
+        self.draft.cut_off(right, Some(Arc::clone(&ticket)));
+        Ok(DetachedTree { ticket, len: right.size.keys })
+    }
+
+    /// Puts what was taken off a tree of this transaction behind the keys of this one. That can be
+    /// done once.
+    ///
+    /// Takes the time of a few puts.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfOrder`] unless all keys of `part` are greater than all that are here,
+    /// [`Error::Foreign`] if it is another transaction's, was put somewhere already, or was taken off
+    /// after the moment to which the transaction has gone back: nothing was changed. Else what
+    /// reading or allocating a page met: then the transaction can only be dropped.
+    pub fn append(&mut self, part: &DetachedTree) -> Result<()> {
+        let Some(right) = self.draft.find_cut_off(&part.ticket) else {
+            return Err(Error::Foreign { what: "a detached tree" });
+        };
+        self.join(right)?;
+        self.draft.take_cut_off(&part.ticket);
+        Ok(())
+    }
+
+    /// Puts a tree behind this one.
+    fn join(&mut self, right: Child) -> Result<()> {
+        let left = self.entry.child();
+        match self.attempt(|draft| tree::join(draft, left, right)) {
+            Ok(joined) => {
+                self.set(joined);
+                self.recorder.give_up();
+                Ok(())
+            }
+            Err(error) => {
+                // Found before anything was changed.
+                *self.broken &= !matches!(error, Error::OutOfOrder { .. });
+                Err(error)
+            }
+        }
+    }
+
+    fn set(&mut self, tree: Child) {
+        self.entry.root = tree.place;
+        self.entry.size = tree.size;
+    }
+}
