@@ -9,12 +9,13 @@ use crate::keys::joined;
 use crate::leaf::{self, Extent, Value};
 use crate::node::{CHILD_BYTES, Node};
 use crate::page::{PageRef, Span, UNIT_BYTES};
-use crate::pool::Pool;
+use crate::pool::{Dirty, Pool};
 use crate::root::Root;
 use crate::shared::Shared;
 use crate::size::Size;
 use crate::space::Space;
 use crate::trash::Trash;
+use crate::view::PageBytes;
 
 /// What [`PageStore::check`](crate::PageStore::check) has seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -228,9 +229,10 @@ impl<'a> Walk<'a> {
         let corrupt = |what| Err(Error::Corrupt { page: place.id(), what });
         self.see(place.span())?;
         self.report.page_count += 1;
-        let frame = match self.pool.dirty_page(place.id()).filter(|_| !self.from_file) {
-            Some(frame) => frame,
-            None => self.pool.read_page(place, self.root.txid)?,
+        let dirty = if self.from_file { None } else { self.pool.dirty(self.root, place.id()) };
+        let frame = match dirty {
+            Some(Dirty::Page(frame)) => PageBytes::Borrowed(frame),
+            _ => PageBytes::Counted(self.pool.read_page(place, self.root.txid)?),
         };
         let node = Node(&frame);
         if level.is_some_and(|level| level != node.level()) || node.is_leaf() != (node.level() == 0)
@@ -285,7 +287,7 @@ impl<'a> Walk<'a> {
         if self.from_file {
             self.pool.read_extent(extent)?;
         } else {
-            self.pool.extent(extent)?;
+            self.pool.extent(self.root, extent)?;
         }
         Ok(())
     }

@@ -180,7 +180,8 @@ fn write(shared: &Shared, cut: &Cut) -> Result<()> {
     }
     let mut run = Run::default();
     for start in cut.dirty.iter() {
-        let dirty = shared.pool.dirty(start).expect("dirty frames stay until they are written");
+        let dirty = shared.pool.dirty(&cut.root, start);
+        let dirty = dirty.expect("dirty frames stay until they are written");
         run.add(shared, start, dirty)?;
     }
     run.flush(shared)?;
@@ -203,32 +204,40 @@ fn write_at(shared: &Shared, parts: &[IoSlice<'_>], unit: u64) -> Result<()> {
 }
 
 fn finish(shared: &Shared, written: &mut Written, cut: Cut) {
-    for start in cut.dirty.iter() {
-        shared.pool.mark_clean(start);
-    }
+    // Who reads from now on has it from the file; who reads already may have borrowed it.
+    let retired = cut.dirty.iter().filter_map(|start| shared.pool.written(start)).collect();
     shared.redo.checkpointed(cut.root.txid, cut.meta.number, cut.meta.redo);
     written.meta = cut.meta;
-    *shared.durable.write() = cut.root;
     let mut space = shared.space.lock();
+    // A checkpoint that only cuts the file off leaves the durable root as it was.
+    if shared.durable.read().txid != cut.root.txid {
+        space.make_durable(cut.root.txid);
+        *shared.durable.write() = cut.root.of_the_file();
+    }
+    drop(cut.root);
     if let Some(old) = cut.old_directory {
         space.release(old);
     }
+    space.retire(retired, shared.current().txid);
     space.note_ended(&shared.pool);
+    let excess = space.excess_frames();
+    drop(space);
+    drop(excess);
     shared.counters.writing_bytes.store(0, Ordering::Relaxed);
     shared.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Neighbouring pages and values that go to the file in one write.
 #[derive(Default)]
-struct Run {
+struct Run<'a> {
     start: u64,
     end: u64,
     bytes: usize,
-    parts: Vec<Dirty>,
+    parts: Vec<Dirty<'a>>,
 }
 
-impl Run {
-    fn add(&mut self, shared: &Shared, start: u64, dirty: Dirty) -> Result<()> {
+impl<'a> Run<'a> {
+    fn add(&mut self, shared: &Shared, start: u64, dirty: Dirty<'a>) -> Result<()> {
         if start != self.end || self.bytes >= RUN_BYTES_MAX {
             self.flush(shared)?;
             self.start = start;
@@ -244,7 +253,7 @@ impl Run {
         if self.parts.is_empty() {
             return Ok(());
         }
-        // Frames are shared with readers, so checksums are written beside them, not into them.
+        // Readers borrow from the frames, so checksums are written beside them, not into them.
         let checksums: Vec<[u8; CRC_END]> = self.parts.iter().map(checksum).collect();
         let mut slices = Vec::with_capacity(2 * self.parts.len());
         for (part, checksum) in self.parts.iter().zip(&checksums) {
@@ -267,7 +276,7 @@ impl Run {
     }
 }
 
-fn checksum(part: &Dirty) -> [u8; CRC_END] {
+fn checksum(part: &Dirty<'_>) -> [u8; CRC_END] {
     match part {
         Dirty::Page(frame) => page::checksum(frame),
         // The leaf has it.

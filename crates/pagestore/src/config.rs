@@ -12,12 +12,29 @@ pub const MARK_BYTES_MAX: usize = 64;
 /// The longest name of a tree in bytes.
 pub const NAME_BYTES_MAX: usize = 256;
 
+/// How pages that the file has are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadMode {
+    /// From a map of the file, where the file system maps: without a copy, a lock or a count, and
+    /// what is read often stays in memory as long as the system has room. Where the disk cannot read
+    /// a page, the process ends by the signal `SIGBUS`. Where the file system does not map, as
+    /// [`ReadMode::Cached`].
+    #[default]
+    Mapped,
+    /// Read into a cache of the store's own, of [`Options::cache_bytes`]. A page that the disk
+    /// cannot read is an error.
+    Cached,
+}
+
 /// What a caller may choose.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// Bytes of clean pages to keep in memory. Default 64 MiB, least 1 MiB (less is taken as
-    /// that). Pages not yet in the file come on top: [`PageStore::dirty_bytes`] says how many.
+    /// How pages that the file has are read. Default [`ReadMode::Mapped`].
+    pub read_mode: ReadMode,
+    /// Bytes of clean pages to keep in memory where the file is not mapped. Default 64 MiB, least
+    /// 1 MiB (less is taken as that). Pages not yet in the file come on top:
+    /// [`PageStore::dirty_bytes`] says how many.
     ///
     /// [`PageStore::dirty_bytes`]: crate::PageStore::dirty_bytes
     pub cache_bytes: u64,
@@ -41,6 +58,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
+            read_mode: ReadMode::default(),
             cache_bytes: 64 << 20,
             growth_bytes: 1 << 20,
             redo_bytes: 32 << 20,
@@ -50,6 +68,13 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The defaults with another way of reading; see [`Options::read_mode`].
+    #[must_use]
+    pub fn read_mode(mut self, mode: ReadMode) -> Options {
+        self.read_mode = mode;
+        self
+    }
+
     /// The defaults with another size of the cache; see [`Options::cache_bytes`].
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> Options {

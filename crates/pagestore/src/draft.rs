@@ -222,7 +222,7 @@ impl Draft {
             }
             return Ok(place);
         }
-        let old = self.shared.pool.page(place, self.base.txid)?;
+        let old = self.shared.pool.page(&self.base, place)?;
         let (span, spare) = {
             let mut space = self.shared.space.lock();
             (space.allocate(place.units())?, space.spare_frame(place.units()))
@@ -280,7 +280,7 @@ impl Draft {
     pub(crate) fn held(&self, place: PageRef) -> Result<Frame> {
         match self.pages.get(&place.id()) {
             Some(own) => Ok(Arc::clone(&own.it)),
-            None => Ok(self.shared.pool.page(place, self.base.txid)?.into_frame()),
+            None => Ok(self.shared.pool.page(&self.base, place)?.into_frame()),
         }
     }
 
@@ -366,14 +366,14 @@ impl Source for Draft {
     fn page(&self, place: PageRef) -> Result<PageBytes<'_>> {
         match self.pages.get(&place.id()) {
             Some(own) => Ok(PageBytes::Borrowed(&own.it)),
-            None => self.shared.pool.page(place, self.base.txid),
+            None => self.shared.pool.page(&self.base, place),
         }
     }
 
     fn extent(&self, extent: &Extent) -> Result<Value<'_>> {
         match self.extents.get(&extent.start) {
             Some(own) => Ok(Value::borrowed(&own.it)),
-            None => self.shared.pool.extent(extent),
+            None => self.shared.pool.extent(&self.base, extent),
         }
     }
 }

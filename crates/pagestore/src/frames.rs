@@ -1,179 +1,306 @@
-//! Which pages are in memory: a table from page id to frame, with a lock for each page alone.
+//! Which pages and long values the file does not have, and which of its own were proven whole: a
+//! table with one pointer for each unit, read without a lock.
 //!
-//! The table has three levels that come into being as ids are first used and then stay, so a
-//! lookup takes no lock but that of the page itself, and that only to take a counted reference.
-//! Clean frames may go when memory is short; dirty ones stay, for the file does not have them.
+//! An entry is null, or says that what begins at this unit was proven whole and how long it is, or
+//! points to the bytes of a page or a long value that lies in memory. A reader loads the entry and
+//! borrows the bytes; nothing is counted. This is sound because
+//!
+//! - bytes that an entry points to are never changed while it does;
+//! - a reader asks only for what its root reaches, and borrows from the root;
+//! - whoever takes an entry out of the table keeps the bytes until every root that reaches them, and
+//!   that somebody held when the entry was taken out, has ended. `space` sees to that: a page that
+//!   is no longer needed by any root goes at once, one that a checkpoint has written waits on the
+//!   list of the roots.
+//!
+//! The table comes into being in pieces as units are first used, and stays: 8 bytes for each unit.
+#![expect(unsafe_code, reason = "the table's entries are counted pointers, made thin")]
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::ptr;
+use std::sync::{Arc, OnceLock};
 
-use parking_lot::RwLock;
+use bytes::Bytes;
 
-use crate::page::{Frame, UNIT_COUNT_MAX};
+use crate::page::{self, Frame, UNIT_BYTES, UNIT_COUNT_MAX};
+use crate::root::Root;
+use crate::sync::atomic::{AtomicPtr, Ordering};
 
-const CHUNK: usize = 1024;
-const TOP: usize = (UNIT_COUNT_MAX as usize) / CHUNK / CHUNK;
+/// Entries that come into being together: those of 1 GiB of the file.
+const CHUNK: usize = 1 << 18;
+const CHUNK_COUNT: usize = UNIT_COUNT_MAX as usize / CHUNK;
 
-/// The file does not have this page yet.
-const DIRTY: u8 = 1;
-/// Somebody looked at it since the clock's hand came by.
-const TOUCHED: u8 = 2;
-/// The clock's ring names it.
-const RINGED: u8 = 4;
+/// The kinds of entries, in the lowest bits, which are zero in every pointer.
+const TAG: usize = 7;
+const PAGE: usize = 0;
+const LONG: usize = 1;
+const SEAL: usize = 2;
 
-/// One page's place in the table.
-#[derive(Default)]
-struct Slot {
-    frame: RwLock<Option<Frame>>,
-    flags: AtomicU8,
-}
+type Entry = AtomicPtr<u8>;
+type Chunk = Box<[Entry]>;
 
-type Chunk = Box<[Slot]>;
-type Row = Box<[OnceLock<Chunk>]>;
-
-/// Frames by page id.
+/// What lies in memory or was proven whole, by its first unit.
 pub(crate) struct Frames {
-    rows: Box<[OnceLock<Row>]>,
+    chunks: Box<[OnceLock<Chunk>]>,
 }
 
-/// What the clock's hand found.
+/// What a long value is in memory: its bytes and its birth.
+type Long = (Bytes, u64);
+
+/// What the table says of a unit.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Hand {
-    /// The frame is gone; it had so many bytes.
-    Evicted(usize),
-    /// It was looked at; ask again in the next round.
-    Touched,
-    /// There is no clean frame; the ring forgets it.
+pub(crate) enum Found<'a> {
+    /// Nothing: what begins there, if anything, is in the file and was not looked at yet.
     Nothing,
+    /// What begins there is in the file, and was proven whole.
+    Sealed(Seal),
+    /// A page.
+    Page(&'a [u8]),
+    /// A long value and its birth.
+    Long(&'a [u8], u64),
+}
+
+/// What was proven whole in the file: its kind and length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seal(usize);
+
+impl Seal {
+    /// A page of so many units.
+    #[inline]
+    pub(crate) fn page(units: u32) -> Seal {
+        Seal((units as usize) << 1)
+    }
+
+    /// A long value of so many bytes.
+    #[inline]
+    pub(crate) fn long(bytes: u32) -> Seal {
+        Seal((bytes as usize) << 1 | 1)
+    }
+
+    #[inline]
+    fn entry(self) -> *mut u8 {
+        ptr::without_provenance_mut(self.0 << 3 | SEAL)
+    }
+}
+
+/// What was taken out of the table. Its memory is free when this is dropped, so whoever took it out
+/// while readers may have borrowed it keeps it until they have ended.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// A page.
+    Page(Frame),
+    /// A long value and its birth.
+    Long(Box<Long>),
+}
+
+impl Taken {
+    /// The transaction that wrote it.
+    pub(crate) fn birth(&self) -> u64 {
+        match self {
+            Taken::Page(frame) => page::birth(frame),
+            Taken::Long(long) => long.1,
+        }
+    }
+
+    /// Its length in memory.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Taken::Page(frame) => frame.len(),
+            Taken::Long(long) => long.0.len(),
+        }
+    }
 }
 
 impl Frames {
     pub(crate) fn new() -> Frames {
-        Frames { rows: (0..TOP).map(|_| OnceLock::new()).collect() }
+        Frames { chunks: (0..CHUNK_COUNT).map(|_| OnceLock::new()).collect() }
     }
 
-    fn slot(&self, id: u64) -> Option<&Slot> {
-        let (top, row, at) = parts(id);
-        self.rows.get(top)?.get()?[row].get()?.get(at)
+    #[inline]
+    fn entry(&self, id: u64) -> Option<&Entry> {
+        let id = id as usize;
+        self.chunks.get(id / CHUNK)?.get()?.get(id % CHUNK)
     }
 
-    fn slot_or_new(&self, id: u64) -> &Slot {
-        let (top, row, at) = parts(id);
-        let row =
-            &self.rows[top].get_or_init(|| (0..CHUNK).map(|_| OnceLock::new()).collect())[row];
-        &row.get_or_init(|| (0..CHUNK).map(|_| Slot::default()).collect())[at]
+    fn entry_or_new(&self, id: u64) -> &Entry {
+        let id = usize::try_from(id).expect("unit numbers are below 2^32");
+        &self.chunks[id / CHUNK].get_or_init(new_chunk)[id % CHUNK]
     }
 
-    /// The frame of page `id`, if it is in memory.
-    pub(crate) fn get(&self, id: u64) -> Option<Frame> {
-        let slot = self.slot(id)?;
-        let frame = slot.frame.read().clone()?;
-        // Mostly set already: a load keeps the line shared between readers, a store would not.
-        if slot.flags.load(Ordering::Relaxed) & TOUCHED == 0 {
-            slot.flags.fetch_or(TOUCHED, Ordering::Relaxed);
+    /// What the table says of unit `id`, seen from a root, which keeps it where it is.
+    #[inline]
+    pub(crate) fn find<'a>(&'a self, root: &'a Root, id: u64) -> Found<'a> {
+        debug_assert!(root.keeps_frames(), "the durable root keeps nothing in memory");
+        let Some(entry) = self.entry(id) else { return Found::Nothing };
+        let entry = entry.load(Ordering::Acquire);
+        match entry.addr() & TAG {
+            _ if entry.is_null() => Found::Nothing,
+            SEAL => Found::Sealed(Seal(entry.addr() >> 3)),
+            // SAFETY: The entry came from `put_page`, and `Acquire` shows the bytes as they were put.
+            // They stay for 'a: the root is held, and what it reaches is kept, as said above.
+            PAGE => Found::Page(unsafe { &*page_of(entry) }),
+            _ => {
+                // SAFETY: As above, from `put_long`.
+                let long: &Long = unsafe { &*long_of(entry) };
+                Found::Long(&long.0, long.1)
+            }
         }
-        Some(frame)
     }
 
-    /// Whether the file does not have page `id`.
-    pub(crate) fn is_dirty(&self, id: u64) -> bool {
-        self.slot(id).is_some_and(|slot| slot.flags.load(Ordering::Relaxed) & DIRTY != 0)
+    /// Puts in a page that the file does not have.
+    pub(crate) fn put_page(&self, id: u64, frame: Frame) {
+        let len = usize::from(frame[page::UNITS]) * UNIT_BYTES;
+        assert!(len == frame.len(), "page {id} of {} bytes says it has {len}", frame.len());
+        self.put(id, Arc::into_raw(frame).cast_mut().cast(), PAGE);
     }
 
-    /// Puts in a frame that the file does not have.
-    pub(crate) fn put_dirty(&self, id: u64, frame: Frame) {
-        let slot = self.slot_or_new(id);
-        let mut held = slot.frame.write();
-        assert!(held.is_none(), "page {id} was given out while its frame was in memory");
-        slot.flags.fetch_or(DIRTY, Ordering::Relaxed);
-        *held = Some(frame);
+    /// Puts in a long value that the file does not have, born in `birth`.
+    pub(crate) fn put_long(&self, id: u64, value: Bytes, birth: u64) {
+        self.put(id, Box::into_raw(Box::new((value, birth))).cast(), LONG);
     }
 
-    /// Puts in a frame just read from the file, unless somebody was quicker: then theirs is
-    /// returned. The flag says whether the frame is new to the clock's ring.
-    pub(crate) fn put_clean(&self, id: u64, frame: Frame) -> (Frame, Option<bool>) {
-        let slot = self.slot_or_new(id);
-        let mut held = slot.frame.write();
-        if let Some(first) = held.as_ref() {
-            return (first.clone(), None);
-        }
-        *held = Some(frame.clone());
-        let flags = slot.flags.fetch_or(RINGED | TOUCHED, Ordering::Relaxed);
-        (frame, Some(flags & RINGED == 0))
+    fn put(&self, id: u64, bytes: *mut u8, tag: usize) {
+        assert!(bytes.addr() & TAG == 0, "memory for unit {id} is not aligned");
+        let old = self.entry_or_new(id).swap(bytes.map_addr(|addr| addr | tag), Ordering::AcqRel);
+        assert!(!points(old), "unit {id} was given out while what it held was in memory");
     }
 
-    /// Says that the file has the page now. Returns its length and whether it is new to the ring.
-    pub(crate) fn mark_clean(&self, id: u64) -> Option<(usize, bool)> {
-        let slot = self.slot(id)?;
-        let held = slot.frame.write();
-        let len = held.as_ref()?.len();
-        slot.flags.fetch_and(!DIRTY, Ordering::Relaxed);
-        Some((len, slot.flags.fetch_or(RINGED, Ordering::Relaxed) & RINGED == 0))
+    /// Notes that what begins at unit `id`, of which the table says nothing, was proven whole.
+    pub(crate) fn seal(&self, id: u64, seal: Seal) {
+        let entry = self.entry_or_new(id);
+        // Whoever was quicker has noted the same.
+        let _ = entry.compare_exchange(
+            ptr::null_mut(),
+            seal.entry(),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
     }
 
-    /// Forgets a page that nobody can name any more. Returns its frame, and whether it was clean.
-    pub(crate) fn remove(&self, id: u64) -> Option<(Frame, bool)> {
-        let slot = self.slot(id)?;
-        let mut held = slot.frame.write();
-        let frame = held.take()?;
-        let flags = slot.flags.fetch_and(!DIRTY, Ordering::Relaxed);
-        Some((frame, flags & DIRTY == 0))
-    }
-
-    /// Evicts the page if it is clean and nobody looked at it since the last call.
-    pub(crate) fn sweep(&self, id: u64) -> Hand {
-        let Some(slot) = self.slot(id) else { return Hand::Nothing };
-        let mut held = slot.frame.write();
-        let flags = slot.flags.load(Ordering::Relaxed);
-        let Some(frame) = held.as_ref().filter(|_| flags & DIRTY == 0) else {
-            slot.flags.fetch_and(!RINGED, Ordering::Relaxed);
-            return Hand::Nothing;
-        };
-        if flags & TOUCHED != 0 {
-            slot.flags.fetch_and(!TOUCHED, Ordering::Relaxed);
-            return Hand::Touched;
-        }
-        let len = frame.len();
-        *held = None;
-        slot.flags.fetch_and(!RINGED, Ordering::Relaxed);
-        Hand::Evicted(len)
+    /// Takes out what begins at unit `id`. It may be dropped at once if no root that is held reaches
+    /// it. Nothing if there is nothing in memory; the table says nothing of it then.
+    pub(crate) fn take(&self, id: u64) -> Option<Taken> {
+        taken(self.entry(id)?.swap(ptr::null_mut(), Ordering::AcqRel))
     }
 }
 
-fn parts(id: u64) -> (usize, usize, usize) {
-    let id = usize::try_from(id).expect("unit numbers are below 2^32");
-    (id / CHUNK / CHUNK, id / CHUNK % CHUNK, id % CHUNK)
+impl Drop for Frames {
+    fn drop(&mut self) {
+        for entry in self.chunks.iter().filter_map(OnceLock::get).flatten() {
+            drop(taken(entry.swap(ptr::null_mut(), Ordering::AcqRel)));
+        }
+    }
+}
+
+/// Whether the entry points to bytes.
+fn points(entry: *mut u8) -> bool {
+    !entry.is_null() && entry.addr() & TAG != SEAL
+}
+
+/// What an entry that is in the table no longer, and was until now, pointed to.
+fn taken(entry: *mut u8) -> Option<Taken> {
+    if !points(entry) {
+        return None;
+    }
+    if entry.addr() & TAG == PAGE {
+        // SAFETY: The pointer came from `Arc::into_raw` in `put_page`, with this length; its count
+        // is given back here, once, for it was swapped out of the table.
+        return Some(Taken::Page(unsafe { Arc::from_raw(page_of(entry)) }));
+    }
+    // SAFETY: The pointer came from `Box::into_raw` in `put_long`, and is given back once.
+    Some(Taken::Long(unsafe { Box::from_raw(long_of(entry)) }))
+}
+
+/// The bytes of a page.
+///
+/// # Safety
+///
+/// `entry` was put in by `put_page`, and the page was not dropped since.
+#[inline]
+unsafe fn page_of(entry: *mut u8) -> *const [u8] {
+    // SAFETY: The entry points to the whole bytes of a page, whose header says how many they are:
+    // `put_page` has proven it, and nobody has changed them since.
+    let units = unsafe { *entry.add(page::UNITS) };
+    ptr::slice_from_raw_parts(entry, usize::from(units) * UNIT_BYTES)
+}
+
+#[inline]
+fn long_of(entry: *mut u8) -> *mut Long {
+    entry.map_addr(|addr| addr & !TAG).cast()
+}
+
+#[cfg(not(shuttle))]
+fn new_chunk() -> Chunk {
+    // SAFETY: Zeros are null pointers. Asked for so, they take no memory until they are touched.
+    unsafe { Box::new_zeroed_slice(CHUNK).assume_init() }
+}
+
+#[cfg(shuttle)]
+fn new_chunk() -> Chunk {
+    (0..CHUNK).map(|_| Entry::new(ptr::null_mut())).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use parking_lot::Mutex;
+
     use super::*;
+    use crate::meta::Meta;
+    use crate::page::Kind;
 
-    fn frame(byte: u8) -> Frame {
-        Frame::from(vec![byte; 8])
+    fn root() -> Arc<Root> {
+        Root::durable(&Meta::empty(), Arc::new(Mutex::new(Vec::new())))
+    }
+
+    fn page_frame(id: u64, units: usize, fill: u8) -> Frame {
+        let mut bytes = vec![fill; units * UNIT_BYTES];
+        page::begin(&mut bytes, Kind::Leaf, 0, id, 7);
+        Frame::from(bytes)
     }
 
     #[test]
-    fn dirty_frames_are_never_evicted() {
-        let frames = Frames::new();
-        assert_eq!(frames.get(5), None);
-        frames.put_dirty(5, frame(1));
-        assert_eq!(frames.sweep(5), Hand::Nothing);
-        assert_eq!(frames.sweep(5), Hand::Nothing);
-        assert_eq!(frames.mark_clean(5), Some((8, true)));
-        assert_eq!(frames.get(5), Some(frame(1)));
-        assert_eq!(frames.sweep(5), Hand::Touched);
-        assert_eq!(frames.sweep(5), Hand::Evicted(8));
-        assert_eq!(frames.get(5), None);
-        assert_eq!(frames.sweep(5), Hand::Nothing);
+    fn entries_come_out_as_they_went_in() {
+        let (frames, root) = (Frames::new(), root());
+        assert_eq!(frames.find(&root, 5), Found::Nothing);
+        assert!(frames.take(5).is_none());
+        let frame = page_frame(5, 3, 1);
+        frames.put_page(5, Frame::clone(&frame));
+        assert_eq!(frames.find(&root, 5), Found::Page(&frame));
+        frames.put_long(1 << 31, Bytes::from_static(b"long"), 9);
+        assert_eq!(frames.find(&root, 1 << 31), Found::Long(b"long", 9));
+        frames.seal(5, Seal::page(3));
+        assert_eq!(frames.find(&root, 5), Found::Page(&frame), "what is in memory stays");
+        let taken = frames.take(5).unwrap();
+        assert_eq!((taken.birth(), taken.len()), (7, 3 * UNIT_BYTES));
+        assert_eq!(Arc::strong_count(&frame), 2);
+        drop(taken);
+        assert_eq!(Arc::strong_count(&frame), 1);
+        frames.seal(5, Seal::page(3));
+        assert_eq!(frames.find(&root, 5), Found::Sealed(Seal::page(3)));
+        assert!(frames.take(5).is_none(), "a seal is no memory");
+        assert_eq!(frames.find(&root, 5), Found::Nothing);
     }
 
     #[test]
-    fn first_of_two_readers_wins() {
+    fn dropped_table_gives_everything_back() {
+        let (frames, frame) = (Frames::new(), page_frame(1, 1, 2));
+        let value = Bytes::from(vec![1; 100]);
+        frames.put_page(1, Frame::clone(&frame));
+        frames.put_long(2, value.clone(), 3);
+        drop(frames);
+        assert_eq!(Arc::strong_count(&frame), 1);
+        assert!(value.is_unique());
+    }
+
+    #[test]
+    #[should_panic(expected = "was given out while what it held was in memory")]
+    fn unit_that_is_taken_is_not_given_out() {
         let frames = Frames::new();
-        assert_eq!(frames.put_clean(1 << 21, frame(1)), (frame(1), Some(true)));
-        assert_eq!(frames.put_clean(1 << 21, frame(2)), (frame(1), None));
-        assert_eq!(frames.remove(1 << 21), Some((frame(1), true)));
-        assert_eq!(frames.put_clean(1 << 21, frame(3)), (frame(3), Some(false)));
+        frames.put_page(1, page_frame(1, 1, 2));
+        frames.put_page(1, page_frame(1, 1, 3));
+    }
+
+    #[test]
+    #[should_panic(expected = "says it has")]
+    fn page_of_another_length_is_refused() {
+        Frames::new().put_page(1, Frame::from(&page_frame(1, 2, 2)[..UNIT_BYTES]));
     }
 }

@@ -36,6 +36,12 @@ impl Extent {
         Span { start: self.start, units: units_for(self.len as usize) }
     }
 
+    /// Where the value lies in the file, in bytes.
+    pub(crate) fn byte_range(&self) -> std::ops::Range<u64> {
+        let start = self.start * UNIT_BYTES as u64;
+        start..start + u64::from(self.len)
+    }
+
     pub(crate) fn encode(&self) -> [u8; EXTENT_BYTES] {
         let mut bytes = [0; EXTENT_BYTES];
         bytes[..8].copy_from_slice(&self.start.to_le_bytes());

@@ -30,13 +30,14 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The parts, from below: `page`, `keys`, `node`, `leaf` and `branch` are bytes; `frames` and `pool` find
-//! them by address, `view` is how readers hold them; `freelist` and `space` know which units are used; `draft` is what the writer has
+//! The parts, from below: `page`, `keys`, `node`, `leaf` and `branch` are bytes; `frames`, `cache` and
+//! `pool` find them by address, `view` is how readers hold them; `freelist` and `space` know which units are used; `draft` is what the writer has
 //! changed; `tree` is what can be done with it; `meta`, `regions`, `checkpoint` and `redo` are the
 //! way to the disk. `docs/page-format.md` has every byte.
 
 mod bits;
 mod branch;
+mod cache;
 mod catalogue;
 mod check;
 mod checkpoint;
@@ -65,21 +66,25 @@ mod space;
 mod stats;
 mod store;
 mod surgery;
+mod sync;
 mod trash;
 mod tree;
 mod tree_mut;
 mod trim;
 mod view;
+mod waits;
 mod work;
 mod write_txn;
 
 pub use check::CheckReport;
-pub use config::{KEY_BYTES_MAX, MARK_BYTES_MAX, NAME_BYTES_MAX, Options, VALUE_BYTES_MAX};
+pub use config::{
+    KEY_BYTES_MAX, MARK_BYTES_MAX, NAME_BYTES_MAX, Options, ReadMode, VALUE_BYTES_MAX,
+};
 pub use error::Error;
 pub use freelist::Freelist;
 pub use page::Span;
 pub use read_txn::{Snapshot, Tree};
-pub use stats::Stats;
+pub use stats::{ReadStats, Stats};
 pub use store::{Checkpoint, PageStore};
 pub use surgery::DetachedTree;
 pub use tree::{Copied, Cursor, Entry, Keys, Range};

@@ -32,7 +32,8 @@ pub(crate) const BIRTH_BITS: u32 = 64 - ID_BITS - UNITS_BITS;
 const CRC: usize = 0;
 const KIND: usize = 4;
 const LEVEL: usize = 5;
-const UNITS: usize = 6;
+/// Where the header says how many units the page has.
+pub(crate) const UNITS: usize = 6;
 const ID: usize = 8;
 const BIRTH: usize = 16;
 
@@ -72,6 +73,13 @@ impl Span {
     /// The length in bytes.
     pub(crate) fn bytes(self) -> u64 {
         u64::from(self.units) * UNIT_BYTES as u64
+    }
+
+    /// Where it lies in the file, in bytes.
+    #[inline]
+    pub(crate) fn byte_range(self) -> std::ops::Range<u64> {
+        let start = self.start * UNIT_BYTES as u64;
+        start..start + self.bytes()
     }
 }
 
@@ -190,6 +198,12 @@ pub(crate) fn birth(page: &[u8]) -> u64 {
 /// The checksum that belongs at the page's beginning when it is written.
 pub(crate) fn checksum(page: &[u8]) -> [u8; CRC_END] {
     crc32c::crc32c(&page[CRC_END..]).to_le_bytes()
+}
+
+/// Whether a page that was checked before, and lies where `place` says, is the one that is meant.
+#[inline]
+pub(crate) fn is_at(page: &[u8], place: PageRef) -> bool {
+    u32::from(page[UNITS]) == place.units() && place.is_birth(birth(page))
 }
 
 /// Proves that `page`, just read from the file, is the page that `place` names, and that no

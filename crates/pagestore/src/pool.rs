@@ -1,114 +1,166 @@
-//! Pages and extents by address: from memory if they are there, else from the file, checked.
+//! Pages and long values by address: from memory if the file does not have them, else from the file,
+//! checked.
 //!
-//! A page is checked when it comes from the file; from then on it is trusted. Clean frames are
-//! kept up to a limit and evicted by a clock in sixteen parts. Readers meet at a lock only for the
-//! one page that they both want, or on a miss, where the file is slower than any lock.
+//! What is dirty lies in [`Frames`]. What is clean is borrowed from the map of the file, once it was
+//! proven whole there; where the file is not mapped it is read into the [`Cache`], checked, and
+//! counted. A page that was checked is trusted until its unit is given out again.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use flotilla_vfs::File;
-use parking_lot::{Mutex, RwLock};
+use flotilla_vfs::{File, FileMap};
 
+use crate::cache::Cache;
+use crate::config::{Options, ReadMode};
 use crate::error::{Error, Result};
-use crate::frames::{Frames, Hand};
+use crate::frames::{Found, Frames, Seal, Taken};
 use crate::leaf::Extent;
 use crate::node::Node;
 use crate::page::{self, Frame, Kind, PageRef, Span, UNIT_BYTES};
+use crate::root::Root;
 use crate::view::{PageBytes, Value};
 
-const PARTS: usize = 16;
-
-/// Pages and extents by address.
+/// Pages and long values by address.
 pub(crate) struct Pool {
     file: Arc<dyn File>,
+    map: Option<FileMap>,
     frames: Frames,
-    /// Long values that the file does not have.
-    extents: [RwLock<HashMap<u64, Bytes>>; PARTS],
-    clocks: [Mutex<VecDeque<u64>>; PARTS],
-    clean_bytes: AtomicU64,
-    clean_bytes_max: u64,
+    cache: Cache,
     reads: AtomicU64,
 }
 
+/// How much of the file is mapped, if the system can: half of the longest file. What lies beyond is
+/// read into the cache.
+const MAP_BYTES: u64 = 8 << 40;
+
+/// The shortest map that is tried where a system has other limits.
+const MAP_BYTES_MIN: u64 = 1 << 30;
+
 impl Pool {
-    pub(crate) fn new(file: Arc<dyn File>, clean_bytes_max: u64) -> Pool {
-        Pool {
+    pub(crate) fn new(file: Arc<dyn File>, options: &Options) -> Result<Pool> {
+        let map = match options.read_mode {
+            ReadMode::Mapped => map(&*file)?,
+            ReadMode::Cached => None,
+        };
+        Ok(Pool {
             file,
+            map,
             frames: Frames::new(),
-            extents: Default::default(),
-            clocks: Default::default(),
-            clean_bytes: AtomicU64::new(0),
-            clean_bytes_max: clean_bytes_max.max(1 << 20),
+            cache: Cache::new(options.cache_bytes.max(1 << 20)),
             reads: AtomicU64::new(0),
-        }
+        })
     }
 
     pub(crate) fn file(&self) -> &dyn File {
         &*self.file
     }
 
+    /// Bytes of clean pages that were read into memory.
     pub(crate) fn clean_bytes(&self) -> u64 {
-        self.clean_bytes.load(Ordering::Relaxed)
+        self.cache.bytes()
     }
 
-    /// Pages and extents read from the file so far.
+    /// Pages and long values that were read from the file, or checked in the map, so far.
     pub(crate) fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
     }
 
-    /// The page at `place`, seen from a snapshot of transaction `newest`.
-    pub(crate) fn page(&self, place: PageRef, newest: u64) -> Result<PageBytes<'_>> {
-        match self.frames.get(place.id()) {
-            Some(frame) => Ok(PageBytes::Counted(frame)),
-            None => self.load(place, newest).map(PageBytes::Counted),
+    /// The page at `place`, as `root` sees it.
+    #[inline]
+    pub(crate) fn page<'a>(&'a self, root: &'a Root, place: PageRef) -> Result<PageBytes<'a>> {
+        let bytes = match (self.frames.find(root, place.id()), &self.map) {
+            (Found::Page(bytes), _) => bytes,
+            (Found::Sealed(seal), Some(map)) if seal == Seal::page(place.units()) => {
+                map.bytes(place.span().byte_range())
+            }
+            (found, _) => return self.load(root, place, &found),
+        };
+        if page::is_at(bytes, place) {
+            return Ok(PageBytes::Borrowed(bytes));
         }
+        Err(not_there(place.id()))
     }
 
-    #[cold]
-    fn load(&self, place: PageRef, newest: u64) -> Result<Frame> {
-        let frame = self.read_page(place, newest)?;
-        let (frame, added) = self.frames.put_clean(place.id(), frame);
-        if let Some(new_to_ring) = added {
-            self.added(place.id(), frame.len(), new_to_ring);
+    #[inline(never)]
+    fn load<'a>(
+        &'a self,
+        root: &'a Root,
+        place: PageRef,
+        found: &Found<'_>,
+    ) -> Result<PageBytes<'a>> {
+        if *found != Found::Nothing {
+            return Err(not_there(place.id()));
         }
-        Ok(frame)
+        if let Some(map) = self.map_of(place.span())? {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            let bytes = map.bytes(place.span().byte_range());
+            check_page(bytes, place, root.txid)?;
+            self.frames.seal(place.id(), Seal::page(place.units()));
+            return Ok(PageBytes::Borrowed(bytes));
+        }
+        if let Some(frame) = self.cache.get(place.id()) {
+            if !page::is_at(&frame, place) {
+                return Err(not_there(place.id()));
+            }
+            return Ok(PageBytes::Counted(frame));
+        }
+        let frame = self.read_page(place, root.txid)?;
+        Ok(PageBytes::Counted(self.cache.put(place.id(), frame)))
+    }
+
+    /// The map, if the span lies inside it, and inside the file.
+    fn map_of(&self, span: Span) -> Result<Option<&FileMap>> {
+        let end = span.byte_range().end;
+        let Some(map) = self.map.as_ref().filter(|map| end <= map.len_bytes()) else {
+            return Ok(None);
+        };
+        if end > self.file.len()? {
+            return Err(beyond_the_end(span.start));
+        }
+        Ok(Some(map))
     }
 
     /// Reads the page from the file, whatever memory holds, and checks it.
     pub(crate) fn read_page(&self, place: PageRef, newest: u64) -> Result<Frame> {
-        let corrupt = |what| Err(Error::Corrupt { page: place.id(), what });
-        let units = place.units() as usize;
-        if place.is_none() || units == 0 {
-            return corrupt("reference");
-        }
-        let mut bytes = vec![0; units * UNIT_BYTES];
+        let mut bytes = vec![0; place.units() as usize * UNIT_BYTES];
         self.read(&mut bytes, place.id())?;
-        page::verify(&bytes, place, newest)?;
-        if !page::is_kind(&bytes, Kind::Leaf) && !page::is_kind(&bytes, Kind::Branch) {
-            return corrupt("kind");
-        }
-        Node(&bytes).validate(place.id())?;
+        check_page(&bytes, place, newest)?;
         Ok(Frame::from(bytes))
     }
 
-    /// The long value at `extent`.
-    pub(crate) fn extent(&self, extent: &Extent) -> Result<Value<'_>> {
-        match self.extents[part(extent.start)].read().get(&extent.start) {
-            Some(value) => Ok(Value::long(value.clone())),
-            None => self.read_extent(extent).map(Value::long),
+    /// The long value at `extent`, as `root` sees it.
+    pub(crate) fn extent<'a>(&'a self, root: &'a Root, extent: &Extent) -> Result<Value<'a>> {
+        match (self.frames.find(root, extent.start), &self.map) {
+            (Found::Long(bytes, birth), _)
+                if bytes.len() == extent.len as usize && birth == extent.birth =>
+            {
+                Ok(Value::borrowed(bytes))
+            }
+            (Found::Sealed(seal), Some(map)) if seal == Seal::long(extent.len) => {
+                Ok(Value::borrowed(map.bytes(extent.byte_range())))
+            }
+            (Found::Nothing, _) => self.load_extent(extent),
+            _ => Err(not_there(extent.start)),
         }
     }
 
-    /// Reads the long value from the file and checks it.
+    fn load_extent(&self, extent: &Extent) -> Result<Value<'_>> {
+        let Some(map) = self.map_of(extent.span())? else {
+            return self.read_extent(extent).map(Value::long);
+        };
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let bytes = map.bytes(extent.byte_range());
+        check_extent(bytes, extent)?;
+        self.frames.seal(extent.start, Seal::long(extent.len));
+        Ok(Value::borrowed(bytes))
+    }
+
+    /// Reads the long value from the file, whatever memory holds, and checks it.
     pub(crate) fn read_extent(&self, extent: &Extent) -> Result<Bytes> {
         let mut bytes = vec![0; extent.len as usize];
         self.read(&mut bytes, extent.start)?;
-        if crc32c::crc32c(&bytes) != extent.crc {
-            return Err(Error::Corrupt { page: extent.start, what: "checksum of a long value" });
-        }
+        check_extent(&bytes, extent)?;
         Ok(Bytes::from(bytes))
     }
 
@@ -116,100 +168,115 @@ impl Pool {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.file.read_exact_at(bytes, unit * UNIT_BYTES as u64).map_err(|error| {
             match error.kind() {
-                std::io::ErrorKind::UnexpectedEof => {
-                    Error::Corrupt { page: unit, what: "it lies beyond the end of the file" }
-                }
+                std::io::ErrorKind::UnexpectedEof => beyond_the_end(unit),
                 _ => Error::Io(error),
             }
         })
     }
 
+    /// Puts in a page that the file does not have.
     pub(crate) fn put_dirty(&self, id: u64, frame: Frame) {
-        self.frames.put_dirty(id, frame);
+        self.frames.put_page(id, frame);
     }
 
-    pub(crate) fn put_extent(&self, start: u64, value: Bytes) {
-        let old = self.extents[part(start)].write().insert(start, value);
-        assert!(old.is_none(), "unit {start} was given out while its value was in memory");
+    /// Puts in a long value that the file does not have, born in `birth`.
+    pub(crate) fn put_extent(&self, start: u64, value: Bytes, birth: u64) {
+        self.frames.put_long(start, value, birth);
     }
 
-    /// The page or long value that lies at `id` and is not in the file.
-    pub(crate) fn dirty(&self, id: u64) -> Option<Dirty> {
-        if let Some(value) = self.extents[part(id)].read().get(&id) {
-            return Some(Dirty::Extent(value.clone()));
-        }
-        self.frames.get(id).map(Dirty::Page)
-    }
-
-    /// The page `id`, if the file does not have it.
-    pub(crate) fn dirty_page(&self, id: u64) -> Option<Frame> {
-        self.frames.get(id).filter(|_| self.frames.is_dirty(id))
-    }
-
-    /// Says that the file has what lies at `id` now.
-    pub(crate) fn mark_clean(&self, id: u64) {
-        if self.extents[part(id)].write().remove(&id).is_some() {
-            return;
-        }
-        if let Some((len, new_to_ring)) = self.frames.mark_clean(id) {
-            self.added(id, len, new_to_ring);
+    /// The page or long value that lies at `id`, is not in the file, and is reached by `root`.
+    pub(crate) fn dirty<'a>(&'a self, root: &'a Root, id: u64) -> Option<Dirty<'a>> {
+        match self.frames.find(root, id) {
+            Found::Page(bytes) => Some(Dirty::Page(bytes)),
+            Found::Long(bytes, _) => Some(Dirty::Extent(bytes)),
+            Found::Nothing | Found::Sealed(_) => None,
         }
     }
 
-    /// Forgets what lies at the beginning of a span that becomes free. Returns the frame, if there
-    /// was one.
-    pub(crate) fn forget(&self, span: Span) -> Option<Frame> {
-        if let Some((frame, clean)) = self.frames.remove(span.start) {
-            if clean {
-                self.clean_bytes.fetch_sub(frame.len() as u64, Ordering::Relaxed);
+    /// Says that the file has what lies at `id` now. Readers may have borrowed what is returned, so
+    /// it is kept until all have ended who could see it.
+    pub(crate) fn written(&self, id: u64) -> Option<Taken> {
+        // What was written just now is what lies there: the system has the bytes from us.
+        let mapped = self.map.as_ref().map_or(0, FileMap::len_bytes);
+        let taken = self.frames.take(id)?;
+        let (seal, units) = match &taken {
+            Taken::Page(frame) => {
+                let units = page::units_for(frame.len());
+                (Seal::page(units), units)
             }
-            return Some(frame);
+            Taken::Long(long) => {
+                let len = u32::try_from(long.0.len()).expect("16 MiB at most");
+                (Seal::long(len), page::units_for(long.0.len()))
+            }
+        };
+        if (Span { start: id, units }).byte_range().end <= mapped {
+            self.frames.seal(id, seal);
+        } else if let Taken::Page(frame) = &taken {
+            self.cache.put(id, Frame::clone(frame));
         }
-        self.extents[part(span.start)].write().remove(&span.start);
-        None
+        Some(taken)
     }
 
-    fn added(&self, id: u64, len: usize, new_to_ring: bool) {
-        self.clean_bytes.fetch_add(len as u64, Ordering::Relaxed);
-        let mut clock = self.clocks[part(id)].lock();
-        if new_to_ring {
-            clock.push_back(id);
-        }
-        // Once round at most, twice because the first look only takes the touch away.
-        for _ in 0..2 * clock.len() {
-            if self.clean_bytes.load(Ordering::Relaxed) <= self.clean_bytes_max {
-                break;
-            }
-            let Some(candidate) = clock.pop_front() else { break };
-            match self.frames.sweep(candidate) {
-                Hand::Evicted(len) => {
-                    self.clean_bytes.fetch_sub(len as u64, Ordering::Relaxed);
-                }
-                Hand::Touched => clock.push_back(candidate),
-                Hand::Nothing => {}
-            }
+    /// Forgets what lies at the beginning of a span that becomes free, so that no root that is held
+    /// reaches it. Returns what was in memory.
+    pub(crate) fn forget(&self, span: Span) -> Option<Taken> {
+        self.cache.remove(span.start);
+        self.frames.take(span.start)
+    }
+}
+
+/// Maps the file far ahead; as far as the system lets us.
+fn map(file: &dyn File) -> Result<Option<FileMap>> {
+    let mut len = MAP_BYTES;
+    loop {
+        match file.map_ahead(len) {
+            Err(_) if len > MAP_BYTES_MIN => len /= 2,
+            other => return Ok(other?),
         }
     }
+}
+
+fn check_page(bytes: &[u8], place: PageRef, newest: u64) -> Result<()> {
+    let corrupt = |what| Err(Error::Corrupt { page: place.id(), what });
+    if place.is_none() || place.units() == 0 {
+        return corrupt("reference");
+    }
+    page::verify(bytes, place, newest)?;
+    if !page::is_kind(bytes, Kind::Leaf) && !page::is_kind(bytes, Kind::Branch) {
+        return corrupt("kind");
+    }
+    Node(bytes).validate(place.id())
+}
+
+fn check_extent(bytes: &[u8], extent: &Extent) -> Result<()> {
+    if crc32c::crc32c(bytes) != extent.crc {
+        return Err(Error::Corrupt { page: extent.start, what: "checksum of a long value" });
+    }
+    Ok(())
+}
+
+#[cold]
+fn not_there(page: u64) -> Error {
+    Error::Corrupt { page, what: "an older or younger page lies in its place" }
+}
+
+#[cold]
+fn beyond_the_end(page: u64) -> Error {
+    Error::Corrupt { page, what: "it lies beyond the end of the file" }
 }
 
 /// What the next checkpoint writes at one place.
-pub(crate) enum Dirty {
+pub(crate) enum Dirty<'a> {
     /// A page; its checksum is not yet in it.
-    Page(Frame),
+    Page(&'a [u8]),
     /// A long value.
-    Extent(Bytes),
+    Extent(&'a [u8]),
 }
 
-impl Dirty {
+impl Dirty<'_> {
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            Dirty::Page(frame) => frame,
-            Dirty::Extent(value) => value,
+            Dirty::Page(bytes) | Dirty::Extent(bytes) => bytes,
         }
     }
-}
-
-fn part(id: u64) -> usize {
-    // Neighbours go to different parts; the multiplier spreads ids that differ by a power of two.
-    (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize
 }

@@ -71,11 +71,11 @@ impl Snapshot {
 
 impl Source for Snapshot {
     fn page(&self, place: PageRef) -> Result<PageBytes<'_>> {
-        self.shared.pool.page(place, self.root.txid)
+        self.shared.pool.page(&self.root, place)
     }
 
     fn extent(&self, extent: &Extent) -> Result<Value<'_>> {
-        self.shared.pool.extent(extent)
+        self.shared.pool.extent(&self.root, extent)
     }
 }
 

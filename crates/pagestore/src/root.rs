@@ -8,8 +8,17 @@ use crate::meta::Meta;
 use crate::page::PageRef;
 use crate::trash::Trash;
 
-/// Transactions whose roots nobody can reach any more, until the writer takes note.
-pub(crate) type Ended = Arc<Mutex<Vec<u64>>>;
+/// What has ended, until the writer takes note.
+pub(crate) type Ended = Arc<Mutex<Vec<Ending>>>;
+
+/// Somebody for whom the pages of a transaction's root were kept, and who needs them no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// All who read it, or could come to read it.
+    Readers(u64),
+    /// The file, of which it was the durable state.
+    Durable(u64),
+}
 
 /// One published state. As long as it lives, no page that it reaches is used for anything else.
 #[derive(Debug)]
@@ -22,25 +31,42 @@ pub(crate) struct Root {
     pub(crate) trash: Trash,
     /// What the caller wanted to be kept with it.
     pub(crate) mark: Arc<[u8]>,
+    /// Of whom it tells when it is dropped.
+    ending: Ending,
     ended: Ended,
 }
 
 impl Root {
     /// The root that follows this one.
     pub(crate) fn next(&self, catalogue: PageRef, trash: Trash, mark: &Arc<[u8]>) -> Arc<Root> {
-        let (mark, ended) = (Arc::clone(mark), Arc::clone(&self.ended));
-        Arc::new(Root { txid: self.txid + 1, catalogue, trash, mark, ended })
+        let (txid, mark, ended) = (self.txid + 1, Arc::clone(mark), Arc::clone(&self.ended));
+        Arc::new(Root { txid, catalogue, trash, mark, ending: Ending::Readers(txid), ended })
     }
 
     /// The root that a meta page names.
     pub(crate) fn durable(meta: &Meta, ended: Ended) -> Arc<Root> {
         let Meta { txid, catalogue, trash, .. } = *meta;
-        Arc::new(Root { txid, catalogue, trash, mark: meta.mark.as_slice().into(), ended })
+        let (mark, ending) = (meta.mark.as_slice().into(), Ending::Readers(txid));
+        Arc::new(Root { txid, catalogue, trash, mark, ending, ended })
+    }
+
+    /// The same state as that of the file: it keeps what lies there, and nothing in memory, so no
+    /// page may be borrowed from it.
+    pub(crate) fn of_the_file(&self) -> Arc<Root> {
+        let Root { txid, catalogue, trash, .. } = *self;
+        let (mark, ended) = (Arc::clone(&self.mark), Arc::clone(&self.ended));
+        Arc::new(Root { txid, catalogue, trash, mark, ending: Ending::Durable(txid), ended })
+    }
+
+    /// Whether bytes in memory may be borrowed from it.
+    #[inline]
+    pub(crate) fn keeps_frames(&self) -> bool {
+        matches!(self.ending, Ending::Readers(_))
     }
 }
 
 impl Drop for Root {
     fn drop(&mut self) {
-        self.ended.lock().push(self.txid);
+        self.ended.lock().push(self.ending);
     }
 }

@@ -84,7 +84,7 @@ impl Shared {
             checkpoints: Mutex::new(written),
             space: Mutex::new(space),
             current: RwLock::new(Arc::clone(&root)),
-            durable: RwLock::new(root),
+            durable: RwLock::new(root.of_the_file()),
             redo,
             options,
             resizing: Mutex::new(()),

@@ -4,12 +4,16 @@
 //! reaches it), or *pending* (an older root does), or held by the open transaction, or free.
 //! Everything here changes under one lock that is held for moments; readers never take it.
 
+use std::collections::BTreeMap;
+
 use crate::bits::Bits;
 use crate::error::{Error, Result};
+use crate::frames::Taken;
 use crate::freelist::{Freelist, META_UNITS, Pending, region_of};
 use crate::page::{Frame, Span, UNIT_BYTES};
 use crate::pool::Pool;
-use crate::root::Ended;
+use crate::root::{Ended, Ending};
+use crate::waits::Waits;
 
 /// Which unit of the file is used.
 pub(crate) struct Space {
@@ -24,14 +28,21 @@ pub(crate) struct Space {
     /// First units of published spans that the file does not have.
     dirty: Bits,
     dirty_bytes: u64,
-    /// Frames of freed pages: the next copies go into them instead of asking for memory.
+    /// What a checkpoint has written and readers may have borrowed from memory nonetheless.
+    retired: Waits<Taken>,
+    retired_bytes: u64,
+    /// Frames of pages that are gone: the next copies go into them instead of asking for memory.
     spare: Vec<Frame>,
     ended: Ended,
     /// The end that the file shall have, if it is being emptied beyond.
     goal: Option<u64>,
+    /// Transactions whose roots are durable, and whether all others for whom they were kept have
+    /// ended.
+    durable: BTreeMap<u64, bool>,
 }
 
-/// How many frames of a unit to keep for the next copies.
+/// How many frames of a unit to keep for the next copies when a checkpoint has ended. Until then
+/// there may be as many as it wrote: the next copies use them up.
 const SPARE_FRAMES_MAX: usize = 1024;
 
 impl Space {
@@ -39,6 +50,8 @@ impl Space {
     pub(crate) fn new(published: Bits, end: u64, txid: u64, ended: Ended) -> Space {
         let mut pending = Pending::default();
         pending.open(txid);
+        let mut retired = Waits::default();
+        retired.open(txid);
         Space {
             freelist: Freelist::restore(&published, end),
             pending,
@@ -46,9 +59,12 @@ impl Space {
             changed: Bits::default(),
             dirty: Bits::default(),
             dirty_bytes: 0,
+            retired,
+            retired_bytes: 0,
             spare: Vec::new(),
             ended,
             goal: None,
+            durable: BTreeMap::from([(txid, false)]),
         }
     }
 
@@ -91,13 +107,75 @@ impl Space {
     /// Takes note of the snapshots that have ended.
     pub(crate) fn note_ended(&mut self, pool: &Pool) {
         let ended = std::mem::take(&mut *self.ended.lock());
-        for txid in ended {
-            let Space { pending, freelist, spare, .. } = self;
-            pending.close(txid, |span| {
-                keep(spare, pool.forget(span));
-                freelist.release(span);
-            });
+        for ending in ended {
+            match ending {
+                Ending::Readers(txid) => {
+                    self.end_readers(txid);
+                    match self.durable.get_mut(&txid) {
+                        Some(others_ended) => *others_ended = true,
+                        None => self.end(pool, txid),
+                    }
+                }
+                Ending::Durable(txid) => {
+                    if self.durable.remove(&txid) == Some(true) {
+                        self.end(pool, txid);
+                    }
+                }
+            }
         }
+    }
+
+    /// Lets go of what readers of `txid` may have borrowed.
+    fn end_readers(&mut self, txid: u64) {
+        let Space { retired, retired_bytes, spare, .. } = self;
+        retired.close(txid, |taken| {
+            *retired_bytes -= taken.len() as u64;
+            keep(spare, Some(taken));
+        });
+    }
+
+    /// Lets go of the space that only the root of `txid` reaches.
+    fn end(&mut self, pool: &Pool, txid: u64) {
+        let Space { pending, freelist, spare, .. } = self;
+        pending.close(txid, |span| {
+            keep(spare, pool.forget(span));
+            freelist.release(span);
+        });
+    }
+
+    /// Says that the root of `txid`, which is held, is durable now.
+    pub(crate) fn make_durable(&mut self, txid: u64) {
+        let old = self.durable.insert(txid, false);
+        assert!(old.is_none(), "transaction {txid} was made durable twice");
+    }
+
+    /// Says that the root of `txid`, the next one, may be read from now on.
+    pub(crate) fn open(&mut self, txid: u64) {
+        self.pending.open(txid);
+        self.retired.open(txid);
+    }
+
+    /// Keeps what a checkpoint has written, and has taken out of the pool, as long as a reader may
+    /// have borrowed it: until all snapshots have ended that see it and are not younger than `newest`,
+    /// the last published transaction.
+    pub(crate) fn retire(&mut self, written: Vec<Taken>, newest: u64) {
+        self.retired_bytes += written.iter().map(|taken| taken.len() as u64).sum::<u64>();
+        let with_birth = |taken: Taken| {
+            let birth = taken.birth();
+            (taken, birth)
+        };
+        self.retired.add_all(written.into_iter().map(with_birth), newest);
+    }
+
+    /// Bytes that [`Space::retire`] keeps.
+    pub(crate) fn retired_bytes(&self) -> u64 {
+        self.retired_bytes
+    }
+
+    /// Hands over spare frames beyond those that are kept in any case, to be dropped where it holds
+    /// nobody up.
+    pub(crate) fn excess_frames(&mut self) -> Vec<Frame> {
+        self.spare.split_off(self.spare.len().min(SPARE_FRAMES_MAX))
     }
 
     /// Enters what transaction `txid` wrote and what it replaced, with the births of the latter.
@@ -162,10 +240,9 @@ impl Space {
 }
 
 /// Keeps a frame to be used again, unless a reader still holds it.
-fn keep(spare: &mut Vec<Frame>, frame: Option<Frame>) {
-    if let Some(mut frame) = frame
+fn keep(spare: &mut Vec<Frame>, taken: Option<Taken>) {
+    if let Some(Taken::Page(mut frame)) = taken
         && frame.len() == UNIT_BYTES
-        && spare.len() < SPARE_FRAMES_MAX
         && Frame::get_mut(&mut frame).is_some()
     {
         spare.push(frame);

@@ -26,10 +26,8 @@ pub struct Stats {
     pub dirty_bytes: u64,
     /// What opening the store now would read from the redo area and do again.
     pub redo_bytes: u64,
-    /// Clean pages in memory.
-    pub cached_bytes: u64,
-    /// Pages and long values read from the file.
-    pub read_count: u64,
+    /// What reading has come to.
+    pub reads: ReadStats,
     /// Checkpoints that this process has written.
     pub checkpoint_count: u64,
     /// Bytes written by them.
@@ -38,4 +36,18 @@ pub struct Stats {
     pub space_written_bytes: u64,
     /// Bytes cut off from the end of the file by this process.
     pub trimmed_bytes: u64,
+}
+
+/// What reading has come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReadStats {
+    /// Bytes in memory that a checkpoint has written, and that snapshots which see them may still
+    /// have borrowed. They go when these end, and when another transaction has been published.
+    pub retired_bytes: u64,
+    /// Clean pages that were read into memory; none where the file is mapped.
+    pub cached_bytes: u64,
+    /// Pages and long values that were read from the file, or checked in the map when they were first
+    /// looked at.
+    pub read_count: u64,
 }

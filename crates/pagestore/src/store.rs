@@ -25,7 +25,7 @@ use crate::replay;
 use crate::root::{Ended, Root};
 use crate::shared::{Shared, Written};
 use crate::space::Space;
-use crate::stats::Stats;
+use crate::stats::{ReadStats, Stats};
 use crate::write_txn::{self, WriteTxn};
 
 /// Trees of pages in one file. Clones are handles to the same store.
@@ -65,7 +65,7 @@ impl PageStore {
         file.sync()?;
         let redo = fs.open(path, OpenMode::Write)?;
         let meta = read_meta(&*file)?;
-        let pool = Pool::new(file, options.cache_bytes);
+        let pool = Pool::new(file, &options)?;
         let (regions, used) = read_regions(&pool, &meta)?;
         let ended = Ended::new(Mutex::new(Vec::new()));
         let space = Space::new(used, meta.end, meta.txid, Arc::clone(&ended));
@@ -173,8 +173,11 @@ impl PageStore {
             trash_bytes: bytes(self.shared.current.read().trash.units),
             dirty_bytes,
             redo_bytes: self.shared.redo.bytes().0,
-            cached_bytes: pool.clean_bytes(),
-            read_count: pool.reads(),
+            reads: ReadStats {
+                retired_bytes: space.retired_bytes(),
+                cached_bytes: pool.clean_bytes(),
+                read_count: pool.reads(),
+            },
             checkpoint_count: counters.checkpoints.load(Ordering::Relaxed),
             written_bytes: counters.written_bytes.load(Ordering::Relaxed),
             trimmed_bytes: counters.trimmed_bytes.load(Ordering::Relaxed),

@@ -19,7 +19,7 @@ pub type Made = (Arc<dyn FileSystem>, PathBuf);
 ///
 /// If a check fails.
 pub fn check_all(make: &dyn Fn() -> Made) {
-    let checks: [fn(&dyn FileSystem, &Path); 15] = [
+    let checks: [fn(&dyn FileSystem, &Path); 16] = [
         open_modes_decide_whether_a_file_may_exist,
         a_file_opened_for_reading_is_not_written,
         bytes_written_are_read_by_every_handle,
@@ -31,6 +31,7 @@ pub fn check_all(make: &dyn Fn() -> Made) {
         views_hold_what_was_written,
         views_outlive_growth_removal_and_handles,
         views_beyond_the_end_are_refused,
+        a_map_ahead_shows_what_is_written_later,
         names_are_listed_in_order,
         rename_replaces_and_remove_removes,
         directories_are_made_with_parents,
@@ -205,6 +206,20 @@ fn views_beyond_the_end_are_refused(fs: &dyn FileSystem, dir: &Path) {
     file.set_len(50).expect("a file can be cut");
     assert_eq!(kind(file.view(0..51)), Some(ErrorKind::UnexpectedEof));
     assert_eq!(kind(file.view(0..50)), None);
+}
+
+fn a_map_ahead_shows_what_is_written_later(fs: &dyn FileSystem, dir: &Path) {
+    let file = create(fs, &dir.join("a"));
+    write(&*file, b"early", 0);
+    let Some(map) = file.map_ahead(1 << 30).expect("a file can be mapped, or not") else { return };
+    assert_eq!(map.len_bytes(), 1 << 30);
+    assert_eq!(map.bytes(0..5), b"early");
+    let far = 300 << 20;
+    file.allocate(0..far + 4096).expect("there is room");
+    assert_eq!(map.bytes(far..far + 4), [0; 4]);
+    write(&*file, b"later", far);
+    assert_eq!(map.bytes(far..far + 5), b"later");
+    assert_eq!(map.bytes(0..5), b"early");
 }
 
 fn names_are_listed_in_order(fs: &dyn FileSystem, dir: &Path) {

@@ -24,7 +24,7 @@ pub mod hooked;
 mod map;
 pub mod os;
 
-pub use map::View;
+pub use map::{FileMap, View};
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,6 +177,17 @@ pub trait File: Send + Sync + Debug {
     ///
     /// Those of [`File::view`].
     fn view_mapped(&self, _range: Range<u64>) -> io::Result<Option<View>> {
+        Ok(None)
+    }
+
+    /// The file from its beginning on, mapped for reading `len` bytes long, which may be far beyond
+    /// its end: what is written there later is seen through the same map. Nothing where the system
+    /// does not map, or was asked not to.
+    ///
+    /// # Errors
+    ///
+    /// What the system refused, such as a length beyond its limit.
+    fn map_ahead(&self, _len: u64) -> io::Result<Option<FileMap>> {
         Ok(None)
     }
 

@@ -94,6 +94,58 @@ impl fmt::Debug for View {
     }
 }
 
+/// A file as [`File::map_ahead`](crate::File::map_ahead) has mapped it: one map, which stays where it
+/// is as long as this lives.
+pub struct FileMap {
+    map: MmapRaw,
+}
+
+impl FileMap {
+    pub(crate) fn new(file: &fs::File, len: u64) -> io::Result<FileMap> {
+        let len = usize::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+        Ok(FileMap { map: MmapOptions::new().len(len).map_raw_read_only(file)? })
+    }
+
+    /// How many bytes are mapped; the file may be shorter.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        self.map.len() as u64
+    }
+
+    /// The bytes of `range`.
+    ///
+    /// The caller promises what [`File::view`](crate::File::view) asks for: the range lies inside the
+    /// file, and as long as the bytes are borrowed nobody writes to them or cuts them off. Where the
+    /// file has ended, or the disk cannot read, the process ends by the signal `SIGBUS`.
+    ///
+    /// # Panics
+    ///
+    /// If the range does not lie inside the map.
+    #[must_use]
+    #[inline]
+    #[allow(unsafe_code)]
+    pub fn bytes(&self, range: Range<u64>) -> &[u8] {
+        assert!(
+            range.start <= range.end && range.end <= self.len_bytes(),
+            "{range:?} is not mapped"
+        );
+        // SAFETY: The range lies inside the map, which lives as long as `self`, from which the slice
+        // borrows. Nobody changes the bytes while it lives: the caller promises it for exactly this
+        // range, and keeps other programs away with `FileSystem::lock`. No reference to any other
+        // part of the map is made here.
+        unsafe {
+            let start = self.map.as_ptr().add(range.start as usize);
+            std::slice::from_raw_parts(start, (range.end - range.start) as usize)
+        }
+    }
+}
+
+impl fmt::Debug for FileMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FileMap({} bytes)", self.len_bytes())
+    }
+}
+
 /// The maps of one open file.
 #[derive(Debug, Default)]
 pub(crate) struct Maps {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use crate::map::Maps;
+use crate::map::{FileMap, Maps};
 use crate::{File, FileSystem, LockGuard, OpenMode, View};
 
 /// How many buffers one vectored write may take; the least that POSIX systems agree on is 1024.
@@ -245,6 +245,10 @@ impl File for OsFile {
             Some(maps) => maps.view(&self.file, &range),
             None => Ok(None),
         }
+    }
+
+    fn map_ahead(&self, len: u64) -> io::Result<Option<FileMap>> {
+        self.maps.is_some().then(|| FileMap::new(&self.file, len)).transpose()
     }
 }
 

@@ -1,62 +1,41 @@
 //! Spans that nobody will need once certain snapshots have ended.
 //!
-//! A page is born in transaction `birth` and replaced in a later one, `death`. It is needed by the
-//! snapshots in `[birth, death)` and by no other. It waits on the list of the youngest of them;
-//! when that one ends it moves to the next older one that needs it, or becomes free. So a snapshot
-//! pins what it can see and nothing else, however old it is. The last durable root, and the root
-//! that a checkpoint is writing, are snapshots like any other: what they reach is not overwritten.
-
-use std::collections::BTreeMap;
+//! The last durable root, and the root that a checkpoint is writing, are snapshots like any other:
+//! what they reach is not overwritten.
 
 use crate::page::Span;
+use crate::waits::Waits;
 
-/// A span and when it was born.
-#[derive(Clone, Copy, Debug)]
-struct Waiting {
-    span: Span,
-    birth: u64,
-}
-
-/// Live snapshots by transaction, each with the spans that wait for its end.
+/// Spans that wait for snapshots to end.
 #[derive(Default)]
 pub(crate) struct Pending {
-    live: BTreeMap<u64, Vec<Waiting>>,
+    waits: Waits<Span>,
     units: u64,
 }
 
 impl Pending {
     /// Says that the root of transaction `txid` may be read from now on.
     pub(crate) fn open(&mut self, txid: u64) {
-        let old = self.live.insert(txid, Vec::new());
-        assert!(old.is_none(), "transaction {txid} was published twice");
+        self.waits.open(txid);
     }
 
     /// Says that nobody reads, or can come to read, the root of `txid` any more. Calls `release`
     /// for every span that becomes free.
     pub(crate) fn close(&mut self, txid: u64, mut release: impl FnMut(Span)) {
-        let waiting = self.live.remove(&txid).expect("only live snapshots end");
-        for Waiting { span, birth } in waiting {
+        self.waits.close(txid, |span| {
             self.units -= u64::from(span.units);
-            if self.add(span, birth, txid) {
-                release(span);
-            }
-        }
+            release(span);
+        });
     }
 
     /// Notes a span that was born in `birth` and is replaced in `death`. True if nobody needs it:
     /// then it is free at once, and not noted.
     pub(crate) fn add(&mut self, span: Span, birth: u64, death: u64) -> bool {
-        if birth >= death {
-            return true;
+        let free = self.waits.add(span, birth, death).is_some();
+        if !free {
+            self.units += u64::from(span.units);
         }
-        match self.live.range_mut(birth..death).next_back() {
-            None => true,
-            Some((_, waiting)) => {
-                waiting.push(Waiting { span, birth });
-                self.units += u64::from(span.units);
-                false
-            }
-        }
+        free
     }
 
     /// Units that wait.
@@ -66,17 +45,17 @@ impl Pending {
 
     /// How many snapshots are live, the last durable root included.
     pub(crate) fn snapshot_count(&self) -> usize {
-        self.live.len()
+        self.waits.snapshot_count()
     }
 
     /// The transaction of the oldest live snapshot.
     pub(crate) fn oldest(&self) -> Option<u64> {
-        self.live.keys().next().copied()
+        self.waits.oldest()
     }
 
     /// All spans that wait, in no order.
     pub(crate) fn spans(&self) -> impl Iterator<Item = Span> {
-        self.live.values().flatten().map(|waiting| waiting.span)
+        self.waits.things().copied()
     }
 }
 

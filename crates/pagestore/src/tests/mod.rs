@@ -2,6 +2,7 @@
 
 mod crash;
 mod model;
+mod reads;
 mod rot;
 mod shrink;
 mod space;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 use flotilla_vfs::FileSystem;
 use flotilla_vfs::fault::FaultFs;
+use flotilla_vfs::os::OsFs;
 
 use crate::{Error, Options, PageStore};
 
@@ -25,6 +27,22 @@ fn disk(seed: u64) -> FaultFs {
     let fs = FaultFs::new(seed);
     fs.create_dir_all(Path::new("/data")).unwrap();
     fs
+}
+
+/// Runs a test on a disk in memory, whose pages are read into the cache, and on the real one, whose
+/// pages are read from a map.
+fn in_both_modes(test: impl Fn(&dyn Fn() -> PageStore)) {
+    let fs = disk(1);
+    test(&|| open(&fs));
+    on_a_mapped_file(test);
+}
+
+/// Runs a test on the real disk, whose pages are read from a map.
+fn on_a_mapped_file(test: impl Fn(&dyn Fn() -> PageStore)) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pages");
+    let options = Options::default().growth_bytes(64 << 10);
+    test(&|| PageStore::open(Arc::new(OsFs::new()), &path, options.clone()).unwrap());
 }
 
 fn try_open(fs: &FaultFs) -> Result<PageStore, Error> {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 
-use super::{disk, open};
+use super::{disk, on_a_mapped_file, open, path};
 use crate::config::KEY_BYTES_MAX;
-use crate::{PageStore, Snapshot, TreeMut};
+use crate::{Options, PageStore, Snapshot, TreeMut};
 
 pub(super) type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 pub(super) type Maps = BTreeMap<String, Map>;
@@ -217,43 +218,63 @@ fn transact(store: &PageStore, maps: &mut Maps, taste: Taste, rng: &mut fastrand
     }
 }
 
+/// Random operations, with snapshots held and looked at, checkpoints, checks and new lives.
+fn agree(seed: u64, open: &dyn Fn() -> PageStore) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let taste = Taste::of(seed);
+    let mut store = open();
+    let mut maps = Maps::new();
+    let mut durable = Maps::new();
+    let mut held: Vec<(Snapshot, Maps)> = Vec::new();
+    for _ in 0..60 {
+        match rng.u32(..20) {
+            0..11 => transact(&store, &mut maps, taste, &mut rng),
+            11..14 => held.push((store.read(), maps.clone())),
+            14..16 if !held.is_empty() => {
+                let (snapshot, maps) = held.swap_remove(rng.usize(..held.len()));
+                look(&snapshot, &maps, taste, &mut rng);
+            }
+            16..18 => {
+                store.checkpoint().unwrap();
+                durable = maps.clone();
+            }
+            18 => {
+                held.clear();
+                drop(store);
+                store = open();
+                maps = durable.clone();
+            }
+            _ => {
+                store.check().unwrap();
+            }
+        }
+        assert_same(&store.read(), &maps);
+    }
+    for (snapshot, maps) in held {
+        assert_same(&snapshot, &maps);
+    }
+    store.check().unwrap();
+}
+
 #[test]
 fn agrees_with_maps() {
     for seed in 0..24 {
-        let mut rng = fastrand::Rng::with_seed(seed);
-        let taste = Taste::of(seed);
         let fs = disk(seed);
-        let mut store = open(&fs);
-        let mut maps = Maps::new();
-        let mut durable = Maps::new();
-        let mut held: Vec<(Snapshot, Maps)> = Vec::new();
-        for _ in 0..60 {
-            match rng.u32(..20) {
-                0..11 => transact(&store, &mut maps, taste, &mut rng),
-                11..14 => held.push((store.read(), maps.clone())),
-                14..16 if !held.is_empty() => {
-                    let (snapshot, maps) = held.swap_remove(rng.usize(..held.len()));
-                    look(&snapshot, &maps, taste, &mut rng);
-                }
-                16..18 => {
-                    store.checkpoint().unwrap();
-                    durable = maps.clone();
-                }
-                18 => {
-                    held.clear();
-                    drop(store);
-                    store = open(&fs);
-                    maps = durable.clone();
-                }
-                _ => {
-                    store.check().unwrap();
-                }
-            }
-            assert_same(&store.read(), &maps);
-        }
-        for (snapshot, maps) in held {
-            assert_same(&snapshot, &maps);
-        }
-        store.check().unwrap();
+        agree(seed, &|| open(&fs));
+    }
+}
+
+#[test]
+fn agrees_with_maps_on_a_mapped_file() {
+    for seed in 0..8 {
+        on_a_mapped_file(|open| agree(seed * 5, open));
+    }
+}
+
+#[test]
+fn agrees_with_maps_on_a_small_cache() {
+    for seed in 0..4 {
+        let (fs, options) = (disk(seed), Options::default().cache_bytes(0));
+        agree(seed, &|| PageStore::open(Arc::new(fs.clone()), &path(), options.clone()).unwrap());
     }
 }

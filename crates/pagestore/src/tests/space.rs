@@ -110,14 +110,14 @@ fn cache_keeps_its_limit() {
     let tree = store.read().tree("t").unwrap().unwrap();
     for i in 0..30_000_u32 {
         assert!(tree.get(&(i.wrapping_mul(7919) % 30_000).to_be_bytes()).unwrap().is_some());
-        assert!(store.stats().cached_bytes <= (1 << 20) + 4096);
+        assert!(store.stats().reads.cached_bytes <= (1 << 20) + 4096);
     }
-    let reads = store.stats().read_count;
+    let reads = store.stats().reads.read_count;
     assert!(reads > 1000, "{reads} reads: the cache was never full");
     for _ in 0..100 {
         tree.get(&5_u32.to_be_bytes()).unwrap();
     }
-    assert!(store.stats().read_count <= reads + 4, "what is read again and again stays");
+    assert!(store.stats().reads.read_count <= reads + 4, "what is read again and again stays");
 }
 
 #[test]

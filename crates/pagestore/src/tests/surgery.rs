@@ -272,7 +272,10 @@ fn large_range_goes_with_few_pages() {
     assert!(after.trash_bytes > 2 << 20, "{after:?}");
     assert!(after.dirty_bytes <= 16 * 4096, "{after:?}");
     assert!(after.pending_bytes <= 400 * 4096, "{after:?}");
-    assert_eq!(after.read_count, before.read_count, "no leaf was read to be given back");
+    assert_eq!(
+        after.reads.read_count, before.reads.read_count,
+        "no leaf was read to be given back"
+    );
     store.check().unwrap();
     let mut sum = 0;
     while store.stats().trash_bytes > 0 {

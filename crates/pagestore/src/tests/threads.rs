@@ -3,7 +3,7 @@
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{disk, open};
+use super::{disk, in_both_modes, open};
 use crate::{PageStore, Snapshot};
 
 const KEYS: u64 = 400;
@@ -52,8 +52,11 @@ impl Drop for SetOnDrop<'_> {
 
 #[test]
 fn readers_see_whole_rounds_during_writes_and_checkpoints() {
-    let fs = disk(1);
-    let store = open(&fs);
+    in_both_modes(read_while_writing);
+}
+
+fn read_while_writing(open: &dyn Fn() -> PageStore) {
+    let store = open();
     for round in 0..7 {
         write_round(&store, round);
     }
@@ -92,7 +95,7 @@ fn readers_see_whole_rounds_during_writes_and_checkpoints() {
     let stats = store.stats();
     assert_eq!((stats.root_count, stats.pending_bytes), (1, 0), "all snapshots have ended");
     drop(store);
-    assert_whole(&open(&fs).read());
+    assert_whole(&open().read());
 }
 
 #[test]

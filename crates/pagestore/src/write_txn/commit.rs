@@ -181,12 +181,12 @@ fn publish(mut work: Work, shared: &Shared) -> Recorder {
         shared.pool.put_dirty(id, frame);
     }
     for (start, value) in written.extents {
-        shared.pool.put_extent(start, value);
+        shared.pool.put_extent(start, value, txid);
     }
     // The draft pins the root that it was built on; without it, what nobody reads is free now.
     let recorder = work.into_recorder();
     let mut space = shared.space.lock();
-    space.pending.open(txid);
+    space.open(txid);
     *shared.current.write() = root;
     space.publish(&shared.pool, txid, &spans, &written.replaced);
     recorder

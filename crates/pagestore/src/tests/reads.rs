@@ -1,0 +1,122 @@
+//! What is read stays where it is as long as it is borrowed, and what the file says is proven first.
+
+use std::ops::Bound;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use flotilla_vfs::os::OsFs;
+
+use super::in_both_modes;
+use crate::{Error, Options, PageStore};
+
+fn put(store: &PageStore, keys: std::ops::Range<u32>, fill: u8) {
+    let mut txn = store.write().unwrap();
+    let mut tree = txn.tree("t").unwrap();
+    for key in keys {
+        tree.put(&key.to_be_bytes(), &[fill; 100]).unwrap();
+    }
+    tree.put(b"long", &[fill; 10_000]).unwrap();
+    txn.publish().unwrap();
+}
+
+#[test]
+fn what_is_borrowed_stays_whatever_comes() {
+    in_both_modes(|open| {
+        let store = open();
+        put(&store, 0..300, 1);
+        let tree = store.read().tree("t").unwrap().unwrap();
+        let mut entries = tree.range(Bound::Unbounded, Bound::Unbounded);
+        let first = entries.next().unwrap().unwrap();
+        let short = tree.get(&7_u32.to_be_bytes()).unwrap().unwrap();
+        let long = tree.get(b"long").unwrap().unwrap();
+        // The file has them now, and their frames are wanted for what comes next.
+        store.checkpoint().unwrap();
+        for round in 2..20 {
+            put(&store, 0..300, round);
+            if round % 3 == 0 {
+                store.checkpoint().unwrap();
+            }
+        }
+        assert_eq!(first, (&0_u32.to_be_bytes()[..], &[1; 100][..]));
+        assert_eq!(short, vec![1; 100]);
+        assert_eq!(long, vec![1; 10_000]);
+        assert!(store.stats().reads.retired_bytes >= 10_000 + 4096, "{:?}", store.stats());
+        drop(tree);
+        put(&store, 0..1, 99);
+        assert_eq!(store.stats().reads.retired_bytes, 0);
+    });
+}
+
+#[test]
+fn what_a_checkpoint_has_written_goes_with_the_next_transaction() {
+    in_both_modes(|open| {
+        let store = open();
+        put(&store, 0..300, 1);
+        let dirty_bytes = store.stats().dirty_bytes;
+        store.checkpoint().unwrap();
+        let stats = store.stats();
+        assert!(
+            stats.reads.retired_bytes > 9 * 4096 && stats.reads.retired_bytes <= dirty_bytes,
+            "{stats:?}"
+        );
+        let before = store.read();
+        put(&store, 300..301, 1);
+        assert_eq!(
+            store.stats().reads.retired_bytes,
+            stats.reads.retired_bytes,
+            "it may be read still"
+        );
+        drop(before);
+        assert_eq!(store.stats().reads.retired_bytes, 0);
+        let tree = store.read().tree("t").unwrap().unwrap();
+        assert_eq!(tree.range(Bound::Unbounded, Bound::Unbounded).copied().count(), 302);
+    });
+}
+
+#[test]
+fn page_of_a_mapped_file_is_proven_when_it_is_first_looked_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pages");
+    let open = || PageStore::open(Arc::new(OsFs::new()), &path, Options::default()).unwrap();
+    let store = open();
+    put(&store, 0..100, 1);
+    store.checkpoint().unwrap();
+    let used = store.stats().span_bytes;
+    drop(store);
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let read_all = |store: &PageStore| {
+        let tree = store.read().tree("t")?.unwrap();
+        let mut entries = tree.range(Bound::Unbounded, Bound::Unbounded);
+        let mut count = 0;
+        while entries.next()?.is_some() {
+            count += 1;
+        }
+        Ok::<_, Error>(count)
+    };
+    let mut found = 0;
+    // Behind the meta pages and the bitmap, for every page and the long value.
+    for at in (4 * 4096 + 77..used).step_by(4096) {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+        if let Ok(store) = PageStore::open(Arc::new(OsFs::new()), &path, Options::default()) {
+            for _ in 0..2 {
+                match read_all(&store) {
+                    Ok(count) => assert_eq!(count, 101),
+                    Err(error) => {
+                        assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+                        found += 1;
+                    }
+                }
+            }
+        }
+        file.write_all_at(&byte, at).unwrap();
+    }
+    assert!(found >= 8 && found % 2 == 0, "{found} found: it is an error each time");
+    let store = open();
+    assert_eq!(read_all(&store).unwrap(), 101);
+    let reads = store.stats().reads.read_count;
+    assert_eq!(read_all(&store).unwrap(), 101);
+    assert_eq!(store.stats().reads.read_count, reads, "proven once");
+    assert_eq!(store.stats().reads.cached_bytes, 0);
+}
