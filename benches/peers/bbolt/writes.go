@@ -181,7 +181,7 @@ func (s *store) large(l *load, o *outcome) error {
 	var times []uint64
 	usedBefore, begin := cpu(), time.Now()
 	end := begin.Add(time.Duration(l.Ms) * time.Millisecond)
-	for time.Now().Before(end) {
+	for time.Now().Before(end) && uint64(len(times)) < l.Puts {
 		number := behind + l.First + uint64(len(times))
 		value := values.value(number, 0, l.ValueBytes)
 		one := time.Now()
@@ -191,10 +191,11 @@ func (s *store) large(l *load, o *outcome) error {
 		}
 		times = append(times, uint64(time.Since(one)))
 	}
-	elapsed, used := time.Since(begin), cpu()-usedBefore
+	elapsed := time.Since(begin)
 	if err := s.settle(); err != nil {
 		return err
 	}
+	used := cpu() - usedBefore
 	count := float64(len(times))
 	o.Figures["puts"] = count
 	o.Figures["puts/s"] = count / elapsed.Seconds()

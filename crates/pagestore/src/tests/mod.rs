@@ -9,7 +9,6 @@ mod space;
 mod surgery;
 mod sync;
 mod threads;
-mod upkeep;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

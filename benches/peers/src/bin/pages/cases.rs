@@ -12,32 +12,46 @@ const VALUE_BYTES: usize = 150;
 const SCAN: u64 = 20_000;
 /// Keys of the file that grows.
 const GROWING_KEYS: u64 = 100_000;
+/// Scans in one read transaction while it grows: for a second or so.
+const GROWING_SCANS: u64 = 500;
+/// So few that they are not yet too many to be kept in memory, or in the page cache.
+const LARGE_PUTS: u64 = 12_000;
 const LARGE_BYTES: usize = 16 << 10;
 const KILLED_BYTES: usize = 1000;
 const HALVED_BYTES: usize = 4000;
 
+/// Random puts, a hundred a commit.
 pub const COMMITS: &str = "commits of 100 random puts, no sync";
+/// Scans alone.
 pub const SCANS: &str = "scans of 20 k keys";
+/// A file whose process was killed.
 pub const KILLED: &str = "open after kill -9";
+/// Paced reads and writes while the file is defragmented.
 pub const DEFRAGMENTED: &str = "half deleted, while it is defragmented";
+/// The same before that.
 pub const HALVED: &str = "half deleted, as it is";
 
+/// Random gets by some threads.
 pub fn gets(threads: u64) -> String {
     format!("random gets, {}", counted(threads))
 }
 
+/// Durable commits by some threads.
 pub fn durable(threads: u64) -> String {
     format!("durable commits of one put, {}", counted(threads))
 }
 
+/// The same through an engine's call for several callers.
 pub fn batched(threads: u64) -> String {
     format!("{}, put together by the engine", durable(threads))
 }
 
+/// Paced reads and writes beside scans.
 pub fn beside(scanners: u64) -> String {
     format!("paced writes and reads beside {}", scanning(scanners))
 }
 
+/// The same in a file that grows.
 pub fn growing(scanners: u64) -> String {
     format!("the same while the file grows, beside {}", scanning(scanners))
 }
@@ -54,18 +68,22 @@ fn scanning(scanners: u64) -> String {
     }
 }
 
+/// Large values into a file with so many free pages.
 pub fn large(pages: u64) -> String {
     format!("16 KiB values, one a commit, {} free pages", thousands(pages))
 }
 
+/// Spans of all sizes taken and given back in such a file.
 pub fn churned(pages: u64) -> String {
     format!("values of 1 to 8 pages replaced, {} free pages", thousands(pages))
 }
 
+/// Opening it.
 pub fn opened(pages: u64) -> String {
     format!("open, {} free pages", thousands(pages))
 }
 
+/// What its free space costs to write.
 pub fn free_space(pages: u64) -> String {
     format!("commits of 50 puts, {} free pages", thousands(pages))
 }
@@ -182,7 +200,7 @@ fn paced() -> Beside {
     }
 }
 
-/// A small file that grows many times over while it is read, in transactions that scan fifty times.
+/// A small file that grows many times over while it is read, in transactions that scan five hundred times.
 ///
 /// # Errors
 ///
@@ -200,7 +218,7 @@ pub fn grow(bench: &mut Bench) -> Result<()> {
                 let load = Beside {
                     keys,
                     scanners,
-                    scans_each: 50,
+                    scans_each: GROWING_SCANS,
                     value_bytes: LARGE_BYTES,
                     grow: true,
                     first: 1 << 40,
@@ -251,7 +269,8 @@ fn scattered_in(bench: &mut Bench, pages: u64, family: &[Contender]) -> Result<(
             bench.records.add_one(&opened(pages), engine, "open ms", session.open_ms);
             let status = session.ask(&Load::Status)?;
             bench.records.add(&opened(pages), engine, &status);
-            let load = Load::Large { value_bytes: LARGE_BYTES, ms, first: next };
+            let (value_bytes, puts) = (LARGE_BYTES, LARGE_PUTS);
+            let load = Load::Large { value_bytes, ms, puts, first: next };
             let outcome = bench.measure(&large(pages), &mut session, &load)?;
             next += outcome.figures.get("puts").copied().unwrap_or_default() as u64;
             if engine == Contender::Pagestore {

@@ -67,7 +67,7 @@ impl Contender {
     /// What the engine says, or that this program was built without it.
     pub fn serve(self, dir: &Path, durable: bool) -> Result<()> {
         match self {
-            Contender::Pagestore => serve(|| pagestore::open(dir)),
+            Contender::Pagestore => serve(|| pagestore::open(dir, durable)),
             #[cfg(feature = "redb")]
             Contender::Redb => serve(|| redb::open(dir)),
             #[cfg(feature = "lmdb")]
@@ -135,7 +135,9 @@ mod tests {
 
     #[test]
     fn every_engine_keeps_what_it_is_given() {
-        keeps_what_it_is_given(pagestore::open);
+        for is_durable in [false, true] {
+            keeps_what_it_is_given(|dir| pagestore::open(dir, is_durable));
+        }
         #[cfg(feature = "redb")]
         keeps_what_it_is_given(redb::open);
         #[cfg(feature = "lmdb")]

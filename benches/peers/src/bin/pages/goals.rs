@@ -9,8 +9,11 @@ use peers::figures::{Bound, ratio};
 /// A figure of a case of an engine.
 #[derive(Clone, Debug)]
 pub struct Seen {
+    /// The case's name.
     pub case: String,
+    /// The engine.
     pub engine: Contender,
+    /// The figure's name, with its unit.
     pub figure: &'static str,
 }
 

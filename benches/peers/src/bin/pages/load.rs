@@ -37,8 +37,8 @@ pub enum Load {
     Beside(Beside),
     /// Puts as many values of a page each as are asked for and deletes every second one.
     Scatter { pages: u64 },
-    /// Puts one new value a commit, without a sync.
-    Large { value_bytes: usize, ms: u64, first: u64 },
+    /// Puts one new value a commit, without a sync, for so long or so many.
+    Large { value_bytes: usize, ms: u64, puts: u64, first: u64 },
     /// Replaces random ones of a thousand values of one to eight pages, one a commit, without a sync.
     Churn { commits: u64, seed: u64 },
     /// Commits of so many random puts, each made durable: what is written for free space alone.

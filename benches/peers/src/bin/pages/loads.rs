@@ -34,7 +34,9 @@ pub fn run<S: Store>(store: &S, load: Load) -> Result<Outcome> {
         Load::Scans { keys, length, ms, seed } => reads::scans(store, keys, length, ms, seed),
         Load::Beside(load) => beside::run(store, load),
         Load::Scatter { pages } => scattered::scatter(store, pages),
-        Load::Large { value_bytes, ms, first } => scattered::large(store, value_bytes, ms, first),
+        Load::Large { value_bytes, ms, puts, first } => {
+            scattered::large(store, value_bytes, ms, puts, first)
+        }
         Load::Churn { commits, seed } => scattered::churn(store, commits, seed),
         Load::FreeSpace { keys, value_bytes, commits, puts, seed } => {
             scattered::free_space(store, keys, value_bytes, commits, puts, seed)

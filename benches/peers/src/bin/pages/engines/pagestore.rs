@@ -1,7 +1,8 @@
-//! This project's page store: defaults, a checkpoint in the background whenever 64 MiB are dirty.
+//! This project's page store: defaults, a checkpoint in the background whenever 256 MiB are dirty. Where
+//! no commit has to be durable it has no redo area, as in a node, which keeps a log of its own.
 
 use crate::store::{Reader, Store, Writer};
-use flotilla_pagestore::{Options, PageStore, Tree, TreeMut};
+use flotilla_pagestore::{Durability, Options, PageStore, Tree, TreeMut};
 use flotilla_vfs::os::OsFs;
 use peers::Result;
 use std::ops::Bound;
@@ -12,9 +13,9 @@ use std::thread::JoinHandle;
 
 const TREE: &str = "bench";
 /// A checkpoint begins when so much is dirty.
-const SOFT_BYTES: u64 = 64 << 20;
+const SOFT_BYTES: u64 = 256 << 20;
 /// And a writer makes one itself when so much is.
-const HARD_BYTES: u64 = 256 << 20;
+const HARD_BYTES: u64 = 512 << 20;
 
 /// An open page store, and the thread that makes checkpoints.
 pub struct Pages {
@@ -29,9 +30,12 @@ pub struct Pages {
 /// # Errors
 ///
 /// What the store says.
-pub fn open(dir: &Path) -> Result<Pages> {
+pub fn open(dir: &Path, is_durable: bool) -> Result<Pages> {
     let path = dir.join("pages");
-    let options = Options::default().cache_bytes(2 << 30);
+    let mut options = Options::default();
+    if !is_durable {
+        options = options.redo_bytes(0);
+    }
     let store = PageStore::open(Arc::new(OsFs::new()), &path, options)?;
     let (wanted, wants) = sync_channel(1);
     let behind = store.clone();
@@ -58,9 +62,9 @@ impl Store for Pages {
     ) -> Result<()> {
         let mut txn = self.store.write()?;
         work(&mut PagesWriter(txn.tree(TREE)?))?;
-        txn.publish()?;
+        txn.commit(if durable { Durability::Sync } else { Durability::Memory })?;
         match self.store.dirty_bytes() {
-            dirty if durable || dirty > HARD_BYTES => drop(self.store.checkpoint()?),
+            dirty if dirty > HARD_BYTES => drop(self.store.checkpoint()?),
             // A full channel means that one is asked for already.
             dirty if dirty > SOFT_BYTES => drop(self.wanted.try_send(())),
             _ => {}
@@ -84,6 +88,10 @@ impl Store for Pages {
 
     fn free_pages(&self) -> Result<Option<u64>> {
         Ok(Some(self.store.stats().free_bytes / 4096))
+    }
+
+    fn free_space_bytes(&self) -> Option<u64> {
+        Some(self.store.stats().space_written_bytes)
     }
 
     fn close(self) -> Result<()> {

@@ -45,7 +45,12 @@ pub fn run<S: Store>(store: &S, load: Beside) -> Result<Outcome> {
         outcome.add_times("read", &mut reads);
         defragmented
     });
-    result.map(|()| outcome)
+    result?;
+    if outcome.missing.is_some() {
+        // What was seen meanwhile says nothing.
+        outcome.figures.clear();
+    }
+    Ok(outcome)
 }
 
 /// Waits for the end of the load, or defragments.

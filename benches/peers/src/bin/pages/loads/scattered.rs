@@ -37,26 +37,33 @@ pub fn scatter<S: Store>(store: &S, pages: u64) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Puts new values, one a commit, for some time.
+/// Puts new values, one a commit, for some time or so many.
 ///
 /// # Errors
 ///
 /// What the store says.
-pub fn large<S: Store>(store: &S, value_bytes: usize, ms: u64, first: u64) -> Result<Outcome> {
+pub fn large<S: Store>(
+    store: &S,
+    value_bytes: usize,
+    ms: u64,
+    puts: u64,
+    first: u64,
+) -> Result<Outcome> {
     let mut values = Values::new();
     let mut times = Vec::new();
     let (cpu, begin) = (measure::cpu(), Instant::now());
     let end = begin + Duration::from_millis(ms);
-    while Instant::now() < end {
+    while Instant::now() < end && (times.len() as u64) < puts {
         let number = BEHIND + first + times.len() as u64;
         let value = values.value(number, 0, value_bytes);
         let one = Instant::now();
         store.write(false, |writer| writer.put(&key_in_order(number), value))?;
         times.push(one.elapsed().as_nanos() as u64);
     }
-    let (elapsed, cpu) = (begin.elapsed(), measure::cpu() - cpu);
+    let elapsed = begin.elapsed();
     let count = times.len() as f64;
     store.settle()?;
+    let cpu = measure::cpu() - cpu;
     let mut outcome = Outcome::default();
     outcome.add("puts", count);
     outcome.add("puts/s", count / elapsed.as_secs_f64());
