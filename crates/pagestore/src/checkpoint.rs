@@ -35,6 +35,9 @@ use crate::trim;
 /// Bytes of one write, at most by one page or value more.
 const RUN_BYTES_MAX: usize = 1 << 20;
 
+/// How much is written between two moments at which a checkpoint may rest.
+const PACE_BYTES: u64 = 1 << 20;
+
 /// What is to be written so that one root becomes durable.
 struct Cut {
     root: Arc<Root>,
@@ -59,12 +62,22 @@ pub(crate) enum Scope {
     WithRedo,
 }
 
-/// Makes the last published root durable.
+/// Is told of bytes that were just written, and may rest.
+pub(crate) type Pace<'a> = dyn FnMut(u64) -> Result<()> + 'a;
+
+/// Makes the last published root durable, as fast as it goes.
 pub(crate) fn run(shared: &Shared, scope: Scope) -> Result<()> {
+    // The one that may be under way is waited for.
+    let _hurry = shared.upkeep.bell.hurry();
+    run_paced(shared, scope, &mut |_| Ok(()))
+}
+
+/// Makes the last published root durable, at a pace.
+pub(crate) fn run_paced(shared: &Shared, scope: Scope, pace: &mut Pace<'_>) -> Result<()> {
     let mut written = shared.checkpoints.lock();
     shared.refuse_if_poisoned()?;
     let Some(cut) = cut(shared, &mut written, scope)? else { return Ok(()) };
-    let outcome = write(shared, &cut);
+    let outcome = write(shared, &cut, pace);
     if let Err(error) = outcome {
         shared.poison();
         return Err(error);
@@ -173,7 +186,7 @@ fn lock_with_room(shared: &Shared, redo_units: u32) -> Result<MutexGuard<'_, Spa
     }
 }
 
-fn write(shared: &Shared, cut: &Cut) -> Result<()> {
+fn write(shared: &Shared, cut: &Cut, pace: &mut Pace<'_>) -> Result<()> {
     let file = shared.pool.file();
     if let Some(area) = cut.new_redo {
         area.wipe(file)?;
@@ -183,8 +196,12 @@ fn write(shared: &Shared, cut: &Cut) -> Result<()> {
         let dirty = shared.pool.dirty(&cut.root, start);
         let dirty = dirty.expect("dirty frames stay until they are written");
         run.add(shared, start, dirty)?;
+        if run.written >= PACE_BYTES {
+            pace(std::mem::take(&mut run.written))?;
+        }
     }
     run.flush(shared)?;
+    pace(run.written)?;
     let own = cut.bitmaps.iter().map(|(unit, page)| (*unit, page));
     for (unit, bytes) in own.chain([(cut.meta.directory.start, &cut.directory)]) {
         write_at(shared, &[IoSlice::new(bytes)], unit)?;
@@ -225,6 +242,7 @@ fn finish(shared: &Shared, written: &mut Written, cut: Cut) {
     drop(excess);
     shared.counters.writing_bytes.store(0, Ordering::Relaxed);
     shared.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
+    shared.upkeep.pressure.progress();
 }
 
 /// Neighbouring pages and values that go to the file in one write.
@@ -234,6 +252,8 @@ struct Run<'a> {
     end: u64,
     bytes: usize,
     parts: Vec<Dirty<'a>>,
+    /// Bytes written since they were told of.
+    written: u64,
 }
 
 impl<'a> Run<'a> {
@@ -270,6 +290,9 @@ impl<'a> Run<'a> {
             }
         }
         write_at(shared, &slices, self.start)?;
+        let bytes = (self.end - self.start) * UNIT_BYTES as u64;
+        self.written += bytes;
+        shared.counters.writing_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.parts.clear();
         self.bytes = 0;
         Ok(())

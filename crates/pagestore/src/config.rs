@@ -1,5 +1,9 @@
 //! What a caller may choose, and the limits that nobody may.
 
+use std::time::Duration;
+
+use crate::pressure::Limits;
+
 /// The longest key in bytes: 8 KiB of the user's and room for what a layer above puts before it.
 pub const KEY_BYTES_MAX: usize = 8192 + 64;
 
@@ -50,6 +54,26 @@ pub struct Options {
     ///
     /// [`Durability::Sync`]: crate::Durability::Sync
     pub redo_bytes: u64,
+    /// So many bytes in memory only make [`PageStore::maintain`] begin a checkpoint. Default 256 MiB.
+    ///
+    /// [`PageStore::maintain`]: crate::PageStore::maintain
+    pub dirty_soft_bytes: u64,
+    /// As long as a [`Maintenance`] runs, what is in memory only and not yet written by its
+    /// checkpoint stays below so many bytes: writers wait. Pages that it has written stay in memory
+    /// until it ends, up to as much again. Default 512 MiB.
+    ///
+    /// [`Maintenance`]: crate::Maintenance
+    pub dirty_hard_bytes: u64,
+    /// After so much time with changes [`PageStore::maintain`] makes a checkpoint. Default 5 s; none:
+    /// time alone is no reason.
+    ///
+    /// [`PageStore::maintain`]: crate::PageStore::maintain
+    pub checkpoint_interval: Option<Duration>,
+    /// A checkpoint of [`PageStore::maintain`] writes no more than so many bytes in a second, unless
+    /// somebody waits for it or memory or the redo area run short. Default 0: as fast as it goes.
+    ///
+    /// [`PageStore::maintain`]: crate::PageStore::maintain
+    pub checkpoint_bytes_per_second: u64,
     /// A checkpoint cuts the file off when so many bytes at its end are free. Default 64 MiB; less
     /// than a step of growth is taken as that.
     pub trim_bytes: u64,
@@ -62,6 +86,11 @@ impl Default for Options {
             cache_bytes: 64 << 20,
             growth_bytes: 1 << 20,
             redo_bytes: 32 << 20,
+            dirty_soft_bytes: 256 << 20,
+            dirty_hard_bytes: 512 << 20,
+            checkpoint_interval: Some(Duration::from_secs(5)),
+            checkpoint_bytes_per_second: 0,
+
             trim_bytes: 64 << 20,
         }
     }
@@ -94,6 +123,35 @@ impl Options {
     pub fn redo_bytes(mut self, bytes: u64) -> Options {
         self.redo_bytes = bytes;
         self
+    }
+
+    /// The defaults with other limits of what is in memory only; see [`Options::dirty_soft_bytes`]
+    /// and [`Options::dirty_hard_bytes`]. The second is taken as no less than the first.
+    #[must_use]
+    pub fn dirty_bytes(mut self, soft: u64, hard: u64) -> Options {
+        self.dirty_soft_bytes = soft;
+        self.dirty_hard_bytes = hard;
+        self
+    }
+
+    /// The defaults with another time between checkpoints; see [`Options::checkpoint_interval`].
+    #[must_use]
+    pub fn checkpoint_interval(mut self, interval: Option<Duration>) -> Options {
+        self.checkpoint_interval = interval;
+        self
+    }
+
+    /// The defaults with a limit of what checkpoints write; see
+    /// [`Options::checkpoint_bytes_per_second`].
+    #[must_use]
+    pub fn checkpoint_bytes_per_second(mut self, bytes: u64) -> Options {
+        self.checkpoint_bytes_per_second = bytes;
+        self
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        let hard_bytes = self.dirty_hard_bytes.max(self.dirty_soft_bytes);
+        Limits { soft_bytes: self.dirty_soft_bytes, hard_bytes }
     }
 
     /// The defaults with another hysteresis of the end of the file; see [`Options::trim_bytes`].

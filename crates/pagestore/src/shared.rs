@@ -26,6 +26,7 @@ use crate::redo::Redo;
 use crate::regions::Regions;
 use crate::root::Root;
 use crate::space::Space;
+use crate::upkeep::Upkeep;
 
 /// What all handles of one store have in common.
 pub(crate) struct Shared {
@@ -37,6 +38,7 @@ pub(crate) struct Shared {
     pub(crate) durable: RwLock<Arc<Root>>,
     pub(crate) redo: Redo,
     pub(crate) options: Options,
+    pub(crate) upkeep: Upkeep,
     /// Held while the file gets longer or shorter.
     pub(crate) resizing: Mutex<()>,
     pub(crate) counters: Counters,
@@ -87,6 +89,7 @@ impl Shared {
             durable: RwLock::new(root.of_the_file()),
             redo,
             options,
+            upkeep: Upkeep::new(),
             resizing: Mutex::new(()),
             counters: Counters::default(),
             poisoned: AtomicBool::new(false),
@@ -99,6 +102,13 @@ impl Shared {
         Arc::clone(&self.current.read())
     }
 
+    /// Bytes that are in memory only, and that the next checkpoint writes or the running one has not
+    /// yet written.
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        let writing = self.counters.writing_bytes.load(Ordering::Relaxed);
+        self.space.lock().dirty_bytes() + writing
+    }
+
     /// Refuses what may not go on after a checkpoint has failed.
     pub(crate) fn refuse_if_poisoned(&self) -> Result<()> {
         if self.poisoned.load(Ordering::Acquire) { Err(Error::Poisoned) } else { Ok(()) }
@@ -106,6 +116,7 @@ impl Shared {
 
     pub(crate) fn poison(&self) {
         self.poisoned.store(true, Ordering::Release);
+        self.upkeep.pressure.progress();
         self.redo.fail();
     }
 }

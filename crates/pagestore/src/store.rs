@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use flotilla_vfs::{File, FileSystem, OpenMode};
 use parking_lot::Mutex;
@@ -15,6 +16,7 @@ use crate::checkpoint::{self, Scope};
 use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::leaf::Extent;
+use crate::maintenance::{self, Maintenance};
 use crate::meta::Meta;
 use crate::page::UNIT_BYTES;
 use crate::pool::Pool;
@@ -85,11 +87,13 @@ impl PageStore {
     }
 
     /// Begins a write transaction, once those have ended that were asked for before. Readers and
-    /// checkpoints go on.
+    /// checkpoints go on. It may have to wait for a checkpoint; see
+    /// [`PageStore::maintain_in_background`].
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`] if a checkpoint has failed.
+    /// [`Error::Poisoned`] if a checkpoint has failed, [`Error::NoSpace`] if it has to wait for one that
+    /// the full disk refuses.
     pub fn write(&self) -> Result<WriteTxn<'_>> {
         WriteTxn::begin(&self.shared)
     }
@@ -141,6 +145,40 @@ impl PageStore {
         self.shared.redo.durable()
     }
 
+    /// One step of what has to be done now and then: a checkpoint if one is due, else some of the
+    /// trash is given back. Returns whether there was something to do. `now` is the time since any
+    /// moment that stays the same.
+    ///
+    /// A checkpoint is due when [`Options::dirty_soft_bytes`] are in memory only, when half of the
+    /// redo area is in use, or after [`Options::checkpoint_interval`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PageStore::checkpoint`] and, once, of [`PageStore::reclaim`].
+    pub fn maintain(&self, now: Duration) -> Result<bool> {
+        maintenance::step(&self.shared, now)
+    }
+
+    /// Starts a thread that calls [`PageStore::maintain`] whenever there may be something to do. As
+    /// long as it runs, writers wait for its checkpoints: the longer, the nearer what is in memory
+    /// only comes to [`Options::dirty_hard_bytes`]. It ends when a checkpoint fails, which whoever
+    /// writes next is told.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the system refuses a thread.
+    pub fn maintain_in_background(&self) -> Result<Maintenance> {
+        Maintenance::start(&self.shared)
+    }
+
+    /// Waits until a checkpoint has made transaction `txid` durable, for `timeout` at most, and
+    /// returns the last checkpoint. It makes none.
+    pub fn wait_for_checkpoint(&self, txid: u64, timeout: Duration) -> Option<Checkpoint> {
+        let is_done = || self.shared.durable.read().txid >= txid;
+        let done = self.shared.upkeep.pressure.wait_until(timeout, is_done);
+        done.then(|| self.durable())
+    }
+
     /// The state that the last checkpoint has made durable.
     pub fn durable(&self) -> Checkpoint {
         let root = Arc::clone(&self.shared.durable.read());
@@ -150,8 +188,7 @@ impl PageStore {
     /// Bytes that are in memory only, and that the next checkpoint writes or the running one is
     /// about to have written.
     pub fn dirty_bytes(&self) -> u64 {
-        let writing = self.shared.counters.writing_bytes.load(Ordering::Relaxed);
-        self.shared.space.lock().dirty_bytes() + writing
+        self.shared.dirty_bytes()
     }
 
     /// Figures of this moment. Cheap.

@@ -4,8 +4,9 @@ mod commit;
 
 use std::sync::Arc;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::place::Placed;
+use crate::pressure::Full;
 use crate::shared::Shared;
 use crate::tree_mut::TreeMut;
 use crate::work::{Savepoint, Work};
@@ -28,6 +29,7 @@ impl<'a> WriteTxn<'a> {
     pub(crate) fn begin(shared: &'a Arc<Shared>) -> Result<WriteTxn<'a>> {
         shared.refuse_if_poisoned()?;
         let place = shared.place.enter();
+        hold_back(shared)?;
         shared.space.lock().note_ended(&shared.pool);
         let work = Work::new(Arc::clone(shared), shared.current());
         Ok(WriteTxn { work, shared, place })
@@ -105,4 +107,12 @@ impl<'a> WriteTxn<'a> {
         self.work.broken = swept.is_err();
         swept
     }
+}
+
+/// Waits, in the writer's place, if too much is in memory only.
+fn hold_back(shared: &Shared) -> Result<()> {
+    let dirty_bytes = || shared.refuse_if_poisoned().ok().map(|()| shared.dirty_bytes());
+    let held = shared.upkeep.pressure.hold(shared.options.limits(), dirty_bytes);
+    held.map_err(|Full| Error::NoSpace)?;
+    shared.refuse_if_poisoned()
 }

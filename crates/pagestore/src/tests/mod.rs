@@ -9,6 +9,7 @@ mod space;
 mod surgery;
 mod sync;
 mod threads;
+mod upkeep;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

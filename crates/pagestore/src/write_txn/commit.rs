@@ -189,5 +189,10 @@ fn publish(mut work: Work, shared: &Shared) -> Recorder {
     space.open(txid);
     *shared.current.write() = root;
     space.publish(&shared.pool, txid, &spans, &written.replaced);
+    let dirty_bytes = space.dirty_bytes();
+    drop(space);
+    if dirty_bytes >= shared.options.dirty_soft_bytes {
+        shared.upkeep.bell.ring();
+    }
     recorder
 }

@@ -1,0 +1,170 @@
+//! Checkpoints that nobody has to think of, and the return of what was cut off: step by step by
+//! whoever calls, or by a thread of its own.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::checkpoint::{self, Scope};
+use crate::error::{Error, Result};
+use crate::pressure::Full;
+use crate::schedule::Figures;
+use crate::shared::Shared;
+use crate::write_txn::WriteTxn;
+
+/// How often the thread looks whether something is to be done that nobody has called it for.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// What is given back of the trash in one step.
+const RECLAIM_UNITS: u64 = 256;
+
+/// A checkpoint that may take its time syncs what it has written so often: whoever commits beside it
+/// finds less before him at the disk.
+const SYNC_BYTES: u64 = 8 << 20;
+
+/// The thread that makes checkpoints. It stops when this is dropped, which waits for the step that is
+/// under way, or when the store is.
+#[derive(Debug)]
+#[must_use = "the thread stops when this is dropped"]
+pub struct Maintenance {
+    is_over: Arc<AtomicBool>,
+    shared: Weak<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// One step. Returns whether there was something to do.
+pub(crate) fn step(shared: &Arc<Shared>, now: Duration) -> Result<bool> {
+    shared.refuse_if_poisoned()?;
+    let options = &shared.options;
+    let figures = Figures {
+        has_changes: shared.current().txid != shared.durable.read().txid,
+        dirty_bytes: shared.dirty_bytes(),
+        redo_bytes: shared.redo.bytes(),
+    };
+    let soft_bytes = options.dirty_soft_bytes;
+    let is_due =
+        shared.upkeep.schedule.lock().is_due(now, figures, soft_bytes, options.checkpoint_interval);
+    if is_due {
+        checkpoint(shared)?;
+        return Ok(true);
+    }
+    if shared.current().trash.units == 0
+        || shared.upkeep.is_trash_unreadable.load(Ordering::Relaxed)
+    {
+        return Ok(false);
+    }
+    reclaim(shared)
+}
+
+fn reclaim(shared: &Arc<Shared>) -> Result<bool> {
+    let mut txn = WriteTxn::begin(shared)?;
+    let (units, met) = txn.reclaim(RECLAIM_UNITS)?;
+    txn.publish()?;
+    if met.is_err() {
+        // It is told once; a check, and whoever asks for the trash himself, are told again.
+        shared.upkeep.is_trash_unreadable.store(true, Ordering::Relaxed);
+    }
+    met.map(|()| units > 0)
+}
+
+/// A checkpoint that lets others go first.
+fn checkpoint(shared: &Shared) -> Result<()> {
+    let began = Instant::now();
+    let mut written = 0;
+    let mut synced = 0;
+    let mut pace = |bytes: u64| {
+        written += bytes;
+        shared.upkeep.pressure.progress();
+        if written - synced >= SYNC_BYTES {
+            synced = written;
+            shared.pool.file().sync()?;
+        }
+        if let Some(rest) = rest(shared, began, written) {
+            shared.upkeep.bell.rest(rest);
+        }
+        Ok(())
+    };
+    let outcome = checkpoint::run_paced(shared, Scope::Pages, &mut pace);
+    match &outcome {
+        Ok(()) => shared.upkeep.pressure.ended(Ok((written, began.elapsed()))),
+        Err(Error::NoSpace) => shared.upkeep.pressure.ended(Err(Full)),
+        Err(_) => {}
+    }
+    outcome
+}
+
+/// How long a checkpoint that wrote so much has to rest so that it does not write too fast. Not at all
+/// if somebody waits for it.
+fn rest(shared: &Shared, began: Instant, written: u64) -> Option<Duration> {
+    let options = &shared.options;
+    let per_second = options.checkpoint_bytes_per_second;
+    if per_second == 0 || shared.upkeep.bell.is_hurried() {
+        return None;
+    }
+    if options.limits().fraction(shared.dirty_bytes()) > 0.25 {
+        return None;
+    }
+    let (used, all) = shared.redo.bytes();
+    if all > 0 && used > all / 4 * 3 {
+        return None;
+    }
+    let due = Duration::from_secs_f64(written as f64 / per_second as f64);
+    due.checked_sub(began.elapsed())
+}
+
+impl Maintenance {
+    pub(crate) fn start(shared: &Arc<Shared>) -> Result<Maintenance> {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (over, weak) = (Arc::clone(&is_over), Arc::downgrade(shared));
+        let thread = std::thread::Builder::new()
+            .name("page-maintenance".to_owned())
+            .spawn(move || run(&over, &weak))?;
+        Ok(Maintenance { is_over, shared: Arc::downgrade(shared), thread: Some(thread) })
+    }
+}
+
+impl Drop for Maintenance {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        let shared = self.shared.upgrade();
+        let _hurry = shared.as_ref().map(|shared| shared.upkeep.bell.hurry());
+        if let Some(thread) = self.thread.take() {
+            // If it panicked, that was told when it did.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Writers wait for this thread's checkpoints until it is dropped.
+struct Joined<'a>(&'a Weak<Shared>);
+
+impl Drop for Joined<'_> {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.upkeep.pressure.leave();
+        }
+    }
+}
+
+fn run(is_over: &AtomicBool, weak: &Weak<Shared>) {
+    let began = Instant::now();
+    let Some(shared) = weak.upgrade() else { return };
+    shared.upkeep.pressure.join();
+    drop(shared);
+    let _joined = Joined(weak);
+    let mut seen = 0;
+    while !is_over.load(Ordering::Acquire) {
+        // Nobody has the store open any more: nor does this thread.
+        let Some(shared) = weak.upgrade() else { return };
+        match step(&shared, began.elapsed()) {
+            Ok(true) => {}
+            // A full disk may have room again, and unreadable trash is left alone.
+            Ok(false) | Err(Error::NoSpace | Error::Corrupt { .. }) => {
+                seen = shared.upkeep.bell.wait(seen, LOOK_EVERY);
+            }
+            // Whoever writes next is told.
+            Err(_) => return,
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! When a checkpoint is due: by time, by what is in memory only, by what is in the redo area.
+
+use std::time::Duration;
+
+/// What the decision depends on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Figures {
+    /// Something is published that the last checkpoint has not made durable.
+    pub(crate) has_changes: bool,
+    /// What is in memory only.
+    pub(crate) dirty_bytes: u64,
+    /// What is used of the redo area, and its length.
+    pub(crate) redo_bytes: (u64, u64),
+}
+
+/// What the decision remembers.
+#[derive(Debug, Default)]
+pub(crate) struct Schedule {
+    /// When it first saw what has changed since the last checkpoint.
+    changed_at: Option<Duration>,
+}
+
+impl Schedule {
+    /// Whether a checkpoint is due at `now`; if so it is taken to be made. Above `soft_bytes` in
+    /// memory, with half of the redo area in use, or once there have been changes for `interval`.
+    pub(crate) fn is_due(
+        &mut self,
+        now: Duration,
+        figures: Figures,
+        soft_bytes: u64,
+        interval: Option<Duration>,
+    ) -> bool {
+        if !figures.has_changes {
+            self.changed_at = None;
+            return false;
+        }
+        let changed_at = *self.changed_at.get_or_insert(now);
+        let (used, all) = figures.redo_bytes;
+        let is_late = interval.is_some_and(|interval| now.saturating_sub(changed_at) >= interval);
+        let is_due = is_late || figures.dirty_bytes >= soft_bytes || all > 0 && 2 * used >= all;
+        if is_due {
+            self.changed_at = None;
+        }
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn figures(dirty_bytes: u64, used: u64) -> Figures {
+        Figures { has_changes: true, dirty_bytes, redo_bytes: (used, 100) }
+    }
+
+    #[test]
+    fn size_and_redo_area_ask_at_once() {
+        let mut schedule = Schedule::default();
+        let mut is_due = |figures| schedule.is_due(SECOND, figures, 1000, None);
+        assert!(!is_due(figures(999, 49)));
+        assert!(is_due(figures(1000, 0)));
+        assert!(is_due(figures(0, 50)));
+        assert!(!is_due(Figures { redo_bytes: (0, 0), ..figures(0, 0) }), "there is no area");
+        assert!(!is_due(Figures { has_changes: false, ..figures(1000, 50) }));
+    }
+
+    #[test]
+    fn time_counts_from_the_first_change() {
+        let mut schedule = Schedule::default();
+        let mut is_due = |seconds: u32, has_changes| {
+            let figures = Figures { has_changes, ..figures(0, 0) };
+            schedule.is_due(seconds * SECOND, figures, 1000, Some(5 * SECOND))
+        };
+        assert!(!is_due(100, false));
+        assert!(!is_due(200, true));
+        assert!(!is_due(204, true));
+        assert!(is_due(205, true));
+        assert!(!is_due(206, true), "what came since is young");
+        assert!(!is_due(207, false));
+        assert!(!is_due(211, true));
+        assert!(is_due(216, true));
+    }
+}

@@ -1,0 +1,161 @@
+//! Checkpoints that are made by themselves, and writers that wait for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flotilla_vfs::fault::FaultFs;
+
+use super::{disk, path};
+use crate::{Durability, Error, Options, PageStore};
+
+const SECOND: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_secs(600);
+
+fn open(fs: &FaultFs, options: Options) -> PageStore {
+    PageStore::open(Arc::new(fs.clone()), &path(), options).unwrap()
+}
+
+fn options() -> Options {
+    Options::default().redo_bytes(64 << 10).checkpoint_interval(None)
+}
+
+fn try_put(store: &PageStore, key: u64, len: usize, durability: Durability) -> Result<u64, Error> {
+    let mut txn = store.write()?;
+    txn.tree("t")?.put(&key.to_be_bytes(), &vec![1; len])?;
+    txn.commit(durability)
+}
+
+fn put(store: &PageStore, key: u64, len: usize) -> u64 {
+    try_put(store, key, len, Durability::Memory).unwrap()
+}
+
+#[test]
+fn checkpoints_are_made_by_time() {
+    let store = open(&disk(1), options().checkpoint_interval(Some(5 * SECOND)));
+    assert!(!store.maintain(100 * SECOND).unwrap(), "nothing has changed");
+    let txid = put(&store, 1, 10);
+    assert!(!store.maintain(100 * SECOND).unwrap());
+    assert!(!store.maintain(104 * SECOND).unwrap());
+    assert!(store.maintain(105 * SECOND).unwrap());
+    assert_eq!(store.durable().txid, txid);
+    assert!(!store.maintain(200 * SECOND).unwrap());
+}
+
+#[test]
+fn checkpoints_are_made_by_size_and_by_the_redo_area() {
+    let store = open(&disk(1), options().dirty_bytes(100_000, 1 << 30));
+    put(&store, 1, 50_000);
+    assert!(!store.maintain(SECOND).unwrap());
+    put(&store, 2, 50_000);
+    assert!(store.maintain(SECOND).unwrap());
+    assert_eq!(store.stats().dirty_bytes, 0);
+    let checkpoints = store.stats().checkpoint_count;
+    for key in 0..200 {
+        try_put(&store, key % 3, 300, Durability::Sync).unwrap();
+        store.maintain(SECOND).unwrap();
+        assert!(store.stats().redo_bytes <= 33 << 10, "half of the area");
+    }
+    assert!((3..10).contains(&(store.stats().checkpoint_count - checkpoints)));
+}
+
+#[test]
+fn trash_is_given_back() {
+    let store = open(&disk(1), options());
+    let mut txn = store.write().unwrap();
+    for key in 0..3000_u64 {
+        txn.tree("t").unwrap().put(&key.to_be_bytes(), &[1; 900]).unwrap();
+    }
+    txn.publish().unwrap();
+    store.checkpoint().unwrap();
+    let mut txn = store.write().unwrap();
+    txn.tree("t").unwrap().delete_range(b"", None).unwrap();
+    txn.publish().unwrap();
+    assert!(store.stats().trash_bytes > 1 << 20);
+    let mut steps = 0;
+    while store.maintain(SECOND).unwrap() {
+        steps += 1;
+    }
+    assert!(store.stats().trash_bytes == 0 && steps > 1, "{steps}");
+    store.check().unwrap();
+}
+
+#[test]
+fn writers_wait_for_the_thread_and_memory_keeps_its_limit() {
+    let hard = 600_000;
+    let store = open(&disk(1), options().dirty_bytes(200_000, hard));
+    let maintenance = store.maintain_in_background().unwrap();
+    for key in 0..400 {
+        put(&store, key, 20_000);
+        // Whoever began below the limit may go above it.
+        assert!(store.dirty_bytes() < hard + 100_000, "{}", store.dirty_bytes());
+    }
+    let last = store.read().txid();
+    assert!(store.wait_for_checkpoint(1, LONG).unwrap().txid >= 1);
+    assert!(store.wait_for_checkpoint(last + 1, Duration::ZERO).is_none());
+    drop(maintenance);
+    // Nobody makes checkpoints any more, so nobody waits for them.
+    for key in 0..100 {
+        put(&store, key, 20_000);
+    }
+    assert!(store.dirty_bytes() > hard);
+    store.check().unwrap();
+}
+
+#[test]
+fn slow_checkpoint_hurries_if_somebody_waits_for_it() {
+    let options = options().dirty_bytes(1 << 20, 1 << 30).checkpoint_bytes_per_second(1);
+    let store = open(&disk(1), options);
+    let maintenance = store.maintain_in_background().unwrap();
+    for key in 0..200 {
+        put(&store, key, 20_000);
+    }
+    // It would take a month.
+    let done = store.checkpoint().unwrap();
+    assert_eq!(done.txid, 200);
+    for key in 0..200 {
+        put(&store, key, 20_000);
+    }
+    drop(maintenance);
+    store.check().unwrap();
+}
+
+#[test]
+fn full_disk_is_told_to_writers_and_they_go_on_when_there_is_room() {
+    let fs = disk(1);
+    let store = open(&fs, options().dirty_bytes(200_000, 400_000));
+    put(&store, 0, 10);
+    store.checkpoint().unwrap();
+    let maintenance = store.maintain_in_background().unwrap();
+    fs.set_capacity(Some(0));
+    let refused = (0..1000).find_map(|key| {
+        try_put(&store, key, 20_000, Durability::Memory).err().map(|error| (key, error))
+    });
+    let (key, error) = refused.expect("memory is limited");
+    assert!(matches!(error, Error::NoSpace), "{error}");
+    assert_eq!(
+        store.read().tree("t").unwrap().unwrap().len(),
+        key,
+        "all or nothing, and reads go on"
+    );
+    fs.set_capacity(None);
+    while try_put(&store, key, 20_000, Durability::Memory).is_err() {
+        std::thread::yield_now();
+    }
+    drop(maintenance);
+    store.check().unwrap();
+}
+
+#[test]
+fn thread_ends_with_the_store_and_on_failure() {
+    let fs = disk(1);
+    let store = open(&fs, options().dirty_bytes(1000, 1 << 20));
+    let maintenance = store.maintain_in_background().unwrap();
+    put(&store, 0, 10);
+    drop(store);
+    drop(maintenance);
+    let store = open(&fs, options().dirty_bytes(1000, 1 << 20));
+    let _maintenance = store.maintain_in_background().unwrap();
+    fs.fail_syncs(true);
+    let error = (0..).find_map(|key| try_put(&store, key, 2000, Durability::Memory).err());
+    assert!(matches!(error, Some(Error::Poisoned)), "{error:?}");
+}
