@@ -47,6 +47,14 @@ impl Bits {
         })
     }
 
+    /// How many numbers from `at` on are in it.
+    pub(crate) fn count_from(&self, at: u64) -> u64 {
+        let first = (at / 64) as usize;
+        let words = self.words.get(first..).unwrap_or_default();
+        let below = words.first().map_or(0, |word| word & ((1 << (at % 64)) - 1)).count_ones();
+        words.iter().map(|word| u64::from(word.count_ones())).sum::<u64>() - u64::from(below)
+    }
+
     /// Puts `at` in if it is not there, else takes it out.
     pub(crate) fn toggle(&mut self, at: u64) {
         if !self.remove(at) {
@@ -101,6 +109,7 @@ mod tests {
         }
         assert_eq!(bits.iter().collect::<Vec<_>>(), [0, 63, 64, 1000]);
         assert!(bits.remove(63) && !bits.remove(63) && !bits.remove(5000));
+        assert_eq!([0, 64, 65, 1000, 1001].map(|at| bits.count_from(at)), [3, 2, 1, 1, 0]);
         bits.toggle(64);
         bits.toggle(65);
         assert_eq!(bits.iter().collect::<Vec<_>>(), [0, 65, 1000]);

@@ -13,6 +13,7 @@ use crate::page::{self, Frame, Kind, PageRef, Span, UNIT_BYTES, units_for};
 use crate::root::Root;
 use crate::shared::Shared;
 use crate::source::Source;
+use crate::space::Space;
 use crate::view::{PageBytes, Value};
 
 type ById<T> = HashMap<u64, T, BuildHasherDefault<IdHasher>>;
@@ -222,10 +223,46 @@ impl Draft {
             }
             return Ok(place);
         }
+        let copy = self.copy(place, |space| space.allocate(place.units()).map(Some))?;
+        Ok(copy.expect("allocating fails or gives a span"))
+    }
+
+    /// Makes the page at `place` this transaction's own and moves it below the line that the space
+    /// has; nothing if there is no room, or if it is its own already.
+    pub(crate) fn relocate(&mut self, place: PageRef) -> Result<Option<PageRef>> {
+        if self.pages.contains_key(&place.id()) {
+            return Ok(None);
+        }
+        self.copy(place, |space| Ok(space.freelist.allocate_below(place.units())))
+    }
+
+    /// Copies the long value at `extent` below the line that the space has, and says that the trees
+    /// no longer name the old one; nothing if there is no room, or if it is this transaction's.
+    pub(crate) fn relocate_extent(&mut self, extent: &Extent) -> Result<Option<Extent>> {
+        if self.extents.contains_key(&extent.start) {
+            return Ok(None);
+        }
+        let value = Bytes::copy_from_slice(&self.extent(extent)?);
+        let units = extent.span().units;
+        let span = self.shared.space.lock().freelist.allocate_below(units);
+        let Some(span) = span else { return Ok(None) };
+        self.note_made(span);
+        self.extents.insert(span.start, self.new_own(value));
+        self.replaced.push((extent.span(), extent.birth));
+        Ok(Some(Extent { start: span.start, birth: self.txid(), ..*extent }))
+    }
+
+    /// A copy of a published page in the span that `take` gives, in place of it.
+    fn copy(
+        &mut self,
+        place: PageRef,
+        take: impl FnOnce(&mut Space) -> Result<Option<Span>>,
+    ) -> Result<Option<PageRef>> {
         let old = self.shared.pool.page(&self.base, place)?;
         let (span, spare) = {
             let mut space = self.shared.space.lock();
-            (space.allocate(place.units())?, space.spare_frame(place.units()))
+            let Some(span) = take(&mut space)? else { return Ok(None) };
+            (span, space.spare_frame(place.units()))
         };
         let mut frame = match spare {
             None => Frame::from(&old[..]),
@@ -240,7 +277,7 @@ impl Draft {
         self.replaced.push((place.span(), page::birth(&old)));
         self.note_made(span);
         self.pages.insert(span.start, self.new_own(frame));
-        Ok(PageRef::new(span, self.txid()))
+        Ok(Some(PageRef::new(span, self.txid())))
     }
 
     /// A new page without content.

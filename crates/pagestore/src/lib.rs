@@ -43,6 +43,7 @@ mod check;
 mod checkpoint;
 mod config;
 mod counts;
+mod defragment;
 mod draft;
 mod error;
 mod frames;
@@ -51,6 +52,7 @@ mod keys;
 mod leaf;
 mod maintenance;
 mod meta;
+mod moving;
 mod node;
 mod page;
 mod place;
@@ -84,6 +86,7 @@ pub use check::CheckReport;
 pub use config::{
     KEY_BYTES_MAX, MARK_BYTES_MAX, NAME_BYTES_MAX, Options, ReadMode, VALUE_BYTES_MAX,
 };
+pub use defragment::Defragmented;
 pub use error::Error;
 pub use freelist::Freelist;
 pub use maintenance::Maintenance;

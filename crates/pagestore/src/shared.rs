@@ -1,6 +1,7 @@
 //! What all handles of one store have in common, and which lock guards what.
 //!
 //! Locks, outermost first; who holds one may take those below it:
+//! 0. `defragmenting`: one at a time; it takes `place` like any writer.
 //! 1. `place`: the one writer's, had in the order of coming as long as a write transaction is open.
 //! 2. `checkpoints`: one checkpoint at a time. Never taken together with `place` but by `check`.
 //! 3. `resizing`: one at a time makes the file longer or shorter.
@@ -20,6 +21,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::meta::Meta;
+use crate::moving::Pass;
 use crate::place::Place;
 use crate::pool::Pool;
 use crate::redo::Redo;
@@ -39,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) redo: Redo,
     pub(crate) options: Options,
     pub(crate) upkeep: Upkeep,
+    /// A defragmentation that is under way.
+    pub(crate) defragmenting: Mutex<Option<Pass>>,
     /// Held while the file gets longer or shorter.
     pub(crate) resizing: Mutex<()>,
     pub(crate) counters: Counters,
@@ -90,6 +94,7 @@ impl Shared {
             redo,
             options,
             upkeep: Upkeep::new(),
+            defragmenting: Mutex::new(None),
             resizing: Mutex::new(()),
             counters: Counters::default(),
             poisoned: AtomicBool::new(false),

@@ -70,10 +70,14 @@ impl Space {
 
     /// Wants the file to end at `goal`: units beyond it are given out only if none below fit, and
     /// each checkpoint cuts off what is free at the end.
-    #[expect(dead_code, reason = "nothing moves pages yet")]
     pub(crate) fn shrink_to(&mut self, goal: u64) {
         self.goal = Some(goal);
         self.freelist.set_limit(self.goal);
+    }
+
+    /// Units that the last published root and the checkpoints use, from unit `from` on.
+    pub(crate) fn used_units(&self, from: u64) -> u64 {
+        self.published.count_from(from.saturating_sub(META_UNITS))
     }
 
     pub(crate) fn is_shrinking(&self) -> bool {

@@ -14,6 +14,7 @@ use crate::bits::Bits;
 use crate::check::{self, CheckReport};
 use crate::checkpoint::{self, Scope};
 use crate::config::Options;
+use crate::defragment::{self, Defragmented};
 use crate::error::{Error, Result};
 use crate::leaf::Extent;
 use crate::maintenance::{self, Maintenance};
@@ -220,6 +221,23 @@ impl PageStore {
             trimmed_bytes: counters.trimmed_bytes.load(Ordering::Relaxed),
             space_written_bytes: counters.space_written_bytes.load(Ordering::Relaxed),
         }
+    }
+
+    /// Moves about `budget_bytes` of what lies at the end of the file to free places before it, in one
+    /// transaction like any other: readers and writers go on, and a crash takes back what no
+    /// checkpoint has made durable. Call it until it is done, with checkpoints in between, because
+    /// what was moved is in memory until then. The file then ends at about nine eighths of what was
+    /// in use, once two checkpoints have followed and no snapshot sees what lay beyond.
+    ///
+    /// A call looks at no more than 2,048 pages, so it may move less, or nothing, and not be done. What
+    /// has been moved is not lost if the calls stop, or the store is closed. Long values stay where
+    /// no free place before the target is long enough, and so does the redo area.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PageStore::write`], or what reading a page met.
+    pub fn defragment(&self, budget_bytes: u64) -> Result<Defragmented> {
+        defragment::step(&self.shared, budget_bytes)
     }
 
     /// Proves that the store is whole: every page is reachable, free or pending, and only one of

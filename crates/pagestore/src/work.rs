@@ -1,6 +1,7 @@
 //! What the open write transaction has done so far, and the moments that it can go back to.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::catalogue::Entry;
@@ -8,12 +9,13 @@ use crate::config::NAME_BYTES_MAX;
 use crate::draft::{Draft, Moment};
 use crate::error::{Error, Result, refuse_over};
 use crate::leaf;
+use crate::moving::{Moving, Part};
 use crate::page::PageRef;
 use crate::redo::{Recorded, Recorder};
 use crate::root::Root;
 use crate::shared::Shared;
 use crate::trash::Trash;
-use crate::tree;
+use crate::tree::{self, Budget};
 use crate::tree_mut::TreeMut;
 
 /// A moment of a write transaction that it can go back to; see [`WriteTxn::savepoint`].
@@ -166,6 +168,51 @@ impl Work {
         tree::sweep(&mut self.draft, &mut self.state.trash, units)
     }
 
+    /// Moves what lies beyond a line, from `at` on, until the budget is spent. Returns where to go on
+    /// if there is more.
+    pub(crate) fn relocate(&mut self, at: Moving, budget: &mut Budget) -> Result<Option<Moving>> {
+        let Work { draft, state, .. } = self;
+        let mut at = at;
+        loop {
+            let Moving { part, key } = at;
+            let (next, stopped) = match &part {
+                Part::Trees(from) => match first_name(draft, state.catalogue, from)? {
+                    None => (Some(Part::Trash), None),
+                    Some(name) => {
+                        // A tree may go between two calls; then the way begins anew in the next.
+                        let key = if name == *from { key } else { Vec::new() };
+                        let open = open(draft, state, &name)?;
+                        let mut stopped = None;
+                        if let Some(entry) = &mut open.entry {
+                            (entry.root, stopped) =
+                                tree::relocate(draft, entry.root, &key, budget)?;
+                        }
+                        if let Some(key) = stopped {
+                            return Ok(Some(Moving { part: Part::Trees(name), key }));
+                        }
+                        (Some(Part::Trees(name + "\0")), None)
+                    }
+                },
+                Part::Trash => {
+                    let list = &mut state.trash.list;
+                    let (root, stopped) = tree::relocate(draft, list.root, &key, budget)?;
+                    list.root = root;
+                    (Some(Part::Catalogue), stopped)
+                }
+                Part::Catalogue => {
+                    let moved = tree::relocate(draft, state.catalogue, &key, budget)?;
+                    state.catalogue = moved.0;
+                    (None, moved.1)
+                }
+            };
+            at = match (stopped, next) {
+                (Some(key), _) => return Ok(Some(Moving { part, key })),
+                (None, None) => return Ok(None),
+                (None, Some(part)) => Moving { part, key: Vec::new() },
+            };
+        }
+    }
+
     /// Units that wait to be given back.
     pub(crate) fn trash_units(&self) -> u64 {
         self.state.trash.units
@@ -194,6 +241,15 @@ impl Work {
         self.broken = saved.broken;
         Ok(())
     }
+}
+
+/// The first name of a tree that is not less than `from`.
+fn first_name(draft: &Draft, catalogue: PageRef, from: &str) -> Result<Option<String>> {
+    let low = Bound::Included(from.as_bytes());
+    let mut names = tree::Keys::new(tree::Range::new(draft, catalogue, low, Bound::Unbounded));
+    let name = names.next()?.map(|name| String::from_utf8(name.to_vec()));
+    let corrupt = |_| Error::Corrupt { page: catalogue.id(), what: "name of a tree" };
+    name.transpose().map_err(corrupt)
 }
 
 /// What is known of the tree called `name`.

@@ -5,9 +5,11 @@ mod commit;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::moving::Moving;
 use crate::place::Placed;
 use crate::pressure::Full;
 use crate::shared::Shared;
+use crate::tree::Budget;
 use crate::tree_mut::TreeMut;
 use crate::work::{Savepoint, Work};
 
@@ -106,6 +108,13 @@ impl<'a> WriteTxn<'a> {
         let swept = self.work.sweep(units);
         self.work.broken = swept.is_err();
         swept
+    }
+
+    /// Moves what lies beyond a line; see [`Work::relocate`].
+    pub(crate) fn relocate(&mut self, at: Moving, budget: &mut Budget) -> Result<Option<Moving>> {
+        let moved = self.work.relocate(at, budget);
+        self.work.broken = moved.is_err();
+        moved
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests of the whole store: on a disk in memory, against maps.
 
 mod crash;
+mod defragment;
 mod model;
 mod reads;
 mod rot;

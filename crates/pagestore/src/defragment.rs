@@ -1,0 +1,94 @@
+//! Giving space back while everybody goes on: what lies at the end of the file moves to free places
+//! before it.
+//!
+//! The target is the space that is in use and an eighth. While there is one, whoever allocates gets
+//! units before it as long as some fit, and each checkpoint cuts off what is free at the end. A
+//! *pass* goes once through all trees, some of it in each call; passes follow until nothing lies
+//! beyond the target, or nothing more can be moved. Nothing of this is kept in the file: what has been
+//! moved is ordinary pages.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::freelist::{HEAD_UNITS, META_UNITS, REGION_UNITS};
+use crate::moving::Pass;
+use crate::page::UNIT_BYTES;
+use crate::shared::Shared;
+use crate::space::Space;
+use crate::tree::Budget;
+use crate::write_txn::WriteTxn;
+
+/// Pages that one call looks at, at most, so that a writer does not wait long.
+const PAGES_MAX: u64 = 2048;
+
+/// Passes after which it is enough, whatever others have written beyond the target meanwhile.
+const PASSES_MAX: u32 = 8;
+
+/// How far a call of [`PageStore::defragment`](crate::PageStore::defragment) has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Defragmented {
+    /// Bytes of pages and long values that this call has moved.
+    pub moved_bytes: u64,
+    /// Bytes in use that lie beyond the target.
+    pub left_bytes: u64,
+    /// How long the file shall be; its length if there is nothing to be gained.
+    pub target_bytes: u64,
+    /// Nothing more can be moved. The next two checkpoints cut the file off, as soon as no snapshot
+    /// sees what lay there.
+    pub is_done: bool,
+}
+
+/// Moves some of what lies beyond the target.
+pub(crate) fn step(shared: &Arc<Shared>, budget_bytes: u64) -> Result<Defragmented> {
+    let mut state = shared.defragmenting.lock();
+    let Some(mut pass) = state.take().or_else(|| begin(shared, 0)) else {
+        let target_bytes = shared.space.lock().freelist.end() * UNIT_BYTES as u64;
+        return Ok(Defragmented { target_bytes, is_done: true, ..Defragmented::default() });
+    };
+    let mut budget =
+        Budget { line: pass.line, bytes: budget_bytes.max(1), pages: PAGES_MAX, moved_bytes: 0 };
+    let mut txn = WriteTxn::begin(shared)?;
+    let next = txn.relocate(pass.at.clone(), &mut budget)?;
+    txn.publish()?;
+    pass.moved_bytes += budget.moved_bytes;
+    let mut report = Defragmented {
+        moved_bytes: budget.moved_bytes,
+        left_bytes: shared.space.lock().used_units(pass.line) * UNIT_BYTES as u64,
+        target_bytes: pass.line * UNIT_BYTES as u64,
+        is_done: false,
+    };
+    *state = match next {
+        Some(at) => Some(Pass { at, ..pass }),
+        None if report.left_bytes == 0 || pass.moved_bytes == 0 || pass.number >= PASSES_MAX => {
+            None
+        }
+        None => begin(shared, pass.number),
+    };
+    report.is_done = state.is_none();
+    Ok(report)
+}
+
+/// Begins a pass after `count` others, if there is something to be gained.
+fn begin(shared: &Shared, count: u32) -> Option<Pass> {
+    let mut space = shared.space.lock();
+    space.note_ended(&shared.pool);
+    let line = target(&space);
+    // The redo area stays where it is.
+    let line = line.max(shared.redo.cut().map_or(0, |area| area.span.end()));
+    let step = shared.options.growth_bytes / UNIT_BYTES as u64;
+    if line + (line / 32).max(step) >= space.freelist.end() {
+        return None;
+    }
+    space.shrink_to(line);
+    Some(Pass::new(line, count + 1))
+}
+
+/// Where the file shall end: room for what is used, for what changes meanwhile, and for what is left
+/// between.
+fn target(space: &Space) -> u64 {
+    let used = space.used_units(0);
+    let units = used + used / 8 + 32;
+    let inside = REGION_UNITS - HEAD_UNITS;
+    META_UNITS + units + units.div_ceil(inside) * HEAD_UNITS
+}
