@@ -33,6 +33,8 @@ pub struct CheckReport {
     pub used_bytes: u64,
     /// Bytes of them that were cut off from the trees and are given back by and by.
     pub trash_bytes: u64,
+    /// Bytes of trees that are being built, or wait to be put in.
+    pub claimed_bytes: u64,
     /// Bytes that wait for snapshots to end, or for the next checkpoint.
     pub pending_bytes: u64,
     /// Bytes that are free.
@@ -68,11 +70,13 @@ pub(crate) fn run(shared: &Shared) -> Result<CheckReport> {
     let bytes = |units: u64| units * UNIT_BYTES as u64;
     let used = published.units.iter().count() as u64;
     let (pending, free) = (space.pending.units(), space.freelist.free_units());
+    let claimed = space.claimed().map(|span| u64::from(span.units)).sum();
     Ok(CheckReport {
         used_bytes: bytes(used),
+        claimed_bytes: bytes(claimed),
         pending_bytes: bytes(pending),
         free_bytes: bytes(free),
-        reserved_bytes: bytes(end - used - pending - free),
+        reserved_bytes: bytes(end - used - claimed - pending - free),
         ..published.report
     })
 }
@@ -92,6 +96,9 @@ fn prove_owners(space: &Space, published: &[Span], durable: &[Span]) -> Result<(
         owners.claim(span, "a pending page is in use")?;
     }
     let kept = owners.seen.clone();
+    for span in space.claimed() {
+        owners.claim(span, "a claimed page is in use")?;
+    }
     for span in space.freelist.spans() {
         owners.claim(span, "a free page is in use")?;
     }

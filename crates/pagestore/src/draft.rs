@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::branch::Child;
+use crate::claim::Claim;
 use crate::error::Result;
 use crate::leaf::Extent;
 use crate::page::{self, Frame, Kind, PageRef, Span, UNIT_BYTES, units_for};
@@ -28,6 +29,8 @@ pub(crate) struct Draft {
     replaced: Vec<(Span, u64)>,
     /// Subtrees that no tree names any more, by the order in which they were cut off.
     cut_off: Vec<CutOff>,
+    /// Where the trees lie that were built elsewhere and put in.
+    adopted: Vec<Claim>,
     /// How many savepoints were taken or gone back to.
     era: u32,
     /// What has to be done, last first, to go back to a savepoint; empty if there is none.
@@ -77,6 +80,7 @@ enum Undo {
 pub(crate) struct Moment {
     undo_len: usize,
     replaced_len: usize,
+    adopted_len: usize,
     cut_off: Vec<CutOff>,
 }
 
@@ -88,6 +92,8 @@ pub(crate) struct Written {
     pub(crate) extents: Vec<(u64, Bytes)>,
     /// Published spans that it replaced, and their births.
     pub(crate) replaced: Vec<(Span, u64)>,
+    /// Claimed spans that it took over; the file has what is in them.
+    pub(crate) adopted: Vec<Span>,
 }
 
 impl Written {
@@ -108,6 +114,7 @@ impl Draft {
             extents: ById::default(),
             replaced: Vec::new(),
             cut_off: Vec::new(),
+            adopted: Vec::new(),
             era: 0,
             undo: Vec::new(),
         }
@@ -142,6 +149,7 @@ impl Draft {
             pages: pages.into_iter().map(|(id, own)| (id, own.it)).collect(),
             extents: extents.into_iter().map(|(start, own)| (start, own.it)).collect(),
             replaced: std::mem::take(&mut self.replaced),
+            adopted: self.adopted.drain(..).flat_map(Claim::into_spans).collect(),
         }
     }
 
@@ -167,6 +175,7 @@ impl Draft {
         Moment {
             undo_len: self.undo.len(),
             replaced_len: self.replaced.len(),
+            adopted_len: self.adopted.len(),
             cut_off: self.cut_off.clone(),
         }
     }
@@ -192,6 +201,7 @@ impl Draft {
         }
         drop(space);
         self.replaced.truncate(moment.replaced_len);
+        self.adopted.truncate(moment.adopted_len);
         self.cut_off.clone_from(&moment.cut_off);
         self.era += 1;
     }
@@ -367,6 +377,16 @@ impl Draft {
         }
     }
 
+    /// Takes over the units of a tree that was built elsewhere.
+    pub(crate) fn adopt(&mut self, claim: Claim) {
+        self.adopted.push(claim);
+    }
+
+    /// Whether something belongs to the store of this transaction.
+    pub(crate) fn is_of(&self, shared: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.shared, shared)
+    }
+
     /// The transaction of the oldest root that somebody may read.
     pub(crate) fn oldest_reader(&self) -> u64 {
         self.shared.space.lock().pending.oldest().unwrap_or(0)
@@ -417,6 +437,8 @@ impl Source for Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
+        // They give themselves back, and take the lock for it.
+        self.adopted.clear();
         if self.is_empty() && self.undo.is_empty() {
             return;
         }

@@ -29,7 +29,7 @@ const LEFTMOST: usize = 32;
 
 /// Bytes before the first slot: a header like any other page's, then the child before the first
 /// separator.
-const SLOTS_AT: usize = HEADER_BYTES + 16;
+pub(crate) const SLOTS_AT: usize = HEADER_BYTES + 16;
 
 const _: () = assert!(LEFTMOST + CHILD_BYTES <= SLOTS_AT && SLOTS_AT.is_multiple_of(SLOT_BYTES));
 

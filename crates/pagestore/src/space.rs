@@ -34,6 +34,8 @@ pub(crate) struct Space {
     /// Frames of pages that are gone: the next copies go into them instead of asking for memory.
     spare: Vec<Frame>,
     ended: Ended,
+    /// Spans that are being written to beside all transactions, by their first units.
+    claimed: BTreeMap<u64, u32>,
     /// The end that the file shall have, if it is being emptied beyond.
     goal: Option<u64>,
     /// Transactions whose roots are durable, and whether all others for whom they were kept have
@@ -63,6 +65,7 @@ impl Space {
             retired_bytes: 0,
             spare: Vec::new(),
             ended,
+            claimed: BTreeMap::new(),
             goal: None,
             durable: BTreeMap::from([(txid, false)]),
         }
@@ -96,6 +99,38 @@ impl Space {
     pub(crate) fn allocate(&mut self, units: u32) -> Result<Span> {
         let full = "the file's limit of 2^32 pages is reached";
         self.freelist.allocate(units).ok_or(Error::Io(std::io::Error::other(full)))
+    }
+
+    /// A span for somebody who writes to it beside all transactions.
+    pub(crate) fn claim(&mut self, units: u32) -> Result<Span> {
+        let span = self.allocate(units)?;
+        self.enter_claim(span);
+        Ok(span)
+    }
+
+    /// Notes that a span, which is not free, is written to beside all transactions.
+    pub(crate) fn enter_claim(&mut self, span: Span) {
+        let old = self.claimed.insert(span.start, span.units);
+        assert!(old.is_none(), "unit {} is claimed twice", span.start);
+    }
+
+    /// Ends a claim. The span belongs to the caller then.
+    pub(crate) fn disclaim(&mut self, span: Span) {
+        let units = self.claimed.remove(&span.start);
+        assert_eq!(units, Some(span.units), "unit {} was not claimed like that", span.start);
+    }
+
+    /// Spans that are being written to beside all transactions.
+    pub(crate) fn claimed(&self) -> impl Iterator<Item = Span> {
+        self.claimed.iter().map(|(&start, &units)| Span { start, units })
+    }
+
+    /// Enters claimed spans as published; the file has what is in them.
+    pub(crate) fn adopt(&mut self, spans: &[Span]) {
+        for &span in spans {
+            self.disclaim(span);
+            self.enter(span);
+        }
     }
 
     /// A frame of this length that nobody uses any more, if there is one.

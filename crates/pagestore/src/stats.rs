@@ -30,7 +30,7 @@ pub struct Stats {
     pub reads: ReadStats,
     /// Checkpoints that this process has written.
     pub checkpoint_count: u64,
-    /// Bytes written by them.
+    /// Bytes written by them, and by builders of trees.
     pub written_bytes: u64,
     /// Those of them that say which parts of the file are used and free.
     pub space_written_bytes: u64,

@@ -16,6 +16,7 @@ use crate::checkpoint::{self, Scope};
 use crate::config::Options;
 use crate::defragment::{self, Defragmented};
 use crate::error::{Error, Result};
+use crate::ingest::TreeBuilder;
 use crate::leaf::Extent;
 use crate::maintenance::{self, Maintenance};
 use crate::meta::Meta;
@@ -110,6 +111,13 @@ impl PageStore {
     pub fn checkpoint(&self) -> Result<Checkpoint> {
         checkpoint::run(&self.shared, Scope::Pages)?;
         Ok(self.durable())
+    }
+
+    /// A builder of a tree from entries in rising order of keys. It works beside all transactions,
+    /// on any thread, and writes straight to the file; [`TreeMut::ingest`](crate::TreeMut::ingest)
+    /// puts the tree in.
+    pub fn tree_builder(&self) -> TreeBuilder {
+        TreeBuilder::new(&self.shared)
     }
 
     /// Gives back pages that were cut off, about `bytes` of them or all that wait, in a transaction

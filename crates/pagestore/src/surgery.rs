@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::branch::Child;
 use crate::draft::Ticket;
 use crate::error::{Error, Result};
+use crate::ingest::BuiltTree;
 use crate::tree;
 use crate::tree_mut::TreeMut;
 
@@ -64,6 +65,42 @@ impl TreeMut<'_> {
         self.join(right)?;
         self.draft.take_cut_off(&part.ticket);
         Ok(())
+    }
+
+    /// Puts a tree that was built beside all transactions in place of the keys from `start` up to, not
+    /// including, `end`, or to the last if there is no end. Returns how many keys were there.
+    ///
+    /// Takes the time of a few puts, and 1 us or less for each MiB of the tree. A commit of the
+    /// transaction that is synced makes a checkpoint, since there is no record of what was built.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfOrder`] unless all keys of the tree lie in the range, [`Error::Foreign`] if it
+    /// was built for another store: nothing was changed, and what was built is gone. Else what
+    /// reading or allocating a page met: then the transaction can only be dropped.
+    pub fn ingest(&mut self, start: &[u8], end: Option<&[u8]>, built: BuiltTree) -> Result<u64> {
+        if !self.draft.is_of(built.claim.shared()) {
+            return Err(Error::Foreign { what: "a tree that was built" });
+        }
+        if let Some((first, last)) = &built.ends
+            && (first[..] < *start || end.is_some_and(|end| last[..] >= *end))
+        {
+            return Err(Error::OutOfOrder {
+                what: "the tree that was built has keys beyond the range",
+            });
+        }
+        let BuiltTree { root, claim, .. } = built;
+        let removed = self.delete_range(start, end)?;
+        let tree = self.entry.child();
+        let joined = self.attempt(|draft| {
+            draft.adopt(claim);
+            let (left, right) = tree::split_off(draft, tree, start)?;
+            let left = tree::join(draft, left, root)?;
+            tree::join(draft, left, right)
+        })?;
+        self.set(joined);
+        self.recorder.give_up();
+        Ok(removed)
     }
 
     /// Puts a tree behind this one.

@@ -2,6 +2,7 @@
 
 mod crash;
 mod defragment;
+mod ingest;
 mod model;
 mod reads;
 mod rot;

@@ -188,6 +188,7 @@ fn publish(mut work: Work, shared: &Shared) -> Recorder {
     let mut space = shared.space.lock();
     space.open(txid);
     *shared.current.write() = root;
+    space.adopt(&written.adopted);
     space.publish(&shared.pool, txid, &spans, &written.replaced);
     let dirty_bytes = space.dirty_bytes();
     drop(space);
