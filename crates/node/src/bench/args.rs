@@ -2,13 +2,11 @@
 
 use crate::tool::Target;
 
-/// What the command line says.
+/// What the command line says of a load.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) target: Target,
-    /// What to ask for
-    pub(crate) workload: Workload,
     /// Callers, each with one request on its way
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) clients: u32,
@@ -54,7 +52,7 @@ pub struct Args {
 }
 
 /// What the callers ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Workload {
     /// Writes of random keys
     Put,

@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::args::{Args, Spread};
+use super::args::Spread;
 
 /// Makes the same key from the same number, always.
 #[derive(Clone, Copy, Debug)]
@@ -19,8 +19,9 @@ const ONE_PREFIX: &[u8] = b"bench/";
 const NUMBER_BYTES: usize = 8;
 
 impl Keys {
-    pub(crate) fn new(args: &Args) -> Keys {
-        Keys { count: args.keys, bytes: usize::from(args.key_size), spread: args.regions }
+    /// `count` keys of `bytes` bytes, which are at least eight.
+    pub(crate) fn new(count: u64, bytes: u16, spread: Spread) -> Keys {
+        Keys { count, bytes: usize::from(bytes), spread }
     }
 
     /// Each key once.
@@ -66,10 +67,10 @@ mod tests {
         for (spread, bytes) in
             [(Spread::All, 8), (Spread::All, 40), (Spread::One, 8), (Spread::One, 20)]
         {
-            let keys = Keys { count: 5000, bytes, spread };
+            let keys = Keys::new(5000, bytes, spread);
             let all: BTreeSet<_> = keys.all().collect();
             assert_eq!(all.len(), 5000, "{spread:?} {bytes}");
-            assert!(all.iter().all(|key| key.len() == bytes));
+            assert!(all.iter().all(|key| key.len() == usize::from(bytes)));
             let mut chance = fastrand::Rng::with_seed(1);
             assert!((0..100).all(|_| all.contains(&keys.random(&mut chance))));
         }
@@ -77,12 +78,12 @@ mod tests {
 
     #[test]
     fn keys_lie_evenly_or_close_together() {
-        let keys = Keys { count: 16_000, bytes: 16, spread: Spread::All };
+        let keys = Keys::new(16_000, 16, Spread::All);
         let mut sixteenths = [0; 16];
         keys.all().for_each(|key| sixteenths[usize::from(key[0] >> 4)] += 1);
         assert!(sixteenths.iter().all(|count| (800..1200).contains(count)), "{sixteenths:?}");
 
-        let keys = Keys { count: 16_000, bytes: 16, spread: Spread::One };
+        let keys = Keys::new(16_000, 16, Spread::One);
         assert!(keys.all().all(|key| key.starts_with(ONE_PREFIX)));
     }
 }

@@ -16,7 +16,13 @@ use super::keys::Keys;
 use crate::tool::Error;
 
 /// The longest time that the histogram tells apart, a minute; longer ones count as that.
-const LATENCY_NS_MAX: u64 = 60_000_000_000;
+pub(crate) const LATENCY_NS_MAX: u64 = 60_000_000_000;
+
+/// Where latencies in nanoseconds are counted.
+pub(crate) fn latencies() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3)
+        .expect("bounds and digits are what the histogram allows")
+}
 
 /// Pairs of one request of the fill.
 const FILL_COUNT: usize = 1000;
@@ -37,8 +43,7 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     fn new() -> Outcome {
-        let latencies = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3)
-            .expect("bounds and digits are what the histogram allows");
+        let latencies = latencies();
         let elapsed = Duration::ZERO;
         Outcome { elapsed, latencies, puts: 0, rows: 0, failed: 0, first_failure: None }
     }
@@ -55,25 +60,41 @@ impl Outcome {
 /// Writes every key once, so that what is read is there.
 pub(crate) async fn fill(client: &Client, args: &Args, bar: &ProgressBar) -> Result<(), Error> {
     let value = value(args);
-    let mut keys = Keys::new(args).all();
+    let pairs = keys(args).all().map(|key| (key, value.clone()));
+    fill_with(client, pairs, value.len(), bar).await
+}
+
+/// Writes `pairs`, whose values have up to `value_bytes_max` bytes.
+pub(crate) async fn fill_with(
+    client: &Client,
+    mut pairs: impl Iterator<Item = (Bytes, Bytes)>,
+    value_bytes_max: usize,
+    bar: &ProgressBar,
+) -> Result<(), Error> {
     // Not more bytes at a time than a client ought to have on its way.
-    let count = FILL_COUNT.min(((4 << 20) / (value.len() + 64)).max(1));
+    let count = FILL_COUNT.min(((4 << 20) / (value_bytes_max + 64)).max(1));
     loop {
-        let pairs: Vec<_> = keys.by_ref().take(count).map(|key| (key, value.clone())).collect();
-        if pairs.is_empty() {
+        let some: Vec<_> = pairs.by_ref().take(count).collect();
+        if some.is_empty() {
             return Ok(());
         }
-        let filled = pairs.len() as u64;
-        client.batch_put(pairs).await?;
+        let filled = some.len() as u64;
+        client.batch_put(some).await?;
         bar.inc(filled);
     }
 }
 
 /// Runs the load to its end. Failures are counted; they do not stop it.
-pub(crate) async fn run(client: &Client, args: &Args, bar: &ProgressBar) -> Outcome {
+pub(crate) async fn run(
+    client: &Client,
+    workload: Workload,
+    args: &Args,
+    bar: &ProgressBar,
+) -> Outcome {
     let began = Instant::now();
     let plan = Arc::new(Plan {
-        keys: Keys::new(args),
+        workload,
+        keys: keys(args),
         value: value(args),
         args: args.clone(),
         left: AtomicU64::new(if args.seconds.is_some() { u64::MAX } else { args.requests }),
@@ -95,6 +116,7 @@ pub(crate) async fn run(client: &Client, args: &Args, bar: &ProgressBar) -> Outc
 
 /// What all callers share.
 struct Plan {
+    workload: Workload,
     keys: Keys,
     value: Bytes,
     args: Args,
@@ -113,6 +135,10 @@ impl Plan {
     }
 }
 
+fn keys(args: &Args) -> Keys {
+    Keys::new(args.keys, args.key_size, args.regions)
+}
+
 fn value(args: &Args) -> Bytes {
     let mut chance = fastrand::Rng::with_seed(args.seed);
     std::iter::repeat_with(|| chance.u8(..)).take(args.value_size as usize).collect()
@@ -122,7 +148,7 @@ async fn ask(client: Client, plan: Arc<Plan>, mut chance: fastrand::Rng) -> Outc
     let mut outcome = Outcome::new();
     while plan.take() {
         let key = plan.keys.random(&mut chance);
-        let is_put = match plan.args.workload {
+        let is_put = match plan.workload {
             Workload::Put => true,
             Workload::Mixed => chance.u8(..100) >= plan.args.reads,
             Workload::Get | Workload::Scan => false,
@@ -130,7 +156,7 @@ async fn ask(client: Client, plan: Arc<Plan>, mut chance: fastrand::Rng) -> Outc
         let began = Instant::now();
         let result = if is_put {
             client.put(key, plan.value.clone()).await
-        } else if plan.args.workload == Workload::Scan {
+        } else if plan.workload == Workload::Scan {
             let limit = plan.args.scan_rows as usize;
             let rows = client.scan(Scan { start: key, limit, ..Scan::default() }).await;
             rows.map(|rows| outcome.rows += rows.len() as u64)

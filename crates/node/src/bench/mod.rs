@@ -1,6 +1,8 @@
 //! `flotilla bench`: a load on a running cluster, what it took, and what the stores did for it.
 
 mod args;
+mod bars;
+mod concurrent_read;
 mod counts;
 mod keys;
 mod load;
@@ -9,35 +11,66 @@ mod report;
 use std::process::ExitCode;
 
 use flotilla_client::{Client, Config, Transport};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::tool::{self, Error};
-pub use args::Args;
+use args::Workload;
+use bars::{bar, spinner};
 use counts::Counts;
 use report::Report;
+
+/// What the command line says.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Clone, Debug, clap::Subcommand)]
+enum Bench {
+    /// Writes of random keys
+    Put(args::Args),
+    /// Reads of random keys
+    Get(args::Args),
+    /// Rows from a random key on
+    Scan(args::Args),
+    /// Gets and puts
+    Mixed(args::Args),
+    /// Short scans and puts at a fixed rate, alone and beside large scans
+    ConcurrentRead(concurrent_read::Args),
+}
 
 /// Does what the command line says.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
-    tool::run(args.target.json, measure(args))
+    let (workload, args) = match &args.bench {
+        Bench::Put(args) => (Workload::Put, args),
+        Bench::Get(args) => (Workload::Get, args),
+        Bench::Scan(args) => (Workload::Scan, args),
+        Bench::Mixed(args) => (Workload::Mixed, args),
+        Bench::ConcurrentRead(args) => {
+            return tool::run(args.target.json, concurrent_read::measure(args));
+        }
+    };
+    tool::run(args.target.json, measure(workload, args))
 }
 
-async fn measure(args: &Args) -> Result<(), Error> {
+async fn measure(workload: Workload, args: &args::Args) -> Result<(), Error> {
     let client = Client::connect(&args.target.endpoints, config(args)).await?;
-    if args.workload.reads() && !args.no_fill {
+    if workload.reads() && !args.no_fill {
         let bar = bar("fill", args.keys);
         load::fill(&client, args, &bar).await?;
         bar.finish_and_clear();
     }
     let before = Counts::read(&args.target).await?;
     let bar = match args.seconds {
-        None => bar(args.workload.name(), args.requests),
-        Some(_) => spinner(args.workload.name()),
+        None => bar(workload.name(), args.requests),
+        Some(_) => spinner(workload.name()),
     };
-    let outcome = load::run(&client, args, &bar).await;
+    let outcome = load::run(&client, workload, args, &bar).await;
     bar.finish_and_clear();
     let counts = Counts::read(&args.target).await?.since(before);
-    Report { args, outcome: &outcome, counts }.print(&mut std::io::stdout().lock())?;
+    let report = Report { workload, args, outcome: &outcome, counts };
+    report.print(&mut std::io::stdout().lock())?;
     match outcome.first_failure {
         None => Ok(()),
         Some(first) => Err(Error::Failed {
@@ -48,7 +81,7 @@ async fn measure(args: &Args) -> Result<(), Error> {
     }
 }
 
-fn config(args: &Args) -> Config {
+fn config(args: &args::Args) -> Config {
     let defaults = args.target.config();
     Config {
         transport: if args.unary { Transport::Unary } else { Transport::Stream },
@@ -57,17 +90,4 @@ fn config(args: &Args) -> Config {
         scan_rows_max: defaults.scan_rows_max.max(args.scan_rows),
         ..defaults
     }
-}
-
-/// On standard error, and nowhere if that is no terminal.
-fn bar(name: &'static str, count: u64) -> ProgressBar {
-    let style = "{prefix:>6} {wide_bar} {pos}/{len} {per_sec} {eta}";
-    let style = ProgressStyle::with_template(style).expect("the template is well formed");
-    ProgressBar::new(count).with_style(style).with_prefix(name)
-}
-
-fn spinner(name: &'static str) -> ProgressBar {
-    let style = "{prefix:>6} {spinner} {pos} {per_sec} {elapsed}";
-    let style = ProgressStyle::with_template(style).expect("the template is well formed");
-    ProgressBar::no_length().with_style(style).with_prefix(name)
 }

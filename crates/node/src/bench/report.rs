@@ -5,7 +5,7 @@ use std::io::Write;
 use comfy_table::{Cell, Table};
 use serde_json::{Value, json};
 
-use super::args::Args;
+use super::args::{Args, Workload};
 use super::counts::Counts;
 use super::load::Outcome;
 use crate::tool::{Error, number, table};
@@ -15,6 +15,7 @@ const PERCENTILES: [f64; 6] = [50.0, 90.0, 95.0, 99.0, 99.9, 100.0];
 
 /// All that is told of one load.
 pub(crate) struct Report<'a> {
+    pub(crate) workload: Workload,
     pub(crate) args: &'a Args,
     pub(crate) outcome: &'a Outcome,
     /// `None` if the stores' counts cannot be compared.
@@ -58,7 +59,7 @@ impl Report<'_> {
             "{}: {} requests in {:.2} s, {} failed\n\
              {}, clients: {}, connections to each store: {}\n\
              {:.0} requests/s, {:.1} us/request\n",
-            args.workload.name(),
+            self.workload.name(),
             self.succeeded() + outcome.failed,
             outcome.elapsed.as_secs_f64(),
             outcome.failed,
@@ -116,7 +117,7 @@ impl Report<'_> {
             .map(|p| (format!("p{p}"), json!(latencies.value_at_percentile(*p) as f64 / 1e3)))
             .collect();
         let mut report = json!({
-            "workload": args.workload.name(),
+            "workload": self.workload.name(),
             "transport": self.transport(),
             "clients": args.clients,
             "connections": args.connections,
@@ -155,6 +156,6 @@ impl Report<'_> {
     }
 }
 
-fn millis(nanos: f64) -> Cell {
+pub(crate) fn millis(nanos: f64) -> Cell {
     number(format!("{:.3}", nanos / 1e6))
 }
