@@ -59,6 +59,7 @@ mod node;
 mod page;
 mod place;
 mod pool;
+mod prefetch;
 mod pressure;
 mod read_txn;
 mod redo;

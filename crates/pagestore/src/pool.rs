@@ -18,6 +18,7 @@ use crate::frames::{Found, Frames, Seal, Taken};
 use crate::leaf::Extent;
 use crate::node::Node;
 use crate::page::{self, Frame, Kind, PageRef, Span, UNIT_BYTES};
+use crate::prefetch;
 use crate::root::Root;
 use crate::view::{PageBytes, Value};
 
@@ -69,28 +70,41 @@ impl Pool {
     /// The page at `place`, as `root` sees it.
     #[inline]
     pub(crate) fn page<'a>(&'a self, root: &'a Root, place: PageRef) -> Result<PageBytes<'a>> {
-        let bytes = match (self.frames.find(root, place.id()), &self.map) {
-            (Found::Page(bytes), _) => bytes,
-            (Found::Sealed(seal), Some(map)) if seal == Seal::page(place.units()) => {
-                map.bytes(place.span().byte_range())
-            }
-            (found, _) => return self.load(root, place, &found),
-        };
+        let Some(bytes) = self.at_hand(root, place) else { return self.load(root, place) };
+        prefetch::search(bytes);
         if page::is_at(bytes, place) {
             return Ok(PageBytes::Borrowed(bytes));
         }
         Err(not_there(place.id()))
     }
 
+    /// Says that the page at `place` is wanted soon. Reads nothing.
+    #[inline]
+    pub(crate) fn prefetch(&self, root: &Root, place: PageRef) {
+        if let Some(bytes) = self.at_hand(root, place) {
+            prefetch::whole(bytes);
+        }
+    }
+
+    /// The page at `place`, if nothing has to be read or proven for it.
+    #[inline]
+    fn at_hand<'a>(&'a self, root: &'a Root, place: PageRef) -> Option<&'a [u8]> {
+        if self.frames.is_sealed(place.id(), place.units()) {
+            return Some(self.map.as_ref()?.bytes(place.span().byte_range()));
+        }
+        match self.frames.find(root, place.id()) {
+            Found::Page(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
     #[inline(never)]
-    fn load<'a>(
-        &'a self,
-        root: &'a Root,
-        place: PageRef,
-        found: &Found<'_>,
-    ) -> Result<PageBytes<'a>> {
-        if *found != Found::Nothing {
-            return Err(not_there(place.id()));
+    fn load<'a>(&'a self, root: &'a Root, place: PageRef) -> Result<PageBytes<'a>> {
+        match self.frames.find(root, place.id()) {
+            Found::Nothing => {}
+            // Somebody else has just proven it.
+            Found::Sealed(seal) if seal == Seal::page(place.units()) => {}
+            _ => return Err(not_there(place.id())),
         }
         if let Some(map) = self.map_of(place.span())? {
             self.reads.fetch_add(1, Ordering::Relaxed);

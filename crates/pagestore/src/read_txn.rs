@@ -74,6 +74,10 @@ impl Source for Snapshot {
         self.shared.pool.page(&self.root, place)
     }
 
+    fn prefetch(&self, place: PageRef) {
+        self.shared.pool.prefetch(&self.root, place);
+    }
+
     fn extent(&self, extent: &Extent) -> Result<Value<'_>> {
         self.shared.pool.extent(&self.root, extent)
     }

@@ -10,6 +10,9 @@ pub(crate) trait Source: Sync {
     /// The page at `place`.
     fn page(&self, place: PageRef) -> Result<PageBytes<'_>>;
 
+    /// Says that the page at `place` is wanted soon. A hint: nothing is read.
+    fn prefetch(&self, _place: PageRef) {}
+
     /// The long value at `extent`.
     fn extent(&self, extent: &Extent) -> Result<Value<'_>>;
 }

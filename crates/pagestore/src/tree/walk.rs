@@ -60,13 +60,25 @@ impl<'a> Walk<'a> {
     pub(crate) fn forward(&mut self) -> Result<bool> {
         let turn =
             self.branches.iter().rposition(|(page, i)| i + 1 < branch::child_count(Node(page)));
-        self.turn(turn, |i| i + 1, &Way::First)
+        let moved = self.turn(turn, |i| i + 1, &Way::First)?;
+        if let Some((page, i)) = self.branches.last()
+            && i + 1 < branch::child_count(Node(page))
+        {
+            self.source.prefetch(branch::child(Node(page), i + 1));
+        }
+        Ok(moved)
     }
 
     /// Goes to the leaf before. False, and the walk stays, if there is none.
     pub(crate) fn backward(&mut self) -> Result<bool> {
         let turn = self.branches.iter().rposition(|(_, i)| *i > 0);
-        self.turn(turn, |i| i - 1, &Way::Last)
+        let moved = self.turn(turn, |i| i - 1, &Way::Last)?;
+        if let Some((page, i)) = self.branches.last()
+            && *i > 0
+        {
+            self.source.prefetch(branch::child(Node(page), i - 1));
+        }
+        Ok(moved)
     }
 
     fn start(&mut self, way: &Way<'_>) -> Result<bool> {

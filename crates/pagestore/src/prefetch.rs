@@ -1,0 +1,35 @@
+//! Telling the processor which bytes are wanted soon, so that several of them come at once.
+#![expect(unsafe_code, reason = "the hint is a processor's instruction")]
+
+/// Bytes that come together.
+const LINE_BYTES: usize = 64;
+
+/// Wants what a search in a page looks at first: the header, the first slots, and the prefix.
+#[inline]
+pub(crate) fn search(page: &[u8]) {
+    line(page, 0);
+    line(page, LINE_BYTES);
+    line(page, 2 * LINE_BYTES);
+    line(page, page.len() - 1);
+}
+
+/// Wants a whole page.
+#[inline]
+pub(crate) fn whole(page: &[u8]) {
+    for at in (0..page.len()).step_by(LINE_BYTES) {
+        line(page, at);
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+fn line(bytes: &[u8], at: usize) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: A hint changes nothing but what is in the caches, and cannot fail, whatever lies
+    // there.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(at).cast()) }
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[inline(always)]
+fn line(_bytes: &[u8], _at: usize) {}
