@@ -25,10 +25,14 @@ use bytes::Bytes;
 
 use crate::page::{self, Frame, UNIT_BYTES, UNIT_COUNT_MAX};
 use crate::root::Root;
-use crate::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
-/// Entries that come into being together: those of 1 GiB of the file.
-const CHUNK: usize = 1 << 18;
+/// Entries that come into being together: those of 4 GiB of the file. They take no memory until they
+/// are touched.
+#[cfg(not(any(shuttle, miri)))]
+const CHUNK: usize = 1 << 20;
+#[cfg(any(shuttle, miri))]
+const CHUNK: usize = 1 << 14;
 const CHUNK_COUNT: usize = UNIT_COUNT_MAX as usize / CHUNK;
 
 /// The kinds of entries, in the lowest bits, which are zero in every pointer.
@@ -50,6 +54,8 @@ struct Chunk {
 /// What lies in memory or was proven whole, by its first unit.
 pub(crate) struct Frames {
     chunks: Box<[OnceLock<Chunk>]>,
+    /// How many entries point to bytes.
+    held_count: AtomicUsize,
 }
 
 /// What a long value is in memory: its bytes and its birth.
@@ -125,7 +131,8 @@ impl Taken {
 
 impl Frames {
     pub(crate) fn new() -> Frames {
-        Frames { chunks: (0..CHUNK_COUNT).map(|_| OnceLock::new()).collect() }
+        let chunks = (0..CHUNK_COUNT).map(|_| OnceLock::new()).collect();
+        Frames { chunks, held_count: AtomicUsize::new(0) }
     }
 
     #[inline]
@@ -188,6 +195,7 @@ impl Frames {
         sealed.store(0, Ordering::Release);
         let old = entry.swap(bytes.map_addr(|addr| addr | tag), Ordering::AcqRel);
         assert!(!points(old), "unit {id} was given out while what it held was in memory");
+        self.held_count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Notes that what begins at unit `id`, of which the table says nothing, was proven whole.
@@ -201,21 +209,36 @@ impl Frames {
         }
     }
 
+    /// Forgets that what begins at unit `id` was proven whole: it is proven again when it is next
+    /// looked at.
+    pub(crate) fn unseal(&self, id: u64) {
+        let Some((entry, sealed)) = self.place(id) else { return };
+        let (seal, null) = (entry.load(Ordering::Acquire), ptr::null_mut());
+        if !points(seal) {
+            sealed.store(0, Ordering::Release);
+            let _ = entry.compare_exchange(seal, null, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
     /// Takes out what begins at unit `id`. It may be dropped at once if no root that is held reaches
     /// it. Nothing if there is nothing in memory; the table says nothing of it then.
     pub(crate) fn take(&self, id: u64) -> Option<Taken> {
         let (entry, sealed) = self.place(id)?;
         sealed.store(0, Ordering::Release);
-        taken(entry.swap(ptr::null_mut(), Ordering::AcqRel))
+        let taken = taken(entry.swap(ptr::null_mut(), Ordering::AcqRel))?;
+        self.held_count.fetch_sub(1, Ordering::Relaxed);
+        Some(taken)
     }
 }
 
 impl Drop for Frames {
     fn drop(&mut self) {
         let chunks = self.chunks.iter().filter_map(OnceLock::get);
-        for entry in chunks.flat_map(|chunk| &chunk.entries) {
-            drop(taken(entry.swap(ptr::null_mut(), Ordering::AcqRel)));
-        }
+        let held = chunks
+            .flat_map(|chunk| &chunk.entries)
+            .filter_map(|entry| taken(entry.load(Ordering::Acquire)));
+        // No further than there is something: most of the table was never touched.
+        held.take(self.held_count.load(Ordering::Relaxed)).for_each(drop);
     }
 }
 
@@ -311,10 +334,21 @@ mod tests {
         assert_eq!(Arc::strong_count(&frame), 2);
         drop(taken);
         assert_eq!(Arc::strong_count(&frame), 1);
-        frames.seal(5, Seal::page(3));
-        assert_eq!(frames.find(&root, 5), Found::Sealed(Seal::page(3)));
-        assert!(frames.take(5).is_none(), "a seal is no memory");
-        assert_eq!(frames.find(&root, 5), Found::Nothing);
+        for forget in [|frames: &Frames| drop(frames.take(5)), |frames: &Frames| frames.unseal(5)] {
+            assert!(!frames.is_sealed(5, 3));
+            frames.seal(5, Seal::page(3));
+            assert!(frames.is_sealed(5, 3) && !frames.is_sealed(5, 2) && !frames.is_sealed(5, 0));
+            assert_eq!(frames.find(&root, 5), Found::Sealed(Seal::page(3)));
+            forget(&frames);
+            assert_eq!(frames.find(&root, 5), Found::Nothing);
+        }
+        frames.seal(6, Seal::long(100));
+        assert_eq!(frames.find(&root, 6), Found::Sealed(Seal::long(100)));
+        assert!(!frames.is_sealed(6, 100));
+        frames.unseal(7);
+        frames.put_page(7, page_frame(7, 1, 1));
+        frames.unseal(7);
+        assert!(matches!(frames.find(&root, 7), Found::Page(_)), "what is in memory stays");
     }
 
     #[test]

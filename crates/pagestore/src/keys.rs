@@ -41,6 +41,14 @@ pub(crate) fn begins_with(key: Key<'_>, prefix: &[u8]) -> bool {
     shared_len(key, (prefix, &[])) == prefix.len()
 }
 
+/// The first key that is greater than all which begin with `prefix`; none if there is no such key.
+pub(crate) fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|&byte| byte < 0xff)?;
+    let mut key = prefix[..=last].to_vec();
+    key[last] += 1;
+    Some(key)
+}
+
 /// The whole key in one piece.
 pub(crate) fn joined(key: Key<'_>) -> Vec<u8> {
     [key.0, key.1].concat()
@@ -75,6 +83,15 @@ mod tests {
                 assert_eq!(copy, &whole[other..]);
             }
             assert!(!begins_with(key, b"abd") && !begins_with(key, b"abcdefghi"));
+        }
+    }
+
+    #[test]
+    fn successor_is_behind_all_that_begin_so() {
+        let cases: [(&[u8], Option<&[u8]>); 4] =
+            [(b"ab", Some(b"ac")), (b"a\xff\xff", Some(b"b")), (b"\xff\xff", None), (b"", None)];
+        for (prefix, expected) in cases {
+            assert_eq!(successor(prefix).as_deref(), expected);
         }
     }
 

@@ -20,6 +20,7 @@ use crate::node::Node;
 use crate::page::{self, Frame, Kind, PageRef, Span, UNIT_BYTES};
 use crate::prefetch;
 use crate::root::Root;
+use crate::source::Wanted;
 use crate::view::{PageBytes, Value};
 
 /// Pages and long values by address.
@@ -80,9 +81,11 @@ impl Pool {
 
     /// Says that the page at `place` is wanted soon. Reads nothing.
     #[inline]
-    pub(crate) fn prefetch(&self, root: &Root, place: PageRef) {
-        if let Some(bytes) = self.at_hand(root, place) {
-            prefetch::whole(bytes);
+    pub(crate) fn prefetch(&self, root: &Root, place: PageRef, wanted: Wanted) {
+        match (self.at_hand(root, place), wanted) {
+            (Some(bytes), Wanted::Search) => prefetch::search(bytes),
+            (Some(bytes), Wanted::Whole) => prefetch::whole(bytes),
+            (None, _) => {}
         }
     }
 
@@ -141,6 +144,22 @@ impl Pool {
         self.read(&mut bytes, place.id())?;
         check_page(&bytes, place, newest)?;
         Ok(Frame::from(bytes))
+    }
+
+    /// As [`Pool::read_page`]; and where it is not whole, whoever looks at it next in the map is told,
+    /// even if it was whole before.
+    pub(crate) fn prove_page(&self, place: PageRef, newest: u64) -> Result<Frame> {
+        self.read_page(place, newest).inspect_err(|_| self.doubt(place.id()))
+    }
+
+    /// As [`Pool::read_extent`], and as [`Pool::prove_page`].
+    pub(crate) fn prove_extent(&self, extent: &Extent) -> Result<()> {
+        self.read_extent(extent).map(|_| ()).inspect_err(|_| self.doubt(extent.start))
+    }
+
+    fn doubt(&self, id: u64) {
+        self.frames.unseal(id);
+        self.cache.remove(id);
     }
 
     /// The long value at `extent`, as `root` sees it.

@@ -27,6 +27,7 @@ use crate::redo::Redo;
 use crate::regions::{Regions, region_count};
 use crate::replay;
 use crate::root::{Ended, Root};
+use crate::scrub::Scrub;
 use crate::shared::{Shared, Written};
 use crate::space::Space;
 use crate::stats::{ReadStats, Stats};
@@ -118,6 +119,21 @@ impl PageStore {
     /// puts the tree in.
     pub fn tree_builder(&self) -> TreeBuilder {
         TreeBuilder::new(&self.shared)
+    }
+
+    /// Goes on with a pass over all that the file holds, for about `bytes_max`: reads pages and long
+    /// values and checks them as when they were first read, to find rot before somebody needs them.
+    /// Holds nobody up; between two steps nothing is held.
+    ///
+    /// It sees what the system delivers, which may have a page in memory still. What is found corrupt
+    /// is an error for every reader from then on, whether or not it was whole before.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] names the page; the next step begins before it again. [`Error::Io`] if the
+    /// disk cannot read.
+    pub fn scrub(&self, scrub: &mut Scrub, bytes_max: u64) -> Result<()> {
+        scrub.step(&self.read(), bytes_max)
     }
 
     /// Gives back pages that were cut off, about `bytes` of them or all that wait, in a transaction

@@ -130,6 +130,19 @@ fn look(snapshot: &Snapshot, maps: &Maps, taste: Taste, rng: &mut fastrand::Rng)
                     break;
                 }
             }
+            let wanted: Vec<Vec<u8>> = (0..rng.usize(..40)).map(|_| taste.key(rng)).collect();
+            let mut found = vec![None; wanted.len()];
+            let note = |i: usize, value: Option<&[u8]>| {
+                let old = found[i].replace(value.map(<[u8]>::to_vec));
+                assert!(old.is_none(), "key {i} was told twice");
+            };
+            tree.get_many(&wanted, note).unwrap();
+            let expected: Vec<_> = wanted.iter().map(|key| Some(map.get(key).cloned())).collect();
+            assert_eq!(found, expected);
+            let prefix = wanted.first().unwrap_or(&key);
+            let prefix = &prefix[..prefix.len().min(1)];
+            let found = tree.prefix(prefix).copied().map(|entry| entry.unwrap().0);
+            assert!(found.eq(map.keys().filter(|key| key.starts_with(prefix)).cloned()));
             follow_cursor(&tree, map, taste, rng);
         }
     }

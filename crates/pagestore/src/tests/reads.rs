@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use flotilla_vfs::os::OsFs;
 
-use super::in_both_modes;
-use crate::{Error, Options, PageStore};
+use super::{disk, in_both_modes, open, path};
+use crate::{Error, Options, PageStore, Scrub};
 
 fn put(store: &PageStore, keys: std::ops::Range<u32>, fill: u8) {
     let mut txn = store.write().unwrap();
@@ -119,4 +119,47 @@ fn page_of_a_mapped_file_is_proven_when_it_is_first_looked_at() {
     assert_eq!(read_all(&store).unwrap(), 101);
     assert_eq!(store.stats().reads.read_count, reads, "proven once");
     assert_eq!(store.stats().reads.cached_bytes, 0);
+}
+
+/// A pass over everything in steps of a few pages, with how many steps it took.
+fn scrub_all(store: &PageStore) -> Result<(u64, u32), Error> {
+    let mut scrub = Scrub::new();
+    let mut steps = 0;
+    while !scrub.is_done() {
+        store.scrub(&mut scrub, 3 * 4096)?;
+        steps += 1;
+    }
+    Ok((scrub.bytes(), steps))
+}
+
+#[test]
+fn pass_over_the_file_finds_every_page_that_rots() {
+    let fs = disk(1);
+    let store = open(&fs);
+    put(&store, 0..500, 1);
+    let mut txn = store.write().unwrap();
+    txn.tree("u").unwrap().put(b"k", &[3; 7000]).unwrap();
+    txn.publish().unwrap();
+    assert_eq!(scrub_all(&store).unwrap().0, 0, "nothing is in the file yet");
+    store.checkpoint().unwrap();
+    let report = store.check().unwrap();
+    let (bytes, steps) = scrub_all(&store).unwrap();
+    let least = report.page_count * 4096 + 17_000;
+    assert!(bytes >= least && bytes < 2 * least, "{bytes} bytes, {least} expected");
+    assert!(steps > 5, "{steps} steps");
+    // All was read before, and is in memory: only a pass over the file can find it.
+    let tree = store.read().tree("t").unwrap().unwrap();
+    assert_eq!(tree.range(Bound::Unbounded, Bound::Unbounded).copied().count(), 501);
+    let mut found = 0;
+    for unit in 4..store.stats().span_bytes / 4096 {
+        fs.flip_bit(&path(), unit * 4096 + 99, 3);
+        match scrub_all(&store) {
+            Ok(_) => {}
+            Err(Error::Corrupt { .. }) => found += 1,
+            Err(error) => panic!("{error}"),
+        }
+        fs.flip_bit(&path(), unit * 4096 + 99, 3);
+    }
+    assert!(found >= report.page_count + 3, "{found} of {} pages", report.page_count);
+    scrub_all(&store).unwrap();
 }

@@ -4,7 +4,7 @@ use crate::branch;
 use crate::error::Result;
 use crate::node::Node;
 use crate::page::PageRef;
-use crate::source::Source;
+use crate::source::{Source, Wanted};
 use crate::tree::get::child_page;
 use crate::view::PageBytes;
 
@@ -64,7 +64,7 @@ impl<'a> Walk<'a> {
         if let Some((page, i)) = self.branches.last()
             && i + 1 < branch::child_count(Node(page))
         {
-            self.source.prefetch(branch::child(Node(page), i + 1));
+            self.source.prefetch(branch::child(Node(page), i + 1), Wanted::Whole);
         }
         Ok(moved)
     }
@@ -76,7 +76,7 @@ impl<'a> Walk<'a> {
         if let Some((page, i)) = self.branches.last()
             && *i > 0
         {
-            self.source.prefetch(branch::child(Node(page), i - 1));
+            self.source.prefetch(branch::child(Node(page), i - 1), Wanted::Whole);
         }
         Ok(moved)
     }
