@@ -97,7 +97,8 @@ pub struct StorageConfig {
     /// Bytes of changed pages in memory that ask for a checkpoint before its time. Default
     /// 64 MiB, at least 4 MiB.
     pub dirty_bytes_max: u64,
-    /// Bytes of clean pages to keep in memory. Default 64 MiB, at least 1 MiB.
+    /// Bytes of clean pages to keep in memory where the page file cannot be mapped. Default 64 MiB,
+    /// at least 1 MiB.
     pub cache_bytes: u64,
 }
 

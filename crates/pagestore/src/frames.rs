@@ -32,7 +32,7 @@ use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 #[cfg(not(any(shuttle, miri)))]
 const CHUNK: usize = 1 << 20;
 #[cfg(any(shuttle, miri))]
-const CHUNK: usize = 1 << 14;
+const CHUNK: usize = 1 << 16;
 const CHUNK_COUNT: usize = UNIT_COUNT_MAX as usize / CHUNK;
 
 /// The kinds of entries, in the lowest bits, which are zero in every pointer.
