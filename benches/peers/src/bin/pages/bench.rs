@@ -51,7 +51,7 @@ impl Sizes {
             commits: 500,
             scattered: vec![1_000, 50_000],
             killed_keys: (256 << 20) / 1024,
-            halved_keys: (64 << 20) / 4096,
+            halved_keys: (256 << 20) / 4096,
         }
     }
 }

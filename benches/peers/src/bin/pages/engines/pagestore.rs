@@ -1,28 +1,23 @@
-//! This project's page store: defaults, a checkpoint in the background whenever 256 MiB are dirty. Where
-//! no commit has to be durable it has no redo area, as in a node, which keeps a log of its own.
+//! This project's page store: defaults, and the maintenance thread that it offers. Where no commit has to
+//! be durable it has no redo area, as in a node, which keeps a log of its own.
 
 use crate::store::{Reader, Store, Writer};
-use flotilla_pagestore::{Durability, Options, PageStore, Tree, TreeMut};
+use flotilla_pagestore::{Durability, Maintenance, Options, PageStore, Tree, TreeMut};
 use flotilla_vfs::os::OsFs;
 use peers::Result;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::thread::JoinHandle;
 
 const TREE: &str = "bench";
-/// A checkpoint begins when so much is dirty.
-const SOFT_BYTES: u64 = 256 << 20;
-/// And a writer makes one itself when so much is.
-const HARD_BYTES: u64 = 512 << 20;
+/// What is moved in one step, in which nobody else can write.
+const DEFRAGMENTED_BYTES: u64 = 32 << 10;
 
 /// An open page store, and the thread that makes checkpoints.
 pub struct Pages {
     store: PageStore,
     path: PathBuf,
-    wanted: SyncSender<()>,
-    checkpoints: JoinHandle<Result<()>>,
+    maintenance: Maintenance,
 }
 
 /// Opens the store in `dir`.
@@ -37,15 +32,8 @@ pub fn open(dir: &Path, is_durable: bool) -> Result<Pages> {
         options = options.redo_bytes(0);
     }
     let store = PageStore::open(Arc::new(OsFs::new()), &path, options)?;
-    let (wanted, wants) = sync_channel(1);
-    let behind = store.clone();
-    let checkpoints = std::thread::spawn(move || {
-        while wants.recv().is_ok() {
-            behind.checkpoint()?;
-        }
-        Ok(())
-    });
-    Ok(Pages { store, path, wanted, checkpoints })
+    let maintenance = store.maintain_in_background()?;
+    Ok(Pages { store, path, maintenance })
 }
 
 impl Store for Pages {
@@ -63,12 +51,6 @@ impl Store for Pages {
         let mut txn = self.store.write()?;
         work(&mut PagesWriter(txn.tree(TREE)?))?;
         txn.commit(if durable { Durability::Sync } else { Durability::Memory })?;
-        match self.store.dirty_bytes() {
-            dirty if dirty > HARD_BYTES => drop(self.store.checkpoint()?),
-            // A full channel means that one is asked for already.
-            dirty if dirty > SOFT_BYTES => drop(self.wanted.try_send(())),
-            _ => {}
-        }
         Ok(())
     }
 
@@ -94,10 +76,15 @@ impl Store for Pages {
         Some(self.store.stats().space_written_bytes)
     }
 
+    fn defragment(&self) -> Result<Option<bool>> {
+        Ok(Some(!self.store.defragment(DEFRAGMENTED_BYTES)?.is_done))
+    }
+
     fn close(self) -> Result<()> {
-        self.settle()?;
-        drop(self.wanted);
-        self.checkpoints.join().map_err(|_| "the thread that makes checkpoints has panicked")?
+        // The thread ends first.
+        drop(self.maintenance);
+        self.store.checkpoint()?;
+        Ok(())
     }
 }
 
