@@ -1,9 +1,10 @@
 //! Commits that are durable when they return, whatever happens then.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use flotilla_vfs::fault::FaultFs;
+use flotilla_vfs::hooked::{HookedFs, Operation};
 
 use super::model::{Maps, Taste, assert_same, change};
 use super::{disk, path};
@@ -407,4 +408,66 @@ fn flipped_bits_of_the_area_are_found_but_in_the_last_frame() {
     }
     assert!(found > 20 && unseen > 20 && (1..20).contains(&torn), "{found} {unseen} {torn}");
     assert_eq!(open(&fs).read().txid(), 6);
+}
+
+/// Runs until the process is killed before operation `cut` on the file; true if it came to its end.
+fn run_killed(fs: &FaultFs, known: &mut Known, cut: u64, seed: u64) -> bool {
+    let count = AtomicU64::new(0);
+    let hooked = HookedFs::new(Arc::new(fs.clone()), move |operation| {
+        let changes = matches!(operation, Operation::Write | Operation::Sync);
+        if changes && count.fetch_add(1, Ordering::Relaxed) == cut {
+            std::panic::resume_unwind(Box::new("killed"));
+        }
+    });
+    let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let store = PageStore::open(Arc::new(hooked), &path(), options()).unwrap();
+        let mut rng = fastrand::Rng::with_seed(seed);
+        assert!(run(&store, known, Taste::of(seed), &mut rng));
+    }));
+    killed.is_ok()
+}
+
+#[test]
+fn what_was_seen_after_a_kill_outlives_the_power() {
+    for seed in [0, 4] {
+        for cut in 0.. {
+            let fs = disk(seed);
+            let mut known = Known::new();
+            let done = run_killed(&fs, &mut known, cut, seed);
+            // It sees what the killed process wrote and did not live to sync.
+            known.recover(&open(&fs));
+            fs.power_loss(cut);
+            known.recover(&open(&fs));
+            if done {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn transaction_without_a_record_during_a_checkpoint_is_no_hole() {
+    let fs = disk(1);
+    let meanwhile: Arc<Mutex<Option<PageStore>>> = Arc::default();
+    let armed = Arc::clone(&meanwhile);
+    let hooked = HookedFs::new(Arc::new(fs.clone()), move |operation| {
+        // Too long for a record, while the checkpoint is on its way.
+        if operation == Operation::Sync
+            && let Some(store) = armed.lock().unwrap().take()
+        {
+            put(&store, 1, &[1; 40_000], Durability::Memory).unwrap();
+        }
+    });
+    let store = PageStore::open(Arc::new(hooked), &path(), options()).unwrap();
+    put(&store, 0, b"makes the area", Durability::Sync).unwrap();
+    put(&store, 0, b"changes something", Durability::Memory).unwrap();
+    *meanwhile.lock().unwrap() = Some(store.clone());
+    let txid = store.checkpoint().unwrap().txid;
+    assert_eq!(store.read().txid(), txid + 1, "it was published meanwhile");
+    put(&store, 2, b"value", Durability::Sync).unwrap();
+    drop(store);
+    fs.power_loss(1);
+    let store = open(&fs);
+    assert_eq!((store.read().txid(), get(&store, 1).unwrap().len()), (txid + 2, 40_000));
+    assert_eq!(get(&store, 2).unwrap(), b"value");
 }
