@@ -7,7 +7,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use flotilla_pagestore::{Options, PageStore};
+use flotilla_pagestore::{Options, PageStore, Savepoint, WriteTxn};
 use flotilla_vfs::fault::FaultFs;
 use libfuzzer_sys::fuzz_target;
 
@@ -20,11 +20,9 @@ fn open(fs: &FaultFs) -> PageStore {
 fn compare(store: &PageStore, model: &Model) {
     let found: Model = match store.read().tree("t").unwrap() {
         None => Model::new(),
-        Some(tree) => tree
-            .range(Bound::Unbounded, Bound::Unbounded)
-            .copied()
-            .map(Result::unwrap)
-            .collect(),
+        Some(tree) => {
+            tree.range(Bound::Unbounded, Bound::Unbounded).copied().map(Result::unwrap).collect()
+        }
     };
     assert!(found == *model, "{} rows instead of {}", found.len(), model.len());
     store.check().unwrap();
@@ -36,36 +34,86 @@ fn row(a: u8, b: u8) -> (Vec<u8>, Vec<u8>) {
     (key, vec![b; usize::from(b) * usize::from(b % 5) * 17])
 }
 
+/// One call about the tree, or about the transaction as a whole.
+fn step(
+    (store, txn): (&PageStore, &mut WriteTxn<'_>),
+    model: &mut Model,
+    points: &mut Vec<(Savepoint, Model)>,
+    call: &[u8],
+) {
+    let (key, value) = row(call[1], call[2]);
+    match call[0] % 12 {
+        0..4 => {
+            txn.tree("t").unwrap().put(&key, &value).unwrap();
+            model.insert(key, value);
+        }
+        4 | 5 => {
+            let deleted = txn.tree("t").unwrap().delete(&key).unwrap();
+            assert_eq!(deleted, model.remove(&key).is_some());
+        }
+        6 => {
+            let (end, _) = row(call[2], call[1]);
+            let before = model.len();
+            model.retain(|k, _| *k < key || *k >= end);
+            let removed = txn.tree("t").unwrap().delete_range(&key, Some(&end)).unwrap();
+            assert_eq!(removed as usize, before - model.len());
+        }
+        7 => points.push((txn.savepoint(), model.clone())),
+        8 if !points.is_empty() => {
+            points.truncate(usize::from(call[1]) % points.len() + 1);
+            let (point, then) = points.last().unwrap();
+            txn.rollback_to(point).unwrap();
+            model.clone_from(then);
+        }
+        9 => {
+            let part = txn.tree("t").unwrap().split_off(&key).unwrap();
+            let moved = model.split_off(&key);
+            assert_eq!(part.len(), moved.len() as u64);
+            if call[2] & 1 == 0 {
+                txn.tree("t").unwrap().append(&part).unwrap();
+                model.extend(moved);
+            }
+        }
+        10 => {
+            let mut builder = store.tree_builder();
+            let built: Model =
+                (0..call[2] % 60).map(|i| ([&key[..], &[i]].concat(), value.clone())).collect();
+            built.iter().for_each(|(key, value)| builder.push(key, value).unwrap());
+            let end = [&key[..], &[0xff]].concat();
+            let tree = builder.finish().unwrap();
+            txn.tree("t").unwrap().ingest(&key, Some(&end), tree).unwrap();
+            model.retain(|k, _| *k < key || *k >= end);
+            model.extend(built);
+        }
+        _ => {
+            let tree = txn.tree("t").unwrap();
+            let count = tree.count(Bound::Included(&key), Bound::Unbounded).unwrap();
+            assert_eq!(count as usize, model.range(key..).count());
+            let nth = tree.nth(u64::from(call[2])).unwrap().map(|(key, _)| key);
+            assert_eq!(nth.as_ref(), model.keys().nth(call[2].into()));
+        }
+    }
+}
+
 fuzz_target!(|data: &[u8]| {
     let fs = FaultFs::new(1);
     let mut store = open(&fs);
     let (mut published, mut durable) = (Model::new(), Model::new());
     for part in data.chunks(24) {
         let mut model = published.clone();
+        let mut points = Vec::new();
         let mut txn = store.write().unwrap();
-        let mut tree = txn.tree("t").unwrap();
         for call in part[1..].chunks_exact(3) {
-            let (key, value) = row(call[1], call[2]);
-            match call[0] % 4 {
-                0 | 1 => {
-                    tree.put(&key, &value).unwrap();
-                    model.insert(key, value);
-                }
-                2 => assert_eq!(tree.delete(&key).unwrap(), model.remove(&key).is_some()),
-                _ => {
-                    let (end, _) = row(call[2], call[1]);
-                    let before = model.len();
-                    model.retain(|k, _| *k < key || *k >= end);
-                    let removed = tree.delete_range(&key, Some(&end)).unwrap();
-                    assert_eq!(removed as usize, before - model.len());
-                }
-            }
+            step((&store, &mut txn), &mut model, &mut points, call);
         }
         if part[0] & 1 == 0 {
             txn.publish().unwrap();
             published = model;
         } else {
             drop(txn);
+        }
+        if part[0] & 0xc0 == 0 {
+            store.reclaim(1 << 16).unwrap();
         }
         if part[0] & 6 == 0 {
             store.checkpoint().unwrap();
