@@ -19,6 +19,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// What is given back of the trash in one step.
 const RECLAIM_UNITS: u64 = 256;
 
+/// A checkpoint that rests looks so often whether it still may.
+const REST_MAX: Duration = Duration::from_millis(20);
+
 /// A checkpoint that may take its time syncs what it has written so often: whoever commits beside it
 /// finds less before him at the disk.
 const SYNC_BYTES: u64 = 8 << 20;
@@ -58,7 +61,8 @@ pub(crate) fn step(shared: &Arc<Shared>, now: Duration) -> Result<bool> {
 }
 
 fn reclaim(shared: &Arc<Shared>) -> Result<bool> {
-    let mut txn = WriteTxn::begin(shared)?;
+    // Whoever has the place may wait for a checkpoint, which only this thread makes.
+    let Some(mut txn) = WriteTxn::try_begin(shared)? else { return Ok(false) };
     let (units, met) = txn.reclaim(RECLAIM_UNITS)?;
     txn.publish()?;
     if met.is_err() {
@@ -80,8 +84,8 @@ fn checkpoint(shared: &Shared) -> Result<()> {
             synced = written;
             shared.pool.file().sync()?;
         }
-        if let Some(rest) = rest(shared, began, written) {
-            shared.upkeep.bell.rest(rest);
+        while let Some(rest) = rest(shared, began, written) {
+            shared.upkeep.bell.rest(rest.min(REST_MAX));
         }
         Ok(())
     };

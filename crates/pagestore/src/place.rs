@@ -60,6 +60,13 @@ impl Place {
         }
     }
 
+    /// Has the place if nobody else has it or waits for it.
+    pub(crate) fn try_enter(&self) -> Option<Placed<'_>> {
+        let number = self.shown.load(SeqCst);
+        let drawn = self.drawn.compare_exchange(number, number + 1, SeqCst, SeqCst);
+        drawn.is_ok().then(|| Placed { place: self, number })
+    }
+
     fn word(&self, number: u64) -> &AtomicU32 {
         &self.words[number as usize % WORDS]
     }
@@ -112,6 +119,18 @@ mod tests {
         });
         assert_eq!(*order.lock().unwrap(), (0..WORDS + 10).collect::<Vec<_>>());
         assert_eq!(crowd(&place), 0);
+    }
+
+    #[test]
+    fn who_does_not_wait_has_the_place_only_if_nobody_wants_it() {
+        let place = Place::new();
+        let held = place.try_enter().expect("nobody is there");
+        assert!(place.try_enter().is_none());
+        drop(held);
+        let held = place.enter();
+        assert!(place.try_enter().is_none());
+        drop(held);
+        assert!(place.try_enter().is_some());
     }
 
     #[test]

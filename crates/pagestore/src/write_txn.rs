@@ -32,9 +32,19 @@ impl<'a> WriteTxn<'a> {
         shared.refuse_if_poisoned()?;
         let place = shared.place.enter();
         hold_back(shared)?;
+        Ok(WriteTxn::placed(shared, place))
+    }
+
+    /// Waits for nothing. Nothing if somebody else has the writer's place.
+    pub(crate) fn try_begin(shared: &'a Arc<Shared>) -> Result<Option<WriteTxn<'a>>> {
+        shared.refuse_if_poisoned()?;
+        Ok(shared.place.try_enter().map(|place| WriteTxn::placed(shared, place)))
+    }
+
+    fn placed(shared: &'a Arc<Shared>, place: Placed<'a>) -> WriteTxn<'a> {
         shared.space.lock().note_ended(&shared.pool);
         let work = Work::new(Arc::clone(shared), shared.current());
-        Ok(WriteTxn { work, shared, place })
+        WriteTxn { work, shared, place }
     }
 
     /// The number that this transaction will have.
