@@ -1,7 +1,7 @@
 //! The page store beside redb, LMDB, bbolt and canopydb: the same loads on each in turn, in one run.
 //!
 //! `cargo run --release --no-default-features --features pages --bin pages -- goals --quick` shows in two
-//! minutes that all works; without `--quick` it takes some twenty, and ends with the table of what must
+//! minutes that all works; without `--quick` it takes half an hour, and ends with the table of what must
 //! hold. Each engine runs in a process of its own, and all of them are asked by lines of JSON, so
 //! that bbolt, which is a Go program in `bbolt/`, is asked for the same as the others.
 
@@ -40,6 +40,10 @@ struct Options {
     /// Also the file with four million free pages, which takes 40 GiB.
     #[arg(long, global = true)]
     largest: bool,
+    /// How many free pages that lie apart, in place of 1,000 and 1,000,000; the first is what the others
+    /// are compared with.
+    #[arg(long, global = true, value_delimiter = ',')]
+    free_pages: Option<Vec<u64>>,
     /// How often each case is measured; 3, quick 1, if nothing is said.
     #[arg(long, global = true)]
     rounds: Option<usize>,
@@ -104,7 +108,10 @@ fn run(options: Options) -> Result<()> {
     let dir = tempfile::Builder::new().prefix("pages-").tempdir_in(&options.dir)?;
     let ms = options.ms.unwrap_or(if options.quick { 200 } else { 1500 });
     let quick = options.quick;
-    let sizes = if quick { Sizes::quick(ms) } else { Sizes::full(options.largest, ms) };
+    let mut sizes = if quick { Sizes::quick(ms) } else { Sizes::full(options.largest, ms) };
+    if let Some(pages) = options.free_pages.clone().filter(|pages| !pages.is_empty()) {
+        sizes.scattered = pages;
+    }
     let bbolt = session::build_bbolt(dir.path());
     let mut engines = Contender::built();
     match &bbolt {
@@ -122,13 +129,13 @@ fn run(options: Options) -> Result<()> {
         records: Records::default(),
         progress: bench::spinner(),
     };
-    let measured = measure(&options.workload, &mut bench);
+    let measured = measure(&options, &mut bench);
     bench.progress.finish_and_clear();
     show(&options, &bench)?;
     measured
 }
 
-fn measure(workload: &Workload, bench: &mut Bench) -> Result<()> {
+fn measure(options: &Options, bench: &mut Bench) -> Result<()> {
     type Measure = fn(&mut Bench) -> Result<()>;
     let all: [(Workload, Measure); 5] = [
         (Workload::Warm, cases::warm),
@@ -137,9 +144,11 @@ fn measure(workload: &Workload, bench: &mut Bench) -> Result<()> {
         (Workload::Kill, cases::kill),
         (Workload::Defragment, cases::defragment),
     ];
-    let wanted = all.iter().filter(|(one, _)| *workload == Workload::Goals || one == workload);
-    for (_, measure) in wanted {
+    let asked = &options.workload;
+    for (_, measure) in all.iter().filter(|(one, _)| *asked == Workload::Goals || one == asked) {
         measure(bench)?;
+        // Also what a run that is ended half way has seen.
+        write(options, bench)?;
     }
     Ok(())
 }
@@ -165,6 +174,14 @@ fn show(options: &Options, bench: &Bench) -> Result<()> {
     println!("{} rounds of {} ms, medians", bench.rounds, bench.sizes.ms);
     println!("\n{}\n", table::results(&bench.records, &bench.engines));
     println!("What must hold:\n\n{}", table::must_show(&goals, &bench.records));
+    if let Some(file) = &options.svg {
+        plot::plot(&goals, &bench.records, file)?;
+    }
+    write(options, bench)
+}
+
+/// Writes all values into the file that was asked for.
+fn write(options: &Options, bench: &Bench) -> Result<()> {
     if let Some(file) = &options.json {
         let output = Output {
             engines: &bench.engines,
@@ -175,9 +192,6 @@ fn show(options: &Options, bench: &Bench) -> Result<()> {
             records: &bench.records,
         };
         serde_json::to_writer_pretty(File::create(file)?, &output)?;
-    }
-    if let Some(file) = &options.svg {
-        plot::plot(&goals, &bench.records, file)?;
     }
     Ok(())
 }
