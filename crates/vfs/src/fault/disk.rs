@@ -31,7 +31,7 @@ pub struct FaultStats {
 }
 
 /// What the disk was told to refuse.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Orders {
     pub(super) fail_writes: bool,
     pub(super) fail_syncs: bool,
@@ -41,14 +41,14 @@ pub(super) struct Orders {
 }
 
 /// A change of names that is kept or lost as a whole.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct NameChange {
     dir: PathBuf,
     names: Vec<(PathBuf, Option<u64>)>,
 }
 
 /// Everything behind the lock of a faulty file system.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Disk {
     rng: Rng,
     /// Counts power losses; handles of an earlier life are dead.

@@ -45,6 +45,15 @@ impl FaultFs {
         self.disk.lock().lose_power(seed);
     }
 
+    /// Another disk, which holds what this one might hold if its power went now: what was not synced
+    /// is kept, lost or torn by `seed`. This one goes on.
+    #[must_use]
+    pub fn crashed(&self, seed: u64) -> FaultFs {
+        let mut disk = self.disk.lock().clone();
+        disk.lose_power(seed);
+        FaultFs { disk: Arc::new(Mutex::new(disk)) }
+    }
+
     /// Lets the power go in the middle of the `operations`-th changing operation from now: it and
     /// all that is asked for later fails, until [`FaultFs::power_loss`].
     pub fn cut_power_after(&self, operations: u64) {

@@ -1,6 +1,7 @@
 //! Bytes with holes: what a file of the faulty disk holds, and how much space it takes.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The unit in which the disk gives out space.
 pub(super) const BLOCK_BYTES: u64 = 4096;
@@ -12,8 +13,8 @@ enum Block {
     Hole,
     /// Takes space and reads as zero.
     Reserved,
-    /// Written.
-    Data(Box<[u8; BLOCK_BYTES as usize]>),
+    /// Written. Copies of a disk share it until one of them writes it again.
+    Data(Arc<[u8; BLOCK_BYTES as usize]>),
 }
 
 /// Bytes from 0 to `len`; what was never written reads as zero.
@@ -64,11 +65,13 @@ impl Sparse {
             let (block, from, count) = piece(offset + done as u64, data.len() - done);
             let part = &data[done..done + count];
             match &mut self.blocks[block] {
-                Block::Data(bytes) => bytes[from..from + count].copy_from_slice(part),
+                Block::Data(bytes) => {
+                    Arc::make_mut(bytes)[from..from + count].copy_from_slice(part);
+                }
                 empty => {
-                    let mut bytes = Box::new([0; BLOCK_BYTES as usize]);
+                    let mut bytes = [0; BLOCK_BYTES as usize];
                     bytes[from..from + count].copy_from_slice(part);
-                    *empty = Block::Data(bytes);
+                    *empty = Block::Data(Arc::new(bytes));
                 }
             }
             done += count;
@@ -91,7 +94,7 @@ impl Sparse {
             self.blocks.truncate(len.div_ceil(BLOCK_BYTES) as usize);
             let (last, from, _) = piece(len, 0);
             if let Some(Block::Data(bytes)) = self.blocks.get_mut(last) {
-                bytes[from..].fill(0);
+                Arc::make_mut(bytes)[from..].fill(0);
             }
             self.len = len;
         } else {

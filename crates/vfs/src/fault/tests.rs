@@ -399,3 +399,21 @@ fn the_same_seeds_give_the_same_disk() {
         assert_eq!(run(seed), run(seed));
     }
 }
+
+#[test]
+fn a_disk_that_crashed_apart_is_as_this_one_would_be_and_this_one_goes_on() {
+    for seed in 0..50 {
+        let (fs, file) = disk_with_file();
+        file.write_at(&[2; 2048], 0).unwrap();
+        let apart = fs.crashed(seed);
+        file.write_at(&[3; 4096], 0).unwrap();
+        assert_eq!(content(&fs, "a"), [3; 4096]);
+        let (again, file) = disk_with_file();
+        file.write_at(&[2; 2048], 0).unwrap();
+        again.power_loss(seed);
+        assert_eq!(content(&apart, "a"), content(&again, "a"));
+        let file = apart.open(&path("a"), OpenMode::Write).unwrap();
+        file.write_at(&[4; 4096], 0).unwrap();
+        assert_eq!((content(&fs, "a"), content(&apart, "a")), (vec![3; 4096], vec![4; 4096]));
+    }
+}

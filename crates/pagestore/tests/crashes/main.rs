@@ -1,0 +1,185 @@
+//! Random calls of everything that a store can do, and a crash before each operation on the disk: what
+//! is found then is opened, compared with what it may be, and checked whole.
+//!
+//! `PAGES_SEEDS` is how many histories are tried; the default is for `cargo test`.
+
+mod oracle;
+
+use std::panic;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use fastrand::Rng;
+use flotilla_pagestore::{Durability, Options, PageStore, Snapshot};
+use flotilla_vfs::FileSystem;
+use flotilla_vfs::fault::FaultFs;
+use flotilla_vfs::hooked::{HookedFs, Operation};
+use oracle::{State, Taste};
+
+const STEPS: usize = 24;
+/// How many different crashes are looked at before each operation.
+const CRASHES: u64 = 2;
+/// Of so many stores that are opened after a crash one is written to, and crashes again.
+const SECOND_LIVES_ARE_ONE_IN: u64 = 5;
+
+/// What may be found after a crash: the states from the last one that is known to be durable to the
+/// last that was published, or is about to be. A store's mark is the number of its state.
+struct Known {
+    states: Vec<Arc<State>>,
+    durable: usize,
+}
+
+fn disk(seed: u64) -> FaultFs {
+    let disk = FaultFs::new(seed);
+    disk.create_dir_all(Path::new("/data")).expect("made");
+    disk
+}
+
+fn open(fs: Arc<dyn FileSystem>, seed: u64) -> PageStore {
+    let redo_bytes = [0, 64 << 10, 256 << 10][seed as usize % 3];
+    let options = Options::default()
+        .growth_bytes(64 << 10)
+        .trim_bytes(64 << 10)
+        .redo_bytes(redo_bytes)
+        .checkpoint_interval(None);
+    PageStore::open(fs, Path::new("/data/pages"), options).expect("it opens")
+}
+
+fn number_of(mark: &[u8]) -> usize {
+    mark.try_into().map_or(0, u64::from_be_bytes) as usize
+}
+
+/// Opens what a crash has left and proves that it is one of the states that it may be.
+fn look(disk: &FaultFs, known: &Mutex<Known>, crash: u64) {
+    let store = open(Arc::new(disk.clone()), crash >> 32);
+    let snapshot = store.read();
+    let number = number_of(snapshot.mark());
+    let state = {
+        let known = known.lock().expect("whole");
+        assert!(number >= known.durable, "state {number} instead of {} or later", known.durable);
+        Arc::clone(&known.states[number])
+    };
+    state.assert_is(&snapshot);
+    drop(snapshot);
+    store.check().expect("whole");
+    if !crash.is_multiple_of(SECOND_LIVES_ARE_ONE_IN) {
+        return;
+    }
+    // A second life on top of what was left behind, and its crash.
+    let mut txn = store.write().expect("nothing has failed");
+    txn.tree("second life").expect("made").put(b"key", &[1; 3000]).expect("put");
+    txn.commit(Durability::Sync).expect("committed");
+    drop(store);
+    disk.power_loss(crash);
+    let store = open(Arc::new(disk.clone()), crash >> 32);
+    let tree = store.read().tree("second life").expect("read").expect("it was committed");
+    assert_eq!(tree.get(b"key").expect("read").as_deref(), Some(&[1; 3000][..]));
+    store.check().expect("whole");
+}
+
+/// One history. Returns how many crashes were looked at.
+fn history(seed: u64) -> u64 {
+    let disk = disk(seed);
+    let known = Arc::new(Mutex::new(Known { states: vec![Arc::default()], durable: 0 }));
+    let count = Arc::new(AtomicU64::new(0));
+    let hook = {
+        let (disk, known, count) = (disk.clone(), Arc::clone(&known), Arc::clone(&count));
+        move |operation| {
+            if matches!(operation, Operation::Read | Operation::Open | Operation::List) {
+                return;
+            }
+            for _ in 0..CRASHES {
+                let crash = count.fetch_add(1, Ordering::Relaxed);
+                let crash = seed << 32 | crash;
+                look(&disk.crashed(crash), &known, crash);
+            }
+        }
+    };
+    let fs: Arc<dyn FileSystem> = Arc::new(HookedFs::new(Arc::new(disk), hook));
+    let mut rng = Rng::with_seed(seed);
+    let mut store = open(Arc::clone(&fs), seed);
+    let mut held: Vec<(Snapshot, Arc<State>)> = Vec::new();
+    for _ in 0..STEPS {
+        match rng.u8(..20) {
+            0 => {
+                drop(held.drain(..));
+                drop(store);
+                store = open(Arc::clone(&fs), seed);
+                let mut known = known.lock().expect("whole");
+                let number = number_of(store.read().mark());
+                known.states.truncate(number + 1);
+            }
+            1 | 2 => {
+                let checkpoint = store.checkpoint().expect("the disk is well");
+                known.lock().expect("whole").durable = number_of(&checkpoint.mark);
+            }
+            3 => {
+                store.sync().expect("the disk is well");
+                let mut known = known.lock().expect("whole");
+                known.durable = known.states.len() - 1;
+            }
+            4 => drop(store.reclaim(1 << rng.u8(12..20)).expect("reclaimed")),
+            5 | 6 => drop(store.defragment(1 << rng.u8(12..20)).expect("moved")),
+            7 => {
+                let state = known.lock().expect("whole").states.last().cloned();
+                held.push((store.read(), state.expect("there is one")));
+            }
+            8 if !held.is_empty() => {
+                let (snapshot, state) = held.swap_remove(rng.usize(..held.len()));
+                state.assert_is(&snapshot);
+            }
+            _ => write(&store, &known, seed, &mut rng),
+        }
+    }
+    held.iter().for_each(|(snapshot, state)| state.assert_is(snapshot));
+    store.check().expect("whole");
+    count.load(Ordering::Relaxed)
+}
+
+fn write(store: &PageStore, known: &Mutex<Known>, seed: u64, rng: &mut Rng) {
+    let (mut state, number) = {
+        let known = known.lock().expect("whole");
+        let last = known.states.last().expect("there is one");
+        (State::clone(last), known.states.len())
+    };
+    let mut txn = store.write().expect("nothing has failed");
+    state.change(store, &mut txn, Taste::of(seed), rng);
+    txn.set_mark(&(number as u64).to_be_bytes());
+    known.lock().expect("whole").states.push(Arc::new(state));
+    if rng.u8(..3) == 0 {
+        txn.commit(Durability::Sync).expect("the disk is well");
+        known.lock().expect("whole").durable = number;
+    } else {
+        txn.publish().expect("published");
+    }
+}
+
+#[test]
+fn a_crash_anywhere_leaves_what_was_promised() {
+    let seeds = std::env::var("PAGES_SEEDS").map_or(6, |seeds| seeds.parse().expect("a number"));
+    let first = std::env::var("PAGES_SEED").map_or(1, |seed| seed.parse().expect("a number"));
+    let (next, count) = (AtomicU64::new(first), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + seeds {
+                        break;
+                    }
+                    match panic::catch_unwind(|| history(seed)) {
+                        Ok(crashes) => count.fetch_add(crashes, Ordering::Relaxed),
+                        Err(fault) => {
+                            eprintln!("PAGES_SEED={seed} repeats it");
+                            panic::resume_unwind(fault);
+                        }
+                    };
+                }
+            });
+        }
+    });
+    let count = count.load(Ordering::Relaxed);
+    println!("{seeds} histories, {count} crashes, 0 violations");
+    assert!(count >= seeds * 20, "hardly anything was tried");
+}
