@@ -120,8 +120,10 @@ impl Pressure {
         Ok(())
     }
 
-    /// Says that a checkpoint has written something.
+    /// Says that a checkpoint has written something, or is durable.
     pub(crate) fn progress(&self) {
+        // Who has looked and does not yet sleep has the lock: he would miss it.
+        drop(self.state.lock());
         self.progress.notify_all();
     }
 
