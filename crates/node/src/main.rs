@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use flotilla_node::play::{self, PlaygroundArgs};
 use flotilla_node::serve::{self, ServeArgs};
-use flotilla_node::{bench, ctl, log_tool};
+use flotilla_node::{bench, ctl, log_tool, page_tool};
 
 /// A multi-raft storage node that speaks TiKV's RawKV and PD protocols.
 #[derive(Debug, Parser)]
@@ -27,6 +27,8 @@ enum Command {
     Bench(bench::Args),
     /// Looks at a log on disk, checks it, copies it, rescues it
     Log(log_tool::Args),
+    /// Looks at a page file on disk, checks it, draws it, copies it, rescues it
+    Pages(page_tool::Args),
 }
 
 fn main() -> ExitCode {
@@ -36,5 +38,6 @@ fn main() -> ExitCode {
         Command::Ctl(args) => ctl::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Log(args) => log_tool::run(&args),
+        Command::Pages(args) => page_tool::run(&args),
     }
 }

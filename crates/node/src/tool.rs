@@ -90,7 +90,10 @@ pub(crate) enum Error {
     /// A log cannot be read, or not be written to.
     #[error("{0}")]
     Log(String),
-    /// A log is not as it was written.
+    /// A page file cannot be read, or not be written to.
+    #[error("{0}")]
+    Pages(String),
+    /// A log or a page file is not as it was written.
     #[error("{0} {problems} found", problems = if *.0 == 1 { "problem" } else { "problems" })]
     Unsound(u64),
     /// Standard output is gone.
@@ -118,6 +121,7 @@ impl Error {
             | Error::Client(_)
             | Error::Failed { .. }
             | Error::Log(_)
+            | Error::Pages(_)
             | Error::Unsound(_)
             | Error::Output(_) => 1,
         }

@@ -76,6 +76,7 @@ mod stats;
 mod store;
 mod surgery;
 mod sync;
+pub mod tool;
 mod trash;
 mod tree;
 mod tree_mut;

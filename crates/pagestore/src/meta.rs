@@ -107,10 +107,8 @@ impl Meta {
 
     /// What the page in `unit` says, if any of its copies is whole.
     fn decode(page: &[u8], unit: u64) -> Result<Option<Meta>> {
-        let whole = |record: &&[u8]| {
-            record[..VERSION_AT] == MAGIC && u32_at(record, CRC_AT) == checksum(record)
-        };
-        let Some(record) = page.chunks_exact(SECTOR_BYTES).find(whole) else { return Ok(None) };
+        let mut copies = page.chunks_exact(SECTOR_BYTES);
+        let Some(record) = copies.find(|&copy| is_whole(copy)) else { return Ok(None) };
         let version = u32_at(record, VERSION_AT);
         if version != VERSION {
             return Err(Error::Unsupported { version });
@@ -135,11 +133,26 @@ impl Meta {
 
     /// The newer of two meta pages, given as the first bytes of the file.
     pub(crate) fn newest(pages: &[u8]) -> Result<Meta> {
-        let (first, second) = pages.split_at(UNIT_BYTES);
-        let metas = [Meta::decode(first, 0)?, Meta::decode(second, 1)?];
-        let newest = metas.into_iter().flatten().max_by_key(|meta| meta.number);
+        let newest = Meta::both(pages)?.into_iter().flatten().max_by_key(|meta| meta.number);
         newest.ok_or(Error::Corrupt { page: 0, what: "neither meta page is valid" })
     }
+
+    /// What each of the two meta pages says.
+    pub(crate) fn both(pages: &[u8]) -> Result<[Option<Meta>; 2]> {
+        let (first, second) = pages.split_at(UNIT_BYTES);
+        Ok([Meta::decode(first, 0)?, Meta::decode(second, 1)?])
+    }
+
+    /// How many copies of each of the two meta pages are whole.
+    pub(crate) fn whole_copies(pages: &[u8]) -> [usize; 2] {
+        let (first, second) = pages.split_at(UNIT_BYTES);
+        [first, second]
+            .map(|page| page.chunks_exact(SECTOR_BYTES).filter(|&copy| is_whole(copy)).count())
+    }
+}
+
+fn is_whole(record: &[u8]) -> bool {
+    record[..VERSION_AT] == MAGIC && u32_at(record, CRC_AT) == checksum(record)
 }
 
 /// The checksum of a record, which does not cover itself.

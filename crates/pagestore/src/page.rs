@@ -191,6 +191,11 @@ pub(crate) fn level(page: &[u8]) -> u8 {
     page[LEVEL]
 }
 
+/// How many units the page says that it has.
+pub(crate) fn units(page: &[u8]) -> u32 {
+    u32::from(page[UNITS])
+}
+
 pub(crate) fn birth(page: &[u8]) -> u64 {
     u64_at(page, BIRTH)
 }

@@ -305,7 +305,8 @@ fn create(fs: &dyn FileSystem, path: &Path) -> Result<Arc<dyn File>> {
     Ok(file)
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+/// The name of a file beside another.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
     PathBuf::from(name)

@@ -11,6 +11,7 @@ mod space;
 mod surgery;
 mod sync;
 mod threads;
+mod tools;
 mod upkeep;
 
 use std::path::{Path, PathBuf};

@@ -1,0 +1,84 @@
+//! `flotilla pages`: a page file as it lies on disk: looked at, checked, drawn, copied, rescued.
+
+mod access;
+mod draw;
+mod dump;
+mod views;
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::tool::{self, Error};
+use access::{Bar, named, open};
+
+/// What the command line says.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Print JSON instead of tables
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Clone, Debug, clap::Subcommand)]
+enum Command {
+    /// Lists meta pages, trees, space and the redo area
+    Info {
+        /// The page file, such as the file `pages` of a store
+        file: PathBuf,
+    },
+    /// Checks every byte in use; exit code 1 if anything is wrong
+    Check {
+        /// The page file, such as the file `pages` of a store
+        file: PathBuf,
+    },
+    /// Prints the entries of trees, or what one page says
+    Dump(dump::DumpArgs),
+    /// Draws which part of the file belongs to whom
+    Map {
+        /// The page file, such as the file `pages` of a store
+        file: PathBuf,
+        /// Also draw it into this file, which must not exist yet
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
+    },
+}
+
+/// Does what the command line says.
+#[must_use]
+pub fn run(args: &Args) -> ExitCode {
+    tool::end(args.json, answer(args))
+}
+
+fn answer(args: &Args) -> Result<(), Error> {
+    let out = &mut BufWriter::new(io::stdout().lock());
+    let is_json = args.json;
+    match &args.command {
+        Command::Info { file } => views::info(&open(file)?.info(), is_json, out)?,
+        Command::Check { file } => {
+            let pages = open(file)?;
+            let bar = Bar::new("check");
+            let report = pages.check(&mut |progress| bar.show(progress));
+            drop(bar);
+            return views::checked(&report, is_json, out);
+        }
+        Command::Dump(dump) => dump::dump(dump, is_json, out)?,
+        Command::Map { file, svg } => {
+            let pages = open(file)?;
+            let bar = Bar::new("map");
+            let map = pages.map(&mut |progress| bar.show(progress));
+            drop(bar);
+            if let Some(svg) = svg {
+                let made = File::create_new(svg).map_err(|error| named(svg, &error))?;
+                let mut picture = BufWriter::new(made);
+                draw::svg(&map, &mut picture)?;
+                picture.flush()?;
+            }
+            views::map(&map, is_json, out)?;
+        }
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,229 @@
+//! Answers as tables and as JSON.
+
+use std::io::Write;
+
+use comfy_table::Cell;
+use flotilla_pagestore::tool::{FileInfo, FileMap, FileReport, LostKeys, Problem};
+use serde_json::{Value, json};
+
+use super::draw;
+use crate::ctl::{escape, hex};
+use crate::tool::{Error, number, table};
+
+/// Bytes of a page.
+const PAGE_BYTES: u64 = 4096;
+
+pub(super) fn info(info: &FileInfo, is_json: bool, out: &mut impl Write) -> Result<(), Error> {
+    if is_json {
+        return Ok(writeln!(out, "{:#}", info_json(info))?);
+    }
+    problems(&info.problems, 0, out)?;
+    let mut rows = table(&["meta page", "checkpoint", "transaction", "whole copies", "mark", ""]);
+    for meta in &info.metas {
+        rows.add_row([
+            number(meta.unit),
+            number(meta.checkpoint),
+            number(meta.txid),
+            number(meta.whole_copies),
+            Cell::new(escape(&meta.mark)),
+            Cell::new(if meta.is_newest { "counts" } else { "" }),
+        ]);
+    }
+    writeln!(out, "{rows}\n")?;
+    let mut rows = table(&["tree", "keys", "bytes", "depth", "root"]);
+    for tree in &info.trees {
+        rows.add_row([
+            Cell::new(escape(tree.name.as_bytes())),
+            number(tree.keys),
+            number(tree.bytes),
+            tree.depth.map_or_else(|| Cell::new("?"), number),
+            number(tree.root),
+        ]);
+    }
+    writeln!(out, "{rows}\n")?;
+    if let Some(redo) = &info.redo {
+        let (bytes, unit, used) = (redo.bytes, redo.unit, redo.used_bytes);
+        writeln!(
+            out,
+            "redo area: {bytes} bytes at page {unit}, {used} in use; {} transactions beyond the checkpoint, in {} frames",
+            redo.records, redo.frames
+        )?;
+    }
+    if info.trash_count > 0 {
+        writeln!(out, "trash: {} subtrees, {} bytes", info.trash_count, info.trash_bytes)?;
+    }
+    let free = match info.free_bytes {
+        Some(free) => {
+            format!(
+                "{free} free in {} runs, the longest {}",
+                info.free_runs, info.longest_free_bytes
+            )
+        }
+        None => "what is free is not known".to_owned(),
+    };
+    let (file, span, used, reserved) =
+        (info.file_bytes, info.span_bytes, info.used_bytes, info.reserved_bytes);
+    Ok(writeln!(
+        out,
+        "{file} bytes, {span} given out so far: {used} in use, {reserved} reserved, {free}"
+    )?)
+}
+
+fn info_json(info: &FileInfo) -> Value {
+    let metas = info.metas.iter().map(|meta| {
+        json!({
+            "page": meta.unit, "checkpoint": meta.checkpoint, "txid": meta.txid,
+            "mark_hex": hex(&meta.mark), "whole_copies": meta.whole_copies,
+            "counts": meta.is_newest,
+        })
+    });
+    let trees = info.trees.iter().map(|tree| {
+        json!({
+            "tree": tree.name, "keys": tree.keys, "bytes": tree.bytes, "depth": tree.depth,
+            "root": tree.root,
+        })
+    });
+    let redo = info.redo.as_ref().map(|redo| {
+        json!({
+            "page": redo.unit, "bytes": redo.bytes, "used_bytes": redo.used_bytes,
+            "frames": redo.frames, "transactions": redo.records, "last_txid": redo.last_txid,
+        })
+    });
+    json!({
+        "meta_pages": metas.collect::<Vec<_>>(),
+        "trees": trees.collect::<Vec<_>>(),
+        "redo": redo,
+        "trash": { "subtrees": info.trash_count, "bytes": info.trash_bytes },
+        "file_bytes": info.file_bytes,
+        "span_bytes": info.span_bytes,
+        "used_bytes": info.used_bytes,
+        "free_bytes": info.free_bytes,
+        "free_runs": info.free_runs,
+        "longest_free_bytes": info.longest_free_bytes,
+        "reserved_bytes": info.reserved_bytes,
+        "problems": problems_json(&info.problems),
+    })
+}
+
+/// Prints what was found; if that is anything wrong it is an error as well.
+pub(super) fn checked(
+    report: &FileReport,
+    is_json: bool,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    let count = report.problems.len() as u64 + report.problems_left_out;
+    if is_json {
+        let answer = json!({
+            "sound": count == 0,
+            "txid": report.txid,
+            "redo_txid": report.redo_txid,
+            "trees": report.tree_count,
+            "keys": report.key_count,
+            "pages": report.page_count,
+            "long_values": report.extent_count,
+            "used_bytes": report.used_bytes,
+            "free_bytes": report.free_bytes,
+            "problems": problems_json(&report.problems),
+            "problems_left_out": report.problems_left_out,
+        });
+        writeln!(out, "{answer:#}")?;
+    } else {
+        problems(&report.problems, report.problems_left_out, out)?;
+        let FileReport { tree_count, key_count, page_count, extent_count, .. } = report;
+        let FileReport { txid, redo_txid, used_bytes, free_bytes, .. } = report;
+        writeln!(
+            out,
+            "{tree_count} trees, {key_count} keys, {page_count} pages, {extent_count} long values; {used_bytes} bytes in use, {free_bytes} free"
+        )?;
+        writeln!(out, "checkpoint up to transaction {txid}, redo area up to {redo_txid}")?;
+        if count == 0 {
+            writeln!(out, "nothing is wrong")?;
+        }
+    }
+    out.flush()?;
+    if count == 0 { Ok(()) } else { Err(Error::Unsound(count)) }
+}
+
+/// Prints the picture, or the runs; what was found damaged on the way is an error as well.
+pub(super) fn map(map: &FileMap, is_json: bool, out: &mut impl Write) -> Result<(), Error> {
+    if is_json {
+        let runs = map.runs.iter().map(|run| {
+            json!({
+                "page": run.units.start, "pages": run.units.end - run.units.start,
+                "owner": draw::name(map, run.owner),
+                "is_tree": matches!(run.owner, flotilla_pagestore::tool::Owner::Tree(_)),
+            })
+        });
+        let answer = json!({
+            "runs": runs.collect::<Vec<_>>(),
+            "problems": problems_json(&map.problems),
+        });
+        writeln!(out, "{answer:#}")?;
+    } else {
+        problems(&map.problems, 0, out)?;
+        draw::text(map, out)?;
+        let mut rows = table(&["", "what", "pages", "bytes", "runs"]);
+        for (owner, letter, units, runs) in draw::owners(map) {
+            rows.add_row([
+                Cell::new(letter),
+                Cell::new(escape(draw::name(map, owner).as_bytes())),
+                number(units),
+                number(units * PAGE_BYTES),
+                number(runs),
+            ]);
+        }
+        writeln!(out, "{rows}")?;
+    }
+    out.flush()?;
+    match map.problems.len() as u64 {
+        0 => Ok(()),
+        count => Err(Error::Unsound(count)),
+    }
+}
+
+pub(super) fn problems(
+    problems: &[Problem],
+    left_out: u64,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    if problems.is_empty() {
+        return Ok(());
+    }
+    let mut rows = table(&["page", "of", "what", "lost keys", "from", "up to"]);
+    for problem in problems {
+        let lost = problem.lost.as_ref();
+        let key = |key: Option<&Vec<u8>>| Cell::new(key.map(|key| escape(key)).unwrap_or_default());
+        rows.add_row([
+            number(problem.page),
+            Cell::new(escape(problem.part.to_string().as_bytes())),
+            Cell::new(problem.what),
+            lost.map_or_else(|| Cell::new(""), |lost| number(lost.count)),
+            key(lost.and_then(|lost| lost.start.as_ref())),
+            key(lost.and_then(|lost| lost.end.as_ref())),
+        ]);
+    }
+    writeln!(out, "{rows}")?;
+    if left_out > 0 {
+        writeln!(out, "and {left_out} more")?;
+    }
+    Ok(writeln!(out)?)
+}
+
+pub(super) fn problems_json(problems: &[Problem]) -> Value {
+    let lost = |lost: &LostKeys| {
+        json!({
+            "keys": lost.count,
+            "start_hex": lost.start.as_ref().map(|key| hex(key)),
+            "end_hex": lost.end.as_ref().map(|key| hex(key)),
+        })
+    };
+    let row = |problem: &Problem| {
+        json!({
+            "page": problem.page,
+            "of": problem.part.to_string(),
+            "what": problem.what,
+            "lost": problem.lost.as_ref().map(lost),
+        })
+    };
+    problems.iter().map(row).collect()
+}

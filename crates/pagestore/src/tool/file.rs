@@ -1,0 +1,102 @@
+//! A page file that is open for reading only.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use flotilla_vfs::{FileSystem, LockGuard, OpenMode};
+
+use crate::bits::Bits;
+use crate::config::{Options, ReadMode};
+use crate::error::{Error, Result};
+use crate::freelist::META_UNITS;
+use crate::meta::Meta;
+use crate::page::{Span, UNIT_BYTES, UNIT_COUNT_MAX};
+use crate::pool::Pool;
+use crate::regions::{Regions, region_count};
+use crate::store::beside;
+
+/// A page file as its last checkpoint has left it. Nothing in it is changed.
+///
+/// What the redo area has beyond that checkpoint is counted by [`PageFile::info`] and checked by
+/// [`PageFile::check`], but not part of the trees: opening a store carries it out.
+pub struct PageFile {
+    pub(super) pool: Pool,
+    /// What the two meta pages say; nothing where none of a page's copies is whole.
+    pub(super) metas: [Option<Meta>; 2],
+    /// The one that counts.
+    pub(super) meta: Meta,
+    /// How many of the eight copies are whole.
+    pub(super) copies: [usize; 2],
+    /// Length of the file.
+    pub(super) bytes: u64,
+    _lock: Box<dyn LockGuard>,
+}
+
+impl PageFile {
+    /// Opens the file `path` for reading. The file `path.lock` beside it is made if missing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Locked`] while a store, or another tool, has it open; [`Error::Corrupt`] if neither
+    /// meta page is whole; [`Error::Unsupported`]; [`Error::Io`], of the kind `NotFound` if there is
+    /// no such file.
+    pub fn open(fs: &dyn FileSystem, path: &Path) -> Result<PageFile> {
+        let file = fs.open(path, OpenMode::Read)?;
+        let lock = fs.lock(&beside(path, ".lock")).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock => Error::Locked,
+            _ => Error::Io(error),
+        })?;
+        let mut pages = vec![0; 2 * UNIT_BYTES];
+        file.read_exact_at(&mut pages, 0).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => Error::Corrupt { page: 0, what: "the file is too short" },
+            _ => Error::Io(error),
+        })?;
+        let (metas, copies) = (Meta::both(&pages)?, Meta::whole_copies(&pages));
+        let meta = Meta::newest(&pages)?;
+        prove_places(&meta)?;
+        let bytes = file.len()?;
+        // Read, not mapped: a medium that fails is then an error and not a signal.
+        let options = Options::default().read_mode(ReadMode::Cached);
+        let pool = Pool::new(file, &options)?;
+        Ok(PageFile { pool, metas, meta, copies, bytes, _lock: lock })
+    }
+
+    /// The last transaction that the state contains.
+    pub fn txid(&self) -> u64 {
+        self.meta.txid
+    }
+
+    /// The mark of the state.
+    pub fn mark(&self) -> &[u8] {
+        &self.meta.mark
+    }
+
+    /// The units in use, counted from the first region on, as the file says.
+    pub(super) fn used(&self) -> Result<Bits> {
+        if self.meta.directory.len == 0 {
+            return Ok(Bits::default());
+        }
+        let directory = self.pool.read_extent(&self.meta.directory)?;
+        let (at, count) = (self.meta.directory.start, region_count(self.meta.end));
+        let loaded = Regions::load(&directory, at, count, self.pool.file(), self.meta.txid);
+        loaded.map(|(_, used)| used)
+    }
+}
+
+/// Proves that what a meta page names can lie in a file, so that no sum below overflows.
+fn prove_places(meta: &Meta) -> Result<()> {
+    let is_inside = |span: Span| span.start < meta.end && span.end() <= meta.end;
+    let is_sound = (META_UNITS..=UNIT_COUNT_MAX).contains(&meta.end)
+        && (meta.directory.len == 0 || is_inside(meta.directory.span()))
+        && meta.redo.is_none_or(|area| is_inside(area.span));
+    if is_sound {
+        return Ok(());
+    }
+    Err(Error::Corrupt { page: meta.unit(), what: "places that the meta page names" })
+}
+
+impl std::fmt::Debug for PageFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PageFile").field("meta", &self.meta).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,339 @@
+//! A walk over all that a checkpoint reaches, which goes on behind what is damaged.
+//!
+//! Each page is checked by itself and against its parent: checksum, place, birth, level, order and
+//! bounds of keys, sizes. What fails is a problem, and the walk leaves out what lies below.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+
+use super::file::PageFile;
+use super::problem::{LostKeys, Part, Problem, Problems, reason};
+use crate::bits::Bits;
+use crate::branch::{self, Child};
+use crate::catalogue::Entry;
+use crate::error::{Error, Result};
+use crate::keys::joined;
+use crate::leaf::{self, Extent, Value};
+use crate::node::{CHILD_BYTES, Node};
+use crate::page::{Frame, PageRef, Span, UNIT_BYTES};
+use crate::size::Size;
+
+/// How far a long piece of work has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes done.
+    pub bytes_done: u64,
+    /// Bytes in all, as far as that is known.
+    pub bytes: u64,
+}
+
+/// What a walk comes to.
+pub(super) enum Visit<'v> {
+    /// A page.
+    Page(Span),
+    /// The place of a long value.
+    Extent(Span),
+    /// An entry of a tree that is not the catalogue, and not in the trash.
+    Entry(&'v [u8], Content<'v>),
+}
+
+/// The value of an entry.
+pub(super) enum Content<'v> {
+    Inline(&'v [u8]),
+    /// A long value that was not asked for.
+    Unread(Extent),
+    Long(Bytes),
+    /// A long value that cannot be read.
+    Lost(Extent),
+}
+
+/// Told of each thing; may end the walk.
+pub(super) type Visitor<'a> = dyn FnMut(Visit<'_>) -> ControlFlow<()> + 'a;
+
+/// Keys that a subtree may have: from the low one on, up to, not including, the high one.
+type Bounds<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
+
+/// A walk over all that a checkpoint reaches.
+pub(super) struct Walk<'a> {
+    file: &'a PageFile,
+    /// Whether long values are read.
+    reads_values: bool,
+    part: Part,
+    /// Units that were reached.
+    pub(super) seen: Bits,
+    pub(super) problems: Problems,
+    /// Whether something could not be read, so that what lies below it is not known.
+    pub(super) is_cut: bool,
+    progress: Progress,
+    look: &'a mut dyn FnMut(Progress),
+}
+
+/// The trees of a file, and what is damaged of the catalogue.
+pub(super) type Trees = Vec<(String, Entry)>;
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(
+        file: &'a PageFile,
+        reads_values: bool,
+        look: &'a mut dyn FnMut(Progress),
+    ) -> Walk<'a> {
+        Walk {
+            file,
+            reads_values,
+            part: Part::Catalogue,
+            seen: Bits::default(),
+            problems: Problems::default(),
+            is_cut: false,
+            progress: Progress::default(),
+            look,
+        }
+    }
+
+    /// Walks the catalogue and returns the trees that it names.
+    pub(super) fn catalogue(&mut self, visit: &mut Visitor<'_>) -> Trees {
+        self.part = Part::Catalogue;
+        let root = self.file.meta.catalogue;
+        let mut found = Vec::new();
+        let mut take = |what: Visit<'_>| match what {
+            Visit::Entry(name, content) => {
+                found.push((String::from_utf8_lossy(name).into_owned(), content.inline()));
+                ControlFlow::Continue(())
+            }
+            other => visit(other),
+        };
+        let _ = self.root(root, None, &mut take);
+        let mut trees = Vec::new();
+        for (name, value) in found {
+            let entry = value.ok_or(Error::Corrupt { page: root.id(), what: "" });
+            match entry.and_then(|bytes| Entry::decode(&bytes, root)) {
+                Ok(entry) => trees.push((name, entry)),
+                Err(_) => self.add(root.id(), "entry of the catalogue", None),
+            }
+        }
+        let units = |trees: &Trees| trees.iter().map(|(_, tree)| tree.size.units).sum::<u64>();
+        self.progress.bytes = units(&trees).saturating_mul(UNIT_BYTES as u64);
+        trees
+    }
+
+    /// Walks one tree.
+    pub(super) fn tree(
+        &mut self,
+        name: &str,
+        entry: Entry,
+        visit: &mut Visitor<'_>,
+    ) -> ControlFlow<()> {
+        self.part = Part::Tree(name.to_owned());
+        self.root(entry.root, Some(entry.size), visit)
+    }
+
+    /// Walks what was cut off.
+    pub(super) fn trash(&mut self, visit: &mut Visitor<'_>) {
+        self.part = Part::Trash;
+        let trash = self.file.meta.trash;
+        let mut children = Vec::new();
+        let mut take = |what: Visit<'_>| match what {
+            Visit::Entry(_, content) => {
+                children.push(content.inline());
+                ControlFlow::Continue(())
+            }
+            other => visit(other),
+        };
+        let _ = self.root(trash.list.root, Some(trash.list.size), &mut take);
+        let page = trash.list.root.id();
+        let mut units = 0_u64;
+        for bytes in children {
+            let Some(bytes) = bytes.filter(|bytes| bytes.len() == CHILD_BYTES) else {
+                self.add(page, "entry of the trash", None);
+                continue;
+            };
+            let child = Child::decode(&bytes);
+            units = units.saturating_add(child.size.units);
+            let mut pages = |what: Visit<'_>| match what {
+                Visit::Entry(..) => ControlFlow::Continue(()),
+                other => visit(other),
+            };
+            let _ = self.root(child.place, Some(child.size), &mut pages);
+        }
+        if units != trash.units && !self.is_cut {
+            self.add(page, "units in the trash", None);
+        }
+    }
+
+    /// Claims what is no page of a tree.
+    pub(super) fn claim(&mut self, span: Span, part: Part) {
+        self.part = part;
+        if let Err(error) = self.see(span) {
+            self.add(span.start, reason(&error), None);
+        }
+    }
+
+    /// Takes note of a problem that was found elsewhere.
+    pub(super) fn note(&mut self, error: &Error, page: u64, part: Part) {
+        let page = match error {
+            Error::Corrupt { page, .. } => *page,
+            _ => page,
+        };
+        self.problems.add(Problem { page, part, what: reason(error), lost: None });
+    }
+
+    fn add(&mut self, page: u64, what: &'static str, lost: Option<LostKeys>) {
+        self.problems.add(Problem { page, part: self.part.clone(), what, lost });
+    }
+
+    fn root(
+        &mut self,
+        place: PageRef,
+        size: Option<Size>,
+        visit: &mut Visitor<'_>,
+    ) -> ControlFlow<()> {
+        let wanted = size.unwrap_or_default();
+        let found = match place.is_none() {
+            true => Size::default(),
+            false => self.page(Child { place, size: wanted }, None, (None, None), visit)?,
+        };
+        if size.is_some_and(|size| size != found) {
+            self.add(place.id(), "size of a tree", None);
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Walks a page and what is below it. Returns what it holds; if it cannot be read, what its
+    /// parent says.
+    fn page(
+        &mut self,
+        child: Child,
+        level: Option<u8>,
+        bounds: Bounds<'_>,
+        visit: &mut Visitor<'_>,
+    ) -> ControlFlow<(), Size> {
+        let place = child.place;
+        let frame = match self.read(place, level, bounds) {
+            Ok(frame) => frame,
+            Err(error) => {
+                let [start, end] = [bounds.0, bounds.1].map(|key| key.map(<[u8]>::to_vec));
+                let lost = LostKeys { start, end, count: child.size.keys };
+                self.add(place.id(), reason(&error), Some(lost));
+                self.is_cut = true;
+                return ControlFlow::Continue(child.size);
+            }
+        };
+        visit(Visit::Page(place.span()))?;
+        let node = Node(&frame);
+        if node.is_leaf() {
+            self.entries(node, place, visit)?;
+            return ControlFlow::Continue(branch::size(node));
+        }
+        let keys: Vec<Vec<u8>> = (0..node.count()).map(|i| joined(node.key(i))).collect();
+        for i in 0..branch::child_count(node) {
+            let low = i.checked_sub(1).map(|i| &keys[i][..]).or(bounds.0);
+            let high = keys.get(i).map(|key| &key[..]).or(bounds.1);
+            let child = branch::sized_child(node, i);
+            let size = self.page(child, Some(node.level() - 1), (low, high), visit)?;
+            if size != child.size {
+                self.add(child.place.id(), "size of a subtree", None);
+            }
+        }
+        ControlFlow::Continue(branch::size(node))
+    }
+
+    /// Reads a page and proves that it may stand where it does.
+    fn read(&mut self, place: PageRef, level: Option<u8>, bounds: Bounds<'_>) -> Result<Frame> {
+        let corrupt = |what| Err(Error::Corrupt { page: place.id(), what });
+        if place.is_none() || place.units() == 0 {
+            return corrupt("reference");
+        }
+        self.see(place.span())?;
+        let frame = self.file.pool.read_page(place, self.file.meta.txid)?;
+        let node = Node(&frame);
+        if level.is_some_and(|level| level != node.level()) || node.is_leaf() != (node.level() == 0)
+        {
+            return corrupt("level");
+        }
+        let keys: Vec<Vec<u8>> = (0..node.count()).map(|i| joined(node.key(i))).collect();
+        let rising = keys.windows(2).all(|pair| pair[0] < pair[1]);
+        let above = keys.first().zip(bounds.0).is_none_or(|(key, low)| &key[..] >= low);
+        let below = keys.last().zip(bounds.1).is_none_or(|(key, high)| &key[..] < high);
+        if !rising || !above || !below {
+            return corrupt("order of keys");
+        }
+        if keys.iter().enumerate().any(|(i, key)| node.search(key) != Ok(i)) {
+            return corrupt("heads of keys");
+        }
+        if node.is_leaf() && keys.is_empty() {
+            return corrupt("empty leaf");
+        }
+        Ok(frame)
+    }
+
+    fn entries(
+        &mut self,
+        node: Node<'_>,
+        place: PageRef,
+        visit: &mut Visitor<'_>,
+    ) -> ControlFlow<()> {
+        for i in 0..node.count() {
+            let key = joined(node.key(i));
+            let content = match leaf::value(node, i) {
+                Value::Inline(bytes) => Content::Inline(bytes),
+                Value::Extent(extent) => self.value(&key, extent, place, visit)?,
+            };
+            visit(Visit::Entry(&key, content))?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn value(
+        &mut self,
+        key: &[u8],
+        extent: Extent,
+        leaf: PageRef,
+        visit: &mut Visitor<'_>,
+    ) -> ControlFlow<(), Content<'static>> {
+        let read = match extent.len {
+            0 => Err(Error::Corrupt { page: leaf.id(), what: "a long value of no length" }),
+            _ => self.see(extent.span()).and_then(|()| {
+                let wanted = self.reads_values;
+                wanted.then(|| self.file.pool.read_extent(&extent)).transpose()
+            }),
+        };
+        if read.is_ok() {
+            visit(Visit::Extent(extent.span()))?;
+        }
+        ControlFlow::Continue(match read {
+            Ok(None) => Content::Unread(extent),
+            Ok(Some(bytes)) => Content::Long(bytes),
+            Err(error) => {
+                let end = [key, &[0]].concat();
+                let lost = LostKeys { start: Some(key.to_vec()), end: Some(end), count: 1 };
+                self.add(extent.start, reason(&error), Some(lost));
+                Content::Lost(extent)
+            }
+        })
+    }
+
+    /// Takes note of a span, which must lie in the file and belong to nobody else.
+    fn see(&mut self, span: Span) -> Result<()> {
+        let end = self.file.meta.end.min(self.file.bytes / UNIT_BYTES as u64);
+        if span.start >= end || span.end() > end {
+            return Err(Error::Corrupt { page: span.start, what: "it lies beyond the end" });
+        }
+        let is_new = |seen: &mut Bits, unit| seen.insert(unit);
+        let is_single = (span.start..span.end()).all(|unit| is_new(&mut self.seen, unit));
+        if !is_single {
+            return Err(Error::Corrupt { page: span.start, what: "it is reached twice" });
+        }
+        self.progress.bytes_done += span.bytes();
+        (self.look)(self.progress);
+        Ok(())
+    }
+}
+
+impl Content<'_> {
+    fn inline(self) -> Option<Vec<u8>> {
+        match self {
+            Content::Inline(bytes) => Some(bytes.to_vec()),
+            _ => None,
+        }
+    }
+}
