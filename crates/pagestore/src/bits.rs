@@ -23,6 +23,26 @@ impl Bits {
         new
     }
 
+    /// Puts `count` numbers from `start` on in, a word at a time; false if any was there.
+    pub(crate) fn insert_run(&mut self, start: u64, count: u64) -> bool {
+        let end = start + count;
+        let word_count = end.div_ceil(64) as usize;
+        if word_count > self.words.len() {
+            self.words.resize(word_count, 0);
+        }
+        let mut new = true;
+        let mut at = start;
+        while at < end {
+            let upto = end.min((at / 64 + 1) * 64);
+            let bits = (u64::MAX >> (64 - (upto - at))) << (at % 64);
+            let word = &mut self.words[(at / 64) as usize];
+            new &= *word & bits == 0;
+            *word |= bits;
+            at = upto;
+        }
+        new
+    }
+
     /// Takes `at` out; false if it was not there.
     pub(crate) fn remove(&mut self, at: u64) -> bool {
         let bit = 1 << (at % 64);
@@ -97,6 +117,18 @@ impl Bits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn runs_are_as_their_numbers() {
+        for (start, count) in [(0, 1), (3, 61), (3, 62), (64, 64), (60, 200), (127, 2), (5, 0)] {
+            let (mut runs, mut single) = (Bits::default(), Bits::default());
+            assert!(runs.insert_run(start, count));
+            (start..start + count).for_each(|at| assert!(single.insert(at)));
+            assert!(runs.iter().eq(single.iter()), "{count} from {start}");
+            assert_eq!(runs.insert_run(start, count), count == 0);
+            assert!(runs.insert_run(start + count, 1));
+        }
+    }
 
     #[test]
     fn behaves_as_a_set() {

@@ -113,25 +113,19 @@ pub(crate) fn size(node: Node<'_>) -> Size {
 
 /// Makes `child` the child `i`.
 pub(crate) fn set_child(node: &mut NodeMut<'_>, i: usize, child: Child) {
-    match i.checked_sub(1) {
-        None => node.set_leftmost(&child.encode()),
-        Some(cell) => {
-            let replaced = node.replace(cell, &child.encode(), &[]);
-            assert!(replaced, "all children have the same length");
-        }
-    }
+    *node.child_mut(i) = child.encode();
 }
 
 /// Takes note that child `i` lies elsewhere now; what is below it is the same.
 pub(crate) fn move_child(node: &mut NodeMut<'_>, i: usize, place: PageRef) {
-    let size = sized_child(Node(node.0), i).size;
-    set_child(node, i, Child { place, size });
+    node.child_mut(i)[..KEYS].copy_from_slice(&place.raw().to_le_bytes());
 }
 
 /// Takes note of a change below child `i`.
 pub(crate) fn resize_child(node: &mut NodeMut<'_>, i: usize, change: Change) {
-    let child = sized_child(Node(node.0), i);
-    set_child(node, i, Child { size: child.size.after(change), ..child });
+    let bytes = node.child_mut(i);
+    let child = Child::decode(bytes);
+    *bytes = Child { size: child.size.after(change), ..child }.encode();
 }
 
 /// Takes children `range` out of a branch that has others, each with a separator beside it.

@@ -249,6 +249,16 @@ impl NodeMut<'_> {
         Node(self.0)
     }
 
+    /// What a branch has of child `i`, to be written over.
+    pub(crate) fn child_mut(&mut self, i: usize) -> &mut [u8; CHILD_BYTES] {
+        let at = match i.checked_sub(1) {
+            None => LEFTMOST,
+            Some(cell) => self.node().place(cell).0,
+        };
+        let bytes = &mut self.0[at..at + CHILD_BYTES];
+        bytes.try_into().expect("as many bytes as it says")
+    }
+
     pub(crate) fn set_leftmost(&mut self, child: &[u8; CHILD_BYTES]) {
         self.0[LEFTMOST..LEFTMOST + CHILD_BYTES].copy_from_slice(child);
     }

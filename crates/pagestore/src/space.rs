@@ -246,12 +246,8 @@ impl Space {
 
     /// Marks a span as reached by the last published root.
     pub(crate) fn enter(&mut self, span: Span) {
-        for unit in span.start..span.end() {
-            assert!(
-                self.published.insert(unit - META_UNITS),
-                "unit {unit} was given out while in use"
-            );
-        }
+        let new = self.published.insert_run(span.start - META_UNITS, u64::from(span.units));
+        assert!(new, "{span:?} was given out while in use");
         self.changed.insert(region_of(span.start) as u64);
     }
 
