@@ -16,8 +16,6 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use parking_lot::MutexGuard;
-
 use crate::bits::Bits;
 use crate::error::Result;
 use crate::freelist::{HEAD_UNITS, REGION_UNITS};
@@ -30,6 +28,7 @@ use crate::regions::region_count;
 use crate::root::Root;
 use crate::shared::{Shared, Written};
 use crate::space::Space;
+use crate::sync::MutexGuard;
 use crate::trim;
 
 /// Bytes of one write, at most by one page or value more.

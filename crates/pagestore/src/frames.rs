@@ -23,17 +23,24 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use crate::page::{self, Frame, UNIT_BYTES, UNIT_COUNT_MAX};
+#[cfg(not(shuttle))]
+use crate::page::UNIT_COUNT_MAX;
+use crate::page::{self, Frame, UNIT_BYTES};
 use crate::root::Root;
 use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 /// Entries that come into being together: those of 4 GiB of the file. They take no memory until they
 /// are touched.
-#[cfg(not(any(shuttle, miri)))]
-const CHUNK: usize = 1 << 20;
-#[cfg(any(shuttle, miri))]
-const CHUNK: usize = 1 << 16;
+#[cfg(not(shuttle))]
+const CHUNK: usize = if cfg!(miri) { 1 << 16 } else { 1 << 20 };
+#[cfg(not(shuttle))]
 const CHUNK_COUNT: usize = UNIT_COUNT_MAX as usize / CHUNK;
+
+/// The model's atomics are large, and its files small.
+#[cfg(shuttle)]
+const CHUNK: usize = 1 << 6;
+#[cfg(shuttle)]
+const CHUNK_COUNT: usize = 1 << 6;
 
 /// The kinds of entries, in the lowest bits, which are zero in every pointer.
 const TAG: usize = 7;

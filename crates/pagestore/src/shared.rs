@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use flotilla_vfs::LockGuard;
-use parking_lot::{Mutex, RwLock};
 
 use crate::config::Options;
 use crate::error::{Error, Result};
@@ -28,6 +27,7 @@ use crate::redo::Redo;
 use crate::regions::Regions;
 use crate::root::Root;
 use crate::space::Space;
+use crate::sync::{Mutex, RwLock};
 use crate::upkeep::Upkeep;
 
 /// What all handles of one store have in common.

@@ -222,9 +222,10 @@ impl PageStore {
         let Shared { pool, counters, .. } = &*self.shared;
         let mut space = self.shared.space.lock();
         space.note_ended(pool);
+        let root = self.shared.current();
         let bytes = |units: u64| units * UNIT_BYTES as u64;
         Stats {
-            txid: self.shared.current.read().txid,
+            txid: root.txid,
             durable_txid: self.shared.redo.durable(),
             oldest_txid: space.pending.oldest().unwrap_or_default(),
             root_count: space.pending.snapshot_count(),
@@ -232,7 +233,7 @@ impl PageStore {
             span_bytes: bytes(space.freelist.end()),
             free_bytes: bytes(space.freelist.free_units()),
             pending_bytes: bytes(space.pending.units()),
-            trash_bytes: bytes(self.shared.current.read().trash.units),
+            trash_bytes: bytes(root.trash.units),
             dirty_bytes,
             redo_bytes: self.shared.redo.bytes().0,
             reads: ReadStats {

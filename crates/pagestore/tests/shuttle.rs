@@ -1,0 +1,127 @@
+//! Readers, the writer and the checkpoint in many orders: a model checker decides at each lock and
+//! each look at the table of frames who goes on. What a reader has borrowed must stay as it was,
+//! though its frames are written, taken out of the table, and used again for other pages.
+//!
+//! Built with `--cfg shuttle` only; `PAGESTORE_SCHEDULES` is how many orders each scenario is tried in.
+#![cfg(shuttle)]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use flotilla_pagestore::{Options, PageStore, Snapshot};
+use flotilla_vfs::FileSystem;
+use flotilla_vfs::fault::FaultFs;
+use flotilla_vfs::os::OsFs;
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::thread;
+
+const KEYS: [&[u8]; 3] = [b"a", b"b", b"long"];
+
+fn schedules() -> usize {
+    let count = std::env::var("PAGESTORE_SCHEDULES");
+    count.map_or(1000, |count| count.parse().expect("a number of schedules"))
+}
+
+fn value(key: &[u8], round: u8) -> Vec<u8> {
+    vec![round; if key == b"long" { 5000 } else { 50 }]
+}
+
+/// Writes `round` under every key, in two trees.
+fn write_round(store: &PageStore, round: u8) {
+    let mut txn = store.write().expect("nothing has failed");
+    for name in ["t", "u"] {
+        let mut tree = txn.tree(name).expect("pages are whole");
+        for key in KEYS {
+            tree.put(key, &value(key, round)).expect("pages are whole");
+        }
+    }
+    txn.set_mark(&[round]);
+    txn.publish().expect("nothing has failed");
+}
+
+/// Borrows all there is, lets others go on, and looks again.
+fn look(snapshot: &Snapshot) {
+    let round = snapshot.mark()[0];
+    let trees = ["t", "u"].map(|name| snapshot.tree(name).expect("pages are whole"));
+    let trees = trees.map(|tree| tree.expect("made in round 1"));
+    let mut borrowed = Vec::new();
+    for tree in &trees {
+        for key in KEYS {
+            let found = tree.get(key).expect("pages are whole").expect("put in round 1");
+            borrowed.push((key, found));
+        }
+    }
+    for _ in 0..3 {
+        thread::yield_now();
+        for (key, found) in &borrowed {
+            assert!(**found == value(key, round), "{key:?} of round {round}: {:?}", &found[..8]);
+        }
+    }
+}
+
+/// Two readers beside the writer and the checkpoint.
+fn scenario(fs: Arc<dyn FileSystem>, path: &Path) {
+    let options = Options::default().growth_bytes(0).redo_bytes(0);
+    let store = PageStore::open(fs, path, options).expect("it opens");
+    write_round(&store, 1);
+    let spawn = |act: fn(&PageStore)| {
+        let store = store.clone();
+        thread::spawn(move || act(&store))
+    };
+    let threads = [
+        spawn(|store| (2..5).for_each(|round| write_round(store, round))),
+        spawn(|store| {
+            for _ in 0..2 {
+                store.checkpoint().expect("the disk is well");
+            }
+        }),
+        spawn(|store| {
+            for _ in 0..2 {
+                look(&store.read());
+            }
+        }),
+        spawn(|store| {
+            let first = store.read();
+            look(&store.read());
+            look(&first);
+        }),
+    ];
+    for thread in threads {
+        thread.join().expect("nothing was wrong");
+    }
+    look(&store.read());
+    store.checkpoint().expect("the disk is well");
+    write_round(&store, 9);
+    assert_eq!(store.stats().reads.retired_bytes, 0, "all readers have ended");
+    store.check().expect("every page has one owner");
+}
+
+fn run(scheduler: impl Scheduler + 'static, act: impl Fn() + Send + Sync + 'static) {
+    let mut config = shuttle::Config::new();
+    config.stack_size = 1 << 20;
+    config.max_steps = shuttle::MaxSteps::FailAfter(1_000_000);
+    shuttle::Runner::new(scheduler, config).run(act);
+}
+
+fn in_memory() {
+    let fs = FaultFs::new(1);
+    scenario(Arc::new(fs), Path::new("/pages"));
+}
+
+#[test]
+fn borrowed_pages_stay_in_any_order() {
+    run(RandomScheduler::new(schedules()), in_memory);
+}
+
+#[test]
+fn borrowed_pages_stay_in_orders_with_few_changes() {
+    run(PctScheduler::new(3, schedules()), in_memory);
+}
+
+#[test]
+fn borrowed_pages_stay_on_a_mapped_file() {
+    run(RandomScheduler::new(schedules() / 10), || {
+        let dir = tempfile::tempdir().expect("the system's directory can be written");
+        scenario(Arc::new(OsFs::new()), &dir.path().join("pages"));
+    });
+}
