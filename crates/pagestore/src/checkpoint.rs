@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 
 use crate::bits::Bits;
 use crate::error::Result;
-use crate::freelist::{HEAD_UNITS, REGION_UNITS};
+use crate::freelist::{HEAD_UNITS, REGION_UNITS, region_of};
 use crate::leaf::Extent;
 use crate::meta::Meta;
 use crate::page::{self, CRC_END, Span, UNIT_BYTES, units_for};
@@ -49,6 +49,8 @@ struct Cut {
     new_redo: Option<Area>,
     /// The last directory; nobody needs it once the new root counts.
     old_directory: Option<Span>,
+    /// Free space to be given back to the file system once the new root counts.
+    chosen: Vec<Span>,
 }
 
 /// What a checkpoint does.
@@ -79,10 +81,12 @@ pub(crate) fn run_paced(shared: &Shared, scope: Scope, pace: &mut Pace<'_>) -> R
     let outcome = write(shared, &cut, pace);
     if let Err(error) = outcome {
         shared.poison();
+        let mut space = shared.space.lock();
+        cut.chosen.iter().for_each(|&span| space.release(span));
         return Err(error);
     }
-    finish(shared, &mut written, cut);
-    let outcome = trim::shrink(shared);
+    let chosen = finish(shared, &mut written, cut);
+    let outcome = trim::punch(shared, &chosen).and_then(|()| trim::shrink(shared));
     if outcome.is_err() {
         shared.poison();
     }
@@ -93,21 +97,33 @@ pub(crate) fn run_paced(shared: &Shared, scope: Scope, pace: &mut Pace<'_>) -> R
 /// and no part of the file is to be given back.
 fn cut(shared: &Shared, written: &mut Written, scope: Scope) -> Result<Option<Cut>> {
     let redo_units = wanted_redo_units(shared, scope);
-    let mut space = lock_with_room(shared, redo_units)?;
-    let root = shared.current();
-    space.note_ended(&shared.pool);
-    let trimmed = trim::trim(shared, &mut space);
-    if root.txid == written.meta.txid && !trimmed {
-        return Ok(None);
-    }
-    let new_redo = make_area(&mut space, redo_units)?;
     let old_directory = (written.meta.directory.len > 0).then(|| written.meta.directory.span());
-    let plan = written.regions.plan(&space.changed, &space.published);
-    // The directory itself may begin a region.
-    let region_count_max = region_count(space.freelist.end()) + 1;
-    let old_units = old_directory.map_or(0, |old| old.units);
-    let directory_len = plan.directory_bytes(region_count_max, old_units);
-    let span = space.allocate(units_for(directory_len))?;
+    let mut trimmed = false;
+    let (mut space, root, new_redo, plan, directory_len, span) = loop {
+        let mut space = lock_with_room(shared, redo_units)?;
+        let root = shared.current();
+        space.note_ended(&shared.pool);
+        trimmed |= trim::trim(shared, &mut space);
+        if root.txid == written.meta.txid && !trimmed {
+            return Ok(None);
+        }
+        let new_redo = make_area(&mut space, redo_units)?;
+        let plan = written.regions.plan(&space.changed, &space.published);
+        // The directory itself may begin a region.
+        let region_count_max = region_count(space.freelist.end()) + 1;
+        let old_units = old_directory.map_or(0, |old| old.units);
+        let directory_len = plan.directory_bytes(region_count_max, old_units);
+        let span = space.allocate(units_for(directory_len))?;
+        if !space.holes.are_unreserved() {
+            break (space, root, new_redo, plan, directory_len, span);
+        }
+        // They lie in a hole, which has to be reserved first. Then they are taken again.
+        space.release(span);
+        if let Some(area) = new_redo {
+            space.leave(area.span);
+            space.release(area.span);
+        }
+    };
     space.enter(span);
     if let Some(old) = old_directory {
         space.leave(old);
@@ -117,6 +133,11 @@ fn cut(shared: &Shared, written: &mut Written, scope: Scope) -> Result<Option<Cu
     shared.counters.writing_bytes.store(dirty_bytes, Ordering::Relaxed);
     let changed = std::mem::take(&mut space.changed);
     let bitmaps = written.regions.update(&plan, &changed, &space.published, root.txid);
+    let Space { holes, freelist, .. } = &mut *space;
+    let chosen = holes.choose(freelist, written.meta.number + 1);
+    let has_holes =
+        |region| holes.has(region) || chosen.iter().any(|c| region_of(c.start) == region);
+    written.regions.note_holes(region_count(freelist.end()), has_holes);
     let end = space.freelist.end();
     let reserved = shared.counters.file_bytes.load(Ordering::Relaxed);
     assert!(end * UNIT_BYTES as u64 <= reserved, "unit {end} lies beyond {reserved} bytes");
@@ -140,7 +161,7 @@ fn cut(shared: &Shared, written: &mut Written, scope: Scope) -> Result<Option<Cu
         trash: root.trash,
         redo,
     };
-    Ok(Some(Cut { root, dirty, bitmaps, directory, meta, new_redo, old_directory }))
+    Ok(Some(Cut { root, dirty, bitmaps, directory, meta, new_redo, old_directory, chosen }))
 }
 
 /// Units of the redo area that a checkpoint has to make.
@@ -175,6 +196,11 @@ pub(crate) fn make_room(shared: &Shared, scope: Scope) -> Result<()> {
 fn lock_with_room(shared: &Shared, redo_units: u32) -> Result<MutexGuard<'_, Space>> {
     loop {
         let space = shared.space.lock();
+        if space.holes.are_unreserved() {
+            drop(space);
+            trim::reserve(shared)?;
+            continue;
+        }
         let needed = trim::bytes_needed(&space, redo_units);
         let reserved = shared.counters.file_bytes.load(Ordering::Relaxed);
         if needed <= reserved {
@@ -219,7 +245,8 @@ fn write_at(shared: &Shared, parts: &[IoSlice<'_>], unit: u64) -> Result<()> {
     Ok(())
 }
 
-fn finish(shared: &Shared, written: &mut Written, cut: Cut) {
+/// Returns the free space that shall be given back now.
+fn finish(shared: &Shared, written: &mut Written, cut: Cut) -> Vec<Span> {
     // Who reads from now on has it from the file; who reads already may have borrowed it.
     let retired = cut.dirty.iter().filter_map(|start| shared.pool.written(start)).collect();
     shared.redo.checkpointed(cut.root.txid, cut.meta.number, cut.meta.redo);
@@ -242,6 +269,7 @@ fn finish(shared: &Shared, written: &mut Written, cut: Cut) {
     shared.counters.writing_bytes.store(0, Ordering::Relaxed);
     shared.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
     shared.upkeep.pressure.progress();
+    cut.chosen
 }
 
 /// Neighbouring pages and values that go to the file in one write.

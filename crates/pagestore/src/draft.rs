@@ -243,7 +243,7 @@ impl Draft {
         if self.pages.contains_key(&place.id()) {
             return Ok(None);
         }
-        self.copy(place, |space| Ok(space.freelist.allocate_below(place.units())))
+        self.copy(place, |space| Ok(space.allocate_below(place.units())))
     }
 
     /// Copies the long value at `extent` below the line that the space has, and says that the trees
@@ -254,7 +254,7 @@ impl Draft {
         }
         let value = Bytes::copy_from_slice(&self.extent(extent)?);
         let units = extent.span().units;
-        let span = self.shared.space.lock().freelist.allocate_below(units);
+        let span = self.shared.space.lock().allocate_below(units);
         let Some(span) = span else { return Ok(None) };
         self.note_made(span);
         self.extents.insert(span.start, self.new_own(value));

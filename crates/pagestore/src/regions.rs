@@ -13,7 +13,7 @@
 //! checkpoint left in the other place is never looked at. A region that uses nothing names none.
 //!
 //! ```text
-//! | which u32: 0 none, 1 first place, 2 second | crc32c u32 | used units u32 | toggles u32 |
+//! | which u32: 0 none, 1 first place, 2 second; high bit: has holes | crc32c u32 | used units u32 | toggles u32 |
 //! ```
 
 use flotilla_vfs::File;
@@ -46,7 +46,12 @@ struct Record {
     which: u32,
     crc: u32,
     used_units: u32,
+    /// Some of its free space may be given back to the file system.
+    has_holes: bool,
 }
+
+/// Stands beside `which` if the region has holes.
+const HOLES: u32 = 1 << 31;
 
 /// The records of all regions, and what they stand for.
 #[derive(Clone, Debug, Default)]
@@ -94,7 +99,8 @@ impl Regions {
             let record = self.records.get(region).copied().unwrap_or_default();
             let toggles = self.toggles.get(region).map_or(0, Vec::len);
             let toggles = u32::try_from(toggles).expect("a region is short");
-            for field in [record.which, record.crc, record.used_units, toggles] {
+            let which = record.which | if record.has_holes { HOLES } else { 0 };
+            for field in [which, record.crc, record.used_units, toggles] {
                 bytes.extend_from_slice(&field.to_le_bytes());
             }
         }
@@ -125,9 +131,10 @@ impl Regions {
         }
         for (region, fields) in directory.chunks_exact(RECORD_BYTES).take(count).enumerate() {
             let record = Record {
-                which: u32_at(fields, 0),
+                which: u32_at(fields, 0) & !HOLES,
                 crc: u32_at(fields, 4),
                 used_units: u32_at(fields, 8),
+                has_holes: u32_at(fields, 0) & HOLES != 0,
             };
             if record.which == 0 {
                 bytes[HEADER_BYTES..].fill(0);
@@ -219,6 +226,22 @@ impl Regions {
         let renewed = plan.renewed.iter().filter(|&&region| self.records[region].used_units > 0);
         let renewed: Vec<usize> = renewed.copied().collect();
         renewed.into_iter().map(|region| self.renew(region, used, txid)).collect()
+    }
+
+    /// Takes note of which of the `count` first regions have holes.
+    pub(crate) fn note_holes(&mut self, count: usize, has_holes: impl Fn(usize) -> bool) {
+        if self.records.len() < count {
+            self.records.resize(count, Record::default());
+            self.toggles.resize_with(count, Vec::new);
+        }
+        for (region, record) in self.records.iter_mut().enumerate() {
+            record.has_holes = has_holes(region);
+        }
+    }
+
+    /// Whether a region may have holes.
+    pub(crate) fn has_holes(&self, region: usize) -> bool {
+        self.records.get(region).is_some_and(|record| record.has_holes)
     }
 
     fn renew(&mut self, region: usize, used: &Bits, txid: u64) -> (u64, Vec<u8>) {

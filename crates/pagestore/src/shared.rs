@@ -67,6 +67,8 @@ pub(crate) struct Counters {
     pub(crate) written_bytes: AtomicU64,
     /// Those of them that say which units are used.
     pub(crate) space_written_bytes: AtomicU64,
+    /// Bytes of free runs given back to the file system.
+    pub(crate) punched_bytes: AtomicU64,
     /// Bytes cut off from the end of the file.
     pub(crate) trimmed_bytes: AtomicU64,
     /// The length of the file in bytes.

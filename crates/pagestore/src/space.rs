@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use crate::bits::Bits;
 use crate::error::{Error, Result};
 use crate::frames::Taken;
-use crate::freelist::{Freelist, META_UNITS, Pending, region_of};
+use crate::freelist::{Freelist, META_UNITS, Pending, region_of, region_start};
+use crate::holes::Holes;
 use crate::page::{Frame, Span, UNIT_BYTES};
 use crate::pool::Pool;
 use crate::root::{Ended, Ending};
@@ -36,6 +37,8 @@ pub(crate) struct Space {
     ended: Ended,
     /// Spans that are being written to beside all transactions, by their first units.
     claimed: BTreeMap<u64, u32>,
+    /// Free units that the file system has back.
+    pub(crate) holes: Holes,
     /// The end that the file shall have, if it is being emptied beyond.
     goal: Option<u64>,
     /// Transactions whose roots are durable, and whether all others for whom they were kept have
@@ -66,8 +69,16 @@ impl Space {
             spare: Vec::new(),
             ended,
             claimed: BTreeMap::new(),
+            holes: Holes::default(),
             goal: None,
             durable: BTreeMap::from([(txid, false)]),
+        }
+    }
+
+    /// Counts all that is free in some regions as holes.
+    pub(crate) fn expect_holes(&mut self, has_holes: impl Fn(usize) -> bool) {
+        for span in self.freelist.spans().filter(|span| has_holes(region_of(span.start))) {
+            self.holes.add(span);
         }
     }
 
@@ -98,7 +109,30 @@ impl Space {
     /// A span for the open transaction.
     pub(crate) fn allocate(&mut self, units: u32) -> Result<Span> {
         let full = "the file's limit of 2^32 pages is reached";
-        self.freelist.allocate(units).ok_or(Error::Io(std::io::Error::other(full)))
+        let span = self.freelist.allocate(units);
+        let span = span.ok_or_else(|| Error::Io(std::io::Error::other(full)))?;
+        self.holes.give_out(span);
+        Ok(span)
+    }
+
+    /// A span for the open transaction before the end that the file shall have, if there is one.
+    pub(crate) fn allocate_below(&mut self, units: u32) -> Option<Span> {
+        let span = self.freelist.allocate_below(units)?;
+        self.holes.give_out(span);
+        Some(span)
+    }
+
+    /// Gives up the free units at the end of the file, if they are so many.
+    pub(crate) fn trim(&mut self, units_min: u64) -> bool {
+        let end = self.freelist.end();
+        let trimmed = self.freelist.trim(units_min);
+        let mut from = self.freelist.end();
+        while self.holes.count() > 0 && from < end {
+            let to = end.min(region_start(region_of(from) + 1));
+            self.holes.forget(Span { start: from, units: (to - from) as u32 });
+            from = to;
+        }
+        trimmed
     }
 
     /// A span for somebody who writes to it beside all transactions.

@@ -34,8 +34,21 @@ pub struct Stats {
     pub written_bytes: u64,
     /// Those of them that say which parts of the file are used and free.
     pub space_written_bytes: u64,
-    /// Bytes cut off from the end of the file by this process.
+    /// What the file system has got back.
+    pub given_back: GivenBack,
+}
+
+/// Space of the file that the file system has got back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GivenBack {
+    /// Bytes that this process has cut off from the end of the file.
     pub trimmed_bytes: u64,
+    /// Bytes that this process has given back inside of the file.
+    pub punched_bytes: u64,
+    /// Free space inside of the file that the file system has now. After opening all free space of
+    /// the regions where some was given back counts as such.
+    pub hole_bytes: u64,
 }
 
 /// What reading has come to.

@@ -30,7 +30,7 @@ use crate::root::{Ended, Root};
 use crate::scrub::Scrub;
 use crate::shared::{Shared, Written};
 use crate::space::Space;
-use crate::stats::{ReadStats, Stats};
+use crate::stats::{GivenBack, ReadStats, Stats};
 use crate::write_txn::{self, WriteTxn};
 
 /// Trees of pages in one file. Clones are handles to the same store.
@@ -73,7 +73,8 @@ impl PageStore {
         let pool = Pool::new(file, &options)?;
         let (regions, used) = read_regions(&pool, &meta)?;
         let ended = Ended::new(Mutex::new(Vec::new()));
-        let space = Space::new(used, meta.end, meta.txid, Arc::clone(&ended));
+        let mut space = Space::new(used, meta.end, meta.txid, Arc::clone(&ended));
+        space.expect_holes(|region| regions.has_holes(region));
         let root = Root::durable(&meta, ended);
         let file_bytes = pool.file().len()?;
         let redo = Redo::new(redo, meta.txid);
@@ -243,8 +244,12 @@ impl PageStore {
             },
             checkpoint_count: counters.checkpoints.load(Ordering::Relaxed),
             written_bytes: counters.written_bytes.load(Ordering::Relaxed),
-            trimmed_bytes: counters.trimmed_bytes.load(Ordering::Relaxed),
             space_written_bytes: counters.space_written_bytes.load(Ordering::Relaxed),
+            given_back: GivenBack {
+                trimmed_bytes: counters.trimmed_bytes.load(Ordering::Relaxed),
+                punched_bytes: counters.punched_bytes.load(Ordering::Relaxed),
+                hole_bytes: bytes(space.holes.count()),
+            },
         }
     }
 

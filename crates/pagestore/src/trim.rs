@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
 use crate::freelist::HEAD_UNITS;
-use crate::page::{UNIT_BYTES, units_for};
+use crate::page::{Span, UNIT_BYTES, units_for};
 use crate::regions::{directory_bytes_max, region_count};
 use crate::shared::Shared;
 use crate::space::Space;
@@ -42,18 +42,61 @@ pub(crate) fn grow(shared: &Shared, needed: u64) -> Result<()> {
     let file = shared.pool.file();
     let outcome = file.allocate(reserved..to).map(|()| to);
     let outcome = outcome.or_else(|_| file.allocate(reserved..needed).map(|()| needed));
-    let len = outcome.map_err(|error| match error.kind() {
-        ErrorKind::StorageFull => Error::NoSpace,
-        _ => Error::Io(error),
-    })?;
+    let len = outcome.map_err(no_space)?;
     shared.counters.file_bytes.store(len, Ordering::Relaxed);
     Ok(())
+}
+
+/// Reserves what was given out of holes.
+pub(crate) fn reserve(shared: &Shared) -> Result<()> {
+    let spans = {
+        let mut space = shared.space.lock();
+        let mut spans = space.holes.take_unreserved();
+        // What came back may have been cut off since.
+        spans.retain(|span| span.end() <= space.freelist.end());
+        spans
+    };
+    let file = shared.pool.file();
+    for (i, span) in spans.iter().enumerate() {
+        let bytes = |unit: u64| unit * UNIT_BYTES as u64;
+        if let Err(error) = file.allocate(bytes(span.start)..bytes(span.end())) {
+            shared.space.lock().holes.put_unreserved(spans[i..].to_vec());
+            return Err(no_space(error));
+        }
+    }
+    Ok(())
+}
+
+fn no_space(error: std::io::Error) -> Error {
+    match error.kind() {
+        ErrorKind::StorageFull => Error::NoSpace,
+        _ => Error::Io(error),
+    }
+}
+
+/// Makes holes of what a checkpoint has chosen; it is free again then.
+pub(crate) fn punch(shared: &Shared, spans: &[Span]) -> Result<()> {
+    let file = shared.pool.file();
+    let bytes = |unit: u64| unit * UNIT_BYTES as u64;
+    let mut outcome = Ok(true);
+    for &span in spans {
+        if let Ok(true) = outcome {
+            outcome = file.punch(bytes(span.start)..bytes(span.end()));
+        }
+        let mut space = shared.space.lock();
+        space.release(span);
+        if let Ok(true) = outcome {
+            space.holes.add(span);
+            shared.counters.punched_bytes.fetch_add(span.bytes(), Ordering::Relaxed);
+        }
+    }
+    outcome.map(|_| ()).map_err(Error::Io)
 }
 
 /// Gives up the free units at the end of the file if they are many.
 pub(crate) fn trim(shared: &Shared, space: &mut Space) -> bool {
     let units_min = bytes_min(shared, space).div_ceil(UNIT_BYTES as u64);
-    space.freelist.trim(units_min)
+    space.trim(units_min)
 }
 
 /// Cuts the file off behind what is needed. The last durable root must say where it ends.

@@ -19,7 +19,7 @@ pub type Made = (Arc<dyn FileSystem>, PathBuf);
 ///
 /// If a check fails.
 pub fn check_all(make: &dyn Fn() -> Made) {
-    let checks: [fn(&dyn FileSystem, &Path); 16] = [
+    let checks: [fn(&dyn FileSystem, &Path); 17] = [
         open_modes_decide_whether_a_file_may_exist,
         a_file_opened_for_reading_is_not_written,
         bytes_written_are_read_by_every_handle,
@@ -28,6 +28,7 @@ pub fn check_all(make: &dyn Fn() -> Made) {
         a_write_beyond_the_end_leaves_zeros,
         allocation_grows_and_keeps,
         a_cut_file_grows_again_with_zeros,
+        what_was_punched_reads_as_zero,
         views_hold_what_was_written,
         views_outlive_growth_removal_and_handles,
         views_beyond_the_end_are_refused,
@@ -157,6 +158,22 @@ fn a_cut_file_grows_again_with_zeros(fs: &dyn FileSystem, dir: &Path) {
     file.set_len(9000).expect("a file can grow");
     assert_eq!(read(&*file, 4090, 9), [7; 9]);
     assert_eq!(read(&*file, 4099, 9000), vec![0; 4901]);
+}
+
+fn what_was_punched_reads_as_zero(fs: &dyn FileSystem, dir: &Path) {
+    let file = create(fs, &dir.join("a"));
+    write(&*file, &[7; 20_000], 0);
+    if !file.punch(4096..12_288).expect("the range lies inside") {
+        return;
+    }
+    assert_eq!(len(&*file), 20_000);
+    assert_eq!(read(&*file, 4000, 200), [[7; 96].as_slice(), &[0; 104]].concat());
+    assert_eq!(read(&*file, 12_280, 16), [[0; 8], [7; 8]].concat());
+    file.allocate(4096..8192).expect("there is space");
+    write(&*file, &[9; 10], 5000);
+    file.sync().expect("a sync succeeds");
+    assert_eq!(read(&*file, 4999, 12), [&[0][..], &[9; 10], &[0]].concat());
+    file.punch(0..0).expect("nothing is asked for");
 }
 
 fn views_hold_what_was_written(fs: &dyn FileSystem, dir: &Path) {

@@ -26,6 +26,8 @@ pub enum Operation {
     Allocate,
     /// The file is cut or grown.
     SetLen,
+    /// Space is given back.
+    Punch,
 }
 
 type Hook = Arc<dyn Fn(Operation) + Send + Sync>;
@@ -88,6 +90,9 @@ impl File for HookedFile {
     }
     fn allocate(&self, range: Range<u64>) -> io::Result<()> {
         self.before(Operation::Allocate).allocate(range)
+    }
+    fn punch(&self, range: Range<u64>) -> io::Result<bool> {
+        self.before(Operation::Punch).punch(range)
     }
     fn len(&self) -> io::Result<u64> {
         self.0.len()

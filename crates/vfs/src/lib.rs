@@ -160,6 +160,19 @@ pub trait File: Send + Sync + Debug {
     /// What the system refused.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
+    /// Gives the space of `range`, which must lie inside the file and begin and end at multiples of
+    /// 4096, back to the file system. It reads as zero then, and the length stays. False, and
+    /// nothing has happened, if the file system cannot do that.
+    ///
+    /// A write there may find the disk full, unless the range is reserved again.
+    ///
+    /// # Errors
+    ///
+    /// What the system refused.
+    fn punch(&self, _range: Range<u64>) -> io::Result<bool> {
+        Ok(false)
+    }
+
     /// The bytes of `range`, which must lie inside the file, without a copy where the system can.
     ///
     /// The range must be sealed: until the view is dropped nobody writes to it or cuts it off. A

@@ -214,6 +214,21 @@ impl File for OsFile {
         }
     }
 
+    fn punch(&self, range: Range<u64>) -> io::Result<bool> {
+        if range.is_empty() {
+            return Ok(true);
+        }
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        loop {
+            let bytes = range.end - range.start;
+            match rustix::fs::fallocate(&self.file, how, range.start, bytes) {
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP) => return Ok(false),
+                other => return other.map(|()| true).map_err(io::Error::from),
+            }
+        }
+    }
+
     fn len(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }

@@ -97,7 +97,7 @@ impl Freelist {
             let words = used.words(index * WORDS, WORDS);
             let stop = (end - region_start(index)).min(REGION_UNITS) as u32;
             let region = Region::restore(words, HEAD_UNITS as u32, stop);
-            list.free_units += region.runs().map(|(_, units)| u64::from(units)).sum::<u64>();
+            list.free_units += region.free_units();
             list.regions.push(region);
             list.note(index, 0);
         }
@@ -182,6 +182,27 @@ impl Freelist {
     pub(crate) fn allocate_below(&mut self, units: u32) -> Option<Span> {
         let last = self.limit.map_or(usize::MAX, region_of);
         self.take_fitting(units, last).or_else(|| self.take_tried(units, last))
+    }
+
+    /// The free runs of at least so many units, rising.
+    pub(crate) fn long_runs(&self, units_min: u32) -> Vec<Span> {
+        let classes = class_of(units_min);
+        let long = |region: &(usize, &Region)| region.1.mask() >> classes != 0;
+        let runs = self.regions.iter().enumerate().filter(long).flat_map(|(index, region)| {
+            let span =
+                move |(at, units)| Span { start: region_start(index) + u64::from(at), units };
+            region.runs().map(span)
+        });
+        runs.filter(|span| span.units >= units_min).collect()
+    }
+
+    /// Takes a span that is free.
+    pub(crate) fn take_free(&mut self, span: Span) {
+        let at = offset_of(span.start);
+        self.take_from(region_of(span.start), span.units, |region| {
+            region.take(at, span.units);
+            at
+        });
     }
 
     /// Gives up the free run at the end of the file, if it has so many units. They are no part of

@@ -85,6 +85,11 @@ impl Region {
         self.mask
     }
 
+    /// How many units are free.
+    pub(super) fn free_units(&self) -> u64 {
+        self.free.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+
     /// Whether a unit is free.
     pub(super) fn is_free(&self, at: u32) -> bool {
         self.free[at as usize / 64] >> (at % 64) & 1 == 1

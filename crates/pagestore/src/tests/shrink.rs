@@ -56,13 +56,13 @@ fn free_tail_is_cut_off() {
     store.checkpoint().unwrap();
     let stats = store.stats();
     assert!(stats.file_bytes > 12 << 20, "the reader still sees it: {stats:?}");
-    assert_eq!(stats.trimmed_bytes, 0);
+    assert_eq!(stats.given_back.trimmed_bytes, 0);
     assert_eq!(reader.tree("t").unwrap().unwrap().len(), 6);
     drop(reader);
     settle(&store);
     let stats = store.stats();
     assert!(stats.file_bytes <= small.file_bytes + (128 << 10), "{stats:?} {small:?}");
-    assert!(stats.trimmed_bytes > 11 << 20);
+    assert!(stats.given_back.trimmed_bytes > 11 << 20);
     let before = fs.operations();
     store.checkpoint().unwrap();
     assert_eq!(fs.operations(), before, "there is nothing more to do");
@@ -148,11 +148,108 @@ fn power_goes_while_the_file_shrinks() {
         let done = match try_open(&fs) {
             Ok(store) => {
                 let done = breathe(&store, &mut keys).is_ok();
-                assert!(!done || store.stats().trimmed_bytes > 600_000, "{:?}", store.stats());
+                assert!(
+                    !done || store.stats().given_back.trimmed_bytes > 600_000,
+                    "{:?}",
+                    store.stats()
+                );
                 done
             }
             Err(_) => false,
         };
+        fs.power_loss(cut);
+        assert_one_of(&fs, &keys);
+        if done {
+            break;
+        }
+    }
+}
+
+/// Gives long values up in the middle of the file, over so many checkpoints that they become holes,
+/// and uses the holes again.
+fn punch(store: &PageStore, keys: &mut [Vec<(u32, usize)>; 2]) -> Result<(), Error> {
+    for key in 0..6 {
+        put(store, key, 1_300_000);
+        put(store, key + 100, 2000);
+        keys[1].extend([(key, 1_300_000), (key + 100, 2000)]);
+    }
+    store.checkpoint()?;
+    keys[0] = keys[1].clone();
+    for key in [1, 3] {
+        delete(store, key);
+        keys[1].retain(|other| other.0 != key);
+    }
+    for round in 0..18 {
+        put(store, 200 + round, 100);
+        keys[1].push((200 + round, 100));
+        store.checkpoint()?;
+        keys[0] = keys[1].clone();
+    }
+    assert!(store.stats().given_back.punched_bytes > 2_000_000, "{:?}", store.stats());
+    put(store, 1, 1_200_000);
+    keys[1].push((1, 1_200_000));
+    store.checkpoint()?;
+    keys[0] = keys[1].clone();
+    Ok(())
+}
+
+#[test]
+fn long_free_runs_become_holes_and_are_used_again() {
+    let fs = disk(1);
+    let store = open(&fs);
+    let mut keys = [Vec::new(), Vec::new()];
+    punch(&store, &mut keys).unwrap();
+    store.check().unwrap();
+    let stats = store.stats();
+    assert!(
+        stats.given_back.hole_bytes > 1_000_000 && stats.given_back.hole_bytes < 1_500_000,
+        "{stats:?}"
+    );
+    assert!(stats.given_back.hole_bytes <= stats.free_bytes);
+    drop(store);
+    let store = open(&fs);
+    assert!(
+        store.stats().given_back.hole_bytes >= stats.given_back.hole_bytes,
+        "its region is known to have holes"
+    );
+    assert_there(&store, &keys[0]);
+    store.check().unwrap();
+}
+
+#[test]
+fn full_disk_is_found_before_a_hole_is_written() {
+    for reopen in [false, true] {
+        let fs = disk(1);
+        let mut store = open(&fs);
+        let mut keys = [Vec::new(), Vec::new()];
+        punch(&store, &mut keys).unwrap();
+        let capacity = store.stats().file_bytes - store.stats().given_back.punched_bytes / 2;
+        if reopen {
+            drop(store);
+            store = open(&fs);
+        }
+        let durable = store.durable();
+        // All that was given back is somebody else's now.
+        fs.set_capacity(Some(capacity));
+        put(&store, 3, 1_200_000);
+        assert!(matches!(store.checkpoint(), Err(Error::NoSpace)), "reopened: {reopen}");
+        assert_eq!(store.durable(), durable);
+        store.check().unwrap();
+        fs.set_capacity(None);
+        store.checkpoint().unwrap();
+        keys[0].push((3, 1_200_000));
+        assert_there(&store, &keys[0]);
+        store.check().unwrap();
+    }
+}
+
+#[test]
+fn power_goes_while_holes_are_made() {
+    for cut in 1.. {
+        let fs = disk(cut);
+        fs.cut_power_after(cut);
+        let mut keys = [Vec::new(), Vec::new()];
+        let done = try_open(&fs).is_ok_and(|store| punch(&store, &mut keys).is_ok());
         fs.power_loss(cut);
         assert_one_of(&fs, &keys);
         if done {

@@ -305,6 +305,15 @@ impl Disk {
         finish(cut)
     }
 
+    pub(super) fn punch(&mut self, id: u64, range: &Range<u64>) -> io::Result<()> {
+        let cut = self.begin()?;
+        if self.orders.fail_writes {
+            return Err(refused("to give space back"));
+        }
+        self.inode_mut(id).punch(range);
+        finish(cut)
+    }
+
     pub(super) fn set_len(&mut self, id: u64, len: u64) -> io::Result<()> {
         let cut = self.begin()?;
         if self.orders.fail_writes {

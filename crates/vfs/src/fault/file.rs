@@ -69,6 +69,10 @@ impl File for FaultFile {
         self.disk_to_change()?.reserve(self.inode, &range)
     }
 
+    fn punch(&self, range: Range<u64>) -> io::Result<bool> {
+        self.disk_to_change()?.punch(self.inode, &range).map(|()| true)
+    }
+
     fn len(&self) -> io::Result<u64> {
         let disk = self.disk()?;
         disk.check_power()?;

@@ -71,6 +71,12 @@ impl Inode {
         self.visible.reserve(range);
     }
 
+    pub(super) fn punch(&mut self, range: &Range<u64>) {
+        self.keep_between(range);
+        self.save(range);
+        self.visible.punch(range);
+    }
+
     pub(super) fn set_len(&mut self, len: u64) {
         if len < self.len() {
             self.save(&(len..self.len()));

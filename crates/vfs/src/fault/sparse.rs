@@ -88,6 +88,15 @@ impl Sparse {
         }
     }
 
+    /// Gives up the space of `range`, which begins and ends with a block.
+    pub(super) fn punch(&mut self, range: &Range<u64>) {
+        for i in blocks_of(range) {
+            if let Some(block) = self.blocks.get_mut(i) {
+                *block = Block::Hole;
+            }
+        }
+    }
+
     /// Cuts or grows to `len`. What is cut off is gone: growing again reads zeros.
     pub(super) fn set_len(&mut self, len: u64) {
         if len < self.len {
