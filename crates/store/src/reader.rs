@@ -103,6 +103,15 @@ pub struct ScanResult {
     pub rows: Vec<(Bytes, Bytes)>,
 }
 
+/// Some rows of a scan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScanPart {
+    /// Keys and values, in the order that was asked for.
+    pub rows: Vec<(Bytes, Bytes)>,
+    /// What gives the other rows; `None` if there are none. It may turn out that there are none, too.
+    pub rest: Option<ScanRequest>,
+}
+
 /// One region at one moment.
 #[derive(Clone)]
 pub struct RegionView {
@@ -149,10 +158,23 @@ impl RegionView {
     ///
     /// [`ReadError::TooLarge`] if they exceed `bytes_max`, or the page store failed.
     pub fn scan(&self, request: &ScanRequest) -> Result<ScanResult, ReadError> {
+        Ok(ScanResult { rows: self.scan_part(request, u64::MAX)?.rows })
+    }
+
+    /// The first rows of what [`RegionView::scan`] would return, about `part_bytes` of them, and the
+    /// request for the others. All parts together are all rows, so that a long scan can let others
+    /// go first between two of them.
+    ///
+    /// A row counts for 64 bytes and its own, so that the time of a part is bounded as well.
+    ///
+    /// # Errors
+    ///
+    /// As [`RegionView::scan`], if this part exceeds the `bytes_max` that is left.
+    pub fn scan_part(&self, request: &ScanRequest, part_bytes: u64) -> Result<ScanPart, ReadError> {
         let Some((rows, range)) = self.clip(&request.start, &request.end) else {
-            return Ok(ScanResult::default());
+            return Ok(ScanPart::default());
         };
-        let mut taken = Taken::new(request);
+        let mut taken = Taken::new(request, part_bytes);
         if request.key_only {
             let mut keys = rows.keys(range.start, range.end);
             while taken.wants_more() {
@@ -168,7 +190,8 @@ impl RegionView {
                 taken.add(key, schema::decode_value(row)?)?;
             }
         }
-        Ok(ScanResult { rows: taken.rows })
+        let rest = taken.rest(request);
+        Ok(ScanPart { rows: taken.rows, rest })
     }
 
     /// Calls `each` with the key and the value of every row of the region, in order.
@@ -204,6 +227,9 @@ struct Clipped<'a> {
 /// Bytes of rows that are copied into one piece of memory.
 const COPY_BYTES: usize = 64 << 10;
 
+/// What a row counts for in a part of a scan, beside its bytes.
+const ROW_BYTES: u64 = 64;
+
 /// As many rows as are asked for, or an error if they are too large. A limit may be far beyond what
 /// there is. Rows are copied once, out of the pages, many into one piece of memory.
 struct Taken {
@@ -211,23 +237,46 @@ struct Taken {
     limit: u64,
     bytes_max: u64,
     bytes_left: u64,
+    part_bytes_left: u64,
     copies: BytesMut,
 }
 
 impl Taken {
-    fn new(request: &ScanRequest) -> Self {
+    fn new(request: &ScanRequest, part_bytes: u64) -> Self {
         let ScanRequest { limit, bytes_max, .. } = *request;
-        Self { rows: vec![], limit, bytes_max, bytes_left: bytes_max, copies: BytesMut::new() }
+        Self {
+            rows: vec![],
+            limit,
+            bytes_max,
+            bytes_left: bytes_max,
+            part_bytes_left: part_bytes,
+            copies: BytesMut::new(),
+        }
     }
 
     fn wants_more(&self) -> bool {
-        (self.rows.len() as u64) < self.limit
+        (self.rows.len() as u64) < self.limit && self.part_bytes_left > 0
+    }
+
+    /// The scan that goes on behind the last row, if only the size of a part has ended this one.
+    fn rest(&self, request: &ScanRequest) -> Option<ScanRequest> {
+        let limit = self.limit - self.rows.len() as u64;
+        let (last, _) = self.rows.last().filter(|_| limit > 0 && self.part_bytes_left == 0)?;
+        let mut rest = ScanRequest { limit, bytes_max: self.bytes_left, ..request.clone() };
+        if !request.reverse {
+            rest.start = [&last[..], &[0]].concat().into();
+            return Some(rest);
+        }
+        rest.end = last.clone();
+        // Nothing lies below the empty key, which as an end would mean that there is none.
+        (!last.is_empty()).then_some(rest)
     }
 
     fn add(&mut self, key: &[u8], value: &[u8]) -> Result<(), ReadError> {
         let bytes = key.len() + value.len();
         let too_large = ReadError::TooLarge { bytes_max: self.bytes_max };
         self.bytes_left = self.bytes_left.checked_sub(bytes as u64).ok_or(too_large)?;
+        self.part_bytes_left = self.part_bytes_left.saturating_sub(bytes as u64 + ROW_BYTES);
         if self.copies.capacity() < bytes {
             // As much as came until now, so that few rows do not pin much.
             let so_far = (self.bytes_max - self.bytes_left) as usize;

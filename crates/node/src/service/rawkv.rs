@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use flotilla_proto::kvrpcpb::Context;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::claim::Claim;
 use super::errors::Failure;
+use super::places::{Places, PlacesConfig};
 use crate::router::Router;
 
 /// How much the service takes on at once. Every limit is a bound on memory.
@@ -17,9 +17,8 @@ pub struct Limits {
     /// Bytes of one answer; a scan that finds more is refused. Ten thousand rows, the most that
     /// TiKV's Go client asks for, fit in if they have 3 KiB on average.
     pub answer_bytes_max: u64,
-    /// Reads that look at the store at the same time; a scan counts as eight. Times
-    /// `answer_bytes_max` this bounds what answers in the making can take.
-    pub reads_max: u32,
+    /// How scans and batches of gets share the store.
+    pub reads: PlacesConfig,
     /// Requests of one batch stream that are under way.
     pub stream_requests_max: u32,
     /// Bytes of the requests of one batch stream that are under way, and of its answers that wait
@@ -33,7 +32,7 @@ impl Default for Limits {
         Self {
             message_bytes_max: 16 << 20,
             answer_bytes_max: 32 << 20,
-            reads_max: 64,
+            reads: PlacesConfig::default(),
             stream_requests_max: 1024,
             stream_bytes_max: 64 << 20,
         }
@@ -49,15 +48,15 @@ pub struct RawKv {
 struct Shared {
     router: Router,
     limits: Limits,
-    reads: Arc<Semaphore>,
+    places: Places,
 }
 
 impl RawKv {
     /// A service that sends its requests to `router`.
     #[must_use]
     pub fn new(router: Router, limits: Limits) -> Self {
-        let reads = Arc::new(Semaphore::new(limits.reads_max as usize));
-        Self { shared: Arc::new(Shared { router, limits, reads }) }
+        let places = Places::new(limits.reads);
+        Self { shared: Arc::new(Shared { router, limits, places }) }
     }
 
     /// The way to the regions.
@@ -76,9 +75,8 @@ impl RawKv {
         Claim::examine(context, &router.identity(), |id| router.descriptor(id))
     }
 
-    /// A place among the reads that look at the store.
-    pub(super) async fn read_place(&self, weight: u32) -> Option<OwnedSemaphorePermit> {
-        let weight = weight.min(self.limits().reads_max);
-        self.shared.reads.clone().acquire_many_owned(weight).await.ok()
+    /// Where scans and batches of gets wait for each other.
+    pub(super) fn places(&self) -> &Places {
+        &self.shared.places
     }
 }

@@ -14,13 +14,16 @@ use tokio::time::timeout;
 use super::check;
 use super::claim::Claim;
 use super::errors::Failure;
+use super::places::Job;
 use super::range::{self, Clipped, Range};
 use super::rawkv::RawKv;
 use crate::router::Router;
 
-/// What a read costs of `Limits::reads_max`.
-const GET_WEIGHT: u32 = 1;
-const SCAN_WEIGHT: u32 = 8;
+/// What a scan or a batch of gets reads before it lets others go first. At a gigabyte in a second, a
+/// millisecond.
+const PART_BYTES: u64 = 1 << 20;
+/// What a key of a batch of gets counts for, beside its bytes.
+const GET_BYTES: u64 = 1024;
 /// Ranges that one batch scan may have; more would keep a thread for too long.
 const RANGES_MAX: usize = 1024;
 
@@ -63,24 +66,9 @@ impl RawKv {
         check::common(context.as_ref(), &cf)?;
         keys.iter().try_for_each(|key| check::key(key))?;
         let claim = self.examine(context)?.touching(&keys);
-        let limit_bytes = self.limits().answer_bytes_max;
-        let router = self.router().clone();
-        let pairs = self
-            .look(claim, SCAN_WEIGHT, move |id, view| {
-                let mut pairs = Vec::new();
-                let mut bytes = 0;
-                for key in keys {
-                    let found = view.get(&key).map_err(|error| unread(&router, id, error))?;
-                    let Some(value) = found else { continue };
-                    bytes += (key.len() + value.len()) as u64;
-                    if bytes > limit_bytes {
-                        return Err(Failure::answer_too_large(id, limit_bytes));
-                    }
-                    pairs.push(KvPair { key, value });
-                }
-                Ok(pairs)
-            })
-            .await?;
+        let bytes_max = self.limits().answer_bytes_max;
+        let pairs =
+            self.look(claim, Gets { keys, next: 0, pairs: vec![], bytes: 0, bytes_max }).await?;
         Ok(RawBatchGetResponse { pairs, ..Default::default() })
     }
 
@@ -115,7 +103,6 @@ impl RawKv {
         check::key(&key)?;
         let id = claim.region();
         let view = self.snapshot(claim.touching([&key])).await?;
-        let _place = self.read_place(GET_WEIGHT).await;
         view.get(&key).map_err(|error| unread(self.router(), id, error))
     }
 
@@ -137,37 +124,22 @@ impl RawKv {
             probes.extend(probe);
             ranges.extend(range);
         }
-        let limit_bytes = self.limits().answer_bytes_max;
-        let router = self.router().clone();
-        self.look(claim.touching(&probes), SCAN_WEIGHT, move |id, view| {
-            let mut rows = Vec::new();
-            let mut left_bytes = limit_bytes;
-            for range in ranges {
-                let found = scan_one(&view, range, wanted, &mut left_bytes);
-                rows.extend(found.map_err(|error| unread(&router, id, error))?);
-            }
-            Ok(rows)
-        })
+        let bytes_max = self.limits().answer_bytes_max;
+        let claim = claim.touching(&probes);
+        self.look(
+            claim,
+            Scans { ranges, wanted, next: 0, rest: None, rows: vec![], bytes: 0, bytes_max },
+        )
         .await
     }
 
-    /// Runs `look` on a snapshot, on a thread that may take its time.
-    async fn look<T: Send + 'static>(
-        &self,
-        claim: Claim,
-        weight: u32,
-        look: impl FnOnce(RegionId, RegionView) -> Result<T, Failure> + Send + 'static,
-    ) -> Result<T, Failure> {
+    /// Carries out `reading` on a snapshot, on threads that may take their time, part by part.
+    async fn look<T: Reading>(&self, claim: Claim, reading: T) -> Result<Vec<KvPair>, Failure> {
         let id = claim.region();
         let view = self.snapshot(claim).await?;
-        let place = self.read_place(weight).await;
-        let looked = tokio::task::spawn_blocking(move || {
-            let _place = place;
-            look(id, view)
-        });
-        match looked.await {
-            Ok(result) => result,
-            Err(_) => Err(Failure::from_router(id, crate::router::RequestError::Stopping)),
+        match self.places().read(Looking { view, reading }).await {
+            Some(answer) => answer.map_err(|error| unread(self.router(), id, error)),
+            None => Err(Failure::from_router(id, crate::router::RequestError::Stopping)),
         }
     }
 
@@ -193,26 +165,123 @@ fn unread(router: &Router, id: RegionId, error: ReadError) -> Failure {
     Failure::from_read(id, error)
 }
 
-/// The rows of one range, which must fit into what is left of the answer.
-fn scan_one(
-    view: &RegionView,
-    range: Range,
-    wanted: Wanted,
-    left_bytes: &mut u64,
-) -> Result<Vec<KvPair>, ReadError> {
-    let request = ScanRequest {
-        start: range.start,
-        end: range.end,
-        limit: u64::from(wanted.limit),
-        reverse: wanted.reverse,
-        key_only: wanted.key_only,
-        bytes_max: *left_bytes,
-    };
-    let result = view.scan(&request)?;
-    let mut rows = Vec::with_capacity(result.rows.len());
-    for (key, value) in result.rows {
-        *left_bytes = left_bytes.saturating_sub((key.len() + value.len()) as u64);
-        rows.push(KvPair { key, value });
+/// A read of many rows.
+trait Reading: Send + 'static {
+    /// Reads about [`PART_BYTES`] more. True when all is read.
+    fn read_on(&mut self, view: &RegionView) -> Result<bool, ReadError>;
+    /// What was read; leaves nothing of it behind, so that it can be read again from the beginning.
+    fn take(&mut self) -> Vec<KvPair>;
+}
+
+/// A read and what it looks at.
+struct Looking<T> {
+    view: RegionView,
+    reading: T,
+}
+
+impl<T: Reading> Job for Looking<T> {
+    type Answer = Vec<KvPair>;
+    type Error = ReadError;
+
+    fn read_on(&mut self) -> Result<Option<Vec<KvPair>>, ReadError> {
+        Ok(self.reading.read_on(&self.view)?.then(|| self.reading.take()))
     }
-    Ok(rows)
+
+    fn restart(&mut self) {
+        self.reading.take();
+    }
+}
+
+/// The values of many keys.
+struct Gets {
+    keys: Vec<Bytes>,
+    next: usize,
+    pairs: Vec<KvPair>,
+    bytes: u64,
+    bytes_max: u64,
+}
+
+impl Reading for Gets {
+    fn read_on(&mut self, view: &RegionView) -> Result<bool, ReadError> {
+        let mut part_bytes = 0;
+        while part_bytes < PART_BYTES {
+            let Some(key) = self.keys.get(self.next) else { return Ok(true) };
+            self.next += 1;
+            part_bytes += GET_BYTES;
+            let Some(value) = view.get(key)? else { continue };
+            let bytes = (key.len() + value.len()) as u64;
+            part_bytes += bytes;
+            self.bytes += bytes;
+            if self.bytes > self.bytes_max {
+                return Err(ReadError::TooLarge { bytes_max: self.bytes_max });
+            }
+            self.pairs.push(KvPair { key: key.clone(), value });
+        }
+        Ok(false)
+    }
+
+    fn take(&mut self) -> Vec<KvPair> {
+        (self.next, self.bytes) = (0, 0);
+        std::mem::take(&mut self.pairs)
+    }
+}
+
+/// The rows of ranges, which together must fit into one answer.
+struct Scans {
+    ranges: Vec<Range>,
+    wanted: Wanted,
+    /// The range after the one that is being read.
+    next: usize,
+    /// What is left of the range that is being read.
+    rest: Option<ScanRequest>,
+    rows: Vec<KvPair>,
+    bytes: u64,
+    bytes_max: u64,
+}
+
+impl Reading for Scans {
+    fn read_on(&mut self, view: &RegionView) -> Result<bool, ReadError> {
+        let before = self.bytes;
+        while self.bytes - before < PART_BYTES {
+            let Some(request) = self.rest.take().or_else(|| self.next_range()) else {
+                return Ok(true);
+            };
+            let part = view.scan_part(&request, PART_BYTES - (self.bytes - before));
+            // The bound that the request as a whole has, and not what was left of it.
+            let too_large = ReadError::TooLarge { bytes_max: self.bytes_max };
+            let part = part.map_err(|error| match error {
+                ReadError::TooLarge { .. } => too_large,
+                other => other,
+            })?;
+            for (key, value) in part.rows {
+                self.bytes += (key.len() + value.len()) as u64;
+                self.rows.push(KvPair { key, value });
+            }
+            if part.rest.is_some() {
+                self.rest = part.rest;
+                return Ok(false);
+            }
+        }
+        Ok(false)
+    }
+
+    fn take(&mut self) -> Vec<KvPair> {
+        (self.next, self.rest, self.bytes) = (0, None, 0);
+        std::mem::take(&mut self.rows)
+    }
+}
+
+impl Scans {
+    fn next_range(&mut self) -> Option<ScanRequest> {
+        let Range { start, end } = self.ranges.get(self.next)?.clone();
+        self.next += 1;
+        Some(ScanRequest {
+            start,
+            end,
+            limit: u64::from(self.wanted.limit),
+            reverse: self.wanted.reverse,
+            key_only: self.wanted.key_only,
+            bytes_max: self.bytes_max - self.bytes,
+        })
+    }
 }

@@ -68,6 +68,43 @@ fn rows_that_are_too_large_are_an_error_and_never_cut() {
 }
 
 #[test]
+fn the_parts_of_a_scan_are_all_of_it() {
+    let store = store();
+    let view = view(&store, 3);
+    let all = ScanRequest { bytes_max: 20, ..scan_all() };
+    let limited = ScanRequest { limit: 3, ..all.clone() };
+    let keys_only = ScanRequest { key_only: true, ..all.clone() };
+    for request in [all, limited, keys_only] {
+        for reverse in [false, true] {
+            let request = ScanRequest { reverse, ..request.clone() };
+            let whole = view.scan(&request).unwrap().rows;
+            for part_bytes in [1, 69, 150, 1000] {
+                let (mut rows, mut parts) = (vec![], 0);
+                let mut rest = Some(request.clone());
+                while let Some(request) = rest {
+                    let part = view.scan_part(&request, part_bytes).unwrap();
+                    rows.extend(part.rows);
+                    rest = part.rest;
+                    parts += 1;
+                }
+                assert_eq!(rows, whole, "{request:?} in parts of {part_bytes}");
+                assert_eq!(part_bytes == 1, parts >= whole.len(), "{parts} of {part_bytes}");
+                assert!(part_bytes < 1000 || parts == 1, "{parts} of {part_bytes}");
+            }
+        }
+    }
+    let tight = ScanRequest { bytes_max: 19, ..scan_all() };
+    let mut rest = Some(tight);
+    let error = loop {
+        match view.scan_part(&rest.take().unwrap(), 1) {
+            Ok(part) => rest = part.rest,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, ReadError::TooLarge { .. }), "{error}");
+}
+
+#[test]
 fn a_read_of_another_version_or_region_is_refused() {
     let store = store();
     let snapshot = store.read();

@@ -1,0 +1,213 @@
+//! How reads of many rows share the threads that read.
+//!
+//! A read is done in parts of a millisecond or so. Between two parts it gives up its thread, so that
+//! no read, however long, is waited for longer than for a part. What is done within its first part
+//! is *short*. A read that is not is *long*: few of them are under way, because each keeps what it
+//! has read; and fewer still read at the same time, because there must be cores left for the others.
+//! Whoever waits is served in the order of coming.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// How many reads there may be.
+#[derive(Clone, Copy, Debug)]
+pub struct PlacesConfig {
+    /// Reads that are in their first part at the same time. Default 8.
+    pub short_max: u32,
+    /// Long reads under way, each with up to a whole answer in memory. Default 8.
+    pub long_max: u32,
+    /// Long reads that read at the same time. Default half of the cores, at least one.
+    pub long_at_once_max: u32,
+}
+
+impl Default for PlacesConfig {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let half = u32::try_from(cores / 2).unwrap_or(u32::MAX).max(1);
+        Self { short_max: 8, long_max: 8, long_at_once_max: half }
+    }
+}
+
+/// A read in parts.
+pub(super) trait Job: Send + 'static {
+    type Answer: Send + 'static;
+    type Error: Send + 'static;
+    /// Reads one part more. The answer when it is whole.
+    fn read_on(&mut self) -> Result<Option<Self::Answer>, Self::Error>;
+    /// Forgets what it has read, and begins again.
+    fn restart(&mut self);
+}
+
+/// Where reads wait for each other.
+pub(super) struct Places {
+    short: Arc<Semaphore>,
+    long: Arc<Semaphore>,
+    long_turns: Arc<Semaphore>,
+}
+
+impl Places {
+    pub(super) fn new(config: PlacesConfig) -> Self {
+        let semaphore = |count: u32| Arc::new(Semaphore::new(count.max(1) as usize));
+        Self {
+            short: semaphore(config.short_max),
+            long: semaphore(config.long_max),
+            long_turns: semaphore(config.long_at_once_max),
+        }
+    }
+
+    /// Carries out a read. `None` if the process ends meanwhile.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, it ends with the part that is being read.
+    pub(super) async fn read<T: Job>(&self, job: T) -> Option<Result<T::Answer, T::Error>> {
+        let mut job = match part(job, place(&self.short).await?).await? {
+            Part::Last(answer) => return Some(answer),
+            Part::More(job) => job,
+        };
+        let _long = match Arc::clone(&self.long).try_acquire_owned() {
+            Ok(place) => place,
+            Err(_) => {
+                // Any number of reads may wait here, so none may keep its rows.
+                job.restart();
+                place(&self.long).await?
+            }
+        };
+        loop {
+            job = match part(job, place(&self.long_turns).await?).await? {
+                Part::Last(answer) => return Some(answer),
+                Part::More(job) => job,
+            };
+        }
+    }
+}
+
+async fn place(of: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    Arc::clone(of).acquire_owned().await.ok()
+}
+
+/// What came of one part.
+enum Part<T: Job> {
+    Last(Result<T::Answer, T::Error>),
+    More(T),
+}
+
+/// Reads one part, on a thread that may block; the place is held as long as the thread is, also if
+/// nobody waits for it any more.
+async fn part<T: Job>(mut job: T, place: OwnedSemaphorePermit) -> Option<Part<T>> {
+    let reading = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        match job.read_on() {
+            Ok(Some(answer)) => Part::Last(Ok(answer)),
+            Ok(None) => Part::More(job),
+            Err(error) => Part::Last(Err(error)),
+        }
+    });
+    reading.await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    /// What the reads of a test have in common.
+    #[derive(Default)]
+    struct World {
+        may_end: AtomicBool,
+        reading: AtomicU32,
+        most_reading: AtomicU32,
+        restarts: AtomicU32,
+        restarted: Notify,
+    }
+
+    /// Reads at least so many parts, and goes on until it may end.
+    struct Parts {
+        world: Arc<World>,
+        least: u32,
+        done: u32,
+    }
+
+    impl Parts {
+        fn new(world: &Arc<World>, least: u32) -> Parts {
+            Parts { world: Arc::clone(world), least, done: 0 }
+        }
+    }
+
+    impl Job for Parts {
+        type Answer = u32;
+        type Error = ();
+
+        fn read_on(&mut self) -> Result<Option<u32>, ()> {
+            self.done += 1;
+            if self.least == 1 {
+                return Ok(Some(1));
+            }
+            if self.done > 1 {
+                let reading = self.world.reading.fetch_add(1, Ordering::SeqCst) + 1;
+                self.world.most_reading.fetch_max(reading, Ordering::SeqCst);
+                std::thread::yield_now();
+                self.world.reading.fetch_sub(1, Ordering::SeqCst);
+            }
+            let ends = self.done >= self.least && self.world.may_end.load(Ordering::SeqCst);
+            Ok(ends.then_some(self.done))
+        }
+
+        fn restart(&mut self) {
+            self.done = 0;
+            self.world.restarts.fetch_add(1, Ordering::SeqCst);
+            self.world.restarted.notify_one();
+        }
+    }
+
+    fn places(long_max: u32, long_at_once_max: u32) -> Arc<Places> {
+        Arc::new(Places::new(PlacesConfig { short_max: 1, long_max, long_at_once_max }))
+    }
+
+    fn spawn(places: &Arc<Places>, job: Parts) -> tokio::task::JoinHandle<u32> {
+        let places = Arc::clone(places);
+        tokio::spawn(async move { places.read(job).await.unwrap().unwrap() })
+    }
+
+    /// A hang is a failure and not a test that never ends.
+    async fn soon<T>(what: impl Future<Output = T>) -> T {
+        tokio::time::timeout(Duration::from_secs(60), what).await.expect("nobody is kept waiting")
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn short_reads_pass_long_ones_however_many_there_are() {
+        let (world, places) = (Arc::new(World::default()), places(3, 2));
+        let long: Vec<_> = (0..9).map(|_| spawn(&places, Parts::new(&world, 5))).collect();
+        // All that may be long are, and the others wait for them.
+        while world.restarts.load(Ordering::SeqCst) < 6 {
+            soon(world.restarted.notified()).await;
+        }
+        for _ in 0..100 {
+            assert_eq!(soon(spawn(&places, Parts::new(&world, 1))).await.unwrap(), 1);
+        }
+        world.may_end.store(true, Ordering::SeqCst);
+        for read in long {
+            assert!(soon(read).await.unwrap() >= 5);
+        }
+        let most = world.most_reading.load(Ordering::SeqCst);
+        assert!((1..=2).contains(&most), "{most} long reads at once");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_waits_for_a_long_place_keeps_nothing_and_answers_whole() {
+        let (world, places) = (Arc::new(World::default()), places(1, 1));
+        let both = [5, 7].map(|least| spawn(&places, Parts::new(&world, least)));
+        soon(world.restarted.notified()).await;
+        assert!(both.iter().any(|read| !read.is_finished()));
+        world.may_end.store(true, Ordering::SeqCst);
+        for (read, least) in both.into_iter().zip([5, 7]) {
+            assert!(soon(read).await.unwrap() >= least);
+        }
+        assert_eq!(world.restarts.load(Ordering::SeqCst), 1);
+    }
+}
