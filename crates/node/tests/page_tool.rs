@@ -188,3 +188,46 @@ fn a_file_in_use_and_one_that_is_missing_are_refused() {
     let (code, said) = fails(&["info".as_ref(), empty.as_os_str()]);
     assert!(code == 1 && said.contains("too short"), "{said}");
 }
+
+#[test]
+fn a_dense_copy_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, file) = path(&dir, "pages");
+    let (copy, to) = self::path(&dir, "copy");
+    drop(some_pages(&path));
+    let made = tells(&["compact", &file, &to, "--json"]);
+    assert_eq!((&made["keys"], &made["txid"]), (&json!(102), &json!(2)));
+    assert_eq!(made["bytes"], fs::metadata(&copy).unwrap().len());
+    let report = tells(&["check", &to, "--json"]);
+    assert_eq!((&report["sound"], &report["keys"]), (&json!(true), &json!(102)));
+    let snapshot = open(&copy).read();
+    assert_eq!(snapshot.mark(), b"position 17");
+    let ships = snapshot.tree("ships").unwrap().unwrap();
+    assert_eq!(ships.get(b"later").unwrap().unwrap(), b"by the redo area");
+    drop((ships, snapshot));
+    assert_eq!(fails(&["compact", &file, &to]).0, 2);
+    spoil(&path, &file);
+    let (code, said) = fails(&["compact", &file, &format!("{to}2")]);
+    assert!(code == 1 && said.contains("pages repair"), "{said}");
+}
+
+#[test]
+fn what_is_whole_is_rescued() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, file) = path(&dir, "pages");
+    let (_, to) = self::path(&dir, "new");
+    drop(some_pages(&path));
+    spoil(&path, &file);
+    let before = fs::read(&path).unwrap();
+    let text = says(&["repair", &file, &to]);
+    assert!(text.contains("checksum") && text.contains("2 trees"), "{text}");
+    assert_eq!(before, fs::read(&path).unwrap(), "nothing was changed");
+    let report = tells(&["check", &to, "--json"]);
+    let kept = report["keys"].as_u64().unwrap();
+    let again = format!("{to}2");
+    let report = tells(&["repair", &file, &again, "--json"]);
+    let lost = report["problems"][0]["lost"]["keys"].as_u64().unwrap();
+    assert_eq!((kept + lost, &report["keys"]), (102, &json!(kept)));
+    assert_eq!(fails(&["repair", &file, &to]).0, 2);
+    assert_eq!(fails(&["repair", &format!("{file}.none"), &again]).0, 3);
+}

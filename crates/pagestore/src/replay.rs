@@ -33,7 +33,9 @@ pub(crate) fn run(shared: &Arc<Shared>) -> Result<()> {
             if record.txid != current + 1 {
                 return Err(corrupt(&area, begin));
             }
-            carry_out(shared, record, || corrupt(&area, begin))?;
+            let mut txn = WriteTxn::begin(shared)?;
+            carry_out(&mut txn, record, || corrupt(&area, begin))?;
+            txn.replay()?;
         }
         shared.redo.advance(frames.position());
         let dirty_bytes = shared.space.lock().dirty_bytes();
@@ -49,8 +51,12 @@ fn corrupt(area: &Area, position: u64) -> Error {
     Error::Corrupt { page: area.unit(position), what: "redo records that make no sense" }
 }
 
-fn carry_out(shared: &Arc<Shared>, record: Record<'_>, corrupt: impl Fn() -> Error) -> Result<()> {
-    let mut txn = WriteTxn::begin(shared)?;
+/// Does in `txn` what the record says.
+pub(crate) fn carry_out(
+    txn: &mut WriteTxn<'_>,
+    record: Record<'_>,
+    corrupt: impl Fn() -> Error,
+) -> Result<()> {
     let text = |name| std::str::from_utf8(name).map_err(|_| corrupt());
     let mut tree = None;
     for op in record.ops() {
@@ -74,5 +80,5 @@ fn carry_out(shared: &Arc<Shared>, record: Record<'_>, corrupt: impl Fn() -> Err
             }
         }
     }
-    txn.replay()
+    Ok(())
 }

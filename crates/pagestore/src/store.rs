@@ -293,10 +293,6 @@ impl std::fmt::Debug for PageStore {
 /// Makes the file under another name first, so that a file of the right name is always whole.
 fn create(fs: &dyn FileSystem, path: &Path) -> Result<Arc<dyn File>> {
     let new = beside(path, ".new");
-    let dir = match path.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => dir,
-        _ => Path::new("."),
-    };
     match fs.remove(&new) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
         _ => {}
@@ -307,8 +303,16 @@ fn create(fs: &dyn FileSystem, path: &Path) -> Result<Arc<dyn File>> {
     file.write_at(&pages, 0)?;
     file.sync()?;
     fs.rename(&new, path)?;
-    fs.sync_dir(dir)?;
+    fs.sync_dir(parent(path))?;
     Ok(file)
+}
+
+/// The directory of a file.
+pub(crate) fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    }
 }
 
 /// The name of a file beside another.

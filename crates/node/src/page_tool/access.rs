@@ -2,13 +2,19 @@
 
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
+use std::sync::Arc;
 
 use flotilla_pagestore as pagestore;
 use flotilla_pagestore::tool::{PageFile, Progress};
+use flotilla_vfs::FileSystem;
 use flotilla_vfs::os::OsFs;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::tool::Error;
+
+pub(super) fn disk() -> Arc<dyn FileSystem> {
+    Arc::new(OsFs::new())
+}
 
 pub(super) fn open(file: &Path) -> Result<PageFile, Error> {
     PageFile::open(&OsFs::new(), file).map_err(|error| refused(file, error))
@@ -35,6 +41,20 @@ pub(super) fn refused(file: &Path, error: pagestore::Error) -> Error {
         _ => "",
     };
     Error::Pages(format!("{}: {error}{hint}", file.display()))
+}
+
+/// As [`refused`], where one file is copied into another, which alone may exist or lack a directory.
+pub(super) fn copying(file: &Path, to: &Path, error: pagestore::Error) -> Error {
+    match &error {
+        pagestore::Error::Io(cause) if cause.kind() == io::ErrorKind::AlreadyExists => {
+            named(to, cause)
+        }
+        pagestore::Error::Corrupt { .. } => Error::Pages(format!(
+            "{}: {error}. `flotilla pages check` names all damage, `flotilla pages repair` rescues the rest",
+            file.display()
+        )),
+        _ => refused(file, error),
+    }
 }
 
 /// A bar on a terminal; nothing elsewhere.

@@ -10,8 +10,10 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use flotilla_pagestore as pagestore;
+
 use crate::tool::{self, Error};
-use access::{Bar, named, open};
+use access::{Bar, copying, disk, named, open};
 
 /// What the command line says.
 #[derive(Clone, Debug, clap::Args)]
@@ -44,6 +46,23 @@ enum Command {
         /// Also draw it into this file, which must not exist yet
         #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
+    },
+    /// Copies all trees into a new, dense file
+    Compact {
+        /// The page file; nothing is changed there
+        file: PathBuf,
+        /// The new file, which must not exist yet
+        to: PathBuf,
+    },
+    /// Writes what is whole of a damaged file to a new one
+    Repair {
+        /// The damaged file; nothing is changed there
+        file: PathBuf,
+        /// The new file, which must not exist yet
+        to: PathBuf,
+        /// From the older of the two meta pages: the state of one checkpoint before
+        #[arg(long)]
+        older: bool,
     },
 }
 
@@ -78,6 +97,20 @@ fn answer(args: &Args) -> Result<(), Error> {
                 picture.flush()?;
             }
             views::map(&map, is_json, out)?;
+        }
+        Command::Compact { file, to } => {
+            let pages = open(file)?;
+            let bar = Bar::new("compact");
+            let made = pages.compact(&disk(), to, &mut |progress| bar.show(progress));
+            drop(bar);
+            views::compacted(&made.map_err(|error| copying(file, to, error))?, is_json, out)?;
+        }
+        Command::Repair { file, to, older } => {
+            let bar = Bar::new("repair");
+            let look = &mut |progress| bar.show(progress);
+            let report = pagestore::tool::repair(&disk(), file, to, *older, look);
+            drop(bar);
+            views::repaired(&report.map_err(|error| copying(file, to, error))?, is_json, out)?;
         }
     }
     Ok(out.flush()?)

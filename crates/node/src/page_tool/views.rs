@@ -3,7 +3,9 @@
 use std::io::Write;
 
 use comfy_table::Cell;
-use flotilla_pagestore::tool::{FileInfo, FileMap, FileReport, LostKeys, Problem};
+use flotilla_pagestore::tool::{
+    Compacted, FileInfo, FileMap, FileReport, LostKeys, Problem, RepairReport,
+};
 use serde_json::{Value, json};
 
 use super::draw;
@@ -179,6 +181,55 @@ pub(super) fn map(map: &FileMap, is_json: bool, out: &mut impl Write) -> Result<
         0 => Ok(()),
         count => Err(Error::Unsound(count)),
     }
+}
+
+pub(super) fn compacted(
+    made: &Compacted,
+    is_json: bool,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    let Compacted { trees, keys, txid, bytes_before, bytes, .. } = made;
+    if is_json {
+        let answer = json!({
+            "trees": trees, "keys": keys, "txid": txid, "bytes_before": bytes_before,
+            "bytes": bytes,
+        });
+        return Ok(writeln!(out, "{answer:#}")?);
+    }
+    Ok(writeln!(
+        out,
+        "{trees} trees, {keys} keys, up to transaction {txid}; {bytes} bytes, before {bytes_before}"
+    )?)
+}
+
+pub(super) fn repaired(
+    report: &RepairReport,
+    is_json: bool,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    let RepairReport { txid, trees, keys, bytes, rescued_keys, unplaced_leaves, .. } = report;
+    if is_json {
+        let answer = json!({
+            "trees": trees, "keys": keys, "txid": txid, "bytes": bytes,
+            "rescued_keys": rescued_keys,
+            "unplaced_leaves": unplaced_leaves,
+            "whole_older_txid": report.whole_older_txid,
+            "problems": problems_json(&report.problems),
+            "problems_left_out": report.problems_left_out,
+        });
+        return Ok(writeln!(out, "{answer:#}")?);
+    }
+    problems(&report.problems, report.problems_left_out, out)?;
+    if *rescued_keys > 0 {
+        writeln!(out, "{rescued_keys} keys of these were found in leaves that nothing names")?;
+    }
+    if *unplaced_leaves > 0 {
+        writeln!(out, "{unplaced_leaves} leaves were found that may belong to several places")?;
+    }
+    if let Some(older) = report.whole_older_txid {
+        writeln!(out, "the state of transaction {older} is whole: `--older` repairs from there")?;
+    }
+    Ok(writeln!(out, "{trees} trees, {keys} keys, up to transaction {txid}; {bytes} bytes")?)
 }
 
 pub(super) fn problems(

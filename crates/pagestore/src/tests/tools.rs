@@ -196,3 +196,165 @@ fn what_is_no_page_is_said_to_be_none() {
     let missing = PageFile::open(&fs, std::path::Path::new("/data/none"));
     assert!(matches!(missing, Err(Error::Io(e)) if e.kind() == std::io::ErrorKind::NotFound));
 }
+
+fn new() -> std::path::PathBuf {
+    std::path::PathBuf::from("/data/new")
+}
+
+fn arc(fs: &FaultFs) -> Arc<dyn flotilla_vfs::FileSystem> {
+    Arc::new(fs.clone())
+}
+
+/// What a store in the file has, once it was proven whole.
+fn contents(fs: &FaultFs, path: &std::path::Path) -> (Maps, Vec<u8>) {
+    let store = PageStore::open(arc(fs), path, Options::default()).unwrap();
+    store.check().unwrap();
+    let snapshot = store.read();
+    let mut maps = Maps::new();
+    for name in snapshot.tree_names().unwrap() {
+        let tree = snapshot.tree(&name).unwrap().unwrap();
+        let all = tree.range(std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+        maps.insert(name, all.copied().map(Result::unwrap).collect());
+    }
+    (maps, snapshot.mark().to_vec())
+}
+
+#[test]
+fn compact_copy_is_equal_and_dense() {
+    let fs = disk(5);
+    filled(&fs);
+    let good = contents(&fs, &path());
+    {
+        // Most of a file that had more once is free.
+        let store = open(&fs);
+        let mut txn = store.write().unwrap();
+        for i in 0..200_u32 {
+            txn.tree("gone").unwrap().put(&i.to_be_bytes(), &[1; 3000]).unwrap();
+        }
+        txn.publish().unwrap();
+        store.checkpoint().unwrap();
+        let mut txn = store.write().unwrap();
+        txn.delete_tree("gone").unwrap();
+        txn.commit(Durability::Sync).unwrap();
+    }
+    let file = read(&fs).unwrap();
+    let made = file.compact(&arc(&fs), &new(), &mut |_| ()).unwrap();
+    assert_eq!((made.trees, made.keys), (3, 309));
+    assert!(made.bytes < made.bytes_before / 2, "{made:?}");
+    let again = file.compact(&arc(&fs), &new(), &mut |_| ());
+    let exists = std::io::ErrorKind::AlreadyExists;
+    assert!(matches!(again, Err(Error::Io(error)) if error.kind() == exists));
+    drop(file);
+    assert!(contents(&fs, &new()) == good);
+    let copy = PageFile::open(&fs, &new()).unwrap();
+    assert_eq!(copy.check(&mut |_| ()).problems, []);
+    let names = flotilla_vfs::FileSystem::list(&fs, std::path::Path::new("/data")).unwrap();
+    assert!(!names.iter().any(|name| name.contains(".part")), "{names:?}");
+    drop(copy);
+    fs.power_loss(9);
+    assert!(contents(&fs, &new()) == good, "it was durable");
+}
+
+#[test]
+fn damaged_file_is_not_copied_as_if_it_were_whole() {
+    let fs = disk(6);
+    filled(&fs);
+    let (root, leaf) = places(&fs);
+    for page in [root, leaf] {
+        fs.flip_bit(&path(), page * 4096 + 99, 1);
+        let file = read(&fs).unwrap();
+        let made = file.compact(&arc(&fs), &new(), &mut |_| ());
+        assert!(matches!(made, Err(Error::Corrupt { page: p, .. }) if p == page), "{made:?}");
+        drop(file);
+        let names = flotilla_vfs::FileSystem::list(&fs, std::path::Path::new("/data")).unwrap();
+        assert_eq!(names, ["new.lock", "pages", "pages.lock"]);
+        fs.flip_bit(&path(), page * 4096 + 99, 1);
+    }
+}
+
+/// The root of `small`, and its second leaf.
+fn places(fs: &FaultFs) -> (u64, u64) {
+    let file = read(fs).unwrap();
+    let root = file.info().trees[2].root;
+    let Content::Child { page, .. } = file.page(root).unwrap().cells[1].content else {
+        panic!("the root is a branch")
+    };
+    (root, page)
+}
+
+fn repaired(fs: &FaultFs, older: bool) -> (crate::tool::RepairReport, Maps) {
+    let report = crate::tool::repair(&arc(fs), &path(), &new(), older, &mut |_| ()).unwrap();
+    let maps = contents(fs, &new()).0;
+    flotilla_vfs::FileSystem::remove(fs, &new()).unwrap();
+    let keys: usize = maps.values().map(Map::len).sum();
+    assert_eq!((report.trees, report.keys), (maps.len() as u64, keys as u64));
+    (report, maps)
+}
+
+#[test]
+fn repair_keeps_what_is_whole_and_names_the_rest() {
+    let fs = disk(7);
+    filled(&fs);
+    let good = contents(&fs, &path()).0;
+    let (report, maps) = repaired(&fs, false);
+    assert!(maps == good && report.problems.is_empty() && report.txid == 4, "{report:?}");
+
+    let (root, leaf) = places(&fs);
+    // A leaf: its keys are lost, and the report says which.
+    fs.flip_bit(&path(), leaf * 4096 + 99, 1);
+    let (report, maps) = repaired(&fs, false);
+    let lost = report.problems[0].lost.clone().unwrap();
+    let is_lost = |key: &[u8]| {
+        lost.start.as_ref().is_none_or(|start| key >= &start[..])
+            && lost.end.as_ref().is_none_or(|end| key < &end[..])
+    };
+    let mut rest = good.clone();
+    // What the redo area has is newer than what was lost.
+    rest.get_mut("small").unwrap().retain(|key, _| key == b"later" || !is_lost(key));
+    assert!(maps == rest, "{report:?}");
+    assert_eq!(good["small"].len() - rest["small"].len(), lost.count as usize);
+    assert_eq!((report.rescued_keys, report.unplaced_leaves), (0, 0));
+    fs.flip_bit(&path(), leaf * 4096 + 99, 1);
+
+    // The root: its leaves are found.
+    fs.flip_bit(&path(), root * 4096 + 99, 1);
+    let (report, maps) = repaired(&fs, false);
+    assert!(maps == good, "{report:?}");
+    assert_eq!(report.rescued_keys, 300);
+    fs.flip_bit(&path(), root * 4096 + 99, 1);
+}
+
+#[test]
+fn repair_makes_free_space_anew_and_can_go_back() {
+    let fs = disk(8);
+    filled(&fs);
+    let good = contents(&fs, &path()).0;
+    let file = read(&fs).unwrap();
+    let map = file.map(&mut |_| ());
+    let directory = map.runs.iter().find(|run| run.owner == Owner::Directory).unwrap();
+    let at = directory.units.start * 4096 + 3;
+    drop(file);
+    fs.flip_bit(&path(), at, 1);
+    assert!(matches!(try_open(&fs), Err(Error::Corrupt { .. })));
+    let (report, maps) = repaired(&fs, false);
+    assert!(maps == good);
+    assert_eq!(report.problems.len(), 1, "{report:?}");
+    assert_eq!(report.problems[0].part, Part::FreeSpace);
+    fs.flip_bit(&path(), at, 1);
+
+    // The catalogue of the newest state; the older one still has all, with its redo records or not.
+    let file = read(&fs).unwrap();
+    let map = file.map(&mut |_| ());
+    let catalogue = map.runs.iter().find(|run| run.owner == Owner::Catalogue).unwrap();
+    let at = catalogue.units.start * 4096 + 99;
+    drop(file);
+    fs.flip_bit(&path(), at, 1);
+    let (report, maps) = repaired(&fs, false);
+    assert_eq!(report.problems[0].part, Part::Catalogue);
+    // Only what the redo area names anew.
+    assert_eq!(maps["small"].len(), 1);
+    assert!(report.whole_older_txid.is_some(), "{report:?}");
+    let (report, maps) = repaired(&fs, true);
+    assert_eq!((maps["small"].len(), report.txid), (300, report.txid));
+    assert_eq!(maps["long"], good["long"]);
+}

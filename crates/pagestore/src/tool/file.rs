@@ -41,18 +41,38 @@ impl PageFile {
     /// meta page is whole; [`Error::Unsupported`]; [`Error::Io`], of the kind `NotFound` if there is
     /// no such file.
     pub fn open(fs: &dyn FileSystem, path: &Path) -> Result<PageFile> {
+        PageFile::open_at(fs, path, Meta::newest)
+    }
+
+    /// Opens the file at the state of the older of its meta pages: that of one checkpoint before.
+    /// Pages that only that state had may have been overwritten since; [`PageFile::check`] says.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PageFile::open`]; [`Error::Corrupt`] also if only one meta page is whole.
+    pub fn open_older(fs: &dyn FileSystem, path: &Path) -> Result<PageFile> {
+        PageFile::open_at(fs, path, |pages| {
+            let [first, second] = Meta::both(pages)?;
+            let what = "there is no older meta page that is whole";
+            let both = first.zip(second).ok_or(Error::Corrupt { page: 0, what })?;
+            Ok(if both.0.number < both.1.number { both.0 } else { both.1 })
+        })
+    }
+
+    fn open_at(
+        fs: &dyn FileSystem,
+        path: &Path,
+        choose: impl FnOnce(&[u8]) -> Result<Meta>,
+    ) -> Result<PageFile> {
         let file = fs.open(path, OpenMode::Read)?;
-        let lock = fs.lock(&beside(path, ".lock")).map_err(|error| match error.kind() {
-            ErrorKind::WouldBlock => Error::Locked,
-            _ => Error::Io(error),
-        })?;
+        let lock = lock(fs, path)?;
         let mut pages = vec![0; 2 * UNIT_BYTES];
         file.read_exact_at(&mut pages, 0).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => Error::Corrupt { page: 0, what: "the file is too short" },
             _ => Error::Io(error),
         })?;
         let (metas, copies) = (Meta::both(&pages)?, Meta::whole_copies(&pages));
-        let meta = Meta::newest(&pages)?;
+        let meta = choose(&pages)?;
         prove_places(&meta)?;
         let bytes = file.len()?;
         // Read, not mapped: a medium that fails is then an error and not a signal.
@@ -81,6 +101,14 @@ impl PageFile {
         let loaded = Regions::load(&directory, at, count, self.pool.file(), self.meta.txid);
         loaded.map(|(_, used)| used)
     }
+}
+
+/// Keeps all others from the file.
+pub(super) fn lock(fs: &dyn FileSystem, path: &Path) -> Result<Box<dyn LockGuard>> {
+    fs.lock(&beside(path, ".lock")).map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock => Error::Locked,
+        _ => Error::Io(error),
+    })
 }
 
 /// Proves that what a meta page names can lie in a file, so that no sum below overflows.

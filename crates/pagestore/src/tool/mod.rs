@@ -7,17 +7,22 @@
 //! `flotilla pages` shows all of this at a shell; `docs/page-tools.md` says what for.
 
 mod check;
+mod compact;
+mod copy;
 mod dump;
 mod file;
 mod info;
 mod map;
 mod problem;
+mod repair;
 mod walk;
 
 pub use check::FileReport;
+pub use compact::Compacted;
 pub use dump::{Cell, Content, Dumped, EntryValue, PageDump};
 pub use file::PageFile;
 pub use info::{FileInfo, MetaInfo, RedoInfo, TreeInfo};
 pub use map::{FileMap, MapRun, Owner};
 pub use problem::{LostKeys, Part, Problem};
+pub use repair::{RepairReport, repair};
 pub use walk::Progress;

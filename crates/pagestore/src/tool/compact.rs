@@ -1,0 +1,100 @@
+//! A dense copy of a file.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use flotilla_vfs::FileSystem;
+
+use super::copy::{self, NewFile};
+use super::file::PageFile;
+use super::walk::{Progress, Walk};
+use crate::error::{Error, Result};
+
+/// Bytes that are moved between two checkpoints, and are in memory until then.
+const MOVED_BYTES_MAX: u64 = 64 << 20;
+
+/// What [`PageFile::compact`] has made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Compacted {
+    /// Trees.
+    pub trees: u64,
+    /// Their keys, with what the redo area has added.
+    pub keys: u64,
+    /// The last transaction of the source that the copy contains.
+    pub txid: u64,
+    /// Length of the source.
+    pub bytes_before: u64,
+    /// Length of the copy.
+    pub bytes: u64,
+}
+
+impl PageFile {
+    /// Copies all trees, with what the redo area has beyond the checkpoint, and the mark into the new
+    /// file `to`: packed pages, one behind the other, nothing cut off, no redo area. When this
+    /// returns the copy is durable. Its transactions have numbers of their own. `look` is called
+    /// after each page.
+    ///
+    /// Until it is whole the copy is called `to.part`; if this fails it is taken away.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] if anything of the file is damaged that had to be read; [`Error::Io`], of
+    /// the kind `AlreadyExists` if there is a file `to`; [`Error::NoSpace`].
+    pub fn compact(
+        &self,
+        fs: &Arc<dyn FileSystem>,
+        to: &Path,
+        look: &mut dyn FnMut(Progress),
+    ) -> Result<Compacted> {
+        let new = NewFile::begin(fs, to)?;
+        let store = new.store()?;
+        let mut walk = Walk::new(self, true, look);
+        let trees = walk.catalogue(&mut |_| std::ops::ControlFlow::Continue(()));
+        for (name, entry) in &trees {
+            copy::tree(&mut walk, &store, name, *entry, &mut |_| ())?;
+            if !walk.problems.named.is_empty() {
+                break;
+            }
+        }
+        if let Some(problem) = walk.problems.named.first() {
+            return Err(Error::Corrupt { page: problem.page, what: problem.what });
+        }
+        let mut txn = store.write()?;
+        txn.set_mark(&self.meta.mark);
+        txn.publish()?;
+        let (txid, met) = copy::redo(self, &store)?;
+        met?;
+        let mut made = Compacted { txid, bytes_before: self.bytes, ..Compacted::default() };
+        (made.trees, made.keys, made.bytes) = finish(store)?;
+        new.finish()?;
+        Ok(made)
+    }
+}
+
+/// Makes a store durable that is to be closed. Returns its trees, its keys and the length of its
+/// file.
+pub(super) fn finish(store: crate::PageStore) -> Result<(u64, u64, u64)> {
+    store.reclaim(u64::MAX)?;
+    store.checkpoint()?;
+    // What was made while a tree was being built lies behind the room that was taken for it.
+    while !store.defragment(MOVED_BYTES_MAX)?.is_done {
+        store.checkpoint()?;
+    }
+    // Two checkpoints cut off what is free then. Each wants a change.
+    let mark = store.read().mark().to_vec();
+    let other = if mark.is_empty() { vec![0] } else { Vec::new() };
+    for mark in [other, mark] {
+        let mut txn = store.write()?;
+        txn.set_mark(&mark);
+        txn.publish()?;
+        store.checkpoint()?;
+    }
+    let snapshot = store.read();
+    let names = snapshot.tree_names()?;
+    let mut keys = 0;
+    for name in &names {
+        keys += snapshot.tree(name)?.map_or(0, |tree| tree.len());
+    }
+    Ok((names.len() as u64, keys, store.stats().file_bytes))
+}
