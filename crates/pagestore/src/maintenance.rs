@@ -120,10 +120,12 @@ fn rest(shared: &Shared, began: Instant, written: u64) -> Option<Duration> {
 impl Maintenance {
     pub(crate) fn start(shared: &Arc<Shared>) -> Result<Maintenance> {
         let is_over = Arc::new(AtomicBool::new(false));
-        let (over, weak) = (Arc::clone(&is_over), Arc::downgrade(shared));
+        let over = Arc::clone(&is_over);
+        // From now on writers wait for it, however long it takes to begin.
+        let joined = Joined::new(shared);
         let thread = std::thread::Builder::new()
             .name("page-maintenance".to_owned())
-            .spawn(move || run(&over, &weak))?;
+            .spawn(move || run(&over, &joined))?;
         Ok(Maintenance { is_over, shared: Arc::downgrade(shared), thread: Some(thread) })
     }
 }
@@ -141,9 +143,16 @@ impl Drop for Maintenance {
 }
 
 /// Writers wait for this thread's checkpoints until it is dropped.
-struct Joined<'a>(&'a Weak<Shared>);
+struct Joined(Weak<Shared>);
 
-impl Drop for Joined<'_> {
+impl Joined {
+    fn new(shared: &Arc<Shared>) -> Joined {
+        shared.upkeep.pressure.join();
+        Joined(Arc::downgrade(shared))
+    }
+}
+
+impl Drop for Joined {
     fn drop(&mut self) {
         if let Some(shared) = self.0.upgrade() {
             shared.upkeep.pressure.leave();
@@ -151,12 +160,8 @@ impl Drop for Joined<'_> {
     }
 }
 
-fn run(is_over: &AtomicBool, weak: &Weak<Shared>) {
+fn run(is_over: &AtomicBool, Joined(weak): &Joined) {
     let began = Instant::now();
-    let Some(shared) = weak.upgrade() else { return };
-    shared.upkeep.pressure.join();
-    drop(shared);
-    let _joined = Joined(weak);
     let mut seen = 0;
     while !is_over.load(Ordering::Acquire) {
         // Nobody has the store open any more: nor does this thread.
