@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use flotilla_region::StoreId;
-use flotilla_store::Identity;
+use flotilla_store::{Identity, PageOptions, PageReadMode};
 use serde::Deserialize;
 
 use crate::cluster::{self, ClusterError, Member};
@@ -97,9 +97,33 @@ pub struct StorageConfig {
     /// Bytes of changed pages in memory that ask for a checkpoint before its time. Default
     /// 64 MiB, at least 4 MiB.
     pub dirty_bytes_max: u64,
+    /// Bytes of changed pages in memory at which applying waits for a checkpoint. Default four times
+    /// `dirty_bytes_max`, and at least that.
+    pub dirty_bytes_hard_max: Option<u64>,
     /// Bytes of clean pages to keep in memory where the page file cannot be mapped. Default 64 MiB,
     /// at least 1 MiB.
     pub cache_bytes: u64,
+    /// How pages are read. Default `mapped`.
+    pub pages_read_mode: PagesReadMode,
+    /// Bytes by which the file of the pages grows. Default 1 MiB, at most 1 GiB.
+    pub pages_growth_bytes: u64,
+    /// Free bytes at the end of that file at which it is cut off. Default 64 MiB.
+    pub pages_trim_bytes: u64,
+    /// Bytes of pages that are moved towards the beginning of the file with one checkpoint. Default
+    /// 16 MiB; 0: none are moved.
+    pub pages_move_bytes_max: u64,
+    /// Part of the file, 0 to 1, that is free when moving begins. Default 0.5.
+    pub pages_move_free_ratio_min: f64,
+}
+
+/// How pages are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PagesReadMode {
+    /// From a map of the file; the system decides what stays in memory.
+    Mapped,
+    /// Into a cache of `cache_bytes`.
+    Cached,
 }
 
 /// Bounds on memory and waiting.
@@ -171,7 +195,7 @@ impl Default for RaftConfig {
 
 impl Default for StorageConfig {
     fn default() -> Self {
-        let log = flotilla_raftlog::Config::default();
+        let flotilla_store::Config { log, pages, .. } = flotilla_store::Config::default();
         Self {
             segment_bytes: log.segment_bytes,
             log_purge_above_bytes: log.purge_above_bytes,
@@ -182,7 +206,13 @@ impl Default for StorageConfig {
             log_cache_bytes_max: log.cache_bytes_max,
             checkpoint_interval_ms: 2000,
             dirty_bytes_max: 64 << 20,
+            dirty_bytes_hard_max: None,
             cache_bytes: 64 << 20,
+            pages_read_mode: PagesReadMode::Mapped,
+            pages_growth_bytes: pages.growth_bytes,
+            pages_trim_bytes: pages.trim_bytes,
+            pages_move_bytes_max: 16 << 20,
+            pages_move_free_ratio_min: 0.5,
         }
     }
 }
@@ -244,9 +274,41 @@ impl StorageConfig {
             // The log keeps what no checkpoint has yet, so one must be due long before it is full.
             config.checkpoint_log_bytes = config.checkpoint_log_bytes.min(limit / 4);
         }
-        config.pages.cache_bytes = self.cache_bytes;
+        config.pages = PageOptions::default()
+            .read_mode(match self.pages_read_mode {
+                PagesReadMode::Mapped => PageReadMode::Mapped,
+                PagesReadMode::Cached => PageReadMode::Cached,
+            })
+            .cache_bytes(self.cache_bytes)
+            .growth_bytes(self.pages_growth_bytes)
+            .trim_bytes(self.pages_trim_bytes);
         config.checkpoint_dirty_bytes = self.dirty_bytes_max;
+        config.dirty_bytes_max = self.dirty_bytes_hard_max();
+        config.pages_move_bytes_max = self.pages_move_bytes_max;
+        config.pages_move_free_ratio_min = self.pages_move_free_ratio_min;
         config
+    }
+
+    fn dirty_bytes_hard_max(&self) -> u64 {
+        self.dirty_bytes_hard_max.unwrap_or(self.dirty_bytes_max.saturating_mul(4))
+    }
+
+    fn check_pages(&self) -> Result<(), ConfigError> {
+        within("storage.dirty_bytes_max", self.dirty_bytes_max, 4 << 20, u64::MAX)?;
+        within(
+            "storage.dirty_bytes_hard_max (at least storage.dirty_bytes_max)",
+            self.dirty_bytes_hard_max(),
+            self.dirty_bytes_max,
+            u64::MAX,
+        )?;
+        within("storage.cache_bytes", self.cache_bytes, 1 << 20, u64::MAX)?;
+        within("storage.pages_growth_bytes", self.pages_growth_bytes, 0, 1 << 30)?;
+        let ratio = self.pages_move_free_ratio_min;
+        if (0.0..=1.0).contains(&ratio) {
+            return Ok(());
+        }
+        let what = format!("storage.pages_move_free_ratio_min = {ratio} is out of range: 0 to 1");
+        Err(ConfigError::Value(what))
     }
 
     fn log(&self) -> flotilla_raftlog::Config {
@@ -375,8 +437,7 @@ impl NodeConfig {
             other => ConfigError::Value(format!("storage: {other}")),
         })?;
         within("storage.checkpoint_interval_ms", storage.checkpoint_interval_ms, 50, 600_000)?;
-        within("storage.dirty_bytes_max", storage.dirty_bytes_max, 4 << 20, u64::MAX)?;
-        within("storage.cache_bytes", storage.cache_bytes, 1 << 20, u64::MAX)?;
+        storage.check_pages()?;
         let bytes = u64::from(limits.request_bytes_max);
         within("limits.request_bytes_max", bytes, 16 << 20, u64::from(u32::MAX))?;
         within("limits.request_timeout_ms", limits.request_timeout_ms, 100, 3_600_000)?;
@@ -495,6 +556,34 @@ mod tests {
         let standard = flotilla_store::Config::default();
         assert_eq!(format!("{:?}", log("").log), format!("{:?}", standard.log));
         assert_eq!(log("").checkpoint_log_bytes, standard.checkpoint_log_bytes);
+    }
+
+    #[test]
+    fn each_setting_of_the_pages_reaches_the_engine_or_is_refused() {
+        let store = |line: &str| {
+            let config: NodeConfig = toml::from_str(&format!("[storage]\n{line}\n")).unwrap();
+            config.settle().unwrap().config.storage.store()
+        };
+        assert_eq!(store("").pages.read_mode, PageReadMode::Mapped);
+        assert_eq!(store("pages_read_mode = 'cached'").pages.read_mode, PageReadMode::Cached);
+        assert_eq!(store("cache_bytes = 1048577").pages.cache_bytes, 1_048_577);
+        assert_eq!(store("pages_growth_bytes = 5").pages.growth_bytes, 5);
+        assert_eq!(store("pages_trim_bytes = 6").pages.trim_bytes, 6);
+        assert_eq!(store("pages_move_bytes_max = 7").pages_move_bytes_max, 7);
+        assert_eq!(store("pages_move_free_ratio_min = 0.25").pages_move_free_ratio_min, 0.25);
+        assert_eq!(store("dirty_bytes_max = 8388608").checkpoint_dirty_bytes, 8 << 20);
+        assert_eq!(store("dirty_bytes_max = 8388608").dirty_bytes_max, 32 << 20);
+        assert_eq!(store("dirty_bytes_hard_max = 67108864").dirty_bytes_max, 64 << 20);
+        let standard = flotilla_store::Config::default();
+        assert_eq!(format!("{:?}", store("")), format!("{standard:?}"));
+
+        let wrong = |line: &str| refused(&format!("[storage]\n{line}"));
+        assert!(wrong("pages_read_mode = 'quick'").contains("`mapped` or `cached`"));
+        assert!(wrong("pages_move_free_ratio_min = nan").contains("NaN is out of range: 0 to 1"));
+        assert!(wrong("pages_growth_bytes = 1073741825").contains("pages_growth_bytes"));
+        assert!(
+            wrong("dirty_bytes_hard_max = 4194304").contains("at least storage.dirty_bytes_max")
+        );
     }
 
     #[test]

@@ -76,7 +76,20 @@ impl NodeStats {
             pages: Some(peers::PageStats {
                 transactions: store.applies,
                 checkpoints: store.checkpoints,
-                ..peers::PageStats::default()
+                file_bytes: store.pages.file_bytes,
+                dirty_bytes: store.pages.dirty_bytes,
+                written_bytes: store.pages.written_bytes,
+                free_bytes: store.pages.free_bytes,
+                pending_bytes: store.pages.pending_bytes,
+                trash_bytes: store.pages.trash_bytes,
+                retired_bytes: store.pages.reads.retired_bytes,
+                cached_bytes: store.pages.reads.cached_bytes,
+                roots: store.pages.root_count as u64,
+                oldest_root_age: store.pages.txid.saturating_sub(store.pages.oldest_txid),
+                trimmed_bytes: store.pages.given_back.trimmed_bytes,
+                punched_bytes: store.pages.given_back.punched_bytes,
+                moved_bytes: store.pages_moved_bytes,
+                reclaimed_bytes: store.pages_reclaimed_bytes,
             }),
             ..peers::StatsResponse::default()
         }

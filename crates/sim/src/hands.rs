@@ -10,7 +10,7 @@ use fastrand::Rng;
 use flotilla_region::{
     ApplyTask, Compaction, Event, Index, LogFetch, LogWrite, ReadGrant, RegionId,
 };
-use flotilla_store::{Commit, Error, ReadError, RegionView, ScanRequest, Store};
+use flotilla_store::{Commit, Error, PagesUpkeep, ReadError, RegionView, ScanRequest, Store};
 
 use crate::agenda::Moment;
 use crate::layout;
@@ -31,6 +31,8 @@ pub(crate) struct Pace {
 const PURGE_US_MAX: u64 = 100_000;
 /// Steps of the log's upkeep behind a purge are fewer than this.
 const LOG_STEPS_END: u64 = 6;
+/// Steps of the pages' upkeep there are fewer than this.
+const PAGE_STEPS_END: u64 = 4;
 /// Bytes that a scan may return: more than there ever are.
 const SCAN_BYTES_MAX: u64 = 64 << 20;
 
@@ -70,7 +72,13 @@ impl Hands {
     }
 
     pub(crate) fn reach(&self) -> Reach {
-        Reach { checkpoints: self.store.stats().checkpoints, ..self.reach }
+        let stats = self.store.stats();
+        Reach {
+            checkpoints: stats.checkpoints,
+            page_bytes_moved: stats.pages_moved_bytes,
+            page_bytes_trimmed: stats.pages.given_back.trimmed_bytes,
+            ..self.reach
+        }
     }
 
     pub(crate) fn set_pace(&mut self, pace: Pace) {
@@ -195,6 +203,12 @@ impl Hands {
         self.reach.log_bytes_moved += purged.moved_bytes;
         for _ in 0..self.rng.u64(..LOG_STEPS_END) {
             self.store.maintain_log()?;
+        }
+        // Not drawn, so that old seeds draw the rest as ever.
+        for _ in 0..self.store.stats().checkpoints % PAGE_STEPS_END {
+            if !matches!(self.store.maintain_pages()?, PagesUpkeep::More) {
+                break;
+            }
         }
         Ok(())
     }

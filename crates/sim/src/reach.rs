@@ -19,6 +19,10 @@ pub struct Reach {
     pub segments_purged: u64,
     /// Bytes moved to the end of a log so that a segment could go.
     pub log_bytes_moved: u64,
+    /// Bytes of pages moved towards the beginning of their file.
+    pub page_bytes_moved: u64,
+    /// Bytes cut off from the end of the pages' files.
+    pub page_bytes_trimmed: u64,
     /// Times that entries were read from disk for a follower.
     pub fetches: u64,
     /// Stores that died of their disk, inside an operation.
@@ -42,6 +46,8 @@ impl AddAssign for Reach {
         self.compactions += more.compactions;
         self.segments_purged += more.segments_purged;
         self.log_bytes_moved += more.log_bytes_moved;
+        self.page_bytes_moved += more.page_bytes_moved;
+        self.page_bytes_trimmed += more.page_bytes_trimmed;
         self.fetches += more.fetches;
         self.deaths_inside += more.deaths_inside;
         self.leaderships += more.leaderships;

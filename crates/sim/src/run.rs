@@ -139,7 +139,10 @@ fn store_config(rng: &mut Rng) -> flotilla_store::Config {
         },
         pages: PageOptions::default()
             .cache_bytes(1 << 20)
-            .growth_bytes(choose(rng, &[0, 64 << 10]) as u64),
+            .growth_bytes(choose(rng, &[0, 64 << 10]) as u64)
+            .trim_bytes(choose(&mut log_rng, &[0, 16 << 10, 64 << 10]) as u64),
+        pages_move_bytes_max: choose(&mut log_rng, &[0, 8 << 10, 1 << 20]) as u64,
+        pages_move_free_ratio_min: [0.0, 0.25][log_rng.usize(..2)],
         ..defaults
     }
 }

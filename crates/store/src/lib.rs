@@ -9,7 +9,8 @@
 //! - [`Store::fetch`] answers `Effects::fetches`.
 //! - [`Store::apply`] carries out `Effects::apply`: many regions, one transaction.
 //! - [`Store::read`] serves `Effects::reads` on a snapshot.
-//! - [`Store::checkpoint`] and [`Store::purge_log`] are the driver's to call, now and then.
+//! - [`Store::checkpoint`], [`Store::purge_log`] and [`Store::maintain_pages`] are the driver's to
+//!   call, now and then.
 //!
 //! It decides nothing about consensus, starts no threads and reads no clock. `docs/durability.md`
 //! has the rules that make every crash safe.
@@ -18,6 +19,7 @@ mod apply;
 mod bootstrap;
 mod check;
 mod checkpoint;
+mod config;
 mod digest;
 mod error;
 mod gc;
@@ -30,11 +32,13 @@ mod stats;
 mod store;
 #[cfg(test)]
 mod tests;
+mod upkeep;
 
 pub use apply::{Applied, ApplyReject, Outcome};
 pub use check::CheckReport;
+pub use config::Config;
 pub use error::{Error, ReadError};
-pub use flotilla_pagestore::Options as PageOptions;
+pub use flotilla_pagestore::{Options as PageOptions, ReadMode as PageReadMode};
 pub use flotilla_raftlog::{
     Commit, Config as LogConfig, Error as LogError, Maintenance as LogMaintenance, Purged, Receipt,
     RecoveryReport,
@@ -42,4 +46,5 @@ pub use flotilla_raftlog::{
 pub use reader::{RegionView, ScanPart, ScanRequest, ScanResult, View};
 pub use schema::Identity;
 pub use stats::Stats;
-pub use store::{Config, Store};
+pub use store::Store;
+pub use upkeep::PagesUpkeep;

@@ -17,6 +17,10 @@ pub struct Stats {
     pub applies: u64,
     /// Checkpoints made.
     pub checkpoints: u64,
+    /// Bytes of pages that upkeep has moved towards the beginning of the file.
+    pub pages_moved_bytes: u64,
+    /// Bytes of what was cut off from the trees that upkeep has given back.
+    pub pages_reclaimed_bytes: u64,
     /// Bytes of log batches that came since the last checkpoint.
     pub log_bytes_since_checkpoint: u64,
     /// How far each region is applied in the last durable checkpoint.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use flotilla_pagestore::{Options, PageStore};
+use flotilla_pagestore::PageStore;
 use flotilla_raftlog::{Commit, LogEngine, Maintenance as LogMaintenance, Purged, RecoveryReport};
 use flotilla_region::{
     ApplyTask, Compaction, Descriptor, Index, LogEntry, LogFetch, LogWrite, Recovered, RegionId,
@@ -14,38 +14,14 @@ use flotilla_vfs::FileSystem;
 use crate::apply::{self, Applied};
 use crate::check::{self, CheckReport};
 use crate::checkpoint::Checkpoints;
+use crate::config::Config;
 use crate::error::Error;
 use crate::log_writer::LogWriter;
 use crate::reader::View;
 use crate::schema::Identity;
 use crate::stats::{Counters, Stats};
+use crate::upkeep::{PagesUpkeep, Upkeep};
 use crate::{bootstrap, digest, gc, log_reader, recover};
-
-/// How the store uses its engines.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// The log engine's own.
-    pub log: flotilla_raftlog::Config,
-    /// The page store's own.
-    pub pages: Options,
-    /// Bytes of changed pages from which on a checkpoint is wanted. Default 64 MiB. They are
-    /// memory until then; a checkpoint writes them.
-    pub checkpoint_dirty_bytes: u64,
-    /// Bytes of log batches from which on a checkpoint is wanted. Default 256 MiB. A restart reads
-    /// about so much, and the log keeps it.
-    pub checkpoint_log_bytes: u64,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            log: flotilla_raftlog::Config::default(),
-            pages: Options::default(),
-            checkpoint_dirty_bytes: 64 << 20,
-            checkpoint_log_bytes: 256 << 20,
-        }
-    }
-}
 
 /// The replicas of one data directory: their logs and their rows.
 ///
@@ -58,6 +34,7 @@ pub struct Store {
     log: LogWriter,
     log_recovery: RecoveryReport,
     checkpoints: Checkpoints,
+    upkeep: Upkeep,
     counters: Counters,
 }
 
@@ -94,8 +71,9 @@ impl Store {
         let recovered = recover::recover(&pages, &log, identity.store)?;
         let durable = recovered.iter().map(|r| (r.descriptor.id, r.applied.0)).collect();
         let checkpoints = Checkpoints::new(identity.store, durable);
-        let counters = Counters::default();
-        let store = Self { identity, config, pages, log, log_recovery, checkpoints, counters };
+        let (upkeep, counters) = (Upkeep::default(), Counters::default());
+        let store =
+            Self { identity, config, pages, log, log_recovery, checkpoints, upkeep, counters };
         Ok((store, recovered))
     }
 
@@ -174,6 +152,9 @@ impl Store {
     pub fn checkpoint(&self) -> Result<Vec<(RegionId, Index)>, Error> {
         let (durable, made) = self.checkpoints.make(&self.pages, &self.log)?;
         self.counters.checkpoints.add(u64::from(made));
+        if made {
+            self.upkeep.note_checkpoint(&self.pages, &self.config);
+        }
         Ok(durable)
     }
 
@@ -182,6 +163,26 @@ impl Store {
     pub fn wants_checkpoint(&self) -> bool {
         self.pages.dirty_bytes() >= self.config.checkpoint_dirty_bytes
             || self.log.bytes_ahead() >= self.config.checkpoint_log_bytes
+    }
+
+    /// Whether so much is in memory only that applying should wait for a checkpoint.
+    #[must_use]
+    pub fn is_dirty_memory_full(&self) -> bool {
+        self.pages.dirty_bytes() >= self.config.dirty_bytes_max
+    }
+
+    /// Does one small step of the page store's own upkeep, in a transaction that appliers wait for as
+    /// for any other: gives back some of what deletions of ranges have cut off, or moves some of what
+    /// lies at the end of a file that is mostly free.
+    ///
+    /// Call it after a checkpoint until it says that it is done. Not durable by itself; a crash takes
+    /// back what no checkpoint has.
+    ///
+    /// # Errors
+    ///
+    /// The page store failed. If its disk is full, nothing has happened.
+    pub fn maintain_pages(&self) -> Result<PagesUpkeep, Error> {
+        self.upkeep.step(&self.pages, &self.config)
     }
 
     /// Removes segments of the log that nothing needs any more, oldest first, and tells who holds
@@ -251,6 +252,8 @@ impl Store {
             entries_applied: self.counters.entries_applied.get(),
             applies: self.counters.applies.get(),
             checkpoints: self.counters.checkpoints.get(),
+            pages_moved_bytes: self.upkeep.moved_bytes.get(),
+            pages_reclaimed_bytes: self.upkeep.reclaimed_bytes.get(),
             log_bytes_since_checkpoint: self.log.bytes_ahead(),
             durable: self.checkpoints.durable(),
         }

@@ -15,7 +15,7 @@ pub(crate) struct Counts {
     pub(crate) log_bytes: u64,
     pub(crate) entries_applied: u64,
     pub(crate) page_transactions: u64,
-    pub(crate) page_syncs: u64,
+    pub(crate) page_bytes: u64,
     pub(crate) checkpoints: u64,
     pub(crate) frames_sent: u64,
     pub(crate) frame_bytes_sent: u64,
@@ -44,7 +44,7 @@ impl Counts {
         self.log_bytes += log.bytes_written;
         self.entries_applied += raft.entries_applied;
         self.page_transactions += pages.transactions;
-        self.page_syncs += pages.syncs;
+        self.page_bytes += pages.written_bytes;
         self.checkpoints += pages.checkpoints;
         self.frames_sent += raft.frames_sent;
         self.frame_bytes_sent += raft.frame_bytes_sent;
@@ -63,7 +63,7 @@ impl Counts {
             log_bytes: minus(self.log_bytes, before.log_bytes)?,
             entries_applied: minus(self.entries_applied, before.entries_applied)?,
             page_transactions: minus(self.page_transactions, before.page_transactions)?,
-            page_syncs: minus(self.page_syncs, before.page_syncs)?,
+            page_bytes: minus(self.page_bytes, before.page_bytes)?,
             checkpoints: minus(self.checkpoints, before.checkpoints)?,
             frames_sent: minus(self.frames_sent, before.frames_sent)?,
             frame_bytes_sent: minus(self.frame_bytes_sent, before.frame_bytes_sent)?,

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use comfy_table::Cell;
 use flotilla_client::Client;
 use flotilla_proto::metapb;
-use flotilla_proto::peers::{KnownStore, RegionStatus, Role, Space, StatsResponse};
+use flotilla_proto::peers::{KnownStore, PageStats, RegionStatus, Role, Space, StatsResponse};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -48,8 +48,19 @@ pub(crate) async fn stores(target: &Target, form: Form, out: &mut impl Write) ->
         let stores = seen.iter().map(store_to_json).collect();
         return Ok(writeln!(out, "{:#}", Value::Array(stores))?);
     }
-    let headings =
-        ["id", "name", "address", "state", "replicas", "leaders", "writes", "log syncs", "uptime"];
+    let headings = [
+        "id",
+        "name",
+        "address",
+        "state",
+        "replicas",
+        "leaders",
+        "writes",
+        "log syncs",
+        "page file",
+        "free",
+        "uptime",
+    ];
     let mut table = table(&headings);
     for Seen { store, answer } in &seen {
         let place = store.store.clone().unwrap_or_default();
@@ -62,6 +73,9 @@ pub(crate) async fn stores(target: &Target, form: Form, out: &mut impl Write) ->
                 let counts =
                     [stats.replicas, stats.leaders, requests.writes_acknowledged, log.syncs];
                 row.extend(counts.map(number));
+                let pages = stats.pages.unwrap_or_default();
+                let mebibytes = |bytes: u64| number(format!("{} MiB", bytes >> 20));
+                row.extend([pages.file_bytes, pages.free_bytes].map(mebibytes));
                 row.push(Cell::new(format!("{} s", stats.uptime_ms / 1000)));
             }
             Err(error) => row.push(Cell::new(reason(error))),
@@ -88,10 +102,31 @@ fn store_to_json(seen: &Seen<StatsResponse>) -> Value {
             row["writes_acknowledged"] =
                 stats.requests.unwrap_or_default().writes_acknowledged.into();
             row["log_syncs"] = stats.log.unwrap_or_default().syncs.into();
+            row["pages"] = pages_to_json(stats.pages.unwrap_or_default());
         }
         Err(error) => row["reason"] = reason(error).into(),
     }
     row
+}
+
+fn pages_to_json(pages: PageStats) -> Value {
+    json!({
+        "file_bytes": pages.file_bytes,
+        "free_bytes": pages.free_bytes,
+        "pending_bytes": pages.pending_bytes,
+        "trash_bytes": pages.trash_bytes,
+        "dirty_bytes": pages.dirty_bytes,
+        "retired_bytes": pages.retired_bytes,
+        "cached_bytes": pages.cached_bytes,
+        "roots": pages.roots,
+        "oldest_root_age": pages.oldest_root_age,
+        "checkpoints": pages.checkpoints,
+        "written_bytes": pages.written_bytes,
+        "trimmed_bytes": pages.trimmed_bytes,
+        "punched_bytes": pages.punched_bytes,
+        "moved_bytes": pages.moved_bytes,
+        "reclaimed_bytes": pages.reclaimed_bytes,
+    })
 }
 
 /// Without the address, which is in the row already.

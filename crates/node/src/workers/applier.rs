@@ -31,6 +31,8 @@ impl Applier {
     pub(crate) fn run(self) {
         let mut tasks: Vec<ApplyTask> = Vec::new();
         while let Some(bytes) = self.backlog.take(&mut tasks) {
+            // What waits meanwhile keeps the shards from taking more.
+            self.alarm.wait_while(|| self.store.is_dirty_memory_full());
             let applied = match self.store.apply(&tasks) {
                 Ok(applied) => applied,
                 Err(error) => {

@@ -5,11 +5,14 @@ use std::time::{Duration, Instant};
 
 use flotilla_pagestore::Error as PagesError;
 use flotilla_region::Event;
-use flotilla_store::{Error, Store};
+use flotilla_store::{Error, PagesUpkeep, Store};
 use parking_lot::{Condvar, Mutex};
 
 use crate::failure::Failure;
 use crate::letters::Mailboxes;
+
+/// Steps of the pages' upkeep after one checkpoint, of a megabyte or less each.
+const UPKEEP_STEPS_MAX: usize = 1024;
 
 /// Tells the checkpointer that there is something to do. A store at rest makes no checkpoints.
 pub(crate) struct Alarm {
@@ -24,6 +27,8 @@ struct State {
     /// The next checkpoint should not wait for its time.
     urgent: bool,
     stopped: bool,
+    /// Made until now.
+    checkpoints: u64,
 }
 
 impl Alarm {
@@ -40,6 +45,36 @@ impl Alarm {
         state.urgent |= urgent;
         if news {
             self.wake.notify_all();
+        }
+    }
+
+    /// A checkpoint was made.
+    fn relieved(&self) {
+        self.state.lock().checkpoints += 1;
+        self.wake.notify_all();
+    }
+
+    /// Whether a checkpoint is wanted at once, or none any more.
+    fn presses(&self) -> bool {
+        let state = self.state.lock();
+        state.urgent || state.stopped
+    }
+
+    /// Waits for checkpoints as long as `is_full`, or until the checkpointer is stopped.
+    ///
+    /// If the disk is full this is until there is room: what clients write waits in the meantime, and
+    /// is refused when too much does.
+    pub(crate) fn wait_while(&self, is_full: impl Fn() -> bool) {
+        let mut asked = None;
+        let mut state = self.state.lock();
+        while !state.stopped && is_full() {
+            // Once for each checkpoint: one that the full disk refuses is tried again in its time.
+            if asked != Some(state.checkpoints) {
+                asked = Some(state.checkpoints);
+                (state.changed, state.urgent) = (true, true);
+                self.wake.notify_all();
+            }
+            self.wake.wait(&mut state);
         }
     }
 
@@ -107,9 +142,28 @@ impl Checkpointer {
         self.mailboxes.complete_all(
             applied.into_iter().map(|(region, applied)| Event::Checkpointed { region, applied }),
         );
+        self.alarm.relieved();
         let purged = self.store.purge_log()?;
         if purged.segments > 0 {
             tracing::debug!(segments = purged.segments, bytes = purged.bytes, "log purged");
+        }
+        self.maintain_pages()
+    }
+
+    /// The pages' own upkeep, within its budget, as long as nobody waits for a checkpoint. What it has
+    /// done is in memory until the next one.
+    fn maintain_pages(&self) -> Result<(), Error> {
+        for _ in 0..UPKEEP_STEPS_MAX {
+            if self.alarm.presses() {
+                break;
+            }
+            match self.store.maintain_pages()? {
+                PagesUpkeep::More => self.alarm.changed(self.store.wants_checkpoint()),
+                PagesUpkeep::Done => break,
+                PagesUpkeep::TrashUnreadable(error) => {
+                    tracing::warn!("space of a deleted range is not given back: {error}");
+                }
+            }
         }
         Ok(())
     }
@@ -138,6 +192,34 @@ mod tests {
             waiter.join().unwrap()
         });
         assert!(!waiting);
+    }
+
+    #[test]
+    fn who_waits_asks_once_for_each_checkpoint_and_goes_on_when_there_is_room() {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+
+        let alarm = Alarm::new();
+        let full = AtomicUsize::new(2);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| alarm.wait_while(|| full.load(Ordering::SeqCst) > 0));
+            for left in [1, 0] {
+                // It is urgent; the first of the two does not suffice.
+                assert!(alarm.wait(later()));
+                // Refused, as by a full disk: nobody presses for another one.
+                alarm.changed(false);
+                assert!(!alarm.presses());
+                assert!(alarm.wait(Instant::now()));
+                full.store(left, Ordering::SeqCst);
+                alarm.relieved();
+            }
+            waiter.join().unwrap();
+        });
+        // Full for good, but stopped.
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| alarm.wait_while(|| true));
+            alarm.stop();
+            waiter.join().unwrap();
+        });
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod model;
 mod read;
 mod recovery;
 mod truth;
+mod upkeep;
 
 const HERE: StoreId = StoreId(1);
 const IDENTITY: Identity = Identity { cluster_id: 77, store: HERE };
@@ -61,8 +62,12 @@ fn regions() -> Vec<Descriptor> {
 }
 
 fn try_open(fs: &FaultFs) -> Result<(Store, Vec<Recovered>), Error> {
+    try_open_with(fs, config())
+}
+
+fn try_open_with(fs: &FaultFs, config: Config) -> Result<(Store, Vec<Recovered>), Error> {
     let fs = Arc::new(fs.clone());
-    Store::open(fs, Path::new("/data/store"), config(), IDENTITY, &regions())
+    Store::open(fs, Path::new("/data/store"), config, IDENTITY, &regions())
 }
 
 fn open(fs: &FaultFs) -> (Store, Vec<Recovered>) {
