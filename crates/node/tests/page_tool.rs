@@ -231,3 +231,39 @@ fn what_is_whole_is_rescued() {
     assert_eq!(fails(&["repair", &file, &to]).0, 2);
     assert_eq!(fails(&["repair", &format!("{file}.none"), &again]).0, 3);
 }
+
+#[test]
+fn backups_are_made_and_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, file) = path(&dir, "pages");
+    let [one, two, new] = ["one", "two", "new"].map(|name| self::path(&dir, name).1);
+    let store = some_pages(&path);
+    assert_eq!(fails(&["backup", &file, &one]).0, 1, "it is in use");
+    drop(store);
+    let whole = tells(&["backup", &file, &one, "--json"]);
+    assert_eq!((&whole["txid"], &whole["kept"]), (&json!(2), &json!(0)));
+    let store = open(&path);
+    let mut txn = store.write().unwrap();
+    txn.tree("ships").unwrap().put(b"latest", b"in the second").unwrap();
+    txn.commit(Durability::Sync).unwrap();
+    drop(store);
+    let more = tells(&["backup", &file, &two, "--since", &one, "--json"]);
+    assert!(more["bytes"].as_u64() < whole["bytes"].as_u64(), "{more} {whole}");
+    assert!(says(&["restore", &new, &one, &two]).contains("up to transaction 3"));
+    let report = tells(&["check", &new, "--json"]);
+    assert_eq!((&report["sound"], &report["keys"]), (&json!(true), &json!(103)));
+    let snapshot = open(Path::new(&new)).read();
+    let ships = snapshot.tree("ships").unwrap().unwrap();
+    assert_eq!(ships.get(b"latest").unwrap().unwrap(), b"in the second");
+    drop((ships, snapshot));
+
+    let other = format!("{new}2");
+    let (code, said) = fails(&["restore", &other, &two]);
+    assert!(code == 1 && said.contains("two: it does not follow"), "{said}");
+    assert_eq!(fails(&["restore", &new, &one]).0, 2);
+    assert_eq!(fails(&["backup", &file, &one]).0, 2);
+    assert_eq!(fails(&["restore", &other, "/none"]).0, 3);
+    assert_eq!(fails(&["backup", &format!("{file}.none"), &other]).0, 3);
+    assert_eq!(fails(&["restore", &other]).0, 2);
+    assert!(!Path::new(&other).exists());
+}

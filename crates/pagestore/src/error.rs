@@ -18,6 +18,15 @@ pub enum Error {
         /// What was found wrong.
         what: &'static str,
     },
+    /// A stream of a backup is damaged, or not one of the row that it was given in. Nothing was made
+    /// of it.
+    #[error("stream {stream} of the backup cannot be used: {what}")]
+    Backup {
+        /// Which of those that were given, from 0.
+        stream: u64,
+        /// What is wrong with it.
+        what: &'static str,
+    },
     /// The disk has no room for the checkpoint. Nothing was written; make room and ask again.
     #[error("the disk has no room for the page file to grow")]
     NoSpace,

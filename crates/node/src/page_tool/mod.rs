@@ -1,6 +1,7 @@
 //! `flotilla pages`: a page file as it lies on disk: looked at, checked, drawn, copied, rescued.
 
 mod access;
+mod backup;
 mod draw;
 mod dump;
 mod views;
@@ -54,6 +55,24 @@ enum Command {
         /// The new file, which must not exist yet
         to: PathBuf,
     },
+    /// Writes a backup, whole or of what differs from backups before
+    Backup {
+        /// The page file, such as the file `pages` of a store
+        file: PathBuf,
+        /// The backup, which must not exist yet
+        to: PathBuf,
+        /// Backups before: one that is whole, and those that follow it, in order
+        #[arg(long, value_delimiter = ',', value_name = "FILE,...")]
+        since: Vec<PathBuf>,
+    },
+    /// Makes a page file of backups
+    Restore {
+        /// The new page file, which must not exist yet
+        to: PathBuf,
+        /// One backup that is whole, and those that follow it, in order
+        #[arg(required = true)]
+        backups: Vec<PathBuf>,
+    },
     /// Writes what is whole of a damaged file to a new one
     Repair {
         /// The damaged file; nothing is changed there
@@ -104,6 +123,14 @@ fn answer(args: &Args) -> Result<(), Error> {
             let made = pages.compact(&disk(), to, &mut |progress| bar.show(progress));
             drop(bar);
             views::compacted(&made.map_err(|error| copying(file, to, error))?, is_json, out)?;
+        }
+        Command::Backup { file, to, since } => {
+            let made = backup::backup(file, to, since)?;
+            views::backed_up(&made, is_json, out)?;
+        }
+        Command::Restore { to, backups } => {
+            let made = backup::restore(to, backups)?;
+            views::restored(&made, is_json, out)?;
         }
         Command::Repair { file, to, older } => {
             let bar = Bar::new("repair");

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use comfy_table::Cell;
 use flotilla_pagestore::tool::{
-    Compacted, FileInfo, FileMap, FileReport, LostKeys, Problem, RepairReport,
+    BackedUp, Compacted, FileInfo, FileMap, FileReport, LostKeys, Problem, RepairReport, Restored,
 };
 use serde_json::{Value, json};
 
@@ -200,6 +200,26 @@ pub(super) fn compacted(
         out,
         "{trees} trees, {keys} keys, up to transaction {txid}; {bytes} bytes, before {bytes_before}"
     )?)
+}
+
+pub(super) fn backed_up(made: &BackedUp, is_json: bool, out: &mut impl Write) -> Result<(), Error> {
+    let BackedUp { txid, written, kept, bytes, .. } = made;
+    if is_json {
+        let answer = json!({ "txid": txid, "written": written, "kept": kept, "bytes": bytes });
+        return Ok(writeln!(out, "{answer:#}")?);
+    }
+    Ok(writeln!(
+        out,
+        "transaction {txid}: {written} pages and long values, {bytes} bytes; {kept} are in the backups before"
+    )?)
+}
+
+pub(super) fn restored(made: &Restored, is_json: bool, out: &mut impl Write) -> Result<(), Error> {
+    let Restored { txid, bytes, .. } = made;
+    if is_json {
+        return Ok(writeln!(out, "{:#}", json!({ "txid": txid, "bytes": bytes }))?);
+    }
+    Ok(writeln!(out, "up to transaction {txid}; {bytes} bytes")?)
 }
 
 pub(super) fn repaired(

@@ -358,3 +358,103 @@ fn repair_makes_free_space_anew_and_can_go_back() {
     assert_eq!((maps["small"].len(), report.txid), (300, report.txid));
     assert_eq!(maps["long"], good["long"]);
 }
+
+fn restored(fs: &FaultFs, streams: &[&[u8]]) -> Result<(Maps, Vec<u8>), Error> {
+    let mut readers: Vec<&[u8]> = streams.to_vec();
+    let mut readers: Vec<&mut dyn std::io::Read> =
+        readers.iter_mut().map(|reader| reader as &mut dyn std::io::Read).collect();
+    crate::tool::restore(&arc(fs), &mut readers, &new(), &mut |_| ())?;
+    let found = contents(fs, &new());
+    flotilla_vfs::FileSystem::remove(fs, &new()).unwrap();
+    Ok(found)
+}
+
+fn index(streams: &[&[u8]]) -> Result<crate::tool::BackupIndex, Error> {
+    let mut readers: Vec<&[u8]> = streams.to_vec();
+    let mut readers: Vec<&mut dyn std::io::Read> =
+        readers.iter_mut().map(|reader| reader as &mut dyn std::io::Read).collect();
+    crate::tool::BackupIndex::read(&mut readers)
+}
+
+fn entries(store: &PageStore) -> Maps {
+    let snapshot = store.read();
+    let tree = |name: &String| snapshot.tree(name).unwrap().unwrap();
+    let all = |name: &String| {
+        let (tree, ends) = (tree(name), std::ops::Bound::Unbounded);
+        tree.range(ends, ends).copied().map(Result::unwrap).collect()
+    };
+    snapshot.tree_names().unwrap().iter().map(|name| (name.clone(), all(name))).collect()
+}
+
+#[test]
+fn backups_in_a_row_are_restored() {
+    let fs = disk(9);
+    let store = open(&fs);
+    fill(&store);
+    let mut rng = fastrand::Rng::with_seed(9);
+    let mut streams: Vec<Vec<u8>> = Vec::new();
+    let mut states = Vec::new();
+    for round in 0..6_u32 {
+        let mut txn = store.write().unwrap();
+        for _ in 0..rng.u32(1..60) {
+            let key = format!("key/{:04}", rng.u32(..400));
+            txn.tree("small").unwrap().put(key.as_bytes(), &vec![8; rng.usize(..2500)]).unwrap();
+        }
+        txn.tree("small").unwrap().delete_range(b"key/01", Some(b"key/012")).unwrap();
+        txn.set_mark(&round.to_le_bytes());
+        txn.publish().unwrap();
+        if round == 2 {
+            // Pages that are older than the backup before, and new to it.
+            let mut builder = store.tree_builder();
+            for i in 0..90_u32 {
+                builder.push(&i.to_be_bytes(), &[1; 300]).unwrap();
+            }
+            let built = builder.finish().unwrap();
+            let mut txn = store.write().unwrap();
+            txn.tree("built").unwrap().ingest(b"", None, built).unwrap();
+            txn.publish().unwrap();
+        }
+        if round % 2 == 1 {
+            store.checkpoint().unwrap();
+        }
+        let before: Vec<&[u8]> = streams.iter().map(|stream| &stream[..]).collect();
+        let base = index(&before).unwrap();
+        let mut out = Vec::new();
+        let made = store.read().backup_to(&mut out, Some(&base)).unwrap();
+        assert_eq!(made.bytes, out.len() as u64);
+        assert!(round == 0 || made.kept > 0 && made.written > 0, "{made:?}");
+        streams.push(out);
+        states.push((entries(&store), round.to_le_bytes().to_vec()));
+    }
+    for count in 1..=streams.len() {
+        let chain: Vec<&[u8]> = streams[..count].iter().map(|stream| &stream[..]).collect();
+        assert!(restored(&fs, &chain).unwrap() == states[count - 1], "{count} streams");
+    }
+    // Out of order, with one missing, without the first, and none at all.
+    let [first, second, third] = [&streams[0][..], &streams[1], &streams[2]];
+    for wrong in [&[first, third][..], &[second], &[first, third, second], &[first, first], &[]] {
+        assert!(matches!(restored(&fs, wrong), Err(Error::Backup { .. })));
+    }
+}
+
+#[test]
+fn damaged_backup_is_refused() {
+    let fs = disk(10);
+    let store = open(&fs);
+    fill(&store);
+    let mut stream = Vec::new();
+    store.read().backup_to(&mut stream, None).unwrap();
+    for cut in (0..stream.len()).step_by(997).chain([stream.len() - 1]) {
+        assert!(matches!(index(&[&stream[..cut]]), Err(Error::Backup { .. })), "{cut}");
+    }
+    let longer = [&stream[..], b"x"].concat();
+    assert!(matches!(index(&[&longer]), Err(Error::Backup { .. })));
+    for at in (0..stream.len()).step_by(211) {
+        stream[at] ^= 1 << (at % 8);
+        let found = index(&[&stream]);
+        let is_found = matches!(found, Err(Error::Backup { .. } | Error::Unsupported { .. }));
+        assert!(is_found, "byte {at}");
+        stream[at] ^= 1 << (at % 8);
+    }
+    assert!(restored(&fs, &[&stream]).unwrap().0 == entries(&store));
+}

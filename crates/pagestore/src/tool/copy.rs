@@ -47,6 +47,11 @@ impl NewFile {
         Ok(new)
     }
 
+    /// Where it is made.
+    pub(super) fn part(&self) -> &Path {
+        &self.part
+    }
+
     /// A store in it.
     pub(super) fn store(&self) -> Result<PageStore> {
         let options = Options::default().redo_bytes(0).trim_bytes(0).growth_bytes(0);

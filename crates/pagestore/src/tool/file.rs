@@ -2,8 +2,9 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::Arc;
 
-use flotilla_vfs::{FileSystem, LockGuard, OpenMode};
+use flotilla_vfs::{File, FileSystem, LockGuard, OpenMode};
 
 use crate::bits::Bits;
 use crate::config::{Options, ReadMode};
@@ -79,6 +80,18 @@ impl PageFile {
         let options = Options::default().read_mode(ReadMode::Cached);
         let pool = Pool::new(file, &options)?;
         Ok(PageFile { pool, metas, meta, copies, bytes, _lock: lock })
+    }
+
+    /// A file that has no meta page yet, as one that says `meta`.
+    pub(super) fn of(
+        file: Arc<dyn File>,
+        meta: Meta,
+        lock: Box<dyn LockGuard>,
+    ) -> Result<PageFile> {
+        prove_places(&meta)?;
+        let bytes = file.len()?;
+        let pool = Pool::new(file, &Options::default().read_mode(ReadMode::Cached))?;
+        Ok(PageFile { pool, metas: [None, None], meta, copies: [0, 0], bytes, _lock: lock })
     }
 
     /// The last transaction that the state contains.

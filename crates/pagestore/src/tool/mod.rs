@@ -6,6 +6,7 @@
 //!
 //! `flotilla pages` shows all of this at a shell; `docs/page-tools.md` says what for.
 
+mod backup;
 mod check;
 mod compact;
 mod copy;
@@ -15,8 +16,11 @@ mod info;
 mod map;
 mod problem;
 mod repair;
+mod restore;
+mod stream;
 mod walk;
 
+pub use backup::{BackedUp, BackupIndex};
 pub use check::FileReport;
 pub use compact::Compacted;
 pub use dump::{Cell, Content, Dumped, EntryValue, PageDump};
@@ -25,4 +29,5 @@ pub use info::{FileInfo, MetaInfo, RedoInfo, TreeInfo};
 pub use map::{FileMap, MapRun, Owner};
 pub use problem::{LostKeys, Part, Problem};
 pub use repair::{RepairReport, repair};
+pub use restore::{Restored, restore};
 pub use walk::Progress;

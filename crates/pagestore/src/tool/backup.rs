@@ -1,0 +1,202 @@
+//! A copy of a snapshot as a stream, whole or what differs from streams before; `stream` has the
+//! bytes.
+//!
+//! What differs is told by content: place, length and checksum of each page and long value. So it
+//! does not matter which history a page has, and a store that was set back, or restored, has no
+//! wrong pages taken for right ones.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+
+use super::stream::{Begin, End, Reader, Record, Writer};
+use crate::branch::{self, Child};
+use crate::catalogue::Entry;
+use crate::error::{Error, Result};
+use crate::leaf::{self, Value};
+use crate::node::{CHILD_BYTES, Node};
+use crate::page::{self, CRC_END, PageRef, units_for};
+use crate::read_txn::Snapshot;
+use crate::source::Source;
+
+/// What streams of a backup hold: where each page and long value lies, and its checksum. So many
+/// bytes of memory for each: 40.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackupIndex {
+    places: BTreeMap<u64, (u32, u32)>,
+    /// Which stream is the last; 0 if there is none.
+    id: u64,
+    txid: u64,
+}
+
+/// What [`Snapshot::backup_to`] has written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BackedUp {
+    /// The transaction of the snapshot.
+    pub txid: u64,
+    /// Pages and long values that were written.
+    pub written: u64,
+    /// Those that the streams before have already.
+    pub kept: u64,
+    /// Bytes of the stream.
+    pub bytes: u64,
+}
+
+impl BackupIndex {
+    /// Reads the streams of a backup: one that is whole, and those that follow it, in order.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Backup`] if a stream is damaged or cut short, or does not follow the one before it;
+    /// [`Error::Unsupported`], [`Error::Io`].
+    pub fn read(streams: &mut [&mut dyn Read]) -> Result<BackupIndex> {
+        let mut index = BackupIndex::default();
+        for (i, stream) in streams.iter_mut().enumerate() {
+            index.follow(i as u64, *stream, &mut |_, _| Ok(()))?;
+        }
+        Ok(index)
+    }
+
+    /// The transaction of the last stream.
+    pub fn txid(&self) -> u64 {
+        self.txid
+    }
+
+    /// Takes in stream `number`, which must follow those that are there; `put` gets each page and
+    /// long value, and its unit.
+    pub(super) fn follow(
+        &mut self,
+        number: u64,
+        stream: &mut dyn Read,
+        put: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<End> {
+        let corrupt = |what| Err(Error::Backup { stream: number, what });
+        let mut reader = Reader::begin(number, stream)?;
+        let Record::Begin(Begin { base, .. }) = reader.next()? else {
+            return corrupt("it does not begin with its head");
+        };
+        if base != self.id {
+            return corrupt("it does not follow the one before it");
+        }
+        loop {
+            match reader.next()? {
+                Record::Put(unit, bytes) => {
+                    put(unit, &bytes)?;
+                    self.enter(unit, &bytes);
+                }
+                Record::End(end) => {
+                    self.id = reader.id();
+                    self.txid = end.txid;
+                    return Ok(end);
+                }
+                Record::Begin(_) => return corrupt("it begins twice"),
+            }
+        }
+    }
+
+    /// Takes note of what lies at `unit` from now on. What it overwrites is gone.
+    fn enter(&mut self, unit: u64, bytes: &[u8]) {
+        let units = units_for(bytes.len());
+        let end = unit + u64::from(units);
+        let reaches = |(&start, &(units, _)): (&u64, &(u32, u32))| {
+            (start + u64::from(units) > unit).then_some(start)
+        };
+        while let Some(start) = self.places.range(..end).next_back().and_then(reaches) {
+            self.places.remove(&start);
+        }
+        self.places.insert(unit, (units, crc32c::crc32c(bytes)));
+    }
+
+    fn has(&self, unit: u64, bytes: &[u8]) -> bool {
+        self.places.get(&unit) == Some(&(units_for(bytes.len()), crc32c::crc32c(bytes)))
+    }
+}
+
+impl Snapshot {
+    /// Writes what this snapshot sees to a stream: all of it, or what `base`, the index of streams
+    /// before, does not have. [`restore`](super::restore) makes a file of it. The store goes on
+    /// meanwhile; nothing needs to be durable.
+    ///
+    /// Reads every page and long value, also for a stream of differences; that one is only shorter. The
+    /// stream is not synced.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] if a page is damaged, [`Error::Io`] if it cannot be read or the stream not
+    /// be written. What was written then is no backup, and is refused by those who read it.
+    pub fn backup_to(&self, out: &mut dyn Write, base: Option<&BackupIndex>) -> Result<BackedUp> {
+        let none = BackupIndex::default();
+        let base = base.unwrap_or(&none);
+        let mut copy = Copy { snapshot: self, base, out: Writer::begin(out)?, kept: 0 };
+        copy.out.put_begin(Begin { txid: self.txid(), base: base.id })?;
+        let (catalogue, trash) = (self.root().catalogue, self.root().trash);
+        let mut trees = Vec::new();
+        copy.tree(catalogue, &mut |value| trees.push(Entry::decode(value, catalogue)))?;
+        for entry in trees {
+            copy.tree(entry?.root, &mut |_| ())?;
+        }
+        let mut subtrees = Vec::new();
+        copy.tree(trash.list.root, &mut |value| {
+            subtrees.push((value.len() == CHILD_BYTES).then(|| Child::decode(value)));
+        })?;
+        for child in subtrees {
+            let what = "entry of the trash";
+            let child = child.ok_or(Error::Corrupt { page: trash.list.root.id(), what })?;
+            copy.tree(child.place, &mut |_| ())?;
+        }
+        let Copy { out, kept, .. } = copy;
+        let end = End { txid: self.txid(), catalogue, trash, mark: self.mark().to_vec() };
+        let (written, bytes) = out.finish(&end)?;
+        Ok(BackedUp { txid: self.txid(), written, kept, bytes })
+    }
+}
+
+/// A backup on its way.
+struct Copy<'a> {
+    snapshot: &'a Snapshot,
+    base: &'a BackupIndex,
+    out: Writer<'a>,
+    kept: u64,
+}
+
+impl Copy<'_> {
+    /// Copies a tree; `each` gets the values that are inline.
+    fn tree(&mut self, place: PageRef, each: &mut dyn FnMut(&[u8])) -> Result<()> {
+        if place.is_none() {
+            return Ok(());
+        }
+        let snapshot = self.snapshot;
+        let page = snapshot.page(place)?;
+        // Only the file has a page's checksum in it.
+        let mut bytes = page.to_vec();
+        bytes[..CRC_END].copy_from_slice(&page::checksum(&page));
+        self.put(place.id(), &bytes)?;
+        let node = Node(&page);
+        if !node.is_leaf() {
+            for i in 0..branch::child_count(node) {
+                let child = branch::child(node, i);
+                let is_below = Node(&snapshot.page(child)?).level() < node.level();
+                if !is_below {
+                    return Err(Error::Corrupt { page: child.id(), what: "level" });
+                }
+                self.tree(child, each)?;
+            }
+            return Ok(());
+        }
+        for i in 0..node.count() {
+            match leaf::value(node, i) {
+                Value::Inline(value) => each(value),
+                Value::Extent(extent) => self.put(extent.start, &snapshot.extent(&extent)?)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, unit: u64, bytes: &[u8]) -> Result<()> {
+        if self.base.has(unit, bytes) {
+            self.kept += 1;
+            return Ok(());
+        }
+        self.out.put(unit, bytes)
+    }
+}
