@@ -146,7 +146,35 @@ impl Owners {
 type Each<'a> = dyn FnMut(&[u8], Option<Vec<u8>>) + 'a;
 
 /// Keys that a subtree may have: from the low one on, up to, not including, the high one.
-type Bounds<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
+pub(crate) type Bounds<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
+
+/// Proves that a page may stand where it does: that its level is the one expected, and its keys rise,
+/// lie between the bounds and are found by their heads. Returns them.
+pub(crate) fn prove_node(
+    node: Node<'_>,
+    page: u64,
+    level: Option<u8>,
+    bounds: Bounds<'_>,
+) -> Result<Vec<Vec<u8>>> {
+    let corrupt = |what| Err(Error::Corrupt { page, what });
+    if level.is_some_and(|level| level != node.level()) || node.is_leaf() != (node.level() == 0) {
+        return corrupt("level");
+    }
+    let keys: Vec<Vec<u8>> = (0..node.count()).map(|i| joined(node.key(i))).collect();
+    let rising = keys.windows(2).all(|pair| pair[0] < pair[1]);
+    let above = keys.first().zip(bounds.0).is_none_or(|(key, low)| &key[..] >= low);
+    let below = keys.last().zip(bounds.1).is_none_or(|(key, high)| &key[..] < high);
+    if !rising || !above || !below {
+        return corrupt("order of keys");
+    }
+    if keys.iter().enumerate().any(|(i, key)| node.search(key) != Ok(i)) {
+        return corrupt("heads of keys");
+    }
+    if node.is_leaf() && keys.is_empty() {
+        return corrupt("empty leaf");
+    }
+    Ok(keys)
+}
 
 /// A walk over all pages of one root.
 struct Walk<'a> {
@@ -233,7 +261,6 @@ impl<'a> Walk<'a> {
         bounds: Bounds<'_>,
         each: &mut Each<'_>,
     ) -> Result<Size> {
-        let corrupt = |what| Err(Error::Corrupt { page: place.id(), what });
         self.see(place.span())?;
         self.report.page_count += 1;
         let dirty = if self.from_file { None } else { self.pool.dirty(self.root, place.id()) };
@@ -242,24 +269,8 @@ impl<'a> Walk<'a> {
             _ => PageBytes::Counted(self.pool.read_page(place, self.root.txid)?),
         };
         let node = Node(&frame);
-        if level.is_some_and(|level| level != node.level()) || node.is_leaf() != (node.level() == 0)
-        {
-            return corrupt("level");
-        }
-        let keys: Vec<Vec<u8>> = (0..node.count()).map(|i| joined(node.key(i))).collect();
-        let rising = keys.windows(2).all(|pair| pair[0] < pair[1]);
-        let above = keys.first().zip(bounds.0).is_none_or(|(key, low)| &key[..] >= low);
-        let below = keys.last().zip(bounds.1).is_none_or(|(key, high)| &key[..] < high);
-        if !rising || !above || !below {
-            return corrupt("order of keys");
-        }
-        if keys.iter().enumerate().any(|(i, key)| node.search(key) != Ok(i)) {
-            return corrupt("heads of keys");
-        }
+        let keys = prove_node(node, place.id(), level, bounds)?;
         if node.is_leaf() {
-            if keys.is_empty() {
-                return corrupt("empty leaf");
-            }
             self.values(node, &keys, each)?;
             return Ok(branch::size(node));
         }

@@ -12,6 +12,7 @@ use super::problem::{LostKeys, Part, Problem, Problems, reason};
 use crate::bits::Bits;
 use crate::branch::{self, Child};
 use crate::catalogue::Entry;
+use crate::check::{self, Bounds};
 use crate::error::{Error, Result};
 use crate::keys::joined;
 use crate::leaf::{self, Extent, Value};
@@ -50,9 +51,6 @@ pub(super) enum Content<'v> {
 
 /// Told of each thing; may end the walk.
 pub(super) type Visitor<'a> = dyn FnMut(Visit<'_>) -> ControlFlow<()> + 'a;
-
-/// Keys that a subtree may have: from the low one on, up to, not including, the high one.
-type Bounds<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
 
 /// A walk over all that a checkpoint reaches.
 pub(super) struct Walk<'a> {
@@ -239,30 +237,13 @@ impl<'a> Walk<'a> {
 
     /// Reads a page and proves that it may stand where it does.
     fn read(&mut self, place: PageRef, level: Option<u8>, bounds: Bounds<'_>) -> Result<Frame> {
-        let corrupt = |what| Err(Error::Corrupt { page: place.id(), what });
         if place.is_none() || place.units() == 0 {
-            return corrupt("reference");
+            return Err(Error::Corrupt { page: place.id(), what: "reference" });
         }
         self.see(place.span())?;
         let frame = self.file.pool.read_page(place, self.file.meta.txid)?;
         let node = Node(&frame);
-        if level.is_some_and(|level| level != node.level()) || node.is_leaf() != (node.level() == 0)
-        {
-            return corrupt("level");
-        }
-        let keys: Vec<Vec<u8>> = (0..node.count()).map(|i| joined(node.key(i))).collect();
-        let rising = keys.windows(2).all(|pair| pair[0] < pair[1]);
-        let above = keys.first().zip(bounds.0).is_none_or(|(key, low)| &key[..] >= low);
-        let below = keys.last().zip(bounds.1).is_none_or(|(key, high)| &key[..] < high);
-        if !rising || !above || !below {
-            return corrupt("order of keys");
-        }
-        if keys.iter().enumerate().any(|(i, key)| node.search(key) != Ok(i)) {
-            return corrupt("heads of keys");
-        }
-        if node.is_leaf() && keys.is_empty() {
-            return corrupt("empty leaf");
-        }
+        check::prove_node(node, place.id(), level, bounds)?;
         Ok(frame)
     }
 
