@@ -26,8 +26,8 @@ pub(crate) struct Tails {
 #[derive(Clone, Copy, Debug)]
 struct Known {
     tail: Option<Tail>,
-    /// The last batch that changes the group. Once it is written, the index knows it all.
-    ticket: u64,
+    /// The last write that changes the group. Once it is done, the index knows it all.
+    arrival: u64,
 }
 
 /// What was known of groups before a batch.
@@ -49,7 +49,7 @@ impl Default for Tails {
 }
 
 impl Tails {
-    /// Takes the changes of the batch `ticket` in, all of them or none. Compactions below a first
+    /// Takes the changes of the write `arrival` in, all of them or none. Compactions below a first
     /// index are marked as such: so each one that the log holds as a compaction has changed
     /// something, also for a restart that no longer sees what was before it.
     ///
@@ -59,7 +59,7 @@ impl Tails {
     pub(crate) fn admit(
         &mut self,
         frame: &mut Frame,
-        ticket: u64,
+        arrival: u64,
         groups: &Groups,
     ) -> Result<(), Error> {
         let mut undo = Undo::new();
@@ -75,7 +75,7 @@ impl Tails {
             match after(tail, change) {
                 Ok(tail) => {
                     undo.push((group, before));
-                    self.known.insert(group, Known { tail, ticket });
+                    self.known.insert(group, Known { tail, arrival });
                 }
                 Err(error) => {
                     self.restore(undo);
@@ -86,11 +86,11 @@ impl Tails {
         Ok(())
     }
 
-    /// All batches up to this one are written and in the index: what is known of their groups may be
+    /// All writes up to this one are written and in the index: what is known of their groups may be
     /// forgotten, and is if it is much.
-    pub(crate) fn settle(&mut self, ticket: u64) {
+    pub(crate) fn settle(&mut self, arrival: u64) {
         if self.known.len() >= self.known_max {
-            self.known.retain(|_, known| known.ticket > ticket);
+            self.known.retain(|_, known| known.arrival > arrival);
             self.known_max = (2 * self.known.len()).max(KNOWN_MIN);
         }
     }

@@ -133,7 +133,7 @@ impl GroupCommit {
             told.leave(&write.slot, Ok(Receipt { lsn: write.lsn }));
         }
         if let Some(last) = writes[..written].last() {
-            waiting.tails.settle(last.ticket);
+            waiting.tails.settle(last.arrival);
         }
         if written < writes.len() {
             drop(waiting.writes.splice(..0, writes.drain(written..)));

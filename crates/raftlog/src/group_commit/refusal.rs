@@ -31,9 +31,9 @@ impl GroupCommit {
         }
         // Of the tails, those stay that the kept ones make.
         waiting.tails.clear();
-        for Write { frame, ticket, .. } in &mut kept {
+        for Write { frame, arrival, .. } in &mut kept {
             if let Some(frame) = frame {
-                let admitted = waiting.tails.admit(frame, *ticket, &self.groups);
+                let admitted = waiting.tails.admit(frame, *arrival, &self.groups);
                 admitted.expect("it was right before, and nothing of its groups was refused");
             }
         }

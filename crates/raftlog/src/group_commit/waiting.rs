@@ -28,7 +28,7 @@ pub(super) struct Waiting {
     pub(super) turn: u64,
     /// Bytes of writes that are queued or being carried out.
     pub(super) bytes: u64,
-    last_ticket: u64,
+    last_arrival: u64,
     pub(super) poison: Option<Arc<io::Error>>,
     pub(super) is_closed: bool,
     pub(super) is_read_only: bool,
@@ -40,8 +40,8 @@ pub(super) struct Waiting {
 pub(super) struct Write {
     pub(super) frame: Option<Frame>,
     pub(super) durability: Durability,
-    /// Its place in the queue.
-    pub(super) ticket: u64,
+    /// Its number in the order in which writes came to the queue, from 1.
+    pub(super) arrival: u64,
     pub(super) slot: Arc<Slot>,
     /// Its frame's number or, of a sync, that of the last frame before it; known once it is written.
     pub(super) lsn: u64,
@@ -49,7 +49,7 @@ pub(super) struct Write {
 
 impl Write {
     pub(super) fn new(frame: Option<Frame>, durability: Durability) -> Write {
-        Write { frame, durability, ticket: 0, slot: Arc::default(), lsn: 0 }
+        Write { frame, durability, arrival: 0, slot: Arc::default(), lsn: 0 }
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -64,7 +64,7 @@ impl Waiting {
             emptied: Vec::new(),
             turn: 1,
             bytes: 0,
-            last_ticket: 0,
+            last_arrival: 0,
             poison: None,
             is_closed: false,
             is_read_only,
@@ -93,11 +93,11 @@ impl Waiting {
         if self.bytes > 0 && self.bytes + bytes > bytes_max {
             return Err(Error::Busy { bytes: self.bytes, limit: bytes_max });
         }
-        write.ticket = self.last_ticket + 1;
+        write.arrival = self.last_arrival + 1;
         if let Some(frame) = &mut write.frame {
-            self.tails.admit(frame, write.ticket, groups)?;
+            self.tails.admit(frame, write.arrival, groups)?;
         }
-        self.last_ticket = write.ticket;
+        self.last_arrival = write.arrival;
         self.bytes += bytes;
         self.writes.push(write);
         Ok(self.turn)
