@@ -7,7 +7,7 @@ use crate::config::BATCH_BYTES_CEILING;
 use crate::error::Error;
 use crate::extents::Run;
 use crate::format::{self, ALIGNMENT_BYTES, FRAME_HEADER_BYTES};
-use crate::item::{self, Item, Row, TermRuns};
+use crate::item::{self, Appended, Decoded, Item, Note, Row, TermRuns};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
@@ -61,40 +61,7 @@ pub struct LogBatch {
 pub(crate) type Changes = SmallVec<[Change; 1]>;
 
 /// What an item says, for the index.
-#[derive(Debug)]
-pub(crate) enum Change {
-    Append(Append),
-    Compact {
-        group: u64,
-        first: u64,
-        term_before: u64,
-    },
-    Put {
-        group: u64,
-        key: Bytes,
-        value: Bytes,
-    },
-    Delete {
-        group: u64,
-        key: Bytes,
-    },
-    Remove {
-        group: u64,
-    },
-    Discard {
-        below_segment: u64,
-    },
-    /// The entries from `from` on are gone.
-    Truncate {
-        group: u64,
-        from: u64,
-    },
-    /// At this place in the log exactly these entries are live, and their bytes are here: those of
-    /// the whole append from which they come.
-    Move(Append),
-    /// A compaction below the first index, which changes nothing.
-    Stale,
-}
+pub(crate) type Change = Item<Append, Bytes>;
 
 /// Entries that were appended together, and where in the frame they stand.
 #[derive(Debug)]
@@ -234,10 +201,7 @@ impl LogBatch {
         if index == 0 {
             return self.fail(Error::Invalid("a log begins at an index from 1 to below 2^64 - 1"));
         }
-        if self.has_room(32) {
-            item::put_truncate(&mut self.bytes, group, index);
-            self.changes.push(Change::Truncate { group, from: index });
-        }
+        self.note(Item::Truncate { group, from: index });
     }
 
     /// Drops the entries below `first`. The term of the one just before stays answerable and is
@@ -247,42 +211,38 @@ impl LogBatch {
         if first == 0 || first == u64::MAX {
             return self.fail(Error::Invalid("a log begins at an index from 1 to below 2^64 - 1"));
         }
-        if self.has_room(32) {
-            item::put_compact(&mut self.bytes, group, first, term_before);
-            self.changes.push(Change::Compact { group, first, term_before });
-        }
+        self.note(Item::Compact { group, first, term_before });
     }
 
     /// Sets a key of the group. Values are kept in memory: they should be few and small.
     pub fn put(&mut self, group: u64, key: &[u8], value: &[u8]) {
-        if self.has_room(32 + key.len() as u64 + value.len() as u64) {
-            item::put_put(&mut self.bytes, group, key, value);
-            let (key, value) = (Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
-            self.changes.push(Change::Put { group, key, value });
-        }
+        self.note(Item::Put { group, key, value });
     }
 
     /// Removes a key of the group, if it is there.
     pub fn delete(&mut self, group: u64, key: &[u8]) {
-        if self.has_room(32 + key.len() as u64) {
-            item::put_delete(&mut self.bytes, group, key);
-            self.changes.push(Change::Delete { group, key: Bytes::copy_from_slice(key) });
-        }
+        self.note(Item::Delete { group, key });
     }
 
     /// Removes all entries and keys of the group, if it is there.
     pub fn remove_group(&mut self, group: u64) {
-        if self.has_room(32) {
-            item::put_remove(&mut self.bytes, group);
-            self.changes.push(Change::Remove { group });
-        }
+        self.note(Item::Remove { group });
     }
 
     /// Says that every segment below is dead and may be missing from now on.
     pub(crate) fn discard(&mut self, below_segment: u64) {
-        if self.has_room(32) {
-            item::put_discard(&mut self.bytes, below_segment);
-            self.changes.push(Change::Discard { below_segment });
+        self.note(Item::Discard { below_segment });
+    }
+
+    fn note(&mut self, note: Note<'_>) {
+        let strings_bytes = match note {
+            Item::Put { key, value, .. } => key.len() as u64 + value.len() as u64,
+            Item::Delete { key, .. } => key.len() as u64,
+            _ => 0,
+        };
+        if self.has_room(32 + strings_bytes) {
+            item::put_note(&mut self.bytes, note);
+            self.changes.push(note.map(|never| match never {}, Bytes::copy_from_slice));
         }
     }
 
@@ -372,40 +332,16 @@ impl Default for LogBatch {
 
 impl Change {
     /// The change that an item stands for which begins `offset` bytes into its frame.
-    pub(crate) fn of(item: Item<'_>, offset: u32) -> Change {
-        match item {
-            Item::Append { head, item_bytes } => Change::Append(Append {
-                group: head.group,
-                first: head.first,
-                count: head.count,
-                terms: head.terms().collect(),
-                offset,
-                item_bytes: item_bytes as u32,
-            }),
-            Item::Move { first, count, offset: inner, head, item_bytes } => Change::Move(Append {
-                group: head.group,
-                first,
-                count,
-                terms: head.terms_of(first, count),
-                offset: offset + inner as u32,
-                item_bytes: item_bytes as u32,
-            }),
-            Item::Compact { group, first, term_before } => {
-                Change::Compact { group, first, term_before }
-            }
-            Item::Put { group, key, value } => Change::Put {
-                group,
-                key: Bytes::copy_from_slice(key),
-                value: Bytes::copy_from_slice(value),
-            },
-            Item::Delete { group, key } => {
-                Change::Delete { group, key: Bytes::copy_from_slice(key) }
-            }
-            Item::Remove { group } => Change::Remove { group },
-            Item::Discard { below_segment } => Change::Discard { below_segment },
-            Item::Truncate { group, from } => Change::Truncate { group, from },
-            Item::Stale => Change::Stale,
-        }
+    pub(crate) fn of(item: Decoded<'_>, offset: u32) -> Change {
+        let append = |appended: Appended<'_>| Append {
+            group: appended.head.group,
+            first: appended.first,
+            count: appended.count,
+            terms: appended.head.terms_of(appended.first, appended.count),
+            offset: offset + appended.offset as u32,
+            item_bytes: appended.bytes.len() as u32,
+        };
+        item.map(append, Bytes::copy_from_slice)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::footer;
 use crate::format::{FRAME_HEADER_BYTES, SegmentHeader};
 use crate::inspect;
-use crate::item::{self, AppendHead, Item};
+use crate::item::{self, Appended, Decoded, Item};
 use crate::read_only::ReadOnlyFs;
 use crate::unpack;
 use crate::walk::{Piece, Walk, WholeFrame};
@@ -178,12 +178,12 @@ impl Dump<'_> {
         self.tell(offset, header.lsn, Says::Batch { bytes, synced_lsn: header.synced_lsn })?;
         let mut input = frame.items;
         while !input.is_empty() {
-            let begin = input;
+            let rest_bytes = input.len() as u64;
             let at = offset + FRAME_HEADER_BYTES + frame.items.len() - input.len();
             match item::take_item(&mut input) {
-                Ok(item) => self.item(at, header.lsn, &item, begin)?,
+                Ok(item) => self.item(at, header.lsn, item)?,
                 Err(what) => {
-                    let says = Says::Damaged { bytes: begin.len() as u64, what };
+                    let says = Says::Damaged { bytes: rest_bytes, what };
                     return self.tell(at, header.lsn, says);
                 }
             }
@@ -191,18 +191,13 @@ impl Dump<'_> {
         ControlFlow::Continue(())
     }
 
-    /// `bytes` begin with the item.
-    fn item(&mut self, at: usize, lsn: u64, item: &Item<'_>, bytes: &[u8]) -> ControlFlow<()> {
-        let says = match *item {
-            Item::Append { head, item_bytes } => {
-                let AppendHead { group, first, count, .. } = head;
-                let says = Says::Append { group, first, count, bytes: item_bytes as u64 };
-                return self.append(at, lsn, says, &head, &bytes[..item_bytes]);
+    fn item(&mut self, at: usize, lsn: u64, item: Decoded<'_>) -> ControlFlow<()> {
+        let says = match item {
+            Item::Append(Appended { first, count, head, bytes, .. }) => {
+                Says::Append { group: head.group, first, count, bytes: bytes.len() as u64 }
             }
-            Item::Move { first, count, offset, head, item_bytes } => {
-                let group = head.group;
-                let says = Says::Move { group, first, count, bytes: item_bytes as u64 };
-                return self.append(at, lsn, says, &head, &bytes[offset..offset + item_bytes]);
+            Item::Move(Appended { first, count, head, bytes, .. }) => {
+                Says::Move { group: head.group, first, count, bytes: bytes.len() as u64 }
             }
             Item::Truncate { group, from } => Says::Truncate { group, from },
             Item::Compact { group, first, term_before } => {
@@ -214,24 +209,20 @@ impl Dump<'_> {
             Item::Discard { below_segment } => Says::Discard { below_segment },
             Item::Stale => Says::Stale,
         };
-        self.tell(at, lsn, says)
+        self.tell(at, lsn, says)?;
+        match item.entries() {
+            Some(appended) => self.entries(at, lsn, appended),
+            None => ControlFlow::Continue(()),
+        }
     }
 
-    fn append(
-        &mut self,
-        at: usize,
-        lsn: u64,
-        says: Says<'_>,
-        head: &AppendHead<'_>,
-        append: &[u8],
-    ) -> ControlFlow<()> {
-        self.tell(at, lsn, says)?;
-        let group = head.group;
+    fn entries(&mut self, at: usize, lsn: u64, appended: &Appended<'_>) -> ControlFlow<()> {
+        let group = appended.head.group;
         if !self.options.entries || self.options.group.is_some_and(|wanted| wanted != group) {
             return ControlFlow::Continue(());
         }
         let mut flow = ControlFlow::Continue(());
-        unpack::each_entry(append, head, |entry| {
+        unpack::each_entry(appended.bytes, &appended.head, |entry| {
             if flow.is_continue() {
                 let unpack::Unpacked { index, term, kind, data } = entry;
                 flow = self.tell(at, lsn, Says::Entry { group, index, term, kind, data });

@@ -84,6 +84,7 @@ mod tails;
 mod tools;
 mod turns;
 mod unpack;
+mod varint;
 mod verify;
 mod walk;
 

@@ -239,7 +239,8 @@ mod tests {
         let (mut bytes, mut begins) = (HEADER.encode().to_vec(), Vec::new());
         for (lsn, synced_lsn) in (FIRST_LSN..).zip(synced_lsns) {
             let mut body = Vec::new();
-            item::put_put(&mut body, lsn, b"key", &[lsn as u8 | 1; 600]);
+            let (key, value) = (&b"key"[..], &[lsn as u8 | 1; 600][..]);
+            item::put_note(&mut body, item::Item::Put { group: lsn, key, value });
             format::pad(&mut body);
             let header = FrameHeader {
                 kind: FrameKind::Batch,

@@ -9,7 +9,7 @@
 use crate::batch::Change;
 use crate::footer::{self, Footer};
 use crate::format::{FRAME_HEADER_BYTES, FrameHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::item::{self, AppendHead, Item};
+use crate::item::{self, Appended, Decoded, Item};
 use crate::scan::{self, Scan};
 use crate::summary::Summary;
 use crate::unpack;
@@ -386,11 +386,11 @@ impl Verifier {
         }
     }
 
-    fn sum_up(&mut self, segment: u64, frame_offset: usize, offset: usize, item: &Item<'_>) {
+    fn sum_up(&mut self, segment: u64, frame_offset: usize, offset: usize, item: Decoded<'_>) {
         let Some(summary) = &mut self.summary else { return };
         let at = (offset - frame_offset) as u32;
         let place = u32::try_from(frame_offset).map_err(|_| "a frame begins beyond 4 GiB");
-        let applied = place.and_then(|place| summary.apply(&Change::of(*item, at), place));
+        let applied = place.and_then(|place| summary.apply(&Change::of(item, at), place));
         if let Err(what) = applied {
             self.summary = None;
             self.damage(segment, offset, what, Vec::new());
@@ -400,7 +400,6 @@ impl Verifier {
     fn items(&mut self, segment: u64, frame: &WholeFrame<'_>) {
         let mut input = frame.items;
         while !input.is_empty() {
-            let begin = input;
             let offset = frame.offset + FRAME_HEADER_BYTES + frame.items.len() - input.len();
             let item = match item::take_item(&mut input) {
                 Ok(item) => item,
@@ -409,16 +408,16 @@ impl Verifier {
                     return self.damage(segment, offset, what, Vec::new());
                 }
             };
-            self.sum_up(segment, frame.offset, offset, &item);
+            self.sum_up(segment, frame.offset, offset, item);
             if let Item::Discard { below_segment } = item {
                 self.discarded_below = self.discarded_below.max(below_segment);
             }
             if self.level < VerifyLevel::Entries {
                 continue;
             }
-            if let Some((head, append)) = append_of(&item, begin) {
-                self.report.entries += head.count;
-                for (group, entries, what) in failing_entries(append, &head) {
+            if let Some(append) = item.entries() {
+                self.report.entries += append.head.count;
+                for (group, entries, what) in failing_entries(append) {
                     let (group, entries) = (Some(group), Some(entries));
                     let offset = offset as u64;
                     self.problem(Problem { segment, offset, what, group, entries });
@@ -437,25 +436,14 @@ pub(crate) fn add_problem(report: &mut VerifyReport, problem: Problem) {
     }
 }
 
-/// The append that an item is or moves, and its bytes; `bytes` begin with the item.
-fn append_of<'a>(item: &Item<'a>, bytes: &'a [u8]) -> Option<(AppendHead<'a>, &'a [u8])> {
-    match *item {
-        Item::Append { head, item_bytes } => Some((head, bytes.get(..item_bytes)?)),
-        Item::Move { offset, head, item_bytes, .. } => {
-            Some((head, bytes.get(offset..offset + item_bytes)?))
-        }
-        _ => None,
-    }
-}
-
 /// Stretches of entries that fail for the same reason.
-fn failing_entries(append: &[u8], head: &AppendHead<'_>) -> Vec<(u64, Range<u64>, &'static str)> {
+fn failing_entries(append: &Appended<'_>) -> Vec<(u64, Range<u64>, &'static str)> {
     let mut failing: Vec<(u64, Range<u64>, &'static str)> = Vec::new();
-    unpack::each_entry(append, head, |entry| {
+    unpack::each_entry(append.bytes, &append.head, |entry| {
         let Err(what) = entry.data else { return };
         match failing.last_mut() {
             Some((_, range, last)) if range.end == entry.index && *last == what => range.end += 1,
-            _ => failing.push((head.group, entry.index..entry.index + 1, what)),
+            _ => failing.push((append.head.group, entry.index..entry.index + 1, what)),
         }
     });
     failing
@@ -466,10 +454,9 @@ fn failing_entries(append: &[u8], head: &AppendHead<'_>) -> Vec<(u64, Range<u64>
 fn damaged_entries(body: &[u8]) -> Vec<(u64, Range<u64>)> {
     let (mut input, mut failing) = (body, Vec::new());
     loop {
-        let begin = input;
         let Ok(item) = item::take_item(&mut input) else { return failing };
-        if let Some((head, append)) = append_of(&item, begin) {
-            let more = failing_entries(append, &head);
+        if let Some(append) = item.entries() {
+            let more = failing_entries(append);
             failing.extend(more.into_iter().map(|(group, range, _)| (group, range)));
         }
     }
@@ -493,7 +480,7 @@ mod tests {
     /// A frame that sets a key.
     fn frame_of(segment: u64, lsn: u64, key: &[u8]) -> Vec<u8> {
         let mut body = Vec::new();
-        item::put_put(&mut body, 1, key, b"value");
+        item::put_note(&mut body, Item::Put { group: 1, key, value: b"value" });
         format::pad(&mut body);
         let header = FrameHeader {
             kind: FrameKind::Batch,

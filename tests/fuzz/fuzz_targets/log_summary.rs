@@ -32,7 +32,7 @@ mod groups;
 mod hash;
 #[path = "../../../crates/raftlog/src/index/mod.rs"]
 mod index;
-#[path = "../../../crates/raftlog/src/item.rs"]
+#[path = "../../../crates/raftlog/src/item/mod.rs"]
 mod item;
 #[path = "../../../crates/raftlog/src/keys.rs"]
 mod keys;
@@ -40,6 +40,8 @@ mod keys;
 mod ledger;
 #[path = "../../../crates/raftlog/src/summary/mod.rs"]
 mod summary;
+#[path = "../../../crates/raftlog/src/varint.rs"]
+mod varint;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(summary) = Summary::decode(data) else { return };

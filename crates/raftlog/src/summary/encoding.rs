@@ -7,8 +7,9 @@ use super::bounds::{distance, length};
 use super::changes::{GroupChanges, Mark, THIS_SEGMENT};
 use crate::chunk::ItemAt;
 use crate::extents::Extents;
-use crate::item::{self, put_slice, put_varint, take_slice, take_u8};
+
 use crate::keys::Keys;
+use crate::varint::{CUT_SHORT, put_slice, put_varint, take_slice, take_u8, take_varint};
 
 const REMOVED: u8 = 1;
 const CUT: u8 = 2;
@@ -18,7 +19,6 @@ const MARK: u8 = 8;
 const ENTRIES: u8 = 16;
 const KEYS: u8 = 32;
 
-const CUT_SHORT: &str = "a summary is cut short";
 pub(super) const WRONG: &str = "a summary contradicts itself";
 const TOO_FAR: &str = "a summary names a place beyond 4 GiB";
 
@@ -239,6 +239,6 @@ pub(super) fn take(input: &mut &[u8]) -> Result<u64, &'static str> {
             *input = rest;
             Ok(u64::from(low & 0x7f) | u64::from(high) << 7)
         }
-        _ => item::take_varint(input),
+        _ => take_varint(input),
     }
 }

@@ -15,7 +15,7 @@
 
 use crate::batch::{Append, Change};
 use crate::hash::GroupMap;
-use crate::item::{put_varint, take_u8};
+use crate::varint::{put_varint, take_u8};
 use encoding::{take, take_count};
 use std::convert::Infallible;
 
