@@ -50,6 +50,17 @@ struct Record {
     has_holes: bool,
 }
 
+impl Record {
+    fn decode(fields: &[u8]) -> Record {
+        Record {
+            which: u32_at(fields, 0) & !HOLES,
+            crc: u32_at(fields, 4),
+            used_units: u32_at(fields, 8),
+            has_holes: u32_at(fields, 0) & HOLES != 0,
+        }
+    }
+}
+
 /// Stands beside `which` if the region has holes.
 const HOLES: u32 = 1 << 31;
 
@@ -129,19 +140,22 @@ impl Regions {
         if directory.len() < rest {
             return corrupt("the directory is too short");
         }
-        for (region, fields) in directory.chunks_exact(RECORD_BYTES).take(count).enumerate() {
-            let record = Record {
-                which: u32_at(fields, 0) & !HOLES,
-                crc: u32_at(fields, 4),
-                used_units: u32_at(fields, 8),
-                has_holes: u32_at(fields, 0) & HOLES != 0,
-            };
+        let records: Vec<Record> =
+            directory.chunks_exact(RECORD_BYTES).take(count).map(Record::decode).collect();
+        // They lie far from one another: all are asked for before the first is waited for.
+        for (region, record) in records.iter().enumerate().filter(|(_, record)| record.which != 0) {
+            let at = place(region, record.which) * UNIT_BYTES as u64;
+            file.will_need(at..at + UNIT_BYTES as u64);
+        }
+        for (region, (record, fields)) in
+            records.iter().zip(directory.chunks_exact(RECORD_BYTES)).enumerate()
+        {
             if record.which == 0 {
                 bytes[HEADER_BYTES..].fill(0);
             } else {
                 let unit = place(region, record.which);
                 file.read_exact_at(&mut bytes, unit * UNIT_BYTES as u64)?;
-                verify(&bytes, unit, &record, txid)?;
+                verify(&bytes, unit, record, txid)?;
             }
             regions.saved.extend(&bytes[HEADER_BYTES..]);
             used.extend(&bytes[HEADER_BYTES..]);
@@ -163,9 +177,9 @@ impl Regions {
             if ones(used.words(region * REGION_WORDS, REGION_WORDS)) != record.used_units {
                 return corrupt("count of used units");
             }
-            regions.records.push(record);
             regions.toggles.push(toggles);
         }
+        regions.records = records;
         Ok((regions, used))
     }
 

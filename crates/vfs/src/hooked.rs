@@ -94,6 +94,9 @@ impl File for HookedFile {
     fn punch(&self, range: Range<u64>) -> io::Result<bool> {
         self.before(Operation::Punch).punch(range)
     }
+    fn will_need(&self, range: Range<u64>) {
+        self.0.will_need(range);
+    }
     fn len(&self) -> io::Result<u64> {
         self.0.len()
     }

@@ -204,6 +204,11 @@ pub trait File: Send + Sync + Debug {
         Ok(None)
     }
 
+    /// Says that `range` is going to be read soon, so that the disk may fetch it beside other
+    /// things. Only a hint: whoever asks for many places first and reads them then waits for the
+    /// disk about once.
+    fn will_need(&self, _range: Range<u64>) {}
+
     /// Fills all of `buf`.
     ///
     /// # Errors

@@ -229,6 +229,16 @@ impl File for OsFile {
         }
     }
 
+    /// What the system refuses to fetch ahead, the read will ask for again and tell.
+    #[cfg(target_os = "linux")]
+    fn will_need(&self, range: Range<u64>) {
+        let len = std::num::NonZeroU64::new(range.end.saturating_sub(range.start));
+        if len.is_some() {
+            let advice = rustix::fs::Advice::WillNeed;
+            rustix::fs::fadvise(&self.file, range.start, len, advice).ok();
+        }
+    }
+
     fn len(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
