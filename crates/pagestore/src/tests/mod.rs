@@ -11,6 +11,7 @@ mod space;
 mod surgery;
 mod sync;
 mod threads;
+mod tool_crashes;
 mod tools;
 mod upkeep;
 

@@ -30,11 +30,6 @@ impl NewFile {
     /// Begins a file that will be called `to`, which must not exist yet.
     pub(super) fn begin(fs: &Arc<dyn FileSystem>, to: &Path) -> Result<NewFile> {
         let lock = lock(&**fs, to)?;
-        match fs.open(to, OpenMode::Read) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error.into()),
-            Ok(_) => return Err(Error::Io(std::io::ErrorKind::AlreadyExists.into())),
-        }
         let part = beside(to, ".part");
         let new = NewFile {
             fs: Arc::clone(fs),
@@ -43,8 +38,13 @@ impl NewFile {
             is_finished: false,
             _lock: lock,
         };
+        // First of all, so that a crash behind the new name leaves nothing for good either.
         new.take_away()?;
-        Ok(new)
+        match fs.open(to, OpenMode::Read) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(new),
+            Err(error) => Err(error.into()),
+            Ok(_) => Err(Error::Io(std::io::ErrorKind::AlreadyExists.into())),
+        }
     }
 
     /// Where it is made.
@@ -68,8 +68,10 @@ impl NewFile {
         Ok(())
     }
 
+    /// Removes the file, and what a store that makes it has beside it.
     fn take_away(&self) -> Result<()> {
-        for path in [self.part.clone(), beside(&self.part, ".lock")] {
+        let beside = |suffix| beside(&self.part, suffix);
+        for path in [self.part.clone(), beside(".lock"), beside(".new")] {
             match self.fs.remove(&path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(error.into());
