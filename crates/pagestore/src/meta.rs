@@ -12,9 +12,10 @@
 
 use crate::config::MARK_BYTES_MAX;
 use crate::error::{Error, Result};
+use crate::freelist::META_UNITS;
 use crate::leaf::Extent;
 use crate::node::EXTENT_BYTES;
-use crate::page::{PageRef, Span, UNIT_BYTES, put_u16, u16_at, u32_at, u64_at};
+use crate::page::{PageRef, Span, UNIT_BYTES, UNIT_COUNT_MAX, put_u16, u16_at, u32_at, u64_at};
 use crate::redo::Area;
 use crate::trash::{TRASH_BYTES, Trash};
 
@@ -69,7 +70,7 @@ impl Meta {
             number: 0,
             txid: 0,
             catalogue: PageRef::NONE,
-            end: crate::freelist::META_UNITS,
+            end: META_UNITS,
             directory: Extent { start: 0, len: 0, crc: 0, birth: 0 },
             mark: Vec::new(),
             trash: Trash::EMPTY,
@@ -135,6 +136,21 @@ impl Meta {
     pub(crate) fn newest(pages: &[u8]) -> Result<Meta> {
         let newest = Meta::both(pages)?.into_iter().flatten().max_by_key(|meta| meta.number);
         newest.ok_or(Error::Corrupt { page: 0, what: "neither meta page is valid" })
+    }
+
+    /// Proves that what it names can lie in a file, so that no sum about it overflows.
+    pub(crate) fn prove_places(&self) -> Result<()> {
+        let is_inside = |span: Span| {
+            let end = span.start.saturating_add(u64::from(span.units));
+            span.start >= META_UNITS && end <= self.end
+        };
+        let is_sound = (META_UNITS..=UNIT_COUNT_MAX).contains(&self.end)
+            && (self.directory.len == 0 || is_inside(self.directory.span()))
+            && self.redo.is_none_or(|area| is_inside(area.span));
+        if is_sound {
+            return Ok(());
+        }
+        Err(Error::Corrupt { page: self.unit(), what: "places that the meta page names" })
     }
 
     /// What each of the two meta pages says.

@@ -16,6 +16,7 @@ use crate::checkpoint::{self, Scope};
 use crate::config::Options;
 use crate::defragment::{self, Defragmented};
 use crate::error::{Error, Result};
+use crate::freelist::META_UNITS;
 use crate::ingest::TreeBuilder;
 use crate::leaf::Extent;
 use crate::maintenance::{self, Maintenance};
@@ -328,12 +329,20 @@ fn read_meta(file: &dyn File) -> Result<Meta> {
         ErrorKind::UnexpectedEof => Error::Corrupt { page: 0, what: "the file is too short" },
         _ => Error::Io(error),
     })?;
-    Meta::newest(&pages)
+    let meta = Meta::newest(&pages)?;
+    meta.prove_places()?;
+    Ok(meta)
 }
 
 /// What vouches for the free space, and the units in use.
 fn read_regions(pool: &Pool, meta: &Meta) -> Result<(Regions, Bits)> {
     let Extent { len: 1.., start, .. } = meta.directory else { return Ok(Default::default()) };
     let directory = pool.read_extent(&meta.directory)?;
-    Regions::load(&directory, start, region_count(meta.end), pool.file(), meta.txid)
+    let count = region_count(meta.end);
+    let (regions, used) = Regions::load(&directory, start, count, pool.file(), meta.txid)?;
+    if used.count_from(meta.end - META_UNITS) > 0 {
+        let what = "a page beyond the end is in use by the bitmap";
+        return Err(Error::Corrupt { page: meta.end, what });
+    }
+    Ok((regions, used))
 }

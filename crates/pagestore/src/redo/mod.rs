@@ -14,7 +14,7 @@
 
 mod area;
 mod company;
-mod frame;
+pub(crate) mod frame;
 mod record;
 
 pub(crate) use area::{Area, Frames};

@@ -9,9 +9,8 @@ use flotilla_vfs::{File, FileSystem, LockGuard, OpenMode};
 use crate::bits::Bits;
 use crate::config::{Options, ReadMode};
 use crate::error::{Error, Result};
-use crate::freelist::META_UNITS;
 use crate::meta::Meta;
-use crate::page::{Span, UNIT_BYTES, UNIT_COUNT_MAX};
+use crate::page::UNIT_BYTES;
 use crate::pool::Pool;
 use crate::regions::{Regions, region_count};
 use crate::store::beside;
@@ -74,7 +73,7 @@ impl PageFile {
         })?;
         let (metas, copies) = (Meta::both(&pages)?, Meta::whole_copies(&pages));
         let meta = choose(&pages)?;
-        prove_places(&meta)?;
+        meta.prove_places()?;
         let bytes = file.len()?;
         // Read, not mapped: a medium that fails is then an error and not a signal.
         let options = Options::default().read_mode(ReadMode::Cached);
@@ -88,7 +87,7 @@ impl PageFile {
         meta: Meta,
         lock: Box<dyn LockGuard>,
     ) -> Result<PageFile> {
-        prove_places(&meta)?;
+        meta.prove_places()?;
         let bytes = file.len()?;
         let pool = Pool::new(file, &Options::default().read_mode(ReadMode::Cached))?;
         Ok(PageFile { pool, metas: [None, None], meta, copies: [0, 0], bytes, _lock: lock })
@@ -122,18 +121,6 @@ pub(super) fn lock(fs: &dyn FileSystem, path: &Path) -> Result<Box<dyn LockGuard
         ErrorKind::WouldBlock => Error::Locked,
         _ => Error::Io(error),
     })
-}
-
-/// Proves that what a meta page names can lie in a file, so that no sum below overflows.
-fn prove_places(meta: &Meta) -> Result<()> {
-    let is_inside = |span: Span| span.start < meta.end && span.end() <= meta.end;
-    let is_sound = (META_UNITS..=UNIT_COUNT_MAX).contains(&meta.end)
-        && (meta.directory.len == 0 || is_inside(meta.directory.span()))
-        && meta.redo.is_none_or(|area| is_inside(area.span));
-    if is_sound {
-        return Ok(());
-    }
-    Err(Error::Corrupt { page: meta.unit(), what: "places that the meta page names" })
 }
 
 impl std::fmt::Debug for PageFile {

@@ -1,0 +1,443 @@
+//! Each thing that a check can find wrong, made on purpose in a file whose checksums are all right:
+//! what the tool says of it, and that a store does not take it for whole.
+
+use std::sync::Arc;
+
+use flotilla_vfs::fault::FaultFs;
+use flotilla_vfs::{File, FileSystem, OpenMode};
+
+use super::{disk, path, try_open};
+use crate::bits::Bits;
+use crate::branch::{self, Child};
+use crate::freelist::{HEAD_UNITS, META_UNITS};
+use crate::leaf::{self, Extent};
+use crate::meta::Meta;
+use crate::node::{CHILD_BYTES, Node, NodeMut, SLOT_BYTES, SLOTS_AT};
+use crate::page::{self, CRC_END, Kind, PageRef, Span, UNIT_BYTES, u16_at, u32_at};
+use crate::redo::{Frames, frame};
+use crate::regions::Regions;
+use crate::tool::{PageFile, Part, Problem};
+use crate::{Durability, Error, Options, PageStore};
+
+/// Where fields lie in a page, and how long a record of the directory is, by `docs/page-format.md`.
+const KIND: usize = 4;
+const LEVEL: usize = 5;
+const COUNT: usize = 24;
+const GARBAGE: usize = 28;
+const PREFIX_LEN: usize = 30;
+const RECORD_BYTES: usize = 16;
+
+/// A file with a tree of some depth, long values, trash, a bitmap, and a frame in the redo area.
+fn filled() -> FaultFs {
+    let fs = disk(1);
+    let options = Options::default().growth_bytes(64 << 10).redo_bytes(64 << 10);
+    let store = PageStore::open(Arc::new(fs.clone()), &path(), options).unwrap();
+    let mut txn = store.write().unwrap();
+    for i in 0..600_u32 {
+        txn.tree("small").unwrap().put(format!("key/{i:04}").as_bytes(), &[5; 50]).unwrap();
+    }
+    // Of three branches the one in the middle goes to the trash.
+    for i in 0..1500_u32 {
+        txn.tree("cut").unwrap().put(&i.to_be_bytes(), &[7; 900]).unwrap();
+    }
+    for i in 0..3_u8 {
+        txn.tree("long").unwrap().put(&[i], &[i; 5000]).unwrap();
+    }
+    txn.commit(Durability::Sync).unwrap();
+    let mut txn = store.write().unwrap();
+    txn.tree("cut").unwrap().delete_range(&[0], Some(&1490_u32.to_be_bytes())).unwrap();
+    txn.publish().unwrap();
+    store.checkpoint().unwrap();
+    let mut txn = store.write().unwrap();
+    txn.tree("small").unwrap().put(b"later", b"not in the checkpoint").unwrap();
+    txn.commit(Durability::Sync).unwrap();
+    drop(store);
+    fs
+}
+
+/// Changes a file and makes its checksums right again.
+struct Forger {
+    file: Arc<dyn File>,
+    meta: Meta,
+    /// The root of the tree `small`, its first two children; the root of `long`.
+    small: u64,
+    leaves: [PageRef; 2],
+    long: u64,
+}
+
+impl Forger {
+    fn new(fs: &FaultFs) -> Forger {
+        let info = PageFile::open(fs, &path()).unwrap().info();
+        let root = |name: &str| info.trees.iter().find(|tree| tree.name == name).unwrap().root;
+        let file = fs.open(&path(), OpenMode::Write).unwrap();
+        let mut pages = vec![0; 2 * UNIT_BYTES];
+        file.read_exact_at(&mut pages, 0).unwrap();
+        let meta = Meta::newest(&pages).unwrap();
+        let none = [PageRef::NONE; 2];
+        let mut forger =
+            Forger { file, meta, small: root("small"), leaves: none, long: root("long") };
+        let page = forger.page(forger.small);
+        forger.leaves = [0, 1].map(|i| branch::child(Node(&page), i));
+        forger
+    }
+
+    fn read(&self, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.file.read_exact_at(&mut bytes, at * UNIT_BYTES as u64).unwrap();
+        bytes
+    }
+
+    fn page(&self, unit: u64) -> Vec<u8> {
+        self.read(unit, UNIT_BYTES)
+    }
+
+    /// Changes a page. Returns it.
+    fn forge(&self, unit: u64, change: impl FnOnce(&mut [u8])) -> u64 {
+        let mut page = self.page(unit);
+        change(&mut page);
+        let crc = page::checksum(&page);
+        page[..CRC_END].copy_from_slice(&crc);
+        self.file.write_at(&page, unit * UNIT_BYTES as u64).unwrap();
+        unit
+    }
+
+    /// Changes the first leaf of `small`.
+    fn leaf(&self, change: impl FnOnce(&mut [u8])) -> u64 {
+        self.forge(self.leaves[0].id(), change)
+    }
+
+    /// Changes what the root of `small` says of child `i`.
+    fn child(&self, i: usize, change: impl FnOnce(&mut Child)) {
+        self.forge(self.small, |page| {
+            let mut child = branch::sized_child(Node(page), i);
+            change(&mut child);
+            branch::set_child(&mut NodeMut(page), i, child);
+        });
+    }
+
+    fn first_extent(&self) -> Extent {
+        let page = self.page(self.long);
+        leaf::extents(Node(&page), 0..1).next().expect("the value is long")
+    }
+
+    /// Changes the address of the first long value.
+    fn extent(&self, change: impl FnOnce(&mut Extent)) -> u64 {
+        let mut extent = self.first_extent();
+        change(&mut extent);
+        self.forge(self.long, |page| {
+            let tail = Node(page).tail(0);
+            page[tail].copy_from_slice(&extent.encode());
+        })
+    }
+
+    /// Makes the inline value of a leaf's first cell one byte shorter.
+    fn shorten(&self, unit: u64) -> u64 {
+        self.forge(unit, |page| {
+            let (at, len) = (u16_at(page, SLOTS_AT + 4), Node(page).tail(0).len());
+            page::put_u16(page, at, len - 1);
+            let garbage = u16_at(page, GARBAGE);
+            page::put_u16(page, GARBAGE, garbage + 1);
+        })
+    }
+
+    /// The unit of the place where the next frame belongs.
+    fn redo_unit(&self) -> u64 {
+        self.meta.redo.unwrap().span.start
+    }
+
+    fn meta(&mut self, change: impl FnOnce(&mut Meta)) {
+        change(&mut self.meta);
+        let at = self.meta.unit() * UNIT_BYTES as u64;
+        self.file.write_at(&self.meta.encode(), at).unwrap();
+    }
+
+    /// Changes the directory of free space.
+    fn directory(&mut self, change: impl FnOnce(&mut Vec<u8>)) {
+        let extent = self.meta.directory;
+        let mut bytes = self.read(extent.start, extent.len as usize);
+        change(&mut bytes);
+        self.file.write_at(&bytes, extent.start * UNIT_BYTES as u64).unwrap();
+        self.meta(|meta| {
+            meta.directory.crc = crc32c::crc32c(&bytes);
+            meta.directory.len = bytes.len() as u32;
+        });
+    }
+
+    /// The units in use, as the free space says.
+    fn used(&self) -> Bits {
+        let extent = self.meta.directory;
+        let bytes = self.read(extent.start, extent.len as usize);
+        Regions::load(&bytes, extent.start, 1, &*self.file, self.meta.txid).unwrap().1
+    }
+
+    /// Makes the free space say the opposite of `unit`, which lies in the first region.
+    fn toggle(&mut self, unit: u64) {
+        let is_used = self.used().contains(unit - META_UNITS);
+        self.directory(|bytes| {
+            let used = u32_at(bytes, 8).wrapping_add_signed(if is_used { -1 } else { 1 });
+            let toggle = (unit - META_UNITS) as u16;
+            let count = u32_at(bytes, 12) as usize;
+            let mut toggles: Vec<u16> =
+                (0..count).map(|i| u16_at(bytes, RECORD_BYTES + 2 * i) as u16).collect();
+            match toggles.binary_search(&toggle) {
+                Ok(at) => drop(toggles.remove(at)),
+                Err(at) => toggles.insert(at, toggle),
+            }
+            bytes[8..12].copy_from_slice(&used.to_le_bytes());
+            bytes[12..16].copy_from_slice(&(toggles.len() as u32).to_le_bytes());
+            bytes[RECORD_BYTES..].fill(0);
+            for (i, toggle) in toggles.iter().enumerate() {
+                page::put_u16(bytes, RECORD_BYTES + 2 * i, usize::from(*toggle));
+            }
+        });
+    }
+
+    /// Writes a frame into the redo area, `behind` bytes behind where the next one belongs.
+    fn frame(&self, behind: u64, checkpoint: u64, body: &[u8]) {
+        let area = self.meta.redo.unwrap();
+        let mut frames = Frames::new(area, &*self.file, self.meta.number);
+        while frames.next().unwrap().is_some() {}
+        let mut frame = Vec::new();
+        let position = frames.position() + behind;
+        frame::encode(&mut frame, position, checkpoint, 9, body);
+        area.append(&*self.file, position, &frame).unwrap();
+    }
+}
+
+/// What is done to a file, what the check has to say, and where.
+type Fault = (&'static str, Where, fn(&mut Forger) -> u64);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Where {
+    Catalogue,
+    Small,
+    Long,
+    Trash,
+    FreeSpace,
+    Redo,
+}
+
+impl Where {
+    fn part(self) -> Part {
+        match self {
+            Where::Catalogue => Part::Catalogue,
+            Where::Small => Part::Tree("small".to_owned()),
+            Where::Long => Part::Tree("long".to_owned()),
+            Where::Trash => Part::Trash,
+            Where::FreeSpace => Part::FreeSpace,
+            Where::Redo => Part::Redo,
+        }
+    }
+}
+
+/// Of one page: what it says of itself, its slots and cells, its keys.
+const PAGES: &[Fault] = &[
+    ("checksum", Where::Small, |forger| {
+        let (at, page) = (forger.leaves[0].id(), forger.page(forger.leaves[0].id()));
+        forger.file.write_at(&[page[200] ^ 1], at * UNIT_BYTES as u64 + 200).unwrap();
+        at
+    }),
+    ("another page lies in its place", Where::Small, |forger| {
+        let other = forger.page(forger.leaves[1].id());
+        forger.leaf(|page| page.copy_from_slice(&other))
+    }),
+    ("length", Where::Small, |forger| forger.leaf(|page| page[page::UNITS] = 2)),
+    ("an older or younger page lies in its place", Where::Small, |forger| {
+        forger.leaf(|page| {
+            let (id, birth) = (page::u64_at(page, 8), page::birth(page));
+            page::readdress(page, id, birth + 1);
+        })
+    }),
+    ("kind", Where::Small, |forger| forger.leaf(|page| page[KIND] = Kind::Bitmap as u8)),
+    ("prefix", Where::Small, |forger| forger.leaf(|page| page::put_u16(page, PREFIX_LEN, 4090))),
+    ("slots", Where::Small, |forger| forger.leaf(|page| page::put_u16(page, COUNT, 4000))),
+    ("cell", Where::Small, |forger| forger.leaf(|page| page::put_u16(page, SLOTS_AT + 4, 60))),
+    ("garbage", Where::Small, |forger| forger.leaf(|page| page::put_u16(page, GARBAGE, 1))),
+    ("leftmost child", Where::Small, |forger| {
+        let unit = forger.small;
+        forger.forge(unit, |page| NodeMut(page).set_leftmost(&[0; CHILD_BYTES]))
+    }),
+    ("level", Where::Small, |forger| forger.leaf(|page| page[LEVEL] = 1)),
+    ("order of keys", Where::Small, |forger| {
+        forger.leaf(|page| {
+            let (first, second) =
+                page[SLOTS_AT..SLOTS_AT + 2 * SLOT_BYTES].split_at_mut(SLOT_BYTES);
+            first.swap_with_slice(second);
+        })
+    }),
+    ("heads of keys", Where::Small, |forger| forger.leaf(|page| page[SLOTS_AT] ^= 0x80)),
+    ("empty leaf", Where::Small, |forger| forger.leaf(|page| NodeMut(page).fill(&[]))),
+];
+
+/// Of what stands in a page about others.
+const TREES: &[Fault] = &[
+    ("reference", Where::Small, |forger| {
+        let id = forger.leaves[0].id();
+        forger.child(0, |child| child.place = PageRef::new(Span { start: id, units: 0 }, 1));
+        id
+    }),
+    ("it lies beyond the end", Where::Small, |forger| {
+        let end = forger.meta.end;
+        forger.child(0, |child| child.place = PageRef::new(Span { start: end, units: 1 }, 1));
+        end
+    }),
+    ("it is reached twice", Where::Small, |forger| {
+        let first = forger.leaves[0];
+        forger.child(1, |child| child.place = first);
+        first.id()
+    }),
+    ("size of a subtree", Where::Small, |forger| {
+        forger.child(0, |child| child.size.keys += 1);
+        forger.leaves[0].id()
+    }),
+    ("size of a tree", Where::Small, |forger| {
+        forger.forge(forger.meta.catalogue.id(), |page| {
+            let last = Node(page).tail(Node(page).count() - 1);
+            page[last.start + 8] ^= 1;
+        });
+        forger.small
+    }),
+    ("entry of the catalogue", Where::Catalogue, |forger| {
+        let unit = forger.meta.catalogue.id();
+        forger.shorten(unit)
+    }),
+    ("entry of the trash", Where::Trash, |forger| {
+        let unit = forger.meta.trash.list.root.id();
+        forger.shorten(unit)
+    }),
+    ("size of a tree", Where::Trash, |forger| {
+        forger.meta(|meta| meta.trash.list.size.keys += 1);
+        forger.meta.trash.list.root.id()
+    }),
+    ("units in the trash", Where::Trash, |forger| {
+        forger.meta(|meta| meta.trash.units += 1);
+        forger.meta.trash.list.root.id()
+    }),
+    ("a long value of no length", Where::Long, |forger| {
+        forger.extent(|extent| extent.len = 0);
+        forger.first_extent().start
+    }),
+    ("checksum of a long value", Where::Long, |forger| {
+        forger.extent(|extent| extent.crc ^= 1);
+        forger.first_extent().start
+    }),
+];
+
+/// Of what is in use and what is free, and of the redo area.
+const SPACE: &[Fault] = &[
+    ("it is in use, and free by the bitmap", Where::FreeSpace, |forger| {
+        let unit = forger.leaves[1].id();
+        forger.toggle(unit);
+        unit
+    }),
+    ("in use by the bitmap, but nothing names it", Where::FreeSpace, |forger| {
+        let used = forger.used();
+        let heads = META_UNITS + HEAD_UNITS;
+        let unit = (heads..forger.meta.end).find(|unit| !used.contains(unit - META_UNITS));
+        let unit = unit.expect("something is free");
+        forger.toggle(unit);
+        unit
+    }),
+    ("a bitmap's place is in use", Where::FreeSpace, |forger| {
+        let place = PageRef::new(Span { start: META_UNITS, units: 1 }, 1);
+        forger.child(0, |child| child.place = place);
+        META_UNITS
+    }),
+    ("the bitmap says that a bitmap's place is in use", Where::FreeSpace, |forger| {
+        forger.toggle(META_UNITS + 1);
+        META_UNITS + 1
+    }),
+    ("a page beyond the end is in use by the bitmap", Where::FreeSpace, |forger| {
+        let end = forger.meta.end;
+        forger.toggle(end + 9);
+        end
+    }),
+    ("the directory is too short", Where::FreeSpace, |forger| {
+        forger.directory(|bytes| bytes.truncate(RECORD_BYTES - 1));
+        forger.meta.directory.start
+    }),
+    ("toggles of the directory", Where::FreeSpace, |forger| {
+        forger.directory(|bytes| {
+            bytes[12..16].copy_from_slice(&1_u32.to_le_bytes());
+            page::put_u16(bytes, RECORD_BYTES, 0xffff);
+        });
+        forger.meta.directory.start
+    }),
+    ("count of used units", Where::FreeSpace, |forger| {
+        forger.directory(|bytes| bytes[8] ^= 1);
+        forger.meta.directory.start
+    }),
+    ("checksum of a long value", Where::FreeSpace, |forger| {
+        forger.meta(|meta| meta.directory.crc ^= 1);
+        forger.meta.directory.start
+    }),
+    ("another bitmap than the directory names", Where::FreeSpace, |forger| {
+        let mut which = 0;
+        forger.directory(|bytes| {
+            which = u64::from(bytes[0]);
+            bytes[4] ^= 1;
+        });
+        META_UNITS + which - 1
+    }),
+    ("redo records that make no sense", Where::Redo, |forger| {
+        forger.frame(0, forger.meta.number, &[1; 40]);
+        forger.redo_unit()
+    }),
+    ("redo record with others behind it", Where::Redo, |forger| {
+        forger.frame(512, forger.meta.number, b"");
+        forger.redo_unit()
+    }),
+    ("redo records of a later checkpoint than the meta pages know", Where::Redo, |forger| {
+        forger.frame(0, forger.meta.number + 1, b"");
+        forger.redo_unit()
+    }),
+];
+
+#[test]
+fn every_fault_has_a_name() {
+    let base = filled();
+    assert_eq!(PageFile::open(&base, &path()).unwrap().check(&mut |_| ()).problems, []);
+    assert!(PageFile::open(&base, &path()).unwrap().info().trash_bytes > 0);
+    let mut missed = Vec::new();
+    for &(what, place, make) in [PAGES, TREES, SPACE].into_iter().flatten() {
+        let fs = base.crashed(0);
+        let mut forger = Forger::new(&fs);
+        let page = make(&mut forger);
+        drop(forger);
+        let problems = PageFile::open(&fs, &path()).unwrap().check(&mut |_| ()).problems;
+        let is_named = |problem: &Problem| {
+            (problem.page, problem.what, &problem.part) == (page, what, &place.part())
+        };
+        let opened = try_open(&fs).and_then(|store| store.check());
+        let is_refused = matches!(opened, Err(Error::Corrupt { .. }));
+        if !is_refused || !problems.iter().any(is_named) {
+            missed.push(format!("{what} of page {page}: {opened:?}, {problems:?}"));
+        }
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
+}
+
+type Change = fn(&mut Forger);
+
+#[test]
+fn meta_pages_that_name_what_cannot_be_are_refused() {
+    let base = filled();
+    let faults: [(&str, Change); 4] = [
+        ("places that the meta page names", |forger| forger.meta(|meta| meta.end = 1)),
+        ("places that the meta page names", |forger| {
+            forger.meta(|meta| meta.directory.start = meta.end);
+        }),
+        ("neither meta page is valid", |forger| {
+            forger.file.write_at(&[0; 2 * UNIT_BYTES], 0).unwrap();
+        }),
+        ("the file is too short", |forger| forger.file.set_len(UNIT_BYTES as u64).unwrap()),
+    ];
+    for (wanted, make) in faults {
+        let fs = base.crashed(0);
+        make(&mut Forger::new(&fs));
+        let opened = PageFile::open(&fs, &path());
+        assert!(matches!(opened, Err(Error::Corrupt { what, .. }) if what == wanted), "{opened:?}");
+        let opened = try_open(&fs).map(drop);
+        assert!(matches!(opened, Err(Error::Corrupt { .. })), "{wanted}: {opened:?}");
+    }
+}
