@@ -182,7 +182,7 @@ impl Maps {
         if end <= self.len_seen.load(Ordering::Acquire) {
             return Ok(());
         }
-        let len = file.metadata()?.len();
+        let len = len_of(file)?;
         if end > len {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -208,4 +208,22 @@ impl Maps {
         chunks[slot] = Some(Arc::clone(&map));
         Ok(map)
     }
+}
+
+/// The length of a file. Nothing else is asked for: a system that was asked for a file's times gives
+/// the next write a time of its own, however soon it comes, and the sync after that write may have to
+/// bring the time to the disk as well.
+#[cfg(target_os = "linux")]
+pub(crate) fn len_of(file: &fs::File) -> io::Result<u64> {
+    use rustix::fs::{AtFlags, StatxFlags, statx};
+    match statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::SIZE) {
+        Ok(found) => Ok(found.stx_size),
+        Err(rustix::io::Errno::NOSYS) => Ok(file.metadata()?.len()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn len_of(file: &fs::File) -> io::Result<u64> {
+    Ok(file.metadata()?.len())
 }

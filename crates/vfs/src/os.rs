@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use crate::map::{FileMap, Maps};
+use crate::map::{self, FileMap, Maps};
 use crate::{File, FileSystem, LockGuard, OpenMode, View};
 
 /// How many buffers one vectored write may take; the least that POSIX systems agree on is 1024.
@@ -240,7 +240,7 @@ impl File for OsFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.len())
+        map::len_of(&self.file)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
