@@ -41,12 +41,44 @@ impl Chunk {
         Chunk { first, count: 0, items, firsts: None }
     }
 
+    /// A chunk of the first of `left` items, as many as it takes, and their bytes. `next` says of each
+    /// where it lies and how many entries it has.
+    ///
+    /// # Errors
+    ///
+    /// Those of `next`; a chunk cannot count the entries of its items.
+    #[inline]
+    pub(crate) fn of_items(
+        first: u64,
+        left: usize,
+        next: &mut impl FnMut() -> Result<(ItemAt, u32), &'static str>,
+    ) -> Result<(Chunk, u64), &'static str> {
+        let mut chunk = Chunk::new(first, left);
+        let mut bytes = 0;
+        for _ in 0..left.min(ITEMS_MAX) {
+            let (item, count) = next()?;
+            bytes += u64::from(item.bytes);
+            // Nearly all hold one entry.
+            if count == 1 && chunk.firsts.is_none() && chunk.count < u32::MAX {
+                chunk.items.push(item);
+                chunk.count += 1;
+            } else if !chunk.push(item, count) {
+                return Err("items hold more entries than there can be");
+            }
+        }
+        Ok((chunk, bytes))
+    }
+
     pub(crate) fn first(&self) -> u64 {
         self.first
     }
 
     pub(crate) fn end(&self) -> u64 {
         self.first + u64::from(self.count)
+    }
+
+    pub(crate) fn entry_count(&self) -> u64 {
+        self.count.into()
     }
 
     pub(crate) fn item_count(&self) -> usize {

@@ -110,8 +110,9 @@ fn frame_bytes(summary_bytes: u64, room: u64, file_bytes: u64) -> u64 {
     least_bytes + if is_little && is_aligned { spare } else { 0 }
 }
 
-/// The footer of a segment, if it has one that is whole.
-pub(crate) fn read(segment: &Segment) -> io::Result<Option<Footer>> {
+/// The footer of a segment, if it has one that is whole. It is read into the buffer, which becomes as
+/// long as it has to be: whoever reads many keeps one, since new memory costs more than reading.
+pub(crate) fn read(segment: &Segment, buffer: &mut Vec<u8>) -> io::Result<Option<Footer>> {
     let file_bytes = segment.file.len()?;
     let least = SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES + TRAILER_BYTES;
     if file_bytes < least as u64 {
@@ -125,8 +126,13 @@ pub(crate) fn read(segment: &Segment) -> io::Result<Option<Footer>> {
         return Ok(None);
     };
     let Some(frame_bytes) = file_bytes.checked_sub(trailer.footer_offset) else { return Ok(None) };
-    let frame = segment.read(trailer.footer_offset, frame_bytes as usize)?;
-    Ok(decode(&frame, salt, trailer))
+    let frame_bytes = frame_bytes as usize;
+    if buffer.len() < frame_bytes {
+        buffer.resize(frame_bytes, 0);
+    }
+    let frame = &mut buffer[..frame_bytes];
+    segment.file.read_exact_at(frame, trailer.footer_offset)?;
+    Ok(decode(frame, salt, trailer))
 }
 
 /// The footer of the segment whose file has these bytes, if it has one that is whole.
@@ -209,7 +215,7 @@ mod tests {
             let segment = segment(&disk, file_bytes);
             write(&segment, &summary(), end).expect("written");
             assert_eq!(segment.file.len().expect("known"), wanted, "{file_bytes} {end}");
-            let footer = read(&segment).expect("read").expect("it is there");
+            let footer = read(&segment, &mut Vec::new()).expect("read").expect("it is there");
             assert_eq!((footer.end, footer.summary.last_lsn()), (end, 22));
         }
     }
@@ -228,7 +234,7 @@ mod tests {
             let disk = FaultFs::new(1);
             let segment = segment(&disk, file_bytes);
             write(&segment, &long, end).expect("written");
-            let footer = read(&segment).expect("read").expect("it is there");
+            let footer = read(&segment, &mut Vec::new()).expect("read").expect("it is there");
             assert_eq!((footer.end, footer.summary.last_lsn()), (end, 3999));
             let [mut groups, mut read] = [long.clone(), footer.summary].map(Summary::into_groups);
             groups.sort_by_key(|changes| changes.group);
@@ -241,27 +247,27 @@ mod tests {
     fn a_footer_of_which_any_bit_is_wrong_is_none() {
         let disk = FaultFs::new(1);
         let segment = segment(&disk, 4096);
-        assert!(read(&segment).expect("read").is_none());
+        assert!(read(&segment, &mut Vec::new()).expect("read").is_none());
         write(&segment, &summary(), 3704).expect("written");
         for offset in 3704..4096 {
             let bit = (offset % 8) as u8;
             disk.flip_bit(Path::new("/7"), offset, bit);
-            assert!(read(&segment).expect("read").is_none(), "byte {offset}");
+            assert!(read(&segment, &mut Vec::new()).expect("read").is_none(), "byte {offset}");
             let bytes = segment.read(0, 4096).expect("read");
             assert!(is_damaged(&bytes, segment.header, 3704), "byte {offset}");
             disk.flip_bit(Path::new("/7"), offset, bit);
         }
         let bytes = segment.read(0, 4096).expect("read");
         assert!(of_file(&bytes, segment.header).is_some_and(|footer| footer.end == 3704));
-        assert!(read(&segment).expect("read").is_some());
+        assert!(read(&segment, &mut Vec::new()).expect("read").is_some());
         let other = SegmentHeader { segment: 8, ..segment.header };
         let other = Segment { header: other, file: segment.file.clone() };
-        assert!(read(&other).expect("read").is_none(), "it is another segment's");
+        assert!(read(&other, &mut Vec::new()).expect("read").is_none(), "it is another segment's");
         segment.file.set_len(4088).expect("cut");
-        assert!(read(&segment).expect("read").is_none());
+        assert!(read(&segment, &mut Vec::new()).expect("read").is_none());
         for len in [0, 64, 100] {
             segment.file.set_len(len).expect("cut");
-            assert!(read(&segment).expect("read").is_none());
+            assert!(read(&segment, &mut Vec::new()).expect("read").is_none());
         }
     }
 

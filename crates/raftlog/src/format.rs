@@ -175,6 +175,18 @@ impl FrameHeader {
     }
 }
 
+/// Whether at any multiple of eight the bytes may begin a frame, judging by its first two alone.
+pub(crate) fn may_begin_frame(bytes: &[u8]) -> bool {
+    let (words, _) = bytes.as_chunks::<ALIGNMENT_BYTES>();
+    // Without a branch in between, so that several words are looked at in one step: what is left is
+    // zero where the magic is, and only then has less one its highest bit set.
+    let found = words.iter().fold(0, |found, word| {
+        let differs = (u64::from_le_bytes(*word) ^ u64::from(FRAME_MAGIC)) & 0xffff;
+        found | differs.wrapping_sub(1)
+    });
+    found >> 63 == 1
+}
+
 /// The version of a whole segment header that has another version than this one. Where magic,
 /// version and checksum stand is the same in all versions.
 pub(crate) fn other_version(bytes: &[u8]) -> Option<u32> {
@@ -347,6 +359,20 @@ mod tests {
         assert!(FrameHeader::decode(&FRAME.encode(1)[..39], 1).is_err());
         assert!(FrameHeader::decode(&[], 1).is_err());
         assert!(SegmentHeader::decode(&SEGMENT.encode()[..63]).is_err());
+    }
+
+    #[test]
+    fn the_beginning_of_a_frame_is_seen_at_every_multiple_of_eight() {
+        for len in [0, 7, 8, 100, 256] {
+            let mut bytes = vec![0xf1; len];
+            assert!(!may_begin_frame(&bytes), "{len}");
+            for at in 0..len.saturating_sub(7) {
+                bytes[at..at + 2].copy_from_slice(&FRAME_MAGIC.to_le_bytes());
+                assert_eq!(may_begin_frame(&bytes), at % 8 == 0, "{at} of {len}");
+                bytes.fill(0);
+            }
+        }
+        assert!(may_begin_frame(&FRAME.encode(1)));
     }
 
     #[test]

@@ -16,6 +16,9 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+/// How much is looked at behind the last byte that was written, as the file system has it.
+const LOOK_BYTES: usize = 4096;
+
 /// A segment that is on disk, and what it says.
 #[derive(Debug)]
 pub(crate) struct Loaded {
@@ -133,6 +136,20 @@ impl Loaded {
         Ok(self.segment.file.view(0..self.segment.file.len()?)?)
     }
 
+    /// The same without what follows the last byte that was ever written: those are zeros, and to look
+    /// at them would bring them into memory first.
+    fn view_data(&self, file_bytes: usize) -> Result<View, Error> {
+        let data_end = self.segment.file.data_end()?;
+        let end =
+            usize::try_from(data_end).unwrap_or(file_bytes).clamp(SEGMENT_HEADER_BYTES, file_bytes);
+        // A file system that is wrong about its own files is found out where the next byte would be.
+        let next = self.segment.read(end as u64, LOOK_BYTES.min(file_bytes - end))?;
+        if next.iter().any(|byte| *byte != 0) {
+            return self.view();
+        }
+        Ok(self.segment.file.view(0..end as u64)?)
+    }
+
     pub(crate) fn corrupt(&self, offset: usize, what: &'static str) -> Error {
         Error::Corrupt { segment: self.number(), offset: offset as u64, what }
     }
@@ -148,16 +165,18 @@ impl Loaded {
 pub(crate) fn all(directory: &Directory, numbers: &[u64]) -> Result<Vec<Loaded>, Error> {
     let thread_count = directory.config.recovery_threads.min(numbers.len());
     if thread_count <= 1 {
-        return numbers.iter().map(|number| load(directory, *number)).collect();
+        let mut buffer = Vec::new();
+        return numbers.iter().map(|number| load(directory, *number, &mut buffer)).collect();
     }
     let next = AtomicUsize::new(1);
     let results = Mutex::new(Vec::with_capacity(numbers.len()));
     thread::scope(|scope| {
         let work = || {
+            let mut buffer = Vec::new();
             while let before_end = next.fetch_add(1, Ordering::Relaxed)
                 && let Some(at) = numbers.len().checked_sub(before_end)
             {
-                let loaded = load(directory, numbers[at]);
+                let loaded = load(directory, numbers[at], &mut buffer);
                 results.lock().push((at, loaded));
             }
         };
@@ -175,7 +194,8 @@ pub(crate) fn all(directory: &Directory, numbers: &[u64]) -> Result<Vec<Loaded>,
     results.into_iter().map(|(_, loaded)| loaded).collect()
 }
 
-fn load(directory: &Directory, number: u64) -> Result<Loaded, Error> {
+/// Loads one segment. The buffer is for footers, one after the other.
+fn load(directory: &Directory, number: u64, buffer: &mut Vec<u8>) -> Result<Loaded, Error> {
     let segment = directory.open(number)?;
     let end = SEGMENT_HEADER_BYTES as u64;
     let mut loaded = Loaded {
@@ -191,7 +211,7 @@ fn load(directory: &Directory, number: u64) -> Result<Loaded, Error> {
         summary: None,
         fault: None,
     };
-    if let Some(footer) = footer::read(&loaded.segment)? {
+    if let Some(footer) = footer::read(&loaded.segment, buffer)? {
         loaded.first_lsn = Some(footer.summary.first_lsn());
         loaded.next_lsn = footer.summary.last_lsn() + 1;
         loaded.synced_lsn = footer.summary.last_lsn();
@@ -205,9 +225,9 @@ fn load(directory: &Directory, number: u64) -> Result<Loaded, Error> {
     let beginning =
         loaded.segment.read(0, file_bytes.min(SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES))?;
     loaded.first_lsn = scan::first_lsn(&beginning, loaded.segment.header);
-    let bytes = loaded.view()?;
     // What somebody else may write to meanwhile is looked at when all is read.
     let is_ours = !directory.is_read_only;
+    let bytes = if is_ours { loaded.view_data(file_bytes)? } else { loaded.view()? };
     if let Some(first_lsn) = loaded.first_lsn {
         if is_ours && directory.config.recovery_threads > 1 {
             let file = loaded.segment.file.clone();
@@ -237,8 +257,10 @@ mod tests {
     use super::*;
     use crate::format::SegmentHeader;
     use flotilla_vfs::fault::FaultFs;
-    use flotilla_vfs::{FileSystem, OpenMode};
+    use flotilla_vfs::{File, FileSystem, OpenMode};
+    use std::ops::Range;
     use std::path::Path;
+    use std::sync::Arc;
 
     fn loaded(disk: &FaultFs, syncing: Option<io::Result<()>>) -> Loaded {
         let file = disk.open(Path::new("/7"), OpenMode::CreateNew).expect("made");
@@ -256,6 +278,54 @@ mod tests {
             syncing: syncing.map(|result| SideWork::start(|| result).expect("started")),
             summary: None,
             fault: None,
+        }
+    }
+
+    /// A file whose file system is wrong about where its data ends.
+    #[derive(Debug)]
+    struct Misjudged(Arc<dyn File>, u64);
+
+    impl File for Misjudged {
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+            self.0.read_at(buf, offset)
+        }
+        fn write_all_at(&self, parts: &[io::IoSlice<'_>], offset: u64) -> io::Result<()> {
+            self.0.write_all_at(parts, offset)
+        }
+        fn sync(&self) -> io::Result<()> {
+            self.0.sync()
+        }
+        fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+            self.0.allocate(range)
+        }
+        fn len(&self) -> io::Result<u64> {
+            self.0.len()
+        }
+        fn data_end(&self) -> io::Result<u64> {
+            Ok(self.1)
+        }
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.0.set_len(len)
+        }
+        fn view(&self, range: Range<u64>) -> io::Result<View> {
+            self.0.view(range)
+        }
+    }
+
+    #[test]
+    fn what_was_never_written_is_not_looked_at_unless_something_is_there() {
+        let disk = FaultFs::new(1);
+        let mut loaded = loaded(&disk, None);
+        let file = loaded.segment.file.clone();
+        file.allocate(0..1 << 20).expect("there is room");
+        file.write_at(&[7; 5000], 0).expect("written");
+        let seen = |loaded: &Loaded| loaded.view_data(1 << 20).expect("seen").len();
+        assert_eq!(seen(&loaded), 8192);
+        for (data_end, wanted) in
+            [(5000, 5000), (0, 1 << 20), (4999, 1 << 20), (1 << 20, 1 << 20), (u64::MAX, 1 << 20)]
+        {
+            loaded.segment.file = Arc::new(Misjudged(file.clone(), data_end));
+            assert_eq!(seen(&loaded), wanted, "{data_end}");
         }
     }
 

@@ -20,6 +20,9 @@ use crate::format::{
 };
 use std::ops::Range;
 
+/// How many bytes are searched at once for the beginning of a frame.
+const SEARCH_BYTES: usize = 256;
+
 /// Walks over the frames of a segment.
 #[derive(Debug)]
 pub(crate) struct Scan<'a> {
@@ -100,11 +103,13 @@ impl<'a> Scan<'a> {
         }
         // Inside a frame's body there is only data, which may look like anything.
         let from = self.offset + header.map_or(0, |h| h.frame_bytes());
-        if is_known_synced(self.bytes, self.header, from, self.next_lsn) {
+        let behind = Traces::find(self.bytes, self.header, from);
+        if behind.vouch_for(self.next_lsn) {
             return Err("a frame that was synced is damaged");
         }
         if self.header.is_reused {
-            return Ok(own_end(self.bytes, self.header, self.offset) - self.offset);
+            let end = behind.end.max(from).min(self.bytes.len());
+            return Ok(end - self.offset);
         }
         let is_torn = match header {
             Some(header) => is_cut_short(self.bytes, self.offset, header.frame_bytes()),
@@ -152,7 +157,7 @@ pub(crate) fn first_lsn(bytes: &[u8], header: SegmentHeader) -> Option<u64> {
 
 /// Whether a frame of the segment says that `lsn` was synced before it was written.
 pub(crate) fn vouches_for(bytes: &[u8], header: SegmentHeader, lsn: u64) -> bool {
-    is_known_synced(bytes, header, SEGMENT_HEADER_BYTES, lsn)
+    Traces::find(bytes, header, SEGMENT_HEADER_BYTES).vouch_for(lsn)
 }
 
 /// How many bytes behind the segment's header are known to be of frames, whole or not, that were
@@ -160,7 +165,8 @@ pub(crate) fn vouches_for(bytes: &[u8], header: SegmentHeader, lsn: u64) -> bool
 pub(crate) fn touched_bytes(bytes: &[u8], header: SegmentHeader) -> usize {
     let rest = &bytes[SEGMENT_HEADER_BYTES..];
     if header.is_reused {
-        own_end(bytes, header, SEGMENT_HEADER_BYTES) - SEGMENT_HEADER_BYTES
+        let end = Traces::find(bytes, header, SEGMENT_HEADER_BYTES).end.min(bytes.len());
+        end.saturating_sub(SEGMENT_HEADER_BYTES)
     } else if is_zero(rest) {
         0
     } else {
@@ -174,27 +180,40 @@ fn own_header(bytes: &[u8], header: SegmentHeader, at: usize) -> Option<FrameHea
     (frame.segment == header.segment).then_some(frame)
 }
 
-fn own_headers(
-    bytes: &[u8],
-    header: SegmentHeader,
-    from: usize,
-) -> impl Iterator<Item = (usize, FrameHeader)> {
-    (from..bytes.len())
-        .step_by(ALIGNMENT_BYTES)
-        .filter_map(move |at| Some((at, own_header(bytes, header, at)?)))
+/// What frames of this segment say whose headers are whole, wherever they stand.
+#[derive(Debug, Default, PartialEq)]
+struct Traces {
+    /// The most that one of them says of what was synced before it.
+    synced_lsn: Option<u64>,
+    /// Where the last one ends, which may be beyond the end of the file; zero if there is none.
+    end: usize,
 }
 
-/// Whether a frame from `from` on says that `lsn` was synced before.
-fn is_known_synced(bytes: &[u8], header: SegmentHeader, from: usize, lsn: u64) -> bool {
-    own_headers(bytes, header, from).any(|(_, frame)| frame.synced_lsn >= lsn)
-}
+impl Traces {
+    /// Looks at every place from `from` on at which a frame may begin.
+    fn find(bytes: &[u8], header: SegmentHeader, from: usize) -> Traces {
+        let mut traces = Traces::default();
+        let rest = bytes.get(from..).unwrap_or_default();
+        for (at, part) in rest.chunks(SEARCH_BYTES).enumerate() {
+            // Most have no frame, and that is told for all places of a part at once.
+            if !format::may_begin_frame(part) {
+                continue;
+            }
+            let begin = from + at * SEARCH_BYTES;
+            for at in (begin..begin + part.len()).step_by(ALIGNMENT_BYTES) {
+                if let Some(frame) = own_header(bytes, header, at) {
+                    traces.synced_lsn = traces.synced_lsn.max(Some(frame.synced_lsn));
+                    traces.end = traces.end.max(at + frame.frame_bytes());
+                }
+            }
+        }
+        traces
+    }
 
-/// Where the last frame from `from` on ends of which the header is whole; `from` if there is none.
-fn own_end(bytes: &[u8], header: SegmentHeader, from: usize) -> usize {
-    own_headers(bytes, header, from)
-        .map(|(at, frame)| (at + frame.frame_bytes()).min(bytes.len()))
-        .max()
-        .unwrap_or(from)
+    /// Whether one of them says that `lsn` was synced before it was written.
+    fn vouch_for(&self, lsn: u64) -> bool {
+        self.synced_lsn.is_some_and(|synced| synced >= lsn)
+    }
 }
 
 /// Whether part of the frame was never written, judging by zeros where there can be none.

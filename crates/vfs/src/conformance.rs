@@ -19,7 +19,7 @@ pub type Made = (Arc<dyn FileSystem>, PathBuf);
 ///
 /// If a check fails.
 pub fn check_all(make: &dyn Fn() -> Made) {
-    let checks: [fn(&dyn FileSystem, &Path); 17] = [
+    let checks: [fn(&dyn FileSystem, &Path); 18] = [
         open_modes_decide_whether_a_file_may_exist,
         a_file_opened_for_reading_is_not_written,
         bytes_written_are_read_by_every_handle,
@@ -27,6 +27,7 @@ pub fn check_all(make: &dyn Fn() -> Made) {
         parts_are_written_one_after_the_other,
         a_write_beyond_the_end_leaves_zeros,
         allocation_grows_and_keeps,
+        what_is_behind_the_data_is_zero,
         a_cut_file_grows_again_with_zeros,
         what_was_punched_reads_as_zero,
         views_hold_what_was_written,
@@ -147,6 +148,28 @@ fn allocation_grows_and_keeps(fs: &dyn FileSystem, dir: &Path) {
     file.allocate(10..20).expect("there is space");
     assert_eq!(len(&*file), 100_000, "a reservation never cuts");
     file.allocate(5..5).expect("nothing is asked for");
+}
+
+fn what_is_behind_the_data_is_zero(fs: &dyn FileSystem, dir: &Path) {
+    let file = create(fs, &dir.join("a"));
+    let data_end = || file.data_end().expect("the file system knows something");
+    assert_eq!(data_end(), 0);
+    file.allocate(0..1 << 20).expect("there is space");
+    for (offset, is_synced) in [(3, false), (200_000, true), (90_000, false), (700_001, false)] {
+        write(&*file, &[7; 5000], offset);
+        if is_synced {
+            file.sync().expect("a sync succeeds");
+        }
+        let end = data_end();
+        assert!((offset + 5000..=len(&*file)).contains(&end), "{offset}: {end}");
+        assert!(read(&*file, end, 1 << 20).iter().all(|byte| *byte == 0), "{offset}");
+    }
+    // A read brings pages into memory that nobody has written; those below the end count.
+    assert!(data_end() >= 705_001);
+    file.set_len(1 << 21).expect("a file can grow");
+    assert!((705_001..=1 << 21).contains(&data_end()));
+    file.set_len(100_000).expect("a file can be cut");
+    assert!((95_000..=100_000).contains(&data_end()));
 }
 
 fn a_cut_file_grows_again_with_zeros(fs: &dyn FileSystem, dir: &Path) {

@@ -100,6 +100,9 @@ impl File for HookedFile {
     fn len(&self) -> io::Result<u64> {
         self.0.len()
     }
+    fn data_end(&self) -> io::Result<u64> {
+        self.0.data_end()
+    }
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.before(Operation::SetLen).set_len(len)
     }

@@ -153,6 +153,17 @@ pub trait File: Send + Sync + Debug {
         Ok(self.len()? == 0)
     }
 
+    /// Where the bytes end that were ever written, as far as the file system knows without reading
+    /// them: from there on to the end of the file all are zero. It may well be too far, by a block or
+    /// by all that was reserved; a file system that does not know says the file's length.
+    ///
+    /// # Errors
+    ///
+    /// What the system refused.
+    fn data_end(&self) -> io::Result<u64> {
+        self.len()
+    }
+
     /// Cuts the file to `len` bytes or grows it with zeros.
     ///
     /// # Errors

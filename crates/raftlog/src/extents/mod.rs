@@ -175,12 +175,15 @@ impl Extents {
         item_count: usize,
         mut next: impl FnMut() -> Result<(ItemAt, u32), &'static str>,
     ) -> Result<(), &'static str> {
-        for left in (1..=item_count).rev() {
-            let (item, count) = next()?;
-            let end = first.checked_add(count.into()).filter(|end| *end < u64::MAX);
+        let mut left = item_count;
+        while left > 0 {
+            // All that a chunk takes, and only then what is said of them together.
+            let (chunk, bytes) = Chunk::of_items(first, left, &mut next)?;
+            let end = first.checked_add(chunk.entry_count()).filter(|end| *end < u64::MAX);
             let end = end.ok_or("entries go beyond the last index")?;
-            self.push_extent(first, segment, item.bytes.into());
-            self.push_item(first, item, count, left);
+            left -= chunk.item_count();
+            self.push_extent(first, segment, bytes);
+            self.push_chunk(chunk);
             first = end;
         }
         Ok(())

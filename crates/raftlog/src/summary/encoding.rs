@@ -182,8 +182,7 @@ fn take_extents(input: &mut &[u8], items_end: u64) -> Result<Extents, &'static s
 
 #[inline]
 fn take_item(input: &mut &[u8], before: Option<ItemAt>) -> Result<(ItemAt, u32), &'static str> {
-    let distance = take(input)?;
-    let length = take(input)?;
+    let (distance, length) = take_pair(input)?;
     let count = if length & 1 == 0 { 1 } else { u32::try_from(take(input)?).map_err(|_| WRONG)? };
     let distance = (distance >> 1) as i64 ^ -((distance & 1) as i64);
     let end = before.map_or(0, |before| i64::from(before.offset) + i64::from(before.bytes));
@@ -220,6 +219,35 @@ fn take_keys(input: &mut &[u8]) -> Result<Keys<Option<Box<[u8]>>>, &'static str>
     Ok(keys)
 }
 
+/// Two varints. Nearly always eight bytes hold both, and then they are found without a loop.
+#[inline]
+fn take_pair(input: &mut &[u8]) -> Result<(u64, u64), &'static str> {
+    const ENDS: u64 = 0x8080_8080_8080_8080;
+    if let Some(bytes) = input.first_chunk::<8>() {
+        let word = u64::from_le_bytes(*bytes);
+        // A byte whose highest bit is not set is the last of its number.
+        let ends = !word & ENDS;
+        let later = ends & ends.wrapping_sub(1);
+        if later != 0 {
+            let (first_bits, both_bits) = (ends.trailing_zeros() + 1, later.trailing_zeros() + 1);
+            let first = word & (u64::MAX >> (64 - first_bits));
+            let second = (word & (u64::MAX >> (64 - both_bits))) >> first_bits;
+            *input = &input[both_bits as usize / 8..];
+            return Ok((squeeze(first), squeeze(second)));
+        }
+    }
+    Ok((take(input)?, take(input)?))
+}
+
+/// The number of a varint's bytes: seven bits of each, the lowest first.
+#[inline]
+fn squeeze(bytes: u64) -> u64 {
+    let bytes = bytes & 0x7f7f_7f7f_7f7f_7f7f;
+    let pairs = (bytes & 0x007f_007f_007f_007f) | (bytes & 0x7f00_7f00_7f00_7f00) >> 1;
+    let fours = (pairs & 0x0000_3fff_0000_3fff) | (pairs & 0x3fff_0000_3fff_0000) >> 2;
+    (fours & 0x0fff_ffff) | (fours & 0x0fff_ffff_0000_0000) >> 4
+}
+
 /// How many of something follow that take so many bytes each, at least. There is at least one where
 /// this is asked for groups' contents; none only of groups.
 pub(super) fn take_count(input: &mut &[u8], least_bytes: usize) -> Result<usize, &'static str> {
@@ -240,5 +268,38 @@ pub(super) fn take(input: &mut &[u8]) -> Result<u64, &'static str> {
             Ok(u64::from(low & 0x7f) | u64::from(high) << 7)
         }
         _ => take_varint(input),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_numbers_are_read_as_one_after_the_other() {
+        let numbers = (0..64).flat_map(|bit| [(1 << bit) - 1, 1 << bit]).chain([u64::MAX]);
+        let numbers: Vec<u64> = numbers.collect();
+        for first in &numbers {
+            for second in &numbers {
+                let mut bytes = Vec::new();
+                put_varint(&mut bytes, *first);
+                put_varint(&mut bytes, *second);
+                let whole = bytes.len();
+                // What follows belongs to others, and may be nothing.
+                for behind in [0, 1, 9] {
+                    bytes.resize(whole + behind, 0xff);
+                    let input = &mut &bytes[..];
+                    assert_eq!(take_pair(input), Ok((*first, *second)));
+                    assert_eq!(input.len(), behind);
+                }
+                for cut in 0..whole {
+                    assert!(take_pair(&mut &bytes[..cut]).is_err(), "{first} {second} {cut}");
+                }
+            }
+        }
+        // A number may be written longer than it has to be, here as anywhere.
+        let long = [0x81, 0x80, 0x00, 0x85, 0x00, 0xff, 0xff, 0xff];
+        assert_eq!(take_pair(&mut &long[..]), Ok((1, 5)));
+        assert!(take_pair(&mut &[0xff; 30][..]).is_err());
     }
 }

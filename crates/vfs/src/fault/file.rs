@@ -79,6 +79,12 @@ impl File for FaultFile {
         Ok(disk.inode(self.inode).len())
     }
 
+    fn data_end(&self) -> io::Result<u64> {
+        let disk = self.disk()?;
+        disk.check_power()?;
+        Ok(disk.inode(self.inode).data_end())
+    }
+
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.disk_to_change()?.set_len(self.inode, len)
     }

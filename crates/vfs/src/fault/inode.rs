@@ -45,6 +45,11 @@ impl Inode {
         self.visible.len()
     }
 
+    /// Where the last block ends that was written.
+    pub(super) fn data_end(&self) -> u64 {
+        self.visible.data_end()
+    }
+
     pub(super) fn space(&self) -> u64 {
         self.visible.space()
     }

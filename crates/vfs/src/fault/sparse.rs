@@ -29,6 +29,12 @@ impl Sparse {
         self.len
     }
 
+    /// Where the last block ends that was written; zero if there is none.
+    pub(super) fn data_end(&self) -> u64 {
+        let last = self.blocks.iter().rposition(|block| matches!(block, Block::Data(_)));
+        last.map_or(0, |last| ((last as u64 + 1) * BLOCK_BYTES).min(self.len))
+    }
+
     /// The space that the blocks take, in bytes.
     pub(super) fn space(&self) -> u64 {
         let taken = self.blocks.iter().filter(|block| !matches!(block, Block::Hole)).count();
