@@ -122,7 +122,8 @@ impl Directory {
         self.fs.open(&self.segment_path(segment), mode)
     }
 
-    /// Makes a segment of `file_bytes`, durably, name and all.
+    /// Makes a segment of `file_bytes`, durably, name and all. If it is filled with zeros, that ends
+    /// once they are not wanted any more.
     ///
     /// # Errors
     ///
@@ -133,6 +134,7 @@ impl Directory {
         segment: u64,
         file_bytes: u64,
         source: Source,
+        are_zeros_wanted: &dyn Fn() -> bool,
     ) -> io::Result<Segment> {
         let spare = match source {
             Source::Spare(spare) => Some(spare),
@@ -147,7 +149,7 @@ impl Directory {
         };
         let mode = if spare.is_some() { OpenMode::Write } else { OpenMode::CreateNew };
         let file = self.fs.open(&from, mode)?;
-        if let Err(error) = self.fill(&*file, file_bytes, source) {
+        if let Err(error) = fill(&*file, file_bytes, source, are_zeros_wanted) {
             if spare.is_none() && error.kind() == io::ErrorKind::StorageFull {
                 self.remove_unfinished()?;
             }
@@ -187,29 +189,6 @@ impl Directory {
         self.fs.sync_dir(&self.path)
     }
 
-    /// Gives the file its length, with space behind all of it.
-    fn fill(&self, file: &dyn File, file_bytes: u64, source: Source) -> io::Result<()> {
-        let before = file.len()?;
-        if before > file_bytes {
-            return file.set_len(file_bytes);
-        }
-        file.allocate(before..file_bytes)?;
-        if source == Source::Room {
-            return Ok(());
-        }
-        let zeros = vec![0; ZEROS_BYTES.min((file_bytes - before) as usize)];
-        let mut at = before;
-        while at < file_bytes {
-            let count = (file_bytes - at).min(ZEROS_BYTES as u64);
-            file.write_at(&zeros[..count as usize], at)?;
-            at += count;
-            if (at - before).is_multiple_of(ZEROS_PER_SYNC) {
-                file.sync()?;
-            }
-        }
-        Ok(())
-    }
-
     fn segment_path(&self, segment: u64) -> PathBuf {
         segment_path(&self.path, segment)
     }
@@ -217,6 +196,34 @@ impl Directory {
     fn spare_path(&self, spare: u64) -> PathBuf {
         self.path.join(format!("{SPARE_PREFIX}{}", name(spare)))
     }
+}
+
+/// Gives the file its length, with space behind all of it.
+fn fill(
+    file: &dyn File,
+    file_bytes: u64,
+    source: Source,
+    are_zeros_wanted: &dyn Fn() -> bool,
+) -> io::Result<()> {
+    let before = file.len()?;
+    if before > file_bytes {
+        return file.set_len(file_bytes);
+    }
+    file.allocate(before..file_bytes)?;
+    if source == Source::Room {
+        return Ok(());
+    }
+    let zeros = vec![0; ZEROS_BYTES.min((file_bytes - before) as usize)];
+    let mut at = before;
+    while at < file_bytes && are_zeros_wanted() {
+        let count = (file_bytes - at).min(ZEROS_BYTES as u64);
+        file.write_at(&zeros[..count as usize], at)?;
+        at += count;
+        if (at - before).is_multiple_of(ZEROS_PER_SYNC) {
+            file.sync()?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes what is left in `dir` of a segment whose making was cut short.
@@ -280,7 +287,7 @@ mod tests {
         let disk = FaultFs::new(1);
         let directory = directory(&disk);
         for (number, source) in [(1, Source::Room), (2, Source::Zeros)] {
-            let segment = directory.make(number, 9000, source).expect("made");
+            let segment = directory.make(number, 9000, source, &|| true).expect("made");
             assert_eq!((segment.number(), segment.file.len().expect("known")), (number, 9000));
             assert!(!segment.header.is_reused);
             assert!(segment.read(64, 9000 - 64).expect("read").iter().all(|byte| *byte == 0));
@@ -290,7 +297,7 @@ mod tests {
         assert_eq!((listing.segments, listing.spares), (vec![2], vec![1]));
         // Cut to a shorter segment, and then grown to a longer one.
         for (number, file_bytes) in [(3, 5000), (4, 12_000)] {
-            let segment = directory.make(number, file_bytes, Source::Spare(number - 2));
+            let segment = directory.make(number, file_bytes, Source::Spare(number - 2), &|| true);
             let segment = segment.expect("made");
             assert_eq!(segment.file.len().expect("known"), file_bytes);
             assert!(segment.header.is_reused && segment.number() == number);
@@ -304,17 +311,30 @@ mod tests {
     }
 
     #[test]
+    fn zeros_end_where_they_are_not_wanted_any_more() {
+        let disk = FaultFs::new(1);
+        let directory = directory(&disk);
+        let pieces = std::cell::Cell::new(3);
+        let is_wanted = || pieces.replace(pieces.get() - 1) > 0;
+        let segment = directory.make(1, 1 << 20, Source::Zeros, &is_wanted).expect("made");
+        assert_eq!(segment.file.data_end().expect("known"), 3 * ZEROS_BYTES as u64);
+        assert_eq!(segment.file.len().expect("known"), 1 << 20);
+        disk.power_loss(1);
+        self::directory(&disk).open(1).expect("it is whole");
+    }
+
+    #[test]
     fn a_full_disk_leaves_nothing_of_a_new_segment_and_a_spare_as_it_was() {
         let disk = FaultFs::new(1);
         let directory = directory(&disk);
-        directory.make(1, 4096, Source::Room).expect("made");
+        directory.make(1, 4096, Source::Room, &|| true).expect("made");
         directory.retire(1).expect("renamed");
         disk.set_capacity(Some(8192));
         for source in [Source::Room, Source::Zeros, Source::Spare(1)] {
-            let full = directory.make(2, 20_000, source).expect_err("there is no room");
+            let full = directory.make(2, 20_000, source, &|| true).expect_err("there is no room");
             assert_eq!(full.kind(), io::ErrorKind::StorageFull);
             assert_eq!(disk.list(Path::new("/log")).expect("listed").len(), 2, "LOCK and a spare");
         }
-        directory.make(2, 4096, Source::Spare(1)).expect("the room is there already");
+        directory.make(2, 4096, Source::Spare(1), &|| true).expect("the room is there already");
     }
 }

@@ -24,7 +24,7 @@ use crate::sync::Mutex;
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How many full segments may wait to be sealed. Over it an append seals the oldest itself, or what
 /// is not on disk would grow without bounds.
@@ -34,6 +34,9 @@ const OUTGOING_MAX: usize = 2;
 /// Syncs of bytes that only replace others are quicker; where one covers much, writing everything
 /// twice costs more than that gains.
 const ZEROS_BYTES_PER_SYNC: u64 = 16 << 10;
+
+/// Zeros are given up once so much was written without a sync.
+const UNSYNCED_BYTES_MAX: u64 = 64 * ZEROS_BYTES_PER_SYNC;
 
 /// Segments that nobody appends to yet, or any more.
 #[derive(Debug)]
@@ -48,6 +51,10 @@ pub(crate) struct Stock {
     one_seals: Mutex<()>,
     /// Syncs since a segment was last made ahead; before that as if there had been many.
     sync_count: AtomicU64,
+    /// Bytes of writes since the last sync that want none; the newest may not be written yet.
+    unsynced_bytes: AtomicU64,
+    /// A write waits for the next segment.
+    is_awaited: AtomicBool,
     /// Raised when there may be something to make or to seal.
     pub(crate) signal: Arc<Signal>,
 }
@@ -164,7 +171,18 @@ impl Stock {
         let (one_makes, one_seals) = (Mutex::default(), Mutex::default());
         let (sync_count, signal) = (AtomicU64::new(u64::from(u32::MAX)), Arc::default());
         let state = Mutex::new(state);
-        Stock { directory, segments, state, one_makes, one_seals, sync_count, signal }
+        let (unsynced_bytes, is_awaited) = (AtomicU64::new(0), AtomicBool::new(false));
+        Stock {
+            directory,
+            segments,
+            state,
+            one_makes,
+            one_seals,
+            sync_count,
+            unsynced_bytes,
+            is_awaited,
+            signal,
+        }
     }
 
     pub(crate) fn directory(&self) -> &Directory {
@@ -211,6 +229,20 @@ impl Stock {
         is_short || limits::is_near(&self.directory.config, self.segments.file_bytes(), aside)
     }
 
+    /// Takes note of bytes that are about to be written and need not be synced. To be called by one
+    /// thread at a time.
+    pub(crate) fn expect_unsynced(&self, bytes: u64) {
+        let before = self.unsynced_bytes.load(Ordering::Relaxed);
+        self.unsynced_bytes.store(before.saturating_add(bytes), Ordering::Relaxed);
+    }
+
+    /// Whether a segment that is being filled with zeros should be filled further: not if writes
+    /// turn out to want no syncs, and least of all if such a one waits for the segment.
+    fn are_zeros_wanted(&self) -> bool {
+        let most = if self.is_awaited.load(Ordering::Relaxed) { 0 } else { UNSYNCED_BYTES_MAX };
+        self.unsynced_bytes.load(Ordering::Relaxed) <= most
+    }
+
     /// Makes the next segment ahead of its time, if it is not made.
     ///
     /// # Errors
@@ -241,7 +273,9 @@ impl Stock {
     /// The next segment, with room for `bytes` in all. It is made, or made longer, if it has to be;
     /// and if the disk is full and what is to be written helps that, it may be a short one.
     pub(crate) fn take(&self, bytes: u64, need: Need) -> Result<Prepared, Failure> {
+        self.is_awaited.store(true, Ordering::Relaxed);
         let _one = self.one_makes.lock();
+        self.is_awaited.store(false, Ordering::Relaxed);
         let full_bytes = self.directory.config.segment_bytes.max(bytes);
         let taken = self.take_sized(bytes, full_bytes, need);
         let is_short_of_room = taken.is_err();
@@ -304,6 +338,7 @@ impl Stock {
     /// Makes the frames of all full segments durable, oldest first.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.sync_count.fetch_add(1, Ordering::Relaxed);
+        self.unsynced_bytes.store(0, Ordering::Relaxed);
         let outgoing: Vec<_> = self.state.lock().outgoing.iter().cloned().collect();
         outgoing.iter().try_for_each(|outgoing| outgoing.sync())
     }
@@ -389,7 +424,7 @@ impl Stock {
             (state.newest + 1, state.spares.pop_first())
         };
         let source = spare.map_or(source, Source::Spare);
-        match self.directory.make(number, file_bytes, source) {
+        match self.directory.make(number, file_bytes, source, &|| self.are_zeros_wanted()) {
             Ok(segment) => Ok(Prepared { segment, file_bytes }),
             Err(error) => {
                 self.state.lock().spares.extend(spare);
@@ -426,10 +461,40 @@ fn is_full(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
     use crate::format::SegmentHeader;
     use flotilla_vfs::fault::FaultFs;
     use flotilla_vfs::{FileSystem, OpenMode};
     use std::path::Path;
+
+    #[test]
+    fn zeros_are_given_up_for_who_does_not_sync() {
+        const SEGMENT_BYTES: u64 = 1 << 20;
+        let data_end = |unsynced_bytes: &[u64], is_awaited, is_synced| {
+            let fs = Arc::new(FaultFs::new(1));
+            let config = Config { segment_bytes: SEGMENT_BYTES, ..Config::default() };
+            let lock = fs.lock(Path::new("/LOCK")).expect("nobody has it");
+            let path = Path::new("/").to_owned();
+            let directory = Directory { fs, path, config, is_read_only: false, _lock: lock };
+            let stock = Stock::new(directory, Arc::default(), 0, None, [], 0);
+            unsynced_bytes.iter().for_each(|bytes| stock.expect_unsynced(*bytes));
+            stock.is_awaited.store(is_awaited, Ordering::Relaxed);
+            if is_synced {
+                stock.sync().expect("nothing to sync");
+            }
+            assert!(stock.prepare().expect("there is room"));
+            let prepared = stock.state.lock().prepared.take().expect("it was made");
+            assert_eq!(prepared.segment.file.len().expect("known"), SEGMENT_BYTES);
+            prepared.segment.file.data_end().expect("known")
+        };
+        const HEADER_END: u64 = 4096;
+        assert_eq!(data_end(&[], true, false), SEGMENT_BYTES);
+        assert_eq!(data_end(&[500_000; 2], false, false), SEGMENT_BYTES);
+        assert_eq!(data_end(&[500_000; 3], false, false), HEADER_END);
+        assert_eq!(data_end(&[500_000; 3], true, true), SEGMENT_BYTES);
+        assert_eq!(data_end(&[1], true, false), HEADER_END);
+        assert_eq!(data_end(&[1], false, false), SEGMENT_BYTES);
+    }
 
     #[test]
     fn a_sync_that_failed_for_one_has_failed_for_all() {

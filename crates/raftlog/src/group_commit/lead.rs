@@ -74,6 +74,9 @@ impl GroupCommit {
         let mut frames: SmallVec<[&mut Frame; 8]> =
             writes.iter_mut().filter_map(|write| write.frame.as_mut()).collect();
         let (frame_count, before) = (frames.len(), log.queue.last_lsn());
+        if !is_synced {
+            self.stock.expect_unsynced(frames.iter().map(|frame| frame.bytes.len() as u64).sum());
+        }
         let (places, mut failure) = log.queue.append(&mut frames);
         drop(frames);
         let written = written_count(writes, places.len(), frame_count);
