@@ -16,9 +16,6 @@ use crate::node::{CHILD_BYTES, Cell, Node, NodeMut};
 use crate::page::{PageRef, u16_at, u32_at, u64_at, units_for};
 use crate::size::{Change, Size};
 
-/// Units of a branch, unless a long separator wants more.
-pub(crate) const BRANCH_UNITS: u32 = 1;
-
 const KEYS: usize = 8;
 const UNITS: usize = 14;
 

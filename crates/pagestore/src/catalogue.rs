@@ -2,7 +2,7 @@
 
 use crate::branch::Child;
 use crate::error::{Error, Result};
-use crate::page::{PageRef, u32_at, u64_at};
+use crate::page::{PageRef, PageSize, u32_at, u64_at};
 use crate::size::{Change, Size};
 
 /// Bytes of an entry.
@@ -15,11 +15,14 @@ pub(crate) struct Entry {
     pub(crate) root: PageRef,
     /// What it holds.
     pub(crate) size: Size,
+    /// How long its pages are. It has been so since the tree was made.
+    pub(crate) page_size: PageSize,
 }
 
 impl Entry {
-    /// A tree without keys.
-    pub(crate) const EMPTY: Entry = Entry { root: PageRef::NONE, size: Size { keys: 0, units: 0 } };
+    /// A tree without keys, with pages of one unit.
+    pub(crate) const EMPTY: Entry =
+        Entry { root: PageRef::NONE, size: Size { keys: 0, units: 0 }, page_size: PageSize::UNIT };
 
     /// Its root with what lies below it.
     pub(crate) fn child(self) -> Child {
@@ -28,7 +31,7 @@ impl Entry {
 
     /// Takes over what an operation has made of the tree.
     pub(crate) fn change(&mut self, (root, change): (PageRef, Change)) {
-        *self = Entry { root, size: self.size.after(change) };
+        *self = Entry { root, size: self.size.after(change), ..*self };
     }
 
     pub(crate) fn encode(self) -> [u8; ENTRY_BYTES] {
@@ -37,15 +40,47 @@ impl Entry {
         bytes[..8].copy_from_slice(&self.root.raw().to_le_bytes());
         bytes[8..16].copy_from_slice(&self.size.keys.to_le_bytes());
         bytes[16..20].copy_from_slice(&units.to_le_bytes());
+        bytes[20..].copy_from_slice(&(self.page_size.units() - 1).to_le_bytes());
         bytes
     }
 
     /// Reads an entry of the catalogue under `catalogue`.
     pub(crate) fn decode(bytes: &[u8], catalogue: PageRef) -> Result<Entry> {
+        let corrupt = || Error::Corrupt { page: catalogue.id(), what: "entry of the catalogue" };
         if bytes.len() != ENTRY_BYTES {
-            return Err(Error::Corrupt { page: catalogue.id(), what: "entry of the catalogue" });
+            return Err(corrupt());
         }
         let size = Size { keys: u64_at(bytes, 8), units: u64::from(u32_at(bytes, 16)) };
-        Ok(Entry { root: PageRef::from_raw(u64_at(bytes, 0)), size })
+        let page_units = u32_at(bytes, 20).saturating_add(1);
+        let page_size = PageSize::new(page_units).map_err(|_| corrupt())?;
+        Ok(Entry { root: PageRef::from_raw(u64_at(bytes, 0)), size, page_size })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::Span;
+
+    #[test]
+    fn keeps_its_parts() {
+        let catalogue = PageRef::new(Span { start: 4, units: 1 }, 1);
+        for units in 1..=15 {
+            let root = PageRef::new(Span { start: 9, units }, 3);
+            let size = Size { keys: 5, units: 70_000 };
+            let entry = Entry { root, size, page_size: PageSize::new(units).unwrap() };
+            assert_eq!(Entry::decode(&entry.encode(), catalogue).unwrap(), entry);
+        }
+        let empty = Entry::EMPTY.encode();
+        assert_eq!(empty, [0; ENTRY_BYTES]);
+        for at in 20..ENTRY_BYTES {
+            let mut wrong = empty;
+            wrong[at] = 15;
+            assert!(matches!(
+                Entry::decode(&wrong, catalogue),
+                Err(Error::Corrupt { page: 4, .. })
+            ));
+        }
+        assert!(Entry::decode(&empty[1..], catalogue).is_err());
     }
 }

@@ -8,7 +8,7 @@ use crate::freelist::{HEAD_UNITS, META_UNITS, region_of, region_start};
 use crate::keys::joined;
 use crate::leaf::{self, Extent, Value};
 use crate::node::{CHILD_BYTES, Node};
-use crate::page::{PageRef, Span, UNIT_BYTES};
+use crate::page::{PageRef, PageSize, Span, UNIT_BYTES};
 use crate::pool::{Dirty, Pool};
 use crate::root::Root;
 use crate::shared::Shared;
@@ -184,6 +184,8 @@ struct Walk<'a> {
     end: u64,
     /// Takes nothing from memory.
     from_file: bool,
+    /// No page of the tree that is walked is shorter.
+    page_size: PageSize,
     spans: Vec<Span>,
     units: Bits,
     report: CheckReport,
@@ -192,7 +194,8 @@ struct Walk<'a> {
 impl<'a> Walk<'a> {
     fn new(pool: &'a Pool, root: &'a Root, end: u64, from_file: bool) -> Walk<'a> {
         let report = CheckReport::default();
-        Walk { pool, root, end, from_file, spans: Vec::new(), units: Bits::default(), report }
+        let (spans, units, page_size) = (Vec::new(), Bits::default(), PageSize::UNIT);
+        Walk { pool, root, end, from_file, page_size, spans, units, report }
     }
 
     fn all_trees(&mut self) -> Result<()> {
@@ -208,7 +211,9 @@ impl<'a> Walk<'a> {
             };
             let entry = Entry::decode(&bytes, catalogue)?;
             let mut keys = 0;
+            self.page_size = entry.page_size;
             let size = self.tree(entry.root, &mut |_, _| keys += 1)?;
+            self.page_size = PageSize::UNIT;
             if size != entry.size || size.keys != keys {
                 return Err(Error::Corrupt { page: entry.root.id(), what: "size of a tree" });
             }
@@ -262,6 +267,7 @@ impl<'a> Walk<'a> {
         each: &mut Each<'_>,
     ) -> Result<Size> {
         self.see(place.span())?;
+        self.page_size.prove(place)?;
         self.report.page_count += 1;
         let dirty = if self.from_file { None } else { self.pool.dirty(self.root, place.id()) };
         let frame = match dirty {

@@ -30,6 +30,35 @@ pub enum ReadMode {
     Cached,
 }
 
+/// What a caller may choose of one tree when it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TreeOptions {
+    /// How many units of 4 KiB the pages of the tree are long, but for those of which a long key wants
+    /// more. 1 to 15, default 1. Values up to a quarter of it lie in the page; longer ones lie by
+    /// themselves.
+    ///
+    /// With longer pages a scan is faster, a tree is lower, and fewer values lie by themselves. But
+    /// the first change of a page in a transaction copies all of it, a checkpoint writes all of it,
+    /// and a get reads all of it once.
+    pub page_units: u32,
+}
+
+impl Default for TreeOptions {
+    fn default() -> TreeOptions {
+        TreeOptions { page_units: 1 }
+    }
+}
+
+impl TreeOptions {
+    /// The defaults with pages of another length; see [`TreeOptions::page_units`].
+    #[must_use]
+    pub fn page_units(mut self, units: u32) -> TreeOptions {
+        self.page_units = units;
+        self
+    }
+}
+
 /// What a caller may choose.
 #[derive(Clone, Debug)]
 #[non_exhaustive]

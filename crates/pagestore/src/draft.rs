@@ -135,9 +135,9 @@ impl Draft {
         self.pages.is_empty() && self.extents.is_empty() && self.replaced.is_empty()
     }
 
-    /// Pages of this transaction.
-    pub(crate) fn page_count(&self) -> u64 {
-        self.pages.len() as u64
+    /// Units of the pages of this transaction.
+    pub(crate) fn page_units(&self) -> u64 {
+        self.pages.values().map(|own| u64::from(units_for(own.it.len()))).sum()
     }
 
     /// Hands over what was written; the draft is empty then.

@@ -52,6 +52,20 @@ pub enum Error {
         /// Which keys do not.
         what: &'static str,
     },
+    /// The pages of a tree cannot be so long. Nothing was changed.
+    #[error("the pages of a tree cannot be {units} units long, only 1 to 15")]
+    PageUnits {
+        /// The length that was asked for, in units of 4 KiB.
+        units: u32,
+    },
+    /// What was to be put into a tree has pages of another length. Nothing was changed.
+    #[error("pages of {part} units cannot be put into a tree whose pages have {tree}")]
+    PageUnitsDiffer {
+        /// How many units the pages of the tree are long.
+        tree: u32,
+        /// How many those of the other are.
+        part: u32,
+    },
     /// What was handed over belongs to another transaction or store, or to a moment to which this
     /// transaction has gone back since. Nothing was changed.
     #[error("{what} does not belong to this transaction any more")]

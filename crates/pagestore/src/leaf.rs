@@ -8,15 +8,14 @@
 use std::ops::Range;
 
 use crate::node::{EXTENT_BYTES, EXTENT_TAG, Node};
-use crate::page::{Span, UNIT_BYTES, u16_at, u32_at, u64_at, units_for};
-
-/// Units of a leaf, unless a long key wants more.
-pub(crate) const LEAF_UNITS: u32 = 1;
+use crate::page::{PAGE_UNITS_MAX, PageSize, Span, UNIT_BYTES, u16_at, u32_at, u64_at, units_for};
 
 /// Longer values go to an extent.
-pub(crate) const INLINE_BYTES_MAX: usize = LEAF_UNITS as usize * UNIT_BYTES / 4;
+pub(crate) fn inline_bytes_max(size: PageSize) -> usize {
+    size.bytes() / 4
+}
 
-const _: () = assert!(INLINE_BYTES_MAX < EXTENT_TAG);
+const _: () = assert!(PAGE_UNITS_MAX * UNIT_BYTES / 4 < EXTENT_TAG);
 
 /// A run of units that holds one long value and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -90,7 +90,7 @@ mod write_txn;
 
 pub use check::CheckReport;
 pub use config::{
-    KEY_BYTES_MAX, MARK_BYTES_MAX, NAME_BYTES_MAX, Options, ReadMode, VALUE_BYTES_MAX,
+    KEY_BYTES_MAX, MARK_BYTES_MAX, NAME_BYTES_MAX, Options, ReadMode, TreeOptions, VALUE_BYTES_MAX,
 };
 pub use defragment::Defragmented;
 pub use error::Error;

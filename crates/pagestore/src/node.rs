@@ -18,7 +18,7 @@ use std::cmp::Ordering;
 
 use crate::error::{Error, Result};
 use crate::keys::{Key, begins_with, copy_key, head, shared_len};
-use crate::page::{self, HEADER_BYTES, UNIT_BYTES, put_u16, u16_at, u32_at, u64_at};
+use crate::page::{self, HEADER_BYTES, PageSize, put_u16, u16_at, u32_at, u64_at, units_for};
 
 const APPENDS: usize = 7;
 const COUNT: usize = 24;
@@ -380,10 +380,9 @@ pub(crate) fn bytes_for(cells: &[Cell<'_>]) -> usize {
     SLOTS_AT + prefix_len + cells_bytes
 }
 
-/// The fewest units for a page that holds `cells`, but not fewer than `least`.
-pub(crate) fn units_of(cells: &[Cell<'_>], least: u32) -> u32 {
-    let units = bytes_for(cells).div_ceil(UNIT_BYTES);
-    least.max(u32::try_from(units).expect("a page is shorter than 64 KiB"))
+/// The fewest units for a page that holds `cells`, but not fewer than pages of the tree have.
+pub(crate) fn units_of(cells: &[Cell<'_>], size: PageSize) -> u32 {
+    size.units().max(units_for(bytes_for(cells)))
 }
 
 /// How many bytes all keys share. Keys are sorted, so first and last tell.

@@ -88,6 +88,48 @@ pub(crate) fn units_for(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(UNIT_BYTES)).expect("values and pages are far below 2^32 units")
 }
 
+/// How many units the pages of a tree are long, but for those of which a long key wants more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageSize(u8);
+
+impl PageSize {
+    /// One unit: what a tree has unless its maker wants more, and the trees of the store itself.
+    pub(crate) const UNIT: PageSize = PageSize(1);
+
+    /// So many units, if a page can be as long.
+    pub(crate) fn new(units: u32) -> Result<PageSize> {
+        match u8::try_from(units) {
+            Ok(units) if (1..=PAGE_UNITS_MAX).contains(&units.into()) => Ok(PageSize(units)),
+            _ => Err(Error::PageUnits { units }),
+        }
+    }
+
+    pub(crate) fn units(self) -> u32 {
+        self.0.into()
+    }
+
+    pub(crate) const fn bytes(self) -> usize {
+        self.0 as usize * UNIT_BYTES
+    }
+
+    /// Proves that a page is long enough for its tree.
+    pub(crate) fn prove(self, place: PageRef) -> Result<()> {
+        if place.units() < self.units() {
+            let what = "it is shorter than pages of its tree";
+            return Err(Error::Corrupt { page: place.id(), what });
+        }
+        Ok(())
+    }
+
+    /// Refuses to put a part whose pages have this length into a tree whose pages have `tree`.
+    pub(crate) fn refuse_unless(self, tree: PageSize) -> Result<()> {
+        match (tree.units(), self.units()) {
+            (tree, part) if tree != part => Err(Error::PageUnitsDiffer { tree, part }),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Where a page lies, how long it is, and the low bits of the transaction that wrote it.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PageRef(u64);
@@ -247,6 +289,18 @@ mod tests {
             assert_eq!(place.latest_birth(newest), 0x12345678);
         }
         assert_eq!(place.latest_birth(0x12345677), 0x12245678);
+    }
+
+    #[test]
+    fn page_size_is_what_a_reference_can_say() {
+        for units in 1..=PAGE_UNITS_MAX as u32 {
+            assert_eq!(PageSize::new(units).unwrap().bytes(), units as usize * UNIT_BYTES);
+        }
+        for units in [0, 16, 256, 257, u32::MAX] {
+            assert!(
+                matches!(PageSize::new(units), Err(Error::PageUnits { units: u }) if u == units)
+            );
+        }
     }
 
     #[test]

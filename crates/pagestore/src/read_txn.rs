@@ -118,6 +118,13 @@ impl Tree {
         self.entry.size.keys == 0
     }
 
+    /// How many units of 4 KiB its pages are long; see [`TreeOptions::page_units`].
+    ///
+    /// [`TreeOptions::page_units`]: crate::TreeOptions::page_units
+    pub fn page_units(&self) -> u32 {
+        self.entry.page_size.units()
+    }
+
     /// The value of `key`, where it lies.
     ///
     /// # Errors

@@ -75,6 +75,13 @@ pub(crate) fn carry_out(
             Op::DeleteTree(name) => {
                 txn.delete_tree(text(name)?)?;
             }
+            Op::CreateTree(name, options) => {
+                let made = txn.create_tree(text(name)?, options).map(|_| ());
+                made.map_err(|error| match error {
+                    Error::PageUnits { .. } | Error::TreeExists { .. } => corrupt(),
+                    other => other,
+                })?;
+            }
             Op::RenameTree(from, to) => {
                 txn.rename_tree(text(from)?, text(to)?)?;
             }

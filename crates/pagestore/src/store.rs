@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::bits::Bits;
 use crate::check::{self, CheckReport};
 use crate::checkpoint::{self, Scope};
-use crate::config::Options;
+use crate::config::{Options, TreeOptions};
 use crate::defragment::{self, Defragmented};
 use crate::error::{Error, Result};
 use crate::freelist::META_UNITS;
@@ -21,7 +21,7 @@ use crate::ingest::TreeBuilder;
 use crate::leaf::Extent;
 use crate::maintenance::{self, Maintenance};
 use crate::meta::Meta;
-use crate::page::UNIT_BYTES;
+use crate::page::{PageSize, UNIT_BYTES};
 use crate::pool::Pool;
 use crate::read_txn::Snapshot;
 use crate::redo::Redo;
@@ -119,8 +119,19 @@ impl PageStore {
     /// A builder of a tree from entries in rising order of keys. It works beside all transactions,
     /// on any thread, and writes straight to the file; [`TreeMut::ingest`](crate::TreeMut::ingest)
     /// puts the tree in.
+    ///
+    /// It is for a tree with the default of [`TreeOptions`]; [`PageStore::tree_builder_with`] for others.
     pub fn tree_builder(&self) -> TreeBuilder {
-        TreeBuilder::new(&self.shared)
+        TreeBuilder::new(&self.shared, PageSize::UNIT)
+    }
+
+    /// As [`PageStore::tree_builder`], for a tree that was made with `options`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PageUnits`] if there can be no tree with such pages.
+    pub fn tree_builder_with(&self, options: TreeOptions) -> Result<TreeBuilder> {
+        Ok(TreeBuilder::new(&self.shared, PageSize::new(options.page_units)?))
     }
 
     /// Goes on with a pass over all that the file holds, for about `bytes_max`: reads pages and long

@@ -6,6 +6,7 @@ use crate::branch::Child;
 use crate::draft::Ticket;
 use crate::error::{Error, Result};
 use crate::ingest::BuiltTree;
+use crate::page::PageSize;
 use crate::tree;
 use crate::tree_mut::TreeMut;
 
@@ -14,6 +15,7 @@ use crate::tree_mut::TreeMut;
 pub struct DetachedTree {
     ticket: Ticket,
     len: u64,
+    page_size: PageSize,
 }
 
 impl DetachedTree {
@@ -38,13 +40,13 @@ impl TreeMut<'_> {
     ///
     /// What reading or allocating a page met: then the transaction can only be dropped.
     pub fn split_off(&mut self, key: &[u8]) -> Result<DetachedTree> {
-        let tree = self.entry.child();
-        let (left, right) = self.attempt(|draft| tree::split_off(draft, tree, key))?;
+        let (tree, page_size) = (self.entry.child(), self.entry.page_size);
+        let (left, right) = self.attempt(|draft| tree::split_off(draft, page_size, tree, key))?;
         self.set(left);
         self.recorder.give_up();
         let ticket = Arc::new(());
         self.draft.cut_off(right, Some(Arc::clone(&ticket)));
-        Ok(DetachedTree { ticket, len: right.size.keys })
+        Ok(DetachedTree { ticket, len: right.size.keys, page_size })
     }
 
     /// Puts what was taken off a tree of this transaction behind the keys of this one. That can be
@@ -55,6 +57,7 @@ impl TreeMut<'_> {
     /// # Errors
     ///
     /// [`Error::OutOfOrder`] unless all keys of `part` are greater than all that are here,
+    /// [`Error::PageUnitsDiffer`] unless its pages are as long as those of this tree,
     /// [`Error::Foreign`] if it is another transaction's, was put somewhere already, or was taken off
     /// after the moment to which the transaction has gone back: nothing was changed. Else what
     /// reading or allocating a page met: then the transaction can only be dropped.
@@ -62,6 +65,7 @@ impl TreeMut<'_> {
         let Some(right) = self.draft.find_cut_off(&part.ticket) else {
             return Err(Error::Foreign { what: "a detached tree" });
         };
+        part.page_size.refuse_unless(self.entry.page_size)?;
         self.join(right)?;
         self.draft.take_cut_off(&part.ticket);
         Ok(())
@@ -75,13 +79,16 @@ impl TreeMut<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfOrder`] unless all keys of the tree lie in the range, [`Error::Foreign`] if it
-    /// was built for another store: nothing was changed, and what was built is gone. Else what
-    /// reading or allocating a page met: then the transaction can only be dropped.
+    /// [`Error::OutOfOrder`] unless all keys of the tree lie in the range, [`Error::PageUnitsDiffer`]
+    /// unless its pages are as long as those of this tree, [`Error::Foreign`] if it was built for
+    /// another store: nothing was changed, and what was built is gone. Else what reading or
+    /// allocating a page met: then the transaction can only be dropped.
     pub fn ingest(&mut self, start: &[u8], end: Option<&[u8]>, built: BuiltTree) -> Result<u64> {
         if !self.draft.is_of(built.claim.shared()) {
             return Err(Error::Foreign { what: "a tree that was built" });
         }
+        let page_size = self.entry.page_size;
+        built.page_size.refuse_unless(page_size)?;
         if let Some((first, last)) = &built.ends
             && (first[..] < *start || end.is_some_and(|end| last[..] >= *end))
         {
@@ -94,9 +101,9 @@ impl TreeMut<'_> {
         let tree = self.entry.child();
         let joined = self.attempt(|draft| {
             draft.adopt(claim);
-            let (left, right) = tree::split_off(draft, tree, start)?;
-            let left = tree::join(draft, left, root)?;
-            tree::join(draft, left, right)
+            let (left, right) = tree::split_off(draft, page_size, tree, start)?;
+            let left = tree::join(draft, page_size, left, root)?;
+            tree::join(draft, page_size, left, right)
         })?;
         self.set(joined);
         self.recorder.give_up();
@@ -105,8 +112,8 @@ impl TreeMut<'_> {
 
     /// Puts a tree behind this one.
     fn join(&mut self, right: Child) -> Result<()> {
-        let left = self.entry.child();
-        match self.attempt(|draft| tree::join(draft, left, right)) {
+        let (left, size) = (self.entry.child(), self.entry.page_size);
+        match self.attempt(|draft| tree::join(draft, size, left, right)) {
             Ok(joined) => {
                 self.set(joined);
                 self.recorder.give_up();

@@ -36,7 +36,7 @@ impl Trash {
 
     pub(crate) fn decode(bytes: &[u8]) -> Trash {
         let size = Size { keys: u64_at(bytes, 8), units: u64::from(u32_at(bytes, 16)) };
-        let list = Entry { root: PageRef::from_raw(u64_at(bytes, 0)), size };
+        let list = Entry { root: PageRef::from_raw(u64_at(bytes, 0)), size, ..Entry::EMPTY };
         Trash { list, units: u64::from(u32_at(bytes, 20)) }
     }
 }
@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn keeps_its_parts() {
         let root = PageRef::new(Span { start: 9, units: 1 }, 3);
-        let list = Entry { root, size: Size { keys: 5, units: 2 } };
+        let list = Entry { root, size: Size { keys: 5, units: 2 }, ..Entry::EMPTY };
         let trash = Trash { list, units: 70_000 };
         assert_eq!(Trash::decode(&trash.encode()), trash);
         assert_eq!(Trash::decode(&[0; TRASH_BYTES]), Trash::EMPTY);

@@ -8,10 +8,14 @@ use crate::catalogue::Entry;
 use crate::config::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::draft::Draft;
 use crate::error::{Error, Result, refuse_over};
-use crate::leaf::{self, INLINE_BYTES_MAX};
+use crate::leaf;
+use crate::page::PageSize;
 use crate::redo::Recorder;
 use crate::tree::{self, Range};
 use crate::view::Value;
+
+/// So long values fit into a leaf of any tree.
+const STACK_BYTES: usize = PageSize::UNIT.bytes() / 4;
 
 /// One tree of the open transaction. Reads see what it has written.
 pub struct TreeMut<'a> {
@@ -34,6 +38,13 @@ impl TreeMut<'_> {
         self.entry.size.keys == 0
     }
 
+    /// How many units of 4 KiB its pages are long; see [`TreeOptions::page_units`].
+    ///
+    /// [`TreeOptions::page_units`]: crate::TreeOptions::page_units
+    pub fn page_units(&self) -> u32 {
+        self.entry.page_size.units()
+    }
+
     /// The value of `key`.
     ///
     /// # Errors
@@ -52,9 +63,9 @@ impl TreeMut<'_> {
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         refuse_over("a key", key.len(), KEY_BYTES_MAX)?;
         refuse_over("a value", value.len(), VALUE_BYTES_MAX)?;
-        let value = match value.len() {
-            ..=INLINE_BYTES_MAX => Fill::Inline(value),
-            _ => Fill::Long(Bytes::copy_from_slice(value)),
+        let value = match value.len() <= leaf::inline_bytes_max(self.entry.page_size) {
+            true => Fill::Inline(value),
+            false => Fill::Long(Bytes::copy_from_slice(value)),
         };
         self.put_filled(key, value)
     }
@@ -73,14 +84,17 @@ impl TreeMut<'_> {
     ) -> Result<()> {
         refuse_over("a key", key.len(), KEY_BYTES_MAX)?;
         refuse_over("a value", len, VALUE_BYTES_MAX)?;
-        if len <= INLINE_BYTES_MAX {
-            let mut bytes = [0; INLINE_BYTES_MAX];
+        if len <= STACK_BYTES {
+            let mut bytes = [0; STACK_BYTES];
             fill(&mut bytes[..len]);
             return self.put_filled(key, Fill::Inline(&bytes[..len]));
         }
         let mut bytes = vec![0; len];
         fill(&mut bytes);
-        self.put_filled(key, Fill::Long(Bytes::from(bytes)))
+        match len <= leaf::inline_bytes_max(self.entry.page_size) {
+            true => self.put_filled(key, Fill::Inline(&bytes)),
+            false => self.put_filled(key, Fill::Long(Bytes::from(bytes))),
+        }
     }
 
     /// Puts `value` under `key` unless there is something. Returns whether there was nothing.
@@ -106,12 +120,14 @@ impl TreeMut<'_> {
     }
 
     fn put_filled(&mut self, key: &[u8], value: Fill<'_>) -> Result<()> {
-        let root = self.entry.root;
+        let Entry { root, page_size, .. } = *self.entry;
         let changed = self.attempt(|draft| match &value {
-            Fill::Inline(bytes) => tree::put(draft, root, key, leaf::Value::Inline(bytes)),
+            Fill::Inline(bytes) => {
+                tree::put(draft, page_size, root, key, leaf::Value::Inline(bytes))
+            }
             Fill::Long(bytes) => {
                 let extent = draft.create_extent(bytes.clone())?;
-                tree::put(draft, root, key, leaf::Value::Extent(extent))
+                tree::put(draft, page_size, root, key, leaf::Value::Extent(extent))
             }
         })?;
         self.entry.change(changed);
@@ -128,8 +144,8 @@ impl TreeMut<'_> {
     ///
     /// What reading or allocating a page met: then the transaction can only be dropped.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool> {
-        let root = self.entry.root;
-        let changed = self.attempt(|draft| tree::remove(draft, root, key))?;
+        let Entry { root, page_size, .. } = *self.entry;
+        let changed = self.attempt(|draft| tree::remove(draft, page_size, root, key))?;
         let Some(changed) = changed else { return Ok(false) };
         self.entry.change(changed);
         self.recorder.delete(key);
@@ -152,7 +168,8 @@ impl TreeMut<'_> {
     pub fn delete_range(&mut self, start: &[u8], end: Option<&[u8]>) -> Result<u64> {
         let before = self.entry.size.keys;
         let root = self.entry.child();
-        let changed = self.attempt(|draft| tree::delete_range(draft, root, start, end))?;
+        let size = self.entry.page_size;
+        let changed = self.attempt(|draft| tree::delete_range(draft, size, root, start, end))?;
         self.entry.change(changed);
         self.recorder.delete_range(start, end);
         Ok(before - self.entry.size.keys)

@@ -5,12 +5,12 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::catalogue::Entry;
-use crate::config::NAME_BYTES_MAX;
+use crate::config::{NAME_BYTES_MAX, TreeOptions};
 use crate::draft::{Draft, Moment};
 use crate::error::{Error, Result, refuse_over};
 use crate::leaf;
 use crate::moving::{Moving, Part};
-use crate::page::PageRef;
+use crate::page::{PageRef, PageSize};
 use crate::redo::{Recorded, Recorder};
 use crate::root::Root;
 use crate::shared::Shared;
@@ -111,6 +111,18 @@ impl Work {
         Ok(TreeMut { draft, entry, recorder, broken })
     }
 
+    /// A new tree called `name`.
+    pub(crate) fn create_tree(&mut self, name: &str, options: TreeOptions) -> Result<TreeMut<'_>> {
+        let page_size = PageSize::new(options.page_units)?;
+        let open = open(&self.draft, &mut self.state, name)?;
+        if open.entry.is_some() {
+            return Err(Error::TreeExists { name: name.to_owned() });
+        }
+        open.entry = Some(Entry { page_size, ..Entry::EMPTY });
+        self.recorder.create_tree(name, options);
+        self.tree(name)
+    }
+
     /// Removes a tree. Returns how many keys it had, or nothing if there was none.
     pub(crate) fn delete_tree(&mut self, name: &str) -> Result<Option<u64>> {
         self.refuse_if_broken()?;
@@ -151,9 +163,10 @@ impl Work {
                 entry if entry == open.saved => None,
                 Some(entry) => {
                     let value = entry.encode();
-                    Some(tree::put(draft, root, name, leaf::Value::Inline(&value))?)
+                    let value = leaf::Value::Inline(&value);
+                    Some(tree::put(draft, PageSize::UNIT, root, name, value)?)
                 }
-                None => tree::remove(draft, root, name)?,
+                None => tree::remove(draft, PageSize::UNIT, root, name)?,
             };
             if let Some((root, _)) = changed {
                 state.catalogue = root;

@@ -4,6 +4,7 @@ mod commit;
 
 use std::sync::Arc;
 
+use crate::config::TreeOptions;
 use crate::error::{Error, Result};
 use crate::moving::Moving;
 use crate::place::Placed;
@@ -52,7 +53,7 @@ impl<'a> WriteTxn<'a> {
         self.work.draft.txid()
     }
 
-    /// The tree called `name`, made if it is missing.
+    /// The tree called `name`, made with the default of [`TreeOptions`] if it is missing.
     ///
     /// # Errors
     ///
@@ -62,6 +63,16 @@ impl<'a> WriteTxn<'a> {
     /// [`NAME_BYTES_MAX`]: crate::NAME_BYTES_MAX
     pub fn tree(&mut self, name: &str) -> Result<TreeMut<'_>> {
         self.work.tree(name)
+    }
+
+    /// A new tree called `name`, with options of its own, which it keeps as long as it is there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TreeExists`] if there is a tree of this name, [`Error::PageUnits`] if its pages cannot
+    /// be so long: the transaction is as it was. Else as [`WriteTxn::tree`].
+    pub fn create_tree(&mut self, name: &str, options: TreeOptions) -> Result<TreeMut<'_>> {
+        self.work.create_tree(name, options)
     }
 
     /// Removes the tree called `name` with all that is in it. Returns how many keys it had, or

@@ -1,5 +1,5 @@
-//! Any transactions against a map: what is published is seen, what is aborted is not, and a crash
-//! returns to the last checkpoint.
+//! Any transactions against a map, on a tree with pages of any length: what is published is seen,
+//! what is aborted is not, and a crash returns to the last checkpoint.
 #![no_main]
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use flotilla_pagestore::{Options, PageStore, Savepoint, WriteTxn};
+use flotilla_pagestore::{Options, PageStore, Savepoint, TreeOptions, WriteTxn};
 use flotilla_vfs::fault::FaultFs;
 use libfuzzer_sys::fuzz_target;
 
@@ -18,12 +18,9 @@ fn open(fs: &FaultFs) -> PageStore {
 }
 
 fn compare(store: &PageStore, model: &Model) {
-    let found: Model = match store.read().tree("t").unwrap() {
-        None => Model::new(),
-        Some(tree) => {
-            tree.range(Bound::Unbounded, Bound::Unbounded).copied().map(Result::unwrap).collect()
-        }
-    };
+    let tree = store.read().tree("t").unwrap().unwrap();
+    let all = tree.range(Bound::Unbounded, Bound::Unbounded).copied();
+    let found: Model = all.map(Result::unwrap).collect();
     assert!(found == *model, "{} rows instead of {}", found.len(), model.len());
     store.check().unwrap();
 }
@@ -75,7 +72,8 @@ fn step(
             }
         }
         10 => {
-            let mut builder = store.tree_builder();
+            let options = TreeOptions::default().page_units(txn.tree("t").unwrap().page_units());
+            let mut builder = store.tree_builder_with(options).unwrap();
             let built: Model =
                 (0..call[2] % 60).map(|i| ([&key[..], &[i]].concat(), value.clone())).collect();
             built.iter().for_each(|(key, value)| builder.push(key, value).unwrap());
@@ -99,6 +97,11 @@ fuzz_target!(|data: &[u8]| {
     let fs = FaultFs::new(1);
     let mut store = open(&fs);
     let (mut published, mut durable) = (Model::new(), Model::new());
+    let page_units = u32::from(data.first().copied().unwrap_or_default()) % 15 + 1;
+    let mut txn = store.write().unwrap();
+    txn.create_tree("t", TreeOptions::default().page_units(page_units)).unwrap();
+    txn.publish().unwrap();
+    store.checkpoint().unwrap();
     for part in data.chunks(24) {
         let mut model = published.clone();
         let mut points = Vec::new();
@@ -126,5 +129,6 @@ fuzz_target!(|data: &[u8]| {
             published = durable.clone();
         }
         compare(&store, &published);
+        assert_eq!(store.read().tree("t").unwrap().unwrap().page_units(), page_units);
     }
 });

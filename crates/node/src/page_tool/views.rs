@@ -32,12 +32,13 @@ pub(super) fn info(info: &FileInfo, is_json: bool, out: &mut impl Write) -> Resu
         ]);
     }
     writeln!(out, "{rows}\n")?;
-    let mut rows = table(&["tree", "keys", "bytes", "depth", "root"]);
+    let mut rows = table(&["tree", "keys", "bytes", "page units", "depth", "root"]);
     for tree in &info.trees {
         rows.add_row([
             Cell::new(escape(tree.name.as_bytes())),
             number(tree.keys),
             number(tree.bytes),
+            number(tree.page_units),
             tree.depth.map_or_else(|| Cell::new("?"), number),
             number(tree.root),
         ]);
@@ -81,8 +82,8 @@ fn info_json(info: &FileInfo) -> Value {
     });
     let trees = info.trees.iter().map(|tree| {
         json!({
-            "tree": tree.name, "keys": tree.keys, "bytes": tree.bytes, "depth": tree.depth,
-            "root": tree.root,
+            "tree": tree.name, "keys": tree.keys, "bytes": tree.bytes,
+            "page_units": tree.page_units, "depth": tree.depth, "root": tree.root,
         })
     });
     let redo = info.redo.as_ref().map(|redo| {

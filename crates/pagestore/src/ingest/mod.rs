@@ -13,16 +13,13 @@ use crate::branch::{self, Child};
 use crate::claim::Claim;
 use crate::config::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::error::{Error, Result, refuse_over};
-use crate::leaf::{INLINE_BYTES_MAX, LEAF_UNITS, Payload, Value};
+use crate::leaf::{self, Payload, Value};
 use crate::node::{CHILD_BYTES, NodeMut, units_of};
-use crate::page::{Kind, UNIT_BYTES};
+use crate::page::{Kind, PageSize};
 use crate::shared::Shared;
 use crate::size::Size;
 use pile::Pile;
 use runs::Runs;
-
-/// A page is as full as this, so that the first keys that come later do not split it.
-const FULL_BYTES: usize = UNIT_BYTES - UNIT_BYTES / 16;
 
 /// With fewer separators a branch grows instead, so that the tree's height stays bounded.
 const SEPARATORS_MIN: usize = 3;
@@ -34,6 +31,7 @@ const SEPARATORS_MIN: usize = 3;
 /// after a crash. A `push` that failed for want of space or by the system's refusal ends it.
 pub struct TreeBuilder {
     runs: Runs,
+    page_size: PageSize,
     leaf: Pile,
     /// The separator before the open leaf; empty in the first.
     before_leaf: Vec<u8>,
@@ -63,6 +61,7 @@ pub struct BuiltTree {
     /// The first key and the last.
     pub(crate) ends: Option<(Vec<u8>, Vec<u8>)>,
     pub(crate) claim: Claim,
+    pub(crate) page_size: PageSize,
 }
 
 impl BuiltTree {
@@ -90,9 +89,10 @@ impl std::fmt::Debug for TreeBuilder {
 }
 
 impl TreeBuilder {
-    pub(crate) fn new(shared: &Arc<Shared>) -> TreeBuilder {
+    pub(crate) fn new(shared: &Arc<Shared>, page_size: PageSize) -> TreeBuilder {
         TreeBuilder {
             runs: Runs::new(shared),
+            page_size,
             leaf: Pile::default(),
             before_leaf: Vec::new(),
             long_units: 0,
@@ -137,13 +137,13 @@ impl TreeBuilder {
     }
 
     fn push_entry(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        let value = match value.len() {
-            ..=INLINE_BYTES_MAX => Value::Inline(value),
-            _ => Value::Extent(self.runs.extent(value)?),
+        let value = match value.len() <= leaf::inline_bytes_max(self.page_size) {
+            true => Value::Inline(value),
+            false => Value::Extent(self.runs.extent(value)?),
         };
         let payload = Payload::new(value);
         let bytes = self.leaf.bytes_with(key, payload.lead().len(), payload.tail().len());
-        if bytes > FULL_BYTES && !self.leaf.is_empty() {
+        if bytes > self.full_bytes() && !self.leaf.is_empty() {
             let separator = branch::separator((&[], &self.last_key), (&[], key));
             self.end_leaf(separator)?;
         }
@@ -157,6 +157,12 @@ impl TreeBuilder {
         self.last_key.extend_from_slice(key);
         self.keys += 1;
         Ok(())
+    }
+
+    /// A page is as full as this, so that the first keys that come later do not split it.
+    fn full_bytes(&self) -> usize {
+        let bytes = self.page_size.bytes();
+        bytes - bytes / 16
     }
 
     /// Writes the rest. The tree can be put in by [`TreeMut::ingest`](crate::TreeMut::ingest).
@@ -182,13 +188,14 @@ impl TreeBuilder {
             };
         }
         let claim = self.runs.finish()?;
-        Ok(BuiltTree { root, ends: self.first_key.map(|first| (first, self.last_key)), claim })
+        let ends = self.first_key.map(|first| (first, self.last_key));
+        Ok(BuiltTree { root, ends, claim, page_size: self.page_size })
     }
 
     /// Writes the open leaf. `separator` parts it from the next one.
     fn end_leaf(&mut self, separator: Vec<u8>) -> Result<()> {
         let cells = self.leaf.cells();
-        let units = units_of(&cells, LEAF_UNITS);
+        let units = units_of(&cells, self.page_size);
         let place = self.runs.page(Kind::Leaf, 0, units, |page| NodeMut(page).fill(&cells))?;
         let units = u64::from(units) + std::mem::take(&mut self.long_units);
         let child = Child { place, size: Size { keys: cells.len() as u64, units } };
@@ -206,7 +213,7 @@ impl TreeBuilder {
         }
         let separators = &self.levels[at].separators;
         let bytes = separators.bytes_with(&before, CHILD_BYTES, 0);
-        if separators.len() >= SEPARATORS_MIN && bytes > FULL_BYTES {
+        if separators.len() >= SEPARATORS_MIN && bytes > self.full_bytes() {
             self.end_branch(at)?;
             self.levels[at] = Level::new(before, child);
             return Ok(());
@@ -221,7 +228,7 @@ impl TreeBuilder {
     fn end_branch(&mut self, at: usize) -> Result<()> {
         let level = &mut self.levels[at];
         let cells = level.separators.cells();
-        let units = units_of(&cells, branch::BRANCH_UNITS);
+        let units = units_of(&cells, self.page_size);
         let height = u8::try_from(at + 1).expect("each level has four times the pages of the next");
         let place = self.runs.page(Kind::Branch, height, units, |page| {
             NodeMut(page).fill(&cells);

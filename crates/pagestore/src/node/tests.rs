@@ -6,11 +6,11 @@ use super::*;
 use crate::branch::{self, Child};
 use crate::keys::joined;
 use crate::leaf::{self, Payload, Value};
-use crate::page::{Kind, PageRef, Span};
+use crate::page::{Kind, PAGE_UNITS_MAX, PageRef, Span, UNIT_BYTES};
 use crate::size::Size;
 
-fn blank(kind: Kind) -> Vec<u8> {
-    let mut page = vec![0; UNIT_BYTES];
+fn blank(kind: Kind, units: usize) -> Vec<u8> {
+    let mut page = vec![0; units * UNIT_BYTES];
     let level = u8::from(kind == Kind::Branch);
     page::begin(&mut page, kind, level, 9, 7);
     page
@@ -33,7 +33,7 @@ fn put(page: &mut [u8], i: usize, cell: &Cell<'_>) -> bool {
     let old = page.to_vec();
     let mut cells: Vec<Cell<'_>> = Node(&old).cells().collect();
     cells.insert(i, *cell);
-    if bytes_for(&cells) > UNIT_BYTES {
+    if bytes_for(&cells) > page.len() {
         return false;
     }
     NodeMut(page).fill(&cells);
@@ -44,7 +44,7 @@ fn assert_leaf(page: &[u8], map: &BTreeMap<Vec<u8>, Vec<u8>>) {
     let node = Node(page);
     node.validate(9).unwrap();
     let cells: Vec<Cell<'_>> = node.cells().collect();
-    assert!(node.used() <= UNIT_BYTES);
+    assert!(node.used() <= page.len());
     assert!(bytes_for(&cells) <= node.used().max(SLOTS_AT), "a new layout is never longer");
     assert_eq!(node.count(), map.len());
     for (i, (key, value)) in map.iter().enumerate() {
@@ -58,14 +58,15 @@ fn assert_leaf(page: &[u8], map: &BTreeMap<Vec<u8>, Vec<u8>>) {
 fn leaf_agrees_with_a_map() {
     for seed in 0..40 {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let mut page = blank(Kind::Leaf);
+        let units = [1, 1, 3, PAGE_UNITS_MAX][seed as usize % 4];
+        let mut page = blank(Kind::Leaf, units);
         let mut map = BTreeMap::new();
         for _ in 0..300 {
             let key = random_key(&mut rng);
             let found = Node(&page).search(&key);
             assert_eq!(found.is_ok(), map.contains_key(&key));
             assert_eq!(found.unwrap_or_else(|i| i), map.range(..key.clone()).count());
-            let value = vec![rng.u8(..); rng.usize(..60)];
+            let value = vec![rng.u8(..); rng.usize(..60 * units)];
             let payload = Payload::new(Value::Inline(&value));
             match found {
                 Ok(i) if rng.bool() => {
@@ -98,7 +99,7 @@ fn branch_agrees_with_a_map() {
     };
     for seed in 0..40 {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let mut page = blank(Kind::Branch);
+        let mut page = blank(Kind::Branch, [1, 4][seed as usize % 2]);
         NodeMut(&mut page).set_leftmost(&child(1).encode());
         // Children by the key from which on they are the right ones.
         let mut map = BTreeMap::from([(Vec::new(), child(1))]);
@@ -140,7 +141,7 @@ fn put_child(page: &mut [u8], i: usize, cell: &Cell<'_>) -> bool {
 
 #[test]
 fn no_damage_leads_out_of_the_page() {
-    let mut page = blank(Kind::Leaf);
+    let mut page = blank(Kind::Leaf, 1);
     let keys: Vec<_> = (0..40).map(|i| format!("region/{i:03}")).collect();
     let payload = Payload::new(Value::Inline(b"value"));
     let cell = |key| Cell { key: (&[], key), lead: payload.lead(), tail: payload.tail() };

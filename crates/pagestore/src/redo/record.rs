@@ -10,12 +10,14 @@
 //! | 6 | mark           |  set the mark
 //! | 7 | name           |  delete a tree
 //! | 8 | from | to      |  give a tree another name
+//! | 9 | name | options |  make a tree; of the options the first byte is the units of its pages
 //! ```
 //!
-//! Each name, key, value and mark has its length before it: seven bits a byte, the lowest first.
+//! Each name, key, value, mark and row of options has its length before it: seven bits a byte, the lowest first.
 
 use std::ops::Range;
 
+use crate::config::TreeOptions;
 use crate::page::{u32_at, u64_at};
 
 const TREE: u8 = 1;
@@ -26,6 +28,7 @@ const DELETE_FROM: u8 = 5;
 const MARK: u8 = 6;
 const DELETE_TREE: u8 = 7;
 const RENAME_TREE: u8 = 8;
+const CREATE_TREE: u8 = 9;
 
 /// Bytes before the operations.
 const HEAD_BYTES: usize = 12;
@@ -47,6 +50,8 @@ pub(crate) enum Op<'a> {
     DeleteTree(&'a [u8]),
     /// A tree's name, and the one it gets.
     RenameTree(&'a [u8], &'a [u8]),
+    /// The name of a new tree, and what was chosen for it.
+    CreateTree(&'a [u8], TreeOptions),
 }
 
 /// A moment that a recorder can go back to.
@@ -108,6 +113,12 @@ impl Recorder {
 
     pub(crate) fn rename_tree(&mut self, from: &str, to: &str) {
         self.write(RENAME_TREE, from.as_bytes(), Some(to.as_bytes()));
+        self.tree = 0..0;
+    }
+
+    pub(crate) fn create_tree(&mut self, name: &str, options: TreeOptions) {
+        let units = u8::try_from(options.page_units).expect("15 units at most");
+        self.write(CREATE_TREE, name.as_bytes(), Some(&[units]));
         self.tree = 0..0;
     }
 
@@ -238,6 +249,10 @@ fn take_op<'a>(rest: &mut &'a [u8]) -> Option<Op<'a>> {
         MARK => Op::Mark(first),
         DELETE_TREE => Op::DeleteTree(first),
         RENAME_TREE => Op::RenameTree(first, take_part(rest)?),
+        CREATE_TREE => {
+            let &[units] = take_part(rest)? else { return None };
+            Op::CreateTree(first, TreeOptions::default().page_units(units.into()))
+        }
         _ => return None,
     })
 }
@@ -283,6 +298,7 @@ mod tests {
         recorder.put(b"undone", b"");
         recorder.go_back(&moment);
         recorder.tree("c");
+        recorder.create_tree("d", TreeOptions::default().page_units(15));
         let mut bytes = recorder.finish(5).unwrap().to_vec();
         bytes.extend(Recorder::new(Vec::new(), 100).finish(6).unwrap());
         let records: Vec<_> = records(&bytes).map(Result::unwrap).collect();
@@ -301,6 +317,7 @@ mod tests {
             Op::Tree(b"a"),
             Op::RenameTree(b"a", b"b"),
             Op::Tree(b"c"),
+            Op::CreateTree(b"d", TreeOptions::default().page_units(15)),
         ];
         assert_eq!(ops, expected);
         assert_eq!(records[1].ops().count(), 0);
@@ -339,6 +356,7 @@ mod tests {
         let mut recorder = recorder();
         recorder.tree("tree");
         recorder.put(b"key", b"value");
+        recorder.create_tree("other", TreeOptions::default());
         let bytes = recorder.finish(5).unwrap().to_vec();
         for cut in 1..bytes.len() {
             assert!(records(&bytes[..cut]).any(|r| r.is_err()), "cut to {cut}");

@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use super::model::{Map, Maps, Taste, assert_same, change};
 use super::{disk, open, try_open};
-use crate::{BuiltTree, Error, KEY_BYTES_MAX, PageStore};
+use crate::{BuiltTree, Error, KEY_BYTES_MAX, PageStore, TreeOptions, WriteTxn};
 
 /// Entries within two bounds, as `taste` has them, with some keys in dense rows.
 fn entries(
@@ -27,8 +27,8 @@ fn entries(
     map
 }
 
-fn build(store: &PageStore, map: &Map) -> Result<BuiltTree, Error> {
-    let mut builder = store.tree_builder();
+fn build(store: &PageStore, map: &Map, options: TreeOptions) -> Result<BuiltTree, Error> {
+    let mut builder = store.tree_builder_with(options)?;
     for (key, value) in map {
         builder.push(key, value)?;
     }
@@ -44,7 +44,10 @@ fn ingest_agrees_with_maps() {
         let fs = disk(seed);
         let mut store = open(&fs);
         let mut maps = Maps::from([("t".to_owned(), Map::new())]);
-        store.write().and_then(|mut txn| txn.tree("t").map(|_| ()).and(txn.publish())).unwrap();
+        let options = taste.tree_options("t");
+        let create =
+            |mut txn: WriteTxn<'_>| txn.create_tree("t", options).map(|_| ()).and(txn.publish());
+        store.write().and_then(create).unwrap();
         for _ in 0..12 {
             let (mut start, mut end) = (taste.key(&mut rng), Some(taste.key(&mut rng)));
             if end.as_ref().is_some_and(|end| *end <= start) {
@@ -52,7 +55,7 @@ fn ingest_agrees_with_maps() {
             }
             let count = [0, 1, 40, 3000][rng.usize(..4)] / (1 + (seed as usize / 3 % 4) * 3);
             let built = entries(&start, end.as_deref(), count, taste, &mut rng);
-            let tree = build(&store, &built).unwrap();
+            let tree = build(&store, &built, options).unwrap();
             assert_eq!(tree.len(), built.len() as u64);
             store.check().unwrap();
             let mut draft = maps.clone();
@@ -176,7 +179,7 @@ fn what_does_not_fit_is_refused_before_anything_changes() {
     drop(txn);
     let map = Map::from([(b"b".to_vec(), b"1".to_vec()), (b"c".to_vec(), b"2".to_vec())]);
     for (start, end) in [(&b"bb"[..], None), (b"", Some(&b"c"[..])), (b"d", Some(b"e"))] {
-        let tree = build(&store, &map).unwrap();
+        let tree = build(&store, &map, TreeOptions::default()).unwrap();
         let mut txn = store.write().unwrap();
         txn.tree("t").unwrap().put(b"b", b"old").unwrap();
         let refused = txn.tree("t").unwrap().ingest(start, end, tree);
@@ -217,10 +220,15 @@ fn power_goes_at_every_operation_of_an_ingest() {
             let mut attempted = None;
             let outcome = try_open(&fs).and_then(|store| {
                 let mut maps = Maps::from([("t".to_owned(), Map::new())]);
+                let options = taste.tree_options("t");
+                let mut txn = store.write()?;
+                txn.create_tree("t", options)?;
+                attempted = Some(maps.clone());
+                txn.publish()?;
                 for round in 0..4 {
                     let start = [b'0' + round];
                     let map = entries(&start, Some(&[b'1' + round]), 400, taste, &mut rng);
-                    let tree = build(&store, &map)?;
+                    let tree = build(&store, &map, options)?;
                     let mut txn = store.write()?;
                     txn.tree("t")?.ingest(&start, Some(&[b'1' + round]), tree)?;
                     let all = maps.get_mut("t").unwrap();
@@ -228,7 +236,7 @@ fn power_goes_at_every_operation_of_an_ingest() {
                     change(&mut txn.tree("t")?, all, taste, &mut rng);
                     txn.publish()?;
                     // One that is under way when the checkpoint is made.
-                    let beside = build(&store, all)?;
+                    let beside = build(&store, all, options)?;
                     attempted = Some(maps.clone());
                     store.checkpoint()?;
                     durable = maps.clone();

@@ -4,6 +4,7 @@ mod crash;
 mod defragment;
 mod ingest;
 mod model;
+mod page_size;
 mod problems;
 mod reads;
 mod rot;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{disk, on_a_mapped_file, open, path};
 use crate::config::KEY_BYTES_MAX;
-use crate::{Options, PageStore, Snapshot, TreeMut};
+use crate::{Error, Options, PageStore, Snapshot, TreeMut, TreeOptions, WriteTxn};
 
 pub(super) type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 pub(super) type Maps = BTreeMap<String, Map>;
@@ -17,7 +17,11 @@ pub(super) struct Taste {
     key_space: u32,
     long_keys: bool,
     value_bytes_max: usize,
+    /// Units of the pages of three trees.
+    page_units: [u32; 3],
 }
+
+const PAGE_UNITS: [[u32; 3]; 7] = [[1, 2, 15], [1; 3], [3; 3], [1; 3], [15; 3], [4, 1, 4], [2; 3]];
 
 impl Taste {
     pub(super) fn of(seed: u64) -> Taste {
@@ -25,6 +29,21 @@ impl Taste {
             key_space: [20, 300, 5000][seed as usize % 3],
             long_keys: seed % 4 == 3,
             value_bytes_max: [10, 200, 3000, 20_000][seed as usize / 3 % 4],
+            page_units: PAGE_UNITS[seed as usize % PAGE_UNITS.len()],
+        }
+    }
+
+    /// The options of the tree called `name`, if it is made.
+    pub(super) fn tree_options(self, name: &str) -> TreeOptions {
+        let which = usize::from(name.as_bytes()[0]) % 3;
+        TreeOptions::default().page_units(self.page_units[which])
+    }
+
+    /// The tree called `name`, made as is preferred if it is missing.
+    pub(super) fn tree<'a>(self, txn: &'a mut WriteTxn<'_>, name: &str) -> TreeMut<'a> {
+        match txn.create_tree(name, self.tree_options(name)) {
+            Ok(_) | Err(Error::TreeExists { .. }) => txn.tree(name).unwrap(),
+            Err(error) => panic!("{error}"),
         }
     }
 
@@ -214,7 +233,7 @@ fn transact(store: &PageStore, maps: &mut Maps, taste: Taste, rng: &mut fastrand
     for _ in 0..rng.u32(..4) {
         let name = ["a", "b", "c"][rng.usize(..3)];
         let map = draft.entry(name.to_owned()).or_default();
-        let mut tree = txn.tree(name).unwrap();
+        let mut tree = taste.tree(&mut txn, name);
         for _ in 0..rng.u32(..120) {
             change(&mut tree, map, taste, rng);
         }

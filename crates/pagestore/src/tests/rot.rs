@@ -6,7 +6,7 @@ use flotilla_vfs::{FileSystem, OpenMode};
 
 use super::model::{Map, Maps};
 use super::{disk, open, path, try_open};
-use crate::{Error, PageStore, Snapshot};
+use crate::{Error, PageStore, Snapshot, TreeOptions};
 
 fn entries(snapshot: &Snapshot) -> Result<Maps, Error> {
     let mut maps = Maps::new();
@@ -26,13 +26,20 @@ fn is_corrupt(error: &Error) -> bool {
     matches!(error, Error::Corrupt { .. })
 }
 
+/// Trees whose pages have one unit, and one whose pages have three.
 fn fill(store: &PageStore) {
+    if store.read().tree("wide").unwrap().is_none() {
+        let mut txn = store.write().unwrap();
+        txn.create_tree("wide", TreeOptions::default().page_units(3)).unwrap();
+        txn.publish().unwrap();
+    }
     for round in 0..3_u32 {
         let mut txn = store.write().unwrap();
         for i in 0..60_u32 {
             let value = vec![round as u8; i as usize * 3];
             txn.tree("small").unwrap().put(format!("key/{i:04}").as_bytes(), &value).unwrap();
         }
+        txn.tree("wide").unwrap().put(&[round as u8], &[round as u8; 3000]).unwrap();
         txn.tree("long").unwrap().put(b"one", &vec![round as u8; 5000]).unwrap();
         txn.tree("gone").unwrap().put(b"x", b"y").unwrap();
         txn.tree("gone").unwrap().delete_range(b"", None).unwrap();

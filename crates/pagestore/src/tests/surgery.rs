@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use super::model::{Maps, Taste, assert_same, bound, change, within};
 use super::{disk, open};
-use crate::{Durability, Error, PageStore, Savepoint, Tree, TreeMut, WriteTxn};
+use crate::{Durability, Error, PageStore, Savepoint, Tree, TreeMut, TreeOptions, WriteTxn};
 
 /// Puts keys of one tree, as many as make it a few levels high.
 fn fill(store: &PageStore, name: &str, keys: std::ops::Range<u32>, value: &[u8]) {
@@ -68,7 +68,7 @@ fn step(
             }
         }
         4 => {
-            let mut tree = txn.tree(name).unwrap();
+            let mut tree = taste.tree(txn, name);
             let map = maps.entry(name.to_owned()).or_default();
             for i in 0..rng.u32(..2000) {
                 let key = format!("many/{:05}", i * 7 % 3000).into_bytes();
@@ -78,7 +78,7 @@ fn step(
         }
         6 => move_keys(txn, maps, name, taste, rng),
         7 => {
-            let mut tree = txn.tree(name).unwrap();
+            let mut tree = taste.tree(txn, name);
             let map = maps.entry(name.to_owned()).or_default();
             let (key, value) = (taste.key(rng), taste.value(rng));
             let old = map.get(&key).cloned();
@@ -95,7 +95,7 @@ fn step(
             }
         }
         5 => {
-            let mut tree = txn.tree(name).unwrap();
+            let mut tree = taste.tree(txn, name);
             let map = maps.entry(name.to_owned()).or_default();
             let ends = [rng.u32(..3000), rng.u32(..3000)].map(|i| format!("many/{i:05}"));
             let [start, end] = ends.map(String::into_bytes);
@@ -105,7 +105,7 @@ fn step(
             assert_eq!(removed, (before - map.len()) as u64);
         }
         _ => {
-            let mut tree = txn.tree(name).unwrap();
+            let mut tree = taste.tree(txn, name);
             let map = maps.entry(name.to_owned()).or_default();
             for _ in 0..rng.u32(..30) {
                 change(&mut tree, map, taste, rng);
@@ -123,21 +123,26 @@ fn move_keys(
     rng: &mut fastrand::Rng,
 ) {
     let key = taste.key(rng);
-    let part = txn.tree(name).unwrap().split_off(&key).unwrap();
+    let mut tree = taste.tree(txn, name);
+    let (part, page_units) = (tree.split_off(&key).unwrap(), tree.page_units());
     let moved = maps.entry(name.to_owned()).or_default().split_off(&key);
     assert_eq!(part.len(), moved.len() as u64);
     assert_eq!(txn.tree(name).unwrap().len(), maps[name].len() as u64);
     let to = ["a", "b", "c"][rng.usize(..3)];
-    let mut tree = txn.tree(to).unwrap();
+    let mut tree = taste.tree(txn, to);
     let map = maps.entry(to.to_owned()).or_default();
     let fits = map.last_key_value().zip(moved.first_key_value()).is_none_or(|(a, b)| a.0 < b.0);
+    let is_alike = tree.page_units() == page_units;
     let appended = tree.append(&part);
-    if fits {
+    if fits && is_alike {
         appended.unwrap();
         map.extend(moved);
         assert!(matches!(tree.append(&part), Err(Error::Foreign { .. })));
     } else {
-        assert!(matches!(appended, Err(Error::OutOfOrder { .. })));
+        match is_alike {
+            true => assert!(matches!(appended, Err(Error::OutOfOrder { .. }))),
+            false => assert!(matches!(appended, Err(Error::PageUnitsDiffer { .. }))),
+        }
         if rng.bool() {
             txn.tree(name).unwrap().append(&part).unwrap();
             maps.get_mut(name).unwrap().extend(moved);
@@ -148,10 +153,11 @@ fn move_keys(
 #[test]
 fn trees_of_all_heights_are_joined() {
     let store = open(&disk(1));
-    for (left, right) in
-        [(1, 1), (1, 9000), (9000, 1), (9000, 9000), (60, 9000), (9000, 60), (0, 5)]
-    {
+    let lens = [(1, 1), (1, 9000), (9000, 1), (9000, 9000), (60, 9000), (9000, 60), (0, 5)];
+    for (i, (left, right)) in lens.into_iter().cycle().take(2 * lens.len()).enumerate() {
         let mut txn = store.write().unwrap();
+        let page_units = if i < lens.len() { 1 } else { 2 };
+        txn.create_tree("t", TreeOptions::default().page_units(page_units)).unwrap();
         fill_draft(&mut txn, "t", left + right);
         let mut tree = txn.tree("t").unwrap();
         let part = tree.split_off(&left.to_be_bytes()).unwrap();
@@ -355,19 +361,24 @@ fn surgery_is_durable_when_it_is_synced() {
 
 #[test]
 fn transactions_give_back_more_than_they_take() {
-    let store = open(&disk(1));
-    for round in 0..60_u32 {
+    for page_units in [1, 15] {
+        let store = open(&disk(1));
         let mut txn = store.write().unwrap();
-        let mut tree = txn.tree("t").unwrap();
-        tree.delete_range(b"", None).unwrap();
-        for key in 0..5000_u32 {
-            tree.put(&(key * 7 + round).to_be_bytes(), &[7; 100]).unwrap();
-        }
+        txn.create_tree("t", TreeOptions::default().page_units(page_units)).unwrap();
         txn.publish().unwrap();
+        for round in 0..60_u32 {
+            let mut txn = store.write().unwrap();
+            let mut tree = txn.tree("t").unwrap();
+            tree.delete_range(b"", None).unwrap();
+            for key in 0..5000_u32 {
+                tree.put(&(key * 7 + round).to_be_bytes(), &[7; 100]).unwrap();
+            }
+            txn.publish().unwrap();
+        }
+        let stats = store.stats();
+        assert!(stats.span_bytes < 5 << 20, "{stats:?}");
+        store.check().unwrap();
     }
-    let stats = store.stats();
-    assert!(stats.span_bytes < 5 << 20, "{stats:?}");
-    store.check().unwrap();
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn run(store: &PageStore, known: &mut Known, taste: Taste, rng: &mut fastrand::R
         for _ in 0..rng.u32(1..3) {
             let name = ["a", "b"][rng.usize(..2)];
             let map = maps.entry(name.to_owned()).or_default();
-            let mut tree = txn.tree(name).unwrap();
+            let mut tree = taste.tree(&mut txn, name);
             for _ in 0..rng.u32(1..15) {
                 change(&mut tree, map, taste, rng);
             }

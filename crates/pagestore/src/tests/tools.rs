@@ -6,14 +6,17 @@ use std::sync::Arc;
 use super::model::{Map, Maps};
 use super::{disk, open, path, try_open};
 use crate::tool::{Content, EntryValue, Owner, PageFile, Part};
-use crate::{Durability, Error, Options, PageStore};
+use crate::{Durability, Error, Options, PageStore, TreeOptions};
 use flotilla_vfs::fault::FaultFs;
 
-/// Three trees, one of them of some depth, one with long values; trash, a redo area with a
-/// transaction that no checkpoint has.
+/// Three trees, one of them of some depth, one with long values and pages of three units; trash, a
+/// redo area with a transaction that no checkpoint has.
 fn fill(store: &PageStore) {
     for round in 0..3_u32 {
         let mut txn = store.write().unwrap();
+        if round == 0 {
+            txn.create_tree("long", TreeOptions::default().page_units(3)).unwrap();
+        }
         for i in 0..300_u32 {
             let value = vec![round as u8; i as usize % 90];
             txn.tree("small").unwrap().put(format!("key/{i:04}").as_bytes(), &value).unwrap();
@@ -71,6 +74,7 @@ fn sound_file_is_described() {
     let names: Vec<_> = info.trees.iter().map(|tree| (&tree.name[..], tree.keys)).collect();
     assert_eq!(names, [("cut", 3), ("long", 5), ("small", 300)]);
     assert_eq!(info.trees[2].depth, Some(2));
+    assert_eq!(info.trees.iter().map(|tree| tree.page_units).collect::<Vec<_>>(), [1, 3, 1]);
     let redo = info.redo.unwrap();
     assert_eq!((redo.frames, redo.records, redo.last_txid), (1, 1, 4));
     let newest = info.metas.iter().find(|meta| meta.is_newest).unwrap();
@@ -213,6 +217,7 @@ fn contents(fs: &FaultFs, path: &std::path::Path) -> (Maps, Vec<u8>) {
     let mut maps = Maps::new();
     for name in snapshot.tree_names().unwrap() {
         let tree = snapshot.tree(&name).unwrap().unwrap();
+        assert_eq!(tree.page_units(), if name == "long" { 3 } else { 1 }, "{name}");
         let all = tree.range(std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
         maps.insert(name, all.copied().map(Result::unwrap).collect());
     }

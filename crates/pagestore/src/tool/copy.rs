@@ -9,7 +9,7 @@ use flotilla_vfs::{FileSystem, LockGuard, OpenMode};
 use super::file::{PageFile, lock};
 use super::walk::{Content, Visit, Walk};
 use crate::catalogue::Entry;
-use crate::config::Options;
+use crate::config::{Options, TreeOptions};
 use crate::error::{Error, Result};
 use crate::redo::{Frames, NoSense, records};
 use crate::replay;
@@ -101,7 +101,8 @@ pub(super) fn tree(
     entry: Entry,
     each: &mut dyn FnMut(&Visit<'_>),
 ) -> Result<u64> {
-    let mut builder = store.tree_builder();
+    let options = TreeOptions::default().page_units(entry.page_size.units());
+    let mut builder = store.tree_builder_with(options)?;
     let mut outcome = Ok(());
     let _ = walk.tree(name, entry, &mut |what| {
         each(&what);
@@ -116,7 +117,7 @@ pub(super) fn tree(
     let built = builder.finish()?;
     let keys = built.len();
     let mut txn = store.write()?;
-    txn.tree(name)?.ingest(b"", None, built)?;
+    txn.create_tree(name, options)?.ingest(b"", None, built)?;
     txn.publish()?;
     Ok(keys)
 }

@@ -68,6 +68,10 @@ pub struct TreeInfo {
     pub keys: u64,
     /// Bytes of its pages and long values.
     pub bytes: u64,
+    /// How many units of 4 KiB its pages are long; see [`TreeOptions::page_units`].
+    ///
+    /// [`TreeOptions::page_units`]: crate::TreeOptions::page_units
+    pub page_units: u32,
     /// How many pages lie between its root and a leaf, both included; nothing if the root cannot be
     /// read.
     pub depth: Option<u64>,
@@ -104,6 +108,7 @@ impl PageFile {
             name,
             keys: entry.size.keys,
             bytes: bytes(entry.size.units),
+            page_units: entry.page_size.units(),
             depth: match entry.root.is_none() {
                 true => Some(0),
                 false => self.depth(entry.root),

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::keys::joined;
 use crate::leaf::{self, Extent, Value};
 use crate::node::{CHILD_BYTES, Node};
-use crate::page::{Frame, PageRef, Span, UNIT_BYTES};
+use crate::page::{Frame, PageRef, PageSize, Span, UNIT_BYTES};
 use crate::size::Size;
 
 /// How far a long piece of work has come.
@@ -58,6 +58,8 @@ pub(super) struct Walk<'a> {
     /// Whether long values are read.
     reads_values: bool,
     part: Part,
+    /// No page of the tree that is walked is shorter.
+    page_size: PageSize,
     /// Units that were reached.
     pub(super) seen: Bits,
     pub(super) problems: Problems,
@@ -80,6 +82,7 @@ impl<'a> Walk<'a> {
             file,
             reads_values,
             part: Part::Catalogue,
+            page_size: PageSize::UNIT,
             seen: Bits::default(),
             problems: Problems::default(),
             is_cut: false,
@@ -122,7 +125,10 @@ impl<'a> Walk<'a> {
         visit: &mut Visitor<'_>,
     ) -> ControlFlow<()> {
         self.part = Part::Tree(name.to_owned());
-        self.root(entry.root, Some(entry.size), visit)
+        self.page_size = entry.page_size;
+        let walked = self.root(entry.root, Some(entry.size), visit);
+        self.page_size = PageSize::UNIT;
+        walked
     }
 
     /// Walks what was cut off.
@@ -217,6 +223,10 @@ impl<'a> Walk<'a> {
             }
         };
         visit(Visit::Page(place.span()))?;
+        if let Err(error) = self.page_size.prove(place) {
+            // It is whole nonetheless, and so is what lies below it.
+            self.add(place.id(), reason(&error), None);
+        }
         let node = Node(&frame);
         if node.is_leaf() {
             self.entries(node, place, visit)?;

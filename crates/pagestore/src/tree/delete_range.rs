@@ -10,7 +10,7 @@ use crate::draft::Draft;
 use crate::error::Result;
 use crate::leaf;
 use crate::node::{Node, NodeMut};
-use crate::page::PageRef;
+use crate::page::{PageRef, PageSize};
 use crate::size::Change;
 use crate::source::Source;
 use crate::tree::get::child_page;
@@ -23,6 +23,7 @@ use crate::tree::split::{gather, split};
 /// Returns the new root and what has changed below it.
 pub(crate) fn delete_range(
     draft: &mut Draft,
+    size: PageSize,
     root: Child,
     start: &[u8],
     end: Option<&[u8]>,
@@ -30,7 +31,7 @@ pub(crate) fn delete_range(
     if root.is_none() || end.is_some_and(|end| end <= start) {
         return Ok((root.place, Change::default()));
     }
-    let (left, cut) = cut(draft, root, start, end)?;
+    let (left, cut) = cut(draft, size, root, start, end)?;
     if !cut.is_none() {
         bury(draft, cut);
     }
@@ -42,7 +43,7 @@ pub(crate) fn delete_range(
     for edge in [Some(start), end].into_iter().flatten() {
         if !place.is_none() {
             let (path, leaf) = Path::down(draft, place, edge)?;
-            let settled = settle_all(draft, path, leaf)?;
+            let settled = settle_all(draft, size, path, leaf)?;
             place = settled.0;
             change.units += settled.1.units;
         }
@@ -54,6 +55,7 @@ pub(crate) fn delete_range(
 /// what lay in a single leaf is gone.
 fn cut(
     draft: &mut Draft,
+    size: PageSize,
     child: Child,
     start: &[u8],
     end: Option<&[u8]>,
@@ -69,22 +71,22 @@ fn cut(
     let part = branch::sized_child(node, first);
     child_page(draft, node, part.place)?;
     if first == last {
-        let (left, out) = cut(draft, part, start, end)?;
+        let (left, out) = cut(draft, size, part, start, end)?;
         if left == part {
             return Ok((child, out));
         }
         return Ok((replace(draft, child, first..first, [left, Child::NONE])?, out));
     }
-    let (left, out_first) = split(draft, part, start)?;
+    let (left, out_first) = split(draft, size, part, start)?;
     let (out_last, right) = match end {
         Some(end) => {
             let part = branch::sized_child(node, last);
             child_page(draft, node, part.place)?;
-            split(draft, part, end)?
+            split(draft, size, part, end)?
         }
         None => (Child::NONE, Child::NONE),
     };
-    let out = gather(draft, node, out_first, first + 1..last, out_last)?;
+    let out = gather(draft, size, node, out_first, first + 1..last, out_last)?;
     if out.is_none() {
         return Ok((child, out));
     }

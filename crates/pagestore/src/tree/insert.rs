@@ -6,9 +6,9 @@ use crate::branch::{self, Child};
 use crate::draft::Draft;
 use crate::error::Result;
 use crate::keys::joined;
-use crate::leaf::{self, LEAF_UNITS, Payload, Value};
+use crate::leaf::{self, Payload, Value};
 use crate::node::{Cell, Node, NodeMut, units_of};
-use crate::page::{Kind, PageRef};
+use crate::page::{Kind, PageRef, PageSize};
 use crate::size::Change;
 use crate::source::Source;
 use crate::tree::path::Path;
@@ -20,20 +20,12 @@ const APPENDS_MIN: usize = 8;
 /// How pages of one kind are cut when they are too full.
 struct Shape {
     kind: Kind,
-    /// Units of a page, unless a long key wants more.
-    units: u32,
+    size: PageSize,
     /// With fewer cells a page grows instead.
     cut_cells_min: usize,
     /// Cells between two pages that move up instead of staying in one of them.
     lifted: usize,
 }
-
-const LEAF: Shape = Shape { kind: Kind::Leaf, units: LEAF_UNITS, cut_cells_min: 2, lifted: 0 };
-
-/// With fewer than four separators a branch grows, so that both halves keep two children each and
-/// the height of the tree stays bounded.
-const BRANCH: Shape =
-    Shape { kind: Kind::Branch, units: branch::BRANCH_UNITS, cut_cells_min: 4, lifted: 1 };
 
 /// What became of a page that was changed: its place, and new neighbours to its right, each with
 /// the separator before it. There is more than one only if the keys shared much until now.
@@ -54,6 +46,7 @@ impl Grown {
 /// Puts `value` under `key`. Returns the new root and what has changed below it.
 pub(crate) fn put(
     draft: &mut Draft,
+    size: PageSize,
     root: PageRef,
     key: &[u8],
     value: Value<'_>,
@@ -65,16 +58,16 @@ pub(crate) fn put(
         change.add(extent.span());
     }
     if root.is_none() {
-        let place = draft.create(Kind::Leaf, 0, units_of(&[cell], LEAF_UNITS))?;
+        let place = draft.create(Kind::Leaf, 0, units_of(&[cell], size))?;
         NodeMut(draft.page_mut(place)).fill(&[cell]);
         change.keys = 1;
         change.add(place.span());
         return Ok((place, change));
     }
     let (mut path, leaf) = Path::down(draft, root, key)?;
-    let grown = put_in_leaf(draft, leaf, &cell, &mut change)?;
+    let grown = put_in_leaf(draft, size, leaf, &cell, &mut change)?;
     change.units += grown.more_units;
-    rise(draft, &mut path, leaf, grown, change)
+    rise(draft, size, &mut path, leaf, grown, change)
 }
 
 /// Puts children behind child `i` of the own branch `parent`, which lies at the end of `path`, each
@@ -82,19 +75,21 @@ pub(crate) fn put(
 /// add. Returns the new root and what has changed below it.
 pub(crate) fn put_below(
     draft: &mut Draft,
+    size: PageSize,
     mut path: Path,
     parent: (PageRef, usize),
     children: &[(Vec<u8>, Child)],
     mut change: Change,
 ) -> Result<(PageRef, Change)> {
-    let grown = put_children(draft, parent.0, parent.1, children)?;
+    let grown = put_children(draft, size, parent.0, parent.1, children)?;
     change.units += grown.more_units;
-    rise(draft, &mut path, parent.0, grown, change)
+    rise(draft, size, &mut path, parent.0, grown, change)
 }
 
 /// Carries what became of a page to its parents. `old` is where the page was.
 fn rise(
     draft: &mut Draft,
+    size: PageSize,
     path: &mut Path,
     old: PageRef,
     mut grown: Grown,
@@ -111,7 +106,7 @@ fn rise(
         } else {
             let left = Child::of(grown.place, Node(&draft.page(grown.place)?));
             branch::set_child(&mut NodeMut(draft.page_mut(parent)), i, left);
-            grown = put_children(draft, parent, i, &grown.right)?;
+            grown = put_children(draft, size, parent, i, &grown.right)?;
             change.units += grown.more_units;
         }
         old = parent;
@@ -119,10 +114,10 @@ fn rise(
     while !grown.right.is_empty() {
         let frame = draft.page(grown.place)?;
         let left = Child::of(grown.place, Node(&frame));
-        let root = draft.create(Kind::Branch, Node(&frame).level() + 1, branch::BRANCH_UNITS)?;
+        let root = draft.create(Kind::Branch, Node(&frame).level() + 1, size.units())?;
         change.add(root.span());
         NodeMut(draft.page_mut(root)).set_leftmost(&left.encode());
-        grown = put_children(draft, root, 0, &grown.right)?;
+        grown = put_children(draft, size, root, 0, &grown.right)?;
         change.units += grown.more_units;
     }
     Ok((grown.place, change))
@@ -131,6 +126,7 @@ fn rise(
 /// Puts new children behind child `i` of an own branch, each with the separator before it.
 fn put_children(
     draft: &mut Draft,
+    size: PageSize,
     place: PageRef,
     i: usize,
     children: &[(Vec<u8>, Child)],
@@ -142,11 +138,12 @@ fn put_children(
     let separators = children.iter().zip(&bytes);
     let cells: Vec<_> =
         separators.map(|((separator, _), child)| branch::cell((&[], separator), child)).collect();
-    put_cells(draft, place, i, &cells)
+    put_cells(draft, size, place, i, &cells)
 }
 
 fn put_in_leaf(
     draft: &mut Draft,
+    size: PageSize,
     place: PageRef,
     cell: &Cell<'_>,
     change: &mut Change,
@@ -174,11 +171,17 @@ fn put_in_leaf(
             i
         }
     };
-    put_cells(draft, place, i, std::slice::from_ref(cell))
+    put_cells(draft, size, place, i, std::slice::from_ref(cell))
 }
 
 /// Puts cells before cell `i` of an own page, which may grow or be cut for them.
-fn put_cells(draft: &mut Draft, place: PageRef, i: usize, new: &[Cell<'_>]) -> Result<Grown> {
+fn put_cells(
+    draft: &mut Draft,
+    size: PageSize,
+    place: PageRef,
+    i: usize,
+    new: &[Cell<'_>],
+) -> Result<Grown> {
     if let [cell] = new
         && NodeMut(draft.page_mut(place)).insert(i, cell)
     {
@@ -192,8 +195,8 @@ fn put_cells(draft: &mut Draft, place: PageRef, i: usize, new: &[Cell<'_>]) -> R
         && new.len() == 1
         && usize::from(node.appends()) + 1 >= cells.len().min(APPENDS_MIN);
     cells.splice(i..i, new.iter().copied());
-    let shape = if node.is_leaf() { &LEAF } else { &BRANCH };
-    spread(draft, place, node, &cells, shape, rising)
+    let shape = if node.is_leaf() { Shape::leaf(size) } else { Shape::branch(size) };
+    spread(draft, place, node, &cells, &shape, rising)
 }
 
 /// Spreads cells over as many pages as they need. The first is the one at `place`, whose old
@@ -211,7 +214,7 @@ fn spread(
     let mut more_units = 0;
     for pair in ranges.windows(2) {
         let part = &cells[pair[1].clone()];
-        let units = units_of(part, shape.units);
+        let units = units_of(part, shape.size);
         let child = draft.create(shape.kind, old.level(), units)?;
         more_units += i64::from(units);
         let mut node = NodeMut(draft.page_mut(child));
@@ -232,10 +235,20 @@ fn spread(
 }
 
 impl Shape {
+    fn leaf(size: PageSize) -> Shape {
+        Shape { kind: Kind::Leaf, size, cut_cells_min: 2, lifted: 0 }
+    }
+
+    /// With fewer than four separators a branch grows, so that both halves keep two children each
+    /// and the height of the tree stays bounded.
+    fn branch(size: PageSize) -> Shape {
+        Shape { kind: Kind::Branch, size, cut_cells_min: 4, lifted: 1 }
+    }
+
     /// Which cells go to which page; where cells are lifted there is a gap between two ranges.
     fn cut_all(&self, cells: &[Cell<'_>], rising: bool) -> Vec<Range<usize>> {
         let mut ranges = Vec::with_capacity(2);
-        let fits = units_of(cells, self.units) == self.units;
+        let fits = units_of(cells, self.size) == self.size.units();
         if rising && !fits && cells.len() >= self.cut_cells_min {
             let at = cells.len() - 1;
             self.cut(cells, 0..at - self.lifted, &mut ranges);
@@ -248,7 +261,7 @@ impl Shape {
 
     fn cut(&self, cells: &[Cell<'_>], range: Range<usize>, ranges: &mut Vec<Range<usize>>) {
         let part = &cells[range.clone()];
-        if part.len() < self.cut_cells_min || units_of(part, self.units) == self.units {
+        if part.len() < self.cut_cells_min || units_of(part, self.size) == self.size.units() {
             ranges.push(range);
             return;
         }
@@ -278,7 +291,7 @@ fn lay_out(
     cells: &[Cell<'_>],
     shape: &Shape,
 ) -> Result<PageRef> {
-    let units = units_of(cells, shape.units);
+    let units = units_of(cells, shape.size);
     let to = if units == place.units() {
         draft.wipe(place, shape.kind, old.level());
         place

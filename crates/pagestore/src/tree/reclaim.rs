@@ -4,6 +4,7 @@
 //! back without being read: its parent knows its place, and nearly its birth.
 
 use crate::branch::{self, Child};
+use crate::catalogue::Entry;
 use crate::draft::Draft;
 use crate::error::{Error, Result};
 use crate::leaf::{self, Value};
@@ -62,7 +63,8 @@ pub(crate) fn sweep(draft: &mut Draft, trash: &mut Trash, units: u64) -> Result<
 }
 
 fn take(draft: &mut Draft, trash: &mut Trash, key: &[u8], child: Child) -> Result<()> {
-    let removed = remove(draft, trash.list.root, key)?.expect("seen just now");
+    let removed =
+        remove(draft, trash.list.page_size, trash.list.root, key)?.expect("seen just now");
     trash.list.change(removed);
     trash.units = trash.units.saturating_sub(child.size.units);
     Ok(())
@@ -74,7 +76,8 @@ fn add(draft: &mut Draft, trash: &mut Trash, child: Child) -> Result<()> {
         None => 0,
     };
     let bytes = child.encode();
-    let put = put(draft, trash.list.root, &number.to_be_bytes(), Value::Inline(&bytes))?;
+    let Entry { root, page_size, .. } = trash.list;
+    let put = put(draft, page_size, root, &number.to_be_bytes(), Value::Inline(&bytes))?;
     trash.list.change(put);
     trash.units += child.size.units;
     Ok(())

@@ -4,7 +4,7 @@ use crate::draft::Draft;
 use crate::error::Result;
 use crate::leaf;
 use crate::node::{Node, NodeMut};
-use crate::page::PageRef;
+use crate::page::{PageRef, PageSize};
 use crate::size::Change;
 use crate::tree::get::contains;
 use crate::tree::path::Path;
@@ -14,6 +14,7 @@ use crate::tree::settle::settle;
 /// key; then no page was touched.
 pub(crate) fn remove(
     draft: &mut Draft,
+    size: PageSize,
     root: PageRef,
     key: &[u8],
 ) -> Result<Option<(PageRef, Change)>> {
@@ -30,5 +31,5 @@ pub(crate) fn remove(
         change.subtract(extent.span());
         draft.discard_extent(&extent);
     }
-    settle(draft, path, place, change).map(Some)
+    settle(draft, size, path, place, change).map(Some)
 }

@@ -8,9 +8,8 @@ use crate::branch::{self, Child};
 use crate::draft::Draft;
 use crate::error::Result;
 use crate::keys::joined;
-use crate::leaf::LEAF_UNITS;
 use crate::node::{Cell, Node, NodeMut, bytes_for};
-use crate::page::{Kind, PageRef, UNIT_BYTES};
+use crate::page::{Kind, PageRef, PageSize};
 use crate::size::Change;
 use crate::source::Source;
 use crate::tree::path::Path;
@@ -20,21 +19,28 @@ use crate::tree::path::Path;
 /// and what has changed below it.
 pub(crate) fn settle(
     draft: &mut Draft,
+    size: PageSize,
     path: Path,
     at: PageRef,
     change: Change,
 ) -> Result<(PageRef, Change)> {
-    settle_up(draft, path, at, change, false)
+    settle_up(draft, size, path, at, change, false)
 }
 
 /// Tidies up from the own leaf `at`, at the end of `path`, on every level. Returns the new root and
 /// what has changed below it.
-pub(crate) fn settle_all(draft: &mut Draft, path: Path, at: PageRef) -> Result<(PageRef, Change)> {
-    settle_up(draft, path, at, Change::default(), true)
+pub(crate) fn settle_all(
+    draft: &mut Draft,
+    size: PageSize,
+    path: Path,
+    at: PageRef,
+) -> Result<(PageRef, Change)> {
+    settle_up(draft, size, path, at, Change::default(), true)
 }
 
 fn settle_up(
     draft: &mut Draft,
+    size: PageSize,
     mut path: Path,
     mut at: PageRef,
     mut change: Change,
@@ -54,7 +60,7 @@ fn settle_up(
                 branch::resize_child(&mut NodeMut(draft.page_mut(parent)), i, change);
             }
             if merging && is_sparse(&draft.page(at)?) {
-                let merged = merge(draft, parent, i)?;
+                let merged = merge(draft, size, parent, i)?;
                 change.units += merged.unwrap_or(0);
                 merging = merged.is_some() || all_levels;
             } else {
@@ -107,11 +113,11 @@ fn is_sparse(page: &[u8]) -> bool {
 
 /// Merges child `i` of an own branch with a neighbour, if one page can hold both. Returns by how
 /// many units there is more then.
-fn merge(draft: &mut Draft, parent: PageRef, i: usize) -> Result<Option<i64>> {
+fn merge(draft: &mut Draft, size: PageSize, parent: PageRef, i: usize) -> Result<Option<i64>> {
     let count = branch::child_count(Node(&draft.page(parent)?));
     let lefts = [i.checked_sub(1), (i + 1 < count).then_some(i)];
     for left in lefts.into_iter().flatten() {
-        if let Some(more_units) = merge_pair(draft, parent, left)? {
+        if let Some(more_units) = merge_pair(draft, size, parent, left)? {
             return Ok(Some(more_units));
         }
     }
@@ -120,7 +126,7 @@ fn merge(draft: &mut Draft, parent: PageRef, i: usize) -> Result<Option<i64>> {
 
 /// Merges children `i` and `i + 1` of an own branch, if one page of common length can hold both.
 /// Returns by how many units there is more then.
-fn merge_pair(draft: &mut Draft, parent: PageRef, i: usize) -> Result<Option<i64>> {
+fn merge_pair(draft: &mut Draft, size: PageSize, parent: PageRef, i: usize) -> Result<Option<i64>> {
     let frame = draft.page(parent)?;
     let node = Node(&frame);
     let (left_child, right_child) =
@@ -130,19 +136,18 @@ fn merge_pair(draft: &mut Draft, parent: PageRef, i: usize) -> Result<Option<i64
     drop(frame);
     let (left, right) = (draft.held(left_place)?, draft.held(right_place)?);
     let (left, right) = (Node(&left), Node(&right));
-    let units = if left.is_leaf() { LEAF_UNITS } else { branch::BRANCH_UNITS };
     let mut cells: Vec<Cell<'_>> = left.cells().collect();
     if !left.is_leaf() {
         cells.push(branch::cell((&[], &separator), right.leftmost()));
     }
     cells.extend(right.cells());
     // An eighth stays free, or the next key would split the page again.
-    let limit = units as usize * UNIT_BYTES;
+    let limit = size.bytes();
     if bytes_for(&cells) > limit - limit / 8 {
         return Ok(None);
     }
     let kind = if left.is_leaf() { Kind::Leaf } else { Kind::Branch };
-    let place = draft.create(kind, left.level(), units)?;
+    let place = draft.create(kind, left.level(), size.units())?;
     let mut merged = NodeMut(draft.page_mut(place));
     merged.fill(&cells);
     if kind == Kind::Branch {

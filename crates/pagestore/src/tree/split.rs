@@ -5,48 +5,58 @@ use std::ops::Range;
 use crate::branch::{self, Child};
 use crate::draft::Draft;
 use crate::error::Result;
-use crate::leaf::LEAF_UNITS;
 use crate::node::{Cell, Node, NodeMut, units_of};
-use crate::page::Kind;
+use crate::page::{Kind, PageSize};
 use crate::tree::get::child_page;
 use crate::tree::path::Path;
 use crate::tree::settle::settle_all;
 
 /// Parts a tree: what lies before `key`, and `key` with what lies behind it, each a tree of its own.
-pub(crate) fn split_off(draft: &mut Draft, tree: Child, key: &[u8]) -> Result<(Child, Child)> {
+pub(crate) fn split_off(
+    draft: &mut Draft,
+    size: PageSize,
+    tree: Child,
+    key: &[u8],
+) -> Result<(Child, Child)> {
     if tree.is_none() {
         return Ok((tree, tree));
     }
-    let (left, right) = split(draft, tree, key)?;
+    let (left, right) = split(draft, size, tree, key)?;
     if left.is_none() || right.is_none() {
         return Ok((left, right));
     }
     // The cut runs along the last keys of the one and the first keys of the other.
-    Ok((settle_edge(draft, left, true)?, settle_edge(draft, right, false)?))
+    Ok((settle_edge(draft, size, left, true)?, settle_edge(draft, size, right, false)?))
 }
 
 /// Tidies up along the right edge of a tree, or along its left one.
-pub(crate) fn settle_edge(draft: &mut Draft, tree: Child, is_right: bool) -> Result<Child> {
+fn settle_edge(draft: &mut Draft, size: PageSize, tree: Child, is_right: bool) -> Result<Child> {
     let (path, leaf) = Path::edge(draft, tree.place, 0, is_right)?;
-    let (place, change) = settle_all(draft, path, leaf)?;
+    let (place, change) = settle_all(draft, size, path, leaf)?;
     Ok(Child { place, size: tree.size.after(change) })
 }
 
 /// Parts a subtree: what lies before `key`, and `key` with what lies behind it. Both are as high as
 /// it was, so branches with a single child may be left; either may be none. If one is, the other is
 /// the subtree itself, untouched.
-pub(crate) fn split(draft: &mut Draft, child: Child, key: &[u8]) -> Result<(Child, Child)> {
+pub(crate) fn split(
+    draft: &mut Draft,
+    size: PageSize,
+    child: Child,
+    key: &[u8],
+) -> Result<(Child, Child)> {
     let frame = draft.held(child.place)?;
     let node = Node(&frame);
     if node.is_leaf() {
-        split_leaf(draft, child, node, key)
+        split_leaf(draft, size, child, node, key)
     } else {
-        split_branch(draft, child, node, key)
+        split_branch(draft, size, child, node, key)
     }
 }
 
 fn split_leaf(
     draft: &mut Draft,
+    size: PageSize,
     child: Child,
     node: Node<'_>,
     key: &[u8],
@@ -59,7 +69,7 @@ fn split_leaf(
         return Ok((child, Child::NONE));
     }
     let cells: Vec<Cell<'_>> = (i..node.count()).map(|i| node.cell(i)).collect();
-    let place = draft.create(Kind::Leaf, 0, units_of(&cells, LEAF_UNITS))?;
+    let place = draft.create(Kind::Leaf, 0, units_of(&cells, size))?;
     let mut right = NodeMut(draft.page_mut(place));
     right.fill(&cells);
     let right = Child::of(place, Node(right.0));
@@ -71,6 +81,7 @@ fn split_leaf(
 
 fn split_branch(
     draft: &mut Draft,
+    size: PageSize,
     child: Child,
     node: Node<'_>,
     key: &[u8],
@@ -79,14 +90,14 @@ fn split_branch(
     let i = branch::child_index(node, key);
     let part = branch::sized_child(node, i);
     child_page(draft, node, part.place)?;
-    let (left, right) = split(draft, part, key)?;
+    let (left, right) = split(draft, size, part, key)?;
     if left.is_none() && i == 0 {
         return Ok((Child::NONE, child));
     }
     if right.is_none() && i + 1 == count {
         return Ok((child, Child::NONE));
     }
-    let right = gather(draft, node, right, i + 1..count, Child::NONE)?;
+    let right = gather(draft, size, node, right, i + 1..count, Child::NONE)?;
     let place = draft.own(child.place)?;
     let mut page = NodeMut(draft.page_mut(place));
     let kept = if left.is_none() { i } else { i + 1 };
@@ -102,6 +113,7 @@ fn split_branch(
 /// Each part may be none; if all are, there is no new branch.
 pub(crate) fn gather(
     draft: &mut Draft,
+    size: PageSize,
     node: Node<'_>,
     first: Child,
     range: Range<usize>,
@@ -115,7 +127,7 @@ pub(crate) fn gather(
     // The separator before child i is key i - 1.
     let cells: Vec<Cell<'_>> =
         others.iter().map(|(i, child)| branch::cell(node.key(i - 1), child)).collect();
-    let units = units_of(&cells, branch::BRANCH_UNITS);
+    let units = units_of(&cells, size);
     let place = draft.create(Kind::Branch, node.level(), units)?;
     let mut page = NodeMut(draft.page_mut(place));
     page.fill(&cells);

@@ -161,7 +161,7 @@ fn is_admitted(work: &mut Work, shared: &Shared) -> bool {
 fn give_back_owed(shared: &Shared, work: &mut Work) -> Result<()> {
     // Only who has the writer's place comes here.
     let owed = &shared.counters.owed_units;
-    let units = owed.load(Ordering::Relaxed) + 2 * work.draft.page_count();
+    let units = owed.load(Ordering::Relaxed) + 2 * work.draft.page_units();
     let due = if units < OWED_UNITS_MIN { 0 } else { units };
     // What cannot be read stays in the trash, and who asks for it by itself or checks the store is
     // told: no reason to refuse a transaction that has nothing to do with it.

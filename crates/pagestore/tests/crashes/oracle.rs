@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use fastrand::Rng;
-use flotilla_pagestore::{PageStore, Snapshot, TreeMut, WriteTxn};
+use flotilla_pagestore::{Error, PageStore, Snapshot, TreeMut, TreeOptions, WriteTxn};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -12,6 +12,8 @@ type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct State {
     trees: BTreeMap<String, Map>,
+    /// Units of the pages of each tree.
+    page_units: BTreeMap<String, u32>,
 }
 
 /// What a run prefers, so that each shape of page is met often.
@@ -19,6 +21,8 @@ pub(crate) struct State {
 pub(crate) struct Taste {
     keys: u32,
     value_bytes_max: usize,
+    /// Units that the pages of a new tree may have.
+    page_units: &'static [u32],
 }
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -28,6 +32,7 @@ impl Taste {
         Taste {
             keys: [30, 400, 3000][seed as usize % 3],
             value_bytes_max: [20, 900, 9000][seed as usize / 3 % 3],
+            page_units: [&[1][..], &[2], &[1, 3, 3, 15]][seed as usize % 5 % 3],
         }
     }
 
@@ -77,6 +82,26 @@ impl State {
         let name = NAMES[rng.usize(..NAMES.len())];
         let removed = self.trees.remove(name).map(|map| map.len() as u64);
         assert_eq!(txn.delete_tree(name).expect("deleted"), removed);
+        self.page_units.remove(name);
+    }
+
+    /// A tree, which is made if it is missing, and what it should hold.
+    fn tree<'a>(
+        &mut self,
+        txn: &'a mut WriteTxn<'_>,
+        name: &str,
+        taste: Taste,
+        rng: &mut Rng,
+    ) -> (TreeMut<'a>, &mut Map) {
+        if !self.trees.contains_key(name) {
+            let units = taste.page_units[rng.usize(..taste.page_units.len())];
+            let options = TreeOptions::default().page_units(units);
+            txn.create_tree(name, options).expect("there is none");
+            self.page_units.insert(name.to_owned(), units);
+        }
+        let tree = txn.tree(name).expect("there");
+        assert_eq!(Some(&tree.page_units()), self.page_units.get(name), "tree {name}");
+        (tree, self.trees.entry(name.to_owned()).or_default())
     }
 
     fn rename_tree(&mut self, txn: &mut WriteTxn<'_>, rng: &mut Rng) {
@@ -85,6 +110,8 @@ impl State {
             assert!(txn.rename_tree(from, to).expect("renamed"));
             let map = self.trees.remove(from).expect("it is there");
             self.trees.insert(to.to_owned(), map);
+            let units = self.page_units.remove(from).expect("it is there");
+            self.page_units.insert(to.to_owned(), units);
         }
     }
 
@@ -92,15 +119,17 @@ impl State {
     fn move_end(&mut self, txn: &mut WriteTxn<'_>, taste: Taste, rng: &mut Rng) {
         let [from, to] = [(); 2].map(|()| NAMES[rng.usize(..NAMES.len())]);
         let key = taste.key(rng);
-        let part = txn.tree(from).expect("there").split_off(&key).expect("split");
-        let end = self.trees.entry(from.to_owned()).or_default().split_off(&key);
+        let (mut tree, map) = self.tree(txn, from, taste, rng);
+        let part = tree.split_off(&key).expect("split");
+        let (end, page_units) = (map.split_off(&key), tree.page_units());
         assert_eq!(part.len(), end.len() as u64);
         if rng.u8(..4) == 0 {
             return;
         }
-        let map = self.trees.entry(to.to_owned()).or_default();
-        let fits = end.keys().next().zip(map.keys().next_back()).is_none_or(|(a, b)| a > b);
-        let appended = txn.tree(to).expect("there").append(&part);
+        let (mut tree, map) = self.tree(txn, to, taste, rng);
+        let rises = end.keys().next().zip(map.keys().next_back()).is_none_or(|(a, b)| a > b);
+        let fits = rises && tree.page_units() == page_units;
+        let appended = tree.append(&part);
         assert_eq!(appended.is_ok(), fits, "{appended:?}");
         if fits {
             map.extend(end);
@@ -110,25 +139,32 @@ impl State {
     /// Builds a tree and puts it in place of a range of another, or drops it.
     fn ingest(&mut self, store: &PageStore, txn: &mut WriteTxn<'_>, taste: Taste, rng: &mut Rng) {
         let map: Map = (0..rng.u8(..60)).map(|_| (taste.key(rng), taste.value(rng))).collect();
-        let mut builder = store.tree_builder();
+        let name = NAMES[rng.usize(..NAMES.len())];
+        let options = TreeOptions::default();
+        let units = self.page_units.get(name).copied().unwrap_or(options.page_units);
+        let mut builder =
+            store.tree_builder_with(options.page_units(units)).expect("it is a tree's");
         for (key, value) in &map {
             builder.push(key, value).expect("they rise");
         }
         let built = builder.finish().expect("the disk is well");
         let Some((start, _)) = map.first_key_value().filter(|_| rng.u8(..4) > 0) else { return };
-        let name = NAMES[rng.usize(..NAMES.len())];
-        let old = self.trees.entry(name.to_owned()).or_default();
+        let (mut tree, old) = self.tree(txn, name, taste, rng);
+        if tree.page_units() != units {
+            let refused = tree.ingest(start, None, built);
+            assert!(matches!(refused, Err(Error::PageUnitsDiffer { .. })), "{refused:?}");
+            return;
+        }
         let before = old.len();
         old.retain(|key, _| key < start);
-        let replaced = txn.tree(name).expect("there").ingest(start, None, built);
+        let replaced = tree.ingest(start, None, built);
         assert_eq!(replaced.expect("ingested"), (before - old.len()) as u64);
         old.extend(map);
     }
 
     fn change_tree(&mut self, txn: &mut WriteTxn<'_>, taste: Taste, rng: &mut Rng) {
         let name = NAMES[rng.usize(..NAMES.len())];
-        let mut tree = txn.tree(name).expect("there");
-        let map = self.trees.entry(name.to_owned()).or_default();
+        let (mut tree, map) = self.tree(txn, name, taste, rng);
         for _ in 0..rng.u8(1..30) {
             change_one(&mut tree, map, taste, rng);
         }
@@ -148,6 +184,7 @@ impl State {
             }
             assert!(range.next().expect("read").is_none(), "tree {name} has more");
             assert_eq!(tree.len(), map.len() as u64);
+            assert_eq!(tree.page_units(), self.page_units[name], "tree {name}");
         }
     }
 }
