@@ -69,7 +69,7 @@ impl PageStore {
         };
         // What the process before has written, and not lived to sync, is trusted from here on.
         file.sync()?;
-        let redo = fs.open(path, OpenMode::Write)?;
+        let redo = fs.open_direct(path)?;
         let meta = read_meta(&*file)?;
         let pool = Pool::new(file, &options)?;
         let (regions, used) = read_regions(&pool, &meta)?;

@@ -19,13 +19,14 @@ pub type Made = (Arc<dyn FileSystem>, PathBuf);
 ///
 /// If a check fails.
 pub fn check_all(make: &dyn Fn() -> Made) {
-    let checks: [fn(&dyn FileSystem, &Path); 18] = [
+    let checks: [fn(&dyn FileSystem, &Path); 19] = [
         open_modes_decide_whether_a_file_may_exist,
         a_file_opened_for_reading_is_not_written,
         bytes_written_are_read_by_every_handle,
         reads_end_at_the_end,
         parts_are_written_one_after_the_other,
         a_write_beyond_the_end_leaves_zeros,
+        what_was_written_past_the_cache_is_seen_by_all,
         allocation_grows_and_keeps,
         what_is_behind_the_data_is_zero,
         a_cut_file_grows_again_with_zeros,
@@ -136,6 +137,31 @@ fn a_write_beyond_the_end_leaves_zeros(fs: &dyn FileSystem, dir: &Path) {
     write(&*file, b"y", 10_000);
     assert_eq!(read(&*file, 1, 9_999), vec![0; 9_999]);
     assert_eq!(read(&*file, 10_000, 9), b"y");
+}
+
+fn what_was_written_past_the_cache_is_seen_by_all(fs: &dyn FileSystem, dir: &Path) {
+    let path = dir.join("a");
+    assert_eq!(kind(fs.open_direct(&path)), Some(ErrorKind::NotFound));
+    let file = create(fs, &path);
+    write(&*file, &[1; 16384], 0);
+    let map = file.map_ahead(16384).expect("a file can be mapped, or it is said that it cannot");
+    let direct = fs.open_direct(&path).expect("an open file can be opened once more");
+    let memory = vec![2; 4096];
+    let start = memory.as_ptr().align_offset(512).min(511);
+    // Whole sectors over what is still in the cache, then what is none.
+    let writes = [(start..start + 512, 512), (start..start + 1536, 4096), (start + 1..3700, 8192)];
+    let mut expected = vec![1; 16384];
+    for (range, offset) in writes {
+        let parts = [IoSlice::new(&memory[range.clone()])];
+        direct.write_synced(&parts, offset).expect("a write succeeds");
+        expected[offset as usize..][..range.len()].fill(2);
+        for reader in [&file, &direct] {
+            assert_eq!(read(&**reader, 0, 16384), expected);
+        }
+        if let Some(map) = &map {
+            assert_eq!(map.bytes(0..16384), expected);
+        }
+    }
 }
 
 fn allocation_grows_and_keeps(fs: &dyn FileSystem, dir: &Path) {

@@ -50,6 +50,10 @@ impl FileSystem for HookedFs {
         (self.1)(Operation::Open);
         Ok(Arc::new(HookedFile(self.0.open(path, mode)?, self.1.clone())))
     }
+    fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        (self.1)(Operation::Open);
+        Ok(Arc::new(HookedFile(self.0.open_direct(path)?, self.1.clone())))
+    }
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         (self.1)(Operation::List);
         self.0.list(dir)

@@ -46,6 +46,19 @@ pub trait FileSystem: Send + Sync + Debug {
     /// `NotFound` and `AlreadyExists` as `mode` says; otherwise what the system refused.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>>;
 
+    /// Opens a file that exists for reading and writing, so that [`File::write_synced`] passes the
+    /// system's cache by where it can: a write of whole sectors of 512 bytes, in one part that begins
+    /// at such a multiple in memory too, then goes to the disk as it is. Nothing has to be read for
+    /// it first, and it does not wait behind what the system is just writing back. Any other write
+    /// goes its usual way; all are seen by all handles.
+    ///
+    /// # Errors
+    ///
+    /// As [`FileSystem::open`].
+    fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.open(path, OpenMode::Write)
+    }
+
     /// The names of all files directly in `dir`, sorted. Directories are left out.
     ///
     /// # Errors

@@ -57,7 +57,14 @@ impl FileSystem for OsFs {
             }
         }
         let maps = (!self.is_unmapped).then(Maps::default);
-        Ok(Arc::new(OsFile { file: options.open(path)?, maps }))
+        Ok(Arc::new(OsFile { file: options.open(path)?, maps, direct: None }))
+    }
+
+    fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
+        let maps = (!self.is_unmapped).then(Maps::default);
+        let direct = open_direct(path, &file);
+        Ok(Arc::new(OsFile { file, maps, direct }))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
@@ -143,6 +150,37 @@ struct OsFile {
     file: fs::File,
     /// `None`: views are read.
     maps: Option<Maps>,
+    /// The same file, for writes of whole sectors that pass the cache by.
+    direct: Option<fs::File>,
+}
+
+/// A disk that wants more than this as a whole is written through the cache.
+const SECTOR_BYTES: usize = 512;
+
+/// Opens a file for direct writes of sectors, where the file system says that it can.
+#[cfg(target_os = "linux")]
+fn open_direct(path: &Path, file: &fs::File) -> Option<fs::File> {
+    use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, open, statx};
+    let found = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    let aligns = [found.stx_dio_mem_align, found.stx_dio_offset_align];
+    let is_fitting = |align: u32| align > 0 && align as usize <= SECTOR_BYTES;
+    if found.stx_mask & StatxFlags::DIOALIGN.bits() == 0 || !aligns.into_iter().all(is_fitting) {
+        return None;
+    }
+    let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+    Some(open(path, flags, Mode::empty()).ok()?.into())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_direct(_path: &Path, _file: &fs::File) -> Option<fs::File> {
+    None
+}
+
+/// Whether these are whole sectors in one part, at multiples of a sector in memory and in the file.
+fn are_sectors(parts: &[io::IoSlice<'_>], offset: u64) -> bool {
+    let [part] = parts else { return false };
+    let places = [part.as_ptr().addr() as u64, part.len() as u64, offset];
+    places.into_iter().all(|place| place.is_multiple_of(SECTOR_BYTES as u64))
 }
 
 /// Writes all of `parts` by calls of `write`, which says how many bytes it wrote.
@@ -195,9 +233,9 @@ impl File for OsFile {
     #[cfg(target_os = "linux")]
     fn write_synced(&self, parts: &[io::IoSlice<'_>], offset: u64) -> io::Result<()> {
         use rustix::io::{ReadWriteFlags, pwritev2};
-        write_vectored(parts, offset, |batch, at| {
-            pwritev2(&self.file, batch, at, ReadWriteFlags::DSYNC)
-        })
+        let direct = self.direct.as_ref().filter(|_| are_sectors(parts, offset));
+        let file = direct.unwrap_or(&self.file);
+        write_vectored(parts, offset, |batch, at| pwritev2(file, batch, at, ReadWriteFlags::DSYNC))
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -179,12 +179,12 @@ mod tests {
     /// Appends frames with bodies of so many bytes; returns where each begins, and the end.
     fn append(file: &dyn File, from: u64, checkpoint: u64, bodies: &[usize]) -> Vec<u64> {
         let mut positions = vec![from];
-        let mut out = Vec::new();
+        let mut out = frame::Sectors::default();
         for &len in bodies {
             let position = *positions.last().unwrap();
             frame::encode(&mut out, position, checkpoint, 0, &vec![len as u8; len]);
-            AREA.append(file, position, &out).unwrap();
-            positions.push(position + out.len() as u64);
+            AREA.append(file, position, out.bytes()).unwrap();
+            positions.push(position + out.bytes().len() as u64);
         }
         positions
     }

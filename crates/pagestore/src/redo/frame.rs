@@ -47,32 +47,59 @@ pub(crate) fn frame_bytes(body_bytes: u64) -> u64 {
     (1 + rest) * SECTOR_BYTES as u64
 }
 
+/// Memory of a frame. It begins at a multiple of a sector there too, so that it can be written past
+/// the system's cache.
+#[derive(Debug, Default)]
+pub(crate) struct Sectors {
+    memory: Vec<u8>,
+    start: usize,
+}
+
+impl Sectors {
+    /// The frame.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.memory[self.start..]
+    }
+
+    /// Makes place for a frame of so many bytes, and begins with zeros for its head.
+    fn begin(&mut self, frame_bytes: usize) -> &mut Vec<u8> {
+        self.memory.clear();
+        self.memory.reserve(frame_bytes + SECTOR_BYTES);
+        // Where that cannot be found out it may lie anywhere.
+        let aligned = self.memory.as_ptr().align_offset(SECTOR_BYTES);
+        self.start = if aligned < SECTOR_BYTES { aligned } else { 0 };
+        self.memory.resize(self.start + HEAD_BYTES, 0);
+        &mut self.memory
+    }
+}
+
 /// Writes a frame into `out`, whatever that holds.
 pub(crate) fn encode(
-    out: &mut Vec<u8>,
+    out: &mut Sectors,
     position: u64,
     checkpoint: u64,
     last_txid: u64,
     body: &[u8],
 ) {
-    out.clear();
-    out.reserve(frame_bytes(body.len() as u64) as usize);
-    out.resize(HEAD_BYTES, 0);
-    out[0] = BEGIN;
+    let frame_bytes = frame_bytes(body.len() as u64) as usize;
+    let memory = out.begin(frame_bytes);
+    let start = memory.len() - HEAD_BYTES;
+    let head = &mut memory[start..];
+    head[0] = BEGIN;
     let fields = [position, body.len() as u64, checkpoint, last_txid];
     for (field, at) in fields.into_iter().zip((POSITION_AT..).step_by(8)) {
-        out[at..at + 8].copy_from_slice(&field.to_le_bytes());
+        head[at..at + 8].copy_from_slice(&field.to_le_bytes());
     }
-    out[BODY_CRC_AT..BODY_CRC_AT + 4].copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
-    let crc = crc32c::crc32c(&out[POSITION_AT..]);
-    out[CRC_AT..POSITION_AT].copy_from_slice(&crc.to_le_bytes());
+    head[BODY_CRC_AT..BODY_CRC_AT + 4].copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
+    let crc = crc32c::crc32c(&head[POSITION_AT..]);
+    head[CRC_AT..POSITION_AT].copy_from_slice(&crc.to_le_bytes());
     let (first, rest) = body.split_at(body.len().min(FIRST_BYTES));
-    out.extend_from_slice(first);
+    memory.extend_from_slice(first);
     for piece in rest.chunks(REST_BYTES) {
-        out.push(REST);
-        out.extend_from_slice(piece);
+        memory.push(REST);
+        memory.extend_from_slice(piece);
     }
-    out.resize(out.len().next_multiple_of(SECTOR_BYTES), 0);
+    memory.resize(start + frame_bytes, 0);
 }
 
 impl Head {
@@ -122,9 +149,10 @@ mod tests {
     use super::*;
 
     fn frame(body: &[u8]) -> Vec<u8> {
-        let mut out = vec![3; 7];
+        let mut out = Sectors { memory: vec![3; 700], start: 7 };
         encode(&mut out, 1024, 5, 99, body);
-        out
+        assert!(cfg!(miri) || out.bytes().as_ptr().addr().is_multiple_of(SECTOR_BYTES));
+        out.bytes().to_vec()
     }
 
     #[test]

@@ -28,7 +28,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::error::{Error, Result};
 use company::Company;
-use frame::frame_bytes;
+use frame::{Sectors, frame_bytes};
 
 /// Who wants its transaction's record to be appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ struct State {
 struct Spare {
     recorder: Vec<u8>,
     queue: Vec<u8>,
-    frame: Vec<u8>,
+    frame: Sectors,
 }
 
 /// Records that wait for the next frame.
@@ -105,7 +105,7 @@ struct Taken {
     position: u64,
     checkpoint: u64,
     records: Queue,
-    frame: Vec<u8>,
+    frame: Sectors,
 }
 
 impl Redo {
@@ -358,7 +358,7 @@ impl Taken {
     fn append(&mut self, file: &dyn File) -> Result<()> {
         let Taken { area, position, checkpoint, records, frame } = self;
         frame::encode(frame, *position, *checkpoint, records.last, &records.bytes);
-        area.append(file, *position, frame)
+        area.append(file, *position, frame.bytes())
     }
 
     fn leave(mut self, spare: &mut Spare) {

@@ -197,10 +197,10 @@ impl Forger {
         let area = self.meta.redo.unwrap();
         let mut frames = Frames::new(area, &*self.file, self.meta.number);
         while frames.next().unwrap().is_some() {}
-        let mut frame = Vec::new();
+        let mut frame = frame::Sectors::default();
         let position = frames.position() + behind;
         frame::encode(&mut frame, position, checkpoint, 9, body);
-        area.append(&*self.file, position, &frame).unwrap();
+        area.append(&*self.file, position, frame.bytes()).unwrap();
     }
 }
 
