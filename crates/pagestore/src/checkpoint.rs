@@ -37,6 +37,9 @@ const RUN_BYTES_MAX: usize = 1 << 20;
 /// How much is written between two moments at which a checkpoint may rest.
 const PACE_BYTES: u64 = 1 << 20;
 
+/// The processor is told so many pages ahead which ones come: they are where they happened to be put.
+const AHEAD: usize = 8;
+
 /// What is to be written so that one root becomes durable.
 struct Cut {
     root: Arc<Root>,
@@ -217,7 +220,11 @@ fn write(shared: &Shared, cut: &Cut, pace: &mut Pace<'_>) -> Result<()> {
         area.wipe(file)?;
     }
     let mut run = Run::default();
+    let mut ahead = cut.dirty.iter().skip(AHEAD);
     for start in cut.dirty.iter() {
+        if let Some(next) = ahead.next() {
+            shared.pool.prefetch_dirty(next, UNIT_BYTES);
+        }
         let dirty = shared.pool.dirty(&cut.root, start);
         let dirty = dirty.expect("dirty frames stay until they are written");
         run.add(shared, start, dirty)?;
@@ -248,7 +255,15 @@ fn write_at(shared: &Shared, parts: &[IoSlice<'_>], unit: u64) -> Result<()> {
 /// Returns the free space that shall be given back now.
 fn finish(shared: &Shared, written: &mut Written, cut: Cut) -> Vec<Span> {
     // Who reads from now on has it from the file; who reads already may have borrowed it.
-    let retired = cut.dirty.iter().filter_map(|start| shared.pool.written(start)).collect();
+    let mut ahead = cut.dirty.iter().skip(AHEAD);
+    let written_at = |start| {
+        // Of each its header is looked at.
+        if let Some(next) = ahead.next() {
+            shared.pool.prefetch_dirty(next, 1);
+        }
+        shared.pool.written(start)
+    };
+    let retired = cut.dirty.iter().filter_map(written_at).collect();
     shared.redo.checkpointed(cut.root.txid, cut.meta.number, cut.meta.redo);
     written.meta = cut.meta;
     let mut space = shared.space.lock();

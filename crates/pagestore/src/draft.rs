@@ -268,12 +268,15 @@ impl Draft {
         place: PageRef,
         take: impl FnOnce(&mut Space) -> Result<Option<Span>>,
     ) -> Result<Option<PageRef>> {
-        let old = self.shared.pool.page(&self.base, place)?;
+        // It comes while there is other work to do.
+        self.shared.pool.prefetch_now(place);
         let (span, spare) = {
             let mut space = self.shared.space.lock();
             let Some(span) = take(&mut space)? else { return Ok(None) };
             (span, space.spare_frame(place.units()))
         };
+        let old = self.shared.pool.page(&self.base, place);
+        let old = old.inspect_err(|_| self.shared.space.lock().release(span))?;
         let mut frame = match spare {
             None => Frame::from(&old[..]),
             Some(mut frame) => {

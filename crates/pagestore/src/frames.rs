@@ -26,6 +26,7 @@ use bytes::Bytes;
 #[cfg(not(shuttle))]
 use crate::page::UNIT_COUNT_MAX;
 use crate::page::{self, Frame, UNIT_BYTES};
+use crate::prefetch;
 use crate::root::Root;
 use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
@@ -181,6 +182,16 @@ impl Frames {
                 let long: &Long = unsafe { &*long_of(entry) };
                 Found::Long(&long.0, long.1)
             }
+        }
+    }
+
+    /// Says that what lies in memory of unit `id` is wanted soon, so many bytes of it.
+    #[inline]
+    pub(crate) fn prefetch(&self, id: u64, bytes: usize) {
+        let Some((entry, _)) = self.place(id) else { return };
+        let entry = entry.load(Ordering::Relaxed);
+        if points(entry) {
+            prefetch::bytes_at(entry, bytes);
         }
     }
 

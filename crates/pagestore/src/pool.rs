@@ -79,6 +79,16 @@ impl Pool {
         Err(not_there(place.id()))
     }
 
+    /// Says that all of the page at `place` is wanted at once. Reads nothing, not even its header.
+    #[inline]
+    pub(crate) fn prefetch_now(&self, place: PageRef) {
+        let range = place.span().byte_range();
+        match self.map.as_ref().filter(|_| self.frames.is_sealed(place.id(), place.units())) {
+            Some(map) => prefetch::whole(map.bytes(range)),
+            None => self.frames.prefetch(place.id(), place.units() as usize * UNIT_BYTES),
+        }
+    }
+
     /// Says that the page at `place` is wanted soon. Reads nothing.
     #[inline]
     pub(crate) fn prefetch(&self, root: &Root, place: PageRef, wanted: Wanted) {
@@ -224,6 +234,12 @@ impl Pool {
             Found::Long(bytes, _) => Some(Dirty::Extent(bytes)),
             Found::Nothing | Found::Sealed(_) => None,
         }
+    }
+
+    /// Says that what lies at `id` and is not in the file is wanted soon, so many bytes of it.
+    #[inline]
+    pub(crate) fn prefetch_dirty(&self, id: u64, bytes: usize) {
+        self.frames.prefetch(id, bytes);
     }
 
     /// Says that the file has what lies at `id` now. Readers may have borrowed what is returned, so

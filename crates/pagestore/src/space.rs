@@ -13,6 +13,7 @@ use crate::freelist::{Freelist, META_UNITS, Pending, region_of, region_start};
 use crate::holes::Holes;
 use crate::page::{Frame, Span, UNIT_BYTES};
 use crate::pool::Pool;
+use crate::prefetch::{self, LINE_BYTES};
 use crate::root::{Ended, Ending};
 use crate::waits::Waits;
 
@@ -169,7 +170,15 @@ impl Space {
 
     /// A frame of this length that nobody uses any more, if there is one.
     pub(crate) fn spare_frame(&mut self, units: u32) -> Option<Frame> {
-        if units == 1 { self.spare.pop() } else { None }
+        if units != 1 {
+            return None;
+        }
+        let frame = self.spare.pop();
+        if let Some(next) = self.spare.last() {
+            // Written to by the next copy; who owns it is counted right before its bytes.
+            prefetch::bytes_at(next.as_ptr().wrapping_sub(LINE_BYTES), next.len() + LINE_BYTES);
+        }
+        frame
     }
 
     /// Takes back a span that was never published.

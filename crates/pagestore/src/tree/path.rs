@@ -55,7 +55,7 @@ impl Path {
             let child = branch::child(node, i);
             drop(frame);
             let owned = draft.own(child)?;
-            if Node(draft.page_mut(owned)).level() + 1 != level {
+            if Node(&draft.page(owned)?).level() + 1 != level {
                 return Err(Error::Corrupt { page: child.id(), what: "level" });
             }
             if owned != child {
