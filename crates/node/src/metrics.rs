@@ -72,6 +72,7 @@ impl NodeStats {
                 bytes_written: store.log.bytes_written,
                 segments: store.log.segments,
                 live_bytes: store.log.live_bytes,
+                reads_failed: store.log_reads_failed,
             }),
             pages: Some(peers::PageStats {
                 transactions: store.applies,

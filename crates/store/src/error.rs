@@ -53,6 +53,16 @@ pub enum Error {
     NoRegion(RegionId),
 }
 
+impl Error {
+    /// Whether log entries were asked for that were compacted or replaced meanwhile: nothing is
+    /// wrong, and whoever asked looks again what there is.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        use flotilla_raftlog::Error::{Compacted, Unavailable};
+        matches!(self, Self::Log(Compacted { .. } | Unavailable { .. }))
+    }
+}
+
 /// Why a read was not served.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -23,6 +23,8 @@ pub struct Stats {
     pub pages_reclaimed_bytes: u64,
     /// Bytes of log batches that came since the last checkpoint.
     pub log_bytes_since_checkpoint: u64,
+    /// Reads of log entries that the disk refused or that found damage.
+    pub log_reads_failed: u64,
     /// How far each region is applied in the last durable checkpoint.
     pub durable: Vec<(RegionId, Index)>,
 }
@@ -32,6 +34,7 @@ pub(crate) struct Counters {
     pub(crate) entries_applied: Counter,
     pub(crate) applies: Counter,
     pub(crate) checkpoints: Counter,
+    pub(crate) log_reads_failed: Counter,
 }
 
 /// A number that only grows.

@@ -107,13 +107,18 @@ impl Store {
         self.log.engine().flush()
     }
 
-    /// Reads entries from the log.
+    /// Reads entries from the log: at least one, and not many more bytes than are wanted.
     ///
     /// # Errors
     ///
-    /// [`Error::Log`], if they were compacted, replaced or cannot be read.
+    /// [`Error::Log`], if they were compacted or replaced, as [`Error::is_gone`] tells, or cannot be
+    /// read; [`Error::Corrupt`]. All but what is gone is counted, see [`Stats::log_reads_failed`].
     pub fn fetch(&self, fetch: &LogFetch) -> Result<Vec<LogEntry>, Error> {
-        log_reader::fetch(self.log.engine(), fetch)
+        let fetched = log_reader::fetch(self.log.engine(), fetch);
+        if fetched.as_ref().is_err_and(|error| !error.is_gone()) {
+            self.counters.log_reads_failed.add(1);
+        }
+        fetched
     }
 
     /// Carries out committed entries, of any number of regions, in one transaction, and publishes
@@ -255,6 +260,7 @@ impl Store {
             pages_moved_bytes: self.upkeep.moved_bytes.get(),
             pages_reclaimed_bytes: self.upkeep.reclaimed_bytes.get(),
             log_bytes_since_checkpoint: self.log.bytes_ahead(),
+            log_reads_failed: self.counters.log_reads_failed.get(),
             durable: self.checkpoints.durable(),
         }
     }

@@ -101,7 +101,9 @@ fn store_to_json(seen: &Seen<StatsResponse>) -> Value {
             row["uptime_ms"] = stats.uptime_ms.into();
             row["writes_acknowledged"] =
                 stats.requests.unwrap_or_default().writes_acknowledged.into();
-            row["log_syncs"] = stats.log.unwrap_or_default().syncs.into();
+            let log = stats.log.unwrap_or_default();
+            row["log_syncs"] = log.syncs.into();
+            row["log_reads_failed"] = log.reads_failed.into();
             row["pages"] = pages_to_json(stats.pages.unwrap_or_default());
         }
         Err(error) => row["reason"] = reason(error).into(),

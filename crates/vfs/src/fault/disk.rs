@@ -33,6 +33,7 @@ pub struct FaultStats {
 /// What the disk was told to refuse.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Orders {
+    pub(super) fail_reads: bool,
     pub(super) fail_writes: bool,
     pub(super) fail_syncs: bool,
     pub(super) capacity_bytes: Option<u64>,
@@ -245,6 +246,9 @@ impl Disk {
 
     pub(super) fn read(&mut self, id: u64, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.check_power()?;
+        if self.orders.fail_reads {
+            return Err(refused("a read"));
+        }
         let count = self.inode(id).read(buf, offset);
         self.stats.reads += 1;
         self.stats.bytes_read += count as u64;

@@ -79,6 +79,12 @@ impl FaultFs {
         self.disk.lock().orders.fail_writes = on;
     }
 
+    /// Refuses all reads and views of what files hold, or does them again, as a medium with bad
+    /// sectors does. Views that were taken before stay good.
+    pub fn fail_reads(&self, on: bool) {
+        self.disk.lock().orders.fail_reads = on;
+    }
+
     /// Gives the disk so much space for files, in blocks of 4 KiB; `None` is boundless.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.disk.lock().orders.capacity_bytes = bytes;

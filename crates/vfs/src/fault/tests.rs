@@ -269,6 +269,20 @@ fn refused_writes_come_in_part_or_not_at_all() {
 }
 
 #[test]
+fn refused_reads_change_nothing() {
+    let (fs, file) = disk_with_file();
+    let before = content(&fs, "a");
+    let view = file.view(0..before.len() as u64).unwrap();
+    fs.fail_reads(true);
+    assert!(file.read_at(&mut [0; 8], 0).is_err());
+    assert!(file.view(0..8).is_err());
+    file.write_at(&before, 0).unwrap();
+    assert_eq!(&view[..], &before[..]);
+    fs.fail_reads(false);
+    assert_eq!(content(&fs, "a"), before);
+}
+
+#[test]
 fn a_full_disk_says_so_and_keeps_what_was_reserved() {
     let fs = disk();
     fs.set_capacity(Some(16 << 10));
