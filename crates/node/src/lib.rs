@@ -19,6 +19,7 @@ pub mod logging;
 mod mailbox;
 pub mod metrics;
 mod node;
+mod offline;
 pub mod page_tool;
 mod patience;
 pub mod pd;

@@ -87,12 +87,9 @@ pub(crate) enum Error {
         /// Why the first one did.
         first: String,
     },
-    /// A log cannot be read, or not be written to.
+    /// A log or a page file cannot be read, or not be written to.
     #[error("{0}")]
-    Log(String),
-    /// A page file cannot be read, or not be written to.
-    #[error("{0}")]
-    Pages(String),
+    Data(String),
     /// A log or a page file is not as it was written.
     #[error("{0} {problems} found", problems = if *.0 == 1 { "problem" } else { "problems" })]
     Unsound(u64),
@@ -120,8 +117,7 @@ impl Error {
             Error::Silent(_)
             | Error::Client(_)
             | Error::Failed { .. }
-            | Error::Log(_)
-            | Error::Pages(_)
+            | Error::Data(_)
             | Error::Unsound(_)
             | Error::Output(_) => 1,
         }

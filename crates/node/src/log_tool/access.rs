@@ -2,30 +2,16 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
 use flotilla_raftlog as raftlog;
 use flotilla_raftlog::{Config, LogEngine};
-use flotilla_vfs::{FileSystem, os::OsFs};
 
+use crate::offline::disk;
 use crate::tool::Error;
-
-pub(super) fn disk() -> Arc<dyn FileSystem> {
-    Arc::new(OsFs::new())
-}
 
 pub(super) fn read_only(dir: &Path) -> Result<LogEngine, Error> {
     let opened = LogEngine::open_read_only(disk(), dir, Config::default());
     opened.map(|(log, _)| log).map_err(refused)
-}
-
-pub(super) fn named(file: &Path, error: &io::Error) -> Error {
-    let what = format!("{}: {error}", file.display());
-    match error.kind() {
-        io::ErrorKind::NotFound => Error::Absent(what),
-        io::ErrorKind::AlreadyExists => Error::Argument(what),
-        _ => Error::Log(what),
-    }
 }
 
 /// What the log says, and what to do about it.
@@ -48,5 +34,5 @@ pub(super) fn refused(error: raftlog::Error) -> Error {
         raftlog::Error::Locked => ". Stop its store first",
         _ => "",
     };
-    Error::Log(format!("{error}{hint}"))
+    Error::Data(format!("{error}{hint}"))
 }

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use flotilla_raftlog::{DumpOptions, Dumped, Says, dump as read};
 use serde_json::{Value, json};
 
-use super::access::{disk, refused};
+use super::access::refused;
 use crate::ctl::{escape, hex};
+use crate::offline::disk;
 use crate::tool::Error;
 
 /// What to print.

@@ -5,17 +5,17 @@ mod dump;
 mod views;
 
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, IsTerminal as _, Read, Write};
+use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use flotilla_raftlog as raftlog;
 use flotilla_raftlog::{Config, LogEngine, Progress, VerifyLevel};
 use flotilla_vfs::os::OsFs;
-use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::offline::{Bar, disk, named};
 use crate::tool::{self, Error};
-use access::{disk, named, read_only, refused};
+use access::{read_only, refused};
 
 /// What the command line says.
 #[derive(Clone, Debug, clap::Args)]
@@ -92,14 +92,14 @@ fn answer(args: &Args) -> Result<(), Error> {
         Command::Verify { dir, quick } => {
             let level = if *quick { VerifyLevel::Frames } else { VerifyLevel::Entries };
             let bar = Bar::new("verify");
-            let look = &mut |progress| bar.show(progress);
+            let look = &mut |done: Progress| bar.show(done.bytes_done, done.bytes);
             let report = LogEngine::verify_directory(disk(), dir, level, look).map_err(refused)?;
             drop(bar);
             return views::verified(&report, is_json, out);
         }
         Command::Salvage { dir, to } => {
             let bar = Bar::new("salvage");
-            let look = &mut |progress| bar.show(progress);
+            let look = &mut |done: Progress| bar.show(done.bytes_done, done.bytes);
             let report = raftlog::salvage(disk(), dir, to, look).map_err(refused)?;
             drop(bar);
             views::salvaged(&report, is_json, out)?;
@@ -107,7 +107,7 @@ fn answer(args: &Args) -> Result<(), Error> {
         Command::Checkpoint { dir, to } => {
             let log = read_only(dir)?;
             let bar = Bar::new("copy");
-            let look = &mut |progress| bar.show(progress);
+            let look = &mut |done: Progress| bar.show(done.bytes_done, done.bytes);
             let made = log.checkpoint(&OsFs::new(), to, look).map_err(refused)?;
             drop(bar);
             views::copied(&made, is_json, out)?;
@@ -132,7 +132,7 @@ fn export(
     let groups = Some(groups).filter(|groups| !groups.is_empty());
     let is_stdout = file == Path::new("-");
     let bar = Bar::new("export");
-    let look = &mut |progress| bar.show(progress);
+    let look = &mut |done: Progress| bar.show(done.bytes_done, done.bytes);
     let done = if is_stdout {
         raftlog::export(&log, groups, out, look).map_err(refused)?
     } else {
@@ -161,34 +161,10 @@ fn import(dir: &Path, file: &Path) -> Result<raftlog::Exported, Error> {
     let config = Config { batch_bytes_max: 1 << 30, ..Config::default() };
     let (log, _) = LogEngine::open(disk(), dir, config).map_err(refused)?;
     let bar = Bar::new("import");
-    let done = raftlog::import(&log, &mut *stream, &mut |progress| bar.show(progress));
+    let done =
+        raftlog::import(&log, &mut *stream, &mut |done| bar.show(done.bytes_done, done.bytes));
     drop(bar);
     // What was imported before an error stays, and is closed as well.
     log.close().map_err(refused)?;
     done.map_err(refused)
-}
-
-/// A bar on a terminal; nothing elsewhere.
-struct Bar(ProgressBar);
-
-impl Bar {
-    fn new(name: &'static str) -> Bar {
-        if !io::stderr().is_terminal() {
-            return Bar(ProgressBar::hidden());
-        }
-        let style = "{prefix:>8} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
-        let style = ProgressStyle::with_template(style).expect("the template is well formed");
-        Bar(ProgressBar::new(0).with_style(style).with_prefix(name))
-    }
-
-    fn show(&self, progress: Progress) {
-        self.0.set_length(progress.bytes);
-        self.0.set_position(progress.bytes_done);
-    }
-}
-
-impl Drop for Bar {
-    fn drop(&mut self) {
-        self.0.finish_and_clear();
-    }
 }

@@ -11,6 +11,7 @@ use flotilla_raftlog::{
 use serde_json::{Value, json};
 
 use super::access::refused;
+use crate::offline::verdict;
 use crate::tool::{Error, number, table};
 
 /// So many keys of a group are named in a table.
@@ -138,12 +139,8 @@ pub(super) fn verified(
             out,
             "{segments} segments, {bytes} bytes, {frames} batches up to {last_lsn}, {entries} entries{torn}"
         )?;
-        if count == 0 {
-            writeln!(out, "nothing is wrong")?;
-        }
     }
-    out.flush()?;
-    if count == 0 { Ok(()) } else { Err(Error::Unsound(count)) }
+    verdict(count, is_json, out)
 }
 
 pub(super) fn salvaged(

@@ -1,32 +1,17 @@
-//! The way to a page file, how far the work has come, and what to say where it cannot be done.
+//! The way to a page file, and what to say where there is none.
 
-use std::io::{self, IsTerminal as _};
+use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
 use flotilla_pagestore as pagestore;
-use flotilla_pagestore::tool::{PageFile, Progress};
-use flotilla_vfs::FileSystem;
+use flotilla_pagestore::tool::PageFile;
 use flotilla_vfs::os::OsFs;
-use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::offline::named;
 use crate::tool::Error;
-
-pub(super) fn disk() -> Arc<dyn FileSystem> {
-    Arc::new(OsFs::new())
-}
 
 pub(super) fn open(file: &Path) -> Result<PageFile, Error> {
     PageFile::open(&OsFs::new(), file).map_err(|error| refused(file, error))
-}
-
-pub(super) fn named(file: &Path, error: &io::Error) -> Error {
-    let what = format!("{}: {error}", file.display());
-    match error.kind() {
-        io::ErrorKind::NotFound => Error::Absent(what),
-        io::ErrorKind::AlreadyExists => Error::Argument(what),
-        _ => Error::Pages(what),
-    }
 }
 
 /// What the page store says, and what to do about it.
@@ -40,7 +25,7 @@ pub(super) fn refused(file: &Path, error: pagestore::Error) -> Error {
         pagestore::Error::Locked => ". Stop its store first",
         _ => "",
     };
-    Error::Pages(format!("{}: {error}{hint}", file.display()))
+    Error::Data(format!("{}: {error}{hint}", file.display()))
 }
 
 /// As [`refused`], where one file is copied into another, which alone may exist or lack a directory.
@@ -49,35 +34,10 @@ pub(super) fn copying(file: &Path, to: &Path, error: pagestore::Error) -> Error 
         pagestore::Error::Io(cause) if cause.kind() == io::ErrorKind::AlreadyExists => {
             named(to, cause)
         }
-        pagestore::Error::Corrupt { .. } => Error::Pages(format!(
+        pagestore::Error::Corrupt { .. } => Error::Data(format!(
             "{}: {error}. `flotilla pages check` names all damage, `flotilla pages repair` rescues the rest",
             file.display()
         )),
         _ => refused(file, error),
-    }
-}
-
-/// A bar on a terminal; nothing elsewhere.
-pub(super) struct Bar(ProgressBar);
-
-impl Bar {
-    pub(super) fn new(name: &'static str) -> Bar {
-        if !io::stderr().is_terminal() {
-            return Bar(ProgressBar::hidden());
-        }
-        let style = "{prefix:>8} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
-        let style = ProgressStyle::with_template(style).expect("the template is well formed");
-        Bar(ProgressBar::new(0).with_style(style).with_prefix(name))
-    }
-
-    pub(super) fn show(&self, progress: Progress) {
-        self.0.set_length(progress.bytes.max(progress.bytes_done));
-        self.0.set_position(progress.bytes_done);
-    }
-}
-
-impl Drop for Bar {
-    fn drop(&mut self) {
-        self.0.finish_and_clear();
     }
 }

@@ -5,10 +5,11 @@ use std::io::{self, BufReader, BufWriter, Read};
 use std::path::{Path, PathBuf};
 
 use flotilla_pagestore as pagestore;
-use flotilla_pagestore::tool::{BackedUp, BackupIndex, Restored};
+use flotilla_pagestore::tool::{BackedUp, BackupIndex, Progress, Restored};
 use flotilla_pagestore::{Options, PageStore};
 
-use super::access::{Bar, copying, disk, named, refused};
+use super::access::{copying, refused};
+use crate::offline::{Bar, disk, named};
 use crate::tool::Error;
 
 /// Writes the backup of a file that no store has open. It is whole and durable when this returns.
@@ -36,7 +37,7 @@ pub(super) fn backup(file: &Path, to: &Path, since: &[PathBuf]) -> Result<Backed
 /// Makes a page file of backups.
 pub(super) fn restore(to: &Path, backups: &[PathBuf]) -> Result<Restored, Error> {
     let bar = Bar::new("restore");
-    let look = &mut |progress| bar.show(progress);
+    let look = &mut |done: Progress| bar.show(done.bytes_done, done.bytes);
     with_streams(backups, to, |streams| pagestore::tool::restore(&disk(), streams, to, look))
 }
 
@@ -58,7 +59,7 @@ fn with_streams<T>(
     work(&mut streams).map_err(|error| match error {
         pagestore::Error::Backup { stream, what } => {
             let file = files.get(stream as usize).map(|file| file.display().to_string());
-            Error::Pages(format!("{}: {what}", file.unwrap_or_default()))
+            Error::Data(format!("{}: {what}", file.unwrap_or_default()))
         }
         other => refused(at, other),
     })

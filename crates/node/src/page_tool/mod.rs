@@ -12,9 +12,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use flotilla_pagestore as pagestore;
+use flotilla_pagestore::tool::Progress;
 
+use crate::offline::{Bar, disk, named};
 use crate::tool::{self, Error};
-use access::{Bar, copying, disk, named, open};
+use access::{copying, open};
 
 /// What the command line says.
 #[derive(Clone, Debug, clap::Args)]
@@ -99,7 +101,7 @@ fn answer(args: &Args) -> Result<(), Error> {
         Command::Check { file } => {
             let pages = open(file)?;
             let bar = Bar::new("check");
-            let report = pages.check(&mut |progress| bar.show(progress));
+            let report = pages.check(&mut |done| bar.show(done.bytes_done, done.bytes));
             drop(bar);
             return views::checked(&report, is_json, out);
         }
@@ -107,7 +109,7 @@ fn answer(args: &Args) -> Result<(), Error> {
         Command::Map { file, svg } => {
             let pages = open(file)?;
             let bar = Bar::new("map");
-            let map = pages.map(&mut |progress| bar.show(progress));
+            let map = pages.map(&mut |done| bar.show(done.bytes_done, done.bytes));
             drop(bar);
             if let Some(svg) = svg {
                 let made = File::create_new(svg).map_err(|error| named(svg, &error))?;
@@ -120,7 +122,8 @@ fn answer(args: &Args) -> Result<(), Error> {
         Command::Compact { file, to } => {
             let pages = open(file)?;
             let bar = Bar::new("compact");
-            let made = pages.compact(&disk(), to, &mut |progress| bar.show(progress));
+            let made =
+                pages.compact(&disk(), to, &mut |done| bar.show(done.bytes_done, done.bytes));
             drop(bar);
             views::compacted(&made.map_err(|error| copying(file, to, error))?, is_json, out)?;
         }
@@ -134,7 +137,7 @@ fn answer(args: &Args) -> Result<(), Error> {
         }
         Command::Repair { file, to, older } => {
             let bar = Bar::new("repair");
-            let look = &mut |progress| bar.show(progress);
+            let look = &mut |done: Progress| bar.show(done.bytes_done, done.bytes);
             let report = pagestore::tool::repair(&disk(), file, to, *older, look);
             drop(bar);
             views::repaired(&report.map_err(|error| copying(file, to, error))?, is_json, out)?;

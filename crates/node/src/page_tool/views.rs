@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::draw;
 use crate::ctl::{escape, hex};
+use crate::offline::verdict;
 use crate::tool::{Error, number, table};
 
 /// Bytes of a page.
@@ -139,12 +140,8 @@ pub(super) fn checked(
             "{tree_count} trees, {key_count} keys, {page_count} pages, {extent_count} long values; {used_bytes} bytes in use, {free_bytes} free"
         )?;
         writeln!(out, "checkpoint up to transaction {txid}, redo area up to {redo_txid}")?;
-        if count == 0 {
-            writeln!(out, "nothing is wrong")?;
-        }
     }
-    out.flush()?;
-    if count == 0 { Ok(()) } else { Err(Error::Unsound(count)) }
+    verdict(count, is_json, out)
 }
 
 /// Prints the picture, or the runs; what was found damaged on the way is an error as well.

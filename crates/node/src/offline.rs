@@ -1,0 +1,60 @@
+//! What `flotilla log` and `flotilla pages` have in common: the disk, a bar, and how to end.
+
+use std::io::{self, IsTerminal as _, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use flotilla_vfs::FileSystem;
+use flotilla_vfs::os::OsFs;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::tool::Error;
+
+pub(crate) fn disk() -> Arc<dyn FileSystem> {
+    Arc::new(OsFs::new())
+}
+
+/// What the system says about a file, and which one it is.
+pub(crate) fn named(file: &Path, error: &io::Error) -> Error {
+    let what = format!("{}: {error}", file.display());
+    match error.kind() {
+        io::ErrorKind::NotFound => Error::Absent(what),
+        io::ErrorKind::AlreadyExists => Error::Argument(what),
+        _ => Error::Data(what),
+    }
+}
+
+/// The last words about something with so many problems, of which there is an error as well.
+pub(crate) fn verdict(problems: u64, is_json: bool, out: &mut impl Write) -> Result<(), Error> {
+    if problems == 0 && !is_json {
+        writeln!(out, "nothing is wrong")?;
+    }
+    out.flush()?;
+    if problems == 0 { Ok(()) } else { Err(Error::Unsound(problems)) }
+}
+
+/// A bar on a terminal; nothing elsewhere.
+pub(crate) struct Bar(ProgressBar);
+
+impl Bar {
+    pub(crate) fn new(name: &'static str) -> Bar {
+        if !io::stderr().is_terminal() {
+            return Bar(ProgressBar::hidden());
+        }
+        let style = "{prefix:>8} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+        let style = ProgressStyle::with_template(style).expect("the template is well formed");
+        Bar(ProgressBar::new(0).with_style(style).with_prefix(name))
+    }
+
+    /// How much is done of how much, in bytes. The latter may be a guess.
+    pub(crate) fn show(&self, bytes_done: u64, bytes: u64) {
+        self.0.set_length(bytes.max(bytes_done));
+        self.0.set_position(bytes_done);
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
