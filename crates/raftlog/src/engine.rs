@@ -66,7 +66,7 @@ impl LogEngine {
     }
 
     /// Opens the log in `dir` to look at it: nothing on disk is changed, and every write is refused
-    /// with [`Error::ReadOnly`]. Of the configuration only the cache matters.
+    /// with [`Error::ReadOnly`]. Of the configuration only the cache and the threads of recovery matter.
     ///
     /// The log may be closed, left behind by a crash, or open for writing, here or in another
     /// process, which is not hindered. What is seen is the log as it was at one moment, up to some

@@ -85,6 +85,12 @@ impl Group {
         self.index.read().scan()
     }
 
+    /// The append that holds an entry, if the entry is there.
+    pub(crate) fn run_of(&self, index: u64) -> Option<Run> {
+        let held = self.index.read();
+        (held.first() <= index && index < held.next()).then(|| held.run_at(index))
+    }
+
     /// The entries of `range`, or as many from its beginning as have at most `max_bytes` of data
     /// together, but at least one. All are from one state of the log. Never waits for a write.
     ///

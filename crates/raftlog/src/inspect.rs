@@ -177,22 +177,38 @@ pub(crate) fn verify_group(id: u64, group: &Group, report: &mut VerifyReport) ->
             // The log goes on while it is read.
             Err(Error::Compacted { first }) => index = first.max(index + 1),
             Err(Error::Unavailable { .. }) => {}
-            Err(Error::Corrupt { .. }) => match group.entries(index..index + 1, 0) {
-                Err(Error::Corrupt { segment, offset, what }) => {
-                    let entries = Some(index..index + 1);
-                    let problem = Problem { segment, offset, what, group: Some(id), entries };
-                    if report.problems.iter().all(|known| !covers(known, &problem)) {
-                        verify::add_problem(report, problem);
+            Err(Error::Corrupt { .. } | Error::Io(_)) => {
+                match group.entries(index..index + 1, 0) {
+                    Err(Error::Corrupt { segment, offset, what }) => {
+                        let entries = Some(index..index + 1);
+                        let problem = Problem { segment, offset, what, group: Some(id), entries };
+                        add_unless_known(report, problem);
+                        index += 1;
                     }
-                    index += 1;
+                    Err(Error::Io(error)) if error.kind() != io::ErrorKind::NotFound => {
+                        let Some(run) = group.run_of(index) else { continue };
+                        let (segment, offset) = (run.segment, run.offset.into());
+                        let (what, entries) = ("an append cannot be read", Some(index..run.end));
+                        let problem = Problem { segment, offset, what, group: Some(id), entries };
+                        add_unless_known(report, problem);
+                        index = run.end;
+                    }
+                    Ok(_) => index += 1,
+                    // It has changed in between, and is looked at again.
+                    Err(Error::Compacted { .. } | Error::Unavailable { .. }) => {}
+                    Err(error) => return Err(error),
                 }
-                Ok(_) => index += 1,
-                Err(_) => {}
-            },
+            }
             Err(error) => return Err(error),
         }
     }
     Ok(())
+}
+
+fn add_unless_known(report: &mut VerifyReport, problem: Problem) {
+    if report.problems.iter().all(|known| !covers(known, &problem)) {
+        verify::add_problem(report, problem);
+    }
 }
 
 /// Whether the frames have shown the same.

@@ -166,13 +166,14 @@ impl Purging<'_> {
         let newest = group_commit.stock.newest();
         let dead = group_commit.with_log(|log| dead_segments(log, newest, segments));
         let Some(last) = dead.last() else { return Ok(()) };
-        self.discard(last + 1)?;
-        let dead = dead.into_iter().map(|number| (number, segments.remove(number)));
-        let dead: Vec<_> = dead.collect();
         let mut bytes = 0;
-        for segment in dead.iter().filter_map(|(_, segment)| segment.as_ref()) {
+        for segment in dead.iter().filter_map(|number| segments.get(*number)) {
             bytes += segment.file.len()?;
         }
+        self.discard(last + 1)?;
+        // From here on they are in no list, so that nothing may keep their files from going.
+        let dead = dead.into_iter().map(|number| (number, segments.remove(number)));
+        let dead: Vec<_> = dead.collect();
         let count = dead.len() as u64;
         group_commit.stock.discard(dead)?;
         purged.segments += count;

@@ -129,6 +129,7 @@ pub fn salvage(
         match inspect::read_file(&*file, &mut bytes) {
             Ok(()) => salvage.segment(*number, &bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error.into()),
+            // That it cannot be read was found before, and is among the problems.
             Err(_) => {}
         }
     }

@@ -103,7 +103,7 @@ impl LogEngine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::LogBatch;
+    use crate::batch::{EntryRef, LogBatch};
     use crate::group_commit::Durability;
     use crate::ledger::Live;
     use flotilla_vfs::fault::FaultFs;
@@ -135,5 +135,28 @@ mod tests {
         }
         let report = log.verify(VerifyLevel::Frames, &mut |_| {}).expect("read");
         assert!(report.problems.is_empty());
+    }
+
+    #[test]
+    fn what_the_disk_refuses_to_read_is_a_problem_and_no_error() {
+        let fs = FaultFs::new(1);
+        let opened = LogEngine::open(Arc::new(fs.clone()), Path::new("/log"), Config::default());
+        let (log, _) = opened.expect("it opens");
+        for first in [5, 8] {
+            let mut batch = LogBatch::new();
+            let entries =
+                (first..first + 3).map(|index| EntryRef { index, term: 1, kind: 0, data: b"x" });
+            batch.append(7, entries);
+            log.write(batch, Durability::Synced).wait().expect("written");
+        }
+        fs.fail_reads(true);
+        let report = log.verify(VerifyLevel::Entries, &mut |_| {}).expect("it goes on");
+        let found: Vec<_> = report
+            .problems
+            .iter()
+            .map(|problem| (problem.group, problem.entries.clone()))
+            .collect();
+        assert_eq!(found, [(None, None), (Some(7), Some(5..8)), (Some(7), Some(8..11))]);
+        assert!(report.problems.iter().all(|problem| problem.segment == 1));
     }
 }
