@@ -337,7 +337,7 @@ impl Draft {
     /// Says that the trees no longer name this page.
     pub(crate) fn discard(&mut self, place: PageRef) -> Result<()> {
         if !self.discard_own(place) {
-            let birth = page::birth(&self.held(place)?);
+            let birth = page::birth(&self.page(place)?);
             self.replaced.push((place.span(), birth));
         }
         Ok(())

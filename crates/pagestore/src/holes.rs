@@ -6,6 +6,8 @@
 //! stands in their records, before the first hole is made; after opening all that is free there
 //! counts as one.
 
+use std::collections::VecDeque;
+
 use crate::bits::Bits;
 use crate::freelist::{Freelist, META_UNITS, region_of};
 use crate::page::Span;
@@ -28,7 +30,7 @@ pub(crate) struct Holes {
     /// How many of them each region has.
     by_region: Vec<u32>,
     /// What was given out of them, and is not reserved yet.
-    unreserved: Vec<Span>,
+    unreserved: VecDeque<Span>,
     /// The long free runs of the last look, rising.
     seen: Vec<Span>,
 }
@@ -61,7 +63,7 @@ impl Holes {
     /// Takes note that a span was given out.
     pub(crate) fn give_out(&mut self, span: Span) {
         if self.count > 0 && self.has(region_of(span.start)) && self.forget(span) {
-            self.unreserved.push(span);
+            self.unreserved.push_back(span);
         }
     }
 
@@ -83,14 +85,19 @@ impl Holes {
         !self.unreserved.is_empty()
     }
 
-    /// What has to be reserved.
-    pub(crate) fn take_unreserved(&mut self) -> Vec<Span> {
-        std::mem::take(&mut self.unreserved)
+    /// What has to be reserved of a file that ends at `end`, in the order in which it was given out.
+    pub(crate) fn unreserved_before(&mut self, end: u64) -> &[Span] {
+        self.unreserved.retain_mut(|span| {
+            let units = end.saturating_sub(span.start).min(u64::from(span.units));
+            span.units = units as u32;
+            units > 0
+        });
+        self.unreserved.make_contiguous()
     }
 
-    /// Puts back what could not be reserved.
-    pub(crate) fn put_unreserved(&mut self, spans: Vec<Span>) {
-        self.unreserved.extend(spans);
+    /// Takes note that the first of them is reserved now.
+    pub(crate) fn note_reserved(&mut self) {
+        self.unreserved.pop_front();
     }
 
     /// What checkpoint `number` shall make holes of: long runs that were free when it was looked last
@@ -171,6 +178,12 @@ mod tests {
         holes.give_out(taken);
         assert!(!holes.are_unreserved());
         holes.give_out(part(1999, 2));
-        assert_eq!((holes.count(), holes.take_unreserved()), (899, vec![part(1999, 2)]));
+        assert_eq!((holes.count(), holes.unreserved_before(u64::MAX)), (899, &[part(1999, 2)][..]));
+        holes.give_out(part(2500, 10));
+        let end = all.start + 2504;
+        assert_eq!(holes.unreserved_before(end), [part(1999, 2), part(2500, 4)]);
+        holes.note_reserved();
+        assert_eq!(holes.unreserved_before(all.start + 2500), []);
+        assert!(!holes.are_unreserved());
     }
 }

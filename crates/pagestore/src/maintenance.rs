@@ -168,12 +168,63 @@ fn run(is_over: &AtomicBool, Joined(weak): &Joined) {
         let Some(shared) = weak.upgrade() else { return };
         match step(&shared, began.elapsed()) {
             Ok(true) => {}
-            // A full disk may have room again, and unreadable trash is left alone.
-            Ok(false) | Err(Error::NoSpace | Error::Corrupt { .. }) => {
-                seen = shared.upkeep.bell.wait(seen, LOOK_EVERY);
-            }
-            // Whoever writes next is told.
-            Err(_) => return,
+            Err(_) if is_end(&shared) => return,
+            Ok(false) | Err(_) => seen = shared.upkeep.bell.wait(seen, LOOK_EVERY),
         }
+    }
+}
+
+/// Whether nothing can be done after an error until the store is opened again, which whoever writes
+/// next is told. Else it is tried again: a full disk may have room then, and trash that cannot be read
+/// is left alone.
+fn is_end(shared: &Shared) -> bool {
+    shared.refuse_if_poisoned().is_err()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use flotilla_vfs::FileSystem;
+    use flotilla_vfs::fault::FaultFs;
+
+    use super::*;
+    use crate::{Options, PageStore};
+
+    const TIME: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn only_a_store_that_takes_no_more_writes_ends_the_thread() {
+        let fs = FaultFs::new(1);
+        fs.create_dir_all(Path::new("/data")).unwrap();
+        let options = Options::default().checkpoint_interval(Some(Duration::ZERO));
+        let open = || {
+            let fs = Arc::new(fs.clone());
+            PageStore::open(fs, Path::new("/data/pages"), options.clone()).unwrap()
+        };
+        let store = open();
+        let mut txn = store.write().unwrap();
+        for key in 0..3000_u64 {
+            txn.tree("t").unwrap().put(&key.to_be_bytes(), &[1; 900]).unwrap();
+        }
+        txn.publish().unwrap();
+        let mut txn = store.write().unwrap();
+        txn.tree("t").unwrap().delete_range(b"", None).unwrap();
+        txn.publish().unwrap();
+        store.checkpoint().unwrap();
+        drop(store);
+        let store = open();
+        fs.cut_power_after(1);
+        fs.create_dir_all(Path::new("/data/other")).unwrap_err();
+        // A page that the disk cannot read; the store is well.
+        let error = step(store.shared(), TIME).unwrap_err();
+        assert!(matches!(error, Error::Io(_)), "{error}");
+        assert!(!is_end(store.shared()));
+        let mut txn = store.write().unwrap();
+        txn.set_mark(b"m");
+        txn.publish().unwrap();
+        let error = step(store.shared(), TIME).unwrap_err();
+        assert!(matches!(error, Error::Io(_)), "{error}");
+        assert!(is_end(store.shared()), "a checkpoint failed");
     }
 }

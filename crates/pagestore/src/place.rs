@@ -67,6 +67,12 @@ impl Place {
         drawn.is_ok().then(|| Placed { place: self, number })
     }
 
+    /// How many have the place or wait for it.
+    #[cfg(test)]
+    pub(crate) fn crowd(&self) -> u64 {
+        self.drawn.load(SeqCst) - self.shown.load(SeqCst)
+    }
+
     fn word(&self, number: u64) -> &AtomicU32 {
         &self.words[number as usize % WORDS]
     }
@@ -91,11 +97,6 @@ mod tests {
 
     use super::*;
 
-    /// How many have the place or wait for it.
-    fn crowd(place: &Place) -> u64 {
-        place.drawn.load(SeqCst) - place.shown.load(SeqCst)
-    }
-
     #[test]
     fn who_comes_first_is_first() {
         let place = Place::new();
@@ -111,14 +112,14 @@ mod tests {
                         order.lock().unwrap().push(i);
                     }
                 });
-                while crowd(&place) < i as u64 + 2 {
+                while place.crowd() < i as u64 + 2 {
                     yield_now();
                 }
             }
             drop(held);
         });
         assert_eq!(*order.lock().unwrap(), (0..WORDS + 10).collect::<Vec<_>>());
-        assert_eq!(crowd(&place), 0);
+        assert_eq!(place.crowd(), 0);
     }
 
     #[test]

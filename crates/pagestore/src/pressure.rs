@@ -142,11 +142,15 @@ impl Pressure {
 
     /// Waits until `is_done`, or for so long. Returns the last answer.
     pub(crate) fn wait_until(&self, timeout: Duration, is_done: impl Fn() -> bool) -> bool {
-        let end = Instant::now() + timeout;
+        let end = Instant::now().checked_add(timeout);
         let mut state = self.state.lock();
         while !is_done() {
-            if self.progress.wait_until(&mut state, end).timed_out() {
-                return is_done();
+            match end {
+                Some(end) if self.progress.wait_until(&mut state, end).timed_out() => {
+                    return is_done();
+                }
+                Some(_) => {}
+                None => self.progress.wait(&mut state),
             }
         }
         true

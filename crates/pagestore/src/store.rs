@@ -210,11 +210,12 @@ impl PageStore {
     }
 
     /// Waits until a checkpoint has made transaction `txid` durable, for `timeout` at most, and
-    /// returns the last checkpoint. It makes none.
+    /// returns the last checkpoint. It makes none, and waits no longer once one has failed.
     pub fn wait_for_checkpoint(&self, txid: u64, timeout: Duration) -> Option<Checkpoint> {
-        let is_done = || self.shared.durable.read().txid >= txid;
-        let done = self.shared.upkeep.pressure.wait_until(timeout, is_done);
-        done.then(|| self.durable())
+        let is_durable = || self.shared.durable.read().txid >= txid;
+        let is_over = || is_durable() || self.shared.refuse_if_poisoned().is_err();
+        self.shared.upkeep.pressure.wait_until(timeout, is_over);
+        is_durable().then(|| self.durable())
     }
 
     /// The state that the last checkpoint has made durable.
@@ -293,6 +294,13 @@ impl PageStore {
     /// [`Error::Corrupt`] names the first thing that is not so.
     pub fn check(&self) -> Result<CheckReport> {
         check::run(&self.shared)
+    }
+}
+
+#[cfg(test)]
+impl PageStore {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 }
 

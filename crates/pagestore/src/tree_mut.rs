@@ -172,7 +172,7 @@ impl TreeMut<'_> {
         let changed = self.attempt(|draft| tree::delete_range(draft, size, root, start, end))?;
         self.entry.change(changed);
         self.recorder.delete_range(start, end);
-        Ok(before - self.entry.size.keys)
+        Ok(before.saturating_sub(self.entry.size.keys))
     }
 
     /// All entries between two bounds, from either end.

@@ -49,20 +49,19 @@ pub(crate) fn grow(shared: &Shared, needed: u64) -> Result<()> {
 
 /// Reserves what was given out of holes.
 pub(crate) fn reserve(shared: &Shared) -> Result<()> {
+    // Held to the end: who finds that nothing has to be reserved any more is going to write.
+    let _resizing = shared.resizing.lock();
     let spans = {
         let mut space = shared.space.lock();
-        let mut spans = space.holes.take_unreserved();
         // What came back may have been cut off since.
-        spans.retain(|span| span.end() <= space.freelist.end());
-        spans
+        let end = space.freelist.end();
+        space.holes.unreserved_before(end).to_vec()
     };
     let file = shared.pool.file();
-    for (i, span) in spans.iter().enumerate() {
+    for span in spans {
         let bytes = |unit: u64| unit * UNIT_BYTES as u64;
-        if let Err(error) = file.allocate(bytes(span.start)..bytes(span.end())) {
-            shared.space.lock().holes.put_unreserved(spans[i..].to_vec());
-            return Err(no_space(error));
-        }
+        file.allocate(bytes(span.start)..bytes(span.end())).map_err(no_space)?;
+        shared.space.lock().holes.note_reserved();
     }
     Ok(())
 }
@@ -122,4 +121,55 @@ pub(crate) fn shrink(shared: &Shared) -> Result<()> {
 fn bytes_min(shared: &Shared, space: &Space) -> u64 {
     let step = shared.options.growth_bytes.max(UNIT_BYTES as u64);
     if space.is_shrinking() { step } else { shared.options.trim_bytes.max(step) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::{Arc, Mutex, Weak};
+
+    use flotilla_vfs::FileSystem;
+    use flotilla_vfs::fault::FaultFs;
+    use flotilla_vfs::hooked::{HookedFs, Operation};
+
+    use super::*;
+    use crate::{Options, PageStore};
+
+    #[test]
+    fn nobody_takes_for_reserved_what_is_only_being_reserved() {
+        let fs = FaultFs::new(1);
+        fs.create_dir_all(Path::new("/data")).unwrap();
+        let shared: Arc<Mutex<Weak<Shared>>> = Arc::default();
+        let seen: Arc<Mutex<Vec<bool>>> = Arc::default();
+        let hooked = {
+            let (shared, seen) = (Arc::clone(&shared), Arc::clone(&seen));
+            HookedFs::new(Arc::new(fs), move |operation| {
+                let shared = shared.lock().unwrap().upgrade();
+                if let (Operation::Allocate, Some(shared)) = (operation, shared) {
+                    seen.lock().unwrap().push(shared.space.lock().holes.are_unreserved());
+                }
+            })
+        };
+        let path = Path::new("/data/pages");
+        let store = PageStore::open(Arc::new(hooked), path, Options::default()).unwrap();
+        let mut txn = store.write().unwrap();
+        txn.tree("t").unwrap().put(b"a", &[1; 40_000]).unwrap();
+        txn.publish().unwrap();
+        store.checkpoint().unwrap();
+        *shared.lock().unwrap() = Arc::downgrade(store.shared());
+        {
+            let mut space = store.shared().space.lock();
+            let span = space.allocate(8).unwrap();
+            space.release(span);
+            space.holes.add(span);
+            let (first, second) = (space.allocate(4).unwrap(), space.allocate(4).unwrap());
+            assert!(space.holes.are_unreserved());
+            space.release(first);
+            space.release(second);
+        }
+        reserve(store.shared()).unwrap();
+        assert_eq!(*seen.lock().unwrap(), [true, true]);
+        assert!(!store.shared().space.lock().holes.are_unreserved());
+        store.check().unwrap();
+    }
 }

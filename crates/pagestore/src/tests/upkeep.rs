@@ -163,3 +163,27 @@ fn thread_ends_with_the_store_and_on_failure() {
     let error = (0..).find_map(|key| try_put(&store, key, 2000, Durability::Memory).err());
     assert!(matches!(error, Some(Error::Poisoned)), "{error:?}");
 }
+
+#[test]
+fn one_may_wait_for_ever() {
+    let store = open(&disk(1), options());
+    let txid = put(&store, 1, 10);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| store.wait_for_checkpoint(txid, Duration::MAX));
+        store.checkpoint().unwrap();
+        assert_eq!(waits.join().unwrap().map(|checkpoint| checkpoint.txid), Some(txid));
+    });
+}
+
+#[test]
+fn nobody_waits_for_a_checkpoint_that_will_not_come() {
+    let fs = disk(1);
+    let store = open(&fs, options());
+    let txid = put(&store, 1, 10);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| store.wait_for_checkpoint(txid, LONG));
+        fs.fail_syncs(true);
+        store.checkpoint().unwrap_err();
+        assert_eq!(waits.join().unwrap(), None);
+    });
+}

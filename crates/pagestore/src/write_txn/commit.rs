@@ -58,7 +58,9 @@ impl WriteTxn<'_> {
     ///
     /// [`Error::Io`] and [`Error::Poisoned`] of a commit that is to be durable may also say that
     /// writing it failed: it was seen, and whether it is durable shows when the store is opened
-    /// again, which takes no more writes until then.
+    /// again, which takes no more writes until then. [`Error::NoSpace`] of one that costs a checkpoint
+    /// may also say that a [`TreeBuilder`](crate::TreeBuilder) took the room meanwhile: it was seen,
+    /// and is durable with the next checkpoint.
     ///
     /// [`Error::Broken`]: crate::Error::Broken
     /// [`Error::Io`]: crate::Error::Io
@@ -119,9 +121,11 @@ impl WriteTxn<'_> {
 /// Makes durable what is published. Returns the last durable transaction.
 pub(crate) fn sync(shared: &Arc<Shared>) -> Result<u64> {
     shared.refuse_if_poisoned()?;
+    let seen = shared.current().txid;
     match shared.redo.last() {
-        Some(last) => wait(shared, last).map(|()| last),
-        None => sync_placed(shared, shared.place.enter()),
+        Some(last) if last >= seen => wait(shared, last).map(|()| last),
+        // What is seen gets its record a moment later, from who has the writer's place until then.
+        _ => sync_placed(shared, shared.place.enter()),
     }
 }
 
@@ -196,4 +200,45 @@ fn publish(mut work: Work, shared: &Shared) -> Recorder {
         shared.upkeep.bell.ring();
     }
     recorder
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::thread;
+
+    use flotilla_vfs::FileSystem;
+    use flotilla_vfs::fault::FaultFs;
+
+    use super::*;
+    use crate::{Options, PageStore};
+
+    #[test]
+    fn sync_makes_durable_what_was_seen_though_its_record_is_still_to_come() {
+        let fs = FaultFs::new(1);
+        fs.create_dir_all(Path::new("/data")).unwrap();
+        let store =
+            PageStore::open(Arc::new(fs), Path::new("/data/pages"), Options::default()).unwrap();
+        let mut txn = store.write().unwrap();
+        txn.tree("t").unwrap().put(b"a", b"1").unwrap();
+        let first = txn.commit(Durability::Sync).unwrap();
+        let mut txn = store.write().unwrap();
+        txn.tree("t").unwrap().put(b"a", b"2").unwrap();
+        // What `commit` does, stopped half-way.
+        let WriteTxn { mut work, shared, place } = txn;
+        save(&mut work, shared).unwrap();
+        let recorder = publish(work, shared);
+        let seen = store.read().txid();
+        assert_eq!(seen, first + 1);
+        thread::scope(|scope| {
+            let synced = scope.spawn(|| store.sync().unwrap());
+            while !synced.is_finished() && shared.place.crowd() < 2 {
+                thread::yield_now();
+            }
+            shared.redo.push(seen, recorder, Wanted::Later);
+            drop(place);
+            assert_eq!(synced.join().unwrap(), seen);
+        });
+        assert_eq!(store.durable_txid(), seen);
+    }
 }
