@@ -8,6 +8,12 @@ use crate::size::{Change, Size};
 /// Bytes of an entry.
 const ENTRY_BYTES: usize = 24;
 
+/// Reads the name of a tree, which is a key of the catalogue under `catalogue`.
+pub(crate) fn name(key: &[u8], catalogue: PageRef) -> Result<String> {
+    let corrupt = |_| Error::Corrupt { page: catalogue.id(), what: "name of a tree" };
+    std::str::from_utf8(key).map(str::to_owned).map_err(corrupt)
+}
+
 /// What is known of one tree: the value under its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {

@@ -16,9 +16,13 @@
 
 use std::cmp::Ordering;
 
+use crate::config::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
+use crate::freelist::META_UNITS;
 use crate::keys::{Key, begins_with, copy_key, head, shared_len};
-use crate::page::{self, HEADER_BYTES, PageSize, put_u16, u16_at, u32_at, u64_at, units_for};
+use crate::page::{
+    self, HEADER_BYTES, PageSize, UNIT_COUNT_MAX, put_u16, u16_at, u32_at, u64_at, units_for,
+};
 
 const APPENDS: usize = 7;
 const COUNT: usize = 24;
@@ -41,6 +45,9 @@ pub(crate) const SLOT_BYTES: usize = 8;
 
 /// In place of a value's length: the cell's tail is an extent's address.
 pub(crate) const EXTENT_TAG: usize = 0xffff;
+
+/// More than any tree of a file of 16 TiB can have.
+const LEVEL_COUNT_MAX: u8 = 48;
 
 /// Bytes of an extent's address.
 pub(crate) const EXTENT_BYTES: usize = 24;
@@ -208,9 +215,13 @@ impl<'a> Node<'a> {
         self.heap_low() - SLOTS_AT - self.count() * SLOT_BYTES
     }
 
-    /// Proves that no offset leads out of the page, so that nothing below can panic.
+    /// Proves that no offset leads out of the page, that its level can be, and that no long value lies
+    /// beyond what a file can have, so that nothing below can panic.
     pub(crate) fn validate(self, id: u64) -> Result<()> {
         let corrupt = |what| Err(Error::Corrupt { page: id, what });
+        if self.is_leaf() != (self.level() == 0) || self.level() > LEVEL_COUNT_MAX {
+            return corrupt("level");
+        }
         let heap_end = match self.0.len().checked_sub(u16_at(self.0, PREFIX_LEN)) {
             Some(end) if end >= SLOTS_AT => end,
             _ => return corrupt("prefix"),
@@ -229,6 +240,15 @@ impl<'a> Node<'a> {
             if at + lead_bytes + key_len + tail > heap_end {
                 return corrupt("cell");
             }
+            if u16_at(self.0, PREFIX_LEN) + key_len > KEY_BYTES_MAX {
+                return corrupt("length of a key");
+            }
+            if self.is_leaf() && u16_at(self.0, at) == EXTENT_TAG {
+                let address = &self.0[at + lead_bytes + key_len..][..EXTENT_BYTES];
+                if !is_address(u64_at(address, 0), u32_at(address, 8)) {
+                    return corrupt("address of a long value");
+                }
+            }
             cells += lead_bytes + key_len + tail;
         }
         if cells + self.garbage() != heap_end - self.heap_low() {
@@ -239,6 +259,12 @@ impl<'a> Node<'a> {
         }
         Ok(())
     }
+}
+
+/// Whether a value of so many bytes can lie at a unit of a file.
+fn is_address(start: u64, len: u32) -> bool {
+    let units = u64::from(units_for(len as usize));
+    len as usize <= VALUE_BYTES_MAX && (META_UNITS..=UNIT_COUNT_MAX - units).contains(&start)
 }
 
 /// A page of slots, to change.

@@ -3,7 +3,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::catalogue::Entry;
+use crate::catalogue::{self, Entry};
 use crate::error::Result;
 use crate::keys;
 use crate::leaf::Extent;
@@ -74,7 +74,7 @@ impl Snapshot {
         let mut keys = Keys::new(Range::new(self, self.root.catalogue, all.0, all.1));
         let mut names = Vec::new();
         while let Some(name) = keys.next()? {
-            names.push(String::from_utf8_lossy(name).into_owned());
+            names.push(catalogue::name(name, self.root.catalogue)?);
         }
         Ok(names)
     }

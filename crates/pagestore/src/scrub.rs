@@ -3,6 +3,7 @@
 use std::ops::Bound;
 
 use crate::branch;
+use crate::catalogue;
 use crate::error::{Error, Result};
 use crate::keys::joined;
 use crate::leaf;
@@ -84,9 +85,9 @@ fn root_of(snapshot: &Snapshot, name: &str) -> Result<PageRef> {
 /// The tree whose name comes next.
 fn tree_behind(snapshot: &Snapshot, name: Option<&str>) -> Result<Option<String>> {
     let low = name.map_or(Bound::Unbounded, |name| Bound::Excluded(name.as_bytes()));
-    let catalogue = snapshot.root().catalogue;
-    let mut names = Keys::new(Range::new(snapshot, catalogue, low, Bound::Unbounded));
-    Ok(names.next()?.map(|name| String::from_utf8_lossy(name).into_owned()))
+    let root = snapshot.root().catalogue;
+    let mut names = Keys::new(Range::new(snapshot, root, low, Bound::Unbounded));
+    names.next()?.map(|name| catalogue::name(name, root)).transpose()
 }
 
 /// One step.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::catalogue::Entry;
+use crate::catalogue::{self, Entry};
 use crate::config::{NAME_BYTES_MAX, TreeOptions};
 use crate::draft::{Draft, Moment};
 use crate::error::{Error, Result, refuse_over};
@@ -150,6 +150,16 @@ impl Work {
         Ok(found)
     }
 
+    /// Puts a name into the catalogue that no caller can give.
+    #[cfg(test)]
+    pub(crate) fn put_raw_tree_name(&mut self, name: &[u8]) {
+        let value = Entry::EMPTY.encode();
+        let value = leaf::Value::Inline(&value);
+        let put =
+            tree::put(&mut self.draft, PageSize::UNIT, self.state.catalogue, name, value).unwrap();
+        self.state.catalogue = put.0;
+    }
+
     pub(crate) fn refuse_if_broken(&self) -> Result<()> {
         if self.broken { Err(Error::Broken) } else { Ok(()) }
     }
@@ -257,12 +267,10 @@ impl Work {
 }
 
 /// The first name of a tree that is not less than `from`.
-fn first_name(draft: &Draft, catalogue: PageRef, from: &str) -> Result<Option<String>> {
+fn first_name(draft: &Draft, root: PageRef, from: &str) -> Result<Option<String>> {
     let low = Bound::Included(from.as_bytes());
-    let mut names = tree::Keys::new(tree::Range::new(draft, catalogue, low, Bound::Unbounded));
-    let name = names.next()?.map(|name| String::from_utf8(name.to_vec()));
-    let corrupt = |_| Error::Corrupt { page: catalogue.id(), what: "name of a tree" };
-    name.transpose().map_err(corrupt)
+    let mut names = tree::Keys::new(tree::Range::new(draft, root, low, Bound::Unbounded));
+    names.next()?.map(|name| catalogue::name(name, root)).transpose()
 }
 
 /// What is known of the tree called `name`.

@@ -122,6 +122,11 @@ impl<'a> WriteTxn<'a> {
         self.work.go_back(point)
     }
 
+    #[cfg(test)]
+    pub(crate) fn put_raw_tree_name(&mut self, name: &[u8]) {
+        self.work.put_raw_tree_name(name);
+    }
+
     /// Gives back about `units` units of what was cut off from the trees. Returns how many, and what
     /// was met when a page that was cut off could not be read; the transaction is whole then.
     pub(crate) fn reclaim(&mut self, units: u64) -> Result<(u64, Result<()>)> {

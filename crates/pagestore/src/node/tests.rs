@@ -177,3 +177,53 @@ fn separator_is_short_and_separates() {
     }
     assert_eq!(branch::separator((b"region", b"/1/a"), (b"region", b"/2/b")), b"region/2");
 }
+
+/// A leaf with one long value at `extent`, under a key of so many bytes.
+fn leaf_of(extent: leaf::Extent, key_len: usize) -> Vec<u8> {
+    let mut page = vec![0; 3 * UNIT_BYTES];
+    page::begin(&mut page, Kind::Leaf, 0, 9, 7);
+    let payload = Payload::new(Value::Extent(extent));
+    let key = vec![1; key_len];
+    let cell = Cell { key: (&[], &key), lead: payload.lead(), tail: payload.tail() };
+    NodeMut(&mut page).fill(&[cell]);
+    page
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_counts_on_it() {
+    let corrupt = |page: &[u8]| match Node(page).validate(9) {
+        Err(Error::Corrupt { page: 9, what }) => what,
+        other => panic!("{other:?}"),
+    };
+    let sound = leaf::Extent { start: 2, len: 16 << 20, crc: 0, birth: 1 };
+    let last = leaf::Extent { start: (1 << 32) - 4096, ..sound };
+    for extent in [sound, last] {
+        Node(&leaf_of(extent, 8256)).validate(9).unwrap();
+    }
+    for extent in [
+        leaf::Extent { start: 1, ..sound },
+        leaf::Extent { start: last.start + 1, ..sound },
+        leaf::Extent { start: u64::MAX, ..sound },
+        leaf::Extent { len: (16 << 20) + 1, ..sound },
+        leaf::Extent { len: u32::MAX, ..sound },
+    ] {
+        assert_eq!(corrupt(&leaf_of(extent, 4)), "address of a long value", "{extent:?}");
+    }
+    assert_eq!(corrupt(&leaf_of(sound, 8257)), "length of a key");
+    let mut page = leaf_of(sound, 4);
+    page[5] = 1;
+    assert_eq!(corrupt(&page), "level");
+    let place = PageRef::new(Span { start: 5, units: 1 }, 1);
+    let only = Child { place, size: Size { keys: 1, units: 1 } };
+    for (level, is_sound) in [(0, false), (1, true), (48, true), (49, false), (255, false)] {
+        let mut page = blank(Kind::Branch, 1);
+        let mut node = NodeMut(&mut page);
+        node.fill(&[]);
+        node.set_leftmost(&only.encode());
+        page[5] = level;
+        match is_sound {
+            true => Node(&page).validate(9).unwrap(),
+            false => assert_eq!(corrupt(&page), "level"),
+        }
+    }
+}

@@ -44,7 +44,8 @@ pub(crate) struct Head {
 /// Bytes of a frame with a body of so many.
 pub(crate) fn frame_bytes(body_bytes: u64) -> u64 {
     let rest = body_bytes.saturating_sub(FIRST_BYTES as u64).div_ceil(REST_BYTES as u64);
-    (1 + rest) * SECTOR_BYTES as u64
+    // The length may have been read from a file.
+    rest.saturating_add(1).saturating_mul(SECTOR_BYTES as u64)
 }
 
 /// Memory of a frame. It begins at a multiple of a sector there too, so that it can be written past
@@ -190,6 +191,19 @@ mod tests {
             let frame = frame(&inner[shift..]);
             let heads = frame.chunks(SECTOR_BYTES).filter(|s| Head::decode(s).is_some());
             assert_eq!(heads.count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_length_that_cannot_be_is_longer_than_any_frame() {
+        let mut sector = frame(b"body");
+        for len in [u64::MAX, u64::MAX - 600, u64::MAX / 512 * 511] {
+            sector[BODY_BYTES_AT..CHECKPOINT_AT].copy_from_slice(&len.to_le_bytes());
+            let crc = crc32c::crc32c(&sector[POSITION_AT..HEAD_BYTES]);
+            sector[CRC_AT..POSITION_AT].copy_from_slice(&crc.to_le_bytes());
+            let head = Head::decode(&sector).unwrap();
+            assert!(head.frame_bytes() > 1 << 60, "{len}");
+            assert_eq!(head.body(&sector), None);
         }
     }
 }

@@ -6,7 +6,7 @@ use flotilla_vfs::{FileSystem, OpenMode};
 
 use super::model::{Map, Maps};
 use super::{disk, open, path, try_open};
-use crate::{Error, PageStore, Snapshot, TreeOptions};
+use crate::{Error, PageStore, Scrub, Snapshot, TreeOptions};
 
 fn entries(snapshot: &Snapshot) -> Result<Maps, Error> {
     let mut maps = Maps::new();
@@ -155,4 +155,26 @@ fn cut_off_file_is_refused() {
         file.write_at(&rest, at).unwrap();
     }
     open(&fs).check().unwrap();
+}
+
+#[test]
+fn name_that_is_no_text_is_named_and_ends_a_scrub() {
+    let store = open(&disk(1));
+    let mut txn = store.write().unwrap();
+    txn.tree("a").unwrap().put(b"k", b"v").unwrap();
+    txn.put_raw_tree_name(b"\xff");
+    txn.publish().unwrap();
+    store.checkpoint().unwrap();
+    assert!(matches!(
+        store.read().tree_names(),
+        Err(Error::Corrupt { what: "name of a tree", .. })
+    ));
+    let mut scrub = Scrub::new();
+    let error = loop {
+        if let Err(error) = store.scrub(&mut scrub, 1 << 20) {
+            break error;
+        }
+        assert!(!scrub.is_done());
+    };
+    assert!(matches!(error, Error::Corrupt { what: "name of a tree", .. }), "{error}");
 }

@@ -12,9 +12,6 @@ pub(crate) struct Path {
     steps: Vec<(PageRef, usize)>,
 }
 
-/// More than any tree of a file of 16 TiB can have.
-const LEVEL_COUNT_MAX: u8 = 48;
-
 impl Path {
     /// Goes down to the leaf for `key` and makes every page on the way own. The first step is the
     /// new root; the leaf is returned beside the path.
@@ -45,9 +42,6 @@ impl Path {
             let frame = draft.page(at)?;
             let node = Node(&frame);
             let level = node.level();
-            if level > LEVEL_COUNT_MAX || node.is_leaf() != (level == 0) {
-                return Err(Error::Corrupt { page: at.id(), what: "level" });
-            }
             if level <= to {
                 return Ok((Path { steps }, at));
             }
