@@ -138,8 +138,7 @@ impl Loaded {
 
     /// The same without what follows the last byte that was ever written: those are zeros, and to look
     /// at them would bring them into memory first.
-    fn view_data(&self, file_bytes: usize) -> Result<View, Error> {
-        let data_end = self.segment.file.data_end()?;
+    fn view_data(&self, file_bytes: usize, data_end: u64) -> Result<View, Error> {
         let end =
             usize::try_from(data_end).unwrap_or(file_bytes).clamp(SEGMENT_HEADER_BYTES, file_bytes);
         // A file system that is wrong about its own files is found out where the next byte would be.
@@ -211,7 +210,13 @@ fn load(directory: &Directory, number: u64, buffer: &mut Vec<u8>) -> Result<Load
         summary: None,
         fault: None,
     };
-    if let Some(footer) = footer::read(&loaded.segment, buffer)? {
+    let file_bytes = loaded.segment.file.len()?;
+    // A footer ends with the file. To look for one where nothing was written would bring that page into
+    // memory, and from then on the file system would count it as data.
+    let data_end = loaded.segment.file.data_end()?;
+    let may_be_sealed = data_end >= file_bytes;
+    let footer = if may_be_sealed { footer::read(&loaded.segment, buffer)? } else { None };
+    if let Some(footer) = footer {
         loaded.first_lsn = Some(footer.summary.first_lsn());
         loaded.next_lsn = footer.summary.last_lsn() + 1;
         loaded.synced_lsn = footer.summary.last_lsn();
@@ -220,14 +225,14 @@ fn load(directory: &Directory, number: u64, buffer: &mut Vec<u8>) -> Result<Load
         loaded.summary = Some(footer.summary);
         return Ok(loaded);
     }
-    let file_bytes = loaded.segment.file.len()? as usize;
+    let file_bytes = file_bytes as usize;
     // Most that are empty show it here.
     let beginning =
         loaded.segment.read(0, file_bytes.min(SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES))?;
     loaded.first_lsn = scan::first_lsn(&beginning, loaded.segment.header);
     // What somebody else may write to meanwhile is looked at when all is read.
     let is_ours = !directory.is_read_only;
-    let bytes = if is_ours { loaded.view_data(file_bytes)? } else { loaded.view()? };
+    let bytes = if is_ours { loaded.view_data(file_bytes, data_end)? } else { loaded.view()? };
     if let Some(first_lsn) = loaded.first_lsn {
         if is_ours && directory.config.recovery_threads > 1 {
             let file = loaded.segment.file.clone();
@@ -255,10 +260,12 @@ fn take(frame: &ScannedFrame<'_>, summary: &mut Summary) -> Result<(), &'static 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+    use crate::directory::Source;
     use crate::format::SegmentHeader;
     use flotilla_vfs::fault::FaultFs;
-    use flotilla_vfs::{File, FileSystem, OpenMode};
-    use std::ops::Range;
+    use flotilla_vfs::os::OsFs;
+    use flotilla_vfs::{FileSystem, OpenMode};
     use std::path::Path;
     use std::sync::Arc;
 
@@ -281,52 +288,37 @@ mod tests {
         }
     }
 
-    /// A file whose file system is wrong about where its data ends.
-    #[derive(Debug)]
-    struct Misjudged(Arc<dyn File>, u64);
-
-    impl File for Misjudged {
-        fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-            self.0.read_at(buf, offset)
-        }
-        fn write_all_at(&self, parts: &[io::IoSlice<'_>], offset: u64) -> io::Result<()> {
-            self.0.write_all_at(parts, offset)
-        }
-        fn sync(&self) -> io::Result<()> {
-            self.0.sync()
-        }
-        fn allocate(&self, range: Range<u64>) -> io::Result<()> {
-            self.0.allocate(range)
-        }
-        fn len(&self) -> io::Result<u64> {
-            self.0.len()
-        }
-        fn data_end(&self) -> io::Result<u64> {
-            Ok(self.1)
-        }
-        fn set_len(&self, len: u64) -> io::Result<()> {
-            self.0.set_len(len)
-        }
-        fn view(&self, range: Range<u64>) -> io::Result<View> {
-            self.0.view(range)
+    #[test]
+    fn what_was_never_written_is_not_looked_at_unless_something_is_there() {
+        let disk = FaultFs::new(1);
+        let loaded = loaded(&disk, None);
+        let file = &loaded.segment.file;
+        file.allocate(0..1 << 20).expect("there is room");
+        file.write_at(&[7; 5000], 0).expect("written");
+        let seen = |data_end| loaded.view_data(1 << 20, data_end).expect("seen").len();
+        assert_eq!(seen(file.data_end().expect("known")), 8192);
+        assert_eq!(seen(5000), 5000);
+        // The file system is wrong, or knows nothing.
+        for data_end in [0, 4999, 1 << 20, u64::MAX] {
+            assert_eq!(seen(data_end), 1 << 20, "{data_end}");
         }
     }
 
     #[test]
-    fn what_was_never_written_is_not_looked_at_unless_something_is_there() {
-        let disk = FaultFs::new(1);
-        let mut loaded = loaded(&disk, None);
-        let file = loaded.segment.file.clone();
-        file.allocate(0..1 << 20).expect("there is room");
-        file.write_at(&[7; 5000], 0).expect("written");
-        let seen = |loaded: &Loaded| loaded.view_data(1 << 20).expect("seen").len();
-        assert_eq!(seen(&loaded), 8192);
-        for (data_end, wanted) in
-            [(5000, 5000), (0, 1 << 20), (4999, 1 << 20), (1 << 20, 1 << 20), (u64::MAX, 1 << 20)]
-        {
-            loaded.segment.file = Arc::new(Misjudged(file.clone(), data_end));
-            assert_eq!(seen(&loaded), wanted, "{data_end}");
-        }
+    fn a_segment_made_ahead_stays_as_it_is_on_disk() {
+        let dir = tempfile::tempdir().expect("made");
+        let (fs, path) = (Arc::new(OsFs::new()), dir.path().to_owned());
+        let lock = fs.lock(&path.join("LOCK")).expect("nobody has it");
+        let config = Config::default();
+        let directory = Directory { fs, path, config, is_read_only: false, _lock: lock };
+        let made = directory.make(1, 8 << 20, Source::Room, &|| true).expect("there is room");
+        let data_end = || made.file.data_end().expect("known");
+        let before = data_end();
+        let loaded = load(&directory, 1, &mut Vec::new()).expect("it is whole");
+        assert_eq!((loaded.first_lsn, loaded.touched_bytes), (None, Some(0)));
+        // All of it, where the file system does not know what was written.
+        let is_unread = data_end() < made.file.len().expect("known");
+        assert!(is_unread || before == 8 << 20, "from {before} on all is in memory now");
     }
 
     #[test]
