@@ -9,7 +9,8 @@
 //! comes draws it and then looks whether it is shown. If it was drawn, the word is changed before
 //! its sleepers are woken, and who goes to sleep has read the word before the shown number.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use crate::sync::{Word, thread};
 
 /// Words that threads sleep at. With more threads than that some are woken too early.
 const WORDS: usize = 64;
@@ -24,7 +25,7 @@ pub(crate) struct Place {
     drawn: AtomicU64,
     /// Who has this number has the place.
     shown: AtomicU64,
-    words: [AtomicU32; WORDS],
+    words: [Word; WORDS],
 }
 
 /// Has the place until it is dropped.
@@ -36,7 +37,7 @@ pub(crate) struct Placed<'a> {
 
 impl Place {
     pub(crate) fn new() -> Place {
-        let words = std::array::from_fn(|_| AtomicU32::new(0));
+        let words = std::array::from_fn(|_| Word::default());
         Place { drawn: AtomicU64::new(0), shown: AtomicU64::new(0), words }
     }
 
@@ -46,16 +47,16 @@ impl Place {
         let word = self.word(number);
         let mut looks = 0;
         loop {
-            let seen = word.load(SeqCst);
+            let seen = word.load();
             let shown = self.shown.load(SeqCst);
             if shown == number {
                 return Placed { place: self, number };
             }
             if looks < LOOKS && shown + 1 == number {
                 looks += 1;
-                std::thread::yield_now();
+                thread::yield_now();
             } else {
-                atomic_wait::wait(word, seen);
+                word.sleep(seen);
             }
         }
     }
@@ -73,7 +74,7 @@ impl Place {
         self.drawn.load(SeqCst) - self.shown.load(SeqCst)
     }
 
-    fn word(&self, number: u64) -> &AtomicU32 {
+    fn word(&self, number: u64) -> &Word {
         &self.words[number as usize % WORDS]
     }
 }
@@ -84,8 +85,8 @@ impl Drop for Placed<'_> {
         self.place.shown.store(next, SeqCst);
         if self.place.drawn.load(SeqCst) > next {
             let word = self.place.word(next);
-            word.fetch_add(1, SeqCst);
-            atomic_wait::wake_all(word);
+            word.change();
+            word.wake_all();
         }
     }
 }

@@ -1,17 +1,57 @@
-//! Atomics, and the locks that are held over some of them: those of every day or, when it is built
-//! with `--cfg shuttle`, those of a model checker that tries orders of threads one after the other.
+//! Atomics, the locks that are held over some of them, and words that threads sleep at: those of
+//! every day or, when it is built with `--cfg shuttle`, those of a model checker that tries orders of
+//! threads one after the other.
 //!
 //! Locks that are held only over plain code need not come from here.
 
 #[cfg(not(shuttle))]
 pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock};
 #[cfg(not(shuttle))]
-pub(crate) use std::sync::atomic;
+pub(crate) use std::{sync::atomic, thread};
+
+#[cfg(not(shuttle))]
+pub(crate) use real::Word;
 
 #[cfg(shuttle)]
-pub(crate) use modelled::{Mutex, RwLock};
+pub(crate) use modelled::{Mutex, RwLock, Word};
 #[cfg(shuttle)]
-pub(crate) use shuttle::sync::{MutexGuard, atomic};
+pub(crate) use shuttle::{
+    sync::{MutexGuard, atomic},
+    thread,
+};
+
+#[cfg(not(shuttle))]
+mod real {
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+    /// A number that threads sleep at until somebody who has changed it wakes them.
+    #[derive(Debug, Default)]
+    pub(crate) struct Word(AtomicU32);
+
+    impl Word {
+        pub(crate) fn load(&self) -> u32 {
+            self.0.load(SeqCst)
+        }
+
+        /// Changes it, so that nobody goes to sleep who has looked before.
+        pub(crate) fn change(&self) {
+            self.0.fetch_add(1, SeqCst);
+        }
+
+        /// Sleeps until somebody wakes it, unless it is not `seen` any more. May return early.
+        pub(crate) fn sleep(&self, seen: u32) {
+            atomic_wait::wait(&self.0, seen);
+        }
+
+        pub(crate) fn wake_one(&self) {
+            atomic_wait::wake_one(&self.0);
+        }
+
+        pub(crate) fn wake_all(&self) {
+            atomic_wait::wake_all(&self.0);
+        }
+    }
+}
 
 /// The model checker's locks, with parking_lot's signatures: a panic does not poison them.
 #[cfg(shuttle)]
@@ -23,6 +63,49 @@ mod modelled {
     pub(crate) struct Mutex<T>(model::Mutex<T>);
 
     pub(crate) struct RwLock<T>(model::RwLock<T>);
+
+    #[derive(Debug)]
+    pub(crate) struct Word {
+        value: model::Mutex<u32>,
+        changed: model::Condvar,
+    }
+
+    impl Default for Word {
+        fn default() -> Word {
+            Word { value: model::Mutex::new(0), changed: model::Condvar::new() }
+        }
+    }
+
+    impl Word {
+        fn value(&self) -> model::MutexGuard<'_, u32> {
+            self.value.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        pub(crate) fn load(&self) -> u32 {
+            *self.value()
+        }
+
+        pub(crate) fn change(&self) {
+            *self.value() += 1;
+        }
+
+        pub(crate) fn sleep(&self, seen: u32) {
+            let value = self.value();
+            if *value == seen {
+                drop(self.changed.wait(value).unwrap_or_else(PoisonError::into_inner));
+            }
+        }
+
+        pub(crate) fn wake_one(&self) {
+            let _value = self.value();
+            self.changed.notify_one();
+        }
+
+        pub(crate) fn wake_all(&self) {
+            let _value = self.value();
+            self.changed.notify_all();
+        }
+    }
 
     impl<T> Mutex<T> {
         pub(crate) fn new(value: T) -> Mutex<T> {

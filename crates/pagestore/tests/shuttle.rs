@@ -1,6 +1,7 @@
-//! Readers, the writer and the checkpoint in many orders: a model checker decides at each lock and
-//! each look at the table of frames who goes on. What a reader has borrowed must stay as it was,
-//! though its frames are written, taken out of the table, and used again for other pages.
+//! Readers, writers and the checkpoint in many orders: a model checker decides at each lock, each
+//! look at the table of frames and each sleep who goes on. What a reader has borrowed must stay as it
+//! was, though its frames are written, taken out of the table, and used again for other pages. Of
+//! threads that commit nobody hangs, and what somebody was told is durable outlives the power.
 //!
 //! Built with `--cfg shuttle` only; `PAGESTORE_SCHEDULES` is how many orders each scenario is tried in.
 #![cfg(shuttle)]
@@ -8,9 +9,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use flotilla_pagestore::{Options, PageStore, Snapshot};
+use flotilla_pagestore::{Durability, Error, Options, PageStore, Snapshot};
 use flotilla_vfs::FileSystem;
 use flotilla_vfs::fault::FaultFs;
+use flotilla_vfs::hooked::{HookedFs, Operation};
 use flotilla_vfs::os::OsFs;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::thread;
@@ -124,4 +126,110 @@ fn borrowed_pages_stay_on_a_mapped_file() {
         let dir = tempfile::tempdir().expect("the system's directory can be written");
         scenario(Arc::new(OsFs::new()), &dir.path().join("pages"));
     });
+}
+
+/// A store with a redo area, on a disk at which others may come in before each write and each sync.
+fn with_redo(disk: &FaultFs) -> PageStore {
+    let let_others_in = |operation| {
+        if matches!(operation, Operation::Write | Operation::Sync) {
+            thread::yield_now();
+        }
+    };
+    let fs = Arc::new(HookedFs::new(Arc::new(disk.clone()), let_others_in));
+    let options = Options::default().growth_bytes(0).redo_bytes(64 << 10);
+    let store = PageStore::open(fs, Path::new("/pages"), options).expect("it opens");
+    commit(&store, b"first").expect("the disk is well");
+    store
+}
+
+fn commit(store: &PageStore, key: &[u8]) -> Result<u64, Error> {
+    let mut txn = store.write()?;
+    txn.tree("t")?.put(key, key)?;
+    txn.commit(Durability::Sync)
+}
+
+/// Proves that each key is there, and found, if the power goes now.
+fn assert_durable(disk: &FaultFs, keys: &[Vec<u8>]) {
+    let disk = disk.crashed(keys.len() as u64);
+    disk.fail_syncs(false);
+    let fs = Arc::new(disk);
+    let options = Options::default().growth_bytes(0).redo_bytes(64 << 10);
+    let store = PageStore::open(fs, Path::new("/pages"), options).expect("it opens");
+    let tree = store.read().tree("t").expect("pages are whole").expect("it is there");
+    for key in keys {
+        let found = tree.get(key).expect("pages are whole");
+        assert_eq!(found.as_deref(), Some(&key[..]), "it was told to be durable");
+    }
+    store.check().expect("every page has one owner");
+}
+
+/// Threads that commit, one that syncs what it has published, and the checkpoint. With `fails` the
+/// disk refuses syncs after a while.
+fn committing(fails: bool) {
+    let disk = FaultFs::new(1);
+    let store = with_redo(&disk);
+    let committer = |name: u8| {
+        let (store, disk) = (store.clone(), disk.clone());
+        thread::spawn(move || {
+            let mut told = vec![b"first".to_vec()];
+            for i in 0..2 {
+                let key = vec![name, i];
+                match commit(&store, &key) {
+                    Ok(txid) => assert!(store.durable_txid() >= txid, "{key:?}"),
+                    Err(_) if fails => break,
+                    Err(error) => panic!("{error}"),
+                }
+                told.push(key);
+                assert_durable(&disk, &told);
+            }
+            told
+        })
+    };
+    let mut threads = vec![committer(b'a'), committer(b'b'), committer(b'c')];
+    let (other, its_disk) = (store.clone(), disk.clone());
+    threads.push(thread::spawn(move || {
+        let published = other.write().and_then(|mut txn| {
+            txn.tree("t")?.put(b"published", b"published")?;
+            txn.publish()
+        });
+        let synced = published.and_then(|txid| other.sync().map(|durable| (txid, durable)));
+        match synced {
+            Ok((txid, durable)) => assert!(durable >= txid, "{durable} instead of {txid}"),
+            Err(_) if fails => return Vec::new(),
+            Err(error) => panic!("{error}"),
+        }
+        assert_durable(&its_disk, &[b"published".to_vec()]);
+        vec![b"published".to_vec()]
+    }));
+    let (other, its_disk) = (store.clone(), disk.clone());
+    threads.push(thread::spawn(move || {
+        let made = other.checkpoint();
+        assert!(made.is_ok() || fails, "{made:?}");
+        its_disk.fail_syncs(fails);
+        Vec::new()
+    }));
+    let told: Vec<Vec<u8>> =
+        threads.into_iter().flat_map(|thread| thread.join().expect("nothing was wrong")).collect();
+    disk.fail_syncs(false);
+    if !fails {
+        assert_eq!(store.durable_txid(), store.read().txid());
+        store.check().expect("every page has one owner");
+    }
+    assert_durable(&disk, &told);
+}
+
+#[test]
+fn commits_are_durable_in_any_order() {
+    run(RandomScheduler::new(schedules()), || committing(false));
+}
+
+#[test]
+fn commits_are_durable_in_orders_with_few_changes() {
+    run(PctScheduler::new(3, schedules()), || committing(false));
+}
+
+#[test]
+fn nobody_waits_for_a_disk_that_fails() {
+    run(RandomScheduler::new(schedules()), || committing(true));
+    run(PctScheduler::new(3, schedules()), || committing(true));
 }

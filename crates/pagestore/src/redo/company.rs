@@ -5,10 +5,11 @@
 //! the last one, but no longer than some yields of the processor take, and if it was in vain, not
 //! again for a while.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::thread;
 
 /// How often the leader looks, and lets others run in between: a part of what a sync takes.
-const LOOKS: u32 = 200;
+const LOOKS: u32 = if cfg!(shuttle) { 2 } else { 200 };
 
 /// At most so many frames are not waited for, after one that was so in vain.
 const IN_VAIN_MAX: u64 = 64;
@@ -50,7 +51,7 @@ impl Company {
         let (expected, before) = (self.expected.load(Relaxed), self.here.load(Relaxed));
         let mut here = before;
         for _ in 0..LOOKS {
-            std::thread::yield_now();
+            thread::yield_now();
             here = self.here.load(Relaxed);
             if here >= expected {
                 break;

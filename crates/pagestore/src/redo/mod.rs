@@ -21,12 +21,11 @@ pub(crate) use area::{Area, Frames};
 pub(crate) use record::{NoSense, Op, Record, Recorded, Recorder, records};
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use flotilla_vfs::File;
-use parking_lot::{Mutex, MutexGuard};
 
 use crate::error::{Error, Result};
+use crate::sync::{Mutex, MutexGuard, Word};
 use company::Company;
 use frame::{Sectors, frame_bytes};
 
@@ -45,7 +44,7 @@ pub(crate) struct Redo {
     file: Arc<dyn File>,
     state: Mutex<State>,
     /// Where threads sleep: those of each turn at the word of its parity.
-    words: [AtomicU32; 2],
+    words: [Word; 2],
     company: Company,
 }
 
@@ -124,7 +123,7 @@ impl Redo {
             is_broken: false,
             spare: Spare::default(),
         };
-        let words = [AtomicU32::new(0), AtomicU32::new(0)];
+        let words = Default::default();
         Redo { file, state: Mutex::new(state), words, company: Company::default() }
     }
 
@@ -192,9 +191,9 @@ impl Redo {
             }
             let is_led = txid <= state.lead.last;
             let word = &self.words[(state.lead.turn + u64::from(!is_led)) as usize % 2];
-            let seen = word.load(SeqCst);
+            let seen = word.load();
             drop(state);
-            atomic_wait::wait(word, seen);
+            word.sleep(seen);
             state = self.state.lock();
         }
     }
@@ -230,16 +229,16 @@ impl Redo {
     fn change_words(&self, state: MutexGuard<'_, State>, all: bool) {
         let turn = state.lead.turn as usize;
         let (done, next) = (&self.words[turn % 2], &self.words[(turn + 1) % 2]);
-        done.fetch_add(1, SeqCst);
-        next.fetch_add(1, SeqCst);
+        done.change();
+        next.change();
         drop(state);
         // First who is to go on with the disk, then those who are told.
         if all {
-            atomic_wait::wake_all(next);
+            next.wake_all();
         } else {
-            atomic_wait::wake_one(next);
+            next.wake_one();
         }
-        atomic_wait::wake_all(done);
+        done.wake_all();
     }
 
     /// Lets nobody wait any more: what the file holds is unknown.
