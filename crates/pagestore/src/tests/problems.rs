@@ -383,6 +383,12 @@ const SPACE: &[Fault] = &[
         forger.frame(0, forger.meta.number, &[1; 40]);
         forger.redo_unit()
     }),
+    ("redo records that make no sense", Where::Redo, |forger| {
+        // A transaction that does nothing, and that others are missing before.
+        let body = [&1000_u64.to_le_bytes()[..], &[0; 4]].concat();
+        forger.frame(0, forger.meta.number, &body);
+        forger.redo_unit()
+    }),
     ("redo record with others behind it", Where::Redo, |forger| {
         forger.frame(512, forger.meta.number, b"");
         forger.redo_unit()

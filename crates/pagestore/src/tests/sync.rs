@@ -471,3 +471,30 @@ fn transaction_without_a_record_during_a_checkpoint_is_no_hole() {
     assert_eq!((store.read().txid(), get(&store, 1).unwrap().len()), (txid + 2, 40_000));
     assert_eq!(get(&store, 2).unwrap(), b"value");
 }
+
+#[test]
+fn what_the_checkpoint_has_is_not_carried_out_again() {
+    let fs = disk(1);
+    let meanwhile: Arc<Mutex<Option<PageStore>>> = Arc::default();
+    let armed = Arc::clone(&meanwhile);
+    let hooked = HookedFs::new(Arc::new(fs.clone()), move |operation| {
+        // Keeps the record of the transaction before, which the checkpoint has, in the queue.
+        if operation == Operation::Sync
+            && let Some(store) = armed.lock().unwrap().take()
+        {
+            put(&store, 1, b"meanwhile", Durability::Memory).unwrap();
+        }
+    });
+    let store = PageStore::open(Arc::new(hooked), &path(), options()).unwrap();
+    put(&store, 0, b"makes the area", Durability::Sync).unwrap();
+    put(&store, 0, b"in the checkpoint", Durability::Memory).unwrap();
+    *meanwhile.lock().unwrap() = Some(store.clone());
+    let txid = store.checkpoint().unwrap().txid;
+    put(&store, 2, b"value", Durability::Sync).unwrap();
+    drop(store);
+    fs.power_loss(1);
+    let store = open(&fs);
+    assert_eq!(store.durable().txid, txid);
+    assert_eq!(store.read().txid(), txid + 2, "each transaction has the number that it had");
+    assert_eq!(get(&store, 1).unwrap(), b"meanwhile");
+}
