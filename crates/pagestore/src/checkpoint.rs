@@ -7,8 +7,8 @@
 //! 3. Pages and long values are written in the order of their places, then bitmaps and directory.
 //!    All of it goes to units that the last durable root does not use. Sync.
 //! 4. The meta page is written over the older of the two. Sync. From here on the new root counts.
-//! 5. Frames become clean, the old durable root lets go of its pages, and the file gets shorter if
-//!    much at its end is free.
+//! 5. Frames become clean, and the old durable root lets go of its pages. What is spare of the file
+//!    is noted for `give_back`.
 //!
 //! A crash before the end of 4 finds the old root whole, or the new one.
 
@@ -52,7 +52,7 @@ struct Cut {
     new_redo: Option<Area>,
     /// The last directory; nobody needs it once the new root counts.
     old_directory: Option<Span>,
-    /// Free space to be given back to the file system once the new root counts.
+    /// Free space that may be given back to the file system once the new root counts.
     chosen: Vec<Span>,
 }
 
@@ -81,19 +81,12 @@ pub(crate) fn run_paced(shared: &Shared, scope: Scope, pace: &mut Pace<'_>) -> R
     let mut written = shared.checkpoints.lock();
     shared.refuse_if_poisoned()?;
     let Some(cut) = cut(shared, &mut written, scope)? else { return Ok(()) };
-    let outcome = write(shared, &cut, pace);
-    if let Err(error) = outcome {
+    if let Err(error) = write(shared, &cut, pace) {
         shared.poison();
-        let mut space = shared.space.lock();
-        cut.chosen.iter().for_each(|&span| space.release(span));
         return Err(error);
     }
-    let chosen = finish(shared, &mut written, cut);
-    let outcome = trim::punch(shared, &chosen).and_then(|()| trim::shrink(shared));
-    if outcome.is_err() {
-        shared.poison();
-    }
-    outcome
+    finish(shared, &mut written, cut);
+    Ok(())
 }
 
 /// Takes the last published root and what the file lacks of it. Nothing if it is durable already,
@@ -139,7 +132,7 @@ fn cut(shared: &Shared, written: &mut Written, scope: Scope) -> Result<Option<Cu
     let Space { holes, freelist, .. } = &mut *space;
     let chosen = holes.choose(freelist, written.meta.number + 1);
     let has_holes =
-        |region| holes.has(region) || chosen.iter().any(|c| region_of(c.start) == region);
+        |region| holes.has_or_will(region) || chosen.iter().any(|c| region_of(c.start) == region);
     written.regions.note_holes(region_count(freelist.end()), has_holes);
     let end = space.freelist.end();
     let reserved = shared.counters.file_bytes.load(Ordering::Relaxed);
@@ -252,8 +245,8 @@ fn write_at(shared: &Shared, parts: &[IoSlice<'_>], unit: u64) -> Result<()> {
     Ok(())
 }
 
-/// Returns the free space that shall be given back now.
-fn finish(shared: &Shared, written: &mut Written, cut: Cut) -> Vec<Span> {
+/// Says that the cut is durable.
+fn finish(shared: &Shared, written: &mut Written, cut: Cut) {
     // Who reads from now on has it from the file; who reads already may have borrowed it.
     let mut ahead = cut.dirty.iter().skip(AHEAD);
     let written_at = |start| {
@@ -265,6 +258,7 @@ fn finish(shared: &Shared, written: &mut Written, cut: Cut) -> Vec<Span> {
     };
     let retired = cut.dirty.iter().filter_map(written_at).collect();
     shared.redo.checkpointed(cut.root.txid, cut.meta.number, cut.meta.redo);
+    let end = cut.meta.end;
     written.meta = cut.meta;
     let mut space = shared.space.lock();
     // A checkpoint that only cuts the file off leaves the durable root as it was.
@@ -278,13 +272,14 @@ fn finish(shared: &Shared, written: &mut Written, cut: Cut) -> Vec<Span> {
     }
     space.retire(retired, shared.current().txid);
     space.note_ended(&shared.pool);
+    space.holes.note_chosen(cut.chosen);
+    trim::note_durable(shared, &mut space, end);
     let excess = space.excess_frames();
     drop(space);
     drop(excess);
     shared.counters.writing_bytes.store(0, Ordering::Relaxed);
     shared.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
     shared.upkeep.pressure.progress();
-    cut.chosen
 }
 
 /// Neighbouring pages and values that go to the file in one write.

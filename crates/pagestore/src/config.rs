@@ -103,8 +103,8 @@ pub struct Options {
     ///
     /// [`PageStore::maintain`]: crate::PageStore::maintain
     pub checkpoint_bytes_per_second: u64,
-    /// A checkpoint cuts the file off when so many bytes at its end are free. Default 64 MiB; less
-    /// than a step of growth is taken as that.
+    /// The file is cut off when so many bytes at its end are free. Default 64 MiB; less than a step
+    /// of growth is taken as that.
     pub trim_bytes: u64,
 }
 

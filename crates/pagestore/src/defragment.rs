@@ -2,7 +2,7 @@
 //! before it.
 //!
 //! The target is the space that is in use and an eighth. While there is one, whoever allocates gets
-//! units before it as long as some fit, and each checkpoint cuts off what is free at the end. A
+//! units before it as long as some fit, and each checkpoint gives up what is free at the end. A
 //! *pass* goes once through all trees, some of it in each call; passes follow until nothing lies
 //! beyond the target, or nothing more can be moved. Nothing of this is kept in the file: what has been
 //! moved is ordinary pages.
@@ -34,8 +34,8 @@ pub struct Defragmented {
     pub left_bytes: u64,
     /// How long the file shall be; its length if there is nothing to be gained.
     pub target_bytes: u64,
-    /// Nothing more can be moved. The next two checkpoints cut the file off, as soon as no snapshot
-    /// sees what lay there.
+    /// Nothing more can be moved. After the next two checkpoints the end of the file can be given back,
+    /// if no snapshot sees what lay there.
     pub is_done: bool,
 }
 

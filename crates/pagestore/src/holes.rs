@@ -1,10 +1,11 @@
 //! Free space that was given back to the file system, and that must be reserved before it is written.
 //!
-//! Long free runs that stay free over some checkpoints become holes of the file. A unit of a hole that
+//! Long free runs that stay free over some checkpoints are chosen to become holes of the file, which
+//! `give_back` makes of them piece by piece, as far as they are free by then. A unit of a hole that
 //! is given out is reserved again by the checkpoint that is going to write it, before that takes its
 //! cut: a disk that is full is so found when nothing has happened yet. Which regions have holes
-//! stands in their records, before the first hole is made; after opening all that is free there
-//! counts as one.
+//! stands in their records before the first hole is made, and as long as some are chosen; after opening
+//! all that is free there counts as one.
 
 use std::collections::VecDeque;
 
@@ -18,7 +19,7 @@ const RUN_UNITS_MIN: u32 = 256;
 /// So many checkpoints lie between two looks at the free runs. What both see becomes a hole.
 const CHECKPOINTS: u64 = 8;
 
-/// So many units become holes in one checkpoint: 1 GiB.
+/// So many units are chosen at a time: 1 GiB.
 const UNITS_MAX: u64 = 1 << 18;
 
 /// Free space that the file system has back.
@@ -33,6 +34,8 @@ pub(crate) struct Holes {
     unreserved: VecDeque<Span>,
     /// The long free runs of the last look, rising.
     seen: Vec<Span>,
+    /// What is to become holes; durable records say that its regions have some.
+    chosen: VecDeque<Span>,
 }
 
 impl Holes {
@@ -42,8 +45,13 @@ impl Holes {
     }
 
     /// Whether a region has holes.
-    pub(crate) fn has(&self, region: usize) -> bool {
+    fn has(&self, region: usize) -> bool {
         self.by_region.get(region).is_some_and(|&count| count > 0)
+    }
+
+    /// Whether a region has holes, or will soon.
+    pub(crate) fn has_or_will(&self, region: usize) -> bool {
+        self.has(region) || self.chosen.iter().any(|span| region_of(span.start) == region)
     }
 
     /// Takes note that a free span is a hole now.
@@ -100,9 +108,9 @@ impl Holes {
         self.unreserved.pop_front();
     }
 
-    /// What checkpoint `number` shall make holes of: long runs that were free when it was looked last
-    /// and are free now. They are taken from the freelist.
-    pub(crate) fn choose(&mut self, freelist: &mut Freelist, number: u64) -> Vec<Span> {
+    /// What to make holes of once checkpoint `number` is durable: long runs that were free when it was
+    /// looked last and are free now. Nothing as long as something is left of the last choice.
+    pub(crate) fn choose(&mut self, freelist: &Freelist, number: u64) -> Vec<Span> {
         if !number.is_multiple_of(CHECKPOINTS) {
             return Vec::new();
         }
@@ -112,14 +120,39 @@ impl Holes {
         for span in common(&self.seen, &now) {
             let is_hole = |unit: u64| self.units.contains(unit - META_UNITS);
             let wanted = span.units >= RUN_UNITS_MIN && !(span.start..span.end()).all(is_hole);
-            if wanted && units < UNITS_MAX {
+            if wanted && units < UNITS_MAX && self.chosen.is_empty() {
                 units += u64::from(span.units);
-                freelist.take_free(span);
                 chosen.push(span);
             }
         }
         self.seen = now;
         chosen
+    }
+
+    /// Takes note of what was chosen, and of its regions in durable records.
+    pub(crate) fn note_chosen(&mut self, spans: Vec<Span>) {
+        self.chosen.extend(spans);
+    }
+
+    /// Gives up what was chosen.
+    pub(crate) fn forget_chosen(&mut self) {
+        self.chosen.clear();
+    }
+
+    /// How many units are chosen, some of which may not be free any more.
+    pub(crate) fn chosen_units(&self) -> u64 {
+        self.chosen.iter().map(|span| u64::from(span.units)).sum()
+    }
+
+    /// Takes up to `units` units of what was chosen; they may not be free any more.
+    pub(crate) fn next_chosen(&mut self, units: u32) -> Option<Span> {
+        let span = self.chosen.pop_front()?;
+        let piece = Span { units: span.units.min(units), ..span };
+        if piece.units < span.units {
+            let rest = Span { start: piece.end(), units: span.units - piece.units };
+            self.chosen.push_front(rest);
+        }
+        Some(piece)
     }
 }
 
@@ -163,18 +196,20 @@ mod tests {
             list.release(run);
         }
         let mut holes = Holes::default();
-        assert_eq!(holes.choose(&mut list, 8), []);
-        assert_eq!(holes.choose(&mut list, 9), []);
+        assert_eq!(holes.choose(&list, 8), []);
+        assert_eq!(holes.choose(&list, 9), []);
         let taken = part(0, 270);
         list.take_free(taken);
-        let chosen = holes.choose(&mut list, 16);
+        let chosen = holes.choose(&list, 16);
         assert_eq!(chosen, [part(2000, 900)]);
-        for &span in &chosen {
-            list.release(span);
-            holes.add(span);
-        }
-        assert_eq!((holes.count(), holes.has(0), holes.has(1)), (900, true, false));
-        assert_eq!(holes.choose(&mut list, 24), []);
+        holes.note_chosen(chosen);
+        assert!(holes.has_or_will(0) && !holes.has(0));
+        assert_eq!(holes.choose(&list, 24), [], "there is enough to do");
+        let pieces = std::iter::from_fn(|| holes.next_chosen(500)).collect::<Vec<_>>();
+        assert_eq!(pieces, [part(2000, 500), part(2500, 400)]);
+        pieces.into_iter().for_each(|piece| holes.add(piece));
+        assert_eq!((holes.count(), holes.has_or_will(0), holes.has(1)), (900, true, false));
+        assert_eq!(holes.choose(&list, 32), []);
         holes.give_out(taken);
         assert!(!holes.are_unreserved());
         holes.give_out(part(1999, 2));

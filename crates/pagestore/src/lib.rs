@@ -49,6 +49,7 @@ mod draft;
 mod error;
 mod frames;
 mod freelist;
+mod give_back;
 mod holes;
 mod ingest;
 mod keys;

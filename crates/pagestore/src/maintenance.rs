@@ -1,5 +1,5 @@
-//! Checkpoints that nobody has to think of, and the return of what was cut off: step by step by
-//! whoever calls, or by a thread of its own.
+//! Checkpoints that nobody has to think of, the return of what was cut off, and of what is spare of
+//! the file: step by step by whoever calls, or by a thread of its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::checkpoint::{self, Scope};
 use crate::error::{Error, Result};
+use crate::give_back;
 use crate::pressure::Full;
 use crate::schedule::Figures;
 use crate::shared::Shared;
@@ -26,7 +27,7 @@ const REST_MAX: Duration = Duration::from_millis(20);
 /// finds less before him at the disk.
 const SYNC_BYTES: u64 = 8 << 20;
 
-/// The thread that makes checkpoints. It stops when this is dropped, which waits for the step that is
+/// The thread that keeps a store going. It stops when this is dropped, which waits for the step that is
 /// under way, or when the store is.
 #[derive(Debug)]
 #[must_use = "the thread stops when this is dropped"]
@@ -36,8 +37,19 @@ pub struct Maintenance {
     thread: Option<JoinHandle<()>>,
 }
 
-/// One step. Returns whether there was something to do.
-pub(crate) fn step(shared: &Arc<Shared>, now: Duration) -> Result<bool> {
+/// What a step has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    /// There was nothing to do.
+    Nothing,
+    /// Something, and there may be more.
+    Something,
+    /// A piece of the file went back to the file system, which may have held others up.
+    GaveBack,
+}
+
+/// One step.
+pub(crate) fn step(shared: &Arc<Shared>, now: Duration) -> Result<Done> {
     shared.refuse_if_poisoned()?;
     let options = &shared.options;
     let figures = Figures {
@@ -50,14 +62,13 @@ pub(crate) fn step(shared: &Arc<Shared>, now: Duration) -> Result<bool> {
         shared.upkeep.schedule.lock().is_due(now, figures, soft_bytes, options.checkpoint_interval);
     if is_due {
         checkpoint(shared)?;
-        return Ok(true);
+        return Ok(Done::Something);
     }
-    if shared.current().trash.units == 0
-        || shared.upkeep.is_trash_unreadable.load(Ordering::Relaxed)
-    {
-        return Ok(false);
+    let is_trash_unreadable = shared.upkeep.is_trash_unreadable.load(Ordering::Relaxed);
+    if shared.current().trash.units > 0 && !is_trash_unreadable && reclaim(shared)? {
+        return Ok(Done::Something);
     }
-    reclaim(shared)
+    Ok(if give_back::step(shared)? { Done::GaveBack } else { Done::Nothing })
 }
 
 fn reclaim(shared: &Arc<Shared>) -> Result<bool> {
@@ -166,10 +177,14 @@ fn run(is_over: &AtomicBool, Joined(weak): &Joined) {
     while !is_over.load(Ordering::Acquire) {
         // Nobody has the store open any more: nor does this thread.
         let Some(shared) = weak.upgrade() else { return };
+        let stepped = Instant::now();
         match step(&shared, began.elapsed()) {
-            Ok(true) => {}
+            Ok(Done::Something) => {}
+            Ok(Done::GaveBack) => {
+                seen = shared.upkeep.bell.wait(seen, give_back::rest(stepped.elapsed()));
+            }
             Err(_) if is_end(&shared) => return,
-            Ok(false) | Err(_) => seen = shared.upkeep.bell.wait(seen, LOOK_EVERY),
+            Ok(Done::Nothing) | Err(_) => seen = shared.upkeep.bell.wait(seen, LOOK_EVERY),
         }
     }
 }

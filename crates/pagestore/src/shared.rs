@@ -9,8 +9,8 @@
 //! 5. `current`, `durable`: the two roots; held to copy a pointer.
 //! 6. That of `redo`, held for moments.
 //!
-//! Nobody holds one of them over a write or a sync but 1 and 2. The file changes its length under 3, and is
-//! cut off under 4 as well.
+//! Nobody holds one of them over a write or a sync but 1 and 2. The file changes its length under 3; that
+//! it is going to be shorter is said under 4 as well, before it is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

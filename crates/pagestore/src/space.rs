@@ -40,11 +40,21 @@ pub(crate) struct Space {
     claimed: BTreeMap<u64, u32>,
     /// Free units that the file system has back.
     pub(crate) holes: Holes,
-    /// The end that the file shall have, if it is being emptied beyond.
-    goal: Option<u64>,
+    /// What becomes of the end of the file.
+    pub(crate) tail: Tail,
     /// Transactions whose roots are durable, and whether all others for whom they were kept have
     /// ended.
     durable: BTreeMap<u64, bool>,
+}
+
+/// What becomes of the end of the file.
+pub(crate) struct Tail {
+    /// The end that the file shall have, if it is being emptied beyond.
+    goal: Option<u64>,
+    /// The end that the durable root names.
+    pub(crate) durable_end: u64,
+    /// What is reserved behind that is to be cut off.
+    pub(crate) is_cut: bool,
 }
 
 /// How many frames of a unit to keep for the next copies when a checkpoint has ended. Until then
@@ -71,7 +81,7 @@ impl Space {
             ended,
             claimed: BTreeMap::new(),
             holes: Holes::default(),
-            goal: None,
+            tail: Tail { goal: None, durable_end: end, is_cut: false },
             durable: BTreeMap::from([(txid, false)]),
         }
     }
@@ -84,10 +94,10 @@ impl Space {
     }
 
     /// Wants the file to end at `goal`: units beyond it are given out only if none below fit, and
-    /// each checkpoint cuts off what is free at the end.
+    /// each checkpoint gives up what is free at the end.
     pub(crate) fn shrink_to(&mut self, goal: u64) {
-        self.goal = Some(goal);
-        self.freelist.set_limit(self.goal);
+        self.tail.goal = Some(goal);
+        self.freelist.set_limit(Some(goal));
     }
 
     /// Units that the last published root and the checkpoints use, from unit `from` on.
@@ -96,13 +106,13 @@ impl Space {
     }
 
     pub(crate) fn is_shrinking(&self) -> bool {
-        self.goal.is_some()
+        self.tail.goal.is_some()
     }
 
     /// Takes note that the file is as short as it can be now.
     pub(crate) fn note_shrunk(&mut self) {
-        if self.goal.is_some_and(|goal| self.freelist.end() <= goal) {
-            self.goal = None;
+        if self.tail.goal.is_some_and(|goal| self.freelist.end() <= goal) {
+            self.tail.goal = None;
             self.freelist.set_limit(None);
         }
     }
@@ -134,6 +144,19 @@ impl Space {
             from = to;
         }
         trimmed
+    }
+
+    /// A span of at most `units` that a checkpoint has chosen to be a hole, if it is still free; it is
+    /// claimed then.
+    pub(crate) fn take_chosen(&mut self, units: u32) -> Option<Span> {
+        loop {
+            let span = self.holes.next_chosen(units)?;
+            if self.freelist.is_free(span) {
+                self.freelist.take_free(span);
+                self.enter_claim(span);
+                return Some(span);
+            }
+        }
     }
 
     /// A span for somebody who writes to it beside all transactions.

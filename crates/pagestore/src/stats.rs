@@ -49,6 +49,10 @@ pub struct GivenBack {
     /// Free space inside of the file that the file system has now. After opening all free space of
     /// the regions where some was given back counts as such.
     pub hole_bytes: u64,
+    /// What checkpoints have found to be spare, and [`PageStore::give_back`] has not yet given back.
+    ///
+    /// [`PageStore::give_back`]: crate::PageStore::give_back
+    pub waiting_bytes: u64,
 }
 
 /// What reading has come to.

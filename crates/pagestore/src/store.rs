@@ -17,9 +17,10 @@ use crate::config::{Options, TreeOptions};
 use crate::defragment::{self, Defragmented};
 use crate::error::{Error, Result};
 use crate::freelist::META_UNITS;
+use crate::give_back;
 use crate::ingest::TreeBuilder;
 use crate::leaf::Extent;
-use crate::maintenance::{self, Maintenance};
+use crate::maintenance::{self, Done, Maintenance};
 use crate::meta::Meta;
 use crate::page::{PageSize, UNIT_BYTES};
 use crate::pool::Pool;
@@ -104,7 +105,8 @@ impl PageStore {
     }
 
     /// Makes the last published state durable and returns once it is. Others go on reading,
-    /// writing and publishing meanwhile; a second checkpoint waits for the first.
+    /// writing and publishing meanwhile; a second checkpoint waits for the first. It gives nothing
+    /// back to the file system: see [`PageStore::give_back`].
     ///
     /// # Errors
     ///
@@ -167,6 +169,24 @@ impl PageStore {
         met.map(|()| units * UNIT_BYTES as u64)
     }
 
+    /// Gives a piece of what checkpoints have found to be spare back to the file system, a megabyte
+    /// or less: cuts it off from the end of the file, or makes a hole of it. Returns whether there
+    /// was one. [`Stats::given_back`] says how much waits.
+    ///
+    /// Holds up nobody but who wants the file to be longer, nor is it a transaction. But file systems
+    /// let nobody read from the disk or write meanwhile, some of them for milliseconds, so who calls it
+    /// again and again rests in between. [`PageStore::maintain`] does it if nothing else is to be
+    /// done, and the thread of [`PageStore::maintain_in_background`] rests nine times as long as a
+    /// piece takes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`], or [`Error::Io`] if the system refused: then the store takes no more
+    /// writes, as after a checkpoint that has failed.
+    pub fn give_back(&self) -> Result<bool> {
+        give_back::step(&self.shared)
+    }
+
     /// Makes durable all that is published, in the way that [`WriteTxn::commit`] does it: mostly by
     /// one append and one sync. Returns the last durable transaction.
     ///
@@ -184,17 +204,18 @@ impl PageStore {
     }
 
     /// One step of what has to be done now and then: a checkpoint if one is due, else some of the
-    /// trash is given back. Returns whether there was something to do. `now` is the time since any
-    /// moment that stays the same.
+    /// trash is given back, else a piece of the file. Returns whether there was something to do.
+    /// `now` is the time since any moment that stays the same.
     ///
     /// A checkpoint is due when [`Options::dirty_soft_bytes`] are in memory only, when half of the
     /// redo area is in use, or after [`Options::checkpoint_interval`].
     ///
     /// # Errors
     ///
-    /// Those of [`PageStore::checkpoint`] and, once, of [`PageStore::reclaim`].
+    /// Those of [`PageStore::checkpoint`], of [`PageStore::give_back`] and, once, of
+    /// [`PageStore::reclaim`].
     pub fn maintain(&self, now: Duration) -> Result<bool> {
-        maintenance::step(&self.shared, now)
+        maintenance::step(&self.shared, now).map(|done| done != Done::Nothing)
     }
 
     /// Starts a thread that calls [`PageStore::maintain`] whenever there may be something to do. As
@@ -262,6 +283,7 @@ impl PageStore {
                 trimmed_bytes: counters.trimmed_bytes.load(Ordering::Relaxed),
                 punched_bytes: counters.punched_bytes.load(Ordering::Relaxed),
                 hole_bytes: bytes(space.holes.count()),
+                waiting_bytes: give_back::waiting_bytes(&self.shared, &space),
             },
         }
     }
@@ -270,7 +292,8 @@ impl PageStore {
     /// transaction like any other: readers and writers go on, and a crash takes back what no
     /// checkpoint has made durable. Call it until it is done, with checkpoints in between, because
     /// what was moved is in memory until then. The file then ends at about nine eighths of what was
-    /// in use, once two checkpoints have followed and no snapshot sees what lay beyond.
+    /// in use, once two checkpoints have followed, no snapshot sees what lay beyond, and
+    /// [`PageStore::give_back`] has cut it off.
     ///
     /// A call looks at no more than 2,048 pages, so it may move less, or nothing, and not be done. What
     /// has been moved is not lost if the calls stop, or the store is closed. Long values stay where

@@ -1,23 +1,20 @@
-//! The end of the file: how long it must be, and when it gets shorter.
+//! The end of the file: how long it must be, and how short it may become.
 //!
 //! A checkpoint gives up the free units at the end of the file, if they are many, when it takes its
-//! cut: the meta page that it writes names the new end. Once that is durable the file is cut off.
-//! What is free is seen by nobody, so neither the durable root nor the one before it loses a page;
-//! a crash in between leaves a file that is longer than it says, which the next checkpoint mends.
+//! cut: the meta page that it writes names the new end. Once that is durable the file may be cut off,
+//! which `give_back` does. What is free is seen by nobody, so neither the durable root nor the one
+//! before it loses a page; a crash in between leaves a file that is longer than it says, which the
+//! next checkpoint finds.
 
 use std::io::ErrorKind;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
 use crate::freelist::HEAD_UNITS;
-use crate::page::{Span, UNIT_BYTES, units_for};
+use crate::page::{UNIT_BYTES, units_for};
 use crate::regions::{directory_bytes_max, region_count};
 use crate::shared::Shared;
 use crate::space::Space;
-
-/// How much to cut off at a time. Nothing is allocated meanwhile, and a file system takes longer
-/// the more it gets back.
-const STEP_BYTES: u64 = 256 << 20;
 
 /// How long the file must be for all that is in use, for so many units of a redo area, and for a
 /// directory.
@@ -49,7 +46,8 @@ pub(crate) fn grow(shared: &Shared, needed: u64) -> Result<()> {
 
 /// Reserves what was given out of holes.
 pub(crate) fn reserve(shared: &Shared) -> Result<()> {
-    // Held to the end: who finds that nothing has to be reserved any more is going to write.
+    // Held to the end: who finds that nothing has to be reserved any more is going to write, and what
+    // lies beyond the end when this has looked must not become the end meanwhile.
     let _resizing = shared.resizing.lock();
     let spans = {
         let mut space = shared.space.lock();
@@ -73,48 +71,30 @@ fn no_space(error: std::io::Error) -> Error {
     }
 }
 
-/// Makes holes of what a checkpoint has chosen; it is free again then.
-pub(crate) fn punch(shared: &Shared, spans: &[Span]) -> Result<()> {
-    let file = shared.pool.file();
-    let bytes = |unit: u64| unit * UNIT_BYTES as u64;
-    let mut outcome = Ok(true);
-    for &span in spans {
-        if let Ok(true) = outcome {
-            outcome = file.punch(bytes(span.start)..bytes(span.end()));
-        }
-        let mut space = shared.space.lock();
-        space.release(span);
-        if let Ok(true) = outcome {
-            space.holes.add(span);
-            shared.counters.punched_bytes.fetch_add(span.bytes(), Ordering::Relaxed);
-        }
-    }
-    outcome.map(|_| ()).map_err(Error::Io)
-}
-
 /// Gives up the free units at the end of the file if they are many.
 pub(crate) fn trim(shared: &Shared, space: &mut Space) -> bool {
     let units_min = bytes_min(shared, space).div_ceil(UNIT_BYTES as u64);
     space.trim(units_min)
 }
 
-/// Cuts the file off behind what is needed. The last durable root must say where it ends.
-pub(crate) fn shrink(shared: &Shared) -> Result<()> {
-    loop {
-        let _resizing = shared.resizing.lock();
-        let mut space = shared.space.lock();
-        let needed = bytes_needed(&space, 0).next_multiple_of(shared.options.growth_bytes.max(1));
-        let held = shared.counters.file_bytes.load(Ordering::Relaxed);
-        if held <= needed || held - needed < bytes_min(shared, &space) {
-            space.note_shrunk();
-            return Ok(());
-        }
-        // Under the lock, so that nobody is given a unit there and writes to it before it is gone.
-        let to = needed.max(held.saturating_sub(STEP_BYTES));
-        shared.pool.file().set_len(to)?;
-        shared.counters.file_bytes.store(to, Ordering::Relaxed);
-        shared.counters.trimmed_bytes.fetch_add(held - to, Ordering::Relaxed);
+/// Takes note of a checkpoint that is durable, with the end that it names: if much behind what is
+/// needed is reserved, that is to be cut off.
+pub(crate) fn note_durable(shared: &Shared, space: &mut Space, end: u64) {
+    space.tail.durable_end = end;
+    let held = shared.counters.file_bytes.load(Ordering::Relaxed);
+    if held >= shortest(shared, space) + bytes_min(shared, space) {
+        space.tail.is_cut = true;
+    } else if !space.tail.is_cut {
+        space.note_shrunk();
     }
+}
+
+/// The shortest that the file may be now. Neither what is in use lies behind it, nor what the durable
+/// root counts as free.
+pub(crate) fn shortest(shared: &Shared, space: &Space) -> u64 {
+    let durable_bytes = space.tail.durable_end * UNIT_BYTES as u64;
+    let needed = bytes_needed(space, 0).max(durable_bytes);
+    needed.next_multiple_of(shared.options.growth_bytes.max(1))
 }
 
 /// Less than this stays: a file that breathes should not be cut and grown in turn.

@@ -206,7 +206,7 @@ impl Hands {
         }
         // Not drawn, so that old seeds draw the rest as ever.
         for _ in 0..self.store.stats().checkpoints % PAGE_STEPS_END {
-            if !matches!(self.store.maintain_pages()?, PagesUpkeep::More) {
+            if matches!(self.store.maintain_pages()?, PagesUpkeep::Done) {
                 break;
             }
         }

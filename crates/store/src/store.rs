@@ -176,9 +176,10 @@ impl Store {
         self.pages.dirty_bytes() >= self.config.dirty_bytes_max
     }
 
-    /// Does one small step of the page store's own upkeep, in a transaction that appliers wait for as
-    /// for any other: gives back some of what deletions of ranges have cut off, or moves some of what
-    /// lies at the end of a file that is mostly free.
+    /// Does one small step of the page store's own upkeep: gives back some of what deletions of ranges
+    /// have cut off, or moves some of what lies at the end of a file that is mostly free, in a
+    /// transaction that appliers wait for as for any other; or gives a piece of the file back to the
+    /// file system, for which none of them waits.
     ///
     /// Call it after a checkpoint until it says that it is done. Not durable by itself; a crash takes
     /// back what no checkpoint has.

@@ -1,12 +1,13 @@
 //! The page store's upkeep, one small step at a time: what was cut off from the trees is given back,
-//! and what lies at the end of a file that is mostly free moves to free places before it.
+//! what is spare of the file goes back to the file system, and what lies at the end of a file that is
+//! mostly free moves to free places before it.
 //!
-//! Every step is a transaction of pages like any other, so a crash takes back what no checkpoint has,
-//! and nothing of it has to be replayed from the log.
+//! Where a step changes pages it is a transaction like any other, so a crash takes back what no
+//! checkpoint has, and nothing of it has to be replayed from the log.
 //!
 //! What has moved is memory until a checkpoint writes it, so a budget holds between two of them. The
-//! file is cut off by the next two checkpoints; only then can be seen what a round has come to, and
-//! another one begins when so much more is free that a checkpoint would cut off as much at once.
+//! file can be cut off after the next two checkpoints; only then can be seen what a round has come to,
+//! and another one begins when so much more is free that as much would be cut off at once.
 
 use flotilla_pagestore::{Error as PagesError, PageStore, Stats};
 use parking_lot::Mutex;
@@ -27,6 +28,9 @@ const REST_CHECKPOINTS: u32 = 3;
 pub enum PagesUpkeep {
     /// Something was done, and there may be more.
     More,
+    /// As [`PagesUpkeep::More`], and what was done may have held up others at the disk: who does many
+    /// steps rests for some times as long as this one took.
+    GaveBack,
     /// There is nothing to do before the next checkpoint.
     Done,
     /// What was cut off from the trees cannot be read, so it is not given back, and its space is lost
@@ -84,6 +88,9 @@ impl Upkeep {
                 }
                 Err(error) => return Err(error.into()),
             }
+        }
+        if pages.give_back()? {
+            return Ok(PagesUpkeep::GaveBack);
         }
         let left = config.pages_move_bytes_max.saturating_sub(state.moved_bytes);
         if left == 0 || !(state.is_moving || state.may_begin(&stats, config)) {

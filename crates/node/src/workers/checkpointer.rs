@@ -14,6 +14,11 @@ use crate::letters::Mailboxes;
 /// Steps of the pages' upkeep after one checkpoint, of a megabyte or less each.
 const UPKEEP_STEPS_MAX: usize = 1024;
 
+/// After a step that may have held others up at the disk, a rest of so many times as long.
+const RESTS: u32 = 9;
+/// The longest of these rests.
+const REST_MAX: Duration = Duration::from_millis(250);
+
 /// Tells the checkpointer that there is something to do. A store at rest makes no checkpoints.
 pub(crate) struct Alarm {
     state: Mutex<State>,
@@ -54,10 +59,21 @@ impl Alarm {
         self.wake.notify_all();
     }
 
-    /// Whether a checkpoint is wanted at once, or none any more.
-    fn presses(&self) -> bool {
+    /// Whether a checkpoint is wanted at once, or has been wanted since `due` has come, or none any
+    /// more.
+    fn presses(&self, due: Instant) -> bool {
         let state = self.state.lock();
-        state.urgent || state.stopped
+        state.urgent || state.stopped || (state.changed && Instant::now() >= due)
+    }
+
+    /// Rests for so long, or until a checkpoint is wanted.
+    fn rest(&self, time: Duration) {
+        let end = Instant::now() + time;
+        let mut state = self.state.lock();
+        let mut is_over = false;
+        while !(is_over || state.urgent || state.stopped) {
+            is_over = self.wake.wait_until(&mut state, end).timed_out();
+        }
     }
 
     /// Waits for checkpoints as long as `is_full`, or until the checkpointer is stopped.
@@ -119,7 +135,7 @@ impl Checkpointer {
         let mut due = Instant::now() + self.interval;
         while self.alarm.wait(due) {
             due = Instant::now() + self.interval;
-            match self.checkpoint() {
+            match self.checkpoint(due) {
                 Ok(()) => {}
                 // Nothing was written, and nothing is lost: the log has everything. The pages stay
                 // in memory until there is room.
@@ -137,7 +153,7 @@ impl Checkpointer {
 
     /// One checkpoint, and a purge of what earlier ones have made superfluous: the shards answer
     /// this checkpoint with compactions, which are written before the next.
-    fn checkpoint(&self) -> Result<(), Error> {
+    fn checkpoint(&self, due: Instant) -> Result<(), Error> {
         let applied = self.store.checkpoint()?;
         self.mailboxes.complete_all(
             applied.into_iter().map(|(region, applied)| Event::Checkpointed { region, applied }),
@@ -147,17 +163,20 @@ impl Checkpointer {
         if purged.segments > 0 {
             tracing::debug!(segments = purged.segments, bytes = purged.bytes, "log purged");
         }
-        self.maintain_pages()
+        self.maintain_pages(due)
     }
 
-    /// The pages' own upkeep, within its budget, as long as nobody waits for a checkpoint. What it has
-    /// done is in memory until the next one.
-    fn maintain_pages(&self) -> Result<(), Error> {
+    /// The pages' own upkeep, within its budget, as long as nobody waits for a checkpoint and none is
+    /// due. What it has done is in memory until the next one.
+    fn maintain_pages(&self, due: Instant) -> Result<(), Error> {
         for _ in 0..UPKEEP_STEPS_MAX {
-            if self.alarm.presses() {
+            if self.alarm.presses(due) {
                 break;
             }
+            let began = Instant::now();
             match self.store.maintain_pages()? {
+                // Others go on meanwhile, and there is no hurry.
+                PagesUpkeep::GaveBack => self.alarm.rest((began.elapsed() * RESTS).min(REST_MAX)),
                 PagesUpkeep::More => self.alarm.changed(self.store.wants_checkpoint()),
                 PagesUpkeep::Done => break,
                 PagesUpkeep::TrashUnreadable(error) => {
@@ -207,7 +226,7 @@ mod tests {
                 assert!(alarm.wait(later()));
                 // Refused, as by a full disk: nobody presses for another one.
                 alarm.changed(false);
-                assert!(!alarm.presses());
+                assert!(!alarm.presses(later()) && alarm.presses(Instant::now()));
                 assert!(alarm.wait(Instant::now()));
                 full.store(left, Ordering::SeqCst);
                 alarm.relieved();
@@ -219,6 +238,18 @@ mod tests {
             let waiter = scope.spawn(|| alarm.wait_while(|| true));
             alarm.stop();
             waiter.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_rest_ends_when_a_checkpoint_is_wanted() {
+        let alarm = Alarm::new();
+        alarm.rest(Duration::ZERO);
+        std::thread::scope(|scope| {
+            let resting = scope.spawn(|| alarm.rest(Duration::from_secs(3600)));
+            alarm.changed(false);
+            alarm.changed(true);
+            resting.join().unwrap();
         });
     }
 

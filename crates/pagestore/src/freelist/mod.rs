@@ -196,6 +196,13 @@ impl Freelist {
         runs.filter(|span| span.units >= units_min).collect()
     }
 
+    /// Whether all of a span is free.
+    pub(crate) fn is_free(&self, span: Span) -> bool {
+        let region = self.regions.get(region_of(span.start)).filter(|_| span.end() <= self.end);
+        let at = offset_of(span.start);
+        region.is_some_and(|region| region.run_start(at + span.units) <= at)
+    }
+
     /// Takes a span that is free.
     pub(crate) fn take_free(&mut self, span: Span) {
         let at = offset_of(span.start);

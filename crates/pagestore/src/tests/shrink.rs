@@ -17,6 +17,13 @@ fn delete(store: &PageStore, key: u32) {
     txn.publish().unwrap();
 }
 
+/// A checkpoint, and all that it finds to be spare goes back to the file system.
+fn checkpoint(store: &PageStore) -> Result<(), Error> {
+    store.checkpoint()?;
+    while store.give_back()? {}
+    Ok(())
+}
+
 fn assert_there(store: &PageStore, keys: &[(u32, usize)]) {
     let snapshot = store.read();
     let tree = snapshot.tree("t").unwrap().unwrap();
@@ -28,12 +35,18 @@ fn assert_there(store: &PageStore, keys: &[(u32, usize)]) {
 }
 
 /// Writes the leaf, the catalogue and the directory anew, until they lie low.
-fn settle(store: &PageStore) {
+fn come_down(store: &PageStore) {
     for _ in 0..4 {
         put(store, 0, 100);
         store.checkpoint().unwrap();
     }
     store.checkpoint().unwrap();
+}
+
+/// As [`come_down`], and what is spare goes back to the file system.
+fn settle(store: &PageStore) {
+    come_down(store);
+    checkpoint(store).unwrap();
 }
 
 #[test]
@@ -42,18 +55,18 @@ fn free_tail_is_cut_off() {
     let store = open(&fs);
     put(&store, 0, 100);
     put(&store, 1, 100_000);
-    store.checkpoint().unwrap();
+    checkpoint(&store).unwrap();
     let small = store.stats();
     for key in 2..6 {
         put(&store, key, 3 << 20);
     }
-    store.checkpoint().unwrap();
+    checkpoint(&store).unwrap();
     let reader = store.read();
     for key in 2..6 {
         delete(&store, key);
     }
-    store.checkpoint().unwrap();
-    store.checkpoint().unwrap();
+    checkpoint(&store).unwrap();
+    checkpoint(&store).unwrap();
     let stats = store.stats();
     assert!(stats.file_bytes > 12 << 20, "the reader still sees it: {stats:?}");
     assert_eq!(stats.given_back.trimmed_bytes, 0);
@@ -64,7 +77,7 @@ fn free_tail_is_cut_off() {
     assert!(stats.file_bytes <= small.file_bytes + (128 << 10), "{stats:?} {small:?}");
     assert!(stats.given_back.trimmed_bytes > 11 << 20);
     let before = fs.operations();
-    store.checkpoint().unwrap();
+    checkpoint(&store).unwrap();
     assert_eq!(fs.operations(), before, "there is nothing more to do");
     store.check().unwrap();
     drop(store);
@@ -72,7 +85,7 @@ fn free_tail_is_cut_off() {
     assert_eq!(store.stats().file_bytes, stats.file_bytes);
     assert_there(&store, &[(0, 100), (1, 100_000)]);
     put(&store, 7, 1 << 20);
-    store.checkpoint().unwrap();
+    checkpoint(&store).unwrap();
     assert_there(&store, &[(0, 100), (1, 100_000), (7, 1 << 20)]);
     store.check().unwrap();
 }
@@ -84,19 +97,19 @@ fn whole_regions_are_cut_off() {
     // More than a region of 126.75 MiB, so that bitmaps of the second one come and go.
     for key in 1..11 {
         put(&store, key, 15 << 20);
-        store.checkpoint().unwrap();
+        checkpoint(&store).unwrap();
     }
     store.check().unwrap();
     for key in (1..11).rev() {
         delete(&store, key);
-        store.checkpoint().unwrap();
+        checkpoint(&store).unwrap();
         store.check().unwrap();
     }
     settle(&store);
     let stats = store.stats();
     assert!(stats.file_bytes < 1 << 20, "{stats:?}");
     put(&store, 1, 15 << 20);
-    store.checkpoint().unwrap();
+    checkpoint(&store).unwrap();
     assert_there(&store, &[(0, 100), (1, 15 << 20)]);
     store.check().unwrap();
 }
@@ -109,7 +122,7 @@ fn breathe(store: &PageStore, keys: &mut [Vec<(u32, usize)>; 2]) -> Result<(), E
             put(store, from, len);
             put(store, from + 1, 5000);
             keys[1].extend([(from, len), (from + 1, 5000)]);
-            store.checkpoint()?;
+            checkpoint(store)?;
             keys[0] = keys[1].clone();
         }
         let long: Vec<u32> = keys[1].iter().filter(|key| key.1 > 5000).map(|key| key.0).collect();
@@ -117,10 +130,10 @@ fn breathe(store: &PageStore, keys: &mut [Vec<(u32, usize)>; 2]) -> Result<(), E
             delete(store, key);
             keys[1].retain(|other| other.0 != key);
         }
-        store.checkpoint()?;
+        checkpoint(store)?;
         keys[0] = keys[1].clone();
         // Nothing has changed but that the tail is free.
-        store.checkpoint()?;
+        checkpoint(store)?;
     }
     Ok(())
 }
@@ -135,7 +148,7 @@ fn assert_one_of(fs: &FaultFs, keys: &[Vec<(u32, usize)>; 2]) {
     }
     // What is left of the file can be used.
     put(&store, 1000, 700_000);
-    store.checkpoint().unwrap();
+    checkpoint(&store).unwrap();
     store.check().unwrap();
 }
 
@@ -165,6 +178,96 @@ fn power_goes_while_the_file_shrinks() {
     }
 }
 
+#[test]
+fn pieces_are_small_and_a_checkpoint_gives_none() {
+    let fs = disk(1);
+    let store = open(&fs);
+    put(&store, 0, 100);
+    put(&store, 1, 5 << 20);
+    store.checkpoint().unwrap();
+    delete(&store, 1);
+    come_down(&store);
+    let stats = store.stats();
+    assert!(stats.file_bytes > 5 << 20 && stats.given_back.trimmed_bytes == 0, "{stats:?}");
+    let waiting = stats.given_back.waiting_bytes;
+    assert!(waiting > 4 << 20, "{stats:?}");
+    let mut pieces = Vec::new();
+    loop {
+        let (before, operations) = (store.stats().file_bytes, fs.operations());
+        if !store.give_back().unwrap() {
+            break;
+        }
+        assert_eq!(fs.operations(), operations + 1);
+        pieces.push(before - store.stats().file_bytes);
+    }
+    assert!(pieces.len() >= 5 && pieces.iter().all(|&bytes| bytes <= 1 << 20), "{pieces:?}");
+    assert_eq!(pieces.iter().sum::<u64>(), waiting);
+    assert_eq!(store.stats().given_back.waiting_bytes, 0);
+    // The file grows again while it is being cut off.
+    put(&store, 2, 4 << 20);
+    store.checkpoint().unwrap();
+    delete(&store, 2);
+    come_down(&store);
+    assert!(store.give_back().unwrap());
+    put(&store, 3, 6 << 20);
+    store.checkpoint().unwrap();
+    assert!(!store.give_back().unwrap(), "all of it is needed");
+    assert_there(&store, &[(0, 100), (3, 6 << 20)]);
+    store.check().unwrap();
+}
+
+/// Cuts some of the file off, grows it, and cuts it off, piece by piece between other things.
+fn interleave(store: &PageStore, keys: &mut [Vec<(u32, usize)>; 2]) -> Result<(), Error> {
+    put(store, 0, 100);
+    keys[1].push((0, 100));
+    let durable = |store: &PageStore, keys: &mut [Vec<(u32, usize)>; 2]| {
+        store.checkpoint()?;
+        keys[0] = keys[1].clone();
+        store.check().map(|_| ())
+    };
+    for round in 1..4_u32 {
+        for key in [round, round + 10] {
+            put(store, key, 2_600_000);
+            keys[1].push((key, 2_600_000));
+        }
+        durable(store, keys)?;
+        for key in [round, round + 10] {
+            delete(store, key);
+            keys[1].pop();
+        }
+        for _ in 0..4 {
+            put(store, 0, 100);
+            durable(store, keys)?;
+        }
+        // In between, it is longer than the last checkpoint says.
+        for _ in 0..round {
+            store.give_back()?;
+        }
+    }
+    let waiting = store.stats().given_back.waiting_bytes;
+    assert!(waiting > 1 << 20, "{waiting}");
+    put(store, 20, 1_000_000);
+    keys[1].push((20, 1_000_000));
+    durable(store, keys)?;
+    while store.give_back()? {}
+    store.check().map(|_| ())
+}
+
+#[test]
+fn power_goes_between_two_pieces() {
+    for cut in 1.. {
+        let fs = disk(cut);
+        fs.cut_power_after(cut);
+        let mut keys = [Vec::new(), Vec::new()];
+        let done = try_open(&fs).is_ok_and(|store| interleave(&store, &mut keys).is_ok());
+        fs.power_loss(cut);
+        assert_one_of(&fs, &keys);
+        if done {
+            break;
+        }
+    }
+}
+
 /// Gives long values up in the middle of the file, over so many checkpoints that they become holes,
 /// and uses the holes again.
 fn punch(store: &PageStore, keys: &mut [Vec<(u32, usize)>; 2]) -> Result<(), Error> {
@@ -173,7 +276,7 @@ fn punch(store: &PageStore, keys: &mut [Vec<(u32, usize)>; 2]) -> Result<(), Err
         put(store, key + 100, 2000);
         keys[1].extend([(key, 1_300_000), (key + 100, 2000)]);
     }
-    store.checkpoint()?;
+    checkpoint(store)?;
     keys[0] = keys[1].clone();
     for key in [1, 3] {
         delete(store, key);
@@ -182,13 +285,13 @@ fn punch(store: &PageStore, keys: &mut [Vec<(u32, usize)>; 2]) -> Result<(), Err
     for round in 0..18 {
         put(store, 200 + round, 100);
         keys[1].push((200 + round, 100));
-        store.checkpoint()?;
+        checkpoint(store)?;
         keys[0] = keys[1].clone();
     }
     assert!(store.stats().given_back.punched_bytes > 2_000_000, "{:?}", store.stats());
     put(store, 1, 1_200_000);
     keys[1].push((1, 1_200_000));
-    store.checkpoint()?;
+    checkpoint(store)?;
     keys[0] = keys[1].clone();
     Ok(())
 }
@@ -236,7 +339,7 @@ fn full_disk_is_found_before_a_hole_is_written() {
         assert_eq!(store.durable(), durable);
         store.check().unwrap();
         fs.set_capacity(None);
-        store.checkpoint().unwrap();
+        checkpoint(&store).unwrap();
         keys[0].push((3, 1_200_000));
         assert_there(&store, &keys[0]);
         store.check().unwrap();

@@ -81,7 +81,7 @@ pub(super) fn finish(store: crate::PageStore) -> Result<(u64, u64, u64)> {
     while !store.defragment(MOVED_BYTES_MAX)?.is_done {
         store.checkpoint()?;
     }
-    // Two checkpoints cut off what is free then. Each wants a change.
+    // After two checkpoints what is free then can be cut off. Each wants a change.
     let mark = store.read().mark().to_vec();
     let other = if mark.is_empty() { vec![0] } else { Vec::new() };
     for mark in [other, mark] {
@@ -90,6 +90,7 @@ pub(super) fn finish(store: crate::PageStore) -> Result<(u64, u64, u64)> {
         txn.publish()?;
         store.checkpoint()?;
     }
+    while store.give_back()? {}
     let snapshot = store.read();
     let names = snapshot.tree_names()?;
     let mut keys = 0;

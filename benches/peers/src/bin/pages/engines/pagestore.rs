@@ -61,6 +61,10 @@ impl Store for Pages {
 
     fn settle(&self) -> Result<()> {
         self.store.checkpoint()?;
+        // The thread gives back what the checkpoint has found to be spare.
+        while self.store.stats().given_back.waiting_bytes > 0 {
+            std::thread::park_timeout(std::time::Duration::from_millis(5));
+        }
         Ok(())
     }
 
