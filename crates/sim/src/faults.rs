@@ -49,6 +49,9 @@ pub(crate) struct Swarm {
     pub(crate) data_regions: usize,
     pub(crate) clients: usize,
     pub(crate) keys_per_region: usize,
+    /// How many times as long as in other runs the padding of values is. In heavy runs the files of the
+    /// pages become so long that their ends are moved and cut off.
+    pub(crate) weight: usize,
     /// Mean time between a client's operations.
     pub(crate) think_us: u64,
     pub(crate) weather: Weather,
@@ -112,6 +115,8 @@ impl Swarm {
             data_regions: rng.usize(1..=4),
             clients: rng.usize(3..=12),
             keys_per_region: rng.usize(1..=5),
+            // Drawn apart, so that old seeds draw the rest as ever.
+            weight: *choose(&mut Rng::with_seed(rng.clone().u64(..)), &[1, 1, 1, 32]),
             think_us: *choose(rng, &[5_000, 30_000, 100_000, 200_000]),
             weather: draw_weather(rng),
             sync_us_max: *choose(rng, &[300, 2_000, 20_000]),

@@ -77,6 +77,7 @@ impl Hands {
             checkpoints: stats.checkpoints,
             page_bytes_moved: stats.pages_moved_bytes,
             page_bytes_trimmed: stats.pages.given_back.trimmed_bytes,
+            page_bytes_punched: stats.pages.given_back.punched_bytes,
             ..self.reach
         }
     }

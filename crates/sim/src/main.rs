@@ -74,8 +74,16 @@ fn main() -> ExitCode {
         }
     });
     summary.print(start.elapsed().as_secs_f64());
-    if summary.failures > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    let untried = summary.untried();
+    if !untried.is_empty() {
+        println!("FAILED: in none of so many runs there were {}", untried.join(", "));
+    }
+    if summary.failures > 0 || !untried.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
+
+/// So many runs of so many events must have come into every corner.
+const SEEDS_MIN: u64 = 100;
+const EVENTS_MIN: u64 = 20_000;
 
 /// One line for a seed that failed, with the command that repeats it.
 fn tell(report: &Report, options: Options, is_alone: bool) {
@@ -122,6 +130,22 @@ impl Summary {
         sum.checked.unknown += report.checked.unknown;
         // Runs end in any order; a sum does not mind.
         sum.trace = sum.trace.wrapping_add(report.trace);
+    }
+
+    /// What never happened although there were many runs, so that it was not tried.
+    fn untried(&self) -> Vec<&'static str> {
+        if self.seeds < SEEDS_MIN || self.sum.counts.events < self.seeds * EVENTS_MIN {
+            return Vec::new();
+        }
+        let reach = &self.sum.reach;
+        let corners = [
+            ("torn tails", reach.torn_tails),
+            ("checkpoints", reach.checkpoints),
+            ("segments purged", reach.segments_purged),
+            ("bytes of pages moved", reach.page_bytes_moved),
+            ("bytes of pages trimmed", reach.page_bytes_trimmed),
+        ];
+        corners.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
     }
 
     fn print(&self, wall_s: f64) {

@@ -10,29 +10,35 @@ use flotilla_region::command::Op;
 use crate::checker::Value;
 use crate::request::Ask;
 
-/// What a client asks for that knows of these keys, and last saw these values.
+/// What a client asks for that knows of these keys, and last saw these values. What values are padded
+/// with is `weight` times as long as in light runs.
 pub(crate) fn draw(
     rng: &mut Rng,
     keys: &[Bytes],
     seen: &BTreeMap<Bytes, Value>,
     ticket: Ticket,
+    weight: usize,
 ) -> Ask {
+    let put = |rng: &mut Rng, key: &Bytes, nth| Op::Put {
+        key: key.clone(),
+        value: value(rng, ticket, nth, weight),
+    };
     let key = &keys[rng.usize(..keys.len())];
     match rng.u8(..32) {
         0..10 => Ask::Get(key.clone()),
         10 => Ask::Scan,
-        11..21 => Ask::Write(vec![put(rng, key, ticket, 0)]),
+        11..21 => Ask::Write(vec![put(rng, key, 0)]),
         21..24 => Ask::Write(vec![Op::Delete { key: key.clone() }]),
         24..29 => {
             let expected = seen.get(key).cloned().flatten();
-            let value = (rng.u8(..8) > 0).then(|| value(rng, ticket, 0));
+            let value = (rng.u8(..8) > 0).then(|| value(rng, ticket, 0, weight));
             Ask::Write(vec![Op::CompareAndSwap { key: key.clone(), expected, value }])
         }
         29..31 => {
             // Each key once: within a batch the order of two writes on one key is hidden.
             let ops = keys.iter().enumerate().map(|(nth, key)| match rng.u8(..4) {
                 0 => Op::Delete { key: key.clone() },
-                _ => put(rng, key, ticket, nth),
+                _ => put(rng, key, nth),
             });
             Ask::Write(ops.collect())
         }
@@ -44,19 +50,15 @@ pub(crate) fn draw(
     }
 }
 
-fn put(rng: &mut Rng, key: &Bytes, ticket: Ticket, nth: usize) -> Op {
-    Op::Put { key: key.clone(), value: value(rng, ticket, nth) }
-}
-
 /// Mostly short; some values do not fit into a leaf, some into no page at all.
-fn value(rng: &mut Rng, ticket: Ticket, nth: usize) -> Bytes {
+fn value(rng: &mut Rng, ticket: Ticket, nth: usize, weight: usize) -> Bytes {
     let mut value = format!("{ticket}.{nth};").into_bytes();
     let padding = match rng.u8(..32) {
         0..6 => rng.usize(200..3_000),
         6 => rng.usize(3_000..20_000),
         _ => 0,
     };
-    value.resize(value.len() + padding, b'.');
+    value.resize(value.len() + padding * weight, b'.');
     value.into()
 }
 
@@ -73,7 +75,7 @@ mod tests {
         let mut written = BTreeSet::new();
         let mut count = 0;
         for ticket in 1..2_000 {
-            let Ask::Write(ops) = draw(&mut rng, &keys, &BTreeMap::new(), Ticket(ticket)) else {
+            let Ask::Write(ops) = draw(&mut rng, &keys, &BTreeMap::new(), Ticket(ticket), 1) else {
                 continue;
             };
             for op in ops {

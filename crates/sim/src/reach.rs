@@ -23,6 +23,8 @@ pub struct Reach {
     pub page_bytes_moved: u64,
     /// Bytes cut off from the end of the pages' files.
     pub page_bytes_trimmed: u64,
+    /// Bytes of holes made in the pages' files.
+    pub page_bytes_punched: u64,
     /// Times that entries were read from disk for a follower.
     pub fetches: u64,
     /// Stores that died of their disk, inside an operation.
@@ -48,6 +50,7 @@ impl AddAssign for Reach {
         self.log_bytes_moved += more.log_bytes_moved;
         self.page_bytes_moved += more.page_bytes_moved;
         self.page_bytes_trimmed += more.page_bytes_trimmed;
+        self.page_bytes_punched += more.page_bytes_punched;
         self.fetches += more.fetches;
         self.deaths_inside += more.deaths_inside;
         self.leaderships += more.leaderships;

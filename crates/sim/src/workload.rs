@@ -45,6 +45,8 @@ pub(crate) struct Workload {
     regions: BTreeMap<RegionId, Descriptor>,
     keys: BTreeMap<RegionId, Vec<Bytes>>,
     stores: usize,
+    /// How many times as long as in light runs the padding of values is.
+    weight: usize,
     clients: Vec<Client>,
     /// By ticket, the first at 0.
     requests: Vec<Request>,
@@ -62,6 +64,7 @@ impl Workload {
         stores: usize,
         clients: usize,
         keys_per_region: usize,
+        weight: usize,
         rng: Rng,
     ) -> Self {
         let keys_of = |region: &Descriptor| {
@@ -73,6 +76,7 @@ impl Workload {
             regions: regions.iter().map(|region| (region.id, region.clone())).collect(),
             keys: regions.iter().map(keys_of).collect(),
             stores,
+            weight,
             clients: (0..clients).map(|_| Client::default()).collect(),
             requests: Vec::new(),
             open: BTreeSet::new(),
@@ -117,8 +121,8 @@ impl Workload {
         let regions = self.regions.len() as u64 - 1;
         let region = RegionId(layout::SYSTEM.0 + 1 + self.rng.u64(..regions));
         let next = Ticket(self.requests.len() as u64 + 1);
-        let ask =
-            questions::draw(&mut self.rng, &self.keys[&region], &self.clients[client].seen, next);
+        let (keys, seen) = (&self.keys[&region], &self.clients[client].seen);
+        let ask = questions::draw(&mut self.rng, keys, seen, next, self.weight);
         let store = self.choose_store(client, region);
         let mut request = Request::new(Owner::Client(client), region, store, ask);
         if request.command.is_none() && self.rng.u8(..4) == 0 {

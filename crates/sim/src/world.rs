@@ -135,6 +135,7 @@ impl World {
             stores,
             swarm.clients,
             swarm.keys_per_region,
+            swarm.weight,
             rng.fork(),
         );
         let settings = Arc::new(settings);
