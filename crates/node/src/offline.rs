@@ -1,6 +1,7 @@
 //! What `flotilla log` and `flotilla pages` have in common: the disk, a bar, and how to end.
 
-use std::io::{self, IsTerminal as _, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,6 +13,13 @@ use crate::tool::Error;
 
 pub(crate) fn disk() -> Arc<dyn FileSystem> {
     Arc::new(OsFs::new())
+}
+
+/// Makes durable what was written to a new file, and its name.
+pub(crate) fn finish(out: BufWriter<File>, file: &Path) -> io::Result<()> {
+    out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty());
+    disk().sync_dir(dir.unwrap_or(Path::new(".")))
 }
 
 /// What the system says about a file, and which one it is.

@@ -142,6 +142,9 @@ impl Regions {
         }
         let records: Vec<Record> =
             directory.chunks_exact(RECORD_BYTES).take(count).map(Record::decode).collect();
+        if records.iter().any(|record| record.which > 2) {
+            return corrupt("the place of a bitmap");
+        }
         // They lie far from one another: all are asked for before the first is waited for.
         for (region, record) in records.iter().enumerate().filter(|(_, record)| record.which != 0) {
             let at = place(region, record.which) * UNIT_BYTES as u64;

@@ -13,7 +13,7 @@ use flotilla_raftlog as raftlog;
 use flotilla_raftlog::{Config, LogEngine, Progress, VerifyLevel};
 use flotilla_vfs::os::OsFs;
 
-use crate::offline::{Bar, disk, named};
+use crate::offline::{Bar, disk, finish, named};
 use crate::tool::{self, Error};
 use access::{read_only, refused};
 
@@ -138,8 +138,7 @@ fn export(
     } else {
         let mut stream = BufWriter::new(File::create_new(file).map_err(|e| named(file, &e))?);
         let done = raftlog::export(&log, groups, &mut stream, look).map_err(refused)?;
-        let file = stream.into_inner().map_err(io::IntoInnerError::into_error)?;
-        file.sync_all()?;
+        finish(stream, file)?;
         done
     };
     drop(bar);

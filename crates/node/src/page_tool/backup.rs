@@ -1,7 +1,7 @@
 //! `flotilla pages backup` and `restore`: streams in files.
 
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read};
+use std::io::{BufReader, BufWriter, Read};
 use std::path::{Path, PathBuf};
 
 use flotilla_pagestore as pagestore;
@@ -9,7 +9,7 @@ use flotilla_pagestore::tool::{BackedUp, BackupIndex, Progress, Restored};
 use flotilla_pagestore::{Options, PageStore};
 
 use super::access::{copying, refused};
-use crate::offline::{Bar, disk, named};
+use crate::offline::{Bar, disk, finish, named};
 use crate::tool::Error;
 
 /// Writes the backup of a file that no store has open. It is whole and durable when this returns.
@@ -23,8 +23,7 @@ pub(super) fn backup(file: &Path, to: &Path, since: &[PathBuf]) -> Result<Backed
     let mut out = BufWriter::with_capacity(1 << 20, made);
     let written = store.read().backup_to(&mut out, Some(&index));
     let done = written.map_err(|error| copying(file, to, error)).and_then(|written| {
-        let made = out.into_inner().map_err(io::IntoInnerError::into_error)?;
-        made.sync_all()?;
+        finish(out, to)?;
         Ok(written)
     });
     if done.is_err() {

@@ -356,6 +356,10 @@ const SPACE: &[Fault] = &[
         forger.directory(|bytes| bytes.truncate(RECORD_BYTES - 1));
         forger.meta.directory.start
     }),
+    ("the place of a bitmap", Where::FreeSpace, |forger| {
+        forger.directory(|bytes| bytes[0] = 3);
+        forger.meta.directory.start
+    }),
     ("toggles of the directory", Where::FreeSpace, |forger| {
         forger.directory(|bytes| {
             bytes[12..16].copy_from_slice(&1_u32.to_le_bytes());
