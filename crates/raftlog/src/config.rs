@@ -37,7 +37,7 @@ pub struct Config {
     /// to decompress it again is as quick.
     pub cache_bytes_max: u64,
     /// What opening does about batches at the end of the log that were being written when the power
-    /// or the process went. Default [`RecoveryMode::TolerateTail`].
+    /// or the process went, and about damage. Default [`RecoveryMode::TolerateTail`].
     pub recovery: RecoveryMode,
     /// How many threads read segments when the log is opened. Default as many as the machine has
     /// cores, at most 4. With 1 no thread is started: the caller's reads.
@@ -65,7 +65,7 @@ pub struct Config {
     pub salt: Option<u64>,
 }
 
-/// What opening a log does where its end was being written to.
+/// What opening a log does where its end was being written to, and where it is damaged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecoveryMode {
     /// It is an error, and nothing is changed.
@@ -74,6 +74,14 @@ pub enum RecoveryMode {
     /// [`crate::RecoveryReport::torn_bytes`].
     #[default]
     TolerateTail,
+    /// The same; and if bytes that were synced are damaged or missing, what is whole of the log takes
+    /// its place, see [`crate::RecoveryReport::salvaged`] and [`crate::salvage()`]. **Acknowledged
+    /// writes are then lost**, so a member of a raft group that was opened in this way must not vote
+    /// before it is brought up to date, or must be replaced. It takes as much room again. Segments
+    /// that were damaged stay in the directory, renamed to `damaged-...`, until somebody removes
+    /// them; as long as they are there, a log that is damaged once more does not open. Only damage
+    /// that opening sees counts: it does not read the entries of sealed segments.
+    Salvage,
 }
 
 impl Default for Config {

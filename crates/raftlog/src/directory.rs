@@ -29,8 +29,14 @@ const ZEROS_PER_SYNC: u64 = 256 << 10;
 /// The file that is locked while anybody may write.
 pub(crate) const LOCK_FILE: &str = "LOCK";
 
+/// Such a file says that all segments are damaged and have to go, since others are there for them.
+pub(crate) const OUT_MARK: &str = "salvage-out.mark";
+
+/// Such a file says that the damaged segments are gone, and that others still have to come.
+pub(crate) const IN_MARK: &str = "salvage-in.mark";
+
 /// The way to the directory, and what segments are to be like.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Directory {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) path: PathBuf,
@@ -38,7 +44,7 @@ pub(crate) struct Directory {
     /// Nothing may be changed, and somebody else may write.
     pub(crate) is_read_only: bool,
     /// Held as long as anybody can write.
-    pub(crate) _lock: Box<dyn LockGuard>,
+    pub(crate) _lock: Arc<dyn LockGuard>,
 }
 
 /// The files of a log, by number, in order.
@@ -60,19 +66,46 @@ pub(crate) enum Source {
 }
 
 impl Directory {
+    /// The directory of a log, made if missing, which nobody else may write as long as this lives.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Locked`] if somebody may.
+    pub(crate) fn writable(
+        fs: Arc<dyn FileSystem>,
+        dir: &Path,
+        config: Config,
+    ) -> Result<Directory, Error> {
+        fs.create_dir_all(dir)?;
+        let lock = fs.lock(&dir.join(LOCK_FILE)).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => Error::Locked,
+            _ => error.into(),
+        })?;
+        Ok(Directory { fs, path: dir.to_owned(), config, is_read_only: false, _lock: lock.into() })
+    }
+
     /// The directory of a log that is only looked at: `fs` changes nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::NoLog`] if no file in it says that it is one.
+    /// [`Error::NoLog`] if no file in it says that it is one; [`Error::Corrupt`] if some of the
+    /// segments in it are the damaged ones and others those that were salvaged.
     pub(crate) fn read_only(
         fs: Arc<dyn FileSystem>,
         dir: &Path,
         config: Config,
     ) -> Result<Directory, Error> {
-        let (path, lock) = (dir.to_owned(), fs.lock(&dir.join(LOCK_FILE))?);
+        let (path, lock) = (dir.to_owned(), fs.lock(&dir.join(LOCK_FILE))?.into());
         let directory = Directory { fs, path, config, is_read_only: true, _lock: lock };
-        if directory.is_log()? { Ok(directory) } else { Err(Error::NoLog { dir: directory.path }) }
+        if !directory.is_log()? {
+            return Err(Error::NoLog { dir: directory.path });
+        }
+        if directory.mark()?.is_some() {
+            let segment = directory.list()?.segments.first().copied().unwrap_or(0);
+            let what = "a salvage was cut short: opening the log for writing goes on with it";
+            return Err(Error::Corrupt { segment, offset: 0, what });
+        }
+        Ok(directory)
     }
 
     pub(crate) fn list(&self) -> io::Result<Listing> {
@@ -96,6 +129,12 @@ impl Directory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             names => Ok(names?.iter().any(is_ours)),
         }
+    }
+
+    /// The mark of a salvage that is under way, or was cut short.
+    pub(crate) fn mark(&self) -> io::Result<Option<&'static str>> {
+        let names = self.fs.list(&self.path)?;
+        Ok([OUT_MARK, IN_MARK].into_iter().find(|mark| names.iter().any(|name| name == mark)))
     }
 
     /// Opens a segment that is part of the log.
@@ -189,7 +228,7 @@ impl Directory {
         self.fs.sync_dir(&self.path)
     }
 
-    fn segment_path(&self, segment: u64) -> PathBuf {
+    pub(crate) fn segment_path(&self, segment: u64) -> PathBuf {
         segment_path(&self.path, segment)
     }
 
@@ -243,7 +282,7 @@ fn name(segment: u64) -> String {
     format!("{segment:020}{SUFFIX}")
 }
 
-fn number(name: &str) -> Option<u64> {
+pub(crate) fn number(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(SUFFIX)?;
     let segment = digits.parse().ok()?;
     // Segments are counted from 1, the index takes 0 for nowhere; and there is always a next one.
@@ -256,12 +295,9 @@ mod tests {
     use flotilla_vfs::fault::FaultFs;
 
     fn directory(disk: &FaultFs) -> Directory {
-        let path = Path::new("/log");
-        disk.create_dir_all(path).expect("made");
-        let lock = disk.lock(&path.join("LOCK")).expect("locked");
         let config = Config { salt: Some(1), ..Config::default() };
-        let (fs, path) = (Arc::new(disk.clone()), path.to_owned());
-        Directory { fs, path, config, is_read_only: false, _lock: lock }
+        Directory::writable(Arc::new(disk.clone()), Path::new("/log"), config)
+            .expect("nobody has it")
     }
 
     #[test]

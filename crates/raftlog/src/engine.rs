@@ -3,26 +3,18 @@
 use crate::batch::LogBatch;
 use crate::cache::BlockCache;
 use crate::commit::Commit;
-use crate::config::Config;
-use crate::directory::{Directory, LOCK_FILE};
+use crate::directory::Directory;
 use crate::error::Error;
 use crate::group::Group;
 use crate::group_commit::{Durability, GroupCommit};
 use crate::maintenance::{self, Maintenance};
 use crate::purge::{Purge, Purged};
-use crate::read_only::ReadOnlyFs;
 use crate::recovery::{self, RecoveryReport};
 use crate::segment::Segments;
 use crate::stats::{SegmentState, SegmentStats, Stats};
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
-use flotilla_vfs::FileSystem;
-use std::io;
-use std::path::Path;
 use std::sync::Arc;
-
-/// How often a log is read anew that is written meanwhile.
-const READ_ONLY_ATTEMPTS: usize = 10;
 
 /// A log for many groups in one directory. A clone is another handle of the same log.
 ///
@@ -39,78 +31,8 @@ pub struct LogEngine {
 }
 
 impl LogEngine {
-    /// Opens the log in `dir`, which is made if missing. Reads what sealed segments say of themselves,
-    /// with [`Config::recovery_threads`] threads, and all of what is not sealed.
-    ///
-    /// What a crash left of batches that were never acknowledged as synced is cut off; see
-    /// [`RecoveryReport::torn_bytes`]. All that is then in the log is durable.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Locked`] if somebody has it open; [`Error::Corrupt`] if bytes that were synced are
-    /// damaged or missing, or if the end is torn and [`Config::recovery`] forbids that, and then
-    /// nothing on disk was changed; [`Error::Invalid`] if the configuration is; [`Error::Io`].
-    pub fn open(
-        fs: Arc<dyn FileSystem>,
-        dir: &Path,
-        config: Config,
-    ) -> Result<(LogEngine, RecoveryReport), Error> {
-        config.check()?;
-        fs.create_dir_all(dir)?;
-        let lock = fs.lock(&dir.join(LOCK_FILE)).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => Error::Locked,
-            _ => error.into(),
-        })?;
-        let path = dir.to_owned();
-        LogEngine::start(Directory { fs, path, config, is_read_only: false, _lock: lock })
-    }
-
-    /// Opens the log in `dir` to look at it: nothing on disk is changed, and every write is refused
-    /// with [`Error::ReadOnly`]. Of the configuration only the cache and the threads of recovery matter.
-    ///
-    /// The log may be closed, left behind by a crash, or open for writing, here or in another
-    /// process, which is not hindered. What is seen is the log as it was at one moment, up to some
-    /// batch; that batch need not be durable. What the writer purges later can no longer be read:
-    /// [`Error::Io`] of the kind `NotFound`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoLog`]; [`Error::UnknownFormat`]; [`Error::Corrupt`] as in [`LogEngine::open`], if
-    /// it is so again when the log is read once more, since a writer may have come in between;
-    /// [`Error::Io`], also if the writer is too fast for ten attempts.
-    pub fn open_read_only(
-        fs: Arc<dyn FileSystem>,
-        dir: &Path,
-        config: Config,
-    ) -> Result<(LogEngine, RecoveryReport), Error> {
-        config.check()?;
-        let fs: Arc<dyn FileSystem> = Arc::new(ReadOnlyFs::new(fs));
-        let mut before = None;
-        for _ in 1..READ_ONLY_ATTEMPTS {
-            let error = match LogEngine::attempt_read_only(&fs, dir, &config) {
-                Err(error) => error,
-                opened => return opened,
-            };
-            let is_same = before.replace(error.to_string()) == Some(error.to_string());
-            match &error {
-                // Files vanish while they are read, and those that are left no longer fit.
-                Error::Io(io) if is_vanished(io) => {}
-                Error::Corrupt { .. } if !is_same => {}
-                _ => return Err(error),
-            }
-        }
-        LogEngine::attempt_read_only(&fs, dir, &config)
-    }
-
-    fn attempt_read_only(
-        fs: &Arc<dyn FileSystem>,
-        dir: &Path,
-        config: &Config,
-    ) -> Result<(LogEngine, RecoveryReport), Error> {
-        LogEngine::start(Directory::read_only(fs.clone(), dir, config.clone())?)
-    }
-
-    fn start(directory: Directory) -> Result<(LogEngine, RecoveryReport), Error> {
+    /// Opens the log as it is found.
+    pub(crate) fn start(directory: Directory) -> Result<(LogEngine, RecoveryReport), Error> {
         let cache = Arc::new(BlockCache::new(directory.config.cache_bytes_max));
         let recovered = recovery::recover(directory)?;
         let groups = Arc::new(recovered.groups);
@@ -199,12 +121,12 @@ impl LogEngine {
 
     /// Removes segments of which nothing is needed, oldest first, and names the groups that hold
     /// the oldest one left. Reads and writes go on meanwhile. Some files may be kept to be used
-    /// again, see [`Config::spare_segments`].
+    /// again, see [`crate::Config::spare_segments`].
     ///
-    /// If the log is above [`Config::purge_above_bytes`], or there is hardly room for it, what is
+    /// If the log is above [`crate::Config::purge_above_bytes`], or there is hardly room for it, what is
     /// still needed of the oldest segments is moved to the end of the log, so that they can go: up to
-    /// [`Config::move_bytes_max`] in one call. If much of a segment is needed that would not pay, see
-    /// [`Config::move_live_ratio_max`]: then the groups that hold it are named, and it is for the
+    /// [`crate::Config::move_bytes_max`] in one call. If much of a segment is needed that would not pay, see
+    /// [`crate::Config::move_live_ratio_max`]: then the groups that hold it are named, and it is for the
     /// caller to compact them. A segment that was named several times and of which nothing was let
     /// go is moved all the same, as is any while there is hardly room, if that frees some in the end.
     ///
@@ -288,9 +210,4 @@ impl LogEngine {
     pub fn poisoned(&self) -> Option<Error> {
         self.group_commit.poison().map(Error::Poisoned)
     }
-}
-
-/// Whether this is what comes of reading files that somebody else renames, removes and cuts.
-fn is_vanished(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
 }

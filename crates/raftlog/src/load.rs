@@ -307,10 +307,9 @@ mod tests {
     #[test]
     fn a_segment_made_ahead_stays_as_it_is_on_disk() {
         let dir = tempfile::tempdir().expect("made");
-        let (fs, path) = (Arc::new(OsFs::new()), dir.path().to_owned());
-        let lock = fs.lock(&path.join("LOCK")).expect("nobody has it");
-        let config = Config::default();
-        let directory = Directory { fs, path, config, is_read_only: false, _lock: lock };
+        let fs = Arc::new(OsFs::new());
+        let directory =
+            Directory::writable(fs, dir.path(), Config::default()).expect("nobody has it");
         let made = directory.make(1, 8 << 20, Source::Room, &|| true).expect("there is room");
         let data_end = || made.file.data_end().expect("known");
         let before = data_end();

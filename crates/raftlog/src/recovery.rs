@@ -14,6 +14,7 @@ use crate::groups::Groups;
 use crate::ledger::Ledger;
 use crate::load::{self, Loaded};
 use crate::queue::AppendQueue;
+use crate::salvaged::SalvageReport;
 use crate::scan::{self, Scan};
 use crate::segment::Segments;
 use crate::side::SideWork;
@@ -38,6 +39,10 @@ pub struct RecoveryReport {
     /// Bytes cut off at the end, or left alone where nothing may be changed: batches that were being
     /// written when the power or the process went, and had not been acknowledged as synced.
     pub torn_bytes: u64,
+    /// If the log was damaged and what is whole of it took its place
+    /// ([`crate::RecoveryMode::Salvage`]): what was lost. The sequence numbers of batches, and those of
+    /// segments, begin anew then. Nothing if a crash cut that short and this opening ended it.
+    pub salvaged: Option<SalvageReport>,
 }
 
 /// The log as it was found on disk.

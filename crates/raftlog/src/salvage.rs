@@ -24,8 +24,9 @@ use crate::group_commit::Durability;
 use crate::inspect;
 use crate::item;
 use crate::read_only::ReadOnlyFs;
+use crate::salvaged::{SalvageReport, SalvagedGroup};
 use crate::unpack;
-use crate::verify::{Problem, Progress, VerifyLevel};
+use crate::verify::{Progress, VerifyLevel};
 use crate::walk::{Piece, Walk, WholeFrame};
 use bytes::Bytes;
 use flotilla_vfs::{File, FileSystem, OpenMode};
@@ -39,47 +40,6 @@ use std::sync::Arc;
 const BATCH_BYTES: u64 = 1 << 20;
 /// So many ranges of lost batches are listed.
 const RANGES_MAX: usize = 1000;
-
-/// What was salvaged, and what was not.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SalvageReport {
-    /// Batches that are whole.
-    pub frames: u64,
-    /// Batches that are lost, by their sequence numbers; the first thousand ranges.
-    pub lost_batches: Vec<Range<u64>>,
-    /// Groups in the new log.
-    pub groups: u64,
-    /// Entries in the new log.
-    pub entries: u64,
-    /// Keys in the new log.
-    pub keys: u64,
-    /// Bytes behind the end of the log, of batches that were being written when the power or the
-    /// process went.
-    pub torn_bytes: u64,
-    /// Groups of which something is missing, or may be.
-    pub damaged_groups: Vec<SalvagedGroup>,
-    /// What is damaged, as [`crate::VerifyReport::problems`].
-    pub problems: Vec<Problem>,
-    /// How many more problems there are.
-    pub problems_left_out: u64,
-}
-
-/// What has become of a group of which something is missing, or may be.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SalvagedGroup {
-    /// The group.
-    pub group: u64,
-    /// The entries in the new log: the newest part without a hole.
-    pub kept: Range<u64>,
-    /// Entries that are in no batch that is whole.
-    pub lost: Vec<Range<u64>>,
-    /// Entries that are whole and were left behind, because something is lost between them and
-    /// those that were kept.
-    pub left_behind: Vec<Range<u64>>,
-    /// Entries from before and from after lost batches join without a hole. Nobody can see whether
-    /// a lost batch had replaced some of them.
-    pub is_joined: bool,
-}
 
 /// Writes what is whole of the log in `dir` to a new log in `to`, which must be empty or missing.
 /// When this returns the new log is durable, closed, and opens. Nothing is changed in `dir`, and it
@@ -98,9 +58,20 @@ pub fn salvage(
     to: &Path,
     look: &mut dyn FnMut(Progress),
 ) -> Result<SalvageReport, Error> {
-    let source = Arc::new(ReadOnlyFs::new(fs.clone()));
-    let directory = Directory::read_only(source, dir, Config::default())?;
-    checkpoint::make_empty(&*fs, to)?;
+    copy_whole(fs.clone(), dir, fs, to, Config::default(), look)
+}
+
+/// As [`salvage`]; the new log is reached by a file system of its own, and made as `config` says.
+pub(crate) fn copy_whole(
+    fs: Arc<dyn FileSystem>,
+    dir: &Path,
+    to_fs: Arc<dyn FileSystem>,
+    to: &Path,
+    config: Config,
+    look: &mut dyn FnMut(Progress),
+) -> Result<SalvageReport, Error> {
+    let directory = Directory::read_only(Arc::new(ReadOnlyFs::new(fs)), dir, Config::default())?;
+    checkpoint::make_empty(&*to_fs, to)?;
     let (found, needed_from) = inspect::verify_files(&directory, VerifyLevel::Entries, look)?;
     let mut salvage = Salvage {
         report: SalvageReport {
@@ -133,7 +104,10 @@ pub fn salvage(
             Err(_) => {}
         }
     }
-    salvage.copy(fs, &directory, to, look)
+    // Nothing that could be written once is too large.
+    let config = Config { batch_bytes_max: 1 << 30, ..config };
+    let (log, _) = LogEngine::start(Directory::writable(to_fs, to, config)?)?;
+    salvage.copy(&log, &directory, look)
 }
 
 struct Salvage {
@@ -251,14 +225,10 @@ impl Salvage {
     /// Writes what was found to the new log.
     fn copy(
         mut self,
-        fs: Arc<dyn FileSystem>,
+        log: &LogEngine,
         directory: &Directory,
-        to: &Path,
         look: &mut dyn FnMut(Progress),
     ) -> Result<SalvageReport, Error> {
-        // Nothing that could be written once is too large.
-        let config = Config { batch_bytes_max: 1 << 30, ..Config::default() };
-        let (log, _) = LogEngine::open(fs, to, config)?;
         let groups = std::mem::take(&mut self.groups);
         let bytes = |found: &Found| found.runs.iter().map(|r| u64::from(r.item_bytes)).sum::<u64>();
         let mut progress = Progress { bytes_done: 0, bytes: groups.values().map(bytes).sum() };
@@ -270,7 +240,7 @@ impl Salvage {
                 self.report.damaged_groups.extend(fate);
                 continue;
             }
-            self.write_group(&log, directory, id, &found, &mut open)?;
+            self.write_group(log, directory, id, &found, &mut open)?;
             self.report.damaged_groups.extend(fate);
             self.report.groups += 1;
             progress.bytes_done += group_bytes;

@@ -473,9 +473,7 @@ mod tests {
         let data_end = |unsynced_bytes: &[u64], is_awaited, is_synced| {
             let fs = Arc::new(FaultFs::new(1));
             let config = Config { segment_bytes: SEGMENT_BYTES, ..Config::default() };
-            let lock = fs.lock(Path::new("/LOCK")).expect("nobody has it");
-            let path = Path::new("/").to_owned();
-            let directory = Directory { fs, path, config, is_read_only: false, _lock: lock };
+            let directory = Directory::writable(fs, Path::new("/"), config).expect("nobody has it");
             let stock = Stock::new(directory, Arc::default(), 0, None, [], 0);
             unsynced_bytes.iter().for_each(|bytes| stock.expect_unsynced(*bytes));
             stock.is_awaited.store(is_awaited, Ordering::Relaxed);

@@ -13,5 +13,6 @@ mod oracle;
 mod purge;
 mod read_only;
 mod reads;
+mod replace;
 mod threads;
 mod verify;

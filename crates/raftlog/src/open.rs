@@ -1,0 +1,101 @@
+//! Opening a log: for writing, for looking at it, and what is done about damage.
+
+use crate::config::{Config, RecoveryMode};
+use crate::directory::Directory;
+use crate::engine::LogEngine;
+use crate::error::Error;
+use crate::read_only::ReadOnlyFs;
+use crate::recovery::RecoveryReport;
+use crate::replace;
+use flotilla_vfs::FileSystem;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How often a log is read anew that is written meanwhile.
+const READ_ONLY_ATTEMPTS: usize = 10;
+
+impl LogEngine {
+    /// Opens the log in `dir`, which is made if missing. Reads what sealed segments say of themselves,
+    /// with [`Config::recovery_threads`] threads, and all of what is not sealed.
+    ///
+    /// What a crash left of batches that were never acknowledged as synced is cut off; see
+    /// [`RecoveryReport::torn_bytes`]. All that is then in the log is durable. If bytes that were synced
+    /// are damaged or missing it does not open, unless [`RecoveryMode::Salvage`] is asked for; what that
+    /// has cost says [`RecoveryReport::salvaged`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Locked`] if somebody has it open; [`Error::Corrupt`] if bytes that were synced are
+    /// damaged or missing, or if the end is torn and [`Config::recovery`] forbids that, and then
+    /// nothing on disk was changed; [`Error::Invalid`] if the configuration is, or if segments are still
+    /// there that an earlier salvage took out; [`Error::Io`]; [`Error::NoSpace`] if there is no room for
+    /// what is salvaged beside what is damaged.
+    pub fn open(
+        fs: Arc<dyn FileSystem>,
+        dir: &Path,
+        config: Config,
+    ) -> Result<(LogEngine, RecoveryReport), Error> {
+        config.check()?;
+        let directory = Directory::writable(fs, dir, config)?;
+        replace::finish(&directory)?;
+        let may_salvage = directory.config.recovery == RecoveryMode::Salvage;
+        match LogEngine::start(directory.clone()) {
+            Err(Error::Corrupt { .. }) if may_salvage => {}
+            opened => return opened,
+        }
+        let salvaged = Some(replace::by_what_is_whole(&directory)?);
+        let (log, report) = LogEngine::start(directory)?;
+        Ok((log, RecoveryReport { salvaged, ..report }))
+    }
+
+    /// Opens the log in `dir` to look at it: nothing on disk is changed, and every write is refused
+    /// with [`Error::ReadOnly`]. Of the configuration only the cache and the threads of recovery matter.
+    ///
+    /// The log may be closed, left behind by a crash, or open for writing, here or in another
+    /// process, which is not hindered. What is seen is the log as it was at one moment, up to some
+    /// batch; that batch need not be durable. What the writer purges later can no longer be read:
+    /// [`Error::Io`] of the kind `NotFound`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoLog`]; [`Error::UnknownFormat`]; [`Error::Corrupt`] as in [`LogEngine::open`], if
+    /// it is so again when the log is read once more, since a writer may have come in between;
+    /// [`Error::Io`], also if the writer is too fast for ten attempts.
+    pub fn open_read_only(
+        fs: Arc<dyn FileSystem>,
+        dir: &Path,
+        config: Config,
+    ) -> Result<(LogEngine, RecoveryReport), Error> {
+        config.check()?;
+        let fs: Arc<dyn FileSystem> = Arc::new(ReadOnlyFs::new(fs));
+        let mut before = None;
+        for _ in 1..READ_ONLY_ATTEMPTS {
+            let error = match LogEngine::attempt_read_only(&fs, dir, &config) {
+                Err(error) => error,
+                opened => return opened,
+            };
+            let is_same = before.replace(error.to_string()) == Some(error.to_string());
+            match &error {
+                // Files vanish while they are read, and those that are left no longer fit.
+                Error::Io(io) if is_vanished(io) => {}
+                Error::Corrupt { .. } if !is_same => {}
+                _ => return Err(error),
+            }
+        }
+        LogEngine::attempt_read_only(&fs, dir, &config)
+    }
+
+    fn attempt_read_only(
+        fs: &Arc<dyn FileSystem>,
+        dir: &Path,
+        config: &Config,
+    ) -> Result<(LogEngine, RecoveryReport), Error> {
+        LogEngine::start(Directory::read_only(fs.clone(), dir, config.clone())?)
+    }
+}
+
+/// Whether this is what comes of reading files that somebody else renames, removes and cuts.
+fn is_vanished(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
+}
