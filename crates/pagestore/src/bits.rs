@@ -25,22 +25,35 @@ impl Bits {
 
     /// Puts `count` numbers from `start` on in, a word at a time; false if any was there.
     pub(crate) fn insert_run(&mut self, start: u64, count: u64) -> bool {
-        let end = start + count;
-        let word_count = end.div_ceil(64) as usize;
+        let word_count = (start + count).div_ceil(64) as usize;
         if word_count > self.words.len() {
             self.words.resize(word_count, 0);
         }
         let mut new = true;
-        let mut at = start;
-        while at < end {
-            let upto = end.min((at / 64 + 1) * 64);
-            let bits = (u64::MAX >> (64 - (upto - at))) << (at % 64);
-            let word = &mut self.words[(at / 64) as usize];
+        for (word, bits) in words_of_run(start, count) {
+            let word = &mut self.words[word];
             new &= *word & bits == 0;
             *word |= bits;
-            at = upto;
         }
         new
+    }
+
+    /// Takes `count` numbers from `start` on out, a word at a time. Returns how many were there.
+    pub(crate) fn remove_run(&mut self, start: u64, count: u64) -> u64 {
+        let mut removed = 0;
+        for (word, bits) in words_of_run(start, count) {
+            let Some(word) = self.words.get_mut(word) else { break };
+            removed += u64::from((*word & bits).count_ones());
+            *word &= !bits;
+        }
+        removed
+    }
+
+    /// How many of the `count` numbers from `start` on are in it.
+    pub(crate) fn count_run(&self, start: u64, count: u64) -> u64 {
+        let held = words_of_run(start, count)
+            .map_while(|(word, bits)| Some((self.words.get(word)?, bits)));
+        held.map(|(word, bits)| u64::from((word & bits).count_ones())).sum()
     }
 
     /// Takes `at` out; false if it was not there.
@@ -114,6 +127,22 @@ impl Bits {
     }
 }
 
+/// The words that hold `count` numbers from `start` on, and their bits in each.
+fn words_of_run(start: u64, count: u64) -> impl Iterator<Item = (usize, u64)> {
+    let end = start + count;
+    let mut at = start;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let upto = end.min((at / 64 + 1) * 64);
+        let bits = (u64::MAX >> (64 - (upto - at))) << (at % 64);
+        let word = (at / 64) as usize;
+        at = upto;
+        Some((word, bits))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,6 +156,16 @@ mod tests {
             assert!(runs.iter().eq(single.iter()), "{count} from {start}");
             assert_eq!(runs.insert_run(start, count), count == 0);
             assert!(runs.insert_run(start + count, 1));
+            for (from, to) in [(0, 300), (start, start + 1), (start + 2, start + 70), (start, 9999)]
+            {
+                let count = to - from;
+                let there = |bits: &Bits| (from..to).filter(|&at| bits.contains(at)).count() as u64;
+                let mut rest = runs.clone();
+                assert_eq!(runs.count_run(from, count), there(&runs), "{from}..{to}");
+                assert_eq!(rest.remove_run(from, count), there(&runs), "{from}..{to}");
+                let kept = runs.iter().filter(|at| !(from..to).contains(at));
+                assert!(rest.iter().eq(kept), "{from}..{to}");
+            }
         }
     }
 

@@ -48,7 +48,7 @@ pub(crate) fn run(shared: &Shared) -> Result<CheckReport> {
     let _place = shared.place.enter();
     let written = shared.checkpoints.lock();
     let mut space = shared.space.lock();
-    space.note_ended(&shared.pool);
+    space.note_ended(&shared.pool, usize::MAX);
     let current = shared.current();
     let durable = std::sync::Arc::clone(&shared.durable.read());
     // No writer and no checkpoint is under way, so nobody changes what is looked at below, and

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 
 use crate::bits::Bits;
 use crate::error::Result;
-use crate::freelist::{HEAD_UNITS, REGION_UNITS, region_of};
+use crate::freelist::{HEAD_UNITS, REGION_UNITS};
 use crate::leaf::Extent;
 use crate::meta::Meta;
 use crate::page::{self, CRC_END, Span, UNIT_BYTES, units_for};
@@ -27,7 +27,7 @@ use crate::redo::Area;
 use crate::regions::region_count;
 use crate::root::Root;
 use crate::shared::{Shared, Written};
-use crate::space::Space;
+use crate::space::{Retired, Space};
 use crate::sync::MutexGuard;
 use crate::trim;
 
@@ -95,10 +95,10 @@ fn cut(shared: &Shared, written: &mut Written, scope: Scope) -> Result<Option<Cu
     let redo_units = wanted_redo_units(shared, scope);
     let old_directory = (written.meta.directory.len > 0).then(|| written.meta.directory.span());
     let mut trimmed = false;
+    shared.settle();
     let (mut space, root, new_redo, plan, directory_len, span) = loop {
         let mut space = lock_with_room(shared, redo_units)?;
         let root = shared.current();
-        space.note_ended(&shared.pool);
         trimmed |= trim::trim(shared, &mut space);
         if root.txid == written.meta.txid && !trimmed {
             return Ok(None);
@@ -131,9 +131,7 @@ fn cut(shared: &Shared, written: &mut Written, scope: Scope) -> Result<Option<Cu
     let bitmaps = written.regions.update(&plan, &changed, &space.published, root.txid);
     let Space { holes, freelist, .. } = &mut *space;
     let chosen = holes.choose(freelist, written.meta.number + 1);
-    let has_holes =
-        |region| holes.has_or_will(region) || chosen.iter().any(|c| region_of(c.start) == region);
-    written.regions.note_holes(region_count(freelist.end()), has_holes);
+    written.regions.note_holes(region_count(freelist.end()), holes.regions(&chosen));
     let end = space.freelist.end();
     let reserved = shared.counters.file_bytes.load(Ordering::Relaxed);
     assert!(end * UNIT_BYTES as u64 <= reserved, "unit {end} lies beyond {reserved} bytes");
@@ -256,7 +254,7 @@ fn finish(shared: &Shared, written: &mut Written, cut: Cut) {
         }
         shared.pool.written(start)
     };
-    let retired = cut.dirty.iter().filter_map(written_at).collect();
+    let retired: Retired = cut.dirty.iter().filter_map(written_at).collect();
     shared.redo.checkpointed(cut.root.txid, cut.meta.number, cut.meta.redo);
     let end = cut.meta.end;
     written.meta = cut.meta;
@@ -271,12 +269,12 @@ fn finish(shared: &Shared, written: &mut Written, cut: Cut) {
         space.release(old);
     }
     space.retire(retired, shared.current().txid);
-    space.note_ended(&shared.pool);
     space.holes.note_chosen(cut.chosen);
     trim::note_durable(shared, &mut space, end);
     let excess = space.excess_frames();
     drop(space);
     drop(excess);
+    shared.settle();
     shared.counters.writing_bytes.store(0, Ordering::Relaxed);
     shared.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
     shared.upkeep.pressure.progress();

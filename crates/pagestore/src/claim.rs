@@ -70,15 +70,13 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        if self.spans.is_empty() {
-            return;
-        }
-        let mut space = self.shared.space.lock();
         for span in self.spans.drain(..) {
             // A transaction that was dropped may have read some of it.
             for start in span.start..span.end() {
                 self.shared.pool.forget(Span { start, units: 1 });
             }
+            // One lock for each: there may be a whole tree of them.
+            let mut space = self.shared.space.lock();
             space.disclaim(span);
             space.release(span);
         }

@@ -71,8 +71,8 @@ pub(crate) fn step(shared: &Arc<Shared>, budget_bytes: u64) -> Result<Defragment
 
 /// Begins a pass after `count` others, if there is something to be gained.
 fn begin(shared: &Shared, count: u32) -> Option<Pass> {
+    shared.settle();
     let mut space = shared.space.lock();
-    space.note_ended(&shared.pool);
     let line = target(&space);
     // The redo area stays where it is.
     let line = line.max(shared.redo.cut().map_or(0, |area| area.span.end()));

@@ -16,8 +16,11 @@ use crate::page::Span;
 /// Shorter runs stay: 1 MiB.
 const RUN_UNITS_MIN: u32 = 256;
 
-/// So many checkpoints lie between two looks at the free runs. What both see becomes a hole.
+/// So many checkpoints, at least, lie between two looks at the free runs. What both see becomes a hole.
 const CHECKPOINTS: u64 = 8;
+
+/// So many regions a checkpoint looks at: 8 GiB.
+const REGIONS_MAX: usize = 64;
 
 /// So many units are chosen at a time: 1 GiB.
 const UNITS_MAX: u64 = 1 << 18;
@@ -32,8 +35,13 @@ pub(crate) struct Holes {
     by_region: Vec<u32>,
     /// What was given out of them, and is not reserved yet.
     unreserved: VecDeque<Span>,
-    /// The long free runs of the last look, rising.
-    seen: Vec<Span>,
+    /// The long free runs of the last look at all regions, rising; without those of the regions that
+    /// were looked at again since.
+    seen: VecDeque<Span>,
+    /// Those of the look that is under way.
+    seen_now: VecDeque<Span>,
+    /// The region at which it goes on; 0 if none is under way.
+    next_region: usize,
     /// What is to become holes; durable records say that its regions have some.
     chosen: VecDeque<Span>,
 }
@@ -49,9 +57,13 @@ impl Holes {
         self.by_region.get(region).is_some_and(|&count| count > 0)
     }
 
-    /// Whether a region has holes, or will soon.
-    pub(crate) fn has_or_will(&self, region: usize) -> bool {
-        self.has(region) || self.chosen.iter().any(|span| region_of(span.start) == region)
+    /// Which regions have holes, or will have once `chosen` is noted.
+    pub(crate) fn regions(&self, chosen: &[Span]) -> impl Fn(usize) -> bool {
+        let mut soon = Bits::default();
+        for span in self.chosen.iter().chain(chosen) {
+            soon.insert(region_of(span.start) as u64);
+        }
+        move |region| self.has(region) || soon.contains(region as u64)
     }
 
     /// Takes note that a free span is a hole now.
@@ -60,12 +72,11 @@ impl Holes {
         if self.by_region.len() <= region {
             self.by_region.resize(region + 1, 0);
         }
-        for unit in span.start..span.end() {
-            if self.units.insert(unit - META_UNITS) {
-                self.count += 1;
-                self.by_region[region] += 1;
-            }
-        }
+        let (at, units) = (span.start - META_UNITS, u64::from(span.units));
+        let new = units - self.hole_units(span);
+        self.units.insert_run(at, units);
+        self.count += new;
+        self.by_region[region] += new as u32;
     }
 
     /// Takes note that a span was given out.
@@ -77,15 +88,12 @@ impl Holes {
 
     /// Takes note that a span is no part of the file any more, or no hole. True if some of it was.
     pub(crate) fn forget(&mut self, span: Span) -> bool {
-        let region = region_of(span.start);
-        let before = self.count;
-        for unit in span.start..span.end() {
-            if self.units.remove(unit - META_UNITS) {
-                self.count -= 1;
-                self.by_region[region] -= 1;
-            }
+        let removed = self.units.remove_run(span.start - META_UNITS, u64::from(span.units));
+        if removed > 0 {
+            self.count -= removed;
+            self.by_region[region_of(span.start)] -= removed as u32;
         }
-        self.count < before
+        removed > 0
     }
 
     /// Whether something has to be reserved before the next checkpoint writes.
@@ -108,25 +116,39 @@ impl Holes {
         self.unreserved.pop_front();
     }
 
-    /// What to make holes of once checkpoint `number` is durable: long runs that were free when it was
-    /// looked last and are free now. Nothing as long as something is left of the last choice.
+    /// What to make holes of once checkpoint `number` is durable: long runs that were free when their
+    /// region was looked at last, eight checkpoints before or more, and are free now. Nothing as long
+    /// as something is left of the last choice. Each checkpoint looks at some regions only, so what
+    /// this takes does not grow with the file.
     pub(crate) fn choose(&mut self, freelist: &Freelist, number: u64) -> Vec<Span> {
-        if !number.is_multiple_of(CHECKPOINTS) {
+        if self.next_region == 0 && !number.is_multiple_of(CHECKPOINTS) {
             return Vec::new();
         }
-        let now = freelist.long_runs(RUN_UNITS_MIN);
+        let regions = self.next_region..self.next_region + REGIONS_MAX;
+        let now = freelist.long_runs(regions.clone(), RUN_UNITS_MIN);
+        let seen = self.seen.partition_point(|span| region_of(span.start) < regions.end);
+        let before = self.seen.drain(..seen).collect::<Vec<_>>();
         let mut chosen = Vec::new();
         let mut units = 0;
-        for span in common(&self.seen, &now) {
-            let is_hole = |unit: u64| self.units.contains(unit - META_UNITS);
-            let wanted = span.units >= RUN_UNITS_MIN && !(span.start..span.end()).all(is_hole);
+        for span in common(&before, &now) {
+            let is_hole = self.hole_units(span) == u64::from(span.units);
+            let wanted = span.units >= RUN_UNITS_MIN && !is_hole;
             if wanted && units < UNITS_MAX && self.chosen.is_empty() {
                 units += u64::from(span.units);
                 chosen.push(span);
             }
         }
-        self.seen = now;
+        self.seen_now.extend(now);
+        self.next_region = regions.end;
+        if regions.end >= freelist.region_count() {
+            self.next_region = 0;
+            self.seen = std::mem::take(&mut self.seen_now);
+        }
         chosen
+    }
+
+    fn hole_units(&self, span: Span) -> u64 {
+        self.units.count_run(span.start - META_UNITS, u64::from(span.units))
     }
 
     /// Takes note of what was chosen, and of its regions in durable records.
@@ -173,6 +195,7 @@ fn common(one: &[Span], other: &[Span]) -> Vec<Span> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::freelist::REGION_UNITS;
 
     fn span(start: u64, units: u32) -> Span {
         Span { start, units }
@@ -203,12 +226,12 @@ mod tests {
         let chosen = holes.choose(&list, 16);
         assert_eq!(chosen, [part(2000, 900)]);
         holes.note_chosen(chosen);
-        assert!(holes.has_or_will(0) && !holes.has(0));
+        assert!(holes.regions(&[])(0) && !holes.has(0));
         assert_eq!(holes.choose(&list, 24), [], "there is enough to do");
         let pieces = std::iter::from_fn(|| holes.next_chosen(500)).collect::<Vec<_>>();
         assert_eq!(pieces, [part(2000, 500), part(2500, 400)]);
         pieces.into_iter().for_each(|piece| holes.add(piece));
-        assert_eq!((holes.count(), holes.has_or_will(0), holes.has(1)), (900, true, false));
+        assert_eq!((holes.count(), holes.regions(&[])(0), holes.has(1)), (900, true, false));
         assert_eq!(holes.choose(&list, 32), []);
         holes.give_out(taken);
         assert!(!holes.are_unreserved());
@@ -220,5 +243,29 @@ mod tests {
         holes.note_reserved();
         assert_eq!(holes.unreserved_before(all.start + 2500), []);
         assert!(!holes.are_unreserved());
+    }
+
+    #[test]
+    fn large_file_is_looked_at_in_parts() {
+        let mut list = Freelist::new();
+        let per_region = REGION_UNITS as u32 - 2;
+        let regions = (0..2 * REGIONS_MAX + 3).map(|_| list.allocate(per_region).unwrap());
+        let runs = regions.map(|all| span(all.start + 1000, 300)).collect::<Vec<_>>();
+        runs.iter().for_each(|&run| list.release(run));
+        let mut holes = Holes::default();
+        assert!((1..8).all(|number| holes.choose(&list, number).is_empty()));
+        assert!(
+            (8..16).all(|number| holes.choose(&list, number).is_empty()),
+            "seen for the first time"
+        );
+        let gone = runs[REGIONS_MAX + 1];
+        list.take_free(gone);
+        let parts = (16..24).map(|number| holes.choose(&list, number)).collect::<Vec<_>>();
+        let counts = parts.iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(counts, [REGIONS_MAX, REGIONS_MAX - 1, 3, 0, 0, 0, 0, 0]);
+        let kept = runs.into_iter().filter(|&run| run != gone).collect::<Vec<_>>();
+        assert_eq!(parts.concat(), kept);
+        let regions = holes.regions(&kept[..1]);
+        assert!(regions(0) && !regions(1));
     }
 }

@@ -51,6 +51,7 @@ pub(crate) enum Done {
 /// One step.
 pub(crate) fn step(shared: &Arc<Shared>, now: Duration) -> Result<Done> {
     shared.refuse_if_poisoned()?;
+    shared.settle();
     let options = &shared.options;
     let figures = Figures {
         has_changes: shared.current().txid != shared.durable.read().txid,
@@ -61,8 +62,11 @@ pub(crate) fn step(shared: &Arc<Shared>, now: Duration) -> Result<Done> {
     let is_due =
         shared.upkeep.schedule.lock().is_due(now, figures, soft_bytes, options.checkpoint_interval);
     if is_due {
-        checkpoint(shared)?;
-        return Ok(Done::Something);
+        return match checkpoint(shared) {
+            // What is spare of the file may be the room that is missing.
+            Err(Error::NoSpace) if give_back::step(shared)? => Ok(Done::GaveBack),
+            outcome => outcome.map(|()| Done::Something),
+        };
     }
     let is_trash_unreadable = shared.upkeep.is_trash_unreadable.load(Ordering::Relaxed);
     if shared.current().trash.units > 0 && !is_trash_unreadable && reclaim(shared)? {

@@ -27,8 +27,12 @@ use crate::redo::Redo;
 use crate::regions::Regions;
 use crate::root::Root;
 use crate::space::Space;
-use crate::sync::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock, unlock_fair};
 use crate::upkeep::Upkeep;
+
+/// So much of what has ended is looked at in one go: about as long as a transaction of some puts holds
+/// the lock.
+const ENDED_STEP: usize = 512;
 
 /// What all handles of one store have in common.
 pub(crate) struct Shared {
@@ -114,6 +118,30 @@ impl Shared {
     pub(crate) fn dirty_bytes(&self) -> u64 {
         let writing = self.counters.writing_bytes.load(Ordering::Relaxed);
         self.space.lock().dirty_bytes() + writing
+    }
+
+    /// Takes note of some of what has ended.
+    pub(crate) fn note_ended(&self, count: usize) {
+        let mut space = self.space.lock();
+        space.note_ended(&self.pool, count);
+        let dead = space.take_dead();
+        drop(space);
+        drop(dead);
+    }
+
+    /// Takes note of all that has ended by now, a step at a time, so that whoever needs the space is
+    /// held up by no more than one.
+    pub(crate) fn settle(&self) {
+        loop {
+            let mut space = self.space.lock();
+            let count = space.note_ended(&self.pool, ENDED_STEP);
+            let dead = space.take_dead();
+            unlock_fair(space);
+            drop(dead);
+            if count < ENDED_STEP {
+                return;
+            }
+        }
     }
 
     /// Refuses what may not go on after a checkpoint has failed.

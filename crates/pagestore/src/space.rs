@@ -4,7 +4,7 @@
 //! reaches it), or *pending* (an older root does), or held by the open transaction, or free.
 //! Everything here changes under one lock that is held for moments; readers never take it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::bits::Bits;
 use crate::error::{Error, Result};
@@ -35,7 +35,11 @@ pub(crate) struct Space {
     retired_bytes: u64,
     /// Frames of pages that are gone: the next copies go into them instead of asking for memory.
     spare: Vec<Frame>,
+    /// What was in memory and nobody needs, to be dropped where it holds nobody up.
+    dead: Vec<Taken>,
     ended: Ended,
+    /// What has ended and was not looked at yet.
+    endings: VecDeque<Ending>,
     /// Spans that are being written to beside all transactions, by their first units.
     claimed: BTreeMap<u64, u32>,
     /// Free units that the file system has back.
@@ -61,6 +65,10 @@ pub(crate) struct Tail {
 /// there may be as many as it wrote: the next copies use them up.
 const SPARE_FRAMES_MAX: usize = 1024;
 
+/// Of what has ended a transaction looks at so much at least, when it begins and when it ends: some
+/// microseconds.
+pub(crate) const ENDED_MIN: usize = 64;
+
 impl Space {
     /// The space of a file that ends at `end`, whose durable root is `txid` and uses `published`.
     pub(crate) fn new(published: Bits, end: u64, txid: u64, ended: Ended) -> Space {
@@ -78,7 +86,9 @@ impl Space {
             retired,
             retired_bytes: 0,
             spare: Vec::new(),
+            dead: Vec::new(),
             ended,
+            endings: VecDeque::new(),
             claimed: BTreeMap::new(),
             holes: Holes::default(),
             tail: Tail { goal: None, durable_end: end, is_cut: false },
@@ -209,43 +219,55 @@ impl Space {
         self.freelist.release(span);
     }
 
-    /// Takes note of the snapshots that have ended.
-    pub(crate) fn note_ended(&mut self, pool: &Pool) {
-        let ended = std::mem::take(&mut *self.ended.lock());
-        for ending in ended {
-            match ending {
-                Ending::Readers(txid) => {
-                    self.end_readers(txid);
-                    match self.durable.get_mut(&txid) {
-                        Some(others_ended) => *others_ended = true,
-                        None => self.end(pool, txid),
-                    }
+    /// Takes note of the snapshots that have ended, and lets go of what nobody needs any more: looks at
+    /// up to `count` of them, and of the things that waited for them. Returns at how many it has
+    /// looked: fewer than `count` if that was all.
+    pub(crate) fn note_ended(&mut self, pool: &Pool, count: usize) -> usize {
+        self.endings.extend(std::mem::take(&mut *self.ended.lock()));
+        // These first: who waits for none but them is so free at once, whatever waits for others.
+        let ending_count = self.endings.len().min(count);
+        for _ in 0..ending_count {
+            let ending = self.endings.pop_front().expect("there are as many");
+            self.close(ending);
+        }
+        ending_count + self.let_go(pool, count - ending_count)
+    }
+
+    fn close(&mut self, ending: Ending) {
+        match ending {
+            Ending::Readers(txid) => {
+                self.retired.close(txid);
+                match self.durable.get_mut(&txid) {
+                    Some(others_ended) => *others_ended = true,
+                    None => self.pending.close(txid),
                 }
-                Ending::Durable(txid) => {
-                    if self.durable.remove(&txid) == Some(true) {
-                        self.end(pool, txid);
-                    }
+            }
+            Ending::Durable(txid) => {
+                if self.durable.remove(&txid) == Some(true) {
+                    self.pending.close(txid);
                 }
             }
         }
     }
 
-    /// Lets go of what readers of `txid` may have borrowed.
-    fn end_readers(&mut self, txid: u64) {
-        let Space { retired, retired_bytes, spare, .. } = self;
-        retired.close(txid, |taken| {
+    /// Looks at up to `count` things that waited for snapshots that have ended: what readers may have
+    /// borrowed, and spans.
+    fn let_go(&mut self, pool: &Pool, count: usize) -> usize {
+        let Space { retired, retired_bytes, pending, freelist, spare, dead, .. } = self;
+        let retired_count = retired.settle(count, |taken| {
             *retired_bytes -= taken.len() as u64;
-            keep(spare, Some(taken));
+            keep(spare, dead, Some(taken));
         });
-    }
-
-    /// Lets go of the space that only the root of `txid` reaches.
-    fn end(&mut self, pool: &Pool, txid: u64) {
-        let Space { pending, freelist, spare, .. } = self;
-        pending.close(txid, |span| {
-            keep(spare, pool.forget(span));
+        let span_count = pending.settle(count - retired_count, |span| {
+            keep(spare, dead, pool.forget(span));
             freelist.release(span);
         });
+        retired_count + span_count
+    }
+
+    /// Hands over what nobody needs any more, to be dropped when the lock is free.
+    pub(crate) fn take_dead(&mut self) -> Vec<Taken> {
+        std::mem::take(&mut self.dead)
     }
 
     /// Says that the root of `txid`, which is held, is durable now.
@@ -263,13 +285,9 @@ impl Space {
     /// Keeps what a checkpoint has written, and has taken out of the pool, as long as a reader may
     /// have borrowed it: until all snapshots have ended that see it and are not younger than `newest`,
     /// the last published transaction.
-    pub(crate) fn retire(&mut self, written: Vec<Taken>, newest: u64) {
-        self.retired_bytes += written.iter().map(|taken| taken.len() as u64).sum::<u64>();
-        let with_birth = |taken: Taken| {
-            let birth = taken.birth();
-            (taken, birth)
-        };
-        self.retired.add_all(written.into_iter().map(with_birth), newest);
+    pub(crate) fn retire(&mut self, written: Retired, newest: u64) {
+        self.retired_bytes += written.bytes;
+        self.retired.add_all(written.things, newest);
     }
 
     /// Bytes that [`Space::retire`] keeps.
@@ -292,7 +310,8 @@ impl Space {
         written: &[Span],
         replaced: &[(Span, u64)],
     ) {
-        self.note_ended(pool);
+        // More than it adds itself, so that what waits becomes less.
+        self.note_ended(pool, ENDED_MIN + 4 * (written.len() + replaced.len()));
         for &span in written {
             self.enter(span);
             self.dirty.insert(span.start);
@@ -304,7 +323,7 @@ impl Space {
                 self.dirty_bytes -= span.bytes();
             }
             if self.pending.add(span, birth, txid) {
-                keep(&mut self.spare, pool.forget(span));
+                keep(&mut self.spare, &mut self.dead, pool.forget(span));
                 self.freelist.release(span);
             }
         }
@@ -340,12 +359,36 @@ impl Space {
     }
 }
 
-/// Keeps a frame to be used again, unless a reader still holds it.
-fn keep(spare: &mut Vec<Frame>, taken: Option<Taken>) {
-    if let Some(Taken::Page(mut frame)) = taken
-        && frame.len() == UNIT_BYTES
-        && Frame::get_mut(&mut frame).is_some()
-    {
-        spare.push(frame);
+/// What a checkpoint has written and taken out of the pool, with the births.
+#[derive(Default)]
+pub(crate) struct Retired {
+    things: Vec<(Taken, u64)>,
+    bytes: u64,
+}
+
+impl FromIterator<Taken> for Retired {
+    fn from_iter<I: IntoIterator<Item = Taken>>(written: I) -> Retired {
+        let mut retired = Retired::default();
+        for taken in written {
+            retired.bytes += taken.len() as u64;
+            let birth = taken.birth();
+            retired.things.push((taken, birth));
+        }
+        retired
+    }
+}
+
+/// Keeps a frame to be used again, unless a reader still holds it; that, and a long value, is dead.
+fn keep(spare: &mut Vec<Frame>, dead: &mut Vec<Taken>, taken: Option<Taken>) {
+    match taken {
+        None => {}
+        Some(Taken::Page(mut frame)) => {
+            if frame.len() == UNIT_BYTES && Frame::get_mut(&mut frame).is_some() {
+                spare.push(frame);
+            } else {
+                dead.push(Taken::Page(frame));
+            }
+        }
+        Some(taken) => dead.push(taken),
     }
 }

@@ -251,12 +251,13 @@ impl PageStore {
         self.shared.dirty_bytes()
     }
 
-    /// Figures of this moment. Cheap.
+    /// Figures of this moment. Cheap, unless a snapshot that has pinned much has just ended: then who
+    /// asks first does what is left of letting go of it. Nobody is held up by that.
     pub fn stats(&self) -> Stats {
         let dirty_bytes = self.dirty_bytes();
         let Shared { pool, counters, .. } = &*self.shared;
-        let mut space = self.shared.space.lock();
-        space.note_ended(pool);
+        self.shared.settle();
+        let space = self.shared.space.lock();
         let root = self.shared.current();
         let bytes = |units: u64| units * UNIT_BYTES as u64;
         Stats {

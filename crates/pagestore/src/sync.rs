@@ -10,10 +10,10 @@ pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock};
 pub(crate) use std::{sync::atomic, thread};
 
 #[cfg(not(shuttle))]
-pub(crate) use real::Word;
+pub(crate) use real::{Word, unlock_fair};
 
 #[cfg(shuttle)]
-pub(crate) use modelled::{Mutex, RwLock, Word};
+pub(crate) use modelled::{Mutex, RwLock, Word, unlock_fair};
 #[cfg(shuttle)]
 pub(crate) use shuttle::{
     sync::{MutexGuard, atomic},
@@ -23,6 +23,13 @@ pub(crate) use shuttle::{
 #[cfg(not(shuttle))]
 mod real {
     use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+    use super::MutexGuard;
+
+    /// Unlocks, and lets who waits go first: for those who lock again at once.
+    pub(crate) fn unlock_fair<T>(guard: MutexGuard<'_, T>) {
+        MutexGuard::unlock_fair(guard);
+    }
 
     /// A number that threads sleep at until somebody who has changed it wakes them.
     #[derive(Debug, Default)]
@@ -59,6 +66,11 @@ mod modelled {
     use std::sync::PoisonError;
 
     use shuttle::sync as model;
+
+    /// Unlocks: who goes on is chosen anyway.
+    pub(crate) fn unlock_fair<T>(guard: model::MutexGuard<'_, T>) {
+        drop(guard);
+    }
 
     pub(crate) struct Mutex<T>(model::Mutex<T>);
 

@@ -10,6 +10,7 @@ use crate::moving::Moving;
 use crate::place::Placed;
 use crate::pressure::Full;
 use crate::shared::Shared;
+use crate::space::ENDED_MIN;
 use crate::tree::Budget;
 use crate::tree_mut::TreeMut;
 use crate::work::{Savepoint, Work};
@@ -43,7 +44,7 @@ impl<'a> WriteTxn<'a> {
     }
 
     fn placed(shared: &'a Arc<Shared>, place: Placed<'a>) -> WriteTxn<'a> {
-        shared.space.lock().note_ended(&shared.pool);
+        shared.note_ended(ENDED_MIN);
         let work = Work::new(Arc::clone(shared), shared.current());
         WriteTxn { work, shared, place }
     }

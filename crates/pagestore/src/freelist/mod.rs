@@ -15,6 +15,8 @@ mod region_set;
 
 pub(crate) use pending::Pending;
 
+use std::ops::Range;
+
 use crate::bits::Bits;
 use crate::page::{Span, UNIT_COUNT_MAX};
 use classes::{CLASS_COUNT, UNITS_MAX, class_fitting, class_of};
@@ -184,16 +186,21 @@ impl Freelist {
         self.take_fitting(units, last).or_else(|| self.take_tried(units, last))
     }
 
-    /// The free runs of at least so many units, rising.
-    pub(crate) fn long_runs(&self, units_min: u32) -> Vec<Span> {
-        let classes = class_of(units_min);
-        let long = |region: &(usize, &Region)| region.1.mask() >> classes != 0;
-        let runs = self.regions.iter().enumerate().filter(long).flat_map(|(index, region)| {
+    /// The free runs of at least so many units in some regions, rising.
+    pub(crate) fn long_runs(&self, regions: Range<usize>, units_min: u32) -> Vec<Span> {
+        let end = regions.end.min(self.regions.len());
+        let regions = regions.start.min(end)..end;
+        let runs = regions.flat_map(|index| {
             let span =
                 move |(at, units)| Span { start: region_start(index) + u64::from(at), units };
-            region.runs().map(span)
+            self.regions[index].long_runs(units_min).map(span)
         });
-        runs.filter(|span| span.units >= units_min).collect()
+        runs.collect()
+    }
+
+    /// How many regions have ever had a free unit, those between them included.
+    pub(crate) fn region_count(&self) -> usize {
+        self.regions.len()
     }
 
     /// Whether all of a span is free.

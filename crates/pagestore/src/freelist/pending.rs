@@ -19,13 +19,18 @@ impl Pending {
         self.waits.open(txid);
     }
 
-    /// Says that nobody reads, or can come to read, the root of `txid` any more. Calls `release`
-    /// for every span that becomes free.
-    pub(crate) fn close(&mut self, txid: u64, mut release: impl FnMut(Span)) {
-        self.waits.close(txid, |span| {
+    /// Says that nobody reads, or can come to read, the root of `txid` any more.
+    pub(crate) fn close(&mut self, txid: u64) {
+        self.waits.close(txid);
+    }
+
+    /// Looks at up to `count` spans that waited for that, and calls `release` for each that becomes
+    /// free. Returns at how many it has looked.
+    pub(crate) fn settle(&mut self, count: usize, mut release: impl FnMut(Span)) -> usize {
+        self.waits.settle(count, |span| {
             self.units -= u64::from(span.units);
             release(span);
-        });
+        })
     }
 
     /// Notes a span that was born in `birth` and is replaced in `death`. True if nobody needs it:
@@ -68,8 +73,13 @@ mod tests {
     }
 
     fn close(pending: &mut Pending, txid: u64) -> Vec<u64> {
+        pending.close(txid);
+        settle(pending, usize::MAX)
+    }
+
+    fn settle(pending: &mut Pending, count: usize) -> Vec<u64> {
         let mut freed = Vec::new();
-        pending.close(txid, |span| freed.push(span.start));
+        pending.settle(count, |span| freed.push(span.start));
         freed
     }
 
@@ -99,7 +109,7 @@ mod tests {
             // Each transaction replaces what the one before has written; only 1 is still read.
             pending.open(txid);
             if txid > 2 {
-                pending.close(txid - 1, |span| freed.push(span.start));
+                freed.extend(close(&mut pending, txid - 1));
             }
             if pending.add(span(txid), txid - 1, txid) {
                 freed.push(txid);
@@ -108,5 +118,29 @@ mod tests {
         assert_eq!(freed, (3..100).collect::<Vec<_>>());
         assert_eq!(pending.spans().collect::<Vec<_>>(), [span(2)]);
         assert_eq!(pending.snapshot_count(), 2);
+    }
+
+    #[test]
+    fn what_waited_is_settled_a_part_at_a_time() {
+        let mut pending = Pending::default();
+        pending.open(1);
+        pending.open(2);
+        for i in 0..3000 {
+            // Every third one is seen by the older snapshot too.
+            assert!(!pending.add(span(2 * i), if i % 3 == 0 { 1 } else { 2 }, 3));
+        }
+        pending.open(3);
+        pending.close(2);
+        let mut freed = 0;
+        for _ in 0..30 {
+            let part = settle(&mut pending, 100).len();
+            assert!((66..=67).contains(&part), "{part} of 100");
+            freed += part;
+            assert_eq!(pending.spans().count(), 3000 - freed, "none is lost meanwhile");
+            assert_eq!(pending.units() as usize, 2 * (3000 - freed));
+        }
+        assert_eq!((freed, settle(&mut pending, 100).len()), (2000, 0));
+        assert_eq!(close(&mut pending, 1).len(), 1000);
+        assert_eq!((pending.units(), pending.oldest()), (0, Some(3)));
     }
 }

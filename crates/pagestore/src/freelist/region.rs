@@ -28,6 +28,9 @@ const _: () = assert!(UNITS.is_multiple_of(64));
 /// So many names may be listed beyond twice the number of runs before the lists are made anew.
 const STALE_MAX: usize = 256;
 
+/// Runs of so many units have a word that is free altogether.
+pub(super) const LONG_UNITS_MIN: u32 = 127;
+
 /// How many runs of a class to try if some of them may be too short.
 const TRIES_MAX: usize = 32;
 
@@ -147,6 +150,20 @@ impl Region {
             at = self.next_taken(start);
             Some((start, at - start))
         })
+    }
+
+    /// All runs of at least `units_min` units, which may not be less than [`LONG_UNITS_MIN`]; rising.
+    /// Only looks where words are free altogether. The limit cuts none.
+    pub(super) fn long_runs(&self, units_min: u32) -> impl Iterator<Item = (u32, u32)> {
+        assert!(units_min >= LONG_UNITS_MIN, "a run of {units_min} units may have no whole word");
+        let mut from = 0;
+        let runs = std::iter::from_fn(move || {
+            let word = self.next_whole(from)? as u32;
+            let (at, end) = (self.run_start(word * 64), self.next_taken(word * 64));
+            from = end as usize / 64;
+            Some((at, end - at))
+        });
+        runs.filter(move |(_, units)| *units >= units_min)
     }
 
     /// Makes units free that are not.
@@ -329,6 +346,17 @@ impl Region {
         word as u32 * 64 + bits.trailing_zeros()
     }
 
+    /// The first word from `from` on that is free altogether.
+    fn next_whole(&self, from: usize) -> Option<usize> {
+        let mut at = from / 64;
+        let mut bits = self.whole.get(at)? & (u64::MAX << (from % 64));
+        while bits == 0 {
+            at += 1;
+            bits = *self.whole.get(at)?;
+        }
+        Some(at * 64 + bits.trailing_zeros() as usize)
+    }
+
     fn is_whole(&self, word: usize) -> bool {
         self.whole[word / 64] >> (word % 64) & 1 == 1
     }
@@ -393,6 +421,10 @@ mod tests {
     fn prove(region: &Region) {
         let runs = slow_runs(region);
         assert_eq!(region.runs().collect::<Vec<_>>(), runs);
+        for units_min in [LONG_UNITS_MIN, 128, 300] {
+            let long = runs.iter().copied().filter(|run| run.1 >= units_min).collect::<Vec<_>>();
+            assert_eq!(region.long_runs(units_min).collect::<Vec<_>>(), long);
+        }
         let mut counts = [0; CLASS_COUNT];
         for &(at, units) in runs.iter().filter(|run| run.0 < region.limit) {
             let units = units.min(region.limit - at);

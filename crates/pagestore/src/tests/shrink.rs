@@ -1,5 +1,7 @@
 //! The file gets shorter, and loses nothing when the power goes meanwhile.
 
+use std::time::Duration;
+
 use flotilla_vfs::fault::FaultFs;
 
 use super::{disk, open, try_open};
@@ -344,6 +346,45 @@ fn full_disk_is_found_before_a_hole_is_written() {
         assert_there(&store, &keys[0]);
         store.check().unwrap();
     }
+}
+
+#[test]
+fn what_is_spare_makes_room_on_a_full_disk() {
+    let fs = disk(1);
+    let store = open(&fs);
+    for key in 0..6 {
+        put(&store, key, 1_300_000);
+        put(&store, key + 100, 2000);
+    }
+    store.checkpoint().unwrap();
+    for key in [1, 3] {
+        delete(&store, key);
+    }
+    for round in 0..18 {
+        put(&store, 200 + round, 100);
+        store.checkpoint().unwrap();
+    }
+    let stats = store.stats();
+    assert!(stats.given_back.waiting_bytes > 2_000_000, "{stats:?}");
+    fs.set_capacity(Some(stats.file_bytes));
+    // Longer than any run that is free.
+    put(&store, 7, 1_500_000);
+    assert!(matches!(store.checkpoint(), Err(Error::NoSpace)));
+    let mut times = (1..).map(|i| i * Duration::from_secs(10_000));
+    let last = store.read().txid();
+    let mut steps = 0;
+    while store.durable().txid < last {
+        store.maintain(times.next().unwrap()).unwrap();
+        steps += 1;
+    }
+    assert!((2..8).contains(&steps), "{steps}");
+    // There is nothing more to give back.
+    put(&store, 8, 3_000_000);
+    let refused = times.take(10).map(|time| store.maintain(time)).find_map(Result::err);
+    assert!(matches!(refused, Some(Error::NoSpace)), "{refused:?}");
+    fs.set_capacity(None);
+    store.checkpoint().unwrap();
+    store.check().unwrap();
 }
 
 #[test]

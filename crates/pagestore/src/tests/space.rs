@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{disk, open, path};
+use super::{disk, in_both_modes, open, path};
 use crate::{Error, KEY_BYTES_MAX, NAME_BYTES_MAX, Options, PageStore, VALUE_BYTES_MAX};
 
 fn put(store: &PageStore, key: u32, value: &[u8]) {
@@ -52,6 +52,65 @@ fn old_snapshot_pins_only_what_it_sees() {
     assert_eq!(store.stats().pending_bytes, stats.pending_bytes);
     drop(old);
     assert_eq!(store.stats().pending_bytes, 0);
+    store.check().unwrap();
+}
+
+/// Puts as many values of a unit each.
+fn fill(store: &PageStore, value: u8) {
+    let mut txn = store.write().unwrap();
+    for key in 0..5000_u32 {
+        txn.tree("t").unwrap().put(&key.to_be_bytes(), &[value; 2000]).unwrap();
+    }
+    txn.publish().unwrap();
+}
+
+/// What a transaction of one put may look at of what has ended.
+const LOOKED_AT_MAX: u64 = 64 + 64 + 4 * 10;
+
+#[test]
+fn who_pinned_much_is_let_go_a_part_at_a_time() {
+    in_both_modes(|open| {
+        let store = open();
+        fill(&store, 1);
+        store.checkpoint().unwrap();
+        let old = store.read();
+        fill(&store, 2);
+        store.checkpoint().unwrap();
+        let waiting = || store.shared().space.lock().pending.units();
+        let all = waiting();
+        assert!(all > 5000, "{all}");
+        drop(old);
+        let mut transactions = 0;
+        while waiting() > 10 {
+            let before = waiting();
+            put(&store, 1, b"x");
+            let freed = before.saturating_sub(waiting());
+            assert!(freed <= LOOKED_AT_MAX, "{freed}");
+            transactions += 1;
+        }
+        // What the last checkpoint wrote is looked at as well.
+        assert!(transactions > all / LOOKED_AT_MAX && transactions < all / 32, "{transactions}");
+        let free = store.stats().free_bytes;
+        assert!(free >= all * 4096, "{free} of {all} units");
+        store.check().unwrap();
+    });
+}
+
+#[test]
+fn what_a_checkpoint_wrote_is_let_go_a_part_at_a_time() {
+    let store = open(&disk(1));
+    fill(&store, 1);
+    store.checkpoint().unwrap();
+    let retired = || store.shared().space.lock().retired_bytes();
+    let all = retired();
+    assert!(all >= 5000 * 2000, "the last root may still be read: {all}");
+    put(&store, 1, b"x");
+    let left = retired();
+    assert!(left < all && left + LOOKED_AT_MAX * 4096 >= all, "{left} of {all}");
+    for _ in 0..5000 / 64 + 5 {
+        put(&store, 1, b"x");
+    }
+    assert_eq!(retired(), 0);
     store.check().unwrap();
 }
 

@@ -195,7 +195,9 @@ fn publish(mut work: Work, shared: &Shared) -> Recorder {
     space.adopt(&written.adopted);
     space.publish(&shared.pool, txid, &spans, &written.replaced);
     let dirty_bytes = space.dirty_bytes();
+    let dead = space.take_dead();
     drop(space);
+    drop(dead);
     if dirty_bytes >= shared.options.dirty_soft_bytes {
         shared.upkeep.bell.ring();
     }
