@@ -6,6 +6,7 @@
 //! both halves, as far as there are cores for the large scans.
 
 mod args;
+mod lane;
 mod pace;
 mod report;
 mod run;
@@ -18,6 +19,7 @@ use indicatif::ProgressBar;
 use tokio::runtime::Handle;
 
 pub(crate) use args::Args;
+use lane::Lane;
 use pace::{Pace, Tally};
 use report::Report;
 use run::{Half, Run};
@@ -41,7 +43,8 @@ pub(crate) async fn measure(args: &Args) -> Result<(), Error> {
         let bar = bars::bar("fill", args.keys);
         let mut chance = fastrand::Rng::with_seed(args.seed);
         let pairs = work.keys.all().map(|key| (key, work.values.random(&mut chance)));
-        load::fill_with(&work.puts, pairs, args.value_bytes_max as usize, &bar).await?;
+        let client = Client::connect(&args.target.endpoints, config(args)).await?;
+        load::fill_with(&client, pairs, args.value_bytes_max as usize, &bar).await?;
         bar.finish_and_clear();
     }
     let each = work.request_count(false) + work.request_count(true);
@@ -62,31 +65,23 @@ struct Work<'a> {
     args: &'a Args,
     keys: Keys,
     values: Values,
-    /// One client for each kind of requests: on one connection they would wait for each other's
-    /// bytes, and the store has no part in that.
-    scans: Client,
-    puts: Client,
-    large: Client,
+    /// One client for each kind of requests: on one connection or thread they would wait for each
+    /// other's bytes, and the store has no part in that.
+    scans: Lane,
+    puts: Lane,
+    large: Lane,
 }
 
 impl Work<'_> {
     async fn connect(args: &Args) -> Result<Work<'_>, Error> {
-        let config = Config {
-            transport: if args.unary { Transport::Unary } else { Transport::Stream },
-            connections_per_store: 1,
-            in_flight_max: SHORT_AT_ONCE_MAX,
-            // A page is one request, or one for each region that it touches.
-            scan_rows_max: u32::MAX,
-            ..args.target.config()
-        };
-        let connect = || Client::connect(&args.target.endpoints, config.clone());
+        let (endpoints, config) = (&args.target.endpoints, config(args));
         Ok(Work {
             args,
             keys: args.keys(),
             values: Values::new(args),
-            scans: connect().await?,
-            puts: connect().await?,
-            large: connect().await?,
+            scans: Lane::connect("scans", endpoints, &config).await?,
+            puts: Lane::connect("puts", endpoints, &config).await?,
+            large: Lane::connect("large-scans", endpoints, &config).await?,
         })
     }
 
@@ -129,50 +124,56 @@ impl Work<'_> {
     }
 
     async fn scans(&self, pace: Pace, seed: u64, bar: &ProgressBar) -> Tally {
-        let (client, keys, bar) = (self.scans.clone(), self.keys, bar.clone());
+        let (keys, bar) = (self.keys, bar.clone());
         let limit = self.args.scan_rows as usize;
         let mut chance = fastrand::Rng::with_seed(seed);
-        on_a_thread(move |runtime| {
+        let send = move |runtime: &Handle, client: Client| {
             pace::send(runtime, pace, &bar, |_| {
                 let scan = Scan { start: keys.random(&mut chance), limit, ..Scan::default() };
                 let client = client.clone();
                 async move { Ok(client.scan(scan).await?.len() as u64) }
             })
-        })
-        .await
+        };
+        self.scans.send(send).await
     }
 
     async fn puts(&self, pace: Pace, seed: u64, bar: &ProgressBar) -> Tally {
-        let (client, keys, bar) = (self.puts.clone(), self.keys, bar.clone());
+        let (keys, bar) = (self.keys, bar.clone());
         let values = self.values.clone();
         let mut chance = fastrand::Rng::with_seed(seed);
-        on_a_thread(move |runtime| {
+        let send = move |runtime: &Handle, client: Client| {
             pace::send(runtime, pace, &bar, |_| {
                 let (key, value) = (keys.random(&mut chance), values.random(&mut chance));
                 let client = client.clone();
                 async move { client.put(key, value).await.map(|()| 0) }
             })
-        })
-        .await
+        };
+        self.puts.send(send).await
     }
 
     async fn large_scans(&self, pace: Pace, seed: u64, bar: &ProgressBar) -> Tally {
-        let (client, keys, bar) = (self.large.clone(), self.keys, bar.clone());
+        let (keys, bar) = (self.keys, bar.clone());
         let (rows, page_rows) = (self.args.large_scan_rows, self.args.page_rows());
         let mut chance = fastrand::Rng::with_seed(seed);
-        on_a_thread(move |runtime| {
+        let send = move |runtime: &Handle, client: Client| {
             pace::send(runtime, pace, &bar, |_| {
                 large_scan(client.clone(), keys.random(&mut chance), rows, page_rows)
             })
-        })
-        .await
+        };
+        self.large.send(send).await
     }
 }
 
-async fn on_a_thread(send: impl FnOnce(&Handle) -> Tally + Send + 'static) -> Tally {
-    let runtime = Handle::current();
-    let sent = tokio::task::spawn_blocking(move || send(&runtime)).await;
-    sent.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+/// How the clients behave.
+fn config(args: &Args) -> Config {
+    Config {
+        transport: if args.unary { Transport::Unary } else { Transport::Stream },
+        connections_per_store: 1,
+        in_flight_max: SHORT_AT_ONCE_MAX,
+        // A page is one request, or one for each region that it touches.
+        scan_rows_max: u32::MAX,
+        ..args.target.config()
+    }
 }
 
 /// Reads `rows` rows from a key on, and from the first key on when the last has been read. No page
