@@ -159,14 +159,20 @@ impl Hands {
     }
 
     /// Reads entries from the log. What is not there any more is told as well.
-    pub(crate) fn fetch(&mut self, fetch: &LogFetch, out: &mut Outbox) {
+    ///
+    /// # Errors
+    ///
+    /// The log cannot read what it has acknowledged.
+    pub(crate) fn fetch(&mut self, fetch: &LogFetch, out: &mut Outbox) -> Result<(), Error> {
         self.reach.fetches += 1;
         let (region, context) = (fetch.region, fetch.context);
         let event = match self.store.fetch(fetch) {
             Ok(entries) => Event::Fetched { region, context, entries },
-            Err(_) => Event::FetchFailed { region, context },
+            Err(error) if error.is_gone() => Event::FetchFailed { region, context },
+            Err(error) => return Err(error),
         };
         out.tasks.push((self.tell_us(), Task::Post(vec![event])));
+        Ok(())
     }
 
     /// Takes a snapshot for a granted read and answers it.

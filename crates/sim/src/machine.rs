@@ -260,7 +260,9 @@ impl Machine {
                 }
                 running.hands.flush(now, out).map_err(|error| self.stop(&error))?;
             }
-            Task::Fetch(fetch) => running.hands.fetch(&fetch, out),
+            Task::Fetch(fetch) => {
+                running.hands.fetch(&fetch, out).map_err(|error| self.stop(&error))?;
+            }
             Task::Apply => {
                 let applied = running.hands.apply(now, out).map_err(|error| self.stop(&error))?;
                 for (region, _) in applied {
