@@ -55,6 +55,7 @@ impl NodeStats {
                 writes_rejected: requests.writes_rejected,
                 reads_granted: requests.reads_granted,
                 reads_rejected: requests.reads_rejected,
+                reads_failed: requests.reads_failed,
                 waiting: requests.waiting,
             }),
             raft: Some(peers::RaftStats {

@@ -19,7 +19,8 @@ use bytes::Bytes;
 use flotilla_region::{
     Descriptor, Event, Guard, Peer, RegionId, Reject, RoleChange, Space, Term, Ticket,
 };
-use flotilla_store::{Identity, Outcome, View};
+use flotilla_store::{Identity, Outcome, ReadError, View};
+use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
 
@@ -33,6 +34,9 @@ use crate::tickets::{Answer, Waiting};
 
 /// What a request costs of the budget beside its bytes: the task, the ticket, the event.
 const REQUEST_OVERHEAD_BYTES: usize = 1024;
+
+/// How far apart lines about reads that failed are at least.
+const TOLD_APART: Duration = Duration::from_secs(10);
 
 /// How much the router takes on. Every limit is a bound on memory or on waiting.
 #[derive(Clone, Debug)]
@@ -84,6 +88,8 @@ pub struct RequestCounts {
     pub reads_granted: u64,
     /// Reads that were refused.
     pub reads_rejected: u64,
+    /// Reads that were granted, but the disk refused them or they found damage.
+    pub reads_failed: u64,
     /// Requests that wait for their answer now.
     pub waiting: u64,
     /// Times that a request was held because its region had no leader.
@@ -104,6 +110,8 @@ struct Shared {
     budget: Budget,
     holds: Holds,
     counts: Counts,
+    /// When a read that failed was told of last.
+    failed_read_told: Mutex<Option<Instant>>,
 }
 
 #[derive(Default)]
@@ -112,6 +120,7 @@ struct Counts {
     writes_rejected: AtomicU64,
     reads_granted: AtomicU64,
     reads_rejected: AtomicU64,
+    reads_failed: AtomicU64,
     held: AtomicU64,
 }
 
@@ -125,10 +134,17 @@ impl Router {
     ) -> Self {
         let budget = Budget::new(limits.request_bytes_max, limits.queued_count_max);
         let holds = Holds::new(limits.held_count_max, limits.hold);
-        let counts = Counts::default();
-        Self {
-            shared: Arc::new(Shared { identity, commons, failure, limits, budget, holds, counts }),
-        }
+        let shared = Shared {
+            identity,
+            commons,
+            failure,
+            limits,
+            budget,
+            holds,
+            counts: Counts::default(),
+            failed_read_told: Mutex::new(None),
+        };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Writes `command` (see `flotilla_region::command`) through the region's log. Returns once it
@@ -254,6 +270,18 @@ impl Router {
         self.shared.failure.report(reason);
     }
 
+    /// Counts a read that was granted and could not be carried out. Says so in the log: at once, but
+    /// then not again for ten seconds, because a disk may refuse every read.
+    pub(crate) fn note_failed_read(&self, region: RegionId, error: &ReadError) {
+        let failed = self.shared.counts.reads_failed.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut told = self.shared.failed_read_told.lock();
+        if told.is_none_or(|told| told.elapsed() >= TOLD_APART) {
+            *told = Some(Instant::now());
+            drop(told);
+            tracing::error!("region {region} cannot be read: {error}; {failed} reads have failed");
+        }
+    }
+
     /// Counts of requests.
     #[must_use]
     pub fn counts(&self) -> RequestCounts {
@@ -263,6 +291,7 @@ impl Router {
             writes_rejected: counts.writes_rejected.load(Ordering::Relaxed),
             reads_granted: counts.reads_granted.load(Ordering::Relaxed),
             reads_rejected: counts.reads_rejected.load(Ordering::Relaxed),
+            reads_failed: counts.reads_failed.load(Ordering::Relaxed),
             waiting: self.shared.commons.tickets.count() as u64,
             held: counts.held.load(Ordering::Relaxed),
         }

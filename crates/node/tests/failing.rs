@@ -164,6 +164,26 @@ async fn a_damaged_page_stops_the_node_and_is_never_served() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_that_the_disk_refuses_is_told_and_counted_and_may_succeed_later() {
+    let disk = FaultFs::new(7);
+    let node = start(&disk).await;
+    put(node.router(), b"a", b"1").await.unwrap();
+    // Makes a checkpoint, so that the next start finds the value in the file alone.
+    node.shutdown().await.unwrap();
+
+    let node = start(&disk).await;
+    let config = Config { deadline: Duration::from_millis(200), ..Config::default() };
+    let client = Client::connect(&[node.addr().to_string()], config).await.unwrap();
+    disk.fail_reads(true);
+    let error = client.get("a").await.unwrap_err().to_string();
+    assert!(error.contains("cannot be read here: pages"), "{error}");
+    assert!(node.router().counts().reads_failed >= 1);
+    disk.fail_reads(false);
+    assert_eq!(client.get("a").await.unwrap().unwrap(), "1");
+    node.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_in_use_or_of_another_store_is_refused() {
     let disk = FaultFs::new(5);
     let node = start(&disk).await;

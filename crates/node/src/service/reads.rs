@@ -157,10 +157,16 @@ impl RawKv {
 }
 
 /// A read that the store could not carry out. If that is because of damage the node stops: who has
-/// read one page that is not what was written cannot vouch for the others.
+/// read one page that is not what was written cannot vouch for the others. What the disk refuses it
+/// may give the next time, so that is counted and told; the client hears of it, too.
 fn unread(router: &Router, id: RegionId, error: ReadError) -> Failure {
-    if matches!(error, ReadError::Corrupt(_) | ReadError::Pages(PagesError::Corrupt { .. })) {
-        router.fail(&format!("region {id} cannot be read: {error}"));
+    match &error {
+        ReadError::Corrupt(_) | ReadError::Pages(PagesError::Corrupt { .. }) => {
+            router.note_failed_read(id, &error);
+            router.fail(&format!("region {id} cannot be read: {error}"));
+        }
+        ReadError::Pages(_) => router.note_failed_read(id, &error),
+        _ => {}
     }
     Failure::from_read(id, error)
 }
