@@ -178,7 +178,8 @@ impl LogBatch {
             kind: e.kind,
             data_bytes: e.data.len() as u64,
         });
-        item::put_append_head(&mut self.bytes, group, first, terms.iter().copied(), rows);
+        let runs = terms.iter().copied();
+        item::put_append_head(&mut self.bytes, group, first, runs, rows, data_bytes);
         for entry in entries {
             self.bytes.extend_from_slice(entry.data);
         }

@@ -115,19 +115,20 @@ impl GroupCommit {
         if self.turns.is_done(turn) {
             return false;
         }
-        self.wait_for(turn);
+        self.wait_for(turn, None);
         true
     }
 
-    /// Waits for the outcome; leads if nobody does.
+    /// Waits for the outcome; leads if nobody does. Nobody else may ask for it, then or later.
     pub(crate) fn wait(&self, queued: &Queued) -> Outcome {
-        self.wait_for(queued.turn);
-        queued.slot.outcome().expect("the turn is done")
+        let own_outcome = self.wait_for(queued.turn, Some(&queued.slot));
+        own_outcome.unwrap_or_else(|| queued.slot.outcome().expect("the turn is done"))
     }
 
-    fn wait_for(&self, turn: u64) {
-        if self.turns.wait(turn) == Turn::Mine {
-            self.lead(turn);
+    fn wait_for(&self, turn: u64, own: Option<&Arc<Slot>>) -> Option<Outcome> {
+        match self.turns.wait(turn) {
+            Turn::Mine => self.lead(turn, own),
+            Turn::Done => None,
         }
     }
 
@@ -236,7 +237,7 @@ impl GroupCommit {
         }
         // Nothing comes any more: when this turn is done, so is all.
         let turn = self.waiting.lock().turn;
-        self.wait_for(turn);
+        self.wait_for(turn, None);
         let closed = self.with_log(|log| {
             log.queue.close()?;
             self.counters.durable_lsn.fetch_max(log.queue.synced_lsn(), Ordering::AcqRel);

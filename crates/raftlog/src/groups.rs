@@ -91,8 +91,15 @@ impl Groups {
         let segment = place.segment;
         match change {
             Change::Append(append) => {
-                let group = self.get_or_make(append.group);
-                group.write().append(append, segment, place.offset, ledger)?;
+                let add = |index: &SharedIndex, ledger: &mut Ledger| {
+                    index.write().append(append, segment, place.offset, ledger)
+                };
+                // Under the shard's lock rather than by another handle of the group: this is what
+                // most writes are, and nobody takes the two locks the other way round.
+                if let Some(index) = self.shard(append.group).read().get(&append.group) {
+                    return add(index, ledger);
+                }
+                add(&self.get_or_make(append.group), ledger)?;
             }
             Change::Compact { group, first, term_before } => {
                 let group = self.get_or_make(*group);

@@ -36,7 +36,8 @@ pub struct Stats {
     /// Memory of decompressed data that is kept for later reads.
     pub cache_bytes: u64,
     /// For how long the group commit that is under way has been writing and syncing; `None` if there
-    /// is none. A disk that hangs shows here: the other figures are told without waiting for it.
+    /// is none. A disk that hangs shows here: the other figures are told without waiting for it. Of
+    /// one that wants no sync it is the time since figures were first asked for while it was under way.
     pub flush_running: Option<Duration>,
     /// What purge has done.
     pub purge: PurgeStats,
@@ -83,6 +84,13 @@ pub enum SegmentState {
     Sealed,
 }
 
+/// No group commit is under way.
+const NO_FLUSH: u64 = 0;
+
+/// One is under way that wants no sync, and nobody has looked at it: to ask for the time would take
+/// a thirtieth of all that it takes.
+const NOT_TIMED: u64 = u64::MAX;
+
 /// Counters that threads change as they go.
 #[derive(Debug)]
 pub(crate) struct Counters {
@@ -94,8 +102,8 @@ pub(crate) struct Counters {
     pub(crate) live_bytes: AtomicU64,
     pub(crate) purge: PurgeCounters,
     opened: Instant,
-    /// When the group commit began that is under way, in nanoseconds since the log was opened; zero
-    /// if there is none.
+    /// When the group commit began that is under way, in nanoseconds since the log was opened; or
+    /// [`NO_FLUSH`], or [`NOT_TIMED`].
     flush_began: AtomicU64,
 }
 
@@ -110,26 +118,36 @@ impl Default for Counters {
             live_bytes: AtomicU64::new(0),
             purge: PurgeCounters::default(),
             opened: Instant::now(),
-            flush_began: AtomicU64::new(0),
+            flush_began: AtomicU64::new(NO_FLUSH),
         }
     }
 }
 
 impl Counters {
-    pub(crate) fn begin_flush(&self) {
-        let nanos = self.opened.elapsed().as_nanos() as u64;
-        self.flush_began.store(nanos.max(1), Ordering::Relaxed);
+    pub(crate) fn begin_flush(&self, is_synced: bool) {
+        let began = if is_synced { self.nanos() } else { NOT_TIMED };
+        self.flush_began.store(began, Ordering::Relaxed);
     }
 
     pub(crate) fn end_flush(&self) {
-        self.flush_began.store(0, Ordering::Relaxed);
+        self.flush_began.store(NO_FLUSH, Ordering::Relaxed);
     }
 
     pub(crate) fn flush_running(&self) -> Option<Duration> {
-        match self.flush_began.load(Ordering::Relaxed) {
-            0 => None,
-            began => Some(self.opened.elapsed().saturating_sub(Duration::from_nanos(began))),
+        let now = self.nanos();
+        // If it has ended meanwhile, and the next is not timed either, that one begins now.
+        let set =
+            self.flush_began.compare_exchange(NOT_TIMED, now, Ordering::Relaxed, Ordering::Relaxed);
+        match set {
+            Ok(_) => Some(Duration::ZERO),
+            Err(NO_FLUSH) => None,
+            Err(began) => Some(Duration::from_nanos(now.saturating_sub(began))),
         }
+    }
+
+    /// Since the log was opened; neither of the two numbers that mean something else.
+    fn nanos(&self) -> u64 {
+        (self.opened.elapsed().as_nanos() as u64).clamp(NO_FLUSH + 1, NOT_TIMED - 1)
     }
 }
 

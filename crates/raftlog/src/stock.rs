@@ -55,6 +55,8 @@ pub(crate) struct Stock {
     unsynced_bytes: AtomicU64,
     /// A write waits for the next segment.
     is_awaited: AtomicBool,
+    /// All frames up to here are synced, as far as that was found out here. Each append looks at it.
+    synced_lsn: AtomicU64,
     /// Raised when there may be something to make or to seal.
     pub(crate) signal: Arc<Signal>,
 }
@@ -66,8 +68,6 @@ struct State {
     prepared: Option<Prepared>,
     outgoing: VecDeque<Arc<Outgoing>>,
     spares: BTreeSet<u64>,
-    /// All frames up to here are synced, as far as that was found out here.
-    synced_lsn: u64,
     /// There was no room for a segment when one was to be made last.
     is_short_of_room: bool,
     is_closed: bool,
@@ -167,7 +167,7 @@ impl Stock {
         synced_lsn: u64,
     ) -> Stock {
         let spares = spares.into_iter().collect();
-        let state = State { newest, prepared, spares, synced_lsn, ..State::default() };
+        let state = State { newest, prepared, spares, ..State::default() };
         let (one_makes, one_seals) = (Mutex::default(), Mutex::default());
         let (sync_count, signal) = (AtomicU64::new(u64::from(u32::MAX)), Arc::default());
         let state = Mutex::new(state);
@@ -181,6 +181,7 @@ impl Stock {
             sync_count,
             unsynced_bytes,
             is_awaited,
+            synced_lsn: AtomicU64::new(synced_lsn),
             signal,
         }
     }
@@ -195,7 +196,7 @@ impl Stock {
     }
 
     pub(crate) fn synced_lsn(&self) -> u64 {
-        self.state.lock().synced_lsn
+        self.synced_lsn.load(Ordering::Acquire)
     }
 
     /// How many bytes the next segment has, if it is made.
@@ -352,10 +353,8 @@ impl Stock {
         let _one = self.one_seals.lock();
         let Some(oldest) = self.state.lock().outgoing.front().cloned() else { return Ok(None) };
         oldest.seal()?;
-        let mut state = self.state.lock();
-        state.outgoing.pop_front();
-        state.synced_lsn = state.synced_lsn.max(oldest.summary.last_lsn());
-        drop(state);
+        self.synced_lsn.fetch_max(oldest.summary.last_lsn(), Ordering::AcqRel);
+        self.state.lock().outgoing.pop_front();
         Ok(Some(oldest))
     }
 

@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::groups::Groups;
 use crate::hash::GroupMap;
 use smallvec::SmallVec;
+use std::collections::hash_map::Entry;
 
 /// How many groups may be known at least. Of more, those go of which the index knows as much.
 const KNOWN_MIN: usize = 4096;
@@ -66,7 +67,11 @@ impl Tails {
         for at in 0..frame.changes.len() {
             let change = &frame.changes[at];
             let Some(group) = group_of(change) else { continue };
-            let before = self.known.get(&group).copied();
+            let entry = self.known.entry(group);
+            let before = match &entry {
+                Entry::Occupied(known) => Some(*known.get()),
+                Entry::Vacant(_) => None,
+            };
             let tail = before.map_or_else(|| tail_of(groups, group), |known| known.tail);
             if is_stale(tail, change) {
                 frame.make_stale(at);
@@ -75,7 +80,7 @@ impl Tails {
             match after(tail, change) {
                 Ok(tail) => {
                     undo.push((group, before));
-                    self.known.insert(group, Known { tail, arrival });
+                    entry.insert_entry(Known { tail, arrival });
                 }
                 Err(error) => {
                     self.restore(undo);

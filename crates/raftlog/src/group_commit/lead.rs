@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::groups::Place;
 use crate::ledger::Ledger;
 use crate::limits::Over;
-use crate::slot::Receipt;
+use crate::slot::{Outcome, Receipt, Slot};
 use crate::stock::Failure;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use smallvec::SmallVec;
@@ -29,15 +29,24 @@ struct Flushed {
 }
 
 impl GroupCommit {
-    /// Carries out the turn, which is this thread's.
-    pub(super) fn lead(&self, turn: u64) {
-        while self.carry_on(turn) {}
+    /// Carries out the turn, which is this thread's. Returns the outcome of the write whose slot is
+    /// `own`, if it is one of those that were carried out; it is not left there.
+    pub(super) fn lead(&self, turn: u64, own: Option<&Arc<Slot>>) -> Option<Outcome> {
+        let mut own_outcome = None;
+        loop {
+            let (is_left, outcome) = self.carry_on(turn, own);
+            own_outcome = own_outcome.or(outcome);
+            if !is_left {
+                break;
+            }
+        }
         self.callbacks.run();
+        own_outcome
     }
 
     /// Carries out all that is queued, and ends all turns from `turn` on. True if some of it is left,
     /// because others stood in its way; then no turn ends.
-    fn carry_on(&self, turn: u64) -> bool {
+    fn carry_on(&self, turn: u64, own: Option<&Arc<Slot>>) -> (bool, Option<Outcome>) {
         self.turns.gather(turn);
         let mut writes = {
             let mut waiting = self.waiting.lock();
@@ -47,27 +56,28 @@ impl GroupCommit {
             std::mem::replace(&mut waiting.writes, emptied)
         };
         // A fault of ours must not leave others waiting for ever: they are told, then it goes on.
-        self.counters.begin_flush();
-        let flushed = panic::catch_unwind(AssertUnwindSafe(|| self.carry_out(&mut writes)));
+        let is_synced = writes.iter().any(|write| write.durability == Durability::Synced);
+        self.counters.begin_flush(is_synced);
+        let carry_out = || self.carry_out(&mut writes, is_synced);
+        let flushed = panic::catch_unwind(AssertUnwindSafe(carry_out));
         self.counters.end_flush();
         let (flushed, fault) = match flushed {
             Ok(flushed) => (flushed, None),
             Err(fault) => (Flushed::broken(io::Error::other("a write panicked")), Some(fault)),
         };
-        let mut told = Told::default();
+        let mut told = Told::of(own);
         let next = self.settle(&mut writes, flushed, &mut told);
         if let Some(next) = next {
             self.turns.finish(turn..next);
         }
-        told.wake();
+        let own_outcome = told.wake();
         if let Some(fault) = fault {
             panic::resume_unwind(fault);
         }
-        next.is_none()
+        (next.is_none(), own_outcome)
     }
 
-    fn carry_out(&self, writes: &mut [Write]) -> Flushed {
-        let is_synced = writes.iter().any(|write| write.durability == Durability::Synced);
+    fn carry_out(&self, writes: &mut [Write], is_synced: bool) -> Flushed {
         self.turns.set_slow(is_synced);
         let mut log = self.log.lock();
         let log = &mut *log;
@@ -127,7 +137,12 @@ impl GroupCommit {
 
     /// Leaves the outcomes. Returns the turn that nobody has begun, unless something is left that
     /// this thread should carry out as well.
-    fn settle(&self, writes: &mut Vec<Write>, flushed: Flushed, told: &mut Told) -> Option<u64> {
+    fn settle(
+        &self,
+        writes: &mut Vec<Write>,
+        flushed: Flushed,
+        told: &mut Told<'_>,
+    ) -> Option<u64> {
         let Flushed { written, failure } = flushed;
         let mut waiting = self.waiting.lock();
         let waiting = &mut *waiting;

@@ -12,7 +12,7 @@ impl GroupCommit {
     /// Fails the first write of the queue, for which there was no room, and those behind it that
     /// count on it or add something too. What only lets go of other groups' things is what helps: it
     /// stays in the queue. Returns whether anything does.
-    pub(super) fn refuse(&self, waiting: &mut Waiting, error: &Error, told: &mut Told) -> bool {
+    pub(super) fn refuse(&self, waiting: &mut Waiting, error: &Error, told: &mut Told<'_>) -> bool {
         let mut refused = HashSet::new();
         let mut kept = Vec::new();
         for (at, mut write) in std::mem::take(&mut waiting.writes).into_iter().enumerate() {

@@ -26,14 +26,26 @@ struct Ready {
 /// Who is to be told of outcomes that are left already. Threads that sleep for a turn are woken by
 /// its end.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Told<'a> {
+    own: Option<&'a Arc<Slot>>,
+    own_outcome: Option<Outcome>,
     wakers: Vec<Waker>,
     callbacks: Vec<(Arc<Slot>, Outcome)>,
 }
 
-impl Told {
+impl<'a> Told<'a> {
+    /// For a thread that waits at the slot `own` and nowhere else: what would be left there it is
+    /// handed by [`Told::wake`], without the slot's lock.
+    pub(super) fn of(own: Option<&'a Arc<Slot>>) -> Told<'a> {
+        Told { own, ..Told::default() }
+    }
+
     /// Leaves an outcome.
     pub(super) fn leave(&mut self, slot: &Arc<Slot>, outcome: Outcome) {
+        if self.own.is_some_and(|own| Arc::ptr_eq(own, slot)) {
+            self.own_outcome = Some(outcome);
+            return;
+        }
         let waits = slot.leave(&outcome);
         self.wakers.extend(waits.waker);
         if waits.has_callback {
@@ -41,8 +53,10 @@ impl Told {
         }
     }
 
-    pub(super) fn wake(self) {
+    /// Wakes those who wait in a future. Returns the own outcome, if there is one by now.
+    pub(super) fn wake(self) -> Option<Outcome> {
         self.wakers.into_iter().for_each(Waker::wake);
+        self.own_outcome
     }
 }
 
@@ -52,7 +66,7 @@ impl Callbacks {
         self.has_new.store(true, SeqCst);
     }
 
-    pub(super) fn take_from(&self, told: &mut Told) {
+    pub(super) fn take_from(&self, told: &mut Told<'_>) {
         if !told.callbacks.is_empty() {
             self.queue.lock().ready.extend(told.callbacks.drain(..));
             self.has_new.store(true, SeqCst);

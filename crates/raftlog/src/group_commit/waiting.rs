@@ -104,7 +104,7 @@ impl Waiting {
     }
 
     /// Fails what is queued behind a failure: it was checked as if that had succeeded.
-    pub(super) fn fail_queued(&mut self, error: &Error, told: &mut Told) {
+    pub(super) fn fail_queued(&mut self, error: &Error, told: &mut Told<'_>) {
         for write in std::mem::take(&mut self.writes) {
             self.bytes -= write.bytes();
             told.leave(&write.slot, Err(error.clone()));

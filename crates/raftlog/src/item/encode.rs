@@ -8,7 +8,6 @@ use super::{
 };
 use crate::block::Block;
 use crate::varint::{put_slice, put_varint};
-use smallvec::SmallVec;
 
 /// Writes an item that has no entries.
 pub(crate) fn put_note(out: &mut Vec<u8>, note: Note<'_>) {
@@ -30,13 +29,15 @@ pub(crate) fn put_note(out: &mut Vec<u8>, note: Note<'_>) {
     strings.iter().for_each(|string| put_slice(out, string));
 }
 
-/// Writes the head of an append. The caller adds the data of all entries behind it.
+/// Writes the head of an append of so many bytes of data. The caller adds the data of all entries
+/// behind it.
 pub(crate) fn put_append_head(
     out: &mut Vec<u8>,
     group: u64,
     first: u64,
     terms: impl ExactSizeIterator<Item = TermRun>,
     rows: impl ExactSizeIterator<Item = Row>,
+    raw_bytes: u64,
 ) {
     let begin = out.len();
     out.extend_from_slice(&[TAG_APPEND, 0, 0, 0, 0]);
@@ -48,8 +49,6 @@ pub(crate) fn put_append_head(
         put_varint(out, count);
         put_varint(out, term);
     }
-    let rows: SmallVec<[Row; 4]> = rows.collect();
-    let raw_bytes = rows.iter().map(|row| row.data_bytes).sum::<u64>();
     let width = end_width(raw_bytes);
     out.push(((width - 1) as u8) << WIDTH_SHIFT);
     let mut end = 0;
@@ -61,6 +60,7 @@ pub(crate) fn put_append_head(
         bytes[ROW_PREFIX_BYTES..].copy_from_slice(&end.to_le_bytes());
         out.extend_from_slice(&bytes[..ROW_PREFIX_BYTES + width]);
     }
+    assert_eq!(end, raw_bytes, "the rows are of other data than their head");
     put_head_bytes(out, begin);
 }
 

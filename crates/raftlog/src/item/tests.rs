@@ -9,7 +9,8 @@ use std::ops::Range;
 fn append(group: u64, first: u64, terms: &[TermRun], data: &[&[u8]]) -> Vec<u8> {
     let rows = data.iter().map(|d| Row { checksum: 7, kind: 2, data_bytes: d.len() as u64 });
     let mut out = Vec::new();
-    put_append_head(&mut out, group, first, terms.iter().copied(), rows);
+    let raw_bytes = data.iter().map(|d| d.len() as u64).sum();
+    put_append_head(&mut out, group, first, terms.iter().copied(), rows, raw_bytes);
     data.iter().for_each(|d| out.extend_from_slice(d));
     out
 }

@@ -7,6 +7,7 @@ use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::hooked::{HookedFs, Operation};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 type Hook = Box<dyn FnOnce() + Send>;
 
@@ -249,4 +250,18 @@ fn what_is_queued_while_the_freeing_part_is_written_is_checked_against_it() {
     assert!(matches!(freeing.try_take(), Some(Ok(_))));
     let stale = kept.lock().expect("whole").take();
     assert!(matches!(stale, Some(Err(Error::Stale { first: 3, .. }))), "{stale:?}");
+}
+
+#[test]
+fn a_write_without_a_sync_that_hangs_shows_from_the_first_look_on() {
+    let (_disk, hooks, log) = open();
+    append(&log, 1, 10).wait().expect("written");
+    let during = log.clone();
+    hooks.set(Operation::Write, move || {
+        assert_eq!(during.stats().flush_running, Some(Duration::ZERO));
+        assert!(during.stats().flush_running.is_some(), "it still is under way");
+    });
+    let buffered = batch(|b| b.append(1, &entries(2, 1, &[10])));
+    log.write(buffered, Durability::Buffered).wait().expect("written");
+    assert_eq!(log.stats().flush_running, None);
 }
