@@ -218,6 +218,29 @@ fn committing(fails: bool) {
     assert_durable(&disk, &told);
 }
 
+/// One who commits while one checkpoint is made that has something to write. With nobody else, and
+/// little to do, it often happens that a commit goes all its way between two steps of the checkpoint.
+fn committing_beside_a_checkpoint() {
+    let disk = FaultFs::new(1);
+    let store = with_redo(&disk);
+    let mut txn = store.write().expect("nothing has failed");
+    txn.tree("t").and_then(|mut tree| tree.put(b"published", b"published")).expect("put");
+    txn.publish().expect("nothing has failed");
+    let other = store.clone();
+    let checkpoint = thread::spawn(move || {
+        other.checkpoint().expect("the disk is well");
+    });
+    commit(&store, b"a").expect("the disk is well");
+    checkpoint.join().expect("nothing was wrong");
+    assert_durable(&disk, &[b"first", &b"published"[..], b"a"].map(<[u8]>::to_vec));
+}
+
+#[test]
+fn commits_beside_a_checkpoint_are_durable() {
+    run(RandomScheduler::new(schedules()), committing_beside_a_checkpoint);
+    run(PctScheduler::new(2, 3 * schedules()), committing_beside_a_checkpoint);
+}
+
 #[test]
 fn commits_are_durable_in_any_order() {
     run(RandomScheduler::new(schedules()), || committing(false));

@@ -1,5 +1,6 @@
 //! Tests of the whole store: on a disk in memory, against maps.
 
+mod beside;
 mod crash;
 mod defragment;
 mod ingest;

@@ -218,6 +218,78 @@ fn pieces_are_small_and_a_checkpoint_gives_none() {
     store.check().unwrap();
 }
 
+#[test]
+fn what_a_builder_has_is_not_cut_off() {
+    let fs = disk(1);
+    let store = open(&fs);
+    put(&store, 0, 100);
+    put(&store, 1, 5 << 20);
+    store.checkpoint().unwrap();
+    delete(&store, 1);
+    come_down(&store);
+    let stats = store.stats();
+    assert!(stats.given_back.waiting_bytes > 4 << 20, "{stats:?}");
+    let durable_end = stats.span_bytes;
+    // It writes beyond the end that the durable root names, where the file is still to be cut off.
+    let mut builder = store.tree_builder();
+    for key in 0..20_000_u32 {
+        builder.push(&key.to_be_bytes(), &[key as u8; 100]).unwrap();
+        if key == 12_000 {
+            assert!(store.check().unwrap().claimed_bytes > 1 << 20);
+            while store.give_back().unwrap() {}
+        }
+    }
+    let built = builder.finish().unwrap();
+    while store.give_back().unwrap() {}
+    let stats = store.stats();
+    assert!(stats.span_bytes > durable_end + (2 << 20), "{stats:?}");
+    assert!(stats.file_bytes >= stats.span_bytes, "{stats:?}");
+    assert!(stats.given_back.trimmed_bytes > 1 << 20, "{stats:?}");
+    let mut txn = store.write().unwrap();
+    txn.tree("built").unwrap().ingest(b"", None, built).unwrap();
+    txn.publish().unwrap();
+    // What is published and in no durable root stays as well.
+    while store.give_back().unwrap() {}
+    store.checkpoint().unwrap();
+    drop(store);
+    fs.power_loss(1);
+    let store = open(&fs);
+    store.check().unwrap();
+    assert_there(&store, &[(0, 100)]);
+    let tree = store.read().tree("built").unwrap().unwrap();
+    for key in 0..20_000_u32 {
+        assert_eq!(tree.get(&key.to_be_bytes()).unwrap().unwrap(), [key as u8; 100]);
+    }
+}
+
+#[test]
+fn what_a_snapshot_sees_is_not_cut_off() {
+    let fs = disk(1);
+    let store = open(&fs);
+    put(&store, 0, 100);
+    for key in 1..4 {
+        put(&store, key, 2 << 20);
+    }
+    store.checkpoint().unwrap();
+    let reader = store.read();
+    for key in 1..4 {
+        delete(&store, key);
+    }
+    come_down(&store);
+    while store.give_back().unwrap() {}
+    let tree = reader.tree("t").unwrap().unwrap();
+    for key in 1..4_u32 {
+        // Nobody has read it before, so it comes from the file.
+        let value = tree.get(&key.to_be_bytes()).unwrap().unwrap();
+        assert!(value.len() == 2 << 20 && value.iter().all(|&byte| byte == key as u8));
+    }
+    assert!(store.stats().file_bytes > 6_300_000, "{:?}", store.stats());
+    store.check().unwrap();
+    drop((tree, reader));
+    settle(&store);
+    assert!(store.stats().given_back.trimmed_bytes > 5_500_000, "{:?}", store.stats());
+}
+
 /// Cuts some of the file off, grows it, and cuts it off, piece by piece between other things.
 fn interleave(store: &PageStore, keys: &mut [Vec<(u32, usize)>; 2]) -> Result<(), Error> {
     put(store, 0, 100);

@@ -5,9 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::hooked::{HookedFs, Operation};
+use flotilla_vfs::{FileSystem, OpenMode};
 
 use super::model::{Maps, Taste, assert_same, change};
 use super::{disk, path};
+use crate::page::UNIT_BYTES;
+use crate::redo::{Recorder, frame};
 use crate::{Durability, Error, Options, PageStore, WriteTxn};
 
 fn options() -> Options {
@@ -443,6 +446,47 @@ fn what_was_seen_after_a_kill_outlives_the_power() {
             }
         }
     }
+}
+
+/// The first frame of a ring, with a record that transaction `txid` would leave if it put a key that
+/// nobody puts.
+fn forged_frame(txid: u64) -> Vec<u8> {
+    let mut recorder = Recorder::new(Vec::new(), 400);
+    recorder.tree("t");
+    recorder.put(&9_u64.to_be_bytes(), b"forged");
+    let mut frame = frame::Sectors::default();
+    frame::encode(&mut frame, 0, 0, txid, recorder.finish(txid).unwrap());
+    frame.bytes().to_vec()
+}
+
+#[test]
+fn what_lay_where_the_area_is_made_is_no_frame() {
+    let fs = disk(1);
+    let store = open(&fs);
+    // The transaction that makes the area is the fourth.
+    let forged = forged_frame(5);
+    put(&store, 0, &forged.repeat(1024), Durability::Memory).unwrap();
+    store.checkpoint().unwrap();
+    for key in [0, 1] {
+        put(&store, key, b"", Durability::Memory).unwrap();
+        store.checkpoint().unwrap();
+    }
+    let mut before = vec![0; store.stats().file_bytes as usize];
+    fs.open(&path(), OpenMode::Read).unwrap().read_exact_at(&mut before, 0).unwrap();
+    let made = put(&store, 2, b"makes the area", Durability::Sync).unwrap();
+    let at = store.shared().redo.cut().unwrap().span.start as usize * UNIT_BYTES;
+    assert_eq!((made, &before[at..at + forged.len()]), (4, &forged[..]));
+    drop(store);
+    fs.power_loss(1);
+    let store = open(&fs);
+    assert_eq!((store.read().txid(), get(&store, 9)), (made, None));
+    put(&store, 3, b"value", Durability::Sync).unwrap();
+    drop(store);
+    fs.power_loss(2);
+    let store = open(&fs);
+    assert_eq!((store.read().txid(), get(&store, 9)), (made + 1, None));
+    assert_eq!(get(&store, 3).unwrap(), b"value");
+    store.check().unwrap();
 }
 
 #[test]
