@@ -98,7 +98,7 @@ impl Space {
 
     /// Counts all that is free in some regions as holes.
     pub(crate) fn expect_holes(&mut self, has_holes: impl Fn(usize) -> bool) {
-        for span in self.freelist.spans().filter(|span| has_holes(region_of(span.start))) {
+        for span in self.freelist.spans_of(has_holes) {
             self.holes.add(span);
         }
     }

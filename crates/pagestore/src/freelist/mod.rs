@@ -125,7 +125,13 @@ impl Freelist {
 
     /// All free spans, rising; two touch only at the border of a region.
     pub(crate) fn spans(&self) -> impl Iterator<Item = Span> {
-        self.regions.iter().enumerate().flat_map(|(index, region)| {
+        self.spans_of(|_| true)
+    }
+
+    /// All free spans of some regions, rising.
+    pub(crate) fn spans_of(&self, wanted: impl Fn(usize) -> bool) -> impl Iterator<Item = Span> {
+        let regions = self.regions.iter().enumerate().filter(move |(index, _)| wanted(*index));
+        regions.flat_map(|(index, region)| {
             let span =
                 move |(at, units)| Span { start: region_start(index) + u64::from(at), units };
             region.runs().map(span)

@@ -291,15 +291,42 @@ impl Region {
         }
     }
 
+    /// Counts what the bitmap says. Runs of one unit are counted a word at a time: where free units are
+    /// scattered there may be a million of them to be counted before the store is open.
     fn count_anew(&mut self) {
         let mut counts = [0; CLASS_COUNT];
-        let (mut mask, mut run_count) = (0, 0);
-        for (_, units) in self.runs_below() {
-            counts[class_of(units)] += 1;
-            mask |= 1 << class_of(units);
-            run_count += 1;
+        let mut count = |units: u32, times: u32| counts[class_of(units)] += times as u16;
+        let (mut lone_count, mut end) = (0, 0);
+        for word in 0..self.limit.div_ceil(64) {
+            let lone = self.lone(word);
+            lone_count += lone.count_ones();
+            let mut rest = self.free_below(word) & !lone & range_mask(word * 64, end, UNITS);
+            while rest != 0 {
+                let at = word * 64 + rest.trailing_zeros();
+                end = self.next_taken(at).min(self.limit);
+                count(end - at, 1);
+                rest &= range_mask(word * 64, end, UNITS);
+            }
         }
-        (self.counts, self.mask, self.run_count) = (counts, mask, run_count);
+        count(1, lone_count);
+        self.run_count = counts.iter().map(|&count| usize::from(count)).sum();
+        let classes = counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        self.mask = classes.fold(0, |mask, (class, _)| mask | 1 << class);
+        self.counts = counts;
+    }
+
+    /// The units of a word that are free, below the limit.
+    fn free_below(&self, word: u32) -> u64 {
+        let free = self.free.get(word as usize).copied().unwrap_or(0);
+        free & range_mask(word * 64, 0, self.limit)
+    }
+
+    /// Those that are runs of one unit.
+    fn lone(&self, word: u32) -> u64 {
+        let free = self.free_below(word);
+        let before = if word == 0 { 0 } else { self.free[word as usize - 1] >> 63 };
+        let behind = self.free_below(word + 1) << 63;
+        free & !(free << 1 | before) & !(free >> 1 | behind)
     }
 
     /// Makes the lists if there are none. The lowest run of a class comes last, so goes first.
@@ -472,8 +499,10 @@ mod tests {
                 }
             }
             prove(&region);
-            region.set_limit(UNITS);
-            prove(&region);
+            for limit in [rng.u32(..UNITS), UNITS - 1, 1, 0, UNITS] {
+                region.set_limit(limit);
+                prove(&region);
+            }
         }
     }
 
