@@ -8,19 +8,20 @@ use flotilla_proto::kvrpcpb::{
     RawPutRequest, RawPutResponse, RawScanRequest, RawScanResponse,
 };
 use flotilla_proto::tikvpb::BatchCommandsRequest;
-use flotilla_proto::tikvpb::tikv_server::{Tikv, TikvServer};
+use flotilla_proto::tikvpb::tikv_server::Tikv;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::batch;
 use super::errors::answer;
 use super::rawkv::RawKv;
+use super::wire::RawKvServer;
 
 impl RawKv {
     /// The service as a server takes it, with the limit on messages set.
     #[must_use]
-    pub fn into_server(self) -> TikvServer<Self> {
+    pub fn into_server(self) -> RawKvServer {
         let message_bytes_max = self.limits().message_bytes_max;
-        TikvServer::new(self).max_decoding_message_size(message_bytes_max)
+        RawKvServer::new(self, message_bytes_max)
     }
 }
 
