@@ -1,5 +1,6 @@
-//! Any transactions against a map, on a tree with pages of any length: what is published is seen,
-//! what is aborted is not, and a crash returns to the last checkpoint.
+//! Any transactions against a map, on a tree with pages of any length, while the file is defragmented
+//! and cut off: what is published is seen, what is aborted is not, a crash returns to what was durable,
+//! and so does a dense copy.
 #![no_main]
 
 use std::collections::BTreeMap;
@@ -7,14 +8,25 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use flotilla_pagestore::{Options, PageStore, Savepoint, TreeOptions, WriteTxn};
+use flotilla_pagestore::tool::PageFile;
+use flotilla_pagestore::{Durability, Options, PageStore, Savepoint, TreeOptions, WriteTxn};
+use flotilla_vfs::FileSystem;
 use flotilla_vfs::fault::FaultFs;
 use libfuzzer_sys::fuzz_target;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
+const FILE: &str = "/pages";
+const COPY: &str = "/copy";
+
+/// Steps so small that a file of some pages is cut off.
+fn open_at(fs: &FaultFs, path: &str) -> PageStore {
+    let options = Options::default().growth_bytes(8 << 10).trim_bytes(8 << 10).redo_bytes(64 << 10);
+    PageStore::open(Arc::new(fs.clone()), Path::new(path), options).unwrap()
+}
+
 fn open(fs: &FaultFs) -> PageStore {
-    PageStore::open(Arc::new(fs.clone()), Path::new("/pages"), Options::default()).unwrap()
+    open_at(fs, FILE)
 }
 
 fn compare(store: &PageStore, model: &Model) {
@@ -93,6 +105,34 @@ fn step(
     }
 }
 
+/// Moves pages, and gives back what checkpoints have found to be spare, as `call` says.
+fn shrink(store: &PageStore, call: u8) {
+    if call & 3 == 0 {
+        store.defragment(1 << (12 + (call >> 4))).unwrap();
+    }
+    if call & 0xc == 0 {
+        for _ in 0..=call >> 4 {
+            if !store.give_back().unwrap() {
+                break;
+            }
+        }
+    }
+}
+
+/// A dense copy of a file that nobody has open holds the same, in pages of the same length.
+fn compact(fs: &FaultFs, model: &Model, page_units: u32) {
+    let disk: Arc<dyn FileSystem> = Arc::new(fs.clone());
+    let file = PageFile::open(fs, Path::new(FILE)).unwrap();
+    assert_eq!(file.check(&mut |_| ()).problems, []);
+    // The last one, if there is one: a power loss may even bring it back.
+    let _ = disk.remove(Path::new(COPY));
+    let made = file.compact(&disk, Path::new(COPY), &mut |_| ()).unwrap();
+    assert_eq!((made.trees, made.keys), (1, model.len() as u64));
+    let copy = open_at(fs, COPY);
+    compare(&copy, model);
+    assert_eq!(copy.read().tree("t").unwrap().unwrap().page_units(), page_units);
+}
+
 fuzz_target!(|data: &[u8]| {
     let fs = FaultFs::new(1);
     let mut store = open(&fs);
@@ -109,15 +149,22 @@ fuzz_target!(|data: &[u8]| {
         for call in part[1..].chunks_exact(3) {
             step((&store, &mut txn), &mut model, &mut points, call);
         }
+        // Not a call any more, but more to choose from.
+        let more = part.get(23).copied().unwrap_or(0xff);
         if part[0] & 1 == 0 {
-            txn.publish().unwrap();
+            let is_synced = more & 0x81 == 0;
+            txn.commit(if is_synced { Durability::Sync } else { Durability::Memory }).unwrap();
             published = model;
+            if is_synced {
+                durable = published.clone();
+            }
         } else {
             drop(txn);
         }
         if part[0] & 0xc0 == 0 {
             store.reclaim(1 << 16).unwrap();
         }
+        shrink(&store, more);
         if part[0] & 6 == 0 {
             store.checkpoint().unwrap();
             durable = published.clone();
@@ -125,6 +172,9 @@ fuzz_target!(|data: &[u8]| {
         if part[0] & 0x38 == 0 {
             drop(store);
             fs.power_loss(u64::from(part[0]));
+            if more & 0x12 == 0 {
+                compact(&fs, &durable, page_units);
+            }
             store = open(&fs);
             published = durable.clone();
         }
