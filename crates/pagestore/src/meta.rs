@@ -23,6 +23,9 @@ const MAGIC: [u8; 8] = *b"FLOTPAGE";
 const VERSION: u32 = 2;
 const SECTOR_BYTES: usize = 512;
 
+/// No store comes so far by itself.
+const NUMBER_MAX: u64 = 1 << 62;
+
 const VERSION_AT: usize = MAGIC.len();
 const CRC_AT: usize = VERSION_AT + 4;
 const NUMBER_AT: usize = CRC_AT + 4;
@@ -138,7 +141,8 @@ impl Meta {
         newest.ok_or(Error::Corrupt { page: 0, what: "neither meta page is valid" })
     }
 
-    /// Proves that what it names can lie in a file, so that no sum about it overflows.
+    /// Proves that what it names can lie in a file, and that no sum about it overflows: numbers only
+    /// grow by one at a time, and the position in the redo area by bytes that were written.
     pub(crate) fn prove_places(&self) -> Result<()> {
         let is_inside = |span: Span| {
             let end = span.start.saturating_add(u64::from(span.units));
@@ -147,10 +151,19 @@ impl Meta {
         let is_sound = (META_UNITS..=UNIT_COUNT_MAX).contains(&self.end)
             && (self.directory.len == 0 || is_inside(self.directory.span()))
             && self.redo.is_none_or(|area| is_inside(area.span));
-        if is_sound {
-            return Ok(());
+        let corrupt = |what| Err(Error::Corrupt { page: self.unit(), what });
+        if !is_sound {
+            return corrupt("places that the meta page names");
         }
-        Err(Error::Corrupt { page: self.unit(), what: "places that the meta page names" })
+        if self.number >= NUMBER_MAX || self.txid >= NUMBER_MAX {
+            return corrupt("numbers that the meta page names");
+        }
+        let begins =
+            |area: Area| area.from < NUMBER_MAX && area.from.is_multiple_of(SECTOR_BYTES as u64);
+        if !self.redo.is_none_or(begins) {
+            return corrupt("where redo records begin by the meta page");
+        }
+        Ok(())
     }
 
     /// What each of the two meta pages says.

@@ -301,8 +301,57 @@ impl Space {
         self.spare.split_off(self.spare.len().min(SPARE_FRAMES_MAX))
     }
 
+    /// Says that the last published root no longer reaches what a transaction replaced, some of which it
+    /// may have adopted: the first step of publishing it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] if something of it is not in use, or is named twice: trees name what they
+    /// cannot have. Then nothing has changed.
+    pub(crate) fn leave_all(&mut self, replaced: &[(Span, u64)]) -> Result<()> {
+        for (i, &(span, _)) in replaced.iter().enumerate() {
+            if let Err(error) = self.take_out(span) {
+                for &(span, _) in &replaced[..i] {
+                    self.published.insert_run(span.start - META_UNITS, u64::from(span.units));
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_out(&mut self, span: Span) -> Result<()> {
+        let is_used = |unit: u64| {
+            unit.checked_sub(META_UNITS).is_some_and(|bit| self.published.contains(bit))
+        };
+        if span.units == 0 || !(span.start..span.end()).all(is_used) {
+            let what = "it is given back, and not in use";
+            return Err(Error::Corrupt { page: span.start, what });
+        }
+        for unit in span.start..span.end() {
+            self.published.remove(unit - META_UNITS);
+        }
+        Ok(())
+    }
+
+    /// Takes back what a transaction has written and adopted that cannot be published.
+    pub(crate) fn take_back(&mut self, pool: &Pool, written: &[Span], adopted: &[Span]) {
+        for &span in written {
+            keep(&mut self.spare, &mut self.dead, pool.forget(span));
+            self.freelist.release(span);
+        }
+        for &span in adopted {
+            // The transaction may have read some of it.
+            for start in span.start..span.end() {
+                pool.forget(Span { start, units: 1 });
+            }
+            self.leave(span);
+            self.freelist.release(span);
+        }
+    }
+
     /// Enters what transaction `txid` wrote and what it replaced, with the births of the latter.
-    /// The caller has made the new root current just now.
+    /// The caller has made the new root current just now, and [`Space::leave_all`] before.
     pub(crate) fn publish(
         &mut self,
         pool: &Pool,
@@ -318,7 +367,7 @@ impl Space {
             self.dirty_bytes += span.bytes();
         }
         for &(span, birth) in replaced {
-            self.leave(span);
+            self.changed.insert(region_of(span.start) as u64);
             if self.dirty.remove(span.start) {
                 self.dirty_bytes -= span.bytes();
             }

@@ -202,6 +202,8 @@ impl Work {
                 Part::Trees(from) => match first_name(draft, state.catalogue, from)? {
                     None => (Some(Part::Trash), None),
                     Some(name) => {
+                        // A tree without pages costs something as well: there may be many.
+                        budget.look();
                         // A tree may go between two calls; then the way begins anew in the next.
                         let key = if name == *from { key } else { Vec::new() };
                         let open = open(draft, state, &name)?;
@@ -233,6 +235,9 @@ impl Work {
                 (None, None) => return Ok(None),
                 (None, Some(part)) => Moving { part, key: Vec::new() },
             };
+            if budget.is_spent() {
+                return Ok(Some(at));
+            }
         }
     }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::{disk, open, try_open};
-use crate::{Error, PageStore};
+use crate::moving::{Moving, Part};
+use crate::tree::Budget;
+use crate::{Error, PageStore, TreeOptions};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -170,5 +172,23 @@ fn power_goes_while_pages_move() {
         if done {
             break;
         }
+    }
+}
+
+#[test]
+fn trees_without_pages_are_not_all_looked_at_in_one_step() {
+    let store = open(&disk(5));
+    let mut txn = store.write().unwrap();
+    for i in 0..50 {
+        txn.create_tree(&format!("t/{i:02}"), TreeOptions::default()).unwrap();
+    }
+    txn.publish().unwrap();
+    let mut txn = store.write().unwrap();
+    let mut at = Moving { part: Part::Trees(String::new()), key: Vec::new() };
+    for step in 1..5 {
+        let mut budget = Budget { line: u64::MAX, bytes: 1, pages: 10, moved_bytes: 0 };
+        at = txn.relocate(at, &mut budget).unwrap().expect("there are more");
+        let last = format!("t/{:02}\0", step * 10 - 1);
+        assert!(matches!(&at.part, Part::Trees(from) if *from == last), "{at:?}");
     }
 }

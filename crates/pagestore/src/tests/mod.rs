@@ -3,6 +3,7 @@
 mod beside;
 mod crash;
 mod defragment;
+mod forged;
 mod ingest;
 mod model;
 mod page_size;

@@ -28,7 +28,7 @@ const PREFIX_LEN: usize = 30;
 const RECORD_BYTES: usize = 16;
 
 /// A file with a tree of some depth, long values, trash, a bitmap, and a frame in the redo area.
-fn filled() -> FaultFs {
+pub(super) fn filled() -> FaultFs {
     let fs = disk(1);
     let options = Options::default().growth_bytes(64 << 10).redo_bytes(64 << 10);
     let store = PageStore::open(Arc::new(fs.clone()), &path(), options).unwrap();
@@ -56,17 +56,17 @@ fn filled() -> FaultFs {
 }
 
 /// Changes a file and makes its checksums right again.
-struct Forger {
-    file: Arc<dyn File>,
-    meta: Meta,
+pub(super) struct Forger {
+    pub(super) file: Arc<dyn File>,
+    pub(super) meta: Meta,
     /// The root of the tree `small`, its first two children; the root of `long`.
-    small: u64,
-    leaves: [PageRef; 2],
-    long: u64,
+    pub(super) small: u64,
+    pub(super) leaves: [PageRef; 2],
+    pub(super) long: u64,
 }
 
 impl Forger {
-    fn new(fs: &FaultFs) -> Forger {
+    pub(super) fn new(fs: &FaultFs) -> Forger {
         let info = PageFile::open(fs, &path()).unwrap().info();
         let root = |name: &str| info.trees.iter().find(|tree| tree.name == name).unwrap().root;
         let file = fs.open(&path(), OpenMode::Write).unwrap();
@@ -87,12 +87,12 @@ impl Forger {
         bytes
     }
 
-    fn page(&self, unit: u64) -> Vec<u8> {
+    pub(super) fn page(&self, unit: u64) -> Vec<u8> {
         self.read(unit, UNIT_BYTES)
     }
 
     /// Changes a page. Returns it.
-    fn forge(&self, unit: u64, change: impl FnOnce(&mut [u8])) -> u64 {
+    pub(super) fn forge(&self, unit: u64, change: impl FnOnce(&mut [u8])) -> u64 {
         let mut page = self.page(unit);
         change(&mut page);
         let crc = page::checksum(&page);
@@ -107,7 +107,7 @@ impl Forger {
     }
 
     /// Changes what the root of `small` says of child `i`.
-    fn child(&self, i: usize, change: impl FnOnce(&mut Child)) {
+    pub(super) fn child(&self, i: usize, change: impl FnOnce(&mut Child)) {
         self.forge(self.small, |page| {
             let mut child = branch::sized_child(Node(page), i);
             change(&mut child);
@@ -115,7 +115,7 @@ impl Forger {
         });
     }
 
-    fn first_extent(&self) -> Extent {
+    pub(super) fn first_extent(&self) -> Extent {
         let page = self.page(self.long);
         leaf::extents(Node(&page), 0..1).next().expect("the value is long")
     }
@@ -152,7 +152,7 @@ impl Forger {
     }
 
     /// Changes the directory of free space.
-    fn directory(&mut self, change: impl FnOnce(&mut Vec<u8>)) {
+    pub(super) fn directory(&mut self, change: impl FnOnce(&mut Vec<u8>)) {
         let extent = self.meta.directory;
         let mut bytes = self.read(extent.start, extent.len as usize);
         change(&mut bytes);
@@ -281,6 +281,15 @@ const TREES: &[Fault] = &[
         forger.child(0, |child| child.place = PageRef::new(Span { start: end, units: 1 }, 1));
         end
     }),
+    ("a meta page's place is in use", Where::Small, |forger| {
+        forger.child(0, |child| child.place = PageRef::new(Span { start: 1, units: 1 }, 1));
+        1
+    }),
+    ("a bitmap's place is in use", Where::Small, |forger| {
+        let place = PageRef::new(Span { start: META_UNITS, units: 1 }, 1);
+        forger.child(0, |child| child.place = place);
+        META_UNITS
+    }),
     ("it is reached twice", Where::Small, |forger| {
         let first = forger.leaves[0];
         forger.child(1, |child| child.place = first);
@@ -337,11 +346,6 @@ const SPACE: &[Fault] = &[
         let unit = unit.expect("something is free");
         forger.toggle(unit);
         unit
-    }),
-    ("a bitmap's place is in use", Where::FreeSpace, |forger| {
-        let place = PageRef::new(Span { start: META_UNITS, units: 1 }, 1);
-        forger.child(0, |child| child.place = place);
-        META_UNITS
     }),
     ("the bitmap says that a bitmap's place is in use", Where::FreeSpace, |forger| {
         forger.toggle(META_UNITS + 1);
@@ -432,7 +436,17 @@ type Change = fn(&mut Forger);
 #[test]
 fn meta_pages_that_name_what_cannot_be_are_refused() {
     let base = filled();
-    let faults: [(&str, Change); 4] = [
+    let faults: [(&str, Change); 8] = [
+        ("numbers that the meta page names", |forger| forger.meta(|meta| meta.txid = u64::MAX)),
+        ("numbers that the meta page names", |forger| {
+            forger.meta(|meta| meta.number = u64::MAX - 1 + meta.number % 2);
+        }),
+        ("where redo records begin by the meta page", |forger| {
+            forger.meta(|meta| meta.redo.as_mut().unwrap().from += 256);
+        }),
+        ("where redo records begin by the meta page", |forger| {
+            forger.meta(|meta| meta.redo.as_mut().unwrap().from = u64::MAX - 511);
+        }),
         ("places that the meta page names", |forger| forger.meta(|meta| meta.end = 1)),
         ("places that the meta page names", |forger| {
             forger.meta(|meta| meta.directory.start = meta.end);

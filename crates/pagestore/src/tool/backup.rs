@@ -10,12 +10,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Read, Write};
 
 use super::stream::{Begin, End, Reader, Record, Writer};
+use crate::bits::Bits;
 use crate::branch::{self, Child};
 use crate::catalogue::Entry;
 use crate::error::{Error, Result};
 use crate::leaf::{self, Value};
 use crate::node::{CHILD_BYTES, Node};
-use crate::page::{self, CRC_END, PageRef, units_for};
+use crate::page::{self, CRC_END, PageRef, Span, units_for};
 use crate::read_txn::Snapshot;
 use crate::source::Source;
 
@@ -129,16 +130,17 @@ impl Snapshot {
     /// meanwhile; nothing needs to be durable.
     ///
     /// Reads every page and long value, also for a stream of differences; that one is only shorter. The
-    /// stream is not synced.
+    /// stream is not synced. Memory: one bit for each page of the file, and the pages of one path.
     ///
     /// # Errors
     ///
-    /// [`Error::Corrupt`] if a page is damaged, [`Error::Io`] if it cannot be read or the stream not
+    /// [`Error::Corrupt`] if a page is damaged, or named twice, [`Error::Io`] if it cannot be read or the stream not
     /// be written. What was written then is no backup, and is refused by those who read it.
     pub fn backup_to(&self, out: &mut dyn Write, base: Option<&BackupIndex>) -> Result<BackedUp> {
         let none = BackupIndex::default();
         let base = base.unwrap_or(&none);
-        let mut copy = Copy { snapshot: self, base, out: Writer::begin(out)?, kept: 0 };
+        let (out, seen) = (Writer::begin(out)?, Bits::default());
+        let mut copy = Copy { snapshot: self, base, out, kept: 0, seen };
         copy.out.put_begin(Begin { txid: self.txid(), base: base.id })?;
         let (catalogue, trash) = (self.root().catalogue, self.root().trash);
         let mut trees = Vec::new();
@@ -168,6 +170,9 @@ struct Copy<'a> {
     base: &'a BackupIndex,
     out: Writer<'a>,
     kept: u64,
+    /// Units that were copied. Who names one twice would have it copied twice, and all below it, and
+    /// below that again.
+    seen: Bits,
 }
 
 impl Copy<'_> {
@@ -178,6 +183,7 @@ impl Copy<'_> {
         }
         let snapshot = self.snapshot;
         let page = snapshot.page(place)?;
+        self.see(place.span())?;
         // Only the file has a page's checksum in it.
         let mut bytes = page.to_vec();
         bytes[..CRC_END].copy_from_slice(&page::checksum(&page));
@@ -197,10 +203,25 @@ impl Copy<'_> {
         for i in 0..node.count() {
             match leaf::value(node, i) {
                 Value::Inline(value) => each(value),
-                Value::Extent(extent) => self.put(extent.start, &snapshot.extent(&extent)?)?,
+                Value::Extent(extent) => {
+                    let value = snapshot.extent(&extent)?;
+                    self.see(extent.span())?;
+                    self.put(extent.start, &value)?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// Takes note of a span, which was read and so lies in the file.
+    fn see(&mut self, span: Span) -> Result<()> {
+        let corrupt = |what| Err(Error::Corrupt { page: span.start, what });
+        match span.units {
+            // Nothing was read to prove where it lies.
+            0 => corrupt("a long value of no length"),
+            units if self.seen.insert_run(span.start, u64::from(units)) => Ok(()),
+            _ => corrupt("it is reached twice"),
+        }
     }
 
     fn put(&mut self, unit: u64, bytes: &[u8]) -> Result<()> {

@@ -111,7 +111,6 @@ impl PageFile {
             let is_head = unit < region_start(region_of(unit)) + HEAD_UNITS;
             let (is_used, is_seen) = (used.contains(unit - META_UNITS), walk.seen.contains(unit));
             let what = match (is_used, is_seen) {
-                (_, true) if is_head => Some("a bitmap's place is in use"),
                 (true, _) if is_head => Some("the bitmap says that a bitmap's place is in use"),
                 (false, true) => Some("it is in use, and free by the bitmap"),
                 // Nobody knows what lies below a page that is lost.

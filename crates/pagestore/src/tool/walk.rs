@@ -14,6 +14,7 @@ use crate::branch::{self, Child};
 use crate::catalogue::Entry;
 use crate::check::{self, Bounds};
 use crate::error::{Error, Result};
+use crate::freelist::{HEAD_UNITS, META_UNITS, region_of, region_start};
 use crate::keys::joined;
 use crate::leaf::{self, Extent, Value};
 use crate::node::{CHILD_BYTES, Node};
@@ -303,11 +304,15 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Takes note of a span, which must lie in the file and belong to nobody else.
+    /// Takes note of a span, which must lie in the file, where something may lie that is given out,
+    /// and belong to nobody else.
     fn see(&mut self, span: Span) -> Result<()> {
         let end = self.file.meta.end.min(self.file.bytes / UNIT_BYTES as u64);
         if span.start >= end || span.end() > end {
             return Err(Error::Corrupt { page: span.start, what: "it lies beyond the end" });
+        }
+        if let Some((page, what)) = taken_place(span) {
+            return Err(Error::Corrupt { page, what });
         }
         let is_new = |seen: &mut Bits, unit| seen.insert(unit);
         let is_single = (span.start..span.end()).all(|unit| is_new(&mut self.seen, unit));
@@ -318,6 +323,21 @@ impl<'a> Walk<'a> {
         (self.look)(self.progress);
         Ok(())
     }
+}
+
+/// The unit of a span that has another use for good, and which: what is given out lies in one region,
+/// behind its bitmaps.
+fn taken_place(span: Span) -> Option<(u64, &'static str)> {
+    if span.start < META_UNITS {
+        return Some((span.start, "a meta page's place is in use"));
+    }
+    let region = region_of(span.start);
+    let next = region_start(region + 1);
+    let what = "a bitmap's place is in use";
+    if span.start < region_start(region) + HEAD_UNITS {
+        return Some((span.start, what));
+    }
+    (span.end() > next).then_some((next, what))
 }
 
 impl Content<'_> {

@@ -27,8 +27,13 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    fn is_spent(&self) -> bool {
+    pub(crate) fn is_spent(&self) -> bool {
         self.bytes == 0 || self.pages == 0
+    }
+
+    /// Counts something that is looked at.
+    pub(crate) fn look(&mut self) {
+        self.pages = self.pages.saturating_sub(1);
     }
 
     fn is_beyond(&self, span: Span) -> bool {
@@ -84,7 +89,7 @@ impl Way<'_> {
         on_path: bool,
         low: &[u8],
     ) -> Result<PageRef> {
-        self.budget.pages = self.budget.pages.saturating_sub(1);
+        self.budget.look();
         let mut at = place;
         if self.budget.is_beyond(place.span())
             && let Some(to) = self.draft.relocate(place)?

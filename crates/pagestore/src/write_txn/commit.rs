@@ -53,8 +53,8 @@ impl WriteTxn<'_> {
     ///
     /// [`Error::Broken`] if an operation failed half-way, [`Error::Poisoned`] if a checkpoint or a
     /// commit has failed meanwhile, [`Error::TooLarge`] if the mark is too long, [`Error::NoSpace`]
-    /// if the file has to grow for the checkpoint and cannot; else what reading a page met. Nothing
-    /// is published then.
+    /// if the file has to grow for the checkpoint and cannot; [`Error::Corrupt`] also if the trees name
+    /// what is not in use, or a page twice; else what reading a page met. Nothing is published then.
     ///
     /// [`Error::Io`] and [`Error::Poisoned`] of a commit that is to be durable may also say that
     /// writing it failed: it was seen, and whether it is durable shows when the store is opened
@@ -63,6 +63,7 @@ impl WriteTxn<'_> {
     /// and is durable with the next checkpoint.
     ///
     /// [`Error::Broken`]: crate::Error::Broken
+    /// [`Error::Corrupt`]: crate::Error::Corrupt
     /// [`Error::Io`]: crate::Error::Io
     /// [`Error::NoSpace`]: crate::Error::NoSpace
     /// [`Error::Poisoned`]: crate::Error::Poisoned
@@ -84,18 +85,18 @@ impl WriteTxn<'_> {
         let txid = work.draft.txid();
         match durability {
             Durability::Memory => {
-                let recorder = publish(work, shared);
+                let recorder = publish(work, shared)?;
                 shared.redo.push(txid, recorder, Wanted::Later);
             }
             Durability::Sync if is_admitted(&mut work, shared) => {
-                let recorder = publish(work, shared);
+                let recorder = publish(work, shared)?;
                 shared.redo.push(txid, recorder, Wanted::Now);
                 drop(place);
                 wait(shared, txid)?;
             }
             Durability::Sync => {
                 checkpoint::make_room(shared, Scope::WithRedo)?;
-                let recorder = publish(work, shared);
+                let recorder = publish(work, shared)?;
                 shared.redo.push(txid, recorder, Wanted::Later);
                 // Nobody publishes before it is durable, so it leaves no gap behind.
                 checkpoint::run(shared, Scope::WithRedo)?;
@@ -112,7 +113,7 @@ impl WriteTxn<'_> {
         save(&mut work, shared)?;
         give_back_owed(shared, &mut work)?;
         let txid = work.draft.txid();
-        let recorder = publish(work, shared);
+        let recorder = publish(work, shared)?;
         shared.redo.push(txid, recorder, Wanted::Later);
         Ok(())
     }
@@ -176,9 +177,13 @@ fn give_back_owed(shared: &Shared, work: &mut Work) -> Result<()> {
 }
 
 /// Makes what was done the last published state.
-fn publish(mut work: Work, shared: &Shared) -> Recorder {
-    let root = work.next_root();
-    let txid = root.txid;
+///
+/// # Errors
+///
+/// [`Error::Corrupt`](crate::Error::Corrupt) if the trees named what they cannot have: nothing is
+/// published then.
+fn publish(mut work: Work, shared: &Shared) -> Result<Recorder> {
+    let txid = work.draft.txid();
     let written = work.draft.take();
     let spans = written.spans();
     for (id, frame) in written.pages {
@@ -187,12 +192,17 @@ fn publish(mut work: Work, shared: &Shared) -> Recorder {
     for (start, value) in written.extents {
         shared.pool.put_extent(start, value, txid);
     }
+    let mut space = shared.space.lock();
+    space.adopt(&written.adopted);
+    if let Err(error) = space.leave_all(&written.replaced) {
+        space.take_back(&shared.pool, &spans, &written.adopted);
+        return Err(error);
+    }
+    // A root is made only if it is opened, because it says so when it ends.
+    space.open(txid);
+    *shared.current.write() = work.next_root();
     // The draft pins the root that it was built on; without it, what nobody reads is free now.
     let recorder = work.into_recorder();
-    let mut space = shared.space.lock();
-    space.open(txid);
-    *shared.current.write() = root;
-    space.adopt(&written.adopted);
     space.publish(&shared.pool, txid, &spans, &written.replaced);
     let dirty_bytes = space.dirty_bytes();
     let dead = space.take_dead();
@@ -201,7 +211,7 @@ fn publish(mut work: Work, shared: &Shared) -> Recorder {
     if dirty_bytes >= shared.options.dirty_soft_bytes {
         shared.upkeep.bell.ring();
     }
-    recorder
+    Ok(recorder)
 }
 
 #[cfg(test)]
@@ -229,7 +239,7 @@ mod tests {
         // What `commit` does, stopped half-way.
         let WriteTxn { mut work, shared, place } = txn;
         save(&mut work, shared).unwrap();
-        let recorder = publish(work, shared);
+        let recorder = publish(work, shared).unwrap();
         let seen = store.read().txid();
         assert_eq!(seen, first + 1);
         thread::scope(|scope| {
