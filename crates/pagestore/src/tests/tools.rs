@@ -463,3 +463,27 @@ fn damaged_backup_is_refused() {
     }
     assert!(restored(&fs, &[&stream]).unwrap().0 == entries(&store));
 }
+
+#[test]
+fn names_that_are_no_text_can_be_told_from_one_another() {
+    let fs = disk(11);
+    let store = open(&fs);
+    let mut txn = store.write().unwrap();
+    txn.tree(r"a\xff").unwrap().put(b"k", b"v").unwrap();
+    txn.put_raw_tree_name(b"a\xff");
+    txn.put_raw_tree_name(b"b\\\xfe\xfd");
+    txn.publish().unwrap();
+    store.checkpoint().unwrap();
+    drop(store);
+    let names = [r"a\xff", r"a\xff'", r"b\\\xfe\xfd"];
+    let file = read(&fs).unwrap();
+    let info = file.info();
+    assert!(info.trees.iter().map(|tree| &tree.name[..]).eq(names), "{:?}", info.trees);
+    let problems = file.check(&mut |_| ()).problems;
+    assert_eq!(problems.len(), 2, "{problems:?}");
+    assert!(problems.iter().all(|problem| problem.what == "name of a tree"), "{problems:?}");
+    drop(file);
+    let (report, maps) = repaired(&fs, false);
+    assert!(maps.keys().eq(names), "{maps:?}");
+    assert_eq!((report.trees, report.keys), (3, 1));
+}

@@ -3,6 +3,7 @@
 //! Each page is checked by itself and against its parent: checksum, place, birth, level, order and
 //! bounds of keys, sizes. What fails is a problem, and the walk leaves out what lies below.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
@@ -70,7 +71,7 @@ pub(super) struct Walk<'a> {
     look: &'a mut dyn FnMut(Progress),
 }
 
-/// The trees of a file, and what is damaged of the catalogue.
+/// The trees of a file. A name that is no text is one here, see [`escaped`].
 pub(super) type Trees = Vec<(String, Entry)>;
 
 impl<'a> Walk<'a> {
@@ -99,14 +100,20 @@ impl<'a> Walk<'a> {
         let mut found = Vec::new();
         let mut take = |what: Visit<'_>| match what {
             Visit::Entry(name, content) => {
-                found.push((String::from_utf8_lossy(name).into_owned(), content.inline()));
+                found.push((name.to_vec(), content.inline()));
                 ControlFlow::Continue(())
             }
             other => visit(other),
         };
         let _ = self.root(root, None, &mut take);
+        let taken: BTreeSet<String> =
+            found.iter().filter_map(|(name, _)| String::from_utf8(name.clone()).ok()).collect();
         let mut trees = Vec::new();
         for (name, value) in found {
+            let name = String::from_utf8(name).unwrap_or_else(|error| {
+                self.add(root.id(), "name of a tree", None);
+                escaped(error.as_bytes(), &taken)
+            });
             let entry = value.ok_or(Error::Corrupt { page: root.id(), what: "" });
             match entry.and_then(|bytes| Entry::decode(&bytes, root)) {
                 Ok(entry) => trees.push((name, entry)),
@@ -338,6 +345,20 @@ fn taken_place(span: Span) -> Option<(u64, &'static str)> {
         return Some((span.start, what));
     }
     (span.end() > next).then_some((next, what))
+}
+
+/// A text for a name that is none, from which its bytes can be told: what is text of it, with `\\`
+/// for each backslash, and `\x` with two digits for each byte that is not. None that another tree has.
+fn escaped(name: &[u8], taken: &BTreeSet<String>) -> String {
+    let mut text = String::new();
+    for chunk in name.utf8_chunks() {
+        text.push_str(&chunk.valid().replace('\\', "\\\\"));
+        text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
+    }
+    while taken.contains(&text) {
+        text.push('\'');
+    }
+    text
 }
 
 impl Content<'_> {
