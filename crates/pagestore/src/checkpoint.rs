@@ -271,10 +271,9 @@ fn finish(shared: &Shared, written: &mut Written, cut: Cut) {
     space.retire(retired, shared.current().txid);
     space.holes.note_chosen(cut.chosen);
     trim::note_durable(shared, &mut space, end);
-    let excess = space.excess_frames();
     drop(space);
-    drop(excess);
     shared.settle();
+    shared.give_up_memory();
     shared.counters.writing_bytes.store(0, Ordering::Relaxed);
     shared.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
     shared.upkeep.pressure.progress();

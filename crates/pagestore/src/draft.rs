@@ -9,11 +9,13 @@ use bytes::Bytes;
 use crate::branch::Child;
 use crate::claim::Claim;
 use crate::error::Result;
+use crate::frames::Buffer;
 use crate::leaf::Extent;
+use crate::node::Node;
 use crate::page::{self, Frame, Kind, PageRef, Span, UNIT_BYTES, units_for};
 use crate::root::Root;
 use crate::shared::Shared;
-use crate::source::Source;
+use crate::source::{Source, Wanted};
 use crate::space::Space;
 use crate::view::{PageBytes, Value};
 
@@ -23,7 +25,7 @@ type ById<T> = HashMap<u64, T, BuildHasherDefault<IdHasher>>;
 pub(crate) struct Draft {
     shared: Arc<Shared>,
     base: Arc<Root>,
-    pages: ById<Own<Frame>>,
+    pages: ById<Own<Buffer>>,
     extents: ById<Own<Bytes>>,
     /// Published spans that this transaction replaced, and their births.
     replaced: Vec<(Span, u64)>,
@@ -54,7 +56,6 @@ impl CutOff {
 }
 
 /// Something that the transaction has made, and when.
-#[derive(Clone)]
 struct Own<T> {
     it: T,
     /// The era in which it was made.
@@ -68,9 +69,9 @@ enum Undo {
     /// Gives back what was made at this place, unless that has been done.
     Unmake(Span),
     /// Puts a page back as it was before it was changed.
-    Restore(u64, Own<Frame>),
+    Restore(u64, Own<Buffer>),
     /// Puts a page back that was discarded; its span was not released.
-    Return(u64, Own<Frame>),
+    Return(u64, Own<Buffer>),
     /// Puts a long value back that was discarded; its span was not released.
     ReturnExtent(u64, Own<Bytes>),
 }
@@ -87,7 +88,7 @@ pub(crate) struct Moment {
 /// What a transaction leaves behind when it is published.
 pub(crate) struct Written {
     /// New pages, private until now.
-    pub(crate) pages: Vec<(u64, Frame)>,
+    pub(crate) pages: Vec<(u64, Buffer)>,
     /// New long values.
     pub(crate) extents: Vec<(u64, Bytes)>,
     /// Published spans that it replaced, and their births.
@@ -227,8 +228,8 @@ impl Draft {
     pub(crate) fn own(&mut self, place: PageRef) -> Result<PageRef> {
         if let Some(own) = self.pages.get_mut(&place.id()) {
             if own.changed != self.era {
-                // Held twice from now on, so the first change copies it.
-                self.undo.push(Undo::Restore(place.id(), own.clone()));
+                let before = Own { it: Buffer::from(Frame::from(&own.it[..])), ..*own };
+                self.undo.push(Undo::Restore(place.id(), before));
                 own.changed = self.era;
             }
             return Ok(place);
@@ -268,68 +269,59 @@ impl Draft {
         place: PageRef,
         take: impl FnOnce(&mut Space) -> Result<Option<Span>>,
     ) -> Result<Option<PageRef>> {
-        // It comes while there is other work to do.
-        self.shared.pool.prefetch_now(place);
-        let (span, spare) = {
-            let mut space = self.shared.space.lock();
-            let Some(span) = take(&mut space)? else { return Ok(None) };
-            (span, space.spare_frame(place.units()))
-        };
+        // Its header comes while there is other work to do.
+        self.shared.pool.prefetch(&self.base, place, Wanted::Search);
+        let span = take(&mut self.shared.space.lock())?;
+        let Some(span) = span else { return Ok(None) };
         let old = self.shared.pool.page(&self.base, place);
         let old = old.inspect_err(|_| self.shared.space.lock().release(span))?;
-        let mut frame = match spare {
-            None => Frame::from(&old[..]),
-            Some(mut frame) => {
-                let bytes = Arc::get_mut(&mut frame).expect("spare frames have no other owner");
-                bytes.copy_from_slice(&old);
-                frame
-            }
-        };
-        let bytes = Arc::get_mut(&mut frame).expect("nobody else knows the copy");
-        page::readdress(bytes, span.start, self.txid());
+        let mut buffer = self.buffer(place.units(), page::is_leaf(&old));
+        Node(&old).copy_to(&mut buffer);
+        page::readdress(&mut buffer, span.start, self.txid());
         self.replaced.push((place.span(), page::birth(&old)));
         self.note_made(span);
-        self.pages.insert(span.start, self.new_own(frame));
+        self.pages.insert(span.start, self.new_own(buffer));
         Ok(Some(PageRef::new(span, self.txid())))
+    }
+
+    /// Memory for a page, with whatever is in it.
+    fn buffer(&self, units: u32, is_leaf: bool) -> Buffer {
+        let spare = self.shared.space.lock().buffers.take(units, is_leaf);
+        spare.unwrap_or_else(|| {
+            let zeros = std::iter::repeat_n(0, units as usize * UNIT_BYTES);
+            Buffer::from(zeros.collect::<Frame>())
+        })
     }
 
     /// A new page without content.
     pub(crate) fn create(&mut self, kind: Kind, level: u8, units: u32) -> Result<PageRef> {
         let span = self.allocate(units)?;
-        let blank = self.blank(span, kind, level);
+        let mut blank = self.buffer(units, kind == Kind::Leaf);
+        blank.fill(0);
+        page::begin(&mut blank, kind, level, span.start, self.txid());
         self.pages.insert(span.start, self.new_own(blank));
         Ok(PageRef::new(span, self.txid()))
     }
 
     /// Wipes a page of this transaction, to be filled anew.
     pub(crate) fn wipe(&mut self, place: PageRef, kind: Kind, level: u8) {
-        let blank = self.blank(place.span(), kind, level);
-        let own = self.pages.get_mut(&place.id()).expect("only own pages are wiped");
-        assert_eq!(own.changed, self.era, "page {place:?} is wiped but was not owned");
-        own.it = blank;
-    }
-
-    fn blank(&self, span: Span, kind: Kind, level: u8) -> Frame {
-        let len = span.units as usize * UNIT_BYTES;
-        let mut frame: Frame = std::iter::repeat_n(0, len).collect();
-        let bytes = Arc::get_mut(&mut frame).expect("nobody else knows the page");
-        page::begin(bytes, kind, level, span.start, self.txid());
-        frame
+        let txid = self.txid();
+        let bytes = self.page_mut(place);
+        bytes.fill(0);
+        page::begin(bytes, kind, level, place.id(), txid);
     }
 
     /// The bytes of a page of this transaction, to change.
     pub(crate) fn page_mut(&mut self, place: PageRef) -> &mut [u8] {
         let own = self.pages.get_mut(&place.id()).expect("only own pages are changed");
-        debug_assert_eq!(own.changed, self.era, "page {place:?} is changed but was not owned");
-        // Whoever holds the page apart sees it as it was; then, and only then, this copies it.
-        Arc::make_mut(&mut own.it)
+        assert_eq!(own.changed, self.era, "page {place:?} is changed but was not owned");
+        &mut own.it
     }
 
-    /// The page at `place`, held apart, so that the draft can be changed meanwhile. Costs a count if
-    /// it is the transaction's own, and may cost a copy if it is not.
+    /// A copy of the page at `place`, so that the draft can be changed meanwhile.
     pub(crate) fn held(&self, place: PageRef) -> Result<Frame> {
         match self.pages.get(&place.id()) {
-            Some(own) => Ok(Arc::clone(&own.it)),
+            Some(own) => Ok(Frame::from(&own.it[..])),
             None => Ok(self.shared.pool.page(&self.base, place)?.into_frame()),
         }
     }

@@ -16,19 +16,24 @@
 //! whole: it is all that most reads look at, and eight times as many of them share a cache line.
 //!
 //! The table comes into being in pieces as units are first used, and stays: 9 bytes for each unit.
-#![expect(unsafe_code, reason = "the table's entries are counted pointers, made thin")]
+//!
+//! Pages in memory lie in slabs, which the system backs by one large page each where it can: what is
+//! written at random then costs no look at the system's tables of pages.
+#![expect(unsafe_code, reason = "the table's entries are owned pointers, made thin")]
 
+use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use flotilla_vfs::Memory as Mapped;
 
 #[cfg(not(shuttle))]
 use crate::page::UNIT_COUNT_MAX;
 use crate::page::{self, Frame, UNIT_BYTES};
 use crate::prefetch;
 use crate::root::Root;
-use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 /// Entries that come into being together: those of 4 GiB of the file. They take no memory until they
 /// are touched.
@@ -48,6 +53,9 @@ const TAG: usize = 7;
 const PAGE: usize = 0;
 const LONG: usize = 1;
 const SEAL: usize = 2;
+/// A page of one unit in a slab: its length and kind are known without a look at it.
+const LEAF: usize = 3;
+const BRANCH: usize = 4;
 
 type Entry = AtomicPtr<u8>;
 
@@ -113,8 +121,8 @@ impl Seal {
 /// while readers may have borrowed it keeps it until they have ended.
 #[derive(Debug)]
 pub(crate) enum Taken {
-    /// A page.
-    Page(Frame),
+    /// A page, and whether it is a leaf.
+    Page(Buffer, bool),
     /// A long value and its birth.
     Long(Box<Long>),
 }
@@ -123,7 +131,7 @@ impl Taken {
     /// The transaction that wrote it.
     pub(crate) fn birth(&self) -> u64 {
         match self {
-            Taken::Page(frame) => page::birth(frame),
+            Taken::Page(buffer, _) => page::birth(buffer),
             Taken::Long(long) => long.1,
         }
     }
@@ -131,7 +139,7 @@ impl Taken {
     /// Its length in memory.
     pub(crate) fn len(&self) -> usize {
         match self {
-            Taken::Page(frame) => frame.len(),
+            Taken::Page(buffer, _) => buffer.len(),
             Taken::Long(long) => long.0.len(),
         }
     }
@@ -176,7 +184,7 @@ impl Frames {
             SEAL => Found::Sealed(Seal(entry.addr() >> 3)),
             // SAFETY: The entry came from `put_page`, and `Acquire` shows the bytes as they were put.
             // They stay for 'a: the root is held, and what it reaches is kept, as said above.
-            PAGE => Found::Page(unsafe { &*page_of(entry) }),
+            PAGE | LEAF | BRANCH => Found::Page(unsafe { &*page_of(entry) }),
             _ => {
                 // SAFETY: As above, from `put_long`.
                 let long: &Long = unsafe { &*long_of(entry) };
@@ -191,15 +199,24 @@ impl Frames {
         let Some((entry, _)) = self.place(id) else { return };
         let entry = entry.load(Ordering::Relaxed);
         if points(entry) {
-            prefetch::bytes_at(entry, bytes);
+            prefetch::bytes_at(bytes_of(entry), bytes);
         }
     }
 
     /// Puts in a page that the file does not have.
-    pub(crate) fn put_page(&self, id: u64, frame: Frame) {
-        let len = usize::from(frame[page::UNITS]) * UNIT_BYTES;
-        assert!(len == frame.len(), "page {id} of {} bytes says it has {len}", frame.len());
-        self.put(id, Arc::into_raw(frame).cast_mut().cast(), PAGE);
+    pub(crate) fn put_page(&self, id: u64, buffer: Buffer) {
+        let len = usize::from(buffer[page::UNITS]) * UNIT_BYTES;
+        assert!(len == buffer.len(), "page {id} of {} bytes says it has {len}", buffer.len());
+        let kind = if page::is_leaf(&buffer) { LEAF } else { BRANCH };
+        match buffer.0 {
+            Memory::Heap(frame) => self.put(id, Arc::into_raw(frame).cast_mut().cast(), PAGE),
+            Memory::Slab(part) => {
+                let bytes = part.bytes();
+                // It lives on as the entry.
+                std::mem::forget(part);
+                self.put(id, bytes, kind);
+            }
+        }
     }
 
     /// Puts in a long value that the file does not have, born in `birth`.
@@ -270,13 +287,22 @@ fn taken(entry: *mut u8) -> Option<Taken> {
     if !points(entry) {
         return None;
     }
-    if entry.addr() & TAG == PAGE {
-        // SAFETY: The pointer came from `Arc::into_raw` in `put_page`, with this length; its count
-        // is given back here, once, for it was swapped out of the table.
-        return Some(Taken::Page(unsafe { Arc::from_raw(page_of(entry)) }));
+    match entry.addr() & TAG {
+        PAGE => {
+            // SAFETY: The pointer came from `Arc::into_raw` in `put_page`, with this length; its count
+            // is given back here, once, for it was swapped out of the table.
+            let frame = unsafe { Arc::from_raw(page_of(entry)) };
+            let is_leaf = page::is_leaf(&frame);
+            Some(Taken::Page(Buffer::from(frame), is_leaf))
+        }
+        tag @ (LEAF | BRANCH) => {
+            // SAFETY: The pointer came from a part of a slab in `put_page`, and becomes one again once.
+            let part = unsafe { Part::from_bytes(bytes_of(entry)) };
+            Some(Taken::Page(Buffer(Memory::Slab(part)), tag == LEAF))
+        }
+        // SAFETY: The pointer came from `Box::into_raw` in `put_long`, and is given back once.
+        _ => Some(Taken::Long(unsafe { Box::from_raw(long_of(entry)) })),
     }
-    // SAFETY: The pointer came from `Box::into_raw` in `put_long`, and is given back once.
-    Some(Taken::Long(unsafe { Box::from_raw(long_of(entry)) }))
 }
 
 /// The bytes of a page.
@@ -286,15 +312,160 @@ fn taken(entry: *mut u8) -> Option<Taken> {
 /// `entry` was put in by `put_page`, and the page was not dropped since.
 #[inline]
 unsafe fn page_of(entry: *mut u8) -> *const [u8] {
+    let bytes = bytes_of(entry);
+    if entry.addr() & TAG != PAGE {
+        return ptr::slice_from_raw_parts(bytes, UNIT_BYTES);
+    }
     // SAFETY: The entry points to the whole bytes of a page, whose header says how many they are:
     // `put_page` has proven it, and nobody has changed them since.
-    let units = unsafe { *entry.add(page::UNITS) };
-    ptr::slice_from_raw_parts(entry, usize::from(units) * UNIT_BYTES)
+    let units = unsafe { *bytes.add(page::UNITS) };
+    ptr::slice_from_raw_parts(bytes, usize::from(units) * UNIT_BYTES)
+}
+
+/// Where it points to.
+#[inline]
+fn bytes_of(entry: *mut u8) -> *mut u8 {
+    entry.map_addr(|addr| addr & !TAG)
 }
 
 #[inline]
 fn long_of(entry: *mut u8) -> *mut Long {
-    entry.map_addr(|addr| addr & !TAG).cast()
+    bytes_of(entry).cast()
+}
+
+/// Memory for one page, which has one owner: it is changed by its owner, and borrowed by readers once
+/// it is in the table.
+#[derive(Debug)]
+pub(crate) struct Buffer(Memory);
+
+#[derive(Debug)]
+enum Memory {
+    /// Held once.
+    Heap(Frame),
+    /// Of one unit.
+    Slab(Part),
+}
+
+impl From<Frame> for Buffer {
+    fn from(frame: Frame) -> Buffer {
+        Buffer(Memory::Heap(frame))
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Memory::Heap(frame) => frame,
+            // SAFETY: They are its own bytes, and were written to when the slab was made.
+            Memory::Slab(part) => unsafe { &*ptr::slice_from_raw_parts(part.bytes(), UNIT_BYTES) },
+        }
+    }
+}
+
+impl DerefMut for Buffer {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match &mut self.0 {
+            Memory::Heap(frame) => Arc::get_mut(frame).expect("a buffer has one owner"),
+            // SAFETY: As above; whoever has the part alone has its bytes alone.
+            Memory::Slab(part) => unsafe {
+                &mut *ptr::slice_from_raw_parts_mut(part.bytes(), UNIT_BYTES)
+            },
+        }
+    }
+}
+
+/// Units of a slab; the first says where the slab is.
+const SLAB_UNITS: usize = 512;
+const SLAB_BYTES: usize = SLAB_UNITS * UNIT_BYTES;
+
+/// Memory for 511 pages of one unit, in one large page of the system if it has such.
+#[derive(Debug)]
+pub(crate) struct Slab {
+    /// Twice as long, so that a slab lies in it at a multiple of its length; the rest is not touched.
+    map: Mapped,
+    /// A bit for each unit, one if it has an owner.
+    taken: [AtomicU64; SLAB_UNITS / 64],
+}
+
+impl Slab {
+    /// Nothing if the system gives no memory but through the heap.
+    pub(crate) fn new() -> Option<Arc<Slab>> {
+        if cfg!(any(miri, shuttle)) {
+            return None;
+        }
+        let map = Mapped::new(2 * SLAB_BYTES).ok()?;
+        let mut taken = [const { AtomicU64::new(0) }; SLAB_UNITS / 64];
+        *taken[0].get_mut() = 1;
+        let slab = Arc::new(Slab { map, taken });
+        let at: *mut *const Slab = slab.begin().cast();
+        // SAFETY: There are so many bytes from there on, which nobody else has yet.
+        unsafe { at.write(Arc::as_ptr(&slab)) };
+        Some(slab)
+    }
+
+    fn begin(&self) -> *mut u8 {
+        self.map.as_mut_ptr().map_addr(|addr| addr.next_multiple_of(SLAB_BYTES))
+    }
+
+    /// A unit that has no owner, if there is one. What is in it is of no meaning.
+    pub(crate) fn take(self: &Arc<Slab>) -> Option<Buffer> {
+        for (i, word) in self.taken.iter().enumerate() {
+            let mut seen = word.load(Ordering::Relaxed);
+            while seen != u64::MAX {
+                let bit = seen.trailing_ones();
+                seen = word.fetch_or(1 << bit, Ordering::Acquire);
+                if seen >> bit & 1 == 0 {
+                    let unit = i * 64 + bit as usize;
+                    return Some(Buffer(Memory::Slab(Part { slab: Arc::clone(self), unit })));
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether no unit has an owner.
+    pub(crate) fn is_idle(&self) -> bool {
+        let words = self.taken.iter().map(|word| word.load(Ordering::Relaxed));
+        words.map(u64::count_ones).sum::<u32>() == 1
+    }
+}
+
+/// A unit of a slab, and its owner.
+#[derive(Debug)]
+struct Part {
+    slab: Arc<Slab>,
+    unit: usize,
+}
+
+impl Part {
+    fn bytes(&self) -> *mut u8 {
+        self.slab.begin().wrapping_add(self.unit * UNIT_BYTES)
+    }
+
+    /// What [`Part::bytes`] was called of.
+    ///
+    /// # Safety
+    ///
+    /// That one was forgotten, and this is not called again for it.
+    unsafe fn from_bytes(bytes: *mut u8) -> Part {
+        let begin = bytes.map_addr(|addr| addr & !(SLAB_BYTES - 1));
+        let unit = (bytes.addr() - begin.addr()) / UNIT_BYTES;
+        // SAFETY: The slab is there, for the part that was forgotten counts as its holder; what it
+        // has written of itself at its beginning is never changed.
+        let slab = unsafe { Arc::from_raw(*begin.cast::<*const Slab>()) };
+        Part { slab, unit }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let bit = 1 << (self.unit % 64);
+        self.slab.taken[self.unit / 64].fetch_and(!bit, Ordering::Release);
+    }
 }
 
 #[cfg(not(shuttle))]
@@ -329,6 +500,10 @@ mod tests {
         Root::durable(&Meta::empty(), Arc::new(Mutex::new(Vec::new())))
     }
 
+    fn put_page(frames: &Frames, id: u64, frame: &Frame) {
+        frames.put_page(id, Buffer::from(Frame::clone(frame)));
+    }
+
     fn page_frame(id: u64, units: usize, fill: u8) -> Frame {
         let mut bytes = vec![fill; units * UNIT_BYTES];
         page::begin(&mut bytes, Kind::Leaf, 0, id, 7);
@@ -341,7 +516,7 @@ mod tests {
         assert_eq!(frames.find(&root, 5), Found::Nothing);
         assert!(frames.take(5).is_none());
         let frame = page_frame(5, 3, 1);
-        frames.put_page(5, Frame::clone(&frame));
+        put_page(&frames, 5, &frame);
         assert_eq!(frames.find(&root, 5), Found::Page(&frame));
         frames.put_long(1 << 31, Bytes::from_static(b"long"), 9);
         assert_eq!(frames.find(&root, 1 << 31), Found::Long(b"long", 9));
@@ -364,7 +539,7 @@ mod tests {
         assert_eq!(frames.find(&root, 6), Found::Sealed(Seal::long(100)));
         assert!(!frames.is_sealed(6, 100));
         frames.unseal(7);
-        frames.put_page(7, page_frame(7, 1, 1));
+        put_page(&frames, 7, &page_frame(7, 1, 1));
         frames.unseal(7);
         assert!(matches!(frames.find(&root, 7), Found::Page(_)), "what is in memory stays");
     }
@@ -373,7 +548,7 @@ mod tests {
     fn dropped_table_gives_everything_back() {
         let (frames, frame) = (Frames::new(), page_frame(1, 1, 2));
         let value = Bytes::from(vec![1; 100]);
-        frames.put_page(1, Frame::clone(&frame));
+        put_page(&frames, 1, &frame);
         frames.put_long(2, value.clone(), 3);
         drop(frames);
         assert_eq!(Arc::strong_count(&frame), 1);
@@ -384,13 +559,13 @@ mod tests {
     #[should_panic(expected = "was given out while what it held was in memory")]
     fn unit_that_is_taken_is_not_given_out() {
         let frames = Frames::new();
-        frames.put_page(1, page_frame(1, 1, 2));
-        frames.put_page(1, page_frame(1, 1, 3));
+        put_page(&frames, 1, &page_frame(1, 1, 2));
+        put_page(&frames, 1, &page_frame(1, 1, 3));
     }
 
     #[test]
     #[should_panic(expected = "says it has")]
     fn page_of_another_length_is_refused() {
-        Frames::new().put_page(1, Frame::from(&page_frame(1, 2, 2)[..UNIT_BYTES]));
+        put_page(&Frames::new(), 1, &Frame::from(&page_frame(1, 2, 2)[..UNIT_BYTES]));
     }
 }

@@ -37,6 +37,7 @@
 
 mod bits;
 mod branch;
+mod buffers;
 mod cache;
 mod catalogue;
 mod check;

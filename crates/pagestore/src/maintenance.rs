@@ -72,7 +72,14 @@ pub(crate) fn step(shared: &Arc<Shared>, now: Duration) -> Result<Done> {
     if shared.current().trash.units > 0 && !is_trash_unreadable && reclaim(shared)? {
         return Ok(Done::Something);
     }
-    Ok(if give_back::step(shared)? { Done::GaveBack } else { Done::Nothing })
+    if give_back::step(shared)? {
+        return Ok(Done::GaveBack);
+    }
+    if !figures.has_changes {
+        let idle = shared.space.lock().buffers.quiet_slabs(shared.current().txid, now);
+        drop(idle);
+    }
+    Ok(Done::Nothing)
 }
 
 fn reclaim(shared: &Arc<Shared>) -> Result<bool> {

@@ -215,6 +215,13 @@ impl<'a> Node<'a> {
         self.heap_low() - SLOTS_AT - self.count() * SLOT_BYTES
     }
 
+    /// Copies the page, but for what is free between slots and cells: there `to` keeps what it has.
+    pub(crate) fn copy_to(self, to: &mut [u8]) {
+        let (slots_end, heap_low) = (SLOTS_AT + self.count() * SLOT_BYTES, self.heap_low());
+        to[..slots_end].copy_from_slice(&self.0[..slots_end]);
+        to[heap_low..].copy_from_slice(&self.0[heap_low..]);
+    }
+
     /// Proves that no offset leads out of the page, that its level can be, and that no long value lies
     /// beyond what a file can have, so that nothing below can panic.
     pub(crate) fn validate(self, id: u64) -> Result<()> {

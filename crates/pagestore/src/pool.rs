@@ -14,7 +14,7 @@ use flotilla_vfs::{File, FileMap};
 use crate::cache::Cache;
 use crate::config::{Options, ReadMode};
 use crate::error::{Error, Result};
-use crate::frames::{Found, Frames, Seal, Taken};
+use crate::frames::{Buffer, Found, Frames, Seal, Taken};
 use crate::leaf::Extent;
 use crate::node::Node;
 use crate::page::{self, Frame, Kind, PageRef, Span, UNIT_BYTES};
@@ -77,16 +77,6 @@ impl Pool {
             return Ok(PageBytes::Borrowed(bytes));
         }
         Err(not_there(place.id()))
-    }
-
-    /// Says that all of the page at `place` is wanted at once. Reads nothing, not even its header.
-    #[inline]
-    pub(crate) fn prefetch_now(&self, place: PageRef) {
-        let range = place.span().byte_range();
-        match self.map.as_ref().filter(|_| self.frames.is_sealed(place.id(), place.units())) {
-            Some(map) => prefetch::whole(map.bytes(range)),
-            None => self.frames.prefetch(place.id(), place.units() as usize * UNIT_BYTES),
-        }
     }
 
     /// Says that the page at `place` is wanted soon. Reads nothing.
@@ -218,8 +208,8 @@ impl Pool {
     }
 
     /// Puts in a page that the file does not have.
-    pub(crate) fn put_dirty(&self, id: u64, frame: Frame) {
-        self.frames.put_page(id, frame);
+    pub(crate) fn put_dirty(&self, id: u64, buffer: Buffer) {
+        self.frames.put_page(id, buffer);
     }
 
     /// Puts in a long value that the file does not have, born in `birth`.
@@ -249,8 +239,8 @@ impl Pool {
         let mapped = self.map.as_ref().map_or(0, FileMap::len_bytes);
         let taken = self.frames.take(id)?;
         let (seal, units) = match &taken {
-            Taken::Page(frame) => {
-                let units = page::units_for(frame.len());
+            Taken::Page(buffer, _) => {
+                let units = page::units_for(buffer.len());
                 (Seal::page(units), units)
             }
             Taken::Long(long) => {
@@ -260,8 +250,8 @@ impl Pool {
         };
         if (Span { start: id, units }).byte_range().end <= mapped {
             self.frames.seal(id, seal);
-        } else if let Taken::Page(frame) = &taken {
-            self.cache.put(id, Frame::clone(frame));
+        } else if let Taken::Page(buffer, _) = &taken {
+            self.cache.put(id, Frame::from(&buffer[..]));
         }
         Some(taken)
     }

@@ -124,9 +124,17 @@ impl Shared {
     pub(crate) fn note_ended(&self, count: usize) {
         let mut space = self.space.lock();
         space.note_ended(&self.pool, count);
-        let dead = space.take_dead();
+        let dead = space.buffers.take_dead();
         drop(space);
         drop(dead);
+    }
+
+    /// Gives back memory for pages that was not needed since the last time.
+    pub(crate) fn give_up_memory(&self) {
+        let spare = self.space.lock().buffers.take_spare();
+        drop(spare);
+        let idle = self.space.lock().buffers.idle_slabs();
+        drop(idle);
     }
 
     /// Takes note of all that has ended by now, a step at a time, so that whoever needs the space is
@@ -135,7 +143,7 @@ impl Shared {
         loop {
             let mut space = self.space.lock();
             let count = space.note_ended(&self.pool, ENDED_STEP);
-            let dead = space.take_dead();
+            let dead = space.buffers.take_dead();
             unlock_fair(space);
             drop(dead);
             if count < ENDED_STEP {

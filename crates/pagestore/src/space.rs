@@ -7,13 +7,13 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::bits::Bits;
+use crate::buffers::Buffers;
 use crate::error::{Error, Result};
 use crate::frames::Taken;
 use crate::freelist::{Freelist, META_UNITS, Pending, region_of, region_start};
 use crate::holes::Holes;
-use crate::page::{Frame, Span, UNIT_BYTES};
+use crate::page::Span;
 use crate::pool::Pool;
-use crate::prefetch::{self, LINE_BYTES};
 use crate::root::{Ended, Ending};
 use crate::waits::Waits;
 
@@ -33,10 +33,8 @@ pub(crate) struct Space {
     /// What a checkpoint has written and readers may have borrowed from memory nonetheless.
     retired: Waits<Taken>,
     retired_bytes: u64,
-    /// Frames of pages that are gone: the next copies go into them instead of asking for memory.
-    spare: Vec<Frame>,
-    /// What was in memory and nobody needs, to be dropped where it holds nobody up.
-    dead: Vec<Taken>,
+    /// Memory for pages.
+    pub(crate) buffers: Buffers,
     ended: Ended,
     /// What has ended and was not looked at yet.
     endings: VecDeque<Ending>,
@@ -61,10 +59,6 @@ pub(crate) struct Tail {
     pub(crate) is_cut: bool,
 }
 
-/// How many frames of a unit to keep for the next copies when a checkpoint has ended. Until then
-/// there may be as many as it wrote: the next copies use them up.
-const SPARE_FRAMES_MAX: usize = 1024;
-
 /// Of what has ended a transaction looks at so much at least, when it begins and when it ends: some
 /// microseconds.
 pub(crate) const ENDED_MIN: usize = 64;
@@ -85,8 +79,7 @@ impl Space {
             dirty_bytes: 0,
             retired,
             retired_bytes: 0,
-            spare: Vec::new(),
-            dead: Vec::new(),
+            buffers: Buffers::default(),
             ended,
             endings: VecDeque::new(),
             claimed: BTreeMap::new(),
@@ -201,19 +194,6 @@ impl Space {
         }
     }
 
-    /// A frame of this length that nobody uses any more, if there is one.
-    pub(crate) fn spare_frame(&mut self, units: u32) -> Option<Frame> {
-        if units != 1 {
-            return None;
-        }
-        let frame = self.spare.pop();
-        if let Some(next) = self.spare.last() {
-            // Written to by the next copy; who owns it is counted right before its bytes.
-            prefetch::bytes_at(next.as_ptr().wrapping_sub(LINE_BYTES), next.len() + LINE_BYTES);
-        }
-        frame
-    }
-
     /// Takes back a span that was never published.
     pub(crate) fn release(&mut self, span: Span) {
         self.freelist.release(span);
@@ -253,21 +233,18 @@ impl Space {
     /// Looks at up to `count` things that waited for snapshots that have ended: what readers may have
     /// borrowed, and spans.
     fn let_go(&mut self, pool: &Pool, count: usize) -> usize {
-        let Space { retired, retired_bytes, pending, freelist, spare, dead, .. } = self;
+        let Space { retired, retired_bytes, pending, freelist, buffers, .. } = self;
         let retired_count = retired.settle(count, |taken| {
             *retired_bytes -= taken.len() as u64;
-            keep(spare, dead, Some(taken));
+            buffers.keep(taken);
         });
         let span_count = pending.settle(count - retired_count, |span| {
-            keep(spare, dead, pool.forget(span));
+            if let Some(taken) = pool.forget(span) {
+                buffers.keep(taken);
+            }
             freelist.release(span);
         });
         retired_count + span_count
-    }
-
-    /// Hands over what nobody needs any more, to be dropped when the lock is free.
-    pub(crate) fn take_dead(&mut self) -> Vec<Taken> {
-        std::mem::take(&mut self.dead)
     }
 
     /// Says that the root of `txid`, which is held, is durable now.
@@ -293,12 +270,6 @@ impl Space {
     /// Bytes that [`Space::retire`] keeps.
     pub(crate) fn retired_bytes(&self) -> u64 {
         self.retired_bytes
-    }
-
-    /// Hands over spare frames beyond those that are kept in any case, to be dropped where it holds
-    /// nobody up.
-    pub(crate) fn excess_frames(&mut self) -> Vec<Frame> {
-        self.spare.split_off(self.spare.len().min(SPARE_FRAMES_MAX))
     }
 
     /// Says that the last published root no longer reaches what a transaction replaced, some of which it
@@ -337,7 +308,9 @@ impl Space {
     /// Takes back what a transaction has written and adopted that cannot be published.
     pub(crate) fn take_back(&mut self, pool: &Pool, written: &[Span], adopted: &[Span]) {
         for &span in written {
-            keep(&mut self.spare, &mut self.dead, pool.forget(span));
+            if let Some(taken) = pool.forget(span) {
+                self.buffers.keep(taken);
+            }
             self.freelist.release(span);
         }
         for &span in adopted {
@@ -372,7 +345,9 @@ impl Space {
                 self.dirty_bytes -= span.bytes();
             }
             if self.pending.add(span, birth, txid) {
-                keep(&mut self.spare, &mut self.dead, pool.forget(span));
+                if let Some(taken) = pool.forget(span) {
+                    self.buffers.keep(taken);
+                }
                 self.freelist.release(span);
             }
         }
@@ -424,20 +399,5 @@ impl FromIterator<Taken> for Retired {
             retired.things.push((taken, birth));
         }
         retired
-    }
-}
-
-/// Keeps a frame to be used again, unless a reader still holds it; that, and a long value, is dead.
-fn keep(spare: &mut Vec<Frame>, dead: &mut Vec<Taken>, taken: Option<Taken>) {
-    match taken {
-        None => {}
-        Some(Taken::Page(mut frame)) => {
-            if frame.len() == UNIT_BYTES && Frame::get_mut(&mut frame).is_some() {
-                spare.push(frame);
-            } else {
-                dead.push(Taken::Page(frame));
-            }
-        }
-        Some(taken) => dead.push(taken),
     }
 }

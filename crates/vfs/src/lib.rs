@@ -24,7 +24,7 @@ pub mod hooked;
 mod map;
 pub mod os;
 
-pub use map::{FileMap, View};
+pub use map::{FileMap, Memory, View};
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::{MmapMut, MmapOptions, MmapRaw};
 use parking_lot::RwLock;
 
 /// How much of a file one map covers. Address space is plenty; a map costs a system call.
@@ -143,6 +143,34 @@ impl FileMap {
 impl fmt::Debug for FileMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "FileMap({} bytes)", self.len_bytes())
+    }
+}
+
+/// Memory of no file, which the system gives and gets back beside the heap.
+#[derive(Debug)]
+pub struct Memory {
+    map: MmapRaw,
+}
+
+impl Memory {
+    /// So many bytes, zero until somebody writes to them, in large pages where the system has such.
+    ///
+    /// # Errors
+    ///
+    /// If the system has not so much.
+    pub fn new(len: usize) -> io::Result<Memory> {
+        let map = MmapMut::map_anon(len)?;
+        // Where this is refused the memory comes in small pages.
+        #[cfg(target_os = "linux")]
+        map.advise(memmap2::Advice::HugePage).ok();
+        Ok(Memory { map: MmapRaw::from(map) })
+    }
+
+    /// Where it begins. It stays there as long as this lives.
+    #[must_use]
+    #[inline]
+    pub fn as_mut_ptr(&self) -> *mut u8 {
+        self.map.as_mut_ptr()
     }
 }
 

@@ -205,7 +205,7 @@ fn publish(mut work: Work, shared: &Shared) -> Result<Recorder> {
     let recorder = work.into_recorder();
     space.publish(&shared.pool, txid, &spans, &written.replaced);
     let dirty_bytes = space.dirty_bytes();
-    let dead = space.take_dead();
+    let dead = space.buffers.take_dead();
     drop(space);
     drop(dead);
     if dirty_bytes >= shared.options.dirty_soft_bytes {

@@ -1,0 +1,191 @@
+//! Memory for the pages that the file does not have: what is given up is used again.
+//!
+//! A page of one unit lies in a slab, but for the first few of a store, which come from the heap: a
+//! small store needs no slab. What held branches is given out for branches first: these are few and
+//! written often, so that memory is likely to be near the processor.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::frames::{Buffer, Slab, Taken};
+use crate::page::UNIT_BYTES;
+
+/// So many buffers come from the heap before the first slab is made.
+const HEAP_MAX: usize = 256;
+
+/// How long nothing is published before slabs are given back that nobody needs now.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// Memory for pages.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    /// Of pages of one unit that are gone: of branches and of leaves.
+    spare: [Vec<Buffer>; 2],
+    /// What was in memory, is not used again, and nobody needs.
+    dead: Vec<Taken>,
+    slabs: Vec<Used>,
+    /// The slab that was taken from last.
+    current: usize,
+    heap_count: usize,
+    /// The last transaction that was seen, and when first.
+    quiet: (u64, Duration),
+}
+
+/// A slab, and whether it was taken from since [`Buffers::idle_slabs`] was asked last.
+struct Used {
+    slab: Arc<Slab>,
+    was_needed: bool,
+}
+
+impl Buffers {
+    /// Memory for a page of so many units, with whatever is in it; nothing if it has to come from the
+    /// heap.
+    pub(crate) fn take(&mut self, units: u32, is_leaf: bool) -> Option<Buffer> {
+        if units != 1 {
+            return None;
+        }
+        let [other, first] = [!is_leaf, is_leaf].map(usize::from);
+        if let Some(buffer) = self.spare[first].pop().or_else(|| self.spare[other].pop()) {
+            return Some(buffer);
+        }
+        if self.heap_count < HEAP_MAX {
+            self.heap_count += 1;
+            return None;
+        }
+        self.take_of_slab()
+    }
+
+    fn take_of_slab(&mut self) -> Option<Buffer> {
+        let count = self.slabs.len();
+        for i in (self.current..count).chain(0..self.current) {
+            let used = &mut self.slabs[i];
+            if let Some(buffer) = used.slab.take() {
+                used.was_needed = true;
+                self.current = i;
+                return Some(buffer);
+            }
+        }
+        let slab = Slab::new()?;
+        let buffer = slab.take();
+        self.slabs.push(Used { slab, was_needed: true });
+        self.current = count;
+        buffer
+    }
+
+    /// Takes back what a page or a long value was in.
+    pub(crate) fn keep(&mut self, taken: Taken) {
+        match taken {
+            Taken::Page(buffer, is_leaf) if buffer.len() == UNIT_BYTES => {
+                self.spare[usize::from(is_leaf)].push(buffer);
+            }
+            taken => self.dead.push(taken),
+        }
+    }
+
+    /// Hands over what is not used again, to be dropped where it holds nobody up.
+    pub(crate) fn take_dead(&mut self) -> Vec<Taken> {
+        std::mem::take(&mut self.dead)
+    }
+
+    /// Hands over all spare memory: what is of slabs goes back to them when it is dropped, which holds
+    /// nobody up.
+    pub(crate) fn take_spare(&mut self) -> [Vec<Buffer>; 2] {
+        self.heap_count = 0;
+        std::mem::take(&mut self.spare)
+    }
+
+    /// Hands over slabs that are not in use, and were not since this was called last, to be dropped
+    /// where it holds nobody up.
+    pub(crate) fn idle_slabs(&mut self) -> Vec<Arc<Slab>> {
+        let idle = self
+            .slabs
+            .extract_if(.., |used| !std::mem::take(&mut used.was_needed) && used.slab.is_idle());
+        let idle = idle.map(|used| used.slab).collect();
+        self.current = 0;
+        idle
+    }
+
+    /// As [`Buffers::idle_slabs`], for those that were needed lately as well, if the last transaction
+    /// was `txid` for a minute.
+    pub(crate) fn quiet_slabs(&mut self, txid: u64, now: Duration) -> Vec<Arc<Slab>> {
+        if self.quiet.0 != txid {
+            self.quiet = (txid, now);
+        }
+        if self.slabs.is_empty() || now.saturating_sub(self.quiet.1) < QUIET {
+            return Vec::new();
+        }
+        self.slabs.iter_mut().for_each(|used| used.was_needed = false);
+        self.idle_slabs()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frames::Frames;
+    use crate::page::{self, Frame, Kind};
+
+    /// A page in memory that came from `buffers`, put into the table and taken out again.
+    fn page(buffers: &mut Buffers, frames: &Frames, id: u64, kind: Kind) -> Taken {
+        let taken = buffers.take(1, kind == Kind::Leaf);
+        let mut buffer = taken.unwrap_or_else(|| Buffer::from(Frame::from(vec![0; UNIT_BYTES])));
+        page::begin(&mut buffer, kind, 0, id, 1);
+        frames.put_page(id, buffer);
+        frames.take(id).expect("put in just now")
+    }
+
+    #[test]
+    fn memory_is_used_again_for_the_same_kind() {
+        let (mut buffers, frames) = (Buffers::default(), Frames::new());
+        for of_slab in [false, true] {
+            let branch = page(&mut buffers, &frames, 1, Kind::Branch);
+            let leaf = page(&mut buffers, &frames, 2, Kind::Leaf);
+            let place = |taken: &Taken| match taken {
+                Taken::Page(buffer, _) => buffer.as_ptr(),
+                Taken::Long(_) => panic!("a page was put in"),
+            };
+            let places = [place(&branch), place(&leaf)];
+            buffers.keep(branch);
+            buffers.keep(leaf);
+            let branch = page(&mut buffers, &frames, 3, Kind::Branch);
+            let leaf = page(&mut buffers, &frames, 4, Kind::Leaf);
+            assert_eq!([place(&branch), place(&leaf)], places, "{of_slab}");
+            buffers.heap_count = HEAP_MAX;
+        }
+        assert!(buffers.take(2, true).is_none());
+    }
+
+    #[test]
+    #[cfg(not(any(miri, shuttle)))]
+    fn slabs_go_when_nobody_needs_them() {
+        let (mut buffers, frames) = (Buffers::default(), Frames::new());
+        let mut pages: Vec<Taken> =
+            (0..1000).map(|id| page(&mut buffers, &frames, id, Kind::Leaf)).collect();
+        assert_eq!(buffers.slabs.len(), 2);
+        let distinct: std::collections::BTreeSet<_> = pages
+            .iter()
+            .map(|taken| match taken {
+                Taken::Page(buffer, _) => buffer.as_ptr().addr(),
+                Taken::Long(_) => panic!("pages were put in"),
+            })
+            .collect();
+        assert_eq!(distinct.len(), 1000);
+        let held = pages.pop();
+        pages.into_iter().for_each(|taken| buffers.keep(taken));
+        drop(buffers.take_spare());
+        assert_eq!(buffers.idle_slabs().len(), 0, "both were needed");
+        assert_eq!(buffers.idle_slabs().len(), 1, "one is in use");
+        drop(held);
+        assert_eq!(buffers.idle_slabs().len(), 1);
+        assert!(buffers.slabs.is_empty());
+        for _ in 0..HEAP_MAX + 1 {
+            drop(page(&mut buffers, &frames, 1, Kind::Leaf));
+        }
+        let second = Duration::from_secs(1);
+        assert_eq!(buffers.quiet_slabs(7, second).len(), 0);
+        assert_eq!(buffers.quiet_slabs(7, QUIET).len(), 0);
+        assert_eq!(buffers.quiet_slabs(8, QUIET + second).len(), 0, "something was published");
+        assert_eq!(buffers.quiet_slabs(8, 2 * QUIET + second).len(), 1);
+        assert!(buffers.slabs.is_empty());
+    }
+}
