@@ -28,7 +28,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use flotilla_vfs::Memory as Mapped;
 
-#[cfg(not(shuttle))]
+#[cfg(not(any(shuttle, miri)))]
 use crate::page::UNIT_COUNT_MAX;
 use crate::page::{self, Frame, UNIT_BYTES};
 use crate::prefetch;
@@ -37,15 +37,15 @@ use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering}
 
 /// Entries that come into being together: those of 4 GiB of the file. They take no memory until they
 /// are touched.
-#[cfg(not(shuttle))]
-const CHUNK: usize = if cfg!(miri) { 1 << 16 } else { 1 << 20 };
-#[cfg(not(shuttle))]
+#[cfg(not(any(shuttle, miri)))]
+const CHUNK: usize = 1 << 20;
+#[cfg(not(any(shuttle, miri)))]
 const CHUNK_COUNT: usize = UNIT_COUNT_MAX as usize / CHUNK;
 
-/// The model's atomics are large, and its files small.
-#[cfg(shuttle)]
+/// The model's atomics are large, and its files small. Miri is slow.
+#[cfg(any(shuttle, miri))]
 const CHUNK: usize = 1 << 6;
-#[cfg(shuttle)]
+#[cfg(any(shuttle, miri))]
 const CHUNK_COUNT: usize = 1 << 6;
 
 /// The kinds of entries, in the lowest bits, which are zero in every pointer.
@@ -518,8 +518,9 @@ mod tests {
         let frame = page_frame(5, 3, 1);
         put_page(&frames, 5, &frame);
         assert_eq!(frames.find(&root, 5), Found::Page(&frame));
-        frames.put_long(1 << 31, Bytes::from_static(b"long"), 9);
-        assert_eq!(frames.find(&root, 1 << 31), Found::Long(b"long", 9));
+        let far = (CHUNK * CHUNK_COUNT / 2) as u64;
+        frames.put_long(far, Bytes::from_static(b"long"), 9);
+        assert_eq!(frames.find(&root, far), Found::Long(b"long", 9));
         frames.seal(5, Seal::page(3));
         assert_eq!(frames.find(&root, 5), Found::Page(&frame), "what is in memory stays");
         let taken = frames.take(5).unwrap();
