@@ -69,7 +69,7 @@ impl LogEngine {
             }
             Err(Error::Corrupt { .. } | Error::UnknownFormat { .. }) => {}
             // A medium that is failing: which files it is will be seen.
-            Err(Error::Io(error)) if error.raw_os_error().is_some() => {}
+            Err(Error::Io(error)) if flotilla_vfs::os_error(&error).is_some() => {}
             Err(error) => return Err(error),
         }
         let fs = Arc::new(ReadOnlyFs::new(fs));

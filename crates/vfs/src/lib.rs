@@ -22,9 +22,11 @@ pub mod conformance;
 pub mod fault;
 pub mod hooked;
 mod map;
+mod named;
 pub mod os;
 
 pub use map::{FileMap, Memory, View};
+pub use named::os_error;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,6 +11,7 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use crate::map::{self, FileMap, Maps};
+use crate::named::{Named, told};
 use crate::{File, FileSystem, LockGuard, OpenMode, View};
 
 /// How many buffers one vectored write may take; the least that POSIX systems agree on is 1024.
@@ -57,21 +58,23 @@ impl FileSystem for OsFs {
             }
         }
         let maps = (!self.is_unmapped).then(Maps::default);
-        Ok(Arc::new(OsFile { file: options.open(path)?, maps, direct: None }))
+        let file = options.open(path).map_err(told("open", path))?;
+        Ok(Arc::new(Named::new(OsFile { file, maps, direct: None }, path)))
     }
 
     fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
+        let opened = fs::OpenOptions::new().read(true).write(true).open(path);
+        let file = opened.map_err(told("open", path))?;
         let maps = (!self.is_unmapped).then(Maps::default);
         let direct = open_direct(path, &file);
-        Ok(Arc::new(OsFile { file, maps, direct }))
+        Ok(Arc::new(Named::new(OsFile { file, maps, direct }, path)))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
-        for entry in fs::read_dir(dir)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() {
+        for entry in fs::read_dir(dir).map_err(told("list", dir))? {
+            let entry = entry.map_err(told("list", dir))?;
+            if entry.file_type().map_err(told("list", dir))?.is_dir() {
                 continue;
             }
             // A name that is not UTF-8 is none of ours, so nobody can ask for it.
@@ -102,7 +105,7 @@ impl FileSystem for OsFs {
         for dir in missing.into_iter().rev() {
             match fs::create_dir(dir) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
-                other => other?,
+                other => other.map_err(told("make", dir))?,
             }
             self.sync_dir(dir.parent().unwrap_or(Path::new("")))?;
         }
@@ -110,16 +113,16 @@ impl FileSystem for OsFs {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::rename(from, to)
+        fs::rename(from, to).map_err(told("rename", from))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        fs::remove_file(path)
+        fs::remove_file(path).map_err(told("remove", path))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
-        fs::File::open(dir)?.sync_all()
+        fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(told("sync", dir))
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
@@ -128,11 +131,12 @@ impl FileSystem for OsFs {
             .write(true)
             .create(true)
             .truncate(false)
-            .open(path)?;
+            .open(path)
+            .map_err(told("lock", path))?;
         match file.try_lock() {
             Ok(()) => Ok(Box::new(OsLock { _file: file })),
             Err(fs::TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
-            Err(fs::TryLockError::Error(error)) => Err(error),
+            Err(fs::TryLockError::Error(error)) => Err(told("lock", path)(error)),
         }
     }
 }
@@ -151,10 +155,12 @@ struct OsFile {
     /// `None`: views are read.
     maps: Option<Maps>,
     /// The same file, for writes of whole sectors that pass the cache by.
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "there are no such writes"))]
     direct: Option<fs::File>,
 }
 
 /// A disk that wants more than this as a whole is written through the cache.
+#[cfg(target_os = "linux")]
 const SECTOR_BYTES: usize = 512;
 
 /// Opens a file for direct writes of sectors, where the file system says that it can.
@@ -177,6 +183,7 @@ fn open_direct(_path: &Path, _file: &fs::File) -> Option<fs::File> {
 }
 
 /// Whether these are whole sectors in one part, at multiples of a sector in memory and in the file.
+#[cfg(target_os = "linux")]
 fn are_sectors(parts: &[io::IoSlice<'_>], offset: u64) -> bool {
     let [part] = parts else { return false };
     let places = [part.as_ptr().addr() as u64, part.len() as u64, offset];
