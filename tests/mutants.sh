@@ -17,7 +17,9 @@ export CARGO_TARGET_DIR=$work/build
 
 rm -rf "$tree"
 mkdir -p "$tree"
-git ls-files -z | tar --null --files-from - --create | tar --extract --directory "$tree"
+# Touched, or a build directory that was used before would be newer than the files, with the last
+# mutant in it.
+git ls-files -z | tar --null --files-from - --create | tar --extract --touch --directory "$tree"
 # A repository of its own: git apply would else take the paths for those of the outer one.
 git init --quiet "$tree"
 cd "$tree"
