@@ -24,7 +24,7 @@ use crate::meta::Meta;
 use crate::page::{self, CRC_END, Span, UNIT_BYTES, units_for};
 use crate::pool::Dirty;
 use crate::redo::Area;
-use crate::regions::region_count;
+use crate::regions::{Plan, region_count};
 use crate::root::Root;
 use crate::shared::{Shared, Written};
 use crate::space::{Retired, Space};
@@ -96,30 +96,22 @@ fn cut(shared: &Shared, written: &mut Written, scope: Scope) -> Result<Option<Cu
     let old_directory = (written.meta.directory.len > 0).then(|| written.meta.directory.span());
     let mut trimmed = false;
     shared.settle();
-    let (mut space, root, new_redo, plan, directory_len, span) = loop {
+    let (mut space, root, places) = loop {
         let mut space = lock_with_room(shared, redo_units)?;
         let root = shared.current();
         trimmed |= trim::trim(shared, &mut space);
         if root.txid == written.meta.txid && !trimmed {
             return Ok(None);
         }
-        let new_redo = make_area(&mut space, redo_units)?;
-        let plan = written.regions.plan(&space.changed, &space.published);
-        // The directory itself may begin a region.
-        let region_count_max = region_count(space.freelist.end()) + 1;
-        let old_units = old_directory.map_or(0, |old| old.units);
-        let directory_len = plan.directory_bytes(region_count_max, old_units);
-        let span = space.allocate(units_for(directory_len))?;
+        let places = take_places(&mut space, written, redo_units)?;
         if !space.holes.are_unreserved() {
-            break (space, root, new_redo, plan, directory_len, span);
+            break (space, root, places);
         }
         // They lie in a hole, which has to be reserved first. Then they are taken again.
-        space.release(span);
-        if let Some(area) = new_redo {
-            space.leave(area.span);
-            space.release(area.span);
-        }
+        space.release(places.directory);
+        let_go_of_area(&mut space, places.new_redo);
     };
+    let Places { new_redo, plan, directory_len, directory: span } = places;
     space.enter(span);
     if let Some(old) = old_directory {
         space.leave(old);
@@ -171,6 +163,33 @@ fn wanted_redo_units(shared: &Shared, scope: Scope) -> u32 {
     u32::try_from(units).expect("a region has fewer units")
 }
 
+/// What a checkpoint has taken of the space.
+struct Places {
+    /// Entered already: the bitmaps are planned with it.
+    new_redo: Option<Area>,
+    plan: Plan,
+    directory_len: usize,
+    directory: Span,
+}
+
+/// Takes the places of a redo area of so many units, if it is to be made, and of the directory; both,
+/// or none if one cannot be had.
+fn take_places(space: &mut Space, written: &Written, redo_units: u32) -> Result<Places> {
+    let new_redo = make_area(space, redo_units)?;
+    let plan = written.regions.plan(&space.changed, &space.published);
+    // The directory itself may begin a region.
+    let region_count_max = region_count(space.freelist.end()) + 1;
+    let old_units = units_for(written.meta.directory.len as usize);
+    let directory_len = plan.directory_bytes(region_count_max, old_units);
+    match space.allocate(units_for(directory_len)) {
+        Ok(directory) => Ok(Places { new_redo, plan, directory_len, directory }),
+        Err(error) => {
+            let_go_of_area(space, new_redo);
+            Err(error)
+        }
+    }
+}
+
 fn make_area(space: &mut Space, units: u32) -> Result<Option<Area>> {
     if units == 0 {
         return Ok(None);
@@ -178,6 +197,13 @@ fn make_area(space: &mut Space, units: u32) -> Result<Option<Area>> {
     let span = space.allocate(units)?;
     space.enter(span);
     Ok(Some(Area { span, from: 0 }))
+}
+
+fn let_go_of_area(space: &mut Space, area: Option<Area>) {
+    if let Some(Area { span, .. }) = area {
+        space.leave(span);
+        space.release(span);
+    }
 }
 
 /// Reserves the room in the file that a checkpoint of all that was allocated so far needs.

@@ -1,8 +1,11 @@
 //! What space and memory a store takes, and when it gives them back.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::{disk, in_both_modes, open, path};
+use crate::freelist::{Freelist, HEAD_UNITS, REGION_UNITS};
+use crate::page::{UNIT_BYTES, UNIT_COUNT_MAX};
 use crate::{Error, KEY_BYTES_MAX, NAME_BYTES_MAX, Options, PageStore, VALUE_BYTES_MAX};
 
 fn put(store: &PageStore, key: u32, value: &[u8]) {
@@ -211,4 +214,37 @@ fn second_opener_is_turned_away() {
     assert!(matches!(super::try_open(&fs), Err(Error::Locked)), "a snapshot is still held");
     drop(snapshot);
     open(&fs);
+}
+
+#[test]
+fn redo_area_without_room_for_a_directory_is_let_go() {
+    let fs = disk(1);
+    let options = Options::default().growth_bytes(64 << 10).redo_bytes(64 << 10);
+    let store = PageStore::open(Arc::new(fs), &path(), options).unwrap();
+    put(&store, 1, b"x");
+    let shared = store.shared();
+    let (end, used, reserved) = {
+        let mut space = shared.space.lock();
+        let before = (space.freelist.end(), space.used_units(0));
+        // All up to the limit of a file is in use but as many units as the area has.
+        let area = space.allocate(16).unwrap();
+        let region = (REGION_UNITS - HEAD_UNITS) as u32;
+        for units in [region].into_iter().chain((0..15).rev().map(|bit| 1 << bit)) {
+            while space.allocate(units).is_ok() {}
+        }
+        space.release(area);
+        let far = UNIT_COUNT_MAX * 2 * UNIT_BYTES as u64;
+        (before.0, before.1, shared.counters.file_bytes.swap(far, Ordering::Relaxed))
+    };
+    let error = store.sync().unwrap_err();
+    assert!(matches!(error, Error::Io(_)), "{error}");
+    {
+        let mut space = shared.space.lock();
+        assert_eq!((space.freelist.free_units(), space.used_units(0)), (16, used));
+        space.freelist = Freelist::restore(&space.published, end);
+        shared.counters.file_bytes.store(reserved, Ordering::Relaxed);
+    }
+    assert_eq!(store.sync().unwrap(), store.read().txid());
+    assert!(shared.redo.cut().is_some());
+    store.check().unwrap();
 }
