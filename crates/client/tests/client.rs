@@ -11,6 +11,9 @@ use fake::{Fault, World};
 use flotilla_client::{Client, Config, Error, Scan, Transport};
 use tokio::task::JoinSet;
 
+/// Where nobody listens: below the ports that are given out, and of a service that is no more.
+const NOBODY: &str = "127.0.0.1:1";
+
 fn config(transport: Transport) -> Config {
     Config {
         transport,
@@ -362,11 +365,10 @@ async fn a_caller_that_gives_up_frees_its_place() {
 #[tokio::test]
 async fn says_which_endpoint_does_not_answer() {
     let short = Config { deadline: Duration::from_secs(1), ..config(Transport::Stream) };
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let error = Client::connect(&[closed.to_string()], short.clone()).await.unwrap_err();
+    let error = Client::connect(&[NOBODY], short.clone()).await.unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
     let text = error.to_string();
-    assert!(text.contains(&closed.to_string()) && text.contains("refused"), "{text}");
+    assert!(text.contains(NOBODY) && text.contains("refused"), "{text}");
 
     let none: [&str; 0] = [];
     let error = Client::connect(&none, short.clone()).await.unwrap_err();
@@ -382,8 +384,7 @@ async fn says_which_endpoint_does_not_answer() {
 #[tokio::test]
 async fn one_live_endpoint_among_dead_ones_is_enough() {
     let world = World::new(&[]);
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let endpoints = [closed.to_string(), world.endpoints()[1].clone()];
+    let endpoints = [NOBODY.to_owned(), world.endpoints()[1].clone()];
     let client = Client::connect(&endpoints, config(Transport::Stream)).await.unwrap();
     assert_eq!(client.cluster_id(), fake::CLUSTER_ID);
     client.put("k", "v").await.unwrap();

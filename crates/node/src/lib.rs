@@ -25,6 +25,7 @@ mod patience;
 pub mod pd;
 pub mod play;
 pub mod playground;
+mod port;
 pub mod router;
 mod routes;
 pub mod serve;
@@ -42,6 +43,7 @@ mod workers;
 
 pub use config::NodeConfig;
 pub use node::Node;
+pub use port::Port;
 pub use start::StartError;
 pub use transport::TransportCounts;
 

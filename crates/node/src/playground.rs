@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::config::NodeConfig;
 use crate::node::Node;
-use crate::start::StartError;
+use crate::port::Port;
+use crate::start::{self, StartError};
 
 /// Between two looks at whether the cluster is ready.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
@@ -52,7 +53,8 @@ pub struct NotReady {
 pub struct Playground {
     configs: Vec<NodeConfig>,
     nodes: Vec<Option<Node>>,
-    addrs: Vec<SocketAddr>,
+    /// Where each listens; kept, for those that are stopped and started again.
+    ports: Vec<Port>,
 }
 
 impl Playground {
@@ -63,27 +65,25 @@ impl Playground {
     /// What the first node that does not start says.
     pub async fn start(settings: &Settings) -> Result<Self, StartError> {
         assert!((1..=9).contains(&settings.stores), "a playground has 1 to 9 stores");
-        let mut listeners = Vec::new();
+        let mut ports = Vec::new();
         for store in 0..settings.stores as u16 {
             let port = if settings.base_port == 0 { 0 } else { settings.base_port + store };
-            listeners.push(crate::start::bind(format!("127.0.0.1:{port}")).await?);
+            ports.push(start::keep(SocketAddr::from(([127, 0, 0, 1], port)))?);
         }
-        let addrs: Vec<SocketAddr> = listeners
-            .iter()
-            .map(|listener| listener.local_addr().expect("a bound listener has an address"))
-            .collect();
+        let addrs: Vec<SocketAddr> = ports.iter().map(Port::addr).collect();
         let configs = configs(settings, &addrs);
-        let mut nodes = Vec::new();
-        for (config, listener) in configs.iter().zip(listeners) {
-            nodes.push(Some(Node::start_on(listener, config.clone()).await?));
+        let nodes = configs.iter().map(|_| None).collect();
+        let mut playground = Self { configs, nodes, ports };
+        for place in 0..settings.stores {
+            playground.restart(place).await?;
         }
-        Ok(Self { configs, nodes, addrs })
+        Ok(playground)
     }
 
     /// Where the stores listen, which is where placement answers too.
     #[must_use]
     pub fn endpoints(&self) -> Vec<String> {
-        self.addrs.iter().map(ToString::to_string).collect()
+        self.ports.iter().map(|port| port.addr().to_string()).collect()
     }
 
     /// The node of the store at `place`, counted from 0. `None` while it is stopped.
@@ -134,7 +134,7 @@ impl Playground {
     /// As [`Node::start`].
     pub async fn restart(&mut self, place: usize) -> Result<(), StartError> {
         if self.nodes[place].is_none() {
-            let listener = crate::start::bind(self.addrs[place].to_string()).await?;
+            let listener = start::bind(self.ports[place].addr().to_string()).await?;
             let node = Node::start_on(listener, self.configs[place].clone()).await?;
             self.nodes[place] = Some(node);
         }

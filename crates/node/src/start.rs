@@ -1,6 +1,7 @@
 //! What a node needs before it runs: a listener, the store, and the replicas in it.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use flotilla_region::{Descriptor, Shard, Term, Unfit};
@@ -11,6 +12,7 @@ use tokio::net::TcpListener;
 use crate::clock::Clock;
 use crate::cluster;
 use crate::config::{ConfigError, Settled};
+use crate::port::Port;
 
 /// Why a node did not start.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +52,11 @@ pub enum StartError {
 /// Opens a listener.
 pub(crate) async fn bind(addr: String) -> Result<TcpListener, StartError> {
     TcpListener::bind(&addr).await.map_err(|source| StartError::Listen { addr, source })
+}
+
+/// Keeps a port.
+pub(crate) fn keep(addr: SocketAddr) -> Result<Port, StartError> {
+    Port::keep(addr).map_err(|source| StartError::Listen { addr: addr.to_string(), source })
 }
 
 /// A store that was opened, and the replicas in it, ready to run.

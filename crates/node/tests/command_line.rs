@@ -4,13 +4,14 @@
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 
 use std::io::{BufRead as _, BufReader, Lines};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use flotilla_client::{Client, Config};
-use flotilla_node::playground;
+use flotilla_node::{Port, playground};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -21,11 +22,17 @@ fn flotilla() -> Command {
     command
 }
 
-/// A port that is free, as are the next two.
-fn free_port() -> u16 {
-    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let mut ports = std::iter::repeat_with(|| fastrand::u16(22_000..32_000));
-    ports.find(|port| (0..3).all(|next| free(port + next))).unwrap()
+/// Three ports, one after the other: of no other test, and none that is given to whoever wants any.
+fn three_ports() -> Vec<Port> {
+    static TRIES: AtomicU32 = AtomicU32::new(0);
+    let keep = |port: u16| Port::keep(SocketAddr::from(([127, 0, 0, 1], port)));
+    loop {
+        let place = (std::process::id() + TRIES.fetch_add(1, Ordering::Relaxed)) % 3_000;
+        let first = 22_000 + place as u16 * 3;
+        if let Ok(ports) = (first..first + 3).map(keep).collect() {
+            return ports;
+        }
+    }
 }
 
 fn signal(child: &Child, signal: Signal) {
@@ -77,7 +84,8 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
 #[tokio::test]
 async fn a_store_ends_well_by_signal_and_finds_its_data_again() {
     let dir = tempfile::tempdir().unwrap();
-    let addr = format!("127.0.0.1:{}", free_port());
+    let port = Port::keep(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let addr = port.addr().to_string();
     for (round, ending) in [Signal::TERM, Signal::INT, Signal::TERM].into_iter().enumerate() {
         let store = serve(&addr, dir.path());
         playground::ready(std::slice::from_ref(&addr), 2, PATIENCE).await.unwrap();
@@ -96,24 +104,24 @@ async fn a_store_ends_well_by_signal_and_finds_its_data_again() {
     }
 }
 
-fn play(args: &[&str]) -> (Child, Lines<BufReader<ChildStdout>>, u16) {
-    let port = free_port();
+fn play(args: &[&str]) -> (Child, Lines<BufReader<ChildStdout>>, Vec<Port>) {
+    let ports = three_ports();
     let mut command = flotilla();
-    command.args(["playground", "--regions", "4", "--port", &port.to_string()]).args(args);
+    command
+        .args(["playground", "--regions", "4", "--port", &ports[0].addr().port().to_string()])
+        .args(args);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    (child, lines, port)
+    (child, lines, ports)
 }
 
 #[tokio::test]
 async fn a_playground_says_when_it_is_ready_and_leaves_nothing_behind() {
-    let (child, mut lines, port) = play(&[]);
+    let (child, mut lines, ports) = play(&[]);
     let ready = lines.next().unwrap().unwrap();
     assert!(ready.starts_with("ready"), "{ready}");
-    for store in 0..3 {
-        assert!(ready.contains(&format!("127.0.0.1:{}", port + store)), "{ready}");
-    }
-    client(&format!("127.0.0.1:{}", port + 2)).await.put("key", "value").await.unwrap();
+    assert!(ports.iter().all(|port| ready.contains(&port.addr().to_string())), "{ready}");
+    client(&ports[2].addr().to_string()).await.put("key", "value").await.unwrap();
     let dir = ready.split("data in ").nth(1).unwrap().split(',').next().unwrap().to_owned();
     assert!(Path::new(&dir).join("s1").exists());
     signal(&child, Signal::INT);
@@ -125,7 +133,7 @@ async fn a_playground_says_when_it_is_ready_and_leaves_nothing_behind() {
 #[tokio::test]
 async fn a_playground_of_processes_says_which_one_died_and_ends_the_others() {
     let dir = tempfile::tempdir().unwrap();
-    let (child, mut lines, port) = play(&["--processes", "--dir", dir.path().to_str().unwrap()]);
+    let (child, mut lines, ports) = play(&["--processes", "--dir", dir.path().to_str().unwrap()]);
     let mut pids = Vec::new();
     let ready = loop {
         let line = lines.next().unwrap().unwrap();
@@ -136,7 +144,7 @@ async fn a_playground_of_processes_says_which_one_died_and_ends_the_others() {
     };
     assert!(ready.starts_with("ready"), "{ready}");
     assert_eq!(pids.len(), 3);
-    let client = client(&format!("127.0.0.1:{port}")).await;
+    let client = client(&ports[0].addr().to_string()).await;
     client.put("key", "value").await.unwrap();
 
     kill_process(pids[1], Signal::KILL).unwrap();

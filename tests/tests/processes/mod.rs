@@ -3,13 +3,13 @@
 
 use std::fs;
 use std::io::Read;
-use std::net::TcpListener;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use flotilla_node::playground;
-use flotilla_node::{Node, NodeConfig};
+use flotilla_node::{Node, NodeConfig, Port};
 use tempfile::TempDir;
 
 /// Names the settings of the store that a process is to run.
@@ -21,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Processes {
     stores: Vec<Option<Child>>,
     endpoints: Vec<String>,
+    /// Kept while no store listens there, for nobody else to get them.
+    _ports: Vec<Port>,
     regions: u64,
     dir: TempDir,
 }
@@ -29,12 +31,9 @@ impl Processes {
     /// Starts `count` stores and waits until every region serves.
     pub(crate) async fn start(count: usize, regions: u64) -> Self {
         let dir = TempDir::new().unwrap();
-        // All at once, so that no port is given out twice.
-        let listeners: Vec<_> =
-            (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let endpoints: Vec<String> =
-            listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect();
-        drop(listeners);
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let ports: Vec<Port> = (0..count).map(|_| Port::keep(any).unwrap()).collect();
+        let endpoints: Vec<String> = ports.iter().map(|port| port.addr().to_string()).collect();
         let members = endpoints.iter().enumerate();
         let members: Vec<_> = members.map(|(place, addr)| format!("s{place}={addr}")).collect();
         for place in 0..count {
@@ -46,7 +45,7 @@ impl Processes {
             fs::write(settings_path(dir.path(), place), settings).unwrap();
         }
         let stores = (0..count).map(|_| None).collect();
-        let mut processes = Self { stores, endpoints, regions, dir };
+        let mut processes = Self { stores, endpoints, _ports: ports, regions, dir };
         for place in 0..count {
             processes.restart(place);
         }
