@@ -20,7 +20,7 @@ use crate::bits::Bits;
 use crate::error::Result;
 use crate::freelist::{HEAD_UNITS, REGION_UNITS};
 use crate::leaf::Extent;
-use crate::meta::Meta;
+use crate::meta::{ALL_COPIES, Meta};
 use crate::page::{self, CRC_END, Span, UNIT_BYTES, units_for};
 use crate::pool::Dirty;
 use crate::redo::Area;
@@ -283,6 +283,7 @@ fn finish(shared: &Shared, written: &mut Written, cut: Cut) {
     let retired: Retired = cut.dirty.iter().filter_map(written_at).collect();
     shared.redo.checkpointed(cut.root.txid, cut.meta.number, cut.meta.redo);
     let end = cut.meta.end;
+    written.copies[cut.meta.unit() as usize] = ALL_COPIES;
     written.meta = cut.meta;
     let mut space = shared.space.lock();
     // A checkpoint that only cuts the file off leaves the durable root as it was.

@@ -43,7 +43,10 @@ const REDO_FROM_AT: usize = REDO_UNITS_AT + 4;
 const FIELDS_END: usize = REDO_FROM_AT + 8;
 
 const _: () = assert!(FIELDS_END <= SECTOR_BYTES);
-const _: () = assert!(UNIT_BYTES.is_multiple_of(SECTOR_BYTES));
+const _: () = assert!(UNIT_BYTES == SECTOR_BYTES * u8::BITS as usize);
+
+/// All copies of a meta page.
+pub(crate) const ALL_COPIES: u8 = u8::MAX;
 
 /// What one meta page says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,11 +175,13 @@ impl Meta {
         Ok([Meta::decode(first, 0)?, Meta::decode(second, 1)?])
     }
 
-    /// How many copies of each of the two meta pages are whole.
-    pub(crate) fn whole_copies(pages: &[u8]) -> [usize; 2] {
+    /// Which copies of each of the two meta pages are whole, the first in the lowest bit.
+    pub(crate) fn copies(pages: &[u8]) -> [u8; 2] {
         let (first, second) = pages.split_at(UNIT_BYTES);
-        [first, second]
-            .map(|page| page.chunks_exact(SECTOR_BYTES).filter(|&copy| is_whole(copy)).count())
+        [first, second].map(|page| {
+            let copies = page.chunks_exact(SECTOR_BYTES).enumerate();
+            copies.fold(0, |mask, (i, copy)| mask | u8::from(is_whole(copy)) << i)
+        })
     }
 }
 

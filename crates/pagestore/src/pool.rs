@@ -197,7 +197,8 @@ impl Pool {
         Ok(Bytes::from(bytes))
     }
 
-    fn read(&self, bytes: &mut [u8], unit: u64) -> Result<()> {
+    /// Reads from a unit on.
+    pub(crate) fn read(&self, bytes: &mut [u8], unit: u64) -> Result<()> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.file.read_exact_at(bytes, unit * UNIT_BYTES as u64).map_err(|error| {
             match error.kind() {

@@ -8,7 +8,6 @@ use crate::error::Result;
 use crate::keys;
 use crate::leaf::Extent;
 use crate::page::PageRef;
-use crate::pool::Pool;
 use crate::root::Root;
 use crate::shared::Shared;
 use crate::source::{Source, Wanted};
@@ -58,10 +57,6 @@ impl Snapshot {
 
     pub(crate) fn root(&self) -> &Root {
         &self.root
-    }
-
-    pub(crate) fn pool(&self) -> &Pool {
-        &self.shared.pool
     }
 
     /// The names of all trees, sorted.

@@ -186,6 +186,22 @@ impl Regions {
         Ok((regions, used))
     }
 
+    /// Where the bitmap of a region lies, if it has one.
+    pub(crate) fn bitmap_unit(&self, region: usize) -> Option<u64> {
+        let record = self.records.get(region).filter(|record| record.which != 0)?;
+        Some(place(region, record.which))
+    }
+
+    /// Proves that what was read from there is the bitmap that belongs to transaction `txid`.
+    pub(crate) fn prove_bitmap(&self, region: usize, bytes: &[u8], txid: u64) -> Result<()> {
+        let (record, unit) = (&self.records[region], place(region, self.records[region].which));
+        verify(bytes, unit, record, txid)?;
+        if bytes[HEADER_BYTES..] != self.saved.bytes(region * REGION_WORDS, REGION_WORDS) {
+            return Err(Error::Corrupt { page: unit, what: "another bitmap than was written" });
+        }
+        Ok(())
+    }
+
     /// What a checkpoint has to write if `used` is to be durable and only regions in `changed`
     /// differ from what was durable before.
     pub(crate) fn plan(&self, changed: &Bits, used: &Bits) -> Plan {

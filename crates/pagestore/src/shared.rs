@@ -3,7 +3,8 @@
 //! Locks, outermost first; who holds one may take those below it:
 //! 0. `defragmenting`: one at a time; it takes `place` like any writer.
 //! 1. `place`: the one writer's, had in the order of coming as long as a write transaction is open.
-//! 2. `checkpoints`: one checkpoint at a time. Never taken together with `place` but by `check`.
+//! 2. `checkpoints`: one checkpoint at a time; a scrub takes it to read one thing. Never taken together
+//!    with `place` but by `check`.
 //! 3. `resizing`: one at a time makes the file longer or shorter.
 //! 4. `space`: held for moments by writer and checkpoint; readers never take it.
 //! 5. `current`, `durable`: the two roots; held to copy a pointer.
@@ -60,6 +61,9 @@ pub(crate) struct Written {
     pub(crate) meta: Meta,
     /// Where each region's bitmap is.
     pub(crate) regions: Regions,
+    /// Which copies of each of the two meta pages were whole when they were read, or have been
+    /// written since.
+    pub(crate) copies: [u8; 2],
 }
 
 /// Figures that only grow, but for the length of the file.

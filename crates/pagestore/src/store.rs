@@ -71,7 +71,7 @@ impl PageStore {
         // What the process before has written, and not lived to sync, is trusted from here on.
         file.sync()?;
         let redo = fs.open_direct(path)?;
-        let meta = read_meta(&*file)?;
+        let (meta, copies) = read_meta(&*file)?;
         let pool = Pool::new(file, &options)?;
         let (regions, used) = read_regions(&pool, &meta)?;
         let ended = Ended::new(Mutex::new(Vec::new()));
@@ -80,7 +80,7 @@ impl PageStore {
         let root = Root::durable(&meta, ended);
         let file_bytes = pool.file().len()?;
         let redo = Redo::new(redo, meta.txid);
-        let parts = (pool, redo, space, root, Written { meta, regions });
+        let parts = (pool, redo, space, root, Written { meta, regions, copies });
         let shared = Arc::new(Shared::new(parts, options, lock));
         shared.counters.file_bytes.store(file_bytes, Ordering::Relaxed);
         replay::run(&shared)?;
@@ -136,19 +136,27 @@ impl PageStore {
         Ok(TreeBuilder::new(&self.shared, PageSize::new(options.page_units)?))
     }
 
-    /// Goes on with a pass over all that the file holds, for about `bytes_max`: reads pages and long
-    /// values and checks them as when they were first read, to find rot before somebody needs them.
-    /// Holds nobody up; between two steps nothing is held.
+    /// Goes on with a pass over all that the last checkpoint relies on, for about `bytes_max`, and at
+    /// least for one page, long value or frame of the redo area. Reads it from the file and checks it
+    /// as when it was first read, to find rot before somebody needs it: all trees with their long
+    /// values, what was cut off and waits to be given back, the bitmaps and the directory of free
+    /// space, both meta pages, and the records of the redo area that are durable.
     ///
-    /// It sees what the system delivers, which may have a page in memory still. What is found corrupt
-    /// is an error for every reader from then on, whether or not it was whole before.
+    /// Between two steps nothing is held. Readers and writers go on. A checkpoint waits while a bitmap,
+    /// the directory, a meta page or a frame is read, and a step that comes to one of them waits for
+    /// the checkpoint that is under way.
+    ///
+    /// It sees what the system delivers, which may have a page in memory still. A page or value that is
+    /// found corrupt is an error for every reader from then on, whether or not it was whole before. Of
+    /// the copies of a meta page those count that were whole when the store was opened.
     ///
     /// # Errors
     ///
     /// [`Error::Corrupt`] names the page; the next step begins before it again. [`Error::Io`] if the
-    /// disk cannot read.
+    /// disk cannot read. [`Error::Poisoned`] behind the trees and the trash, once a checkpoint or an
+    /// append has failed: what the file has of the rest is unknown.
     pub fn scrub(&self, scrub: &mut Scrub, bytes_max: u64) -> Result<()> {
-        scrub.step(&self.read(), bytes_max)
+        scrub.step(&self.shared, bytes_max)
     }
 
     /// Gives back pages that were cut off, about `bytes` of them or all that wait, in a transaction
@@ -366,7 +374,8 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-fn read_meta(file: &dyn File) -> Result<Meta> {
+/// The meta page that counts, and which copies are whole of both.
+fn read_meta(file: &dyn File) -> Result<(Meta, [u8; 2])> {
     let mut pages = vec![0; 2 * UNIT_BYTES];
     file.read_exact_at(&mut pages, 0).map_err(|error| match error.kind() {
         ErrorKind::UnexpectedEof => Error::Corrupt { page: 0, what: "the file is too short" },
@@ -374,7 +383,7 @@ fn read_meta(file: &dyn File) -> Result<Meta> {
     })?;
     let meta = Meta::newest(&pages)?;
     meta.prove_places()?;
-    Ok(meta)
+    Ok((meta, Meta::copies(&pages)))
 }
 
 /// What vouches for the free space, and the units in use.

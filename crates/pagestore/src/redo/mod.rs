@@ -54,6 +54,8 @@ struct State {
     is_replaying: bool,
     /// The position of the next frame.
     next: u64,
+    /// All frames before this position are durable.
+    synced: u64,
     /// The number of the last durable checkpoint.
     checkpoint: u64,
     queue: Queue,
@@ -102,6 +104,8 @@ struct Lead {
 struct Taken {
     area: Area,
     position: u64,
+    /// Behind the frame.
+    end: u64,
     checkpoint: u64,
     records: Queue,
     frame: Sectors,
@@ -114,6 +118,7 @@ impl Redo {
             area: None,
             is_replaying: false,
             next: 0,
+            synced: 0,
             checkpoint: 0,
             queue: Queue::default(),
             published: durable,
@@ -215,6 +220,7 @@ impl Redo {
         state.is_broken |= outcome.is_err();
         if !state.is_broken {
             state.durable = state.durable.max(taken.records.last);
+            state.synced = taken.end;
         }
         let is_broken = state.is_broken;
         taken.leave(&mut state.spare);
@@ -258,13 +264,16 @@ impl Redo {
         let mut state = self.state.lock();
         state.area = Some(area);
         state.next = area.from;
+        state.synced = area.from;
         state.checkpoint = checkpoint;
         state.is_replaying = true;
     }
 
     /// Says that all frames before this position have been replayed.
     pub(crate) fn advance(&self, position: u64) {
-        self.state.lock().next = position;
+        let mut state = self.state.lock();
+        state.next = position;
+        state.synced = position;
     }
 
     /// Says that all frames have been, and that all which is published is durable.
@@ -286,6 +295,7 @@ impl Redo {
         let mut state = self.state.lock();
         if state.area.is_none() {
             state.next = area.map_or(0, |area| area.from);
+            state.synced = state.next;
         }
         state.area = area;
         state.checkpoint = number;
@@ -298,6 +308,12 @@ impl Redo {
             self.company.set_here(0);
         }
         self.change_words(state, true);
+    }
+
+    /// The area, and the position up to which its frames are durable.
+    pub(crate) fn synced(&self) -> Option<(Area, u64)> {
+        let state = self.state.lock();
+        state.area.map(|area| (area, state.synced))
     }
 
     /// Bytes of the area that are in use, and of all of it.
@@ -334,7 +350,7 @@ impl State {
         self.next += frame_bytes(records.bytes.len() as u64);
         self.lead.turn += 1;
         self.lead.last = records.last;
-        Taken { area, position, checkpoint: self.checkpoint, records, frame }
+        Taken { area, position, end: self.next, checkpoint: self.checkpoint, records, frame }
     }
 }
 
@@ -355,7 +371,7 @@ impl Queue {
 
 impl Taken {
     fn append(&mut self, file: &dyn File) -> Result<()> {
-        let Taken { area, position, checkpoint, records, frame } = self;
+        let Taken { area, position, checkpoint, records, frame, .. } = self;
         frame::encode(frame, *position, *checkpoint, records.last, &records.bytes);
         area.append(file, *position, frame.bytes())
     }

@@ -10,6 +10,7 @@ mod page_size;
 mod problems;
 mod reads;
 mod rot;
+mod scrub;
 mod shrink;
 mod space;
 mod surgery;

@@ -164,7 +164,7 @@ impl Forger {
     }
 
     /// The units in use, as the free space says.
-    fn used(&self) -> Bits {
+    pub(super) fn used(&self) -> Bits {
         let extent = self.meta.directory;
         let bytes = self.read(extent.start, extent.len as usize);
         Regions::load(&bytes, extent.start, 1, &*self.file, self.meta.txid).unwrap().1

@@ -25,8 +25,8 @@ pub struct PageFile {
     pub(super) metas: [Option<Meta>; 2],
     /// The one that counts.
     pub(super) meta: Meta,
-    /// How many of the eight copies are whole.
-    pub(super) copies: [usize; 2],
+    /// Which of the eight copies are whole.
+    pub(super) copies: [u8; 2],
     /// Length of the file.
     pub(super) bytes: u64,
     _lock: Box<dyn LockGuard>,
@@ -71,7 +71,7 @@ impl PageFile {
             ErrorKind::UnexpectedEof => Error::Corrupt { page: 0, what: "the file is too short" },
             _ => Error::Io(error),
         })?;
-        let (metas, copies) = (Meta::both(&pages)?, Meta::whole_copies(&pages));
+        let (metas, copies) = (Meta::both(&pages)?, Meta::copies(&pages));
         let meta = choose(&pages)?;
         meta.prove_places()?;
         let bytes = file.len()?;

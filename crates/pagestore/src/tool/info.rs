@@ -166,7 +166,7 @@ impl PageFile {
                 checkpoint: meta.number,
                 txid: meta.txid,
                 mark: meta.mark.clone(),
-                whole_copies: copies,
+                whole_copies: copies.count_ones() as usize,
                 is_newest: meta.number == self.meta.number,
             })
         });
