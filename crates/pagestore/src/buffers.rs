@@ -13,8 +13,24 @@ use crate::page::UNIT_BYTES;
 /// So many buffers come from the heap before the first slab is made.
 const HEAP_MAX: usize = 256;
 
+/// Once there are slabs, so many more are kept ready. To make one takes a millisecond or several, because
+/// the system clears it, and where the system is a virtual one gets it from its host.
+const READY_MAX: usize = 2;
+
 /// How long nothing is published before slabs are given back that nobody needs now.
 const QUIET: Duration = Duration::from_secs(60);
+
+/// Where memory comes from.
+#[derive(Debug)]
+pub(crate) enum Supply {
+    /// Here it is, with whatever is in it.
+    Of(Buffer),
+    /// From the heap.
+    Heap,
+    /// From a new slab, which the caller makes, without a lock, and adds by [`Buffers::add`]; then it
+    /// asks again.
+    Slab,
+}
 
 /// Memory for pages.
 #[derive(Default)]
@@ -26,6 +42,10 @@ pub(crate) struct Buffers {
     slabs: Vec<Used>,
     /// The slab that was taken from last.
     current: usize,
+    /// Slabs that were not yet taken from.
+    ready: Vec<Arc<Slab>>,
+    /// Somebody was told that slabs should be made ready.
+    has_asked: bool,
     heap_count: usize,
     /// The last transaction that was seen, and when first.
     quiet: (u64, Duration),
@@ -38,21 +58,20 @@ struct Used {
 }
 
 impl Buffers {
-    /// Memory for a page of so many units, with whatever is in it; nothing if it has to come from the
-    /// heap.
-    pub(crate) fn take(&mut self, units: u32, is_leaf: bool) -> Option<Buffer> {
+    /// Memory for a page of so many units.
+    pub(crate) fn take(&mut self, units: u32, is_leaf: bool) -> Supply {
         if units != 1 {
-            return None;
+            return Supply::Heap;
         }
         let [other, first] = [!is_leaf, is_leaf].map(usize::from);
         if let Some(buffer) = self.spare[first].pop().or_else(|| self.spare[other].pop()) {
-            return Some(buffer);
+            return Supply::Of(buffer);
         }
         if self.heap_count < HEAP_MAX {
             self.heap_count += 1;
-            return None;
+            return Supply::Heap;
         }
-        self.take_of_slab()
+        self.take_of_slab().map_or(Supply::Slab, Supply::Of)
     }
 
     fn take_of_slab(&mut self) -> Option<Buffer> {
@@ -65,11 +84,34 @@ impl Buffers {
                 return Some(buffer);
             }
         }
-        let slab = Slab::new()?;
+        let slab = self.ready.pop()?;
         let buffer = slab.take();
         self.slabs.push(Used { slab, was_needed: true });
         self.current = count;
         buffer
+    }
+
+    /// Takes a new slab.
+    pub(crate) fn add(&mut self, slab: Arc<Slab>) {
+        self.ready.push(slab);
+    }
+
+    /// Whether slabs should be made ready; says so once until [`Buffers::wants_slab`] says that there
+    /// are enough.
+    pub(crate) fn asks_for_slabs(&mut self) -> bool {
+        let is_new = !self.has_asked && self.is_short();
+        self.has_asked |= is_new;
+        is_new
+    }
+
+    /// Whether one more slab should be made ready, if that was asked for.
+    pub(crate) fn wants_slab(&mut self) -> bool {
+        self.has_asked = self.has_asked && self.is_short();
+        self.has_asked
+    }
+
+    fn is_short(&self) -> bool {
+        !self.slabs.is_empty() && self.ready.len() < READY_MAX
     }
 
     /// Takes back what a page or a long value was in.
@@ -105,17 +147,19 @@ impl Buffers {
         idle
     }
 
-    /// As [`Buffers::idle_slabs`], for those that were needed lately as well, if the last transaction
+    /// As [`Buffers::idle_slabs`], for those that were needed lately or are ready as well, if the last transaction
     /// was `txid` for a minute.
     pub(crate) fn quiet_slabs(&mut self, txid: u64, now: Duration) -> Vec<Arc<Slab>> {
         if self.quiet.0 != txid {
             self.quiet = (txid, now);
         }
-        if self.slabs.is_empty() || now.saturating_sub(self.quiet.1) < QUIET {
+        if now.saturating_sub(self.quiet.1) < QUIET {
             return Vec::new();
         }
         self.slabs.iter_mut().for_each(|used| used.was_needed = false);
-        self.idle_slabs()
+        let mut idle = self.idle_slabs();
+        idle.append(&mut self.ready);
+        idle
     }
 }
 
@@ -127,11 +171,22 @@ mod tests {
 
     /// A page in memory that came from `buffers`, put into the table and taken out again.
     fn page(buffers: &mut Buffers, frames: &Frames, id: u64, kind: Kind) -> Taken {
-        let taken = buffers.take(1, kind == Kind::Leaf);
+        let taken = take(buffers, kind == Kind::Leaf);
         let mut buffer = taken.unwrap_or_else(|| Buffer::from(Frame::from(vec![0; UNIT_BYTES])));
         page::begin(&mut buffer, kind, 0, id, 1);
         frames.put_page(id, buffer);
         frames.take(id).expect("put in just now")
+    }
+
+    /// Memory from a slab, if there can be slabs and enough came from the heap.
+    fn take(buffers: &mut Buffers, is_leaf: bool) -> Option<Buffer> {
+        loop {
+            match buffers.take(1, is_leaf) {
+                Supply::Of(buffer) => return Some(buffer),
+                Supply::Heap => return None,
+                Supply::Slab => buffers.add(Slab::new()?),
+            }
+        }
     }
 
     #[test]
@@ -152,7 +207,7 @@ mod tests {
             assert_eq!([place(&branch), place(&leaf)], places, "{of_slab}");
             buffers.heap_count = HEAP_MAX;
         }
-        assert!(buffers.take(2, true).is_none());
+        assert!(matches!(buffers.take(2, true), Supply::Heap));
     }
 
     #[test]
@@ -187,5 +242,36 @@ mod tests {
         assert_eq!(buffers.quiet_slabs(8, QUIET + second).len(), 0, "something was published");
         assert_eq!(buffers.quiet_slabs(8, 2 * QUIET + second).len(), 1);
         assert!(buffers.slabs.is_empty());
+    }
+
+    #[test]
+    #[cfg(not(any(miri, shuttle)))]
+    fn slabs_are_asked_for_before_they_are_needed() {
+        let mut buffers = Buffers::default();
+        assert!(!buffers.asks_for_slabs(), "what comes from the heap needs none");
+        let mut held: Vec<Buffer> =
+            (0..=HEAP_MAX).filter_map(|_| take(&mut buffers, true)).collect();
+        assert_eq!(held.len(), 1);
+        assert!(!buffers.wants_slab(), "nobody was told");
+        assert!(buffers.asks_for_slabs());
+        assert!(!buffers.asks_for_slabs(), "said once");
+        for _ in 0..READY_MAX {
+            assert!(buffers.wants_slab());
+            buffers.add(Slab::new().unwrap());
+        }
+        assert!(!buffers.wants_slab() && !buffers.asks_for_slabs());
+        for _ in 0..511 {
+            assert!(!buffers.asks_for_slabs());
+            match buffers.take(1, true) {
+                Supply::Of(buffer) => held.push(buffer),
+                other => panic!("{other:?}, and slabs are ready"),
+            }
+        }
+        assert!(buffers.asks_for_slabs(), "one that was ready is taken from");
+        assert!(buffers.wants_slab());
+        drop(held);
+        assert_eq!(buffers.quiet_slabs(1, Duration::ZERO).len(), 0);
+        assert_eq!(buffers.quiet_slabs(1, QUIET).len(), 3);
+        assert!(!buffers.wants_slab(), "there are none again");
     }
 }

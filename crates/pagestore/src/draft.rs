@@ -7,9 +7,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::branch::Child;
+use crate::buffers::Supply;
 use crate::claim::Claim;
 use crate::error::Result;
-use crate::frames::Buffer;
+use crate::frames::{Buffer, Slab};
 use crate::leaf::Extent;
 use crate::node::Node;
 use crate::page::{self, Frame, Kind, PageRef, Span, UNIT_BYTES, units_for};
@@ -286,11 +287,19 @@ impl Draft {
 
     /// Memory for a page, with whatever is in it.
     fn buffer(&self, units: u32, is_leaf: bool) -> Buffer {
-        let spare = self.shared.space.lock().buffers.take(units, is_leaf);
-        spare.unwrap_or_else(|| {
-            let zeros = std::iter::repeat_n(0, units as usize * UNIT_BYTES);
-            Buffer::from(zeros.collect::<Frame>())
-        })
+        loop {
+            let supply = self.shared.space.lock().buffers.take(units, is_leaf);
+            let slab = match supply {
+                Supply::Of(buffer) => return buffer,
+                Supply::Heap => None,
+                Supply::Slab => Slab::new(),
+            };
+            let Some(slab) = slab else {
+                let zeros = std::iter::repeat_n(0, units as usize * UNIT_BYTES);
+                return Buffer::from(zeros.collect::<Frame>());
+            };
+            self.shared.space.lock().buffers.add(slab);
+        }
     }
 
     /// A new page without content.

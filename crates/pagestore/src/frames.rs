@@ -392,7 +392,8 @@ pub(crate) struct Slab {
 }
 
 impl Slab {
-    /// Nothing if the system gives no memory but through the heap.
+    /// Nothing if the system gives no memory but through the heap. The system clears all of it now: whoever
+    /// calls this holds no lock.
     pub(crate) fn new() -> Option<Arc<Slab>> {
         if cfg!(any(miri, shuttle)) {
             return None;

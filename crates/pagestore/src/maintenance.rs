@@ -51,6 +51,7 @@ pub(crate) enum Done {
 /// One step.
 pub(crate) fn step(shared: &Arc<Shared>, now: Duration) -> Result<Done> {
     shared.refuse_if_poisoned()?;
+    shared.make_slabs();
     shared.settle();
     let options = &shared.options;
     let figures = Figures {
@@ -102,11 +103,13 @@ fn checkpoint(shared: &Shared) -> Result<()> {
     let mut pace = |bytes: u64| {
         written += bytes;
         shared.upkeep.pressure.progress();
+        shared.make_slabs();
         if written - synced >= SYNC_BYTES {
             synced = written;
             shared.pool.file().sync()?;
         }
         while let Some(rest) = rest(shared, began, written) {
+            shared.make_slabs();
             shared.upkeep.bell.rest(rest.min(REST_MAX));
         }
         Ok(())
@@ -252,5 +255,39 @@ mod tests {
         let error = step(store.shared(), TIME).unwrap_err();
         assert!(matches!(error, Error::Io(_)), "{error}");
         assert!(is_end(store.shared()), "a checkpoint failed");
+    }
+
+    #[test]
+    #[cfg(not(any(miri, shuttle)))]
+    fn thread_is_called_to_make_memory_ready() {
+        let fs = FaultFs::new(1);
+        fs.create_dir_all(Path::new("/data")).unwrap();
+        let options = Options::default().checkpoint_interval(None);
+        let store = PageStore::open(Arc::new(fs), Path::new("/data/pages"), options).unwrap();
+        let shared = store.shared();
+        let fill = |first: u64| {
+            let mut txn = store.write().unwrap();
+            for key in first..first + 1000 {
+                txn.tree("t").unwrap().put(&key.to_be_bytes(), &[1; 900]).unwrap();
+            }
+            txn.publish().unwrap();
+        };
+        let (rung, at_once) = (|| shared.upkeep.bell.wait(0, Duration::ZERO), Duration::ZERO);
+        fill(0);
+        assert_eq!(rung(), 1);
+        assert!(shared.space.lock().buffers.wants_slab());
+        fill(1000);
+        assert_eq!(rung(), 1, "it knows");
+        assert_eq!(step(shared, at_once).unwrap(), Done::Nothing);
+        assert!(!shared.space.lock().buffers.wants_slab(), "they are ready");
+        let mut first = 2000;
+        while rung() == 1 {
+            assert!(first < 20_000, "a slab of 511 pages was taken from, and nobody was called");
+            fill(first);
+            first += 1000;
+        }
+        // While it makes a checkpoint as well.
+        checkpoint(shared).unwrap();
+        assert!(!shared.space.lock().buffers.wants_slab());
     }
 }

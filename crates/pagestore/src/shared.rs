@@ -20,6 +20,7 @@ use flotilla_vfs::LockGuard;
 
 use crate::config::Options;
 use crate::error::{Error, Result};
+use crate::frames::Slab;
 use crate::meta::Meta;
 use crate::moving::Pass;
 use crate::place::Place;
@@ -139,6 +140,15 @@ impl Shared {
         drop(spare);
         let idle = self.space.lock().buffers.idle_slabs();
         drop(idle);
+    }
+
+    /// Makes memory ready that was asked for, so that no writer has to wait until it is made.
+    pub(crate) fn make_slabs(&self) {
+        loop {
+            let wants_slab = self.space.lock().buffers.wants_slab();
+            let Some(slab) = wants_slab.then(Slab::new).flatten() else { return };
+            self.space.lock().buffers.add(slab);
+        }
     }
 
     /// Takes note of all that has ended by now, a step at a time, so that whoever needs the space is

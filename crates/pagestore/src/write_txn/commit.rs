@@ -206,9 +206,10 @@ fn publish(mut work: Work, shared: &Shared) -> Result<Recorder> {
     space.publish(&shared.pool, txid, &spans, &written.replaced);
     let dirty_bytes = space.dirty_bytes();
     let dead = space.buffers.take_dead();
+    let asks_for_slabs = space.buffers.asks_for_slabs();
     drop(space);
     drop(dead);
-    if dirty_bytes >= shared.options.dirty_soft_bytes {
+    if asks_for_slabs || dirty_bytes >= shared.options.dirty_soft_bytes {
         shared.upkeep.bell.ring();
     }
     Ok(recorder)

@@ -73,6 +73,11 @@ pub fn large(pages: u64) -> String {
     format!("16 KiB values, one a commit, {} free pages", thousands(pages))
 }
 
+/// As many again, by the same process: in memory that it has touched before.
+pub fn large_again(pages: u64) -> String {
+    format!("16 KiB values again, one a commit, {} free pages", thousands(pages))
+}
+
 /// Spans of all sizes taken and given back in such a file.
 pub fn churned(pages: u64) -> String {
     format!("values of 1 to 8 pages replaced, {} free pages", thousands(pages))
@@ -270,9 +275,11 @@ fn scattered_in(bench: &mut Bench, pages: u64, family: &[Contender]) -> Result<(
             let status = session.ask(&Load::Status)?;
             bench.records.add(&opened(pages), engine, &status);
             let (value_bytes, puts) = (LARGE_BYTES, LARGE_PUTS);
-            let load = Load::Large { value_bytes, ms, puts, first: next };
-            let outcome = bench.measure(&large(pages), &mut session, &load)?;
-            next += outcome.figures.get("puts").copied().unwrap_or_default() as u64;
+            for case in [large(pages), large_again(pages)] {
+                let load = Load::Large { value_bytes, ms, puts, first: next };
+                let outcome = bench.measure(&case, &mut session, &load)?;
+                next += outcome.figures.get("puts").copied().unwrap_or_default() as u64;
+            }
             if engine == Contender::Pagestore {
                 let load = Load::Churn { commits: ms * 4, seed: round + 1 };
                 bench.measure(&churned(pages), &mut session, &load)?;
