@@ -10,6 +10,7 @@
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A shard has at least so much, so that a few blocks fit.
@@ -21,7 +22,7 @@ const MISSED_COUNT: usize = 1024;
 const BLOCK_OVERHEAD_BYTES: u64 = 192;
 
 /// Which block: segment numbers are never used again, nor are places in a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockId {
     pub(crate) segment: u64,
     /// Where the append begins in the segment.
@@ -41,7 +42,7 @@ pub(crate) struct BlockCache {
 
 #[derive(Debug, Default)]
 struct Shard {
-    places: HashMap<BlockId, usize>,
+    places: HashMap<BlockId, usize, BuildHasherDefault<GivenHasher>>,
     ring: Vec<Kept>,
     hand: usize,
     bytes: u64,
@@ -74,7 +75,7 @@ impl BlockCache {
     /// Whether a block that is not there should be kept, since it was missed a short time ago too.
     /// Another that has the same hash may be taken for it, which does no harm.
     pub(crate) fn wants(&self, id: BlockId) -> bool {
-        let hash = id.hash();
+        let hash = id.hash32();
         let missed = &self.missed[hash as usize % MISSED_COUNT];
         missed.swap(hash, Ordering::Relaxed) == hash
     }
@@ -105,15 +106,45 @@ impl BlockCache {
     }
 
     fn shard(&self, id: BlockId) -> &Mutex<Shard> {
-        &self.shards[(id.hash() % self.shards.len() as u64) as usize]
+        &self.shards[(id.hash32() % self.shards.len() as u64) as usize]
     }
 }
 
 impl BlockId {
-    fn hash(self) -> u64 {
+    fn hash32(self) -> u64 {
+        self.spread() >> 32
+    }
+
+    fn spread(self) -> u64 {
         let place = self.segment.rotate_left(32) ^ u64::from(self.offset);
         let place = place ^ u64::from(self.number) << 32;
-        place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
+        place.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+impl Hash for BlockId {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        // The higher a bit of the product, the more it depends on; a map looks at the lowest.
+        hasher.write_u64(self.spread().swap_bytes());
+    }
+}
+
+/// Takes the hash that it is given. The places of blocks come from the log and not from who asks, so
+/// nobody can choose those that fall together.
+#[derive(Debug, Default)]
+struct GivenHasher(u64);
+
+impl Hasher for GivenHasher {
+    fn write(&mut self, _bytes: &[u8]) {
+        unreachable!("a block's hash is one number");
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 

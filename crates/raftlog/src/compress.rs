@@ -191,7 +191,8 @@ mod tests {
             match block.codec {
                 Codec::Raw => data.extend_from_slice(stored),
                 Codec::Lz4 => data.extend(
-                    lz4::decompress(stored, block.raw_bytes(), block.raw_bytes()).expect("whole"),
+                    lz4::decompress(stored, block.raw_bytes(), block.raw_bytes(), 0)
+                        .expect("whole"),
                 ),
             }
         }

@@ -4,52 +4,107 @@
 //! is most often not the last of its block, and nothing behind it is needed to read it. Bytes are
 //! copied in steps of fixed length, which may go beyond the end of a piece: the next one is written over that.
 
+use flotilla_vfs::prefetch;
+
 /// How far a copy may go beyond its end, and the longest step.
 const SLACK: usize = 32;
+/// A token, sixteen bytes of which at most fourteen are literals, and an offset.
+const SHORT_BYTES: usize = 17;
 const WRONG: &str = "a block cannot be decompressed";
 
 /// The first `wanted` bytes of a block that has `raw_bytes` in all. If that is all of it, the block is
-/// checked to the end.
+/// checked to the end. Wherever it reads, what stands `ahead` bytes behind is wanted soon.
 pub(crate) fn decompress(
     stored: &[u8],
     raw_bytes: usize,
     wanted: usize,
+    ahead: usize,
 ) -> Result<Vec<u8>, &'static str> {
     assert!(wanted <= raw_bytes, "{wanted} bytes of a block of {raw_bytes}");
-    let is_whole = wanted == raw_bytes;
     let mut raw = vec![0; wanted + SLACK];
+    if wanted == raw_bytes {
+        fill::<true>(stored, &mut raw, wanted, ahead)?;
+    } else {
+        fill::<false>(stored, &mut raw, wanted, ahead)?;
+    }
+    raw.truncate(wanted);
+    Ok(raw)
+}
+
+/// Decompresses the first `wanted` bytes into `raw`, which has room for the slack too.
+fn fill<const IS_WHOLE: bool>(
+    stored: &[u8],
+    raw: &mut [u8],
+    wanted: usize,
+    ahead: usize,
+) -> Result<(), &'static str> {
     let (mut from, mut to) = (0, 0);
-    while to < wanted || is_whole {
+    while to < wanted || IS_WHOLE {
+        prefetch::line_at(stored.as_ptr().wrapping_add(from + ahead));
+        if let Some((read, written)) = short(stored, from, raw, to, wanted) {
+            (from, to) = (from + read, to + written);
+            continue;
+        }
         let token = take_byte(stored, &mut from)?;
         let literals = take_length(stored, &mut from, token >> 4)?;
         let copied = literals.min(wanted - to);
-        if is_whole && copied < literals {
+        if IS_WHOLE && copied < literals {
             return Err(WRONG);
         }
-        copy_in(&mut raw, to, stored, from, copied)?;
+        copy_in(raw, to, stored, from, copied)?;
         to += copied;
         if copied < literals {
             break;
         }
         from += literals;
-        if is_whole && from == stored.len() {
+        if IS_WHOLE && from == stored.len() {
             break;
         }
         let low = take_byte(stored, &mut from)?;
         let offset = usize::from(u16::from_le_bytes([low, take_byte(stored, &mut from)?]));
         let len = take_length(stored, &mut from, token & 15)?.saturating_add(4);
-        if offset == 0 || offset > to || is_whole && len > wanted - to {
+        if offset == 0 || offset > to || IS_WHOLE && len > wanted - to {
             return Err(WRONG);
         }
         let len = len.min(wanted - to);
-        repeat(&mut raw, to, offset, len);
+        repeat(raw, to, offset, len);
         to += len;
     }
-    if to < wanted || is_whole && from != stored.len() {
+    if to < wanted || IS_WHOLE && from != stored.len() {
         return Err(WRONG);
     }
-    raw.truncate(wanted);
-    Ok(raw)
+    Ok(())
+}
+
+/// Decompresses a sequence of which both parts are so short that the token holds their lengths, as
+/// in text nearly all are. Returns how much was read and written; `None`, and nothing that counts is
+/// written, if the next is no such sequence, or too near to an end to be sure.
+#[inline(always)]
+fn short(
+    stored: &[u8],
+    from: usize,
+    raw: &mut [u8],
+    to: usize,
+    wanted: usize,
+) -> Option<(usize, usize)> {
+    let sequence = stored.get(from..)?.first_chunk::<SHORT_BYTES>()?;
+    let (literals, len) = (usize::from(sequence[0] >> 4), usize::from(sequence[0] & 15) + 4);
+    if literals == 15 || len == 19 || to + literals + len > wanted {
+        return None;
+    }
+    let offset = usize::from(u16::from_le_bytes([sequence[1 + literals], sequence[2 + literals]]));
+    let (place, written) = (to + literals, raw.get_mut(to..)?);
+    *written.first_chunk_mut::<16>()? = *sequence[1..].first_chunk()?;
+    let begin = place.checked_sub(offset)?;
+    if offset >= 18 {
+        let piece = *raw.get(begin..)?.first_chunk::<18>()?;
+        *raw.get_mut(place..)?.first_chunk_mut()? = piece;
+    } else if offset > 0 {
+        repeat(raw, place, offset, len);
+    } else {
+        return None;
+    }
+    Some((3 + literals, literals + len))
 }
 
 fn take_byte(stored: &[u8], from: &mut usize) -> Result<u8, &'static str> {
@@ -95,20 +150,57 @@ fn copy_in(
 /// what is there is repeated.
 #[inline]
 fn repeat(raw: &mut [u8], to: usize, offset: usize, len: usize) {
-    if offset >= SLACK {
+    let (before, place) = raw.split_at_mut(to);
+    if len <= SLACK
+        && offset >= SLACK
+        && let Some(piece) = before[to - offset..].first_chunk::<SLACK>()
+        && let Some(place) = place.first_chunk_mut()
+    {
+        *place = *piece;
+    } else if offset >= SLACK {
         step::<SLACK>(raw, to, offset, len);
     } else if offset >= 8 {
         step::<8>(raw, to, offset, len);
     } else {
-        let (begin, end) = (to - offset, to + len);
-        let mut done = to;
-        while done < end {
-            let count = (done - begin).min(end - done);
-            raw.copy_within(begin..begin + count, done);
-            done += count;
-        }
+        repeat_few(raw, to, offset, len);
     }
 }
+
+/// As [`repeat`], of less than eight bytes: sixteen are made of them by one multiplication, of which
+/// each step keeps what is whole repetitions.
+#[inline]
+fn repeat_few(raw: &mut [u8], to: usize, offset: usize, len: usize) {
+    // Of one byte no more is read: more could not be had before what was just written is out.
+    let few = if offset == 1 {
+        u64::from(raw[to - 1])
+    } else {
+        let Some(before) = raw[to - offset..].first_chunk() else { return };
+        u64::from_le_bytes(*before) & !(u64::MAX << (8 * offset))
+    };
+    let (times, step) = TIMES[offset % 8];
+    let sixteen = u128::from(few).wrapping_mul(times).to_le_bytes();
+    for place in (to..to + len).step_by(step) {
+        raw[place..place + 16].copy_from_slice(&sixteen);
+    }
+}
+
+/// By the length of what is repeated: the number with a one wherever it begins in sixteen bytes, and
+/// how many bytes are whole repetitions.
+const TIMES: [(u128, usize); 8] = {
+    let mut times = [(1, 1); 8];
+    let mut offset = 1;
+    while offset < 8 {
+        let mut at = 0;
+        let mut number = 0;
+        while at < 16 {
+            number |= 1 << (8 * at);
+            at += offset;
+        }
+        times[offset] = (number, 16 - 16 % offset);
+        offset += 1;
+    }
+    times
+};
 
 /// As [`repeat`], in steps that are no longer than `offset`.
 #[inline]
@@ -153,10 +245,10 @@ mod tests {
         for round in 0..300 {
             let raw = data(&mut rng, if round < 20 { round } else { round * 17 });
             let stored = compress(&raw);
-            assert_eq!(decompress(&stored, raw.len(), raw.len()).as_ref(), Ok(&raw));
+            assert_eq!(decompress(&stored, raw.len(), raw.len(), 0).as_ref(), Ok(&raw));
             for _ in 0..20 {
                 let wanted = rng.usize(..=raw.len());
-                let found = decompress(&stored, raw.len(), wanted).expect("whole");
+                let found = decompress(&stored, raw.len(), wanted, 0).expect("whole");
                 assert!(found == raw[..wanted], "{wanted} of {}", raw.len());
             }
         }
@@ -180,15 +272,16 @@ mod tests {
             let raw_bytes = if rng.bool() { raw.len() } else { rng.usize(..500) };
             let mut other = vec![0; raw_bytes];
             let peer = decompress_into(&stored, &mut other);
-            let found = decompress(&stored, raw_bytes, raw_bytes);
+            let found = decompress(&stored, raw_bytes, raw_bytes, 0);
             if let Ok(found) = found {
                 assert!(peer.is_ok_and(|count| count == raw_bytes) && found == other);
                 let wanted = rng.usize(..=raw_bytes);
-                let part = decompress(&stored, raw_bytes, wanted).expect("a part of what is whole");
+                let part =
+                    decompress(&stored, raw_bytes, wanted, 0).expect("a part of what is whole");
                 assert!(part == found[..wanted]);
                 agreed += 1;
             } else {
-                let _ = decompress(&stored, raw_bytes, rng.usize(..=raw_bytes));
+                let _ = decompress(&stored, raw_bytes, rng.usize(..=raw_bytes), 0);
             }
         }
         assert!(agreed > 1_000, "{agreed}");

@@ -39,7 +39,7 @@ fn raw_bytes<'a>(block: &PlacedBlock, stored: &'a [u8]) -> Result<Cow<'a, [u8]>,
     match block.codec {
         Codec::Raw => Ok(Cow::Borrowed(stored)),
         Codec::Lz4 => {
-            Ok(Cow::Owned(lz4::decompress(stored, block.raw_bytes(), block.raw_bytes())?))
+            Ok(Cow::Owned(lz4::decompress(stored, block.raw_bytes(), block.raw_bytes(), 0)?))
         }
     }
 }

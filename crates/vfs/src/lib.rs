@@ -24,6 +24,7 @@ pub mod hooked;
 mod map;
 mod named;
 pub mod os;
+pub mod prefetch;
 
 pub use map::{FileMap, Memory, View};
 pub use named::os_error;
