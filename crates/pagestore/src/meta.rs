@@ -112,19 +112,21 @@ impl Meta {
         record.repeat(UNIT_BYTES / SECTOR_BYTES)
     }
 
-    /// What the page in `unit` says, if any of its copies is whole.
+    /// What the page in `unit` says, if any of its copies is whole: the newest of them. An older one
+    /// may stand before it, if the power went while the page was written. If that counted, the newer
+    /// one would lie there still when its checkpoint's pages are long overwritten.
     fn decode(page: &[u8], unit: u64) -> Result<Option<Meta>> {
-        let mut copies = page.chunks_exact(SECTOR_BYTES);
-        let Some(record) = copies.find(|&copy| is_whole(copy)) else { return Ok(None) };
-        let version = u32_at(record, VERSION_AT);
-        if version != VERSION {
+        let whole = || page.chunks_exact(SECTOR_BYTES).filter(|&copy| is_whole(copy));
+        let mut versions = whole().map(|record| u32_at(record, VERSION_AT));
+        if let Some(version) = versions.find(|&version| version != VERSION) {
             return Err(Error::Unsupported { version });
         }
-        let number = u64_at(record, NUMBER_AT);
-        let mark_len = u16_at(record, MARK_LEN_AT);
-        if number % 2 != unit || mark_len > MARK_BYTES_MAX {
-            return Ok(None);
-        }
+        let number = |record: &[u8]| u64_at(record, NUMBER_AT);
+        let mark_len = |record: &[u8]| u16_at(record, MARK_LEN_AT);
+        let fitting = whole()
+            .filter(|record| number(record) % 2 == unit && mark_len(record) <= MARK_BYTES_MAX);
+        let Some(record) = fitting.max_by_key(|record| number(record)) else { return Ok(None) };
+        let (number, mark_len) = (number(record), mark_len(record));
         let span = Span { start: u64_at(record, REDO_AT), units: u32_at(record, REDO_UNITS_AT) };
         Ok(Some(Meta {
             number,
@@ -224,6 +226,23 @@ mod tests {
             let mut rotten = [meta(4).encode(), meta(3).encode()].concat();
             rotten[at] ^= 0x10;
             assert_eq!(Meta::newest(&rotten).unwrap(), meta(4));
+        }
+    }
+
+    #[test]
+    fn newest_copy_of_a_torn_page_counts() {
+        let (old, new) = (meta(4).encode(), meta(6).encode());
+        for written in 1..8_u32 {
+            // In whatever order the sectors come to the disk.
+            for rotation in 0..8 {
+                let is_new = |sector: usize| (sector + rotation) % 8 < written as usize;
+                let torn = (0..8).flat_map(|sector| {
+                    let from = if is_new(sector) { &new } else { &old };
+                    from[sector * SECTOR_BYTES..][..SECTOR_BYTES].iter().copied()
+                });
+                let pages = [torn.collect(), meta(5).encode()].concat();
+                assert_eq!(Meta::newest(&pages).unwrap(), meta(6), "{written} {rotation}");
+            }
         }
     }
 
