@@ -14,6 +14,7 @@ use crate::frames::{Buffer, Slab};
 use crate::leaf::Extent;
 use crate::node::Node;
 use crate::page::{self, Frame, Kind, PageRef, Span, UNIT_BYTES, units_for};
+use crate::pool::not_there;
 use crate::root::Root;
 use crate::shared::Shared;
 use crate::source::{Source, Wanted};
@@ -228,6 +229,7 @@ impl Draft {
     /// Makes the page at `place` this transaction's own: itself if it is already, else a copy.
     pub(crate) fn own(&mut self, place: PageRef) -> Result<PageRef> {
         if let Some(own) = self.pages.get_mut(&place.id()) {
+            prove_at(&own.it, place)?;
             if own.changed != self.era {
                 let before = Own { it: Buffer::from(Frame::from(&own.it[..])), ..*own };
                 self.undo.push(Undo::Restore(place.id(), before));
@@ -242,8 +244,8 @@ impl Draft {
     /// Makes the page at `place` this transaction's own and moves it below the line that the space
     /// has; nothing if there is no room, or if it is its own already.
     pub(crate) fn relocate(&mut self, place: PageRef) -> Result<Option<PageRef>> {
-        if self.pages.contains_key(&place.id()) {
-            return Ok(None);
+        if let Some(own) = self.pages.get(&place.id()) {
+            return prove_at(&own.it, place).map(|()| None);
         }
         self.copy(place, |space| Ok(space.allocate_below(place.units())))
     }
@@ -329,10 +331,7 @@ impl Draft {
 
     /// A copy of the page at `place`, so that the draft can be changed meanwhile.
     pub(crate) fn held(&self, place: PageRef) -> Result<Frame> {
-        match self.pages.get(&place.id()) {
-            Some(own) => Ok(Frame::from(&own.it[..])),
-            None => Ok(self.shared.pool.page(&self.base, place)?.into_frame()),
-        }
+        self.page(place).map(PageBytes::into_frame)
     }
 
     /// Says that the trees no longer name this page.
@@ -351,7 +350,13 @@ impl Draft {
         }
     }
 
+    /// If it is this transaction's: what lies where one of its pages does and is another, because a
+    /// tree names what it cannot have, is refused when it is published.
     fn discard_own(&mut self, place: PageRef) -> bool {
+        let is_own = |own: &Own<Buffer>| page::is_at(&own.it, place);
+        if !self.pages.get(&place.id()).is_some_and(is_own) {
+            return false;
+        }
         let Some(own) = self.pages.remove(&place.id()) else { return false };
         if own.made == self.era {
             self.shared.space.lock().release(place.span());
@@ -372,13 +377,21 @@ impl Draft {
 
     /// Says that the trees no longer name this extent.
     pub(crate) fn discard_extent(&mut self, extent: &Extent) {
-        match self.extents.remove(&extent.start) {
-            None => self.replaced.push((extent.span(), extent.birth)),
-            Some(own) if own.made == self.era => {
+        if !self.extents.get(&extent.start).is_some_and(|own| self.is_own(own, extent)) {
+            self.replaced.push((extent.span(), extent.birth));
+        } else if let Some(own) = self.extents.remove(&extent.start) {
+            if own.made == self.era {
                 self.shared.space.lock().release(extent.span());
+            } else {
+                self.undo.push(Undo::ReturnExtent(extent.start, own));
             }
-            Some(own) => self.undo.push(Undo::ReturnExtent(extent.start, own)),
         }
+    }
+
+    /// Whether it is the value at `extent`, and not another that lies where a leaf names what it cannot
+    /// have.
+    fn is_own(&self, own: &Own<Bytes>, extent: &Extent) -> bool {
+        own.it.len() == extent.len as usize && extent.birth == self.txid()
     }
 
     /// Takes over the units of a tree that was built elsewhere.
@@ -423,17 +436,25 @@ fn span_of(start: u64, len: usize) -> Span {
     Span { start, units: units_for(len) }
 }
 
+/// Proves that a page of the transaction is the one that is meant: a file may name a unit that it
+/// counts as free, and that the transaction was given.
+#[inline]
+fn prove_at(page: &[u8], place: PageRef) -> Result<()> {
+    if page::is_at(page, place) { Ok(()) } else { Err(not_there(place.id())) }
+}
+
 impl Source for Draft {
     fn page(&self, place: PageRef) -> Result<PageBytes<'_>> {
         match self.pages.get(&place.id()) {
-            Some(own) => Ok(PageBytes::Borrowed(&own.it)),
+            Some(own) => prove_at(&own.it, place).map(|()| PageBytes::Borrowed(&own.it)),
             None => self.shared.pool.page(&self.base, place),
         }
     }
 
     fn extent(&self, extent: &Extent) -> Result<Value<'_>> {
         match self.extents.get(&extent.start) {
-            Some(own) => Ok(Value::borrowed(&own.it)),
+            Some(own) if self.is_own(own, extent) => Ok(Value::borrowed(&own.it)),
+            Some(_) => Err(not_there(extent.start)),
             None => self.shared.pool.extent(&self.base, extent),
         }
     }

@@ -28,6 +28,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use flotilla_vfs::Memory as Mapped;
 
+use crate::config::VALUE_BYTES_MAX;
 #[cfg(not(any(shuttle, miri)))]
 use crate::page::UNIT_COUNT_MAX;
 use crate::page::{self, Frame, UNIT_BYTES};
@@ -90,7 +91,8 @@ pub(crate) enum Found<'a> {
     Long(&'a [u8], u64),
 }
 
-/// What was proven whole in the file: its kind and length.
+/// What was proven whole in the file: its kind and length, and of a long value, which does not say
+/// itself when it was written, the low bits of its birth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seal(usize);
 
@@ -101,10 +103,14 @@ impl Seal {
         Seal((units as usize) << 1)
     }
 
-    /// A long value of so many bytes.
+    /// A long value of so many bytes, born in `birth`.
     #[inline]
-    pub(crate) fn long(bytes: u32) -> Seal {
-        Seal((bytes as usize) << 1 | 1)
+    pub(crate) fn long(bytes: u32, birth: u64) -> Seal {
+        const LENGTH_BITS: u32 = 25;
+        const _: () = assert!(VALUE_BYTES_MAX < 1 << LENGTH_BITS);
+        let length_and_birth = (birth as usize) << LENGTH_BITS | bytes as usize;
+        // Three bits of an entry are its tag.
+        Seal((length_and_birth << 1 | 1) & usize::MAX >> 3)
     }
 
     fn page_units(self) -> Option<u8> {
@@ -537,8 +543,9 @@ mod tests {
             forget(&frames);
             assert_eq!(frames.find(&root, 5), Found::Nothing);
         }
-        frames.seal(6, Seal::long(100));
-        assert_eq!(frames.find(&root, 6), Found::Sealed(Seal::long(100)));
+        frames.seal(6, Seal::long(100, 1 << 40 | 7));
+        assert_eq!(frames.find(&root, 6), Found::Sealed(Seal::long(100, 1 << 40 | 7)));
+        assert_ne!(Seal::long(100, 7), Seal::long(100, 8));
         assert!(!frames.is_sealed(6, 100));
         frames.unseal(7);
         put_page(&frames, 7, &page_frame(7, 1, 1));

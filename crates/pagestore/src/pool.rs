@@ -170,7 +170,7 @@ impl Pool {
             {
                 Ok(Value::borrowed(bytes))
             }
-            (Found::Sealed(seal), Some(map)) if seal == Seal::long(extent.len) => {
+            (Found::Sealed(seal), Some(map)) if seal == Seal::long(extent.len, extent.birth) => {
                 Ok(Value::borrowed(map.bytes(extent.byte_range())))
             }
             (Found::Nothing, _) => self.load_extent(extent),
@@ -185,7 +185,7 @@ impl Pool {
         self.reads.fetch_add(1, Ordering::Relaxed);
         let bytes = map.bytes(extent.byte_range());
         check_extent(bytes, extent)?;
-        self.frames.seal(extent.start, Seal::long(extent.len));
+        self.frames.seal(extent.start, Seal::long(extent.len, extent.birth));
         Ok(Value::borrowed(bytes))
     }
 
@@ -246,7 +246,7 @@ impl Pool {
             }
             Taken::Long(long) => {
                 let len = u32::try_from(long.0.len()).expect("16 MiB at most");
-                (Seal::long(len), page::units_for(long.0.len()))
+                (Seal::long(len, long.1), page::units_for(long.0.len()))
             }
         };
         if (Span { start: id, units }).byte_range().end <= mapped {
@@ -295,8 +295,9 @@ fn check_extent(bytes: &[u8], extent: &Extent) -> Result<()> {
     Ok(())
 }
 
+/// The page, or long value, is another than the one that is meant.
 #[cold]
-fn not_there(page: u64) -> Error {
+pub(crate) fn not_there(page: u64) -> Error {
     Error::Corrupt { page, what: "an older or younger page lies in its place" }
 }
 

@@ -10,10 +10,11 @@ use flotilla_vfs::fault::FaultFs;
 use super::problems::{Forger, filled};
 use super::try_open;
 use crate::branch::{self, Child};
-use crate::freelist::{HEAD_UNITS, META_UNITS};
+use crate::freelist::META_UNITS;
+use crate::leaf::Extent;
 use crate::node::{Node, NodeMut};
 use crate::page::{self, CRC_END, PageRef, Span, UNIT_BYTES};
-use crate::{Error, PageStore};
+use crate::{Error, PageStore, Stats, WriteTxn};
 
 /// The branch that waits in the trash, and its first two children.
 fn trashed(forger: &Forger) -> (u64, [PageRef; 2]) {
@@ -36,6 +37,100 @@ fn misplace(forger: &Forger, branch: u64, place: PageRef) -> u64 {
 /// Forges a file, is told a unit that is free, and returns the page that is to be named.
 type Make = fn(&Forger, u64) -> u64;
 type Act = fn(&PageStore) -> Result<(), Error>;
+type Change = fn(&mut WriteTxn<'_>) -> Result<(), Error>;
+
+/// The first unit that is free once the store is open: that takes some of what the file has free.
+fn first_free(fs: &FaultFs) -> u64 {
+    let store = try_open(&fs.crashed(0)).unwrap();
+    let space = store.shared().space.lock();
+    let span = space.freelist.spans().next().unwrap();
+    span.start
+}
+
+#[test]
+fn page_of_a_transaction_is_not_one_that_a_tree_names_by_mistake() {
+    let base = filled();
+    let free = first_free(&base);
+    for units in [1, 3] {
+        let fs = base.crashed(0);
+        let forger = Forger::new(&fs);
+        misplace(&forger, forger.small, PageRef::new(Span { start: free, units }, 1));
+        let store = try_open(&fs).unwrap();
+        let used = |stats: Stats| stats.span_bytes - stats.free_bytes;
+        let before = used(store.stats());
+        let mut txn = store.write().unwrap();
+        // More than is free, so that the unit is taken.
+        for i in 0..4000_u32 {
+            txn.tree("new").unwrap().put(&i.to_be_bytes(), &[1; 900]).unwrap();
+        }
+        let mut named = 0;
+        for i in 0..600_u32 {
+            match txn.tree("small").unwrap().get(format!("key/{i:04}").as_bytes()) {
+                Ok(found) => assert_eq!(found.unwrap(), [5; 50]),
+                Err(Error::Corrupt { page, what }) => {
+                    assert_eq!(page, free);
+                    assert_eq!(what, "an older or younger page lies in its place");
+                    named += 1;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(named > 0, "the unit was given out");
+        let point = txn.savepoint();
+        // What cannot be read of it stays, as trash.
+        txn.tree("small").unwrap().delete_range(b"", None).unwrap();
+        txn.rollback_to(&point).unwrap();
+        assert!(txn.tree("small").unwrap().put(b"key/0100", b"new").is_err());
+        drop(txn);
+        assert_eq!(used(store.stats()), before, "{units}");
+    }
+}
+
+#[test]
+fn what_a_transaction_has_made_is_not_given_back_by_who_names_it_by_mistake() {
+    let base = filled();
+    let free = first_free(&base);
+    let span = Span { start: free, units: 3 };
+    for value_len in [900, 2000] {
+        let fs = base.crashed(0);
+        let forger = Forger::new(&fs);
+        // A leaf is given back without being read if its parent says that nothing is below it.
+        forger.child(1, |child| {
+            child.place = PageRef::new(span, 1);
+            child.size.units = 3;
+        });
+        let extent = Extent { start: free, ..forger.first_extent() };
+        forger.forge(forger.long, |page| {
+            let tail = Node(page).tail(0);
+            page[tail].copy_from_slice(&extent.encode());
+        });
+        let store = try_open(&fs).unwrap();
+        let before = (store.read().txid(), store.check().is_err());
+        // In one of the two the unit is given to a page, in the other to a long value.
+        let fill = |txn: &mut WriteTxn<'_>| {
+            for i in 0..4000_u32 {
+                txn.tree("new").unwrap().put(&i.to_be_bytes(), &vec![1; value_len]).unwrap();
+            }
+        };
+        let acts: [Change; 2] = [
+            |txn| txn.tree("small")?.delete_range(b"", None).map(drop),
+            |txn| txn.tree("long")?.delete(&[0]).map(drop),
+        ];
+        for act in acts {
+            let mut txn = store.write().unwrap();
+            fill(&mut txn);
+            act(&mut txn).unwrap();
+            let error = txn.publish().unwrap_err();
+            let is_named = matches!(error, Error::Corrupt { page, .. } if page == free);
+            assert!(is_named, "{value_len}: {error}");
+        }
+        assert_eq!((store.read().txid(), store.check().is_err()), before);
+        let mut txn = store.write().unwrap();
+        fill(&mut txn);
+        txn.publish().unwrap();
+        store.checkpoint().unwrap();
+    }
+}
 
 #[test]
 fn what_is_not_in_use_is_not_given_back() {
@@ -55,15 +150,7 @@ fn what_is_not_in_use_is_not_given_back() {
         txn.delete_tree("small")?;
         txn.publish().map(drop)
     };
-    // Opening the store takes some of what the file has free.
-    let opened = try_open(&base.crashed(0)).unwrap();
-    let (end, published) = {
-        let space = opened.shared().space.lock();
-        (space.freelist.end(), space.published.clone())
-    };
-    let is_free = |unit: &u64| !published.contains(unit - META_UNITS);
-    let free = (META_UNITS + HEAD_UNITS..end).find(is_free).unwrap();
-    drop(opened);
+    let free = first_free(&base);
     let faults: [(Make, Act); 5] = [
         (
             |forger, free| {

@@ -15,6 +15,7 @@ mod shrink;
 mod space;
 mod surgery;
 mod sync;
+mod tampered;
 mod threads;
 mod tool_crashes;
 mod tools;
