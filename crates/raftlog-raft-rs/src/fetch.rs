@@ -4,7 +4,7 @@
 //! asked from the same entry on.
 
 use crate::codec;
-use flotilla_raftlog::{Error, LogEngine};
+use flotilla_raftlog::{Entry as LogEntry, Error, LogEngine};
 use raft::GetEntriesContext;
 use raft::eraftpb::Entry;
 use std::collections::BTreeMap;
@@ -98,7 +98,11 @@ pub(crate) fn read(
     range: Range<u64>,
     bytes_max: u64,
 ) -> Result<Vec<Entry>, Error> {
-    let Some(group) = log.group(group) else { return Err(Error::Unavailable { last: 0 }) };
-    let entries = group.entries(range, bytes_max)?;
-    entries.into_iter().map(|entry| codec::entry_from_log(entry).map_err(Error::Invalid)).collect()
+    let Some(held) = log.group(group) else { return Err(Error::Unavailable { last: 0 }) };
+    let from_log = |entry: LogEntry| {
+        let index = entry.index;
+        let wrong = |what| Error::Invalid(format!("group {group}, entry {index}: {what}"));
+        codec::entry_from_log(entry).map_err(wrong)
+    };
+    held.entries(range, bytes_max)?.into_iter().map(from_log).collect()
 }

@@ -162,10 +162,15 @@ impl LogBatch {
         let Some(first) = entries.first().map(|e| e.index) else { return };
         let count = entries.len() as u64;
         if first == 0 || first.checked_add(count).is_none() {
-            return self.fail(Error::Invalid("indexes of entries are from 1 to below 2^64 - 1"));
+            return self.fail(Error::Invalid(format!(
+                "group {group}: {count} entries from {first} on, indexes are from 1 to below 2^64 - 1"
+            )));
         }
-        if entries.iter().zip(first..).any(|(entry, index)| entry.index != index) {
-            return self.fail(Error::Invalid("the entries of an append do not follow one another"));
+        if let Some((entry, index)) = entries.iter().zip(first..).find(|(e, at)| e.index != *at) {
+            return self.fail(Error::Invalid(format!(
+                "group {group}: the entries of an append do not follow one another, {got} stands where {index} is next",
+                got = entry.index
+            )));
         }
         let data_bytes = entries.iter().map(|e| e.data.len() as u64).sum::<u64>();
         if !self.has_room(data_bytes + 32 * (count + 1)) {
@@ -200,7 +205,7 @@ impl LogBatch {
     /// begin anywhere, and a handle of a group that has no keys either sees nothing of it.
     pub fn truncate_from(&mut self, group: u64, index: u64) {
         if index == 0 {
-            return self.fail(Error::Invalid("a log begins at an index from 1 to below 2^64 - 1"));
+            return self.fail(wrong_begin(group, index));
         }
         self.note(Item::Truncate { group, from: index });
     }
@@ -210,7 +215,7 @@ impl LogBatch {
     /// the next append begins at exactly `first`. Below the first index nothing changes.
     pub fn compact_to(&mut self, group: u64, first: u64, term_before: u64) {
         if first == 0 || first == u64::MAX {
-            return self.fail(Error::Invalid("a log begins at an index from 1 to below 2^64 - 1"));
+            return self.fail(wrong_begin(group, first));
         }
         self.note(Item::Compact { group, first, term_before });
     }
@@ -285,7 +290,7 @@ impl LogBatch {
             return Err(fault);
         }
         if self.changes.is_empty() {
-            return Err(Error::Invalid("an empty batch"));
+            return Err(Error::invalid("an empty batch"));
         }
         format::pad(&mut self.bytes);
         let bytes = self.bytes.len() as u64;
@@ -384,6 +389,12 @@ fn need_of(changes: &[Change]) -> Need {
     if changes.iter().any(adds) { Need::Adds } else { Need::Frees }
 }
 
+fn wrong_begin(group: u64, index: u64) -> Error {
+    Error::Invalid(format!(
+        "group {group}: {index}, a log begins at an index from 1 to below 2^64 - 1"
+    ))
+}
+
 fn term_runs(entries: &[EntryRef<'_>]) -> TermRuns {
     entries.chunk_by(|a, b| a.term == b.term).map(|run| (run.len() as u64, run[0].term)).collect()
 }
@@ -410,11 +421,13 @@ mod tests {
 
     #[test]
     fn wrong_batches_are_refused_before_anything_is_written() {
-        assert!(matches!(fault(|_| ()), Error::Invalid("an empty batch")));
-        assert!(matches!(
-            fault(|b| b.append(1, &entries(1, &[]))),
-            Error::Invalid("an empty batch")
-        ));
+        let text = |build: fn(&mut LogBatch)| fault(build).to_string();
+        assert!(text(|_| ()).ends_with("an empty batch"));
+        assert!(text(|b| b.append(1, &entries(1, &[]))).ends_with("an empty batch"));
+        assert!(
+            text(|b| b.append(7, &entries(0, &[1, 1]))).contains("group 7: 2 entries from 0 on")
+        );
+        assert!(text(|b| b.compact_to(7, u64::MAX, 0)).contains("group 7: 18446744073709551615"));
         assert!(matches!(fault(|b| b.append(1, &entries(0, &[1]))), Error::Invalid(_)));
         let mut last = entries(4, &[1]);
         last[0].index = u64::MAX;

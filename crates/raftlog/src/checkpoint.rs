@@ -57,7 +57,7 @@ pub(crate) fn make_empty(fs: &dyn FileSystem, dir: &Path) -> Result<(), Error> {
     if fs.list(dir)?.is_empty() {
         Ok(())
     } else {
-        Err(Error::Invalid("the directory to write to is not empty"))
+        Err(Error::Invalid(format!("{}, the directory to write to, is not empty", dir.display())))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What an embedder may choose, and the limits of it.
 
 use crate::error::Error;
+use std::fmt::Display;
 use std::sync::LazyLock;
 
 /// The largest batch, whatever the configuration says: offsets within a segment are 32 bits.
@@ -113,22 +114,24 @@ impl Config {
     /// name of that field.
     pub fn check(&self) -> Result<(), Error> {
         if !(4 << 10..=1 << 30).contains(&self.segment_bytes) {
-            return Err(Error::Invalid("segment_bytes must be between 4 KiB and 1 GiB"));
+            return wrong("segment_bytes", self.segment_bytes, "between 4 KiB and 1 GiB");
         }
         if self.batch_bytes_max == 0 || self.batch_bytes_max > BATCH_BYTES_CEILING {
-            return Err(Error::Invalid("batch_bytes_max must be between 1 byte and 1 GiB"));
+            return wrong("batch_bytes_max", self.batch_bytes_max, "between 1 byte and 1 GiB");
         }
         if self.recovery_threads == 0 {
-            return Err(Error::Invalid("recovery_threads must not be zero"));
+            return wrong("recovery_threads", self.recovery_threads, "at least 1");
         }
         if self.queue_bytes_max == 0 {
-            return Err(Error::Invalid("queue_bytes_max must not be zero"));
+            return wrong("queue_bytes_max", self.queue_bytes_max, "at least 1");
         }
         if !(0.0..=1.0).contains(&self.move_live_ratio_max) {
-            return Err(Error::Invalid("move_live_ratio_max must be between 0 and 1"));
+            return wrong("move_live_ratio_max", self.move_live_ratio_max, "between 0 and 1");
         }
-        if self.disk_bytes_max.is_some_and(|limit| limit / 8 < self.segment_bytes) {
-            return Err(Error::Invalid("disk_bytes_max must be at least eight segments"));
+        if let Some(limit) = self.disk_bytes_max
+            && limit / 8 < self.segment_bytes
+        {
+            return wrong("disk_bytes_max", limit, "at least eight segments");
         }
         Ok(())
     }
@@ -147,6 +150,10 @@ impl Config {
             std::collections::hash_map::RandomState::new().build_hasher().finish()
         })
     }
+}
+
+fn wrong(field: &str, value: impl Display, limits: &str) -> Result<(), Error> {
+    Err(Error::Invalid(format!("{field} is {value} and must be {limits}")))
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ impl Directory {
     ) -> Result<Directory, Error> {
         fs.create_dir_all(dir)?;
         let lock = fs.lock(&dir.join(LOCK_FILE)).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => Error::Locked,
+            io::ErrorKind::WouldBlock => Error::Locked { dir: dir.to_owned() },
             _ => error.into(),
         })?;
         Ok(Directory { fs, path: dir.to_owned(), config, is_read_only: false, _lock: lock.into() })

@@ -55,7 +55,7 @@ pub enum Error {
     },
     /// What was asked makes no sense, whatever the log holds. Nothing was written.
     #[error("not a valid request: {0}")]
-    Invalid(&'static str),
+    Invalid(String),
     /// The batch is over the limit of [`crate::Config::batch_bytes_max`]. The caller splits it.
     #[error("a batch of {bytes} bytes is over the limit of {limit}")]
     TooLarge {
@@ -79,12 +79,18 @@ pub enum Error {
     #[error("the log takes no more writes since one failed: {0}")]
     Poisoned(Arc<io::Error>),
     /// Another process, or another engine in this one, has the directory open.
-    #[error("the directory is in use by somebody else")]
-    Locked,
+    #[error("the log in {dir} is in use by somebody else", dir = dir.display())]
+    Locked {
+        /// The log's directory.
+        dir: PathBuf,
+    },
     /// The disk has no room for another segment. Nothing of the batch was written; once there is
     /// room, writes go on. Small batches that only free space still find a reserve.
-    #[error("no space left for another segment")]
-    NoSpace,
+    #[error("no space left for another segment in {dir}", dir = dir.display())]
+    NoSpace {
+        /// The log's directory.
+        dir: PathBuf,
+    },
     /// The log was opened for reading only. Nothing was written.
     #[error("the log is open for reading only")]
     ReadOnly,
@@ -137,6 +143,12 @@ pub enum Error {
     /// The engine went away before it wrote the batch.
     #[error("the log was closed before the batch was written")]
     Closed,
+}
+
+impl Error {
+    pub(crate) fn invalid(what: impl Into<String>) -> Error {
+        Error::Invalid(what.into())
+    }
 }
 
 impl From<io::Error> for Error {

@@ -104,7 +104,11 @@ impl Group {
     /// was written; [`Error::Io`].
     pub fn entries(&self, range: Range<u64>, max_bytes: u64) -> Result<Vec<Entry>, Error> {
         if range.end < range.start {
-            return Err(Error::Invalid("a range that ends before it begins"));
+            let Range { start, end } = range;
+            return Err(Error::Invalid(format!(
+                "group {id}: a range from {start} that ends before it begins, at {end}",
+                id = self.id
+            )));
         }
         let mut read = Read::new(self.id, &self.cache, range, max_bytes);
         while !read.wanted.is_empty() {

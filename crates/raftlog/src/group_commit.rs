@@ -167,10 +167,14 @@ impl GroupCommit {
     /// What to tell whoever meets a failure. If the log is broken, all are told.
     pub(crate) fn error_of(&self, failure: Failure) -> Error {
         match failure {
-            Failure::NoSpace => Error::NoSpace,
+            Failure::NoSpace => self.no_space(),
             Failure::Full(Over { bytes, limit }) => Error::Full { bytes, limit },
             Failure::Broken(error) => self.fail(error),
         }
+    }
+
+    pub(super) fn no_space(&self) -> Error {
+        Error::NoSpace { dir: self.stock.directory().path.clone() }
     }
 
     pub(crate) fn queued_bytes(&self) -> u64 {

@@ -45,7 +45,7 @@ pub(crate) fn step(group_commit: &GroupCommit) -> Result<bool, Error> {
     }
     match group_commit.vouch() {
         // There is no hurry.
-        Err(Error::Busy { .. } | Error::NoSpace | Error::Full { .. }) => Ok(false),
+        Err(Error::Busy { .. } | Error::NoSpace { .. } | Error::Full { .. }) => Ok(false),
         other => other,
     }
 }

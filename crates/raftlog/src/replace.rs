@@ -34,9 +34,10 @@ const DAMAGED: &str = "damaged-";
 pub(crate) fn by_what_is_whole(directory: &Directory) -> Result<SalvageReport, Error> {
     let names = directory.fs.list(&directory.path)?;
     if names.iter().any(|name| name.starts_with(DAMAGED)) {
-        return Err(Error::Invalid(
-            "the log is damaged, and damaged segments of an earlier salvage are still there",
-        ));
+        return Err(Error::Invalid(format!(
+            "the log in {} is damaged, and damaged segments of an earlier salvage are still there",
+            directory.path.display()
+        )));
     }
     clear(directory)?;
     let report = write_new(directory).inspect_err(|_| {

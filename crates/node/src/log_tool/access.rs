@@ -31,7 +31,7 @@ pub(super) fn refused(error: raftlog::Error) -> Error {
         raftlog::Error::Corrupt { .. } => {
             ". `flotilla log verify` names all damage, `flotilla log salvage` rescues the rest"
         }
-        raftlog::Error::Locked => ". Stop its store first",
+        raftlog::Error::Locked { .. } => ". Stop its store first",
         _ => "",
     };
     Error::Data(format!("{error}{hint}"))

@@ -158,7 +158,7 @@ impl GroupCommit {
         }
         let is_left = match failure {
             None => false,
-            Some(Failure::NoSpace) => self.refuse(waiting, &Error::NoSpace, told),
+            Some(Failure::NoSpace) => self.refuse(waiting, &self.no_space(), told),
             Some(Failure::Full(Over { bytes, limit })) => {
                 self.refuse(waiting, &Error::Full { bytes, limit }, told)
             }

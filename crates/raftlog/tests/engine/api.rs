@@ -93,7 +93,7 @@ fn the_real_file_system_does_as_well() {
     }
     assert!(log.stats().segments > 3);
     let again = LogEngine::open(Arc::new(OsFs::new()), &path, small());
-    assert!(matches!(again, Err(Error::Locked)));
+    assert!(matches!(again, Err(Error::Locked { .. })));
     drop(log);
     let log = open();
     assert_eq!(read_all(&log, 0).len(), 14);
@@ -445,12 +445,12 @@ fn what_is_queued_when_the_engine_goes_is_told() {
 fn one_directory_has_one_engine() {
     let disk = FaultFs::new(1);
     let log = reopen(&disk);
-    assert!(matches!(open(&disk), Err(Error::Locked)));
+    assert!(matches!(open(&disk), Err(Error::Locked { .. })));
     drop(log);
     let log = reopen(&disk);
     let commit = log.sync();
     drop(log);
-    assert!(matches!(open(&disk), Err(Error::Locked)), "a commit can still write");
+    assert!(matches!(open(&disk), Err(Error::Locked { .. })), "a commit can still write");
     drop(commit);
     reopen(&disk);
 }

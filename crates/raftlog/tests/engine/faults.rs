@@ -71,7 +71,7 @@ fn a_full_disk_refuses_before_it_writes_and_can_be_purged() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(error, Error::NoSpace), "{error:?}");
+    assert!(matches!(error, Error::NoSpace { .. }), "{error:?}");
     assert!(written > 20, "{written}");
     assert_eq!(log.group(1).expect("there").last_index(), written);
     // What is queued behind fails too, since it counts on what went before.
@@ -80,7 +80,7 @@ fn a_full_disk_refuses_before_it_writes_and_can_be_purged() {
     });
     log.flush();
     for mut commit in commits {
-        assert!(matches!(commit.try_take(), Some(Err(Error::NoSpace))));
+        assert!(matches!(commit.try_take(), Some(Err(Error::NoSpace { .. }))));
     }
     assert!(log.poisoned().is_none());
     // Batches that only let go of things find room still, and after them there is some for all.

@@ -111,9 +111,9 @@ fn a_full_disk_fails_what_was_queued_behind() {
     hooks.set(Operation::Allocate, move || {
         *commit.lock().expect("whole") = Some(append(&during, 3, 10));
     });
-    assert!(matches!(append(&log, 2, 3000).wait(), Err(Error::NoSpace)));
+    assert!(matches!(append(&log, 2, 3000).wait(), Err(Error::NoSpace { .. })));
     let commit = kept.lock().expect("whole").take().expect("the hook ran");
-    assert!(matches!(commit.wait(), Err(Error::NoSpace)), "entry 2 is missing below it");
+    assert!(matches!(commit.wait(), Err(Error::NoSpace { .. })), "entry 2 is missing below it");
     assert_eq!(log.stats().queued_bytes, 0);
     disk.set_capacity(None);
     let mut gap = append(&log, 3, 10);

@@ -128,7 +128,7 @@ fn what_holds_a_full_disk_is_moved_with_the_last_bytes() {
     write(&log, |b| b.put(9, b"vote", b"1")).expect("written");
     disk.set_capacity(Some(5 * (16 << 10)));
     let (index, error) = append_on(&log, 1, 1);
-    assert!(matches!(error, Error::NoSpace), "{error}");
+    assert!(matches!(error, Error::NoSpace { .. }), "{error}");
     write(&log, |b| b.compact_to(1, index, 1)).expect("it frees");
     // The log is far below what it may have, but there is no disk for that.
     let purged = log.purge_expired_files().expect("purged");
@@ -156,7 +156,7 @@ fn a_move_gets_a_short_segment_if_there_is_room_for_no_other() {
     let log = open_with(&disk, config()).expect("it opens").0;
     disk.set_capacity(Some(disk_bytes(&disk) + (40 << 10)));
     let full = write(&log, |b| b.append(3, &entries(1, 1, &[9])));
-    assert!(matches!(full, Err(Error::NoSpace)), "{full:?}");
+    assert!(matches!(full, Err(Error::NoSpace { .. })), "{full:?}");
     let purged = log.purge_expired_files().expect("purged");
     assert!(purged.segments >= 3 && purged.moved_bytes > 300, "{purged:?}");
     assert_eq!(read_all(&log, 2), entries(1, 1, &[300]));

@@ -299,8 +299,10 @@ fn a_thread_maintains_the_log_and_ends_with_it() {
     // The thread does not keep the log open, and sees that it is gone.
     let thread = log.maintain_in_background().expect("it starts");
     drop(log);
-    while matches!(LogEngine::open(Arc::new(OsFs::new()), dir.path(), small()), Err(Error::Locked))
-    {
+    while matches!(
+        LogEngine::open(Arc::new(OsFs::new()), dir.path(), small()),
+        Err(Error::Locked { .. })
+    ) {
         std::thread::yield_now();
     }
     drop(thread);
@@ -341,7 +343,7 @@ fn a_full_disk_is_met_when_a_segment_is_made_and_left_behind_when_there_is_room(
     fill(&log, 2, Durability::Synced);
     assert_eq!(maintain(&log), 1, "the first is sealed, no other can be made");
     let full = write(&log, |b| b.append(1, &entries(3, 1, &[3700])));
-    assert!(matches!(full, Err(Error::NoSpace)), "{full:?}");
+    assert!(matches!(full, Err(Error::NoSpace { .. })), "{full:?}");
     assert!(log.poisoned().is_none());
     disk.set_capacity(Some(3 * 4096));
     assert!(maintain(&log) > 0);
@@ -349,7 +351,7 @@ fn a_full_disk_is_met_when_a_segment_is_made_and_left_behind_when_there_is_room(
     drop(log);
     // Opened on a full disk: no segment is active, so there is no reserve in one.
     let log = reopen(&disk);
-    assert!(matches!(write(&log, |b| b.put(1, b"k", b"v")), Err(Error::NoSpace)));
+    assert!(matches!(write(&log, |b| b.put(1, b"k", b"v")), Err(Error::NoSpace { .. })));
     assert_eq!(read_all(&log, 1).len(), 3);
 }
 
@@ -366,7 +368,7 @@ fn a_disk_too_full_for_a_segment_has_room_for_what_only_frees() {
     drop(log);
     disk.set_capacity(Some(2 * (64 << 10) + (8 << 10)));
     let log = open_with(&disk, config()).expect("it opens").0;
-    assert!(matches!(append(&log, 3), Err(Error::NoSpace)));
+    assert!(matches!(append(&log, 3), Err(Error::NoSpace { .. })));
     write(&log, |b| b.compact_to(1, 3, 1)).expect("it gets a short segment");
     assert_eq!(log.purge_expired_files().expect("purged").segments, 2);
     append(&log, 3).expect("there is room");

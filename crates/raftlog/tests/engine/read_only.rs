@@ -49,7 +49,7 @@ fn a_log_is_seen_as_it_is_whoever_has_it() {
     assert!(seen.durable_lsn() <= log.durable_lsn());
     assert_eq!(seen.stats().live_bytes, log.stats().live_bytes);
     assert_eq!(disk.operations(), before, "nothing is changed");
-    assert!(matches!(open(&disk), Err(Error::Locked)), "the writer's lock is still there");
+    assert!(matches!(open(&disk), Err(Error::Locked { .. })), "the writer's lock is still there");
 
     log.close().expect("closed");
     drop(log);

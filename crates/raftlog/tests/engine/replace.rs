@@ -152,7 +152,7 @@ fn without_room_for_both_the_damaged_log_stays() {
     let before = names(&disk, "");
     disk.set_capacity(Some(24 << 10));
     let full = open_with(&disk, salvaging()).map(|(_, report)| report);
-    assert!(matches!(full, Err(Error::NoSpace)), "{full:?}");
+    assert!(matches!(full, Err(Error::NoSpace { .. })), "{full:?}");
     assert_eq!(names(&disk, ""), before);
     disk.set_capacity(None);
     open_with(&disk, salvaging()).expect("there is room now");
