@@ -5,9 +5,9 @@
 
 use crate::config::BATCH_BYTES_CEILING;
 use crate::error::Error;
-use crate::extents::Run;
 use crate::format::{self, ALIGNMENT_BYTES, FRAME_HEADER_BYTES};
-use crate::item::{self, Appended, Decoded, Item, Note, Row, TermRuns};
+use crate::frame::{Append, Change, Changes, Frame, Need, need_of};
+use crate::item::{self, Item, Note, Row, TermRuns};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
@@ -55,63 +55,6 @@ pub struct LogBatch {
     /// What it needs, if that does not follow from the changes.
     need: Option<Need>,
     fault: Option<Error>,
-}
-
-/// What the items of a batch say: often there is one.
-pub(crate) type Changes = SmallVec<[Change; 1]>;
-
-/// What an item says, for the index.
-pub(crate) type Change = Item<Append, Bytes>;
-
-/// Entries that were appended together, and where in the frame they stand.
-#[derive(Debug)]
-pub(crate) struct Append {
-    pub(crate) group: u64,
-    pub(crate) first: u64,
-    pub(crate) count: u64,
-    pub(crate) terms: TermRuns,
-    /// From the beginning of the frame to the item.
-    pub(crate) offset: u32,
-    /// Length of the item: head and data.
-    pub(crate) item_bytes: u32,
-}
-
-impl Append {
-    /// Where the entries lie, if the frame begins at `frame_offset` of the segment.
-    pub(crate) fn run(&self, segment: u64, frame_offset: u32) -> Run {
-        Run {
-            first: self.first,
-            end: self.first + self.count,
-            segment,
-            offset: frame_offset + self.offset,
-            item_bytes: self.item_bytes,
-        }
-    }
-}
-
-/// An encoded batch. Only its header is missing, which depends on its place in the log.
-#[derive(Debug)]
-pub(crate) struct Frame {
-    /// Room for the header, then the padded body.
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) body_checksum: u32,
-    pub(crate) changes: Changes,
-    /// What writing it does to the space that the log takes.
-    pub(crate) need: Need,
-}
-
-/// What writing a frame does to the space that the log takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
-    /// It holds something new.
-    Adds,
-    /// It holds what lay elsewhere and will be let go of there, and that is about as much as there is
-    /// to be gained.
-    MovesMuch,
-    /// It holds what lay elsewhere, little of what it lay in.
-    Moves,
-    /// It only lets go of things.
-    Frees,
 }
 
 impl LogBatch {
@@ -334,59 +277,6 @@ impl Default for LogBatch {
     fn default() -> LogBatch {
         LogBatch::new()
     }
-}
-
-impl Change {
-    /// The change that an item stands for which begins `offset` bytes into its frame.
-    pub(crate) fn of(item: Decoded<'_>, offset: u32) -> Change {
-        let append = |appended: Appended<'_>| Append {
-            group: appended.head.group,
-            first: appended.first,
-            count: appended.count,
-            terms: appended.head.terms_of(appended.first, appended.count),
-            offset: offset + appended.offset as u32,
-            item_bytes: appended.bytes.len() as u32,
-        };
-        item.map(append, Bytes::copy_from_slice)
-    }
-}
-
-impl Frame {
-    /// Makes a compaction, the `at`-th change, one that changes nothing. A restart may not see what
-    /// makes it stale, so the log must not say that it changed anything.
-    pub(crate) fn make_stale(&mut self, at: usize) {
-        let body = &mut self.bytes[FRAME_HEADER_BYTES..];
-        item::make_stale(body, at);
-        self.body_checksum = format::body_checksum(body);
-        self.changes[at] = Change::Stale;
-    }
-
-    /// The groups that the batch changes; one may come more than once.
-    pub(crate) fn groups(&self) -> impl Iterator<Item = u64> {
-        self.changes.iter().filter_map(|change| match change {
-            Change::Append(append) | Change::Move(append) => Some(append.group),
-            Change::Compact { group, .. }
-            | Change::Put { group, .. }
-            | Change::Delete { group, .. }
-            | Change::Remove { group }
-            | Change::Truncate { group, .. } => Some(*group),
-            Change::Discard { .. } | Change::Stale => None,
-        })
-    }
-
-    pub(crate) fn has_stale(&self) -> bool {
-        self.changes.iter().any(|change| matches!(change, Change::Stale))
-    }
-
-    /// Whether the batch only lets go of things, so that writing it helps a full disk.
-    pub(crate) fn only_frees(&self) -> bool {
-        self.need == Need::Frees
-    }
-}
-
-fn need_of(changes: &[Change]) -> Need {
-    let adds = |c: &Change| matches!(c, Change::Append(_) | Change::Move(_) | Change::Put { .. });
-    if changes.iter().any(adds) { Need::Adds } else { Need::Frees }
 }
 
 fn wrong_begin(group: u64, index: u64) -> Error {

@@ -3,8 +3,9 @@
 //! Data that does not become smaller stays as it is; to find that out takes about a tenth of the
 //! time that compressing takes.
 
-use crate::batch::{Append, Change, LogBatch};
+use crate::batch::LogBatch;
 use crate::block::{BLOCK_BYTES, Block, Codec};
+use crate::frame::{Append, Change};
 use crate::item::{self, AppendHead};
 use lz4_flex::block::get_maximum_output_size as bytes_max;
 use lz4_flex::block::{CompressTable, compress_into, compress_into_with_table};

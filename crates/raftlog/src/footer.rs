@@ -179,7 +179,7 @@ fn decode(frame: &[u8], salt: u64, trailer: Trailer) -> Option<Footer> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::Change;
+    use crate::frame::Change;
     use flotilla_vfs::fault::FaultFs;
     use flotilla_vfs::{FileSystem, OpenMode};
     use std::path::Path;

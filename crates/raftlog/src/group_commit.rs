@@ -14,10 +14,11 @@ mod refusal;
 mod told;
 mod waiting;
 
-use crate::batch::{Changes, Frame, LogBatch, Need};
+use crate::batch::LogBatch;
 use crate::compress::Compressor;
 use crate::error::Error;
 use crate::format::{self, FRAME_HEADER_BYTES};
+use crate::frame::{Changes, Frame, Need};
 use crate::groups::Groups;
 use crate::ledger::Ledger;
 use crate::limits::Over;

@@ -1,6 +1,6 @@
 //! All groups, spread over shards so that threads that work on different groups seldom meet.
 
-use crate::batch::Change;
+use crate::frame::Change;
 use crate::hash::GroupMap;
 use crate::index::GroupIndex;
 use crate::ledger::{Ledger, Live};

@@ -50,6 +50,7 @@ mod extents;
 mod extract;
 mod footer;
 mod format;
+mod frame;
 mod group;
 mod group_commit;
 mod groups;

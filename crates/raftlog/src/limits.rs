@@ -5,8 +5,8 @@
 //! so that what pays always finds room. Batches that only let go of things always pass as long as
 //! the disk itself has a few bytes.
 
-use crate::batch::Need;
 use crate::config::Config;
+use crate::frame::Need;
 
 /// Files beside those of the segments that hold frames.
 #[derive(Clone, Copy, Debug, Default)]

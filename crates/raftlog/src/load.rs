@@ -1,10 +1,10 @@
 //! What each segment says that it changes, read by several threads.
 
-use crate::batch::Change;
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::footer;
 use crate::format::{FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES};
+use crate::frame::Change;
 use crate::item;
 use crate::scan::{self, Scan, ScannedFrame};
 use crate::segment::Segment;

@@ -6,8 +6,9 @@
 //! log, and a restart needs no more to make sense of it. Appends are taken as they lie, whatever is
 //! compressed in them; they are proved when somebody reads them.
 
-use crate::batch::{Append, Change, Frame, LogBatch, Need};
+use crate::batch::LogBatch;
 use crate::error::Error;
+use crate::frame::{Append, Change, Frame, Need};
 use crate::group_commit::GroupCommit;
 use crate::index::Record;
 use crate::pace::{Leisure, Pace};

@@ -12,8 +12,9 @@
 //! go of their entries, moves among it, and tells a later start that segments below are missing with
 //! good reason.
 
-use crate::batch::{LogBatch, Need};
+use crate::batch::LogBatch;
 use crate::error::Error;
+use crate::frame::Need;
 use crate::group_commit::{Durability, GroupCommit, Log};
 use crate::ledger::Live;
 use crate::moves::{Emptied, Mover};

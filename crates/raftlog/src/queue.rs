@@ -5,10 +5,10 @@
 //! - Frames are written one behind the other, never twice to the same place.
 //! - A sync covers all segments that hold frames which are not synced, oldest first.
 
-use crate::batch::{Frame, Need};
 use crate::format::{
     FRAME_HEADER_BYTES, FrameHeader, FrameKind, SEGMENT_HEADER_BYTES, SegmentHeader,
 };
+use crate::frame::{Frame, Need};
 use crate::groups::Place;
 use crate::limits;
 use crate::segment::{Segment, Segments};

@@ -312,7 +312,7 @@ fn judge(end: &mut End, last: Option<&Loaded>, later: &[Loaded]) -> Result<(), E
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::{Append, Change};
+    use crate::frame::{Append, Change};
     use crate::groups::Place;
 
     #[test]

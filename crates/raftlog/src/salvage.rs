@@ -10,7 +10,7 @@
 //! before what was acknowledged last is worse than one that begins late, for which there are
 //! snapshots.
 
-use crate::batch::{Append, Change, EntryRef, LogBatch};
+use crate::batch::{EntryRef, LogBatch};
 use crate::checkpoint;
 use crate::config::Config;
 use crate::directory::Directory;
@@ -20,6 +20,7 @@ use crate::extents::Run;
 use crate::extract;
 use crate::footer;
 use crate::format::{FRAME_HEADER_BYTES, SegmentHeader};
+use crate::frame::{Append, Change};
 use crate::group_commit::Durability;
 use crate::inspect;
 use crate::item;

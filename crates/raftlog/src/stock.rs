@@ -12,10 +12,10 @@
 //! - No lock that an append needs is held over the disk, except to wait for the very segment or the
 //!   very sync without which it cannot go on.
 
-use crate::batch::Need;
 use crate::directory::{Directory, Source};
 use crate::footer;
 use crate::format::SEGMENT_HEADER_BYTES;
+use crate::frame::Need;
 use crate::limits::{self, Aside, Over};
 use crate::segment::{Segment, Segments};
 use crate::signal::Signal;

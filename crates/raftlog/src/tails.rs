@@ -6,8 +6,8 @@
 //! What is known of a group is kept for its next batch: nothing but batches changes where its log
 //! begins and ends.
 
-use crate::batch::{Append, Change, Frame};
 use crate::error::Error;
+use crate::frame::{Append, Change, Frame};
 use crate::groups::Groups;
 use crate::hash::GroupMap;
 use smallvec::SmallVec;

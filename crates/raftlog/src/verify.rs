@@ -6,9 +6,9 @@
 //! power loss may have done that; see `docs/log-format.md`. What is known to have been written, since
 //! an engine says so, must be there.
 
-use crate::batch::Change;
 use crate::footer::{self, Footer};
 use crate::format::{FRAME_HEADER_BYTES, FrameHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::frame::Change;
 use crate::item::{self, Appended, Decoded, Item};
 use crate::scan::{self, Scan};
 use crate::summary::Summary;

@@ -3,8 +3,8 @@
 use super::GroupCommit;
 use super::told::Told;
 use super::waiting::{Durability, Write};
-use crate::batch::Frame;
 use crate::error::Error;
+use crate::frame::Frame;
 use crate::groups::Place;
 use crate::ledger::Ledger;
 use crate::limits::Over;

@@ -4,8 +4,8 @@
 use super::GroupCommit;
 use super::told::Told;
 use super::waiting::{Waiting, Write};
-use crate::batch::Frame;
 use crate::error::Error;
+use crate::frame::Frame;
 use std::collections::HashSet;
 
 impl GroupCommit {

@@ -1,8 +1,8 @@
 //! The queue of writes, and what is known of the log as if all of it were written.
 
 use super::told::Told;
-use crate::batch::Frame;
 use crate::error::Error;
+use crate::frame::Frame;
 use crate::groups::Groups;
 use crate::slot::Slot;
 use crate::tails::Tails;

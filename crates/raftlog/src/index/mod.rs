@@ -8,9 +8,9 @@
 //! - If there is a mark, it is of the compaction that made the first index what it is.
 //! - The ledger counts exactly what the index names.
 
-use crate::batch::Append;
 use crate::error::Error;
 use crate::extents::{Extents, Run, Runs};
+use crate::frame::Append;
 use crate::keys::Keys;
 use crate::ledger::{Ledger, Live};
 use crate::summary::GroupChanges;

@@ -72,7 +72,7 @@ impl GroupIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::Append;
+    use crate::frame::Append;
     use crate::ledger::Ledger;
 
     fn group(ledger: &mut Ledger) -> GroupIndex {

@@ -1,8 +1,8 @@
 //! What a segment changes of one group.
 
 use super::bounds;
-use crate::batch::Append;
 use crate::extents::Extents;
+use crate::frame::Append;
 use crate::keys::Keys;
 
 /// Where entries lie of which the segment is not said: the one that is summarized.

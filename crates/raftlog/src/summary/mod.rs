@@ -13,7 +13,7 @@
 //! - Entries and values that the segment itself has replaced are not in it.
 //! - What it takes to write it down is at most `encoded_bytes_max`.
 
-use crate::batch::{Append, Change};
+use crate::frame::{Append, Change};
 use crate::hash::GroupMap;
 use crate::varint::{put_varint, take_u8};
 use encoding::{take, take_count};
