@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
+#[cfg(target_os = "linux")]
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
@@ -249,6 +250,7 @@ impl File for OsFile {
         self.file.sync_data()
     }
 
+    #[cfg(target_os = "linux")]
     fn allocate(&self, range: Range<u64>) -> io::Result<()> {
         if range.is_empty() {
             return Ok(());
@@ -264,6 +266,14 @@ impl File for OsFile {
         }
     }
 
+    /// Elsewhere the call that reserves is missing, or cuts a file that is longer off where the range
+    /// ends. As no holes are made there, what a file has is reserved, and zeros reserve the rest.
+    #[cfg(not(target_os = "linux"))]
+    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+        if range.is_empty() { Ok(()) } else { self.grow_with_zeros(range.end) }
+    }
+
+    #[cfg(target_os = "linux")]
     fn punch(&self, range: Range<u64>) -> io::Result<bool> {
         if range.is_empty() {
             return Ok(true);
