@@ -8,8 +8,8 @@ use flotilla_vfs::prefetch;
 
 /// How far a copy may go beyond its end, and the longest step.
 const SLACK: usize = 32;
-/// A token, sixteen bytes of which at most fourteen are literals, and an offset.
-const SHORT_BYTES: usize = 17;
+/// The longest sequence of which both parts have at most 32 bytes.
+const SHORT_BYTES: usize = 38;
 const WRONG: &str = "a block cannot be decompressed";
 
 /// The first `wanted` bytes of a block that has `raw_bytes` in all. If that is all of it, the block is
@@ -76,9 +76,9 @@ fn fill<const IS_WHOLE: bool>(
     Ok(())
 }
 
-/// Decompresses a sequence of which both parts are so short that the token holds their lengths, as
-/// in text nearly all are. Returns how much was read and written; `None`, and nothing that counts is
-/// written, if the next is no such sequence, or too near to an end to be sure.
+/// Decompresses a sequence of which both parts have at most 32 bytes, as nearly all have. Returns how
+/// much was read and written; `None`, and nothing that counts is written, if the next is no such
+/// sequence, or too near to an end to be sure.
 #[inline(always)]
 fn short(
     stored: &[u8],
@@ -88,23 +88,38 @@ fn short(
     wanted: usize,
 ) -> Option<(usize, usize)> {
     let sequence = stored.get(from..)?.first_chunk::<SHORT_BYTES>()?;
-    let (literals, len) = (usize::from(sequence[0] >> 4), usize::from(sequence[0] & 15) + 4);
-    if literals == 15 || len == 19 || to + literals + len > wanted {
-        return None;
-    }
-    let offset = usize::from(u16::from_le_bytes([sequence[1 + literals], sequence[2 + literals]]));
-    let (place, written) = (to + literals, raw.get_mut(to..)?);
-    *written.first_chunk_mut::<16>()? = *sequence[1..].first_chunk()?;
-    let begin = place.checked_sub(offset)?;
-    if offset >= 18 {
-        let piece = *raw.get(begin..)?.first_chunk::<18>()?;
-        *raw.get_mut(place..)?.first_chunk_mut()? = piece;
-    } else if offset > 0 {
-        repeat(raw, place, offset, len);
+    let (mut literals, mut len) = (usize::from(sequence[0] >> 4), usize::from(sequence[0] & 15));
+    let written = raw.get_mut(to..)?.first_chunk_mut::<SLACK>()?;
+    let mut at = 1;
+    if literals == 15 {
+        literals += usize::from(sequence[1]);
+        if literals > SLACK {
+            return None;
+        }
+        *written = *sequence[2..].first_chunk()?;
+        at = 2;
     } else {
+        *written.first_chunk_mut::<16>()? = *sequence[1..].first_chunk()?;
+    }
+    at += literals;
+    let offset = usize::from(u16::from_le_bytes([*sequence.get(at)?, *sequence.get(at + 1)?]));
+    at += 2;
+    if len == 15 {
+        len += usize::from(*sequence.get(at)?);
+        at += 1;
+    }
+    len += 4;
+    let place = to + literals;
+    if len > SLACK || place + len > wanted || offset == 0 || offset > place {
         return None;
     }
-    Some((3 + literals, literals + len))
+    if offset >= SLACK {
+        let piece = *raw.get(place - offset..)?.first_chunk::<SLACK>()?;
+        *raw.get_mut(place..)?.first_chunk_mut()? = piece;
+    } else {
+        repeat(raw, place, offset, len);
+    }
+    Some((at, literals + len))
 }
 
 fn take_byte(stored: &[u8], from: &mut usize) -> Result<u8, &'static str> {
