@@ -52,13 +52,13 @@ pub struct Checkpoint {
 
 impl PageStore {
     /// Opens the store in the file `path`, which is made if it is missing. A file `path.lock` beside
-    /// it keeps others out. Reads the bitmaps of free space, 4 KiB for each 127 MiB, and nothing
-    /// else.
+    /// it keeps others out. Reads the bitmaps of free space, 4 KiB for each 127 MiB, and does again
+    /// what the redo area has beyond the last checkpoint; reads nothing else.
     ///
     /// # Errors
     ///
     /// [`Error::Locked`] if somebody has it open, [`Error::Corrupt`] or [`Error::Unsupported`] if
-    /// its meta pages or bitmaps cannot be trusted, [`Error::Io`] if the system refused.
+    /// its meta pages, bitmaps or redo area cannot be trusted, [`Error::Io`] if the system refused.
     pub fn open(fs: Arc<dyn FileSystem>, path: &Path, options: Options) -> Result<PageStore> {
         let lock = fs.lock(&beside(path, ".lock")).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock => Error::Locked,

@@ -5,7 +5,11 @@ use std::time::Duration;
 use flotilla_vfs::fault::FaultFs;
 
 use super::{disk, open, try_open};
-use crate::{Error, PageStore};
+use crate::{Error, PageStore, Stats};
+
+/// Keys and the lengths of their values: what is durable, and what may be if the last checkpoint has
+/// failed.
+type Keys = [Vec<(u32, usize)>; 2];
 
 fn put(store: &PageStore, key: u32, len: usize) {
     let mut txn = store.write().unwrap();
@@ -43,6 +47,19 @@ fn come_down(store: &PageStore) {
         store.checkpoint().unwrap();
     }
     store.checkpoint().unwrap();
+}
+
+/// Leaves one short value in a file that was long, of which nothing was cut off yet.
+fn leave_tail(store: &PageStore) -> Stats {
+    put(store, 0, 100);
+    put(store, 1, 5 << 20);
+    store.checkpoint().unwrap();
+    delete(store, 1);
+    come_down(store);
+    let stats = store.stats();
+    assert!(stats.file_bytes > 5 << 20 && stats.given_back.trimmed_bytes == 0, "{stats:?}");
+    assert!(stats.given_back.waiting_bytes > 4 << 20, "{stats:?}");
+    stats
 }
 
 /// As [`come_down`], and what is spare goes back to the file system.
@@ -116,9 +133,8 @@ fn whole_regions_are_cut_off() {
     store.check().unwrap();
 }
 
-/// Grows and shrinks until something fails or the script is done; `keys` is what is durable, and
-/// what may be if the last checkpoint failed.
-fn breathe(store: &PageStore, keys: &mut [Vec<(u32, usize)>; 2]) -> Result<(), Error> {
+/// Grows and shrinks until something fails or the script is done.
+fn breathe(store: &PageStore, keys: &mut Keys) -> Result<(), Error> {
     for round in 0..3 {
         for (from, len) in [(round * 10, 600_000), (round * 10 + 5, 300_000)] {
             put(store, from, len);
@@ -140,7 +156,7 @@ fn breathe(store: &PageStore, keys: &mut [Vec<(u32, usize)>; 2]) -> Result<(), E
     Ok(())
 }
 
-fn assert_one_of(fs: &FaultFs, keys: &[Vec<(u32, usize)>; 2]) {
+fn assert_one_of(fs: &FaultFs, keys: &Keys) {
     let store = open(fs);
     store.check().unwrap();
     let count = store.read().tree("t").unwrap().map_or(0, |tree| tree.len()) as usize;
@@ -154,24 +170,13 @@ fn assert_one_of(fs: &FaultFs, keys: &[Vec<(u32, usize)>; 2]) {
     store.check().unwrap();
 }
 
-#[test]
-fn power_goes_while_the_file_shrinks() {
+/// Does `script` again and again, and lets the power go at each operation of the disk in turn.
+fn power_goes_during(script: impl Fn(&PageStore, &mut Keys) -> Result<(), Error>) {
     for cut in 1.. {
         let fs = disk(cut);
         fs.cut_power_after(cut);
-        let mut keys = [Vec::new(), Vec::new()];
-        let done = match try_open(&fs) {
-            Ok(store) => {
-                let done = breathe(&store, &mut keys).is_ok();
-                assert!(
-                    !done || store.stats().given_back.trimmed_bytes > 600_000,
-                    "{:?}",
-                    store.stats()
-                );
-                done
-            }
-            Err(_) => false,
-        };
+        let mut keys = Keys::default();
+        let done = try_open(&fs).is_ok_and(|store| script(&store, &mut keys).is_ok());
         fs.power_loss(cut);
         assert_one_of(&fs, &keys);
         if done {
@@ -181,18 +186,19 @@ fn power_goes_while_the_file_shrinks() {
 }
 
 #[test]
+fn power_goes_while_the_file_shrinks() {
+    power_goes_during(|store, keys| {
+        breathe(store, keys)?;
+        assert!(store.stats().given_back.trimmed_bytes > 600_000, "{:?}", store.stats());
+        Ok(())
+    });
+}
+
+#[test]
 fn pieces_are_small_and_a_checkpoint_gives_none() {
     let fs = disk(1);
     let store = open(&fs);
-    put(&store, 0, 100);
-    put(&store, 1, 5 << 20);
-    store.checkpoint().unwrap();
-    delete(&store, 1);
-    come_down(&store);
-    let stats = store.stats();
-    assert!(stats.file_bytes > 5 << 20 && stats.given_back.trimmed_bytes == 0, "{stats:?}");
-    let waiting = stats.given_back.waiting_bytes;
-    assert!(waiting > 4 << 20, "{stats:?}");
+    let waiting = leave_tail(&store).given_back.waiting_bytes;
     let mut pieces = Vec::new();
     loop {
         let (before, operations) = (store.stats().file_bytes, fs.operations());
@@ -222,14 +228,7 @@ fn pieces_are_small_and_a_checkpoint_gives_none() {
 fn what_a_builder_has_is_not_cut_off() {
     let fs = disk(1);
     let store = open(&fs);
-    put(&store, 0, 100);
-    put(&store, 1, 5 << 20);
-    store.checkpoint().unwrap();
-    delete(&store, 1);
-    come_down(&store);
-    let stats = store.stats();
-    assert!(stats.given_back.waiting_bytes > 4 << 20, "{stats:?}");
-    let durable_end = stats.span_bytes;
+    let durable_end = leave_tail(&store).span_bytes;
     // It writes beyond the end that the durable root names, where the file is still to be cut off.
     let mut builder = store.tree_builder();
     for key in 0..20_000_u32 {
@@ -291,10 +290,10 @@ fn what_a_snapshot_sees_is_not_cut_off() {
 }
 
 /// Cuts some of the file off, grows it, and cuts it off, piece by piece between other things.
-fn interleave(store: &PageStore, keys: &mut [Vec<(u32, usize)>; 2]) -> Result<(), Error> {
+fn interleave(store: &PageStore, keys: &mut Keys) -> Result<(), Error> {
     put(store, 0, 100);
     keys[1].push((0, 100));
-    let durable = |store: &PageStore, keys: &mut [Vec<(u32, usize)>; 2]| {
+    let durable = |store: &PageStore, keys: &mut Keys| {
         store.checkpoint()?;
         keys[0] = keys[1].clone();
         store.check().map(|_| ())
@@ -329,22 +328,12 @@ fn interleave(store: &PageStore, keys: &mut [Vec<(u32, usize)>; 2]) -> Result<()
 
 #[test]
 fn power_goes_between_two_pieces() {
-    for cut in 1.. {
-        let fs = disk(cut);
-        fs.cut_power_after(cut);
-        let mut keys = [Vec::new(), Vec::new()];
-        let done = try_open(&fs).is_ok_and(|store| interleave(&store, &mut keys).is_ok());
-        fs.power_loss(cut);
-        assert_one_of(&fs, &keys);
-        if done {
-            break;
-        }
-    }
+    power_goes_during(interleave);
 }
 
 /// Gives long values up in the middle of the file, over so many checkpoints that they become holes,
 /// and uses the holes again.
-fn punch(store: &PageStore, keys: &mut [Vec<(u32, usize)>; 2]) -> Result<(), Error> {
+fn punch(store: &PageStore, keys: &mut Keys) -> Result<(), Error> {
     for key in 0..6 {
         put(store, key, 1_300_000);
         put(store, key + 100, 2000);
@@ -374,7 +363,7 @@ fn punch(store: &PageStore, keys: &mut [Vec<(u32, usize)>; 2]) -> Result<(), Err
 fn long_free_runs_become_holes_and_are_used_again() {
     let fs = disk(1);
     let store = open(&fs);
-    let mut keys = [Vec::new(), Vec::new()];
+    let mut keys = Keys::default();
     punch(&store, &mut keys).unwrap();
     store.check().unwrap();
     let stats = store.stats();
@@ -398,7 +387,7 @@ fn full_disk_is_found_before_a_hole_is_written() {
     for reopen in [false, true] {
         let fs = disk(1);
         let mut store = open(&fs);
-        let mut keys = [Vec::new(), Vec::new()];
+        let mut keys = Keys::default();
         punch(&store, &mut keys).unwrap();
         let capacity = store.stats().file_bytes - store.stats().given_back.punched_bytes / 2;
         if reopen {
@@ -461,15 +450,5 @@ fn what_is_spare_makes_room_on_a_full_disk() {
 
 #[test]
 fn power_goes_while_holes_are_made() {
-    for cut in 1.. {
-        let fs = disk(cut);
-        fs.cut_power_after(cut);
-        let mut keys = [Vec::new(), Vec::new()];
-        let done = try_open(&fs).is_ok_and(|store| punch(&store, &mut keys).is_ok());
-        fs.power_loss(cut);
-        assert_one_of(&fs, &keys);
-        if done {
-            break;
-        }
-    }
+    power_goes_during(punch);
 }

@@ -20,7 +20,7 @@ use crate::{Error, Options, PageStore, Scrub, Tree, WriteTxn};
 
 const TREES: [&str; 3] = ["a", "b", "c"];
 const KEYS: u32 = 1200;
-const SEEDS: u64 = 20;
+const SEEDS: u64 = 12;
 
 fn options() -> Options {
     Options::default().growth_bytes(64 << 10).trim_bytes(64 << 10).redo_bytes(64 << 10)
@@ -66,6 +66,13 @@ static WHOLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     file.read_exact_at(&mut bytes, 0).unwrap();
     bytes
 });
+
+/// What was made to be named.
+#[derive(PartialEq)]
+enum Named {
+    Page,
+    Value,
+}
 
 /// A file that is tampered with.
 struct File {
@@ -139,19 +146,21 @@ impl File {
             2 => extent.start = rng.u64(..900),
             _ => {}
         }
-        let page = &mut self.bytes[holder as usize * UNIT_BYTES..][..UNIT_BYTES];
-        let node = Node(page);
-        if !node.is_leaf() {
-            let i = rng.usize(..branch::child_count(node));
-            let size = branch::sized_child(node, i).size;
-            branch::set_child(&mut NodeMut(page), i, Child { place: target, size });
-        } else {
+        // Nothing comes of a leaf whose values name nothing: then it is tried again.
+        let named = self.change(holder, |page| {
+            let node = Node(page);
+            if !node.is_leaf() {
+                let i = rng.usize(..branch::child_count(node));
+                let size = branch::sized_child(node, i).size;
+                branch::set_child(&mut NodeMut(page), i, Child { place: target, size });
+                return Some(Named::Page);
+            }
             let i = rng.usize(..node.count());
             let tail = node.tail(i);
             match (leaf::value(node, i), tail.len()) {
                 (Value::Extent(_), _) => {
                     page[tail].copy_from_slice(&extent.encode());
-                    self.has_swapped_values = true;
+                    return Some(Named::Value);
                 }
                 (Value::Inline(bytes), CHILD_BYTES) => {
                     let child = Child { place: target, ..Child::decode(bytes) };
@@ -162,11 +171,14 @@ impl File {
                     let entry = Entry { root: target, ..entry };
                     page[tail].copy_from_slice(&entry.encode());
                 }
-                _ => return self.tamper(rng),
+                _ => return None,
             }
+            Some(Named::Page)
+        });
+        match named {
+            None => self.tamper(rng),
+            Some(named) => self.has_swapped_values |= named == Named::Value,
         }
-        let crc = page::checksum(page);
-        page[..CRC_END].copy_from_slice(&crc);
     }
 
     /// Makes an entry of the trash, or of the catalogue, name another page.
