@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use flotilla_pagestore::tool::PageFile;
-use flotilla_pagestore::{Options, PageStore, Tree};
+use flotilla_pagestore::{Options, PageStore, Scrub, Tree};
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::{FileSystem, OpenMode};
 use libfuzzer_sys::fuzz_target;
@@ -117,6 +117,29 @@ fn assert_ordered(store: &PageStore) {
     }
 }
 
+/// Writing to a forged file is done, or refused.
+fn change(store: &PageStore) {
+    for key in (0..80u32).step_by(7) {
+        let _ = store.write().and_then(|mut txn| {
+            let mut tree = txn.tree("t")?;
+            tree.put(&key.to_be_bytes(), &value(key))?;
+            tree.delete(&(key + 1).to_be_bytes())?;
+            tree.delete_range(&(key + 2).to_be_bytes(), Some(&(key + 4).to_be_bytes()))?;
+            txn.publish()
+        });
+        let _ = store.checkpoint();
+    }
+    let _ = store.write().and_then(|mut txn| {
+        txn.delete_tree("t")?;
+        txn.publish()
+    });
+    let _ = store.reclaim(u64::MAX);
+    let _ = store.defragment(1 << 20);
+    let _ = store.checkpoint();
+    let mut scrub = Scrub::new();
+    while !scrub.is_done() && store.scrub(&mut scrub, 1 << 16).is_ok() {}
+}
+
 /// The tools read it, or say what is wrong.
 fn read_with_tools(fs: &Arc<dyn FileSystem>) {
     let Ok(file) = PageFile::open(&**fs, Path::new(FILE)) else { return };
@@ -150,7 +173,8 @@ fuzz_target!(|data: &[u8]| {
     }
     let Ok(store) = PageStore::open(fs, Path::new(FILE), Options::default()) else { return };
     if is_forged {
-        return assert_ordered(&store);
+        assert_ordered(&store);
+        return change(&store);
     }
     let Ok(Some(tree)) = store.read().tree("t") else { return };
     assert_true(&tree);
