@@ -1,7 +1,5 @@
 //! The pages of the open write transaction: private, changed in place, given back if it is dropped.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,6 +11,7 @@ use crate::error::Result;
 use crate::frames::{Buffer, Slab};
 use crate::leaf::Extent;
 use crate::node::Node;
+use crate::own::{ById, Own, OwnPages};
 use crate::page::{self, Frame, Kind, PageRef, Span, UNIT_BYTES, units_for};
 use crate::pool::not_there;
 use crate::root::Root;
@@ -21,13 +20,11 @@ use crate::source::{Source, Wanted};
 use crate::space::Space;
 use crate::view::{PageBytes, Value};
 
-type ById<T> = HashMap<u64, T, BuildHasherDefault<IdHasher>>;
-
 /// The pages of the open write transaction.
 pub(crate) struct Draft {
     shared: Arc<Shared>,
     base: Arc<Root>,
-    pages: ById<Own<Buffer>>,
+    pages: OwnPages,
     extents: ById<Own<Bytes>>,
     /// Published spans that this transaction replaced, and their births.
     replaced: Vec<(Span, u64)>,
@@ -55,15 +52,6 @@ impl CutOff {
     fn is(&self, ticket: &Ticket) -> bool {
         self.ticket.as_ref().is_some_and(|mine| Arc::ptr_eq(mine, ticket))
     }
-}
-
-/// Something that the transaction has made, and when.
-struct Own<T> {
-    it: T,
-    /// The era in which it was made.
-    made: u32,
-    /// The era in which it was changed last.
-    changed: u32,
 }
 
 /// One step back.
@@ -110,10 +98,11 @@ impl Written {
 
 impl Draft {
     pub(crate) fn new(shared: Arc<Shared>, base: Arc<Root>) -> Draft {
+        let before = std::mem::take(&mut *shared.own_pages.lock());
         Draft {
             shared,
             base,
-            pages: ById::default(),
+            pages: OwnPages::again(before),
             extents: ById::default(),
             replaced: Vec::new(),
             cut_off: Vec::new(),
@@ -140,16 +129,15 @@ impl Draft {
 
     /// Units of the pages of this transaction.
     pub(crate) fn page_units(&self) -> u64 {
-        self.pages.values().map(|own| u64::from(units_for(own.it.len()))).sum()
+        self.pages.iter().map(|buffer| u64::from(units_for(buffer.len()))).sum()
     }
 
     /// Hands over what was written; the draft is empty then.
     pub(crate) fn take(&mut self) -> Written {
         self.release_discarded();
-        let pages = std::mem::take(&mut self.pages);
         let extents = std::mem::take(&mut self.extents);
         Written {
-            pages: pages.into_iter().map(|(id, own)| (id, own.it)).collect(),
+            pages: self.pages.drain().collect(),
             extents: extents.into_iter().map(|(start, own)| (start, own.it)).collect(),
             replaced: std::mem::take(&mut self.replaced),
             adopted: self.adopted.drain(..).flat_map(Claim::into_spans).collect(),
@@ -189,13 +177,13 @@ impl Draft {
         for undo in self.undo.drain(moment.undo_len..).rev() {
             match undo {
                 Undo::Unmake(span) => {
-                    let page = self.pages.remove(&span.start).is_some();
+                    let page = self.pages.remove(span.start).is_some();
                     if page || self.extents.remove(&span.start).is_some() {
                         space.release(span);
                     }
                 }
                 Undo::Restore(id, own) | Undo::Return(id, own) => {
-                    self.pages.insert(id, own);
+                    self.pages.put_back(id, own);
                 }
                 Undo::ReturnExtent(start, own) => {
                     self.extents.insert(start, own);
@@ -228,7 +216,7 @@ impl Draft {
 
     /// Makes the page at `place` this transaction's own: itself if it is already, else a copy.
     pub(crate) fn own(&mut self, place: PageRef) -> Result<PageRef> {
-        if let Some(own) = self.pages.get_mut(&place.id()) {
+        if let Some(own) = self.pages.get_mut(place.id()) {
             prove_at(&own.it, place)?;
             if own.changed != self.era {
                 let before = Own { it: Buffer::from(Frame::from(&own.it[..])), ..*own };
@@ -244,7 +232,7 @@ impl Draft {
     /// Makes the page at `place` this transaction's own and moves it below the line that the space
     /// has; nothing if there is no room, or if it is its own already.
     pub(crate) fn relocate(&mut self, place: PageRef) -> Result<Option<PageRef>> {
-        if let Some(own) = self.pages.get(&place.id()) {
+        if let Some(own) = self.pages.get(place.id()) {
             return prove_at(&own.it, place).map(|()| None);
         }
         self.copy(place, |space| Ok(space.allocate_below(place.units())))
@@ -272,25 +260,36 @@ impl Draft {
         place: PageRef,
         take: impl FnOnce(&mut Space) -> Result<Option<Span>>,
     ) -> Result<Option<PageRef>> {
-        // Its header comes while there is other work to do.
-        self.shared.pool.prefetch(&self.base, place, Wanted::Search);
-        let span = take(&mut self.shared.space.lock())?;
-        let Some(span) = span else { return Ok(None) };
-        let old = self.shared.pool.page(&self.base, place);
-        let old = old.inspect_err(|_| self.shared.space.lock().release(span))?;
-        let mut buffer = self.buffer(place.units(), page::is_leaf(&old));
-        Node(&old).copy_to(&mut buffer);
-        page::readdress(&mut buffer, span.start, self.txid());
+        let old = self.shared.pool.page(&self.base, place)?;
+        let (units, is_leaf) = (place.units(), page::is_leaf(&old));
+        let (span, supply) = {
+            let mut space = self.shared.space.lock();
+            let Some(span) = take(&mut space)? else { return Ok(None) };
+            (span, space.buffers.take(units, is_leaf))
+        };
+        let buffer = self.supplied(supply, units, is_leaf);
+        let (txid, own) = (self.txid(), self.new_own(buffer));
         self.replaced.push((place.span(), page::birth(&old)));
-        self.note_made(span);
-        self.pages.insert(span.start, self.new_own(buffer));
-        Ok(Some(PageRef::new(span, self.txid())))
+        if self.era > 0 {
+            self.undo.push(Undo::Unmake(span));
+        }
+        // Last of all: as long as what was copied is on its way to memory, a lock would wait for it.
+        let copy = self.pages.insert(span.start, own);
+        Node(&old).copy_to(copy);
+        page::readdress(copy, span.start, txid);
+        Ok(Some(PageRef::new(span, txid)))
     }
 
     /// Memory for a page, with whatever is in it.
     fn buffer(&self, units: u32, is_leaf: bool) -> Buffer {
+        let supply = self.shared.space.lock().buffers.take(units, is_leaf);
+        self.supplied(supply, units, is_leaf)
+    }
+
+    /// What was found for a page of so many units; made where there was nothing.
+    fn supplied(&self, supply: Supply, units: u32, is_leaf: bool) -> Buffer {
+        let mut supply = supply;
         loop {
-            let supply = self.shared.space.lock().buffers.take(units, is_leaf);
             let slab = match supply {
                 Supply::Of(buffer) => return buffer,
                 Supply::Heap => None,
@@ -300,7 +299,9 @@ impl Draft {
                 let zeros = std::iter::repeat_n(0, units as usize * UNIT_BYTES);
                 return Buffer::from(zeros.collect::<Frame>());
             };
-            self.shared.space.lock().buffers.add(slab);
+            let mut space = self.shared.space.lock();
+            space.buffers.add(slab);
+            supply = space.buffers.take(units, is_leaf);
         }
     }
 
@@ -324,7 +325,7 @@ impl Draft {
 
     /// The bytes of a page of this transaction, to change.
     pub(crate) fn page_mut(&mut self, place: PageRef) -> &mut [u8] {
-        let own = self.pages.get_mut(&place.id()).expect("only own pages are changed");
+        let own = self.pages.get_mut(place.id()).expect("only own pages are changed");
         assert_eq!(own.changed, self.era, "page {place:?} is changed but was not owned");
         &mut own.it
     }
@@ -354,10 +355,10 @@ impl Draft {
     /// tree names what it cannot have, is refused when it is published.
     fn discard_own(&mut self, place: PageRef) -> bool {
         let is_own = |own: &Own<Buffer>| page::is_at(&own.it, place);
-        if !self.pages.get(&place.id()).is_some_and(is_own) {
+        if !self.pages.get(place.id()).is_some_and(is_own) {
             return false;
         }
-        let Some(own) = self.pages.remove(&place.id()) else { return false };
+        let Some(own) = self.pages.remove(place.id()) else { return false };
         if own.made == self.era {
             self.shared.space.lock().release(place.span());
         } else {
@@ -445,9 +446,15 @@ fn prove_at(page: &[u8], place: PageRef) -> Result<()> {
 
 impl Source for Draft {
     fn page(&self, place: PageRef) -> Result<PageBytes<'_>> {
-        match self.pages.get(&place.id()) {
+        match self.pages.get(place.id()) {
             Some(own) => prove_at(&own.it, place).map(|()| PageBytes::Borrowed(&own.it)),
             None => self.shared.pool.page(&self.base, place),
+        }
+    }
+
+    fn prefetch(&self, place: PageRef, wanted: Wanted) {
+        if !self.pages.contains(place.id()) {
+            self.shared.pool.prefetch(&self.base, place, wanted);
         }
     }
 
@@ -464,33 +471,13 @@ impl Drop for Draft {
     fn drop(&mut self) {
         // They give themselves back, and take the lock for it.
         self.adopted.clear();
-        if self.is_empty() && self.undo.is_empty() {
-            return;
+        if !self.is_empty() || !self.undo.is_empty() {
+            let spans = self.take().spans();
+            let mut space = self.shared.space.lock();
+            for span in spans {
+                space.release(span);
+            }
         }
-        let spans = self.take().spans();
-        let mut space = self.shared.space.lock();
-        for span in spans {
-            space.release(span);
-        }
-    }
-}
-
-/// Spreads page ids, which are dense and not chosen by an adversary.
-#[derive(Default)]
-pub(crate) struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte));
-        }
-    }
-
-    fn write_u64(&mut self, id: u64) {
-        self.0 = (self.0 ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
+        *self.shared.own_pages.lock() = std::mem::take(&mut self.pages);
     }
 }

@@ -59,6 +59,7 @@ mod maintenance;
 mod meta;
 mod moving;
 mod node;
+mod own;
 mod page;
 mod place;
 mod pool;

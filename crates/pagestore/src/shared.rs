@@ -8,7 +8,7 @@
 //! 3. `resizing`: one at a time makes the file longer or shorter.
 //! 4. `space`: held for moments by writer and checkpoint; readers never take it.
 //! 5. `current`, `durable`: the two roots; held to copy a pointer.
-//! 6. That of `redo`, held for moments.
+//! 6. Those of `redo` and of `own_pages`, held for moments.
 //!
 //! Nobody holds one of them over a write or a sync but 1 and 2. The file changes its length under 3; that
 //! it is going to be shorter is said under 4 as well, before it is.
@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::frames::Slab;
 use crate::meta::Meta;
 use crate::moving::Pass;
+use crate::own::OwnPages;
 use crate::place::Place;
 use crate::pool::Pool;
 use crate::redo::Redo;
@@ -52,6 +53,8 @@ pub(crate) struct Shared {
     /// Held while the file gets longer or shorter.
     pub(crate) resizing: Mutex<()>,
     pub(crate) counters: Counters,
+    /// Memory that the last transaction has left for the next.
+    pub(crate) own_pages: Mutex<OwnPages>,
     poisoned: AtomicBool,
     _lock: Box<dyn LockGuard>,
 }
@@ -108,6 +111,7 @@ impl Shared {
             defragmenting: Mutex::new(None),
             resizing: Mutex::new(()),
             counters: Counters::default(),
+            own_pages: Mutex::new(OwnPages::default()),
             poisoned: AtomicBool::new(false),
             _lock: lock,
         }

@@ -5,7 +5,7 @@ use crate::draft::Draft;
 use crate::error::{Error, Result};
 use crate::node::{Node, NodeMut};
 use crate::page::PageRef;
-use crate::source::Source;
+use crate::source::{Source, Wanted};
 
 /// Branches from the root down, each with the child that was taken.
 pub(crate) struct Path {
@@ -36,27 +36,35 @@ impl Path {
         to: u8,
         child_index: impl Fn(Node<'_>) -> usize,
     ) -> Result<(Path, PageRef)> {
-        let mut at = draft.own(root)?;
-        let mut steps = Vec::with_capacity(8);
+        let mut at = root;
+        let mut steps: Vec<(PageRef, usize)> = Vec::with_capacity(8);
+        let mut level_above = None;
         loop {
-            let frame = draft.page(at)?;
-            let node = Node(&frame);
+            let page = draft.page(at)?;
+            let node = Node(&page);
             let level = node.level();
-            if level <= to {
-                return Ok((Path { steps }, at));
+            if level_above.is_some_and(|above| level + 1 != above) {
+                return Err(Error::Corrupt { page: at.id(), what: "level" });
             }
-            let i = child_index(node);
-            let child = branch::child(node, i);
-            drop(frame);
-            let owned = draft.own(child)?;
-            if Node(&draft.page(owned)?).level() + 1 != level {
-                return Err(Error::Corrupt { page: child.id(), what: "level" });
+            let below = (level > to).then(|| {
+                let i = child_index(node);
+                (branch::child(node, i), i)
+            });
+            drop(page);
+            // The child comes while its parent is copied.
+            if let Some((child, _)) = below {
+                draft.prefetch(child, Wanted::Search);
             }
-            if owned != child {
-                branch::move_child(&mut NodeMut(draft.page_mut(at)), i, owned);
+            let owned = draft.own(at)?;
+            if let Some(&(parent, i)) = steps.last()
+                && owned != at
+            {
+                branch::move_child(&mut NodeMut(draft.page_mut(parent)), i, owned);
             }
-            steps.push((at, i));
-            at = owned;
+            let Some((child, i)) = below else { return Ok((Path { steps }, owned)) };
+            steps.push((owned, i));
+            level_above = Some(level);
+            at = child;
         }
     }
 

@@ -1,0 +1,182 @@
+//! The pages that the open transaction has made, by their first units.
+//!
+//! They stand in a row, in no order, and a table says where: so a page is entered before its bytes are
+//! copied, and what is looked up most fits into the processor's nearest cache. The memory for both is
+//! used again by the next transaction.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::frames::Buffer;
+
+/// What belongs to a unit of the file.
+pub(crate) type ById<T> = HashMap<u64, T, BuildHasherDefault<IdHasher>>;
+
+/// Memory for so many pages is kept for the next transaction, at most.
+const KEPT_MAX: usize = 1 << 12;
+
+/// Something that the transaction has made, and when.
+pub(crate) struct Own<T> {
+    pub(crate) it: T,
+    /// The era in which it was made.
+    pub(crate) made: u32,
+    /// The era in which it was changed last.
+    pub(crate) changed: u32,
+}
+
+/// The pages that the open transaction has made.
+#[derive(Default)]
+pub(crate) struct OwnPages {
+    row: Vec<(u64, Own<Buffer>)>,
+    /// Where in the row each of them stands.
+    at: ById<u32>,
+}
+
+impl OwnPages {
+    /// Takes over the memory of the transaction before, whose pages are gone.
+    pub(crate) fn again(mut before: OwnPages) -> OwnPages {
+        if before.row.capacity().max(before.at.capacity()) > KEPT_MAX {
+            return OwnPages::default();
+        }
+        before.row.clear();
+        before.at.clear();
+        before
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.row.is_empty()
+    }
+
+    pub(crate) fn contains(&self, id: u64) -> bool {
+        self.at.contains_key(&id)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: u64) -> Option<&Own<Buffer>> {
+        Some(&self.row[*self.at.get(&id)? as usize].1)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Own<Buffer>> {
+        Some(&mut self.row[*self.at.get(&id)? as usize].1)
+    }
+
+    /// Enters a page, of which there is none yet.
+    #[inline]
+    pub(crate) fn insert(&mut self, id: u64, own: Own<Buffer>) -> &mut Buffer {
+        let at = u32::try_from(self.row.len()).expect("a file has no more units than that");
+        let old = self.at.insert(id, at);
+        assert!(old.is_none(), "unit {id} was given out twice");
+        self.row.push((id, own));
+        &mut self.row[at as usize].1.it
+    }
+
+    /// Enters a page in place of what is there, if anything.
+    pub(crate) fn put_back(&mut self, id: u64, own: Own<Buffer>) {
+        match self.get_mut(id) {
+            Some(there) => *there = own,
+            None => {
+                self.insert(id, own);
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, id: u64) -> Option<Own<Buffer>> {
+        let at = self.at.remove(&id)?;
+        let (_, own) = self.row.swap_remove(at as usize);
+        if let Some((moved, _)) = self.row.get(at as usize) {
+            self.at.insert(*moved, at);
+        }
+        Some(own)
+    }
+
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Buffer> {
+        self.row.iter().map(|(_, own)| &own.it)
+    }
+
+    /// Takes all of them out.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = (u64, Buffer)> {
+        self.at.clear();
+        self.row.drain(..).map(|(id, own)| (id, own.it))
+    }
+}
+
+/// Spreads page ids, which are dense and not chosen by an adversary.
+#[derive(Default)]
+pub(crate) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        self.0 = (self.0 ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::{Frame, UNIT_BYTES};
+
+    fn own(fill: u8) -> Own<Buffer> {
+        Own { it: Buffer::from(Frame::from(vec![fill; UNIT_BYTES])), made: 0, changed: 0 }
+    }
+
+    fn held(pages: &OwnPages) -> Vec<Option<u8>> {
+        (0..6).map(|id| pages.get(id).map(|own| own.it[0])).collect()
+    }
+
+    #[test]
+    fn pages_are_found_by_their_units_whatever_was_removed() {
+        let mut pages = OwnPages::default();
+        for id in 1..5 {
+            pages.insert(id, own(id as u8));
+        }
+        assert_eq!(held(&pages), [None, Some(1), Some(2), Some(3), Some(4), None]);
+        for (id, left) in
+            [(2, [Some(1), None, Some(3), Some(4)]), (4, [Some(1), None, Some(3), None])]
+        {
+            assert_eq!(pages.remove(id).map(|own| own.it[0]), Some(id as u8));
+            assert!(pages.remove(id).is_none());
+            assert_eq!(held(&pages)[1..5], left);
+        }
+        pages.put_back(2, own(7));
+        pages.put_back(3, own(8));
+        pages.get_mut(1).unwrap().it[0] = 9;
+        assert_eq!(held(&pages), [None, Some(9), Some(7), Some(8), None, None]);
+        assert!(pages.contains(2) && !pages.contains(4));
+        let mut drained: Vec<_> = pages.drain().map(|(id, buffer)| (id, buffer[0])).collect();
+        drained.sort_unstable();
+        assert_eq!(drained, [(1, 9), (2, 7), (3, 8)]);
+        assert!(pages.is_empty() && held(&pages).iter().all(Option::is_none));
+    }
+
+    #[test]
+    fn memory_is_kept_for_the_next_unless_it_is_much() {
+        let mut pages = OwnPages::default();
+        pages.insert(1, own(1));
+        pages.drain().for_each(drop);
+        let capacity = pages.row.capacity();
+        let mut pages = OwnPages::again(pages);
+        assert!(capacity > 0 && pages.row.capacity() == capacity);
+        pages.row.reserve(KEPT_MAX + 1);
+        assert_eq!(OwnPages::again(pages).row.capacity(), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "given out twice")]
+    fn unit_that_is_taken_is_not_given_out() {
+        let mut pages = OwnPages::default();
+        pages.insert(1, own(1));
+        pages.insert(1, own(2));
+    }
+}
