@@ -217,7 +217,7 @@ impl Frames {
         match buffer.0 {
             Memory::Heap(frame) => self.put(id, Arc::into_raw(frame).cast_mut().cast(), PAGE),
             Memory::Slab(part) => {
-                let bytes = part.bytes();
+                let bytes = part.0;
                 // It lives on as the entry.
                 std::mem::forget(part);
                 self.put(id, bytes, kind);
@@ -302,9 +302,8 @@ fn taken(entry: *mut u8) -> Option<Taken> {
             Some(Taken::Page(Buffer::from(frame), is_leaf))
         }
         tag @ (LEAF | BRANCH) => {
-            // SAFETY: The pointer came from a part of a slab in `put_page`, and becomes one again once.
-            let part = unsafe { Part::from_bytes(bytes_of(entry)) };
-            Some(Taken::Page(Buffer(Memory::Slab(part)), tag == LEAF))
+            // It came from a part of a slab in `put_page`, and becomes one again once.
+            Some(Taken::Page(Buffer(Memory::Slab(Part(bytes_of(entry)))), tag == LEAF))
         }
         // SAFETY: The pointer came from `Box::into_raw` in `put_long`, and is given back once.
         _ => Some(Taken::Long(unsafe { Box::from_raw(long_of(entry)) })),
@@ -366,7 +365,7 @@ impl Deref for Buffer {
         match &self.0 {
             Memory::Heap(frame) => frame,
             // SAFETY: They are its own bytes, and were written to when the slab was made.
-            Memory::Slab(part) => unsafe { &*ptr::slice_from_raw_parts(part.bytes(), UNIT_BYTES) },
+            Memory::Slab(part) => unsafe { &*ptr::slice_from_raw_parts(part.0, UNIT_BYTES) },
         }
     }
 }
@@ -378,7 +377,7 @@ impl DerefMut for Buffer {
             Memory::Heap(frame) => Arc::get_mut(frame).expect("a buffer has one owner"),
             // SAFETY: As above; whoever has the part alone has its bytes alone.
             Memory::Slab(part) => unsafe {
-                &mut *ptr::slice_from_raw_parts_mut(part.bytes(), UNIT_BYTES)
+                &mut *ptr::slice_from_raw_parts_mut(part.0, UNIT_BYTES)
             },
         }
     }
@@ -426,8 +425,10 @@ impl Slab {
                 let bit = seen.trailing_ones();
                 seen = word.fetch_or(1 << bit, Ordering::Acquire);
                 if seen >> bit & 1 == 0 {
-                    let unit = i * 64 + bit as usize;
-                    return Some(Buffer(Memory::Slab(Part { slab: Arc::clone(self), unit })));
+                    let bytes = self.begin().wrapping_add((i * 64 + bit as usize) * UNIT_BYTES);
+                    // The part counts as a holder of the slab.
+                    let _ = Arc::into_raw(Arc::clone(self));
+                    return Some(Buffer(Memory::Slab(Part(bytes))));
                 }
             }
         }
@@ -441,37 +442,25 @@ impl Slab {
     }
 }
 
-/// A unit of a slab, and its owner.
+/// A unit of a slab, and its owner. Where it lies says in which slab, so that most who have one need
+/// not look at the slab.
 #[derive(Debug)]
-struct Part {
-    slab: Arc<Slab>,
-    unit: usize,
-}
+struct Part(*mut u8);
 
-impl Part {
-    fn bytes(&self) -> *mut u8 {
-        self.slab.begin().wrapping_add(self.unit * UNIT_BYTES)
-    }
-
-    /// What [`Part::bytes`] was called of.
-    ///
-    /// # Safety
-    ///
-    /// That one was forgotten, and this is not called again for it.
-    unsafe fn from_bytes(bytes: *mut u8) -> Part {
-        let begin = bytes.map_addr(|addr| addr & !(SLAB_BYTES - 1));
-        let unit = (bytes.addr() - begin.addr()) / UNIT_BYTES;
-        // SAFETY: The slab is there, for the part that was forgotten counts as its holder; what it
-        // has written of itself at its beginning is never changed.
-        let slab = unsafe { Arc::from_raw(*begin.cast::<*const Slab>()) };
-        Part { slab, unit }
-    }
-}
+// SAFETY: It is memory that has one owner, as a `Box` is; what it looks at of its slab when it is dropped
+// can be looked at by all.
+unsafe impl Send for Part {}
+// SAFETY: As above; a reference to it gives nothing but one to its bytes.
+unsafe impl Sync for Part {}
 
 impl Drop for Part {
     fn drop(&mut self) {
-        let bit = 1 << (self.unit % 64);
-        self.slab.taken[self.unit / 64].fetch_and(!bit, Ordering::Release);
+        let begin = self.0.map_addr(|addr| addr & !(SLAB_BYTES - 1));
+        // SAFETY: The slab is there, for this part counts as its holder until now; what it has written
+        // of itself at its beginning is never changed.
+        let slab = unsafe { Arc::from_raw(*begin.cast::<*const Slab>()) };
+        let unit = (self.0.addr() - begin.addr()) / UNIT_BYTES;
+        slab.taken[unit / 64].fetch_and(!(1 << (unit % 64)), Ordering::Release);
     }
 }
 
