@@ -63,6 +63,14 @@ pub(crate) struct Cell<'a> {
     pub(crate) tail: &'a [u8],
 }
 
+/// Where a cell lies in its page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot {
+    at: usize,
+    tail: usize,
+    tail_len: usize,
+}
+
 impl Cell<'_> {
     fn key_len(&self) -> usize {
         self.key.0.len() + self.key.1.len()
@@ -153,6 +161,13 @@ impl<'a> Node<'a> {
         let lead = &self.0[at..at + self.lead_bytes()];
         let start = at + lead.len() + key_len;
         start..start + self.tail_bytes(lead)
+    }
+
+    /// Where cell `i` lies in the page.
+    pub(crate) fn spot(self, i: usize) -> Spot {
+        let (at, key_len) = self.place(i);
+        let lead = &self.0[at..at + self.lead_bytes()];
+        Spot { at, tail: at + lead.len() + key_len, tail_len: self.tail_bytes(lead) }
     }
 
     fn tail_bytes(self, lead: &[u8]) -> usize {
@@ -366,15 +381,17 @@ impl NodeMut<'_> {
 
     /// Writes over lead and tail of cell `i`. False, and nothing changed, if their length differs.
     pub(crate) fn replace(&mut self, i: usize, lead: &[u8], tail: &[u8]) -> bool {
-        let node = self.node();
-        let (at, key_len) = node.place(i);
-        let (old_lead, old_tail) = node.payload(i);
-        if old_lead.len() != lead.len() || old_tail.len() != tail.len() {
+        let spot = self.node().spot(i);
+        self.replace_at(spot, lead, tail)
+    }
+
+    /// As [`NodeMut::replace`], for a cell whose place is known: nothing of it is read.
+    pub(crate) fn replace_at(&mut self, spot: Spot, lead: &[u8], tail: &[u8]) -> bool {
+        if self.node().lead_bytes() != lead.len() || spot.tail_len != tail.len() {
             return false;
         }
-        self.0[at..at + lead.len()].copy_from_slice(lead);
-        let tail_at = at + lead.len() + key_len;
-        self.0[tail_at..tail_at + tail.len()].copy_from_slice(tail);
+        self.0[spot.at..spot.at + lead.len()].copy_from_slice(lead);
+        self.0[spot.tail..spot.tail + tail.len()].copy_from_slice(tail);
         true
     }
 

@@ -6,8 +6,8 @@ use crate::branch::{self, Child};
 use crate::draft::Draft;
 use crate::error::Result;
 use crate::keys::joined;
-use crate::leaf::{self, Payload, Value};
-use crate::node::{Cell, Node, NodeMut, units_of};
+use crate::leaf::{self, Extent, Payload, Value};
+use crate::node::{Cell, Node, NodeMut, Spot, units_of};
 use crate::page::{Kind, PageRef, PageSize};
 use crate::size::Change;
 use crate::source::Source;
@@ -64,8 +64,9 @@ pub(crate) fn put(
         change.add(place.span());
         return Ok((place, change));
     }
-    let (mut path, leaf) = Path::down(draft, root, key)?;
-    let grown = put_in_leaf(draft, size, leaf, &cell, &mut change)?;
+    let look = |node: Node<'_>| Seen::of(node, key);
+    let (mut path, leaf, seen) = Path::down_looking(draft, root, key, look)?;
+    let grown = put_in_leaf(draft, size, leaf, &seen, &cell, &mut change)?;
     change.units += grown.more_units;
     rise(draft, size, &mut path, leaf, grown, change)
 }
@@ -141,23 +142,39 @@ fn put_children(
     put_cells(draft, size, place, i, &cells)
 }
 
+/// What a leaf has of a key.
+enum Seen {
+    /// Nothing; it would have to be put before this cell.
+    Nothing(usize),
+    /// A cell, and the long value that it names.
+    Cell(usize, Spot, Option<Extent>),
+}
+
+impl Seen {
+    fn of(node: Node<'_>, key: &[u8]) -> Seen {
+        match node.search(key) {
+            Err(i) => Seen::Nothing(i),
+            Ok(i) => Seen::Cell(i, node.spot(i), leaf::extents(node, i..i + 1).next()),
+        }
+    }
+}
+
 fn put_in_leaf(
     draft: &mut Draft,
     size: PageSize,
     place: PageRef,
+    seen: &Seen,
     cell: &Cell<'_>,
     change: &mut Change,
 ) -> Result<Grown> {
-    let bytes = draft.page_mut(place);
-    let i = match Node(bytes).search(cell.key.1) {
-        Err(i) => {
+    let i = match *seen {
+        Seen::Nothing(i) => {
             change.keys = 1;
             i
         }
-        Ok(i) => {
-            let old = leaf::extents(Node(bytes), i..i + 1).next();
-            let mut node = NodeMut(bytes);
-            let replaced = node.replace(i, cell.lead, cell.tail);
+        Seen::Cell(i, spot, old) => {
+            let mut node = NodeMut(draft.page_mut(place));
+            let replaced = node.replace_at(spot, cell.lead, cell.tail);
             if !replaced {
                 node.remove(i..i + 1);
             }
