@@ -11,6 +11,8 @@ use std::thread;
 
 use tokio::sync::watch;
 
+use crate::slices;
+
 /// Where threads report what they cannot survive. Clones share one state.
 #[derive(Clone)]
 pub struct Failure {
@@ -58,7 +60,7 @@ impl Failure {
         failed.ok().and_then(|reason| reason.clone()).expect("`self` keeps the sender alive")
     }
 
-    /// Runs `body` on a thread of its own. A panic inside it fails the node instead of leaving a
+    /// Runs `body` on a thread of its own, with short time slices. A panic inside it fails the node instead of leaving a
     /// thread that is silently gone.
     ///
     /// # Errors
@@ -72,6 +74,7 @@ impl Failure {
         let failure = self.clone();
         let told = name.to_owned();
         thread::Builder::new().name(name.to_owned()).spawn(move || {
+            slices::shorten();
             if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(body)) {
                 failure.report(&format!("thread {told} panicked: {}", message(&*panic)));
             }

@@ -33,6 +33,7 @@ mod server;
 pub mod service;
 mod shards;
 mod signals;
+mod slices;
 mod start;
 mod status;
 mod threads;

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use crate::config::NodeConfig;
 use crate::playground::{self, Playground, Settings};
 use crate::signals::{self, Signals};
-use crate::{logging, start};
+use crate::{logging, slices, start};
 
 /// Where clients of TiKV look for placement if nobody tells them.
 const PLACEMENT_PORT: u16 = 2379;
@@ -52,6 +52,7 @@ pub struct PlaygroundArgs {
 pub fn run(args: &PlaygroundArgs) -> ExitCode {
     let result = logging::start(&args.log).and_then(|()| {
         let runtime = tokio::runtime::Builder::new_multi_thread()
+            .on_thread_start(slices::shorten)
             .enable_all()
             .build()
             .map_err(|error| format!("cannot start threads: {error}"))?;

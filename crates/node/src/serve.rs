@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use crate::config::{ConfigError, NodeConfig};
 use crate::node::Node;
-use crate::{logging, signals};
+use crate::{logging, signals, slices};
 
 /// Exit code after a failure that ended the node, as opposed to one that kept it from starting.
 const FAILED: i32 = 70;
@@ -84,6 +84,7 @@ pub fn run(args: ServeArgs) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(config.threads.runtime_count())
         .thread_name("rim")
+        .on_thread_start(slices::shorten)
         .enable_all()
         .build();
     match runtime {
