@@ -172,7 +172,7 @@ async fn a_read_that_the_disk_refuses_is_told_and_counted_and_may_succeed_later(
     node.shutdown().await.unwrap();
 
     let node = start(&disk).await;
-    let config = Config { deadline: Duration::from_millis(200), ..Config::default() };
+    let config = Config { deadline: Duration::from_secs(2), ..Config::default() };
     let client = Client::connect(&[node.addr().to_string()], config).await.unwrap();
     disk.fail_reads(true);
     let error = client.get("a").await.unwrap_err().to_string();
