@@ -589,12 +589,17 @@ mod tests {
     #[test]
     fn the_engine_refuses_what_is_wrong_about_its_log() {
         let wrong = |line: &str| refused(&format!("[storage]\n{line}"));
-        let ratio = "storage.log_move_live_ratio_max must be between 0 and 1";
-        assert_eq!(wrong("log_move_live_ratio_max = 1.5"), ratio);
-        assert_eq!(wrong("log_move_live_ratio_max = nan"), ratio);
-        let disk = "storage.log_disk_bytes_max must be at least eight segments";
-        assert_eq!(wrong("log_disk_bytes_max = 536870911"), disk);
-        assert_eq!(wrong("segment_bytes = 134217728\nlog_disk_bytes_max = 536870912"), disk);
+        let ratio = |given: &str| {
+            format!("storage.log_move_live_ratio_max is {given} and must be between 0 and 1")
+        };
+        assert_eq!(wrong("log_move_live_ratio_max = 1.5"), ratio("1.5"));
+        assert_eq!(wrong("log_move_live_ratio_max = nan"), ratio("NaN"));
+        let disk = |given: u64| {
+            format!("storage.log_disk_bytes_max is {given} and must be at least eight segments")
+        };
+        assert_eq!(wrong("log_disk_bytes_max = 536870911"), disk(536_870_911));
+        let larger = wrong("segment_bytes = 134217728\nlog_disk_bytes_max = 536870912");
+        assert_eq!(larger, disk(536_870_912));
         assert!(wrong("log_spare_segments = -1").contains("log_spare_segments"));
     }
 
