@@ -188,6 +188,10 @@ impl Scrub {
         let rest = walk.page(root, None, &self.key);
         self.bytes = walk.read;
         let rest = rest?;
+        // Where keys do not rise a pass would come back again and again.
+        if rest.as_ref().is_some_and(|rest| *rest <= self.key) {
+            return Err(Error::Corrupt { page: root.id(), what: "order of keys" });
+        }
         let is_read = rest.is_none();
         self.key = rest.unwrap_or_default();
         Ok(is_read)

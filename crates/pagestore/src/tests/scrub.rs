@@ -8,6 +8,7 @@ use flotilla_vfs::{File, FileSystem, OpenMode};
 use super::problems::{Forger, filled};
 use super::{disk, open, path, try_open};
 use crate::freelist::META_UNITS;
+use crate::node::{Node, SLOT_BYTES, SLOTS_AT};
 use crate::page::UNIT_BYTES;
 use crate::{Durability, Error, Options, PageStore, Scrub};
 
@@ -265,6 +266,23 @@ fn what_comes_in_the_place_of_what_was_being_read_is_read_from_its_beginning() {
     let (before, trash_bytes) = (scrub.bytes(), store.stats().trash_bytes);
     store.scrub(&mut scrub, u64::MAX).unwrap();
     assert!(scrub.is_done() && scrub.bytes() - before > trash_bytes, "{before} {trash_bytes}");
+}
+
+#[test]
+fn a_pass_does_not_go_round_where_keys_do_not_rise() {
+    let fs = filled();
+    let forger = Forger::new(&fs);
+    let root = forger.forge(forger.small, |page| {
+        let last = SLOTS_AT + (Node(page).count() - 1) * SLOT_BYTES;
+        for byte in 0..SLOT_BYTES {
+            page.swap(SLOTS_AT + byte, last + byte);
+        }
+    });
+    let store = try_open(&fs).unwrap();
+    // Steps of one of these lengths end where the lowest key stands last.
+    let steps = (2..12).map(|units| units * UNIT_BYTES as u64);
+    let found: Vec<u64> = steps.filter_map(|bytes| corrupt_page(pass(&store, bytes))).collect();
+    assert!(!found.is_empty() && found.iter().all(|&page| page == root), "{found:?}");
 }
 
 #[test]
