@@ -159,6 +159,14 @@ impl Scrub {
         };
         let mut entries = Range::new(&file, list, low, Bound::Unbounded);
         let entry = entries.next()?;
+        let before = |key: &[u8]| match &self.entry {
+            Some(Visited { key: last, root: None }) => key <= &last[..],
+            Some(Visited { key: last, root: Some(_) }) => key < &last[..],
+            None => false,
+        };
+        if entry.is_some_and(|(key, _)| before(key)) {
+            return Err(Error::Corrupt { page: list.id(), what: "order of keys" });
+        }
         Ok(entry.map(|(key, value)| (key.to_vec(), value.to_vec())))
     }
 

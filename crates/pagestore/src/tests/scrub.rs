@@ -286,6 +286,20 @@ fn a_pass_does_not_go_round_where_keys_do_not_rise() {
 }
 
 #[test]
+fn a_pass_reads_no_tree_twice_whose_name_is_not_found() {
+    let fs = filled();
+    let forger = Forger::new(&fs);
+    let catalogue = forger.forge(forger.meta.catalogue.id(), |page| {
+        let last = SLOTS_AT + (Node(page).count() - 1) * SLOT_BYTES;
+        page[last..last + 4].fill(0xff);
+    });
+    let mut scrub = Scrub::new();
+    let store = try_open(&fs);
+    let outcome = store.and_then(|store| store.scrub(&mut scrub, 64 << 20));
+    assert_eq!(corrupt_page(outcome.map(|()| 0)), Some(catalogue));
+}
+
+#[test]
 fn after_a_failed_checkpoint_trees_are_read_and_the_rest_is_refused() {
     let fs = disk(1);
     let store = open(&fs);
