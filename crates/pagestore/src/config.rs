@@ -106,6 +106,9 @@ pub struct Options {
     /// The file is cut off when so many bytes at its end are free. Default 64 MiB; less than a step
     /// of growth is taken as that.
     pub trim_bytes: u64,
+    /// Free runs of so many bytes elsewhere in the file become holes of it when they have stayed free
+    /// over eight checkpoints. Default 1 MiB; less than 512 KiB is taken as that.
+    pub punch_bytes: u64,
 }
 
 impl Default for Options {
@@ -119,8 +122,8 @@ impl Default for Options {
             dirty_hard_bytes: 512 << 20,
             checkpoint_interval: Some(Duration::from_secs(5)),
             checkpoint_bytes_per_second: 0,
-
             trim_bytes: 64 << 20,
+            punch_bytes: 1 << 20,
         }
     }
 }
@@ -187,6 +190,13 @@ impl Options {
     #[must_use]
     pub fn trim_bytes(mut self, bytes: u64) -> Options {
         self.trim_bytes = bytes;
+        self
+    }
+
+    /// The defaults with other runs that become holes; see [`Options::punch_bytes`].
+    #[must_use]
+    pub fn punch_bytes(mut self, bytes: u64) -> Options {
+        self.punch_bytes = bytes;
         self
     }
 }

@@ -11,10 +11,10 @@ use std::collections::VecDeque;
 
 use crate::bits::Bits;
 use crate::freelist::{Freelist, META_UNITS, region_of};
-use crate::page::Span;
+use crate::page::{Span, UNIT_BYTES};
 
-/// Shorter runs stay: 1 MiB.
-const RUN_UNITS_MIN: u32 = 256;
+/// No setting makes holes of shorter runs, which the freelist does not find quickly: 512 KiB.
+const RUN_UNITS_LEAST: u32 = 128;
 
 /// So many checkpoints, at least, lie between two looks at the free runs. What both see becomes a hole.
 const CHECKPOINTS: u64 = 8;
@@ -28,6 +28,8 @@ const UNITS_MAX: u64 = 1 << 18;
 /// Free space that the file system has back.
 #[derive(Default)]
 pub(crate) struct Holes {
+    /// Shorter runs stay.
+    run_units_min: u32,
     /// Units of holes, counted from the first region on.
     units: Bits,
     count: u64,
@@ -47,6 +49,12 @@ pub(crate) struct Holes {
 }
 
 impl Holes {
+    /// None, in a store that makes them of free runs of so many bytes.
+    pub(crate) fn new(punch_bytes: u64) -> Self {
+        let units = u32::try_from(punch_bytes / UNIT_BYTES as u64).unwrap_or(u32::MAX);
+        Self { run_units_min: units.max(RUN_UNITS_LEAST), ..Self::default() }
+    }
+
     /// How many units are holes.
     pub(crate) fn count(&self) -> u64 {
         self.count
@@ -125,14 +133,14 @@ impl Holes {
             return Vec::new();
         }
         let regions = self.next_region..self.next_region + REGIONS_MAX;
-        let now = freelist.long_runs(regions.clone(), RUN_UNITS_MIN);
+        let now = freelist.long_runs(regions.clone(), self.run_units_min);
         let seen = self.seen.partition_point(|span| region_of(span.start) < regions.end);
         let before = self.seen.drain(..seen).collect::<Vec<_>>();
         let mut chosen = Vec::new();
         let mut units = 0;
         for span in common(&before, &now) {
             let is_hole = self.hole_units(span) == u64::from(span.units);
-            let wanted = span.units >= RUN_UNITS_MIN && !is_hole;
+            let wanted = span.units >= self.run_units_min && !is_hole;
             if wanted && units < UNITS_MAX && self.chosen.is_empty() {
                 units += u64::from(span.units);
                 chosen.push(span);
@@ -218,7 +226,7 @@ mod tests {
         for run in [part(0, 300), part(1000, 255), part(2000, 900)] {
             list.release(run);
         }
-        let mut holes = Holes::default();
+        let mut holes = Holes::new(1 << 20);
         assert_eq!(holes.choose(&list, 8), []);
         assert_eq!(holes.choose(&list, 9), []);
         let taken = part(0, 270);
@@ -252,7 +260,7 @@ mod tests {
         let regions = (0..2 * REGIONS_MAX + 3).map(|_| list.allocate(per_region).unwrap());
         let runs = regions.map(|all| span(all.start + 1000, 300)).collect::<Vec<_>>();
         runs.iter().for_each(|&run| list.release(run));
-        let mut holes = Holes::default();
+        let mut holes = Holes::new(1 << 20);
         assert!((1..8).all(|number| holes.choose(&list, number).is_empty()));
         assert!(
             (8..16).all(|number| holes.choose(&list, number).is_empty()),

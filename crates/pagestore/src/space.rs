@@ -65,7 +65,7 @@ pub(crate) const ENDED_MIN: usize = 64;
 
 impl Space {
     /// The space of a file that ends at `end`, whose durable root is `txid` and uses `published`.
-    pub(crate) fn new(published: Bits, end: u64, txid: u64, ended: Ended) -> Space {
+    pub(crate) fn new(published: Bits, end: u64, txid: u64, holes: Holes, ended: Ended) -> Space {
         let mut pending = Pending::default();
         pending.open(txid);
         let mut retired = Waits::default();
@@ -83,7 +83,7 @@ impl Space {
             ended,
             endings: VecDeque::new(),
             claimed: BTreeMap::new(),
-            holes: Holes::default(),
+            holes,
             tail: Tail { goal: None, durable_end: end, is_cut: false },
             durable: BTreeMap::from([(txid, false)]),
         }

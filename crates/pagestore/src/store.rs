@@ -18,6 +18,7 @@ use crate::defragment::{self, Defragmented};
 use crate::error::{Error, Result};
 use crate::freelist::META_UNITS;
 use crate::give_back;
+use crate::holes::Holes;
 use crate::ingest::TreeBuilder;
 use crate::leaf::Extent;
 use crate::maintenance::{self, Done, Maintenance};
@@ -75,7 +76,8 @@ impl PageStore {
         let pool = Pool::new(file, &options)?;
         let (regions, used) = read_regions(&pool, &meta)?;
         let ended = Ended::new(Mutex::new(Vec::new()));
-        let mut space = Space::new(used, meta.end, meta.txid, Arc::clone(&ended));
+        let holes = Holes::new(options.punch_bytes);
+        let mut space = Space::new(used, meta.end, meta.txid, holes, Arc::clone(&ended));
         space.expect_holes(|region| regions.has_holes(region));
         let root = Root::durable(&meta, ended);
         let file_bytes = pool.file().len()?;

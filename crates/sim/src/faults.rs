@@ -52,6 +52,9 @@ pub(crate) struct Swarm {
     /// How many times as long as in other runs the padding of values is. In heavy runs the files of the
     /// pages become so long that their ends are moved and cut off.
     pub(crate) weight: usize,
+    /// Nothing is moved nor cut off from the end of the pages' files, so that what is free stays so
+    /// long that holes are made of it. Only in heavy runs.
+    pub(crate) keeps_end: bool,
     /// Mean time between a client's operations.
     pub(crate) think_us: u64,
     pub(crate) weather: Weather,
@@ -83,6 +86,8 @@ enum Kind {
 }
 
 const SECOND_US: u64 = 1_000_000;
+/// How many times as long as in other runs the padding of values is in heavy ones.
+const HEAVY: usize = 32;
 /// The greatest drift of a clock, 1 %.
 const DRIFT_PPM_MAX: i64 = 10_000;
 
@@ -110,13 +115,18 @@ impl Swarm {
                 _ => kinds.push((kind, often_us)),
             }
         }
+        let (data_regions, clients) = (rng.usize(1..=4), rng.usize(3..=12));
+        let keys_per_region = rng.usize(1..=5);
+        // Drawn apart, so that old seeds draw the rest as ever.
+        let mut apart = Rng::with_seed(rng.clone().u64(..));
+        let weight = *choose(&mut apart, &[1, 1, 1, HEAVY]);
         Self {
             stores,
-            data_regions: rng.usize(1..=4),
-            clients: rng.usize(3..=12),
-            keys_per_region: rng.usize(1..=5),
-            // Drawn apart, so that old seeds draw the rest as ever.
-            weight: *choose(&mut Rng::with_seed(rng.clone().u64(..)), &[1, 1, 1, 32]),
+            data_regions,
+            clients,
+            keys_per_region,
+            weight,
+            keeps_end: weight == HEAVY && apart.bool(),
             think_us: *choose(rng, &[5_000, 30_000, 100_000, 200_000]),
             weather: draw_weather(rng),
             sync_us_max: *choose(rng, &[300, 2_000, 20_000]),

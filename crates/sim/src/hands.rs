@@ -14,7 +14,7 @@ use flotilla_store::{Commit, Error, PagesUpkeep, ReadError, RegionView, ScanRequ
 
 use crate::agenda::Moment;
 use crate::layout;
-use crate::reach::Reach;
+use crate::reach::{PagesReach, Reach};
 use crate::request::{Ask, Reply, Request};
 use crate::task::{Outbox, Task};
 
@@ -75,9 +75,11 @@ impl Hands {
         let stats = self.store.stats();
         Reach {
             checkpoints: stats.checkpoints,
-            page_bytes_moved: stats.pages_moved_bytes,
-            page_bytes_trimmed: stats.pages.given_back.trimmed_bytes,
-            page_bytes_punched: stats.pages.given_back.punched_bytes,
+            pages: PagesReach {
+                moved_bytes: stats.pages_moved_bytes,
+                trimmed_bytes: stats.pages.given_back.trimmed_bytes,
+                punched_bytes: stats.pages.given_back.punched_bytes,
+            },
             ..self.reach
         }
     }

@@ -142,8 +142,9 @@ impl Summary {
             ("torn tails", reach.torn_tails),
             ("checkpoints", reach.checkpoints),
             ("segments purged", reach.segments_purged),
-            ("bytes of pages moved", reach.page_bytes_moved),
-            ("bytes of pages trimmed", reach.page_bytes_trimmed),
+            ("bytes of pages moved", reach.pages.moved_bytes),
+            ("bytes of pages trimmed", reach.pages.trimmed_bytes),
+            ("bytes of pages punched", reach.pages.punched_bytes),
         ];
         corners.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
     }

@@ -19,12 +19,8 @@ pub struct Reach {
     pub segments_purged: u64,
     /// Bytes moved to the end of a log so that a segment could go.
     pub log_bytes_moved: u64,
-    /// Bytes of pages moved towards the beginning of their file.
-    pub page_bytes_moved: u64,
-    /// Bytes cut off from the end of the pages' files.
-    pub page_bytes_trimmed: u64,
-    /// Bytes of holes made in the pages' files.
-    pub page_bytes_punched: u64,
+    /// What was done with the space of the pages' files.
+    pub pages: PagesReach,
     /// Times that entries were read from disk for a follower.
     pub fetches: u64,
     /// Stores that died of their disk, inside an operation.
@@ -39,6 +35,17 @@ pub struct Reach {
     pub votes_withheld: u64,
 }
 
+/// Sums over the files of pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PagesReach {
+    /// Moved towards the beginning of their file.
+    pub moved_bytes: u64,
+    /// Cut off from the end of the files.
+    pub trimmed_bytes: u64,
+    /// Holes made in the files.
+    pub punched_bytes: u64,
+}
+
 impl AddAssign for Reach {
     fn add_assign(&mut self, more: Self) {
         self.starts += more.starts;
@@ -48,9 +55,9 @@ impl AddAssign for Reach {
         self.compactions += more.compactions;
         self.segments_purged += more.segments_purged;
         self.log_bytes_moved += more.log_bytes_moved;
-        self.page_bytes_moved += more.page_bytes_moved;
-        self.page_bytes_trimmed += more.page_bytes_trimmed;
-        self.page_bytes_punched += more.page_bytes_punched;
+        self.pages.moved_bytes += more.pages.moved_bytes;
+        self.pages.trimmed_bytes += more.pages.trimmed_bytes;
+        self.pages.punched_bytes += more.pages.punched_bytes;
         self.fetches += more.fetches;
         self.deaths_inside += more.deaths_inside;
         self.leaderships += more.leaderships;

@@ -110,7 +110,7 @@ fn settings(swarm: &Swarm, rng: &mut Rng) -> Settings {
     Settings {
         regions: layout::bootstrap(swarm.stores, swarm.data_regions, rng),
         region,
-        store: store_config(rng),
+        store: store_config(swarm, rng),
         pace: Pace {
             sync_us_max: swarm.sync_us_max,
             apply_us_max: swarm.apply_us_max,
@@ -119,14 +119,17 @@ fn settings(swarm: &Swarm, rng: &mut Rng) -> Settings {
     }
 }
 
+/// Longer than the file of any run.
+const TRIM_NEVER_BYTES: u64 = 1 << 40;
+
 /// Small files, so that segments are sealed and freed and pages are used again within a run.
-fn store_config(rng: &mut Rng) -> flotilla_store::Config {
+fn store_config(swarm: &Swarm, rng: &mut Rng) -> flotilla_store::Config {
     let defaults = flotilla_store::Config::default();
     let segment_bytes = choose(rng, &[16 << 10, 64 << 10, 1 << 20]) as u64;
     let salt = rng.u64(..);
     // Drawn apart, so that old seeds draw the rest as ever.
     let mut log_rng = Rng::with_seed(salt);
-    flotilla_store::Config {
+    let mut config = flotilla_store::Config {
         // A run has one thread.
         log: LogConfig {
             recovery_threads: 1,
@@ -140,11 +143,17 @@ fn store_config(rng: &mut Rng) -> flotilla_store::Config {
         pages: PageOptions::default()
             .cache_bytes(1 << 20)
             .growth_bytes(choose(rng, &[0, 64 << 10]) as u64)
-            .trim_bytes(choose(&mut log_rng, &[0, 16 << 10, 64 << 10]) as u64),
+            .trim_bytes(choose(&mut log_rng, &[0, 16 << 10, 64 << 10]) as u64)
+            .punch_bytes(0),
         pages_move_bytes_max: choose(&mut log_rng, &[0, 8 << 10, 1 << 20]) as u64,
         pages_move_free_ratio_min: [0.0, 0.25][log_rng.usize(..2)],
         ..defaults
+    };
+    if swarm.keeps_end {
+        config.pages = config.pages.trim_bytes(TRIM_NEVER_BYTES);
+        config.pages_move_bytes_max = 0;
     }
+    config
 }
 
 fn choose(rng: &mut Rng, of: &[usize]) -> usize {
