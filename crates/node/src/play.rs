@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
+use flotilla_client::{Client, Config};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
@@ -15,7 +16,10 @@ use crate::signals::{self, Signals};
 use crate::{logging, slices, start};
 
 /// Where clients of TiKV look for placement if nobody tells them.
-const PLACEMENT_PORT: u16 = 2379;
+const PLACEMENT: &str = "127.0.0.1:2379";
+
+/// How long it may take to find out who answers there.
+const PLACEMENT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long the cluster may take until it is ready.
 const READY_PATIENCE: Duration = Duration::from_secs(60);
@@ -107,10 +111,9 @@ async fn play(args: &PlaygroundArgs) -> Result<(), String> {
 
 async fn in_one_process(settings: &Settings, signals: &mut Signals) -> Result<(), String> {
     let mut playground = Playground::start(settings).await.map_err(|error| error.to_string())?;
-    let mut endpoints = playground.endpoints();
-    if let Ok(listener) = start::bind(format!("127.0.0.1:{PLACEMENT_PORT}")).await {
+    let endpoints = playground.endpoints();
+    if let Ok(listener) = start::bind(PLACEMENT.to_owned()).await {
         playground.listen(listener);
-        endpoints.push(format!("127.0.0.1:{PLACEMENT_PORT}"));
     }
     let outcome = tokio::select! {
         outcome = announce(playground.ready(READY_PATIENCE), &endpoints, &settings.dir) => outcome,
@@ -147,13 +150,24 @@ async fn announce(
     dir: &Path,
 ) -> Result<(), String> {
     let took = ready.await.map_err(|error| error.to_string())?;
+    let placement = if is_placement_of(&endpoints[0]).await { [" ", PLACEMENT] } else { [""; 2] };
     println!(
-        "ready after {} ms: {} (data in {}, Ctrl-C ends)",
+        "ready after {} ms: {}{} (data in {}, Ctrl-C ends)",
         took.as_millis(),
         endpoints.join(" "),
+        placement.concat(),
         dir.display()
     );
     Ok(())
+}
+
+/// Whether the store at `addr` belongs to who answers where clients look for placement. It may be
+/// another cluster: a store that does not get that address does without.
+async fn is_placement_of(addr: &str) -> bool {
+    let config = Config { deadline: PLACEMENT_PATIENCE, ..Config::default() };
+    let stores = async { Client::connect(&[PLACEMENT], config).await?.stores().await };
+    let stores = stores.await.unwrap_or_default();
+    stores.iter().any(|store| store.address == addr)
 }
 
 async fn with_processes(settings: &Settings, signals: &mut Signals) -> Result<(), String> {
@@ -192,12 +206,8 @@ impl Children {
         let addrs: Vec<SocketAddr> = (0..settings.stores as u16)
             .map(|store| SocketAddr::from(([127, 0, 0, 1], settings.base_port + store)))
             .collect();
-        let mut endpoints: Vec<String> = addrs.iter().map(ToString::to_string).collect();
-        let mut children =
-            Self { endpoints: Vec::new(), pids: Vec::new(), running: JoinSet::new() };
-        let placement = format!("127.0.0.1:{PLACEMENT_PORT}");
-        // Free now, and taken by the child a moment later: enough for a playground.
-        let placement_is_free = std::net::TcpListener::bind(&placement).is_ok();
+        let endpoints = addrs.iter().map(ToString::to_string).collect();
+        let mut children = Self { endpoints, pids: Vec::new(), running: JoinSet::new() };
         for config in playground::configs(settings, &addrs) {
             let mut command = Command::new(&program);
             command
@@ -208,9 +218,8 @@ impl Children {
                 .arg(&config.data_dir)
                 .stdin(Stdio::null())
                 .kill_on_drop(true);
-            if placement_is_free && children.pids.is_empty() {
-                command.args(["--also-listen", &placement]);
-                endpoints.push(placement.clone());
+            if children.pids.is_empty() {
+                command.args(["--also-listen", PLACEMENT]);
             }
             let child = command
                 .spawn()
@@ -218,7 +227,6 @@ impl Children {
             println!("store {} at {}: process {}", config.name, config.addr, id(&child));
             children.watch(config.name, child);
         }
-        children.endpoints = endpoints;
         Ok(children)
     }
 

@@ -133,6 +133,8 @@ async fn a_playground_says_when_it_is_ready_and_leaves_nothing_behind() {
 #[tokio::test]
 async fn a_playground_of_processes_says_which_one_died_and_ends_the_others() {
     let dir = tempfile::tempdir().unwrap();
+    // Somebody who never answers, unless a playground of another test is there.
+    let stranger = TcpListener::bind("127.0.0.1:2379");
     let (child, mut lines, ports) = play(&["--processes", "--dir", dir.path().to_str().unwrap()]);
     let mut pids = Vec::new();
     let ready = loop {
@@ -143,6 +145,7 @@ async fn a_playground_of_processes_says_which_one_died_and_ends_the_others() {
         }
     };
     assert!(ready.starts_with("ready"), "{ready}");
+    assert!(stranger.is_err() || !ready.contains(":2379"), "{ready}");
     assert_eq!(pids.len(), 3);
     let client = client(&ports[0].addr().to_string()).await;
     client.put("key", "value").await.unwrap();
