@@ -26,6 +26,8 @@ mod error;
 mod extents;
 #[path = "../../../crates/raftlog/src/format.rs"]
 mod format;
+#[path = "../../../crates/raftlog/src/frame.rs"]
+mod frame;
 #[path = "../../../crates/raftlog/src/groups.rs"]
 mod groups;
 #[path = "../../../crates/raftlog/src/hash.rs"]
