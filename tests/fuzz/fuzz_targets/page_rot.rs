@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use flotilla_pagestore::tool::PageFile;
-use flotilla_pagestore::{Options, PageStore, Tree};
+use flotilla_pagestore::{Options, PageStore, Scrub, Tree};
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::{FileSystem, OpenMode};
 use libfuzzer_sys::fuzz_target;
@@ -136,6 +136,8 @@ fn change(store: &PageStore) {
     let _ = store.reclaim(u64::MAX);
     let _ = store.defragment(1 << 20);
     let _ = store.checkpoint();
+    let mut scrub = Scrub::new();
+    while !scrub.is_done() && store.scrub(&mut scrub, 1 << 16).is_ok() {}
 }
 
 /// The tools read it, or say what is wrong.
