@@ -98,11 +98,11 @@ impl Written {
 
 impl Draft {
     pub(crate) fn new(shared: Arc<Shared>, base: Arc<Root>) -> Draft {
-        let before = std::mem::take(&mut *shared.own_pages.lock());
+        let pages = std::mem::take(&mut *shared.own_pages.lock());
         Draft {
             shared,
             base,
-            pages: OwnPages::again(before),
+            pages,
             extents: ById::default(),
             replaced: Vec::new(),
             cut_off: Vec::new(),
@@ -137,7 +137,7 @@ impl Draft {
         self.release_discarded();
         let extents = std::mem::take(&mut self.extents);
         Written {
-            pages: self.pages.drain().collect(),
+            pages: self.pages.take(),
             extents: extents.into_iter().map(|(start, own)| (start, own.it)).collect(),
             replaced: std::mem::take(&mut self.replaced),
             adopted: self.adopted.drain(..).flat_map(Claim::into_spans).collect(),

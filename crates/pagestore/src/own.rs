@@ -33,16 +33,6 @@ pub(crate) struct OwnPages {
 }
 
 impl OwnPages {
-    /// Takes over the memory of the transaction before, whose pages are gone.
-    pub(crate) fn again(mut before: OwnPages) -> OwnPages {
-        if before.row.capacity().max(before.at.capacity()) > KEPT_MAX {
-            return OwnPages::default();
-        }
-        before.row.clear();
-        before.at.clear();
-        before
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.row.is_empty()
     }
@@ -95,10 +85,14 @@ impl OwnPages {
         self.row.iter().map(|(_, own)| &own.it)
     }
 
-    /// Takes all of them out.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = (u64, Buffer)> {
+    /// Takes all of them out. What memory is left is for the next transaction.
+    pub(crate) fn take(&mut self) -> Vec<(u64, Buffer)> {
         self.at.clear();
-        self.row.drain(..).map(|(id, own)| (id, own.it))
+        let taken = self.row.drain(..).map(|(id, own)| (id, own.it)).collect();
+        if self.row.capacity().max(self.at.capacity()) > KEPT_MAX {
+            *self = OwnPages::default();
+        }
+        taken
     }
 }
 
@@ -124,8 +118,15 @@ impl Hasher for IdHasher {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use flotilla_vfs::FileSystem;
+    use flotilla_vfs::fault::FaultFs;
+
     use super::*;
     use crate::page::{Frame, UNIT_BYTES};
+    use crate::{Options, PageStore};
 
     fn own(fill: u8) -> Own<Buffer> {
         Own { it: Buffer::from(Frame::from(vec![fill; UNIT_BYTES])), made: 0, changed: 0 }
@@ -154,22 +155,29 @@ mod tests {
         pages.get_mut(1).unwrap().it[0] = 9;
         assert_eq!(held(&pages), [None, Some(9), Some(7), Some(8), None, None]);
         assert!(pages.contains(2) && !pages.contains(4));
-        let mut drained: Vec<_> = pages.drain().map(|(id, buffer)| (id, buffer[0])).collect();
-        drained.sort_unstable();
-        assert_eq!(drained, [(1, 9), (2, 7), (3, 8)]);
+        let mut taken: Vec<_> = pages.take().iter().map(|(id, buffer)| (*id, buffer[0])).collect();
+        taken.sort_unstable();
+        assert_eq!(taken, [(1, 9), (2, 7), (3, 8)]);
         assert!(pages.is_empty() && held(&pages).iter().all(Option::is_none));
     }
 
     #[test]
     fn memory_is_kept_for_the_next_unless_it_is_much() {
-        let mut pages = OwnPages::default();
-        pages.insert(1, own(1));
-        pages.drain().for_each(drop);
-        let capacity = pages.row.capacity();
-        let mut pages = OwnPages::again(pages);
-        assert!(capacity > 0 && pages.row.capacity() == capacity);
-        pages.row.reserve(KEPT_MAX + 1);
-        assert_eq!(OwnPages::again(pages).row.capacity(), 0);
+        let fs = FaultFs::new(1);
+        fs.create_dir_all(Path::new("/data")).unwrap();
+        let options = Options::default().checkpoint_interval(None);
+        let store = PageStore::open(Arc::new(fs), Path::new("/data/pages"), options).unwrap();
+        let kept_after = |count: u32| {
+            let mut txn = store.write().unwrap();
+            for key in 0..count {
+                txn.tree("t").unwrap().put(&key.to_be_bytes(), &[1; 900]).unwrap();
+            }
+            txn.publish().unwrap();
+            store.shared().own_pages.lock().row.capacity()
+        };
+        assert!((1..KEPT_MAX).contains(&kept_after(100)));
+        assert_eq!(kept_after(5 * KEPT_MAX as u32), 0);
+        assert!(kept_after(100) > 0);
     }
 
     #[test]
