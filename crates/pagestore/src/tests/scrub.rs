@@ -241,6 +241,18 @@ fn go_on(store: &PageStore, scrub: &mut Scrub, bytes: u64) {
 }
 
 #[test]
+fn a_step_ends_where_trees_have_no_pages() {
+    let store = open(&disk(1));
+    let mut txn = store.write().unwrap();
+    for i in 0..500 {
+        txn.create_tree(&format!("empty/{i:04}"), Default::default()).unwrap();
+    }
+    txn.publish().unwrap();
+    store.checkpoint().unwrap();
+    assert!(pass(&store, 1).unwrap() > 500);
+}
+
+#[test]
 fn what_comes_in_the_place_of_what_was_being_read_is_read_from_its_beginning() {
     let store = open(&disk(1));
     make_tree(&store, "first", 5000);
