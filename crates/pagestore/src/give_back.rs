@@ -75,6 +75,8 @@ fn cut_off(shared: &Shared) -> Result<bool> {
         (held, to)
     };
     shared.pool.file().set_len(to)?;
+    let unit_bytes = UNIT_BYTES as u64;
+    shared.pool.doubt_all(to / unit_bytes..held.div_ceil(unit_bytes));
     shared.counters.trimmed_bytes.fetch_add(held - to, Ordering::Relaxed);
     Ok(true)
 }
@@ -87,6 +89,7 @@ fn punch(shared: &Shared) -> Result<bool> {
     let Span { start, .. } = piece;
     let bytes = |unit: u64| unit * UNIT_BYTES as u64;
     let outcome = shared.pool.file().punch(bytes(start)..bytes(piece.end()));
+    shared.pool.doubt_all(start..piece.end());
     let mut space = shared.space.lock();
     space.disclaim(piece);
     space.release(piece);

@@ -5,6 +5,7 @@
 //! proven whole there; where the file is not mapped it is read into the [`Cache`], checked, and
 //! counted. A page that was checked is trusted until its unit is given out again.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -155,6 +156,12 @@ impl Pool {
     /// As [`Pool::read_extent`], and as [`Pool::prove_page`].
     pub(crate) fn prove_extent(&self, extent: &Extent) -> Result<()> {
         self.read_extent(extent).map(|_| ()).inspect_err(|_| self.doubt(extent.start))
+    }
+
+    /// Forgets what was proven whole in units that are free: the file no longer has what was there, and a
+    /// file that no store has written may name it nonetheless.
+    pub(crate) fn doubt_all(&self, units: Range<u64>) {
+        units.for_each(|unit| self.doubt(unit));
     }
 
     fn doubt(&self, id: u64) {

@@ -61,11 +61,15 @@ static WHOLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     store.checkpoint().unwrap();
     assert!(store.stats().trash_bytes > 0 && store.stats().free_bytes > 0);
     drop(store);
-    let file = fs.open(&path(), OpenMode::Read).unwrap();
+    bytes_of(&*fs, &path())
+});
+
+fn bytes_of(fs: &dyn FileSystem, path: &Path) -> Vec<u8> {
+    let file = fs.open(path, OpenMode::Read).unwrap();
     let mut bytes = vec![0; file.len().unwrap() as usize];
     file.read_exact_at(&mut bytes, 0).unwrap();
     bytes
-});
+}
 
 /// What was made to be named.
 #[derive(PartialEq)]
@@ -85,8 +89,8 @@ struct File {
 }
 
 impl File {
-    fn new() -> File {
-        let (bytes, pages, extents) = (WHOLE.clone(), Vec::new(), Vec::new());
+    fn new(bytes: Vec<u8>) -> File {
+        let (pages, extents) = (Vec::new(), Vec::new());
         let mut file = File { bytes, pages, extents, has_swapped_values: false };
         for id in 2..(file.bytes.len() / UNIT_BYTES) as u64 {
             let page = file.page(id);
@@ -312,7 +316,7 @@ impl User {
 
 fn tamper_and_use(seed: u64, fs: &Arc<dyn FileSystem>, path: &Path, is_mapped: bool) {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let mut file = File::new();
+    let mut file = File::new(WHOLE.clone());
     for _ in 0..rng.u32(1..4) {
         if rng.bool() {
             file.tamper_with_list(&mut rng);
@@ -351,7 +355,7 @@ fn nothing_wrong_comes_out_of_a_tampered_file_that_is_mapped() {
 fn long_value_in_the_place_of_another_is_told_from_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pages");
-    let mut file = File::new();
+    let mut file = File::new(WHOLE.clone());
     let shared = file.extents.iter().find(|extent| extent.len == 5000 && extent.birth == 1);
     let shared = *shared.expect("many are as long");
     let leaf_of_b = file.leaf(|extent| extent.birth == 2 && extent.len == 5000);
@@ -381,4 +385,67 @@ fn long_value_in_the_place_of_another_is_told_from_it() {
     store.checkpoint().unwrap();
     let error = tree().get(&key).map(drop).unwrap_err();
     assert!(matches!(error, Error::Corrupt { page, .. } if page == shared.start), "{error}");
+}
+
+/// A leaf names a long value in units that are free, and that the file system gets back: the value is
+/// lost then, whoever has seen it before.
+#[test]
+fn long_value_whose_place_the_file_system_has_back_is_gone() {
+    for is_hole in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pages");
+        let fs: Arc<dyn FileSystem> = Arc::new(OsFs::new());
+        let options = Options::default().growth_bytes(0).redo_bytes(0);
+        let options = options.punch_bytes(0).trim_bytes(if is_hole { 1 << 40 } else { 0 });
+        let kept = options.clone().trim_bytes(1 << 40).punch_bytes(1 << 40);
+        let store = PageStore::open(Arc::clone(&fs), &path, kept).unwrap();
+        put(&store, "a", 0..50, 1);
+        put(&store, "b", 0..KEYS, 2);
+        store.checkpoint().unwrap();
+        let mut txn = store.write().unwrap();
+        txn.delete_tree("b").unwrap();
+        txn.publish().unwrap();
+        while store.reclaim(u64::MAX).unwrap() > 0 {}
+        store.checkpoint().unwrap();
+        drop(store);
+
+        let mut file = File::new(bytes_of(&*fs, &path));
+        let free = *file.extents.iter().max_by_key(|extent| extent.start).unwrap();
+        assert_eq!(free.birth, 2);
+        let leaf_of_a = file.leaf(|extent| extent.birth == 1);
+        let key = file.change(leaf_of_a, |page| {
+            let node = Node(page);
+            let is_long = |&i: &usize| matches!(leaf::value(node, i), Value::Extent(_));
+            let i = (0..node.count()).find(is_long).unwrap();
+            let (key, tail) = (joined(node.key(i)), node.tail(i));
+            page[tail].copy_from_slice(&free.encode());
+            key
+        });
+        fs.open(&path, OpenMode::Write).unwrap().write_at(&file.bytes, 0).unwrap();
+
+        let store = PageStore::open(Arc::clone(&fs), &path, options).unwrap();
+        let get = || {
+            let found = store.read().tree("a").unwrap().unwrap().get(&key)?.unwrap().to_vec();
+            Ok::<_, Error>(found)
+        };
+        let seen = get().unwrap();
+        for i in 0..20 {
+            put(&store, "c", i..i + 1, 3);
+            store.checkpoint().unwrap();
+        }
+        while store.give_back().unwrap() {}
+        let given = store.stats().given_back;
+        match (is_hole, given.trimmed_bytes, given.punched_bytes) {
+            // This file system makes no holes.
+            (true, 0, 0) => assert_eq!(get().unwrap(), seen),
+            (true, 0, _) | (false, 1.., _) => {
+                let error = get().unwrap_err();
+                assert!(
+                    matches!(error, Error::Corrupt { page, .. } if page == free.start),
+                    "{error}"
+                );
+            }
+            _ => panic!("{given:?}"),
+        }
+    }
 }
