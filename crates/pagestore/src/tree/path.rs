@@ -21,8 +21,8 @@ impl Path {
         Ok((path, leaf))
     }
 
-    /// As [`Path::down`], and what `look` sees in the leaf before it is copied: what the processor has
-    /// just written it can read only when all of it is on its way to memory.
+    /// As [`Path::down`], and what `look` sees in the leaf before it is copied: to look at the copy would
+    /// wait until it is written.
     pub(crate) fn down_looking<T>(
         draft: &mut Draft,
         root: PageRef,
