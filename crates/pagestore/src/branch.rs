@@ -69,6 +69,7 @@ pub(crate) fn child_count(node: Node<'_>) -> usize {
 }
 
 /// Which child holds `key`.
+#[inline]
 pub(crate) fn child_index(node: Node<'_>, key: &[u8]) -> usize {
     match node.search(key) {
         Ok(i) => i + 1,
@@ -77,6 +78,7 @@ pub(crate) fn child_index(node: Node<'_>, key: &[u8]) -> usize {
 }
 
 /// Where child `i` lies.
+#[inline]
 pub(crate) fn child(node: Node<'_>, i: usize) -> PageRef {
     PageRef::from_raw(u64_at(child_bytes(node, i), 0))
 }
@@ -91,6 +93,7 @@ pub(crate) fn sized_children(node: Node<'_>, range: Range<usize>) -> impl Iterat
     range.map(move |i| sized_child(node, i))
 }
 
+#[inline]
 fn child_bytes(node: Node<'_>, i: usize) -> &[u8] {
     match i.checked_sub(1) {
         None => node.leftmost(),

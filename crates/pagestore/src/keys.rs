@@ -4,6 +4,7 @@
 pub(crate) type Key<'a> = (&'a [u8], &'a [u8]);
 
 /// The first four bytes of a key, in an order that numbers share with keys.
+#[inline]
 pub(crate) fn head(key: &[u8]) -> u32 {
     match key.first_chunk::<4>() {
         Some(bytes) => u32::from_be_bytes(*bytes),
@@ -39,6 +40,33 @@ fn shared_bytes(a: &[u8], b: &[u8]) -> usize {
 /// Whether the key begins with `prefix`.
 pub(crate) fn begins_with(key: Key<'_>, prefix: &[u8]) -> bool {
     shared_len(key, (prefix, &[])) == prefix.len()
+}
+
+/// Whether the key begins with the last `len` bytes of `page`, which has as many, and at least eight.
+///
+/// Nothing behind the page is read. The library compares short strings by reading 32 bytes and taking
+/// no notice of those that are too many; at the end of a page of the map they are a look at the
+/// system's tables of pages, and a line of memory, that nobody wants.
+#[inline]
+pub(crate) fn begins_as_ends(key: &[u8], page: &[u8], len: usize) -> bool {
+    const WORD: usize = size_of::<u64>();
+    let (Some(start), Some(last)) = (key.get(..len), page.last_chunk::<WORD>()) else {
+        return false;
+    };
+    if let Some(start_last) = start.last_chunk::<WORD>() {
+        let (words, _) = start.as_chunks::<WORD>();
+        let (page_words, _) = page[page.len() - len..].as_chunks::<WORD>();
+        return start_last == last && words.iter().zip(page_words).all(|(a, b)| a == b);
+    }
+    let mut word = [0; WORD];
+    match key.first_chunk::<WORD>() {
+        Some(bytes) => word = *bytes,
+        None => word[..len].copy_from_slice(start),
+    }
+    // The prefix's bytes come first, then zeros; so they do in the other, but for what follows in the key.
+    let prefix = u64::from_be_bytes(*last).checked_shl(8 * (WORD - len) as u32).unwrap_or(0);
+    let behind = u64::MAX.checked_shr(8 * len as u32).unwrap_or(0);
+    prefix == u64::from_be_bytes(word) & !behind
 }
 
 /// The first key that is greater than all which begin with `prefix`; none if there is no such key.
@@ -92,6 +120,23 @@ mod tests {
             [(b"ab", Some(b"ac")), (b"a\xff\xff", Some(b"b")), (b"\xff\xff", None), (b"", None)];
         for (prefix, expected) in cases {
             assert_eq!(successor(prefix).as_deref(), expected);
+        }
+    }
+
+    #[test]
+    fn page_ends_as_a_key_begins() {
+        let page: Vec<u8> = (0..60).collect();
+        for len in 0..40 {
+            for longer in 0..10 {
+                let key: Vec<u8> = (60 - len as u8..60 + longer).collect();
+                assert!(begins_as_ends(&key, &page, len), "{len} bytes and {longer} more");
+                for wrong in 0..len {
+                    let mut key = key.clone();
+                    key[wrong] ^= 1;
+                    assert!(!begins_as_ends(&key, &page, len), "byte {wrong} of {len}");
+                    assert!(!begins_as_ends(&key[..wrong], &page, len));
+                }
+            }
         }
     }
 

@@ -70,6 +70,7 @@ pub(crate) enum Value<'a> {
 }
 
 /// The value of cell `i`.
+#[inline]
 pub(crate) fn value(node: Node<'_>, i: usize) -> Value<'_> {
     let (lead, tail) = node.payload(i);
     match u16_at(lead, 0) {

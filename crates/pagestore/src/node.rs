@@ -19,7 +19,7 @@ use std::cmp::Ordering;
 use crate::config::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
 use crate::freelist::META_UNITS;
-use crate::keys::{Key, begins_with, copy_key, head, shared_len};
+use crate::keys::{Key, begins_as_ends, begins_with, copy_key, head, shared_len};
 use crate::page::{
     self, HEADER_BYTES, PageSize, UNIT_COUNT_MAX, put_u16, u16_at, u32_at, u64_at, units_for,
 };
@@ -87,14 +87,17 @@ impl Cell<'_> {
 pub(crate) struct Node<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Node<'a> {
+    #[inline]
     pub(crate) fn is_leaf(self) -> bool {
         page::is_leaf(self.0)
     }
 
+    #[inline]
     pub(crate) fn level(self) -> u8 {
         page::level(self.0)
     }
 
+    #[inline]
     pub(crate) fn count(self) -> usize {
         u16_at(self.0, COUNT)
     }
@@ -113,29 +116,35 @@ impl<'a> Node<'a> {
     }
 
     /// The child before the first separator; only in a branch.
+    #[inline]
     pub(crate) fn leftmost(self) -> &'a [u8; CHILD_BYTES] {
         self.0[LEFTMOST..LEFTMOST + CHILD_BYTES].try_into().expect("as many bytes as it says")
     }
 
+    #[inline]
     pub(crate) fn prefix(self) -> &'a [u8] {
         &self.0[self.0.len() - u16_at(self.0, PREFIX_LEN)..]
     }
 
+    #[inline]
     fn slots(self) -> &'a [[u8; SLOT_BYTES]] {
         self.0[SLOTS_AT..SLOTS_AT + self.count() * SLOT_BYTES].as_chunks().0
     }
 
     /// Where cell `i` begins, and the length of its key without prefix.
+    #[inline]
     fn place(self, i: usize) -> (usize, usize) {
         let slot = &self.slots()[i];
         (u16_at(slot, 4), u16_at(slot, 6))
     }
 
+    #[inline]
     fn lead_bytes(self) -> usize {
         if self.is_leaf() { 2 } else { CHILD_BYTES }
     }
 
     /// The key of cell `i` without the prefix.
+    #[inline]
     pub(crate) fn suffix(self, i: usize) -> &'a [u8] {
         let (at, len) = self.place(i);
         let at = at + self.lead_bytes();
@@ -148,6 +157,7 @@ impl<'a> Node<'a> {
     }
 
     /// Lead and tail of cell `i`: what stands before its key and after it.
+    #[inline]
     pub(crate) fn payload(self, i: usize) -> (&'a [u8], &'a [u8]) {
         let (at, key_len) = self.place(i);
         let lead = &self.0[at..at + self.lead_bytes()];
@@ -156,6 +166,7 @@ impl<'a> Node<'a> {
     }
 
     /// Where the tail of cell `i` lies in the page.
+    #[inline]
     pub(crate) fn tail(self, i: usize) -> std::ops::Range<usize> {
         let (at, key_len) = self.place(i);
         let lead = &self.0[at..at + self.lead_bytes()];
@@ -170,6 +181,7 @@ impl<'a> Node<'a> {
         Spot { at, tail: at + lead.len() + key_len, tail_len: self.tail_bytes(lead) }
     }
 
+    #[inline]
     fn tail_bytes(self, lead: &[u8]) -> usize {
         match (self.is_leaf(), lead) {
             (true, lead) if u16_at(lead, 0) == EXTENT_TAG => EXTENT_BYTES,
@@ -193,26 +205,25 @@ impl<'a> Node<'a> {
     }
 
     /// The cell with `key`, or where it would have to be put.
+    #[inline]
     pub(crate) fn search(self, key: &[u8]) -> std::result::Result<usize, usize> {
-        let prefix = self.prefix();
-        let slots = self.slots();
-        let shared = prefix.len().min(key.len());
-        match key[..shared].cmp(&prefix[..shared]) {
-            Ordering::Less => return Err(0),
-            Ordering::Greater => return Err(slots.len()),
-            Ordering::Equal if shared < prefix.len() => return Err(0),
-            Ordering::Equal => {}
+        let (prefix_len, slots) = (u16_at(self.0, PREFIX_LEN), self.slots());
+        if !begins_as_ends(key, self.0, prefix_len) {
+            return Err(if key < self.prefix() { 0 } else { slots.len() });
         }
-        let rest = &key[shared..];
+        let rest = &key[prefix_len..];
         let head = head(rest);
-        let (mut low, mut high) = (0, slots.len());
+        let head_of = |slot: &[u8; SLOT_BYTES]| u32_at(slot, 0);
+        let has_head = |i: usize| slots.get(i).is_some_and(|slot| head_of(slot) == head);
+        // Which half it is cannot be foreseen; the library's search has no branch that depends on it.
+        let mut low = slots.partition_point(|slot| head_of(slot) < head);
+        let mut high = low + usize::from(has_head(low));
+        if has_head(low + 1) {
+            high = low + slots[low..].partition_point(|slot| head_of(slot) == head);
+        }
         while low < high {
             let middle = low.midpoint(high);
-            let order = match u32_at(&slots[middle], 0).cmp(&head) {
-                Ordering::Equal => self.suffix(middle).cmp(rest),
-                decided => decided,
-            };
-            match order {
+            match self.suffix(middle).cmp(rest) {
                 Ordering::Less => low = middle + 1,
                 Ordering::Greater => high = middle,
                 Ordering::Equal => return Ok(middle),

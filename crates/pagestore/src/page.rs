@@ -71,6 +71,7 @@ impl Span {
     }
 
     /// The length in bytes.
+    #[inline]
     pub(crate) fn bytes(self) -> u64 {
         u64::from(self.units) * UNIT_BYTES as u64
     }
@@ -145,6 +146,7 @@ impl PageRef {
         PageRef(span.start << (UNITS_BITS + BIRTH_BITS) | units | birth & ((1 << BIRTH_BITS) - 1))
     }
 
+    #[inline]
     pub(crate) fn from_raw(raw: u64) -> PageRef {
         PageRef(raw)
     }
@@ -153,18 +155,22 @@ impl PageRef {
         self.0
     }
 
+    #[inline]
     pub(crate) fn is_none(self) -> bool {
         self.0 == 0
     }
 
+    #[inline]
     pub(crate) fn id(self) -> u64 {
         self.0 >> (UNITS_BITS + BIRTH_BITS)
     }
 
+    #[inline]
     pub(crate) fn units(self) -> u32 {
         (self.0 >> BIRTH_BITS) as u32 & ((1 << UNITS_BITS) - 1)
     }
 
+    #[inline]
     pub(crate) fn span(self) -> Span {
         Span { start: self.id(), units: self.units() }
     }
@@ -176,6 +182,7 @@ impl PageRef {
         newest.saturating_sub(back)
     }
 
+    #[inline]
     fn is_birth(self, birth: u64) -> bool {
         self.0 & ((1 << BIRTH_BITS) - 1) == birth & ((1 << BIRTH_BITS) - 1)
     }
@@ -187,14 +194,17 @@ impl fmt::Debug for PageRef {
     }
 }
 
+#[inline]
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> usize {
     usize::from(u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes")))
 }
 
+#[inline]
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
+#[inline]
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
@@ -221,6 +231,7 @@ pub(crate) fn readdress(page: &mut [u8], id: u64, birth: u64) {
     page[BIRTH..BIRTH + 8].copy_from_slice(&birth.to_le_bytes());
 }
 
+#[inline]
 pub(crate) fn is_leaf(page: &[u8]) -> bool {
     page[KIND] == Kind::Leaf as u8
 }
@@ -229,6 +240,7 @@ pub(crate) fn is_kind(page: &[u8], kind: Kind) -> bool {
     page[KIND] == kind as u8
 }
 
+#[inline]
 pub(crate) fn level(page: &[u8]) -> u8 {
     page[LEVEL]
 }
@@ -238,6 +250,7 @@ pub(crate) fn units(page: &[u8]) -> u32 {
     u32::from(page[UNITS])
 }
 
+#[inline]
 pub(crate) fn birth(page: &[u8]) -> u64 {
     u64_at(page, BIRTH)
 }

@@ -10,3 +10,15 @@ pub(crate) fn search(page: &[u8]) {
         line_at(page.as_ptr().wrapping_add(at));
     }
 }
+
+/// Lines that the slots of a branch of one unit mostly take, behind those that [`search`] wants.
+const BRANCH_LINES: std::ops::Range<usize> = 3..14;
+
+/// Wants what a search in a branch looks at besides: all slots, since there are many, and which of them
+/// it looks at is not known before it has seen others.
+#[inline]
+pub(crate) fn search_in_branch(page: &[u8]) {
+    for line in BRANCH_LINES {
+        line_at(page.as_ptr().wrapping_add(line * LINE_BYTES));
+    }
+}

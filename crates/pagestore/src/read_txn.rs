@@ -76,10 +76,12 @@ impl Snapshot {
 }
 
 impl Source for Snapshot {
+    #[inline]
     fn page(&self, place: PageRef) -> Result<PageBytes<'_>> {
         self.shared.pool.page(&self.root, place)
     }
 
+    #[inline]
     fn prefetch(&self, place: PageRef, wanted: Wanted) {
         self.shared.pool.prefetch(&self.root, place, wanted);
     }
@@ -125,7 +127,6 @@ impl Tree {
     /// # Errors
     ///
     /// [`Error`](crate::Error) if a page cannot be read or is corrupt.
-    #[inline]
     pub fn get(&self, key: &[u8]) -> Result<Option<Value<'_>>> {
         tree::get(&self.snapshot, self.entry.root, key)
     }

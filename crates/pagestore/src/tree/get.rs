@@ -5,10 +5,12 @@ use crate::error::{Error, Result};
 use crate::leaf;
 use crate::node::Node;
 use crate::page::PageRef;
+use crate::prefetch;
 use crate::source::Source;
 use crate::view::{PageBytes, Value};
 
 /// The value of `key`.
+#[inline]
 pub(crate) fn get<'a>(
     source: &'a impl Source,
     root: PageRef,
@@ -40,6 +42,7 @@ pub(crate) fn contains(source: &impl Source, root: PageRef, key: &[u8]) -> Resul
     Ok(leaf_for(source, root, key)?.is_some_and(|page| Node(&page).search(key).is_ok()))
 }
 
+#[inline]
 fn leaf_for<'a>(
     source: &'a impl Source,
     root: PageRef,
@@ -58,17 +61,22 @@ fn leaf_for<'a>(
 }
 
 /// The page of a child. Its level is one below its parent's, so every descent ends.
+#[inline]
 pub(crate) fn child_page<'a, S: Source + ?Sized>(
     source: &'a S,
     parent: Node<'_>,
     place: PageRef,
 ) -> Result<PageBytes<'a>> {
     let page = source.page(place)?;
+    if parent.level() > 1 {
+        prefetch::search_in_branch(&page);
+    }
     check_level(parent, place, Node(&page))?;
     Ok(page)
 }
 
 /// Proves that a child is one level below its parent.
+#[inline]
 fn check_level(parent: Node<'_>, place: PageRef, child: Node<'_>) -> Result<()> {
     if child.level() + 1 != parent.level() || child.is_leaf() != (parent.level() == 1) {
         return Err(Error::Corrupt { page: place.id(), what: "level" });
