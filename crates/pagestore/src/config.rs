@@ -109,6 +109,12 @@ pub struct Options {
     /// Free runs of so many bytes elsewhere in the file become holes of it when they have stayed free
     /// over eight checkpoints. Default 1 MiB; less than 512 KiB is taken as that.
     pub punch_bytes: u64,
+    /// About so many bytes of what one operation cuts off from a tree are given back with it, a branch
+    /// page and its leaves at a time; the rest is trash, which [`PageStore::reclaim`] and ordinary
+    /// transactions give back by and by. Default 1 MiB; 0: all of it is trash.
+    ///
+    /// [`PageStore::reclaim`]: crate::PageStore::reclaim
+    pub reclaim_at_once_bytes: u64,
 }
 
 impl Default for Options {
@@ -124,6 +130,7 @@ impl Default for Options {
             checkpoint_bytes_per_second: 0,
             trim_bytes: 64 << 20,
             punch_bytes: 1 << 20,
+            reclaim_at_once_bytes: 1 << 20,
         }
     }
 }
@@ -197,6 +204,14 @@ impl Options {
     #[must_use]
     pub fn punch_bytes(mut self, bytes: u64) -> Options {
         self.punch_bytes = bytes;
+        self
+    }
+
+    /// The defaults with another part of what is cut off that is given back at once; see
+    /// [`Options::reclaim_at_once_bytes`].
+    #[must_use]
+    pub fn reclaim_at_once_bytes(mut self, bytes: u64) -> Options {
+        self.reclaim_at_once_bytes = bytes;
         self
     }
 }

@@ -410,6 +410,11 @@ impl Draft {
         self.shared.space.lock().pending.oldest().unwrap_or(0)
     }
 
+    /// So much of what an operation cuts off is given back at once.
+    pub(crate) fn at_once_units(&self) -> u64 {
+        self.shared.options.reclaim_at_once_bytes.div_ceil(UNIT_BYTES as u64)
+    }
+
     /// Keeps a subtree that no tree names any more: until somebody with its ticket takes it, or until
     /// it is published, as trash.
     pub(crate) fn cut_off(&mut self, child: Child, ticket: Option<Ticket>) {

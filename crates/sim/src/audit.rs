@@ -72,16 +72,16 @@ fn serve(
     asks: impl Iterator<Item = (RegionId, Ask)>,
 ) -> Result<(), Broken> {
     let regions = world.regions().to_vec();
-    let mut open: Vec<(RegionId, Ask, Option<Ticket>)> =
-        asks.map(|(region, ask)| (region, ask, None)).collect();
-    let mut turn = 0;
+    // Each counts its own turns: looks may come in step with refusals, as those of many keys do.
+    let mut open: Vec<(RegionId, Ask, usize, Option<Ticket>)> =
+        asks.map(|(region, ask)| (region, ask, 0, None)).collect();
     wait(world, |world| {
-        turn += 1;
-        open.retain_mut(|(region, ask, ticket)| {
+        open.retain_mut(|(region, ask, turn, ticket)| {
             let fate = ticket.map(|ticket| world.workload().request(ticket).fate);
             if matches!(fate, None | Some(Fate::Refused | Fate::Lost)) {
                 let peers = &peers_of(&regions, *region).peers;
-                let store = layout::place(peers[turn % peers.len()].store);
+                *turn += 1;
+                let store = layout::place(peers[*turn % peers.len()].store);
                 let request = Request::new(Owner::Auditor, *region, store, ask.clone());
                 *ticket = Some(world.send(request));
             }
@@ -89,7 +89,7 @@ fn serve(
         });
         match open.first() {
             None => Ok(()),
-            Some((region, _, _)) => {
+            Some((region, ..)) => {
                 let statuses: Vec<_> =
                     world.machines().iter().map(|machine| machine.status(*region)).collect();
                 Err(format!("region {region} {complaint}: {statuses:?}"))

@@ -48,6 +48,8 @@ pub(crate) struct Swarm {
     /// Regions of the clients' keys.
     pub(crate) data_regions: usize,
     pub(crate) clients: usize,
+    /// Few, but for wide runs, in which the trees have so many leaves that deleting a range cuts some
+    /// of them off. Only in runs that are not heavy.
     pub(crate) keys_per_region: usize,
     /// How many times as long as in other runs the padding of values is. In heavy runs the files of the
     /// pages become so long that their ends are moved and cut off.
@@ -88,6 +90,8 @@ enum Kind {
 const SECOND_US: u64 = 1_000_000;
 /// How many times as long as in other runs the padding of values is in heavy ones.
 const HEAVY: usize = 32;
+/// How many times as many keys as in other runs there are in wide ones.
+const WIDE: usize = 16;
 /// The greatest drift of a clock, 1 %.
 const DRIFT_PPM_MAX: i64 = 10_000;
 
@@ -120,13 +124,15 @@ impl Swarm {
         // Drawn apart, so that old seeds draw the rest as ever.
         let mut apart = Rng::with_seed(rng.clone().u64(..));
         let weight = *choose(&mut apart, &[1, 1, 1, HEAVY]);
+        let keeps_end = weight == HEAVY && apart.bool();
+        let width = if weight == 1 { *choose(&mut apart, &[1, 1, 1, 1, 1, WIDE]) } else { 1 };
         Self {
             stores,
             data_regions,
             clients,
-            keys_per_region,
+            keys_per_region: keys_per_region * width,
             weight,
-            keeps_end: weight == HEAVY && apart.bool(),
+            keeps_end,
             think_us: *choose(rng, &[5_000, 30_000, 100_000, 200_000]),
             weather: draw_weather(rng),
             sync_us_max: *choose(rng, &[300, 2_000, 20_000]),

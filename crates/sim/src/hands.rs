@@ -79,6 +79,7 @@ impl Hands {
                 moved_bytes: stats.pages_moved_bytes,
                 trimmed_bytes: stats.pages.given_back.trimmed_bytes,
                 punched_bytes: stats.pages.given_back.punched_bytes,
+                reclaimed_bytes: stats.pages_reclaimed_bytes,
             },
             ..self.reach
         }

@@ -145,6 +145,7 @@ impl Summary {
             ("bytes of pages moved", reach.pages.moved_bytes),
             ("bytes of pages trimmed", reach.pages.trimmed_bytes),
             ("bytes of pages punched", reach.pages.punched_bytes),
+            ("bytes of trash reclaimed by upkeep", reach.pages.reclaimed_bytes),
         ];
         corners.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
     }

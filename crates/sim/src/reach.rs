@@ -44,6 +44,8 @@ pub struct PagesReach {
     pub trimmed_bytes: u64,
     /// Holes made in the files.
     pub punched_bytes: u64,
+    /// Given back of the trash by upkeep, not by the operations that made it.
+    pub reclaimed_bytes: u64,
 }
 
 impl AddAssign for Reach {
@@ -58,6 +60,7 @@ impl AddAssign for Reach {
         self.pages.moved_bytes += more.pages.moved_bytes;
         self.pages.trimmed_bytes += more.pages.trimmed_bytes;
         self.pages.punched_bytes += more.pages.punched_bytes;
+        self.pages.reclaimed_bytes += more.pages.reclaimed_bytes;
         self.fetches += more.fetches;
         self.deaths_inside += more.deaths_inside;
         self.leaderships += more.leaderships;

@@ -153,6 +153,8 @@ fn store_config(swarm: &Swarm, rng: &mut Rng) -> flotilla_store::Config {
         config.pages = config.pages.trim_bytes(TRIM_NEVER_BYTES);
         config.pages_move_bytes_max = 0;
     }
+    let at_once_bytes = choose(&mut log_rng, &[0, 0, 4 << 10]) as u64;
+    config.pages = config.pages.reclaim_at_once_bytes(at_once_bytes);
     config
 }
 

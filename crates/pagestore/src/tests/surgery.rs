@@ -2,10 +2,13 @@
 //! every page is given back in the end.
 
 use std::ops::Bound;
+use std::sync::Arc;
 
 use super::model::{Maps, Taste, assert_same, bound, change, within};
-use super::{disk, open};
-use crate::{Durability, Error, PageStore, Savepoint, Tree, TreeMut, TreeOptions, WriteTxn};
+use super::{disk, open, path};
+use crate::{
+    Durability, Error, Options, PageStore, Savepoint, Tree, TreeMut, TreeOptions, WriteTxn,
+};
 
 /// Puts keys of one tree, as many as make it a few levels high.
 fn fill(store: &PageStore, name: &str, keys: std::ops::Range<u32>, value: &[u8]) {
@@ -293,6 +296,28 @@ fn large_range_goes_with_few_pages() {
     store.checkpoint().unwrap();
     assert_eq!(store.check().unwrap().key_count, 200);
     assert!(store.stats().free_bytes > 3 << 20);
+}
+
+#[test]
+fn part_that_is_given_back_at_once_is_a_setting() {
+    let trash_of = |options: Options| {
+        let store = PageStore::open(Arc::new(disk(1)), &path(), options).unwrap();
+        fill(&store, "t", 0..12_000, &[7; 60]);
+        let mut txn = store.write().unwrap();
+        txn.tree("t").unwrap().delete_range(&100_u32.to_be_bytes(), None).unwrap();
+        txn.publish().unwrap();
+        let trash_bytes = store.stats().trash_bytes;
+        store.reclaim(u64::MAX).unwrap();
+        assert_eq!(store.stats().trash_bytes, 0);
+        store.check().unwrap();
+        trash_bytes
+    };
+    assert_eq!(trash_of(Options::default()), 0);
+    let none = trash_of(Options::default().reclaim_at_once_bytes(0));
+    assert!(none > 800 << 10, "{none}");
+    // The topmost page, and a branch page below it with its leaves.
+    let some = trash_of(Options::default().reclaim_at_once_bytes(8192));
+    assert!(some > 100 << 10 && some < none - (100 << 10), "{some} of {none}");
 }
 
 #[test]

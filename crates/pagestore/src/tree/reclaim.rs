@@ -15,16 +15,14 @@ use crate::tree::insert::put;
 use crate::tree::rank::last;
 use crate::tree::remove::remove;
 
-/// So much of what an operation cuts off is given back at once; the rest becomes trash.
-const AT_ONCE_UNITS: u64 = 256;
-
-/// Gives back a subtree that was just cut off, if it is small; else what is left of it stays cut
-/// off in the draft.
+/// Gives back a subtree that was just cut off, as much as is given back at once; what is left of it
+/// stays cut off in the draft.
 pub(crate) fn bury(draft: &mut Draft, child: Child) {
     let mut subtrees = vec![child];
     // What cannot be read stays, and is met again when it is asked for by itself: that garbage is
     // rotten is no reason to refuse the operation that made it garbage.
-    let _ = give_back(draft, &mut subtrees, AT_ONCE_UNITS);
+    let at_once = draft.at_once_units();
+    let _ = give_back(draft, &mut subtrees, at_once);
     for subtree in subtrees {
         draft.cut_off(subtree, None);
     }
