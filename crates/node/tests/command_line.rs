@@ -5,9 +5,11 @@
 
 use std::io::{BufRead as _, BufReader, Lines};
 use std::net::{SocketAddr, TcpListener};
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use flotilla_client::{Client, Config};
@@ -35,13 +37,41 @@ fn three_ports() -> Vec<Port> {
     }
 }
 
-fn signal(child: &Child, signal: Signal) {
-    kill_process(Pid::from_child(child), signal).unwrap();
+/// A process that a test has started. A test that fails leaves none behind: dropping this ends it, and
+/// waits until it has ended.
+struct Started {
+    child: Option<Child>,
+    pid: Pid,
 }
 
-/// Waits for the end of a process that was told to end.
-fn ended(child: Child) -> Output {
-    child.wait_with_output().unwrap()
+impl Started {
+    fn new(command: &mut Command) -> Started {
+        let child = command.spawn().unwrap();
+        Started { pid: Pid::from_child(&child), child: Some(child) }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(self.pid, signal).unwrap();
+    }
+
+    /// Waits for the end of a process that was told to end, or ends by itself.
+    fn ended(mut self) -> Output {
+        self.child.take().unwrap().wait_with_output().unwrap()
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let Some(child) = self.child.take() else { return };
+        // Asked first: a playground then ends its stores too. Its id is its own until it is waited for.
+        let _ = kill_process(self.pid, Signal::TERM);
+        let (ended, end) = mpsc::channel();
+        std::thread::spawn(move || ended.send(child.wait_with_output()));
+        if end.recv_timeout(PATIENCE).is_err() {
+            let _ = kill_process(self.pid, Signal::KILL);
+            let _ = end.recv();
+        }
+    }
 }
 
 fn refused(args: &[&str]) -> String {
@@ -54,10 +84,10 @@ async fn client(endpoint: &str) -> Client {
     Client::connect(&[endpoint], Config::default()).await.unwrap()
 }
 
-fn serve(addr: &str, dir: &Path) -> Child {
+fn serve(addr: &str, dir: &Path) -> Started {
     let mut command = flotilla();
     command.args(["serve", "--addr", addr, "--regions", "2", "--log", "warn", "--data-dir"]);
-    command.arg(dir).spawn().unwrap()
+    Started::new(command.arg(dir))
 }
 
 #[test]
@@ -95,37 +125,55 @@ async fn a_store_ends_well_by_signal_and_finds_its_data_again() {
         }
         client.put(format!("{round}"), "kept").await.unwrap();
         let second = serve("127.0.0.1:0", dir.path());
-        let said = ended(second);
+        let said = second.ended();
         assert_eq!(said.status.code(), Some(1));
 
-        signal(&store, ending);
-        let output = ended(store);
+        store.signal(ending);
+        let output = store.ended();
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     }
 }
 
-fn play(args: &[&str]) -> (Child, Lines<BufReader<ChildStdout>>, Vec<Port>) {
+fn play(args: &[&str]) -> (Started, Lines<BufReader<ChildStdout>>, Vec<Port>) {
     let ports = three_ports();
     let mut command = flotilla();
     command
         .args(["playground", "--regions", "4", "--port", &ports[0].addr().port().to_string()])
         .args(args);
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    (child, lines, ports)
+    let mut started = Started::new(command.stdout(Stdio::piped()));
+    let stdout = started.child.as_mut().unwrap().stdout.take().unwrap();
+    (started, BufReader::new(stdout).lines(), ports)
+}
+
+/// Reads on until each store of a playground of processes has said its id, and one line more.
+fn ids(lines: &mut Lines<BufReader<ChildStdout>>) -> (Vec<Pid>, String) {
+    let mut pids = Vec::new();
+    loop {
+        let line = lines.next().unwrap().unwrap();
+        match line.rsplit_once("process ") {
+            Some((_, pid)) => pids.push(Pid::from_raw(pid.parse().unwrap()).unwrap()),
+            None => return (pids, line),
+        }
+    }
+}
+
+fn assert_gone(pids: &[Pid]) {
+    for pid in pids {
+        assert!(test_kill_process(*pid).is_err(), "process {pid:?} is still there");
+    }
 }
 
 #[tokio::test]
 async fn a_playground_says_when_it_is_ready_and_leaves_nothing_behind() {
-    let (child, mut lines, ports) = play(&[]);
+    let (playground, mut lines, ports) = play(&[]);
     let ready = lines.next().unwrap().unwrap();
     assert!(ready.starts_with("ready"), "{ready}");
     assert!(ports.iter().all(|port| ready.contains(&port.addr().to_string())), "{ready}");
     client(&ports[2].addr().to_string()).await.put("key", "value").await.unwrap();
     let dir = ready.split("data in ").nth(1).unwrap().split(',').next().unwrap().to_owned();
     assert!(Path::new(&dir).join("s1").exists());
-    signal(&child, Signal::INT);
-    let output = ended(child);
+    playground.signal(Signal::INT);
+    let output = playground.ended();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(!Path::new(&dir).exists());
 }
@@ -135,15 +183,9 @@ async fn a_playground_of_processes_says_which_one_died_and_ends_the_others() {
     let dir = tempfile::tempdir().unwrap();
     // Somebody who never answers, unless a playground of another test is there.
     let stranger = TcpListener::bind("127.0.0.1:2379");
-    let (child, mut lines, ports) = play(&["--processes", "--dir", dir.path().to_str().unwrap()]);
-    let mut pids = Vec::new();
-    let ready = loop {
-        let line = lines.next().unwrap().unwrap();
-        match line.rsplit_once("process ") {
-            Some((_, pid)) => pids.push(Pid::from_raw(pid.parse().unwrap()).unwrap()),
-            None => break line,
-        }
-    };
+    let (playground, mut lines, ports) =
+        play(&["--processes", "--dir", dir.path().to_str().unwrap()]);
+    let (pids, ready) = ids(&mut lines);
     assert!(ready.starts_with("ready"), "{ready}");
     assert!(stranger.is_err() || !ready.contains(":2379"), "{ready}");
     assert_eq!(pids.len(), 3);
@@ -156,10 +198,24 @@ async fn a_playground_of_processes_says_which_one_died_and_ends_the_others() {
     assert!(line.starts_with(&expected), "{line}");
     client.put("key", "without s2").await.unwrap();
 
-    signal(&child, Signal::TERM);
-    let output = ended(child);
+    playground.signal(Signal::TERM);
+    let output = playground.ended();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    for pid in pids {
-        assert!(test_kill_process(pid).is_err(), "process {pid:?} is still there");
-    }
+    assert_gone(&pids);
+}
+
+#[test]
+fn a_test_that_fails_leaves_no_process_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut left = Vec::new();
+    let failed = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        let (playground, mut lines, _ports) =
+            play(&["--processes", "--dir", dir.path().to_str().unwrap()]);
+        left = ids(&mut lines).0;
+        left.push(playground.pid);
+        std::panic::resume_unwind(Box::new("as a failed assertion does"));
+    }));
+    assert!(failed.is_err());
+    assert_eq!(left.len(), 4);
+    assert_gone(&left);
 }
