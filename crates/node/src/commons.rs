@@ -8,6 +8,7 @@ use flotilla_store::Store;
 use crate::clock::Clock;
 use crate::letters::Mailboxes;
 use crate::routes::Routes;
+use crate::shared::Shared;
 use crate::tickets::Tickets;
 use crate::workers::backlog::Backlog;
 use crate::workers::checkpointer::Alarm;
@@ -16,7 +17,7 @@ use crate::workers::log_writer::LogTask;
 /// Handles on everything that is shared. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Commons {
-    pub(crate) store: Arc<Store>,
+    pub(crate) store: Arc<Shared<Store>>,
     pub(crate) tickets: Arc<Tickets>,
     pub(crate) routes: Arc<Routes>,
     pub(crate) mailboxes: Mailboxes,

@@ -32,6 +32,7 @@ pub mod serve;
 mod server;
 pub mod service;
 mod shards;
+mod shared;
 mod signals;
 mod slices;
 mod start;

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use flotilla_proto::peers::peers_server::PeersServer;
 use flotilla_proto::peers::status_server::StatusServer as StatusGrpc;
-use flotilla_store::Store;
 use flotilla_vfs::FileSystem;
 use flotilla_vfs::os::OsFs;
 use tokio::net::TcpListener;
@@ -27,6 +26,7 @@ use crate::router::Router;
 use crate::routes::Routes;
 use crate::server::{self, ServerLimits};
 use crate::service::RawKv;
+use crate::shared::{Gone, share};
 use crate::start::{Opened, StartError, bind, open};
 use crate::status::StatusServer;
 use crate::threads::{Pace, Threads};
@@ -39,6 +39,9 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long connections may take to send their last answers after that.
 const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_millis(300);
 
+/// How long the last reader may take to let go of the store after that.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// A running node. Ended by [`Node::shutdown`]; dropping it ends it as [`Node::abandon`] does, but
 /// without waiting.
 pub struct Node {
@@ -46,7 +49,8 @@ pub struct Node {
     addr: SocketAddr,
     router: Router,
     failure: Failure,
-    store: Arc<Store>,
+    /// Nobody has the store open any more.
+    closed: Gone,
     threads: Threads,
     placement: Placement,
     services: GrpcRoutes,
@@ -110,12 +114,13 @@ impl Node {
             opened.expect("opening a store does not panic")?
         };
         let limits = &settled.config.limits;
+        let (store, closed) = share(store);
         let commons = Commons {
             tickets: Tickets::new(),
             routes: Arc::new(Routes::new(descriptors)),
             mailboxes: Mailboxes::new(shards.len(), limits.inbox_bytes_max),
             works: Works::new(),
-            store: Arc::new(store),
+            store,
             clock,
         };
         let failure = Failure::new({
@@ -142,7 +147,7 @@ impl Node {
             addr,
             router,
             failure,
-            store: commons.store,
+            closed,
             threads,
             placement,
             services,
@@ -242,7 +247,7 @@ impl Node {
             mut servers,
             stop,
             threads,
-            store,
+            mut closed,
             failure,
             router,
             services,
@@ -258,28 +263,18 @@ impl Node {
         let reason = failure.reason();
         drop(failure);
         let ended = tokio::task::spawn_blocking(move || end(threads)).await;
-        close(store).await;
+        // Whoever opens the directory next finds its lock free.
+        if !closed.wait(CLOSE_TIMEOUT).await {
+            tracing::warn!(
+                "a task still holds the store; its directory stays locked until that ends"
+            );
+        }
         let ended = ended.expect("ending threads does not panic");
         match reason {
             Some(reason) => Err(reason),
             None => ended.map_err(|error| format!("the last checkpoint failed: {error}")),
         }
     }
-}
-
-/// Waits for the last reader to let go of the store, so that whoever opens the directory next
-/// finds its lock free.
-async fn close(mut store: Arc<Store>) {
-    const PAUSE: Duration = Duration::from_millis(2);
-    const PAUSES_MAX: usize = 1000;
-    for _ in 0..PAUSES_MAX {
-        match Arc::try_unwrap(store) {
-            Ok(_) => return,
-            Err(shared) => store = shared,
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
-    tracing::warn!("a task still holds the store; its directory stays locked until that ends");
 }
 
 /// Starts the node's part of placement.

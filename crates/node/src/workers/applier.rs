@@ -9,6 +9,7 @@ use super::backlog::Backlog;
 use super::checkpointer::Alarm;
 use crate::failure::Failure;
 use crate::letters::Mailboxes;
+use crate::shared::Shared;
 use crate::tickets::{Answer, Tickets};
 
 /// The bytes that a task counts for in the backlog.
@@ -18,7 +19,7 @@ pub(crate) fn weight(task: &ApplyTask) -> usize {
 
 /// What the thread needs.
 pub(crate) struct Applier {
-    pub(crate) store: Arc<Store>,
+    pub(crate) store: Arc<Shared<Store>>,
     pub(crate) backlog: Arc<Backlog<ApplyTask>>,
     pub(crate) mailboxes: Mailboxes,
     pub(crate) tickets: Arc<Tickets>,

@@ -10,6 +10,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::failure::Failure;
 use crate::letters::Mailboxes;
+use crate::shared::Shared;
 
 /// Steps of the pages' upkeep after one checkpoint, of a megabyte or less each.
 const UPKEEP_STEPS_MAX: usize = 1024;
@@ -122,7 +123,7 @@ impl Alarm {
 
 /// What the thread needs.
 pub(crate) struct Checkpointer {
-    pub(crate) store: Arc<Store>,
+    pub(crate) store: Arc<Shared<Store>>,
     pub(crate) alarm: Arc<Alarm>,
     pub(crate) interval: Duration,
     pub(crate) mailboxes: Mailboxes,

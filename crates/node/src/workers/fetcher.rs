@@ -17,13 +17,14 @@ use flotilla_store::{Error, LogError, Store};
 use super::backlog::Backlog;
 use crate::failure::Failure;
 use crate::letters::Mailboxes;
+use crate::shared::Shared;
 
 /// How far apart lines about reads that failed are at least.
 const TOLD_APART: Duration = Duration::from_secs(10);
 
 /// What the thread needs.
 pub(crate) struct Fetcher {
-    pub(crate) store: Arc<Store>,
+    pub(crate) store: Arc<Shared<Store>>,
     pub(crate) backlog: Arc<Backlog<LogFetch>>,
     pub(crate) mailboxes: Mailboxes,
     pub(crate) failure: Failure,
@@ -125,7 +126,7 @@ mod tests {
         let write = LogWrite { region: REGION, peer: PEER, number: 1, hard_state, entries, sync };
         store.write_log(&[write], &[]).wait().expect("a good disk");
         Fetcher {
-            store: Arc::new(store),
+            store: crate::shared::share(store).0,
             backlog: Arc::new(Backlog::new()),
             mailboxes: Mailboxes::new(1, 1 << 20),
             failure: Failure::new(|| ()),

@@ -15,6 +15,7 @@ use super::backlog::Backlog;
 use super::pace::Pace;
 use crate::failure::Failure;
 use crate::letters::Mailboxes;
+use crate::shared::Shared;
 
 /// One thing to be written.
 pub(crate) enum LogTask {
@@ -43,7 +44,7 @@ const BATCH_BYTES: usize = 16 << 20;
 
 /// What the thread needs.
 pub(crate) struct LogWriter {
-    pub(crate) store: Arc<Store>,
+    pub(crate) store: Arc<Shared<Store>>,
     pub(crate) backlog: Arc<Backlog<LogTask>>,
     pub(crate) mailboxes: Mailboxes,
     pub(crate) failure: Failure,

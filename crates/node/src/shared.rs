@@ -1,0 +1,73 @@
+//! What threads and tasks share, and who waits until the last of them has let go of it.
+
+use std::convert::Infallible;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+/// A thing that many hold by an [`Arc`], and whose end somebody waits for.
+pub(crate) struct Shared<T> {
+    // Fields are dropped in this order: the news comes when the thing is gone.
+    it: T,
+    _news: oneshot::Sender<Infallible>,
+}
+
+/// The news that a [`Shared`] thing is gone.
+pub(crate) struct Gone(oneshot::Receiver<Infallible>);
+
+/// Shares `it`.
+pub(crate) fn share<T>(it: T) -> (Arc<Shared<T>>, Gone) {
+    let (news, gone) = oneshot::channel();
+    (Arc::new(Shared { it, _news: news }), Gone(gone))
+}
+
+impl<T> Deref for Shared<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.it
+    }
+}
+
+impl Gone {
+    /// Waits until nobody holds the thing any more and it has been dropped, for so long at most.
+    /// Returns whether it has.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped and called again.
+    pub(crate) async fn wait(&mut self, timeout: Duration) -> bool {
+        // Nothing is ever sent: what is told is that the sender went.
+        tokio::time::timeout(timeout, &mut self.0).await.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    struct Dropped(Arc<AtomicBool>);
+
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test]
+    async fn news_comes_when_the_last_has_let_go_and_the_thing_is_gone() {
+        let dropped = Arc::new(AtomicBool::new(false));
+        let (first, mut gone) = share(Dropped(Arc::clone(&dropped)));
+        let second = Arc::clone(&first);
+        drop(first);
+        assert!(!gone.wait(Duration::ZERO).await && !dropped.load(Ordering::SeqCst));
+        let holder = std::thread::spawn(move || drop(second));
+        assert!(gone.wait(Duration::from_secs(3600)).await);
+        assert!(dropped.load(Ordering::SeqCst), "told before it was gone");
+        holder.join().unwrap();
+    }
+}
