@@ -97,8 +97,9 @@ pub struct StorageConfig {
     /// Bytes of changed pages in memory that ask for a checkpoint before its time. Default
     /// 64 MiB, at least 4 MiB.
     pub dirty_bytes_max: u64,
-    /// Bytes of changed pages in memory at which applying waits for a checkpoint. Default four times
-    /// `dirty_bytes_max`, and at least that.
+    /// Bytes of changed pages in memory at which applying waits until a checkpoint has written some of
+    /// them. From `dirty_bytes_max` on it waits the longer the nearer they come to this. Default four
+    /// times `dirty_bytes_max`, and at least that.
     pub dirty_bytes_hard_max: Option<u64>,
     /// Bytes of clean pages to keep in memory where the page file cannot be mapped. Default 64 MiB,
     /// at least 1 MiB.

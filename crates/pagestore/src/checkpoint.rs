@@ -73,7 +73,15 @@ pub(crate) type Pace<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 pub(crate) fn run(shared: &Shared, scope: Scope) -> Result<()> {
     // The one that may be under way is waited for.
     let _hurry = shared.upkeep.bell.hurry();
-    run_paced(shared, scope, &mut |_| Ok(()))
+    // Whoever makes checkpoints himself hears of nothing else meanwhile. Not for one that a commit
+    // costs: its caller waits.
+    let mut pace = |_| {
+        if scope == Scope::Pages {
+            shared.make_slabs();
+        }
+        Ok(())
+    };
+    run_paced(shared, scope, &mut pace)
 }
 
 /// Makes the last published root durable, at a pace.

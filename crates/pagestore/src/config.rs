@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::pressure::Limits;
+use crate::pacer::DirtyLimits;
 
 /// The longest key in bytes: 8 KiB of the user's and room for what a layer above puts before it.
 pub const KEY_BYTES_MAX: usize = 8192 + 64;
@@ -188,9 +188,9 @@ impl Options {
         self
     }
 
-    pub(crate) fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> DirtyLimits {
         let hard_bytes = self.dirty_hard_bytes.max(self.dirty_soft_bytes);
-        Limits { soft_bytes: self.dirty_soft_bytes, hard_bytes }
+        DirtyLimits { soft_bytes: self.dirty_soft_bytes, hard_bytes }
     }
 
     /// The defaults with another hysteresis of the end of the file; see [`Options::trim_bytes`].

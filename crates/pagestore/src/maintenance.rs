@@ -289,5 +289,19 @@ mod tests {
         // While it makes a checkpoint as well.
         checkpoint(shared).unwrap();
         assert!(!shared.space.lock().buffers.wants_slab());
+        // Who makes them himself, by a call of its own or by a checkpoint.
+        for by_checkpoint in [false, true] {
+            while !store.wants_slabs() {
+                assert!(first < 40_000, "a slab was taken from, and nobody was asked for more");
+                fill(first);
+                first += 1000;
+            }
+            if by_checkpoint {
+                drop(store.checkpoint().unwrap())
+            } else {
+                store.make_slabs()
+            }
+            assert!(!store.wants_slabs(), "{by_checkpoint}");
+        }
     }
 }

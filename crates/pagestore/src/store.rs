@@ -228,6 +228,19 @@ impl PageStore {
         maintenance::step(&self.shared, now).map(|done| done != Done::Nothing)
     }
 
+    /// Whether transactions have taken so much memory for pages that [`PageStore::make_slabs`] should
+    /// be called before they need more. Where [`PageStore::maintain`] is called this need not be asked.
+    pub fn wants_slabs(&self) -> bool {
+        self.shared.space.lock().buffers.wants_slab()
+    }
+
+    /// Makes memory ready for pages to come, 4 MiB of it, if that was asked for; else does nothing. It
+    /// takes a millisecond or several, and holds nobody up: without, the transaction that needs the
+    /// memory takes the time. [`PageStore::maintain`] and [`PageStore::checkpoint`] do it too.
+    pub fn make_slabs(&self) {
+        self.shared.make_slabs();
+    }
+
     /// Starts a thread that calls [`PageStore::maintain`] whenever there may be something to do. As
     /// long as it runs, writers wait for its checkpoints: the longer, the nearer what is in memory
     /// only comes to [`Options::dirty_hard_bytes`]. It ends when a checkpoint fails, which whoever

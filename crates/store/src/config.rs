@@ -15,10 +15,11 @@ pub struct Config {
     /// Bytes of log batches from which on a checkpoint is wanted. Default 256 MiB. A restart reads
     /// about so much, and the log keeps it.
     pub checkpoint_log_bytes: u64,
-    /// Bytes of changed pages from which on nothing should be applied before a checkpoint has been
-    /// made: [`is_dirty_memory_full`]. Default 256 MiB.
+    /// Bytes of changed pages at which nothing should be applied before a checkpoint has written some
+    /// of them; between `checkpoint_dirty_bytes` and this, applying should wait the longer the more
+    /// there are: [`dirty_limits`]. Default 256 MiB.
     ///
-    /// [`is_dirty_memory_full`]: crate::Store::is_dirty_memory_full
+    /// [`dirty_limits`]: crate::Store::dirty_limits
     pub dirty_bytes_max: u64,
     /// Bytes of pages that [`maintain_pages`] moves towards the beginning of the file between
     /// two checkpoints. Default 16 MiB; 0 moves none.

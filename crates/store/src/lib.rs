@@ -38,7 +38,9 @@ pub use apply::{Applied, ApplyReject, Outcome};
 pub use check::CheckReport;
 pub use config::Config;
 pub use error::{Error, ReadError};
-pub use flotilla_pagestore::{Options as PageOptions, ReadMode as PageReadMode};
+pub use flotilla_pagestore::{
+    DirtyLimits, Options as PageOptions, Pacer, ReadMode as PageReadMode,
+};
 pub use flotilla_raftlog::{
     Commit, Config as LogConfig, Error as LogError, Maintenance as LogMaintenance, Purged, Receipt,
     RecoveryReport,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use flotilla_pagestore::PageStore;
+use flotilla_pagestore::{DirtyLimits, PageStore};
 use flotilla_raftlog::{Commit, LogEngine, Maintenance as LogMaintenance, Purged, RecoveryReport};
 use flotilla_region::{
     ApplyTask, Compaction, Descriptor, Index, LogEntry, LogFetch, LogWrite, Recovered, RegionId,
@@ -170,10 +170,32 @@ impl Store {
             || self.log.bytes_ahead() >= self.config.checkpoint_log_bytes
     }
 
-    /// Whether so much is in memory only that applying should wait for a checkpoint.
+    /// Bytes of pages that are in memory only. They become fewer as a checkpoint writes them.
     #[must_use]
-    pub fn is_dirty_memory_full(&self) -> bool {
-        self.pages.dirty_bytes() >= self.config.dirty_bytes_max
+    pub fn dirty_bytes(&self) -> u64 {
+        self.pages.dirty_bytes()
+    }
+
+    /// Between which amounts of [`Store::dirty_bytes`] applying should wait, as a [`Pacer`] says, so
+    /// that it adds no more than checkpoints take away.
+    ///
+    /// [`Pacer`]: crate::Pacer
+    #[must_use]
+    pub fn dirty_limits(&self) -> DirtyLimits {
+        let soft_bytes = self.config.checkpoint_dirty_bytes;
+        DirtyLimits { soft_bytes, hard_bytes: self.config.dirty_bytes_max.max(soft_bytes) }
+    }
+
+    /// Whether [`Store::make_slabs`] should be called soon.
+    #[must_use]
+    pub fn wants_slabs(&self) -> bool {
+        self.pages.wants_slabs()
+    }
+
+    /// Makes memory for changed pages ready, some megabytes, if applying has asked for it. Takes a
+    /// millisecond or several, which applying need not take then. A checkpoint does it as well.
+    pub fn make_slabs(&self) {
+        self.pages.make_slabs();
     }
 
     /// Does one small step of the page store's own upkeep: gives back some of what deletions of ranges

@@ -33,7 +33,7 @@ impl Applier {
         let mut tasks: Vec<ApplyTask> = Vec::new();
         while let Some(bytes) = self.backlog.take(&mut tasks) {
             // What waits meanwhile keeps the shards from taking more.
-            self.alarm.wait_while(|| self.store.is_dirty_memory_full());
+            self.alarm.hold(self.store.dirty_limits(), || self.store.dirty_bytes());
             let applied = match self.store.apply(&tasks) {
                 Ok(applied) => applied,
                 Err(error) => {
@@ -51,6 +51,9 @@ impl Applier {
                 applied.regions.into_iter().map(|(region, index)| Event::Applied { region, index }),
             );
             self.alarm.changed(self.store.wants_checkpoint());
+            if self.store.wants_slabs() {
+                self.alarm.want_slabs();
+            }
         }
     }
 }

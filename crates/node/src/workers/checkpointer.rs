@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use flotilla_pagestore::Error as PagesError;
 use flotilla_region::Event;
-use flotilla_store::{Error, PagesUpkeep, Store};
+use flotilla_store::{DirtyLimits, Error, Pacer, PagesUpkeep, Store};
 use parking_lot::{Condvar, Mutex};
 
 use crate::failure::Failure;
@@ -20,8 +20,13 @@ const RESTS: u32 = 9;
 /// The longest of these rests.
 const REST_MAX: Duration = Duration::from_millis(250);
 
+/// Who waits until less is in memory only looks so often whether it is.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
 /// Tells the checkpointer that there is something to do. A store at rest makes no checkpoints.
 pub(crate) struct Alarm {
+    /// Times are counted from here.
+    start: Instant,
     state: Mutex<State>,
     wake: Condvar,
 }
@@ -32,15 +37,27 @@ struct State {
     changed: bool,
     /// The next checkpoint should not wait for its time.
     urgent: bool,
+    /// Memory for pages to come should be made ready.
+    wants_slabs: bool,
     stopped: bool,
     /// Made until now.
     checkpoints: u64,
+    /// Says how long applying waits.
+    pacer: Pacer,
+}
+
+/// What the checkpointer is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    Checkpoint,
+    Slabs,
+    End,
 }
 
 impl Alarm {
     /// Nothing to do.
     pub(crate) fn new() -> Self {
-        Self { state: Mutex::default(), wake: Condvar::new() }
+        Self { start: Instant::now(), state: Mutex::default(), wake: Condvar::new() }
     }
 
     /// Something was applied; `urgent` if too much waits for the disk.
@@ -54,9 +71,19 @@ impl Alarm {
         }
     }
 
-    /// A checkpoint was made.
-    fn relieved(&self) {
-        self.state.lock().checkpoints += 1;
+    /// Memory for pages to come should be made ready, before applying needs it.
+    pub(crate) fn want_slabs(&self) {
+        let mut state = self.state.lock();
+        if !std::mem::replace(&mut state.wants_slabs, true) {
+            self.wake.notify_all();
+        }
+    }
+
+    /// A checkpoint was made, which has written so many bytes in so long.
+    fn relieved(&self, bytes: u64, took: Duration) {
+        let mut state = self.state.lock();
+        state.checkpoints += 1;
+        state.pacer.note_checkpoint(bytes, took);
         self.wake.notify_all();
     }
 
@@ -77,21 +104,29 @@ impl Alarm {
         }
     }
 
-    /// Waits for checkpoints as long as `is_full`, or until the checkpointer is stopped.
+    /// Waits as long as what is applied next has to, so that applying adds no more than checkpoints
+    /// take away: the longer, the nearer what is in memory only comes to its limit. At the limit until a
+    /// checkpoint has written some of it, or the checkpointer is stopped.
     ///
     /// If the disk is full this is until there is room: what clients write waits in the meantime, and
     /// is refused when too much does.
-    pub(crate) fn wait_while(&self, is_full: impl Fn() -> bool) {
+    pub(crate) fn hold(&self, limits: DirtyLimits, dirty_bytes: impl Fn() -> u64) {
         let mut asked = None;
         let mut state = self.state.lock();
-        while !state.stopped && is_full() {
+        while !state.stopped {
+            let (dirty, now) = (dirty_bytes(), self.start.elapsed());
+            let left = state.pacer.left(limits, dirty, now);
+            if left == Some(Duration::ZERO) {
+                state.pacer.begin(dirty, now);
+                return;
+            }
             // Once for each checkpoint: one that the full disk refuses is tried again in its time.
-            if asked != Some(state.checkpoints) {
+            if left.is_none() && asked != Some(state.checkpoints) {
                 asked = Some(state.checkpoints);
                 (state.changed, state.urgent) = (true, true);
                 self.wake.notify_all();
             }
-            self.wake.wait(&mut state);
+            self.wake.wait_for(&mut state, left.unwrap_or(LOOK_EVERY).min(LOOK_EVERY));
         }
     }
 
@@ -101,15 +136,18 @@ impl Alarm {
         self.wake.notify_all();
     }
 
-    /// Waits until a checkpoint is due: something has changed, and it is urgent or `due` has
-    /// come. False when stopped.
-    fn wait(&self, due: Instant) -> bool {
+    /// Waits until there is something to do. A checkpoint is due if something has changed, and it is
+    /// urgent or `due` has come.
+    fn wait(&self, due: Instant) -> Wanted {
         let mut state = self.state.lock();
         while !state.stopped {
+            if std::mem::take(&mut state.wants_slabs) {
+                return Wanted::Slabs;
+            }
             let late = Instant::now() >= due;
             if state.changed && (state.urgent || late) {
                 (state.changed, state.urgent) = (false, false);
-                return true;
+                return Wanted::Checkpoint;
             }
             if state.changed {
                 self.wake.wait_until(&mut state, due);
@@ -117,7 +155,7 @@ impl Alarm {
                 self.wake.wait(&mut state);
             }
         }
-        false
+        Wanted::End
     }
 }
 
@@ -134,8 +172,15 @@ impl Checkpointer {
     /// Runs until it is stopped or a checkpoint fails.
     pub(crate) fn run(self) {
         let mut due = Instant::now() + self.interval;
-        while self.alarm.wait(due) {
-            due = Instant::now() + self.interval;
+        loop {
+            match self.alarm.wait(due) {
+                Wanted::End => return,
+                Wanted::Slabs => {
+                    self.store.make_slabs();
+                    continue;
+                }
+                Wanted::Checkpoint => due = Instant::now() + self.interval,
+            }
             match self.checkpoint(due) {
                 Ok(()) => {}
                 // Nothing was written, and nothing is lost: the log has everything. The pages stay
@@ -155,11 +200,13 @@ impl Checkpointer {
     /// One checkpoint, and a purge of what earlier ones have made superfluous: the shards answer
     /// this checkpoint with compactions, which are written before the next.
     fn checkpoint(&self, due: Instant) -> Result<(), Error> {
+        let (dirty_bytes, began) = (self.store.dirty_bytes(), Instant::now());
         let applied = self.store.checkpoint()?;
+        let took = began.elapsed();
         self.mailboxes.complete_all(
             applied.into_iter().map(|(region, applied)| Event::Checkpointed { region, applied }),
         );
-        self.alarm.relieved();
+        self.alarm.relieved(dirty_bytes, took);
         let purged = self.store.purge_log()?;
         if purged.segments > 0 {
             tracing::debug!(segments = purged.segments, bytes = purged.bytes, "log purged");
@@ -174,6 +221,7 @@ impl Checkpointer {
             if self.alarm.presses(due) {
                 break;
             }
+            self.store.make_slabs();
             let began = Instant::now();
             match self.store.maintain_pages()? {
                 // Others go on meanwhile, and there is no hurry.
@@ -193,6 +241,8 @@ impl Checkpointer {
 mod tests {
     use super::*;
 
+    const LIMITS: DirtyLimits = DirtyLimits { soft_bytes: 1000, hard_bytes: 3000 };
+
     fn later() -> Instant {
         Instant::now() + Duration::from_secs(3600)
     }
@@ -201,9 +251,9 @@ mod tests {
     fn a_checkpoint_is_due_by_time_or_by_size_and_only_after_a_change() {
         let alarm = Alarm::new();
         alarm.changed(false);
-        assert!(alarm.wait(Instant::now()));
+        assert_eq!(alarm.wait(Instant::now()), Wanted::Checkpoint);
         alarm.changed(true);
-        assert!(alarm.wait(later()));
+        assert_eq!(alarm.wait(later()), Wanted::Checkpoint);
 
         // Nothing has changed since, so the time alone makes none due; only the stop ends this.
         let waiting = std::thread::scope(|scope| {
@@ -211,35 +261,73 @@ mod tests {
             alarm.stop();
             waiter.join().unwrap()
         });
-        assert!(!waiting);
+        assert_eq!(waiting, Wanted::End);
     }
 
     #[test]
     fn who_waits_asks_once_for_each_checkpoint_and_goes_on_when_there_is_room() {
-        use std::sync::atomic::{AtomicUsize, Ordering};
+        use std::sync::atomic::{AtomicU64, Ordering};
 
         let alarm = Alarm::new();
-        let full = AtomicUsize::new(2);
+        let dirty = AtomicU64::new(3000);
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| alarm.wait_while(|| full.load(Ordering::SeqCst) > 0));
-            for left in [1, 0] {
+            let waiter = scope.spawn(|| alarm.hold(LIMITS, || dirty.load(Ordering::SeqCst)));
+            for left in [3000, 1000] {
                 // It is urgent; the first of the two does not suffice.
-                assert!(alarm.wait(later()));
+                assert_eq!(alarm.wait(later()), Wanted::Checkpoint);
                 // Refused, as by a full disk: nobody presses for another one.
                 alarm.changed(false);
                 assert!(!alarm.presses(later()) && alarm.presses(Instant::now()));
-                assert!(alarm.wait(Instant::now()));
-                full.store(left, Ordering::SeqCst);
-                alarm.relieved();
+                assert_eq!(alarm.wait(Instant::now()), Wanted::Checkpoint);
+                dirty.store(left, Ordering::SeqCst);
+                alarm.relieved(2000, Duration::ZERO);
             }
             waiter.join().unwrap();
         });
         // Full for good, but stopped.
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| alarm.wait_while(|| true));
+            let waiter = scope.spawn(|| alarm.hold(LIMITS, || 3000));
             alarm.stop();
             waiter.join().unwrap();
         });
+    }
+
+    #[test]
+    fn who_is_between_the_limits_rests_and_presses_nobody() {
+        use std::sync::atomic::{AtomicU64, Ordering};
+
+        let alarm = Alarm::new();
+        let limits = DirtyLimits { soft_bytes: 64 << 20, hard_bytes: 256 << 20 };
+        // What is above the limit now takes days to write.
+        alarm.relieved(1 << 20, Duration::from_secs(3600));
+        let (dirty, looks) = (AtomicU64::new(200 << 20), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                alarm.hold(limits, || {
+                    looks.fetch_add(1, Ordering::SeqCst);
+                    dirty.load(Ordering::SeqCst)
+                });
+            });
+            while looks.load(Ordering::SeqCst) < 2 {
+                assert!(!waiter.is_finished(), "it went on without a rest");
+                std::thread::yield_now();
+            }
+            dirty.store(64 << 20, Ordering::SeqCst);
+            waiter.join().unwrap();
+        });
+        assert!(!alarm.presses(Instant::now()), "no checkpoint was asked for");
+    }
+
+    #[test]
+    fn memory_is_made_ready_at_once_and_a_checkpoint_keeps_its_time() {
+        let alarm = Alarm::new();
+        alarm.changed(false);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| alarm.wait(later()));
+            alarm.want_slabs();
+            assert_eq!(waiter.join().unwrap(), Wanted::Slabs);
+        });
+        assert_eq!(alarm.wait(Instant::now()), Wanted::Checkpoint, "once");
     }
 
     #[test]
@@ -261,7 +349,7 @@ mod tests {
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| alarm.wait(later()));
             alarm.changed(true);
-            assert!(waiter.join().unwrap());
+            assert_eq!(waiter.join().unwrap(), Wanted::Checkpoint);
         });
     }
 }
