@@ -4,13 +4,16 @@
 //! queue and a place on the agenda.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use bytes::Bytes;
 use fastrand::Rng;
 use flotilla_region::{
     ApplyTask, Compaction, Event, Index, LogFetch, LogWrite, ReadGrant, RegionId,
 };
-use flotilla_store::{Commit, Error, PagesUpkeep, ReadError, RegionView, ScanRequest, Store};
+use flotilla_store::{
+    Commit, Error, Pacer, PagesUpkeep, ReadError, RegionView, ScanRequest, Store,
+};
 
 use crate::agenda::Moment;
 use crate::layout;
@@ -33,6 +36,10 @@ const PURGE_US_MAX: u64 = 100_000;
 const LOG_STEPS_END: u64 = 6;
 /// Steps of the pages' upkeep there are fewer than this.
 const PAGE_STEPS_END: u64 = 4;
+/// Whoever waits until less is in memory only looks so often whether it is.
+const LOOK_US_MAX: u64 = 5_000;
+/// From asking for a checkpoint to its beginning.
+const ASK_US_MAX: u64 = 10_000;
 /// Bytes that a scan may return: more than there ever are.
 const SCAN_BYTES_MAX: u64 = 64 << 20;
 
@@ -43,6 +50,10 @@ pub(crate) struct Hands {
     pace: Pace,
     log: Queue<(Commit, Vec<(RegionId, u64)>)>,
     apply: Queue<ApplyTask>,
+    /// Says how long applying waits.
+    pacer: Pacer,
+    /// A checkpoint was asked for before its time.
+    is_asked: bool,
     reach: Reach,
 }
 
@@ -64,7 +75,8 @@ impl<T> Default for Queue<T> {
 impl Hands {
     pub(crate) fn new(store: Store, rng: Rng, pace: Pace) -> Self {
         let reach = Reach::default();
-        Self { store, rng, pace, log: Queue::default(), apply: Queue::default(), reach }
+        let (log, apply) = (Queue::default(), Queue::default());
+        Self { store, rng, pace, log, apply, pacer: Pacer::default(), is_asked: false, reach }
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -148,6 +160,10 @@ impl Hands {
         now: Moment,
         out: &mut Outbox,
     ) -> Result<Vec<(RegionId, Index)>, Error> {
+        if let Some(later_us) = self.hold(now, out) {
+            out.tasks.push((later_us, Task::Apply));
+            return Ok(Vec::new());
+        }
         self.apply.is_planned = false;
         let count = self.rng.usize(1..=self.apply.waiting.len());
         let tasks: Vec<_> = self.apply.waiting.drain(..count).collect();
@@ -159,6 +175,25 @@ impl Hands {
         tell(&mut self.apply, &mut self.rng, self.pace, now, done, out);
         self.queue(std::iter::empty(), out);
         Ok(applied.regions)
+    }
+
+    /// How long applying has to wait because of what is in memory only, if it has to. Asks for a
+    /// checkpoint once so much is, as the node's threads do.
+    fn hold(&mut self, now: Moment, out: &mut Outbox) -> Option<u64> {
+        let (limits, dirty) = (self.store.dirty_limits(), self.store.dirty_bytes());
+        if self.store.wants_checkpoint() && !self.is_asked {
+            self.is_asked = true;
+            out.tasks.push((self.rng.u64(1..=ASK_US_MAX), Task::Checkpoint));
+        }
+        let clock = Duration::from_micros(now);
+        let left = self.pacer.left(limits, dirty, clock);
+        if left == Some(Duration::ZERO) {
+            self.pacer.begin(dirty, clock);
+            return None;
+        }
+        self.reach.applies_held += 1;
+        let left_us = left.map(|left| u64::try_from(left.as_micros()).unwrap_or(u64::MAX));
+        Some(left_us.unwrap_or(LOOK_US_MAX).clamp(1, LOOK_US_MAX))
     }
 
     /// Reads entries from the log. What is not there any more is told as well.
@@ -197,6 +232,7 @@ impl Hands {
 
     /// Makes a checkpoint and tells the core. The log is purged later: more was written then.
     pub(crate) fn checkpoint(&mut self, out: &mut Outbox) -> Result<(), Error> {
+        self.is_asked = false;
         let durable = self.store.checkpoint()?;
         let told = |(region, applied)| Event::Checkpointed { region, applied };
         let events = durable.into_iter().map(told).collect();

@@ -141,6 +141,7 @@ impl Summary {
         let corners = [
             ("torn tails", reach.torn_tails),
             ("checkpoints", reach.checkpoints),
+            ("waits before applying", reach.applies_held),
             ("segments purged", reach.segments_purged),
             ("bytes of pages moved", reach.pages.moved_bytes),
             ("bytes of pages trimmed", reach.pages.trimmed_bytes),

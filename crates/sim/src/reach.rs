@@ -13,6 +13,8 @@ pub struct Reach {
     pub replayed_entries: u64,
     /// Checkpoints that wrote something.
     pub checkpoints: u64,
+    /// Times that applying had to wait because too much was in memory only.
+    pub applies_held: u64,
     /// Times that a region's log was shortened.
     pub compactions: u64,
     /// Log segments removed.
@@ -54,6 +56,7 @@ impl AddAssign for Reach {
         self.torn_tails += more.torn_tails;
         self.replayed_entries += more.replayed_entries;
         self.checkpoints += more.checkpoints;
+        self.applies_held += more.applies_held;
         self.compactions += more.compactions;
         self.segments_purged += more.segments_purged;
         self.log_bytes_moved += more.log_bytes_moved;

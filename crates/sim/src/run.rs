@@ -153,6 +153,11 @@ fn store_config(swarm: &Swarm, rng: &mut Rng) -> flotilla_store::Config {
         config.pages = config.pages.trim_bytes(TRIM_NEVER_BYTES);
         config.pages_move_bytes_max = 0;
     }
+    // So little that applying has to wait for checkpoints.
+    if log_rng.u8(..4) == 0 {
+        config.checkpoint_dirty_bytes = 32 << 10;
+        config.dirty_bytes_max = 128 << 10;
+    }
     let at_once_bytes = choose(&mut log_rng, &[0, 0, 4 << 10]) as u64;
     config.pages = config.pages.reclaim_at_once_bytes(at_once_bytes);
     config
