@@ -16,6 +16,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Sleep;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
+use crate::slices::Stint;
+
 /// How long a connection may be silent at first.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -75,6 +77,8 @@ pub(crate) struct Connection {
     patience: Option<Pin<Box<Sleep>>>,
     /// Ready when the server breaks off; gone after that.
     broken_off: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// The library writes megabytes without looking up.
+    writing: Stint,
     _place: OwnedSemaphorePermit,
 }
 
@@ -89,7 +93,23 @@ impl Connection {
             // An error means that whoever could stop the server is gone: stop.
             let _ = stop.wait_for(|stop| *stop >= Stop::Connections).await;
         };
-        Self { stream, patience, broken_off: Some(Box::pin(broken_off)), _place: place }
+        Self {
+            stream,
+            patience,
+            broken_off: Some(Box::pin(broken_off)),
+            writing: Stint::default(),
+            _place: place,
+        }
+    }
+}
+
+impl Stint {
+    /// Counts what a connection took; one that takes no more ends it.
+    fn count(&mut self, written: &Poll<io::Result<usize>>) {
+        match written {
+            Poll::Ready(Ok(bytes)) => self.spend(*bytes),
+            Poll::Ready(Err(_)) | Poll::Pending => *self = Stint::default(),
+        }
     }
 }
 
@@ -121,7 +141,9 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, buf)
+        let written = Pin::new(&mut self.stream).poll_write(context, buf);
+        self.writing.count(&written);
+        written
     }
 
     fn poll_write_vectored(
@@ -129,7 +151,9 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, bufs)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, bufs);
+        self.writing.count(&written);
+        written
     }
 
     fn is_write_vectored(&self) -> bool {
