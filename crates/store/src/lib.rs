@@ -45,7 +45,7 @@ pub use flotilla_raftlog::{
     Commit, Config as LogConfig, Error as LogError, Maintenance as LogMaintenance, Purged, Receipt,
     RecoveryReport,
 };
-pub use reader::{RegionView, ScanPart, ScanRequest, ScanResult, View};
+pub use reader::{RegionView, ScanRequest, ScanResult, View};
 pub use schema::Identity;
 pub use stats::Stats;
 pub use store::Store;

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::ops::Bound;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use flotilla_pagestore::{Snapshot, Tree};
 use flotilla_region::{Descriptor, RegionId};
 
@@ -103,15 +103,6 @@ pub struct ScanResult {
     pub rows: Vec<(Bytes, Bytes)>,
 }
 
-/// Some rows of a scan.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ScanPart {
-    /// Keys and values, in the order that was asked for.
-    pub rows: Vec<(Bytes, Bytes)>,
-    /// What gives the other rows; `None` if there are none. It may turn out that there are none, too.
-    pub rest: Option<ScanRequest>,
-}
-
 /// One region at one moment.
 #[derive(Clone)]
 pub struct RegionView {
@@ -158,40 +149,55 @@ impl RegionView {
     ///
     /// [`ReadError::TooLarge`] if they exceed `bytes_max`, or the page store failed.
     pub fn scan(&self, request: &ScanRequest) -> Result<ScanResult, ReadError> {
-        Ok(ScanResult { rows: self.scan_part(request, u64::MAX)?.rows })
+        let mut rows = vec![];
+        let copy = |key: &[u8], value: &[u8]| {
+            rows.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(value)));
+        };
+        self.scan_part(request, u64::MAX, copy)?;
+        Ok(ScanResult { rows })
     }
 
-    /// The first rows of what [`RegionView::scan`] would return, about `part_bytes` of them, and the
-    /// request for the others. All parts together are all rows, so that a long scan can let others
-    /// go first between two of them.
+    /// Calls `each` with the key and the value of the first rows of what [`RegionView::scan`] would
+    /// return, about `part_bytes` of them, and returns the request for the others; `None` if there
+    /// are none. It may turn out that there are none, too. All parts together are all rows, so that
+    /// a long scan can let others go first between two of them.
     ///
-    /// A row counts for 64 bytes and its own, so that the time of a part is bounded as well.
+    /// `each` gets the bytes where they lie in the pages, and copies what it wants to keep. A row
+    /// counts for 64 bytes and its own, so that the time of a part is bounded as well.
     ///
     /// # Errors
     ///
-    /// As [`RegionView::scan`], if this part exceeds the `bytes_max` that is left.
-    pub fn scan_part(&self, request: &ScanRequest, part_bytes: u64) -> Result<ScanPart, ReadError> {
+    /// As [`RegionView::scan`], if this part exceeds the `bytes_max` that is left. Some of its rows
+    /// may have been told then.
+    pub fn scan_part(
+        &self,
+        request: &ScanRequest,
+        part_bytes: u64,
+        mut each: impl FnMut(&[u8], &[u8]),
+    ) -> Result<Option<ScanRequest>, ReadError> {
         let Some((rows, range)) = self.clip(&request.start, &request.end) else {
-            return Ok(ScanPart::default());
+            return Ok(None);
         };
         let mut taken = Taken::new(request, part_bytes);
         if request.key_only {
             let mut keys = rows.keys(range.start, range.end);
             while taken.wants_more() {
                 let key = if request.reverse { keys.next_back()? } else { keys.next()? };
-                let Some(key) = key else { break };
-                taken.add(key, b"")?;
+                let Some(key) = key else { return Ok(None) };
+                taken.count(key, b"")?;
+                each(key, b"");
             }
         } else {
             let mut rows = rows.range(range.start, range.end);
             while taken.wants_more() {
                 let row = if request.reverse { rows.next_back()? } else { rows.next()? };
-                let Some((key, row)) = row else { break };
-                taken.add(key, schema::decode_value(row)?)?;
+                let Some((key, row)) = row else { return Ok(None) };
+                let value = schema::decode_value(row)?;
+                taken.count(key, value)?;
+                each(key, value);
             }
         }
-        let rest = taken.rest(request);
-        Ok(ScanPart { rows: taken.rows, rest })
+        Ok(taken.rest(request))
     }
 
     /// Calls `each` with the key and the value of every row of the region, in order.
@@ -224,68 +230,59 @@ struct Clipped<'a> {
     end: Bound<&'a [u8]>,
 }
 
-/// Bytes of rows that are copied into one piece of memory.
-const COPY_BYTES: usize = 64 << 10;
-
 /// What a row counts for in a part of a scan, beside its bytes.
 const ROW_BYTES: u64 = 64;
 
-/// As many rows as are asked for, or an error if they are too large. A limit may be far beyond what
-/// there is. Rows are copied once, out of the pages, many into one piece of memory.
+/// Counts rows: as many as are asked for, or an error if they are too large.
 struct Taken {
-    rows: Vec<(Bytes, Bytes)>,
-    limit: u64,
+    rows_left: u64,
     bytes_max: u64,
     bytes_left: u64,
     part_bytes_left: u64,
-    copies: BytesMut,
+    /// The key of the last row of a part that its size has ended.
+    last: Option<Bytes>,
 }
 
 impl Taken {
     fn new(request: &ScanRequest, part_bytes: u64) -> Self {
         let ScanRequest { limit, bytes_max, .. } = *request;
         Self {
-            rows: vec![],
-            limit,
+            rows_left: limit,
             bytes_max,
             bytes_left: bytes_max,
             part_bytes_left: part_bytes,
-            copies: BytesMut::new(),
+            last: None,
         }
     }
 
     fn wants_more(&self) -> bool {
-        (self.rows.len() as u64) < self.limit && self.part_bytes_left > 0
+        self.rows_left > 0 && self.part_bytes_left > 0
+    }
+
+    fn count(&mut self, key: &[u8], value: &[u8]) -> Result<(), ReadError> {
+        let bytes = (key.len() + value.len()) as u64;
+        let too_large = ReadError::TooLarge { bytes_max: self.bytes_max };
+        self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or(too_large)?;
+        self.part_bytes_left = self.part_bytes_left.saturating_sub(bytes + ROW_BYTES);
+        self.rows_left -= 1;
+        if self.part_bytes_left == 0 {
+            self.last = Some(Bytes::copy_from_slice(key));
+        }
+        Ok(())
     }
 
     /// The scan that goes on behind the last row, if only the size of a part has ended this one.
-    fn rest(&self, request: &ScanRequest) -> Option<ScanRequest> {
-        let limit = self.limit - self.rows.len() as u64;
-        let (last, _) = self.rows.last().filter(|_| limit > 0 && self.part_bytes_left == 0)?;
-        let mut rest = ScanRequest { limit, bytes_max: self.bytes_left, ..request.clone() };
+    fn rest(self, request: &ScanRequest) -> Option<ScanRequest> {
+        let last = self.last.filter(|_| self.rows_left > 0)?;
+        let (limit, bytes_max) = (self.rows_left, self.bytes_left);
+        let mut rest = ScanRequest { limit, bytes_max, ..request.clone() };
         if !request.reverse {
             rest.start = [&last[..], &[0]].concat().into();
             return Some(rest);
         }
-        rest.end = last.clone();
         // Nothing lies below the empty key, which as an end would mean that there is none.
-        (!last.is_empty()).then_some(rest)
-    }
-
-    fn add(&mut self, key: &[u8], value: &[u8]) -> Result<(), ReadError> {
-        let bytes = key.len() + value.len();
-        let too_large = ReadError::TooLarge { bytes_max: self.bytes_max };
-        self.bytes_left = self.bytes_left.checked_sub(bytes as u64).ok_or(too_large)?;
-        self.part_bytes_left = self.part_bytes_left.saturating_sub(bytes as u64 + ROW_BYTES);
-        if self.copies.capacity() < bytes {
-            // As much as came until now, so that few rows do not pin much.
-            let so_far = (self.bytes_max - self.bytes_left) as usize;
-            self.copies = BytesMut::with_capacity(so_far.min(COPY_BYTES).max(bytes));
-        }
-        self.copies.extend_from_slice(key);
-        let key = self.copies.split().freeze();
-        self.copies.extend_from_slice(value);
-        self.rows.push((key, self.copies.split().freeze()));
-        Ok(())
+        let is_lowest = last.is_empty();
+        rest.end = last;
+        (!is_lowest).then_some(rest)
     }
 }

@@ -15,16 +15,16 @@ use std::time::Duration;
 
 use flotilla_proto::tikvpb::batch_commands_request::{Request, request};
 use flotilla_proto::tikvpb::batch_commands_response::{Response, response};
-use flotilla_proto::tikvpb::{
-    BatchCommandsEmptyResponse, BatchCommandsRequest, BatchCommandsResponse,
-};
+use flotilla_proto::tikvpb::{BatchCommandsEmptyResponse, BatchCommandsRequest};
 use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::Stream;
 use tonic::{Status, Streaming};
 
 use super::errors::{Answer, Failure, answer};
+use super::pieces::{Pieces, Reply};
 use super::rawkv::RawKv;
+use super::rows::Rows;
 
 /// Answers that one frame holds at most.
 const FRAME_ANSWERS_MAX: usize = 256;
@@ -34,18 +34,30 @@ const FRAME_BYTES: usize = 1 << 20;
 const FRAMES_MAX: usize = 2;
 /// What any request costs beside its bytes.
 const REQUEST_OVERHEAD_BYTES: usize = 512;
+/// The fields of an answer in a batch that has rows.
+const BATCH_GET_FIELD: u32 = 14;
+const SCAN_FIELD: u32 = 19;
+const BATCH_SCAN_FIELD: u32 = 21;
 /// The longest delay that an empty request may ask for.
 const DELAY_MAX: Duration = Duration::from_secs(10);
 
 /// The answers of one stream.
-pub struct Answers {
-    frames: mpsc::Receiver<Result<Frame, Status>>,
+pub(super) struct Answers {
+    frames: mpsc::Receiver<Result<Outgoing, Status>>,
 }
 
-struct Frame {
-    message: BatchCommandsResponse,
-    /// Given back when the frame is fetched.
+/// A message on its way out.
+pub(super) struct Outgoing {
+    pub(super) pieces: Pieces,
+    /// Given back when the last piece has been fetched.
     _shares: Vec<Share>,
+}
+
+impl Outgoing {
+    /// A message that has no part in a stream's budget.
+    pub(super) fn alone(pieces: Pieces) -> Outgoing {
+        Outgoing { pieces, _shares: vec![] }
+    }
 }
 
 /// A request's share of the budgets, and then its answer's.
@@ -54,19 +66,18 @@ struct Share {
     bytes: OwnedSemaphorePermit,
 }
 
-type Answered = Result<(u64, Response, Share), Status>;
+type Answered = Result<(u64, Reply, Share), Status>;
 
 impl Stream for Answers {
-    type Item = Result<BatchCommandsResponse, Status>;
+    type Item = Result<Outgoing, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let frame = self.frames.poll_recv(context);
-        frame.map(|frame| frame.map(|frame| frame.map(|frame| frame.message)))
+        self.frames.poll_recv(context)
     }
 }
 
 /// Serves a stream until its client ends it or sends something that makes no sense.
-pub(crate) fn serve(service: RawKv, requests: Streaming<BatchCommandsRequest>) -> Answers {
+pub(super) fn serve(service: RawKv, requests: Streaming<BatchCommandsRequest>) -> Answers {
     let (frames_in, frames) = mpsc::channel(FRAMES_MAX);
     let (answers_in, answers) = mpsc::channel(FRAME_ANSWERS_MAX);
     tokio::spawn(gather(answers, frames_in));
@@ -127,7 +138,7 @@ async fn respond(
     room: &Room,
     request: Request,
     mut share: Share,
-) -> Result<(Response, Share), Status> {
+) -> Result<(Reply, Share), Status> {
     let again = is_read(&request).then(|| request.clone());
     let mut response = carry_out(service, request).await?;
     loop {
@@ -217,13 +228,13 @@ fn stopping() -> Status {
 }
 
 /// Carries out one request of a frame. An error ends the stream.
-async fn carry_out(service: &RawKv, request: Request) -> Result<Response, Status> {
+async fn carry_out(service: &RawKv, request: Request) -> Result<Reply, Status> {
     use request::Cmd as Ask;
     use response::Cmd as Told;
     let told = match request.cmd {
         Some(Ask::RawGet(request)) => Told::RawGet(answer(service.get(request).await)?),
         Some(Ask::RawBatchGet(request)) => {
-            Told::RawBatchGet(answer(service.batch_get(request).await)?)
+            return rows(BATCH_GET_FIELD, service.batch_get(request).await, Told::RawBatchGet);
         }
         Some(Ask::RawPut(request)) => Told::RawPut(answer(service.put(request).await)?),
         Some(Ask::RawBatchPut(request)) => {
@@ -233,12 +244,14 @@ async fn carry_out(service: &RawKv, request: Request) -> Result<Response, Status
         Some(Ask::RawBatchDelete(request)) => {
             Told::RawBatchDelete(answer(service.batch_delete(request).await)?)
         }
-        Some(Ask::RawScan(request)) => Told::RawScan(answer(service.scan(request).await)?),
+        Some(Ask::RawScan(request)) => {
+            return rows(SCAN_FIELD, service.scan(request).await, Told::RawScan);
+        }
         Some(Ask::RawDeleteRange(request)) => {
             Told::RawDeleteRange(answer(service.delete_range(request).await)?)
         }
         Some(Ask::RawBatchScan(request)) => {
-            Told::RawBatchScan(answer(service.batch_scan(request).await)?)
+            return rows(BATCH_SCAN_FIELD, service.batch_scan(request).await, Told::RawBatchScan);
         }
         Some(Ask::Empty(request)) => {
             let delay = Duration::from_millis(request.delay_time).min(DELAY_MAX);
@@ -247,7 +260,22 @@ async fn carry_out(service: &RawKv, request: Request) -> Result<Response, Status
         }
         None => Told::RawGet(unknown()),
     };
-    Ok(Response { cmd: Some(told) })
+    Ok(Reply::Message(Box::new(Response { cmd: Some(told) })))
+}
+
+/// Rows in the field of the answer that has them, or in words why there are none.
+fn rows<T: Answer>(
+    field: u32,
+    result: Result<Rows, Failure>,
+    told: fn(T) -> response::Cmd,
+) -> Result<Reply, Status> {
+    match result {
+        Ok(rows) => Ok(Reply::Rows { field, rows }),
+        Err(failure) => {
+            let cmd = Some(told(answer(Err(failure))?));
+            Ok(Reply::Message(Box::new(Response { cmd })))
+        }
+    }
 }
 
 /// The answer to a request of a kind that is not served. It must be of some kind, for clients take
@@ -260,7 +288,7 @@ fn unknown<T: Answer>() -> T {
 /// Makes frames of answers, as large as what is ready.
 async fn gather(
     mut answers: mpsc::Receiver<Answered>,
-    frames: mpsc::Sender<Result<Frame, Status>>,
+    frames: mpsc::Sender<Result<Outgoing, Status>>,
 ) {
     let mut ready = Vec::with_capacity(FRAME_ANSWERS_MAX);
     loop {
@@ -275,7 +303,9 @@ async fn gather(
         let mut left = ready.drain(..).peekable();
         while left.peek().is_some() {
             let (frame, end) = fill(&mut left);
-            if !frame.message.responses.is_empty() && frames.send(Ok(frame)).await.is_err() {
+            if let Some(frame) = frame
+                && frames.send(Ok(frame)).await.is_err()
+            {
                 return;
             }
             if let Some(status) = end {
@@ -286,24 +316,50 @@ async fn gather(
     }
 }
 
-/// The next frame, and why the stream ends after it, if it does.
-fn fill(answers: &mut impl Iterator<Item = Answered>) -> (Frame, Option<Status>) {
-    let mut message = BatchCommandsResponse::default();
-    let mut shares = Vec::new();
+/// The next frame if there are answers for it, and why the stream ends after it, if it does.
+fn fill(answers: &mut impl Iterator<Item = Answered>) -> (Option<Outgoing>, Option<Status>) {
+    let (mut replies, mut ids, mut shares) = (vec![], vec![], vec![]);
     let mut bytes = 0;
+    let mut end = None;
     for answered in answers {
         match answered {
-            Ok((id, response, share)) => {
-                bytes += response.encoded_len();
-                message.responses.push(response);
-                message.request_ids.push(id);
+            Ok((id, reply, share)) => {
+                bytes += reply.encoded_len();
+                replies.push(reply);
+                ids.push(id);
                 shares.push(share);
             }
-            Err(status) => return (Frame { message, _shares: shares }, Some(status)),
+            Err(status) => end = Some(status),
         }
-        if bytes >= FRAME_BYTES {
+        if bytes >= FRAME_BYTES || end.is_some() {
             break;
         }
     }
-    (Frame { message, _shares: shares }, None)
+    if replies.is_empty() {
+        return (None, end);
+    }
+    match Pieces::batch(replies, &ids) {
+        Ok(pieces) => (Some(Outgoing { pieces, _shares: shares }), end),
+        Err(status) => (None, Some(status)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::encoding::decode_key;
+    use response::Cmd as Told;
+
+    use super::*;
+
+    #[test]
+    fn rows_stand_where_the_protocol_has_them() {
+        for (field, told) in [
+            (BATCH_GET_FIELD, Told::RawBatchGet(Default::default())),
+            (SCAN_FIELD, Told::RawScan(Default::default())),
+            (BATCH_SCAN_FIELD, Told::RawBatchScan(Default::default())),
+        ] {
+            let bytes = Response { cmd: Some(told) }.encode_to_vec();
+            assert_eq!(decode_key(&mut &bytes[..]).unwrap().0, field);
+        }
+    }
 }

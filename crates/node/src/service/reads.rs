@@ -3,9 +3,8 @@
 use bytes::Bytes;
 use flotilla_pagestore::Error as PagesError;
 use flotilla_proto::kvrpcpb::{
-    KvPair, RawBatchGetRequest, RawBatchGetResponse, RawBatchScanRequest, RawBatchScanResponse,
-    RawGetKeyTtlRequest, RawGetKeyTtlResponse, RawGetRequest, RawGetResponse, RawScanRequest,
-    RawScanResponse,
+    RawBatchGetRequest, RawBatchScanRequest, RawGetKeyTtlRequest, RawGetKeyTtlResponse,
+    RawGetRequest, RawGetResponse, RawScanRequest,
 };
 use flotilla_region::RegionId;
 use flotilla_store::{ReadError, RegionView, ScanRequest};
@@ -17,6 +16,7 @@ use super::errors::Failure;
 use super::places::Job;
 use super::range::{self, Clipped, Range};
 use super::rawkv::RawKv;
+use super::rows::Rows;
 use crate::router::Router;
 
 /// What a scan or a batch of gets reads before it lets others go first. At a gigabyte in a second, a
@@ -58,33 +58,25 @@ impl RawKv {
         Ok(RawGetKeyTtlResponse { not_found: value.is_none(), ..Default::default() })
     }
 
-    pub(super) async fn batch_get(
-        &self,
-        request: RawBatchGetRequest,
-    ) -> Result<RawBatchGetResponse, Failure> {
+    pub(super) async fn batch_get(&self, request: RawBatchGetRequest) -> Result<Rows, Failure> {
         let RawBatchGetRequest { context, keys, cf } = request;
         check::common(context.as_ref(), &cf)?;
         keys.iter().try_for_each(|key| check::key(key))?;
         let claim = self.examine(context)?.touching(&keys);
         let bytes_max = self.limits().answer_bytes_max;
-        let pairs =
-            self.look(claim, Gets { keys, next: 0, pairs: vec![], bytes: 0, bytes_max }).await?;
-        Ok(RawBatchGetResponse { pairs, ..Default::default() })
+        let rows = Rows::default();
+        self.look(claim, Gets { keys, next: 0, rows, bytes: 0, bytes_max }).await
     }
 
-    pub(super) async fn scan(&self, request: RawScanRequest) -> Result<RawScanResponse, Failure> {
+    pub(super) async fn scan(&self, request: RawScanRequest) -> Result<Rows, Failure> {
         let RawScanRequest { context, start_key, limit, key_only, cf, reverse, end_key } = request;
         check::common(context.as_ref(), &cf)?;
         let wanted = Wanted { limit, reverse, key_only };
         let claim = self.examine(context)?.pinned();
-        let kvs = self.rows(claim, vec![(start_key, end_key)], wanted).await?;
-        Ok(RawScanResponse { kvs, ..Default::default() })
+        self.rows(claim, vec![(start_key, end_key)], wanted).await
     }
 
-    pub(super) async fn batch_scan(
-        &self,
-        request: RawBatchScanRequest,
-    ) -> Result<RawBatchScanResponse, Failure> {
+    pub(super) async fn batch_scan(&self, request: RawBatchScanRequest) -> Result<Rows, Failure> {
         let RawBatchScanRequest { context, ranges, each_limit, key_only, cf, reverse } = request;
         check::common(context.as_ref(), &cf)?;
         if ranges.len() > RANGES_MAX {
@@ -94,8 +86,7 @@ impl RawKv {
         let wanted = Wanted { limit: each_limit, reverse, key_only };
         let claim = self.examine(context)?.pinned();
         let ranges = ranges.into_iter().map(|range| (range.start_key, range.end_key)).collect();
-        let kvs = self.rows(claim, ranges, wanted).await?;
-        Ok(RawBatchScanResponse { kvs, ..Default::default() })
+        self.rows(claim, ranges, wanted).await
     }
 
     /// The value of one key.
@@ -113,7 +104,7 @@ impl RawKv {
         claim: Claim,
         bounds: Vec<(Bytes, Bytes)>,
         wanted: Wanted,
-    ) -> Result<Vec<KvPair>, Failure> {
+    ) -> Result<Rows, Failure> {
         let mut probes = Vec::new();
         let mut ranges = Vec::new();
         for (start, end) in bounds {
@@ -126,15 +117,13 @@ impl RawKv {
         }
         let bytes_max = self.limits().answer_bytes_max;
         let claim = claim.touching(&probes);
-        self.look(
-            claim,
-            Scans { ranges, wanted, next: 0, rest: None, rows: vec![], bytes: 0, bytes_max },
-        )
-        .await
+        let rows = Rows::default();
+        let scans = Scans { ranges, wanted, next: 0, rest: None, rows, bytes: 0, bytes_max };
+        self.look(claim, scans).await
     }
 
     /// Carries out `reading` on a snapshot, on threads that may take their time, part by part.
-    async fn look<T: Reading>(&self, claim: Claim, reading: T) -> Result<Vec<KvPair>, Failure> {
+    async fn look<T: Reading>(&self, claim: Claim, reading: T) -> Result<Rows, Failure> {
         let id = claim.region();
         let view = self.snapshot(claim).await?;
         match self.places().read(Looking { view, reading }).await {
@@ -176,7 +165,7 @@ trait Reading: Send + 'static {
     /// Reads about [`PART_BYTES`] more. True when all is read.
     fn read_on(&mut self, view: &RegionView) -> Result<bool, ReadError>;
     /// What was read; leaves nothing of it behind, so that it can be read again from the beginning.
-    fn take(&mut self) -> Vec<KvPair>;
+    fn take(&mut self) -> Rows;
 }
 
 /// A read and what it looks at.
@@ -186,10 +175,10 @@ struct Looking<T> {
 }
 
 impl<T: Reading> Job for Looking<T> {
-    type Answer = Vec<KvPair>;
+    type Answer = Rows;
     type Error = ReadError;
 
-    fn read_on(&mut self) -> Result<Option<Vec<KvPair>>, ReadError> {
+    fn read_on(&mut self) -> Result<Option<Rows>, ReadError> {
         Ok(self.reading.read_on(&self.view)?.then(|| self.reading.take()))
     }
 
@@ -202,7 +191,7 @@ impl<T: Reading> Job for Looking<T> {
 struct Gets {
     keys: Vec<Bytes>,
     next: usize,
-    pairs: Vec<KvPair>,
+    rows: Rows,
     bytes: u64,
     bytes_max: u64,
 }
@@ -221,14 +210,14 @@ impl Reading for Gets {
             if self.bytes > self.bytes_max {
                 return Err(ReadError::TooLarge { bytes_max: self.bytes_max });
             }
-            self.pairs.push(KvPair { key: key.clone(), value });
+            self.rows.push(key, &value);
         }
         Ok(false)
     }
 
-    fn take(&mut self) -> Vec<KvPair> {
+    fn take(&mut self) -> Rows {
         (self.next, self.bytes) = (0, 0);
-        std::mem::take(&mut self.pairs)
+        std::mem::take(&mut self.rows)
     }
 }
 
@@ -240,7 +229,7 @@ struct Scans {
     next: usize,
     /// What is left of the range that is being read.
     rest: Option<ScanRequest>,
-    rows: Vec<KvPair>,
+    rows: Rows,
     bytes: u64,
     bytes_max: u64,
 }
@@ -252,26 +241,26 @@ impl Reading for Scans {
             let Some(request) = self.rest.take().or_else(|| self.next_range()) else {
                 return Ok(true);
             };
-            let part = view.scan_part(&request, PART_BYTES - (self.bytes - before));
+            let part_bytes = PART_BYTES - (self.bytes - before);
+            let (rows, bytes) = (&mut self.rows, &mut self.bytes);
+            let rest = view.scan_part(&request, part_bytes, |key, value| {
+                *bytes += (key.len() + value.len()) as u64;
+                rows.push(key, value);
+            });
             // The bound that the request as a whole has, and not what was left of it.
             let too_large = ReadError::TooLarge { bytes_max: self.bytes_max };
-            let part = part.map_err(|error| match error {
+            self.rest = rest.map_err(|error| match error {
                 ReadError::TooLarge { .. } => too_large,
                 other => other,
             })?;
-            for (key, value) in part.rows {
-                self.bytes += (key.len() + value.len()) as u64;
-                self.rows.push(KvPair { key, value });
-            }
-            if part.rest.is_some() {
-                self.rest = part.rest;
+            if self.rest.is_some() {
                 return Ok(false);
             }
         }
         Ok(false)
     }
 
-    fn take(&mut self) -> Vec<KvPair> {
+    fn take(&mut self) -> Rows {
         (self.next, self.rest, self.bytes) = (0, None, 0);
         std::mem::take(&mut self.rows)
     }

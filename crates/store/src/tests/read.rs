@@ -82,9 +82,10 @@ fn the_parts_of_a_scan_are_all_of_it() {
                 let (mut rows, mut parts) = (vec![], 0);
                 let mut rest = Some(request.clone());
                 while let Some(request) = rest {
-                    let part = view.scan_part(&request, part_bytes).unwrap();
-                    rows.extend(part.rows);
-                    rest = part.rest;
+                    let take = |key: &[u8], value: &[u8]| {
+                        rows.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(value)));
+                    };
+                    rest = view.scan_part(&request, part_bytes, take).unwrap();
                     parts += 1;
                 }
                 assert_eq!(rows, whole, "{request:?} in parts of {part_bytes}");
@@ -96,8 +97,8 @@ fn the_parts_of_a_scan_are_all_of_it() {
     let tight = ScanRequest { bytes_max: 19, ..scan_all() };
     let mut rest = Some(tight);
     let error = loop {
-        match view.scan_part(&rest.take().unwrap(), 1) {
-            Ok(part) => rest = part.rest,
+        match view.scan_part(&rest.take().unwrap(), 1, |_, _| ()) {
+            Ok(part) => rest = part,
             Err(error) => break error,
         }
     };
