@@ -2,13 +2,16 @@
 //!
 //! A page of one unit lies in a slab, but for the first few of a store, which come from the heap: a
 //! small store needs no slab. What held branches is given out for branches first: these are few and
-//! written often, so that memory is likely to be near the processor.
+//! written often, so that memory is likely to be near the processor. Long values have slabs of their
+//! own (`pieces`).
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::frames::{Buffer, Slab, Taken};
+use crate::frames::{Buffer, Taken};
 use crate::page::UNIT_BYTES;
+use crate::pieces::Pieces;
+use crate::slab::{Piece, Slab, Use};
 
 /// So many buffers come from the heap before the first slab is made.
 const HEAP_MAX: usize = 256;
@@ -16,6 +19,10 @@ const HEAP_MAX: usize = 256;
 /// Once there are slabs, so many more are kept ready. To make one takes a millisecond or several, because
 /// the system clears it, and where the system is a virtual one gets it from its host.
 const READY_MAX: usize = 2;
+
+/// So many are kept ready while long values want slabs. Of values of 16 KiB each a slab takes 127, which
+/// are put in half a millisecond.
+const READY_FOR_VALUES_MAX: usize = 4;
 
 /// How long nothing is published before slabs are given back that nobody needs now.
 const QUIET: Duration = Duration::from_secs(60);
@@ -44,9 +51,12 @@ pub(crate) struct Buffers {
     current: usize,
     /// Slabs that were not yet taken from.
     ready: Vec<Arc<Slab>>,
+    ready_for_values: Vec<Arc<Slab>>,
     /// Somebody was told that slabs should be made ready.
     has_asked: bool,
     heap_count: usize,
+    /// Memory for long values.
+    pieces: Pieces,
     /// The last transaction that was seen, and when first.
     quiet: (u64, Duration),
 }
@@ -78,40 +88,61 @@ impl Buffers {
         let count = self.slabs.len();
         for i in (self.current..count).chain(0..self.current) {
             let used = &mut self.slabs[i];
-            if let Some(buffer) = used.slab.take() {
+            if let Some(part) = used.slab.take() {
                 used.was_needed = true;
                 self.current = i;
-                return Some(buffer);
+                return Some(Buffer::from(part));
             }
         }
         let slab = self.ready.pop()?;
-        let buffer = slab.take();
+        let buffer = slab.take().map(Buffer::from);
         self.slabs.push(Used { slab, was_needed: true });
         self.current = count;
         buffer
     }
 
+    /// Memory for a long value of so many bytes; nothing if it shall come from the heap.
+    pub(crate) fn take_piece(&mut self, len: usize) -> Option<Piece> {
+        let Buffers { pieces, ready_for_values, .. } = self;
+        pieces.take(len, || ready_for_values.pop())
+    }
+
     /// Takes a new slab.
-    pub(crate) fn add(&mut self, slab: Arc<Slab>) {
-        self.ready.push(slab);
+    pub(crate) fn add(&mut self, slab: Arc<Slab>, made_for: Use) {
+        match made_for {
+            Use::Pages => self.ready.push(slab),
+            Use::Values => self.ready_for_values.push(slab),
+        }
     }
 
     /// Whether slabs should be made ready; says so once until [`Buffers::wants_slab`] says that there
     /// are enough.
     pub(crate) fn asks_for_slabs(&mut self) -> bool {
-        let is_new = !self.has_asked && self.is_short();
+        let is_new = !self.has_asked && self.is_short().is_some();
         self.has_asked |= is_new;
         is_new
     }
 
-    /// Whether one more slab should be made ready, if that was asked for.
-    pub(crate) fn wants_slab(&mut self) -> bool {
-        self.has_asked = self.has_asked && self.is_short();
-        self.has_asked
+    /// For what one more slab should be made ready, if that was asked for.
+    pub(crate) fn wants_slab(&mut self) -> Option<Use> {
+        let short = self.is_short().filter(|_| self.has_asked);
+        self.has_asked = short.is_some();
+        short
     }
 
-    fn is_short(&self) -> bool {
-        !self.slabs.is_empty() && self.ready.len() < READY_MAX
+    fn is_short(&self) -> Option<Use> {
+        // A writer who needs a page waits until its slab is made, but nobody for one of long values.
+        if !self.slabs.is_empty() && self.ready.len() < READY_MAX {
+            return Some(Use::Pages);
+        }
+        let is_short = self.ready_for_values.len() < READY_FOR_VALUES_MAX;
+        (self.pieces.wants_slabs() && is_short).then_some(Use::Values)
+    }
+
+    /// How many slabs are ready for long values.
+    #[cfg(test)]
+    pub(crate) fn ready_for_values_count(&self) -> usize {
+        self.ready_for_values.len()
     }
 
     /// Takes back what a page or a long value was in.
@@ -133,6 +164,7 @@ impl Buffers {
     /// nobody up.
     pub(crate) fn take_spare(&mut self) -> [Vec<Buffer>; 2] {
         self.heap_count = 0;
+        self.pieces.begin_again();
         std::mem::take(&mut self.spare)
     }
 
@@ -142,8 +174,9 @@ impl Buffers {
         let idle = self
             .slabs
             .extract_if(.., |used| !std::mem::take(&mut used.was_needed) && used.slab.is_idle());
-        let idle = idle.map(|used| used.slab).collect();
+        let mut idle: Vec<Arc<Slab>> = idle.map(|used| used.slab).collect();
         self.current = 0;
+        idle.append(&mut self.pieces.idle_slabs(false));
         idle
     }
 
@@ -161,7 +194,9 @@ impl Buffers {
         drop(self.take_spare());
         self.slabs.iter_mut().for_each(|used| used.was_needed = false);
         let mut idle = self.idle_slabs();
+        idle.append(&mut self.pieces.idle_slabs(true));
         idle.append(&mut self.ready);
+        idle.append(&mut self.ready_for_values);
         idle
     }
 }
@@ -187,7 +222,7 @@ mod tests {
             match buffers.take(1, is_leaf) {
                 Supply::Of(buffer) => return Some(buffer),
                 Supply::Heap => return None,
-                Supply::Slab => buffers.add(Slab::new()?),
+                Supply::Slab => buffers.add(Slab::new()?, Use::Pages),
             }
         }
     }
@@ -255,14 +290,14 @@ mod tests {
         let mut held: Vec<Buffer> =
             (0..=HEAP_MAX).filter_map(|_| take(&mut buffers, true)).collect();
         assert_eq!(held.len(), 1);
-        assert!(!buffers.wants_slab(), "nobody was told");
+        assert_eq!(buffers.wants_slab(), None, "nobody was told");
         assert!(buffers.asks_for_slabs());
         assert!(!buffers.asks_for_slabs(), "said once");
         for _ in 0..READY_MAX {
-            assert!(buffers.wants_slab());
-            buffers.add(Slab::new().unwrap());
+            assert_eq!(buffers.wants_slab(), Some(Use::Pages));
+            buffers.add(Slab::new().unwrap(), Use::Pages);
         }
-        assert!(!buffers.wants_slab() && !buffers.asks_for_slabs());
+        assert!(buffers.wants_slab().is_none() && !buffers.asks_for_slabs());
         for _ in 0..511 {
             assert!(!buffers.asks_for_slabs());
             match buffers.take(1, true) {
@@ -271,10 +306,10 @@ mod tests {
             }
         }
         assert!(buffers.asks_for_slabs(), "one that was ready is taken from");
-        assert!(buffers.wants_slab());
+        assert_eq!(buffers.wants_slab(), Some(Use::Pages));
         drop(held);
         assert_eq!(buffers.quiet_slabs(1, Duration::ZERO).len(), 0);
         assert_eq!(buffers.quiet_slabs(1, QUIET).len(), 3);
-        assert!(!buffers.wants_slab(), "there are none again");
+        assert_eq!(buffers.wants_slab(), None, "there are none again");
     }
 }

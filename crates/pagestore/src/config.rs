@@ -89,7 +89,8 @@ pub struct Options {
     pub dirty_soft_bytes: u64,
     /// As long as a [`Maintenance`] runs, what is in memory only and not yet written by its
     /// checkpoint stays below so many bytes: writers wait. Pages that it has written stay in memory
-    /// until it ends, up to as much again. Default 512 MiB.
+    /// until it ends, up to as much again. What long values lie in is up to twice as much as they are,
+    /// and is kept for the next ones until nothing has changed for a minute. Default 512 MiB.
     ///
     /// [`Maintenance`]: crate::Maintenance
     pub dirty_hard_bytes: u64,

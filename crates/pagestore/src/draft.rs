@@ -8,7 +8,7 @@ use crate::branch::Child;
 use crate::buffers::Supply;
 use crate::claim::Claim;
 use crate::error::Result;
-use crate::frames::{Buffer, Slab};
+use crate::frames::Buffer;
 use crate::leaf::Extent;
 use crate::node::Node;
 use crate::own::{ById, Own, OwnPages};
@@ -16,6 +16,7 @@ use crate::page::{self, Frame, Kind, PageRef, Span, UNIT_BYTES, units_for};
 use crate::pool::not_there;
 use crate::root::Root;
 use crate::shared::Shared;
+use crate::slab::{Piece, Slab, Use};
 use crate::source::{Source, Wanted};
 use crate::space::Space;
 use crate::view::{PageBytes, Value};
@@ -244,7 +245,7 @@ impl Draft {
         if self.extents.contains_key(&extent.start) {
             return Ok(None);
         }
-        let value = Bytes::copy_from_slice(&self.extent(extent)?);
+        let value = self.long_value(&self.extent(extent)?);
         let units = extent.span().units;
         let span = self.shared.space.lock().allocate_below(units);
         let Some(span) = span else { return Ok(None) };
@@ -300,7 +301,7 @@ impl Draft {
                 return Buffer::from(zeros.collect::<Frame>());
             };
             let mut space = self.shared.space.lock();
-            space.buffers.add(slab);
+            space.buffers.add(slab, Use::Pages);
             supply = space.buffers.take(units, is_leaf);
         }
     }
@@ -365,6 +366,37 @@ impl Draft {
             self.undo.push(Undo::Return(place.id(), own));
         }
         true
+    }
+
+    /// A long value in memory of its own.
+    pub(crate) fn long_value(&self, value: &[u8]) -> Bytes {
+        match self.piece(value.len()) {
+            Some(mut piece) => {
+                piece.as_mut().copy_from_slice(value);
+                Bytes::from_owner(piece)
+            }
+            None => Bytes::copy_from_slice(value),
+        }
+    }
+
+    /// A long value of so many bytes in memory of its own, which are 0 before `fill` writes them.
+    pub(crate) fn long_value_filled(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> Bytes {
+        match self.piece(len) {
+            Some(mut piece) => {
+                piece.as_mut().fill(0);
+                fill(piece.as_mut());
+                Bytes::from_owner(piece)
+            }
+            None => {
+                let mut bytes = vec![0; len];
+                fill(&mut bytes);
+                Bytes::from(bytes)
+            }
+        }
+    }
+
+    fn piece(&self, len: usize) -> Option<Piece> {
+        self.shared.space.lock().buffers.take_piece(len)
     }
 
     /// Puts a long value into an extent of its own.

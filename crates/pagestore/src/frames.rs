@@ -16,9 +16,6 @@
 //! whole: it is all that most reads look at, and eight times as many of them share a cache line.
 //!
 //! The table comes into being in pieces as units are first used, and stays: 9 bytes for each unit.
-//!
-//! Pages in memory lie in slabs, which the system backs by one large page each where it can: what is
-//! written at random then costs no look at the system's tables of pages.
 #![expect(unsafe_code, reason = "the table's entries are owned pointers, made thin")]
 
 use std::ops::{Deref, DerefMut};
@@ -26,7 +23,6 @@ use std::ptr;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use flotilla_vfs::Memory as Mapped;
 
 use crate::config::VALUE_BYTES_MAX;
 #[cfg(not(any(shuttle, miri)))]
@@ -34,7 +30,8 @@ use crate::page::UNIT_COUNT_MAX;
 use crate::page::{self, Frame, UNIT_BYTES};
 use crate::prefetch;
 use crate::root::Root;
-use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use crate::slab::Part;
+use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 /// Entries that come into being together: those of 4 GiB of the file. They take no memory until they
 /// are touched.
@@ -217,10 +214,8 @@ impl Frames {
         match buffer.0 {
             Memory::Heap(frame) => self.put(id, Arc::into_raw(frame).cast_mut().cast(), PAGE),
             Memory::Slab(part) => {
-                let bytes = part.0;
                 // It lives on as the entry.
-                std::mem::forget(part);
-                self.put(id, bytes, kind);
+                self.put(id, part.into_raw(), kind);
             }
         }
     }
@@ -302,8 +297,9 @@ fn taken(entry: *mut u8) -> Option<Taken> {
             Some(Taken::Page(Buffer::from(frame), is_leaf))
         }
         tag @ (LEAF | BRANCH) => {
-            // It came from a part of a slab in `put_page`, and becomes one again once.
-            Some(Taken::Page(Buffer(Memory::Slab(Part(bytes_of(entry)))), tag == LEAF))
+            // SAFETY: It came from a part of a slab in `put_page`, and becomes one again once.
+            let part = unsafe { Part::from_raw(bytes_of(entry)) };
+            Some(Taken::Page(Buffer::from(part), tag == LEAF))
         }
         // SAFETY: The pointer came from `Box::into_raw` in `put_long`, and is given back once.
         _ => Some(Taken::Long(unsafe { Box::from_raw(long_of(entry)) })),
@@ -357,6 +353,12 @@ impl From<Frame> for Buffer {
     }
 }
 
+impl From<Part> for Buffer {
+    fn from(part: Part) -> Buffer {
+        Buffer(Memory::Slab(part))
+    }
+}
+
 impl Deref for Buffer {
     type Target = [u8];
 
@@ -364,8 +366,7 @@ impl Deref for Buffer {
     fn deref(&self) -> &[u8] {
         match &self.0 {
             Memory::Heap(frame) => frame,
-            // SAFETY: They are its own bytes, and were written to when the slab was made.
-            Memory::Slab(part) => unsafe { &*ptr::slice_from_raw_parts(part.0, UNIT_BYTES) },
+            Memory::Slab(part) => part,
         }
     }
 }
@@ -375,92 +376,8 @@ impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         match &mut self.0 {
             Memory::Heap(frame) => Arc::get_mut(frame).expect("a buffer has one owner"),
-            // SAFETY: As above; whoever has the part alone has its bytes alone.
-            Memory::Slab(part) => unsafe {
-                &mut *ptr::slice_from_raw_parts_mut(part.0, UNIT_BYTES)
-            },
+            Memory::Slab(part) => part,
         }
-    }
-}
-
-/// Units of a slab; the first says where the slab is.
-const SLAB_UNITS: usize = 512;
-const SLAB_BYTES: usize = SLAB_UNITS * UNIT_BYTES;
-
-/// Memory for 511 pages of one unit, in one large page of the system if it has such.
-#[derive(Debug)]
-pub(crate) struct Slab {
-    /// Twice as long, so that a slab lies in it at a multiple of its length; the rest is not touched.
-    map: Mapped,
-    /// A bit for each unit, one if it has an owner.
-    taken: [AtomicU64; SLAB_UNITS / 64],
-}
-
-impl Slab {
-    /// Nothing if the system gives no memory but through the heap. The system clears all of it now: whoever
-    /// calls this holds no lock.
-    pub(crate) fn new() -> Option<Arc<Slab>> {
-        if cfg!(any(miri, shuttle)) {
-            return None;
-        }
-        let map = Mapped::new(2 * SLAB_BYTES).ok()?;
-        let mut taken = [const { AtomicU64::new(0) }; SLAB_UNITS / 64];
-        *taken[0].get_mut() = 1;
-        let slab = Arc::new(Slab { map, taken });
-        let at: *mut *const Slab = slab.begin().cast();
-        // SAFETY: There are so many bytes from there on, which nobody else has yet.
-        unsafe { at.write(Arc::as_ptr(&slab)) };
-        Some(slab)
-    }
-
-    fn begin(&self) -> *mut u8 {
-        self.map.as_mut_ptr().map_addr(|addr| addr.next_multiple_of(SLAB_BYTES))
-    }
-
-    /// A unit that has no owner, if there is one. What is in it is of no meaning.
-    pub(crate) fn take(self: &Arc<Slab>) -> Option<Buffer> {
-        for (i, word) in self.taken.iter().enumerate() {
-            let mut seen = word.load(Ordering::Relaxed);
-            while seen != u64::MAX {
-                let bit = seen.trailing_ones();
-                seen = word.fetch_or(1 << bit, Ordering::Acquire);
-                if seen >> bit & 1 == 0 {
-                    let bytes = self.begin().wrapping_add((i * 64 + bit as usize) * UNIT_BYTES);
-                    // The part counts as a holder of the slab.
-                    let _ = Arc::into_raw(Arc::clone(self));
-                    return Some(Buffer(Memory::Slab(Part(bytes))));
-                }
-            }
-        }
-        None
-    }
-
-    /// Whether no unit has an owner.
-    pub(crate) fn is_idle(&self) -> bool {
-        let words = self.taken.iter().map(|word| word.load(Ordering::Relaxed));
-        words.map(u64::count_ones).sum::<u32>() == 1
-    }
-}
-
-/// A unit of a slab, and its owner. Where it lies says in which slab, so that most who have one need
-/// not look at the slab.
-#[derive(Debug)]
-struct Part(*mut u8);
-
-// SAFETY: It is memory that has one owner, as a `Box` is; what it looks at of its slab when it is dropped
-// can be looked at by all.
-unsafe impl Send for Part {}
-// SAFETY: As above; a reference to it gives nothing but one to its bytes.
-unsafe impl Sync for Part {}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        let begin = self.0.map_addr(|addr| addr & !(SLAB_BYTES - 1));
-        // SAFETY: The slab is there, for this part counts as its holder until now; what it has written
-        // of itself at its beginning is never changed.
-        let slab = unsafe { Arc::from_raw(*begin.cast::<*const Slab>()) };
-        let unit = (self.0.addr() - begin.addr()) / UNIT_BYTES;
-        slab.taken[unit / 64].fetch_and(!(1 << (unit % 64)), Ordering::Release);
     }
 }
 

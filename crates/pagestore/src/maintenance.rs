@@ -275,11 +275,11 @@ mod tests {
         let (rung, at_once) = (|| shared.upkeep.bell.wait(0, Duration::ZERO), Duration::ZERO);
         fill(0);
         assert_eq!(rung(), 1);
-        assert!(shared.space.lock().buffers.wants_slab());
+        assert!(shared.space.lock().buffers.wants_slab().is_some());
         fill(1000);
         assert_eq!(rung(), 1, "it knows");
         assert_eq!(step(shared, at_once).unwrap(), Done::Nothing);
-        assert!(!shared.space.lock().buffers.wants_slab(), "they are ready");
+        assert_eq!(shared.space.lock().buffers.wants_slab(), None, "they are ready");
         let mut first = 2000;
         while rung() == 1 {
             assert!(first < 20_000, "a slab of 511 pages was taken from, and nobody was called");
@@ -288,7 +288,7 @@ mod tests {
         }
         // While it makes a checkpoint as well.
         checkpoint(shared).unwrap();
-        assert!(!shared.space.lock().buffers.wants_slab());
+        assert_eq!(shared.space.lock().buffers.wants_slab(), None);
         // Who makes them himself, by a call of its own or by a checkpoint.
         for by_checkpoint in [false, true] {
             while !store.wants_slabs() {
@@ -303,5 +303,62 @@ mod tests {
             }
             assert!(!store.wants_slabs(), "{by_checkpoint}");
         }
+    }
+
+    #[test]
+    #[cfg(not(any(miri, shuttle)))]
+    fn long_values_lie_in_slabs_that_were_ready_and_these_go() {
+        let fs = FaultFs::new(1);
+        fs.create_dir_all(Path::new("/data")).unwrap();
+        let options = Options::default().checkpoint_interval(None);
+        let store = PageStore::open(Arc::new(fs), Path::new("/data/pages"), options).unwrap();
+        let shared = store.shared();
+        let value = |i: u64, round: u8| vec![round ^ i as u8; 12_000 + i as usize % 300];
+        let ready = || shared.space.lock().buffers.ready_for_values_count();
+        for round in 0..6 {
+            for i in 0..250_u64 {
+                let mut txn = store.write().unwrap();
+                let mut tree = txn.tree("t").unwrap();
+                let (key, value) = (i.to_be_bytes(), value(i, round));
+                match i % 2 {
+                    0 => tree.put(&key, &value).unwrap(),
+                    _ => tree
+                        .put_reserve(&key, value.len(), |bytes| {
+                            assert!(bytes.iter().all(|&byte| byte == 0));
+                            bytes.copy_from_slice(&value);
+                        })
+                        .unwrap(),
+                }
+                txn.publish().unwrap();
+            }
+            let before = ready();
+            assert_eq!(step(shared, Duration::ZERO).unwrap(), Done::Nothing);
+            // After a checkpoint the memory of before is used again.
+            assert!(ready() == 4, "{round}");
+            assert!(
+                !(1..=3).contains(&round) || (before == 4) == (round == 3),
+                "{round}: {before}"
+            );
+            let tree = store.read().tree("t").unwrap().unwrap();
+            for i in 0..250_u64 {
+                assert_eq!(tree.get(&i.to_be_bytes()).unwrap().unwrap(), value(i, round));
+            }
+            drop(tree);
+            if round % 3 == 2 {
+                store.checkpoint().unwrap();
+                store.check().unwrap();
+            }
+        }
+        // What a checkpoint has written stays until the root that was read meanwhile is the last no more.
+        let mut txn = store.write().unwrap();
+        txn.set_mark(b"m");
+        txn.publish().unwrap();
+        assert_eq!(step(shared, Duration::ZERO).unwrap(), Done::Nothing);
+        assert_eq!(ready(), 4);
+        let txid = shared.current().txid;
+        let quiet = |now| shared.space.lock().buffers.quiet_slabs(txid, now).len();
+        assert_eq!(quiet(TIME), 0);
+        assert!(quiet(TIME * 62) > 4, "those that are ready, and those that were in use");
+        assert_eq!((ready(), shared.space.lock().buffers.wants_slab()), (0, None));
     }
 }

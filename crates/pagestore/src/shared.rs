@@ -20,7 +20,6 @@ use flotilla_vfs::LockGuard;
 
 use crate::config::Options;
 use crate::error::{Error, Result};
-use crate::frames::Slab;
 use crate::meta::Meta;
 use crate::moving::Pass;
 use crate::own::OwnPages;
@@ -29,6 +28,7 @@ use crate::pool::Pool;
 use crate::redo::Redo;
 use crate::regions::Regions;
 use crate::root::Root;
+use crate::slab::Slab;
 use crate::space::Space;
 use crate::sync::{Mutex, RwLock, unlock_fair};
 use crate::upkeep::Upkeep;
@@ -149,9 +149,9 @@ impl Shared {
     /// Makes memory ready that was asked for, so that no writer has to wait until it is made.
     pub(crate) fn make_slabs(&self) {
         loop {
-            let wants_slab = self.space.lock().buffers.wants_slab();
-            let Some(slab) = wants_slab.then(Slab::new).flatten() else { return };
-            self.space.lock().buffers.add(slab);
+            let Some(wanted) = self.space.lock().buffers.wants_slab() else { return };
+            let Some(slab) = Slab::ahead(wanted) else { return };
+            self.space.lock().buffers.add(slab, wanted);
         }
     }
 

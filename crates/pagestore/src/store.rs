@@ -228,10 +228,10 @@ impl PageStore {
         maintenance::step(&self.shared, now).map(|done| done != Done::Nothing)
     }
 
-    /// Whether transactions have taken so much memory for pages that [`PageStore::make_slabs`] should
+    /// Whether transactions have taken so much memory for pages or long values that [`PageStore::make_slabs`] should
     /// be called before they need more. Where [`PageStore::maintain`] is called this need not be asked.
     pub fn wants_slabs(&self) -> bool {
-        self.shared.space.lock().buffers.wants_slab()
+        self.shared.space.lock().buffers.wants_slab().is_some()
     }
 
     /// Makes memory ready for pages to come, 4 MiB of it, if that was asked for; else does nothing. It

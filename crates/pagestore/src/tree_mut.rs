@@ -65,7 +65,7 @@ impl TreeMut<'_> {
         refuse_over("a value", value.len(), VALUE_BYTES_MAX)?;
         let value = match value.len() <= leaf::inline_bytes_max(self.entry.page_size) {
             true => Fill::Inline(value),
-            false => Fill::Long(Bytes::copy_from_slice(value)),
+            false => Fill::Long(self.draft.long_value(value)),
         };
         self.put_filled(key, value)
     }
@@ -89,12 +89,13 @@ impl TreeMut<'_> {
             fill(&mut bytes[..len]);
             return self.put_filled(key, Fill::Inline(&bytes[..len]));
         }
+        if len > leaf::inline_bytes_max(self.entry.page_size) {
+            let bytes = self.draft.long_value_filled(len, fill);
+            return self.put_filled(key, Fill::Long(bytes));
+        }
         let mut bytes = vec![0; len];
         fill(&mut bytes);
-        match len <= leaf::inline_bytes_max(self.entry.page_size) {
-            true => self.put_filled(key, Fill::Inline(&bytes)),
-            false => self.put_filled(key, Fill::Long(Bytes::from(bytes))),
-        }
+        self.put_filled(key, Fill::Inline(&bytes))
     }
 
     /// Puts `value` under `key` unless there is something. Returns whether there was nothing.

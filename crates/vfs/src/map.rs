@@ -153,17 +153,39 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// So many bytes, zero until somebody writes to them, in large pages where the system has such.
+    /// So many bytes, zero until somebody writes to them, in pages as the system likes.
     ///
     /// # Errors
     ///
     /// If the system has not so much.
     pub fn new(len: usize) -> io::Result<Memory> {
-        let map = MmapMut::map_anon(len)?;
+        Ok(Memory { map: MmapRaw::from(MmapMut::map_anon(len)?) })
+    }
+
+    /// As [`Memory::new`], in large pages where the system has such.
+    ///
+    /// # Errors
+    ///
+    /// If the system has not so much.
+    pub fn in_large_pages(len: usize) -> io::Result<Memory> {
+        let memory = Memory::new(len)?;
         // Where this is refused the memory comes in small pages.
         #[cfg(target_os = "linux")]
-        map.advise(memmap2::Advice::HugePage).ok();
-        Ok(Memory { map: MmapRaw::from(map) })
+        memory.map.advise(memmap2::Advice::HugePage).ok();
+        Ok(memory)
+    }
+
+    /// Has the system find all of `range` now, so that nobody waits for it who writes to it later.
+    ///
+    /// # Panics
+    ///
+    /// If the range does not lie inside the memory.
+    pub fn populate(&self, range: Range<usize>) {
+        assert!(range.start <= range.end && range.end <= self.map.len(), "{range:?}");
+        // A system that is older than the call, or another, finds it when it is first written to: nothing
+        // is lost but time. One that is short of memory says so then.
+        #[cfg(target_os = "linux")]
+        self.map.advise_range(memmap2::Advice::PopulateWrite, range.start, range.len()).ok();
     }
 
     /// Where it begins. It stays there as long as this lives.
