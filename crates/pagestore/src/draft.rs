@@ -7,8 +7,9 @@ use bytes::Bytes;
 use crate::branch::Child;
 use crate::buffers::Supply;
 use crate::claim::Claim;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::frames::Buffer;
+use crate::given::{Given, Refused};
 use crate::leaf::Extent;
 use crate::node::Node;
 use crate::own::{ById, Own, OwnPages};
@@ -29,6 +30,8 @@ pub(crate) struct Draft {
     extents: ById<Own<Bytes>>,
     /// Published spans that this transaction replaced, and their births.
     replaced: Vec<(Span, u64)>,
+    /// The units of it, as far as somebody asked.
+    given: Given,
     /// Subtrees that no tree names any more, by the order in which they were cut off.
     cut_off: Vec<CutOff>,
     /// Where the trees lie that were built elsewhere and put in.
@@ -106,6 +109,7 @@ impl Draft {
             pages,
             extents: ById::default(),
             replaced: Vec::new(),
+            given: Given::default(),
             cut_off: Vec::new(),
             adopted: Vec::new(),
             era: 0,
@@ -135,6 +139,7 @@ impl Draft {
 
     /// Hands over what was written; the draft is empty then.
     pub(crate) fn take(&mut self) -> Written {
+        self.given = Given::default();
         self.release_discarded();
         let extents = std::mem::take(&mut self.extents);
         Written {
@@ -193,6 +198,7 @@ impl Draft {
         }
         drop(space);
         self.replaced.truncate(moment.replaced_len);
+        self.given = Given::default();
         self.adopted.truncate(moment.adopted_len);
         self.cut_off.clone_from(&moment.cut_off);
         self.era += 1;
@@ -350,6 +356,28 @@ impl Draft {
         if !self.discard_own(place) {
             self.replaced.push((place.span(), birth));
         }
+    }
+
+    /// Proves that spans that the page at `named_by` names, which was cut off before this transaction, can
+    /// be given back: that they are in use, and that it has not replaced them already.
+    ///
+    /// What was refused once is refused until the store is opened again: somebody may be given the units,
+    /// who would lose them.
+    pub(crate) fn prove_garbage(&mut self, named_by: PageRef, spans: &[Span]) -> Result<()> {
+        let refused = *self.shared.upkeep.refused_garbage.lock();
+        if let Some(Refused { page, what, .. }) = refused.filter(|one| one.named_by == named_by) {
+            return Err(Error::Corrupt { page, what });
+        }
+        self.given.note(&self.replaced);
+        let proven = self.given.prove_others(spans).and_then(|()| {
+            let space = self.shared.space.lock();
+            spans.iter().try_for_each(|&span| space.prove_in_use(span))
+        });
+        if let Err(Error::Corrupt { page, what }) = proven {
+            let refused = Refused { named_by, page, what };
+            *self.shared.upkeep.refused_garbage.lock() = Some(refused);
+        }
+        proven
     }
 
     /// If it is this transaction's: what lies where one of its pages does and is another, because a

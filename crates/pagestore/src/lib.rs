@@ -51,6 +51,7 @@ mod error;
 mod frames;
 mod freelist;
 mod give_back;
+mod given;
 mod holes;
 mod ingest;
 mod keys;

@@ -291,7 +291,8 @@ impl Space {
         Ok(())
     }
 
-    fn take_out(&mut self, span: Span) -> Result<()> {
+    /// Proves that the last published root reaches a span.
+    pub(crate) fn prove_in_use(&self, span: Span) -> Result<()> {
         let is_used = |unit: u64| {
             unit.checked_sub(META_UNITS).is_some_and(|bit| self.published.contains(bit))
         };
@@ -299,6 +300,11 @@ impl Space {
             let what = "it is given back, and not in use";
             return Err(Error::Corrupt { page: span.start, what });
         }
+        Ok(())
+    }
+
+    fn take_out(&mut self, span: Span) -> Result<()> {
+        self.prove_in_use(span)?;
         for unit in span.start..span.end() {
             self.published.remove(unit - META_UNITS);
         }

@@ -234,9 +234,9 @@ impl PageStore {
         self.shared.space.lock().buffers.wants_slab().is_some()
     }
 
-    /// Makes memory ready for pages to come, 4 MiB of it, if that was asked for; else does nothing. It
-    /// takes a millisecond or several, and holds nobody up: without, the transaction that needs the
-    /// memory takes the time. [`PageStore::maintain`] and [`PageStore::checkpoint`] do it too.
+    /// Makes memory ready for pages to come, 4 MiB of it, and for long values, 8 MiB, if that was asked
+    /// for; else does nothing. It takes a millisecond or several, and holds nobody up: without, the
+    /// transaction that needs the memory takes the time. [`PageStore::maintain`] and [`PageStore::checkpoint`] do it too.
     pub fn make_slabs(&self) {
         self.shared.make_slabs();
     }

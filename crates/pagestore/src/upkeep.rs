@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::given::Refused;
 use crate::pressure::Pressure;
 use crate::schedule::Schedule;
 
@@ -17,6 +18,9 @@ pub(crate) struct Upkeep {
     pub(crate) bell: Bell,
     /// Nothing is given back of the trash in the background any more.
     pub(crate) is_trash_unreadable: AtomicBool,
+    /// What was refused last when it was to be given back. The trash is given back from its newest on, so
+    /// nothing that was refused before comes up again.
+    pub(crate) refused_garbage: Mutex<Option<Refused>>,
 }
 
 impl Upkeep {
@@ -26,6 +30,7 @@ impl Upkeep {
             schedule: Mutex::default(),
             bell: Bell::default(),
             is_trash_unreadable: AtomicBool::new(false),
+            refused_garbage: Mutex::default(),
         }
     }
 }

@@ -132,10 +132,85 @@ fn what_a_transaction_has_made_is_not_given_back_by_who_names_it_by_mistake() {
     }
 }
 
+/// Faults of the trash; each returns the page that cannot be given back.
+const TRASH_FAULTS: [Make; 5] = [
+    |forger, free| {
+        let (branch, _) = trashed(forger);
+        misplace(forger, branch, PageRef::new(Span { start: free, units: 1 }, 1))
+    },
+    |forger, _| {
+        let (branch, _) = trashed(forger);
+        misplace(forger, branch, PageRef::new(Span { start: 1, units: 1 }, 1))
+    },
+    |forger, _| {
+        let (branch, [first, _]) = trashed(forger);
+        misplace(forger, branch, first)
+    },
+    // A whole page where nothing is in use.
+    |forger, free| {
+        let mut leaf = forger.page(forger.leaves[0].id());
+        let birth = page::birth(&leaf);
+        page::readdress(&mut leaf, free, birth);
+        let crc = page::checksum(&leaf);
+        leaf[..CRC_END].copy_from_slice(&crc);
+        forger.file.write_at(&leaf, free * UNIT_BYTES as u64).unwrap();
+        forger.forge(forger.meta.trash.list.root.id(), |page| {
+            let tail = Node(page).tail(0);
+            let place = PageRef::new(Span { start: free, units: 1 }, birth);
+            let child = Child { place, ..Child::decode(&page[tail.clone()]) };
+            page[tail].copy_from_slice(&child.encode());
+        });
+        free
+    },
+    // A branch that names itself.
+    |forger, _| {
+        let (branch, _) = trashed(forger);
+        let birth = page::birth(&forger.page(branch));
+        misplace(forger, branch, PageRef::new(Span { start: branch, units: 1 }, birth))
+    },
+];
+
+#[test]
+fn trash_that_names_what_it_cannot_have_keeps_nobody_from_publishing() {
+    let base = filled();
+    let free = first_free(&base);
+    for (i, make) in TRASH_FAULTS.into_iter().enumerate() {
+        let fs = base.crashed(0);
+        let page = make(&Forger::new(&fs), free);
+        let is_named =
+            |error: &Error| matches!(error, Error::Corrupt { page: named, .. } if *named == page);
+        let store = try_open(&fs).unwrap();
+        // Each owes a sweep.
+        for round in 0..4_u8 {
+            let mut txn = store.write().unwrap();
+            for key in 0..400_u32 {
+                txn.tree("new").unwrap().put(&key.to_be_bytes(), &[round; 900]).unwrap();
+            }
+            // Trash of its own is given back.
+            txn.tree("more").unwrap().put(b"k", &[round; 20_000]).unwrap();
+            txn.publish().unwrap_or_else(|error| panic!("{i}: {error}"));
+            let mut txn = store.write().unwrap();
+            txn.delete_tree("more").unwrap();
+            txn.publish().unwrap_or_else(|error| panic!("{i}: {error}"));
+        }
+        let error = store.reclaim(u64::MAX).unwrap_err();
+        assert!(is_named(&error), "{i}: {error}, not page {page}");
+        assert!(store.stats().trash_bytes > 0, "{i}: it stays");
+        store.checkpoint().unwrap();
+        let now = std::time::Duration::ZERO;
+        let told: Vec<Error> = (0..9).filter_map(|_| store.maintain(now).err()).collect();
+        assert!(told.len() == 1 && is_named(&told[0]), "{i}: told once, {told:?}");
+        let tree = store.read().tree("new").unwrap().unwrap();
+        for key in 0..400_u32 {
+            assert_eq!(tree.get(&key.to_be_bytes()).unwrap().unwrap(), [3; 900]);
+        }
+        assert!(store.check().is_err(), "{i}");
+    }
+}
+
 #[test]
 fn what_is_not_in_use_is_not_given_back() {
     let base = filled();
-    let reclaim: Act = |store| store.reclaim(u64::MAX).map(drop);
     let delete: Act = |store| {
         let mut txn = store.write()?;
         txn.delete_tree("small")?;
@@ -150,35 +225,13 @@ fn what_is_not_in_use_is_not_given_back() {
         txn.delete_tree("small")?;
         txn.publish().map(drop)
     };
-    let free = first_free(&base);
-    let faults: [(Make, Act); 5] = [
-        (
-            |forger, free| {
-                let (branch, _) = trashed(forger);
-                misplace(forger, branch, PageRef::new(Span { start: free, units: 1 }, 1))
-            },
-            reclaim,
-        ),
-        (
-            |forger, _| {
-                let (branch, _) = trashed(forger);
-                misplace(forger, branch, PageRef::new(Span { start: 1, units: 1 }, 1))
-            },
-            reclaim,
-        ),
-        (
-            |forger, _| {
-                let (branch, [first, _]) = trashed(forger);
-                misplace(forger, branch, first)
-            },
-            reclaim,
-        ),
+    let faults: [(Make, Act); 2] = [
         (|forger, _| misplace(forger, forger.small, forger.leaves[0]), delete),
         (|forger, _| misplace(forger, forger.small, forger.leaves[0]), delete_and_ingest),
     ];
     for (i, (make, act)) in faults.into_iter().enumerate() {
         let fs = base.crashed(0);
-        let page = make(&Forger::new(&fs), free);
+        let page = make(&Forger::new(&fs), 0);
         let store = try_open(&fs).unwrap();
         let before = (store.read().txid(), store.stats().free_bytes);
         let Err(error) = act(&store) else { panic!("{i}: page {page} was given back") };
