@@ -1,6 +1,5 @@
 //! `flotilla playground`: a small cluster on this machine until a signal comes.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::config::NodeConfig;
 use crate::playground::{self, Playground, Settings};
+use crate::port::Port;
 use crate::signals::{self, Signals};
 use crate::{logging, slices, start};
 
@@ -40,7 +40,7 @@ pub struct PlaygroundArgs {
     /// one, removed at the end]
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Port of the first store; the others have the next ones
+    /// Port of the first store; the others have the next ones. 0: any that are free
     #[arg(long, default_value_t = 20160)]
     pub port: u16,
     /// Run each store as a process of its own
@@ -74,7 +74,7 @@ pub fn run(args: &PlaygroundArgs) -> ExitCode {
 async fn play(args: &PlaygroundArgs) -> Result<(), String> {
     let mut signals =
         signals::listen().map_err(|error| format!("cannot listen for signals: {error}"))?;
-    if u16::MAX - args.port < u16::from(args.stores) {
+    if args.port > u16::MAX - (u16::from(args.stores) - 1) {
         return Err(format!("--port {}: there are no ports for all stores", args.port));
     }
     // Removed when it goes out of scope, whatever happens before.
@@ -172,7 +172,7 @@ async fn is_placement_of(addr: &str) -> bool {
 
 async fn with_processes(settings: &Settings, signals: &mut Signals) -> Result<(), String> {
     let mut children = Children::start(settings)?;
-    let endpoints = children.endpoints.clone();
+    let endpoints: Vec<_> = children.ports.iter().map(|port| port.addr().to_string()).collect();
     let ready = playground::ready(&endpoints, settings.common.regions, READY_PATIENCE);
     let mut outcome = tokio::select! {
         outcome = announce(ready, &endpoints, &settings.dir) => outcome,
@@ -194,7 +194,8 @@ async fn with_processes(settings: &Settings, signals: &mut Signals) -> Result<()
 
 /// Processes of this same program, one for each store.
 struct Children {
-    endpoints: Vec<String>,
+    /// Where they listen; kept, so that nobody else does once one has ended.
+    ports: Vec<Port>,
     pids: Vec<Pid>,
     running: JoinSet<(String, Pid, std::io::Result<ExitStatus>)>,
 }
@@ -203,12 +204,10 @@ impl Children {
     fn start(settings: &Settings) -> Result<Self, String> {
         let program = std::env::current_exe()
             .map_err(|error| format!("cannot find this program's file: {error}"))?;
-        let addrs: Vec<SocketAddr> = (0..settings.stores as u16)
-            .map(|store| SocketAddr::from(([127, 0, 0, 1], settings.base_port + store)))
-            .collect();
-        let endpoints = addrs.iter().map(ToString::to_string).collect();
-        let mut children = Self { endpoints, pids: Vec::new(), running: JoinSet::new() };
-        for config in playground::configs(settings, &addrs) {
+        let ports = playground::ports(settings).map_err(|error| error.to_string())?;
+        let configs = playground::configs(settings, &ports);
+        let mut children = Self { ports, pids: Vec::new(), running: JoinSet::new() };
+        for config in configs {
             let mut command = Command::new(&program);
             command
                 .arg("serve")

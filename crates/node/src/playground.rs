@@ -65,13 +65,8 @@ impl Playground {
     /// What the first node that does not start says.
     pub async fn start(settings: &Settings) -> Result<Self, StartError> {
         assert!((1..=9).contains(&settings.stores), "a playground has 1 to 9 stores");
-        let mut ports = Vec::new();
-        for store in 0..settings.stores as u16 {
-            let port = if settings.base_port == 0 { 0 } else { settings.base_port + store };
-            ports.push(start::keep(SocketAddr::from(([127, 0, 0, 1], port)))?);
-        }
-        let addrs: Vec<SocketAddr> = ports.iter().map(Port::addr).collect();
-        let configs = configs(settings, &addrs);
+        let ports = ports(settings)?;
+        let configs = configs(settings, &ports);
         let nodes = configs.iter().map(|_| None).collect();
         let mut playground = Self { configs, nodes, ports };
         for place in 0..settings.stores {
@@ -179,16 +174,29 @@ impl Playground {
     }
 }
 
-/// The settings of each node of a cluster at `addrs`.
+/// A port for each store, kept before any store is started.
+///
+/// # Errors
+///
+/// The first that cannot be had.
+pub(crate) fn ports(settings: &Settings) -> Result<Vec<Port>, StartError> {
+    let of_store = |store| if settings.base_port == 0 { 0 } else { settings.base_port + store };
+    (0..settings.stores as u16)
+        .map(|store| start::keep(SocketAddr::from(([127, 0, 0, 1], of_store(store)))))
+        .collect()
+}
+
+/// The settings of each node of a cluster at `ports`.
 #[must_use]
-pub(crate) fn configs(settings: &Settings, addrs: &[SocketAddr]) -> Vec<NodeConfig> {
+pub(crate) fn configs(settings: &Settings, ports: &[Port]) -> Vec<NodeConfig> {
     let name = |place: usize| format!("s{}", place + 1);
+    let members = ports.iter().enumerate();
     let members: Vec<_> =
-        addrs.iter().enumerate().map(|(place, addr)| format!("{}={addr}", name(place))).collect();
-    (0..addrs.len())
+        members.map(|(place, port)| format!("{}={}", name(place), port.addr())).collect();
+    (0..ports.len())
         .map(|place| NodeConfig {
             name: name(place),
-            addr: addrs[place].to_string(),
+            addr: ports[place].addr().to_string(),
             data_dir: settings.dir.join(name(place)),
             initial_cluster: members.join(","),
             ..settings.common.clone()
