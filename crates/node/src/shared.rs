@@ -46,28 +46,34 @@ impl Gone {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use parking_lot::Mutex;
 
     use super::*;
 
-    struct Dropped(Arc<AtomicBool>);
+    /// Says when its end begins, and ends when it may.
+    struct Slow(Sender<()>, Mutex<Receiver<()>>);
 
-    impl Drop for Dropped {
+    impl Drop for Slow {
         fn drop(&mut self) {
-            self.0.store(true, Ordering::SeqCst);
+            self.0.send(()).unwrap();
+            self.1.lock().recv().unwrap();
         }
     }
 
     #[tokio::test]
     async fn news_comes_when_the_last_has_let_go_and_the_thing_is_gone() {
-        let dropped = Arc::new(AtomicBool::new(false));
-        let (first, mut gone) = share(Dropped(Arc::clone(&dropped)));
+        let ((begins, began), (may, waits)) = (channel(), channel());
+        let (first, mut gone) = share(Slow(begins, Mutex::new(waits)));
         let second = Arc::clone(&first);
         drop(first);
-        assert!(!gone.wait(Duration::ZERO).await && !dropped.load(Ordering::SeqCst));
+        assert!(!gone.wait(Duration::ZERO).await, "somebody has it");
         let holder = std::thread::spawn(move || drop(second));
+        began.recv().unwrap();
+        assert!(!gone.wait(Duration::ZERO).await, "told before it was gone");
+        may.send(()).unwrap();
         assert!(gone.wait(Duration::from_secs(3600)).await);
-        assert!(dropped.load(Ordering::SeqCst), "told before it was gone");
         holder.join().unwrap();
     }
 }
