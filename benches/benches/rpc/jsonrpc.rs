@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use flotilla_node::router::Router;
 use flotilla_node::service::RawKv;
-use flotilla_proto::tikvpb::tikv_server::Tikv;
 use flotilla_proto::{kvrpcpb, metapb};
 use flotilla_region::Space;
 use serde_json::{Value, json};
@@ -75,7 +74,7 @@ impl Server {
             value: value.into(),
             ..Default::default()
         };
-        let response = self.service.raw_put(tonic::Request::new(request)).await?.into_inner();
+        let response = self.service.raw_put(request).await?;
         match (response.region_error, response.error) {
             (None, error) if error.is_empty() => Ok(Value::Null),
             (region_error, error) => Err(format!("{region_error:?} {error}").into()),
@@ -89,7 +88,7 @@ impl Server {
             key: key.into(),
             ..Default::default()
         };
-        let response = self.service.raw_get(tonic::Request::new(request)).await?.into_inner();
+        let response = self.service.raw_get(request).await?;
         match response.region_error {
             None if response.not_found => Ok(Value::Null),
             None => Ok(base64::encode(&response.value).into()),

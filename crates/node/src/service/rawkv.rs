@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use flotilla_proto::kvrpcpb::Context;
+use flotilla_proto::kvrpcpb::{
+    Context, RawGetRequest, RawGetResponse, RawPutRequest, RawPutResponse,
+};
+use tonic::Status;
 
 use super::claim::Claim;
-use super::errors::Failure;
+use super::errors::{Failure, answer};
 use super::places::{Places, PlacesConfig};
 use crate::router::Router;
 
@@ -57,6 +60,24 @@ impl RawKv {
     pub fn new(router: Router, limits: Limits) -> Self {
         let places = Places::new(limits.reads);
         Self { shared: Arc::new(Shared { router, limits, places }) }
+    }
+
+    /// What a client that calls `RawGet` is answered, for who is in the same process.
+    ///
+    /// # Errors
+    ///
+    /// The status with which the call would fail.
+    pub async fn raw_get(&self, request: RawGetRequest) -> Result<RawGetResponse, Status> {
+        answer(self.get(request).await)
+    }
+
+    /// What a client that calls `RawPut` is answered, for who is in the same process.
+    ///
+    /// # Errors
+    ///
+    /// The status with which the call would fail.
+    pub async fn raw_put(&self, request: RawPutRequest) -> Result<RawPutResponse, Status> {
+        answer(self.put(request).await)
     }
 
     /// The way to the regions.
