@@ -19,7 +19,7 @@ use crate::tree::Budget;
 use crate::write_txn::WriteTxn;
 
 /// Pages that one call looks at, at most, so that a writer does not wait long.
-const PAGES_MAX: u64 = 2048;
+const PAGES_MAX: u64 = 128;
 
 /// Passes after which it is enough, whatever others have written beyond the target meanwhile.
 const PASSES_MAX: u32 = 8;

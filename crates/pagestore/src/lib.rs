@@ -81,6 +81,7 @@ mod slab;
 mod source;
 mod space;
 mod stats;
+mod stint;
 mod store;
 mod surgery;
 mod sync;

@@ -30,7 +30,7 @@ use crate::regions::Regions;
 use crate::root::Root;
 use crate::slab::Slab;
 use crate::space::Space;
-use crate::sync::{Mutex, RwLock, unlock_fair};
+use crate::sync::{Mutex, RwLock, thread, unlock_fair};
 use crate::upkeep::Upkeep;
 
 /// So much of what has ended is looked at in one go: about as long as a transaction of some puts holds
@@ -167,6 +167,8 @@ impl Shared {
             if count < ENDED_STEP {
                 return;
             }
+            // Who looks at the lock from time to time before he sleeps, on this processor, sees it free.
+            thread::yield_now();
         }
     }
 

@@ -319,7 +319,7 @@ impl PageStore {
     /// in use, once two checkpoints have followed, no snapshot sees what lay beyond, and
     /// [`PageStore::give_back`] has cut it off.
     ///
-    /// A call looks at no more than 2,048 pages, so it may move less, or nothing, and not be done. What
+    /// A call looks at no more than 128 pages, so it may move less, or nothing, and not be done. What
     /// has been moved is not lost if the calls stop, or the store is closed. Long values stay where
     /// no free place before the target is long enough, and so does the redo area.
     ///
