@@ -28,7 +28,6 @@ use crate::regions::{Plan, region_count};
 use crate::root::Root;
 use crate::shared::{Shared, Written};
 use crate::space::{Retired, Space};
-use crate::stint::Stint;
 use crate::sync::MutexGuard;
 use crate::trim;
 
@@ -245,7 +244,7 @@ fn write(shared: &Shared, cut: &Cut, pace: &mut Pace<'_>) -> Result<()> {
     if let Some(area) = cut.new_redo {
         area.wipe(file)?;
     }
-    let (mut run, mut stint) = (Run::default(), Stint::default());
+    let mut run = Run::default();
     let mut ahead = cut.dirty.iter().skip(AHEAD);
     for start in cut.dirty.iter() {
         if let Some(next) = ahead.next() {
@@ -254,7 +253,6 @@ fn write(shared: &Shared, cut: &Cut, pace: &mut Pace<'_>) -> Result<()> {
         let dirty = shared.pool.dirty(&cut.root, start);
         let dirty = dirty.expect("dirty frames stay until they are written");
         run.add(shared, start, dirty)?;
-        stint.page();
         if run.written >= PACE_BYTES {
             pace(std::mem::take(&mut run.written))?;
         }
@@ -282,9 +280,8 @@ fn write_at(shared: &Shared, parts: &[IoSlice<'_>], unit: u64) -> Result<()> {
 /// Says that the cut is durable.
 fn finish(shared: &Shared, written: &mut Written, cut: Cut) {
     // Who reads from now on has it from the file; who reads already may have borrowed it.
-    let (mut ahead, mut stint) = (cut.dirty.iter().skip(AHEAD), Stint::default());
+    let mut ahead = cut.dirty.iter().skip(AHEAD);
     let written_at = |start| {
-        stint.page();
         // Of each its header is looked at.
         if let Some(next) = ahead.next() {
             shared.pool.prefetch_dirty(next, 1);

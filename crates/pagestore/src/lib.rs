@@ -81,7 +81,6 @@ mod slab;
 mod source;
 mod space;
 mod stats;
-mod stint;
 mod store;
 mod surgery;
 mod sync;

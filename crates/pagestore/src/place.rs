@@ -68,6 +68,11 @@ impl Place {
         drawn.is_ok().then(|| Placed { place: self, number })
     }
 
+    /// Whether somebody has the place, as far as it can be known without waiting.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.shown.load(SeqCst) != self.drawn.load(SeqCst)
+    }
+
     /// How many have the place or wait for it.
     #[cfg(test)]
     pub(crate) fn crowd(&self) -> u64 {

@@ -167,8 +167,11 @@ impl Shared {
             if count < ENDED_STEP {
                 return;
             }
-            // Who looks at the lock from time to time before he sleeps, on this processor, sees it free.
-            thread::yield_now();
+            // A writer on this processor may look at the lock now and then before he sleeps. He has the
+            // processor while it is free, and not when the system's clock ticks, in the middle of a step.
+            if self.place.is_taken() {
+                thread::yield_now();
+            }
         }
     }
 
