@@ -12,7 +12,8 @@ pub struct Malformed {
     pub what: &'static str,
 }
 
-pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+/// Writes seven bits a byte, the lowest first.
+pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push((value as u8) | 0x80);
         value >>= 7;
@@ -25,37 +26,54 @@ pub(crate) fn varint_bytes(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+/// Writes a length and the bytes.
+pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
 /// Takes one part after the other off the front. Byte strings share the memory of the source.
-pub(crate) struct Reader {
+pub struct Reader {
     rest: Bytes,
     what: &'static str,
 }
 
 impl Reader {
-    pub(crate) fn new(bytes: Bytes, what: &'static str) -> Self {
+    /// A reader of `bytes`, which are the `what` that errors name.
+    #[must_use]
+    pub fn new(bytes: Bytes, what: &'static str) -> Self {
         Self { rest: bytes, what }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether everything was taken.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    pub(crate) fn malformed(&self) -> Malformed {
+    /// The error that names what is read.
+    #[must_use]
+    pub fn malformed(&self) -> Malformed {
         Malformed { what: self.what }
     }
 
-    pub(crate) fn byte(&mut self) -> Result<u8, Malformed> {
+    /// Takes one byte.
+    ///
+    /// # Errors
+    ///
+    /// The bytes end too early, or are not one.
+    pub fn byte(&mut self) -> Result<u8, Malformed> {
         let byte = *self.rest.first().ok_or(self.malformed())?;
         self.rest = self.rest.slice(1..);
         Ok(byte)
     }
 
-    pub(crate) fn varint(&mut self) -> Result<u64, Malformed> {
+    /// Takes what [`put_varint`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// The bytes end too early, or are not one.
+    pub fn varint(&mut self) -> Result<u64, Malformed> {
         let mut value = 0u64;
         for (place, &byte) in self.rest.iter().enumerate().take(10) {
             let bits = u64::from(byte & 0x7f);
@@ -72,7 +90,12 @@ impl Reader {
         Err(self.malformed())
     }
 
-    pub(crate) fn bytes(&mut self) -> Result<Bytes, Malformed> {
+    /// Takes one byte.
+    ///
+    /// # Errors
+    ///
+    /// The bytes end too early, or are not one.
+    pub fn bytes(&mut self) -> Result<Bytes, Malformed> {
         let length = usize::try_from(self.varint()?).map_err(|_| self.malformed())?;
         if length > self.rest.len() {
             return Err(self.malformed());
@@ -81,7 +104,11 @@ impl Reader {
     }
 
     /// Ends the reading: whatever is left over does not belong there.
-    pub(crate) fn finish(&self) -> Result<(), Malformed> {
+    ///
+    /// # Errors
+    ///
+    /// Something is left over.
+    pub fn finish(&self) -> Result<(), Malformed> {
         if self.is_empty() { Ok(()) } else { Err(self.malformed()) }
     }
 }

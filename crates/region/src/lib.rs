@@ -26,7 +26,7 @@
 //! there are, a replica keeps every entry that any other one lacks.
 
 mod applying;
-mod codec;
+pub mod codec;
 pub mod command;
 mod compaction;
 mod config;

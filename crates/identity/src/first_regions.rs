@@ -1,0 +1,108 @@
+//! The regions that a cluster begins with, and which store campaigns first in each.
+
+use bytes::Bytes;
+use flotilla_region::{Descriptor, Epoch, Peer, PeerId, RegionId, Space, StoreId};
+
+/// Initial stores at most: replica ids have two digits for the store.
+pub const STORES_MAX: usize = 99;
+
+/// Data regions at most at the first start: replica ids stay below those that are handed out later.
+pub const REGIONS_MAX: u64 = 9_998;
+
+/// The region of placement's own rows.
+pub const SYSTEM_REGION: RegionId = RegionId(1);
+
+/// Replicas of the system region at most.
+const SYSTEM_REPLICAS_MAX: usize = 5;
+
+/// The regions of a new cluster of `stores` stores: the system region, and `regions` that split the
+/// clients' keys evenly by their first two bytes.
+///
+/// # Panics
+///
+/// If `regions` is 0 or above [`REGIONS_MAX`]; configurations are checked before.
+#[must_use]
+pub fn first_regions(stores: usize, regions: u64, replicas: usize) -> Vec<Descriptor> {
+    assert!((1..=REGIONS_MAX).contains(&regions), "{regions} regions cannot begin a cluster");
+    let id = |place: usize| StoreId((place % stores) as u64 + 1);
+    let mut all = Vec::with_capacity(regions as usize + 1);
+    let system = (0..stores.min(SYSTEM_REPLICAS_MAX)).map(id);
+    all.push(region(SYSTEM_REGION, Space::System, Bytes::new(), Bytes::new(), system));
+    for place in 0..regions {
+        let region_id = RegionId(SYSTEM_REGION.0 + 1 + place);
+        let first = region_id.0 as usize;
+        let replicas = (first..first + replicas.min(stores)).map(id);
+        let end = if place + 1 == regions { Bytes::new() } else { border(place + 1, regions) };
+        all.push(region(region_id, Space::Raw, border(place, regions), end, replicas));
+    }
+    all
+}
+
+/// The store that campaigns for `region` at once when the cluster is new, so that no client waits
+/// for an election timeout and leaders are spread.
+#[must_use]
+pub fn first_campaigner(region: &Descriptor) -> Option<StoreId> {
+    let place = region.id.0 as usize % region.peers.len().max(1);
+    match region.space {
+        Space::System => region.peers.first().map(|peer| peer.store),
+        Space::Raw => region.peers.get(place).map(|peer| peer.store),
+    }
+}
+
+/// The lower border of the `place`-th of `regions` ranges.
+fn border(place: u64, regions: u64) -> Bytes {
+    if place == 0 {
+        return Bytes::new();
+    }
+    let prefix = (place << 16) / regions;
+    Bytes::copy_from_slice(&u16::try_from(prefix).expect("place < regions").to_be_bytes())
+}
+
+fn region(
+    id: RegionId,
+    space: Space,
+    start: Bytes,
+    end: Bytes,
+    stores: impl Iterator<Item = StoreId>,
+) -> Descriptor {
+    let mut peers: Vec<Peer> =
+        stores.map(|store| Peer { id: PeerId(id.0 * 100 + store.0), store }).collect();
+    peers.sort_by_key(|peer| peer.store);
+    Descriptor { id, space, start, end, epoch: Epoch { conf_version: 1, version: 1 }, peers }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_cover_every_key_once_on_distinct_stores() {
+        for count in [1, 2, 3, 7, 16, 1000, REGIONS_MAX] {
+            let regions = first_regions(3, count, 3);
+            assert_eq!(regions[0].space, Space::System);
+            let data = &regions[1..];
+            assert_eq!(data.len() as u64, count);
+            assert!(data[0].start.is_empty() && data[data.len() - 1].end.is_empty());
+            for pair in data.windows(2) {
+                assert_eq!(pair[0].end, pair[1].start);
+                assert!(pair[0].start < pair[1].start, "region {} is empty", pair[0].id);
+            }
+            for region in &regions {
+                let mut stores: Vec<_> = region.peers.iter().map(|peer| peer.store).collect();
+                stores.dedup();
+                assert_eq!(stores.len(), 3);
+                assert!(region.peers.iter().all(|peer| peer.id.0 < 1_000_000));
+                assert!(stores.contains(&first_campaigner(region).unwrap()));
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_leaders_are_spread_over_the_stores() {
+        let regions = first_regions(3, 30, 3);
+        for store in 1..=3 {
+            let led = regions[1..].iter().filter(|r| first_campaigner(r) == Some(StoreId(store)));
+            assert_eq!(led.count(), 10);
+        }
+    }
+}

@@ -1,0 +1,438 @@
+//! What members tell each other before the first raft message of a start.
+//!
+//! Each store remembers of each other one the last start that it took messages of, durably, and
+//! how far that store's log was synced when it was last heard. A greeting says so. The greeted
+//! store looks for it in its own history: a directory that does not remember the start, or whose
+//! log ends lower, is an older copy of the disk, and ends. Because only the greeted store can
+//! look, a *new* start is accepted only after it has confirmed what is known of the former ones;
+//! else the copy's starts would overwrite the memory that convicts it.
+
+use std::collections::BTreeMap;
+
+use flotilla_region::StoreId;
+
+use crate::FEATURE_LEVEL;
+use crate::registry::{StoreRegistry, StoreState};
+use crate::settings::{ClusterSettings, SettingConflict};
+use crate::store_identity::{MemberId, StoreRun, StoreUuid};
+
+/// The last start of a store that another one took messages of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KnownRun {
+    /// The start.
+    pub run: StoreRun,
+    /// The greatest log position that was heard to be synced in it; 0 if none was.
+    pub log_end: u64,
+}
+
+/// The starts of a directory, as it remembers them itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunHistory {
+    /// By count of starts: the nonce, and where the log ended when that start opened it.
+    pub runs: BTreeMap<u64, (u64, u64)>,
+}
+
+impl RunHistory {
+    /// Why the directory cannot be the one that `known` was heard of; `log_end` is where its log
+    /// is synced now.
+    fn forgot(&self, known: &KnownRun, log_end: u64) -> Option<String> {
+        let StoreRun { starts, nonce } = known.run;
+        let (first, last) = (self.runs.keys().next()?, self.runs.keys().next_back()?);
+        // Starts that long ago are forgotten by everybody's design.
+        if starts < *first {
+            return None;
+        }
+        let remembered = self.runs.get(&starts).is_some_and(|(own, _)| *own == nonce);
+        if !remembered {
+            return Some(format!("{} was heard, and this directory has {last} starts", known.run));
+        }
+        let ended = self.runs.get(&(starts + 1)).map_or(log_end, |(_, log_end)| *log_end);
+        (ended < known.log_end).then(|| {
+            format!(
+                "its log was heard to be synced up to {} in {}, and here it ends at {ended}",
+                known.log_end, known.run
+            )
+        })
+    }
+}
+
+/// What one member says to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreHello {
+    /// The sender.
+    pub from: MemberId,
+    /// The store that is meant.
+    pub to: StoreId,
+    /// The sender's name.
+    pub name: String,
+    /// Where the sender is to be reached.
+    pub address: String,
+    /// The sender's directory.
+    pub uuid: StoreUuid,
+    /// The sender's start.
+    pub run: StoreRun,
+    /// The sender's feature level.
+    pub level: u64,
+    /// The settings of the cluster as the sender has them.
+    pub settings: ClusterSettings,
+    /// The directory that the sender's registry has for the receiver, if it has the receiver.
+    pub expected_uuid: Option<StoreUuid>,
+    /// What the sender knows of the receiver.
+    pub known: Option<KnownRun>,
+    /// The start of the sender that the receiver knows of, if the sender has found it in its own
+    /// history.
+    pub confirmed: Option<StoreRun>,
+}
+
+/// Why the messages of a store are not taken. The store may go on and try again: what is wrong may
+/// be wrong here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandshakeRefusal {
+    /// It belongs to another cluster.
+    #[error("this is store {name} of cluster {ours}, not of cluster {theirs}: compare addresses")]
+    OtherCluster {
+        /// This store's name.
+        name: String,
+        /// This store's cluster.
+        ours: u64,
+        /// The other's.
+        theirs: u64,
+    },
+    /// It means another store.
+    #[error("this is store {ours}, not store {meant}: compare addresses")]
+    Misdirected {
+        /// This store.
+        ours: StoreId,
+        /// The store that was meant.
+        meant: StoreId,
+    },
+    /// The registry has no such store, and its id is not a new one.
+    #[error("cluster {cluster_id} has no store {store}")]
+    Unlisted {
+        /// The cluster.
+        cluster_id: u64,
+        /// The store.
+        store: StoreId,
+    },
+    /// The store was declared lost or has left.
+    #[error("store {store} is no store of this cluster any more")]
+    Gone {
+        /// The store.
+        store: StoreId,
+    },
+    /// The directory is not the one that the cluster knows under this id.
+    #[error(
+        "store {store} is directory {expected} for this cluster, not {found}: this store lost its \
+         data; bring its disk back or begin a new cluster"
+    )]
+    WrongUuid {
+        /// The store.
+        store: StoreId,
+        /// The directory of the registry.
+        expected: StoreUuid,
+        /// The directory that speaks.
+        found: StoreUuid,
+    },
+    /// The version is too old for what the cluster's stores may say.
+    #[error("store {store} has feature level {found}, and the cluster needs {needed}: upgrade it")]
+    OldVersion {
+        /// The store.
+        store: StoreId,
+        /// Its level.
+        found: u64,
+        /// The least that is needed.
+        needed: u64,
+    },
+    /// The two have other settings of the same version.
+    #[error("the settings of the cluster differ: {0}")]
+    Settings(SettingConflict),
+    /// A later start of the store was heard, or another one of the same count.
+    #[error("store {store}: {known} was heard before {found}: an older copy of this store's disk")]
+    OlderCopy {
+        /// The store.
+        store: StoreId,
+        /// What was heard.
+        known: StoreRun,
+        /// What speaks now.
+        found: StoreRun,
+    },
+}
+
+/// A start of another store that must be remembered before its messages are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerWrite {
+    /// The other store.
+    pub store: StoreId,
+    /// Its start.
+    pub run: StoreRun,
+}
+
+/// What follows from a greeting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HelloDecision {
+    /// Messages of this start are taken, once the write is durable and [`Handshake::accept`] was
+    /// called.
+    Accept(Option<PeerWrite>),
+    /// The sender must first find in its history what is known of it here: answer with a greeting.
+    Unconfirmed,
+    /// Its messages are not taken.
+    Refuse(HandshakeRefusal),
+    /// This store itself is the wrong one and must end, with these words.
+    Stop(String),
+}
+
+/// What is known of one other store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct PeerKnowledge {
+    known: Option<KnownRun>,
+    /// The start whose messages are taken.
+    accepted: Option<(StoreUuid, StoreRun)>,
+    /// What it knows of this store, found in the own history.
+    confirmed: Option<StoreRun>,
+    /// The address that it gave in its latest start.
+    address: Option<(u64, String)>,
+}
+
+/// One member's side of all handshakes.
+#[derive(Clone, Debug)]
+pub struct Handshake {
+    own: MemberId,
+    name: String,
+    address: String,
+    uuid: StoreUuid,
+    run: StoreRun,
+    settings: ClusterSettings,
+    history: RunHistory,
+    registry: StoreRegistry,
+    /// The operator said that the cluster of this one store is meant, whoever dials.
+    is_meant_alone: bool,
+    peers: BTreeMap<StoreId, PeerKnowledge>,
+}
+
+impl Handshake {
+    /// The side of store `own`, with what its directory holds: its history and, of each other
+    /// store, the last start that it took messages of.
+    #[must_use]
+    pub fn new(
+        greeting: StoreHello,
+        history: RunHistory,
+        registry: StoreRegistry,
+        known: BTreeMap<StoreId, StoreRun>,
+        is_meant_alone: bool,
+    ) -> Self {
+        let StoreHello { from: own, name, address, uuid, run, settings, .. } = greeting;
+        let knowledge = |run| PeerKnowledge {
+            known: Some(KnownRun { run, log_end: 0 }),
+            ..PeerKnowledge::default()
+        };
+        let peers = known.into_iter().map(|(store, run)| (store, knowledge(run))).collect();
+        Self { own, name, address, uuid, run, settings, history, registry, is_meant_alone, peers }
+    }
+
+    /// A greeting to no store in particular, from which [`Handshake::new`] takes who this is.
+    #[must_use]
+    pub fn introduction(
+        own: MemberId,
+        name: &str,
+        address: &str,
+        (uuid, run): (StoreUuid, StoreRun),
+        settings: ClusterSettings,
+    ) -> StoreHello {
+        StoreHello {
+            from: own,
+            to: StoreId(0),
+            name: name.to_owned(),
+            address: address.to_owned(),
+            uuid,
+            run,
+            level: FEATURE_LEVEL,
+            settings,
+            expected_uuid: None,
+            known: None,
+            confirmed: None,
+        }
+    }
+
+    /// What this store says to `to`.
+    #[must_use]
+    pub fn greet(&self, to: StoreId) -> StoreHello {
+        let peer = self.peers.get(&to);
+        let identity = (self.uuid, self.run);
+        StoreHello {
+            to,
+            expected_uuid: self.registry.store(to).map(|store| store.uuid),
+            known: peer.and_then(|peer| peer.known),
+            confirmed: peer.and_then(|peer| peer.confirmed),
+            ..Self::introduction(self.own, &self.name, &self.address, identity, self.settings)
+        }
+    }
+
+    /// What follows from a greeting. `log_end` is where the own log is synced.
+    pub fn decide(&mut self, hello: &StoreHello, log_end: u64) -> HelloDecision {
+        let decided = self.check_meeting(hello).and_then(|()| self.check_self(hello, log_end));
+        if let Err(decision) = decided {
+            return decision;
+        }
+        if let Err(refusal) = self.check_sender(hello) {
+            return HelloDecision::Refuse(refusal);
+        }
+        let from = hello.from.store;
+        let known = self.peers.get(&from).and_then(|peer| peer.known).map(|known| known.run);
+        match known {
+            Some(known) if known == hello.run => HelloDecision::Accept(None),
+            Some(known) if hello.confirmed != Some(known) => HelloDecision::Unconfirmed,
+            _ => HelloDecision::Accept(Some(PeerWrite { store: from, run: hello.run })),
+        }
+    }
+
+    /// The two are of one cluster and mean each other.
+    fn check_meeting(&self, hello: &StoreHello) -> Result<(), HelloDecision> {
+        let (ours, theirs) = (self.own.cluster_id, hello.from.cluster_id);
+        if ours != theirs {
+            if self.registry.is_lone() && !self.is_meant_alone {
+                return Err(HelloDecision::Stop(format!(
+                    "this address is that of store {} of cluster {theirs}, as {} at {} says; this \
+                     data directory began cluster {ours}: bring the disk of that store back, or \
+                     start with --new if a new cluster is meant",
+                    hello.to, hello.name, hello.address
+                )));
+            }
+            let name = self.name.clone();
+            let refusal = HandshakeRefusal::OtherCluster { name, ours, theirs };
+            return Err(HelloDecision::Refuse(refusal));
+        }
+        if hello.to != self.own.store || hello.from.store == self.own.store {
+            let (ours, meant) = (self.own.store, hello.to);
+            let refusal = HandshakeRefusal::Misdirected { ours, meant };
+            return Err(HelloDecision::Refuse(refusal));
+        }
+        Ok(())
+    }
+
+    /// This store is the one that the sender knows.
+    fn check_self(&mut self, hello: &StoreHello, log_end: u64) -> Result<(), HelloDecision> {
+        let whom = format!("{} at {}", hello.name, hello.address);
+        if let Some(expected) = hello.expected_uuid.filter(|uuid| *uuid != self.uuid) {
+            return Err(HelloDecision::Stop(format!(
+                "{whom} knows {} as directory {expected}, and this is directory {}: this store \
+                 lost its data; bring its disk back or begin a new cluster",
+                self.own, self.uuid
+            )));
+        }
+        let Some(known) = hello.known else { return Ok(()) };
+        if let Some(why) = self.history.forgot(&known, log_end) {
+            return Err(HelloDecision::Stop(format!(
+                "an older copy of this store's disk: {whom} knows a later state of {} ({why}); a \
+                 data directory is never restored: bring the newest disk back",
+                self.own
+            )));
+        }
+        self.peers.entry(hello.from.store).or_default().confirmed = Some(known.run);
+        Ok(())
+    }
+
+    /// The sender is the one that this store knows, with the same settings.
+    fn check_sender(&self, hello: &StoreHello) -> Result<(), HandshakeRefusal> {
+        let store = hello.from.store;
+        match self.registry.store(store) {
+            None if store <= self.registry.greatest_id() => {
+                let cluster_id = self.own.cluster_id;
+                return Err(HandshakeRefusal::Unlisted { cluster_id, store });
+            }
+            // It joined after this copy of the registry was made.
+            None => {}
+            Some(record) if matches!(record.state, StoreState::Lost | StoreState::Removed) => {
+                return Err(HandshakeRefusal::Gone { store });
+            }
+            Some(record) if record.uuid != hello.uuid => {
+                let (expected, found) = (record.uuid, hello.uuid);
+                return Err(HandshakeRefusal::WrongUuid { store, expected, found });
+            }
+            Some(_) => {}
+        }
+        if hello.level < self.registry.level {
+            let (found, needed) = (hello.level, self.registry.level);
+            return Err(HandshakeRefusal::OldVersion { store, found, needed });
+        }
+        if hello.settings.version == self.settings.version
+            && let Some(conflict) = self.settings.conflict(&hello.settings)
+        {
+            return Err(HandshakeRefusal::Settings(conflict));
+        }
+        let known = self.peers.get(&store).and_then(|peer| peer.known).map(|known| known.run);
+        let is_older = |known: &StoreRun| {
+            hello.run.starts < known.starts
+                || (hello.run.starts == known.starts && hello.run.nonce != known.nonce)
+        };
+        match known.filter(is_older) {
+            Some(known) => Err(HandshakeRefusal::OlderCopy { store, known, found: hello.run }),
+            None => Ok(()),
+        }
+    }
+
+    /// From now on messages of the greeting's start are taken. What had to be written is durable.
+    pub fn accept(&mut self, hello: &StoreHello) {
+        let peer = self.peers.entry(hello.from.store).or_default();
+        let log_end = peer.known.filter(|known| known.run == hello.run).map_or(0, |k| k.log_end);
+        peer.known = Some(KnownRun { run: hello.run, log_end });
+        peer.accepted = Some((hello.uuid, hello.run));
+        peer.address = Some((hello.run.starts, hello.address.clone()));
+    }
+
+    /// Whether messages of this start of a store are taken.
+    #[must_use]
+    pub fn takes(&self, store: StoreId, uuid: StoreUuid, run: StoreRun) -> bool {
+        self.peers.get(&store).is_some_and(|peer| peer.accepted == Some((uuid, run)))
+    }
+
+    /// A store whose messages are taken said how far its log is synced.
+    pub fn note_log_end(&mut self, store: StoreId, log_end: u64) {
+        if let Some(known) = self.peers.get_mut(&store).and_then(|peer| peer.known.as_mut()) {
+            known.log_end = known.log_end.max(log_end);
+        }
+    }
+
+    /// Settings of a later version, which another store has.
+    pub fn learn_settings(&mut self, settings: ClusterSettings) -> bool {
+        let is_news = settings.version > self.settings.version;
+        if is_news {
+            self.settings = settings;
+        }
+        is_news
+    }
+
+    /// The settings as this store has them.
+    #[must_use]
+    pub fn settings(&self) -> &ClusterSettings {
+        &self.settings
+    }
+
+    /// The registry as this store has it.
+    #[must_use]
+    pub fn registry(&self) -> &StoreRegistry {
+        &self.registry
+    }
+
+    /// Takes a registry over. False if it is no newer one.
+    pub fn learn_registry(&mut self, registry: StoreRegistry) -> bool {
+        let is_news = registry.version > self.registry.version;
+        if is_news {
+            self.registry = registry;
+        }
+        is_news
+    }
+
+    /// Where a store is to be reached: of what it said itself and what the registry says, that of
+    /// the later start.
+    #[must_use]
+    pub fn address(&self, store: StoreId) -> Option<&str> {
+        let said = self.peers.get(&store).and_then(|peer| peer.address.as_ref());
+        let record = self.registry.store(store);
+        match (said, record) {
+            (Some((starts, said)), Some(record)) if *starts >= record.run.starts => Some(said),
+            (Some((_, said)), None) => Some(said),
+            (_, Some(record)) => Some(&record.address),
+            (None, None) => None,
+        }
+    }
+}

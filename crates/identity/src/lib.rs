@@ -1,0 +1,49 @@
+//! Which stores are a cluster, and how a store proves that it is the one it says it is.
+//!
+//! A store's name and address are claims; its *identity* is a random number that its data
+//! directory got when it was empty, the [`StoreUuid`]. This crate holds the rules that keep an
+//! empty, older or foreign directory, or a store with other settings, from taking part in raft.
+//! It takes events and returns decisions; files, sockets and clocks are its drivers'.
+//!
+//! - [`StoreIdentity`]: what a directory says about itself, with the count of its starts.
+//! - [`ClusterSettings`]: the values on which any two stores must agree.
+//! - [`StoreRegistry`]: all stores of the cluster; the truth is one row of the system region.
+//! - [`Bootstrap`]: how a list of empty stores becomes a cluster, once. Two phases as in Paxos: a
+//!   founder asks all listed stores to promise a round, then sends all of them one plan.
+//! - [`Handshake`]: what members tell each other before the first raft message of a start.
+//!
+//! No trust is placed in what a store remembers of itself: whoever acknowledged something is
+//! remembered by those who heard it, and an older copy of its disk is told so by them.
+
+mod bootstrap;
+mod codec;
+mod first_regions;
+mod founder;
+mod handshake;
+mod messages;
+mod registry;
+mod schedule;
+mod settings;
+mod spec;
+mod store_identity;
+
+pub use bootstrap::{Bootstrap, BootstrapWrite, QuestionToken, member_answer};
+pub use first_regions::{REGIONS_MAX, STORES_MAX, SYSTEM_REGION, first_campaigner, first_regions};
+pub use handshake::{
+    Handshake, HandshakeRefusal, HelloDecision, KnownRun, PeerWrite, RunHistory, StoreHello,
+};
+pub use messages::{BootstrapRefusal, BootstrapRequest, BootstrapResponse};
+pub use registry::{RunReport, StoreRecord, StoreRegistry, StoreState};
+pub use schedule::BootstrapSchedule;
+pub use settings::{ClusterSettings, GivenSettings, SettingConflict};
+pub use spec::{BootstrapPlan, ClusterSpec, InitialStore, InvalidList};
+pub use store_identity::{
+    IdentityState, LogIdentity, MemberId, StoreIdentity, StoreRun, StoreUuid,
+};
+
+/// The feature level of this version. Leaders propose nothing that the lowest level of the
+/// cluster's stores does not know.
+pub const FEATURE_LEVEL: u64 = 1;
+
+/// The schema of the rows that this version writes.
+pub const SCHEMA_VERSION: u64 = 1;

@@ -1,0 +1,281 @@
+//! All stores of a cluster. The truth is one row of the system region, changed whole by
+//! compare-and-swap; each store keeps a copy, so that it can start without a quorum.
+
+use flotilla_region::StoreId;
+use flotilla_region::codec::{Malformed, Reader, put_varint};
+
+use crate::codec::{fixed_u128, put_text, row, text};
+use crate::spec::{BootstrapPlan, ClusterSpec};
+use crate::store_identity::{StoreRun, StoreUuid};
+use crate::{FEATURE_LEVEL, SCHEMA_VERSION};
+
+/// The first byte of the registry row.
+const FORMAT: u8 = 1;
+
+/// Whether a store takes part. PD's store states, with what an operator can say in between.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StoreState {
+    /// It takes part.
+    #[default]
+    Up,
+    /// Its replicas are being moved away; it stays.
+    Draining,
+    /// Its replicas are being moved away; it goes.
+    Leaving,
+    /// Its directory is gone for ever.
+    Lost,
+    /// It has left.
+    Removed,
+}
+
+/// One store of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreRecord {
+    /// Its id.
+    pub id: StoreId,
+    /// Its name, unique among stores that are not lost or removed.
+    pub name: String,
+    /// Where clients and other stores reach it, `host:port`. No part of its identity.
+    pub address: String,
+    /// Its directory.
+    pub uuid: StoreUuid,
+    /// Where it stands, for placement: `zone` = `a`.
+    pub labels: Vec<(String, String)>,
+    /// Whether it takes part.
+    pub state: StoreState,
+    /// The feature level of the version that it last ran.
+    pub level: u64,
+    /// The schema of its rows.
+    pub schema: u64,
+    /// The last of its starts that the registry was told of.
+    pub run: StoreRun,
+}
+
+/// What a store says about its current start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunReport {
+    /// The store.
+    pub store: StoreId,
+    /// Its directory.
+    pub uuid: StoreUuid,
+    /// Where it is to be reached.
+    pub address: String,
+    /// Its start.
+    pub run: StoreRun,
+    /// Its feature level.
+    pub level: u64,
+    /// Its schema.
+    pub schema: u64,
+}
+
+/// The registry.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreRegistry {
+    /// Counts changes; 1 at the bootstrap.
+    pub version: u64,
+    /// The least feature level that any store may have; never falls.
+    pub level: u64,
+    /// All stores that ever were, by id.
+    pub stores: Vec<StoreRecord>,
+}
+
+impl StoreRegistry {
+    /// The registry of a cluster that begins by `plan`.
+    #[must_use]
+    pub fn of_plan(plan: &BootstrapPlan) -> Self {
+        let stores = plan.spec.stores.iter().zip(&plan.uuids).enumerate();
+        let stores = stores.map(|(place, (store, uuid))| StoreRecord {
+            id: ClusterSpec::store_id(place),
+            name: store.name.clone(),
+            address: store.address.clone(),
+            uuid: *uuid,
+            level: FEATURE_LEVEL,
+            schema: SCHEMA_VERSION,
+            ..StoreRecord::default()
+        });
+        Self { version: 1, level: FEATURE_LEVEL, stores: stores.collect() }
+    }
+
+    /// The store with this id.
+    #[must_use]
+    pub fn store(&self, id: StoreId) -> Option<&StoreRecord> {
+        self.stores.iter().find(|store| store.id == id)
+    }
+
+    /// The store with this name that takes part.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<&StoreRecord> {
+        let is_here = |state| !matches!(state, StoreState::Lost | StoreState::Removed);
+        self.stores.iter().find(|store| store.name == name && is_here(store.state))
+    }
+
+    /// The greatest id. An id above it belongs to a store that joined after this copy was made.
+    #[must_use]
+    pub fn greatest_id(&self) -> StoreId {
+        self.stores.iter().map(|store| store.id).max().unwrap_or_default()
+    }
+
+    /// Whether no other store takes part.
+    #[must_use]
+    pub fn is_lone(&self) -> bool {
+        self.stores.len() == 1
+    }
+
+    /// The registry with a store's newer start, if the report says something new.
+    #[must_use]
+    pub fn with_run(&self, report: &RunReport) -> Option<Self> {
+        let at = self.stores.iter().position(|store| store.id == report.store)?;
+        let known = &self.stores[at];
+        if known.uuid != report.uuid || report.run.starts < known.run.starts {
+            return None;
+        }
+        let record = StoreRecord {
+            address: report.address.clone(),
+            run: report.run,
+            level: report.level,
+            schema: report.schema,
+            ..known.clone()
+        };
+        if record == *known {
+            return None;
+        }
+        let mut changed = self.clone();
+        changed.version += 1;
+        changed.stores[at] = record;
+        let least = changed.stores.iter().map(|store| store.level).min();
+        changed.level = changed.level.max(least.unwrap_or_default());
+        Some(changed)
+    }
+
+    /// The bytes of the row, as `docs/durability.md` has them.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![FORMAT];
+        put_varint(&mut out, self.version);
+        put_varint(&mut out, self.level);
+        put_varint(&mut out, self.stores.len() as u64);
+        for store in &self.stores {
+            store.encode(&mut out);
+        }
+        out
+    }
+
+    /// Reads what [`StoreRegistry::encode`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are damaged or of a format that this version does not know.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = row(bytes, FORMAT, "registry row")?;
+        let (version, level, count) = (reader.varint()?, reader.varint()?, reader.varint()?);
+        let stores: Result<Vec<_>, _> =
+            (0..count).map(|_| StoreRecord::decode(&mut reader)).collect();
+        let stores = stores?;
+        reader.finish()?;
+        Ok(Self { version, level, stores })
+    }
+}
+
+impl StoreRecord {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.id.0);
+        put_text(out, &self.name);
+        put_text(out, &self.address);
+        out.extend_from_slice(&self.uuid.0.to_le_bytes());
+        put_varint(out, self.labels.len() as u64);
+        for (key, value) in &self.labels {
+            put_text(out, key);
+            put_text(out, value);
+        }
+        out.push(match self.state {
+            StoreState::Up => 0,
+            StoreState::Draining => 1,
+            StoreState::Leaving => 2,
+            StoreState::Lost => 3,
+            StoreState::Removed => 4,
+        });
+        for number in [self.level, self.schema, self.run.starts, self.run.nonce] {
+            put_varint(out, number);
+        }
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Self, Malformed> {
+        let id = StoreId(reader.varint()?);
+        let (name, address) = (text(reader)?, text(reader)?);
+        let uuid = StoreUuid(fixed_u128(reader)?);
+        let count = reader.varint()?;
+        let labels: Result<Vec<_>, _> =
+            (0..count).map(|_| Ok((text(reader)?, text(reader)?))).collect();
+        let labels = labels?;
+        let state = match reader.byte()? {
+            0 => StoreState::Up,
+            1 => StoreState::Draining,
+            2 => StoreState::Leaving,
+            3 => StoreState::Lost,
+            4 => StoreState::Removed,
+            _ => return Err(reader.malformed()),
+        };
+        let (level, schema) = (reader.varint()?, reader.varint()?);
+        let run = StoreRun { starts: reader.varint()?, nonce: reader.varint()? };
+        Ok(Self { id, name, address, uuid, labels, state, level, schema, run })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registry() -> StoreRegistry {
+        let store = |id: u64| StoreRecord {
+            id: StoreId(id),
+            name: format!("s{id}"),
+            address: format!("h:{id}"),
+            uuid: StoreUuid(id.into()),
+            labels: vec![("zone".to_owned(), "a".to_owned())],
+            level: 1,
+            schema: 1,
+            ..StoreRecord::default()
+        };
+        StoreRegistry { version: 1, level: 1, stores: vec![store(1), store(2)] }
+    }
+
+    fn report(starts: u64, address: &str) -> RunReport {
+        RunReport {
+            store: StoreId(2),
+            uuid: StoreUuid(2),
+            address: address.to_owned(),
+            run: StoreRun { starts, nonce: 7 },
+            level: 1,
+            schema: 1,
+        }
+    }
+
+    #[test]
+    fn rows_come_back_and_damaged_ones_do_not() {
+        let registry = registry();
+        let bytes = registry.encode();
+        assert_eq!(StoreRegistry::decode(&bytes), Ok(registry));
+        for len in 0..bytes.len() {
+            assert!(StoreRegistry::decode(&bytes[..len]).is_err(), "cut at {len}");
+        }
+    }
+
+    #[test]
+    fn a_newer_start_brings_its_address_and_an_older_one_changes_nothing() {
+        let moved = registry().with_run(&report(3, "new:2")).unwrap();
+        assert_eq!((moved.version, moved.stores[1].address.as_str()), (2, "new:2"));
+        assert_eq!(moved.with_run(&report(3, "new:2")), None, "it is no news");
+        assert_eq!(moved.with_run(&report(2, "old:2")), None, "an older start");
+        let other = RunReport { uuid: StoreUuid(9), ..report(4, "h:9") };
+        assert_eq!(moved.with_run(&other), None, "another directory");
+        assert_eq!(registry().named("s2").unwrap().id, moved.greatest_id());
+    }
+
+    #[test]
+    fn a_name_belongs_to_the_store_that_takes_part() {
+        let mut registry = registry();
+        registry.stores[1].state = StoreState::Lost;
+        assert_eq!(registry.named("s2"), None);
+        assert!(registry.named("s1").is_some());
+    }
+}

@@ -1,0 +1,239 @@
+//! The values on which any two stores must agree.
+//!
+//! At the bootstrap the effective values of all listed stores must be equal. Afterwards each store
+//! takes them from its own copy, and only a value that an operator gives is compared with it.
+
+use std::fmt;
+
+use flotilla_region::codec::{Malformed, put_varint};
+
+use crate::codec::row;
+
+/// The first byte of the settings row.
+const FORMAT: u8 = 1;
+
+/// How many values there are.
+const COUNT: usize = 6;
+
+/// Their names in the configuration, in the order of [`ClusterSettings::values`].
+const NAMES: [&str; COUNT] = [
+    "replicas",
+    "raft.tick_ms",
+    "raft.election_ticks",
+    "raft.heartbeat_ticks",
+    "raft.entry_bytes_max",
+    "raft.read_leases",
+];
+
+/// The place of the one value that is shown as a truth value.
+const READ_LEASES: usize = 5;
+
+/// The settings of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ClusterSettings {
+    /// Counts changes; 1 at the bootstrap.
+    pub version: u64,
+    /// Replicas of each region, as far as there are stores.
+    pub replicas: u64,
+    /// Milliseconds of a tick. Leases rest on it: never changed.
+    pub tick_ms: u64,
+    /// Ticks of the shortest election timeout. Leases rest on it: never changed.
+    pub election_ticks: u64,
+    /// Ticks between heartbeats.
+    pub heartbeat_ticks: u64,
+    /// Bytes of one log entry at most.
+    pub entry_bytes_max: u64,
+    /// Whether leaders answer reads under a lease.
+    pub read_leases: bool,
+}
+
+impl Default for ClusterSettings {
+    fn default() -> Self {
+        Self {
+            version: 1,
+            replicas: 3,
+            tick_ms: 50,
+            election_ticks: 12,
+            heartbeat_ticks: 2,
+            entry_bytes_max: 8 << 20,
+            read_leases: true,
+        }
+    }
+}
+
+/// What flags or a file say about the settings of the cluster. The rest is taken from the store's
+/// copy, so that a default that a new version changes refuses nobody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GivenSettings {
+    /// As [`ClusterSettings::replicas`].
+    pub replicas: Option<u64>,
+    /// As [`ClusterSettings::tick_ms`].
+    pub tick_ms: Option<u64>,
+    /// As [`ClusterSettings::election_ticks`].
+    pub election_ticks: Option<u64>,
+    /// As [`ClusterSettings::heartbeat_ticks`].
+    pub heartbeat_ticks: Option<u64>,
+    /// As [`ClusterSettings::entry_bytes_max`].
+    pub entry_bytes_max: Option<u64>,
+    /// As [`ClusterSettings::read_leases`].
+    pub read_leases: Option<bool>,
+}
+
+/// Two values of one setting that must be equal and are not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingConflict {
+    /// The setting's name in the configuration.
+    pub name: String,
+    /// The value of the store that says so.
+    pub ours: String,
+    /// The other value.
+    pub theirs: String,
+}
+
+impl fmt::Display for SettingConflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, ours, theirs } = self;
+        write!(f, "{name} is {ours} here and {theirs} there")
+    }
+}
+
+impl GivenSettings {
+    /// The given values, and the defaults of this version for the rest.
+    #[must_use]
+    pub fn effective(&self) -> ClusterSettings {
+        let default = ClusterSettings::default();
+        ClusterSettings {
+            version: default.version,
+            replicas: self.replicas.unwrap_or(default.replicas),
+            tick_ms: self.tick_ms.unwrap_or(default.tick_ms),
+            election_ticks: self.election_ticks.unwrap_or(default.election_ticks),
+            heartbeat_ticks: self.heartbeat_ticks.unwrap_or(default.heartbeat_ticks),
+            entry_bytes_max: self.entry_bytes_max.unwrap_or(default.entry_bytes_max),
+            read_leases: self.read_leases.unwrap_or(default.read_leases),
+        }
+    }
+
+    fn values(&self) -> [Option<u64>; COUNT] {
+        [
+            self.replicas,
+            self.tick_ms,
+            self.election_ticks,
+            self.heartbeat_ticks,
+            self.entry_bytes_max,
+            self.read_leases.map(u64::from),
+        ]
+    }
+}
+
+impl ClusterSettings {
+    fn values(&self) -> [u64; COUNT] {
+        [
+            self.replicas,
+            self.tick_ms,
+            self.election_ticks,
+            self.heartbeat_ticks,
+            self.entry_bytes_max,
+            u64::from(self.read_leases),
+        ]
+    }
+
+    /// The first value that differs from another store's, versions aside.
+    #[must_use]
+    pub fn conflict(&self, theirs: &Self) -> Option<SettingConflict> {
+        let theirs = theirs.values().map(Some);
+        conflict_of(self.values(), theirs)
+    }
+
+    /// The first given value that differs.
+    #[must_use]
+    pub fn conflict_with_given(&self, given: &GivenSettings) -> Option<SettingConflict> {
+        conflict_of(self.values(), given.values())
+    }
+
+    /// The bytes of the row, as `docs/durability.md` has them.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![FORMAT];
+        put_varint(&mut out, self.version);
+        self.values().into_iter().for_each(|value| put_varint(&mut out, value));
+        out
+    }
+
+    /// Reads what [`ClusterSettings::encode`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are damaged or of a format that this version does not know.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = row(bytes, FORMAT, "settings row")?;
+        let settings = Self {
+            version: reader.varint()?,
+            replicas: reader.varint()?,
+            tick_ms: reader.varint()?,
+            election_ticks: reader.varint()?,
+            heartbeat_ticks: reader.varint()?,
+            entry_bytes_max: reader.varint()?,
+            read_leases: reader.varint()? != 0,
+        };
+        reader.finish()?;
+        Ok(settings)
+    }
+}
+
+fn conflict_of(ours: [u64; COUNT], theirs: [Option<u64>; COUNT]) -> Option<SettingConflict> {
+    (0..COUNT).find_map(|at| {
+        let theirs = theirs[at].filter(|theirs| *theirs != ours[at])?;
+        let name = NAMES[at].to_owned();
+        Some(SettingConflict { name, ours: shown(at, ours[at]), theirs: shown(at, theirs) })
+    })
+}
+
+fn shown(at: usize, value: u64) -> String {
+    if at == READ_LEASES { (value != 0).to_string() } else { value.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_back_and_damaged_ones_do_not() {
+        let settings = ClusterSettings { replicas: 5, read_leases: false, ..Default::default() };
+        let bytes = settings.encode();
+        assert_eq!(bytes, [1, 1, 5, 50, 12, 2, 0x80, 0x80, 0x80, 4, 0]);
+        assert_eq!(ClusterSettings::decode(&bytes), Ok(settings));
+        for len in 0..bytes.len() {
+            assert!(ClusterSettings::decode(&bytes[..len]).is_err(), "cut at {len}");
+        }
+    }
+
+    #[test]
+    fn every_value_that_differs_is_named_with_both_values() {
+        let ours = ClusterSettings::default();
+        let theirs = [
+            ClusterSettings { replicas: 1, ..ours },
+            ClusterSettings { tick_ms: 51, ..ours },
+            ClusterSettings { election_ticks: 13, ..ours },
+            ClusterSettings { heartbeat_ticks: 3, ..ours },
+            ClusterSettings { entry_bytes_max: 1 << 20, ..ours },
+            ClusterSettings { read_leases: false, ..ours },
+        ];
+        for (theirs, name) in theirs.iter().zip(NAMES) {
+            assert_eq!(ours.conflict(theirs).unwrap().name, name);
+        }
+        let conflict = ours.conflict(&theirs[5]).unwrap();
+        assert_eq!(conflict.to_string(), "raft.read_leases is true here and false there");
+        assert_eq!(ours.conflict(&ClusterSettings { version: 9, ..ours }), None);
+    }
+
+    #[test]
+    fn only_given_values_are_compared() {
+        let copy = ClusterSettings { election_ticks: 20, ..Default::default() };
+        assert_eq!(copy.conflict_with_given(&GivenSettings::default()), None);
+        let given = GivenSettings { election_ticks: Some(12), ..Default::default() };
+        let conflict = copy.conflict_with_given(&given).unwrap();
+        assert_eq!((conflict.ours.as_str(), conflict.theirs.as_str()), ("20", "12"));
+        assert_eq!(given.effective().election_ticks, 12);
+        assert_eq!(given.effective().tick_ms, 50);
+    }
+}

@@ -1,0 +1,175 @@
+//! What the operators of the listed stores ask for, and the plan that a founder makes of it.
+
+use std::fmt;
+
+use flotilla_region::{Descriptor, StoreId};
+
+use crate::STORES_MAX;
+use crate::settings::{ClusterSettings, SettingConflict};
+use crate::store_identity::StoreUuid;
+
+/// One of the stores that begin a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct InitialStore {
+    /// The name that the store's own configuration gives.
+    pub name: String,
+    /// Where others reach it, as `host:port`.
+    pub address: String,
+}
+
+/// What is wrong with a list of initial stores.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidList {
+    /// An item is not of the form `name=host:port`.
+    #[error("`{0}` is not of the form name=host:port")]
+    Malformed(String),
+    /// Two items share a name or an address.
+    #[error("`{0}` is listed twice; every store needs a name and an address of its own")]
+    Repeated(String),
+    /// There are no items, or too many.
+    #[error("{0} stores are listed; between 1 and {STORES_MAX} can begin a cluster")]
+    Count(usize),
+}
+
+/// What a cluster is to be. All listed stores must be told the same, or none of them begins.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ClusterSpec {
+    /// The stores, in the order of the list. The first is the founder.
+    pub stores: Vec<InitialStore>,
+    /// The settings on which all must agree.
+    pub settings: ClusterSettings,
+    /// Regions that the clients' keys are split into. A record of the bootstrap, never compared
+    /// again.
+    pub regions: u64,
+    /// The cluster id that the operator wants; 0 if any.
+    pub cluster_id: u64,
+}
+
+impl ClusterSpec {
+    /// Reads `s1=127.0.0.1:20160,s2=127.0.0.1:20161`.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidList`] names the item that is wrong.
+    pub fn parse_stores(list: &str) -> Result<Vec<InitialStore>, InvalidList> {
+        let mut stores: Vec<InitialStore> = Vec::new();
+        for item in list.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+            let malformed = || InvalidList::Malformed(item.to_owned());
+            let (name, address) = item.split_once('=').ok_or_else(malformed)?;
+            let (name, address) = (name.trim(), address.trim());
+            let (host, port) = address.rsplit_once(':').ok_or_else(malformed)?;
+            let has_port = port.parse::<u16>().is_ok_and(|port| port > 0);
+            if name.is_empty() || host.is_empty() || !has_port {
+                return Err(malformed());
+            }
+            if stores.iter().any(|store| store.name == name || store.address == address) {
+                return Err(InvalidList::Repeated(item.to_owned()));
+            }
+            stores.push(InitialStore { name: name.to_owned(), address: address.to_owned() });
+        }
+        if stores.is_empty() || stores.len() > STORES_MAX {
+            return Err(InvalidList::Count(stores.len()));
+        }
+        Ok(stores)
+    }
+
+    /// The place of the store with this name in the list.
+    #[must_use]
+    pub fn place(&self, name: &str) -> Option<usize> {
+        self.stores.iter().position(|store| store.name == name)
+    }
+
+    /// The id of the store at `place`.
+    #[must_use]
+    pub fn store_id(place: usize) -> StoreId {
+        StoreId(place as u64 + 1)
+    }
+
+    /// The list as an operator writes it.
+    #[must_use]
+    pub fn list(&self) -> String {
+        let items: Vec<_> = self.stores.iter().map(ToString::to_string).collect();
+        items.join(",")
+    }
+
+    /// The first value that another store was told differently.
+    #[must_use]
+    pub fn conflict(&self, theirs: &Self) -> Option<SettingConflict> {
+        let differ = |name: &str, ours: String, theirs: String| {
+            (ours != theirs).then(|| SettingConflict { name: name.to_owned(), ours, theirs })
+        };
+        differ("initial_cluster", self.list(), theirs.list())
+            .or_else(|| differ("regions", self.regions.to_string(), theirs.regions.to_string()))
+            .or_else(|| {
+                let (ours, theirs) = (self.cluster_id.to_string(), theirs.cluster_id.to_string());
+                differ("cluster_id", ours, theirs)
+            })
+            .or_else(|| self.settings.conflict(&theirs.settings))
+    }
+}
+
+impl fmt::Display for InitialStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.address)
+    }
+}
+
+/// One cluster that a founder has drawn: it exists once a store has become a member of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BootstrapPlan {
+    /// The cluster's id, random, so that two clusters from the same list are two.
+    pub cluster_id: u64,
+    /// The round that all listed stores have promised to the founder.
+    pub round: u64,
+    /// The directories that are meant, in the order of the list.
+    pub uuids: Vec<StoreUuid>,
+    /// What all stores were told.
+    pub spec: ClusterSpec,
+    /// The first regions, with all their replicas.
+    pub regions: Vec<Descriptor>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(list: &str) -> Result<Vec<InitialStore>, InvalidList> {
+        ClusterSpec::parse_stores(list)
+    }
+
+    #[test]
+    fn a_list_gives_names_and_addresses_in_order() {
+        let stores = parse("s1=127.0.0.1:20160, s2=127.0.0.1:20161").unwrap();
+        let spec = ClusterSpec { stores, settings: Default::default(), regions: 1, cluster_id: 0 };
+        assert_eq!(spec.list(), "s1=127.0.0.1:20160,s2=127.0.0.1:20161");
+        assert_eq!(spec.place("s2"), Some(1));
+        assert_eq!(ClusterSpec::store_id(1), StoreId(2));
+    }
+
+    #[test]
+    fn a_wrong_list_is_refused_by_the_item() {
+        for list in ["s1", "s1=", "s1=host", "=host:1", "s1=host:0", "s1=host:x", "s1=:1"] {
+            assert!(matches!(parse(list).unwrap_err(), InvalidList::Malformed(_)), "{list}");
+        }
+        for list in ["a=h:1,a=h:2", "a=h:1,b=h:1"] {
+            assert!(matches!(parse(list).unwrap_err(), InvalidList::Repeated(_)));
+        }
+        assert_eq!(parse(""), Err(InvalidList::Count(0)));
+        let many: Vec<String> = (1..=100).map(|n| format!("s{n}=h:{n}")).collect();
+        assert_eq!(parse(&many.join(",")), Err(InvalidList::Count(100)));
+    }
+
+    #[test]
+    fn each_value_that_differs_is_named() {
+        let stores = parse("a=h:1,b=h:2").unwrap();
+        let spec = ClusterSpec { stores, settings: Default::default(), regions: 1, cluster_id: 0 };
+        let swapped = parse("b=h:2,a=h:1").unwrap();
+        let name = |theirs: ClusterSpec| spec.conflict(&theirs).unwrap().name;
+        assert_eq!(name(ClusterSpec { stores: swapped, ..spec.clone() }), "initial_cluster");
+        assert_eq!(name(ClusterSpec { regions: 2, ..spec.clone() }), "regions");
+        assert_eq!(name(ClusterSpec { cluster_id: 2, ..spec.clone() }), "cluster_id");
+        let settings = ClusterSettings { replicas: 1, ..Default::default() };
+        assert_eq!(name(ClusterSpec { settings, ..spec.clone() }), "replicas");
+        assert_eq!(spec.conflict(&spec.clone()), None);
+    }
+}
