@@ -5,9 +5,9 @@ use std::ops::Bound;
 use flotilla_pagestore::PageStore;
 use flotilla_region::{Descriptor, Index, RegionId, Space, StoreId, Term};
 
-use crate::bootstrap;
 use crate::error::Error;
 use crate::log_writer::LogWriter;
+use crate::ranges;
 use crate::reader::View;
 use crate::schema::{self, ApplyState};
 
@@ -32,7 +32,7 @@ pub(crate) fn check(
     let snapshot = pages.read();
     let view = View::new(snapshot.clone());
     let descriptors = view.descriptors()?;
-    bootstrap::check_disjoint(&descriptors).map_err(Error::Corrupt)?;
+    ranges::check_disjoint(&descriptors).map_err(Error::Corrupt)?;
     let states = view.states()?;
     if states.len() != descriptors.len() {
         return Err(Error::Corrupt(format!(

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use flotilla_region::{Descriptor, Index, Malformed, RegionId};
 
-use crate::schema::{BadRow, Identity};
+use crate::schema::BadRow;
 
 /// Why the store could not do what was asked.
 ///
@@ -22,15 +22,10 @@ pub enum Error {
     /// The data directory could not be made.
     #[error("data directory: {0}")]
     Directory(std::io::Error),
-    /// The data directory belongs to another store. The operator has mixed up directories or
-    /// settings.
-    #[error("the data directory belongs to {found}, not to {asked}")]
-    OtherIdentity {
-        /// Whose directory it is.
-        found: Identity,
-        /// Who was to be started.
-        asked: Identity,
-    },
+    /// The data directory is not what this store may be started with: a half of it is missing or of
+    /// another day, or it is of a version that is not read any more. The text says what to do.
+    #[error("{0}")]
+    WrongDirectory(String),
     /// The regions of the first start contradict each other. The settings are wrong.
     #[error("first regions: {0}")]
     Bootstrap(String),

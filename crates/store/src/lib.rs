@@ -1,5 +1,8 @@
 //! Carries out what regions decide, on one machine's disk.
 //!
+//! A [`StoreDirectory`] is an opened data directory that may not belong to a cluster yet; that of a
+//! member becomes a [`Store`].
+//!
 //! A [`Store`] owns a data directory with two engines: the log, where entries and hard states of
 //! all replicas become durable before anybody hears of them, and the pages, where committed
 //! entries become rows. The pages are written in checkpoints only; what came since the last is
@@ -16,15 +19,17 @@
 //! has the rules that make every crash safe.
 
 mod apply;
-mod bootstrap;
 mod check;
 mod checkpoint;
 mod config;
 mod digest;
+mod directory;
 mod error;
 mod gc;
 mod log_reader;
 mod log_writer;
+mod own_group;
+mod ranges;
 mod reader;
 mod recover;
 mod schema;
@@ -37,6 +42,7 @@ mod upkeep;
 pub use apply::{Applied, ApplyReject, Outcome};
 pub use check::CheckReport;
 pub use config::Config;
+pub use directory::{StartSeed, StoreDirectory};
 pub use error::{Error, ReadError};
 pub use flotilla_pagestore::{
     DirtyLimits, Options as PageOptions, Pacer, ReadMode as PageReadMode,
@@ -46,7 +52,6 @@ pub use flotilla_raftlog::{
     RecoveryReport,
 };
 pub use reader::{RegionView, ScanRequest, ScanResult, View};
-pub use schema::Identity;
 pub use stats::Stats;
 pub use store::Store;
 pub use upkeep::PagesUpkeep;

@@ -5,7 +5,7 @@
 //! this is the place that mends it or says why it cannot: raft would panic.
 
 use flotilla_pagestore::PageStore;
-use flotilla_raftlog::{Durability, Group, LogBatch};
+use flotilla_raftlog::{Durability, Group, LogBatch, LogEngine};
 use flotilla_region::{Descriptor, HardState, Index, PeerId, Recovered, StoreId, Term};
 
 use crate::error::Error;
@@ -14,22 +14,26 @@ use crate::log_writer::{self, Found, LogWriter};
 use crate::reader::View;
 use crate::schema::{ApplyState, Cut, HARD_STATE_KEY};
 
-/// All replicas of this store, in the order of their regions.
-pub(crate) fn recover(
-    pages: &PageStore,
-    log: &LogWriter,
-    store: StoreId,
-) -> Result<Vec<Recovered>, Error> {
-    let snapshot = pages.read();
-    let cut = Cut::decode(snapshot.mark())?;
-    let found = log.engine().durable_lsn();
+/// The log must reach up to the mark of the durable root.
+pub(crate) fn check_cut(pages: &PageStore, log: &LogEngine) -> Result<(), Error> {
+    let cut = Cut::decode(pages.read().mark())?;
+    let found = log.durable_lsn();
     if found < cut.lsn {
         return Err(Error::Corrupt(format!(
             "the pages follow the log up to {}, but it ends at {found}: a part of it is missing",
             cut.lsn
         )));
     }
-    let view = View::new(snapshot);
+    Ok(())
+}
+
+/// All replicas of this store, in the order of their regions.
+pub(crate) fn recover(
+    pages: &PageStore,
+    log: &LogWriter,
+    store: StoreId,
+) -> Result<Vec<Recovered>, Error> {
+    let view = View::new(pages.read());
     let mut recovered = vec![];
     for descriptor in view.descriptors()? {
         let peer = descriptor.peer_on(store).ok_or_else(|| {

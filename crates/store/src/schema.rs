@@ -2,13 +2,14 @@
 //!
 //! Every row begins with a format byte, so that a later version can tell old rows from its own.
 
-use std::fmt;
-
 use bytes::Bytes;
+use flotilla_region::codec::Malformed;
 use flotilla_region::{Descriptor, HardState, Index, RegionId, Space, StoreId, Term};
 
-/// Whose data directory it is: one row.
+/// Whose data directory it is: one row, and one for each of its last starts.
 pub(crate) const IDENT: &str = "ident";
+/// The store's own copies of the registry and of the cluster's settings.
+pub(crate) const CLUSTER: &str = "cluster";
 /// Descriptors, by region.
 pub(crate) const REGION: &str = "region";
 /// How far each region is applied, and its hard state at the last cut; by region.
@@ -16,10 +17,21 @@ pub(crate) const APPLY: &str = "apply";
 
 /// The key of the row in [`IDENT`].
 pub(crate) const IDENTITY_KEY: &[u8] = b"identity";
+/// The keys of the rows in [`CLUSTER`].
+pub(crate) const REGISTRY_KEY: &[u8] = b"registry";
+pub(crate) const SETTINGS_KEY: &[u8] = b"settings";
+/// The log group of the store itself; those of replicas have their peer ids, which are never 0.
+pub(crate) const STORE_GROUP: u64 = 0;
+/// The key of the identity's half in that group.
+pub(crate) const LOG_IDENTITY_KEY: &[u8] = b"ident";
+/// The first bytes of the keys of other stores' starts in that group.
+const PEER_RUN_PREFIX: &[u8] = b"run/";
+/// The first bytes of the keys of own starts in [`IDENT`].
+const START_PREFIX: &[u8] = b"start/";
 /// The key of a replica's hard state in its log group.
 pub(crate) const HARD_STATE_KEY: &[u8] = b"hs";
 
-/// The first byte of identity and apply rows and of the mark.
+/// The first byte of apply rows, start records and the mark.
 const FORMAT: u8 = 1;
 /// The first byte of a value: no flag is set.
 const FLAGS: u8 = 0;
@@ -29,39 +41,6 @@ const APPLY_HEAD_BYTES: usize = 1 + 8 + 8;
 /// Bytes of a row that are not what this schema says; the text says which.
 #[derive(Debug)]
 pub(crate) struct BadRow(pub(crate) String);
-
-/// Which store of which cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// The cluster. Never 0.
-    pub cluster_id: u64,
-    /// The store.
-    pub store: StoreId,
-}
-
-impl fmt::Display for Identity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "store {} of cluster {}", self.store, self.cluster_id)
-    }
-}
-
-impl Identity {
-    pub(crate) fn encode(self) -> Vec<u8> {
-        let mut out = vec![FORMAT];
-        out.extend_from_slice(&self.cluster_id.to_le_bytes());
-        out.extend_from_slice(&self.store.0.to_le_bytes());
-        out
-    }
-
-    pub(crate) fn decode(row: &[u8]) -> Result<Self, BadRow> {
-        match row {
-            [FORMAT, rest @ ..] if rest.len() == 16 => {
-                Ok(Self { cluster_id: number(rest, 0), store: StoreId(number(rest, 8)) })
-            }
-            _ => Err(BadRow("the identity row is malformed".to_owned())),
-        }
-    }
-}
 
 /// What the page store knows of a region besides its descriptor and data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,6 +94,49 @@ impl Cut {
     }
 }
 
+/// The key of the record of an own start. Big-endian, so that starts lie in order.
+pub(crate) fn start_key(starts: u64) -> Vec<u8> {
+    [START_PREFIX, &starts.to_be_bytes()].concat()
+}
+
+/// The bounds of all such keys.
+pub(crate) fn start_keys() -> (Vec<u8>, Vec<u8>) {
+    (START_PREFIX.to_vec(), [START_PREFIX, &[0xff; 9]].concat())
+}
+
+/// The count of starts that a key of a start names.
+pub(crate) fn starts_of_key(key: &[u8]) -> Result<u64, BadRow> {
+    let number = key.strip_prefix(START_PREFIX).and_then(|number| number.try_into().ok());
+    number.map(u64::from_be_bytes).ok_or_else(|| BadRow(format!("{key:?} is no key of a start")))
+}
+
+/// An own start: its nonce, and where the log ended when it was opened.
+pub(crate) fn encode_start((nonce, log_end): (u64, u64)) -> Vec<u8> {
+    let mut out = vec![FORMAT];
+    out.extend_from_slice(&nonce.to_le_bytes());
+    out.extend_from_slice(&log_end.to_le_bytes());
+    out
+}
+
+/// What [`encode_start`] wrote.
+pub(crate) fn decode_start(row: &[u8]) -> Result<(u64, u64), BadRow> {
+    match row {
+        [FORMAT, rest @ ..] if rest.len() == 16 => Ok((number(rest, 0), number(rest, 8))),
+        _ => Err(BadRow("the record of a start is malformed".to_owned())),
+    }
+}
+
+/// The key of another store's last known start in the log.
+pub(crate) fn peer_run_key(store: StoreId) -> Vec<u8> {
+    [PEER_RUN_PREFIX, &store.0.to_be_bytes()].concat()
+}
+
+/// The store that a key of the store's log group names, if it is one of a start.
+pub(crate) fn store_of_run_key(key: &[u8]) -> Option<StoreId> {
+    let number = key.strip_prefix(PEER_RUN_PREFIX)?.try_into().ok()?;
+    Some(StoreId(u64::from_be_bytes(number)))
+}
+
 /// The key of a region's rows. Big-endian, so that regions lie in the order of their ids.
 pub(crate) fn region_key(region: RegionId) -> [u8; 8] {
     region.0.to_be_bytes()
@@ -159,6 +181,12 @@ pub(crate) fn decode_value(row: &[u8]) -> Result<&[u8], BadRow> {
     }
 }
 
+impl From<Malformed> for BadRow {
+    fn from(malformed: Malformed) -> Self {
+        Self(malformed.to_string())
+    }
+}
+
 fn number(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes make a number"))
 }
@@ -171,9 +199,13 @@ mod tests {
 
     #[test]
     fn rows_have_these_bytes() {
-        let identity = Identity { cluster_id: 0x0102, store: StoreId(3) };
-        assert_eq!(identity.encode(), [1, 2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(Identity::decode(&identity.encode()).unwrap(), identity);
+        assert_eq!(start_key(258)[6..], [0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(starts_of_key(&start_key(258)).unwrap(), 258);
+        let start = encode_start((3, 4));
+        assert_eq!(start, [1, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(decode_start(&start).unwrap(), (3, 4));
+        assert_eq!(store_of_run_key(&peer_run_key(StoreId(7))), Some(StoreId(7)));
+        assert_eq!(store_of_run_key(LOG_IDENTITY_KEY), None);
 
         let hard_state = HardState { term: Term(6), vote: Some(PeerId(101)), commit: Index(9) };
         let state = ApplyState { applied: Index(8), term: Term(5), hard_state };
@@ -202,8 +234,8 @@ mod tests {
             assert!(ApplyState::decode(RegionId(1), Some(cut)).is_err(), "cut at {len}");
         }
         assert!(ApplyState::decode(RegionId(1), None).is_err());
-        assert!(Identity::decode(&[1; 16]).is_err());
-        assert!(Identity::decode(&[2; 17]).is_err());
+        assert!(decode_start(&[1; 16]).is_err());
+        assert!(starts_of_key(b"start/1").is_err());
         assert!(Cut::decode(b"").is_err());
         assert!(region_of_key(b"short").is_err());
         assert!(decode_value(b"").is_err());

@@ -1,34 +1,37 @@
 //! Opens both engines and hands out what can be done with them.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
-use std::sync::Arc;
 
+use flotilla_identity::{
+    ClusterSettings, MemberId, PeerWrite, RunHistory, StoreIdentity, StoreRegistry, StoreRun,
+};
 use flotilla_pagestore::{DirtyLimits, PageStore};
-use flotilla_raftlog::{Commit, LogEngine, Maintenance as LogMaintenance, Purged, RecoveryReport};
+use flotilla_raftlog::{Commit, Maintenance as LogMaintenance, Purged, RecoveryReport};
 use flotilla_region::{
     ApplyTask, Compaction, Descriptor, Index, LogEntry, LogFetch, LogWrite, Recovered, RegionId,
+    StoreId,
 };
-use flotilla_vfs::FileSystem;
 
 use crate::apply::{self, Applied};
 use crate::check::{self, CheckReport};
 use crate::checkpoint::Checkpoints;
 use crate::config::Config;
+use crate::directory::{self, StoreDirectory};
 use crate::error::Error;
 use crate::log_writer::LogWriter;
 use crate::reader::View;
-use crate::schema::Identity;
 use crate::stats::{Counters, Stats};
 use crate::upkeep::{PagesUpkeep, Upkeep};
-use crate::{bootstrap, digest, gc, log_reader, recover};
+use crate::{digest, gc, log_reader, own_group, recover};
 
 /// The replicas of one data directory: their logs and their rows.
 ///
 /// Starts no thread and reads no clock; every call does its work on the calling thread. Log
 /// writes, applying, reads, checkpoints and purges may go on at the same time.
 pub struct Store {
-    identity: Identity,
+    identity: StoreIdentity,
+    history: RunHistory,
     config: Config,
     pages: PageStore,
     log: LogWriter,
@@ -40,47 +43,91 @@ pub struct Store {
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Store({})", self.identity)
+        write!(f, "Store({})", self.member_id())
     }
 }
 
 impl Store {
-    /// Opens the data directory `dir`, and tells what each replica in it starts from.
-    ///
-    /// The first time, the directory becomes that of `identity`, with the regions of `bootstrap`
-    /// that have a replica on it; durably, before anything else. Later `bootstrap` is ignored.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OtherIdentity`] and [`Error::Bootstrap`] for wrong settings; [`Error::Corrupt`] if
-    /// the two engines do not fit together; else an engine failed.
-    pub fn open(
-        fs: Arc<dyn FileSystem>,
-        dir: &Path,
-        config: Config,
-        identity: Identity,
-        bootstrap: &[Descriptor],
-    ) -> Result<(Self, Vec<Recovered>), Error> {
-        let log_dir = dir.join("log");
-        fs.create_dir_all(&log_dir).map_err(Error::Directory)?;
-        let (engine, log_recovery) =
-            LogEngine::open(Arc::clone(&fs), &log_dir, config.log.clone())?;
-        let pages = PageStore::open(fs, &dir.join("pages"), config.pages.clone())?;
-        bootstrap::claim(&pages, &engine, identity, bootstrap)?;
-        let log = LogWriter::new(engine);
+    /// The store of a member's directory.
+    pub(crate) fn start(directory: StoreDirectory) -> Result<(Self, Vec<Recovered>), Error> {
+        let StoreDirectory { config, pages, log, log_recovery, identity, history } = directory;
+        let log = LogWriter::new(log);
         let recovered = recover::recover(&pages, &log, identity.store)?;
         let durable = recovered.iter().map(|r| (r.descriptor.id, r.applied.0)).collect();
         let checkpoints = Checkpoints::new(identity.store, durable);
         let (upkeep, counters) = (Upkeep::default(), Counters::default());
-        let store =
-            Self { identity, config, pages, log, log_recovery, checkpoints, upkeep, counters };
+        let store = Self {
+            identity,
+            history,
+            config,
+            pages,
+            log,
+            log_recovery,
+            checkpoints,
+            upkeep,
+            counters,
+        };
         Ok((store, recovered))
     }
 
     /// Whose data directory it is.
     #[must_use]
-    pub fn identity(&self) -> Identity {
-        self.identity
+    pub fn identity(&self) -> &StoreIdentity {
+        &self.identity
+    }
+
+    /// Which store of which cluster.
+    #[must_use]
+    pub fn member_id(&self) -> MemberId {
+        self.identity.member_id()
+    }
+
+    /// The starts that the directory remembers of itself, this one included.
+    #[must_use]
+    pub fn history(&self) -> &RunHistory {
+        &self.history
+    }
+
+    /// How far the log is synced: a position that only grows, over all starts. What was acknowledged
+    /// lies below.
+    #[must_use]
+    pub fn log_end(&self) -> u64 {
+        self.log.engine().durable_lsn()
+    }
+
+    /// The last start of each other store that this one took messages of.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`].
+    pub fn peer_runs(&self) -> Result<BTreeMap<StoreId, StoreRun>, Error> {
+        own_group::peer_runs(self.log.engine())
+    }
+
+    /// Remembers a start of another store. Durable when this returns.
+    ///
+    /// # Errors
+    ///
+    /// The log engine failed.
+    pub fn remember_peer(&self, write: &PeerWrite) -> Result<(), Error> {
+        own_group::put_peer_run(self.log.engine(), write)
+    }
+
+    /// Replaces the own copies of the registry or of the cluster's settings. Durable with the next
+    /// checkpoint: until then an older copy does, for the others say what is newer.
+    ///
+    /// # Errors
+    ///
+    /// The page store failed.
+    pub fn keep_copies(
+        &self,
+        registry: Option<&StoreRegistry>,
+        settings: Option<&ClusterSettings>,
+    ) -> Result<(), Error> {
+        let mut txn = self.pages.write()?;
+        directory::put_copies(&mut txn, registry, settings)?;
+        txn.publish()?;
+        Ok(())
     }
 
     /// What the log engine found when it was opened.

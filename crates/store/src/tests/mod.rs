@@ -12,12 +12,17 @@ use flotilla_region::{
 use flotilla_vfs::fault::FaultFs;
 
 use crate::{
-    Config, Error, Identity, LogConfig, Outcome, PageOptions, RegionView, ScanRequest, Store,
+    Config, Error, LogConfig, Outcome, PageOptions, RegionView, ScanRequest, StartSeed, Store,
+    StoreDirectory,
+};
+use flotilla_identity::{
+    BootstrapPlan, BootstrapWrite, ClusterSettings, ClusterSpec, IdentityState, StoreUuid,
 };
 
 mod apply;
 mod crash;
 mod forget;
+mod identity;
 mod model;
 mod read;
 mod recovery;
@@ -25,7 +30,7 @@ mod truth;
 mod upkeep;
 
 const HERE: StoreId = StoreId(1);
-const IDENTITY: Identity = Identity { cluster_id: 77, store: HERE };
+const CLUSTER: u64 = 77;
 
 type Row = (Bytes, Bytes);
 
@@ -66,8 +71,43 @@ fn try_open(fs: &FaultFs) -> Result<(Store, Vec<Recovered>), Error> {
 }
 
 fn try_open_with(fs: &FaultFs, config: Config) -> Result<(Store, Vec<Recovered>), Error> {
-    let fs = Arc::new(fs.clone());
-    Store::open(fs, Path::new("/data/store"), config, IDENTITY, &regions())
+    try_begin(fs, config, &regions())
+}
+
+/// Opens the directory and, if it is no member's yet, makes it one of a cluster of these regions.
+fn try_begin(
+    fs: &FaultFs,
+    config: Config,
+    regions: &[Descriptor],
+) -> Result<(Store, Vec<Recovered>), Error> {
+    let mut directory = try_directory(fs, config)?;
+    if directory.identity().state == IdentityState::New {
+        let plan = Box::new(plan(directory.identity().uuid, regions));
+        directory.write(&BootstrapWrite::Form { plan, place: 0 })?;
+    }
+    if !directory.identity().is_member() {
+        directory.write(&BootstrapWrite::Member)?;
+    }
+    directory.start()
+}
+
+fn try_directory(fs: &FaultFs, config: Config) -> Result<StoreDirectory, Error> {
+    // Of no meaning, and another one each time.
+    let nonce = fs.operations() + 1;
+    let seed = StartSeed { uuid: StoreUuid(7), nonce };
+    StoreDirectory::open(Arc::new(fs.clone()), Path::new("/data/store"), config, seed)
+}
+
+/// A cluster of this store and another one.
+fn plan(uuid: StoreUuid, regions: &[Descriptor]) -> BootstrapPlan {
+    let spec = ClusterSpec {
+        stores: ClusterSpec::parse_stores("s1=h:1,s2=h:2").unwrap(),
+        settings: ClusterSettings::default(),
+        regions: 3,
+        cluster_id: 0,
+    };
+    let uuids = vec![uuid, StoreUuid(8)];
+    BootstrapPlan { cluster_id: CLUSTER, round: 1, uuids, spec, regions: regions.to_vec() }
 }
 
 fn open(fs: &FaultFs) -> (Store, Vec<Recovered>) {

@@ -3,10 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::{Error, Identity, Store};
 use bytes::Bytes;
 use flotilla_raftlog::{Durability, Entry, LogBatch, LogEngine};
-use flotilla_region::{Index, LogFetch, PeerId, Recovered, RegionId, Space, StoreId, Term};
+use flotilla_region::{Index, LogFetch, PeerId, Recovered, RegionId, Space, Term};
 use flotilla_vfs::fault::FaultFs;
 
 use super::*;
@@ -51,9 +50,7 @@ fn the_first_start_begins_with_the_regions_that_have_a_replica_here() {
     let mut all = regions();
     all[3].end = "x".into();
     all.push(elsewhere);
-    let dir = Path::new("/data/store");
-    let opened = Store::open(Arc::new(fs.clone()), dir, config(), IDENTITY, &all);
-    let (store, recovered) = opened.unwrap();
+    let (store, recovered) = try_begin(&fs, config(), &all).unwrap();
     assert_eq!(store.descriptors().unwrap(), all[..4]);
     let fresh: Vec<_> =
         all[..4].iter().map(|d| Recovered::fresh(d.clone(), peer(d.id.0))).collect();
@@ -63,22 +60,6 @@ fn the_first_start_begins_with_the_regions_that_have_a_replica_here() {
     // Later, what the settings say of the first regions is not read any more.
     let (store, recovered) = open(&fs);
     assert_eq!((store.descriptors().unwrap(), recovered), (all[..4].to_vec(), fresh));
-}
-
-#[test]
-fn the_directory_of_another_store_is_refused() {
-    let fs = FaultFs::new(0);
-    drop(open(&fs));
-    let others =
-        [Identity { cluster_id: 78, ..IDENTITY }, Identity { store: StoreId(2), ..IDENTITY }];
-    for asked in others {
-        let dir = Path::new("/data/store");
-        let opened = Store::open(Arc::new(fs.clone()), dir, config(), asked, &regions());
-        let error = opened.unwrap_err();
-        assert!(matches!(error, Error::OtherIdentity { found: IDENTITY, .. }), "{error}");
-        let text = format!("the data directory belongs to store 1 of cluster 77, not to {asked}");
-        assert_eq!(error.to_string(), text);
-    }
 }
 
 #[test]
@@ -97,9 +78,7 @@ fn wrong_first_regions_are_refused() {
     case("overlap", |all| all[1].end = Bytes::new());
     case("ends before it starts", |all| all[2].end = "h".into());
     for (what, all) in cases {
-        let fs = Arc::new(FaultFs::new(0));
-        let opened = Store::open(fs, Path::new("/data/store"), config(), IDENTITY, &all);
-        let error = opened.unwrap_err().to_string();
+        let error = try_begin(&FaultFs::new(0), config(), &all).unwrap_err().to_string();
         assert!(error.contains(&what), "{error} does not say {what}");
     }
 }
@@ -261,13 +240,13 @@ fn engines_that_lost_each_other_are_refused() {
         fs.remove(&log.join(name)).unwrap();
     }
     let error = try_open(&fs).unwrap_err().to_string();
-    assert!(error.contains("a part of it is missing"), "{error}");
+    assert!(error.contains("but not its log"), "{error}");
 
     let fs = FaultFs::new(0);
     store_with_ten(&fs, 10);
     fs.remove(Path::new("/data/store/pages")).unwrap();
     let error = try_open(&fs).unwrap_err().to_string();
-    assert!(error.contains("the page file is empty"), "{error}");
+    assert!(error.contains("but not its pages"), "{error}");
 }
 
 #[test]
@@ -378,7 +357,7 @@ fn checkpoints_are_wanted_by_size_and_idle_ones_cost_nothing() {
     let dir = Path::new("/data/store");
     let small =
         crate::Config { checkpoint_log_bytes: 10_000, checkpoint_dirty_bytes: 1 << 20, ..config() };
-    let opened = Store::open(Arc::new(fs.clone()), dir, small, IDENTITY, &regions());
+    let opened = try_open_with(&fs, small);
     let (store, _) = opened.unwrap();
     assert!(!store.wants_checkpoint());
     let entries: Vec<_> = (1..50).map(filled).collect();

@@ -108,6 +108,25 @@ impl Disk {
         self.free_unnamed();
     }
 
+    /// Puts copies of the files of another disk in place of all that is below `dir`, durably.
+    pub(super) fn replace_below(&mut self, dir: &Path, from: &Disk) {
+        self.unsynced_names.clear();
+        self.names.retain(|path, _| !path.starts_with(dir));
+        self.dirs.extend(from.dirs.iter().cloned());
+        for (path, id) in from.names.iter().filter(|(path, _)| path.starts_with(dir)) {
+            let mut inode = from.inodes[id].clone();
+            inode.sync();
+            inode.handles = 0;
+            self.inodes.insert(self.next_inode, inode);
+            self.names.insert(path.clone(), self.next_inode);
+            self.next_inode += 1;
+        }
+        self.durable_names = self.names.clone();
+        self.locks.clear();
+        self.life += 1;
+        self.free_unnamed();
+    }
+
     /// Counts one changing operation. `Ok(true)` if the power goes during it: its effect may be
     /// there, but whoever asked gets [`power_is_gone`].
     pub(super) fn begin(&mut self) -> io::Result<bool> {

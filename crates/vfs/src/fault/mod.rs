@@ -54,6 +54,14 @@ impl FaultFs {
         FaultFs { disk: Arc::new(Mutex::new(disk)) }
     }
 
+    /// Removes all that is below `dir`, and puts copies of what `from` has there in its place, as
+    /// an operator does while no process has it open: files and locks of before are dead. From an
+    /// empty disk, this wipes the directory.
+    pub fn replace_below(&self, dir: &Path, from: &FaultFs) {
+        let from = from.disk.lock().clone();
+        self.disk.lock().replace_below(dir, &from);
+    }
+
     /// Lets the power go in the middle of the `operations`-th changing operation from now: it and
     /// all that is asked for later fails, until [`FaultFs::power_loss`].
     pub fn cut_power_after(&self, operations: u64) {

@@ -431,3 +431,26 @@ fn a_disk_that_crashed_apart_is_as_this_one_would_be_and_this_one_goes_on() {
         assert_eq!((content(&fs, "a"), content(&apart, "a")), (vec![3; 4096], vec![4; 4096]));
     }
 }
+
+#[test]
+fn what_is_below_a_directory_is_replaced_durably() {
+    let (one, other) = (FaultFs::new(1), FaultFs::new(2));
+    for (fs, text) in [(&one, b"one"), (&other, b"two")] {
+        for dir in ["/d/a", "/d/b"] {
+            fs.create_dir_all(Path::new(dir)).unwrap();
+            let file = fs.open(&Path::new(dir).join("file"), OpenMode::CreateNew).unwrap();
+            file.write_at(text, 0).unwrap();
+        }
+    }
+    let read = |dir: &str| {
+        let mut buf = [0; 3];
+        let file = one.open(&Path::new(dir).join("file"), OpenMode::Read)?;
+        file.read_at(&mut buf, 0).map(|_| buf)
+    };
+    one.replace_below(Path::new("/d/a"), &other);
+    one.power_loss(3);
+    assert_eq!(read("/d/a").unwrap(), *b"two");
+    one.replace_below(Path::new("/d/a"), &FaultFs::new(0));
+    one.power_loss(4);
+    assert!(read("/d/a").is_err());
+}

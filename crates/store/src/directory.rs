@@ -1,0 +1,264 @@
+//! A data directory that is open: whose it is, and how it becomes that of a cluster's store.
+//!
+//! The identity has two halves, one in the log and one in the pages. The log's is synced before
+//! the root that says the same, so it is at most one start ahead; halves that differ otherwise are
+//! of different directories or days. Both are written before a start says a word to other stores.
+
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
+
+use flotilla_identity::{
+    BootstrapWrite, ClusterSettings, IdentityState, LogIdentity, RunHistory, StoreIdentity,
+    StoreRegistry, StoreRun, StoreUuid,
+};
+use flotilla_pagestore::{PageStore, WriteTxn};
+use flotilla_raftlog::{LogEngine, RecoveryReport};
+use flotilla_region::Recovered;
+use flotilla_vfs::FileSystem;
+
+use crate::config::Config;
+use crate::error::Error;
+use crate::schema::{
+    self, APPLY, ApplyState, BadRow, CLUSTER, Cut, IDENT, IDENTITY_KEY, REGION, REGISTRY_KEY,
+    SETTINGS_KEY, STORE_GROUP,
+};
+use crate::store::Store;
+use crate::{own_group, ranges, recover};
+
+/// Starts that a directory remembers of itself.
+const STARTS_KEPT: u64 = 1_000;
+
+/// Random numbers for one start, drawn by the driver.
+#[derive(Clone, Copy, Debug)]
+pub struct StartSeed {
+    /// What an empty directory becomes.
+    pub uuid: StoreUuid,
+    /// Tells this start from one of a copy of the directory.
+    pub nonce: u64,
+}
+
+/// An open data directory, of any state. Holds both engines' locks.
+#[derive(Debug)]
+pub struct StoreDirectory {
+    pub(crate) config: Config,
+    pub(crate) pages: PageStore,
+    pub(crate) log: LogEngine,
+    pub(crate) log_recovery: RecoveryReport,
+    pub(crate) identity: StoreIdentity,
+    pub(crate) history: RunHistory,
+}
+
+impl StoreDirectory {
+    /// Opens the directory `dir` and counts this start, durably. An empty one gets an identity.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongDirectory`] if a half of it is missing or of another day; [`Error::Corrupt`]
+    /// if the engines do not fit together; else an engine failed. Nothing was written then but a
+    /// log's torn tail cut.
+    pub fn open(
+        fs: Arc<dyn FileSystem>,
+        dir: &Path,
+        config: Config,
+        seed: StartSeed,
+    ) -> Result<Self, Error> {
+        let log_dir = dir.join("log");
+        fs.create_dir_all(&log_dir).map_err(Error::Directory)?;
+        let (log, log_recovery) = LogEngine::open(Arc::clone(&fs), &log_dir, config.log.clone())?;
+        let pages = PageStore::open(fs, &dir.join("pages"), config.pages.clone())?;
+        let identity = next_identity(&pages, &log, seed)?;
+        let mut history = history(&pages)?;
+        let mut directory = {
+            let log_end = log.durable_lsn();
+            let StoreRun { starts, nonce } = identity.run;
+            history.runs.insert(starts, (nonce, log_end));
+            Self { config, pages, log, log_recovery, identity, history }
+        };
+        directory.count_start()?;
+        Ok(directory)
+    }
+
+    /// Whose directory it is.
+    #[must_use]
+    pub fn identity(&self) -> &StoreIdentity {
+        &self.identity
+    }
+
+    /// Makes the start durable: first in the log, then in the pages.
+    pub(crate) fn count_start(&mut self) -> Result<(), Error> {
+        let StoreIdentity { uuid, run, .. } = self.identity;
+        own_group::put_identity(&self.log, &LogIdentity { uuid, run })?;
+        let mut txn = self.pages.write()?;
+        if self.identity.state == IdentityState::New {
+            txn.set_mark(&Cut::default().encode());
+        }
+        let mut ident = txn.tree(IDENT)?;
+        ident.put(IDENTITY_KEY, &self.identity.encode())?;
+        let record = self.history.runs[&run.starts];
+        ident.put(&schema::start_key(run.starts), &schema::encode_start(record))?;
+        if let Some(old) = run.starts.checked_sub(STARTS_KEPT) {
+            ident.delete(&schema::start_key(old))?;
+            self.history.runs.remove(&old);
+        }
+        txn.publish()?;
+        self.pages.checkpoint()?;
+        Ok(())
+    }
+
+    /// Carries out a write of the bootstrap, in one durable root.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Bootstrap`] for a plan whose regions contradict each other; nothing has changed
+    /// then. Else an engine failed.
+    pub fn write(&mut self, write: &BootstrapWrite) -> Result<(), Error> {
+        let next = write.apply(&self.identity);
+        let mut txn = self.pages.write()?;
+        if let BootstrapWrite::Form { plan, .. } = write {
+            ranges::check_first(&plan.regions)?;
+            // The rows of an earlier plan go.
+            for tree in [REGION, APPLY, CLUSTER] {
+                txn.tree(tree)?.delete_range(b"", None)?;
+            }
+            let here = plan.regions.iter().filter(|region| region.peer_on(next.store).is_some());
+            for region in here {
+                let key = schema::region_key(region.id);
+                txn.tree(REGION)?.put(&key, &region.encode())?;
+                txn.tree(APPLY)?.put(&key, &ApplyState::default().encode())?;
+            }
+            let registry = StoreRegistry::of_plan(plan);
+            put_copies(&mut txn, Some(&registry), Some(&plan.spec.settings))?;
+        }
+        txn.tree(IDENT)?.put(IDENTITY_KEY, &next.encode())?;
+        txn.publish()?;
+        self.pages.checkpoint()?;
+        self.identity = next;
+        Ok(())
+    }
+
+    /// The own copies of the registry and of the cluster's settings.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] if there are none, as in a directory of no cluster.
+    pub fn copies(&self) -> Result<(StoreRegistry, ClusterSettings), Error> {
+        let missing = || Error::Corrupt("the directory has no registry or no settings".to_owned());
+        let cluster = self.pages.read().tree(CLUSTER)?.ok_or_else(missing)?;
+        let registry = cluster.get(REGISTRY_KEY)?.ok_or_else(missing)?;
+        let settings = cluster.get(SETTINGS_KEY)?.ok_or_else(missing)?;
+        let registry = StoreRegistry::decode(&registry).map_err(BadRow::from)?;
+        Ok((registry, ClusterSettings::decode(&settings).map_err(BadRow::from)?))
+    }
+
+    /// The store of a member, and what each replica in it starts from.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] if the two engines do not fit together; else an engine failed.
+    ///
+    /// # Panics
+    ///
+    /// If the directory is not a member's.
+    pub fn start(self) -> Result<(Store, Vec<Recovered>), Error> {
+        assert!(self.identity.is_member(), "only members start: {:?}", self.identity);
+        Store::start(self)
+    }
+}
+
+/// Puts the copies of registry and settings into a transaction.
+pub(crate) fn put_copies(
+    txn: &mut WriteTxn<'_>,
+    registry: Option<&StoreRegistry>,
+    settings: Option<&ClusterSettings>,
+) -> Result<(), Error> {
+    let mut cluster = txn.tree(CLUSTER)?;
+    if let Some(registry) = registry {
+        cluster.put(REGISTRY_KEY, &registry.encode())?;
+    }
+    if let Some(settings) = settings {
+        cluster.put(SETTINGS_KEY, &settings.encode())?;
+    }
+    Ok(())
+}
+
+/// The identity of this start, if the two halves allow one.
+fn next_identity(
+    pages: &PageStore,
+    log: &LogEngine,
+    seed: StartSeed,
+) -> Result<StoreIdentity, Error> {
+    let has_replicas = log.group_ids().iter().any(|group| *group != STORE_GROUP);
+    let wrong = |what: String| Err(Error::WrongDirectory(what));
+    let nonce = seed.nonce;
+    let (logged, found) = (own_group::identity(log)?, stored_identity(pages)?);
+    let (logged, found) = match (logged, found) {
+        (Some(logged), Some(found)) => (logged, found),
+        (None, Some(_)) => {
+            return wrong(
+                "the data directory has its pages, but not its log: bring the whole directory back"
+                    .to_owned(),
+            );
+        }
+        // A first start that died before its pages were written.
+        (Some(logged), None) if !has_replicas && logged.run.starts == 1 => {
+            return Ok(StoreIdentity::new(logged.uuid, StoreRun { starts: 1, nonce }));
+        }
+        (None, None) if !has_replicas => {
+            return Ok(StoreIdentity::new(seed.uuid, StoreRun { starts: 1, nonce }));
+        }
+        (_, None) => {
+            return wrong(
+                "the data directory has its log, but not its pages: bring the whole directory back"
+                    .to_owned(),
+            );
+        }
+    };
+    let (ahead, last) = (logged.run, found.run);
+    if logged.uuid != found.uuid {
+        return wrong(format!(
+            "the log is that of directory {}, the pages are those of directory {}: bring the two \
+             back that belong together",
+            logged.uuid, found.uuid
+        ));
+    }
+    if ahead != last && ahead.starts != last.starts + 1 {
+        return wrong(format!(
+            "log and pages are not of the same day: the log ends in {ahead}, the pages in {last}; a \
+             data directory is never restored, nor a half of it: bring the newest disk back"
+        ));
+    }
+    if !found.is_member() && has_replicas {
+        return wrong("the log holds replicas, but the pages are of no cluster".to_owned());
+    }
+    if found.is_member() {
+        recover::check_cut(pages, log)?;
+    }
+    let run = StoreRun { starts: last.starts + 1, nonce };
+    Ok(StoreIdentity { run, ..found })
+}
+
+fn stored_identity(pages: &PageStore) -> Result<Option<StoreIdentity>, Error> {
+    let Some(ident) = pages.read().tree(IDENT)? else { return Ok(None) };
+    let Some(row) = ident.get(IDENTITY_KEY)? else { return Ok(None) };
+    if StoreIdentity::is_format_1(&row) {
+        return Err(Error::WrongDirectory(
+            "the data directory was written by a version whose stores had no identity of their \
+             own (format 1), which this version does not take over: copy the data out with that \
+             version, and begin a new cluster in empty directories"
+                .to_owned(),
+        ));
+    }
+    Ok(Some(StoreIdentity::decode(&row).map_err(BadRow::from)?))
+}
+
+fn history(pages: &PageStore) -> Result<RunHistory, Error> {
+    let mut history = RunHistory::default();
+    let Some(ident) = pages.read().tree(IDENT)? else { return Ok(history) };
+    let (first, end) = schema::start_keys();
+    let mut rows = ident.range(Bound::Included(&first), Bound::Excluded(&end));
+    while let Some((key, row)) = rows.next()? {
+        history.runs.insert(schema::starts_of_key(key)?, schema::decode_start(row)?);
+    }
+    Ok(history)
+}

@@ -1,0 +1,60 @@
+//! The store's own group in the log: the half of its identity that is there, and the last start
+//! of each other store that it took messages of. In the log, because one synced write is all that
+//! a handshake may have to wait for.
+
+use std::collections::BTreeMap;
+
+use flotilla_identity::{LogIdentity, PeerWrite, StoreRun};
+use flotilla_raftlog::{Durability, LogBatch, LogEngine};
+use flotilla_region::StoreId;
+
+use crate::error::Error;
+use crate::schema::{self, BadRow, LOG_IDENTITY_KEY, STORE_GROUP};
+
+/// The identity's half in the log, if there is one.
+pub(crate) fn identity(log: &LogEngine) -> Result<Option<LogIdentity>, Error> {
+    let Some(row) = log.group(STORE_GROUP).and_then(|group| group.get(LOG_IDENTITY_KEY)) else {
+        return Ok(None);
+    };
+    Ok(Some(LogIdentity::decode(&row).map_err(BadRow::from)?))
+}
+
+/// Writes it, durably.
+pub(crate) fn put_identity(log: &LogEngine, identity: &LogIdentity) -> Result<(), Error> {
+    put(log, LOG_IDENTITY_KEY, &identity.encode())
+}
+
+/// The last start of each other store that messages were taken of.
+pub(crate) fn peer_runs(log: &LogEngine) -> Result<BTreeMap<StoreId, StoreRun>, Error> {
+    let mut runs = BTreeMap::new();
+    for (key, row) in log.group(STORE_GROUP).map(|group| group.scan()).unwrap_or_default() {
+        if let Some(store) = schema::store_of_run_key(&key) {
+            let (starts, nonce) = schema::decode_start(&row)?;
+            runs.insert(store, StoreRun { starts, nonce });
+        }
+    }
+    Ok(runs)
+}
+
+/// Remembers a start of another store, durably.
+pub(crate) fn put_peer_run(log: &LogEngine, write: &PeerWrite) -> Result<(), Error> {
+    let row = schema::encode_start((write.run.starts, write.run.nonce));
+    put(log, &schema::peer_run_key(write.store), &row)
+}
+
+/// Writes all of the group again, so that it holds no old segment.
+pub(crate) fn rewrite(log: &LogEngine) -> Result<(), Error> {
+    let mut batch = LogBatch::new();
+    for (key, row) in log.group(STORE_GROUP).map(|group| group.scan()).unwrap_or_default() {
+        batch.put(STORE_GROUP, &key, &row);
+    }
+    log.write(batch, Durability::Buffered).wait()?;
+    Ok(())
+}
+
+fn put(log: &LogEngine, key: &[u8], value: &[u8]) -> Result<(), Error> {
+    let mut batch = LogBatch::new();
+    batch.put(STORE_GROUP, key, value);
+    log.write(batch, Durability::Synced).wait()?;
+    Ok(())
+}

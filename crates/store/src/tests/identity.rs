@@ -1,0 +1,222 @@
+//! Whose a directory is: what an empty one becomes, and which damaged ones are refused.
+
+use flotilla_identity::{PeerWrite, StoreIdentity, StoreRegistry, StoreRun};
+use flotilla_raftlog::{Durability, LogBatch, LogEngine};
+
+use flotilla_vfs::FileSystem as _;
+
+use super::*;
+use crate::schema::{self, STORE_GROUP};
+
+fn directory(fs: &FaultFs) -> StoreDirectory {
+    try_directory(fs, config()).unwrap()
+}
+
+fn refused(fs: &FaultFs) -> String {
+    match try_directory(fs, config()) {
+        Err(Error::WrongDirectory(what)) => what,
+        other => panic!("{other:?} is no refusal"),
+    }
+}
+
+/// Puts the log of one disk beside the pages of another.
+fn halves(log: &FaultFs, pages: &FaultFs) -> FaultFs {
+    let whole = FaultFs::new(0);
+    whole.replace_below(Path::new("/data/store/pages"), pages);
+    whole.replace_below(Path::new("/data/store/log"), log);
+    whole
+}
+
+/// A copy of a disk as it is now.
+fn copy(fs: &FaultFs) -> FaultFs {
+    halves(fs, fs)
+}
+
+#[test]
+fn an_empty_directory_gets_an_identity_and_keeps_it() {
+    let fs = FaultFs::new(0);
+    let first = directory(&fs).identity().clone();
+    assert_eq!((first.uuid, first.run.starts), (StoreUuid(7), 1));
+    fs.power_loss(1);
+    let second = directory(&fs).identity().clone();
+    assert_eq!(second.run.starts, 2);
+    assert_eq!(StoreIdentity { run: first.run, ..second }, first);
+}
+
+#[test]
+fn starts_are_remembered_with_the_end_of_the_log_that_they_found() {
+    let fs = FaultFs::new(0);
+    let mut ends = vec![];
+    for starts in 1..=3 {
+        let (store, _) = open(&fs);
+        assert_eq!(store.identity().run.starts, starts);
+        append(&store, 2, &[ops(starts, &[put("a", "b")])], 0);
+        ends.push(store.log_end());
+    }
+    let (store, _) = open(&fs);
+    let runs = &store.history().runs;
+    assert_eq!(runs.len(), 4);
+    for (starts, end) in (2..).zip(ends) {
+        assert_eq!(runs[&starts].1, end, "start {starts}");
+    }
+}
+
+#[test]
+fn only_the_last_thousand_starts_are_kept() {
+    let fs = FaultFs::new(0);
+    let mut opened = directory(&fs);
+    let before = StoreRun { starts: 1_002, nonce: 5 };
+    opened.identity.run = before;
+    let mut txn = opened.pages.write().unwrap();
+    for starts in 3..=1_002 {
+        let (key, record) = (schema::start_key(starts), schema::encode_start((5, starts)));
+        txn.tree(schema::IDENT).unwrap().put(&key, &record).unwrap();
+    }
+    txn.tree(schema::IDENT).unwrap().delete(&schema::start_key(1)).unwrap();
+    txn.publish().unwrap();
+    opened.history.runs.insert(before.starts, (5, before.starts));
+    opened.count_start().unwrap();
+    drop(opened);
+    let opened = directory(&fs);
+    assert_eq!(opened.identity().run.starts, 1_003);
+    let kept: Vec<u64> = opened.history.runs.keys().copied().collect();
+    assert_eq!(kept, (4..=1_003).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_half_that_is_missing_or_of_another_day_is_refused() {
+    let fs = FaultFs::new(0);
+    drop(open(&fs));
+    let early = copy(&fs);
+    for _ in 0..2 {
+        let (store, _) = open(&fs);
+        append(&store, 2, &[ops(1, &[put("a", "b")])], 0);
+    }
+    let empty = FaultFs::new(0);
+    assert!(refused(&halves(&empty, &fs)).contains("but not its log"));
+    assert!(refused(&halves(&fs, &empty)).contains("but not its pages"));
+    // An older copy of the log ends below the mark, or is of another start.
+    assert!(refused(&halves(&early, &fs)).contains("not of the same day"));
+    assert!(refused(&halves(&fs, &early)).contains("not of the same day"));
+    let other = FaultFs::new(1);
+    let seed = StartSeed { uuid: StoreUuid(9), nonce: 1 };
+    let other_fs = Arc::new(other.clone());
+    drop(StoreDirectory::open(other_fs, Path::new("/data/store"), config(), seed).unwrap());
+    assert!(refused(&halves(&other, &fs)).contains("bring the two back that belong together"));
+    assert_eq!(directory(&fs).identity().run.starts, 4);
+}
+
+#[test]
+fn a_start_that_died_between_the_halves_is_repeated() {
+    let fs = FaultFs::new(0);
+    drop(open(&fs));
+    let before = copy(&fs);
+    drop(open(&fs));
+    // The log has counted a start that the pages have not.
+    let cut = halves(&fs, &before);
+    let (store, _) = open(&cut);
+    assert_eq!(store.identity().run.starts, 2);
+    assert_ne!(store.identity().run, open(&fs).0.identity().run);
+}
+
+#[test]
+fn a_first_start_that_died_before_its_pages_keeps_its_number() {
+    let fs = FaultFs::new(0);
+    drop(directory(&fs));
+    let cut = halves(&fs, &FaultFs::new(0));
+    let seed = StartSeed { uuid: StoreUuid(9), nonce: 5 };
+    let path = Path::new("/data/store");
+    let opened = StoreDirectory::open(Arc::new(cut.clone()), path, config(), seed).unwrap();
+    assert_eq!(opened.identity().uuid, StoreUuid(7));
+    drop(opened);
+    // A member's log alone is no such start, however little it holds.
+    drop(open(&fs));
+    assert!(refused(&halves(&fs, &FaultFs::new(0))).contains("but not its pages"));
+}
+
+#[test]
+fn a_directory_of_format_1_is_refused_in_words() {
+    let fs = FaultFs::new(0);
+    fs.create_dir_all(Path::new("/data/store")).unwrap();
+    let pages = flotilla_pagestore::PageStore::open(
+        Arc::new(fs.clone()),
+        Path::new("/data/store/pages"),
+        config().pages,
+    );
+    let pages = pages.unwrap();
+    let mut txn = pages.write().unwrap();
+    let row = [&[1][..], &[0; 16]].concat();
+    txn.tree("ident").unwrap().put(b"identity", &row).unwrap();
+    txn.publish().unwrap();
+    pages.checkpoint().unwrap();
+    drop(pages);
+    assert!(refused(&fs).contains("format 1"));
+}
+
+#[test]
+fn an_earlier_plan_is_replaced_whole() {
+    let fs = FaultFs::new(0);
+    let mut opened = directory(&fs);
+    let uuid = opened.identity().uuid;
+    let mut first = plan(uuid, &regions());
+    opened.write(&BootstrapWrite::Form { plan: Box::new(first.clone()), place: 0 }).unwrap();
+    first.round = 2;
+    first.cluster_id = 78;
+    first.regions = regions()[..2].to_vec();
+    first.spec.settings.replicas = 1;
+    opened.write(&BootstrapWrite::Form { plan: Box::new(first.clone()), place: 0 }).unwrap();
+    opened.write(&BootstrapWrite::Member).unwrap();
+    let (registry, settings) = opened.copies().unwrap();
+    assert_eq!((registry, settings.replicas), (StoreRegistry::of_plan(&first), 1));
+    let (store, recovered) = opened.start().unwrap();
+    assert_eq!(store.member_id().cluster_id, 78);
+    assert_eq!(recovered.len(), 2);
+}
+
+#[test]
+fn starts_of_others_are_remembered_through_purges_and_hold_no_segment() {
+    let fs = FaultFs::new(0);
+    let (store, _) = open(&fs);
+    let write = PeerWrite { store: StoreId(2), run: StoreRun { starts: 3, nonce: 4 } };
+    store.remember_peer(&write).unwrap();
+    for index in 1..=40 {
+        let value = "v".repeat(400);
+        run(&store, 2, &[ops(index, &[put("key", &value)])]);
+    }
+    store.checkpoint().unwrap();
+    compact(&store, 2, 41, 1);
+    let purged = store.purge_log().unwrap();
+    assert!(purged.segments > 2, "{purged:?}");
+    assert!(purged.held_by.iter().all(|holder| holder.group != STORE_GROUP), "{purged:?}");
+    drop(store);
+    fs.power_loss(3);
+    let (store, _) = open(&fs);
+    assert_eq!(store.peer_runs().unwrap(), [(write.store, write.run)].into());
+}
+
+#[test]
+fn the_own_copies_survive_a_checkpoint() {
+    let fs = FaultFs::new(0);
+    let (store, _) = open(&fs);
+    let mut registry = StoreRegistry::of_plan(&plan(StoreUuid(7), &regions()));
+    registry.version = 5;
+    store.keep_copies(Some(&registry), None).unwrap();
+    store.checkpoint().unwrap();
+    drop(store);
+    fs.power_loss(2);
+    let (found, settings) = directory(&fs).copies().unwrap();
+    assert_eq!((found, settings), (registry, ClusterSettings::default()));
+}
+
+#[test]
+fn replicas_in_the_log_of_no_member_are_refused() {
+    let fs = FaultFs::new(0);
+    drop(directory(&fs));
+    let log = Path::new("/data/store/log");
+    let (engine, _) = LogEngine::open(Arc::new(fs.clone()), log, config().log).unwrap();
+    let mut batch = LogBatch::new();
+    batch.put(101, b"hs", b"x");
+    engine.write(batch, Durability::Synced).wait().unwrap();
+    drop(engine);
+    assert!(refused(&fs).contains("of no cluster"));
+}
