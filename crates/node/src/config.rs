@@ -8,38 +8,47 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use flotilla_region::StoreId;
-use flotilla_store::{Identity, PageOptions, PageReadMode};
+use flotilla_identity::{
+    ClusterSettings, ClusterSpec, GivenSettings, InitialStore, InvalidList, REGIONS_MAX,
+};
+use flotilla_store::{PageOptions, PageReadMode};
 use serde::Deserialize;
 
-use crate::cluster::{self, ClusterError, Member};
 use crate::router;
 
 /// The settings of one node.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeConfig {
-    /// Which of the initial stores this is. Default: `s1`.
+    /// Which of the initial stores this is. Default: `s1`; on a store that has data, its own name.
     pub name: String,
     /// Where the node listens, as `host:port`. Default: the address that `initial_cluster` gives
-    /// for `name`, or `127.0.0.1:20160` without a list.
+    /// for `name`, or `127.0.0.1:20160` without a list. May change at any start.
     pub addr: String,
+    /// Where clients and other stores reach the node, as `host:port`. Default: the address that
+    /// `initial_cluster` gives for `name`, or `addr` without a list. May change at any start.
+    pub advertise_addr: String,
     /// More addresses to listen on, with the same services; one that is taken is left out with a
     /// warning. Default none.
     pub also_listen: Vec<String>,
     /// Where everything that the node keeps is, below one directory. Default: `data/<name>`.
     pub data_dir: PathBuf,
-    /// The stores that begin the cluster, as `s1=host:port,s2=host:port`; equal on all of them,
-    /// and never changed afterwards. Default: this store alone.
+    /// The stores that begin the cluster, as `s1=host:port,s2=host:port`; equal on all of them.
+    /// On a store that is a member already: more addresses to find the others at. Default: this
+    /// store alone.
     pub initial_cluster: String,
-    /// Keeps clusters apart. Default, and if 0: a number that follows from `initial_cluster`.
+    /// The id that the cluster must have. Default, and if 0: any; one is drawn at the bootstrap.
     pub cluster_id: u64,
-    /// Regions that the clients' keys are split into at the first start; later starts ignore it.
+    /// Regions that the clients' keys are split into at the bootstrap; later starts ignore it.
     /// Default 16, at most 9998. Equal on all initial stores.
     pub regions: u64,
-    /// Replicas of each data region at the first start, as far as there are stores. Default 3;
-    /// odd, or a majority costs one more for nothing.
-    pub replicas: usize,
+    /// Replicas of each data region, as far as there are stores. Default 3; odd, or a majority
+    /// costs one more for nothing. A setting of the cluster.
+    pub replicas: Option<u64>,
+    /// A new cluster of this one store is meant, whoever else knows its address: begin at once,
+    /// and go on if a store of another cluster dials. A flag of the command line only.
+    #[serde(skip)]
+    pub new: bool,
     /// What is logged to standard error, as a filter of `tracing` (`info`,
     /// `flotilla_node=debug,warn`). Default `info`. The variable `FLOTILLA_LOG` wins.
     pub log: String,
@@ -53,20 +62,24 @@ pub struct NodeConfig {
     pub threads: ThreadsConfig,
 }
 
-/// Ticks, elections and entries. Equal on all stores: leases rely on it.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+/// Ticks, elections and entries: settings of the cluster. They are fixed at its bootstrap; later a
+/// store takes them from its own copy, and a value that is given must be equal to that.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RaftConfig {
     /// Milliseconds of one tick. Default 50, 10 to 10 000.
-    pub tick_ms: u64,
+    pub tick_ms: Option<u64>,
     /// Ticks without a leader before a replica stands for election. Default 12, that is 600 ms;
     /// at least 4 and at least three times `heartbeat_ticks`.
-    pub election_ticks: u64,
+    pub election_ticks: Option<u64>,
     /// Ticks between a leader's heartbeats. Default 2, at least 1.
-    pub heartbeat_ticks: u64,
+    pub heartbeat_ticks: Option<u64>,
     /// Bytes of one log entry at most; a larger command is refused. Default 8 MiB, 64 KiB to
     /// 12 MiB: a message between stores holds one entry and may have 16 MiB.
-    pub entry_bytes_max: u64,
+    pub entry_bytes_max: Option<u64>,
+    /// Whether leaders answer reads under a lease. Default true. False: every read asks a
+    /// majority, whatever the clocks do.
+    pub read_leases: Option<bool>,
 }
 
 /// Files and checkpoints. What begins with `log_` is handed to the log engine as it is, and has its
@@ -171,26 +184,22 @@ pub struct ThreadsConfig {
 impl Default for NodeConfig {
     fn default() -> Self {
         Self {
-            name: "s1".to_owned(),
+            name: String::new(),
             addr: String::new(),
+            advertise_addr: String::new(),
             also_listen: Vec::new(),
             data_dir: PathBuf::new(),
             initial_cluster: String::new(),
             cluster_id: 0,
             regions: 16,
-            replicas: 3,
+            replicas: None,
+            new: false,
             log: "info".to_owned(),
             raft: RaftConfig::default(),
             storage: StorageConfig::default(),
             limits: LimitsConfig::default(),
             threads: ThreadsConfig::default(),
         }
-    }
-}
-
-impl Default for RaftConfig {
-    fn default() -> Self {
-        Self { tick_ms: 50, election_ticks: 12, heartbeat_ticks: 2, entry_bytes_max: 8 << 20 }
     }
 }
 
@@ -246,22 +255,6 @@ impl ThreadsConfig {
     #[must_use]
     pub fn runtime_count(&self) -> usize {
         if self.runtime == 0 { half_of_the_cores() } else { self.runtime }
-    }
-}
-
-impl RaftConfig {
-    /// What the shards of a store take. `seed` must be another one at each start.
-    #[must_use]
-    pub fn shard(&self, seed: u64) -> flotilla_region::Config {
-        let ticks = |count: u64| u32::try_from(count).expect("checked to be at most 10 000");
-        flotilla_region::Config {
-            tick_ms: self.tick_ms,
-            election_ticks: ticks(self.election_ticks),
-            heartbeat_ticks: ticks(self.heartbeat_ticks),
-            seed,
-            entry_bytes_max: self.entry_bytes_max as usize,
-            ..flotilla_region::Config::default()
-        }
     }
 }
 
@@ -361,7 +354,7 @@ pub enum ConfigError {
     },
     /// The list of initial stores is wrong.
     #[error("initial_cluster: {0}")]
-    Cluster(#[from] ClusterError),
+    Cluster(#[from] InvalidList),
     /// A value is outside its range, or does not fit another one.
     #[error("{0}")]
     Value(String),
@@ -388,47 +381,51 @@ impl NodeConfig {
     ///
     /// The first value that is wrong, with what would be right.
     pub fn settle(mut self) -> Result<Settled, ConfigError> {
-        if self.initial_cluster.is_empty() {
-            if self.addr.is_empty() {
-                "127.0.0.1:20160".clone_into(&mut self.addr);
-            }
-            self.initial_cluster = format!("{}={}", self.name, self.addr);
+        let is_named = !self.name.is_empty();
+        if !is_named {
+            "s1".clone_into(&mut self.name);
         }
-        let members = cluster::parse_members(&self.initial_cluster)?;
-        let Some(own) = members.iter().find(|member| member.name == self.name).cloned() else {
-            let known: Vec<_> = members.iter().map(|member| member.name.as_str()).collect();
+        let is_listed = !self.initial_cluster.is_empty();
+        if !is_listed {
+            let given = [&self.advertise_addr, &self.addr].into_iter().find(|a| !a.is_empty());
+            let address = given.map_or(DEFAULT_ADDR, String::as_str);
+            self.initial_cluster = format!("{}={address}", self.name);
+        }
+        let stores = ClusterSpec::parse_stores(&self.initial_cluster)?;
+        let Some(place) = stores.iter().position(|store| store.name == self.name) else {
+            let known: Vec<_> = stores.iter().map(|store| store.name.as_str()).collect();
             return Err(ConfigError::Value(format!(
                 "name = \"{}\" is not in initial_cluster, which has {}",
                 self.name,
                 known.join(", ")
             )));
         };
-        if self.addr.is_empty() {
-            self.addr.clone_from(&own.addr);
-        }
         if self.data_dir.as_os_str().is_empty() {
             self.data_dir = Path::new("data").join(&self.name);
         }
-        if self.cluster_id == 0 {
-            self.cluster_id = cluster::cluster_id(&members);
-        }
         self.check()?;
-        Ok(Settled { config: self, members, own })
+        let settings = self.given().effective();
+        check_settings(&settings)?;
+        let spec =
+            ClusterSpec { stores, settings, regions: self.regions, cluster_id: self.cluster_id };
+        Ok(Settled { config: self, spec, place, is_named, is_listed })
+    }
+
+    /// What is said about the settings of the cluster.
+    fn given(&self) -> GivenSettings {
+        GivenSettings {
+            replicas: self.replicas,
+            tick_ms: self.raft.tick_ms,
+            election_ticks: self.raft.election_ticks,
+            heartbeat_ticks: self.raft.heartbeat_ticks,
+            entry_bytes_max: self.raft.entry_bytes_max,
+            read_leases: self.raft.read_leases,
+        }
     }
 
     fn check(&self) -> Result<(), ConfigError> {
-        let (raft, storage, limits) = (&self.raft, &self.storage, &self.limits);
-        within("regions", self.regions, 1, cluster::REGIONS_MAX)?;
-        within("replicas", self.replicas as u64, 1, 7)?;
-        within("raft.tick_ms", raft.tick_ms, 10, 10_000)?;
-        within("raft.heartbeat_ticks", raft.heartbeat_ticks, 1, 1000)?;
-        within(
-            "raft.election_ticks (at least three times raft.heartbeat_ticks)",
-            raft.election_ticks,
-            (3 * raft.heartbeat_ticks).max(4),
-            10_000,
-        )?;
-        within("raft.entry_bytes_max", raft.entry_bytes_max, 64 << 10, 12 << 20)?;
+        let (storage, limits) = (&self.storage, &self.limits);
+        within("regions", self.regions, 1, REGIONS_MAX)?;
         within("storage.segment_bytes", storage.segment_bytes, 1 << 20, 1 << 30)?;
         // The engine's text begins with the name of its field, which is ours behind the prefix.
         storage.log().check().map_err(|error| match error {
@@ -456,28 +453,115 @@ impl NodeConfig {
     }
 }
 
+/// Where a store listens that was told nothing.
+const DEFAULT_ADDR: &str = "127.0.0.1:20160";
+
 /// Settings that fit together, and what follows from them.
 #[derive(Clone, Debug)]
 pub struct Settled {
-    /// The settings, with no default left open.
+    /// The settings, with no default left open but the addresses.
     pub config: NodeConfig,
-    /// The initial stores.
-    pub members: Vec<Member>,
-    /// This one among them.
-    pub own: Member,
+    /// The cluster that this store is to begin, if its directory is empty.
+    pub spec: ClusterSpec,
+    /// This store's place in the list.
+    pub place: usize,
+    /// Whether the name was given, and is not the default.
+    is_named: bool,
+    /// Whether the list was given, and is not made of this store alone.
+    is_listed: bool,
 }
 
 impl Settled {
-    /// Which store of which cluster.
+    /// This store in the list.
     #[must_use]
-    pub fn identity(&self) -> Identity {
-        Identity { cluster_id: self.config.cluster_id, store: self.own.store }
+    pub fn own(&self) -> &InitialStore {
+        &self.spec.stores[self.place]
     }
 
-    /// This store's id.
+    /// Where to listen, if that follows from the settings. `known` is the address that the
+    /// directory's copy of the registry has for this store.
     #[must_use]
-    pub fn store(&self) -> StoreId {
-        self.own.store
+    pub fn listen_addr(&self, known: Option<&str>) -> String {
+        match known {
+            _ if !self.config.addr.is_empty() => self.config.addr.clone(),
+            Some(known) if !self.is_listed => known.to_owned(),
+            _ => self.own().address.clone(),
+        }
+    }
+
+    /// Where others are to reach this store, which listens on `listen`.
+    #[must_use]
+    pub fn advertised(&self, listen: &str, known: Option<&str>) -> String {
+        let config = &self.config;
+        match known {
+            _ if !config.advertise_addr.is_empty() => config.advertise_addr.clone(),
+            _ if self.is_listed => self.own().address.clone(),
+            Some(known) if config.addr.is_empty() => known.to_owned(),
+            _ => listen.to_owned(),
+        }
+    }
+
+    /// Compares what is given with what a member's directory says.
+    ///
+    /// # Errors
+    ///
+    /// The first value that differs, with both.
+    pub fn check_member(
+        &self,
+        name: &str,
+        cluster_id: u64,
+        copy: &ClusterSettings,
+    ) -> Result<(), ConfigError> {
+        let config = &self.config;
+        let dir = config.data_dir.display();
+        if self.is_named && config.name != name {
+            return Err(ConfigError::Value(format!(
+                "name = \"{}\", but the data directory {dir} is that of store {name}",
+                config.name
+            )));
+        }
+        if config.cluster_id != 0 && config.cluster_id != cluster_id {
+            return Err(ConfigError::Value(format!(
+                "cluster_id = {}, but the data directory {dir} is of cluster {cluster_id}",
+                config.cluster_id
+            )));
+        }
+        if let Some(conflict) = copy.conflict_with_given(&config.given()) {
+            return Err(ConfigError::Value(format!(
+                "{} = {} is given, but the cluster has {}, as the copy in {dir} says: it cannot be \
+                 changed here; take it out of the flags and files of this store",
+                conflict.name, conflict.theirs, conflict.ours
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// The settings of a cluster are within their ranges, and fit together.
+fn check_settings(settings: &ClusterSettings) -> Result<(), ConfigError> {
+    within("replicas", settings.replicas, 1, 7)?;
+    within("raft.tick_ms", settings.tick_ms, 10, 10_000)?;
+    within("raft.heartbeat_ticks", settings.heartbeat_ticks, 1, 1000)?;
+    within(
+        "raft.election_ticks (at least three times raft.heartbeat_ticks)",
+        settings.election_ticks,
+        (3 * settings.heartbeat_ticks).max(4),
+        10_000,
+    )?;
+    within("raft.entry_bytes_max", settings.entry_bytes_max, 64 << 10, 12 << 20)
+}
+
+/// What the shards of a store take. `seed` must be another one at each start.
+#[must_use]
+pub fn shard_config(settings: &ClusterSettings, seed: u64) -> flotilla_region::Config {
+    let ticks = |count: u64| u32::try_from(count).expect("checked to be at most 10 000");
+    flotilla_region::Config {
+        tick_ms: settings.tick_ms,
+        election_ticks: ticks(settings.election_ticks),
+        heartbeat_ticks: ticks(settings.heartbeat_ticks),
+        seed,
+        entry_bytes_max: settings.entry_bytes_max as usize,
+        ..flotilla_region::Config::default()
     }
 }
 
@@ -507,10 +591,9 @@ mod tests {
     #[test]
     fn nothing_set_gives_one_store_that_works() {
         let settled = NodeConfig::default().settle().unwrap();
-        assert_eq!(settled.config.addr, "127.0.0.1:20160");
+        assert_eq!(settled.listen_addr(None), "127.0.0.1:20160");
         assert_eq!(settled.config.data_dir, Path::new("data/s1"));
-        assert_eq!(settled.members.len(), 1);
-        assert_ne!(settled.config.cluster_id, 0);
+        assert_eq!(settled.spec.stores.len(), 1);
         assert!(settled.config.threads.shard_count() >= 1);
     }
 
@@ -520,10 +603,48 @@ mod tests {
             toml::from_str("name = 'b'\ninitial_cluster = 'a=h:1,b=h:2'\n[raft]\ntick_ms = 20\n")
                 .unwrap();
         let settled = config.settle().unwrap();
-        assert_eq!(settled.store(), StoreId(2));
-        assert_eq!(settled.config.addr, "h:2");
-        assert_eq!(settled.config.raft.tick_ms, 20);
-        assert_eq!(settled.config.raft.election_ticks, 12);
+        assert_eq!(settled.place, 1);
+        assert_eq!(settled.listen_addr(Some("known:1")), "h:2");
+        assert_eq!(settled.spec.settings.tick_ms, 20);
+        assert_eq!(settled.spec.settings.election_ticks, 12);
+    }
+
+    #[test]
+    fn addresses_follow_from_what_is_given_at_this_start() {
+        let addresses = |text: &str, known: Option<&str>| {
+            let config: NodeConfig = toml::from_str(text).unwrap();
+            let settled = config.settle().unwrap();
+            let listen = settled.listen_addr(known);
+            (settled.advertised(&listen, known), listen)
+        };
+        let of = |advertised: &str, listen: &str| (advertised.to_owned(), listen.to_owned());
+        let list = "initial_cluster = 's1=h:1,s2=h:2'";
+        assert_eq!(addresses("", None), of(DEFAULT_ADDR, DEFAULT_ADDR));
+        assert_eq!(addresses("", Some("known:1")), of("known:1", "known:1"));
+        assert_eq!(addresses("addr = 'a:1'", Some("known:1")), of("a:1", "a:1"));
+        assert_eq!(addresses(list, Some("known:1")), of("h:1", "h:1"));
+        let listens_elsewhere = format!("addr = '0.0.0.0:9'\n{list}");
+        assert_eq!(addresses(&listens_elsewhere, None), of("h:1", "0.0.0.0:9"));
+        let both = "addr = 'a:1'\nadvertise_addr = 'b:2'";
+        assert_eq!(addresses(both, Some("known:1")), of("b:2", "a:1"));
+    }
+
+    #[test]
+    fn a_member_is_started_with_what_its_directory_says_or_refused_with_both_values() {
+        let check = |text: &str| {
+            let config: NodeConfig = toml::from_str(text).unwrap();
+            let copy = ClusterSettings { election_ticks: 20, ..ClusterSettings::default() };
+            config.settle().unwrap().check_member("s1", 7, &copy).map_err(|e| e.to_string())
+        };
+        assert_eq!(check(""), Ok(()));
+        assert_eq!(check("cluster_id = 7\nname = 's1'\nregions = 5"), Ok(()));
+        assert_eq!(check("[raft]\nelection_ticks = 20"), Ok(()));
+        let refused = |text: &str| check(text).unwrap_err();
+        assert!(refused("cluster_id = 8").contains("cluster_id = 8, but"));
+        assert!(refused("name = 's2'").contains("is that of store s1"));
+        let settings = refused("[raft]\nelection_ticks = 12");
+        assert!(settings.contains("raft.election_ticks = 12 is given, but the cluster has 20"));
+        assert!(refused("replicas = 1").contains("replicas = 1 is given, but the cluster has 3"));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use tokio::sync::watch;
@@ -17,6 +18,7 @@ use crate::slices;
 #[derive(Clone)]
 pub struct Failure {
     reason: Arc<watch::Sender<Option<String>>>,
+    is_refusal: Arc<AtomicBool>,
     halt: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -24,7 +26,8 @@ impl Failure {
     /// `halt` runs once, on the thread that fails first, before anybody is told: after it has
     /// returned nothing may be acknowledged any more.
     pub fn new(halt: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { reason: Arc::new(watch::Sender::new(None)), halt: Arc::new(halt) }
+        let reason = Arc::new(watch::Sender::new(None));
+        Self { reason, is_refusal: Arc::default(), halt: Arc::new(halt) }
     }
 
     /// Ends the node because of `reason`. Only the first report counts; later ones are mostly its
@@ -41,6 +44,21 @@ impl Failure {
         if first {
             tracing::error!("the node stops: {reason}");
         }
+    }
+
+    /// Ends the node because it must not run at all: its directory is not the one that the cluster
+    /// knows. An operator has to act; starting it again changes nothing.
+    pub fn refuse(&self, reason: &str) {
+        if self.reason.borrow().is_none() {
+            self.is_refusal.store(true, Ordering::Release);
+        }
+        self.report(reason);
+    }
+
+    /// Whether the node ended because it must not run at all.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        self.is_refusal.load(Ordering::Acquire)
     }
 
     /// Why the node failed, if it did.
@@ -93,7 +111,7 @@ fn message(panic: &(dyn std::any::Any + Send)) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use super::*;
 

@@ -8,7 +8,6 @@
 mod accept;
 pub mod bench;
 pub mod clock;
-pub mod cluster;
 mod commons;
 pub mod config;
 pub mod ctl;
@@ -17,6 +16,7 @@ mod letters;
 pub mod log_tool;
 pub mod logging;
 mod mailbox;
+mod membership;
 pub mod metrics;
 mod node;
 mod offline;

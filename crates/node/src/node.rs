@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use flotilla_proto::peers::peers_server::PeersServer;
 use flotilla_proto::peers::status_server::StatusServer as StatusGrpc;
+use flotilla_store::StoreDirectory;
 use flotilla_vfs::FileSystem;
 use flotilla_vfs::os::OsFs;
 use tokio::net::TcpListener;
@@ -20,6 +21,7 @@ use crate::commons::{Commons, Works};
 use crate::config::{NodeConfig, Settled};
 use crate::failure::Failure;
 use crate::letters::Mailboxes;
+use crate::membership::{Membership, become_member};
 use crate::metrics::Gauges;
 use crate::pd::{self, Placement};
 use crate::router::Router;
@@ -27,7 +29,9 @@ use crate::routes::Routes;
 use crate::server::{self, ServerLimits};
 use crate::service::RawKv;
 use crate::shared::{Gone, share};
-use crate::start::{Opened, StartError, bind, open};
+use crate::start::{
+    OpenedMember, OpenedStore, StartError, bind, listed_addresses, open_directory, open_store,
+};
 use crate::status::StatusServer;
 use crate::threads::{Pace, Threads};
 use crate::tickets::Tickets;
@@ -46,6 +50,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// without waiting.
 pub struct Node {
     settled: Arc<Settled>,
+    membership: Membership,
     addr: SocketAddr,
     router: Router,
     failure: Failure,
@@ -64,15 +69,14 @@ pub struct Node {
 
 impl Node {
     /// Starts a node that listens on the address of its settings. Returns when it is serving;
-    /// regions have their leaders a little later.
+    /// regions have their leaders a little later. A store with an empty directory first waits until
+    /// all listed stores have begun the cluster with it, however long that takes.
     ///
     /// # Errors
     ///
     /// [`StartError`] says what to change. Nothing runs then.
     pub async fn start(config: NodeConfig) -> Result<Self, StartError> {
-        let settled = config.settle()?;
-        let listener = bind(settled.config.addr.clone()).await?;
-        Self::run(listener, settled, Arc::new(OsFs::new())).await
+        Self::run(None, config.settle()?, Arc::new(OsFs::new())).await
     }
 
     /// Starts a node on a listener that is open already; for many nodes in one process, whose
@@ -82,7 +86,7 @@ impl Node {
     ///
     /// As [`Node::start`].
     pub async fn start_on(listener: TcpListener, config: NodeConfig) -> Result<Self, StartError> {
-        Self::run(listener, config.settle()?, Arc::new(OsFs::new())).await
+        Self::run(Some(listener), config.settle()?, Arc::new(OsFs::new())).await
     }
 
     /// As [`Node::start_on`], with another disk than the system's.
@@ -95,24 +99,54 @@ impl Node {
         config: NodeConfig,
         disk: Arc<dyn FileSystem>,
     ) -> Result<Self, StartError> {
-        Self::run(listener, config.settle()?, disk).await
+        Self::run(Some(listener), config.settle()?, disk).await
     }
 
     async fn run(
-        listener: TcpListener,
+        listener: Option<TcpListener>,
         settled: Settled,
         disk: Arc<dyn FileSystem>,
     ) -> Result<Self, StartError> {
         let settled = Arc::new(settled);
+        let clock = Clock::start();
+        let directory = {
+            let settled = Arc::clone(&settled);
+            blocking(move || open_directory(&settled, disk)).await?
+        };
+        let known = own_address(&directory);
+        let listener = match listener {
+            Some(listener) => listener,
+            None => bind(settled.listen_addr(known.as_deref())).await?,
+        };
+        let addr = listener.local_addr().map_err(|source| {
+            let addr = settled.listen_addr(known.as_deref());
+            StartError::Listen { addr, source }
+        })?;
+        let directory = match directory.identity().is_member() {
+            true => directory,
+            false => become_member(directory, &settled, &listener, clock).await?,
+        };
+        let member = OpenedMember::check(&settled, directory)?;
+        let address = settled.advertised(&addr.to_string(), known.as_deref());
+        let opened = {
+            let (settled, address) = (Arc::clone(&settled), address.clone());
+            blocking(move || open_store(&settled, member, &address, clock)).await?
+        };
+        Self::assemble(settled, listener, address, opened, clock).await
+    }
+
+    /// Starts what an opened store needs to run.
+    async fn assemble(
+        settled: Arc<Settled>,
+        listener: TcpListener,
+        address: String,
+        opened: OpenedStore,
+        clock: Clock,
+    ) -> Result<Self, StartError> {
+        let OpenedStore { store, handshake, descriptors, shards } = opened;
         let addr = listener
             .local_addr()
-            .map_err(|source| StartError::Listen { addr: settled.config.addr.clone(), source })?;
-        let clock = Clock::start();
-        let Opened { store, descriptors, shards } = {
-            let settled = Arc::clone(&settled);
-            let opened = tokio::task::spawn_blocking(move || open(&settled, disk, clock)).await;
-            opened.expect("opening a store does not panic")?
-        };
+            .map_err(|source| StartError::Listen { addr: address.clone(), source })?;
         let limits = &settled.config.limits;
         let (store, closed) = share(store);
         let commons = Commons {
@@ -127,8 +161,17 @@ impl Node {
             let commons = commons.clone();
             move || commons.halt()
         });
+        let membership = Membership::new(
+            Arc::clone(&commons.store),
+            handshake,
+            address,
+            listed_addresses(&settled),
+            failure.clone(),
+        );
         let mut streams = JoinSet::new();
-        let transport = Transport::start(&settled, &commons.mailboxes, &mut streams);
+        let queue_bytes_max = limits.peer_queue_bytes_max;
+        let transport =
+            Transport::start(&membership, queue_bytes_max, &commons.mailboxes, &mut streams);
         let counters = Arc::clone(transport.counters());
         let pace = Pace {
             backlog_bytes_max: limits.backlog_bytes_max,
@@ -139,11 +182,12 @@ impl Node {
         let threads = Threads::start(commons.clone(), shards, transport, pace, &failure)
             .map_err(StartError::Thread)?;
         let router =
-            Router::new(settled.identity(), commons.clone(), limits.router(), failure.clone());
-        let placement = place(&settled, &router);
-        let (health, services) = services(&settled, &commons, &router, counters, &placement);
+            Router::new(membership.id(), commons.clone(), limits.router(), failure.clone());
+        let placement = place(&settled, &membership, &router);
+        let (health, services) = services(&membership, &commons, &router, counters, &placement);
         let mut node = Self {
             settled,
+            membership,
             addr,
             router,
             failure,
@@ -163,9 +207,10 @@ impl Node {
                 Err(error) => tracing::warn!("{error}"),
             }
         }
+        let id = node.membership.id();
         tracing::info!(
-            name = node.settled.config.name, store = %node.settled.store(), addr = %node.addr,
-            cluster = node.settled.config.cluster_id, "the node serves"
+            name = node.membership.name(), store = %id.store, addr = %node.addr,
+            cluster = id.cluster_id, "the node serves"
         );
         Ok(node)
     }
@@ -212,6 +257,13 @@ impl Node {
         self.failure.wait().await
     }
 
+    /// Whether the node failed because it must not run at all, as [`Node::failed`] says why: its
+    /// directory is not the one that the cluster knows.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.failure.is_refusal()
+    }
+
     /// Takes no more requests, finishes those under way, writes what waits, makes a checkpoint.
     ///
     /// # Errors
@@ -219,7 +271,7 @@ impl Node {
     /// Why the last checkpoint failed, or why the node had failed before. Nothing acknowledged is
     /// lost by either.
     pub async fn shutdown(self) -> Result<(), String> {
-        tracing::info!(name = self.settled.config.name, "the node stops");
+        tracing::info!(name = self.membership.name(), "the node stops");
         self.health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
         self.stop.send_replace(Stop::Listening);
         self.router.finish(FINISH_TIMEOUT).await;
@@ -252,6 +304,7 @@ impl Node {
             router,
             services,
             placement,
+            membership,
             ..
         } = self;
         streams.shutdown().await;
@@ -259,7 +312,7 @@ impl Node {
         let _ = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, last_answers).await;
         stop.send_replace(Stop::Connections);
         while servers.join_next().await.is_some() {}
-        drop((router, services, placement));
+        drop((router, services, placement, membership));
         let reason = failure.reason();
         drop(failure);
         let ended = tokio::task::spawn_blocking(move || end(threads)).await;
@@ -277,29 +330,42 @@ impl Node {
     }
 }
 
+/// Does something that blocks, on a thread for that.
+async fn blocking<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(act).await.expect("opening a store does not panic")
+}
+
+/// Where the directory's copy of the registry says that this store is to be reached.
+fn own_address(directory: &StoreDirectory) -> Option<String> {
+    let identity = directory.identity();
+    let (registry, _) = directory.copies().ok().filter(|_| identity.is_member())?;
+    registry.store(identity.store).map(|record| record.address.clone())
+}
+
 /// Starts the node's part of placement.
-fn place(settled: &Settled, router: &Router) -> Placement {
+fn place(settled: &Settled, membership: &Membership, router: &Router) -> Placement {
     let limits = &settled.config.limits;
     let settings = pd::Settings {
         hold: Duration::from_millis(limits.hold_ms),
         held_count_max: limits.held_count_max,
-        replica_count: u32::try_from(settled.config.replicas).expect("at most 7"),
+        replica_count: u32::try_from(membership.settings().replicas).expect("at most 7"),
     };
-    Placement::start(router.clone(), settled.members.clone(), settings)
+    Placement::start(router.clone(), membership.clone(), settings)
 }
 
 /// Everything that the node serves, on one port.
 fn services(
-    settled: &Arc<Settled>,
+    membership: &Membership,
     commons: &Commons,
     router: &Router,
     counters: Arc<TransportCounters>,
     placement: &Placement,
 ) -> (HealthReporter, GrpcRoutes) {
-    let receiver = Receiver::new(settled, commons.mailboxes.clone(), Arc::clone(&counters));
+    let receiver =
+        Receiver::new(membership.clone(), commons.mailboxes.clone(), Arc::clone(&counters));
     let peers = PeersServer::new(receiver).max_decoding_message_size(FRAME_BYTES_MAX);
     let status = StatusServer {
-        settled: Arc::clone(settled),
+        membership: membership.clone(),
         mailboxes: commons.mailboxes.clone(),
         router: router.clone(),
         gauges: Gauges { commons: commons.clone(), router: router.clone(), counters },

@@ -110,7 +110,11 @@ async fn play(args: &PlaygroundArgs) -> Result<(), String> {
 }
 
 async fn in_one_process(settings: &Settings, signals: &mut Signals) -> Result<(), String> {
-    let mut playground = Playground::start(settings).await.map_err(|error| error.to_string())?;
+    let started = tokio::select! {
+        started = Playground::start(settings) => started,
+        _ = signals.next() => return Ok(()),
+    };
+    let mut playground = started.map_err(|error| error.to_string())?;
     let endpoints = playground.endpoints();
     if let Ok(listener) = start::bind(PLACEMENT.to_owned()).await {
         playground.listen(listener);
@@ -212,7 +216,7 @@ impl Children {
             command
                 .arg("serve")
                 .args(["--name", &config.name, "--initial-cluster", &config.initial_cluster])
-                .args(["--regions", &config.regions.to_string(), "--log", &config.log])
+                .args(["--regions", &config.regions.to_string(), "--log", &config.log, "--new"])
                 .arg("--data-dir")
                 .arg(&config.data_dir)
                 .stdin(Stdio::null())

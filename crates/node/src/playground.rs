@@ -69,10 +69,28 @@ impl Playground {
         let configs = configs(settings, &ports);
         let nodes = configs.iter().map(|_| None).collect();
         let mut playground = Self { configs, nodes, ports };
-        for place in 0..settings.stores {
-            playground.restart(place).await?;
-        }
+        playground.start_all().await?;
         Ok(playground)
+    }
+
+    /// Starts all nodes that do not run, at the same time: a new cluster begins only once all of its
+    /// stores are there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Node::start`].
+    pub async fn start_all(&mut self) -> Result<(), StartError> {
+        let mut starting = tokio::task::JoinSet::new();
+        for place in (0..self.nodes.len()).filter(|place| self.nodes[*place].is_none()) {
+            let listener = start::bind(self.ports[place].addr().to_string()).await?;
+            let config = self.configs[place].clone();
+            starting.spawn(async move { (place, Node::start_on(listener, config).await) });
+        }
+        while let Some(started) = starting.join_next().await {
+            let (place, node) = started.expect("starting a node does not panic");
+            self.nodes[place] = Some(node?);
+        }
+        Ok(())
     }
 
     /// Where the stores listen, which is where placement answers too.
@@ -199,6 +217,7 @@ pub(crate) fn configs(settings: &Settings, ports: &[Port]) -> Vec<NodeConfig> {
             addr: ports[place].addr().to_string(),
             data_dir: settings.dir.join(name(place)),
             initial_cluster: members.join(","),
+            new: true,
             ..settings.common.clone()
         })
         .collect()

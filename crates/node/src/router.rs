@@ -19,7 +19,8 @@ use bytes::Bytes;
 use flotilla_region::{
     Descriptor, Event, Guard, Peer, RegionId, Reject, RoleChange, Space, Term, Ticket,
 };
-use flotilla_store::{Identity, Outcome, ReadError, View};
+use flotilla_identity::MemberId;
+use flotilla_store::{Outcome, ReadError, View};
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
@@ -103,7 +104,7 @@ pub struct Router {
 }
 
 struct Shared {
-    identity: Identity,
+    identity: MemberId,
     commons: Commons,
     failure: Failure,
     limits: Limits,
@@ -127,7 +128,7 @@ struct Counts {
 impl Router {
     /// A router into the shards of a node.
     pub(crate) fn new(
-        identity: Identity,
+        identity: MemberId,
         commons: Commons,
         limits: Limits,
         failure: Failure,
@@ -260,7 +261,7 @@ impl Router {
 
     /// Which store of which cluster this is.
     #[must_use]
-    pub fn identity(&self) -> Identity {
+    pub fn identity(&self) -> MemberId {
         self.shared.identity
     }
 

@@ -16,7 +16,7 @@ pub struct ServeArgs {
     /// TOML file with settings; see docs/configuration.md
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Which of the initial stores this is [default: s1]
+    /// Which of the initial stores this is [default: s1, or what the data directory says]
     #[arg(long)]
     pub name: Option<String>,
     /// Address to listen on [default: the one that --initial-cluster gives for --name]
@@ -25,16 +25,23 @@ pub struct ServeArgs {
     /// One more address to listen on, if it is free; may be given several times
     #[arg(long, value_name = "HOST:PORT")]
     pub also_listen: Vec<String>,
+    /// Address that clients and other stores are told [default: the one that --initial-cluster gives
+    /// for --name, or --addr]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub advertise_addr: Option<String>,
     /// Directory for everything that the store keeps [default: data/NAME]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     /// All stores that begin the cluster, the same on each of them [default: this store alone]
     #[arg(long, value_name = "NAME=HOST:PORT,...")]
     pub initial_cluster: Option<String>,
-    /// Number that keeps clusters apart [default: follows from --initial-cluster]
+    /// Number that the cluster must have [default: any]
     #[arg(long, value_name = "NUMBER")]
     pub cluster_id: Option<u64>,
-    /// Regions that the key space begins with; counts at the first start only [default: 16]
+    /// A new cluster of this one store is meant, whoever else knows its address: do not listen first
+    #[arg(long)]
+    pub new: bool,
+    /// Regions that the key space begins with; counts at the bootstrap only [default: 16]
     #[arg(long, value_name = "NUMBER")]
     pub regions: Option<u64>,
     /// What to log: error, warn, info, debug, trace, or a filter of `tracing` [default: info]
@@ -55,11 +62,13 @@ impl ServeArgs {
         };
         put(&mut config.name, self.name);
         put(&mut config.addr, self.addr);
+        put(&mut config.advertise_addr, self.advertise_addr);
         put(&mut config.data_dir, self.data_dir);
         put(&mut config.initial_cluster, self.initial_cluster);
         put(&mut config.cluster_id, self.cluster_id);
         put(&mut config.regions, self.regions);
         put(&mut config.log, self.log);
+        config.new = self.new;
         config.also_listen.extend(self.also_listen);
         Ok(config)
     }
@@ -98,13 +107,20 @@ async fn serve(config: NodeConfig) -> ExitCode {
         Ok(signals) => signals,
         Err(error) => return refuse(&format!("cannot listen for signals: {error}")),
     };
-    let node = match Node::start(config).await {
+    let started = tokio::select! {
+        started = Node::start(config) => started,
+        // It waits for others, or opens what it has: nothing is lost by ending in between.
+        signal = signals.next() => {
+            tracing::info!("{signal}");
+            return ExitCode::SUCCESS;
+        }
+    };
+    let node = match started {
         Ok(node) => node,
         Err(error) => return refuse(&error.to_string()),
     };
     tokio::select! {
-        // Said already, where it happened.
-        _ = node.failed() => std::process::exit(FAILED),
+        reason = node.failed() => return end(&node, &reason),
         signal = signals.next() => tracing::info!("{signal}"),
     }
     tokio::select! {
@@ -114,6 +130,15 @@ async fn serve(config: NodeConfig) -> ExitCode {
         },
         signal = signals.next() => fail(&format!("{signal} a second time")),
     }
+}
+
+/// Ends the process of a node that has failed, which was said where it happened; one that must not
+/// run at all says what an operator has to do.
+fn end(node: &Node, reason: &str) -> ExitCode {
+    if node.is_refused() {
+        return refuse(reason);
+    }
+    std::process::exit(FAILED)
 }
 
 /// Ends the process at once. Threads may be stuck in a disk that does not answer, so nobody waits

@@ -1,17 +1,20 @@
 //! What a node needs before it runs: a listener, the store, and the replicas in it.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use flotilla_identity::{
+    ClusterSettings, Handshake, StoreRegistry, StoreUuid, first_campaigner,
+};
 use flotilla_region::{Descriptor, Shard, Term, Unfit};
-use flotilla_store::Store;
+use flotilla_store::{StartSeed, Store, StoreDirectory};
 use flotilla_vfs::FileSystem;
 use tokio::net::TcpListener;
 
 use crate::clock::Clock;
-use crate::cluster;
-use crate::config::{ConfigError, Settled};
+use crate::config::{ConfigError, Settled, shard_config};
 use crate::port::Port;
 
 /// Why a node did not start.
@@ -44,6 +47,10 @@ pub enum StartError {
         /// Why.
         source: Unfit,
     },
+    /// The directory is not one that this store may be started with, or was not told the same as
+    /// the others. The text says what to do.
+    #[error("{0}")]
+    Refused(String),
     /// The system refused a thread.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
@@ -59,37 +66,90 @@ pub(crate) fn keep(addr: SocketAddr) -> Result<Port, StartError> {
     Port::keep(addr).map_err(|source| StartError::Listen { addr: addr.to_string(), source })
 }
 
+/// A random number that no other start draws.
+pub(crate) fn random_u64() -> u64 {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).expect("the system has random numbers");
+    u64::from_le_bytes(bytes)
+}
+
+/// Opens the directory, and counts this start of it. Blocks.
+pub(crate) fn open_directory(
+    settled: &Settled,
+    disk: Arc<dyn FileSystem>,
+) -> Result<StoreDirectory, StartError> {
+    let uuid = u128::from(random_u64()) << 64 | u128::from(random_u64());
+    let seed = StartSeed { uuid: StoreUuid(uuid), nonce: random_u64() };
+    let config = &settled.config;
+    StoreDirectory::open(disk, &config.data_dir, config.storage.store(), seed)
+        .map_err(|source| store_error(settled, source))
+}
+
+/// A member's directory with its own copies of what the cluster is.
+pub(crate) struct OpenedMember {
+    pub(crate) directory: StoreDirectory,
+    pub(crate) registry: StoreRegistry,
+    pub(crate) settings: ClusterSettings,
+}
+
+impl OpenedMember {
+    /// Reads the copies, and compares them with what is given.
+    pub(crate) fn check(settled: &Settled, directory: StoreDirectory) -> Result<Self, StartError> {
+        let (registry, settings) =
+            directory.copies().map_err(|source| store_error(settled, source))?;
+        let identity = directory.identity();
+        settled.check_member(&identity.name, identity.cluster_id, &settings)?;
+        Ok(Self { directory, registry, settings })
+    }
+}
+
 /// A store that was opened, and the replicas in it, ready to run.
-pub(crate) struct Opened {
+pub(crate) struct OpenedStore {
     pub(crate) store: Store,
+    pub(crate) handshake: Handshake,
     pub(crate) descriptors: Vec<Descriptor>,
     pub(crate) shards: Vec<Shard>,
 }
 
 /// Opens the store and makes its shards. Blocks.
-pub(crate) fn open(
+pub(crate) fn open_store(
     settled: &Settled,
-    disk: Arc<dyn FileSystem>,
+    member: OpenedMember,
+    address: &str,
     clock: Clock,
-) -> Result<Opened, StartError> {
+) -> Result<OpenedStore, StartError> {
+    let OpenedMember { directory, registry, settings } = member;
     let config = &settled.config;
-    let dir = || config.data_dir.display().to_string();
-    let bootstrap = cluster::first_regions(&settled.members, config.regions, config.replicas);
-    let (store, recovered) =
-        Store::open(disk, &config.data_dir, config.storage.store(), settled.identity(), &bootstrap)
-            .map_err(|source| StartError::Store { dir: dir(), source })?;
+    let (store, recovered) = directory.start().map_err(|source| store_error(settled, source))?;
+    let identity = store.identity();
+    let run = (identity.uuid, identity.run);
+    let greeting =
+        Handshake::introduction(store.member_id(), &identity.name, address, run, settings);
+    let known = store.peer_runs().map_err(|source| store_error(settled, source))?;
+    let handshake =
+        Handshake::new(greeting, store.history().clone(), registry, known, config.new);
     let descriptors = recovered.iter().map(|replica| replica.descriptor.clone()).collect();
-    let region_config = config.raft.shard(fastrand::u64(..));
+    let region_config = shard_config(&settings, random_u64());
     let count = config.threads.shard_count();
     let mut shards: Vec<Shard> =
         std::iter::repeat_with(|| Shard::new(region_config.clone())).take(count).collect();
     for replica in recovered {
         let place = replica.descriptor.id.0 as usize % count;
         let fresh = replica.hard_state.term == Term(0);
-        let first = cluster::first_leader(&replica.descriptor) == Some(settled.store());
-        shards[place]
-            .create(clock.now(), replica, fresh && first)
-            .map_err(|source| StartError::Replica { dir: dir(), source })?;
+        let first = first_campaigner(&replica.descriptor) == Some(identity.store);
+        shards[place].create(clock.now(), replica, fresh && first).map_err(|source| {
+            StartError::Replica { dir: config.data_dir.display().to_string(), source }
+        })?;
     }
-    Ok(Opened { store, descriptors, shards })
+    Ok(OpenedStore { store, handshake, descriptors, shards })
+}
+
+/// The addresses of the list of this start, by name.
+pub(crate) fn listed_addresses(settled: &Settled) -> BTreeMap<String, String> {
+    let stores = settled.spec.stores.iter();
+    stores.map(|store| (store.name.clone(), store.address.clone())).collect()
+}
+
+fn store_error(settled: &Settled, source: flotilla_store::Error) -> StartError {
+    StartError::Store { dir: settled.config.data_dir.display().to_string(), source }
 }

@@ -1,6 +1,5 @@
 //! What a store tells about itself: its replicas, its counts, and which stores it knows.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use flotilla_proto::peers::status_server::Status as StatusService;
@@ -9,9 +8,9 @@ use flotilla_region::{Descriptor, Peer, Role, Shard, Space, Status};
 use tokio::sync::oneshot;
 use tonic::{Request, Response};
 
-use crate::config::Settled;
 use crate::letters::{Letter, Mailboxes};
 use crate::mailbox::Lane;
+use crate::membership::Membership;
 use crate::metrics::Gauges;
 
 /// Replicas of one answer at most.
@@ -22,7 +21,7 @@ const LOOK_BYTES: usize = 4096;
 
 /// Serves `flotilla.peers.Status`.
 pub(crate) struct StatusServer {
-    pub(crate) settled: Arc<Settled>,
+    pub(crate) membership: Membership,
     pub(crate) mailboxes: Mailboxes,
     pub(crate) router: crate::router::Router,
     pub(crate) gauges: Gauges,
@@ -35,16 +34,16 @@ impl StatusService for StatusServer {
         &self,
         _: Request<peers::StoresRequest>,
     ) -> Result<Response<peers::StoresResponse>, tonic::Status> {
-        let stores = self.settled.members.iter().map(|member| peers::KnownStore {
-            name: member.name.clone(),
+        let stores = self.membership.stores().into_iter().map(|known| peers::KnownStore {
+            name: known.name,
             store: Some(metapb::Store {
-                id: member.store.0,
-                address: member.addr.clone(),
+                id: known.store.0,
+                address: known.address,
                 version: crate::VERSION.to_owned(),
                 ..metapb::Store::default()
             }),
         });
-        let cluster_id = self.settled.config.cluster_id;
+        let cluster_id = self.membership.id().cluster_id;
         Ok(Response::new(peers::StoresResponse { cluster_id, stores: stores.collect() }))
     }
 
@@ -62,7 +61,7 @@ impl StatusService for StatusServer {
         let more = rest.len() > limit;
         rest.truncate(limit);
         let regions = self.look(rest).await?;
-        let store_id = self.settled.store().0;
+        let store_id = self.membership.id().store.0;
         Ok(Response::new(peers::RegionsResponse { store_id, regions, more }))
     }
 
@@ -73,9 +72,9 @@ impl StatusService for StatusServer {
         let descriptors = self.router.descriptors();
         let leaders = descriptors.iter().filter(|region| self.router.leads(region.id)).count();
         let mut response = self.gauges.read().to_wire();
-        response.cluster_id = self.settled.config.cluster_id;
-        response.store_id = self.settled.store().0;
-        response.name.clone_from(&self.settled.config.name);
+        response.cluster_id = self.membership.id().cluster_id;
+        response.store_id = self.membership.id().store.0;
+        self.membership.name().clone_into(&mut response.name);
         crate::VERSION.clone_into(&mut response.version);
         let uptime = self.started.elapsed().as_millis();
         response.uptime_ms = u64::try_from(uptime).unwrap_or(u64::MAX);

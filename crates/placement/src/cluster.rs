@@ -121,6 +121,13 @@ impl Cluster {
         changed
     }
 
+    /// Takes over what the registry says of a store: it may be new, or have moved.
+    pub fn learn_store(&mut self, id: u64, name: &str, address: &str) {
+        let store = self.stores.entry(id).or_insert_with(|| Store { id, ..Store::default() });
+        name.clone_into(&mut store.name);
+        address.clone_into(&mut store.address);
+    }
+
     /// Notes that the connection to a store broke: its leaders are doubtful until it is heard.
     pub fn lose(&mut self, store: u64) {
         if let Some(store) = self.stores.get_mut(&store) {

@@ -1,7 +1,8 @@
 //! The rows of the system region: their keys, their bytes, and how they are changed.
 //!
-//! Every row holds one number: a version byte, then eight bytes, most significant first. A row
-//! changes by a compare-and-swap only, so that of two leaders that both mean to be the one, at
+//! [`CLUSTER_KEY`], [`IDS_KEY`] and [`TSO_KEY`] hold one number each: a version byte, then eight
+//! bytes, most significant first. The other two are the cluster's registry and settings, whose bytes
+//! are those of the copies that each store keeps (`docs/durability.md`). A row changes by a compare-and-swap only, so that of two leaders that both mean to be the one, at
 //! most one gets what it asked for.
 
 use thiserror::Error;
@@ -12,6 +13,11 @@ pub const CLUSTER_KEY: &[u8] = b"placement/cluster";
 pub const IDS_KEY: &[u8] = b"placement/ids";
 /// The row that holds the first millisecond of which no timestamp may have been handed out.
 pub const TSO_KEY: &[u8] = b"placement/tso";
+
+/// The row that holds all stores of the cluster.
+pub const STORES_KEY: &[u8] = b"placement/stores";
+/// The row that holds the settings on which all stores agree.
+pub const SETTINGS_KEY: &[u8] = b"placement/settings";
 
 const VERSION: u8 = 1;
 const ROW_BYTES: usize = 9;

@@ -6,7 +6,7 @@ use flotilla_proto::peers::{RegionLeader, Space as SpaceProto};
 use flotilla_proto::{metapb, pdpb};
 use flotilla_region::{Descriptor, Peer, RoleChange, Space, Term};
 
-use crate::cluster::Member;
+use crate::membership::KnownStore;
 
 /// A store as clients know it.
 pub(super) fn store_to_proto(store: &Store) -> metapb::Store {
@@ -21,9 +21,9 @@ pub(super) fn store_to_proto(store: &Store) -> metapb::Store {
     }
 }
 
-/// A member of the initial cluster as one who can answer for placement.
-pub(super) fn member_to_proto(member: &Member) -> pdpb::Member {
-    let url = format!("http://{}", member.addr);
+/// A store of the cluster as one that can answer for placement.
+pub(super) fn member_to_proto(member: &KnownStore) -> pdpb::Member {
+    let url = format!("http://{}", member.address);
     pdpb::Member {
         name: member.name.clone(),
         member_id: member.store.0,

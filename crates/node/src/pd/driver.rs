@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use flotilla_identity::SYSTEM_REGION;
 use flotilla_region::StoreId;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
@@ -10,7 +11,7 @@ use tonic::Status;
 
 use super::office::Office;
 use super::words::not_leader;
-use crate::cluster::{Member, SYSTEM_REGION};
+use crate::membership::{KnownStore, Membership};
 use crate::router::Router;
 
 /// How patient the placement driver is.
@@ -39,7 +40,7 @@ pub(super) struct Driver {
 
 pub(super) struct Shared {
     pub(super) router: Router,
-    pub(super) members: Vec<Member>,
+    pub(super) membership: Membership,
     pub(super) settings: Settings,
     /// What this store holds while it leads the system region.
     pub(super) office: watch::Sender<Option<Arc<Office>>>,
@@ -49,10 +50,10 @@ pub(super) struct Shared {
 }
 
 impl Driver {
-    pub(super) fn new(router: Router, members: Vec<Member>, settings: Settings) -> Self {
+    pub(super) fn new(router: Router, membership: Membership, settings: Settings) -> Self {
         let shared = Shared {
             router,
-            members,
+            membership,
             settings,
             office: watch::Sender::new(None),
             reported_to: watch::Sender::new(None),
@@ -95,7 +96,7 @@ impl Driver {
     /// Who leads placement: the one that takes this store's reports. A leader that was only heard
     /// of may be dead, and clients that are sent to it give up; so who asks in the moments between
     /// two leaders waits a little, and is told hearsay only then.
-    pub(super) async fn leader(&self) -> Option<&Member> {
+    pub(super) async fn leader(&self) -> Option<KnownStore> {
         let shared = &self.shared;
         let until = Instant::now() + shared.settings.hold;
         let mut reported_to = shared.reported_to.subscribe();
@@ -105,7 +106,7 @@ impl Driver {
         self.member(store)
     }
 
-    pub(super) fn member(&self, store: StoreId) -> Option<&Member> {
-        self.shared.members.iter().find(|member| member.store == store)
+    pub(super) fn member(&self, store: StoreId) -> Option<KnownStore> {
+        self.shared.membership.store(store)
     }
 }

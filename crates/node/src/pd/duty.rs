@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
+use flotilla_identity::SYSTEM_REGION;
 use flotilla_region::Term;
 
 use super::driver::Driver;
 use super::office::{Office, OfficeError};
-use crate::cluster::SYSTEM_REGION;
 
 /// After a failure to take up office, the next attempt comes so much later.
 const RETRY: Duration = Duration::from_millis(100);
@@ -55,7 +55,7 @@ pub(super) async fn follow(driver: Driver) {
 
 async fn take_up(driver: &Driver, term: Term) -> Result<(), OfficeError> {
     let shared = &driver.shared;
-    let office = Office::take_up(shared.router.clone(), &shared.members, term).await?;
+    let office = Office::take_up(shared.router.clone(), shared.membership.clone(), term).await?;
     tracing::info!("placement: took up the office of term {term}");
     shared.office.send_replace(Some(office));
     Ok(())

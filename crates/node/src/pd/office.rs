@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use flotilla_identity::{MemberId, RunReport, SYSTEM_REGION, StoreRegistry};
 use flotilla_placement::{
     Cluster, Config, Ids, RowError, RowSwap, Settled, Sighting, Store, Timestamp, Tso, TsoError,
     rows,
 };
 use flotilla_region::command::{self, Op};
 use flotilla_region::{Guard, StoreId, Term};
-use flotilla_store::{Identity, Outcome};
+use flotilla_store::Outcome;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
@@ -23,7 +24,7 @@ use tonic::Status;
 use super::lookup::Sight;
 use super::sessions::{Pings, Sessions};
 use super::words::not_leader;
-use crate::cluster::{Member, SYSTEM_REGION};
+use crate::membership::Membership;
 use crate::router::{RequestError, Router};
 
 /// Ids that can be asked for at once.
@@ -43,6 +44,9 @@ pub(super) enum OfficeError {
     /// A row is not what this program writes.
     #[error(transparent)]
     Row(#[from] RowError),
+    /// The registry is not what this program writes.
+    #[error("row placement/stores: {0}")]
+    Registry(#[from] flotilla_region::codec::Malformed),
     /// The data belongs to another cluster.
     #[error("the rows are of cluster {found}, this is cluster {here}")]
     Foreign {
@@ -64,6 +68,8 @@ pub(super) struct Office {
     changes: watch::Sender<u64>,
     ids: Mutex<Ids>,
     tso: Mutex<Tso>,
+    /// The registry as its row was seen last, and whether a change of it is under way.
+    registry: Mutex<(StoreRegistry, bool)>,
     /// Rings when a row was written, or was not.
     settled: Notify,
     /// What made the office impossible to hold.
@@ -81,7 +87,7 @@ impl Office {
     /// Takes up office: this store leads the system region in `term`.
     pub(super) async fn take_up(
         router: Router,
-        members: &[Member],
+        membership: Membership,
         term: Term,
     ) -> Result<Arc<Self>, OfficeError> {
         let guard = Guard { term: Some(term), ..Guard::default() };
@@ -90,18 +96,21 @@ impl Office {
         let row = |key| view.get(key);
         let ids = Ids::recover(row(rows::IDS_KEY)?.as_deref())?;
         let tso = Tso::recover(row(rows::TSO_KEY)?.as_deref())?;
-        let Identity { cluster_id: here, store: here_store } = router.identity();
+        let MemberId { cluster_id: here, store: here_store } = router.identity();
         let found = row(rows::CLUSTER_KEY)?;
         let found = found.map(|row| rows::decode(rows::CLUSTER_KEY, &row)).transpose()?;
         if let Some(found) = found.filter(|&found| found != here) {
             return Err(OfficeError::Foreign { found, here });
         }
-        let stores = members.iter().map(|member| Store {
-            id: member.store.0,
-            name: member.name.clone(),
-            address: member.addr.clone(),
+        let stored = row(rows::STORES_KEY)?.map(|row| StoreRegistry::decode(&row)).transpose()?;
+        let has_settings = row(rows::SETTINGS_KEY)?.is_some();
+        let stores = membership.stores().into_iter().map(|known| Store {
+            id: known.store.0,
+            name: known.name,
+            address: known.address,
             ..Store::default()
         });
+        let registry = stored.clone().unwrap_or_else(|| membership.registry());
         let office = Arc::new(Self {
             term,
             router,
@@ -111,6 +120,7 @@ impl Office {
             changes: watch::Sender::new(0),
             ids: Mutex::new(ids),
             tso: Mutex::new(tso),
+            registry: Mutex::new((registry.clone(), false)),
             settled: Notify::new(),
             broken: watch::Sender::new(false),
         });
@@ -120,7 +130,57 @@ impl Office {
             let swap = RowSwap { key: rows::CLUSTER_KEY, expected: None, value };
             office.write(swap).await;
         }
+        // The copies of all stores began alike.
+        if stored.is_none() {
+            let (key, value) = (rows::STORES_KEY, registry.encode());
+            office.write(RowSwap { key, expected: None, value }).await;
+        }
+        if !has_settings {
+            let (key, value) = (rows::SETTINGS_KEY, membership.settings().encode());
+            office.write(RowSwap { key, expected: None, value }).await;
+        }
         Ok(office)
+    }
+
+    /// Takes in what a store says of its current start, and writes it down if it is news. Returns
+    /// the registry if it is newer than the `version` that the store has.
+    pub(super) fn note_run(
+        self: &Arc<Self>,
+        report: &RunReport,
+        version: u64,
+    ) -> Option<StoreRegistry> {
+        let mut registry = self.registry.lock();
+        let newer = (registry.0.version > version).then(|| registry.0.clone());
+        if !registry.1
+            && let Some(changed) = registry.0.with_run(report)
+        {
+            registry.1 = true;
+            let office = Arc::clone(self);
+            let expected = registry.0.encode();
+            tokio::spawn(async move { office.change_registry(expected, changed).await });
+        }
+        newer
+    }
+
+    async fn change_registry(&self, expected: Vec<u8>, changed: StoreRegistry) {
+        let (key, value) = (rows::STORES_KEY, changed.encode());
+        let settled = self.write(RowSwap { key, expected: Some(expected), value }).await;
+        let now = match settled {
+            Settled::Done => Some(changed),
+            Settled::Refused { current } => {
+                current.and_then(|row| StoreRegistry::decode(&row).ok())
+            }
+            // The next report finds out.
+            Settled::Unknown => None,
+        };
+        let mut registry = self.registry.lock();
+        registry.1 = false;
+        let Some(now) = now else { return };
+        let mut cluster = self.cluster.lock();
+        for store in &now.stores {
+            cluster.learn_store(store.id.0, &store.name, &store.address);
+        }
+        registry.0 = now;
     }
 
     /// The term of office.

@@ -11,7 +11,7 @@ use super::extras::{NoFacts, NoKeyspaces};
 use super::reports::Reports;
 use super::service::PdService;
 use super::{duty, reporter};
-use crate::cluster::Member;
+use crate::membership::Membership;
 use crate::router::Router;
 
 /// The placement driver of one store. Dropping it stops its tasks.
@@ -24,8 +24,8 @@ impl Placement {
     /// Begins to follow the leadership of the system region, and to report to its leader. Must be
     /// called within the runtime that serves.
     #[must_use]
-    pub fn start(router: Router, members: Vec<Member>, settings: Settings) -> Self {
-        let driver = Driver::new(router, members, settings);
+    pub(crate) fn start(router: Router, membership: Membership, settings: Settings) -> Self {
+        let driver = Driver::new(router, membership, settings);
         let mut tasks = JoinSet::new();
         tasks.spawn(duty::follow(driver.clone()));
         tasks.spawn(reporter::run(driver.clone()));

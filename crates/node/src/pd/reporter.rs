@@ -10,6 +10,7 @@ use std::time::Duration;
 use flotilla_proto::metapb;
 use flotilla_proto::peers::placement_client::PlacementClient;
 use flotilla_proto::peers::{RegionLeader, ReportRequest, ReportResponse};
+use flotilla_identity::{SYSTEM_REGION, StoreRegistry};
 use flotilla_region::{RegionId, RoleChange, StoreId};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::sync::mpsc;
@@ -20,7 +21,7 @@ use tonic::{Status, Streaming};
 
 use super::convert;
 use super::driver::Driver;
-use crate::cluster::{Member, SYSTEM_REGION};
+use crate::membership::{KnownStore, run_to_wire, uuid_to_wire};
 
 /// A word at least so often. Several fit into the silence that placement takes lightly.
 const WORD: Duration = Duration::from_millis(300);
@@ -53,21 +54,22 @@ pub(super) async fn run(driver: Driver) {
 
 /// Whom to try. A store without a replica of the system region does not hear who leads it, and
 /// asks one after the other.
-async fn candidate(driver: &Driver, turn: usize) -> Option<Member> {
+async fn candidate(driver: &Driver, turn: usize) -> Option<KnownStore> {
     let shared = &driver.shared;
     if let Some(mut leadership) = shared.router.leadership(SYSTEM_REGION) {
         let known = *leadership.wait_for(|now| now.leader.is_some()).await.ok()?;
-        return driver.member(known.leader?.store).cloned();
+        return driver.member(known.leader?.store);
     }
-    shared.members.get(turn % shared.members.len().max(1)).cloned()
+    let stores = shared.membership.stores();
+    stores.get(turn % stores.len().max(1)).cloned()
 }
 
 /// Reports to `leader` until it leads no longer or cannot be reached.
-async fn session(driver: &Driver, leader: &Member) -> Result<(), Status> {
+async fn session(driver: &Driver, leader: &KnownStore) -> Result<(), Status> {
     let shared = &driver.shared;
     // Before the first full report, so that no change falls between the two.
     let mut roles = shared.router.roles();
-    let endpoint = Endpoint::from_shared(format!("http://{}", leader.addr))
+    let endpoint = Endpoint::from_shared(format!("http://{}", leader.address))
         .map_err(|error| Status::internal(error.to_string()))?
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEPALIVE)
@@ -123,14 +125,25 @@ impl Session {
                 _ = word.tick() => self.report(Vec::new(), false),
                 _ = full.tick() => self.everything(),
                 answer = answers.message() => {
-                    let Some(ReportResponse { wants_full, ping }) = answer? else {
+                    let Some(ReportResponse { wants_full, ping, registry }) = answer? else {
                         return Ok(());
                     };
                     self.echo = self.echo.max(ping);
+                    if !registry.is_empty() {
+                        self.learn(&registry).await;
+                    }
                     if wants_full { self.everything() } else { self.report(Vec::new(), false) }
                 }
             };
             reports.send(report).await.map_err(|_| gone())?;
+        }
+    }
+
+    /// Takes over the registry that the leader of placement has.
+    async fn learn(&self, row: &[u8]) {
+        match StoreRegistry::decode(row) {
+            Ok(registry) => self.driver.shared.membership.learn_registry(registry).await,
+            Err(error) => tracing::warn!("placement sent a registry that cannot be read: {error}"),
         }
     }
 
@@ -164,15 +177,25 @@ impl Session {
     }
 
     fn report(&self, regions: Vec<RegionLeader>, full: bool) -> ReportRequest {
-        let identity = self.driver.shared.router.identity();
-        let store = metapb::Store { id: identity.store.0, ..metapb::Store::default() };
+        let shared = &self.driver.shared;
+        let run = shared.membership.run_report();
+        let store = metapb::Store {
+            id: run.store.0,
+            address: run.address,
+            ..metapb::Store::default()
+        };
         ReportRequest {
-            cluster_id: identity.cluster_id,
+            cluster_id: self.driver.cluster_id(),
             store: Some(store),
             regions,
             full,
             usage: None,
             echo: self.echo,
+            uuid: uuid_to_wire(run.uuid),
+            run: Some(run_to_wire(run.run)),
+            level: run.level,
+            schema: run.schema,
+            registry_version: shared.membership.registry_version(),
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use flotilla_identity::RunReport;
 use flotilla_proto::peers::placement_server::Placement;
 use flotilla_proto::peers::{ReportRequest, ReportResponse};
 use flotilla_region::StoreId;
@@ -17,6 +18,7 @@ use super::driver::Driver;
 use super::office::Office;
 use super::sessions::Pings;
 use super::words::not_leader;
+use crate::membership::{run_from_wire, uuid_from_wire};
 
 /// The service that stores report to.
 pub(super) struct Reports {
@@ -76,18 +78,32 @@ async fn listen(
 /// Takes in one report.
 fn take(
     driver: &Driver,
-    office: &Office,
+    office: &Arc<Office>,
     report: ReportRequest,
     pings: &Pings,
     session: &mut Option<(StoreId, u64)>,
 ) -> Result<(), Status> {
     driver.check_cluster(report.cluster_id)?;
-    let store = StoreId(report.store.unwrap_or_default().id);
+    let told = report.store.unwrap_or_default();
+    let store = StoreId(told.id);
     if driver.member(store).is_none() {
         return Err(Status::invalid_argument(format!("store {store} is not of this cluster")));
     }
     if session.is_none_or(|(known, _)| known != store) {
         *session = Some((store, office.begin_session(store, pings.clone())));
+    }
+    let run = RunReport {
+        store,
+        uuid: uuid_from_wire(&report.uuid)?,
+        address: told.address,
+        run: run_from_wire(report.run.unwrap_or_default()),
+        level: report.level,
+        schema: report.schema,
+    };
+    if let Some(newer) = office.note_run(&run, report.registry_version) {
+        let registry = newer.encode().into();
+        // Full: the next report finds it missing again.
+        let _ = pings.try_send(Ok(ReportResponse { registry, ..ReportResponse::default() }));
     }
     let sightings: Vec<_> =
         report.regions.into_iter().filter_map(convert::sighting_from_proto).collect();

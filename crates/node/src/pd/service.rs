@@ -147,10 +147,10 @@ impl Pd for PdService {
         &self,
         _request: Request<GetMembersRequest>,
     ) -> Result<Response<GetMembersResponse>, Status> {
-        let leader = self.driver.leader().await.map(member_to_proto);
+        let leader = self.driver.leader().await.as_ref().map(member_to_proto);
         Ok(Response::new(GetMembersResponse {
             header: self.header(),
-            members: self.driver.shared.members.iter().map(member_to_proto).collect(),
+            members: self.driver.shared.membership.stores().iter().map(member_to_proto).collect(),
             leader: leader.clone(),
             etcd_leader: leader,
             ..GetMembersResponse::default()

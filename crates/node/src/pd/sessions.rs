@@ -84,8 +84,9 @@ impl Sessions {
         let news = ping > session.echoed;
         if news {
             session.echoed = ping;
-            session.ping();
         }
+        // Also if it is none: the last ping may have found the way full.
+        session.ping();
         news
     }
 }
@@ -101,7 +102,7 @@ impl Session {
     /// Sends the latest number that is wanted, if it is not there already.
     fn ping(&self) {
         if self.wanted > self.echoed {
-            let ping = ReportResponse { wants_full: false, ping: self.wanted };
+            let ping = ReportResponse { ping: self.wanted, ..ReportResponse::default() };
             // Full: a ping is on its way, and its echo brings us here again.
             let _ = self.pings.try_send(Ok(ping));
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use flotilla_proto::kvrpcpb::Context;
 use flotilla_region::{Descriptor, Guard, KeySpan, PeerId, RegionId, Space, Term};
-use flotilla_store::Identity;
+use flotilla_identity::MemberId;
 use tonic::Status;
 
 use super::errors::Failure;
@@ -30,7 +30,7 @@ impl Claim {
     /// Reads the context of a request that reached the store `here`. `find` knows its regions.
     pub(crate) fn examine(
         context: Option<Context>,
-        here: &Identity,
+        here: &MemberId,
         find: impl FnOnce(RegionId) -> Option<Descriptor>,
     ) -> Result<Self, Failure> {
         let context = context.unwrap_or_default();
@@ -97,8 +97,8 @@ mod tests {
 
     use super::*;
 
-    fn here() -> Identity {
-        Identity { cluster_id: 7, store: StoreId(2) }
+    fn here() -> MemberId {
+        MemberId { cluster_id: 7, store: StoreId(2) }
     }
 
     fn find(id: RegionId) -> Option<Descriptor> {

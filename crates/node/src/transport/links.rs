@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 use super::counts::Counts;
 use super::queue::{Kind, Queue};
 use super::sender::Sender;
-use crate::config::Settled;
 use crate::letters::Mailboxes;
+use crate::membership::Membership;
 
 /// The queues to one other store.
 struct Link {
@@ -26,27 +26,30 @@ pub(crate) struct Transport {
 
 impl Transport {
     /// Queues to all stores but this one, and a task for each stream, started on `tasks`.
-    pub(crate) fn start(settled: &Settled, mailboxes: &Mailboxes, tasks: &mut JoinSet<()>) -> Self {
+    pub(crate) fn start(
+        membership: &Membership,
+        queue_bytes_max: usize,
+        mailboxes: &Mailboxes,
+        tasks: &mut JoinSet<()>,
+    ) -> Self {
         let counts = Arc::new(Counts::default());
         let mut links = BTreeMap::new();
-        let queue_bytes_max = settled.config.limits.peer_queue_bytes_max;
-        let own = settled.store();
-        for member in settled.members.iter().filter(|member| member.store != own) {
+        let own = membership.id().store;
+        for other in membership.stores().into_iter().filter(|other| other.store != own) {
             let urgent = Arc::new(Queue::new(queue_bytes_max, Kind::Urgent));
             let appends = Arc::new(Queue::new(queue_bytes_max, Kind::Appends));
             for (queue, kind) in [(&urgent, Kind::Urgent), (&appends, Kind::Appends)] {
                 let sender = Sender {
                     kind,
-                    cluster_id: settled.config.cluster_id,
-                    own,
-                    to: member.clone(),
+                    membership: membership.clone(),
+                    to: other.store,
                     queue: Arc::clone(queue),
                     mailboxes: mailboxes.clone(),
                     counts: Arc::clone(&counts),
                 };
                 tasks.spawn(sender.run());
             }
-            links.insert(member.store, Link { urgent, appends });
+            links.insert(other.store, Link { urgent, appends });
         }
         Self { links, counts }
     }

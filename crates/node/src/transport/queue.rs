@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use flotilla_identity::{MemberId, StoreRun, StoreUuid};
 use flotilla_proto::peers::Frame;
 use flotilla_region::{Envelope, PeerId, RegionId, StoreId};
 use parking_lot::Mutex;
@@ -16,6 +17,7 @@ use tokio_stream::Stream;
 
 use super::convert;
 use super::counts::Counts;
+use crate::membership::uuid_to_wire;
 
 /// Bytes of a frame after which no further message is put in.
 const FRAME_BYTES: usize = 256 << 10;
@@ -147,25 +149,40 @@ pub(super) fn weight(envelope: &Envelope) -> usize {
 }
 
 /// The frames of one stream, for as long as its connection lasts.
-pub(super) struct Frames {
+pub(super) struct Frames<E> {
     pub(super) queue: Arc<Queue>,
-    pub(super) cluster_id: u64,
-    pub(super) from: StoreId,
+    pub(super) from: FrameSender,
+    /// Where the sender's log is synced now.
+    pub(super) log_end: E,
     pub(super) to: StoreId,
     pub(super) sent: Arc<Counts>,
 }
 
-impl Stream for Frames {
+/// Who sends, as each frame says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FrameSender {
+    pub(super) id: MemberId,
+    pub(super) uuid: StoreUuid,
+    pub(super) run: StoreRun,
+}
+
+impl<E: Fn() -> u64 + Unpin> Stream for Frames<E> {
     type Item = Frame;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Frame>> {
         self.queue.poll_take(context).map(|envelopes| {
             self.sent.count_frame_sent(envelopes.iter().map(weight).sum());
+            // Read after the messages were taken: what they acknowledge is synced below it.
+            let log_end = (self.log_end)();
             Some(Frame {
-                cluster_id: self.cluster_id,
-                from_store: self.from.0,
+                cluster_id: self.from.id.cluster_id,
+                from_store: self.from.id.store.0,
                 to_store: self.to.0,
                 messages: envelopes.into_iter().map(convert::to_wire).collect(),
+                uuid: uuid_to_wire(self.from.uuid),
+                starts: self.from.run.starts,
+                nonce: self.from.run.nonce,
+                log_end,
             })
         })
     }
@@ -185,17 +202,18 @@ mod tests {
         envelope
     }
 
-    fn frames(queue: &Arc<Queue>) -> Frames {
+    fn frames(queue: &Arc<Queue>) -> Frames<impl Fn() -> u64 + Unpin + use<>> {
+        let id = MemberId { cluster_id: 1, store: StoreId(1) };
         Frames {
             queue: Arc::clone(queue),
-            cluster_id: 1,
-            from: StoreId(1),
+            from: FrameSender { id, uuid: StoreUuid(3), run: StoreRun::default() },
+            log_end: || 7,
             to: StoreId(2),
             sent: Arc::default(),
         }
     }
 
-    async fn numbers(frames: &mut Frames) -> Vec<u64> {
+    async fn numbers(frames: &mut Frames<impl Fn() -> u64 + Unpin>) -> Vec<u64> {
         let frame = frames.next().await.unwrap();
         frame.messages.iter().map(|message| message.message.as_ref().unwrap().index).collect()
     }

@@ -4,11 +4,15 @@
 //! sender logs it and comes back later. A shard that is behind is felt as a stream that does not
 //! read, and so as a full queue at the sender.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use flotilla_identity::StoreRun;
 use flotilla_proto::peers::peers_server::Peers;
-use flotilla_proto::peers::{Done, Frame};
+use flotilla_proto::peers::{
+    BeginRequest, BootstrapResponse, Done, FormRequest, Frame, HelloResponse, PrepareRequest,
+    StoreHello,
+};
 use flotilla_region::{Event, StoreId};
 use parking_lot::Mutex;
 use tonic::{Request, Response, Status, Streaming};
@@ -16,15 +20,15 @@ use tonic::{Request, Response, Status, Streaming};
 use super::convert;
 use super::counts::Counts;
 use super::queue::{Kind, weight};
-use crate::config::Settled;
 use crate::letters::{Letter, Mailboxes};
 use crate::mailbox::Lane;
+use crate::membership::{
+    Membership, WireQuestion, bootstrap_from_wire, bootstrap_response_to_wire, uuid_from_wire,
+};
 
 /// The receiving side of all streams.
 pub(crate) struct Receiver {
-    cluster_id: u64,
-    own: StoreId,
-    known: BTreeSet<StoreId>,
+    membership: Membership,
     mailboxes: Mailboxes,
     counts: Arc<Counts>,
     /// How many streams of a kind each store has opened; only the latest is listened to.
@@ -32,16 +36,9 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    /// A receiver that listens to the other initial stores.
-    pub(crate) fn new(settled: &Settled, mailboxes: Mailboxes, counts: Arc<Counts>) -> Self {
-        Self {
-            cluster_id: settled.config.cluster_id,
-            own: settled.store(),
-            known: settled.members.iter().map(|member| member.store).collect(),
-            mailboxes,
-            counts,
-            opened: Mutex::default(),
-        }
+    /// A receiver that listens to the stores whose handshakes were taken.
+    pub(crate) fn new(membership: Membership, mailboxes: Mailboxes, counts: Arc<Counts>) -> Self {
+        Self { membership, mailboxes, counts, opened: Mutex::default() }
     }
 
     async fn listen(
@@ -77,24 +74,29 @@ impl Receiver {
     }
 
     fn check(&self, frame: &Frame, from: StoreId) -> Result<(), Status> {
-        if frame.cluster_id != self.cluster_id {
+        let own = self.membership.id();
+        if frame.cluster_id != own.cluster_id {
             return Err(Status::failed_precondition(format!(
-                "the frame is of cluster {}, this store of cluster {}: compare initial_cluster",
-                frame.cluster_id, self.cluster_id
+                "the frame is of cluster {}, this store of cluster {}: compare addresses",
+                frame.cluster_id, own.cluster_id
             )));
         }
-        if frame.to_store != self.own.0 {
+        if frame.to_store != own.store.0 {
             return Err(Status::failed_precondition(format!(
                 "the frame is for store {}, this is store {}: compare addresses",
-                frame.to_store, self.own
+                frame.to_store, own.store
             )));
         }
-        if frame.from_store != from.0 || from == self.own || !self.known.contains(&from) {
+        if frame.from_store != from.0 {
             return Err(Status::failed_precondition(format!(
-                "the frame says that it is from store {}, which store {} does not expect",
-                frame.from_store, self.own
+                "the frame says that it is from store {}, and its stream is that of store {from}",
+                frame.from_store
             )));
         }
+        let uuid = uuid_from_wire(&frame.uuid)?;
+        let run = StoreRun { starts: frame.starts, nonce: frame.nonce };
+        self.membership.check_sender(from, uuid, run)?;
+        self.membership.note_log_end(from, frame.log_end);
         Ok(())
     }
 
@@ -107,7 +109,7 @@ impl Receiver {
         for message in frame.messages {
             let envelope = convert::from_wire(message)
                 .map_err(|error| Status::invalid_argument(error.to_string()))?;
-            if envelope.from.store.0 != frame.from_store || envelope.to.store != self.own {
+            if envelope.from.store.0 != frame.from_store || envelope.to.store != self.membership.id().store {
                 return Err(Status::invalid_argument(format!(
                     "a message of region {} goes from store {} to store {}, its frame does not",
                     envelope.region, envelope.from.store, envelope.to.store
@@ -133,5 +135,40 @@ impl Peers for Receiver {
 
     async fn appends(&self, frames: Request<Streaming<Frame>>) -> Result<Response<Done>, Status> {
         self.listen(Kind::Appends, frames.into_inner()).await
+    }
+
+    async fn hello(&self, hello: Request<StoreHello>) -> Result<Response<HelloResponse>, Status> {
+        Ok(Response::new(self.membership.answer(hello.into_inner()).await?))
+    }
+
+    async fn prepare(
+        &self,
+        request: Request<PrepareRequest>,
+    ) -> Result<Response<BootstrapResponse>, Status> {
+        self.answer_bootstrap(WireQuestion::Prepare(request.into_inner()))
+    }
+
+    async fn form(
+        &self,
+        request: Request<FormRequest>,
+    ) -> Result<Response<BootstrapResponse>, Status> {
+        self.answer_bootstrap(WireQuestion::Form(request.into_inner()))
+    }
+
+    async fn begin(
+        &self,
+        request: Request<BeginRequest>,
+    ) -> Result<Response<BootstrapResponse>, Status> {
+        self.answer_bootstrap(WireQuestion::Begin(request.into_inner()))
+    }
+}
+
+impl Receiver {
+    fn answer_bootstrap(
+        &self,
+        question: WireQuestion,
+    ) -> Result<Response<BootstrapResponse>, Status> {
+        let response = self.membership.answer_bootstrap(&bootstrap_from_wire(question)?);
+        Ok(Response::new(bootstrap_response_to_wire(response)))
     }
 }

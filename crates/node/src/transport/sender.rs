@@ -1,4 +1,4 @@
-//! One stream to another store: connect, send frames, and again after a pause when it ends.
+//! One stream to another store: connect, greet, send frames, and again after a pause when it ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use super::counts::Counts;
-use super::queue::{Frames, Kind, Queue};
-use crate::cluster::Member;
+use super::queue::{FrameSender, Frames, Kind, Queue};
 use crate::letters::Mailboxes;
+use crate::membership::{HandshakeError, Membership};
 
 /// Bytes of one gRPC message between stores at most: one entry of the largest size, with room.
 pub(crate) const FRAME_BYTES_MAX: usize = 16 << 20;
@@ -23,6 +23,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// How long a handshake may take: some exchanges, and a synced write on each side.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Pauses between attempts. Short at first, because a store that restarts is back soon and its
 /// replicas are waited for.
 const PAUSE_LEAST: Duration = Duration::from_millis(50);
@@ -31,9 +34,8 @@ const PAUSE_MOST: Duration = Duration::from_millis(1000);
 /// What the task of one stream needs.
 pub(super) struct Sender {
     pub(super) kind: Kind,
-    pub(super) cluster_id: u64,
-    pub(super) own: StoreId,
-    pub(super) to: Member,
+    pub(super) membership: Membership,
+    pub(super) to: StoreId,
     pub(super) queue: Arc<Queue>,
     pub(super) mailboxes: Mailboxes,
     pub(super) counts: Arc<Counts>,
@@ -42,37 +44,26 @@ pub(super) struct Sender {
 impl Sender {
     /// Runs until it is aborted.
     pub(super) async fn run(self) {
-        let endpoint = match self.endpoint() {
-            Ok(endpoint) => endpoint,
-            Err(error) => {
-                tracing::error!(
-                    store = %self.to.store, addr = self.to.addr,
-                    "a store's address cannot be used: {error}"
-                );
-                return;
-            }
-        };
         let mut pause = PAUSE_LEAST;
-        let mut told = false;
-        loop {
-            match endpoint.connect().await {
+        let mut is_told = false;
+        for attempt in 0_usize.. {
+            let addresses = self.membership.addresses(self.to);
+            let address = &addresses[attempt % addresses.len().max(1)];
+            match self.connect(address).await {
                 Ok(channel) => {
-                    tracing::debug!(store = %self.to.store, kind = ?self.kind, "connected");
-                    (pause, told) = (PAUSE_LEAST, false);
-                    self.queue.raise();
-                    let ended = self.stream(channel).await;
-                    self.report_lost();
-                    self.note_end(&ended);
-                    if ended.code() == Code::FailedPrecondition {
+                    tracing::debug!(store = %self.to, kind = ?self.kind, "connected");
+                    match self.serve(channel, address).await {
+                        Served::Streamed => (pause, is_told) = (PAUSE_LEAST, false),
                         // The other side has told us that we do not belong together; that seldom
                         // heals by itself, so ask seldom.
-                        pause = PAUSE_MOST;
+                        Served::Refused => pause = PAUSE_MOST,
+                        Served::Lost => {}
                     }
                 }
-                Err(error) if !told => {
+                Err(error) if !is_told => {
                     // Once for each absence: a store that is away is no news a second time.
-                    tracing::info!(store = %self.to.store, addr = self.to.addr, "no connection: {error}");
-                    told = true;
+                    tracing::warn!(store = %self.to, address, "no connection: {error}");
+                    is_told = true;
                 }
                 Err(_) => {}
             }
@@ -81,23 +72,55 @@ impl Sender {
         }
     }
 
-    fn endpoint(&self) -> Result<Endpoint, tonic::transport::Error> {
-        Ok(Endpoint::from_shared(format!("http://{}", self.to.addr))?
+    async fn connect(&self, address: &str) -> Result<Channel, tonic::transport::Error> {
+        Endpoint::from_shared(format!("http://{address}"))?
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-            .keep_alive_while_idle(true))
+            .keep_alive_while_idle(true)
+            .connect()
+            .await
+    }
+
+    /// Greets the other store, then sends frames until the stream ends.
+    async fn serve(&self, channel: Channel, address: &str) -> Served {
+        let mut client = PeersClient::new(channel).max_encoding_message_size(FRAME_BYTES_MAX);
+        let greeting = self.membership.greet(&mut client, self.to);
+        match tokio::time::timeout(HANDSHAKE_TIMEOUT, greeting).await {
+            Ok(Ok(())) => {}
+            Ok(Err(HandshakeError::Refused(why))) => {
+                self.membership.tell(self.to, &format!("no link to {address}: {why}"));
+                return Served::Refused;
+            }
+            Ok(Err(HandshakeError::Failed(status))) => {
+                self.note_end(&status);
+                return Served::Lost;
+            }
+            Err(_) => {
+                self.note_end(&Status::deadline_exceeded("the handshake was not answered"));
+                return Served::Lost;
+            }
+        }
+        self.queue.raise();
+        let ended = self.stream(client).await;
+        self.report_lost();
+        self.note_end(&ended);
+        match ended.code() {
+            Code::FailedPrecondition => Served::Refused,
+            _ => Served::Streamed,
+        }
     }
 
     /// Sends frames until the stream ends; why it did.
-    async fn stream(&self, channel: Channel) -> Status {
-        let mut client = PeersClient::new(channel).max_encoding_message_size(FRAME_BYTES_MAX);
+    async fn stream(&self, mut client: PeersClient<Channel>) -> Status {
+        let (uuid, run) = self.membership.run();
+        let membership = self.membership.clone();
         let frames = Frames {
             queue: Arc::clone(&self.queue),
-            cluster_id: self.cluster_id,
-            from: self.own,
-            to: self.to.store,
+            from: FrameSender { id: self.membership.id(), uuid, run },
+            log_end: move || membership.log_end(),
+            to: self.to,
             sent: Arc::clone(&self.counts),
         };
         let ended = match self.kind {
@@ -116,7 +139,7 @@ impl Sender {
     }
 
     fn note_end(&self, status: &Status) {
-        let (store, kind) = (self.to.store, self.kind);
+        let (store, kind) = (self.to, self.kind);
         match status.code() {
             Code::FailedPrecondition | Code::InvalidArgument => {
                 tracing::warn!(%store, ?kind, "refused: {}", status.message());
@@ -124,6 +147,16 @@ impl Sender {
             _ => tracing::debug!(%store, ?kind, "disconnected: {}", status.message()),
         }
     }
+}
+
+/// What became of a connection.
+enum Served {
+    /// Frames were sent.
+    Streamed,
+    /// The two stores do not take each other.
+    Refused,
+    /// It broke before.
+    Lost,
 }
 
 /// Between three quarters and five quarters of `pause`, so that stores that lost each other at the

@@ -1,0 +1,322 @@
+//! Asks and answers, until the directory is that of a member.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flotilla_identity::{
+    Bootstrap, BootstrapRefusal, BootstrapRequest, BootstrapResponse, BootstrapSchedule,
+    BootstrapWrite, QuestionToken, first_regions,
+};
+use flotilla_store::StoreDirectory;
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tonic::Status;
+use tonic::transport::Channel;
+
+use super::ask::{ask, connection};
+use super::bootstrap_server;
+use crate::accept::Stop;
+use crate::clock::Clock;
+use crate::config::Settled;
+use crate::server::{self, ServerLimits};
+use crate::start::StartError;
+
+/// The longest pause between two looks at what is due.
+const STEP: Duration = Duration::from_millis(50);
+
+/// A store that waits says for what, first after this and then each `WAITING_TOLD_APART`.
+const WAITING_FIRST_TOLD: Duration = Duration::from_secs(2);
+const WAITING_TOLD_APART: Duration = Duration::from_secs(10);
+
+/// A bootstrap under way, shared with the server that answers for it. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Founding {
+    shared: Arc<FoundingShared>,
+}
+
+struct FoundingShared {
+    state: Mutex<FoundingState>,
+    /// Rings when a question of another store has changed something.
+    changed: Notify,
+    clock: Clock,
+}
+
+struct FoundingState {
+    /// Gone once the store runs.
+    directory: Option<StoreDirectory>,
+    machine: Bootstrap,
+    schedule: BootstrapSchedule,
+    /// Whether another cluster's store that dials this address ends a list of one.
+    listens: bool,
+    refused: Option<BootstrapRefusal>,
+    failed: Option<flotilla_store::Error>,
+}
+
+/// A question that was asked, and what came of it.
+type Answered = (usize, QuestionToken, Result<BootstrapResponse, Status>);
+
+/// Makes the directory that of a member of the cluster that `settled` describes. Serves the other
+/// listed stores on `listener` meanwhile, and nobody else.
+///
+/// # Errors
+///
+/// [`StartError::Refused`] if it belongs to a store that lost its data, or to another cluster;
+/// [`StartError::Store`] if it cannot be written.
+///
+/// # Cancel safety
+///
+/// May be dropped; what was promised is durable, and a later start goes on from there.
+pub(crate) async fn become_member(
+    directory: StoreDirectory,
+    settled: &Settled,
+    listener: &TcpListener,
+    clock: Clock,
+) -> Result<StoreDirectory, StartError> {
+    let founding = Founding::new(directory, settled, clock)?;
+    let (stop, stopped) = watch::channel(Stop::Not);
+    let limits = ServerLimits {
+        connections_max: settled.config.limits.connections_max,
+        streams_per_connection_max: settled.config.limits.streams_per_connection_max,
+    };
+    let routes = bootstrap_server::routes(&founding);
+    let served = server::serve(bind_again(listener)?, routes, limits, stopped);
+    let mut server = JoinSet::new();
+    server.spawn(served);
+    let channels: Result<Vec<Channel>, _> =
+        settled.spec.stores.iter().map(|store| connection(&store.address)).collect();
+    let channels = channels.map_err(|error| {
+        StartError::Refused(format!("initial_cluster has an address that is none: {error}"))
+    })?;
+    let ended = founding.run(&channels, settled).await;
+    stop.send_replace(Stop::Connections);
+    while server.join_next().await.is_some() {}
+    ended?;
+    founding.announce(settled, channels);
+    Ok(founding.shared.state.lock().directory.take().expect("only this takes the directory"))
+}
+
+/// Another handle on the listening socket: the node's own server goes on with it, and what waits in
+/// its queue is not lost.
+fn bind_again(listener: &TcpListener) -> Result<TcpListener, StartError> {
+    use std::os::fd::AsFd as _;
+    let again = || {
+        let socket = listener.as_fd().try_clone_to_owned()?;
+        TcpListener::from_std(std::net::TcpListener::from(socket))
+    };
+    again().map_err(|source| {
+        let addr = listener.local_addr().map_or_else(|_| String::new(), |addr| addr.to_string());
+        StartError::Listen { addr, source }
+    })
+}
+
+impl Founding {
+    fn new(
+        directory: StoreDirectory,
+        settled: &Settled,
+        clock: Clock,
+    ) -> Result<Self, StartError> {
+        let identity = directory.identity().clone();
+        let own = settled.own();
+        if !identity.name.is_empty() && identity.name != own.name {
+            return Err(StartError::Refused(format!(
+                "name = \"{}\", but the data directory {} is that of store {}",
+                own.name,
+                settled.config.data_dir.display(),
+                identity.name
+            )));
+        }
+        let spec = settled.spec.clone();
+        let replicas = usize::try_from(spec.settings.replicas).expect("checked to be at most 7");
+        let regions = first_regions(spec.stores.len(), spec.regions, replicas);
+        let machine = Bootstrap::new(identity, spec, settled.place, regions);
+        let listens = !settled.config.new;
+        let schedule = BootstrapSchedule::new(clock.now(), &machine, listens);
+        let state = FoundingState {
+            directory: Some(directory),
+            machine,
+            schedule,
+            listens,
+            refused: None,
+            failed: None,
+        };
+        let shared =
+            FoundingShared { state: Mutex::new(state), changed: Notify::new(), clock };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    async fn run(&self, channels: &[Channel], settled: &Settled) -> Result<(), StartError> {
+        let mut asking: JoinSet<Answered> = JoinSet::new();
+        let mut tells = Instant::now() + WAITING_FIRST_TOLD;
+        loop {
+            let cluster_id = random_cluster_id();
+            let (due, ended) = self.on_disk(move |state, now| state.step(now, cluster_id)).await;
+            if let Some(ended) = ended {
+                return ended.map_err(|error| error.into_start_error(settled));
+            }
+            for (place, token, request) in due {
+                let channel = channels[place].clone();
+                asking.spawn(async move { (place, token, ask(channel, &request).await) });
+            }
+            if Instant::now() >= tells {
+                tells = Instant::now() + WAITING_TOLD_APART;
+                tracing::warn!("no cluster yet: waiting for {}", self.waiting());
+            }
+            tokio::select! {
+                Some(answered) = asking.join_next() => {
+                    let (place, token, response) = answered.expect("asking does not panic");
+                    self.on_disk(move |state, _| state.hear(place, token, response)).await;
+                }
+                () = self.shared.changed.notified() => {}
+                () = tokio::time::sleep(STEP) => {}
+            }
+        }
+    }
+
+    /// Answers a question of another listed store.
+    ///
+    /// # Errors
+    ///
+    /// `UNAVAILABLE` if the store runs by now, or cannot write.
+    pub(crate) async fn answer(
+        &self,
+        request: BootstrapRequest,
+    ) -> Result<BootstrapResponse, Status> {
+        let response = self.on_disk(move |state, _| state.answer(&request)).await;
+        self.shared.changed.notify_one();
+        response.ok_or_else(|| Status::unavailable("the store stops, or starts to serve"))
+    }
+
+    /// Somebody greets this address as a store of another cluster.
+    pub(crate) fn dialled(&self, cluster_id: u64, store: u64, by: String) {
+        let mut state = self.shared.state.lock();
+        if state.machine.spec().stores.len() == 1 && state.listens {
+            state.refused = Some(BootstrapRefusal::Dialled { store, cluster_id, by });
+            self.shared.changed.notify_one();
+        }
+    }
+
+    /// What the store waits for.
+    pub(crate) fn waiting(&self) -> String {
+        self.shared.state.lock().machine.waiting()
+    }
+
+    /// Tells the other stores that the cluster has begun, if this one founded it. Those that miss
+    /// it ask.
+    fn announce(&self, settled: &Settled, channels: Vec<Channel>) {
+        if settled.place != 0 {
+            return;
+        }
+        let begin = self.shared.state.lock().machine.announcement();
+        for channel in channels.into_iter().skip(1) {
+            let begin = begin.clone();
+            tokio::spawn(async move { ask(channel, &begin).await });
+        }
+    }
+
+    /// Does something that may write to the disk.
+    async fn on_disk<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&mut FoundingState, flotilla_region::Time) -> T + Send + 'static,
+    ) -> T {
+        let shared = Arc::clone(&self.shared);
+        let acted = tokio::task::spawn_blocking(move || {
+            let now = shared.clock.now();
+            act(&mut shared.state.lock(), now)
+        });
+        acted.await.expect("the bootstrap does not panic")
+    }
+}
+
+/// Why a bootstrap ended without a member.
+enum FoundingError {
+    Refused(BootstrapRefusal),
+    Disk(flotilla_store::Error),
+}
+
+impl FoundingError {
+    fn into_start_error(self, settled: &Settled) -> StartError {
+        match self {
+            Self::Refused(refusal) => StartError::Refused(refusal.to_string()),
+            Self::Disk(source) => {
+                let dir = settled.config.data_dir.display().to_string();
+                StartError::Store { dir, source }
+            }
+        }
+    }
+}
+
+/// Questions that are due.
+type Due = Vec<(usize, QuestionToken, BootstrapRequest)>;
+
+impl FoundingState {
+    /// Goes on as far as it can: what to ask now, or how it ended.
+    fn step(
+        &mut self,
+        now: flotilla_region::Time,
+        cluster_id: u64,
+    ) -> (Due, Option<Result<(), FoundingError>>) {
+        if self.schedule.may_begin(now)
+            && let Some(write) = self.machine.advance(cluster_id)
+        {
+            self.carry_out(&write);
+        }
+        if let Some(error) = self.failed.take() {
+            return (Due::new(), Some(Err(FoundingError::Disk(error))));
+        }
+        if let Some(refusal) = self.refused.take() {
+            return (Due::new(), Some(Err(FoundingError::Refused(refusal))));
+        }
+        if self.machine.is_member() {
+            return (Due::new(), Some(Ok(())));
+        }
+        (self.schedule.due(now, &mut self.machine), None)
+    }
+
+    fn hear(
+        &mut self,
+        place: usize,
+        token: QuestionToken,
+        response: Result<BootstrapResponse, Status>,
+    ) {
+        self.schedule.answered(place);
+        let Ok(response) = response else { return self.machine.note_silence(place) };
+        match self.machine.hear(place, token, &response) {
+            Ok(Some(write)) => {
+                self.carry_out(&write);
+            }
+            Ok(None) => {}
+            Err(refusal) => self.refused = Some(refusal),
+        }
+    }
+
+    fn answer(&mut self, request: &BootstrapRequest) -> Option<BootstrapResponse> {
+        // A member answers with what its registry says, once it serves.
+        self.directory.as_ref().filter(|directory| !directory.identity().is_member())?;
+        let (write, response) = self.machine.answer(request);
+        let is_durable = write.is_none_or(|write| self.carry_out(&write));
+        is_durable.then_some(response)
+    }
+
+    /// Writes, and tells the machine. False if the disk refuses.
+    fn carry_out(&mut self, write: &BootstrapWrite) -> bool {
+        let Some(directory) = &mut self.directory else { return false };
+        match directory.write(write) {
+            Ok(()) => {
+                self.machine.written(write);
+                true
+            }
+            Err(error) => {
+                self.failed = Some(error);
+                false
+            }
+        }
+    }
+}
+
+/// A number that no other cluster has. Clients in other languages keep it in signed integers.
+fn random_cluster_id() -> u64 {
+    (crate::start::random_u64() >> 1).max(1)
+}

@@ -1,0 +1,88 @@
+//! What a store serves before it is a member: the questions of the bootstrap, and to everybody
+//! else that there is no cluster yet, in the status that makes clients try again.
+
+use flotilla_proto::peers::peers_server::{Peers, PeersServer};
+use flotilla_proto::peers::{
+    BeginRequest, BootstrapResponse, Done, FormRequest, Frame, HelloResponse, PrepareRequest,
+    StoreHello,
+};
+use tonic::service::Routes;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::bootstrap::Founding;
+use super::convert::{WireQuestion, bootstrap_from_wire, bootstrap_response_to_wire};
+use crate::transport::FRAME_BYTES_MAX;
+
+/// The services of a store that is no member yet.
+pub(super) fn routes(founding: &Founding) -> Routes {
+    let peers = PeersServer::new(BootstrapServer { founding: founding.clone() })
+        .max_decoding_message_size(FRAME_BYTES_MAX);
+    let (_, health) = tonic_health::server::health_reporter();
+    let mut routes = Routes::new(peers).add_service(health);
+    let router = std::mem::take(routes.axum_router_mut());
+    let founding = founding.clone();
+    *routes.axum_router_mut() = router.fallback(move || {
+        let founding = founding.clone();
+        async move { no_cluster(&founding).into_http::<tonic::body::Body>() }
+    });
+    routes.prepare()
+}
+
+/// Answers for a store that is no member yet.
+struct BootstrapServer {
+    founding: Founding,
+}
+
+impl BootstrapServer {
+    async fn answer(
+        &self,
+        question: WireQuestion,
+    ) -> Result<Response<BootstrapResponse>, Status> {
+        let request = bootstrap_from_wire(question)?;
+        let response = self.founding.answer(request).await?;
+        Ok(Response::new(bootstrap_response_to_wire(response)))
+    }
+}
+
+#[tonic::async_trait]
+impl Peers for BootstrapServer {
+    async fn urgent(&self, _: Request<Streaming<Frame>>) -> Result<Response<Done>, Status> {
+        Err(no_cluster(&self.founding))
+    }
+
+    async fn appends(&self, _: Request<Streaming<Frame>>) -> Result<Response<Done>, Status> {
+        Err(no_cluster(&self.founding))
+    }
+
+    async fn hello(&self, hello: Request<StoreHello>) -> Result<Response<HelloResponse>, Status> {
+        let hello = hello.into_inner();
+        let by = format!("{} at {}", hello.name, hello.address);
+        self.founding.dialled(hello.cluster_id, hello.to_store, by);
+        Err(no_cluster(&self.founding))
+    }
+
+    async fn prepare(
+        &self,
+        request: Request<PrepareRequest>,
+    ) -> Result<Response<BootstrapResponse>, Status> {
+        self.answer(WireQuestion::Prepare(request.into_inner())).await
+    }
+
+    async fn form(
+        &self,
+        request: Request<FormRequest>,
+    ) -> Result<Response<BootstrapResponse>, Status> {
+        self.answer(WireQuestion::Form(request.into_inner())).await
+    }
+
+    async fn begin(
+        &self,
+        request: Request<BeginRequest>,
+    ) -> Result<Response<BootstrapResponse>, Status> {
+        self.answer(WireQuestion::Begin(request.into_inner())).await
+    }
+}
+
+fn no_cluster(founding: &Founding) -> Status {
+    Status::unavailable(format!("no cluster yet: waiting for {}", founding.waiting()))
+}

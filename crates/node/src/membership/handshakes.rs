@@ -1,0 +1,334 @@
+//! What all parts of a running member share about the cluster: who this store is, whose messages
+//! are taken, and where the others are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use flotilla_identity::{
+    BootstrapRequest, BootstrapResponse, ClusterSettings, Handshake, HelloDecision, MemberId,
+    RunReport, StoreHello, StoreIdentity, StoreRegistry, StoreRun, StoreUuid, member_answer,
+};
+use flotilla_proto::peers;
+use flotilla_proto::peers::peers_client::PeersClient;
+use flotilla_region::StoreId;
+use flotilla_store::Store;
+use parking_lot::Mutex;
+use tonic::Status;
+use tonic::transport::Channel;
+
+use super::convert::{hello_from_wire, hello_to_wire};
+use crate::failure::Failure;
+use crate::shared::Shared;
+
+/// Greetings that one handshake may take: each side confirms once.
+const EXCHANGES_MAX: u32 = 4;
+
+/// Another store, as this one knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KnownStore {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its id.
+    pub(crate) store: StoreId,
+    /// Where it is to be reached, `host:port`.
+    pub(crate) address: String,
+}
+
+/// Why a handshake did not come about.
+#[derive(Clone, Debug)]
+pub(crate) enum HandshakeError {
+    /// One of the two does not take the other, in words.
+    Refused(String),
+    /// The connection failed.
+    Failed(Status),
+}
+
+/// A member's place in the cluster. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Membership {
+    part: Arc<Part>,
+}
+
+struct Part {
+    identity: StoreIdentity,
+    address: String,
+    settings: ClusterSettings,
+    store: Arc<Shared<Store>>,
+    failure: Failure,
+    handshake: Mutex<Handshake>,
+    /// Held from a decision until it is durable, so that decisions do not overtake each other.
+    deciding: tokio::sync::Mutex<()>,
+    /// Addresses of the list of this start, tried beside those that are known.
+    listed: BTreeMap<String, String>,
+    /// What each store was last told in the log, so that it is told once.
+    told: Mutex<BTreeMap<StoreId, String>>,
+}
+
+impl Membership {
+    /// The part of the store whose directory is open as `store`.
+    pub(crate) fn new(
+        store: Arc<Shared<Store>>,
+        handshake: Handshake,
+        address: String,
+        listed: BTreeMap<String, String>,
+        failure: Failure,
+    ) -> Self {
+        let part = Part {
+            identity: store.identity().clone(),
+            address,
+            settings: *handshake.settings(),
+            store,
+            failure,
+            handshake: Mutex::new(handshake),
+            deciding: tokio::sync::Mutex::default(),
+            listed,
+            told: Mutex::default(),
+        };
+        Self { part: Arc::new(part) }
+    }
+
+    /// Which store of which cluster this is.
+    pub(crate) fn id(&self) -> MemberId {
+        self.part.identity.member_id()
+    }
+
+    /// The store's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.part.identity.name
+    }
+
+    /// The directory's number and this start.
+    pub(crate) fn run(&self) -> (StoreUuid, StoreRun) {
+        (self.part.identity.uuid, self.part.identity.run)
+    }
+
+    /// The settings of the cluster that this start runs with.
+    pub(crate) fn settings(&self) -> &ClusterSettings {
+        &self.part.settings
+    }
+
+    /// How far the log is synced.
+    pub(crate) fn log_end(&self) -> u64 {
+        self.part.store.log_end()
+    }
+
+    /// All stores that the registry has, this one included, with their newest addresses.
+    pub(crate) fn stores(&self) -> Vec<KnownStore> {
+        let handshake = self.part.handshake.lock();
+        let stores = handshake.registry().stores.iter();
+        stores.map(|record| self.known(&handshake, record.id, &record.name)).collect()
+    }
+
+    /// The store with this id.
+    pub(crate) fn store(&self, store: StoreId) -> Option<KnownStore> {
+        let handshake = self.part.handshake.lock();
+        let name = handshake.registry().store(store)?.name.clone();
+        Some(self.known(&handshake, store, &name))
+    }
+
+    fn known(&self, handshake: &Handshake, store: StoreId, name: &str) -> KnownStore {
+        let address = match store == self.part.identity.store {
+            true => &self.part.address,
+            false => handshake.address(store).unwrap_or_default(),
+        };
+        KnownStore { name: name.to_owned(), store, address: address.to_owned() }
+    }
+
+    /// Where to look for a store: where it is known to be, then where the list of this start says.
+    pub(crate) fn addresses(&self, store: StoreId) -> Vec<String> {
+        let Some(known) = self.store(store) else { return Vec::new() };
+        let listed = self.part.listed.get(&known.name).cloned();
+        let mut addresses = vec![known.address];
+        addresses.extend(listed.filter(|listed| *listed != addresses[0]));
+        addresses
+    }
+
+    /// What this store says about itself to placement.
+    pub(crate) fn run_report(&self) -> RunReport {
+        let identity = &self.part.identity;
+        RunReport {
+            store: identity.store,
+            uuid: identity.uuid,
+            address: self.part.address.clone(),
+            run: identity.run,
+            level: flotilla_identity::FEATURE_LEVEL,
+            schema: identity.schema,
+        }
+    }
+
+    /// The registry as this store has it.
+    pub(crate) fn registry(&self) -> StoreRegistry {
+        self.part.handshake.lock().registry().clone()
+    }
+
+    /// The version of that.
+    pub(crate) fn registry_version(&self) -> u64 {
+        self.part.handshake.lock().registry().version
+    }
+
+    /// Takes a registry over, and keeps a copy, if it is newer.
+    pub(crate) async fn learn_registry(&self, registry: StoreRegistry) {
+        if self.part.handshake.lock().learn_registry(registry.clone()) {
+            self.keep(move |store| store.keep_copies(Some(&registry), None)).await;
+        }
+    }
+
+    /// Whether frames of this start of a store are taken.
+    ///
+    /// # Errors
+    ///
+    /// `FAILED_PRECONDITION` if no handshake of it was.
+    pub(crate) fn check_sender(
+        &self,
+        from: StoreId,
+        uuid: StoreUuid,
+        run: StoreRun,
+    ) -> Result<(), Status> {
+        if self.part.handshake.lock().takes(from, uuid, run) {
+            return Ok(());
+        }
+        Err(Status::failed_precondition(format!(
+            "no handshake of {run} of store {from} was taken by store {}",
+            self.part.identity.store
+        )))
+    }
+
+    /// A store whose frames are taken said how far its log is synced.
+    pub(crate) fn note_log_end(&self, from: StoreId, log_end: u64) {
+        self.part.handshake.lock().note_log_end(from, log_end);
+    }
+
+    /// What this member answers to questions of the bootstrap.
+    pub(crate) fn answer_bootstrap(&self, request: &BootstrapRequest) -> BootstrapResponse {
+        let handshake = self.part.handshake.lock();
+        member_answer(&self.part.identity, handshake.registry(), request)
+    }
+
+    /// Answers a greeting.
+    ///
+    /// # Errors
+    ///
+    /// `INVALID_ARGUMENT` if it cannot be read; `UNAVAILABLE` if this store itself must end.
+    pub(crate) async fn answer(
+        &self,
+        wire: peers::StoreHello,
+    ) -> Result<peers::HelloResponse, Status> {
+        let hello = hello_from_wire(wire)?;
+        let judged = self.judge(&hello).await;
+        let own = self.part.handshake.lock().greet(hello.from.store);
+        let hello = Some(hello_to_wire(&own));
+        let (accepted, refusal) = match judged {
+            Judgement::Accepted => (true, String::new()),
+            Judgement::Unconfirmed => (false, String::new()),
+            Judgement::Refused(why) => (false, why),
+            Judgement::Stopping => return Err(Status::unavailable("the store stops")),
+        };
+        Ok(peers::HelloResponse { hello, accepted, refusal })
+    }
+
+    /// Greets the store `to` until both take each other.
+    ///
+    /// # Errors
+    ///
+    /// [`HandshakeError`].
+    pub(crate) async fn greet(
+        &self,
+        client: &mut PeersClient<Channel>,
+        to: StoreId,
+    ) -> Result<(), HandshakeError> {
+        let refused = |why: String| Err(HandshakeError::Refused(why));
+        for _ in 0..EXCHANGES_MAX {
+            let own = self.part.handshake.lock().greet(to);
+            let response = client.hello(hello_to_wire(&own)).await;
+            let response = response.map_err(HandshakeError::Failed)?.into_inner();
+            let Some(theirs) = response.hello else {
+                return refused("the answer has no greeting".to_owned());
+            };
+            let theirs = hello_from_wire(theirs).map_err(HandshakeError::Failed)?;
+            let judged = self.judge(&theirs).await;
+            if !response.refusal.is_empty() {
+                return refused(response.refusal);
+            }
+            match judged {
+                Judgement::Accepted if response.accepted => return Ok(()),
+                Judgement::Accepted | Judgement::Unconfirmed => {}
+                Judgement::Refused(why) => return refused(why),
+                Judgement::Stopping => return refused("this store stops".to_owned()),
+            }
+        }
+        refused("the two stores do not confirm each other's starts".to_owned())
+    }
+
+    /// Decides about a greeting, and makes durable what follows from it.
+    async fn judge(&self, hello: &StoreHello) -> Judgement {
+        let _one = self.part.deciding.lock().await;
+        let log_end = self.log_end();
+        let decision = self.part.handshake.lock().decide(hello, log_end);
+        match decision {
+            HelloDecision::Accept(write) => {
+                if let Some(write) = write
+                    && !self.keep(move |store| store.remember_peer(&write)).await
+                {
+                    return Judgement::Stopping;
+                }
+                self.accept(hello).await;
+                Judgement::Accepted
+            }
+            HelloDecision::Unconfirmed => Judgement::Unconfirmed,
+            HelloDecision::Refuse(refusal) => {
+                let why = refusal.to_string();
+                self.tell(hello.from.store, &format!("{} at {}: {why}", hello.name, hello.address));
+                Judgement::Refused(why)
+            }
+            HelloDecision::Stop(words) => {
+                self.part.failure.refuse(&words);
+                Judgement::Stopping
+            }
+        }
+    }
+
+    async fn accept(&self, hello: &StoreHello) {
+        let is_news = {
+            let mut handshake = self.part.handshake.lock();
+            handshake.accept(hello);
+            handshake.learn_settings(hello.settings)
+        };
+        self.part.told.lock().remove(&hello.from.store);
+        let settings = hello.settings;
+        if is_news {
+            self.keep(move |store| store.keep_copies(None, Some(&settings))).await;
+        }
+    }
+
+    /// Writes something down, on a thread that may block. False if that failed, and the node with it.
+    async fn keep(
+        &self,
+        write: impl FnOnce(&Store) -> Result<(), flotilla_store::Error> + Send + 'static,
+    ) -> bool {
+        let store = Arc::clone(&self.part.store);
+        let written = tokio::task::spawn_blocking(move || write(&store)).await;
+        let error = match written {
+            Ok(Ok(())) => return true,
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        self.part.failure.report(&format!("cannot keep what is known of the cluster: {error}"));
+        false
+    }
+
+    /// Warns of a store, once until something else is wrong with it.
+    pub(crate) fn tell(&self, store: StoreId, words: &str) {
+        let before = self.part.told.lock().insert(store, words.to_owned());
+        if before.as_deref() != Some(words) {
+            tracing::warn!(%store, "{words}");
+        }
+    }
+}
+
+/// What became of a greeting.
+enum Judgement {
+    Accepted,
+    Unconfirmed,
+    Refused(String),
+    Stopping,
+}

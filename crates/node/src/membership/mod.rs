@@ -1,0 +1,19 @@
+//! This node's place in its cluster: from an empty directory to a member, and a member's
+//! handshakes with the others.
+//!
+//! The rules are in `flotilla_identity`. Here are their clocks, sockets and threads: `bootstrap`
+//! asks and answers until the directory is a member's, `handshakes` is what all parts of a
+//! running member share, `convert` reads and writes the wire.
+
+mod ask;
+mod bootstrap;
+mod bootstrap_server;
+mod convert;
+mod handshakes;
+
+pub(crate) use bootstrap::become_member;
+pub(crate) use convert::{
+    WireQuestion, bootstrap_from_wire, bootstrap_response_to_wire, run_from_wire, run_to_wire,
+    uuid_from_wire, uuid_to_wire,
+};
+pub(crate) use handshakes::{HandshakeError, KnownStore, Membership};
