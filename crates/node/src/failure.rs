@@ -34,16 +34,15 @@ impl Failure {
     /// echo.
     pub fn report(&self, reason: &str) {
         (self.halt)();
-        let first = self.reason.send_if_modified(|kept| {
+        self.reason.send_if_modified(|kept| {
             let first = kept.is_none();
             if first {
+                // Before the owner is told: it may end the process at once.
+                tracing::error!("the node stops: {reason}");
                 *kept = Some(reason.to_owned());
             }
             first
         });
-        if first {
-            tracing::error!("the node stops: {reason}");
-        }
     }
 
     /// Ends the node because it must not run at all: its directory is not the one that the cluster

@@ -13,7 +13,7 @@ use crate::config::NodeConfig;
 use crate::playground::{self, Playground, Settings};
 use crate::port::Port;
 use crate::signals::{self, Signals};
-use crate::{logging, slices, start};
+use crate::{fail_stop, logging, slices, start};
 
 /// Where clients of TiKV look for placement if nobody tells them.
 const PLACEMENT: &str = "127.0.0.1:2379";
@@ -54,6 +54,7 @@ pub struct PlaygroundArgs {
 /// Runs the cluster until SIGINT, SIGTERM or the failure of a store.
 #[must_use]
 pub fn run(args: &PlaygroundArgs) -> ExitCode {
+    fail_stop::end_process_on_panic();
     let result = logging::start(&args.log).and_then(|()| {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .on_thread_start(slices::shorten)
@@ -62,10 +63,11 @@ pub fn run(args: &PlaygroundArgs) -> ExitCode {
             .map_err(|error| format!("cannot start threads: {error}"))?;
         runtime.block_on(play(args))
     });
+    logging::flush(fail_stop::LOG_LIMIT);
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
-            eprintln!("flotilla: {reason}");
+            fail_stop::say(&format!("flotilla: {reason}"));
             ExitCode::FAILURE
         }
     }
@@ -155,13 +157,13 @@ async fn announce(
 ) -> Result<(), String> {
     let took = ready.await.map_err(|error| error.to_string())?;
     let placement = if is_placement_of(&endpoints[0]).await { [" ", PLACEMENT] } else { [""; 2] };
-    println!(
+    fail_stop::announce(&format!(
         "ready after {} ms: {}{} (data in {}, Ctrl-C ends)",
         took.as_millis(),
         endpoints.join(" "),
         placement.concat(),
         dir.display()
-    );
+    ));
     Ok(())
 }
 
@@ -186,7 +188,9 @@ async fn with_processes(settings: &Settings, signals: &mut Signals) -> Result<()
     // Nobody is started again: what a cluster does without a store is worth looking at.
     while outcome.is_ok() && !children.running.is_empty() {
         tokio::select! {
-            (name, status) = children.ended() => println!("store {name} ended: {status}"),
+            (name, status) = children.ended() => {
+                fail_stop::announce(&format!("store {name} ended: {status}"));
+            }
             _ = signals.next() => break,
         }
     }
@@ -227,7 +231,8 @@ impl Children {
             let child = command
                 .spawn()
                 .map_err(|error| format!("cannot start {}: {error}", program.display()))?;
-            println!("store {} at {}: process {}", config.name, config.addr, id(&child));
+            let (name, addr, process) = (&config.name, &config.addr, id(&child));
+            fail_stop::announce(&format!("store {name} at {addr}: process {process}"));
             children.watch(config.name, child);
         }
         Ok(children)

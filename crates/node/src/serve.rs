@@ -5,10 +5,7 @@ use std::process::ExitCode;
 
 use crate::config::{ConfigError, NodeConfig};
 use crate::node::Node;
-use crate::{logging, signals, slices};
-
-/// Exit code after a failure that ended the node, as opposed to one that kept it from starting.
-const FAILED: i32 = 70;
+use crate::{fail_stop, logging, signals, slices};
 
 /// What the command line says about one store. Flags win over the file.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -83,6 +80,7 @@ fn put<T>(setting: &mut T, flag: Option<T>) {
 /// Serves until SIGINT, SIGTERM or a failure.
 #[must_use]
 pub fn run(args: ServeArgs) -> ExitCode {
+    fail_stop::end_process_on_panic();
     let config = match args.config() {
         Ok(config) => config,
         Err(error) => return refuse(&error.to_string()),
@@ -96,10 +94,12 @@ pub fn run(args: ServeArgs) -> ExitCode {
         .on_thread_start(slices::shorten)
         .enable_all()
         .build();
-    match runtime {
+    let code = match runtime {
         Ok(runtime) => runtime.block_on(serve(config)),
         Err(error) => refuse(&format!("cannot start threads: {error}")),
-    }
+    };
+    logging::flush(fail_stop::LOG_LIMIT);
+    code
 }
 
 async fn serve(config: NodeConfig) -> ExitCode {
@@ -120,7 +120,7 @@ async fn serve(config: NodeConfig) -> ExitCode {
         Err(error) => return refuse(&error.to_string()),
     };
     tokio::select! {
-        reason = node.failed() => return end(&node, &reason),
+        reason = node.failed() => end(&node, &reason),
         signal = signals.next() => tracing::info!("{signal}"),
     }
     tokio::select! {
@@ -132,23 +132,22 @@ async fn serve(config: NodeConfig) -> ExitCode {
     }
 }
 
-/// Ends the process of a node that has failed, which was said where it happened; one that must not
-/// run at all says what an operator has to do.
-fn end(node: &Node, reason: &str) -> ExitCode {
+/// Ends the process of a node that has failed, or that must not run at all: then the words say what
+/// an operator has to do, and the exit code is that of a start that was refused.
+fn end(node: &Node, reason: &str) -> ! {
     if node.is_refused() {
-        return refuse(reason);
+        fail_stop::end(1, &format!("flotilla: {reason}"));
     }
-    std::process::exit(FAILED)
+    fail(reason)
 }
 
 /// Ends the process at once. Threads may be stuck in a disk that does not answer, so nobody waits
 /// for anybody; the log alone says what is acknowledged, and it needs no good-bye.
 fn fail(reason: &str) -> ! {
-    eprintln!("flotilla: stopped: {reason}");
-    std::process::exit(FAILED)
+    fail_stop::end(fail_stop::FAILED, &format!("flotilla: stopped: {reason}"))
 }
 
 fn refuse(reason: &str) -> ExitCode {
-    eprintln!("flotilla: {reason}");
+    fail_stop::say(&format!("flotilla: {reason}"));
     ExitCode::FAILURE
 }

@@ -80,6 +80,7 @@ impl StatusService for StatusServer {
         response.uptime_ms = u64::try_from(uptime).unwrap_or(u64::MAX);
         response.replicas = descriptors.len() as u64;
         response.leaders = leaders as u64;
+        response.log_lines_lost = crate::logging::lines_lost();
         Ok(Response::new(response))
     }
 }

@@ -102,6 +102,7 @@ fn store_to_json(seen: &Seen<StatsResponse>) -> Value {
             row["writes_acknowledged"] =
                 stats.requests.unwrap_or_default().writes_acknowledged.into();
             row["reads_failed"] = stats.requests.unwrap_or_default().reads_failed.into();
+            row["log_lines_lost"] = stats.log_lines_lost.into();
             let log = stats.log.unwrap_or_default();
             row["log_syncs"] = log.syncs.into();
             row["log_reads_failed"] = log.reads_failed.into();
