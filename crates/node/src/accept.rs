@@ -1,6 +1,7 @@
-//! Connections, so many at most, and none that never says anything.
+//! Connections, so many at most, and none that never makes a request.
 //!
-//! The server library takes connections without end and holds silent ones for ever. Both are
+//! The server library takes connections without end, and holds those that say nothing, or half of a
+//! preface, for ever: a client that opens some thousands of them would keep all others out. Both are
 //! mended here, below HTTP. A listener that has run out of file descriptors pauses, and recovers.
 
 use std::future::Future;
@@ -13,13 +14,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
+use crate::opening::{OpeningFrames, OpeningStage};
 use crate::slices::Stint;
-
-/// How long a connection may be silent at first.
-const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long to wait after the system has refused a connection, most likely for want of a file
 /// descriptor: some other connection must end first.
@@ -37,11 +36,28 @@ pub(crate) enum Stop {
     Connections,
 }
 
+/// How long a client may take to open its connection, counted from when that was taken. Clients are
+/// asked whether they are there from the preface on, so later ones that are gone are noticed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpeningLimits {
+    /// Until the preface and its settings are here. A client sends both at once, unasked.
+    pub(crate) preface: Duration,
+    /// Until the first request is. A client may open connections ahead of its need.
+    pub(crate) first_request: Duration,
+}
+
+impl Default for OpeningLimits {
+    fn default() -> Self {
+        Self { preface: Duration::from_secs(10), first_request: Duration::from_secs(60) }
+    }
+}
+
 /// Takes connections from `listener` and hands them to `taken` until nobody takes them any more.
 /// While `connections_max` are open the next ones wait in the system's backlog.
 pub(crate) async fn accept(
     listener: TcpListener,
     connections_max: usize,
+    opening: OpeningLimits,
     taken: mpsc::Sender<io::Result<Connection>>,
     stop: watch::Receiver<Stop>,
 ) {
@@ -58,7 +74,8 @@ pub(crate) async fn accept(
             Ok((stream, _)) => {
                 // Small answers must not wait for company; failing to say so only costs time.
                 let _ = stream.set_nodelay(true);
-                if taken.send(Ok(Connection::new(stream, place, stop.clone()))).await.is_err() {
+                let connection = Connection::new(stream, place, opening, stop.clone());
+                if taken.send(Ok(connection)).await.is_err() {
                     return;
                 }
             }
@@ -70,11 +87,12 @@ pub(crate) async fn accept(
     }
 }
 
-/// A connection that ends by itself if its first byte does not come in time, or when the server
+/// A connection that ends by itself if its first request does not come in time, or when the server
 /// breaks off.
 pub(crate) struct Connection {
     stream: TcpStream,
-    patience: Option<Pin<Box<Sleep>>>,
+    /// Gone once a request has come.
+    opening: Option<OpeningWatch>,
     /// Ready when the server breaks off; gone after that.
     broken_off: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// The library writes megabytes without looking up.
@@ -82,23 +100,83 @@ pub(crate) struct Connection {
     _place: OwnedSemaphorePermit,
 }
 
+/// What the client owes, and until when.
+struct OpeningWatch {
+    frames: OpeningFrames,
+    stage: OpeningStage,
+    /// When the first request is due.
+    request_due: Instant,
+    deadline: Pin<Box<Sleep>>,
+}
+
+impl OpeningWatch {
+    fn start(limits: OpeningLimits) -> Self {
+        let now = Instant::now();
+        Self {
+            frames: OpeningFrames::new(),
+            stage: OpeningStage::Preface,
+            request_due: now + limits.first_request,
+            deadline: Box::pin(tokio::time::sleep_until(now + limits.preface)),
+        }
+    }
+
+    /// Takes what the client sent.
+    fn read(&mut self, bytes: &[u8]) {
+        let stage = self.frames.read(bytes);
+        if stage != self.stage && stage == OpeningStage::FirstRequest {
+            self.deadline.as_mut().reset(self.request_due);
+        }
+        self.stage = stage;
+    }
+}
+
 impl Connection {
     fn new(
         stream: TcpStream,
         place: OwnedSemaphorePermit,
+        limits: OpeningLimits,
         mut stop: watch::Receiver<Stop>,
     ) -> Self {
-        let patience = Some(Box::pin(tokio::time::sleep(FIRST_BYTE_TIMEOUT)));
         let broken_off = async move {
             // An error means that whoever could stop the server is gone: stop.
             let _ = stop.wait_for(|stop| *stop >= Stop::Connections).await;
         };
         Self {
             stream,
-            patience,
+            opening: Some(OpeningWatch::start(limits)),
             broken_off: Some(Box::pin(broken_off)),
             writing: Stint::default(),
             _place: place,
+        }
+    }
+
+    /// Whether the connection may go on; wakes the task when it may not any more.
+    fn poll_limits(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        self.broken_off.take_if(|broken_off| broken_off.as_mut().poll(context).is_ready());
+        if self.broken_off.is_none() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        self.opening.take_if(|opening| opening.stage == OpeningStage::Open);
+        if let Some(opening) = &mut self.opening
+            && opening.deadline.as_mut().poll(context).is_ready()
+        {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(())
+    }
+
+    /// A client that reads nothing makes the library wait here instead of for its next frame.
+    fn poll_while_blocked<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        polled: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        match polled {
+            Poll::Pending => match self.poll_limits(context) {
+                Ok(()) => Poll::Pending,
+                Err(error) => Poll::Ready(Err(error)),
+            },
+            done => done,
         }
     }
 }
@@ -119,18 +197,13 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.broken_off.take_if(|broken_off| broken_off.as_mut().poll(context).is_ready());
-        if self.broken_off.is_none() {
-            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
-        }
+        let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(context, buf);
-        if polled.is_ready() {
-            self.patience = None;
-        } else if let Some(patience) = &mut self.patience
-            && patience.as_mut().poll(context).is_ready()
-        {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        if let Some(opening) = &mut self.opening {
+            opening.read(&buf.filled()[before..]);
         }
+        // After reading: bytes that are here have come in time, however late the process looks.
+        self.poll_limits(context)?;
         polled
     }
 }
@@ -143,7 +216,7 @@ impl AsyncWrite for Connection {
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, buf);
         self.writing.count(&written);
-        written
+        self.poll_while_blocked(context, written)
     }
 
     fn poll_write_vectored(
@@ -153,7 +226,7 @@ impl AsyncWrite for Connection {
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, bufs);
         self.writing.count(&written);
-        written
+        self.poll_while_blocked(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -190,7 +263,8 @@ mod tests {
         let addr = listener.local_addr().unwrap();
         let (taken, connections) = mpsc::channel(1);
         let (stop, stopped) = watch::channel(Stop::Not);
-        tokio::spawn(accept(listener, connections_max, taken, stopped));
+        let limits = OpeningLimits::default();
+        tokio::spawn(accept(listener, connections_max, limits, taken, stopped));
         (addr, connections, stop)
     }
 
@@ -207,19 +281,67 @@ mod tests {
         assert_eq!(second_here.stream.peer_addr().unwrap(), second.local_addr().unwrap());
     }
 
-    #[tokio::test]
-    async fn a_silent_connection_is_given_up_and_one_that_speaks_is_not() {
-        let (addr, mut connections, _stop) = listening(2).await;
-        let _silent = TcpStream::connect(addr).await.unwrap();
-        let mut silent_here = connections.recv().await.unwrap().unwrap();
-        let mut speaking = TcpStream::connect(addr).await.unwrap();
-        let mut speaking_here = connections.recv().await.unwrap().unwrap();
-        speaking.write_all(b"x").await.unwrap();
-        assert_eq!(speaking_here.read_u8().await.unwrap(), b'x');
-        assert!(speaking_here.patience.is_none());
-
+    /// Reads until the connection ends by itself: how, and how long after it was taken. Time is the
+    /// test's, and passes when nothing else is to be done.
+    async fn given_up(here: &mut Connection, taken: Instant) -> (io::ErrorKind, Duration) {
         tokio::time::pause();
-        let error = silent_here.read_u8().await.unwrap_err();
+        let error = here.read_u8().await.unwrap_err();
+        let after = taken.elapsed();
+        tokio::time::resume();
+        (error.kind(), Duration::from_secs(after.as_secs()))
+    }
+
+    #[tokio::test]
+    async fn a_client_that_owes_its_preface_or_its_first_request_is_given_up() {
+        let limits = OpeningLimits::default();
+        let settings = b"\0\0\0\x04\0\0\0\0\0";
+        let preface = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &settings[..]].concat();
+        let half_a_request = [&preface[..], b"\0\0\x05\x01\x04\0\0\0\x01abcd"].concat();
+        for (said, limit) in [
+            (&b""[..], limits.preface),
+            (&preface[..12], limits.preface),
+            (&preface[..preface.len() - 1], limits.preface),
+            (&preface, limits.first_request),
+            (&half_a_request, limits.first_request),
+        ] {
+            let (addr, mut connections, _stop) = listening(1).await;
+            let mut client = TcpStream::connect(addr).await.unwrap();
+            let mut here = connections.recv().await.unwrap().unwrap();
+            let taken = Instant::now();
+            client.write_all(said).await.unwrap();
+            here.read_exact(&mut vec![0; said.len()]).await.unwrap();
+            let given_up = given_up(&mut here, taken).await;
+            assert_eq!(given_up, (io::ErrorKind::TimedOut, limit), "after {said:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_made_a_request_may_be_silent_for_ever() {
+        let (addr, mut connections, _stop) = listening(1).await;
+        let mut client = TcpStream::connect(addr).await.unwrap();
+        let mut here = connections.recv().await.unwrap().unwrap();
+        let said =
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\x04\0\0\0\x01a";
+        client.write_all(said).await.unwrap();
+        here.read_exact(&mut vec![0; said.len()]).await.unwrap();
+        tokio::time::pause();
+        let silent = tokio::time::timeout(Duration::from_secs(3600), here.read_u8()).await;
+        assert!(silent.is_err(), "{silent:?}");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_reads_nothing_is_given_up_while_the_library_writes() {
+        let (addr, mut connections, _stop) = listening(1).await;
+        let _client = TcpStream::connect(addr).await.unwrap();
+        let mut here = connections.recv().await.unwrap().unwrap();
+        // The kernel's buffers take some; how much, none can say.
+        let block = vec![0; 1 << 20];
+        tokio::time::pause();
+        let error = loop {
+            if let Err(error) = here.write_all(&block).await {
+                break error;
+            }
+        };
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 

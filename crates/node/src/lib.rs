@@ -22,6 +22,7 @@ mod membership;
 pub mod metrics;
 mod node;
 mod offline;
+mod opening;
 pub mod page_tool;
 mod patience;
 pub mod pd;

@@ -14,7 +14,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
 use tonic::transport::Server;
 
-use crate::accept::{Stop, accept};
+use crate::accept::{OpeningLimits, Stop, accept};
 
 /// Bytes of the header lines of one request at most.
 const HEADER_LIST_BYTES_MAX: u32 = 16 << 10;
@@ -53,7 +53,9 @@ pub(crate) async fn serve(
     stop: watch::Receiver<Stop>,
 ) -> Result<(), tonic::transport::Error> {
     let (taken, connections) = mpsc::channel::<io::Result<_>>(1);
-    let accepting = tokio::spawn(accept(listener, limits.connections_max, taken, stop.clone()));
+    let opening = OpeningLimits::default();
+    let accepting =
+        tokio::spawn(accept(listener, limits.connections_max, opening, taken, stop.clone()));
     let mut until = stop;
     let served = Server::builder()
         .max_concurrent_streams(limits.streams_per_connection_max)

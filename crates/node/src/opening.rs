@@ -1,0 +1,146 @@
+//! How far a client has come in opening an HTTP/2 connection, read from the bytes that it sends.
+//!
+//! A connection opens with a fixed preface and a frame of settings; the first request is a block of
+//! headers, in one frame or several (RFC 9113, sections 3.4, 4.1 and 6.10). Only the lengths, kinds
+//! and flags of frames are looked at here: the HTTP/2 library refuses what is wrong in them.
+
+/// Bytes of the preface, `PRI * HTTP/2.0` and so on.
+const PREFACE_BYTES: usize = 24;
+
+/// Bytes of a frame's header: length (3), kind, flags, stream (4).
+const FRAME_HEADER_BYTES: usize = 9;
+
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const CONTINUATION: u8 = 9;
+
+/// The flag of the last frame of a block of headers.
+const END_HEADERS: u8 = 4;
+
+/// The next thing that a client owes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpeningStage {
+    /// The preface and its settings.
+    Preface,
+    /// The headers of a request.
+    FirstRequest,
+    /// Nothing: a request has come.
+    Open,
+}
+
+/// Follows the frames of a connection until its first request.
+#[derive(Debug)]
+pub(crate) struct OpeningFrames {
+    stage: OpeningStage,
+    /// Bytes until the frame that is under way ends; first of all, until the preface does.
+    frame_bytes_left: usize,
+    /// Kind and flags of the frame that is under way; none of the preface.
+    frame: Option<(u8, u8)>,
+    header: [u8; FRAME_HEADER_BYTES],
+    header_bytes: usize,
+}
+
+impl OpeningFrames {
+    pub(crate) fn new() -> Self {
+        Self {
+            stage: OpeningStage::Preface,
+            frame_bytes_left: PREFACE_BYTES,
+            frame: None,
+            header: [0; FRAME_HEADER_BYTES],
+            header_bytes: 0,
+        }
+    }
+
+    /// Takes the bytes that came next; what the client owes after them.
+    pub(crate) fn read(&mut self, mut bytes: &[u8]) -> OpeningStage {
+        while self.stage != OpeningStage::Open && !bytes.is_empty() {
+            if self.frame_bytes_left == 0 {
+                let (of_header, rest) =
+                    bytes.split_at(bytes.len().min(FRAME_HEADER_BYTES - self.header_bytes));
+                let end = self.header_bytes + of_header.len();
+                self.header[self.header_bytes..end].copy_from_slice(of_header);
+                self.header_bytes = end;
+                bytes = rest;
+                if end < FRAME_HEADER_BYTES {
+                    break;
+                }
+                self.begin_frame();
+            } else {
+                let passed = bytes.len().min(self.frame_bytes_left);
+                self.frame_bytes_left -= passed;
+                bytes = &bytes[passed..];
+            }
+            if self.frame_bytes_left == 0 {
+                self.end_frame();
+            }
+        }
+        self.stage
+    }
+
+    fn begin_frame(&mut self) {
+        let [high, middle, low, kind, flags, ..] = self.header;
+        self.frame_bytes_left = u32::from_be_bytes([0, high, middle, low]) as usize;
+        self.frame = Some((kind, flags));
+        self.header_bytes = 0;
+    }
+
+    /// A frame counts once it is whole: half of one is what a client may be stuck with.
+    fn end_frame(&mut self) {
+        match self.frame {
+            Some((SETTINGS, _)) if self.stage == OpeningStage::Preface => {
+                self.stage = OpeningStage::FirstRequest;
+            }
+            Some((HEADERS | CONTINUATION, flags)) if flags & END_HEADERS != 0 => {
+                self.stage = OpeningStage::Open;
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+    fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&length[1..], &[kind, flags], &1_u32.to_be_bytes(), payload].concat()
+    }
+
+    /// Bytes of an opening, and what is owed once all of them have come.
+    fn opening() -> Vec<(Vec<u8>, OpeningStage)> {
+        vec![
+            (PREFACE.to_vec(), OpeningStage::Preface),
+            (frame(SETTINGS, 0, &[0; 12]), OpeningStage::FirstRequest),
+            (frame(SETTINGS, 1, &[]), OpeningStage::FirstRequest),
+            (frame(6, 0, &[7; 8]), OpeningStage::FirstRequest),
+            (frame(HEADERS, 1, &[5; 300]), OpeningStage::FirstRequest),
+            (frame(CONTINUATION, END_HEADERS, &[5; 3]), OpeningStage::Open),
+            (frame(0, 1, &[5; 300]), OpeningStage::Open),
+        ]
+    }
+
+    #[test]
+    fn a_stage_is_over_with_the_last_byte_of_its_frame() {
+        for piece in [1, 2, 5, 24, 33, 1000] {
+            let mut frames = OpeningFrames::new();
+            let mut owed = OpeningStage::Preface;
+            for (bytes, after) in opening() {
+                let (last, before) = bytes.split_last().unwrap();
+                for part in before.chunks(piece) {
+                    assert_eq!(frames.read(part), owed, "pieces of {piece}");
+                }
+                assert_eq!(frames.read(&[*last]), after, "pieces of {piece}");
+                owed = after;
+            }
+        }
+    }
+
+    #[test]
+    fn an_opening_that_comes_at_once_is_open() {
+        let all: Vec<u8> = opening().into_iter().flat_map(|(bytes, _)| bytes).collect();
+        assert_eq!(OpeningFrames::new().read(&all), OpeningStage::Open);
+    }
+}
