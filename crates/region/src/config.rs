@@ -12,6 +12,10 @@ pub struct Config {
     pub election_ticks: u32,
     /// Ticks between a leader's heartbeats. Default 2, at least 1.
     pub heartbeat_ticks: u32,
+    /// Whether a leader may answer reads alone, under a lease. Default true. False if the driver's
+    /// clock stands still while the machine is suspended, or if clocks are not to be relied on at
+    /// all: then a quorum confirms each read, those of followers too.
+    pub read_leases: bool,
     /// Where election timeouts and the names of reads come from. **Must be another one each time
     /// that a store starts**: else the late answer to a read of an earlier run could be taken for
     /// the answer to one of this run. A run with the same seed and the same events repeats exactly.
@@ -75,6 +79,7 @@ impl Default for Config {
             tick_ms: 50,
             election_ticks: 12,
             heartbeat_ticks: 2,
+            read_leases: true,
             seed: 0,
             entry_bytes_max: 8 << 20,
             merge_bytes_max: 256 << 10,
@@ -140,13 +145,32 @@ impl Config {
         }
     }
 
-    /// How long a leader may answer reads alone after it asked the quorum that confirmed it.
-    ///
-    /// A follower that heard from its leader does not vote for `election_ticks` ticks. The first of
-    /// them may come at once, hence one less; a tenth is left for clocks that differ in speed.
+    /// How long a follower surely neither votes nor campaigns after it heard from its leader, by its
+    /// own clock: `election_ticks` ticks, of which the first may come at once.
+    #[must_use]
+    pub fn promise_ms(&self) -> u64 {
+        (u64::from(self.election_ticks) - 1) * self.tick_ms
+    }
+
+    /// How long a leader may answer reads alone after it asked the quorum that confirmed it, by its
+    /// own clock: nine tenths of what the followers promise.
     #[must_use]
     pub fn lease_ms(&self) -> u64 {
-        (u64::from(self.election_ticks) - 1) * self.tick_ms * 9 / 10
+        self.promise_ms() * 9 / 10
+    }
+
+    /// What lies between the end of a lease and the end of the promise that it rests on. One half
+    /// is for clocks that run at different rates, the other for a late driver.
+    #[must_use]
+    pub fn lease_margin_ms(&self) -> u64 {
+        self.promise_ms() - self.lease_ms()
+    }
+
+    /// A driver that needs so long from reading its clock to handing out what came of the step is
+    /// too late for a lease.
+    #[must_use]
+    pub fn lateness_ms_max(&self) -> u64 {
+        self.lease_margin_ms() / 2
     }
 }
 
@@ -158,7 +182,20 @@ mod tests {
     fn the_default_is_valid_and_its_lease_shorter_than_the_followers_promise() {
         let config = Config::default();
         assert_eq!(config.check(), Ok(()));
-        assert_eq!(config.lease_ms(), 495);
+        assert_eq!((config.promise_ms(), config.lease_ms()), (550, 495));
+        assert_eq!((config.lease_margin_ms(), config.lateness_ms_max()), (55, 27));
+    }
+
+    /// A leader's clock that runs slow, followers' that run fast, a step as late as it may be.
+    #[test]
+    fn the_margin_covers_rates_that_differ_by_a_twentieth_and_a_late_step() {
+        let longest = Config { tick_ms: 10_000, election_ticks: 1000, ..Config::default() };
+        let shortest = Config { tick_ms: 10, election_ticks: 4, ..Config::default() };
+        for config in [Config::default(), longest, shortest] {
+            let served_ms = config.lease_ms() + config.lateness_ms_max();
+            // While the leader's clock counts 100, a follower's counts 105.
+            assert!(served_ms * 105 <= config.promise_ms() * 100, "{config:?}");
+        }
     }
 
     #[test]

@@ -29,6 +29,10 @@ pub struct Effects {
     pub rejected: Vec<(Ticket, Reject)>,
     /// Leaders that came and went.
     pub roles: Vec<RoleChange>,
+    /// Proofs that this store's disk has lost what it had acknowledged: the store must end.
+    pub lost_logs: Vec<LostLog>,
+    /// Members whose messages are refused for their terms, each told once.
+    pub wild_terms: Vec<WildTerm>,
 }
 
 impl Effects {
@@ -42,6 +46,8 @@ impl Effects {
         self.reads.clear();
         self.rejected.clear();
         self.roles.clear();
+        self.lost_logs.clear();
+        self.wild_terms.clear();
     }
 
     /// Whether there is nothing to do.
@@ -55,6 +61,8 @@ impl Effects {
             && self.reads.is_empty()
             && self.rejected.is_empty()
             && self.roles.is_empty()
+            && self.lost_logs.is_empty()
+            && self.wild_terms.is_empty()
     }
 }
 
@@ -132,6 +140,11 @@ pub struct ReadGrant {
     pub region: RegionId,
     /// Who reads.
     pub ticket: Ticket,
+    /// Whether nobody was asked in this step, on the strength of a lease. See
+    /// [`crate::Shard::drop_leases_if_late`].
+    pub by_lease: bool,
+    /// Whether a replica that does not lead may serve it.
+    pub follower: bool,
 }
 
 /// Another leader, another term, or both.
@@ -145,4 +158,42 @@ pub struct RoleChange {
     pub leader: Option<Peer>,
     /// Whether it is the replica here.
     pub is_leader: bool,
+}
+
+/// The log of a replica ends below an entry that it had acknowledged. Raft would panic.
+///
+/// Its text says what the operator must know; the driver names its store before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "region {region}: store {} counts on entry {acknowledged}, which this store acknowledged, but \
+     its log ends at {last}: an older copy of this store's disk, or a disk that lost what it had \
+     synced. Nothing may be acknowledged from it: bring the store's own disk back",
+    from.store
+)]
+pub struct LostLog {
+    /// The region.
+    pub region: RegionId,
+    /// The replica that counts on the entry.
+    pub from: Peer,
+    /// The entry.
+    pub acknowledged: Index,
+    /// The last entry that is there.
+    pub last: Index,
+}
+
+/// A message of a member has a term that cannot be. It was refused, and so are others of its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "region {region}: messages of store {} are refused: their term is {term}, ours is {here}",
+    from.store
+)]
+pub struct WildTerm {
+    /// The region.
+    pub region: RegionId,
+    /// The sender.
+    pub from: Peer,
+    /// The term of its message.
+    pub term: Term,
+    /// The term of the replica here.
+    pub here: Term,
 }

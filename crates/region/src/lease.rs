@@ -3,6 +3,7 @@
 //! A leader that a quorum has confirmed may answer reads from its own state for a while: counted
 //! from when it *asked*, because each of the quorum promised only afterwards. The promise of a
 //! replica that heard from its leader: it neither votes nor campaigns for `election_ticks` ticks.
+//! [`crate::Config`] names how much shorter the lease is, and which clocks that allows.
 //!
 //! The promise is counted in ticks and not by the clock, and a late clock ticks once: a process
 //! that stood still for a minute would otherwise see its promise expired while messages of that
@@ -35,6 +36,11 @@ impl Lease {
     /// Whether the leader of `term` may answer alone at `now`.
     pub(crate) fn holds(&self, term: Term, now: Time) -> bool {
         term == self.term && now < self.until
+    }
+
+    /// Ends it at once. What was asked before may still confirm another one.
+    pub(crate) fn drop_now(&mut self) {
+        self.until = Time(0);
     }
 
     /// Remembers that somebody reads, so that it is worth keeping.
@@ -92,6 +98,9 @@ mod tests {
         assert!(lease.holds(Term(3), Time(149)), "an older answer shortened the lease");
         lease.renew(Term(5), Time(95), 50);
         assert!(!lease.holds(Term(5), Time(145)), "a new term inherited the lease");
+        assert!(lease.holds(Term(5), Time(144)));
+        lease.drop_now();
+        assert!(!lease.holds(Term(5), Time(95)), "a lease that was dropped holds");
     }
 
     #[test]

@@ -17,8 +17,11 @@
 //!   request had no effect and will have none. A proposal in the log of a former leader waits until
 //!   its fate is known.
 //! - A granted read sees every write that was answered before it was asked for, if the driver reads
-//!   the clock after it has taken the events, and the snapshot after the grant.
+//!   the clock after it has taken the events, and the snapshot after the grant. A step that took so
+//!   long that a lease may be over grants nothing under it ([`Shard::drop_leases_if_late`]).
 //! - A message that promises something about the log leaves once the log is on disk.
+//! - A message is believed within bounds: a term far above ours is refused. One that proves that the
+//!   log here has lost what it had acknowledged ends the store, in words.
 //! - No message from another store makes it panic. A broken invariant of its own does, and must end
 //!   the process.
 //!
@@ -60,7 +63,8 @@ pub use codec::Malformed;
 pub use config::{Config, InvalidConfig, ReadConfig, WindowConfig};
 pub use descriptor::{Descriptor, Epoch, Peer, Space};
 pub use effects::{
-    ApplyTask, Committed, Compaction, Effects, LogFetch, LogWrite, ReadGrant, RoleChange,
+    ApplyTask, Committed, Compaction, Effects, LogFetch, LogWrite, LostLog, ReadGrant, RoleChange,
+    WildTerm,
 };
 pub use entry::{EntryKind, HardState, LogEntry};
 pub use error::{Reject, Unfit};

@@ -4,6 +4,8 @@
 //! of them into effects, once a step. So proposals of a step share an entry, reads a request, and
 //! messages and writes a Ready.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use raft::eraftpb;
 
@@ -13,15 +15,15 @@ use crate::config::Config;
 use crate::consensus::Consensus;
 use crate::convert;
 use crate::descriptor::{Descriptor, Peer as Member};
-use crate::effects::{ApplyTask, Committed, Compaction, RoleChange};
+use crate::effects::{ApplyTask, Committed, Compaction, LostLog, ReadGrant, RoleChange, WildTerm};
 use crate::entry::LogEntry;
 use crate::epoch::{self, Standing};
 use crate::error::Reject;
 use crate::event::Guard;
-use crate::ids::{Index, PeerId, Term, Ticket};
+use crate::ids::{Index, PeerId, Term, Ticket, Time};
 use crate::invariants::{self, Numbers};
 use crate::lease::Promise;
-use crate::message::{Envelope, MessageKind};
+use crate::message::{Envelope, Message, MessageKind};
 use crate::proposals::Proposals;
 use crate::reading::Reading;
 use crate::ready::{Readies, Taken};
@@ -44,6 +46,8 @@ pub(crate) struct Peer {
     outgoing: Vec<eraftpb::Message>,
     /// Term and leader that the driver was told of.
     told: (Term, Option<PeerId>),
+    /// Members of whose wild terms the driver was told.
+    told_wild: BTreeSet<PeerId>,
     /// At the end of the last step.
     before: Numbers,
 }
@@ -66,6 +70,7 @@ impl Peer {
             compactor: Compactor::new(applied),
             outgoing: vec![],
             told: (term, None),
+            told_wild: BTreeSet::new(),
             before: Numbers::default(),
             descriptor: found.descriptor,
         };
@@ -114,8 +119,28 @@ impl Peer {
     /// Takes a message from another store, or counts why not.
     pub(crate) fn receive(&mut self, envelope: Envelope, step: &mut Step<'_>) {
         match self.admit_message(&envelope, step.config) {
-            Err(refusal) => refusal.count(&mut step.stats.dropped),
+            Err(refusal) => {
+                refusal.count(&mut step.stats.dropped);
+                self.notice_refusal(refusal, &envelope, step);
+            }
             Ok(()) => self.take_message(envelope, step),
+        }
+    }
+
+    /// Some refusals concern more than the message.
+    fn notice_refusal(&mut self, refusal: Refusal, envelope: &Envelope, step: &mut Step<'_>) {
+        let (region, from) = (self.descriptor.id, envelope.from);
+        match refusal {
+            Refusal::LostLog(acknowledged) => {
+                let last = self.consensus.last();
+                step.effects.lost_logs.push(LostLog { region, from, acknowledged, last });
+            }
+            // Once for each member, who may repeat it as often as it likes.
+            Refusal::WildTerm if self.told_wild.insert(from.id) => {
+                let (term, here) = (envelope.message.term, self.consensus.term());
+                step.effects.wild_terms.push(WildTerm { region, from, term, here });
+            }
+            _ => {}
         }
     }
 
@@ -161,7 +186,12 @@ impl Peer {
             }
         }
         let term = envelope.message.term;
-        let message = convert::message_to_raft(from, self.me.id, envelope.message);
+        let mut message = envelope.message;
+        if kind == MessageKind::Heartbeat && message.commit > self.consensus.last() {
+            // Of an earlier term, or to a replica that has no term: raft must not see it.
+            message.commit = self.consensus.last();
+        }
+        let message = convert::message_to_raft(from, self.me.id, message);
         if !self.consensus.step(message) {
             Refusal::Malformed.count(&mut step.stats.dropped);
         }
@@ -201,6 +231,28 @@ impl Peer {
             Ok(()) => self.reading.admit(ticket, follower, &self.consensus, step),
             Err(why) => step.reject(ticket, why),
         }
+    }
+
+    /// Takes back a grant of a step that was late: a quorum is asked in the next one.
+    pub(crate) fn turn_back(&mut self, grant: &ReadGrant, served: Time, step: &mut Step<'_>) {
+        self.reading.turn_back(grant, served, step);
+    }
+
+    /// Whether a step that was late has answered this under a lease. Then the message must not
+    /// leave; a quorum is asked instead.
+    pub(crate) fn take_back(&mut self, answer: &Envelope, step: &mut Step<'_>) -> bool {
+        let context = &answer.message.context;
+        if !self.reading.take_back(context, step) {
+            return false;
+        }
+        if !self.consensus.is_asked_too_much() {
+            let kind = MessageKind::ReadIndex;
+            let question = Message { kind, context: context.clone(), ..Message::default() };
+            let question = convert::message_to_raft(answer.to.id, self.me.id, question);
+            // If raft does not want it, the follower asks again soon.
+            let _ = self.consensus.step(question);
+        }
+        true
     }
 
     /// A write reached the disk.

@@ -3,11 +3,12 @@
 use bytes::Bytes;
 use raft::ReadState;
 
+use crate::config::ReadConfig;
 use crate::consensus::Consensus;
 use crate::descriptor::Peer;
 use crate::effects::ReadGrant;
 use crate::error::Reject;
-use crate::ids::{Index, PeerId, RegionId, Ticket};
+use crate::ids::{Index, PeerId, RegionId, Ticket, Time};
 use crate::lease::Lease;
 use crate::message::{Message, MessageKind};
 use crate::reads::{Read, Reads};
@@ -16,11 +17,15 @@ use crate::step::Step;
 pub(crate) struct Reading {
     reads: Reads,
     lease: Lease,
+    /// Names of the requests of followers that were answered under the lease, and at which step's
+    /// time: a step that turns out to be late takes its answers back.
+    answered: (Time, Vec<Bytes>),
 }
 
 impl Reading {
     pub(crate) fn new(peer: PeerId, run: u64) -> Self {
-        Self { reads: Reads::new(peer, run), lease: Lease::default() }
+        let answered = (Time(0), vec![]);
+        Self { reads: Reads::new(peer, run), lease: Lease::default(), answered }
     }
 
     /// How many reads wait.
@@ -40,13 +45,12 @@ impl Reading {
         if self.reads.count() >= step.config.queue_count_max {
             return step.reject(ticket, Reject::Busy { reason: "too many reads wait" });
         }
-        let limits = &step.config.reads;
-        let expires = step.now.after_ms(limits.retry_ms * u64::from(limits.tries_max));
-        let read = Read { ticket, follower, expires };
+        let mut read = new_read(ticket, follower, step.now, &step.config.reads);
         if consensus.is_leader() {
             self.lease.mark_used(step.now);
         }
         if self.may_answer_alone(consensus, step) {
+            read.leased = Some(step.now);
             self.reads.wait_for(consensus.commit(), read);
             step.stats.reads_by_lease += 1;
         } else {
@@ -69,6 +73,10 @@ impl Reading {
             return None;
         }
         step.stats.followers_answered += 1;
+        if self.answered.0 != step.now {
+            self.answered = (step.now, vec![]);
+        }
+        self.answered.1.push(context.clone());
         Some(Message {
             kind: MessageKind::ReadIndexResponse,
             term: consensus.term(),
@@ -81,7 +89,8 @@ impl Reading {
     /// Whether the replica leads, knows what its predecessors had committed, and nobody else can
     /// lead now.
     fn may_answer_alone(&self, consensus: &Consensus, step: &Step<'_>) -> bool {
-        consensus.is_leader()
+        step.config.read_leases
+            && consensus.is_leader()
             && consensus.committed_in_term()
             && self.lease.holds(consensus.term(), step.now)
     }
@@ -95,7 +104,8 @@ impl Reading {
     ) {
         let now = step.now;
         self.reads.tick(now, &step.config.reads, |ticket, why| step.reject(ticket, why), leader);
-        let may_renew = consensus.is_leader() && consensus.committed_in_term();
+        let may_renew =
+            step.config.read_leases && consensus.is_leader() && consensus.committed_in_term();
         let wants = || self.lease.wants_renewal(consensus.term(), now, step.config.lease_ms());
         if may_renew && self.reads.is_quiet() && wants() {
             self.send_round(consensus, step);
@@ -126,8 +136,34 @@ impl Reading {
 
     /// Grants what waits for entries that are applied now.
     pub(crate) fn release(&mut self, region: RegionId, applied: Index, step: &mut Step<'_>) {
+        let now = step.now;
         let grants = &mut step.effects.reads;
-        self.reads.release(applied, |ticket| grants.push(ReadGrant { region, ticket }));
+        self.reads.release(applied, |read| {
+            let Read { ticket, follower, leased, .. } = read;
+            // What an earlier step has taken was right then, and waited for the apply index only.
+            let by_lease = leased == Some(now);
+            grants.push(ReadGrant { region, ticket, by_lease, follower });
+        });
+    }
+
+    /// The step was late: the lease is over, and what it granted has to ask a quorum.
+    pub(crate) fn turn_back(&mut self, grant: &ReadGrant, served: Time, step: &mut Step<'_>) {
+        self.lease.drop_now();
+        let ReadGrant { ticket, follower, .. } = *grant;
+        // Its time begins anew: nobody could serve it while the driver stood still.
+        self.reads.wait(new_read(ticket, follower, served, &step.config.reads));
+        step.stats.reads_turned_back += 1;
+    }
+
+    /// The step was late: whether this is the name of a request that it answered under the lease,
+    /// which is over then.
+    pub(crate) fn take_back(&mut self, context: &Bytes, step: &Step<'_>) -> bool {
+        let (answered_at, names) = &self.answered;
+        let was_leased = *answered_at == step.now && names.contains(context);
+        if was_leased {
+            self.lease.drop_now();
+        }
+        was_leased
     }
 
     /// Another leader or term.
@@ -143,4 +179,9 @@ impl Reading {
     pub(crate) fn check(&self, applied: Index) {
         self.reads.check(applied);
     }
+}
+
+fn new_read(ticket: Ticket, follower: bool, now: Time, limits: &ReadConfig) -> Read {
+    let expires = now.after_ms(limits.retry_ms * u64::from(limits.tries_max));
+    Read { ticket, follower, expires, leased: None }
 }

@@ -42,6 +42,8 @@ pub(crate) struct Read {
     pub(crate) follower: bool,
     /// When it is rejected.
     pub(crate) expires: Time,
+    /// At which step's time it was taken under a lease, if it was.
+    pub(crate) leased: Option<Time>,
 }
 
 /// A request under way.
@@ -108,9 +110,9 @@ impl Reads {
     }
 
     /// Grants every read whose index is now applied.
-    pub(crate) fn release(&mut self, applied: Index, mut grant: impl FnMut(Ticket)) {
+    pub(crate) fn release(&mut self, applied: Index, mut grant: impl FnMut(Read)) {
         while let Some(first) = self.confirmed.first_entry().filter(|e| *e.key() <= applied) {
-            first.remove().into_iter().for_each(|read| grant(read.ticket));
+            first.remove().into_iter().for_each(&mut grant);
         }
     }
 
@@ -191,12 +193,12 @@ mod tests {
     const CONFIG: ReadConfig = ReadConfig { retry_ms: 100, tries_max: 3 };
 
     fn read(ticket: u64, follower: bool) -> Read {
-        Read { ticket: Ticket(ticket), follower, expires: Time(300) }
+        Read { ticket: Ticket(ticket), follower, expires: Time(300), leased: None }
     }
 
     fn released(reads: &mut Reads, applied: u64) -> Vec<u64> {
         let mut granted = vec![];
-        reads.release(Index(applied), |ticket| granted.push(ticket.0));
+        reads.release(Index(applied), |read| granted.push(read.ticket.0));
         reads.check(Index(applied));
         granted
     }

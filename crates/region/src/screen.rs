@@ -11,11 +11,18 @@ use crate::status::Dropped;
 /// Far above every term and index that can come to be, far below where sums overflow.
 const NUMBER_MAX: u64 = 1 << 60;
 
+/// No message is believed whose term is further above ours. Terms grow with elections, each of which
+/// needs a quorum and an election timeout: at the shortest default that is more than a week of
+/// nothing but elections, while this replica was away. Without a bound, one message with the
+/// greatest term there is would end a region for good: nobody can ever be elected above it.
+pub(crate) const TERM_LEAD_MAX: u64 = 1 << 20;
+
 /// What a message is checked against.
 pub(crate) struct View<'a> {
     pub(crate) descriptor: &'a Descriptor,
     pub(crate) me: Peer,
     pub(crate) term: Term,
+    /// The last entry of the log; 0 if there never was one.
     pub(crate) last: Index,
     pub(crate) is_leader: bool,
     /// What a leader knows of the sender's log.
@@ -28,6 +35,10 @@ pub(crate) enum Refusal {
     Misrouted,
     Stranger,
     Malformed,
+    /// The term is further above ours than one can get.
+    WildTerm,
+    /// The sender counts on this entry, which this replica has acknowledged and does not have.
+    LostLog(Index),
     VoteWithheld,
     Stale,
     Lagging,
@@ -39,6 +50,8 @@ impl Refusal {
             Self::Misrouted => &mut dropped.misrouted,
             Self::Stranger => &mut dropped.strangers,
             Self::Malformed => &mut dropped.malformed,
+            Self::WildTerm => &mut dropped.wild_terms,
+            Self::LostLog(_) => &mut dropped.lost_logs,
             Self::VoteWithheld => &mut dropped.votes_withheld,
             Self::Stale => &mut dropped.stale,
             Self::Lagging => &mut dropped.lagging,
@@ -56,19 +69,21 @@ pub(crate) fn screen(envelope: &Envelope, view: &View<'_>) -> Result<(), Refusal
     if from.id == view.me.id || view.descriptor.peer(from.id) != Some(from) {
         return Err(Refusal::Stranger);
     }
-    // The floor is not above what this replica has acknowledged.
     let message = &envelope.message;
-    if !has_sane_numbers(message) || envelope.gc_floor > view.last {
+    if !has_sane_numbers(message) {
         return Err(Refusal::Malformed);
     }
+    if is_wild_term(message.term, view) {
+        return Err(Refusal::WildTerm);
+    }
+    screen_acknowledged(envelope, view)?;
     let is_sound = match message.kind {
         MessageKind::Append => is_sound_append(message),
-        // A leader never tells a follower of a commit that it has not acknowledged. Raft panics on
-        // it: so shows a disk that lost what it had promised to keep.
-        MessageKind::Heartbeat => message.term < view.term || message.commit <= view.last,
         MessageKind::AppendResponse => return screen_append_response(message, view),
         // The context of a leader transfer would break the promise that leases rest on.
-        MessageKind::RequestVote | MessageKind::RequestPreVote => message.context.is_empty(),
+        MessageKind::RequestVote | MessageKind::RequestPreVote => {
+            message.context.is_empty() && message.log_term <= message.term
+        }
         MessageKind::ReadIndex | MessageKind::ReadIndexResponse => {
             message.context.len() == CONTEXT_BYTES
         }
@@ -86,6 +101,42 @@ fn has_sane_numbers(message: &Message) -> bool {
         && numbers.iter().all(|number| *number < NUMBER_MAX)
         && message.context.len() <= CONTEXT_BYTES
         && (message.entries.is_empty() || message.kind == MessageKind::Append)
+}
+
+/// A replica that has no log may be behind by any number of terms: it believes the first that it
+/// hears of.
+fn is_wild_term(term: Term, view: &View<'_>) -> bool {
+    view.last > Index(0) && term.0 > view.term.0.saturating_add(TERM_LEAD_MAX)
+}
+
+/// Looks whether the sender counts on an entry that this replica acknowledged and does not have.
+///
+/// A leader tells a follower of no commit beyond what that follower has acknowledged to it, in this
+/// very term; within a term the follower only adds to that. And the floor is what every replica has
+/// acknowledged as committed. So neither can exceed the log, unless the disk has lost a part of it,
+/// or is an older copy. Of earlier terms nothing is believed: such a message may be as late as it
+/// likes, and changes nothing.
+///
+/// A replica without a term has never acknowledged anything, as far as its disk knows, and one odd
+/// message is no proof for it: it takes the term, and no commit. If its disk did lose all, the
+/// leader's next heartbeat is the proof.
+fn screen_acknowledged(envelope: &Envelope, view: &View<'_>) -> Result<(), Refusal> {
+    let message = &envelope.message;
+    let counted_on = match message.kind {
+        MessageKind::Heartbeat if message.term >= view.term => message.commit,
+        _ => Index(0),
+    };
+    let counted_on = counted_on.max(envelope.gc_floor);
+    if counted_on.0 >= NUMBER_MAX {
+        return Err(Refusal::Malformed);
+    }
+    if counted_on <= view.last || view.term == Term(0) {
+        return Ok(());
+    }
+    if message.term < view.term {
+        return Err(Refusal::Malformed);
+    }
+    Err(Refusal::LostLog(counted_on))
 }
 
 fn is_sound_append(message: &Message) -> bool {
@@ -170,6 +221,14 @@ mod tests {
     }
 
     fn screened(kind: MessageKind, spoil: impl FnOnce(&mut Envelope)) -> Result<(), Refusal> {
+        screened_by(kind, spoil, |_| {})
+    }
+
+    fn screened_by(
+        kind: MessageKind,
+        spoil: impl FnOnce(&mut Envelope),
+        change: impl FnOnce(&mut View<'_>),
+    ) -> Result<(), Refusal> {
         let descriptor = Descriptor {
             id: RegionId(1),
             space: Space::Raw,
@@ -178,7 +237,7 @@ mod tests {
             epoch: Epoch::default(),
             peers: vec![member(1), member(2), member(3)],
         };
-        let view = View {
+        let mut view = View {
             descriptor: &descriptor,
             me: member(1),
             term: Term(5),
@@ -186,6 +245,7 @@ mod tests {
             is_leader: true,
             matched: Some(Index(7)),
         };
+        change(&mut view);
         let mut envelope = sound(kind);
         spoil(&mut envelope);
         screen(&envelope, &view)
@@ -213,7 +273,7 @@ mod tests {
             expect(Refusal::Stranger, |e| e.from = member(9));
             expect(Refusal::Stranger, |e| e.from.store = StoreId(9));
             expect(Refusal::Stranger, |e| e.from = member(1));
-            expect(Refusal::Malformed, |e| e.gc_floor = Index(11));
+            expect(Refusal::Malformed, |e| e.gc_floor = Index(u64::MAX));
             expect(Refusal::Malformed, |e| e.message.index = Index(u64::MAX));
             expect(Refusal::Malformed, |e| e.message.commit = Index(1 << 60));
             expect(Refusal::Malformed, |e| e.message.log_term = Term(u64::MAX));
@@ -270,7 +330,47 @@ mod tests {
             let unnamed = screened(kind, |e| e.message.context = Bytes::new());
             assert_eq!(unnamed, Err(Refusal::Malformed));
         }
-        let beyond = screened(MessageKind::Heartbeat, |e| e.message.commit = Index(11));
-        assert_eq!(beyond, Err(Refusal::Malformed));
+    }
+
+    #[test]
+    fn a_term_is_believed_within_bounds_by_those_who_have_a_log() {
+        for kind in all_kinds().filter(|kind| *kind != MessageKind::ReadIndex) {
+            let with_term = |term| screened(kind, |e| e.message.term = Term(term));
+            assert_eq!(with_term(5 + TERM_LEAD_MAX), Ok(()), "{kind:?}");
+            assert_eq!(with_term(6 + TERM_LEAD_MAX), Err(Refusal::WildTerm), "{kind:?}");
+            assert_eq!(with_term((1 << 60) - 1), Err(Refusal::WildTerm), "{kind:?}");
+            let empty = |e: &mut Envelope| {
+                e.message.term = Term((1 << 60) - 1);
+                e.gc_floor = Index(0);
+                e.message.commit = Index(0);
+            };
+            let believed = screened_by(kind, empty, |view| view.last = Index(0));
+            assert_ne!(believed, Err(Refusal::WildTerm), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_leader_that_counts_on_what_is_not_there_proves_a_loss() {
+        let beyond = |e: &mut Envelope| e.message.commit = Index(11);
+        let heartbeat = MessageKind::Heartbeat;
+        assert_eq!(screened(heartbeat, beyond), Err(Refusal::LostLog(Index(11))));
+        let later = |e: &mut Envelope| {
+            beyond(e);
+            e.message.term = Term(6);
+        };
+        assert_eq!(screened(heartbeat, later), Err(Refusal::LostLog(Index(11))));
+        let earlier = |e: &mut Envelope| {
+            beyond(e);
+            e.message.term = Term(4);
+        };
+        assert_eq!(screened(heartbeat, earlier), Ok(()), "it may be late, and raft ignores it");
+        let floor = |e: &mut Envelope| e.gc_floor = Index(12);
+        assert_eq!(screened(MessageKind::Append, floor), Err(Refusal::LostLog(Index(12))));
+        // Commits of other kinds are bounded by raft itself.
+        assert_eq!(screened(MessageKind::Append, beyond), Ok(()));
+        let blank = screened_by(heartbeat, beyond, |view| {
+            (view.last, view.term) = (Index(0), Term(0));
+        });
+        assert_eq!(blank, Ok(()), "it has never acknowledged anything");
     }
 }

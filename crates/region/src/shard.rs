@@ -8,6 +8,7 @@ use crate::effects::Effects;
 use crate::error::{Reject, Unfit};
 use crate::event::Event;
 use crate::ids::{RegionId, Ticket, Time};
+use crate::message::{Envelope, MessageKind};
 use crate::peer::Peer;
 use crate::recovered::Recovered;
 use crate::status::{Stats, Status};
@@ -79,7 +80,8 @@ impl Shard {
     ///
     /// `now` must have been read *after* the last of the events was there: a driver empties its
     /// inbox, then looks at the clock. The other way round, a process that stands still in between
-    /// would grant reads under a lease that is over. Ticks come first, and a late clock ticks once:
+    /// would grant reads under a lease that is over. Before the effects are carried out it looks
+    /// again, for [`Shard::drop_leases_if_late`]. Ticks come first, and a late clock ticks once:
     /// replicas keep still for a number of ticks, so that these must never come faster than the
     /// time.
     ///
@@ -104,6 +106,40 @@ impl Shard {
             slot.peer.finish(&mut step);
         }
         self.touched = touched;
+    }
+
+    /// Takes back what the last step would serve by a lease, if it is too late for that: `served` is
+    /// the driver's clock, read again once the step has returned. Called before anything of
+    /// `effects`, which are those of the step, is carried out. Says whether the step was late.
+    ///
+    /// A thread that was not given a processor, or a machine that stood still, may come here long
+    /// after the step's time. Then the leases in use are over, and their reads ask a quorum in the
+    /// next step: they take longer and do not fail.
+    pub fn drop_leases_if_late(&mut self, served: Time, effects: &mut Effects) -> bool {
+        if served < self.now.after_ms(self.config.lateness_ms_max()) {
+            return false;
+        }
+        self.stats.late_steps += 1;
+        let grants: Vec<_> = effects.reads.extract_if(.., |grant| grant.by_lease).collect();
+        for grant in grants {
+            self.touch(grant.region, effects, |peer, step| peer.turn_back(&grant, served, step));
+        }
+        let is_answer =
+            |envelope: &Envelope| envelope.message.kind == MessageKind::ReadIndexResponse;
+        if effects.messages.iter().any(is_answer) {
+            for envelope in std::mem::take(&mut effects.messages) {
+                let mut leaves = true;
+                if is_answer(&envelope) {
+                    self.touch(envelope.region, effects, |peer, step| {
+                        leaves = !peer.take_back(&envelope, step);
+                    });
+                }
+                if leaves {
+                    effects.messages.push(envelope);
+                }
+            }
+        }
+        true
     }
 
     /// When to call [`Shard::step`] if nothing happens before.

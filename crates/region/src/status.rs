@@ -58,6 +58,10 @@ pub struct Stats {
     pub reads_by_index: u64,
     /// Followers told by a leader under lease up to where to apply.
     pub followers_answered: u64,
+    /// Steps that came too late to serve by a lease.
+    pub late_steps: u64,
+    /// Reads of such steps that would have been granted under a lease, and ask a quorum instead.
+    pub reads_turned_back: u64,
     /// Rounds that asked, lease renewals included.
     pub read_rounds: u64,
     /// Messages taken.
@@ -75,6 +79,10 @@ pub struct Dropped {
     pub strangers: u64,
     /// Numbers or entries that no sound replica sends.
     pub malformed: u64,
+    /// Terms too far above ours to have come to be.
+    pub wild_terms: u64,
+    /// Proofs that the log here has lost what it had acknowledged; the store ends.
+    pub lost_logs: u64,
     /// Vote requests while a leader may hold a lease that this replica backs.
     pub votes_withheld: u64,
     /// Answers that were overtaken by later ones.

@@ -29,6 +29,9 @@ pub(super) struct Cluster {
     /// A hash of the effects of each step.
     pub(super) trace: Vec<u64>,
     pub(super) roles: Vec<(u64, RoleChange)>,
+    /// Stores that were told that they lost a part of their log, or of wild terms.
+    pub(super) lost_logs: Vec<(u64, LostLog)>,
+    pub(super) wild_terms: Vec<(u64, WildTerm)>,
     start_count: u64,
     /// What the newest completed write or read has shown, by key.
     seen: BTreeMap<Bytes, u64>,
@@ -80,6 +83,8 @@ impl Cluster {
             ticket_count: 0,
             trace: vec![],
             roles: vec![],
+            lost_logs: vec![],
+            wild_terms: vec![],
             start_count: 0,
             seen: BTreeMap::new(),
         };
@@ -109,6 +114,14 @@ impl Cluster {
     pub(super) fn restart(&mut self, store: u64) {
         let now = clock(store, self.now);
         self.machines.get_mut(&store).unwrap().start(now, false);
+    }
+
+    /// A store starts again on its disk as it was before the entries above `last`.
+    pub(super) fn set_back(&mut self, store: u64, last: Index) {
+        self.crash(store);
+        let disk = self.machines.get_mut(&store).unwrap().disks.get_mut(&REGION).unwrap();
+        disk.set_back(last);
+        self.restart(store);
     }
 
     pub(super) fn is_up(&self, store: u64) -> bool {
@@ -235,6 +248,7 @@ impl Cluster {
             if is_due || !machine.inbox.is_empty() {
                 let mut effects = Effects::default();
                 machine.shard.step(now, machine.inbox.drain(..), &mut effects);
+                machine.shard.drop_leases_if_late(now.after_ms(machine.late_ms), &mut effects);
                 machine.shard.check_invariants();
                 self.trace.push(hash(&format!("{store} {now} {effects:?}")));
                 self.carry_out(store, &mut machine, effects);
@@ -265,6 +279,8 @@ impl Cluster {
             self.note_answer(store, ticket, Answer::Rejected(why));
         }
         self.roles.extend(effects.roles.drain(..).map(|role| (store, role)));
+        self.lost_logs.extend(effects.lost_logs.drain(..).map(|lost| (store, lost)));
+        self.wild_terms.extend(effects.wild_terms.drain(..).map(|wild| (store, wild)));
         machine.carry_out(&mut effects, self.now, &mut self.rng);
         assert!(effects.is_empty());
     }

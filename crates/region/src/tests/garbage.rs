@@ -106,14 +106,12 @@ fn strangers_and_lost_letters_are_counted_and_change_nothing() {
     assert_eq!((cluster.leader(), cluster.status(leader).term), (Some(leader), Term(1)));
 }
 
-#[test]
-fn a_commit_beyond_the_log_is_not_believed() {
-    let mut cluster = Cluster::new(2, Config::default());
+/// A cluster of three with something in its log, and a message of its leader to store 2.
+fn led(seed: u64) -> (Cluster, impl Fn(MessageKind, u64, u64) -> Event) {
+    let mut cluster = Cluster::new(seed, Config::default());
     assert_eq!(cluster.elect(), 1);
     cluster.run(200);
-    let last = cluster.status(2).last;
-    cluster.push(
-        2,
+    let from_leader = |kind, term, commit| {
         Event::Message(Envelope {
             region: REGION,
             from: peer(1),
@@ -121,13 +119,67 @@ fn a_commit_beyond_the_log_is_not_believed() {
             epoch: Epoch::default(),
             gc_floor: Index(0),
             message: Message {
-                kind: MessageKind::Heartbeat,
-                term: Term(1),
-                commit: Index(last.0 + 1),
+                kind,
+                term: Term(term),
+                commit: Index(commit),
                 ..Message::default()
             },
-        }),
-    );
+        })
+    };
+    (cluster, from_leader)
+}
+
+#[test]
+fn a_commit_beyond_the_log_ends_the_store_in_words() {
+    let (mut cluster, from_leader) = led(2);
+    let last = cluster.status(2).last;
+    cluster.push(2, from_leader(MessageKind::Heartbeat, 1, last.0 + 1));
     cluster.run(1);
-    assert_eq!(cluster.machines[&2].shard.stats().dropped.malformed, 1);
+    let acknowledged = Index(last.0 + 1);
+    let lost = LostLog { region: REGION, from: peer(1), acknowledged, last };
+    assert_eq!(cluster.lost_logs, [(2, lost)]);
+    assert_eq!(cluster.machines[&2].shard.stats().dropped.lost_logs, 1);
+    let words = lost.to_string();
+    assert!(words.contains("store 1 counts on entry 2") && words.contains("ends at 1"), "{words}");
+}
+
+/// A disk that is set back to before the last entries, under a leader that has counted on them:
+/// the real messages of that leader are the proof.
+#[test]
+fn a_follower_whose_disk_was_set_back_learns_that_it_lost_something() {
+    for kept in [0, 1, 4] {
+        let mut cluster = Cluster::new(3, Config::default());
+        assert_eq!(cluster.elect(), 1);
+        for round in 1..=9 {
+            let put = cluster.put(1, "a", round);
+            cluster.answer(put);
+        }
+        cluster.run(200);
+        assert_eq!(cluster.status(2).last, Index(10));
+        cluster.set_back(2, Index(kept));
+        cluster.run_until("the loss is known", |cluster| !cluster.lost_logs.is_empty());
+        let (store, lost) = cluster.lost_logs[0];
+        assert_eq!((store, lost.from, lost.last), (2, peer(1), Index(kept)));
+        assert!(lost.acknowledged > lost.last, "{lost}");
+        assert_eq!(cluster.status(2).commit.max(Index(kept)), Index(kept), "nothing was believed");
+    }
+}
+
+/// The greatest term that there is would end a region for good: nobody can be elected above it.
+#[test]
+fn a_wild_term_is_refused_and_told_once() {
+    let (mut cluster, from_leader) = led(4);
+    let kinds = || (0..20).filter_map(MessageKind::from_number);
+    for kind in kinds().filter(|kind| *kind != MessageKind::ReadIndex) {
+        cluster.push(2, from_leader(kind, (1 << 60) - 1, 0));
+    }
+    cluster.run(1);
+    let term = Term((1 << 60) - 1);
+    let told = WildTerm { region: REGION, from: peer(1), term, here: Term(1) };
+    assert_eq!(cluster.wild_terms, [(2, told)]);
+    let dropped = cluster.machines[&2].shard.stats().dropped;
+    assert_eq!(dropped.wild_terms, kinds().count() as u64 - 1);
+    cluster.run(2000);
+    assert_eq!(cluster.elect(), 1);
+    assert_eq!(cluster.status(2).term, Term(1), "everything goes on");
 }

@@ -15,6 +15,8 @@ pub(super) struct Machine {
     pub(super) shard: Shard,
     pub(super) inbox: VecDeque<Event>,
     pub(super) paused: bool,
+    /// From reading the clock to handing out what a step has granted.
+    pub(super) late_ms: u64,
     /// Log work under way, in order, with the time when it completes.
     writing: VecDeque<(u64, LogWork)>,
     applying: VecDeque<(u64, ApplyTask)>,
@@ -94,6 +96,17 @@ impl Disk {
         }
     }
 
+    /// Makes an older copy of the disk: of nothing at all, or of the log up to `last`.
+    pub(super) fn set_back(&mut self, last: Index) {
+        if last == Index(0) {
+            *self = Self::new(self.descriptor.clone(), self.peer);
+            return;
+        }
+        self.entries.split_off(&Index(last.0 + 1));
+        self.hard_state.commit = self.hard_state.commit.min(last);
+        assert!(self.durable.0 <= last, "made before the first checkpoint");
+    }
+
     fn recover(&self) -> Recovered {
         let (index, term) = (self.durable.0, self.durable.1);
         let mut terms: Vec<(Index, Term)> = vec![];
@@ -121,6 +134,7 @@ impl Machine {
             shard: Shard::new(config),
             inbox: VecDeque::new(),
             paused: false,
+            late_ms: 0,
             writing: VecDeque::new(),
             applying: VecDeque::new(),
             fetching: VecDeque::new(),

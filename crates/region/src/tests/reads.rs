@@ -115,6 +115,75 @@ fn a_follower_reads_what_was_written_before() {
 }
 
 #[test]
+fn without_leases_a_quorum_confirms_every_read() {
+    let config = Config { read_leases: false, ..Config::default() };
+    let mut cluster = Cluster::new(6, config);
+    let leader = cluster.elect();
+    for round in 1..20 {
+        let put = cluster.put(leader, "a", round);
+        cluster.answer(put);
+        for (store, follower) in [(leader, false), (2, true), (3, true)] {
+            let read = cluster.read(store, "a", follower);
+            assert_eq!(cluster.answer(read), value(round));
+        }
+    }
+    let stats = cluster.machines[&leader].shard.stats();
+    assert_eq!((stats.reads_by_lease, stats.followers_answered), (0, 0));
+    let rounds = stats.read_rounds;
+    cluster.run(1000);
+    let stats = cluster.machines[&leader].shard.stats();
+    assert_eq!(stats.read_rounds, rounds, "there is no lease to keep");
+}
+
+/// The driver looks at its clock again before it hands out what a step has granted.
+#[test]
+fn a_late_step_serves_nothing_by_a_lease() {
+    let config = Config::default();
+    let in_time_ms = config.lateness_ms_max() - 1;
+    let mut cluster = Cluster::new(7, config);
+    let leader = cluster.elect();
+    let put = cluster.put(leader, "a", 5);
+    cluster.answer(put);
+    for (late_ms, turned_back) in [(0, 0), (in_time_ms, 0), (in_time_ms + 1, 1), (60_000, 2)] {
+        // The first earns the lease again.
+        cluster.machines.get_mut(&leader).unwrap().late_ms = 0;
+        let read = cluster.read(leader, "a", false);
+        cluster.answer(read);
+        cluster.machines.get_mut(&leader).unwrap().late_ms = late_ms;
+        let read = cluster.read(leader, "a", false);
+        cluster.run(1);
+        assert_eq!(cluster.is_waiting(read), turned_back > 0, "{late_ms} ms late");
+        cluster.machines.get_mut(&leader).unwrap().late_ms = 0;
+        assert_eq!(cluster.answer(read), value(5), "no client sees an error");
+        let stats = cluster.machines[&leader].shard.stats();
+        assert_eq!(stats.reads_turned_back, turned_back, "{late_ms} ms late");
+    }
+}
+
+#[test]
+fn a_late_step_tells_followers_nothing_by_a_lease() {
+    let mut cluster = Cluster::new(8, Config::default());
+    let leader = cluster.elect();
+    let put = cluster.put(leader, "a", 5);
+    cluster.answer(put);
+    let read = cluster.read(leader, "a", false);
+    cluster.answer(read);
+    let answered = |cluster: &Cluster| {
+        let stats = cluster.machines[&leader].shard.stats();
+        (stats.followers_answered, stats.read_rounds)
+    };
+    let read = cluster.read(2, "a", true);
+    cluster.answer(read);
+    assert_eq!(answered(&cluster), (1, 1), "under the lease");
+    cluster.machines.get_mut(&leader).unwrap().late_ms = 1000;
+    let began = cluster.now;
+    let read = cluster.read(2, "a", true);
+    assert_eq!(cluster.answer(read), value(5));
+    assert_eq!(answered(&cluster), (2, 1), "taken back, and asked of the quorum by the follower");
+    assert!(cluster.now - began < 100, "without waiting for the follower to ask again");
+}
+
+#[test]
 fn a_follower_that_is_cut_off_gives_up() {
     let mut cluster = Cluster::new(4, Config::default());
     cluster.elect();
@@ -158,7 +227,11 @@ fn a_new_leader_waits_for_an_entry_of_its_own_term() {
     assert!(effects.reads.is_empty(), "committed, but not applied");
     let index = Index(1);
     shard.step(Time(3), [Event::Applied { region: REGION, index }].into_iter(), &mut effects);
-    assert_eq!(effects.reads, [ReadGrant { region: REGION, ticket: Ticket(1) }]);
+    let (by_lease, follower) = (false, false);
+    assert_eq!(
+        effects.reads,
+        [ReadGrant { region: REGION, ticket: Ticket(1), by_lease, follower }]
+    );
 }
 
 /// A new leader may hold a lease before it has applied what its predecessors had answered.
