@@ -561,6 +561,7 @@ pub fn shard_config(settings: &ClusterSettings, seed: u64) -> flotilla_region::C
         heartbeat_ticks: ticks(settings.heartbeat_ticks),
         seed,
         entry_bytes_max: settings.entry_bytes_max as usize,
+        read_leases: settings.read_leases,
         ..flotilla_region::Config::default()
     }
 }

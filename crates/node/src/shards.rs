@@ -1,7 +1,9 @@
 //! A shard's thread: mailbox, step, carry out, and again.
 //!
-//! The clock is read once for each step. Effects are handed over in the order of the lists and
-//! nothing is waited for; whatever is slow happens on a worker and comes back as a completion.
+//! The clock is read twice for each step: before it, once its events are taken out, and after it,
+//! because what a lease has granted must not leave late. Effects are handed over in the order of the
+//! lists and nothing is waited for; whatever is slow happens on a worker and comes back as a
+//! completion.
 //!
 //! Before it takes more work the shard looks at how far its workers are behind: from a certain
 //! number of bytes on it leaves clients waiting, from twice as much on also the entries of other
@@ -12,9 +14,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use flotilla_region::{ApplyTask, Effects, Event, LogFetch, Shard};
+use flotilla_region::{ApplyTask, Effects, Event, LogFetch, Shard, StoreId};
 
 use crate::clock::Clock;
+use crate::failure::Failure;
 use crate::letters::{Letter, Mailboxes};
 use crate::mailbox::Open;
 use crate::routes::Routes;
@@ -43,6 +46,9 @@ pub(crate) struct ShardThread {
     pub(crate) mailboxes: Mailboxes,
     pub(crate) outlets: Arc<Outlets>,
     pub(crate) clock: Clock,
+    /// Whose thread it is, for words.
+    pub(crate) store: StoreId,
+    pub(crate) failure: Failure,
 }
 
 impl ShardThread {
@@ -70,6 +76,12 @@ impl ShardThread {
             }
             effects.clear();
             self.shard.step(self.clock.now(), events.drain(..), &mut effects);
+            self.shard.drop_leases_if_late(self.clock.now(), &mut effects);
+            if let Some(lost) = effects.lost_logs.first() {
+                // Nothing of this step leaves the store: its disk has forgotten what it promised.
+                self.failure.report(&format!("store {}: {lost}", self.store));
+                return;
+            }
             self.outlets.carry_out(&mut effects, &mut events);
         }
     }
@@ -114,6 +126,9 @@ impl Outlets {
                 region = %change.region, term = %change.term, leader = ?change.leader, "role"
             );
             self.routes.note(change);
+        }
+        for wild in effects.wild_terms.drain(..) {
+            tracing::warn!("{wild}");
         }
         for grant in effects.reads.drain(..) {
             self.tickets.answer(grant.ticket, Answer::Granted);

@@ -59,7 +59,7 @@ impl Threads {
             log_maintenance: None,
         };
         threads.start_workers(pace, failure)?;
-        let Commons { tickets, routes, mailboxes, works, clock, .. } = threads.commons.clone();
+        let Commons { store, tickets, routes, mailboxes, works, clock } = threads.commons.clone();
         let outlets = Arc::new(Outlets {
             transport,
             log: works.log,
@@ -72,7 +72,9 @@ impl Threads {
         for (place, shard) in shards.into_iter().enumerate() {
             let mailboxes = mailboxes.clone();
             let outlets = Arc::clone(&outlets);
-            let thread = ShardThread { shard, place, mailboxes, outlets, clock };
+            let (store, report) = (store.identity().store, failure.clone());
+            let thread =
+                ShardThread { shard, place, mailboxes, outlets, clock, store, failure: report };
             threads.shards.push(failure.guard(&format!("shard-{place}"), || thread.run())?);
         }
         Ok(threads)
