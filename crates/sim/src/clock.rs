@@ -1,4 +1,4 @@
-//! A store's own clock: runs a little fast or slow and never goes back.
+//! A store's own clock: runs a little fast or slow, never goes back, and goes on in suspend.
 
 use flotilla_region::Time;
 
@@ -13,12 +13,25 @@ pub(crate) struct LocalClock {
     /// Microseconds of the store's clock in a second.
     rate: u64,
     offset_us: u64,
+    /// How long the machine was suspended, all in all. It does not count: the clock that a node
+    /// reads goes on meanwhile.
+    suspended_us: u64,
 }
 
 impl LocalClock {
     pub(crate) fn new(drift_ppm: i64, offset_us: u64) -> Self {
         let rate = u64::try_from(MILLION + drift_ppm).expect("a drift is a few per cent");
-        Self { rate, offset_us }
+        Self { rate, offset_us, suspended_us: 0 }
+    }
+
+    /// Notes that the machine was suspended for so long.
+    pub(crate) fn suspend(&mut self, us: u64) {
+        self.suspended_us += us;
+    }
+
+    /// How long the machine was suspended.
+    pub(crate) fn suspended_us(self) -> u64 {
+        self.suspended_us
     }
 
     /// What the store's clock says at a moment.
@@ -48,6 +61,13 @@ mod tests {
             assert!(clock.read(moment) >= time);
             assert!(moment == 0 || clock.read(moment - 1) < time, "{clock:?} {time:?}");
         }
+    }
+
+    #[test]
+    fn a_suspended_machine_finds_that_time_has_passed() {
+        let mut clock = LocalClock::new(0, 0);
+        clock.suspend(500_000);
+        assert_eq!((clock.read(1_000_000), clock.suspended_us()), (Time(1_000), 500_000));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! the time nothing gets far. So each kind of fault is absent, rare or frequent, seed by seed.
 
 use fastrand::Rng;
-use flotilla_region::RegionId;
+use flotilla_region::{MessageKind, RegionId};
 
 use crate::network::{Cut, Weather};
 
@@ -36,6 +36,22 @@ pub(crate) enum Fault {
     SlowDisk { store: usize, us: u64 },
     /// The disk refuses syncs, or writes as well, until the store has stopped because of it.
     SickDisk { store: usize, writes_too: bool },
+    /// The machine of a leader is suspended, and cut off when it comes back. Clocks that count only
+    /// while it runs would have stood still.
+    Suspend { region: RegionId, us: u64 },
+    /// The leader stands still in its next step that grants a read under a lease, between reading its
+    /// clock and handing out what the step has granted.
+    Stall { region: RegionId, us: u64 },
+    /// Somebody sends one of the region's replicas, by place, a message in the name of another, with
+    /// a term that cannot have come to be.
+    WildTerm { region: RegionId, from: usize, to: usize, kind: MessageKind, term: u64 },
+}
+
+impl Fault {
+    /// Whether it is drawn from a generator of its own, so that the others are drawn as ever.
+    pub(crate) fn is_apart(&self) -> bool {
+        matches!(self, Self::Suspend { .. } | Self::Stall { .. } | Self::WildTerm { .. })
+    }
 }
 
 /// How often something happens: the mean of microseconds between, 0 for never.
@@ -70,6 +86,14 @@ pub(crate) struct Swarm {
     /// Time from a crash to the start, at most.
     pub(crate) restart_us_max: u64,
     kinds: Vec<(Kind, Every)>,
+    apart: ApartFaults,
+}
+
+/// Kinds of faults that came later, drawn apart, so that old seeds draw the rest as ever.
+#[derive(Clone, Debug)]
+struct ApartFaults {
+    rng: Rng,
+    kinds: Vec<(Kind, Every)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +109,9 @@ enum Kind {
     Cut,
     SlowDisk,
     SickDisk,
+    Suspend,
+    Stall,
+    WildTerm,
 }
 
 const SECOND_US: u64 = 1_000_000;
@@ -94,35 +121,48 @@ const HEAVY: usize = 32;
 const WIDE: usize = 16;
 /// The greatest drift of a clock, 1 %.
 const DRIFT_PPM_MAX: i64 = 10_000;
+/// Wild terms are at least this: no run comes near, however long.
+const WILD_TERM_MIN: u64 = 1 << 40;
+/// Terms and indexes from here on are refused as such; a term just below cannot be followed.
+const NUMBER_MAX: u64 = 1 << 60;
+/// Kinds of messages that have a term.
+const WILD_KINDS: [MessageKind; 9] = [
+    MessageKind::Append,
+    MessageKind::AppendResponse,
+    MessageKind::RequestVote,
+    MessageKind::RequestVoteResponse,
+    MessageKind::Heartbeat,
+    MessageKind::HeartbeatResponse,
+    MessageKind::ReadIndexResponse,
+    MessageKind::RequestPreVote,
+    MessageKind::RequestPreVoteResponse,
+];
 
 impl Swarm {
     /// Draws the probabilities. `stores` overrides what chance would take.
     pub(crate) fn draw(rng: &mut Rng, stores: Option<usize>) -> Self {
         let stores = stores.unwrap_or_else(|| *choose(rng, &[3, 3, 3, 5]));
-        let mut kinds = Vec::new();
-        for (kind, often_us) in [
-            (Kind::PowerLoss, 2 * SECOND_US),
-            (Kind::CutInside, 2 * SECOND_US),
-            (Kind::Blackout, 8 * SECOND_US),
-            (Kind::Kill, 4 * SECOND_US),
-            (Kind::Campaign, SECOND_US),
-            (Kind::Pause, 2 * SECOND_US),
-            (Kind::Freeze, 3 * SECOND_US),
-            (Kind::Usurp, 2 * SECOND_US),
-            (Kind::Cut, 2 * SECOND_US),
-            (Kind::SlowDisk, 3 * SECOND_US),
-            (Kind::SickDisk, 6 * SECOND_US),
-        ] {
-            match rng.u8(..4) {
-                0 => {}
-                1 => kinds.push((kind, 6 * often_us)),
-                _ => kinds.push((kind, often_us)),
-            }
-        }
+        let kinds = draw_kinds(
+            rng,
+            &[
+                (Kind::PowerLoss, 2 * SECOND_US),
+                (Kind::CutInside, 2 * SECOND_US),
+                (Kind::Blackout, 8 * SECOND_US),
+                (Kind::Kill, 4 * SECOND_US),
+                (Kind::Campaign, SECOND_US),
+                (Kind::Pause, 2 * SECOND_US),
+                (Kind::Freeze, 3 * SECOND_US),
+                (Kind::Usurp, 2 * SECOND_US),
+                (Kind::Cut, 2 * SECOND_US),
+                (Kind::SlowDisk, 3 * SECOND_US),
+                (Kind::SickDisk, 6 * SECOND_US),
+            ],
+        );
         let (data_regions, clients) = (rng.usize(1..=4), rng.usize(3..=12));
         let keys_per_region = rng.usize(1..=5);
         // Drawn apart, so that old seeds draw the rest as ever.
         let mut apart = Rng::with_seed(rng.clone().u64(..));
+        let later = draw_apart(Rng::with_seed(!apart.clone().u64(..)));
         let weight = *choose(&mut apart, &[1, 1, 1, HEAVY]);
         let keeps_end = weight == HEAVY && apart.bool();
         let width = if weight == 1 { *choose(&mut apart, &[1, 1, 1, 1, 1, WIDE]) } else { 1 };
@@ -141,20 +181,21 @@ impl Swarm {
             drift_ppm: (0..stores).map(|_| rng.i64(-DRIFT_PPM_MAX..=DRIFT_PPM_MAX)).collect(),
             restart_us_max: *choose(rng, &[100_000, 1_000_000, 4_000_000]),
             kinds,
+            apart: later,
         }
     }
 
     /// Draws the next mishap and how long until then; `None` if nothing ever goes wrong.
     pub(crate) fn next(&self, rng: &mut Rng) -> Option<(u64, Fault)> {
-        // The mean time between faults of any kind is the inverse of the sum of rates.
-        let rate: f64 = self.kinds.iter().map(|(_, every)| 1.0 / *every as f64).sum();
-        let mut ticket = rng.f64() * rate;
-        let (kind, _) = self.kinds.iter().find(|(_, every)| {
-            ticket -= 1.0 / *every as f64;
-            ticket <= 0.0
-        })?;
-        let delay_us = rng.u64(0..=(2.0 / rate) as u64);
-        Some((delay_us, self.fault(*kind, rng)))
+        let (delay_us, kind) = next_kind(&self.kinds, rng)?;
+        Some((delay_us, self.fault(kind, rng)))
+    }
+
+    /// The same for the kinds that are drawn apart.
+    pub(crate) fn next_apart(&mut self) -> Option<(u64, Fault)> {
+        let mut rng = self.apart.rng.fork();
+        let (delay_us, kind) = next_kind(&self.apart.kinds, &mut rng)?;
+        Some((delay_us, self.fault(kind, &mut rng)))
     }
 
     fn fault(&self, kind: Kind, rng: &mut Rng) -> Fault {
@@ -188,6 +229,26 @@ impl Swarm {
             }
             Kind::SlowDisk => Fault::SlowDisk { store, us: length_us(rng, 2 * SECOND_US) },
             Kind::SickDisk => Fault::SickDisk { store, writes_too: rng.bool() },
+            Kind::Suspend => {
+                let us = rng.u64(SECOND_US / 2..3 * SECOND_US);
+                Fault::Suspend { region: self.region(rng), us }
+            }
+            Kind::Stall => {
+                // Short: just too late, or just in time. Long: another may lead.
+                let us = if rng.bool() { 1_000..SECOND_US / 10 } else { SECOND_US..3 * SECOND_US };
+                Fault::Stall { region: self.region(rng), us: rng.u64(us) }
+            }
+            Kind::WildTerm => {
+                let term =
+                    if rng.bool() { NUMBER_MAX - 1 } else { rng.u64(WILD_TERM_MIN..NUMBER_MAX) };
+                Fault::WildTerm {
+                    region: self.region(rng),
+                    from: rng.usize(..self.stores),
+                    to: rng.usize(..self.stores),
+                    kind: *choose(rng, &WILD_KINDS),
+                    term,
+                }
+            }
         }
     }
 
@@ -204,6 +265,38 @@ impl Swarm {
             _ => Cut::Apart((0..self.stores).map(|_| rng.bool()).collect()),
         }
     }
+}
+
+/// Each of the kinds is absent, rare or frequent.
+fn draw_kinds(rng: &mut Rng, of: &[(Kind, Every)]) -> Vec<(Kind, Every)> {
+    let drawn = of.iter().filter_map(|&(kind, often_us)| match rng.u8(..4) {
+        0 => None,
+        1 => Some((kind, 6 * often_us)),
+        _ => Some((kind, often_us)),
+    });
+    drawn.collect()
+}
+
+fn draw_apart(mut rng: Rng) -> ApartFaults {
+    let of = [
+        (Kind::Suspend, 4 * SECOND_US),
+        (Kind::Stall, 3 * SECOND_US),
+        (Kind::WildTerm, 2 * SECOND_US),
+    ];
+    let kinds = draw_kinds(&mut rng, &of);
+    ApartFaults { rng, kinds }
+}
+
+/// Draws which of the kinds is next, and how long until then.
+fn next_kind(kinds: &[(Kind, Every)], rng: &mut Rng) -> Option<(u64, Kind)> {
+    // The mean time between faults of any kind is the inverse of the sum of rates.
+    let rate: f64 = kinds.iter().map(|(_, every)| 1.0 / *every as f64).sum();
+    let mut ticket = rng.f64() * rate;
+    let (kind, _) = kinds.iter().find(|(_, every)| {
+        ticket -= 1.0 / *every as f64;
+        ticket <= 0.0
+    })?;
+    Some((rng.u64(0..=(2.0 / rate) as u64), *kind))
 }
 
 fn draw_weather(rng: &mut Rng) -> Weather {
@@ -235,13 +328,14 @@ mod tests {
 
     #[test]
     fn each_kind_of_fault_is_drawn_and_some_seeds_are_without_it() {
-        let mut seen = [0; 11];
+        let mut seen = [0; 14];
         for seed in 0..200 {
             let mut rng = Rng::with_seed(seed);
-            let swarm = Swarm::draw(&mut rng, None);
-            let mut here = [0; 11];
-            for _ in 0..200 {
-                let Some((_, fault)) = swarm.next(&mut rng) else { break };
+            let mut swarm = Swarm::draw(&mut rng, None);
+            let mut here = [0; 14];
+            let mut faults: Vec<_> = (0..200).map_while(|_| swarm.next(&mut rng)).collect();
+            faults.extend((0..200).map_while(|_| swarm.next_apart()));
+            for (_, fault) in faults {
                 here[match fault {
                     Fault::PowerLoss(_) => 0,
                     Fault::CutInside { .. } => 1,
@@ -254,6 +348,9 @@ mod tests {
                     Fault::Campaign { .. } => 8,
                     Fault::Usurp { .. } => 9,
                     Fault::Freeze { .. } => 10,
+                    Fault::Suspend { .. } => 11,
+                    Fault::Stall { .. } => 12,
+                    Fault::WildTerm { .. } => 13,
                 }] = 1;
             }
             seen.iter_mut().zip(here).for_each(|(sum, here)| *sum += here);

@@ -22,8 +22,10 @@ use crate::truth::{Broken, Truth};
 use crate::workload::Workload;
 
 mod running;
+mod standstill;
 
 use running::Running;
+use standstill::Stall;
 
 /// Where a store keeps its files.
 const DIRECTORY: &str = "/data";
@@ -93,12 +95,16 @@ impl Machine {
     /// What the store has been through.
     pub(crate) fn reach(&self) -> Reach {
         let mut reach = self.reach;
+        reach.bounds.suspended_us = self.clock.suspended_us();
         if let Some(running) = &self.running {
             let stats = running.shard.stats();
             reach += running.hands.reach();
             reach.reads_by_lease += stats.reads_by_lease;
             reach.reads_by_index += stats.reads_by_index;
             reach.votes_withheld += stats.dropped.votes_withheld;
+            reach.bounds.late_steps += stats.late_steps;
+            reach.bounds.reads_turned_back += stats.reads_turned_back;
+            reach.bounds.wild_terms += stats.dropped.wild_terms;
         }
         reach
     }
@@ -161,6 +167,7 @@ impl Machine {
             wake: None,
             lists_left: None,
             cut_in_flush: None,
+            stall: Stall::default(),
         });
         for region in &settings.regions {
             if region.peer_on(layout::id(self.place)).is_some() {
@@ -280,6 +287,7 @@ impl Machine {
                 running.hands.checkpoint(out).map_err(|error| self.stop(&error))?;
             }
             Task::Purge => running.hands.purge().map_err(|error| self.stop(&error))?,
+            Task::HandOut => return self.hand_out(now, truth, out),
         }
         Ok(())
     }
@@ -324,6 +332,7 @@ impl Machine {
         let Some(running) = &mut self.running else { return Ok(()) };
         running.is_step_planned = false;
         running.effects.clear();
+        running.stall.note_terms(&running.shard);
         running.shard.step(self.clock.read(now), running.inbox.drain(..), &mut running.effects);
         running.shard.check_invariants();
         let store = layout::id(self.place);
@@ -336,9 +345,10 @@ impl Machine {
         for task in &running.effects.apply {
             truth.agree(store, task, |ticket| workload.command(ticket)).map_err(Stop::Broken)?;
         }
-        running.carry_out(out)?;
-        running.plan_wake(self.clock, now, out);
-        Ok(())
+        if running.stall.begins(&running.effects, out) {
+            return Ok(());
+        }
+        self.hand_out(now, truth, out)
     }
 
     fn plan_step(&mut self, out: &mut Outbox) {

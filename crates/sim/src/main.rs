@@ -147,6 +147,10 @@ impl Summary {
             ("bytes of pages trimmed", reach.pages.trimmed_bytes),
             ("bytes of pages punched", reach.pages.punched_bytes),
             ("bytes of trash reclaimed by upkeep", reach.pages.reclaimed_bytes),
+            ("suspended machines", reach.bounds.suspended_us),
+            ("late steps", reach.bounds.late_steps),
+            ("reads turned back by late steps", reach.bounds.reads_turned_back),
+            ("wild terms refused", reach.bounds.wild_terms),
         ];
         corners.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
     }

@@ -35,6 +35,21 @@ pub struct Reach {
     pub reads_by_index: u64,
     /// Votes withheld because of a promise.
     pub votes_withheld: u64,
+    /// What the bounds on time and on messages have met.
+    pub bounds: BoundsReach,
+}
+
+/// Sums over what came too late, or from too far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BoundsReach {
+    /// How long machines were suspended.
+    pub suspended_us: u64,
+    /// Steps that were too late to serve by a lease.
+    pub late_steps: u64,
+    /// Reads that they turned back.
+    pub reads_turned_back: u64,
+    /// Messages refused for their terms.
+    pub wild_terms: u64,
 }
 
 /// Sums over the files of pages.
@@ -70,5 +85,9 @@ impl AddAssign for Reach {
         self.reads_by_lease += more.reads_by_lease;
         self.reads_by_index += more.reads_by_index;
         self.votes_withheld += more.votes_withheld;
+        self.bounds.suspended_us += more.bounds.suspended_us;
+        self.bounds.late_steps += more.bounds.late_steps;
+        self.bounds.reads_turned_back += more.bounds.reads_turned_back;
+        self.bounds.wild_terms += more.bounds.wild_terms;
     }
 }

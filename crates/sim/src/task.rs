@@ -24,6 +24,8 @@ pub(crate) enum Task {
     Checkpoint,
     /// Remove log segments that nobody needs.
     Purge,
+    /// Hand out what a step has brought forth, in which the store stood still.
+    HandOut,
 }
 
 impl Task {
@@ -39,6 +41,7 @@ impl Task {
             Self::Read(_) => 7,
             Self::Checkpoint => 8,
             Self::Purge => 9,
+            Self::HandOut => 10,
         }
     }
 }
@@ -51,6 +54,8 @@ pub(crate) struct Outbox {
     pub(crate) packets: Vec<Envelope>,
     pub(crate) replies: Vec<(Ticket, Reply)>,
     pub(crate) roles: Vec<RoleChange>,
+    /// The store stands still for so long, and hands out its effects then.
+    pub(crate) stall_us: Option<u64>,
 }
 
 /// Why a store does not go on.

@@ -93,6 +93,12 @@ impl Truth {
         Err(format!("region {region} has two leaders in term {term}: stores {other} and {store}"))
     }
 
+    /// Who has led the region in a term later than this, if anybody: the first of them.
+    pub(crate) fn leader_after(&self, region: RegionId, term: Term) -> Option<(Term, StoreId)> {
+        let later = (region, Term(term.0 + 1))..=(region, Term(u64::MAX));
+        self.leaders.range(later).next().map(|((_, term), store)| (*term, *store))
+    }
+
     /// What the proposal with this ticket did; `None` if it was not handed out to be applied.
     pub(crate) fn deeds(&self, ticket: Ticket) -> Option<&[Deed]> {
         let (region, index, place) = self.tickets.get(&ticket)?;

@@ -88,6 +88,8 @@ struct Pause {
     /// It will stand still for so long as soon as it has asked to be confirmed as a leader, and be
     /// cut off when it goes on.
     after_asking_us: Option<u64>,
+    /// Its machine is suspended since then.
+    suspended_at: Option<Moment>,
 }
 
 /// What happened how often.
@@ -175,6 +177,7 @@ impl World {
             self.plan(delay_us, Happening::Think(client));
         }
         self.plan_strike();
+        self.plan_strike_apart();
     }
 
     pub(crate) fn now(&self) -> Moment {
@@ -344,6 +347,9 @@ impl World {
         }
         for (ticket, reply) in out.replies.drain(..) {
             self.reply(ticket, reply)?;
+        }
+        if let Some(us) = out.stall_us.take() {
+            self.stand_still_inside(store, us);
         }
         self.out = out;
         match done {

@@ -8,6 +8,8 @@ use crate::hands::Hands;
 use crate::request::Reply;
 use crate::task::{Outbox, Stop, Task};
 
+use super::standstill::Stall;
+
 /// A store that is up.
 pub(super) struct Running {
     pub(super) shard: Shard,
@@ -20,12 +22,15 @@ pub(super) struct Running {
     pub(super) lists_left: Option<usize>,
     /// The power goes in this operation of the next write to the log.
     pub(super) cut_in_flush: Option<u64>,
+    pub(super) stall: Stall,
 }
 
 impl Running {
     /// Does what the core wants, list by list.
+    /// What proves a loss was looked at before; wild terms are counted by the core.
     pub(super) fn carry_out(&mut self, out: &mut Outbox) -> Result<(), Stop> {
         let effects = &mut self.effects;
+        effects.wild_terms.clear();
         let mut lists_left = self.lists_left.filter(|_| !effects.is_empty());
         let mut goes_on = || match &mut lists_left {
             None => Ok(()),

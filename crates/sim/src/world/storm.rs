@@ -1,11 +1,12 @@
 //! How faults strike the cluster, and how stores come back.
 
-use flotilla_region::{Event, RegionId, Role};
+use flotilla_region::{Envelope, Event, Index, Message, MessageKind, RegionId, Role, Term};
 
 use crate::faults::Fault;
 use crate::layout;
 use crate::machine::Machine;
 use crate::network::Cut;
+use crate::task::Task;
 use crate::truth::Broken;
 
 use super::{CUT_US_MAX, Happening, World};
@@ -26,6 +27,13 @@ impl World {
         }
     }
 
+    /// Plans the next of the faults that are drawn apart.
+    pub(super) fn plan_strike_apart(&mut self) {
+        if let Some((delay_us, fault)) = self.swarm.next_apart() {
+            self.plan(delay_us, Happening::Strike(fault));
+        }
+    }
+
     /// Plans the next checkpoint of a store.
     pub(super) fn plan_save(&mut self, store: usize) {
         let life = self.machines[store].life();
@@ -37,7 +45,11 @@ impl World {
         if !self.is_stormy {
             return Ok(());
         }
-        self.plan_strike();
+        if fault.is_apart() {
+            self.plan_strike_apart();
+        } else {
+            self.plan_strike();
+        }
         self.say(format_args!("{fault:?}"));
         self.counts.faults += 1;
         match fault {
@@ -75,8 +87,66 @@ impl World {
                 self.machines[store].set_slow(true);
                 self.plan(us, Happening::MendDisk(store));
             }
+            Fault::Suspend { region, us } => self.suspend(region, us),
+            Fault::Stall { region, us } => {
+                if let Some(leader) = self.leader(region) {
+                    self.machines[leader].stall(us);
+                    self.plan_probes(region, leader);
+                }
+            }
+            Fault::WildTerm { region, from, to, kind, term } => {
+                self.send_wild_term(region, [from, to], kind, term);
+            }
         }
         Ok(())
+    }
+
+    /// The machine of a leader is suspended, and cut off when it comes back.
+    fn suspend(&mut self, region: RegionId, us: u64) {
+        let Some(leader) = self.leader(region) else { return };
+        if self.pauses[leader].held.is_none() {
+            self.plan_probes(region, leader);
+            self.freeze(leader, us);
+            self.pauses[leader].suspended_at = Some(self.now());
+        }
+    }
+
+    /// The time that a suspended machine has missed, if it was one.
+    fn end_suspension(&mut self, store: usize) {
+        if let Some(since) = self.pauses[store].suspended_at.take() {
+            let us = self.now() - since;
+            self.machines[store].suspend(us);
+        }
+    }
+
+    /// A message with a term that cannot be, in the name of a member. A replica without a log would
+    /// have to believe it.
+    fn send_wild_term(&mut self, region: RegionId, ends: [usize; 2], kind: MessageKind, term: u64) {
+        let Some(described) = self.settings.regions.iter().find(|other| other.id == region) else {
+            return;
+        };
+        let [from, to] = ends.map(|end| described.peers[end % described.peers.len()]);
+        let status = self.machines[layout::place(to.store)].status(region);
+        if from == to || status.is_none_or(|status| status.last == Index(0)) {
+            return;
+        }
+        let envelope = Envelope {
+            region,
+            from,
+            to,
+            epoch: described.epoch,
+            gc_floor: Index(0),
+            message: Message { kind, term: Term(term), ..Message::default() },
+        };
+        self.plan(1, Happening::Packet(Box::new(envelope)));
+    }
+
+    /// The store has read its clock, and hands out what its step has granted when it goes on.
+    pub(super) fn stand_still_inside(&mut self, store: usize, us: u64) {
+        let life = self.machines[store].life();
+        self.pause(store, us);
+        let held = self.pauses[store].held.get_or_insert_default();
+        held.push(Happening::Work { store, life, task: Task::HandOut });
     }
 
     /// The store forgets everything that is not on its disk; without `power` even that lost what
@@ -94,6 +164,7 @@ impl World {
         self.trace.add(&[self.now(), store as u64, u64::from(power)]);
         self.machines[store].crash(power);
         self.oracles[store].reset();
+        self.end_suspension(store);
         // What it would have found is void, but for what others sent: it may still arrive.
         for happening in std::mem::take(&mut self.pauses[store]).held.into_iter().flatten() {
             self.plan(1, happening);
@@ -117,8 +188,16 @@ impl World {
 
     /// The store goes on and finds all that came meanwhile, in order.
     pub(super) fn resume(&mut self, store: usize) -> Result<(), Broken> {
+        self.end_suspension(store);
         let found = std::mem::take(&mut self.pauses[store]).held;
-        found.into_iter().flatten().try_for_each(|happening| self.happen(happening))
+        for happening in found.into_iter().flatten() {
+            match &mut self.pauses[store].held {
+                // It stands still again; the rest comes behind what it has left undone.
+                Some(held) => held.push(happening),
+                None => self.happen(happening)?,
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn pause(&mut self, store: usize, us: u64) {
