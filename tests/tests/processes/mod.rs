@@ -1,6 +1,7 @@
 //! A cluster of real processes: each store is this very test program, started anew with one test
 //! chosen, the one that runs a store. They can be killed, and their memory can be looked at.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
 use std::net::SocketAddr;
@@ -24,12 +25,23 @@ pub(crate) struct Processes {
     /// Kept while no store listens there, for nobody else to get them.
     _ports: Vec<Port>,
     regions: u64,
+    /// What each store's process finds in its environment.
+    environment: Environment,
     dir: TempDir,
 }
 
+/// Variables of the environment, by name, for the store at a place.
+pub(crate) type Environment = Box<dyn Fn(usize) -> Vec<(OsString, OsString)> + Send>;
+
 impl Processes {
     /// Starts `count` stores and waits until every region serves.
+    #[allow(dead_code, reason = "some test programs start stores with an environment only")]
     pub(crate) async fn start(count: usize, regions: u64) -> Self {
+        Self::start_in(count, regions, Box::new(|_| vec![])).await
+    }
+
+    /// The same, with an environment for each store.
+    pub(crate) async fn start_in(count: usize, regions: u64, environment: Environment) -> Self {
         let dir = TempDir::new().unwrap();
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let ports: Vec<Port> = (0..count).map(|_| Port::keep(any).unwrap()).collect();
@@ -45,7 +57,7 @@ impl Processes {
             fs::write(settings_path(dir.path(), place), settings).unwrap();
         }
         let stores = (0..count).map(|_| None).collect();
-        let mut processes = Self { stores, endpoints, _ports: ports, regions, dir };
+        let mut processes = Self { stores, endpoints, _ports: ports, regions, environment, dir };
         for place in 0..count {
             processes.restart(place);
         }
@@ -83,6 +95,7 @@ impl Processes {
         let store = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "processes::runs_a_store_if_told_to", "--nocapture"])
             .env(SETTINGS, settings_path(self.dir.path(), place))
+            .envs((self.environment)(place))
             // Ends when this process does, however that happens.
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

@@ -1,0 +1,297 @@
+//! Any messages, among other events, to a region that lives: what a frame from another store may hold
+//! once it can be read.
+//!
+//! Nothing panics, the core's invariants hold after each step, each ticket comes out once, a term
+//! grows within its bound, no message leaves with a term that is not on disk, and a late step serves
+//! nothing by a lease.
+#![no_main]
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bytes::Bytes;
+use flotilla_region::{
+    ApplyTask, Config, Descriptor, Effects, EntryKind, Envelope, Epoch, Event, Guard, HardState,
+    Index, LogEntry, LogFetch, LogWrite, Message, MessageKind, Peer, PeerId, Recovered, RegionId,
+    Shard, Space, StoreId, Term, Ticket, Time, command,
+};
+use libfuzzer_sys::fuzz_target;
+
+const REGION: RegionId = RegionId(7);
+/// How far above ours a term may be.
+const TERM_LEAD_MAX: u64 = 1 << 20;
+
+fuzz_target!(|data: &[u8]| {
+    let mut input = Input { data };
+    let mut live = Live::new(&mut input);
+    while !input.data.is_empty() && !live.is_over {
+        live.go_on(&mut input);
+    }
+    live.end();
+});
+
+/// Reads choices from the bytes; zeros behind their end.
+struct Input<'a> {
+    data: &'a [u8],
+}
+
+impl Input<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.data.split_first() else { return 0 };
+        self.data = rest;
+        *first
+    }
+
+    fn below(&mut self, end: u8) -> u8 {
+        self.byte() % end
+    }
+
+    /// Mostly something near, sometimes something wild.
+    fn near(&mut self, number: u64) -> u64 {
+        match self.below(16) {
+            0 => 0,
+            1 => u64::MAX,
+            2 => 1 << self.below(64),
+            3 => (1 << 60) - 1,
+            4 => number + TERM_LEAD_MAX,
+            5 => number + TERM_LEAD_MAX + 1,
+            6..=9 => number,
+            _ => (number + u64::from(self.below(16))).saturating_sub(8),
+        }
+    }
+}
+
+/// What was asked for and is not done yet.
+enum Work {
+    Write(LogWrite),
+    Fetch(LogFetch),
+    Apply(ApplyTask),
+}
+
+struct Live {
+    shard: Shard,
+    effects: Effects,
+    now: Time,
+    work: VecDeque<Work>,
+    log: BTreeMap<Index, LogEntry>,
+    persisted_term: Term,
+    ticket_count: u64,
+    waiting: BTreeSet<Ticket>,
+    /// The store has to end.
+    is_over: bool,
+}
+
+fn peer(store: u64) -> Peer {
+    Peer { id: PeerId(700 + store), store: StoreId(store) }
+}
+
+impl Live {
+    fn new(input: &mut Input<'_>) -> Self {
+        let descriptor = Descriptor {
+            id: REGION,
+            space: Space::Raw,
+            start: Bytes::new(),
+            end: Bytes::new(),
+            epoch: Epoch { conf_version: 1, version: 1 },
+            peers: (1..=3).map(peer).collect(),
+        };
+        let config = Config {
+            seed: 1,
+            window: flotilla_region::WindowConfig { tail_bytes_max: 20, tail_count_max: 2 },
+            reads: flotilla_region::ReadConfig { retry_ms: 100, tries_max: 3 },
+            ..Config::default()
+        };
+        let mut shard = Shard::new(config);
+        let mut found = Recovered::fresh(descriptor, peer(1).id);
+        let (count, campaign) = (u64::from(input.below(8)), input.byte() % 2 == 0);
+        let entry = |index| LogEntry {
+            index: Index(index),
+            term: Term(3),
+            kind: EntryKind::Normal,
+            data: Bytes::new(),
+        };
+        let tail: Vec<_> = (1..=count).map(entry).collect();
+        if count > 0 {
+            found.hard_state = HardState { term: Term(3), vote: None, commit: Index(count / 2) };
+            found.terms = vec![(Index(1), Term(3))];
+            found.last = Index(count);
+            found.tail.clone_from(&tail);
+        }
+        let persisted_term = found.hard_state.term;
+        shard.create(Time(0), found, campaign).expect("a sound replica");
+        Self {
+            shard,
+            effects: Effects::default(),
+            now: Time(0),
+            work: VecDeque::new(),
+            log: tail.into_iter().map(|entry| (entry.index, entry)).collect(),
+            persisted_term,
+            ticket_count: 0,
+            waiting: BTreeSet::new(),
+            is_over: false,
+        }
+    }
+
+    fn go_on(&mut self, input: &mut Input<'_>) {
+        let event = match input.below(8) {
+            0 => self.work.pop_front().map(|work| self.complete(work)),
+            1 => {
+                // Everything that is on its way is done.
+                while let Some(work) = self.work.pop_front() {
+                    let event = self.complete(work);
+                    self.step(Some(event), 0);
+                }
+                None
+            }
+            2 => Some(self.request(input)),
+            3 => {
+                self.now = self.now.after_ms(u64::from(input.byte()) * 4);
+                None
+            }
+            4 if input.below(4) == 0 => Some(Event::Campaign { region: REGION }),
+            _ => Some(Event::Message(self.envelope(input))),
+        };
+        let late_ms = if input.below(8) == 0 { u64::from(input.byte()) } else { 0 };
+        self.step(event, late_ms);
+    }
+
+    fn step(&mut self, event: Option<Event>, late_ms: u64) {
+        let before = self.shard.status(REGION).expect("it is here");
+        self.shard.step(self.now, event.into_iter(), &mut self.effects);
+        let after = self.shard.status(REGION).expect("it is here");
+        // One message, one election, or both.
+        let term_max = before.term.0 + TERM_LEAD_MAX + 2;
+        assert!(before.last == Index(0) || after.term.0 <= term_max, "{before:?} to {after:?}");
+        let served = self.now.after_ms(late_ms);
+        if self.shard.drop_leases_if_late(served, &mut self.effects) {
+            assert!(self.effects.reads.iter().all(|grant| !grant.by_lease), "{:?}", self.effects);
+            self.now = served;
+        }
+        self.shard.check_invariants();
+        self.carry_out();
+    }
+
+    fn carry_out(&mut self) {
+        let effects = &mut self.effects;
+        self.is_over |= !effects.lost_logs.is_empty();
+        for envelope in effects.messages.drain(..) {
+            let Message { kind, term, .. } = envelope.message;
+            let is_vain = matches!(
+                kind,
+                MessageKind::RequestPreVote | MessageKind::RequestPreVoteResponse
+            );
+            assert!(is_vain || term <= self.persisted_term, "{kind:?} of {term} leaves too early");
+        }
+        self.work.extend(effects.log.drain(..).map(Work::Write));
+        self.work.extend(effects.fetches.drain(..).map(Work::Fetch));
+        self.work.extend(effects.apply.drain(..).map(Work::Apply));
+        let granted = effects.reads.drain(..).map(|grant| grant.ticket);
+        let tickets = granted.chain(effects.rejected.drain(..).map(|(ticket, _)| ticket));
+        for ticket in tickets {
+            assert!(self.waiting.remove(&ticket), "ticket {ticket} comes out again");
+        }
+        effects.clear();
+    }
+
+    fn complete(&mut self, work: Work) -> Event {
+        match work {
+            Work::Write(write) => {
+                if let Some(first) = write.entries.first() {
+                    self.log.split_off(&first.index);
+                }
+                self.log.extend(write.entries.into_iter().map(|entry| (entry.index, entry)));
+                if let Some(state) = write.hard_state {
+                    self.persisted_term = state.term;
+                }
+                Event::Persisted { region: REGION, number: write.number }
+            }
+            Work::Fetch(LogFetch { region, context, low, high, .. }) => {
+                let entries: Vec<_> = self.log.range(low..high).map(|(_, e)| e.clone()).collect();
+                match entries.first() {
+                    Some(first) if first.index == low => Event::Fetched { region, context, entries },
+                    _ => Event::FetchFailed { region, context },
+                }
+            }
+            Work::Apply(task) => {
+                for committed in &task.entries {
+                    for ticket in &committed.tickets {
+                        assert!(self.waiting.remove(ticket), "ticket {ticket} comes out again");
+                    }
+                }
+                let index = task.entries.last().expect("never none").entry.index;
+                Event::Applied { region: REGION, index }
+            }
+        }
+    }
+
+    fn request(&mut self, input: &mut Input<'_>) -> Event {
+        self.ticket_count += 1;
+        let (region, ticket, guard) = (REGION, Ticket(self.ticket_count), Guard::default());
+        self.waiting.insert(ticket);
+        if input.byte() % 2 == 0 {
+            return Event::Read { region, ticket, guard, follower: input.byte() % 2 == 0 };
+        }
+        let (key, value) = (Bytes::from_static(b"k"), Bytes::from_static(b"v"));
+        let command = command::encode(&[command::Op::Put { key, value }]);
+        Event::Propose { region, ticket, guard, command }
+    }
+
+    fn envelope(&mut self, input: &mut Input<'_>) -> Envelope {
+        let status = self.shard.status(REGION).expect("it is here");
+        let kinds: Vec<_> = (0..20).filter_map(MessageKind::from_number).collect();
+        let kind = kinds[usize::from(input.byte()) % kinds.len()];
+        let index = input.near(status.last.0);
+        let entries = (1..=u64::from(input.below(4))).map(|nth| LogEntry {
+            index: Index(index.saturating_add(nth)),
+            term: Term(input.near(status.term.0)),
+            kind: EntryKind::Normal,
+            data: Bytes::from_static(b"?"),
+        });
+        let entries = if kind == MessageKind::Append { entries.collect() } else { vec![] };
+        let term = if kind == MessageKind::ReadIndex { 0 } else { input.near(status.term.0) };
+        Envelope {
+            region: REGION,
+            from: peer(u64::from(2 + input.below(2))),
+            to: peer(1),
+            epoch: Epoch { conf_version: 1, version: 1 },
+            gc_floor: Index(if input.below(4) == 0 { input.near(status.commit.0) } else { 0 }),
+            message: Message {
+                kind,
+                term: Term(term),
+                log_term: Term(input.near(status.term.0)),
+                index: Index(index),
+                entries,
+                commit: Index(if input.byte() % 2 == 0 { 0 } else { input.near(status.commit.0) }),
+                commit_term: Term(input.near(status.term.0)),
+                reject: input.byte() % 2 == 0,
+                reject_hint: Index(input.near(status.last.0)),
+                context: self.context(input),
+            },
+        }
+    }
+
+    /// The name of a read, sometimes that of one that this replica has asked.
+    fn context(&self, input: &mut Input<'_>) -> Bytes {
+        match input.below(4) {
+            0 => Bytes::new(),
+            1 => vec![input.byte(); usize::from(input.below(40))].into(),
+            _ => {
+                let parts = [peer(1).id.0, 1, u64::from(input.below(16))];
+                parts.iter().flat_map(|part| part.to_be_bytes()).collect::<Vec<_>>().into()
+            }
+        }
+    }
+
+    /// Each ticket comes out at last.
+    fn end(mut self) {
+        for ticket in self.shard.drain(&mut self.effects) {
+            assert!(self.waiting.remove(&ticket), "ticket {ticket} comes out again");
+        }
+        self.carry_out();
+        for work in std::mem::take(&mut self.work) {
+            if let Work::Apply(task) = work {
+                self.complete(Work::Apply(task));
+            }
+        }
+        assert!(self.waiting.is_empty(), "tickets {:?} are lost", self.waiting);
+    }
+}
