@@ -157,11 +157,12 @@ impl Reading {
 
     /// The step was late: whether this is the name of a request that it answered under the lease,
     /// which is over then.
-    pub(crate) fn take_back(&mut self, context: &Bytes, step: &Step<'_>) -> bool {
+    pub(crate) fn take_back(&mut self, context: &Bytes, step: &mut Step<'_>) -> bool {
         let (answered_at, names) = &self.answered;
         let was_leased = *answered_at == step.now && names.contains(context);
         if was_leased {
             self.lease.drop_now();
+            step.stats.reads_turned_back += 1;
         }
         was_leased
     }

@@ -60,7 +60,8 @@ pub struct Stats {
     pub followers_answered: u64,
     /// Steps that came too late to serve by a lease.
     pub late_steps: u64,
-    /// Reads of such steps that would have been granted under a lease, and ask a quorum instead.
+    /// Reads of such steps, and questions of followers, that a lease would have served, and for which
+    /// a quorum is asked instead.
     pub reads_turned_back: u64,
     /// Rounds that asked, lease renewals included.
     pub read_rounds: u64,
