@@ -561,7 +561,7 @@ pub fn shard_config(settings: &ClusterSettings, seed: u64) -> flotilla_region::C
         heartbeat_ticks: ticks(settings.heartbeat_ticks),
         seed,
         entry_bytes_max: settings.entry_bytes_max as usize,
-        read_leases: settings.read_leases,
+        reads: flotilla_region::ReadConfig { leases: settings.read_leases, ..Default::default() },
         ..flotilla_region::Config::default()
     }
 }

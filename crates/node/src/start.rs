@@ -130,7 +130,7 @@ pub(crate) fn open_store(
         Handshake::new(greeting, store.history().clone(), registry, known, config.new);
     let descriptors = recovered.iter().map(|replica| replica.descriptor.clone()).collect();
     let mut region_config = shard_config(&settings, random_u64());
-    region_config.read_leases &= Clock::GOES_ON_IN_SUSPEND;
+    region_config.reads.leases &= Clock::GOES_ON_IN_SUSPEND;
     let count = config.threads.shard_count();
     let mut shards: Vec<Shard> =
         std::iter::repeat_with(|| Shard::new(region_config.clone())).take(count).collect();

@@ -12,10 +12,6 @@ pub struct Config {
     pub election_ticks: u32,
     /// Ticks between a leader's heartbeats. Default 2, at least 1.
     pub heartbeat_ticks: u32,
-    /// Whether a leader may answer reads alone, under a lease. Default true. False if the driver's
-    /// clock stands still while the machine is suspended, or if clocks are not to be relied on at
-    /// all: then a quorum confirms each read, those of followers too.
-    pub read_leases: bool,
     /// Where election timeouts and the names of reads come from. **Must be another one each time
     /// that a store starts**: else the late answer to a read of an earlier run could be taken for
     /// the answer to one of this run. A run with the same seed and the same events repeats exactly.
@@ -49,7 +45,7 @@ pub struct Config {
     pub apply_lag_bytes_max: u64,
     /// How much of the applied log is kept in memory.
     pub window: WindowConfig,
-    /// How long reads wait.
+    /// How reads are confirmed.
     pub reads: ReadConfig,
 }
 
@@ -63,10 +59,14 @@ pub struct WindowConfig {
     pub tail_count_max: usize,
 }
 
-/// How long a read waits to be confirmed. Raft forgets such requests without a word, so they are
-/// repeated.
+/// How reads are confirmed, and how long they wait for it. Raft forgets such requests without a word,
+/// so they are repeated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadConfig {
+    /// Whether a leader may answer reads alone, under a lease. Default true. False if the driver's
+    /// clock stands still while the machine is suspended, or if clocks are not to be relied on at
+    /// all: then a quorum confirms each read, those of followers too.
+    pub leases: bool,
     /// Milliseconds until an unanswered request is repeated. Default 250.
     pub retry_ms: u64,
     /// Requests before the read is rejected. Default 6, at least 1.
@@ -79,7 +79,6 @@ impl Default for Config {
             tick_ms: 50,
             election_ticks: 12,
             heartbeat_ticks: 2,
-            read_leases: true,
             seed: 0,
             entry_bytes_max: 8 << 20,
             merge_bytes_max: 256 << 10,
@@ -92,7 +91,7 @@ impl Default for Config {
             uncommitted_bytes_max: 16 << 20,
             apply_lag_bytes_max: 32 << 20,
             window: WindowConfig { tail_bytes_max: 64 << 10, tail_count_max: 128 },
-            reads: ReadConfig { retry_ms: 250, tries_max: 6 },
+            reads: ReadConfig { leases: true, retry_ms: 250, tries_max: 6 },
         }
     }
 }

@@ -89,7 +89,7 @@ impl Reading {
     /// Whether the replica leads, knows what its predecessors had committed, and nobody else can
     /// lead now.
     fn may_answer_alone(&self, consensus: &Consensus, step: &Step<'_>) -> bool {
-        step.config.read_leases
+        step.config.reads.leases
             && consensus.is_leader()
             && consensus.committed_in_term()
             && self.lease.holds(consensus.term(), step.now)
@@ -105,7 +105,7 @@ impl Reading {
         let now = step.now;
         self.reads.tick(now, &step.config.reads, |ticket, why| step.reject(ticket, why), leader);
         let may_renew =
-            step.config.read_leases && consensus.is_leader() && consensus.committed_in_term();
+            step.config.reads.leases && consensus.is_leader() && consensus.committed_in_term();
         let wants = || self.lease.wants_renewal(consensus.term(), now, step.config.lease_ms());
         if may_renew && self.reads.is_quiet() && wants() {
             self.send_round(consensus, step);

@@ -190,7 +190,7 @@ mod tests {
     use super::*;
     use crate::ids::StoreId;
 
-    const CONFIG: ReadConfig = ReadConfig { retry_ms: 100, tries_max: 3 };
+    const CONFIG: ReadConfig = ReadConfig { leases: true, retry_ms: 100, tries_max: 3 };
 
     fn read(ticket: u64, follower: bool) -> Read {
         Read { ticket: Ticket(ticket), follower, expires: Time(300), leased: None }

@@ -219,6 +219,18 @@ impl Machine {
         self.fs.fail_writes(writes_too);
     }
 
+    /// The store will stand still in its next step that grants a read under a lease.
+    pub(crate) fn stall(&mut self, us: u64) {
+        if let Some(running) = &mut self.running {
+            running.stall.us = Some(us);
+        }
+    }
+
+    /// The machine was suspended for so long.
+    pub(crate) fn suspend(&mut self, us: u64) {
+        self.clock.suspend(us);
+    }
+
     pub(crate) fn set_slow(&mut self, slow: bool) {
         let mut pace = self.settings.pace;
         if slow {
@@ -287,7 +299,9 @@ impl Machine {
                 running.hands.checkpoint(out).map_err(|error| self.stop(&error))?;
             }
             Task::Purge => running.hands.purge().map_err(|error| self.stop(&error))?,
-            Task::HandOut => return self.hand_out(now, truth, out),
+            Task::HandOut => {
+                running.hand_out(self.clock, now, layout::id(self.place), truth, out)?;
+            }
         }
         Ok(())
     }
@@ -348,7 +362,7 @@ impl Machine {
         if running.stall.begins(&running.effects, out) {
             return Ok(());
         }
-        self.hand_out(now, truth, out)
+        running.hand_out(self.clock, now, store, truth, out)
     }
 
     fn plan_step(&mut self, out: &mut Outbox) {

@@ -97,7 +97,7 @@ impl Live {
         let config = Config {
             seed: 1,
             window: flotilla_region::WindowConfig { tail_bytes_max: 20, tail_count_max: 2 },
-            reads: flotilla_region::ReadConfig { retry_ms: 100, tries_max: 3 },
+            reads: flotilla_region::ReadConfig { leases: true, retry_ms: 100, tries_max: 3 },
             ..Config::default()
         };
         let mut shard = Shard::new(config);

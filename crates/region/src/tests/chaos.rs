@@ -13,7 +13,7 @@ fn config(seed: u64) -> Config {
         // Elections are quick, so that there are many.
         tick_ms: 15,
         election_ticks: 6,
-        reads: ReadConfig { retry_ms: 60, tries_max: 4 },
+        reads: ReadConfig { leases: true, retry_ms: 60, tries_max: 4 },
         pipeline_depth: 2,
         message_bytes_max: 300,
         messages_max: 3,

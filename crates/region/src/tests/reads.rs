@@ -116,7 +116,8 @@ fn a_follower_reads_what_was_written_before() {
 
 #[test]
 fn without_leases_a_quorum_confirms_every_read() {
-    let config = Config { read_leases: false, ..Config::default() };
+    let mut config = Config::default();
+    config.reads.leases = false;
     let mut cluster = Cluster::new(6, config);
     let leader = cluster.elect();
     for round in 1..20 {

@@ -1,12 +1,13 @@
 //! A store that is up: the core, the hands, and what lies between.
 
-use flotilla_region::{Effects, Event, Shard};
+use flotilla_region::{Effects, Event, Shard, StoreId};
 
 use crate::agenda::Moment;
 use crate::clock::LocalClock;
 use crate::hands::Hands;
 use crate::request::Reply;
 use crate::task::{Outbox, Stop, Task};
+use crate::truth::Truth;
 
 use super::standstill::Stall;
 
@@ -26,9 +27,30 @@ pub(super) struct Running {
 }
 
 impl Running {
+    /// Hands out what the last step has brought forth, as the node's thread does: after another look
+    /// at the clock.
+    pub(super) fn hand_out(
+        &mut self,
+        clock: LocalClock,
+        now: Moment,
+        store: StoreId,
+        truth: &Truth,
+        out: &mut Outbox,
+    ) -> Result<(), Stop> {
+        self.shard.drop_leases_if_late(clock.read(now), &mut self.effects);
+        self.shard.check_invariants();
+        if let Some(lost) = self.effects.lost_logs.first() {
+            return Err(Stop::Broken(format!("store {store}: {lost}")));
+        }
+        self.stall.check(store, &self.effects, truth).map_err(Stop::Broken)?;
+        self.carry_out(out)?;
+        self.plan_wake(clock, now, out);
+        Ok(())
+    }
+
     /// Does what the core wants, list by list.
     /// What proves a loss was looked at before; wild terms are counted by the core.
-    pub(super) fn carry_out(&mut self, out: &mut Outbox) -> Result<(), Stop> {
+    fn carry_out(&mut self, out: &mut Outbox) -> Result<(), Stop> {
         let effects = &mut self.effects;
         effects.wild_terms.clear();
         let mut lists_left = self.lists_left.filter(|_| !effects.is_empty());
@@ -63,7 +85,7 @@ impl Running {
         goes_on()
     }
 
-    pub(super) fn plan_wake(&mut self, clock: LocalClock, now: Moment, out: &mut Outbox) {
+    fn plan_wake(&mut self, clock: LocalClock, now: Moment, out: &mut Outbox) {
         let next = self.shard.next_step().map(|time| clock.moment(time, now + 1));
         if next != self.wake {
             self.wake = next;

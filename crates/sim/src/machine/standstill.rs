@@ -1,20 +1,16 @@
-//! A store that stands still at the worst moments: its machine is suspended, or its thread is not
-//! given a processor between reading the clock and handing out what the step has granted.
+//! A store that stands still at the worst moment: between reading the clock and handing out what the
+//! step has granted.
 
-use flotilla_region::{Effects, RegionId, Shard, Term};
+use flotilla_region::{Effects, RegionId, Shard, StoreId, Term};
 
-use crate::agenda::Moment;
-use crate::layout;
-use crate::task::{Outbox, Stop};
-use crate::truth::Truth;
-
-use super::Machine;
+use crate::task::Outbox;
+use crate::truth::{Broken, Truth};
 
 /// A standstill inside a step, and what the step is compared with afterwards.
 #[derive(Default)]
 pub(super) struct Stall {
     /// For how long, in the next step that grants a read under a lease.
-    us: Option<u64>,
+    pub(super) us: Option<u64>,
     /// The regions' terms before the step: leases that it has used are of these.
     terms: Vec<(RegionId, Term)>,
 }
@@ -35,51 +31,24 @@ impl Stall {
         out.stall_us.is_some()
     }
 
-    fn term(&self, region: RegionId) -> Option<Term> {
-        self.terms.iter().find(|(id, _)| *id == region).map(|(_, term)| *term)
-    }
-}
-
-impl Machine {
-    /// The store will stand still in its next step that grants a read under a lease.
-    pub(crate) fn stall(&mut self, us: u64) {
-        if let Some(running) = &mut self.running {
-            running.stall.us = Some(us);
-        }
-    }
-
-    /// The machine was suspended for so long.
-    pub(crate) fn suspend(&mut self, us: u64) {
-        self.clock.suspend(us);
-    }
-
-    /// Hands out what the last step has brought forth, as the node's thread does: after another look
-    /// at the clock.
-    pub(super) fn hand_out(
-        &mut self,
-        now: Moment,
+    /// Whether anything is served by a lease while another has led since.
+    pub(super) fn check(
+        &self,
+        store: StoreId,
+        effects: &Effects,
         truth: &Truth,
-        out: &mut Outbox,
-    ) -> Result<(), Stop> {
-        let Some(running) = &mut self.running else { return Ok(()) };
-        let store = layout::id(self.place);
-        running.shard.drop_leases_if_late(self.clock.read(now), &mut running.effects);
-        running.shard.check_invariants();
-        if let Some(lost) = running.effects.lost_logs.first() {
-            return Err(Stop::Broken(format!("store {store}: {lost}")));
-        }
-        for grant in running.effects.reads.iter().filter(|grant| grant.by_lease) {
-            let term = running.stall.term(grant.region).unwrap_or_default();
-            if let Some((later, other)) = truth.leader_after(grant.region, term) {
-                return Err(Stop::Broken(format!(
-                    "store {store} serves region {} by a lease of term {term}, and store {other} \
-                     has led since in term {later}",
-                    grant.region
-                )));
+    ) -> Result<(), Broken> {
+        for grant in effects.reads.iter().filter(|grant| grant.by_lease) {
+            let region = grant.region;
+            let before = self.terms.iter().find(|(id, _)| *id == region);
+            let term = before.map(|(_, term)| *term).unwrap_or_default();
+            if let Some((later, other)) = truth.leader_after(region, term) {
+                return Err(format!(
+                    "store {store} serves region {region} by a lease of term {term}, and store \
+                     {other} has led since in term {later}"
+                ));
             }
         }
-        running.carry_out(out)?;
-        running.plan_wake(self.clock, now, out);
         Ok(())
     }
 }
