@@ -244,6 +244,26 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn more_letters_than_are_taken_at_once_come_in_order_and_without_waiting() {
+        let mailbox = Mailbox::new(u32::MAX >> 4, u32::MAX >> 4, u32::MAX >> 4);
+        let count = 2 * TAKEN_AT_ONCE_MAX as u32 + 7;
+        for number in 0..count {
+            mailbox.send(Lane::Clients, number, 1).await.unwrap();
+        }
+        let (mut all, mut takes) = (Vec::new(), 0);
+        while all.len() < count as usize {
+            let mut letters = VecDeque::new();
+            // Without a deadline: a take that waited for news would never return.
+            assert!(mailbox.take(&mut letters, ALL, None));
+            assert!(letters.len() <= TAKEN_AT_ONCE_MAX);
+            all.extend(letters);
+            takes += 1;
+        }
+        assert!(all.into_iter().eq(0..count));
+        assert_eq!(takes, 3);
+    }
+
+    #[tokio::test]
     async fn closing_ends_the_taker_and_refuses_the_senders() {
         let mailbox = Arc::new(Mailbox::<u32>::new(10, 10, 10));
         let taker = std::thread::spawn({

@@ -81,9 +81,13 @@ async fn has(router: &Router, key: &[u8]) -> bool {
 
 /// Waits until so many requests wait for their answers.
 async fn under_way(router: &Router, count: usize) {
-    while router.counts().waiting < count as u64 {
-        tokio::task::yield_now().await;
-    }
+    let all = async {
+        while router.counts().waiting < count as u64 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let in_time = tokio::time::timeout(PATIENCE, all).await;
+    assert!(in_time.is_ok(), "{} of {count} requests are under way", router.counts().waiting);
 }
 
 /// The answers of all, by key; everybody must have one in time.
@@ -114,8 +118,10 @@ async fn all_of_many_proposals_at_once_are_answered_each_with_its_own() {
     let (gate, disk) = Gate::before(FaultFs::new(1));
     let mut config = NodeConfig { regions: FIRSTS.len() as u64, ..NodeConfig::default() };
     config.threads.shards = 2;
-    // Nobody is refused for want of time, only if no answer comes at all.
-    config.limits.request_timeout_ms = 600_000;
+    // Who is told nothing hears so after the test has given up.
+    config.limits.request_timeout_ms = 2 * PATIENCE.as_millis() as u64;
+    // The log is given more than it writes at once; then the shards leave clients waiting.
+    config.limits.backlog_bytes_max = 24 << 20;
     let node = start(disk, config).await;
     let router = node.router().clone();
     // Eight times as many in one region as in the others.
@@ -123,19 +129,22 @@ async fn all_of_many_proposals_at_once_are_answered_each_with_its_own() {
     for (first, count) in FIRSTS.into_iter().zip(counts) {
         let value = |key: Bytes| Op::Put { value: key.clone(), key };
         let puts = (0..count).map(|number| value(key(first, number))).collect();
-        propose(router.clone(), key(first, 0), puts).await.unwrap();
+        let written = propose(router.clone(), key(first, 0), puts);
+        tokio::time::timeout(PATIENCE, written).await.expect("all rows are written").unwrap();
     }
     let acknowledged = router.counts().writes_acknowledged;
 
     let _open = gate.shut();
     let mut asked = JoinSet::new();
+    let (at_the_gate, asks) = (key(FIRSTS[0], 2_000_000), router.clone());
+    asked.spawn(async move { (at_the_gate.clone(), put(asks, at_the_gate, 1).await) });
+    gate.holds().await;
     for first in FIRSTS {
         for large in 0..3 {
             let (router, key) = (router.clone(), key(first, 1_000_000 + large));
             asked.spawn(async move { (key.clone(), put(router, key, LARGE_BYTES).await) });
         }
     }
-    gate.holds().await;
     under_way(&router, asked.len()).await;
     for (first, count) in FIRSTS.into_iter().zip(counts) {
         for number in 0..count {

@@ -97,3 +97,101 @@ impl LogWriter {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::path::Path;
+
+    use flotilla_region::{
+        Descriptor, EntryKind, Epoch, HardState, Index, LogEntry, Peer, PeerId, Space, StoreId,
+        Term,
+    };
+    use flotilla_store::{Config, Identity};
+    use flotilla_vfs::fault::FaultFs;
+
+    use super::*;
+    use crate::letters::Letter;
+    use crate::mailbox::Open;
+
+    fn region(id: u64) -> Descriptor {
+        let (start, end) = match id {
+            1 => ("", ""),
+            2 => ("", "h"),
+            3 => ("h", "p"),
+            _ => ("p", ""),
+        };
+        Descriptor {
+            id: RegionId(id),
+            space: if id == 1 { Space::System } else { Space::Raw },
+            start: start.into(),
+            end: end.into(),
+            epoch: Epoch { conf_version: 1, version: 1 },
+            peers: vec![Peer { id: PeerId(id * 100 + 1), store: StoreId(1) }],
+        }
+    }
+
+    /// One entry of a region's log.
+    fn write(region: u64, number: u64, bytes: usize) -> LogWrite {
+        let data = vec![7; bytes].into();
+        let (index, term) = (Index(number), Term(1));
+        LogWrite {
+            region: RegionId(region),
+            peer: PeerId(region * 100 + 1),
+            number,
+            hard_state: Some(HardState { term, vote: None, commit: Index(0) }),
+            entries: vec![LogEntry { index, term, kind: EntryKind::Normal, data }],
+            sync: true,
+        }
+    }
+
+    /// What waits may be more than one batch, and each batch of many regions in many shards.
+    #[test]
+    fn every_region_is_told_of_its_last_write_whatever_batch_it_was_in() {
+        let identity = Identity { cluster_id: 7, store: StoreId(1) };
+        let fs = Arc::new(FaultFs::new(1));
+        let regions: Vec<_> = (1..=4).map(region).collect();
+        let (store, _) = Store::open(fs, Path::new("/s"), Config::default(), identity, &regions)
+            .expect("an empty directory");
+        let large = BATCH_BYTES / 2 + 1;
+        let (backlog, mailboxes) = (Arc::new(Backlog::new()), Mailboxes::new(3, 1 << 20));
+        let writer = LogWriter {
+            store: crate::shared::share(store).0,
+            backlog: Arc::clone(&backlog),
+            mailboxes: mailboxes.clone(),
+            failure: Failure::new(|| ()),
+        };
+        let writes = [
+            write(1, 1, 10),
+            write(2, 1, large),
+            write(2, 2, 10),
+            write(3, 1, large),
+            write(4, 1, large),
+            write(2, 3, large),
+            write(1, 2, 10),
+        ];
+        backlog.push_all(writes.map(LogTask::Write).map(|task| {
+            let bytes = task.weight();
+            (task, bytes)
+        }));
+        backlog.drain();
+        writer.run();
+        assert_eq!(backlog.bytes(), 0, "all is done");
+        let mut told: BTreeMap<RegionId, Vec<u64>> = BTreeMap::new();
+        for place in 0..mailboxes.count() {
+            let mut letters = VecDeque::new();
+            let open = Open { appends: true, clients: true };
+            mailboxes.at(place).take(&mut letters, open, Some(Instant::now()));
+            for letter in letters {
+                let Letter::Event(Event::Persisted { region, number }) = letter else {
+                    panic!("a writer tells of writes only");
+                };
+                assert_eq!(mailboxes.place(region), place, "told the wrong shard");
+                told.entry(region).or_default().push(number);
+            }
+        }
+        let last = |region| told.get(&RegionId(region)).and_then(|numbers| numbers.last().copied());
+        assert_eq!([1, 2, 3, 4].map(last), [Some(2), Some(3), Some(1), Some(1)], "{told:?}");
+        assert!(told.values().all(|numbers| numbers.is_sorted()), "{told:?}");
+    }
+}
