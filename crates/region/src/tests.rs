@@ -6,5 +6,6 @@ mod elections;
 mod garbage;
 mod logs;
 mod machine;
+mod promises;
 mod reads;
 mod writes;
