@@ -26,6 +26,7 @@ mod identity;
 mod model;
 mod read;
 mod recovery;
+mod told;
 mod truth;
 mod upkeep;
 
