@@ -169,6 +169,7 @@ mod tests {
             write(4, 1, large),
             write(2, 3, large),
             write(1, 2, 10),
+            write(1, 3, 10),
         ];
         backlog.push_all(writes.map(LogTask::Write).map(|task| {
             let bytes = task.weight();
@@ -191,7 +192,7 @@ mod tests {
             }
         }
         let last = |region| told.get(&RegionId(region)).and_then(|numbers| numbers.last().copied());
-        assert_eq!([1, 2, 3, 4].map(last), [Some(2), Some(3), Some(1), Some(1)], "{told:?}");
+        assert_eq!([1, 2, 3, 4].map(last), [Some(3), Some(3), Some(1), Some(1)], "{told:?}");
         assert!(told.values().all(|numbers| numbers.is_sorted()), "{told:?}");
     }
 }
