@@ -131,7 +131,7 @@ impl Outlets {
             tracing::warn!("{wild}");
         }
         for grant in effects.reads.drain(..) {
-            self.tickets.answer(grant.ticket, Answer::Granted);
+            self.tickets.answer(grant.ticket, Answer::Granted(grant.index));
         }
         for (ticket, reject) in effects.rejected.drain(..) {
             self.tickets.answer(ticket, Answer::Rejected(reject));

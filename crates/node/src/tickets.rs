@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flotilla_region::{Reject, Ticket};
+use flotilla_region::{Index, Reject, Ticket};
 use flotilla_store::Outcome;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -20,8 +20,8 @@ use tokio::sync::oneshot;
 pub(crate) enum Answer {
     /// The proposal was applied, with this outcome.
     Applied(Outcome),
-    /// The read may take its snapshot now.
-    Granted,
+    /// The read may take its snapshot now, which must have applied this entry.
+    Granted(Index),
     /// The request was not carried out.
     Rejected(Reject),
 }
@@ -112,8 +112,8 @@ mod tests {
         let tickets = Tickets::new();
         let mut first = tickets.open().unwrap();
         let mut second = tickets.open().unwrap();
-        tickets.answer(second.ticket, Answer::Granted);
-        assert!(matches!((&mut second.answer).await, Ok(Answer::Granted)));
+        tickets.answer(second.ticket, Answer::Granted(Index(1)));
+        assert!(matches!((&mut second.answer).await, Ok(Answer::Granted(Index(1)))));
         assert!(first.answer.try_recv().is_err());
         assert_eq!(tickets.count(), 1);
     }
@@ -125,7 +125,7 @@ mod tests {
         let ticket = waiting.ticket;
         drop(waiting);
         assert_eq!(tickets.count(), 0);
-        tickets.answer(ticket, Answer::Granted);
+        tickets.answer(ticket, Answer::Granted(Index(1)));
     }
 
     #[tokio::test]
@@ -133,7 +133,7 @@ mod tests {
         let tickets = Tickets::new();
         let mut waiting = tickets.open().unwrap();
         tickets.close();
-        tickets.answer(waiting.ticket, Answer::Granted);
+        tickets.answer(waiting.ticket, Answer::Granted(Index(1)));
         assert!((&mut waiting.answer).await.is_err());
         assert!(tickets.open().is_none());
     }

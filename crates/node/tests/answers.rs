@@ -305,7 +305,7 @@ async fn every_write(
 ) -> Vec<(&'static str, Option<errorpb::Error>)> {
     let key = |name: &'static str| Bytes::from_static(name.as_bytes());
     let context = Some(context);
-    let pairs = vec![KvPair { key: key("batch-put"), value: key("1"), ..Default::default() }];
+    let pairs = vec![KvPair { key: key("batch-put"), value: key("1") }];
     let [one, two, three, four, five, six] = std::array::from_fn(|_| client.clone());
     macro_rules! told {
         ($client:ident . $call:ident ( $request:ident { $($fields:tt)* } )) => {{
@@ -317,7 +317,7 @@ async fn every_write(
     }
     let told = tokio::join!(
         told!(one.raw_put(RawPutRequest { key: key("put"), value: key("1") })),
-        told!(two.raw_batch_put(RawBatchPutRequest { pairs: pairs })),
+        told!(two.raw_batch_put(RawBatchPutRequest { pairs })),
         told!(three.raw_delete(RawDeleteRequest { key: key("delete") })),
         told!(four.raw_batch_delete(RawBatchDeleteRequest { keys: vec![key("batch-delete")] })),
         told!(five.raw_delete_range(RawDeleteRangeRequest {

@@ -145,6 +145,8 @@ pub struct ReadGrant {
     pub by_lease: bool,
     /// Whether a replica that does not lead may serve it.
     pub follower: bool,
+    /// The snapshot must have applied at least so much.
+    pub index: Index,
 }
 
 /// Another leader, another term, or both.

@@ -138,11 +138,11 @@ impl Reading {
     pub(crate) fn release(&mut self, region: RegionId, applied: Index, step: &mut Step<'_>) {
         let now = step.now;
         let grants = &mut step.effects.reads;
-        self.reads.release(applied, |read| {
+        self.reads.release(applied, |read, index| {
             let Read { ticket, follower, leased, .. } = read;
             // What an earlier step has taken was right then, and waited for the apply index only.
             let by_lease = leased == Some(now);
-            grants.push(ReadGrant { region, ticket, by_lease, follower });
+            grants.push(ReadGrant { region, ticket, by_lease, follower, index });
         });
     }
 

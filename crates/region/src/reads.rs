@@ -110,9 +110,10 @@ impl Reads {
     }
 
     /// Grants every read whose index is now applied.
-    pub(crate) fn release(&mut self, applied: Index, mut grant: impl FnMut(Read)) {
+    pub(crate) fn release(&mut self, applied: Index, mut grant: impl FnMut(Read, Index)) {
         while let Some(first) = self.confirmed.first_entry().filter(|e| *e.key() <= applied) {
-            first.remove().into_iter().for_each(&mut grant);
+            let index = *first.key();
+            first.remove().into_iter().for_each(|read| grant(read, index));
         }
     }
 
@@ -198,7 +199,10 @@ mod tests {
 
     fn released(reads: &mut Reads, applied: u64) -> Vec<u64> {
         let mut granted = vec![];
-        reads.release(Index(applied), |read| granted.push(read.ticket.0));
+        reads.release(Index(applied), |read, index| {
+            assert!(index.0 <= applied, "granted before {index} was applied");
+            granted.push(read.ticket.0);
+        });
         reads.check(Index(applied));
         granted
     }

@@ -221,6 +221,11 @@ impl Hands {
         out: &mut Outbox,
     ) -> Result<(), ReadError> {
         let view = self.store.read();
+        let applied = view.applied(grant.region);
+        assert!(
+            applied.as_ref().is_ok_and(|applied| *applied >= grant.index),
+            "{grant:?} is served from a snapshot at {applied:?}"
+        );
         let region = view.region(grant.region, Some(layout::VERSION))?;
         let reply = match &request.ask {
             Ask::Get(key) => Reply::Got(region.get(key)?),

@@ -6,7 +6,7 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 use flotilla_pagestore::{Snapshot, Tree};
-use flotilla_region::{Descriptor, RegionId};
+use flotilla_region::{Descriptor, Index, RegionId};
 
 use crate::error::{Error, ReadError};
 use crate::schema::{self, APPLY, ApplyState, REGION};
@@ -44,6 +44,15 @@ impl View {
         }
         let rows = self.snapshot.tree(schema::data_tree(descriptor.space))?;
         Ok(RegionView { descriptor, rows })
+    }
+
+    /// How far the region is applied in this snapshot: what a read's grant asks for at least.
+    ///
+    /// # Errors
+    ///
+    /// The page store failed, or its row is damaged.
+    pub fn applied(&self, region: RegionId) -> Result<Index, Error> {
+        Ok(self.state(region)?.applied)
     }
 
     pub(crate) fn txid(&self) -> u64 {

@@ -270,7 +270,8 @@ impl Cluster {
             }
         }
         for grant in effects.reads.drain(..) {
-            let rows = &machine.disks[&REGION].applied.2;
+            let (applied, _, rows) = &machine.disks[&REGION].applied;
+            assert!(*applied >= grant.index, "{grant:?} at {applied}");
             let key = &self.waiting[&grant.ticket].key;
             let value = rows.get(key).cloned();
             self.note_answer(store, grant.ticket, Answer::Value(value));

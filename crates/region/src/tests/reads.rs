@@ -228,7 +228,7 @@ fn a_new_leader_waits_for_an_entry_of_its_own_term() {
     let (by_lease, follower) = (false, false);
     assert_eq!(
         effects.reads,
-        [ReadGrant { region: REGION, ticket: Ticket(1), by_lease, follower }]
+        [ReadGrant { region: REGION, ticket: Ticket(1), by_lease, follower, index }]
     );
 }
 
