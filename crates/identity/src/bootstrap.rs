@@ -61,12 +61,13 @@ impl BootstrapWrite {
     }
 }
 
-/// What a question was asked with. Its answer counts only while nothing was written since.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QuestionToken(u64);
+/// What a question was asked with. Its answer counts only while nothing was written since. Each
+/// write raises one of the three: how far the store is, the round it keeps, the one it promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QuestionToken(IdentityState, u64, u64);
 
 /// What is known of another listed store, for the operator.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 enum PeerNote {
     #[default]
     Silent,
@@ -75,14 +76,12 @@ enum PeerNote {
 }
 
 /// One store's part in the bootstrap.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Bootstrap {
     identity: StoreIdentity,
     spec: ClusterSpec,
     regions: Vec<Descriptor>,
     place: usize,
-    /// Counts what was written.
-    writes: u64,
     founder: Option<Founder>,
     /// A plan of this founder that is being written.
     drawn: Option<(u64, u64)>,
@@ -106,8 +105,7 @@ impl Bootstrap {
         assert!(place < spec.stores.len(), "place {place} is not in the list");
         let notes = vec![PeerNote::Silent; spec.stores.len()];
         let (founder, drawn) = (None, None);
-        let mut bootstrap =
-            Self { identity, spec, regions, place, writes: 0, founder, drawn, notes };
+        let mut bootstrap = Self { identity, spec, regions, place, founder, drawn, notes };
         bootstrap.ask_anew(0);
         bootstrap
     }
@@ -139,7 +137,8 @@ impl Bootstrap {
     /// What answers are to be compared with.
     #[must_use]
     pub fn token(&self) -> QuestionToken {
-        QuestionToken(self.writes)
+        let StoreIdentity { state, round, promised, .. } = self.identity;
+        QuestionToken(state, round, promised)
     }
 
     /// The questions to which this store lacks answers, with the places that they go to.
@@ -309,7 +308,6 @@ impl Bootstrap {
     /// The write is durable.
     pub fn written(&mut self, write: &BootstrapWrite) {
         self.identity = write.apply(&self.identity);
-        self.writes += 1;
         match write {
             BootstrapWrite::Form { plan, .. }
                 if self.drawn == Some((plan.cluster_id, plan.round)) =>

@@ -6,7 +6,7 @@ use crate::spec::{BootstrapPlan, ClusterSpec};
 use crate::store_identity::{IdentityState, StoreIdentity, StoreUuid};
 
 /// How far the founder is. In memory only: a founder that restarts asks anew.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Founder {
     /// It waits for promises.
     Asking {

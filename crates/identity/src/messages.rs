@@ -5,7 +5,7 @@ use crate::spec::{BootstrapPlan, ClusterSpec};
 use crate::store_identity::StoreUuid;
 
 /// A question of the bootstrap.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum BootstrapRequest {
     /// "Were you told the same as I, and do you promise this round to me?"
     Prepare {
@@ -30,7 +30,7 @@ pub enum BootstrapRequest {
 }
 
 /// The answer. Where it tells of something durable, that is durable before the answer leaves.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum BootstrapResponse {
     /// No member; nothing was asked to be promised.
     Fresh,

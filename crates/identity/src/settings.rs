@@ -80,7 +80,7 @@ pub struct GivenSettings {
 }
 
 /// Two values of one setting that must be equal and are not.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SettingConflict {
     /// The setting's name in the configuration.
     pub name: String,

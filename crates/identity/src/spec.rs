@@ -115,7 +115,7 @@ impl fmt::Display for InitialStore {
 }
 
 /// One cluster that a founder has drawn: it exists once a store has become a member of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BootstrapPlan {
     /// The cluster's id, random, so that two clusters from the same list are two.
     pub cluster_id: u64,

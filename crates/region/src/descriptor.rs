@@ -36,7 +36,7 @@ pub enum Space {
 }
 
 /// A region: which keys, which replicas, which version.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Descriptor {
     /// The region.
     pub id: RegionId,
