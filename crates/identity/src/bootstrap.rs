@@ -141,15 +141,17 @@ impl Bootstrap {
         QuestionToken(state, round, promised)
     }
 
-    /// The questions to which this store lacks answers, with the places that they go to.
+    /// The questions to which this store lacks answers, with the places that they go to. A store
+    /// that has promised is asked how far it is, until all have: a member of an earlier plan may
+    /// have told it since that the cluster exists.
     #[must_use]
     pub fn questions(&self) -> Vec<(usize, BootstrapRequest)> {
         let others = (0..self.spec.stores.len()).filter(|place| *place != self.place);
         match &self.founder {
             _ if self.is_member() => Vec::new(),
             Some(Founder::Asking { round, uuids }) => others
-                .filter(|place| uuids[*place].is_none())
-                .map(|place| (place, self.prepare(place, *round)))
+                .map(|place| (place, if uuids[place].is_none() { *round } else { 0 }))
+                .map(|(place, round)| (place, self.prepare(place, round)))
                 .collect(),
             Some(Founder::Forming { plan, formed }) => others
                 .filter(|place| !formed.contains(place))

@@ -18,19 +18,59 @@ pub(crate) struct Exploration {
     pub(crate) acknowledged: usize,
 }
 
-/// Explores all that follows from `prefix`, up to `states_max` states.
+/// From where an exploration begins: how far the bootstrap of all stores has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum FirstState {
+    /// All directories are empty.
+    Empty,
+    /// All have promised, and the founder has drawn its plan.
+    Drawn,
+    /// All keep the plan, and the founder has not heard of it.
+    Kept,
+    /// The founder is a member, and no other store has heard of it.
+    Begun,
+}
+
+/// The state to begin with, reached by the same actions as all others.
+fn first_state(table: &mut StepTable, first: FirstState, stores: usize) -> ModelWorld {
+    let mut world = table.first();
+    if first >= FirstState::Drawn {
+        (0..stores).for_each(|at| table.start(&mut world, at, 0));
+        deliver_questions(&mut world, table);
+        deliver_answers(&mut world, table);
+        apply(&mut world, table, ModelAction::Advance(0));
+    }
+    if first >= FirstState::Kept {
+        deliver_questions(&mut world, table);
+    }
+    if first >= FirstState::Begun {
+        deliver_answers(&mut world, table);
+        apply(&mut world, table, ModelAction::Advance(0));
+        assert!(table.store(&world, 0).is_serving());
+    }
+    world
+}
+
+fn deliver_questions(world: &mut ModelWorld, table: &mut StepTable) {
+    for (question, _) in world.questions.clone() {
+        apply(world, table, ModelAction::Arrive(question));
+    }
+}
+
+fn deliver_answers(world: &mut ModelWorld, table: &mut StepTable) {
+    for answer in world.answers.clone() {
+        apply(world, table, ModelAction::Hear(answer));
+    }
+}
+
+/// Explores all that follows from a first state, up to `states_max` states.
 ///
 /// # Panics
 ///
 /// If a state breaks a rule; the message says how it is reached.
-pub(crate) fn explore(
-    bounds: &ModelBounds,
-    prefix: &[ModelAction],
-    states_max: usize,
-) -> Exploration {
+pub(crate) fn explore(bounds: &ModelBounds, first: FirstState, states_max: usize) -> Exploration {
     let (mut table, mut rules) = (StepTable::new(bounds.stores), ModelRules::default());
-    let mut first = table.first();
-    prefix.iter().for_each(|action| apply(&mut first, &mut table, *action));
+    let first = first_state(&mut table, first, bounds.stores);
     let mut seen = BTreeSet::from([first.fingerprint()]);
     // By number of state: the state before it, and the action between them.
     let mut reached: Vec<Option<(u32, ModelAction)>> = vec![None];
