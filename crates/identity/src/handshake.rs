@@ -37,11 +37,12 @@ impl RunHistory {
     /// is synced now.
     fn forgot(&self, known: &KnownRun, log_end: u64) -> Option<String> {
         let StoreRun { starts, nonce } = known.run;
-        let (first, last) = (self.runs.keys().next()?, self.runs.keys().next_back()?);
-        // Starts that long ago are forgotten by everybody's design.
-        if starts < *first {
+        // Starts before the first that is remembered are forgotten by design. A directory without
+        // any lost them.
+        if self.runs.keys().next().is_some_and(|first| starts < *first) {
             return None;
         }
+        let last = self.runs.keys().next_back().copied().unwrap_or_default();
         let remembered = self.runs.get(&starts).is_some_and(|(own, _)| *own == nonce);
         if !remembered {
             return Some(format!("{} was heard, and this directory has {last} starts", known.run));
