@@ -79,7 +79,8 @@ pub(crate) struct SentHello {
 pub(crate) struct MemberTrio {
     pub(crate) members: Vec<ModelMember>,
     pub(crate) under_way: Vec<SentHello>,
-    /// Whether greetings outlive the process that they were sent to.
+    /// Whether greetings outlive the process that they were sent to. Then what they say of its
+    /// log may be less than what is known when its successor answers.
     pub(crate) are_greetings_late: bool,
     nonces: u64,
     writes: u64,
@@ -145,11 +146,10 @@ impl MemberTrio {
         let log_end = member.directory.log.len() as u64;
         match process.handshake.decide(hello, log_end) {
             HelloDecision::Accept(write) => {
-                if let Some(write) = write {
-                    member.directory.known.insert(write.store, write.run);
-                }
                 process.handshake.accept(hello);
-                self.check_accepted(*to, *from, hello);
+                let former =
+                    write.and_then(|write| member.directory.known.insert(write.store, write.run));
+                self.check_accepted((*to, *from), hello, former);
             }
             HelloDecision::Unconfirmed => self.greet(*to, *from),
             HelloDecision::Refuse(_) => {}
@@ -160,25 +160,29 @@ impl MemberTrio {
         }
     }
 
-    /// The start that was just taken is not one of an older copy, as far as `by` heard.
-    fn check_accepted(&mut self, by: usize, of: usize, hello: &StoreHello) {
-        let process = self.members[by].process.as_ref().expect("it has just decided");
+    /// The start that was just taken is not one of an older copy, as far as `by` heard; `former`
+    /// is the start of which it took messages before.
+    fn check_accepted(
+        &self,
+        (by, of): (usize, usize),
+        hello: &StoreHello,
+        former: Option<StoreRun>,
+    ) {
+        let heard = self.members[by].process.as_ref().and_then(|process| process.heard.get(&of));
         let speaker = &self.members[of];
         // A greeting of an earlier process gives its successors nothing.
         if speaker.process.as_ref().is_none_or(|process| process.run != hello.run) {
             return;
         }
-        let Some((run, write)) = process.heard.get(&of) else { return };
         let runs = &speaker.directory.history.runs;
-        let remembers = runs.get(&run.starts).is_some_and(|(nonce, _)| *nonce == run.nonce);
-        assert!(remembers, "{} takes a copy of {} without {run}", by + 1, of + 1);
-        let has_write = speaker.directory.log.contains(write);
-        assert!(
-            has_write || self.are_greetings_late,
-            "{} takes a copy of {} without write {write}",
-            by + 1,
-            of + 1
-        );
+        for run in former.into_iter().chain(heard.map(|(run, _)| *run)) {
+            let remembers = runs.get(&run.starts).is_some_and(|(nonce, _)| *nonce == run.nonce);
+            assert!(remembers, "{} takes a copy of {} without {run}", by + 1, of + 1);
+        }
+        if let (false, Some((_, write))) = (self.are_greetings_late, heard) {
+            let has_write = speaker.directory.log.contains(write);
+            assert!(has_write, "{} takes a copy of {} without write {write}", by + 1, of + 1);
+        }
     }
 
     /// Whether two run and each takes the other's messages.
