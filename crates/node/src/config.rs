@@ -555,15 +555,16 @@ fn check_settings(settings: &ClusterSettings) -> Result<(), ConfigError> {
 #[must_use]
 pub fn shard_config(settings: &ClusterSettings, seed: u64) -> flotilla_region::Config {
     let ticks = |count: u64| u32::try_from(count).expect("checked to be at most 10 000");
-    flotilla_region::Config {
+    let mut config = flotilla_region::Config {
         tick_ms: settings.tick_ms,
         election_ticks: ticks(settings.election_ticks),
         heartbeat_ticks: ticks(settings.heartbeat_ticks),
         seed,
         entry_bytes_max: settings.entry_bytes_max as usize,
-        reads: flotilla_region::ReadConfig { leases: settings.read_leases, ..Default::default() },
         ..flotilla_region::Config::default()
-    }
+    };
+    config.reads.leases = settings.read_leases;
+    config
 }
 
 fn within(name: &str, value: u64, least: u64, most: u64) -> Result<(), ConfigError> {

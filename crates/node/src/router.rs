@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use flotilla_identity::MemberId;
 use flotilla_region::{
     Descriptor, Event, Guard, Index, Peer, RegionId, Reject, RoleChange, Space, Term, Ticket,
 };
-use flotilla_identity::MemberId;
 use flotilla_store::{Outcome, ReadError, View};
 use parking_lot::Mutex;
 use tokio::sync::broadcast;

@@ -5,9 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use flotilla_identity::{
-    ClusterSettings, Handshake, StoreRegistry, StoreUuid, first_campaigner,
-};
+use flotilla_identity::{ClusterSettings, Handshake, StoreRegistry, StoreUuid, first_campaigner};
 use flotilla_region::{Descriptor, Shard, Term, Unfit};
 use flotilla_store::{StartSeed, Store, StoreDirectory};
 use flotilla_vfs::FileSystem;
@@ -126,8 +124,7 @@ pub(crate) fn open_store(
     let greeting =
         Handshake::introduction(store.member_id(), &identity.name, address, run, settings);
     let known = store.peer_runs().map_err(|source| store_error(settled, source))?;
-    let handshake =
-        Handshake::new(greeting, store.history().clone(), registry, known, config.new);
+    let handshake = Handshake::new(greeting, store.history().clone(), registry, known, config.new);
     let descriptors = recovered.iter().map(|replica| replica.descriptor.clone()).collect();
     let mut region_config = shard_config(&settings, random_u64());
     region_config.reads.leases &= Clock::GOES_ON_IN_SUSPEND;

@@ -113,11 +113,7 @@ fn bind_again(listener: &TcpListener) -> Result<TcpListener, StartError> {
 }
 
 impl Founding {
-    fn new(
-        directory: StoreDirectory,
-        settled: &Settled,
-        clock: Clock,
-    ) -> Result<Self, StartError> {
+    fn new(directory: StoreDirectory, settled: &Settled, clock: Clock) -> Result<Self, StartError> {
         let identity = directory.identity().clone();
         let own = settled.own();
         if !identity.name.is_empty() && identity.name != own.name {
@@ -142,8 +138,7 @@ impl Founding {
             refused: None,
             failed: None,
         };
-        let shared =
-            FoundingShared { state: Mutex::new(state), changed: Notify::new(), clock };
+        let shared = FoundingShared { state: Mutex::new(state), changed: Notify::new(), clock };
         Ok(Self { shared: Arc::new(shared) })
     }
 

@@ -34,10 +34,7 @@ struct BootstrapServer {
 }
 
 impl BootstrapServer {
-    async fn answer(
-        &self,
-        question: WireQuestion,
-    ) -> Result<Response<BootstrapResponse>, Status> {
+    async fn answer(&self, question: WireQuestion) -> Result<Response<BootstrapResponse>, Status> {
         let request = bootstrap_from_wire(question)?;
         let response = self.founding.answer(request).await?;
         Ok(Response::new(bootstrap_response_to_wire(response)))

@@ -36,10 +36,9 @@ pub(crate) fn run_from_wire(run: peers::StoreRun) -> StoreRun {
 
 /// A greeting as it travels.
 pub(super) fn hello_to_wire(hello: &StoreHello) -> peers::StoreHello {
-    let known = hello.known.map(|known| peers::KnownRun {
-        run: Some(run_to_wire(known.run)),
-        log_end: known.log_end,
-    });
+    let known = hello
+        .known
+        .map(|known| peers::KnownRun { run: Some(run_to_wire(known.run)), log_end: known.log_end });
     peers::StoreHello {
         cluster_id: hello.from.cluster_id,
         from_store: hello.from.store.0,
@@ -58,7 +57,8 @@ pub(super) fn hello_to_wire(hello: &StoreHello) -> peers::StoreHello {
 
 /// A greeting.
 pub(super) fn hello_from_wire(wire: peers::StoreHello) -> Result<StoreHello, Status> {
-    let settings = ClusterSettings::decode(&wire.settings).map_err(|e| malformed(&e.to_string()))?;
+    let settings =
+        ClusterSettings::decode(&wire.settings).map_err(|e| malformed(&e.to_string()))?;
     let known = wire.known.map(|known| KnownRun {
         run: run_from_wire(known.run.unwrap_or_default()),
         log_end: known.log_end,
@@ -160,11 +160,10 @@ fn spec_to_wire(spec: &ClusterSpec) -> peers::ClusterSpec {
 
 fn spec_from_wire(wire: Option<peers::ClusterSpec>) -> Result<ClusterSpec, Status> {
     let wire = wire.ok_or_else(|| malformed("a question without a specification"))?;
-    let settings = ClusterSettings::decode(&wire.settings).map_err(|e| malformed(&e.to_string()))?;
-    let store = |store: peers::InitialStore| InitialStore {
-        name: store.name,
-        address: store.address,
-    };
+    let settings =
+        ClusterSettings::decode(&wire.settings).map_err(|e| malformed(&e.to_string()))?;
+    let store =
+        |store: peers::InitialStore| InitialStore { name: store.name, address: store.address };
     let stores = wire.stores.into_iter().map(store).collect();
     Ok(ClusterSpec { stores, settings, regions: wire.regions, cluster_id: wire.cluster_id })
 }
@@ -321,7 +320,8 @@ mod tests {
             known: Some(KnownRun { run, log_end: 9 }),
             confirmed: Some(run),
         };
-        let bare = StoreHello { expected_uuid: None, known: None, confirmed: None, ..whole.clone() };
+        let bare =
+            StoreHello { expected_uuid: None, known: None, confirmed: None, ..whole.clone() };
         for hello in [whole, bare] {
             assert_eq!(hello_from_wire(hello_to_wire(&hello)).unwrap(), hello);
         }

@@ -7,10 +7,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use flotilla_identity::{SYSTEM_REGION, StoreRegistry};
 use flotilla_proto::metapb;
 use flotilla_proto::peers::placement_client::PlacementClient;
 use flotilla_proto::peers::{RegionLeader, ReportRequest, ReportResponse};
-use flotilla_identity::{SYSTEM_REGION, StoreRegistry};
 use flotilla_region::{RegionId, RoleChange, StoreId};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::sync::mpsc;
@@ -179,11 +179,8 @@ impl Session {
     fn report(&self, regions: Vec<RegionLeader>, full: bool) -> ReportRequest {
         let shared = &self.driver.shared;
         let run = shared.membership.run_report();
-        let store = metapb::Store {
-            id: run.store.0,
-            address: run.address,
-            ..metapb::Store::default()
-        };
+        let store =
+            metapb::Store { id: run.store.0, address: run.address, ..metapb::Store::default() };
         ReportRequest {
             cluster_id: self.driver.cluster_id(),
             store: Some(store),

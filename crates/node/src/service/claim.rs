@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use flotilla_identity::MemberId;
 use flotilla_proto::kvrpcpb::Context;
 use flotilla_region::{Descriptor, Guard, KeySpan, PeerId, RegionId, Space, Term};
-use flotilla_identity::MemberId;
 use tonic::Status;
 
 use super::errors::Failure;

@@ -109,7 +109,9 @@ impl Receiver {
         for message in frame.messages {
             let envelope = convert::from_wire(message)
                 .map_err(|error| Status::invalid_argument(error.to_string()))?;
-            if envelope.from.store.0 != frame.from_store || envelope.to.store != self.membership.id().store {
+            if envelope.from.store.0 != frame.from_store
+                || envelope.to.store != self.membership.id().store
+            {
                 return Err(Status::invalid_argument(format!(
                     "a message of region {} goes from store {} to store {}, its frame does not",
                     envelope.region, envelope.from.store, envelope.to.store
