@@ -263,6 +263,7 @@ impl Office {
                 Ok((range, ids.wants()))
             })
             .await?;
+        self.confirm().await?;
         Ok(range.end - 1)
     }
 
@@ -281,10 +282,16 @@ impl Office {
                 Ok((taken, tso.wants(now_ms)))
             })
             .await?;
-        // Only now it is certain that nobody else led when the timestamp was taken.
+        self.confirm().await?;
+        Ok(taken)
+    }
+
+    /// Makes sure that nobody else led when something was taken before this call: only then it may
+    /// be handed out.
+    async fn confirm(&self) -> Result<(), Status> {
         let guard = Guard { term: Some(self.term), ..Guard::default() };
         self.router.read(SYSTEM_REGION, guard, false).await.map_err(|_| not_leader())?;
-        Ok(taken)
+        Ok(())
     }
 
     /// Waits until the office cannot be held any longer because a row is not what it should be.
@@ -359,3 +366,6 @@ fn wall_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests;
