@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fastrand::Rng;
 use flotilla_region::{
-    ApplyTask, Compaction, Event, Index, LogFetch, LogWrite, ReadGrant, RegionId,
+    ApplyTask, Compaction, Event, Index, LogFetch, LogWrite, ReadGrant, RegionId, Term,
 };
 use flotilla_store::{
     Commit, Error, Pacer, PagesUpkeep, ReadError, RegionView, ScanRequest, Store,
@@ -20,6 +20,7 @@ use crate::layout;
 use crate::reach::{PagesReach, Reach};
 use crate::request::{Ask, Reply, Request};
 use crate::task::{Outbox, Task};
+use crate::terms::{self, SyncedTerms};
 
 /// How long things take at most.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +41,8 @@ const PAGE_STEPS_END: u64 = 4;
 const LOOK_US_MAX: u64 = 5_000;
 /// From asking for a checkpoint to its beginning.
 const ASK_US_MAX: u64 = 10_000;
+/// Of so many reads of old entries one finds no memory.
+const FETCHES_TO_A_FAILURE: u64 = 8;
 /// Bytes that a scan may return: more than there ever are.
 const SCAN_BYTES_MAX: u64 = 64 << 20;
 
@@ -48,13 +51,25 @@ pub(crate) struct Hands {
     store: Store,
     rng: Rng,
     pace: Pace,
-    log: Queue<(Commit, Vec<(RegionId, u64)>)>,
+    log: Queue<Batch>,
+    /// What of it is on disk.
+    terms: SyncedTerms,
     apply: Queue<ApplyTask>,
     /// Says how long applying waits.
     pacer: Pacer,
     /// A checkpoint was asked for before its time.
     is_asked: bool,
     reach: Reach,
+}
+
+/// What was handed to the log at once.
+#[derive(Debug)]
+struct Batch {
+    commit: Commit,
+    /// The writes to be told of.
+    numbers: Vec<(RegionId, u64)>,
+    /// The terms that are on disk then.
+    terms: Vec<(RegionId, Term)>,
 }
 
 /// Work that is done one piece after the other.
@@ -73,10 +88,11 @@ impl<T> Default for Queue<T> {
 }
 
 impl Hands {
-    pub(crate) fn new(store: Store, rng: Rng, pace: Pace) -> Self {
+    pub(crate) fn new(store: Store, rng: Rng, pace: Pace, terms: SyncedTerms) -> Self {
         let reach = Reach::default();
         let (log, apply) = (Queue::default(), Queue::default());
-        Self { store, rng, pace, log, apply, pacer: Pacer::default(), is_asked: false, reach }
+        let pacer = Pacer::default();
+        Self { store, rng, pace, log, terms, apply, pacer, is_asked: false, reach }
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -101,6 +117,11 @@ impl Hands {
         self.pace = pace;
     }
 
+    /// What the log has on disk.
+    pub(crate) fn terms(&self) -> &SyncedTerms {
+        &self.terms
+    }
+
     /// Hands writes to the log, all as one batch.
     pub(crate) fn write(
         &mut self,
@@ -111,7 +132,7 @@ impl Hands {
         self.reach.compactions += compactions.len() as u64;
         let commit = self.store.write_log(writes, compactions);
         let numbers = writes.iter().map(|write| (write.region, write.number)).collect();
-        self.log.waiting.push_back((commit, numbers));
+        self.log.waiting.push_back(Batch { commit, numbers, terms: terms::of(writes) });
         if !self.log.is_planned {
             self.log.is_planned = true;
             out.tasks.push((self.rng.u64(1..=self.pace.sync_us_max), Task::Flush));
@@ -123,15 +144,19 @@ impl Hands {
         self.log.is_planned = false;
         self.store.flush_log();
         let mut done = Vec::new();
-        while let Some((mut commit, numbers)) = self.log.waiting.pop_front() {
-            match commit.try_take() {
+        while let Some(mut batch) = self.log.waiting.pop_front() {
+            match batch.commit.try_take() {
                 Some(result) => {
                     result?;
                     let told = |(region, number)| Event::Persisted { region, number };
-                    done.extend(numbers.into_iter().map(told));
+                    done.extend(batch.numbers.into_iter().map(told));
+                    batch
+                        .terms
+                        .into_iter()
+                        .for_each(|(region, term)| self.terms.note(region, term));
                 }
                 None => {
-                    self.log.waiting.push_front((commit, numbers));
+                    self.log.waiting.push_front(batch);
                     break;
                 }
             }
@@ -204,7 +229,13 @@ impl Hands {
     pub(crate) fn fetch(&mut self, fetch: &LogFetch, out: &mut Outbox) -> Result<(), Error> {
         self.reach.fetches += 1;
         let (region, context) = (fetch.region, fetch.context);
-        let event = match self.store.fetch(fetch) {
+        let fetched = self.store.fetch(fetch);
+        // Not drawn, so that old seeds draw the rest as ever: now and then there is no memory.
+        let fails = self.reach.fetches.is_multiple_of(FETCHES_TO_A_FAILURE);
+        let is_gone = |error: &Error| error.is_gone();
+        self.reach.fetches_failed += u64::from(fails || fetched.as_ref().is_err_and(is_gone));
+        let event = match fetched {
+            Ok(_) if fails => Event::FetchFailed { region, context },
             Ok(entries) => Event::Fetched { region, context, entries },
             Err(error) if error.is_gone() => Event::FetchFailed { region, context },
             Err(error) => return Err(error),

@@ -19,6 +19,7 @@ mod reach;
 mod request;
 mod run;
 mod task;
+mod terms;
 mod trace;
 mod truth;
 mod workload;

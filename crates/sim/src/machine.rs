@@ -18,6 +18,7 @@ use crate::hands::{self, Hands, Pace};
 use crate::layout;
 use crate::reach::Reach;
 use crate::task::{Outbox, Stop, Task};
+use crate::terms::SyncedTerms;
 use crate::truth::{Broken, Truth};
 use crate::workload::Workload;
 
@@ -148,8 +149,10 @@ impl Machine {
         let seed = self.rng.u64(..);
         let mut shard = Shard::new(Config { seed, ..settings.region.clone() });
         let time = self.clock.read(now);
+        let mut terms = SyncedTerms::default();
         for region in recovered {
             let id = region.descriptor.id;
+            terms.note(id, region.hard_state.term);
             self.reach.replayed_entries += region.tail.len() as u64;
             // At the first start leaders are spread; later whoever has the longest log wins.
             let first = id.0 as usize % settings.regions.len() == self.place && self.life == 1;
@@ -157,7 +160,7 @@ impl Machine {
                 Stop::Broken(format!("store {} cannot start: {error}", layout::id(self.place)))
             })?;
         }
-        let hands = Hands::new(store, self.rng.fork(), settings.pace);
+        let hands = Hands::new(store, self.rng.fork(), settings.pace, terms);
         self.running = Some(Running {
             shard,
             hands,

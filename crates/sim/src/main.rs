@@ -142,6 +142,7 @@ impl Summary {
             ("torn tails", reach.torn_tails),
             ("checkpoints", reach.checkpoints),
             ("waits before applying", reach.applies_held),
+            ("failed reads of the log", reach.fetches_failed),
             ("segments purged", reach.segments_purged),
             ("bytes of pages moved", reach.pages.moved_bytes),
             ("bytes of pages trimmed", reach.pages.trimmed_bytes),

@@ -25,6 +25,8 @@ pub struct Reach {
     pub pages: PagesReach,
     /// Times that entries were read from disk for a follower.
     pub fetches: u64,
+    /// Of these, answered that it cannot be done now.
+    pub fetches_failed: u64,
     /// Stores that died of their disk, inside an operation.
     pub deaths_inside: u64,
     /// Terms led.
@@ -80,6 +82,7 @@ impl AddAssign for Reach {
         self.pages.punched_bytes += more.pages.punched_bytes;
         self.pages.reclaimed_bytes += more.pages.reclaimed_bytes;
         self.fetches += more.fetches;
+        self.fetches_failed += more.fetches_failed;
         self.deaths_inside += more.deaths_inside;
         self.leaderships += more.leaderships;
         self.reads_by_lease += more.reads_by_lease;

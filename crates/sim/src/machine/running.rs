@@ -62,6 +62,10 @@ impl Running {
                 Ok(())
             }
         };
+        let terms = self.hands.terms();
+        for envelope in &effects.messages {
+            terms.check(envelope).map_err(Stop::Broken)?;
+        }
         out.packets.append(&mut effects.messages);
         goes_on()?;
         if !effects.log.is_empty() || !effects.compact.is_empty() {
