@@ -52,7 +52,7 @@ pub(crate) fn replicas(world: &mut World) -> Result<(), Broken> {
         for peer in &region.peers {
             let machine = &world.machines()[layout::place(peer.store)];
             machine.compare(region.id, world.truth()).map_err(|stop| match stop {
-                Stop::Broken(what) => what,
+                Stop::Broken(what) | Stop::Refused(what) => what,
                 Stop::Died => format!("store {} died in the calm", peer.store),
             })?;
             let digest = machine.digest(region.id)?;

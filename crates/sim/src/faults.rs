@@ -6,6 +6,7 @@
 use fastrand::Rng;
 use flotilla_region::{MessageKind, RegionId};
 
+use crate::machine::{Exchange, Flags};
 use crate::network::{Cut, Weather};
 
 /// One mishap.
@@ -34,6 +35,9 @@ pub(crate) enum Fault {
     Cut { cut: Cut, us: u64 },
     /// The disk takes much longer for a while.
     SlowDisk { store: usize, us: u64 },
+    /// An operator empties the store's directory, or puts something older in its place, and puts the
+    /// newest one back later. As long as there is no cluster it is emptied for good.
+    Exchange { store: usize, how: Exchange, us: u64 },
     /// The disk refuses syncs, or writes as well, until the store has stopped because of it.
     SickDisk { store: usize, writes_too: bool },
     /// The machine of a leader is suspended, and cut off when it comes back. Clocks that count only
@@ -83,6 +87,8 @@ pub(crate) struct Swarm {
     pub(crate) checkpoint_us: Every,
     /// Each store's clock runs so much fast or slow, in millionths.
     pub(crate) drift_ppm: Vec<i64>,
+    /// A store that is told something wrong at first, and for how long.
+    pub(crate) wrong_flags: Option<(usize, Flags, u64)>,
     /// Time from a crash to the start, at most.
     pub(crate) restart_us_max: u64,
     kinds: Vec<(Kind, Every)>,
@@ -109,6 +115,7 @@ enum Kind {
     Cut,
     SlowDisk,
     SickDisk,
+    Exchange,
     Suspend,
     Stall,
     WildTerm,
@@ -179,6 +186,7 @@ impl Swarm {
             apply_us_max: *choose(rng, &[100, 2_000, 30_000]),
             checkpoint_us: *choose(rng, &[50_000, 300_000, 1_500_000]),
             drift_ppm: (0..stores).map(|_| rng.i64(-DRIFT_PPM_MAX..=DRIFT_PPM_MAX)).collect(),
+            wrong_flags: draw_wrong_flags(&mut apart, stores),
             restart_us_max: *choose(rng, &[100_000, 1_000_000, 4_000_000]),
             kinds,
             apart: later,
@@ -229,6 +237,10 @@ impl Swarm {
             }
             Kind::SlowDisk => Fault::SlowDisk { store, us: length_us(rng, 2 * SECOND_US) },
             Kind::SickDisk => Fault::SickDisk { store, writes_too: rng.bool() },
+            Kind::Exchange => {
+                let how = Exchange::draw(rng);
+                Fault::Exchange { store, how, us: length_us(rng, 4 * SECOND_US) }
+            }
             Kind::Suspend => {
                 let us = rng.u64(SECOND_US / 2..3 * SECOND_US);
                 Fault::Suspend { region: self.region(rng), us }
@@ -282,6 +294,7 @@ fn draw_apart(mut rng: Rng) -> ApartFaults {
         (Kind::Suspend, 4 * SECOND_US),
         (Kind::Stall, 3 * SECOND_US),
         (Kind::WildTerm, 2 * SECOND_US),
+        (Kind::Exchange, 3 * SECOND_US),
     ];
     let kinds = draw_kinds(&mut rng, &of);
     ApartFaults { rng, kinds }
@@ -297,6 +310,13 @@ fn next_kind(kinds: &[(Kind, Every)], rng: &mut Rng) -> Option<(u64, Kind)> {
         ticket <= 0.0
     })?;
     Some((rng.u64(0..=(2.0 / rate) as u64), *kind))
+}
+
+/// In one run of four an operator makes a mistake.
+fn draw_wrong_flags(rng: &mut Rng, stores: usize) -> Option<(usize, Flags, u64)> {
+    let flags = *choose(rng, &[None, None, None, Some([Flags::OtherSetting, Flags::OtherOrder])]);
+    let flags = flags?[rng.usize(..2)];
+    Some((rng.usize(..stores), flags, rng.u64(SECOND_US / 20..2 * SECOND_US)))
 }
 
 fn draw_weather(rng: &mut Rng) -> Weather {
@@ -328,11 +348,11 @@ mod tests {
 
     #[test]
     fn each_kind_of_fault_is_drawn_and_some_seeds_are_without_it() {
-        let mut seen = [0; 14];
+        let mut seen = [0; 15];
         for seed in 0..200 {
             let mut rng = Rng::with_seed(seed);
             let mut swarm = Swarm::draw(&mut rng, None);
-            let mut here = [0; 14];
+            let mut here = [0; 15];
             let mut faults: Vec<_> = (0..200).map_while(|_| swarm.next(&mut rng)).collect();
             faults.extend((0..200).map_while(|_| swarm.next_apart()));
             for (_, fault) in faults {
@@ -351,6 +371,7 @@ mod tests {
                     Fault::Suspend { .. } => 11,
                     Fault::Stall { .. } => 12,
                     Fault::WildTerm { .. } => 13,
+                    Fault::Exchange { .. } => 14,
                 }] = 1;
             }
             seen.iter_mut().zip(here).for_each(|(sum, here)| *sum += here);

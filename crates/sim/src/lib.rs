@@ -14,6 +14,7 @@ mod layout;
 mod machine;
 mod network;
 mod oracle;
+mod packet;
 mod questions;
 mod reach;
 mod request;

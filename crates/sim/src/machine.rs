@@ -8,33 +8,47 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fastrand::Rng;
-use flotilla_region::{Config, Descriptor, Effects, Event, Index, RegionId, Shard, Status};
-use flotilla_store::{Error, Identity, Store};
+use flotilla_region::{
+    Config, Descriptor, Effects, Envelope, Event, HardState, Index, RegionId, Shard, Status,
+};
+use flotilla_identity::{StoreHello, StoreUuid};
+use flotilla_store::{Error, StartSeed, StoreDirectory};
 use flotilla_vfs::fault::{FaultFs, FaultStats};
 
 use crate::agenda::Moment;
 use crate::clock::LocalClock;
 use crate::hands::{self, Hands, Pace};
 use crate::layout;
+use crate::packet::{Content, Packet};
 use crate::reach::Reach;
 use crate::task::{Outbox, Stop, Task};
 use crate::terms::SyncedTerms;
 use crate::truth::{Broken, Truth};
 use crate::workload::Workload;
 
+mod exchange;
+mod founding;
+mod greeting;
 mod running;
 mod standstill;
 
+pub(crate) use exchange::Exchange;
+use exchange::Shelf;
+pub(crate) use founding::Flags;
+use founding::FoundingStore;
+use greeting::Greeter;
 use running::Running;
 use standstill::Stall;
 
 /// Where a store keeps its files.
 const DIRECTORY: &str = "/data";
-const CLUSTER_ID: u64 = 7;
 /// Effects come in so many lists; the power may go between any two.
 const LISTS: usize = 7;
 /// From an event's coming in to the core's step.
 const STEP_US_MAX: u64 = 200;
+/// Between two looks of a store that is no member yet, and between two greetings of one that is.
+const FOUND_US: u64 = 20_000;
+const GREET_US_MAX: u64 = 60_000;
 /// A slow disk takes so many times as long.
 const SLOWNESS: u64 = 50;
 /// One of so many batches is followed by a comparison of the region with the truth.
@@ -43,6 +57,7 @@ const COMPARED_OF: u32 = 16;
 /// What all machines of a run share.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
+    pub(crate) stores: usize,
     pub(crate) regions: Vec<Descriptor>,
     pub(crate) region: Config,
     pub(crate) store: flotilla_store::Config,
@@ -58,6 +73,17 @@ pub(crate) struct Machine {
     /// Counts starts; tasks of an earlier life are void.
     life: u64,
     running: Option<Running>,
+    /// What there is instead of that before the store is a member.
+    founding: Option<FoundingStore>,
+    /// What the operator says at the next start.
+    flags: Flags,
+    /// Starts that the directory in use has seen.
+    starts: u64,
+    shelf: Shelf,
+    /// Whether the directory was seen to be a member's.
+    was_member: bool,
+    /// The greatest count of starts of each other store that was accepted, and is remembered.
+    accepted: Vec<u64>,
     /// Whether the disk was told to fail: an error is then the death of the store, not a fault.
     is_ill: bool,
     /// Of all lives that are over, and of starts.
@@ -73,15 +99,69 @@ impl Machine {
     ) -> Self {
         let fs = FaultFs::new(rng.u64(..));
         let reach = Reach::default();
-        Self { place, fs, clock, rng, settings, life: 0, running: None, is_ill: false, reach }
+        let accepted = vec![0; settings.stores];
+        Self {
+            place,
+            fs,
+            clock,
+            rng,
+            settings,
+            life: 0,
+            running: None,
+            founding: None,
+            flags: Flags::default(),
+            starts: 0,
+            shelf: Shelf::default(),
+            was_member: false,
+            accepted,
+            is_ill: false,
+            reach,
+        }
     }
 
     pub(crate) fn life(&self) -> u64 {
         self.life
     }
 
+    /// Whether its process runs.
     pub(crate) fn is_up(&self) -> bool {
+        self.is_running() || self.founding.is_some()
+    }
+
+    /// Whether it serves as a member.
+    pub(crate) fn is_running(&self) -> bool {
         self.running.is_some()
+    }
+
+    /// Whether its directory is that of a member, or was.
+    pub(crate) fn is_member(&self) -> bool {
+        let has_become = self.founding.as_ref().is_some_and(FoundingStore::is_member);
+        self.was_member || self.is_running() || has_become
+    }
+
+    /// The greatest count of starts of another store that this one remembers to have accepted.
+    pub(crate) fn accepted(&self, store: usize) -> u64 {
+        self.accepted[store]
+    }
+
+    /// The store ended in words, as it should.
+    pub(crate) fn count_refusal(&mut self) {
+        self.reach.refusals += 1;
+    }
+
+    /// Whether refusing to start is right: another disk or other flags are in use.
+    pub(crate) fn is_to_be_refused(&self) -> bool {
+        self.is_exchanged() || self.flags != Flags::Right
+    }
+
+    /// Whether the operator told it something else than the others.
+    pub(crate) fn has_wrong_flags(&self) -> bool {
+        self.flags != Flags::Right
+    }
+
+    /// What the operator says from the next start on.
+    pub(crate) fn set_flags(&mut self, flags: Flags) {
+        self.flags = flags;
     }
 
     /// Whether the disk was told to fail and has not yet done its worst.
@@ -125,26 +205,58 @@ impl Machine {
         running.hands.store().region_digest(region).map_err(|error| error.to_string())
     }
 
-    /// Opens the store, for the first time or after a crash, and compares what it found with the
-    /// truth.
+    /// Opens the directory, and the store if it is a member's.
     pub(crate) fn start(
         &mut self,
         now: Moment,
         truth: &Truth,
         out: &mut Outbox,
     ) -> Result<(), Stop> {
-        assert!(self.running.is_none(), "store {} is up already", self.place);
+        assert!(!self.is_up(), "store {} is up already", self.place);
         self.life += 1;
-        let settings = Arc::clone(&self.settings);
-        let opened = Store::open(
-            Arc::new(self.fs.clone()),
-            Path::new(DIRECTORY),
-            settings.store.clone(),
-            Identity { cluster_id: CLUSTER_ID, store: layout::id(self.place) },
-            &settings.regions,
-        );
-        let (store, recovered) = opened.map_err(|error| self.stop(&error))?;
+        let uuid = StoreUuid(u128::from(self.rng.u64(..)));
+        let seed = StartSeed { uuid, nonce: self.rng.u64(..) };
+        let config = self.settings.store.clone();
+        let fs = Arc::new(self.fs.clone());
+        let directory = StoreDirectory::open(fs, Path::new(DIRECTORY), config, seed);
+        let directory = directory.map_err(|error| match error {
+            Error::WrongDirectory(words) => Stop::Refused(words),
+            error => self.stop(&error),
+        })?;
         self.reach.starts += 1;
+        self.starts = directory.identity().run.starts;
+        if directory.identity().is_member() {
+            // As the node compares what it is given with the directory's copy.
+            if self.flags == Flags::OtherSetting {
+                return Err(Stop::Refused("a setting differs from the copy".to_owned()));
+            }
+            return self.run(directory, now, truth, out);
+        }
+        self.founding = Some(FoundingStore::new(
+            self.place,
+            self.life,
+            directory,
+            (self.flags, self.settings.stores),
+            &self.settings.regions,
+            self.clock.read(now),
+        ));
+        out.tasks.push((self.rng.u64(1..=FOUND_US), Task::Found));
+        Ok(())
+    }
+
+    /// Opens the store of a member, and compares what it found with the truth.
+    fn run(
+        &mut self,
+        directory: StoreDirectory,
+        now: Moment,
+        truth: &Truth,
+        out: &mut Outbox,
+    ) -> Result<(), Stop> {
+        let settings = Arc::clone(&self.settings);
+        let copies = directory.copies().map_err(|error| self.stop(&error))?;
+        let (store, recovered) = directory.start().map_err(|error| self.stop(&error))?;
+        let greeter = Greeter::new(self.place, self.life, settings.stores, &store, copies);
+        let greeter = greeter.map_err(|error| self.stop(&error))?;
         self.reach.torn_tails += u64::from(store.log_recovery().torn_bytes > 0);
         let seed = self.rng.u64(..);
         let mut shard = Shard::new(Config { seed, ..settings.region.clone() });
@@ -155,7 +267,8 @@ impl Machine {
             terms.note(id, region.hard_state.term);
             self.reach.replayed_entries += region.tail.len() as u64;
             // At the first start leaders are spread; later whoever has the longest log wins.
-            let first = id.0 as usize % settings.regions.len() == self.place && self.life == 1;
+            let is_fresh = region.hard_state == HardState::default();
+            let first = id.0 as usize % settings.regions.len() == self.place && is_fresh;
             shard.create(time, region, first).map_err(|error| {
                 Stop::Broken(format!("store {} cannot start: {error}", layout::id(self.place)))
             })?;
@@ -164,6 +277,7 @@ impl Machine {
         self.running = Some(Running {
             shard,
             hands,
+            greeter,
             effects: Effects::default(),
             inbox: Vec::new(),
             is_step_planned: false,
@@ -177,8 +291,112 @@ impl Machine {
                 self.compare(region.id, truth)?;
             }
         }
+        out.tasks.push((1, Task::Greet));
         self.plan_step(out);
         Ok(())
+    }
+
+    /// Goes on with the bootstrap; a store that has become a member runs.
+    fn found(&mut self, now: Moment, truth: &Truth, out: &mut Outbox) -> Result<(), Stop> {
+        let time = self.clock.read(now);
+        let Some(mut founding) = self.founding.take() else { return Ok(()) };
+        founding.step(time, &mut self.rng, out).map_err(|error| self.stop(&error))?;
+        if founding.is_member() {
+            founding.announce(out);
+            self.reach.bootstraps += 1;
+            return self.run(founding.into_directory(), now, truth, out);
+        }
+        self.founding = Some(founding);
+        out.tasks.push((self.rng.u64(1..=FOUND_US), Task::Found));
+        Ok(())
+    }
+
+    /// Takes what another store has sent.
+    pub(crate) fn receive(&mut self, packet: Packet, out: &mut Outbox) -> Result<(), Stop> {
+        let Packet { from, content, is_sound, .. } = packet;
+        match content {
+            Content::Frame { .. } => self.take_frame(from, content, out),
+            Content::FrameRefused { run } => {
+                if let Some(running) = &mut self.running {
+                    running.greeter.unlink(from, run);
+                }
+            }
+            Content::Question { life, token, request } => {
+                let response = match (&mut self.founding, &self.running) {
+                    (Some(founding), _) => founding.answer(&request),
+                    (None, Some(running)) => Ok(Some(running.greeter.answer(&request))),
+                    (None, None) => Ok(None),
+                };
+                if let Some(response) = response.map_err(|error| self.stop(&error))? {
+                    let content = Content::Answer { life, token, response };
+                    out.letters.push(Packet::new(self.place, from, content));
+                }
+            }
+            Content::Answer { life, token, response } => {
+                if life == self.life
+                    && let Some(founding) = &mut self.founding
+                {
+                    let heard = founding.hear(from, token, &response);
+                    heard.map_err(|end| end.into_stop(|error| self.stop(error)))?;
+                }
+            }
+            Content::Hello { life, hello } => {
+                let Some(accepted) = self.greeted(&hello, is_sound)? else { return Ok(()) };
+                let running = self.running.as_ref().expect("it was greeted");
+                out.letters.push(running.greeter.answer_hello(from, life, accepted));
+            }
+            Content::HelloAnswer { life, hello, accepted } => {
+                if life == self.life
+                    && self.greeted(&hello, is_sound)? == Some(true)
+                    && accepted
+                    && let Some(running) = &mut self.running
+                {
+                    running.greeter.link(from);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides about a greeting; `None` if this is no member.
+    fn greeted(&mut self, hello: &StoreHello, is_sound: bool) -> Result<Option<bool>, Stop> {
+        let (place, is_ill, is_exchanged) = (self.place, self.is_ill, self.is_exchanged());
+        let Some(Running { greeter, hands, .. }) = &mut self.running else { return Ok(None) };
+        let failed = |error: &Error| stop_of(place, is_ill, error);
+        let accepted = greeter.hear(hands.store(), hello, failed)?;
+        if accepted && (is_exchanged || !is_sound) {
+            let (one, other) = (layout::id(self.place), hello.from.store);
+            return Err(Stop::Broken(format!(
+                "stores {one} and {other} take each other, and one has not its newest disk"
+            )));
+        }
+        if accepted {
+            self.reach.handshakes += 1;
+            let from = layout::place(hello.from.store);
+            self.accepted[from] = self.accepted[from].max(hello.run.starts);
+        }
+        Ok(Some(accepted))
+    }
+
+    fn take_frame(&mut self, from: usize, content: Content, out: &mut Outbox) {
+        let Some(running) = &mut self.running else { return };
+        let takes = running.greeter.takes(from, &content);
+        let Content::Frame { run, envelope, .. } = content else { return };
+        if takes {
+            self.post(Event::Message(*envelope), out);
+        } else {
+            let content = Content::FrameRefused { run };
+            out.letters.push(Packet::new(self.place, from, content));
+        }
+    }
+
+    /// A message as it travels, if there is a link to its receiver; `is_forged`: whether there is
+    /// or not.
+    pub(crate) fn frame(&self, envelope: Envelope, is_forged: bool) -> Option<Packet> {
+        let running = self.running.as_ref()?;
+        let is_linked = running.greeter.is_linked(layout::place(envelope.to.store));
+        let store = running.hands.store();
+        (is_linked || is_forged).then(|| running.greeter.frame(store, envelope))
     }
 
     /// The store's disk failed under it.
@@ -190,7 +408,9 @@ impl Machine {
     pub(crate) fn crash(&mut self, power: bool) {
         self.life += 1;
         self.reach = self.reach();
+        self.was_member = self.is_member();
         self.running = None;
+        self.founding = None;
         self.fs.fail_syncs(false);
         self.fs.fail_writes(false);
         // A disk that was told to lose power does so, whoever else comes first.
@@ -262,8 +482,16 @@ impl Machine {
         workload: &Workload,
         out: &mut Outbox,
     ) -> Result<(), Stop> {
+        if matches!(task, Task::Found) {
+            return self.found(now, truth, out);
+        }
         let Some(running) = &mut self.running else { return Ok(()) };
         match task {
+            Task::Found => {}
+            Task::Greet => {
+                running.greeter.greet(out);
+                out.tasks.push((self.rng.u64(1..=GREET_US_MAX), Task::Greet));
+            }
             Task::Step => return self.step(now, truth, workload, out),
             Task::Wake(moment) => {
                 if running.wake != Some(moment) {
@@ -378,9 +606,13 @@ impl Machine {
 
     /// An error of the store is its end; if the disk was not told to fail, it is a fault.
     fn stop(&self, error: &Error) -> Stop {
-        if self.is_ill {
-            return Stop::Died;
-        }
-        Stop::Broken(format!("store {} failed on a good disk: {error}", layout::id(self.place)))
+        stop_of(self.place, self.is_ill, error)
     }
+}
+
+fn stop_of(place: usize, is_ill: bool, error: &Error) -> Stop {
+    if is_ill {
+        return Stop::Died;
+    }
+    Stop::Broken(format!("store {} failed on a good disk: {error}", layout::id(place)))
 }

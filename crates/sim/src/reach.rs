@@ -7,6 +7,14 @@ use std::ops::AddAssign;
 pub struct Reach {
     /// Stores opened.
     pub starts: u64,
+    /// Stores that became members.
+    pub bootstraps: u64,
+    /// Greetings that were accepted.
+    pub handshakes: u64,
+    /// Starts, or stores that ran, that were refused in words.
+    pub refusals: u64,
+    /// Directories that were wiped, halved or replaced by an older copy.
+    pub exchanges: u64,
     /// Of these, with a log whose end was torn.
     pub torn_tails: u64,
     /// Entries found above what the pages hold, to be applied again.
@@ -70,6 +78,10 @@ pub struct PagesReach {
 impl AddAssign for Reach {
     fn add_assign(&mut self, more: Self) {
         self.starts += more.starts;
+        self.bootstraps += more.bootstraps;
+        self.handshakes += more.handshakes;
+        self.refusals += more.refusals;
+        self.exchanges += more.exchanges;
         self.torn_tails += more.torn_tails;
         self.replayed_entries += more.replayed_entries;
         self.checkpoints += more.checkpoints;

@@ -108,6 +108,7 @@ fn settings(swarm: &Swarm, rng: &mut Rng) -> Settings {
         ..Config::default()
     };
     Settings {
+        stores: swarm.stores,
         regions: layout::bootstrap(swarm.stores, swarm.data_regions, rng),
         region,
         store: store_config(swarm, rng),

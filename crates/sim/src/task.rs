@@ -3,6 +3,7 @@
 use flotilla_region::{Envelope, Event, LogFetch, ReadGrant, RoleChange, Ticket};
 
 use crate::agenda::Moment;
+use crate::packet::Packet;
 use crate::request::Reply;
 use crate::truth::Broken;
 
@@ -24,6 +25,10 @@ pub(crate) enum Task {
     Checkpoint,
     /// Remove log segments that nobody needs.
     Purge,
+    /// Go on with the bootstrap.
+    Found,
+    /// Greet those to whom there is no link.
+    Greet,
     /// Hand out what a step has brought forth, in which the store stood still.
     HandOut,
 }
@@ -41,6 +46,8 @@ impl Task {
             Self::Read(_) => 7,
             Self::Checkpoint => 8,
             Self::Purge => 9,
+            Self::Found => 10,
+            Self::Greet => 11,
             Self::HandOut => 10,
         }
     }
@@ -52,6 +59,8 @@ pub(crate) struct Outbox {
     /// More work, so many microseconds later.
     pub(crate) tasks: Vec<(u64, Task)>,
     pub(crate) packets: Vec<Envelope>,
+    /// Greetings, and questions of the bootstrap.
+    pub(crate) letters: Vec<Packet>,
     pub(crate) replies: Vec<(Ticket, Reply)>,
     pub(crate) roles: Vec<RoleChange>,
     /// The store stands still for so long, and hands out its effects then.
@@ -63,6 +72,9 @@ pub(crate) struct Outbox {
 pub(crate) enum Stop {
     /// The disk failed as it was told to.
     Died,
+    /// It must not run, and says why: its directory is not the one that the cluster knows, or it was
+    /// told something else than the others.
+    Refused(String),
     /// Something happened that must never happen.
     Broken(Broken),
 }

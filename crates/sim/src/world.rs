@@ -12,6 +12,7 @@ use crate::faults::{Fault, Swarm};
 use crate::layout;
 use crate::machine::{Machine, Settings};
 use crate::network::{Network, Weather};
+use crate::packet::Packet;
 use crate::oracle::{Oracle, Stamps};
 use crate::request::Request;
 use crate::task::{Outbox, Stop, Task};
@@ -36,7 +37,7 @@ enum Happening {
         life: u64,
         task: Task,
     },
-    Packet(Box<Envelope>),
+    Packet(Box<Packet>),
     Think(usize),
     Arrive(Ticket),
     Patience {
@@ -70,6 +71,10 @@ enum Happening {
         keeper: usize,
     },
     MendDisk(usize),
+    /// The operator puts the newest disk of a store back.
+    PutBack(usize),
+    /// The operator finds out what he told a store wrong.
+    RightFlags(usize),
     /// The store loses power, if it is still in this life.
     Expire {
         store: usize,
@@ -176,6 +181,10 @@ impl World {
             let delay_us = self.think_us();
             self.plan(delay_us, Happening::Think(client));
         }
+        if let Some((store, flags, us)) = self.swarm.wrong_flags {
+            self.machines[store].set_flags(flags);
+            self.plan(us, Happening::RightFlags(store));
+        }
         self.plan_strike();
         self.plan_strike_apart();
     }
@@ -220,6 +229,8 @@ impl World {
         self.say(format_args!("all faults end"));
         for store in 0..self.machines.len() {
             self.resume(store)?;
+            self.put_back(store);
+            self.right_flags(store);
             self.machines[store].set_slow(false);
             if self.machines[store].is_ill() {
                 self.crash(store, true);
@@ -260,7 +271,7 @@ impl World {
     fn happen(&mut self, happening: Happening) -> Result<(), Broken> {
         match happening {
             Happening::Work { store, life, task } => self.work(store, life, task)?,
-            Happening::Packet(envelope) => self.deliver(*envelope)?,
+            Happening::Packet(packet) => self.deliver(*packet)?,
             Happening::Arrive(ticket) => self.arrive(ticket)?,
             Happening::Think(client) => self.think(client),
             Happening::Patience { client, ticket } => {
@@ -286,6 +297,8 @@ impl World {
             Happening::Isolate(store) => self.isolate(store),
             Happening::Betray { leader, keeper } => self.betray(leader, keeper),
             Happening::MendDisk(store) => self.machines[store].set_slow(false),
+            Happening::PutBack(store) => self.put_back(store),
+            Happening::RightFlags(store) => self.right_flags(store),
             Happening::Expire { store, life } => {
                 if self.machines[store].life() == life {
                     self.crash(store, true);
@@ -305,7 +318,7 @@ impl World {
         match happening {
             Happening::Work { store, .. } | Happening::Beat(store) => Some(*store),
             Happening::Save { store, .. } => Some(*store),
-            Happening::Packet(envelope) => Some(layout::place(envelope.to.store)),
+            Happening::Packet(packet) => Some(packet.to),
             Happening::Arrive(ticket) => Some(self.workload.request(*ticket).store),
             _ => None,
         }
@@ -338,6 +351,10 @@ impl World {
         for envelope in out.packets.drain(..) {
             self.post(store, envelope);
         }
+        for mut packet in out.letters.drain(..) {
+            packet.is_sound = !self.machines[store].is_exchanged();
+            self.send_packet(packet);
+        }
         for role in out.roles.drain(..) {
             self.trace.add(&[role.region.0, role.term.0, u64::from(role.is_leader)]);
             self.say(format_args!("store {} {role:?}", layout::id(store)));
@@ -365,6 +382,15 @@ impl World {
             Err(Stop::Died) => {
                 self.machines[store].count_death();
                 self.crash(store, true);
+                Ok(())
+            }
+            Err(Stop::Refused(words)) => {
+                self.say(format_args!("store {} is refused: {words}", layout::id(store)));
+                if !self.machines[store].is_to_be_refused() {
+                    return Err(format!("sound store {} is refused: {words}", layout::id(store)));
+                }
+                self.machines[store].count_refusal();
+                self.crash(store, false);
                 Ok(())
             }
             Err(Stop::Broken(what)) => Err(what),

@@ -5,6 +5,7 @@ use flotilla_region::{Effects, Event, Shard, StoreId};
 use crate::agenda::Moment;
 use crate::clock::LocalClock;
 use crate::hands::Hands;
+use super::greeting::Greeter;
 use crate::request::Reply;
 use crate::task::{Outbox, Stop, Task};
 use crate::truth::Truth;
@@ -15,6 +16,7 @@ use super::standstill::Stall;
 pub(super) struct Running {
     pub(super) shard: Shard,
     pub(super) hands: Hands,
+    pub(super) greeter: Greeter,
     pub(super) effects: Effects,
     pub(super) inbox: Vec<Event>,
     pub(super) is_step_planned: bool,

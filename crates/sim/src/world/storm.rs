@@ -4,13 +4,15 @@ use flotilla_region::{Envelope, Event, Index, Message, MessageKind, RegionId, Ro
 
 use crate::faults::Fault;
 use crate::layout;
-use crate::machine::Machine;
+use crate::machine::{Exchange, Flags, Machine};
 use crate::network::Cut;
 use crate::task::Task;
 use crate::truth::Broken;
 
 use super::{CUT_US_MAX, Happening, World};
 
+/// One of so many directories of stores that went down is copied.
+const COPIED_OF: u8 = 3;
 /// How long a usurped leader hears nobody.
 const BETRAYED_US: u64 = 1_000_000;
 /// Between two looks at whether a region has two leaders, and how many there are.
@@ -97,6 +99,7 @@ impl World {
             Fault::WildTerm { region, from, to, kind, term } => {
                 self.send_wild_term(region, [from, to], kind, term);
             }
+            Fault::Exchange { store, how, us } => self.exchange(store, how, us),
         }
         Ok(())
     }
@@ -138,7 +141,52 @@ impl World {
             gc_floor: Index(0),
             message: Message { kind, term: Term(term), ..Message::default() },
         };
-        self.plan(1, Happening::Packet(Box::new(envelope)));
+        let forged = self.machines[layout::place(from.store)].frame(envelope, true);
+        if let Some(packet) = forged {
+            self.plan(1, Happening::Packet(Box::new(packet)));
+        }
+    }
+
+    /// An operator puts something else in the place of a directory.
+    fn exchange(&mut self, store: usize, how: Exchange, us: u64) {
+        if !self.machines.iter().any(Machine::is_member) {
+            self.crash(store, true);
+            self.machines[store].wipe();
+            return;
+        }
+        // More than a minority of lost directories is more than a cluster survives.
+        if self.machines.iter().any(Machine::is_exchanged) {
+            return;
+        }
+        // Only those that have heard more than a copy knows can tell that it is one.
+        let heard = |starts: u64| {
+            let mut others = (0..self.machines.len()).filter(|other| *other != store);
+            others.all(|other| self.machines[other].accepted(store) > starts)
+        };
+        if how.needs_copy() && !self.machines[store].copied_starts().is_some_and(heard) {
+            return;
+        }
+        self.crash(store, true);
+        if self.machines[store].exchange(how) {
+            self.say(format_args!("store {}: {how:?}", layout::id(store)));
+            self.plan(us, Happening::PutBack(store));
+        }
+    }
+
+    /// The newest disk of a store comes back.
+    pub(super) fn put_back(&mut self, store: usize) {
+        if self.machines[store].is_exchanged() {
+            self.crash(store, false);
+            self.machines[store].put_back();
+        }
+    }
+
+    /// A store is told the right thing, if it was not.
+    pub(super) fn right_flags(&mut self, store: usize) {
+        if self.machines[store].has_wrong_flags() {
+            self.crash(store, false);
+            self.machines[store].set_flags(Flags::Right);
+        }
     }
 
     /// The store has read its clock, and hands out what its step has granted when it goes on.
@@ -163,6 +211,9 @@ impl World {
         self.say(format_args!("store {} is down", layout::id(store)));
         self.trace.add(&[self.now(), store as u64, u64::from(power)]);
         self.machines[store].crash(power);
+        if self.rng.u8(..COPIED_OF) == 0 {
+            self.machines[store].copy_directory();
+        }
         self.oracles[store].reset();
         self.end_suspension(store);
         // What it would have found is void, but for what others sent: it may still arrive.

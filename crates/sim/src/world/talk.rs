@@ -3,7 +3,9 @@
 use flotilla_region::{Envelope, Event, PeerId, RegionId, Ticket};
 
 use super::{BEAT_US, Happening, World};
+use crate::agenda::Moment;
 use crate::layout;
+use crate::packet::{Content, Packet};
 use crate::request::{Owner, Reply};
 use crate::task::Task;
 use crate::truth::Broken;
@@ -29,16 +31,31 @@ impl World {
             message.entries.len() as u64,
             first.unwrap_or(0),
         ]);
-        if let Some(second) = second {
-            self.plan(second - self.now(), Happening::Packet(Box::new(envelope.clone())));
-        }
-        match first {
-            Some(first) => self.plan(first - self.now(), Happening::Packet(Box::new(envelope))),
-            None => {
+        // Without a link nothing leaves.
+        let packet = first.and_then(|_| self.machines[from].frame(envelope, false));
+        match (first, packet) {
+            (Some(first), Some(packet)) => self.plan_arrivals(packet, first, second),
+            _ => {
                 self.counts.lost += 1;
                 self.report_unreachable(from, region, peer);
             }
         }
+    }
+
+    /// Gives a greeting or a question to the network.
+    pub(super) fn send_packet(&mut self, packet: Packet) {
+        let [first, second] = self.network.arrivals(self.now(), packet.from, packet.to);
+        self.trace.add(&[packet.from as u64, packet.to as u64, first.unwrap_or(0)]);
+        if let Some(first) = first {
+            self.plan_arrivals(packet, first, second);
+        }
+    }
+
+    fn plan_arrivals(&mut self, packet: Packet, first: Moment, second: Option<Moment>) {
+        if let Some(second) = second {
+            self.plan(second - self.now(), Happening::Packet(Box::new(packet.clone())));
+        }
+        self.plan(first - self.now(), Happening::Packet(Box::new(packet)));
     }
 
     fn report_unreachable(&mut self, from: usize, region: RegionId, peer: PeerId) {
@@ -49,17 +66,18 @@ impl World {
         }
     }
 
-    pub(super) fn deliver(&mut self, envelope: Envelope) -> Result<(), Broken> {
-        let to = layout::place(envelope.to.store);
+    pub(super) fn deliver(&mut self, packet: Packet) -> Result<(), Broken> {
+        let to = packet.to;
         if !self.machines[to].is_up() {
             self.counts.lost += 1;
-            let from = layout::place(envelope.from.store);
-            self.report_unreachable(from, envelope.region, envelope.to.id);
+            if let Content::Frame { envelope, .. } = &packet.content {
+                self.report_unreachable(packet.from, envelope.region, envelope.to.id);
+            }
             return Ok(());
         }
         self.counts.messages += 1;
-        self.machines[to].post(Event::Message(envelope), &mut self.out);
-        self.settle(to, Ok(()))
+        let received = self.machines[to].receive(packet, &mut self.out);
+        self.settle(to, received)
     }
 
     pub(super) fn think(&mut self, client: usize) {
@@ -73,7 +91,7 @@ impl World {
 
     pub(super) fn arrive(&mut self, ticket: Ticket) -> Result<(), Broken> {
         let store = self.workload.request(ticket).store;
-        if !self.machines[store].is_up() {
+        if !self.machines[store].is_running() {
             let freed = self.workload.bounce(ticket);
             self.go_on(freed);
             return Ok(());
@@ -105,7 +123,7 @@ impl World {
 
     pub(super) fn beat(&mut self, store: usize) {
         self.plan(BEAT_US, Happening::Beat(store));
-        if !self.machines[store].is_up() || !self.is_busy {
+        if !self.machines[store].is_running() || !self.is_busy {
             return;
         }
         let now_ms = self.machines[store].clock().read(self.agenda.now()).0;

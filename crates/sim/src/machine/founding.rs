@@ -1,0 +1,170 @@
+//! A store that is no member yet: it asks the others and answers them, as the node does.
+
+use fastrand::Rng;
+use flotilla_identity::{
+    Bootstrap, BootstrapRequest, BootstrapResponse, BootstrapSchedule, BootstrapWrite,
+    ClusterSettings, ClusterSpec, InitialStore, QuestionToken,
+};
+use flotilla_region::{Descriptor, Time};
+use flotilla_store::{Error, StoreDirectory};
+
+use crate::packet::{Content, Packet};
+use crate::task::{Outbox, Stop};
+
+/// What the operator of a store told it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Flags {
+    /// The same as all others.
+    #[default]
+    Right,
+    /// Another value of a setting of the cluster.
+    OtherSetting,
+    /// The list of stores in another order.
+    OtherOrder,
+}
+
+impl Flags {
+    /// What a store is told with these flags.
+    pub(super) fn spec(self, stores: usize) -> ClusterSpec {
+        let store = |place: usize| InitialStore {
+            name: format!("s{}", place + 1),
+            address: format!("h:{}", place + 1),
+        };
+        let mut settings = ClusterSettings::default();
+        let mut stores: Vec<_> = (0..stores).map(store).collect();
+        match self {
+            Self::Right => {}
+            Self::OtherSetting => settings.replicas += 1,
+            Self::OtherOrder => stores.rotate_left(1),
+        }
+        ClusterSpec { stores, settings, regions: 1, cluster_id: 0 }
+    }
+}
+
+/// A store whose directory is not that of a member.
+pub(super) struct FoundingStore {
+    place: usize,
+    life: u64,
+    directory: StoreDirectory,
+    bootstrap: Bootstrap,
+    schedule: BootstrapSchedule,
+    /// By place of the list: the number of the store that has this name.
+    numbers: Vec<usize>,
+}
+
+impl FoundingStore {
+    pub(super) fn new(
+        place: usize,
+        life: u64,
+        directory: StoreDirectory,
+        (flags, stores): (Flags, usize),
+        regions: &[Descriptor],
+        now: Time,
+    ) -> Self {
+        let spec = flags.spec(stores);
+        let number = |store: &InitialStore| {
+            let number: usize = store.name[1..].parse().expect("names are numbers");
+            number - 1
+        };
+        let numbers: Vec<usize> = spec.stores.iter().map(number).collect();
+        let listed = numbers.iter().position(|number| *number == place).expect("all are listed");
+        let identity = directory.identity().clone();
+        let bootstrap = Bootstrap::new(identity, spec, listed, regions.to_vec());
+        let schedule = BootstrapSchedule::new(now, &bootstrap, false);
+        Self { place, life, directory, bootstrap, schedule, numbers }
+    }
+
+    pub(super) fn is_member(&self) -> bool {
+        self.bootstrap.is_member()
+    }
+
+    /// The member's directory.
+    pub(super) fn into_directory(self) -> StoreDirectory {
+        self.directory
+    }
+
+    /// What a founder says once.
+    pub(super) fn announce(&self, out: &mut Outbox) {
+        if self.numbers[0] == self.place {
+            let begin = self.bootstrap.announcement();
+            for to in self.numbers.iter().copied().filter(|to| *to != self.place) {
+                self.ask(to, self.bootstrap.token(), begin.clone(), out);
+            }
+        }
+    }
+
+    /// Goes on as far as it can.
+    pub(super) fn step(&mut self, now: Time, rng: &mut Rng, out: &mut Outbox) -> Result<(), Error> {
+        if let Some(write) = self.bootstrap.advance(rng.u64(1..1 << 62)) {
+            self.carry_out(&write)?;
+        }
+        for (listed, token, request) in self.schedule.due(now, &mut self.bootstrap) {
+            self.ask(self.numbers[listed], token, request, out);
+        }
+        Ok(())
+    }
+
+    fn ask(
+        &self,
+        to: usize,
+        token: QuestionToken,
+        request: BootstrapRequest,
+        out: &mut Outbox,
+    ) {
+        let content = Content::Question { life: self.life, token, request };
+        out.letters.push(Packet::new(self.place, to, content));
+    }
+
+    /// The answer to a question, durable.
+    pub(super) fn answer(
+        &mut self,
+        request: &BootstrapRequest,
+    ) -> Result<Option<BootstrapResponse>, Error> {
+        if self.is_member() {
+            return Ok(None);
+        }
+        let (write, response) = self.bootstrap.answer(request);
+        if let Some(write) = write {
+            self.carry_out(&write)?;
+        }
+        Ok(Some(response))
+    }
+
+    /// An answer has come.
+    pub(super) fn hear(
+        &mut self,
+        from: usize,
+        token: QuestionToken,
+        response: &BootstrapResponse,
+    ) -> Result<(), FoundingEnd> {
+        let listed = self.numbers.iter().position(|number| *number == from);
+        let listed = listed.expect("all are listed");
+        self.schedule.answered(listed);
+        let heard = self.bootstrap.hear(listed, token, response);
+        match heard.map_err(|refusal| FoundingEnd::Refused(refusal.to_string()))? {
+            Some(write) => self.carry_out(&write).map_err(FoundingEnd::Failed),
+            None => Ok(()),
+        }
+    }
+
+    fn carry_out(&mut self, write: &BootstrapWrite) -> Result<(), Error> {
+        self.directory.write(write)?;
+        self.bootstrap.written(write);
+        Ok(())
+    }
+}
+
+/// Why a store does not go on.
+pub(super) enum FoundingEnd {
+    Refused(String),
+    Failed(Error),
+}
+
+impl FoundingEnd {
+    pub(super) fn into_stop(self, failed: impl FnOnce(&Error) -> Stop) -> Stop {
+        match self {
+            Self::Refused(words) => Stop::Refused(words),
+            Self::Failed(error) => failed(&error),
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! What travels between simulated stores: frames of raft, greetings, questions of the bootstrap.
+
+use flotilla_identity::{
+    BootstrapRequest, BootstrapResponse, QuestionToken, StoreHello, StoreRun, StoreUuid,
+};
+use flotilla_region::Envelope;
+
+/// Something on its way from one store to another.
+#[derive(Clone, Debug)]
+pub(crate) struct Packet {
+    /// The number of the sender.
+    pub(crate) from: usize,
+    /// The number of the receiver.
+    pub(crate) to: usize,
+    pub(crate) content: Content,
+    /// Whether the sender has its newest disk. For the audit alone.
+    pub(crate) is_sound: bool,
+}
+
+impl Packet {
+    pub(crate) fn new(from: usize, to: usize, content: Content) -> Self {
+        Self { from, to, content, is_sound: true }
+    }
+}
+
+/// What a packet holds.
+#[derive(Clone, Debug)]
+pub(crate) enum Content {
+    /// A message of raft, with the sender's start and how far its log is synced.
+    Frame { uuid: StoreUuid, run: StoreRun, log_end: u64, envelope: Box<Envelope> },
+    /// The receiver does not take frames of this start: the stream ends.
+    FrameRefused { run: StoreRun },
+    /// A question of the bootstrap, asked in a life of the sender.
+    Question { life: u64, token: QuestionToken, request: BootstrapRequest },
+    /// Its answer, for that life of the receiver.
+    Answer { life: u64, token: QuestionToken, response: BootstrapResponse },
+    /// A greeting, sent in a life of the sender.
+    Hello { life: u64, hello: Box<StoreHello> },
+    /// Its answer, for that life of the receiver, and whether the greeting was accepted.
+    HelloAnswer { life: u64, hello: Box<StoreHello>, accepted: bool },
+}
