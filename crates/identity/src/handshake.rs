@@ -80,9 +80,9 @@ pub struct StoreHello {
     pub expected_uuid: Option<StoreUuid>,
     /// What the sender knows of the receiver.
     pub known: Option<KnownRun>,
-    /// The start of the sender that the receiver knows of, if the sender has found it in its own
-    /// history.
-    pub confirmed: Option<StoreRun>,
+    /// What the receiver knows of the sender, if the sender has found it in its own history: the
+    /// whole of it, since the receiver may have heard of a longer log meanwhile.
+    pub confirmed: Option<KnownRun>,
 }
 
 /// Why the messages of a store are not taken. The store may go on and try again: what is wrong may
@@ -189,7 +189,7 @@ struct PeerKnowledge {
     /// The start whose messages are taken.
     accepted: Option<(StoreUuid, StoreRun)>,
     /// What it knows of this store, found in the own history.
-    confirmed: Option<StoreRun>,
+    confirmed: Option<KnownRun>,
     /// The address that it gave in its latest start.
     address: Option<(u64, String)>,
 }
@@ -278,9 +278,9 @@ impl Handshake {
             return HelloDecision::Refuse(refusal);
         }
         let from = hello.from.store;
-        let known = self.peers.get(&from).and_then(|peer| peer.known).map(|known| known.run);
+        let known = self.peers.get(&from).and_then(|peer| peer.known);
         match known {
-            Some(known) if known == hello.run => HelloDecision::Accept(None),
+            Some(known) if known.run == hello.run => HelloDecision::Accept(None),
             Some(known) if hello.confirmed != Some(known) => HelloDecision::Unconfirmed,
             _ => HelloDecision::Accept(Some(PeerWrite { store: from, run: hello.run })),
         }
@@ -328,7 +328,7 @@ impl Handshake {
                 self.own
             )));
         }
-        self.peers.entry(hello.from.store).or_default().confirmed = Some(known.run);
+        self.peers.entry(hello.from.store).or_default().confirmed = Some(known);
         Ok(())
     }
 

@@ -8,10 +8,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fastrand::Rng;
+use flotilla_identity::{StoreHello, StoreUuid};
 use flotilla_region::{
     Config, Descriptor, Effects, Envelope, Event, HardState, Index, RegionId, Shard, Status,
 };
-use flotilla_identity::{StoreHello, StoreUuid};
 use flotilla_store::{Error, StartSeed, StoreDirectory};
 use flotilla_vfs::fault::{FaultFs, FaultStats};
 

@@ -4,7 +4,7 @@ use std::fmt::Arguments;
 use std::sync::Arc;
 
 use fastrand::Rng;
-use flotilla_region::{Descriptor, Envelope, MessageKind, RegionId, Ticket};
+use flotilla_region::{Descriptor, MessageKind, RegionId, Ticket};
 
 use crate::agenda::{Agenda, Moment};
 use crate::clock::LocalClock;
@@ -12,8 +12,8 @@ use crate::faults::{Fault, Swarm};
 use crate::layout;
 use crate::machine::{Machine, Settings};
 use crate::network::{Network, Weather};
-use crate::packet::Packet;
 use crate::oracle::{Oracle, Stamps};
+use crate::packet::Packet;
 use crate::request::Request;
 use crate::task::{Outbox, Stop, Task};
 use crate::trace::Trace;

@@ -87,7 +87,8 @@ pub(crate) fn given_specs(stores: usize) -> Vec<ClusterSpec> {
     let addresses = ["a=h:1", "b=h:2", "c=h:3"];
     let reversed: Vec<&str> = addresses[..stores].iter().rev().copied().collect();
     let spec = |list: &[&str], replicas| {
-        let stores = ClusterSpec::parse_stores(&list.join(",")).unwrap();
+        let stores =
+            ClusterSpec::parse_stores(&list.join(",")).expect("a list of names and addresses");
         let settings = ClusterSettings { replicas, ..ClusterSettings::default() };
         ClusterSpec { stores, settings, regions: 1, cluster_id: 0 }
     };

@@ -64,9 +64,9 @@ fn a_new_start_is_taken_once_it_found_the_former_one() {
     let run = StoreRun { starts: 4, nonce: 44 };
     let mut hello = StoreHello { run, ..hello(2) };
     assert_eq!(own.decide(&hello, 500), HelloDecision::Unconfirmed);
-    hello.confirmed = Some(StoreRun { starts: 2, nonce: 22 });
+    hello.confirmed = known(2, 22, 0);
     assert_eq!(own.decide(&hello, 500), HelloDecision::Unconfirmed, "an earlier one");
-    hello.confirmed = own.greet(StoreId(2)).known.map(|known| known.run);
+    hello.confirmed = own.greet(StoreId(2)).known;
     let HelloDecision::Accept(Some(write)) = own.decide(&hello, 500) else {
         panic!("a start that is new has to be remembered")
     };

@@ -34,6 +34,14 @@ pub(crate) fn run_from_wire(run: peers::StoreRun) -> StoreRun {
     StoreRun { starts: run.starts, nonce: run.nonce }
 }
 
+fn known_to_wire(known: KnownRun) -> peers::KnownRun {
+    peers::KnownRun { run: Some(run_to_wire(known.run)), log_end: known.log_end }
+}
+
+fn known_from_wire(known: peers::KnownRun) -> KnownRun {
+    KnownRun { run: run_from_wire(known.run.unwrap_or_default()), log_end: known.log_end }
+}
+
 /// A greeting as it travels.
 pub(super) fn hello_to_wire(hello: &StoreHello) -> peers::StoreHello {
     let known = hello
@@ -50,8 +58,8 @@ pub(super) fn hello_to_wire(hello: &StoreHello) -> peers::StoreHello {
         level: hello.level,
         settings: hello.settings.encode().into(),
         expected_uuid: hello.expected_uuid.map(uuid_to_wire).unwrap_or_default(),
-        known,
-        confirmed: hello.confirmed.map(run_to_wire),
+        known: hello.known.map(known_to_wire),
+        confirmed: hello.confirmed.map(known_to_wire),
     }
 }
 
@@ -59,10 +67,6 @@ pub(super) fn hello_to_wire(hello: &StoreHello) -> peers::StoreHello {
 pub(super) fn hello_from_wire(wire: peers::StoreHello) -> Result<StoreHello, Status> {
     let settings =
         ClusterSettings::decode(&wire.settings).map_err(|e| malformed(&e.to_string()))?;
-    let known = wire.known.map(|known| KnownRun {
-        run: run_from_wire(known.run.unwrap_or_default()),
-        log_end: known.log_end,
-    });
     let is_expected = !wire.expected_uuid.is_empty();
     Ok(StoreHello {
         from: MemberId { cluster_id: wire.cluster_id, store: StoreId(wire.from_store) },
@@ -74,8 +78,8 @@ pub(super) fn hello_from_wire(wire: peers::StoreHello) -> Result<StoreHello, Sta
         level: wire.level,
         settings,
         expected_uuid: is_expected.then(|| uuid_from_wire(&wire.expected_uuid)).transpose()?,
-        known,
-        confirmed: wire.confirmed.map(run_from_wire),
+        known: wire.known.map(known_from_wire),
+        confirmed: wire.confirmed.map(known_from_wire),
     })
 }
 
@@ -318,7 +322,7 @@ mod tests {
             settings: ClusterSettings::default(),
             expected_uuid: Some(StoreUuid(8)),
             known: Some(KnownRun { run, log_end: 9 }),
-            confirmed: Some(run),
+            confirmed: Some(KnownRun { run, log_end: 10 }),
         };
         let bare =
             StoreHello { expected_uuid: None, known: None, confirmed: None, ..whole.clone() };

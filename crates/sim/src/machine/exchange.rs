@@ -108,4 +108,3 @@ fn copy_of(fs: &FaultFs) -> FaultFs {
     copy.replace_below(Path::new(DIRECTORY), fs);
     copy
 }
-

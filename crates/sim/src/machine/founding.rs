@@ -104,13 +104,7 @@ impl FoundingStore {
         Ok(())
     }
 
-    fn ask(
-        &self,
-        to: usize,
-        token: QuestionToken,
-        request: BootstrapRequest,
-        out: &mut Outbox,
-    ) {
+    fn ask(&self, to: usize, token: QuestionToken, request: BootstrapRequest, out: &mut Outbox) {
         let content = Content::Question { life: self.life, token, request };
         out.letters.push(Packet::new(self.place, to, content));
     }

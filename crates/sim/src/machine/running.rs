@@ -2,10 +2,10 @@
 
 use flotilla_region::{Effects, Event, Shard, StoreId};
 
+use super::greeting::Greeter;
 use crate::agenda::Moment;
 use crate::clock::LocalClock;
 use crate::hands::Hands;
-use super::greeting::Greeter;
 use crate::request::Reply;
 use crate::task::{Outbox, Stop, Task};
 use crate::truth::Truth;
