@@ -68,7 +68,7 @@ impl Checkpoints {
             assert!(descriptor.id == *region, "rows of {} and of {region}", descriptor.id);
             replicas.extend(descriptor.peer_on(self.store).map(|peer| (peer.id, *applied)));
         }
-        log.settle(&taken, replicas.into_iter());
+        log.settle(&taken, done.txid, replicas.into_iter());
         self.durable.lock().clone_from(&durable);
         Ok((durable, true))
     }

@@ -228,6 +228,14 @@ fn next_identity(
              data directory is never restored, nor a half of it: bring the newest disk back"
         ));
     }
+    let (relied, root) = (own_group::relied_root(log)?, pages.durable().txid);
+    if root < relied {
+        return wrong(format!(
+            "the pages are older than the log relies on: it has given up what root {relied} holds, \
+             and the pages are at root {root}; a data directory is never restored, nor a half of \
+             it: bring the newest disk back"
+        ));
+    }
     if !found.is_member() && has_replicas {
         return wrong("the log holds replicas, but the pages are of no cluster".to_owned());
     }

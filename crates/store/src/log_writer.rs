@@ -3,6 +3,8 @@
 //!
 //! Invariants:
 //! - A group's entries are forgotten only up to what the last durable root has applied.
+//! - What the log gives up it gives up together with the number of the root that has it, so that
+//!   older pages are never taken for those that belong to it.
 //! - A group's hard state is forgotten only if the last durable root has the same, and no other is
 //!   on its way: it might be a vote that was given already.
 
@@ -13,7 +15,8 @@ use flotilla_region::{Compaction, HardState, Index, LogEntry, LogWrite, PeerId, 
 use parking_lot::Mutex;
 
 use crate::error::Error;
-use crate::schema::HARD_STATE_KEY;
+use crate::own_group;
+use crate::schema::{HARD_STATE_KEY, RELIED_ROOT_KEY, STORE_GROUP};
 
 /// The way into the log for all regions of the store.
 #[derive(Debug)]
@@ -29,6 +32,9 @@ struct Ahead {
     /// Counts calls of `write`.
     writes: u64,
     bytes: u64,
+    /// The transaction of the last durable root, and the one that the log says it relies on.
+    root: u64,
+    relied_root: u64,
     /// How far the last durable root has applied each replica.
     durable: BTreeMap<PeerId, Index>,
     /// Groups that the log holds nothing of, with the entry before their next one.
@@ -61,8 +67,14 @@ impl Taken {
 }
 
 impl LogWriter {
-    pub(crate) fn new(engine: LogEngine) -> Self {
-        Self { engine, ahead: Mutex::default() }
+    /// A log whose pages have this durable root.
+    pub(crate) fn new(engine: LogEngine, root: u64) -> Result<Self, Error> {
+        let relied_root = own_group::relied_root(&engine)?;
+        assert!(
+            relied_root <= root,
+            "the log relies on root {relied_root}, the pages are at {root}"
+        );
+        Ok(Self { engine, ahead: Mutex::new(Ahead { root, relied_root, ..Ahead::default() }) })
     }
 
     pub(crate) fn engine(&self) -> &LogEngine {
@@ -80,6 +92,9 @@ impl LogWriter {
         }
         for compaction in compactions {
             ahead.compact(compaction, &mut batch);
+        }
+        if !compactions.is_empty() {
+            ahead.rely(&mut batch);
         }
         ahead.bytes += batch.bytes();
         let synced = writes.iter().any(|write| write.sync);
@@ -115,8 +130,15 @@ impl LogWriter {
     }
 
     /// A durable root now holds what was taken, and these applied indexes.
-    pub(crate) fn settle(&self, taken: &Taken, durable: impl Iterator<Item = (PeerId, Index)>) {
+    pub(crate) fn settle(
+        &self,
+        taken: &Taken,
+        root: u64,
+        durable: impl Iterator<Item = (PeerId, Index)>,
+    ) {
         let mut ahead = self.ahead.lock();
+        assert!(root >= ahead.root, "root {root} after {}", ahead.root);
+        ahead.root = root;
         ahead.bytes -= taken.bytes;
         // What was written again in the meantime is still ahead.
         ahead.touched.retain(|peer, touch| taken.touched.get(peer) != Some(touch));
@@ -146,6 +168,7 @@ impl LogWriter {
         if batch.is_empty() {
             return Ok(false);
         }
+        ahead.rely(&mut batch);
         let commit = self.engine.write(batch, Durability::Buffered);
         drop(ahead);
         commit.wait()?;
@@ -154,6 +177,14 @@ impl LogWriter {
 }
 
 impl Ahead {
+    /// Notes in a batch that gives something up which root has it.
+    fn rely(&mut self, batch: &mut LogBatch) {
+        if self.relied_root < self.root {
+            self.relied_root = self.root;
+            batch.put(STORE_GROUP, RELIED_ROOT_KEY, &self.root.to_le_bytes());
+        }
+    }
+
     fn add(&mut self, write: &LogWrite, batch: &mut LogBatch) {
         let group = write.peer.0;
         assert!(

@@ -9,7 +9,7 @@ use flotilla_raftlog::{Durability, LogBatch, LogEngine};
 use flotilla_region::StoreId;
 
 use crate::error::Error;
-use crate::schema::{self, BadRow, LOG_IDENTITY_KEY, STORE_GROUP};
+use crate::schema::{self, BadRow, LOG_IDENTITY_KEY, RELIED_ROOT_KEY, STORE_GROUP};
 
 /// The identity's half in the log, if there is one.
 pub(crate) fn identity(log: &LogEngine) -> Result<Option<LogIdentity>, Error> {
@@ -22,6 +22,14 @@ pub(crate) fn identity(log: &LogEngine) -> Result<Option<LogIdentity>, Error> {
 /// Writes it, durably.
 pub(crate) fn put_identity(log: &LogEngine, identity: &LogIdentity) -> Result<(), Error> {
     put(log, LOG_IDENTITY_KEY, &identity.encode())
+}
+
+/// The transaction whose root the log relies on; 0 if it has given up nothing yet.
+pub(crate) fn relied_root(log: &LogEngine) -> Result<u64, Error> {
+    let row = log.group(STORE_GROUP).and_then(|group| group.get(RELIED_ROOT_KEY));
+    let Some(row) = row else { return Ok(0) };
+    let number = row[..].try_into().map(u64::from_le_bytes);
+    number.map_err(|_| Error::Corrupt("in the log: the number of a root is malformed".to_owned()))
 }
 
 /// The last start of each other store that messages were taken of.

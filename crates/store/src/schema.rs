@@ -24,6 +24,8 @@ pub(crate) const SETTINGS_KEY: &[u8] = b"settings";
 pub(crate) const STORE_GROUP: u64 = 0;
 /// The key of the identity's half in that group.
 pub(crate) const LOG_IDENTITY_KEY: &[u8] = b"ident";
+/// The key of the transaction whose root the log relies on: what it has given up is in there.
+pub(crate) const RELIED_ROOT_KEY: &[u8] = b"root";
 /// The first bytes of the keys of other stores' starts in that group.
 const PEER_RUN_PREFIX: &[u8] = b"run/";
 /// The first bytes of the keys of own starts in [`IDENT`].

@@ -51,7 +51,7 @@ impl Store {
     /// The store of a member's directory.
     pub(crate) fn start(directory: StoreDirectory) -> Result<(Self, Vec<Recovered>), Error> {
         let StoreDirectory { config, pages, log, log_recovery, identity, history } = directory;
-        let log = LogWriter::new(log);
+        let log = LogWriter::new(log, pages.durable().txid)?;
         let recovered = recover::recover(&pages, &log, identity.store)?;
         let durable = recovered.iter().map(|r| (r.descriptor.id, r.applied.0)).collect();
         let checkpoints = Checkpoints::new(identity.store, durable);

@@ -15,7 +15,7 @@ fn log() -> LogWriter {
     let fs = FaultFs::new(0);
     fs.create_dir_all(Path::new("/log")).unwrap();
     let (engine, _) = LogEngine::open(Arc::new(fs), Path::new("/log"), config().log).unwrap();
-    let log = LogWriter::new(engine);
+    let log = LogWriter::new(engine, 1).unwrap();
     let durable = (Index(0), Term(0));
     log.found(RegionId(2), peer(2), Found { durable, hard_state_ahead: false, absent: true });
     log
@@ -36,7 +36,7 @@ fn a_hard_state_is_forgotten_only_when_a_durable_root_has_it() {
     assert!(!forget(&log), "no checkpoint was made");
     let taken = log.take();
     assert!(!forget(&log), "none was finished");
-    log.settle(&taken, [(peer(2), Index(0))].into_iter());
+    log.settle(&taken, 2, [(peer(2), Index(0))].into_iter());
     assert!(forget(&log));
     assert!(log.engine().group(peer(2).0).is_none());
     assert!(!forget(&log), "nothing is left");
@@ -48,13 +48,13 @@ fn a_vote_during_a_checkpoint_waits_for_the_next() {
     vote(&log, 1);
     let taken = log.take();
     vote(&log, 2);
-    log.settle(&taken, [(peer(2), Index(0))].into_iter());
+    log.settle(&taken, 2, [(peer(2), Index(0))].into_iter());
     assert!(!forget(&log));
     let group = log.engine().group(peer(2).0).unwrap();
     assert_eq!(logged(&group).unwrap(), Some(hard_state(2, 201, 0)));
     assert!(log.bytes_ahead() > 0);
     let taken = log.take();
-    log.settle(&taken, [(peer(2), Index(0))].into_iter());
+    log.settle(&taken, 2, [(peer(2), Index(0))].into_iter());
     assert_eq!(log.bytes_ahead(), 0);
     assert!(forget(&log));
 }
@@ -65,7 +65,7 @@ fn groups_of_no_region_here_are_kept() {
     let stranger = write(9, hard_state(1, 901, 0), &[]);
     log.write(&[stranger], &[]).wait().unwrap();
     let taken = log.take();
-    log.settle(&taken, [(peer(2), Index(0))].into_iter());
+    log.settle(&taken, 2, [(peer(2), Index(0))].into_iter());
     assert!(!log.forget([peer(9).0].into_iter()).unwrap());
     assert!(log.engine().group(peer(9).0).is_some());
 }

@@ -106,6 +106,25 @@ fn a_half_that_is_missing_or_of_another_day_is_refused() {
     assert_eq!(directory(&fs).identity().run.starts, 4);
 }
 
+/// Of the same start, or of the one before, but from before a vote that only the newest root has.
+#[test]
+fn pages_that_are_older_than_the_log_relies_on_are_refused() {
+    let fs = FaultFs::new(0);
+    let (store, _) = open(&fs);
+    let early = copy(&fs);
+    store.write_log(&[write(4, hard_state(3, 402, 0), &[])], &[]).wait().unwrap();
+    for index in 1..=40 {
+        run(&store, 2, &[ops(index, &[put("key", &"v".repeat(400))])]);
+    }
+    store.checkpoint().unwrap();
+    compact(&store, 2, 41, 1);
+    assert!(store.purge_log().unwrap().segments > 2, "the vote holds no segment any more");
+    drop(store);
+    assert!(refused(&halves(&fs, &early)).contains("older than the log relies on"));
+    drop(open(&fs));
+    assert!(refused(&halves(&fs, &early)).contains("older than the log relies on"));
+}
+
 #[test]
 fn a_start_that_died_between_the_halves_is_repeated() {
     let fs = FaultFs::new(0);

@@ -81,7 +81,13 @@ fn try_begin(
     config: Config,
     regions: &[Descriptor],
 ) -> Result<(Store, Vec<Recovered>), Error> {
-    let mut directory = try_directory(fs, config)?;
+    begin(try_directory(fs, config)?, regions)
+}
+
+fn begin(
+    mut directory: StoreDirectory,
+    regions: &[Descriptor],
+) -> Result<(Store, Vec<Recovered>), Error> {
     if directory.identity().state == IdentityState::New {
         let plan = Box::new(plan(directory.identity().uuid, regions));
         directory.write(&BootstrapWrite::Form { plan, place: 0 })?;

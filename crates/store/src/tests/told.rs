@@ -75,8 +75,9 @@ fn checkpoint(at: u64) -> bool {
         look(disk.crashed(count), &truth, &format!("applied at {at}, cut before {count}"));
     };
     let disk = Arc::new(HookedFs::new(Arc::new(fs.clone()), hook));
-    let (store, _) =
-        Store::open(disk, Path::new("/data/store"), config(), IDENTITY, &regions()).unwrap();
+    let seed = StartSeed { uuid: StoreUuid(7), nonce: 9 };
+    let opened = StoreDirectory::open(disk, Path::new("/data/store"), config(), seed);
+    let (store, _) = begin(opened.unwrap(), &regions()).unwrap();
     let store = Arc::new(store);
     let all = entries();
     let write = write(2, hard_state(1, 0, ENTRIES), &all);
