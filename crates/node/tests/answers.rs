@@ -176,6 +176,30 @@ async fn all_of_many_proposals_at_once_are_answered_each_with_its_own() {
     node.shutdown().await.unwrap();
 }
 
+/// A grant says how far the snapshot must have applied the region, and the router looks. Writes are
+/// under way all the time, so a snapshot that was taken before its grant is behind it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_next_to_writes_get_what_their_grants_ask_for() {
+    let node = start(Arc::new(FaultFs::new(6)), one_region()).await;
+    let router = node.router().clone();
+    let mut asked = JoinSet::new();
+    for writer in 0..4 {
+        let router = router.clone();
+        asked.spawn(async move {
+            for number in 0..300 {
+                let key = key(writer, number);
+                put(router.clone(), key.clone(), 1).await.unwrap();
+                assert!(has(&router, &key).await, "{key:?} is not there");
+            }
+        });
+    }
+    while let Some(wrote) = asked.join_next().await {
+        wrote.unwrap();
+    }
+    drop(router);
+    node.shutdown().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_told_to_stop_answers_those_under_way() {
     let (gate, disk) = Gate::before(FaultFs::new(2));
