@@ -280,3 +280,6 @@ impl Scans {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;
