@@ -80,6 +80,12 @@ pub(crate) fn is_connect_error(status: &Status) -> bool {
     false
 }
 
+/// Whether a store said this, and not the connection or the own clock: what was made of an error
+/// here has that as its cause.
+pub(crate) fn is_answer(status: &Status) -> bool {
+    std::error::Error::source(status).is_none()
+}
+
 /// The status' message and the deepest cause, which names the operating system's reason.
 pub(crate) fn describe(status: &Status) -> String {
     let mut cause = std::error::Error::source(status);

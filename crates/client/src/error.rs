@@ -12,7 +12,22 @@ pub enum Error {
     Unreachable {
         /// What was tried.
         endpoints: String,
-        /// What the last of them failed with.
+        /// What each of them failed with.
+        reason: String,
+    },
+    /// A store answers, and refuses: it has no cluster yet, or stops. It says what it waits for.
+    #[error("{endpoint} answers, but does not serve: {reason}")]
+    NotServing {
+        /// The store that was asked.
+        endpoint: String,
+        /// What it said.
+        reason: String,
+    },
+    /// Stores answer, and know of nobody who leads placement: fewer stores may run than the
+    /// cluster needs. Find out which do not answer, and start them.
+    #[error("placement has no leader: {reason}")]
+    NoLeader {
+        /// What each endpoint said.
         reason: String,
     },
     /// The deadline passed. Try again later; the cluster may be without a leader or overloaded.
@@ -45,7 +60,11 @@ impl Error {
         match self {
             Error::Undetermined(_) | Error::Protocol(_) => true,
             Error::Deadline { undetermined, .. } => *undetermined,
-            Error::Config(_) | Error::Unreachable { .. } | Error::Rejected(_) => false,
+            Error::Config(_)
+            | Error::Unreachable { .. }
+            | Error::NotServing { .. }
+            | Error::NoLeader { .. }
+            | Error::Rejected(_) => false,
         }
     }
 }

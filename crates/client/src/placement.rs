@@ -7,9 +7,9 @@ use flotilla_proto::metapb;
 use flotilla_proto::pdpb::{self, pd_client::PdClient};
 use tokio::time::{Instant, timeout_at};
 use tonic::transport::Channel;
-use tonic::{Code, Status};
+use tonic::Status;
 
-use crate::budget::{Budget, Failure, Wait, describe};
+use crate::budget::{Budget, Failure, Wait, describe, is_answer};
 use crate::config::Config;
 use crate::dial;
 use crate::error::Error;
@@ -46,21 +46,20 @@ impl Placement {
         let mut told = None;
         loop {
             let deadline = budget.attempt();
-            let reason = match ask_members(endpoints, config, deadline).await {
+            let absence = match ask_members(endpoints, config, deadline).await {
                 Ok((cluster_id, members)) => {
                     let config = config.clone();
                     return Ok(Placement { config, cluster_id, members: RwLock::new(members) });
                 }
-                Err(reason) => reason,
+                Err(absence) => absence,
             };
+            let failure = Failure::passing(Wait::Backoff, absence.reason());
             // An attempt that the deadline cut short knows less than the one before it.
             if told.is_none() || Instant::now() < deadline {
-                told = Some(reason.clone());
+                told = Some(absence);
             }
-            let failure = Failure::passing(Wait::Backoff, reason);
             if budget.pause(failure).await.is_err() {
-                let endpoints = endpoints.join(", ");
-                return Err(Error::Unreachable { endpoints, reason: told.unwrap_or_default() });
+                return Err(told.expect("one attempt was made").into_error());
             }
         }
     }
@@ -208,7 +207,7 @@ impl Placement {
         }
         let found = ask_members(&members.endpoints, &self.config, deadline).await;
         let (cluster_id, members) =
-            found.map_err(|reason| Failure::passing(Wait::Backoff, reason))?;
+            found.map_err(|absence| Failure::passing(Wait::Backoff, absence.reason()))?;
         if cluster_id != self.cluster_id {
             let refusal = format!("cluster {cluster_id} answers for cluster {}", self.cluster_id);
             return Err(Failure::Fatal(Error::Rejected(refusal)));
@@ -219,31 +218,92 @@ impl Placement {
     }
 }
 
-/// Asks each endpoint in turn who the members are, until one names a leader. Says what the last
-/// one failed with.
+/// Asks each endpoint in turn who the members are, until one names a leader. Else, what each said.
 async fn ask_members(
     endpoints: &[String],
     config: &Config,
     deadline: Instant,
-) -> Result<(u64, Members), String> {
-    let mut reason = String::new();
+) -> Result<(u64, Members), LeaderAbsence> {
+    let mut absence = LeaderAbsence::default();
     for endpoint in endpoints {
         // An endpoint that takes connections and never answers must not eat the others' time.
         let deadline = deadline.min(Instant::now() + config.connect_timeout * 2);
-        match timeout_at(deadline, members_at(endpoint, endpoints, config)).await {
-            Ok(Ok(found)) => return Ok(found),
-            Ok(Err(status)) => reason = format!("{endpoint}: {}", describe(&status)),
-            Err(_) => reason = format!("{endpoint}: no answer in time"),
-        }
+        let said = match timeout_at(deadline, members_at(endpoint, endpoints, config)).await {
+            Ok(Ok(Some(found))) => return Ok(found),
+            Ok(Ok(None)) => EndpointAnswer::NoLeader,
+            Ok(Err(status)) if is_answer(&status) => EndpointAnswer::Refused(describe(&status)),
+            Ok(Err(status)) => EndpointAnswer::Silent(describe(&status)),
+            Err(_) => EndpointAnswer::Silent("no answer in time".to_owned()),
+        };
+        absence.said.push((endpoint.clone(), said));
     }
-    Err(reason)
+    Err(absence)
 }
 
+/// Why no endpoint named a leader.
+#[derive(Debug, Default)]
+struct LeaderAbsence {
+    said: Vec<(String, EndpointAnswer)>,
+}
+
+#[derive(Debug)]
+enum EndpointAnswer {
+    /// None came.
+    Silent(String),
+    /// The store does not serve, and says why.
+    Refused(String),
+    /// The store serves, and knows of no leader.
+    NoLeader,
+}
+
+impl EndpointAnswer {
+    fn words(&self) -> &str {
+        match self {
+            EndpointAnswer::Silent(reason) | EndpointAnswer::Refused(reason) => reason,
+            EndpointAnswer::NoLeader => "it serves, but knows of no leader of placement",
+        }
+    }
+}
+
+impl LeaderAbsence {
+    /// What each endpoint said.
+    fn reason(&self) -> String {
+        let said = self.said.iter().map(|(endpoint, said)| format!("{endpoint}: {}", said.words()));
+        said.collect::<Vec<_>>().join("; ")
+    }
+
+    /// The error of the endpoint that came furthest.
+    fn into_error(self) -> Error {
+        let is_leaderless = |(_, said): &(_, _)| matches!(said, EndpointAnswer::NoLeader);
+        if self.said.iter().any(is_leaderless) {
+            return Error::NoLeader { reason: self.reason() };
+        }
+        let refusal = self.said.iter().find_map(|(endpoint, said)| match said {
+            EndpointAnswer::Refused(reason) => Some((endpoint.clone(), reason.clone())),
+            _ => None,
+        });
+        if let Some((endpoint, reason)) = refusal {
+            return Error::NotServing { endpoint, reason };
+        }
+        match &self.said[..] {
+            [(endpoint, said)] => Error::Unreachable {
+                endpoints: endpoint.clone(),
+                reason: said.words().to_owned(),
+            },
+            said => Error::Unreachable {
+                endpoints: format!("any of {} addresses", said.len()),
+                reason: self.reason(),
+            },
+        }
+    }
+}
+
+/// The cluster as one endpoint knows it; `None` if it knows of no leader.
 async fn members_at(
     endpoint: &str,
     known: &[String],
     config: &Config,
-) -> Result<(u64, Members), Status> {
+) -> Result<Option<(u64, Members)>, Status> {
     let dial = |address: &str| {
         dial::channel(address, config).map_err(|error| Status::internal(error.to_string()))
     };
@@ -251,12 +311,10 @@ async fn members_at(
     let response = pd.get_members(pdpb::GetMembersRequest::default()).await?.into_inner();
     let header = response.header.unwrap_or_default();
     if header.cluster_id == 0 {
-        return Err(Status::new(Code::Unavailable, "the store has no cluster yet"));
+        return Err(Status::unavailable("the store has no cluster yet"));
     }
     let leader = response.leader.unwrap_or_default();
-    let Some(url) = leader.client_urls.first() else {
-        return Err(Status::unavailable("placement has no leader"));
-    };
+    let Some(url) = leader.client_urls.first() else { return Ok(None) };
     let leader = PdClient::new(dial(url)?).max_decoding_message_size(config.message_bytes_max);
     let mut endpoints = known.to_vec();
     for url in response.members.iter().flat_map(|member| &member.client_urls) {
@@ -264,7 +322,7 @@ async fn members_at(
             endpoints.push(url.clone());
         }
     }
-    Ok((header.cluster_id, Members { endpoints, leader: Some(leader) }))
+    Ok(Some((header.cluster_id, Members { endpoints, leader: Some(leader) })))
 }
 
 /// Stores come and go; a client that lives long must not collect the addresses of all of them.

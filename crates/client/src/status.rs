@@ -5,7 +5,7 @@ use flotilla_proto::peers::{self, status_client::StatusClient};
 use tokio::time::timeout;
 use tonic::transport::Channel;
 
-use crate::budget::describe;
+use crate::budget::{describe, is_answer};
 use crate::config::Config;
 use crate::dial;
 use crate::error::Error;
@@ -37,7 +37,8 @@ impl Observer {
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] if it does not answer within the attempt's time.
+    /// [`Error::Unreachable`] if it does not answer within the attempt's time;
+    /// [`Error::NotServing`] if it does, but has no cluster yet, or stops.
     pub async fn stores(&self) -> Result<Vec<peers::KnownStore>, Error> {
         let mut client = self.client.clone();
         let response = self.ask(client.stores(peers::StoresRequest {})).await?;
@@ -81,6 +82,10 @@ impl Observer {
     ) -> Result<A, Error> {
         let reason = match timeout(self.config.attempt_timeout, call).await {
             Ok(Ok(response)) => return Ok(response.into_inner()),
+            Ok(Err(status)) if is_answer(&status) => {
+                let (endpoint, reason) = (self.address.clone(), describe(&status));
+                return Err(Error::NotServing { endpoint, reason });
+            }
             Ok(Err(status)) => describe(&status),
             Err(_) => "no answer in time".to_owned(),
         };

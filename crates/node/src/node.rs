@@ -20,6 +20,7 @@ use crate::clock::Clock;
 use crate::commons::{Commons, Works};
 use crate::config::{NodeConfig, Settled};
 use crate::failure::Failure;
+use crate::health::HealthWatch;
 use crate::letters::Mailboxes;
 use crate::membership::{Membership, become_member};
 use crate::metrics::Gauges;
@@ -172,7 +173,7 @@ impl Node {
         let queue_bytes_max = limits.peer_queue_bytes_max;
         let transport =
             Transport::start(&membership, queue_bytes_max, &commons.mailboxes, &mut streams);
-        let counters = Arc::clone(transport.counters());
+        let (counters, connections) = (Arc::clone(transport.counters()), transport.connections());
         let pace = Pace {
             backlog_bytes_max: limits.backlog_bytes_max,
             checkpoint_interval: Duration::from_millis(
@@ -184,7 +185,10 @@ impl Node {
         let router =
             Router::new(membership.id(), commons.clone(), limits.router(), failure.clone());
         let placement = place(&settled, &membership, &router);
-        let (health, services) = services(&membership, &commons, &router, counters, &placement);
+        let watch = HealthWatch { membership, connections, router, clock };
+        let (health, services) = services(&watch, &commons, counters, &placement);
+        let HealthWatch { membership, router, .. } = watch.clone();
+        streams.spawn(watch.run());
         let mut node = Self {
             settled,
             membership,
@@ -355,12 +359,12 @@ fn place(settled: &Settled, membership: &Membership, router: &Router) -> Placeme
 
 /// Everything that the node serves, on one port.
 fn services(
-    membership: &Membership,
+    watch: &HealthWatch,
     commons: &Commons,
-    router: &Router,
     counters: Arc<TransportCounters>,
     placement: &Placement,
 ) -> (HealthReporter, GrpcRoutes) {
+    let HealthWatch { membership, router, connections, .. } = watch;
     let receiver =
         Receiver::new(membership.clone(), commons.mailboxes.clone(), Arc::clone(&counters));
     let peers = PeersServer::new(receiver).max_decoding_message_size(FRAME_BYTES_MAX);
@@ -369,6 +373,7 @@ fn services(
         mailboxes: commons.mailboxes.clone(),
         router: router.clone(),
         gauges: Gauges { commons: commons.clone(), router: router.clone(), counters },
+        connections: connections.clone(),
         started: Instant::now(),
     };
     let (health, health_server) = tonic_health::server::health_reporter();

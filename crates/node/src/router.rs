@@ -252,6 +252,12 @@ impl Router {
         self.shared.commons.routes.leader(region)
     }
 
+    /// How many regions have a replica here, and those of them whose leader is not known, by id.
+    #[must_use]
+    pub fn leaderless(&self) -> (usize, Vec<RegionId>) {
+        self.shared.commons.routes.leaderless()
+    }
+
     /// True if the replica of `region` on this store leads it, as last heard from its shard.
     #[must_use]
     pub fn leads(&self, region: RegionId) -> bool {

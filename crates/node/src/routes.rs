@@ -88,6 +88,14 @@ impl Routes {
         leadership.leader.map(|peer| (leadership.term, peer))
     }
 
+    /// How many regions there are, and those of them whose leader is not known, by id.
+    pub(crate) fn leaderless(&self) -> (usize, Vec<RegionId>) {
+        let table = self.table.read();
+        let without = |route: &Route| route.leadership.borrow().leader.is_none();
+        let ids = table.by_id.iter().filter(|(_, route)| without(route)).map(|(id, _)| *id);
+        (table.by_id.len(), ids.collect())
+    }
+
     /// Every change of roles from now on.
     pub(crate) fn changes(&self) -> broadcast::Receiver<RoleChange> {
         self.changes.subscribe()

@@ -10,8 +10,9 @@ use tonic::{Request, Response};
 
 use crate::letters::{Letter, Mailboxes};
 use crate::mailbox::Lane;
-use crate::membership::Membership;
+use crate::membership::{Membership, uuid_to_wire};
 use crate::metrics::Gauges;
+use crate::transport::Connections;
 
 /// Replicas of one answer at most.
 const PAGE_COUNT_MAX: usize = 1000;
@@ -25,6 +26,7 @@ pub(crate) struct StatusServer {
     pub(crate) mailboxes: Mailboxes,
     pub(crate) router: crate::router::Router,
     pub(crate) gauges: Gauges,
+    pub(crate) connections: Connections,
     pub(crate) started: Instant,
 }
 
@@ -34,14 +36,27 @@ impl StatusService for StatusServer {
         &self,
         _: Request<peers::StoresRequest>,
     ) -> Result<Response<peers::StoresResponse>, tonic::Status> {
-        let stores = self.membership.stores().into_iter().map(|known| peers::KnownStore {
-            name: known.name,
-            store: Some(metapb::Store {
-                id: known.store.0,
-                address: known.address,
-                version: crate::VERSION.to_owned(),
-                ..metapb::Store::default()
-            }),
+        // Of itself a store knows more than its copy of the registry says.
+        let own = self.membership.run_report();
+        let registry = self.membership.registry();
+        let stores = self.membership.stores().into_iter().map(|known| {
+            let record = registry.store(known.store).cloned().unwrap_or_default();
+            let (uuid, starts, level) = match known.store == own.store {
+                true => (own.uuid, own.run.starts, own.level),
+                false => (record.uuid, record.run.starts, record.level),
+            };
+            peers::KnownStore {
+                name: known.name,
+                store: Some(metapb::Store {
+                    id: known.store.0,
+                    address: known.address,
+                    version: crate::VERSION.to_owned(),
+                    ..metapb::Store::default()
+                }),
+                uuid: uuid_to_wire(uuid),
+                starts,
+                level,
+            }
         });
         let cluster_id = self.membership.id().cluster_id;
         Ok(Response::new(peers::StoresResponse { cluster_id, stores: stores.collect() }))
@@ -80,6 +95,9 @@ impl StatusService for StatusServer {
         response.uptime_ms = u64::try_from(uptime).unwrap_or(u64::MAX);
         response.replicas = descriptors.len() as u64;
         response.leaders = leaders as u64;
+        response.replicas_without_leader = self.router.leaderless().1.len() as u64;
+        response.stores_connected = self.connections.up_count() as u64 + 1;
+        response.stores_known = self.membership.stores().len() as u64;
         response.log_lines_lost = crate::logging::lines_lost();
         Ok(Response::new(response))
     }

@@ -1,6 +1,5 @@
 //! What the subcommands have in common: whom to ask, how to fail.
 
-use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,6 +7,8 @@ use comfy_table::{Cell, CellAlignment, LineStyle, Table, TableStyle};
 use flotilla_client::Observer;
 use flotilla_proto::peers;
 use serde_json::{Value, json};
+
+use crate::diagnosis;
 
 /// Where the cluster is.
 #[derive(Clone, Debug, clap::Args)]
@@ -45,18 +46,35 @@ impl Target {
         Ok(Observer::new(address, flotilla_client::Config { attempt_timeout, ..self.config() })?)
     }
 
-    /// The stores of the cluster, from the first endpoint that answers.
+    /// The stores of the cluster, from the first endpoint that answers. Needs no quorum.
     pub(crate) async fn stores(&self) -> Result<Vec<peers::KnownStore>, Error> {
-        let mut reasons = String::new();
+        let mut silent = Vec::new();
+        let mut refusals = Vec::new();
         for endpoint in &self.endpoints {
             match self.observer(endpoint)?.stores().await {
                 Ok(stores) => return Ok(stores),
-                Err(error) => {
-                    let _ = write!(reasons, "; {error}");
+                Err(error @ flotilla_client::Error::NotServing { .. }) => {
+                    refusals.push(error.to_string());
                 }
+                Err(error) => silent.push(error.to_string()),
             }
         }
-        Err(Error::Silent(reasons.split_off(2.min(reasons.len()))))
+        match refusals.is_empty() {
+            true => Err(Error::Silent(silent.join("; "))),
+            false => Err(Error::NotServing(refusals.join("; "))),
+        }
+    }
+
+    /// Does what `tool` does. Where it fails for want of a quorum, the error says which stores
+    /// are missing.
+    pub(crate) async fn explained(
+        &self,
+        tool: impl Future<Output = Result<(), Error>>,
+    ) -> Result<(), Error> {
+        match tool.await {
+            Err(Error::Client(error)) => Err(diagnosis::explain(self, error).await),
+            result => result,
+        }
     }
 }
 
@@ -68,6 +86,12 @@ pub(crate) enum Error {
         "{0}. Does the cluster run? `flotilla playground` starts one; --endpoints says where yours is"
     )]
     Silent(String),
+    /// Stores answer, but have no cluster yet, or stop. Their words say what they wait for.
+    #[error("{0}")]
+    NotServing(String),
+    /// Stores answer, but too few for the cluster to have leaders.
+    #[error("{0}")]
+    NoQuorum(String),
     /// The cluster could not or would not.
     #[error(transparent)]
     Client(flotilla_client::Error),
@@ -102,6 +126,7 @@ impl From<flotilla_client::Error> for Error {
     fn from(error: flotilla_client::Error) -> Error {
         match error {
             flotilla_client::Error::Unreachable { .. } => Error::Silent(error.to_string()),
+            flotilla_client::Error::NotServing { .. } => Error::NotServing(error.to_string()),
             flotilla_client::Error::Config(what) => Error::Argument(what),
             other => Error::Client(other),
         }
@@ -115,6 +140,8 @@ impl Error {
             Error::Argument(_) => 2,
             Error::Absent(_) => 3,
             Error::Silent(_)
+            | Error::NotServing(_)
+            | Error::NoQuorum(_)
             | Error::Client(_)
             | Error::Failed { .. }
             | Error::Data(_)

@@ -48,10 +48,11 @@ pub fn run(args: &Args) -> ExitCode {
         Bench::Scan(args) => (Workload::Scan, args),
         Bench::Mixed(args) => (Workload::Mixed, args),
         Bench::ConcurrentRead(args) => {
-            return tool::run(args.target.json, concurrent_read::measure(args));
+            let measure = args.target.explained(concurrent_read::measure(args));
+            return tool::run(args.target.json, measure);
         }
     };
-    tool::run(args.target.json, measure(workload, args))
+    tool::run(args.target.json, args.target.explained(measure(workload, args)))
 }
 
 async fn measure(workload: Workload, args: &args::Args) -> Result<(), Error> {

@@ -59,7 +59,7 @@ enum Command {
 /// Does what the command line says.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
-    tool::run(args.target.json, answer(args))
+    tool::run(args.target.json, args.target.explained(answer(args)))
 }
 
 async fn answer(args: &Args) -> Result<(), Error> {

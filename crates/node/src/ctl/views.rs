@@ -9,13 +9,18 @@ use std::io::Write;
 use bytes::Bytes;
 use comfy_table::Cell;
 use flotilla_client::Client;
+use flotilla_identity::StoreUuid;
 use flotilla_proto::metapb;
 use flotilla_proto::peers::{KnownStore, PageStats, RegionStatus, Role, Space, StatsResponse};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::text::{Form, escape, hex};
+use crate::diagnosis::reason;
 use crate::tool::{Error, Target, number, table};
+
+/// Digits of a directory's number in a table: as many as tell a few of them apart.
+const UUID_DIGITS_SHOWN: usize = 8;
 
 /// A store, and what it says or why it does not.
 struct Seen<A> {
@@ -52,6 +57,7 @@ pub(crate) async fn stores(target: &Target, form: Form, out: &mut impl Write) ->
         "id",
         "name",
         "address",
+        "directory",
         "state",
         "replicas",
         "leaders",
@@ -65,11 +71,12 @@ pub(crate) async fn stores(target: &Target, form: Form, out: &mut impl Write) ->
     for Seen { store, answer } in &seen {
         let place = store.store.clone().unwrap_or_default();
         let mut row = vec![number(place.id), Cell::new(&store.name), Cell::new(&place.address)];
+        row.push(Cell::new(uuid(store).chars().take(UUID_DIGITS_SHOWN).collect::<String>()));
         match answer {
             Ok(stats) => {
                 let (requests, log) =
                     (stats.requests.unwrap_or_default(), stats.log.unwrap_or_default());
-                row.push(Cell::new("up"));
+                row.push(Cell::new(StoreHealth::of(stats).words()));
                 let counts =
                     [stats.replicas, stats.leaders, requests.writes_acknowledged, log.syncs];
                 row.extend(counts.map(number));
@@ -78,7 +85,7 @@ pub(crate) async fn stores(target: &Target, form: Form, out: &mut impl Write) ->
                 row.extend([pages.file_bytes, pages.free_bytes].map(mebibytes));
                 row.push(Cell::new(format!("{} s", stats.uptime_ms / 1000)));
             }
-            Err(error) => row.push(Cell::new(reason(error))),
+            Err(error) => row.push(Cell::new(format!("{} ({})", absence(error), reason(error)))),
         }
         table.add_row(row);
     }
@@ -92,9 +99,16 @@ fn store_to_json(seen: &Seen<StatsResponse>) -> Value {
         "name": seen.store.name,
         "address": place.address,
         "up": seen.answer.is_ok(),
+        "uuid": uuid(&seen.store),
+        "starts": seen.store.starts,
+        "feature_level": seen.store.level,
     });
     match &seen.answer {
         Ok(stats) => {
+            row["state"] = StoreHealth::of(stats).word().into();
+            row["replicas_without_leader"] = stats.replicas_without_leader.into();
+            row["stores_connected"] = stats.stores_connected.into();
+            row["stores_known"] = stats.stores_known.into();
             row["version"] = stats.version.clone().into();
             row["replicas"] = stats.replicas.into();
             row["leaders"] = stats.leaders.into();
@@ -108,7 +122,10 @@ fn store_to_json(seen: &Seen<StatsResponse>) -> Value {
             row["log_reads_failed"] = log.reads_failed.into();
             row["pages"] = pages_to_json(stats.pages.unwrap_or_default());
         }
-        Err(error) => row["reason"] = reason(error).into(),
+        Err(error) => {
+            row["state"] = absence(error).into();
+            row["reason"] = reason(error).into();
+        }
     }
     row
 }
@@ -133,12 +150,52 @@ fn pages_to_json(pages: PageStats) -> Value {
     })
 }
 
-/// Without the address, which is in the row already.
-fn reason(error: &flotilla_client::Error) -> String {
-    match error {
-        flotilla_client::Error::Unreachable { reason, .. } => reason.clone(),
-        other => other.to_string(),
+/// Whether the replicas of a store that answers have leaders, as far as it knows.
+struct StoreHealth {
+    replicas: u64,
+    without_leader: u64,
+}
+
+impl StoreHealth {
+    fn of(stats: &StatsResponse) -> Self {
+        // The two are counted one after the other.
+        let without_leader = stats.replicas_without_leader.min(stats.replicas);
+        Self { replicas: stats.replicas, without_leader }
     }
+
+    /// For programs.
+    fn word(&self) -> &'static str {
+        if self.without_leader > 0 && self.without_leader == self.replicas {
+            "no leader"
+        } else {
+            "up"
+        }
+    }
+
+    /// For people.
+    fn words(&self) -> String {
+        let Self { replicas, without_leader } = self;
+        match (self.word(), without_leader) {
+            ("up", 0) => "up".to_owned(),
+            ("up", _) => format!("up, {without_leader} of {replicas} without leader"),
+            (word, _) => format!("{word} (of {replicas} replicas)"),
+        }
+    }
+}
+
+/// What a store is called that says nothing of itself.
+fn absence(error: &flotilla_client::Error) -> &'static str {
+    match error {
+        flotilla_client::Error::NotServing { .. } => "not serving",
+        _ => "no answer",
+    }
+}
+
+/// The number of a store's data directory as its log and its refusals have it. Empty if an older
+/// version answered for it.
+fn uuid(store: &KnownStore) -> String {
+    let number = <[u8; 16]>::try_from(&store.uuid[..]).map(u128::from_le_bytes);
+    number.map_or_else(|_| String::new(), |number| StoreUuid(number).to_string())
 }
 
 pub(crate) async fn regions(
@@ -361,6 +418,27 @@ mod tests {
         assert_eq!(row["term"], 6);
         assert_eq!(row["replicas"][0]["role"], "leader");
         assert_eq!(region.applied(), (90, 97));
+    }
+
+    #[test]
+    fn a_store_whose_replicas_have_no_leader_is_not_simply_up() {
+        let words = |replicas, replicas_without_leader| {
+            let stats = StatsResponse { replicas, replicas_without_leader, ..Default::default() };
+            let health = StoreHealth::of(&stats);
+            (health.word(), health.words())
+        };
+        assert_eq!(words(17, 0), ("up", "up".to_owned()));
+        assert_eq!(words(17, 5), ("up", "up, 5 of 17 without leader".to_owned()));
+        assert_eq!(words(17, 17), ("no leader", "no leader (of 17 replicas)".to_owned()));
+        assert_eq!(words(0, 0), ("up", "up".to_owned()), "it has none that could lack one");
+    }
+
+    #[test]
+    fn a_directory_is_named_as_refusals_name_it() {
+        let bytes = 0xabcd_u128.to_le_bytes().to_vec();
+        let store = KnownStore { uuid: bytes.into(), ..KnownStore::default() };
+        assert_eq!(uuid(&store), StoreUuid(0xabcd).to_string());
+        assert_eq!(uuid(&KnownStore::default()), "");
     }
 
     #[test]

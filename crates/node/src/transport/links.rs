@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use flotilla_region::{Envelope, Event, MessageKind, StoreId};
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use super::counts::Counts;
@@ -16,11 +17,47 @@ use crate::membership::Membership;
 struct Link {
     urgent: Arc<Queue>,
     appends: Arc<Queue>,
+    fault: Arc<LinkFault>,
+}
+
+/// Why the last attempt to connect to a store, or its last connection, ended.
+#[derive(Default)]
+pub(super) struct LinkFault(Mutex<Option<String>>);
+
+impl LinkFault {
+    /// An attempt, or a connection, ended.
+    pub(super) fn note(&self, words: String) {
+        *self.0.lock() = Some(words);
+    }
+}
+
+/// Which stores there are connections to, for the log and for operators. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Connections {
+    links: Arc<BTreeMap<StoreId, Link>>,
+}
+
+impl Connections {
+    /// Whether messages flow to `store`, of both kinds.
+    pub(crate) fn is_up(&self, store: StoreId) -> bool {
+        let is_up = |link: &Link| link.urgent.is_up() && link.appends.is_up();
+        self.links.get(&store).is_some_and(is_up)
+    }
+
+    /// Why there was no connection to `store` when there last was none.
+    pub(crate) fn fault(&self, store: StoreId) -> Option<String> {
+        self.links.get(&store)?.fault.0.lock().clone()
+    }
+
+    /// How many other stores messages flow to.
+    pub(crate) fn up_count(&self) -> usize {
+        self.links.keys().filter(|store| self.is_up(**store)).count()
+    }
 }
 
 /// The way out, for shards. Sending never waits.
 pub(crate) struct Transport {
-    links: BTreeMap<StoreId, Link>,
+    links: Arc<BTreeMap<StoreId, Link>>,
     counts: Arc<Counts>,
 }
 
@@ -38,20 +75,22 @@ impl Transport {
         for other in membership.stores().into_iter().filter(|other| other.store != own) {
             let urgent = Arc::new(Queue::new(queue_bytes_max, Kind::Urgent));
             let appends = Arc::new(Queue::new(queue_bytes_max, Kind::Appends));
+            let fault = Arc::new(LinkFault::default());
             for (queue, kind) in [(&urgent, Kind::Urgent), (&appends, Kind::Appends)] {
                 let sender = Sender {
                     kind,
                     membership: membership.clone(),
                     to: other.store,
                     queue: Arc::clone(queue),
+                    fault: Arc::clone(&fault),
                     mailboxes: mailboxes.clone(),
                     counts: Arc::clone(&counts),
                 };
                 tasks.spawn(sender.run());
             }
-            links.insert(other.store, Link { urgent, appends });
+            links.insert(other.store, Link { urgent, appends, fault });
         }
-        Self { links, counts }
+        Self { links: Arc::new(links), counts }
     }
 
     /// Queues a message. If one is dropped for want of room, returns what its region must
@@ -65,6 +104,11 @@ impl Transport {
         }?;
         self.counts.count_message_dropped();
         append.then_some(Event::Unreachable { region, peer })
+    }
+
+    /// Which of the links are up.
+    pub(crate) fn connections(&self) -> Connections {
+        Connections { links: Arc::clone(&self.links) }
     }
 
     /// The counters of both directions.

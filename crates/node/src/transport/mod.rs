@@ -17,6 +17,6 @@ mod sender;
 
 pub(crate) use counts::Counts as TransportCounters;
 pub use counts::TransportCounts;
-pub(crate) use links::Transport;
+pub(crate) use links::{Connections, Transport};
 pub(crate) use receiver::Receiver;
 pub(crate) use sender::FRAME_BYTES_MAX;

@@ -90,6 +90,11 @@ impl Queue {
         self.state.lock().up = true;
     }
 
+    /// Whether there is a connection.
+    pub(super) fn is_up(&self) -> bool {
+        self.state.lock().up
+    }
+
     /// The connection is gone. Gives back the places of what was dropped, each once.
     pub(super) fn lower(&self) -> Vec<(RegionId, PeerId)> {
         let mut state = self.state.lock();

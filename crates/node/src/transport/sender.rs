@@ -9,6 +9,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use super::counts::Counts;
+use super::links::LinkFault;
 use super::queue::{FrameSender, Frames, Kind, Queue};
 use crate::letters::Mailboxes;
 use crate::membership::{HandshakeError, Membership};
@@ -37,6 +38,7 @@ pub(super) struct Sender {
     pub(super) membership: Membership,
     pub(super) to: StoreId,
     pub(super) queue: Arc<Queue>,
+    pub(super) fault: Arc<LinkFault>,
     pub(super) mailboxes: Mailboxes,
     pub(super) counts: Arc<Counts>,
 }
@@ -45,7 +47,6 @@ impl Sender {
     /// Runs until it is aborted.
     pub(super) async fn run(self) {
         let mut pause = PAUSE_LEAST;
-        let mut is_told = false;
         for attempt in 0_usize.. {
             let addresses = self.membership.addresses(self.to);
             let address = &addresses[attempt % addresses.len().max(1)];
@@ -53,19 +54,19 @@ impl Sender {
                 Ok(channel) => {
                     tracing::debug!(store = %self.to, kind = ?self.kind, "connected");
                     match self.serve(channel, address).await {
-                        Served::Streamed => (pause, is_told) = (PAUSE_LEAST, false),
+                        Served::Streamed => pause = PAUSE_LEAST,
                         // The other side has told us that we do not belong together; that seldom
                         // heals by itself, so ask seldom.
                         Served::Refused => pause = PAUSE_MOST,
                         Served::Lost => {}
                     }
                 }
-                Err(error) if !is_told => {
-                    // Once for each absence: a store that is away is no news a second time.
-                    tracing::warn!(store = %self.to, address, "no connection: {error}");
-                    is_told = true;
+                Err(error) => {
+                    // The log says so once it has lasted, once for both streams.
+                    let cause = deepest_cause(&error);
+                    tracing::debug!(store = %self.to, address, "no connection: {cause}");
+                    self.fault.note(cause);
                 }
-                Err(_) => {}
             }
             tokio::time::sleep(jittered(pause)).await;
             pause = (pause * 2).min(PAUSE_MOST);
@@ -91,6 +92,7 @@ impl Sender {
             Ok(Ok(())) => {}
             Ok(Err(HandshakeError::Refused(why))) => {
                 self.membership.tell(self.to, &format!("no link to {address}: {why}"));
+                self.fault.note(why);
                 return Served::Refused;
             }
             Ok(Err(HandshakeError::Failed(status))) => {
@@ -139,6 +141,11 @@ impl Sender {
     }
 
     fn note_end(&self, status: &Status) {
+        let is_answer = std::error::Error::source(status).is_none();
+        self.fault.note(match is_answer {
+            true => status.message().to_owned(),
+            false => deepest_cause(status),
+        });
         let (store, kind) = (self.to, self.kind);
         match status.code() {
             Code::FailedPrecondition | Code::InvalidArgument => {
@@ -147,6 +154,15 @@ impl Sender {
             _ => tracing::debug!(%store, ?kind, "disconnected: {}", status.message()),
         }
     }
+}
+
+/// The last of an error's causes, which names the system's reason; or what it says itself.
+fn deepest_cause(error: &dyn std::error::Error) -> String {
+    let mut deepest = error;
+    while let Some(cause) = deepest.source() {
+        deepest = cause;
+    }
+    deepest.to_string()
 }
 
 /// What became of a connection.
