@@ -6,8 +6,8 @@ use bytes::Bytes;
 use flotilla_proto::metapb;
 use flotilla_proto::pdpb::{self, pd_client::PdClient};
 use tokio::time::{Instant, timeout_at};
-use tonic::transport::Channel;
 use tonic::Status;
+use tonic::transport::Channel;
 
 use crate::budget::{Budget, Failure, Wait, describe, is_answer};
 use crate::config::Config;
@@ -286,10 +286,9 @@ impl LeaderAbsence {
             return Error::NotServing { endpoint, reason };
         }
         match &self.said[..] {
-            [(endpoint, said)] => Error::Unreachable {
-                endpoints: endpoint.clone(),
-                reason: said.words().to_owned(),
-            },
+            [(endpoint, said)] => {
+                Error::Unreachable { endpoints: endpoint.clone(), reason: said.words().to_owned() }
+            }
             said => Error::Unreachable {
                 endpoints: format!("any of {} addresses", said.len()),
                 reason: self.reason(),

@@ -338,12 +338,12 @@ impl Bootstrap {
     fn note(&mut self, place: usize, response: &BootstrapResponse) {
         self.notes[place] = match response {
             BootstrapResponse::Differs(conflict) => PeerNote::Differs(format!(
-                "has {} = {}, and this store {}",
+                "has {} = {}, and this store has {}: give all listed stores the same",
                 conflict.name, conflict.ours, conflict.theirs
             )),
-            BootstrapResponse::Misdirected { name } => {
-                PeerNote::Differs(format!("says that its name is {name}"))
-            }
+            BootstrapResponse::Misdirected { name } => PeerNote::Differs(format!(
+                "says that its name is {name}: compare --initial-cluster with its --name"
+            )),
             _ => PeerNote::Answers,
         };
     }

@@ -90,7 +90,10 @@ pub struct StoreHello {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeRefusal {
     /// It belongs to another cluster.
-    #[error("this is store {name} of cluster {ours}, not of cluster {theirs}: compare addresses")]
+    #[error(
+        "this is store {name} of cluster {ours}, and a store of cluster {theirs} was meant: two \
+         clusters use one address; compare --addr, --advertise-addr and --initial-cluster of both"
+    )]
     OtherCluster {
         /// This store's name.
         name: String,
@@ -100,7 +103,10 @@ pub enum HandshakeRefusal {
         theirs: u64,
     },
     /// It means another store.
-    #[error("this is store {ours}, not store {meant}: compare addresses")]
+    #[error(
+        "this is store {ours}, and store {meant} was meant: two stores use one address; compare \
+         their --addr and --advertise-addr"
+    )]
     Misdirected {
         /// This store.
         ours: StoreId,
@@ -108,7 +114,10 @@ pub enum HandshakeRefusal {
         meant: StoreId,
     },
     /// The registry has no such store, and its id is not a new one.
-    #[error("cluster {cluster_id} has no store {store}")]
+    #[error(
+        "cluster {cluster_id} has no store {store}, and that id is no new one: compare the \
+         --data-dir of the store that bears it"
+    )]
     Unlisted {
         /// The cluster.
         cluster_id: u64,
@@ -116,15 +125,17 @@ pub enum HandshakeRefusal {
         store: StoreId,
     },
     /// The store was declared lost or has left.
-    #[error("store {store} is no store of this cluster any more")]
+    #[error(
+        "store {store} is no store of this cluster any more: stop it, and do not start it again"
+    )]
     Gone {
         /// The store.
         store: StoreId,
     },
     /// The directory is not the one that the cluster knows under this id.
     #[error(
-        "store {store} is directory {expected} for this cluster, not {found}: this store lost its \
-         data; bring its disk back or begin a new cluster"
+        "store {store} is directory {expected} for this cluster, and directory {found} speaks for \
+         it: that store lost its data; bring its disk back or begin a new cluster"
     )]
     WrongUuid {
         /// The store.
@@ -145,10 +156,15 @@ pub enum HandshakeRefusal {
         needed: u64,
     },
     /// The two have other settings of the same version.
-    #[error("the settings of the cluster differ: {0}")]
+    #[error(
+        "the settings of the cluster differ: {0}; no link between the two until they are equal"
+    )]
     Settings(SettingConflict),
     /// A later start of the store was heard, or another one of the same count.
-    #[error("store {store}: {known} was heard before {found}: an older copy of this store's disk")]
+    #[error(
+        "store {store} speaks in {found}, but {known} was heard before: an older copy of this \
+         store's disk, or one directory that runs twice; stop it and bring the newest disk back"
+    )]
     OlderCopy {
         /// The store.
         store: StoreId,

@@ -395,7 +395,7 @@ impl NodeConfig {
         let Some(place) = stores.iter().position(|store| store.name == self.name) else {
             let known: Vec<_> = stores.iter().map(|store| store.name.as_str()).collect();
             return Err(ConfigError::Value(format!(
-                "name = \"{}\" is not in initial_cluster, which has {}",
+                "name = \"{}\" is not in initial_cluster, which has {}: correct one of the two",
                 self.name,
                 known.join(", ")
             )));
@@ -516,13 +516,15 @@ impl Settled {
         let dir = config.data_dir.display();
         if self.is_named && config.name != name {
             return Err(ConfigError::Value(format!(
-                "name = \"{}\", but the data directory {dir} is that of store {name}",
+                "name = \"{}\", but the data directory {dir} is that of store {name}: correct --name \
+                 or --data-dir",
                 config.name
             )));
         }
         if config.cluster_id != 0 && config.cluster_id != cluster_id {
             return Err(ConfigError::Value(format!(
-                "cluster_id = {}, but the data directory {dir} is of cluster {cluster_id}",
+                "cluster_id = {}, but the data directory {dir} is of cluster {cluster_id}: correct \
+                 --cluster-id or --data-dir",
                 config.cluster_id
             )));
         }

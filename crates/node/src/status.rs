@@ -43,7 +43,10 @@ impl StatusService for StatusServer {
             let record = registry.store(known.store).cloned().unwrap_or_default();
             let (uuid, starts, level) = match known.store == own.store {
                 true => (own.uuid, own.run.starts, own.level),
-                false => (record.uuid, record.run.starts, record.level),
+                false => {
+                    let run = self.membership.known_run(known.store);
+                    (record.uuid, run.starts, record.level)
+                }
             };
             peers::KnownStore {
                 name: known.name,

@@ -237,7 +237,10 @@ fn next_identity(
         ));
     }
     if !found.is_member() && has_replicas {
-        return wrong("the log holds replicas, but the pages are of no cluster".to_owned());
+        return wrong(
+            "the log holds replicas, but the pages are of no cluster: bring the whole directory back"
+                .to_owned(),
+        );
     }
     if found.is_member() {
         recover::check_cut(pages, log)?;

@@ -20,7 +20,8 @@ pub(crate) fn check_cut(pages: &PageStore, log: &LogEngine) -> Result<(), Error>
     let found = log.durable_lsn();
     if found < cut.lsn {
         return Err(Error::Corrupt(format!(
-            "the pages follow the log up to {}, but it ends at {found}: a part of it is missing",
+            "the pages follow the log up to {}, but it ends at {found}: a part of it is missing; \
+             bring the whole directory back",
             cut.lsn
         )));
     }

@@ -118,7 +118,8 @@ impl Founding {
         let own = settled.own();
         if !identity.name.is_empty() && identity.name != own.name {
             return Err(StartError::Refused(format!(
-                "name = \"{}\", but the data directory {} is that of store {}",
+                "name = \"{}\", but the data directory {} is that of store {}: correct --name or \
+                 --data-dir",
                 own.name,
                 settled.config.data_dir.display(),
                 identity.name
@@ -233,12 +234,10 @@ enum FoundingError {
 
 impl FoundingError {
     fn into_start_error(self, settled: &Settled) -> StartError {
+        let dir = settled.config.data_dir.display().to_string();
         match self {
-            Self::Refused(refusal) => StartError::Refused(refusal.to_string()),
-            Self::Disk(source) => {
-                let dir = settled.config.data_dir.display().to_string();
-                StartError::Store { dir, source }
-            }
+            Self::Refused(refusal) => StartError::Refused(format!("{dir}: {refusal}")),
+            Self::Disk(source) => StartError::Store { dir, source },
         }
     }
 }

@@ -166,6 +166,14 @@ impl Membership {
         self.part.handshake.lock().registry().version
     }
 
+    /// The last start of another store that this one knows of: by its handshake, or by the registry.
+    pub(crate) fn known_run(&self, store: StoreId) -> StoreRun {
+        let handshake = self.part.handshake.lock();
+        let heard = handshake.greet(store).known.map(|known| known.run);
+        let registered = handshake.registry().store(store).map(|record| record.run);
+        heard.max(registered).unwrap_or_default()
+    }
+
     /// Takes a registry over, and keeps a copy, if it is newer.
     pub(crate) async fn learn_registry(&self, registry: StoreRegistry) {
         if self.part.handshake.lock().learn_registry(registry.clone()) {
