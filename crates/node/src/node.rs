@@ -189,7 +189,7 @@ impl Node {
         let (health, services) = services(&watch, &commons, counters, &placement);
         let HealthWatch { membership, router, .. } = watch.clone();
         streams.spawn(watch.run());
-        let mut node = Self {
+        let node = Self {
             settled,
             membership,
             addr,
@@ -204,19 +204,24 @@ impl Node {
             streams,
             servers: JoinSet::new(),
         };
-        node.listen(listener);
-        for addr in node.settled.config.also_listen.clone() {
+        Ok(node.serve(listener).await)
+    }
+
+    /// Serves on all of its listeners.
+    async fn serve(mut self, listener: TcpListener) -> Self {
+        self.listen(listener);
+        for addr in self.settled.config.also_listen.clone() {
             match bind(addr).await {
-                Ok(listener) => node.listen(listener),
+                Ok(listener) => self.listen(listener),
                 Err(error) => tracing::warn!("{error}"),
             }
         }
-        let id = node.membership.id();
+        let id = self.membership.id();
         tracing::info!(
-            name = node.membership.name(), store = %id.store, addr = %node.addr,
+            name = self.membership.name(), store = %id.store, addr = %self.addr,
             cluster = id.cluster_id, "the node serves"
         );
-        Ok(node)
+        self
     }
 
     /// Serves on one more listener.

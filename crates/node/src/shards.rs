@@ -79,7 +79,7 @@ impl ShardThread {
             self.shard.drop_leases_if_late(self.clock.now(), &mut effects);
             if let Some(lost) = effects.lost_logs.first() {
                 // Nothing of this step leaves the store: its disk has forgotten what it promised.
-                self.failure.report(&format!("store {}: {lost}", self.store));
+                self.failure.refuse(&format!("store {}: {lost}", self.store));
                 return;
             }
             self.outlets.carry_out(&mut effects, &mut events);

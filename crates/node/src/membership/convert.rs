@@ -44,9 +44,6 @@ fn known_from_wire(known: peers::KnownRun) -> KnownRun {
 
 /// A greeting as it travels.
 pub(super) fn hello_to_wire(hello: &StoreHello) -> peers::StoreHello {
-    let known = hello
-        .known
-        .map(|known| peers::KnownRun { run: Some(run_to_wire(known.run)), log_end: known.log_end });
     peers::StoreHello {
         cluster_id: hello.from.cluster_id,
         from_store: hello.from.store.0,
