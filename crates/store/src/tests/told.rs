@@ -1,10 +1,11 @@
 //! A checkpoint is told to be durable: with the power gone before any of its operations and after,
 //! the store must have at least that much, whatever was applied while it was made.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::hooked::{HookedFs, Operation};
+use parking_lot::Mutex;
 
 use super::truth::Replica;
 use super::*;
@@ -58,7 +59,7 @@ fn checkpoint(at: u64) -> bool {
             return;
         }
         let (count, acting) = {
-            let mut known = seen.lock().unwrap();
+            let mut known = seen.lock();
             let Some(count) = &mut known.count else { return };
             *count += 1;
             let count = *count;
@@ -67,11 +68,11 @@ fn checkpoint(at: u64) -> bool {
         if let Some(store) = acting {
             let more = &entries()[APPLIED..=APPLIED];
             store.apply(&[task(2, more)]).unwrap();
-            let mut known = seen.lock().unwrap();
+            let mut known = seen.lock();
             known.truth.apply(more);
             known.has_applied = true;
         }
-        let truth = seen.lock().unwrap().truth.clone();
+        let truth = seen.lock().truth.clone();
         look(disk.crashed(count), &truth, &format!("applied at {at}, cut before {count}"));
     };
     let disk = Arc::new(HookedFs::new(Arc::new(fs.clone()), hook));
@@ -87,27 +88,27 @@ fn checkpoint(at: u64) -> bool {
     truth.ack(&write);
     store.apply(&[task(2, &all[..APPLIED])]).unwrap();
     truth.apply(&all[..APPLIED]);
-    *known.lock().unwrap() =
+    *known.lock() =
         Known { count: Some(0), store: Some(Arc::clone(&store)), truth, has_applied: false };
 
     let told = store.checkpoint().unwrap();
     let (_, applied) = told.into_iter().find(|(region, _)| *region == RegionId(2)).unwrap();
     assert!(applied.0 >= APPLIED as u64, "told of {applied} only");
     let has_applied = {
-        let mut known = known.lock().unwrap();
+        let mut known = known.lock();
         known.truth.durable = applied.0;
         known.truth.compact(applied.0 + 1);
         known.store = None;
         known.has_applied
     };
-    let truth = || known.lock().unwrap().truth.clone();
+    let truth = || known.lock().truth.clone();
     for seed in 0..4 {
         look(fs.crashed(seed), &truth(), &format!("applied at {at}, after the checkpoint"));
     }
     compact(&store, 2, applied.0 + 1, 1);
     store.purge_log().unwrap();
     // Nobody acts any more when the store ends.
-    known.lock().unwrap().count = None;
+    known.lock().count = None;
     drop(store);
     fs.power_loss(at);
     look(fs, &truth(), &format!("applied at {at}, and compacted"));
