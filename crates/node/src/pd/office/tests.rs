@@ -129,12 +129,13 @@ impl World {
     /// Waits for an answer, as long as the region answers.
     async fn told<T>(&self, region: Region, call: impl Future<Output = T>) -> T {
         let mut call = std::pin::pin!(call);
+        // Time stands still in these tests until all wait for it.
+        let mut looks = tokio::time::interval(Duration::from_millis(1));
         loop {
             tokio::select! {
                 biased;
                 told = &mut call => return told,
-                // Time stands still in these tests until all wait for it.
-                () = tokio::time::sleep(Duration::from_millis(1)) => self.answer(region),
+                _ = looks.tick() => self.answer(region),
             }
         }
     }
