@@ -31,7 +31,8 @@ use crate::server::{self, ServerLimits};
 use crate::service::RawKv;
 use crate::shared::{Gone, share};
 use crate::start::{
-    OpenedMember, OpenedStore, StartError, bind, listed_addresses, open_directory, open_store,
+    OpenedMember, OpenedStore, StartError, bind, check_given, listed_addresses, open_directory,
+    open_store,
 };
 use crate::status::StatusServer;
 use crate::threads::{Pace, Threads};
@@ -114,6 +115,10 @@ impl Node {
             let settled = Arc::clone(&settled);
             blocking(move || open_directory(&settled, disk)).await?
         };
+        if directory.identity().is_member() {
+            // Before it listens: with another store's name it would find that one's port taken.
+            check_given(&settled, &directory)?;
+        }
         let known = own_address(&directory);
         let listener = match listener {
             Some(listener) => listener,

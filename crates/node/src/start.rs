@@ -93,12 +93,20 @@ pub(crate) struct OpenedMember {
 impl OpenedMember {
     /// Reads the copies, and compares them with what is given.
     pub(crate) fn check(settled: &Settled, directory: StoreDirectory) -> Result<Self, StartError> {
-        let (registry, settings) =
-            directory.copies().map_err(|source| store_error(settled, source))?;
-        let identity = directory.identity();
-        settled.check_member(&identity.name, identity.cluster_id, &settings)?;
+        let (registry, settings) = check_given(settled, &directory)?;
         Ok(Self { directory, registry, settings })
     }
+}
+
+/// Compares what is given with what a member's directory says; its copies.
+pub(crate) fn check_given(
+    settled: &Settled,
+    directory: &StoreDirectory,
+) -> Result<(StoreRegistry, ClusterSettings), StartError> {
+    let (registry, settings) = directory.copies().map_err(|source| store_error(settled, source))?;
+    let identity = directory.identity();
+    settled.check_member(&identity.name, identity.cluster_id, &settings)?;
+    Ok((registry, settings))
 }
 
 /// A store that was opened, and the replicas in it, ready to run.
