@@ -36,6 +36,7 @@ async fn start(disk: Arc<dyn FileSystem>, config: NodeConfig) -> Node {
         // Another port at each start, but the same store of the same cluster.
         initial_cluster: format!("s1={}", listener.local_addr().unwrap()),
         cluster_id: 1,
+        new: true,
         data_dir: "/store".into(),
         ..config
     };

@@ -86,7 +86,17 @@ async fn client(endpoint: &str) -> Client {
 
 fn serve(addr: &str, dir: &Path) -> Started {
     let mut command = flotilla();
-    command.args(["serve", "--addr", addr, "--regions", "2", "--log", "warn", "--data-dir"]);
+    command.args([
+        "serve",
+        "--new",
+        "--addr",
+        addr,
+        "--regions",
+        "2",
+        "--log",
+        "warn",
+        "--data-dir",
+    ]);
     Started::new(command.arg(dir))
 }
 

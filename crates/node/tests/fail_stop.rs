@@ -34,7 +34,7 @@ fn flotilla() -> Command {
 /// How a store that is alone in its cluster is started.
 fn serve(addr: &str, dir: &TempDir, log: &str) -> Command {
     let mut command = flotilla();
-    command.args(["serve", "--addr", addr, "--regions", "2", "--log", log, "--data-dir"]);
+    command.args(["serve", "--new", "--addr", addr, "--regions", "2", "--log", log, "--data-dir"]);
     command.arg(dir.path());
     command
 }

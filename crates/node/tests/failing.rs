@@ -30,6 +30,7 @@ async fn start(disk: &FaultFs) -> Node {
         // Another port at each start, but the same store of the same cluster.
         initial_cluster: format!("s1={}", listener.local_addr().unwrap()),
         cluster_id: 1,
+        new: true,
         regions: 2,
         data_dir: "/store".into(),
         ..NodeConfig::default()
@@ -200,5 +201,8 @@ async fn a_directory_in_use_or_of_another_store_is_refused() {
     assert!(error.contains("/store") && error.contains("in use"), "{error}");
     node.shutdown().await.unwrap();
     let error = refused(NodeConfig { cluster_id: 7, ..config }).await;
-    assert!(error.contains("belongs to store 1 of cluster"), "{error}");
+    assert!(
+        error.contains("cluster_id = 7, but the data directory /store is of cluster 1"),
+        "{error}"
+    );
 }

@@ -36,6 +36,7 @@ async fn start(dir: &TempDir) -> (Node, String) {
         initial_cluster: format!("s1={addr}"),
         data_dir: dir.path().to_owned(),
         regions: 1,
+        new: true,
         limits: LimitsConfig { connections_max: CONNECTIONS_MAX, ..LimitsConfig::default() },
         ..NodeConfig::default()
     };

@@ -3,13 +3,18 @@
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use flotilla_client::{Client, Config};
-use flotilla_node::{Node, NodeConfig, playground};
-use flotilla_proto::metapb;
+use flotilla_identity::{FEATURE_LEVEL, StoreRun, StoreUuid};
+use flotilla_node::playground::{self, Playground, Settings};
+use flotilla_node::{Node, NodeConfig};
 use flotilla_proto::peers::peers_client::PeersClient;
-use flotilla_proto::peers::{Frame, Message, RegionMessage};
+use flotilla_proto::peers::{Frame, Message, RegionMessage, StoreHello};
+use flotilla_proto::{metapb, peers};
+use flotilla_store::{StartSeed, StoreDirectory};
+use flotilla_vfs::os::OsFs;
 use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -18,38 +23,85 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-const CLUSTER: u64 = 77;
 
-/// Store 1 of `stores` stores; the others are not there.
-async fn start(dir: &TempDir, stores: u16) -> Node {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let members = (1..=stores).map(|store| match store {
-        1 => format!("s1={}", listener.local_addr().unwrap()),
-        store => format!("s{store}=127.0.0.1:{store}"),
-    });
-    let config = NodeConfig {
-        initial_cluster: members.collect::<Vec<_>>().join(","),
-        cluster_id: CLUSTER,
-        data_dir: dir.path().to_owned(),
-        regions: 1,
-        ..NodeConfig::default()
-    };
-    Node::start_on(listener, config).await.unwrap()
+/// A cluster of three, and the last of its stores played by the test: the greeting of another start of
+/// its directory was taken.
+struct Impostor {
+    cluster: Playground,
+    hello: StoreHello,
 }
 
-async fn peers(node: &Node) -> PeersClient<Channel> {
-    PeersClient::connect(format!("http://{}", node.addr())).await.unwrap()
-}
+impl Impostor {
+    async fn start(dir: &TempDir) -> Self {
+        let mut settings = Settings::new(dir.path());
+        settings.common.regions = 1;
+        let mut cluster = Playground::start(&settings).await.unwrap();
+        cluster.ready(PATIENCE).await.unwrap();
+        cluster.stop(2).await.unwrap();
+        let seed = StartSeed { uuid: StoreUuid(1), nonce: 4 };
+        let config = NodeConfig::default().storage.store();
+        let disk = Arc::new(OsFs::new());
+        let directory = StoreDirectory::open(disk, &dir.path().join("s3"), config, seed).unwrap();
+        let identity = directory.identity();
+        let run = |run: StoreRun| peers::StoreRun { starts: run.starts, nonce: run.nonce };
+        let hello = StoreHello {
+            cluster_id: identity.cluster_id,
+            from_store: identity.store.0,
+            to_store: 1,
+            name: identity.name.clone(),
+            address: cluster.endpoints()[2].clone(),
+            uuid: identity.uuid.0.to_le_bytes().to_vec(),
+            run: Some(run(identity.run)),
+            level: FEATURE_LEVEL,
+            settings: directory.copies().unwrap().1.encode(),
+            ..StoreHello::default()
+        };
+        let mut impostor = Self { cluster, hello };
+        impostor.is_taken().await;
+        impostor
+    }
 
-fn frame() -> Frame {
-    Frame { cluster_id: CLUSTER, from_store: 2, to_store: 1, messages: Vec::new() }
+    /// Greets the first store until it takes frames of this start.
+    async fn is_taken(&mut self) {
+        let mut client = self.peers().await;
+        let heard = client.hello(self.hello.clone()).await.unwrap().into_inner();
+        assert_eq!((heard.accepted, heard.refusal.as_str()), (false, ""), "not confirmed yet");
+        // What it knows of the former start is right.
+        self.hello.confirmed = heard.hello.unwrap().known.unwrap().run;
+        let heard = client.hello(self.hello.clone()).await.unwrap().into_inner();
+        assert!(heard.accepted, "{}", heard.refusal);
+    }
+
+    async fn peers(&self) -> PeersClient<Channel> {
+        PeersClient::connect(format!("http://{}", self.cluster.endpoints()[0])).await.unwrap()
+    }
+
+    /// A frame that is right.
+    fn frame(&self) -> Frame {
+        let run = self.hello.run.unwrap();
+        Frame {
+            cluster_id: self.hello.cluster_id,
+            from_store: 3,
+            to_store: 1,
+            messages: Vec::new(),
+            uuid: self.hello.uuid.clone(),
+            starts: run.starts,
+            nonce: run.nonce,
+            log_end: 0,
+        }
+    }
+
+    /// Sends frames and waits for what the store says to them.
+    async fn told(&self, frames: Vec<Frame>) -> Result<(), Status> {
+        self.peers().await.urgent(tokio_stream::iter(frames)).await.map(drop)
+    }
 }
 
 fn message() -> RegionMessage {
     let peer = |store_id| metapb::Peer { id: 200 + store_id, store_id, ..Default::default() };
     RegionMessage {
         region_id: 2,
-        from: Some(peer(2)),
+        from: Some(peer(3)),
         to: Some(peer(1)),
         epoch: Some(metapb::RegionEpoch { conf_ver: 1, version: 1 }),
         message: Some(Message { msg_type: 8, term: 1, ..Default::default() }),
@@ -57,80 +109,101 @@ fn message() -> RegionMessage {
     }
 }
 
-/// Sends frames and waits for what the node says to them.
-async fn told(node: &Node, frames: Vec<Frame>) -> Result<(), Status> {
-    let sent = peers(node).await.urgent(tokio_stream::iter(frames)).await;
-    sent.map(drop)
-}
-
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frame_for_somebody_else_ends_its_stream_with_the_reason() {
     let dir = TempDir::new().unwrap();
-    let node = start(&dir, 3).await;
-    told(&node, vec![frame(), frame()]).await.unwrap();
+    let impostor = Impostor::start(&dir).await;
+    let frame = || impostor.frame();
+    impostor.told(vec![frame(), frame()]).await.unwrap();
+    let (cluster_id, starts) = (frame().cluster_id, frame().starts);
+    let run = StoreRun { starts, nonce: 4 };
+    let with_starts = |starts| StoreRun { starts, ..run };
     let wrong = [
-        (Frame { cluster_id: 78, ..frame() }, "cluster 78, this store of cluster 77"),
-        (Frame { to_store: 3, ..frame() }, "for store 3, this is store 1"),
-        (Frame { from_store: 1, ..frame() }, "from store 1, which store 1 does not expect"),
-        (Frame { from_store: 4, ..frame() }, "from store 4, which store 1 does not expect"),
+        (
+            Frame { cluster_id: 78, ..frame() },
+            format!("cluster 78, this store of cluster {cluster_id}"),
+        ),
+        (Frame { to_store: 2, ..frame() }, "for store 2, this is store 1".to_owned()),
+        (Frame { from_store: 1, ..frame() }, no_handshake(run, 1)),
+        (Frame { from_store: 2, ..frame() }, no_handshake(run, 2)),
+        (Frame { from_store: 4, ..frame() }, no_handshake(run, 4)),
+        (Frame { uuid: vec![0; 16], ..frame() }, no_handshake(run, 3)),
+        (Frame { starts: starts - 1, ..frame() }, no_handshake(with_starts(starts - 1), 3)),
+        (Frame { starts: starts + 1, ..frame() }, no_handshake(with_starts(starts + 1), 3)),
+        (Frame { nonce: 5, ..frame() }, no_handshake(StoreRun { nonce: 5, ..run }, 3)),
     ];
     for (frame, reason) in wrong {
-        let status = told(&node, vec![frame]).await.unwrap_err();
+        let status = impostor.told(vec![frame]).await.unwrap_err();
         assert_eq!(status.code(), Code::FailedPrecondition);
-        assert!(status.message().contains(reason), "{}", status.message());
+        assert!(status.message().contains(&reason), "{}, not {reason}", status.message());
     }
     // A stream belongs to the store that began it.
-    let status = told(&node, vec![frame(), Frame { from_store: 3, ..frame() }]).await.unwrap_err();
+    let other = Frame { from_store: 2, ..frame() };
+    let status = impostor.told(vec![frame(), other]).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
-    node.shutdown().await.unwrap();
+    impostor.cluster.shutdown().await.unwrap();
 }
 
-#[tokio::test]
+/// How a frame of a start is refused that was not greeted for.
+fn no_handshake(run: StoreRun, store: u64) -> String {
+    format!("no handshake of {run} of store {store} was taken by store 1")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_no_store_sends_ends_its_stream_and_harms_nobody() {
     let dir = TempDir::new().unwrap();
-    let node = start(&dir, 3).await;
+    let impostor = Impostor::start(&dir).await;
     let good = message();
     let mut hup = good.clone();
     hup.message.as_mut().unwrap().msg_type = 0;
     let mut nobody = good.clone();
     nobody.from = None;
     let mut elsewhere = good.clone();
-    elsewhere.from.as_mut().unwrap().store_id = 3;
+    elsewhere.from.as_mut().unwrap().store_id = 2;
     for wrong in [hup, nobody, elsewhere] {
-        let frame = Frame { messages: vec![good.clone(), wrong], ..frame() };
-        let status = told(&node, vec![frame]).await.unwrap_err();
+        let frame = Frame { messages: vec![good.clone(), wrong], ..impostor.frame() };
+        let status = impostor.told(vec![frame]).await.unwrap_err();
         assert_eq!(status.code(), Code::InvalidArgument, "{status}");
     }
-    told(&node, vec![Frame { messages: vec![good], ..frame() }]).await.unwrap();
-    node.shutdown().await.unwrap();
+    let frame = Frame { messages: vec![good], ..impostor.frame() };
+    impostor.told(vec![frame]).await.unwrap();
+    impostor.cluster.shutdown().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_newer_stream_of_a_store_ends_the_older_one() {
     let dir = TempDir::new().unwrap();
-    let node = start(&dir, 3).await;
+    let impostor = Impostor::start(&dir).await;
     let (older, frames) = mpsc::channel(1);
-    let mut client = peers(&node).await;
+    let mut client = impostor.peers().await;
     let ended = tokio::spawn(async move { client.urgent(ReceiverStream::new(frames)).await });
-    older.send(frame()).await.unwrap();
+    older.send(impostor.frame()).await.unwrap();
     // The older stream is the first only once its first frame has been read, which nothing tells:
     // so newer ones come until it has ended.
     let mut rounds = 0;
     while !ended.is_finished() {
-        told(&node, vec![frame()]).await.unwrap();
-        let _ = older.try_send(frame());
+        impostor.told(vec![impostor.frame()]).await.unwrap();
+        let _ = older.try_send(impostor.frame());
         rounds += 1;
         assert!(rounds < 10_000, "the older stream goes on");
     }
     assert_eq!(ended.await.unwrap().unwrap_err().code(), Code::Aborted);
-    node.shutdown().await.unwrap();
+    impostor.cluster.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_connections_do_not_keep_others_out() {
     let dir = TempDir::new().unwrap();
-    let node = start(&dir, 1).await;
-    let addr = node.addr().to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    let config = NodeConfig {
+        initial_cluster: format!("s1={addr}"),
+        new: true,
+        data_dir: dir.path().to_owned(),
+        regions: 1,
+        ..NodeConfig::default()
+    };
+    let node = Node::start_on(listener, config).await.unwrap();
     let endpoints = [addr.clone()];
     playground::ready(&endpoints, 1, PATIENCE).await.unwrap();
     let mut silent = Vec::new();

@@ -1,68 +1,93 @@
 //! A cluster of real processes: each store is this very test program, started anew with one test
-//! chosen, the one that runs a store. They can be killed, and their memory can be looked at.
+//! chosen, the one that runs `flotilla serve`. They can be killed, refused, started with other
+//! settings and on other directories, and their memory can be looked at.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
-use flotilla_node::playground;
-use flotilla_node::{Node, NodeConfig, Port};
+use flotilla_node::serve::{self, ServeArgs};
+use flotilla_node::{Port, playground};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// Names the settings of the store that a process is to run.
 const SETTINGS: &str = "FLOTILLA_TEST_STORE";
-/// How long a cluster may take to be ready on a machine that has much else to do.
+/// Set for a store that is started with `--new`.
+const NEW: &str = "FLOTILLA_TEST_NEW";
+/// How long anything may take on a machine that has much else to do.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Within this a wrong start is refused.
+const REFUSED_WITHIN: Duration = Duration::from_secs(10);
+/// Between two looks at something that only a look tells.
+const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Stores, each in a process of its own. Dropping it kills them.
 pub(crate) struct Processes {
     stores: Vec<Option<Child>>,
     endpoints: Vec<String>,
     /// Kept while no store listens there, for nobody else to get them.
-    _ports: Vec<Port>,
+    ports: Vec<Port>,
     regions: u64,
     /// What each store's process finds in its environment.
     environment: Environment,
+    /// How long the file of each store's words was when its process was started.
+    said_before: Vec<usize>,
     dir: TempDir,
 }
 
 /// Variables of the environment, by name, for the store at a place.
 pub(crate) type Environment = Box<dyn Fn(usize) -> Vec<(OsString, OsString)> + Send>;
 
+/// Keeps a port that is free.
+fn any_port() -> Port {
+    Port::keep(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap()
+}
+
 impl Processes {
     /// Starts `count` stores and waits until every region serves.
-    #[allow(dead_code, reason = "some test programs start stores with an environment only")]
     pub(crate) async fn start(count: usize, regions: u64) -> Self {
         Self::start_in(count, regions, Box::new(|_| vec![])).await
     }
 
     /// The same, with an environment for each store.
     pub(crate) async fn start_in(count: usize, regions: u64, environment: Environment) -> Self {
-        let dir = TempDir::new().unwrap();
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let ports: Vec<Port> = (0..count).map(|_| Port::keep(any).unwrap()).collect();
-        let endpoints: Vec<String> = ports.iter().map(|port| port.addr().to_string()).collect();
-        let members = endpoints.iter().enumerate();
-        let members: Vec<_> = members.map(|(place, addr)| format!("s{place}={addr}")).collect();
-        for place in 0..count {
-            let settings = format!(
-                "name = \"s{place}\"\ndata_dir = {:?}\ninitial_cluster = \"{}\"\nregions = {regions}\n",
-                dir.path().join(format!("s{place}")),
-                members.join(","),
-            );
-            fs::write(settings_path(dir.path(), place), settings).unwrap();
-        }
-        let stores = (0..count).map(|_| None).collect();
-        let mut processes = Self { stores, endpoints, _ports: ports, regions, environment, dir };
-        for place in 0..count {
-            processes.restart(place);
-        }
+        let mut processes = Self::plan_in(count, regions, environment);
+        processes.start_all();
         processes.ready().await;
         processes
+    }
+
+    /// Stores with settings, ports and empty directories, none of them started.
+    pub(crate) fn plan(count: usize, regions: u64) -> Self {
+        Self::plan_in(count, regions, Box::new(|_| vec![]))
+    }
+
+    fn plan_in(count: usize, regions: u64, environment: Environment) -> Self {
+        let ports: Vec<Port> = (0..count).map(|_| any_port()).collect();
+        let endpoints = ports.iter().map(|port| port.addr().to_string()).collect();
+        let stores = (0..count).map(|_| None).collect();
+        let (said_before, dir) = (vec![0; count], TempDir::new().unwrap());
+        let processes = Self { stores, endpoints, ports, regions, environment, said_before, dir };
+        for place in 0..count {
+            processes.configure(place, &processes.settings(place));
+        }
+        processes
+    }
+
+    /// Starts all stores that do not run.
+    pub(crate) fn start_all(&mut self) {
+        for place in 0..self.stores.len() {
+            if self.stores[place].is_none() {
+                self.restart(place);
+            }
+        }
     }
 
     /// Where the stores listen, `host:port`.
@@ -70,14 +95,56 @@ impl Processes {
         &self.endpoints
     }
 
+    /// The list of all stores, as `initial_cluster` has it.
+    pub(crate) fn list(&self) -> String {
+        let members = self.endpoints.iter().enumerate();
+        members.map(|(place, addr)| format!("s{place}={addr}")).collect::<Vec<_>>().join(",")
+    }
+
+    /// The right settings of a store.
+    pub(crate) fn settings(&self, place: usize) -> String {
+        format!(
+            "name = \"s{place}\"\ndata_dir = {:?}\nregions = {}\ninitial_cluster = \"{}\"\n",
+            self.data_dir(place),
+            self.regions,
+            self.list(),
+        )
+    }
+
+    /// The settings of a store from its next start on.
+    pub(crate) fn configure(&self, place: usize, settings: &str) {
+        fs::write(settings_path(self.dir.path(), place), settings).unwrap();
+    }
+
+    /// One more process with the settings that `settings` makes of its address. It is not one of
+    /// the cluster's stores.
+    pub(crate) fn add(&mut self, settings: impl FnOnce(&str) -> String) -> usize {
+        let (place, port) = (self.stores.len(), any_port());
+        self.configure(place, &settings(&port.addr().to_string()));
+        self.ports.push(port);
+        self.stores.push(None);
+        self.said_before.push(0);
+        place
+    }
+
+    /// Gives a store another address, from its next start on, as far as its settings say so.
+    pub(crate) fn readdress(&mut self, place: usize) {
+        self.ports[place] = any_port();
+        self.endpoints[place] = self.ports[place].addr().to_string();
+    }
+
     /// Waits until every region has a leader and a put has worked.
     pub(crate) async fn ready(&self) {
         if let Err(error) = playground::ready(&self.endpoints, self.regions, PATIENCE).await {
-            for place in 0..self.stores.len() {
-                let said = fs::read_to_string(self.log_path(place)).unwrap_or_default();
-                eprintln!("store {place} said:\n{said}");
-            }
+            self.show();
             panic!("{error}");
+        }
+    }
+
+    fn show(&self) {
+        for place in 0..self.stores.len() {
+            let said = fs::read_to_string(self.log_path(place)).unwrap_or_default();
+            eprintln!("store {place} said:\n{said}");
         }
     }
 
@@ -89,17 +156,38 @@ impl Processes {
         store.wait().unwrap();
     }
 
+    /// Ends a store in good order.
+    pub(crate) fn stop(&mut self, place: usize) {
+        let mut store = self.stores[place].take().expect("the store runs");
+        kill_process(Pid::from_child(&store), Signal::TERM).unwrap();
+        let ended = store.wait().unwrap();
+        assert!(ended.success(), "store {place}: {ended}: {}", self.said(place));
+    }
+
     /// Starts a store that does not run, on the data that it has.
     pub(crate) fn restart(&mut self, place: usize) {
-        let log = fs::File::options().create(true).append(true).open(self.log_path(place));
+        self.spawn(place, &[]);
+    }
+
+    /// The same, with `--new`.
+    pub(crate) fn restart_new(&mut self, place: usize) {
+        self.spawn(place, &[(NEW, "1")]);
+    }
+
+    fn spawn(&mut self, place: usize, variables: &[(&str, &str)]) {
+        assert!(self.stores[place].is_none(), "store {place} runs");
+        let log = fs::File::options().create(true).append(true).open(self.log_path(place)).unwrap();
+        self.said_before[place] = log.metadata().unwrap().len() as usize;
         let store = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "processes::runs_a_store_if_told_to", "--nocapture"])
             .env(SETTINGS, settings_path(self.dir.path(), place))
+            .env_remove(NEW)
+            .envs(variables.iter().copied())
             .envs((self.environment)(place))
             // Ends when this process does, however that happens.
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            .stderr(log.unwrap())
+            .stderr(log)
             .spawn()
             .unwrap();
         self.stores[place] = Some(store);
@@ -108,6 +196,86 @@ impl Processes {
     /// The id of a store's process.
     pub(crate) fn pid(&self, place: usize) -> u32 {
         self.stores[place].as_ref().expect("the store runs").id()
+    }
+
+    /// Whether a store's process runs still.
+    pub(crate) fn runs(&mut self, place: usize) -> bool {
+        let store = self.stores[place].as_mut();
+        store.is_some_and(|store| store.try_wait().unwrap().is_none())
+    }
+
+    /// Starts a store and waits until it is refused: it ends with code 1 and each of `words`, in
+    /// time. How long that took.
+    pub(crate) async fn refused(&mut self, place: usize, words: &[&str]) -> Duration {
+        self.restart(place);
+        self.ends_refused(place, words).await
+    }
+
+    /// Waits until a store that runs is refused.
+    pub(crate) async fn ends_refused(&mut self, place: usize, words: &[&str]) -> Duration {
+        let began = Instant::now();
+        while self.runs(place) && began.elapsed() < PATIENCE {
+            tokio::time::sleep(LOOK_PAUSE).await;
+        }
+        let took = began.elapsed();
+        if self.runs(place) {
+            self.show();
+            panic!("store {place} was to be refused with {words:?}, and runs");
+        }
+        let ended = self.stores[place].take().unwrap().wait().unwrap();
+        let said = self.said(place);
+        assert_eq!(ended.code(), Some(1), "store {place} was to be refused with {words:?}: {said}");
+        let last = said.lines().last().unwrap_or_default();
+        for word in words {
+            assert!(last.contains(word), "store {place} was to end with {word:?}: {said}");
+        }
+        assert!(took < REFUSED_WITHIN, "store {place} was refused after {took:?} only: {said}");
+        took
+    }
+
+    /// What a store has written to standard error since its last start.
+    pub(crate) fn said(&self, place: usize) -> String {
+        let said = fs::read(self.log_path(place)).unwrap_or_default();
+        String::from_utf8_lossy(&said[self.said_before[place]..]).into_owned()
+    }
+
+    /// Waits until a store has said a line with each of `words`.
+    pub(crate) async fn says(&self, place: usize, words: &[&str]) {
+        let began = Instant::now();
+        let has = |line: &str| words.iter().all(|word| line.contains(word));
+        while !self.said(place).lines().any(has) {
+            if began.elapsed() > PATIENCE {
+                self.show();
+                panic!("store {place} was to say {words:?}");
+            }
+            tokio::time::sleep(LOOK_PAUSE).await;
+        }
+    }
+
+    /// The directory of a store's data.
+    pub(crate) fn data_dir(&self, place: usize) -> PathBuf {
+        self.dir.path().join(format!("s{place}"))
+    }
+
+    /// Another directory, of that name.
+    pub(crate) fn aside(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Moves a store's directory away, so that it starts with an empty one.
+    pub(crate) fn move_away(&self, place: usize) -> PathBuf {
+        let aside = self.aside(&format!("s{place}.kept"));
+        fs::rename(self.data_dir(place), &aside).unwrap();
+        aside
+    }
+
+    /// Puts a directory in the place of a store's data.
+    pub(crate) fn put_back(&self, place: usize, kept: &Path) {
+        let dir = self.data_dir(place);
+        if dir.exists() {
+            fs::remove_dir_all(&dir).unwrap();
+        }
+        fs::rename(kept, dir).unwrap();
     }
 
     fn log_path(&self, place: usize) -> PathBuf {
@@ -125,6 +293,24 @@ impl Drop for Processes {
     }
 }
 
+/// Copies a directory with all that is in it.
+pub(crate) fn copy_dir(from: &Path, to: &Path) {
+    if to.exists() {
+        fs::remove_dir_all(to).unwrap();
+    }
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_dir(&entry.path(), &target),
+            false => {
+                fs::copy(entry.path(), target).unwrap();
+            }
+        }
+    }
+}
+
 fn settings_path(dir: &Path, place: usize) -> PathBuf {
     dir.join(format!("s{place}.toml"))
 }
@@ -137,12 +323,7 @@ fn runs_a_store_if_told_to() {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });
-    let config = NodeConfig::read(Path::new(&settings)).unwrap();
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let reason = runtime.block_on(async {
-        let node = Node::start(config).await.unwrap();
-        node.failed().await
-    });
-    panic!("the store failed: {reason}");
+    let new = std::env::var_os(NEW).is_some();
+    let code = serve::run(ServeArgs { config: Some(settings.into()), new, ..ServeArgs::default() });
+    std::process::exit(i32::from(code != ExitCode::SUCCESS));
 }

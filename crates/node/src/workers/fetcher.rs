@@ -83,25 +83,23 @@ fn passes(error: &Error) -> bool {
 mod tests {
     use std::collections::VecDeque;
     use std::io;
-    use std::path::Path;
 
     use flotilla_region::{
         Descriptor, EntryKind, Epoch, HardState, Index, LogEntry, LogWrite, Peer, PeerId, RegionId,
         Space, StoreId, Term,
     };
-    use flotilla_store::{Config, Identity};
     use flotilla_vfs::fault::FaultFs;
 
     use super::*;
     use crate::letters::Letter;
     use crate::mailbox::Open;
+    use crate::workers::test_store;
 
     const REGION: RegionId = RegionId(2);
     const PEER: PeerId = PeerId(201);
 
     /// A fetcher over a log with the entries 1 to 4 of a region.
     fn fetcher(disk: &FaultFs) -> Fetcher {
-        let identity = Identity { cluster_id: 7, store: StoreId(1) };
         let region = |id, peer, space| Descriptor {
             id,
             space,
@@ -112,9 +110,7 @@ mod tests {
         };
         let regions =
             [region(RegionId(1), PeerId(101), Space::System), region(REGION, PEER, Space::Raw)];
-        let fs = Arc::new(disk.clone());
-        let (store, _) = Store::open(fs, Path::new("/s"), Config::default(), identity, &regions)
-            .expect("an empty directory");
+        let store = test_store::open(disk, &regions);
         let entries = (1..5).map(|index| LogEntry {
             index: Index(index),
             term: Term(1),

@@ -101,18 +101,17 @@ impl LogWriter {
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
-    use std::path::Path;
 
     use flotilla_region::{
         Descriptor, EntryKind, Epoch, HardState, Index, LogEntry, Peer, PeerId, Space, StoreId,
         Term,
     };
-    use flotilla_store::{Config, Identity};
     use flotilla_vfs::fault::FaultFs;
 
     use super::*;
     use crate::letters::Letter;
     use crate::mailbox::Open;
+    use crate::workers::test_store;
 
     fn region(id: u64) -> Descriptor {
         let (start, end) = match id {
@@ -148,11 +147,8 @@ mod tests {
     /// What waits may be more than one batch, and each batch of many regions in many shards.
     #[test]
     fn every_region_is_told_of_its_last_write_whatever_batch_it_was_in() {
-        let identity = Identity { cluster_id: 7, store: StoreId(1) };
-        let fs = Arc::new(FaultFs::new(1));
         let regions: Vec<_> = (1..=4).map(region).collect();
-        let (store, _) = Store::open(fs, Path::new("/s"), Config::default(), identity, &regions)
-            .expect("an empty directory");
+        let store = test_store::open(&FaultFs::new(1), &regions);
         let large = BATCH_BYTES / 2 + 1;
         let (backlog, mailboxes) = (Arc::new(Backlog::new()), Mailboxes::new(3, 1 << 20));
         let writer = LogWriter {

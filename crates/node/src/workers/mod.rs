@@ -16,3 +16,5 @@ pub(crate) mod checkpointer;
 pub(crate) mod fetcher;
 pub(crate) mod log_writer;
 mod pace;
+#[cfg(test)]
+mod test_store;

@@ -1,0 +1,207 @@
+//! Clients at work on a cluster, and the check of what they were told: one order of their operations
+//! explains it, and no acknowledged write is lost.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use flotilla_client::{Client, Config};
+use flotilla_sim::checker::{self, Action, Answer, History};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// How long anything may take on a machine that has much else to do.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A client whose attempts can be written down: one that may have had its effect is not made twice,
+/// or one write of the history would stand for two.
+pub(crate) async fn client(endpoints: &[String]) -> Client {
+    let config = Config { resend_undetermined: false, deadline: PATIENCE, ..Config::default() };
+    Client::connect(endpoints, config).await.unwrap()
+}
+
+/// Clients that work until they are told to end.
+pub(crate) struct Load {
+    shared: Arc<SharedLoad>,
+    clients: JoinSet<()>,
+}
+
+impl Load {
+    /// Starts `count` clients on a cluster of four regions.
+    pub(crate) async fn start(count: u64, endpoints: &[String]) -> Self {
+        let shared = Arc::new(SharedLoad::new());
+        let mut clients = JoinSet::new();
+        for number in 0..count {
+            let (shared, client) = (Arc::clone(&shared), client(endpoints).await);
+            clients.spawn(async move { shared.run(number, &client).await });
+        }
+        Self { shared, clients }
+    }
+
+    /// Waits until so many more operations were acknowledged.
+    pub(crate) async fn progress(&self, count: u64) {
+        self.shared.progress(count).await;
+    }
+
+    /// From now on clients take other registers.
+    pub(crate) fn next_round(&self) {
+        self.shared.round.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Ends the clients, reads everything once more and checks it; the figures.
+    pub(crate) async fn end(mut self, endpoints: &[String]) -> String {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        while let Some(ended) = self.clients.join_next().await {
+            ended.unwrap();
+        }
+        self.shared.read_all(&client(endpoints).await).await;
+        let checked = self.shared.history.lock().unwrap().check();
+        let checked = checked.unwrap_or_else(|(key, violation)| panic!("{key:?}: {violation}"));
+        let once = self.shared.written_once.lock().unwrap().len();
+        format!("{checked:?}, {once} keys written once, none lost")
+    }
+}
+
+/// One for each region.
+const FIRST_BYTES: [u8; 4] = [0x10, 0x50, 0x90, 0xd0];
+
+/// Registers in each region that clients fight over at a time.
+const REGISTERS: u8 = 4;
+
+fn key(first: u8, rest: &str) -> Bytes {
+    [&[first], rest.as_bytes()].concat().into()
+}
+
+fn register(first: u8, round: u64, place: u8) -> Bytes {
+    key(first, &format!("register-{round}-{place}"))
+}
+
+/// What all clients share, and what they were told.
+struct SharedLoad {
+    began: Instant,
+    /// Goes into the names of keys, so that no register collects too many operations whose fate is
+    /// unknown: each of them doubles what the checker has to think of.
+    round: AtomicU64,
+    stop: AtomicBool,
+    acknowledged: watch::Sender<u64>,
+    history: Mutex<History<Bytes>>,
+    written_once: Mutex<Vec<(Bytes, Bytes)>>,
+}
+
+impl SharedLoad {
+    fn new() -> Self {
+        Self {
+            began: Instant::now(),
+            round: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            acknowledged: watch::Sender::new(0),
+            history: Mutex::default(),
+            written_once: Mutex::default(),
+        }
+    }
+
+    /// Waits until so many more operations were acknowledged.
+    async fn progress(&self, count: u64) {
+        let mut acknowledged = self.acknowledged.subscribe();
+        let enough = *acknowledged.borrow() + count;
+        let reached = acknowledged.wait_for(|now| *now >= enough);
+        tokio::time::timeout(PATIENCE, reached).await.expect("clients get on").unwrap();
+    }
+
+    /// One client: a register of a few, a random operation on it, and now and then a key of its
+    /// own that is written once and never again.
+    async fn run(&self, number: u64, client: &Client) {
+        let mut random = fastrand::Rng::with_seed(number);
+        // What each register held when this client heard of it last, for swaps that may succeed.
+        let mut held: BTreeMap<Bytes, checker::Value> = BTreeMap::new();
+        for count in 0u64.. {
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let round = self.round.load(Ordering::Relaxed);
+            let first = FIRST_BYTES[random.usize(..4)];
+            if random.u8(..4) == 0 {
+                let key = key(first, &format!("once-{number}-{count}"));
+                let value = Bytes::from(format!("{count}"));
+                if client.put(key.clone(), value.clone()).await.is_ok() {
+                    self.written_once.lock().unwrap().push((key, value));
+                    self.acknowledged.send_modify(|count| *count += 1);
+                }
+                continue;
+            }
+            let key = register(first, round, random.u8(..REGISTERS));
+            let unique = Bytes::from(format!("{number}-{count}"));
+            let action = match random.u8(..10) {
+                0..4 => Action::Get,
+                4..7 => Action::Put(unique),
+                7 => Action::Delete,
+                _ => {
+                    let expected = held.get(&key).cloned().flatten();
+                    Action::Swap { expected, value: Some(unique) }
+                }
+            };
+            if let Some(answer) = self.operate(client, number, key.clone(), action.clone()).await {
+                held.insert(key, checker::held_after(&action, &answer));
+            }
+        }
+    }
+
+    /// Asks and notes what came of it.
+    async fn operate(
+        &self,
+        client: &Client,
+        number: u64,
+        key: Bytes,
+        action: Action,
+    ) -> Option<Answer> {
+        let called = self.now();
+        let id = self.history.lock().unwrap().call(key.clone(), number, called, action.clone());
+        let answer = match action {
+            Action::Get => client.get(key).await.map(Answer::Seen),
+            Action::Put(value) => client.put(key, value).await.map(|()| Answer::Done),
+            Action::Delete => client.delete(key).await.map(|()| Answer::Done),
+            Action::Swap { expected, value } => client
+                .compare_and_swap(key, expected, value)
+                .await
+                .map(|swap| Answer::Swapped { succeeded: swap.succeeded, previous: swap.previous }),
+        };
+        let returned = self.now();
+        let mut history = self.history.lock().unwrap();
+        match answer {
+            Ok(answer) => {
+                history.answer(id, returned, answer.clone());
+                self.acknowledged.send_modify(|count| *count += 1);
+                Some(answer)
+            }
+            // Without an answer: it may have happened, or may yet.
+            Err(error) if error.is_undetermined() => None,
+            Err(_) => {
+                history.forget(id);
+                None
+            }
+        }
+    }
+
+    /// Reads every register once more, for the history, and every key that was written once.
+    async fn read_all(&self, client: &Client) {
+        for round in 0..=self.round.load(Ordering::Relaxed) {
+            for first in FIRST_BYTES {
+                for place in 0..REGISTERS {
+                    self.operate(client, 99, register(first, round, place), Action::Get).await;
+                }
+            }
+        }
+        let written = self.written_once.lock().unwrap().clone();
+        let keys = written.iter().map(|(key, _)| key.clone());
+        let found = client.batch_get(keys).await.unwrap();
+        for ((key, value), found) in written.into_iter().zip(found) {
+            assert_eq!(found, Some(value), "{key:?} was acknowledged");
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap()
+    }
+}
