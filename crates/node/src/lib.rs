@@ -42,6 +42,8 @@ mod signals;
 mod slices;
 mod start;
 mod status;
+#[cfg(test)]
+mod test_store;
 mod threads;
 mod tickets;
 mod tool;

@@ -50,10 +50,10 @@ impl Impostor {
             to_store: 1,
             name: identity.name.clone(),
             address: cluster.endpoints()[2].clone(),
-            uuid: identity.uuid.0.to_le_bytes().to_vec(),
+            uuid: identity.uuid.0.to_le_bytes().to_vec().into(),
             run: Some(run(identity.run)),
             level: FEATURE_LEVEL,
-            settings: directory.copies().unwrap().1.encode(),
+            settings: directory.copies().unwrap().1.encode().into(),
             ..StoreHello::default()
         };
         let mut impostor = Self { cluster, hello };
@@ -127,7 +127,7 @@ async fn a_frame_for_somebody_else_ends_its_stream_with_the_reason() {
         (Frame { from_store: 1, ..frame() }, no_handshake(run, 1)),
         (Frame { from_store: 2, ..frame() }, no_handshake(run, 2)),
         (Frame { from_store: 4, ..frame() }, no_handshake(run, 4)),
-        (Frame { uuid: vec![0; 16], ..frame() }, no_handshake(run, 3)),
+        (Frame { uuid: vec![0; 16].into(), ..frame() }, no_handshake(run, 3)),
         (Frame { starts: starts - 1, ..frame() }, no_handshake(with_starts(starts - 1), 3)),
         (Frame { starts: starts + 1, ..frame() }, no_handshake(with_starts(starts + 1), 3)),
         (Frame { nonce: 5, ..frame() }, no_handshake(StoreRun { nonce: 5, ..run }, 3)),

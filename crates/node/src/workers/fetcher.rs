@@ -93,7 +93,7 @@ mod tests {
     use super::*;
     use crate::letters::Letter;
     use crate::mailbox::Open;
-    use crate::workers::test_store;
+    use crate::test_store;
 
     const REGION: RegionId = RegionId(2);
     const PEER: PeerId = PeerId(201);

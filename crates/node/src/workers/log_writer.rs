@@ -111,7 +111,7 @@ mod tests {
     use super::*;
     use crate::letters::Letter;
     use crate::mailbox::Open;
-    use crate::workers::test_store;
+    use crate::test_store;
 
     fn region(id: u64) -> Descriptor {
         let (start, end) = match id {

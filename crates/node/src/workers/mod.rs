@@ -16,5 +16,3 @@ pub(crate) mod checkpointer;
 pub(crate) mod fetcher;
 pub(crate) mod log_writer;
 mod pace;
-#[cfg(test)]
-mod test_store;

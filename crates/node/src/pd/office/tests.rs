@@ -1,12 +1,10 @@
 //! An office whose region is played by the test: it decides what is granted, carried out, refused.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::Path;
 
 use flotilla_region::{
     Descriptor, Epoch, Event, Index, Peer, PeerId, RegionId, Reject, RoleChange, Space,
 };
-use flotilla_store::{Config as StoreConfig, Store};
 use flotilla_vfs::fault::FaultFs;
 use tonic::Code;
 
@@ -19,6 +17,7 @@ use crate::letters::{Letter, Mailboxes};
 use crate::mailbox::Open;
 use crate::router::Limits;
 use crate::routes::Routes;
+use crate::test_store;
 use crate::tickets::{Answer, Tickets};
 
 const TERM: Term = Term(5);
@@ -27,6 +26,7 @@ const TERM: Term = Term(5);
 struct World {
     commons: Commons,
     router: Router,
+    membership: Membership,
     /// The rows of the region.
     rows: Mutex<BTreeMap<Bytes, Bytes>>,
 }
@@ -48,7 +48,6 @@ fn peer(store: u64) -> Peer {
 
 impl World {
     fn new() -> Self {
-        let identity = Identity { cluster_id: 7, store: StoreId(1) };
         let region = |id, space| Descriptor {
             id,
             space,
@@ -58,11 +57,9 @@ impl World {
             peers: vec![Peer { id: PeerId(id.0 * 100 + 1), store: StoreId(1) }],
         };
         let regions = [region(SYSTEM_REGION, Space::System), region(RegionId(2), Space::Raw)];
-        let (disk, config) = (Arc::new(FaultFs::new(1)), StoreConfig::default());
-        let (store, _) = Store::open(disk, Path::new("/s"), config, identity, &regions)
-            .expect("an empty directory");
+        let (store, membership) = test_store::open_member(&FaultFs::new(1), &regions);
         let commons = Commons {
-            store: crate::shared::share(store).0,
+            store,
             tickets: Tickets::new(),
             routes: Arc::new(Routes::new(regions.to_vec())),
             mailboxes: Mailboxes::new(1, 1 << 20),
@@ -70,8 +67,8 @@ impl World {
             clock: Clock::start(),
         };
         let failure = Failure::new(|| ());
-        let router = Router::new(identity, commons.clone(), Limits::default(), failure);
-        Self { commons, router, rows: Mutex::default() }
+        let router = Router::new(membership.id(), commons.clone(), Limits::default(), failure);
+        Self { commons, router, membership, rows: Mutex::default() }
     }
 
     /// Answers whatever has come for the region. All of it must be asked in the office's term.
@@ -141,7 +138,7 @@ impl World {
     }
 
     async fn office(&self) -> Arc<Office> {
-        let office = Office::take_up(self.router.clone(), &[], TERM);
+        let office = Office::take_up(self.router.clone(), self.membership.clone(), TERM);
         self.told(Region::Leads, office).await.expect("the region leads")
     }
 }
@@ -200,7 +197,7 @@ async fn a_write_that_was_refused_reserves_nothing() {
 #[tokio::test(start_paused = true)]
 async fn an_office_is_laid_down_with_its_term() {
     let world = World::new();
-    let driver = Driver::new(world.router.clone(), Vec::new(), Settings::default());
+    let driver = Driver::new(world.router.clone(), world.membership.clone(), Settings::default());
     let following = tokio::spawn(super::super::duty::follow(driver.clone()));
     for (term, leader) in [(TERM, Some(peer(2))), (Term(6), None)] {
         let elected = |term, leader| RoleChange {

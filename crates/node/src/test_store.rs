@@ -1,0 +1,65 @@
+//! A store for unit tests, alone in its cluster.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use flotilla_identity::{
+    BootstrapPlan, BootstrapWrite, ClusterSettings, ClusterSpec, Handshake, StoreUuid,
+};
+use flotilla_region::Descriptor;
+use flotilla_store::{Config, StartSeed, Store, StoreDirectory};
+use flotilla_vfs::fault::FaultFs;
+
+use crate::failure::Failure;
+use crate::membership::Membership;
+use crate::shared::{Shared, share};
+
+/// Where nobody listens.
+const ADDRESS: &str = "h:1";
+
+/// The store 1 of a cluster that begins with these regions, in an empty directory.
+pub(crate) fn open(disk: &FaultFs, regions: &[Descriptor]) -> Store {
+    directory(disk, regions).start().expect("a member's directory").0
+}
+
+/// The same store, and its place in the cluster.
+pub(crate) fn open_member(
+    disk: &FaultFs,
+    regions: &[Descriptor],
+) -> (Arc<Shared<Store>>, Membership) {
+    let directory = directory(disk, regions);
+    let (registry, settings) = directory.copies().expect("a member has them");
+    let (store, _) = directory.start().expect("a member's directory");
+    let identity = store.identity();
+    let run = (identity.uuid, identity.run);
+    let greeting =
+        Handshake::introduction(store.member_id(), &identity.name, ADDRESS, run, settings);
+    let history = store.history().clone();
+    let handshake = Handshake::new(greeting, history, registry, BTreeMap::new(), true);
+    let (store, failure) = (share(store).0, Failure::new(|| ()));
+    let listed = BTreeMap::new();
+    let membership =
+        Membership::new(Arc::clone(&store), handshake, ADDRESS.to_owned(), listed, failure);
+    (store, membership)
+}
+
+fn directory(disk: &FaultFs, regions: &[Descriptor]) -> StoreDirectory {
+    let seed = StartSeed { uuid: StoreUuid(1), nonce: 1 };
+    let fs = Arc::new(disk.clone());
+    let mut directory = StoreDirectory::open(fs, Path::new("/s"), Config::default(), seed)
+        .expect("an empty directory");
+    let spec = ClusterSpec {
+        stores: ClusterSpec::parse_stores(&format!("s1={ADDRESS}")).expect("a list"),
+        settings: ClusterSettings::default(),
+        regions: regions.len() as u64 - 1,
+        cluster_id: 0,
+    };
+    let uuids = vec![directory.identity().uuid];
+    let regions = regions.to_vec();
+    let plan = Box::new(BootstrapPlan { cluster_id: 7, round: 1, uuids, spec, regions });
+    for write in [BootstrapWrite::Form { plan, place: 0 }, BootstrapWrite::Member] {
+        directory.write(&write).expect("a good disk");
+    }
+    directory
+}
