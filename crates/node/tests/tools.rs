@@ -108,7 +108,9 @@ async fn a_load_is_counted_on_both_sides() {
         let report = cluster.tells(&load).await;
         assert_eq!(report["succeeded"], 500);
         assert_eq!(report["failed"], 0);
-        assert_eq!(report["all_stores"]["writes_acknowledged"], 500);
+        // Placement may note the starts of stores meanwhile, a write for each.
+        let written = report["all_stores"]["writes_acknowledged"].as_u64().unwrap();
+        assert!((500..=510).contains(&written), "{written} writes for 500 puts");
         let syncs = report["all_stores"]["log_syncs_per_put_and_store"].as_f64().unwrap();
         assert!(syncs > 0.0 && syncs < 1.0, "{syncs} syncs for each put");
         assert!(report["latency_us"]["percentiles"]["p99"].as_f64().unwrap() > 0.0);
