@@ -1,30 +1,25 @@
 //! Addresses are no part of the identity.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
 
 use flotilla_client::{Client, Config};
 use flotilla_proto::pdpb::GetMembersRequest;
 use flotilla_proto::pdpb::pd_client::PdClient;
 
-use crate::processes::Processes;
-use crate::{PATIENCE, get, is_heard, load, put};
+use crate::processes::{Processes, until};
+use crate::{get, is_heard, load, put};
 
 /// Waits until placement, asked at the store at `place`, has the addresses of now.
 async fn placement_follows(cluster: &Processes, place: usize) {
-    let began = Instant::now();
     let wanted: BTreeSet<String> = cluster.endpoints().iter().cloned().collect();
-    loop {
+    until(async || {
         let (stores, members) = placement(&cluster.endpoints()[place]).await;
-        if stores == wanted && members == wanted {
-            return;
+        match stores == wanted && members == wanted {
+            true => Ok(()),
+            false => Err(format!("stores {stores:?}, members {members:?}, not {wanted:?}")),
         }
-        assert!(
-            began.elapsed() < PATIENCE,
-            "stores {stores:?}, members {members:?}, and it should be {wanted:?}"
-        );
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    })
+    .await;
 }
 
 /// The addresses of the stores and of placement's members.
@@ -47,7 +42,7 @@ async fn all_addresses_may_change_at_once() {
         cluster.stop(place);
         cluster.readdress(place);
     }
-    // Two are told by a new list; the third by its own addresses alone, next to the list of old.
+    // Two are told by a new list, the third by its own address alone.
     for place in 0..2 {
         cluster.configure(place, &cluster.settings(place));
     }

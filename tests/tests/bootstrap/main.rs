@@ -14,13 +14,10 @@ mod processes;
 mod rounds;
 mod settings;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flotilla_client::{Client, Config, Observer};
-use processes::Processes;
-
-/// How long anything may take on a machine that has much else to do.
-const PATIENCE: Duration = Duration::from_secs(60);
+use processes::{Processes, until};
 
 /// The words of a store whose directory was emptied.
 const LOST: &str = "this store lost its data; bring its disk back or begin a new cluster";
@@ -50,16 +47,14 @@ async fn get(cluster: &Processes, key: &str) -> Option<String> {
 /// Waits until each replica of a store knows its leader: then each leader has taken the store's
 /// handshake, and remembers this start of it.
 async fn is_heard(cluster: &Processes, place: usize) {
-    let began = Instant::now();
     let config = Config { deadline: Duration::from_secs(2), ..Config::default() };
-    loop {
+    until(async || {
         let seen = Observer::new(&cluster.endpoints()[place], config.clone()).unwrap();
-        let missing = match seen.regions().await {
-            Ok(regions) if regions.iter().all(|region| region.leader.is_some()) => return,
-            Ok(_) => "a replica has no leader".to_owned(),
-            Err(error) => error.to_string(),
-        };
-        assert!(began.elapsed() < PATIENCE, "store {place}: {missing}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        match seen.regions().await {
+            Ok(regions) if regions.iter().all(|region| region.leader.is_some()) => Ok(()),
+            Ok(_) => Err(format!("a replica of store {place} has no leader")),
+            Err(error) => Err(format!("store {place}: {error}")),
+        }
+    })
+    .await;
 }

@@ -214,8 +214,9 @@ impl Processes {
     /// Waits until a store that runs is refused.
     pub(crate) async fn ends_refused(&mut self, place: usize, words: &[&str]) -> Duration {
         let began = Instant::now();
+        let mut looks = tokio::time::interval(LOOK_PAUSE);
         while self.runs(place) && began.elapsed() < PATIENCE {
-            tokio::time::sleep(LOOK_PAUSE).await;
+            looks.tick().await;
         }
         let took = began.elapsed();
         if self.runs(place) {
@@ -241,15 +242,15 @@ impl Processes {
 
     /// Waits until a store has said a line with each of `words`.
     pub(crate) async fn says(&self, place: usize, words: &[&str]) {
-        let began = Instant::now();
         let has = |line: &str| words.iter().all(|word| line.contains(word));
-        while !self.said(place).lines().any(has) {
-            if began.elapsed() > PATIENCE {
-                self.show();
-                panic!("store {place} was to say {words:?}");
+        until(async || {
+            let said = self.said(place);
+            match said.lines().any(has) {
+                true => Ok(()),
+                false => Err(format!("store {place} was to say {words:?}, and said:\n{said}")),
             }
-            tokio::time::sleep(LOOK_PAUSE).await;
-        }
+        })
+        .await;
     }
 
     /// The directory of a store's data.
@@ -290,6 +291,17 @@ impl Drop for Processes {
                 self.kill(place);
             }
         }
+    }
+}
+
+/// Looks again and again until there is nothing missing; what is missing is in the panic.
+pub(crate) async fn until(mut look: impl AsyncFnMut() -> Result<(), String>) {
+    let began = Instant::now();
+    let mut looks = tokio::time::interval(LOOK_PAUSE);
+    loop {
+        looks.tick().await;
+        let Err(missing) = look().await else { return };
+        assert!(began.elapsed() < PATIENCE, "{missing}");
     }
 }
 
