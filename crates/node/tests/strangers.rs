@@ -67,7 +67,7 @@ impl Impostor {
         let heard = client.hello(self.hello.clone()).await.unwrap().into_inner();
         assert_eq!((heard.accepted, heard.refusal.as_str()), (false, ""), "not confirmed yet");
         // What it knows of the former start is right.
-        self.hello.confirmed = heard.hello.unwrap().known.unwrap().run;
+        self.hello.confirmed = heard.hello.unwrap().known;
         let heard = client.hello(self.hello.clone()).await.unwrap().into_inner();
         assert!(heard.accepted, "{}", heard.refusal);
     }
