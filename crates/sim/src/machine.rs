@@ -8,9 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fastrand::Rng;
-use flotilla_identity::{StoreHello, StoreUuid};
+use flotilla_identity::StoreUuid;
 use flotilla_region::{
-    Config, Descriptor, Effects, Envelope, Event, HardState, Index, RegionId, Shard, Status,
+    Config, Descriptor, Effects, Event, HardState, Index, RegionId, Shard, Status,
 };
 use flotilla_store::{Error, StartSeed, StoreDirectory};
 use flotilla_vfs::fault::{FaultFs, FaultStats};
@@ -19,7 +19,6 @@ use crate::agenda::Moment;
 use crate::clock::LocalClock;
 use crate::hands::{self, Hands, Pace};
 use crate::layout;
-use crate::packet::{Content, Packet};
 use crate::reach::Reach;
 use crate::task::{Outbox, Stop, Task};
 use crate::terms::SyncedTerms;
@@ -29,6 +28,7 @@ use crate::workload::Workload;
 mod exchange;
 mod founding;
 mod greeting;
+mod receiving;
 mod running;
 mod standstill;
 
@@ -309,94 +309,6 @@ impl Machine {
         self.founding = Some(founding);
         out.tasks.push((self.rng.u64(1..=FOUND_US), Task::Found));
         Ok(())
-    }
-
-    /// Takes what another store has sent.
-    pub(crate) fn receive(&mut self, packet: Packet, out: &mut Outbox) -> Result<(), Stop> {
-        let Packet { from, content, is_sound, .. } = packet;
-        match content {
-            Content::Frame { .. } => self.take_frame(from, content, out),
-            Content::FrameRefused { run } => {
-                if let Some(running) = &mut self.running {
-                    running.greeter.unlink(from, run);
-                }
-            }
-            Content::Question { life, token, request } => {
-                let response = match (&mut self.founding, &self.running) {
-                    (Some(founding), _) => founding.answer(&request),
-                    (None, Some(running)) => Ok(Some(running.greeter.answer(&request))),
-                    (None, None) => Ok(None),
-                };
-                if let Some(response) = response.map_err(|error| self.stop(&error))? {
-                    let content = Content::Answer { life, token, response };
-                    out.letters.push(Packet::new(self.place, from, content));
-                }
-            }
-            Content::Answer { life, token, response } => {
-                if life == self.life
-                    && let Some(founding) = &mut self.founding
-                {
-                    let heard = founding.hear(from, token, &response);
-                    heard.map_err(|end| end.into_stop(|error| self.stop(error)))?;
-                }
-            }
-            Content::Hello { life, hello } => {
-                let Some(accepted) = self.greeted(&hello, is_sound)? else { return Ok(()) };
-                let running = self.running.as_ref().expect("it was greeted");
-                out.letters.push(running.greeter.answer_hello(from, life, accepted));
-            }
-            Content::HelloAnswer { life, hello, accepted } => {
-                if life == self.life
-                    && self.greeted(&hello, is_sound)? == Some(true)
-                    && accepted
-                    && let Some(running) = &mut self.running
-                {
-                    running.greeter.link(from);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Decides about a greeting; `None` if this is no member.
-    fn greeted(&mut self, hello: &StoreHello, is_sound: bool) -> Result<Option<bool>, Stop> {
-        let (place, is_ill, is_exchanged) = (self.place, self.is_ill, self.is_exchanged());
-        let Some(Running { greeter, hands, .. }) = &mut self.running else { return Ok(None) };
-        let failed = |error: &Error| stop_of(place, is_ill, error);
-        let accepted = greeter.hear(hands.store(), hello, failed)?;
-        if accepted && (is_exchanged || !is_sound) {
-            let (one, other) = (layout::id(self.place), hello.from.store);
-            return Err(Stop::Broken(format!(
-                "stores {one} and {other} take each other, and one has not its newest disk"
-            )));
-        }
-        if accepted {
-            self.reach.handshakes += 1;
-            let from = layout::place(hello.from.store);
-            self.accepted[from] = self.accepted[from].max(hello.run.starts);
-        }
-        Ok(Some(accepted))
-    }
-
-    fn take_frame(&mut self, from: usize, content: Content, out: &mut Outbox) {
-        let Some(running) = &mut self.running else { return };
-        let takes = running.greeter.takes(from, &content);
-        let Content::Frame { run, envelope, .. } = content else { return };
-        if takes {
-            self.post(Event::Message(*envelope), out);
-        } else {
-            let content = Content::FrameRefused { run };
-            out.letters.push(Packet::new(self.place, from, content));
-        }
-    }
-
-    /// A message as it travels, if there is a link to its receiver; `is_forged`: whether there is
-    /// or not.
-    pub(crate) fn frame(&self, envelope: Envelope, is_forged: bool) -> Option<Packet> {
-        let running = self.running.as_ref()?;
-        let is_linked = running.greeter.is_linked(layout::place(envelope.to.store));
-        let store = running.hands.store();
-        (is_linked || is_forged).then(|| running.greeter.frame(store, envelope))
     }
 
     /// The store's disk failed under it.
