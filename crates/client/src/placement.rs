@@ -246,7 +246,7 @@ struct LeaderAbsence {
     said: Vec<(String, EndpointAnswer)>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum EndpointAnswer {
     /// None came.
     Silent(String),
@@ -266,10 +266,20 @@ impl EndpointAnswer {
 }
 
 impl LeaderAbsence {
-    /// What each endpoint said.
+    /// What each endpoint said, those that said the same together.
     fn reason(&self) -> String {
-        let said = self.said.iter().map(|(endpoint, said)| format!("{endpoint}: {}", said.words()));
-        said.collect::<Vec<_>>().join("; ")
+        let mut told: Vec<(String, &str)> = Vec::new();
+        for (endpoint, said) in &self.said {
+            match told.iter_mut().find(|(_, words)| *words == said.words()) {
+                Some((endpoints, _)) => {
+                    endpoints.push_str(", ");
+                    endpoints.push_str(endpoint);
+                }
+                None => told.push((endpoint.clone(), said.words())),
+            }
+        }
+        let told = told.iter().map(|(endpoints, words)| format!("{endpoints}: {words}"));
+        told.collect::<Vec<_>>().join("; ")
     }
 
     /// The error of the endpoint that came furthest.
@@ -317,8 +327,11 @@ async fn members_at(
     let leader = PdClient::new(dial(url)?).max_decoding_message_size(config.message_bytes_max);
     let mut endpoints = known.to_vec();
     for url in response.members.iter().flat_map(|member| &member.client_urls) {
-        if !endpoints.contains(url) && endpoints.len() < ENDPOINTS_MAX {
-            endpoints.push(url.clone());
+        // As people write them, or each would be asked twice.
+        let address = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
+        let is_known = endpoints.iter().any(|known| known == url || known == address);
+        if !is_known && endpoints.len() < ENDPOINTS_MAX {
+            endpoints.push(address.to_owned());
         }
     }
     Ok(Some((header.cluster_id, Members { endpoints, leader: Some(leader) })))
@@ -357,3 +370,31 @@ macro_rules! headed {
 }
 
 headed!(GetRegionResponse, GetStoreResponse, GetAllStoresResponse, ScanRegionsResponse);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn absence(said: &[EndpointAnswer]) -> LeaderAbsence {
+        let said = said.iter().enumerate().map(|(at, said)| (format!("h:{at}"), said.clone()));
+        LeaderAbsence { said: said.collect() }
+    }
+
+    #[test]
+    fn the_error_is_that_of_the_endpoint_that_came_furthest() {
+        let silent = EndpointAnswer::Silent("connection refused".to_owned());
+        let refused = EndpointAnswer::Refused("no cluster yet".to_owned());
+        let words = |said: &[EndpointAnswer]| absence(said).into_error().to_string();
+        assert_eq!(words(&[silent.clone()]), "no store answers at h:0: connection refused");
+        assert_eq!(
+            words(&[silent.clone(), silent.clone()]),
+            "no store answers at any of 2 addresses: h:0, h:1: connection refused"
+        );
+        assert_eq!(
+            words(&[silent.clone(), refused.clone()]),
+            "h:1 answers, but does not serve: no cluster yet"
+        );
+        let leaderless = words(&[refused, silent, EndpointAnswer::NoLeader]);
+        assert!(leaderless.starts_with("placement has no leader: h:0: no cluster"), "{leaderless}");
+    }
+}

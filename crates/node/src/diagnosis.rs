@@ -36,7 +36,7 @@ pub(crate) async fn explain(target: &Target, error: flotilla_client::Error) -> E
     let Ok(diagnosis) = ask(target).await else { return error.into() };
     match diagnosis.words(is_leaderless) {
         Some(words) if is_leaderless => Error::NoQuorum(words),
-        Some(words) => Error::NoQuorum(format!("{error}; {words}")),
+        Some(words) => Error::NoQuorum(format!("{words} ({error})")),
         None => error.into(),
     }
 }

@@ -10,6 +10,7 @@ use flotilla_node::playground::{Playground, Settings};
 use flotilla_node::{Node, NodeConfig, Port};
 use serde_json::Value;
 use tokio::process::Command;
+use tokio::time::timeout;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -66,12 +67,15 @@ async fn a_store_without_a_cluster_says_what_it_waits_for() {
     let waits_for = format!("no cluster yet: waiting for s2={} does not answer", other.addr());
     for command in [&["get", "a", "--timeout", "2"][..], &["stores"], &["regions"]] {
         // The store opens its directory first.
-        let said = loop {
-            let said = refusal(command, &endpoints).await;
-            if !said.contains("refused") {
-                break said;
+        let listens = async {
+            loop {
+                let said = refusal(command, &endpoints).await;
+                if !said.contains("refused") {
+                    return said;
+                }
             }
         };
+        let said = timeout(PATIENCE, listens).await.unwrap();
         assert!(said.contains(&waits_for) && said.contains(&endpoints[0]), "{said}");
         assert!(!said.contains("no store answers"), "{said}");
     }
@@ -105,14 +109,17 @@ async fn without_a_quorum_the_stores_that_are_missing_are_named() {
     }
 
     // Views need no quorum. The replicas there notice soon that nobody leads.
-    let store = loop {
-        let stores = answer(&["stores", "--json"], &endpoints).await;
-        assert_eq!(column(&stores, "up"), [false, true, false]);
-        if stores[1]["state"] == "no leader" {
-            break stores[1].clone();
+    let notices = async {
+        loop {
+            let stores = answer(&["stores", "--json"], &endpoints).await;
+            assert_eq!(column(&stores, "up"), [false, true, false]);
+            if stores[1]["state"] == "no leader" {
+                return stores[1].clone();
+            }
+            assert_eq!(stores[1]["state"], "up", "{stores}");
         }
-        assert_eq!(stores[1]["state"], "up", "{stores}");
     };
+    let store = timeout(PATIENCE, notices).await.unwrap();
     assert_eq!(store["replicas_without_leader"], 5);
     assert_eq!((&store["stores_connected"], &store["stores_known"]), (&1.into(), &3.into()));
     let table = String::from_utf8(ctl(&["stores"], &endpoints).await.stdout).unwrap();
