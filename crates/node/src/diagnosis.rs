@@ -26,8 +26,20 @@ struct ClusterDiagnosis {
     system: BTreeSet<u64>,
 }
 
+/// Does what `tool` does. Where it fails for want of a quorum, the error says which stores are
+/// missing.
+pub(crate) async fn explained(
+    target: &Target,
+    tool: impl Future<Output = Result<(), Error>>,
+) -> Result<(), Error> {
+    match tool.await {
+        Err(Error::Client(error)) => Err(explain(target, error).await),
+        result => result,
+    }
+}
+
 /// Says of an error that may come of a missing quorum whether it does.
-pub(crate) async fn explain(target: &Target, error: flotilla_client::Error) -> Error {
+async fn explain(target: &Target, error: flotilla_client::Error) -> Error {
     let is_leaderless = matches!(error, flotilla_client::Error::NoLeader { .. });
     if !is_leaderless && !matches!(error, flotilla_client::Error::Deadline { .. }) {
         return error.into();

@@ -8,8 +8,6 @@ use flotilla_client::Observer;
 use flotilla_proto::peers;
 use serde_json::{Value, json};
 
-use crate::diagnosis;
-
 /// Where the cluster is.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Target {
@@ -62,18 +60,6 @@ impl Target {
         match refusals.is_empty() {
             true => Err(Error::Silent(silent.join("; "))),
             false => Err(Error::NotServing(refusals.join("; "))),
-        }
-    }
-
-    /// Does what `tool` does. Where it fails for want of a quorum, the error says which stores
-    /// are missing.
-    pub(crate) async fn explained(
-        &self,
-        tool: impl Future<Output = Result<(), Error>>,
-    ) -> Result<(), Error> {
-        match tool.await {
-            Err(Error::Client(error)) => Err(diagnosis::explain(self, error).await),
-            result => result,
         }
     }
 }

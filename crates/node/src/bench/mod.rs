@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use flotilla_client::{Client, Config, Transport};
 
+use crate::diagnosis::explained;
 use crate::tool::{self, Error};
 use args::Workload;
 use bars::{bar, spinner};
@@ -48,11 +49,11 @@ pub fn run(args: &Args) -> ExitCode {
         Bench::Scan(args) => (Workload::Scan, args),
         Bench::Mixed(args) => (Workload::Mixed, args),
         Bench::ConcurrentRead(args) => {
-            let measure = args.target.explained(concurrent_read::measure(args));
+            let measure = explained(&args.target, concurrent_read::measure(args));
             return tool::run(args.target.json, measure);
         }
     };
-    tool::run(args.target.json, args.target.explained(measure(workload, args)))
+    tool::run(args.target.json, explained(&args.target, measure(workload, args)))
 }
 
 async fn measure(workload: Workload, args: &args::Args) -> Result<(), Error> {

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use flotilla_client::Client;
 
+use crate::diagnosis::explained;
 use crate::tool::{self, Error, Target};
 use text::Form;
 pub(crate) use text::{escape, hex};
@@ -59,7 +60,7 @@ enum Command {
 /// Does what the command line says.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
-    tool::run(args.target.json, args.target.explained(answer(args)))
+    tool::run(args.target.json, explained(&args.target, answer(args)))
 }
 
 async fn answer(args: &Args) -> Result<(), Error> {

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use flotilla_region::{Envelope, Event, MessageKind, StoreId};
-use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use super::counts::Counts;
+use super::fault::LinkFault;
 use super::queue::{Kind, Queue};
 use super::sender::Sender;
 use crate::letters::Mailboxes;
@@ -18,17 +18,6 @@ struct Link {
     urgent: Arc<Queue>,
     appends: Arc<Queue>,
     fault: Arc<LinkFault>,
-}
-
-/// Why the last attempt to connect to a store, or its last connection, ended.
-#[derive(Default)]
-pub(super) struct LinkFault(Mutex<Option<String>>);
-
-impl LinkFault {
-    /// An attempt, or a connection, ended.
-    pub(super) fn note(&self, words: String) {
-        *self.0.lock() = Some(words);
-    }
 }
 
 /// Which stores there are connections to, for the log and for operators. Cheap to clone.
@@ -46,7 +35,7 @@ impl Connections {
 
     /// Why there was no connection to `store` when there last was none.
     pub(crate) fn fault(&self, store: StoreId) -> Option<String> {
-        self.links.get(&store)?.fault.0.lock().clone()
+        self.links.get(&store)?.fault.last()
     }
 
     /// How many other stores messages flow to.

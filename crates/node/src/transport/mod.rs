@@ -10,6 +10,7 @@
 
 mod convert;
 mod counts;
+mod fault;
 mod links;
 mod queue;
 mod receiver;

@@ -9,7 +9,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use super::counts::Counts;
-use super::links::LinkFault;
+use super::fault::LinkFault;
 use super::queue::{FrameSender, Frames, Kind, Queue};
 use crate::letters::Mailboxes;
 use crate::membership::{HandshakeError, Membership};
