@@ -49,8 +49,8 @@ async fn stores_that_were_told_different_things_wait_and_name_both_values() {
         cluster.configure(2, &with_line(&cluster, 2, &line));
         cluster.start_all();
         let (has_wrong, has_right) = (
-            format!("has {name} = {wrong}, and this store {right}"),
-            format!("has {name} = {right}, and this store {wrong}"),
+            format!("has {name} = {wrong}, and this store has {right}"),
+            format!("has {name} = {right}, and this store has {wrong}"),
         );
         for place in [0, 1] {
             cluster.says(place, &["no cluster yet", "s2=", &has_wrong]).await;
