@@ -74,7 +74,7 @@ async fn a_list_of_one_is_no_way_around_that() {
     // Said to be meant, it begins; and the stores of the other cluster do not take it.
     cluster.restart_new(2);
     cluster.says(2, &["the node serves"]).await;
-    cluster.says(0, &["this is store s2 of cluster", "compare addresses"]).await;
+    cluster.says(0, &["this is store s2 of cluster", "two clusters use one address"]).await;
     assert!(cluster.runs(2));
     cluster.kill(2);
 
