@@ -385,7 +385,10 @@ mod tests {
         let silent = EndpointAnswer::Silent("connection refused".to_owned());
         let refused = EndpointAnswer::Refused("no cluster yet".to_owned());
         let words = |said: &[EndpointAnswer]| absence(said).into_error().to_string();
-        assert_eq!(words(&[silent.clone()]), "no store answers at h:0: connection refused");
+        assert_eq!(
+            words(std::slice::from_ref(&silent)),
+            "no store answers at h:0: connection refused"
+        );
         assert_eq!(
             words(&[silent.clone(), silent.clone()]),
             "no store answers at any of 2 addresses: h:0, h:1: connection refused"

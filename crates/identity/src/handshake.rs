@@ -176,12 +176,15 @@ pub enum HandshakeRefusal {
 }
 
 /// A start of another store that must be remembered before its messages are taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerWrite {
     /// The other store.
     pub store: StoreId,
     /// Its start.
     pub run: StoreRun,
+    /// Where it was to be reached then. The registry's copy may be older, and two stores that
+    /// both know only each other's old address would never meet.
+    pub address: String,
 }
 
 /// What follows from a greeting.
@@ -234,15 +237,17 @@ impl Handshake {
         greeting: StoreHello,
         history: RunHistory,
         registry: StoreRegistry,
-        known: BTreeMap<StoreId, StoreRun>,
+        known: Vec<PeerWrite>,
         is_meant_alone: bool,
     ) -> Self {
         let StoreHello { from: own, name, address, uuid, run, settings, .. } = greeting;
-        let knowledge = |run| PeerKnowledge {
-            known: Some(KnownRun { run, log_end: 0 }),
-            ..PeerKnowledge::default()
+        let knowledge = |known: PeerWrite| {
+            let PeerWrite { store, run, address } = known;
+            let address = Some((run.starts, address));
+            let known = Some(KnownRun { run, log_end: 0 });
+            (store, PeerKnowledge { known, address, ..PeerKnowledge::default() })
         };
-        let peers = known.into_iter().map(|(store, run)| (store, knowledge(run))).collect();
+        let peers = known.into_iter().map(knowledge).collect();
         Self { own, name, address, uuid, run, settings, history, registry, is_meant_alone, peers }
     }
 
@@ -298,7 +303,10 @@ impl Handshake {
         match known {
             Some(known) if known.run == hello.run => HelloDecision::Accept(None),
             Some(known) if hello.confirmed != Some(known) => HelloDecision::Unconfirmed,
-            _ => HelloDecision::Accept(Some(PeerWrite { store: from, run: hello.run })),
+            _ => {
+                let (run, address) = (hello.run, hello.address.clone());
+                HelloDecision::Accept(Some(PeerWrite { store: from, run, address }))
+            }
         }
     }
 

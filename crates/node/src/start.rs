@@ -126,7 +126,8 @@ pub(crate) fn open_store(
 ) -> Result<OpenedStore, StartError> {
     let OpenedMember { directory, registry, settings } = member;
     let config = &settled.config;
-    let (store, recovered) = directory.start().map_err(|source| store_error(settled, source))?;
+    let (store, recovered) =
+        Store::start(directory).map_err(|source| store_error(settled, source))?;
     let identity = store.identity();
     let run = (identity.uuid, identity.run);
     let greeting =

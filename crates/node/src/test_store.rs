@@ -20,7 +20,7 @@ const ADDRESS: &str = "h:1";
 
 /// The store 1 of a cluster that begins with these regions, in an empty directory.
 pub(crate) fn open(disk: &FaultFs, regions: &[Descriptor]) -> Store {
-    directory(disk, regions).start().expect("a member's directory").0
+    Store::start(directory(disk, regions)).expect("a member's directory").0
 }
 
 /// The same store, and its place in the cluster.
@@ -30,13 +30,13 @@ pub(crate) fn open_member(
 ) -> (Arc<Shared<Store>>, Membership) {
     let directory = directory(disk, regions);
     let (registry, settings) = directory.copies().expect("a member has them");
-    let (store, _) = directory.start().expect("a member's directory");
+    let (store, _) = Store::start(directory).expect("a member's directory");
     let identity = store.identity();
     let run = (identity.uuid, identity.run);
     let greeting =
         Handshake::introduction(store.member_id(), &identity.name, ADDRESS, run, settings);
     let history = store.history().clone();
-    let handshake = Handshake::new(greeting, history, registry, BTreeMap::new(), true);
+    let handshake = Handshake::new(greeting, history, registry, Vec::new(), true);
     let (store, failure) = (share(store).0, Failure::new(|| ()));
     let listed = BTreeMap::new();
     let membership =

@@ -129,7 +129,7 @@ impl Hands {
         compactions: &[Compaction],
         out: &mut Outbox,
     ) {
-        self.reach.compactions += compactions.len() as u64;
+        self.reach.log.compactions += compactions.len() as u64;
         let commit = self.store.write_log(writes, compactions);
         let numbers = writes.iter().map(|write| (write.region, write.number)).collect();
         self.log.waiting.push_back(Batch { commit, numbers, terms: terms::of(writes) });
@@ -227,13 +227,13 @@ impl Hands {
     ///
     /// The log cannot read what it has acknowledged.
     pub(crate) fn fetch(&mut self, fetch: &LogFetch, out: &mut Outbox) -> Result<(), Error> {
-        self.reach.fetches += 1;
+        self.reach.log.fetches += 1;
         let (region, context) = (fetch.region, fetch.context);
         let fetched = self.store.fetch(fetch);
         // Not drawn, so that old seeds draw the rest as ever: now and then there is no memory.
-        let fails = self.reach.fetches.is_multiple_of(FETCHES_TO_A_FAILURE);
+        let fails = self.reach.log.fetches.is_multiple_of(FETCHES_TO_A_FAILURE);
         let is_gone = |error: &Error| error.is_gone();
-        self.reach.fetches_failed += u64::from(fails || fetched.as_ref().is_err_and(is_gone));
+        self.reach.log.fetches_failed += u64::from(fails || fetched.as_ref().is_err_and(is_gone));
         let event = match fetched {
             Ok(_) if fails => Event::FetchFailed { region, context },
             Ok(entries) => Event::Fetched { region, context, entries },
@@ -281,8 +281,8 @@ impl Hands {
     /// it, so that writes find it done or have to do it.
     pub(crate) fn purge(&mut self) -> Result<(), Error> {
         let purged = self.store.purge_log()?;
-        self.reach.segments_purged += purged.segments;
-        self.reach.log_bytes_moved += purged.moved_bytes;
+        self.reach.log.segments_purged += purged.segments;
+        self.reach.log.moved_bytes += purged.moved_bytes;
         for _ in 0..self.rng.u64(..LOG_STEPS_END) {
             self.store.maintain_log()?;
         }

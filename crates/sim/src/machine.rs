@@ -12,7 +12,7 @@ use flotilla_identity::StoreUuid;
 use flotilla_region::{
     Config, Descriptor, Effects, Event, HardState, Index, RegionId, Shard, Status,
 };
-use flotilla_store::{Error, StartSeed, StoreDirectory};
+use flotilla_store::{Error, StartSeed, Store, StoreDirectory};
 use flotilla_vfs::fault::{FaultFs, FaultStats};
 
 use crate::agenda::Moment;
@@ -30,14 +30,15 @@ mod founding;
 mod greeting;
 mod receiving;
 mod running;
+mod shelf;
 mod standstill;
 
-pub(crate) use exchange::Exchange;
-use exchange::Shelf;
 pub(crate) use founding::Flags;
 use founding::FoundingStore;
 use greeting::Greeter;
 use running::Running;
+pub(crate) use shelf::Exchange;
+use shelf::Shelf;
 use standstill::Stall;
 
 /// Where a store keeps its files.
@@ -146,7 +147,7 @@ impl Machine {
 
     /// The store ended in words, as it should.
     pub(crate) fn count_refusal(&mut self) {
-        self.reach.refusals += 1;
+        self.reach.identity.refusals += 1;
     }
 
     /// Whether refusing to start is right: another disk or other flags are in use.
@@ -254,7 +255,7 @@ impl Machine {
     ) -> Result<(), Stop> {
         let settings = Arc::clone(&self.settings);
         let copies = directory.copies().map_err(|error| self.stop(&error))?;
-        let (store, recovered) = directory.start().map_err(|error| self.stop(&error))?;
+        let (store, recovered) = Store::start(directory).map_err(|error| self.stop(&error))?;
         let greeter = Greeter::new(self.place, self.life, settings.stores, &store, copies);
         let greeter = greeter.map_err(|error| self.stop(&error))?;
         self.reach.torn_tails += u64::from(store.log_recovery().torn_bytes > 0);
@@ -303,7 +304,7 @@ impl Machine {
         founding.step(time, &mut self.rng, out).map_err(|error| self.stop(&error))?;
         if founding.is_member() {
             founding.announce(out);
-            self.reach.bootstraps += 1;
+            self.reach.identity.bootstraps += 1;
             return self.run(founding.into_directory(), now, truth, out);
         }
         self.founding = Some(founding);

@@ -7,14 +7,6 @@ use std::ops::AddAssign;
 pub struct Reach {
     /// Stores opened.
     pub starts: u64,
-    /// Stores that became members.
-    pub bootstraps: u64,
-    /// Greetings that were accepted.
-    pub handshakes: u64,
-    /// Starts, or stores that ran, that were refused in words.
-    pub refusals: u64,
-    /// Directories that were wiped, halved or replaced by an older copy.
-    pub exchanges: u64,
     /// Of these, with a log whose end was torn.
     pub torn_tails: u64,
     /// Entries found above what the pages hold, to be applied again.
@@ -23,18 +15,10 @@ pub struct Reach {
     pub checkpoints: u64,
     /// Times that applying had to wait because too much was in memory only.
     pub applies_held: u64,
-    /// Times that a region's log was shortened.
-    pub compactions: u64,
-    /// Log segments removed.
-    pub segments_purged: u64,
-    /// Bytes moved to the end of a log so that a segment could go.
-    pub log_bytes_moved: u64,
+    /// What was done with the logs.
+    pub log: LogReach,
     /// What was done with the space of the pages' files.
     pub pages: PagesReach,
-    /// Times that entries were read from disk for a follower.
-    pub fetches: u64,
-    /// Of these, answered that it cannot be done now.
-    pub fetches_failed: u64,
     /// Stores that died of their disk, inside an operation.
     pub deaths_inside: u64,
     /// Terms led.
@@ -45,8 +29,38 @@ pub struct Reach {
     pub reads_by_index: u64,
     /// Votes withheld because of a promise.
     pub votes_withheld: u64,
+    /// Who stores are, and who was taken for one of them.
+    pub identity: IdentityReach,
     /// What the bounds on time and on messages have met.
     pub bounds: BoundsReach,
+}
+
+/// Sums over the logs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogReach {
+    /// Times that a region's log was shortened.
+    pub compactions: u64,
+    /// Segments removed.
+    pub segments_purged: u64,
+    /// Bytes moved to the end of a log so that a segment could go.
+    pub moved_bytes: u64,
+    /// Times that entries were read from disk for a follower.
+    pub fetches: u64,
+    /// Of these, answered that it cannot be done now.
+    pub fetches_failed: u64,
+}
+
+/// Sums over bootstraps, handshakes, and directories that were exchanged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IdentityReach {
+    /// Stores that became members.
+    pub bootstraps: u64,
+    /// Greetings that were accepted.
+    pub handshakes: u64,
+    /// Starts, or stores that ran, that were refused in words.
+    pub refusals: u64,
+    /// Directories that were wiped, halved or replaced by an older copy.
+    pub exchanges: u64,
 }
 
 /// Sums over what came too late, or from too far.
@@ -78,23 +92,23 @@ pub struct PagesReach {
 impl AddAssign for Reach {
     fn add_assign(&mut self, more: Self) {
         self.starts += more.starts;
-        self.bootstraps += more.bootstraps;
-        self.handshakes += more.handshakes;
-        self.refusals += more.refusals;
-        self.exchanges += more.exchanges;
+        self.identity.bootstraps += more.identity.bootstraps;
+        self.identity.handshakes += more.identity.handshakes;
+        self.identity.refusals += more.identity.refusals;
+        self.identity.exchanges += more.identity.exchanges;
         self.torn_tails += more.torn_tails;
         self.replayed_entries += more.replayed_entries;
         self.checkpoints += more.checkpoints;
         self.applies_held += more.applies_held;
-        self.compactions += more.compactions;
-        self.segments_purged += more.segments_purged;
-        self.log_bytes_moved += more.log_bytes_moved;
+        self.log.compactions += more.log.compactions;
+        self.log.segments_purged += more.log.segments_purged;
+        self.log.moved_bytes += more.log.moved_bytes;
         self.pages.moved_bytes += more.pages.moved_bytes;
         self.pages.trimmed_bytes += more.pages.trimmed_bytes;
         self.pages.punched_bytes += more.pages.punched_bytes;
         self.pages.reclaimed_bytes += more.pages.reclaimed_bytes;
-        self.fetches += more.fetches;
-        self.fetches_failed += more.fetches_failed;
+        self.log.fetches += more.log.fetches;
+        self.log.fetches_failed += more.log.fetches_failed;
         self.deaths_inside += more.deaths_inside;
         self.leaderships += more.leaderships;
         self.reads_by_lease += more.reads_by_lease;

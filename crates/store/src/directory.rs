@@ -12,9 +12,8 @@ use flotilla_identity::{
     BootstrapWrite, ClusterSettings, IdentityState, LogIdentity, RunHistory, StoreIdentity,
     StoreRegistry, StoreRun, StoreUuid,
 };
-use flotilla_pagestore::{PageStore, WriteTxn};
+use flotilla_pagestore::PageStore;
 use flotilla_raftlog::{LogEngine, RecoveryReport};
-use flotilla_region::Recovered;
 use flotilla_vfs::FileSystem;
 
 use crate::config::Config;
@@ -23,8 +22,7 @@ use crate::schema::{
     self, APPLY, ApplyState, BadRow, CLUSTER, Cut, IDENT, IDENTITY_KEY, REGION, REGISTRY_KEY,
     SETTINGS_KEY, STORE_GROUP,
 };
-use crate::store::Store;
-use crate::{own_group, ranges, recover};
+use crate::{copies, own_group, ranges, recover};
 
 /// Starts that a directory remembers of itself.
 const STARTS_KEPT: u64 = 1_000;
@@ -128,7 +126,7 @@ impl StoreDirectory {
                 txn.tree(APPLY)?.put(&key, &ApplyState::default().encode())?;
             }
             let registry = StoreRegistry::of_plan(plan);
-            put_copies(&mut txn, Some(&registry), Some(&plan.spec.settings))?;
+            copies::put(&mut txn, Some(&registry), Some(&plan.spec.settings))?;
         }
         txn.tree(IDENT)?.put(IDENTITY_KEY, &next.encode())?;
         txn.publish()?;
@@ -150,36 +148,6 @@ impl StoreDirectory {
         let registry = StoreRegistry::decode(&registry).map_err(BadRow::from)?;
         Ok((registry, ClusterSettings::decode(&settings).map_err(BadRow::from)?))
     }
-
-    /// The store of a member, and what each replica in it starts from.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Corrupt`] if the two engines do not fit together; else an engine failed.
-    ///
-    /// # Panics
-    ///
-    /// If the directory is not a member's.
-    pub fn start(self) -> Result<(Store, Vec<Recovered>), Error> {
-        assert!(self.identity.is_member(), "only members start: {:?}", self.identity);
-        Store::start(self)
-    }
-}
-
-/// Puts the copies of registry and settings into a transaction.
-pub(crate) fn put_copies(
-    txn: &mut WriteTxn<'_>,
-    registry: Option<&StoreRegistry>,
-    settings: Option<&ClusterSettings>,
-) -> Result<(), Error> {
-    let mut cluster = txn.tree(CLUSTER)?;
-    if let Some(registry) = registry {
-        cluster.put(REGISTRY_KEY, &registry.encode())?;
-    }
-    if let Some(settings) = settings {
-        cluster.put(SETTINGS_KEY, &settings.encode())?;
-    }
-    Ok(())
 }
 
 /// The identity of this start, if the two halves allow one.

@@ -22,6 +22,7 @@ mod apply;
 mod check;
 mod checkpoint;
 mod config;
+mod copies;
 mod digest;
 mod directory;
 mod error;

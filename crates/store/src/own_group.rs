@@ -2,11 +2,8 @@
 //! of each other store that it took messages of. In the log, because one synced write is all that
 //! a handshake may have to wait for.
 
-use std::collections::BTreeMap;
-
 use flotilla_identity::{LogIdentity, PeerWrite, StoreRun};
 use flotilla_raftlog::{Durability, LogBatch, LogEngine};
-use flotilla_region::StoreId;
 
 use crate::error::Error;
 use crate::schema::{self, BadRow, LOG_IDENTITY_KEY, RELIED_ROOT_KEY, STORE_GROUP};
@@ -32,13 +29,13 @@ pub(crate) fn relied_root(log: &LogEngine) -> Result<u64, Error> {
     number.map_err(|_| Error::Corrupt("in the log: the number of a root is malformed".to_owned()))
 }
 
-/// The last start of each other store that messages were taken of.
-pub(crate) fn peer_runs(log: &LogEngine) -> Result<BTreeMap<StoreId, StoreRun>, Error> {
-    let mut runs = BTreeMap::new();
+/// The last start of each other store that messages were taken of, by store.
+pub(crate) fn peer_runs(log: &LogEngine) -> Result<Vec<PeerWrite>, Error> {
+    let mut runs = vec![];
     for (key, row) in log.group(STORE_GROUP).map(|group| group.scan()).unwrap_or_default() {
         if let Some(store) = schema::store_of_run_key(&key) {
-            let (starts, nonce) = schema::decode_start(&row)?;
-            runs.insert(store, StoreRun { starts, nonce });
+            let ((starts, nonce), address) = schema::decode_peer_run(&row)?;
+            runs.push(PeerWrite { store, run: StoreRun { starts, nonce }, address });
         }
     }
     Ok(runs)
@@ -46,7 +43,7 @@ pub(crate) fn peer_runs(log: &LogEngine) -> Result<BTreeMap<StoreId, StoreRun>, 
 
 /// Remembers a start of another store, durably.
 pub(crate) fn put_peer_run(log: &LogEngine, write: &PeerWrite) -> Result<(), Error> {
-    let row = schema::encode_start((write.run.starts, write.run.nonce));
+    let row = schema::encode_peer_run((write.run.starts, write.run.nonce), &write.address);
     put(log, &schema::peer_run_key(write.store), &row)
 }
 

@@ -39,6 +39,7 @@ const FORMAT: u8 = 1;
 const FLAGS: u8 = 0;
 
 const APPLY_HEAD_BYTES: usize = 1 + 8 + 8;
+const START_BYTES: usize = 1 + 8 + 8;
 
 /// Bytes of a row that are not what this schema says; the text says which.
 #[derive(Debug)]
@@ -128,6 +129,21 @@ pub(crate) fn decode_start(row: &[u8]) -> Result<(u64, u64), BadRow> {
     }
 }
 
+/// A start of another store, and its address then.
+pub(crate) fn encode_peer_run(run: (u64, u64), address: &str) -> Vec<u8> {
+    let mut out = encode_start(run);
+    out.extend_from_slice(address.as_bytes());
+    out
+}
+
+/// What [`encode_peer_run`] wrote.
+pub(crate) fn decode_peer_run(row: &[u8]) -> Result<((u64, u64), String), BadRow> {
+    let bad = || BadRow("the start of another store is malformed".to_owned());
+    let (run, address) = row.split_at_checked(START_BYTES).ok_or_else(bad)?;
+    let address = String::from_utf8(address.to_vec()).map_err(|_| bad())?;
+    Ok((decode_start(run)?, address))
+}
+
 /// The key of another store's last known start in the log.
 pub(crate) fn peer_run_key(store: StoreId) -> Vec<u8> {
     [PEER_RUN_PREFIX, &store.0.to_be_bytes()].concat()
@@ -206,6 +222,10 @@ mod tests {
         let start = encode_start((3, 4));
         assert_eq!(start, [1, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(decode_start(&start).unwrap(), (3, 4));
+        let run = encode_peer_run((3, 4), "h:1");
+        assert_eq!(run, [&start[..], b"h:1"].concat());
+        assert_eq!(decode_peer_run(&run).unwrap(), ((3, 4), "h:1".to_owned()));
+        assert!(decode_peer_run(&run[..16]).is_err());
         assert_eq!(store_of_run_key(&peer_run_key(StoreId(7))), Some(StoreId(7)));
         assert_eq!(store_of_run_key(LOG_IDENTITY_KEY), None);
 

@@ -1,29 +1,27 @@
 //! Opens both engines and hands out what can be done with them.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use flotilla_identity::{
-    ClusterSettings, MemberId, PeerWrite, RunHistory, StoreIdentity, StoreRegistry, StoreRun,
+    ClusterSettings, MemberId, PeerWrite, RunHistory, StoreIdentity, StoreRegistry,
 };
 use flotilla_pagestore::{DirtyLimits, PageStore};
 use flotilla_raftlog::{Commit, Maintenance as LogMaintenance, Purged, RecoveryReport};
 use flotilla_region::{
     ApplyTask, Compaction, Descriptor, Index, LogEntry, LogFetch, LogWrite, Recovered, RegionId,
-    StoreId,
 };
 
 use crate::apply::{self, Applied};
 use crate::check::{self, CheckReport};
 use crate::checkpoint::Checkpoints;
 use crate::config::Config;
-use crate::directory::{self, StoreDirectory};
+use crate::directory::StoreDirectory;
 use crate::error::Error;
 use crate::log_writer::LogWriter;
 use crate::reader::View;
 use crate::stats::{Counters, Stats};
 use crate::upkeep::{PagesUpkeep, Upkeep};
-use crate::{digest, gc, log_reader, own_group, recover};
+use crate::{copies, digest, gc, log_reader, own_group, recover};
 
 /// The replicas of one data directory: their logs and their rows.
 ///
@@ -48,8 +46,18 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
-    /// The store of a member's directory.
-    pub(crate) fn start(directory: StoreDirectory) -> Result<(Self, Vec<Recovered>), Error> {
+    /// The store of a member's directory, and what each replica in it starts from.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] if the two engines do not fit together; else an engine failed.
+    ///
+    /// # Panics
+    ///
+    /// If the directory is not a member's.
+    pub fn start(directory: StoreDirectory) -> Result<(Self, Vec<Recovered>), Error> {
+        let state = directory.identity();
+        assert!(state.is_member(), "only members start: {state:?}");
         let StoreDirectory { config, pages, log, log_recovery, identity, history } = directory;
         let log = LogWriter::new(log, pages.durable().txid)?;
         let recovered = recover::recover(&pages, &log, identity.store)?;
@@ -100,7 +108,7 @@ impl Store {
     /// # Errors
     ///
     /// [`Error::Corrupt`].
-    pub fn peer_runs(&self) -> Result<BTreeMap<StoreId, StoreRun>, Error> {
+    pub fn peer_runs(&self) -> Result<Vec<PeerWrite>, Error> {
         own_group::peer_runs(self.log.engine())
     }
 
@@ -125,7 +133,7 @@ impl Store {
         settings: Option<&ClusterSettings>,
     ) -> Result<(), Error> {
         let mut txn = self.pages.write()?;
-        directory::put_copies(&mut txn, registry, settings)?;
+        copies::put(&mut txn, registry, settings)?;
         txn.publish()?;
         Ok(())
     }

@@ -101,5 +101,5 @@ fn handshake(store: &ModelStore) -> Option<Handshake> {
     let who = Handshake::introduction(own.member_id(), &own.name, "h:1", identity, settings);
     let history = RunHistory { runs: BTreeMap::from([(own.run.starts, (own.run.nonce, 0))]) };
     let registry = StoreRegistry::of_plan(plan);
-    Some(Handshake::new(who, history, registry, BTreeMap::new(), false))
+    Some(Handshake::new(who, history, registry, Vec::new(), false))
 }

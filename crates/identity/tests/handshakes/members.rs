@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use flotilla_identity::{
-    ClusterSettings, Handshake, HelloDecision, KnownRun, MemberId, RunHistory, StoreHello,
-    StoreRecord, StoreRegistry, StoreRun, StoreUuid,
+    ClusterSettings, Handshake, HelloDecision, KnownRun, MemberId, PeerWrite, RunHistory,
+    StoreHello, StoreRecord, StoreRegistry, StoreRun, StoreUuid,
 };
 use flotilla_region::StoreId;
 
@@ -105,8 +105,13 @@ impl MemberTrio {
         directory.history.runs.insert(starts, (run.nonce, directory.log.len() as u64));
         let (history, known) = (directory.history.clone(), directory.known.clone());
         let id = at as u64 + 1;
-        let handshake =
-            Handshake::new(introduction(id, run), history, registry(1..=3), known, false);
+        let handshake = Handshake::new(
+            introduction(id, run),
+            history,
+            registry(1..=3),
+            remembered(known),
+            false,
+        );
         self.members[at].process = Some(MemberProcess { handshake, run, heard: BTreeMap::new() });
     }
 
@@ -258,6 +263,12 @@ impl MemberTrio {
             assert!(calm.take_each_other(first, second), "{names:?} never take each other");
         }
     }
+}
+
+/// Starts of others as a directory gives them back.
+pub(crate) fn remembered(known: BTreeMap<StoreId, StoreRun>) -> Vec<PeerWrite> {
+    let write = |(store, run)| PeerWrite { store, run, address: format!("h:{store}") };
+    known.into_iter().map(write).collect()
 }
 
 /// What was heard of a store, as a greeting says it.

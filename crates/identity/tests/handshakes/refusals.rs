@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 
 use flotilla_identity::{
-    ClusterSettings, Handshake, HandshakeRefusal, HelloDecision, RunHistory, StoreHello,
+    ClusterSettings, Handshake, HandshakeRefusal, HelloDecision, PeerWrite, RunHistory, StoreHello,
     StoreRegistry, StoreRun, StoreState, StoreUuid,
 };
 use flotilla_region::StoreId;
 
-use crate::members::{CLUSTER, introduction, known, registry, uuid};
+use crate::members::{CLUSTER, introduction, known, registry, remembered, uuid};
 
 const RUN: StoreRun = StoreRun { starts: 5, nonce: 55 };
 
 /// Store 1 in its fifth start, which has taken messages of the third start of store 2.
 fn first(registry: StoreRegistry, is_meant_alone: bool) -> Handshake {
     let runs = (1..=5).map(|starts| (starts, (starts * 11, starts * 100))).collect();
-    let known = BTreeMap::from([(StoreId(2), StoreRun { starts: 3, nonce: 33 })]);
+    let known = remembered([(StoreId(2), StoreRun { starts: 3, nonce: 33 })].into());
     Handshake::new(introduction(1, RUN), RunHistory { runs }, registry, known, is_meant_alone)
 }
 
@@ -208,7 +208,7 @@ fn starts_before_the_history_are_forgotten_and_without_a_history_all_are_missing
     let says = |starts| StoreHello { known: known(starts, 1, 0), ..hello(2) };
     let with = |runs| {
         let history = RunHistory { runs };
-        let known = BTreeMap::new();
+        let known = Vec::new();
         Handshake::new(introduction(1, RUN), history, registry(1..=3), known, false)
     };
     let mut own = with(BTreeMap::from([(4, (44, 0)), (5, (55, 0))]));
@@ -234,4 +234,15 @@ fn an_address_is_that_of_the_latest_start() {
     assert_eq!(own.address(StoreId(4)), Some("h:4"), "it is not in the registry yet");
     assert_eq!(own.address(StoreId(5)), None);
     assert_eq!(own.greet(StoreId(2)).from.cluster_id, CLUSTER);
+}
+
+/// Else two stores that moved one after the other would look for each other where neither is.
+#[test]
+fn an_address_that_was_heard_outlives_the_start() {
+    let run = StoreRun { starts: 3, nonce: 33 };
+    let moved = PeerWrite { store: StoreId(2), run, address: "moved:2".to_owned() };
+    let history = RunHistory::default();
+    let own = Handshake::new(introduction(1, RUN), history, registry(1..=3), vec![moved], false);
+    assert_eq!(own.address(StoreId(2)), Some("moved:2"));
+    assert_eq!(own.address(StoreId(3)), Some("h:3"));
 }

@@ -9,19 +9,15 @@ use flotilla_identity::{
 };
 use flotilla_store::StoreDirectory;
 use parking_lot::Mutex;
-use tokio::net::TcpListener;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::Status;
 use tonic::transport::Channel;
 
-use super::ask::{ask, connection};
-use super::bootstrap_server;
-use crate::accept::Stop;
+use super::ask::ask;
 use crate::clock::Clock;
 use crate::config::Settled;
-use crate::server::{self, ServerLimits};
 use crate::start::StartError;
 
 /// The longest pause between two looks at what is due.
@@ -58,62 +54,12 @@ struct FoundingState {
 /// A question that was asked, and what came of it.
 type Answered = (usize, QuestionToken, Result<BootstrapResponse, Status>);
 
-/// Makes the directory that of a member of the cluster that `settled` describes. Serves the other
-/// listed stores on `listener` meanwhile, and nobody else.
-///
-/// # Errors
-///
-/// [`StartError::Refused`] if it belongs to a store that lost its data, or to another cluster;
-/// [`StartError::Store`] if it cannot be written.
-///
-/// # Cancel safety
-///
-/// May be dropped; what was promised is durable, and a later start goes on from there.
-pub(crate) async fn become_member(
-    directory: StoreDirectory,
-    settled: &Settled,
-    listener: &TcpListener,
-    clock: Clock,
-) -> Result<StoreDirectory, StartError> {
-    let founding = Founding::new(directory, settled, clock)?;
-    let (stop, stopped) = watch::channel(Stop::Not);
-    let limits = ServerLimits {
-        connections_max: settled.config.limits.connections_max,
-        streams_per_connection_max: settled.config.limits.streams_per_connection_max,
-    };
-    let routes = bootstrap_server::routes(&founding);
-    let served = server::serve(bind_again(listener)?, routes, limits, stopped);
-    let mut server = JoinSet::new();
-    server.spawn(served);
-    let channels: Result<Vec<Channel>, _> =
-        settled.spec.stores.iter().map(|store| connection(&store.address)).collect();
-    let channels = channels.map_err(|error| {
-        StartError::Refused(format!("initial_cluster has an address that is none: {error}"))
-    })?;
-    let ended = founding.run(&channels, settled).await;
-    stop.send_replace(Stop::Connections);
-    while server.join_next().await.is_some() {}
-    ended?;
-    founding.announce(settled, channels);
-    Ok(founding.shared.state.lock().directory.take().expect("only this takes the directory"))
-}
-
-/// Another handle on the listening socket: the node's own server goes on with it, and what waits in
-/// its queue is not lost.
-fn bind_again(listener: &TcpListener) -> Result<TcpListener, StartError> {
-    use std::os::fd::AsFd as _;
-    let again = || {
-        let socket = listener.as_fd().try_clone_to_owned()?;
-        TcpListener::from_std(std::net::TcpListener::from(socket))
-    };
-    again().map_err(|source| {
-        let addr = listener.local_addr().map_or_else(|_| String::new(), |addr| addr.to_string());
-        StartError::Listen { addr, source }
-    })
-}
-
 impl Founding {
-    fn new(directory: StoreDirectory, settled: &Settled, clock: Clock) -> Result<Self, StartError> {
+    pub(super) fn new(
+        directory: StoreDirectory,
+        settled: &Settled,
+        clock: Clock,
+    ) -> Result<Self, StartError> {
         let identity = directory.identity().clone();
         let own = settled.own();
         if !identity.name.is_empty() && identity.name != own.name {
@@ -143,7 +89,11 @@ impl Founding {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    async fn run(&self, channels: &[Channel], settled: &Settled) -> Result<(), StartError> {
+    pub(super) async fn run(
+        &self,
+        channels: &[Channel],
+        settled: &Settled,
+    ) -> Result<(), StartError> {
         let mut asking: JoinSet<Answered> = JoinSet::new();
         let mut tells = Instant::now() + WAITING_FIRST_TOLD;
         loop {
@@ -169,6 +119,11 @@ impl Founding {
                 () = tokio::time::sleep(STEP) => {}
             }
         }
+    }
+
+    /// The directory, once it is a member's.
+    pub(super) fn take_directory(&self) -> Option<StoreDirectory> {
+        self.shared.state.lock().directory.take()
     }
 
     /// Answers a question of another listed store.
@@ -201,7 +156,7 @@ impl Founding {
 
     /// Tells the other stores that the cluster has begun, if this one founded it. Those that miss
     /// it ask.
-    fn announce(&self, settled: &Settled, channels: Vec<Channel>) {
+    pub(super) fn announce(&self, settled: &Settled, channels: Vec<Channel>) {
         if settled.place != 0 {
             return;
         }

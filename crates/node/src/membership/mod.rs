@@ -6,12 +6,13 @@
 //! running member share, `convert` reads and writes the wire.
 
 mod ask;
+mod becoming;
 mod bootstrap;
 mod bootstrap_server;
 mod convert;
 mod handshakes;
 
-pub(crate) use bootstrap::become_member;
+pub(crate) use becoming::become_member;
 pub(crate) use convert::{
     WireQuestion, bootstrap_from_wire, bootstrap_response_to_wire, run_from_wire, run_to_wire,
     uuid_from_wire, uuid_to_wire,

@@ -2,49 +2,10 @@
 
 use std::path::Path;
 
-use fastrand::Rng;
 use flotilla_vfs::fault::FaultFs;
 
+use super::shelf::Exchange;
 use super::{DIRECTORY, Machine};
-
-/// What a directory is replaced by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exchange {
-    /// Nothing.
-    Wiped,
-    /// Its log is gone.
-    LogWiped,
-    /// Its pages are gone.
-    PagesWiped,
-    /// A copy from before an earlier start.
-    OlderCopy,
-    /// The log of such a copy, with the newest pages.
-    OlderLog,
-}
-
-impl Exchange {
-    const ALL: [Self; 5] =
-        [Self::Wiped, Self::LogWiped, Self::PagesWiped, Self::OlderCopy, Self::OlderLog];
-
-    /// One of them, by chance.
-    pub(crate) fn draw(rng: &mut Rng) -> Self {
-        Self::ALL[rng.usize(..Self::ALL.len())]
-    }
-
-    /// Whether there must be a copy.
-    pub(crate) fn needs_copy(self) -> bool {
-        matches!(self, Self::OlderCopy | Self::OlderLog)
-    }
-}
-
-/// The disks of a store that are not in use.
-#[derive(Debug, Default)]
-pub(super) struct Shelf {
-    /// The newest disk, while another one is in its place.
-    kept: Option<FaultFs>,
-    /// An older copy, and the starts that it has seen.
-    copy: Option<(FaultFs, u64)>,
-}
 
 impl Machine {
     /// Whether a disk is in use that is not the newest.
@@ -68,7 +29,7 @@ impl Machine {
     pub(crate) fn wipe(&mut self) {
         assert!(!self.is_up() && !self.was_member, "store {} has data", self.place);
         self.fs.replace_below(Path::new(DIRECTORY), &FaultFs::new(0));
-        self.reach.exchanges += 1;
+        self.reach.identity.exchanges += 1;
     }
 
     /// Puts something else in the directory's place; the store must be down. False if there is
@@ -90,7 +51,7 @@ impl Machine {
             Exchange::OlderLog => ("log", copy),
         };
         self.fs.replace_below(&Path::new(DIRECTORY).join(part), from);
-        self.reach.exchanges += 1;
+        self.reach.identity.exchanges += 1;
         true
     }
 

@@ -71,7 +71,7 @@ impl Machine {
             )));
         }
         if accepted {
-            self.reach.handshakes += 1;
+            self.reach.identity.handshakes += 1;
             let from = layout::place(hello.from.store);
             self.accepted[from] = self.accepted[from].max(hello.run.starts);
         }

@@ -187,7 +187,7 @@ fn an_earlier_plan_is_replaced_whole() {
     opened.write(&BootstrapWrite::Member).unwrap();
     let (registry, settings) = opened.copies().unwrap();
     assert_eq!((registry, settings.replicas), (StoreRegistry::of_plan(&first), 1));
-    let (store, recovered) = opened.start().unwrap();
+    let (store, recovered) = Store::start(opened).unwrap();
     assert_eq!(store.member_id().cluster_id, 78);
     assert_eq!(recovered.len(), 2);
 }
@@ -196,7 +196,8 @@ fn an_earlier_plan_is_replaced_whole() {
 fn starts_of_others_are_remembered_through_purges_and_hold_no_segment() {
     let fs = FaultFs::new(0);
     let (store, _) = open(&fs);
-    let write = PeerWrite { store: StoreId(2), run: StoreRun { starts: 3, nonce: 4 } };
+    let run_3 = StoreRun { starts: 3, nonce: 4 };
+    let write = PeerWrite { store: StoreId(2), run: run_3, address: "h:2".to_owned() };
     store.remember_peer(&write).unwrap();
     for index in 1..=40 {
         let value = "v".repeat(400);
@@ -210,7 +211,7 @@ fn starts_of_others_are_remembered_through_purges_and_hold_no_segment() {
     drop(store);
     fs.power_loss(3);
     let (store, _) = open(&fs);
-    assert_eq!(store.peer_runs().unwrap(), [(write.store, write.run)].into());
+    assert_eq!(store.peer_runs().unwrap(), [write]);
 }
 
 #[test]

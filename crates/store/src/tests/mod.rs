@@ -95,7 +95,7 @@ fn begin(
     if !directory.identity().is_member() {
         directory.write(&BootstrapWrite::Member)?;
     }
-    directory.start()
+    Store::start(directory)
 }
 
 fn try_directory(fs: &FaultFs, config: Config) -> Result<StoreDirectory, Error> {
