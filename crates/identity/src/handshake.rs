@@ -247,7 +247,9 @@ impl Handshake {
             let known = Some(KnownRun { run, log_end: 0 });
             (store, PeerKnowledge { known, address, ..PeerKnowledge::default() })
         };
-        let peers = known.into_iter().map(knowledge).collect();
+        // The own address is kept beside those of the others.
+        let others = known.into_iter().filter(|known| known.store != own.store);
+        let peers = others.map(knowledge).collect();
         Self { own, name, address, uuid, run, settings, history, registry, is_meant_alone, peers }
     }
 

@@ -4,6 +4,7 @@
 //! here is refused, so that a misspelt key never means a silent default. Flags of the command line
 //! win over the file.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -478,6 +479,13 @@ impl Settled {
         &self.spec.stores[self.place]
     }
 
+    /// The addresses of the list, by name; none if no list was given.
+    #[must_use]
+    pub fn listed_addresses(&self) -> BTreeMap<String, String> {
+        let listed = self.spec.stores.iter().filter(|_| self.is_listed);
+        listed.map(|store| (store.name.clone(), store.address.clone())).collect()
+    }
+
     /// Where to listen, if that follows from the settings. `known` is the address that the
     /// directory's copy of the registry has for this store.
     #[must_use]
@@ -595,6 +603,7 @@ mod tests {
     #[test]
     fn nothing_set_gives_one_store_that_works() {
         let settled = NodeConfig::default().settle().unwrap();
+        assert!(settled.listed_addresses().is_empty(), "this store is no other's address");
         assert_eq!(settled.listen_addr(None), "127.0.0.1:20160");
         assert_eq!(settled.config.data_dir, Path::new("data/s1"));
         assert_eq!(settled.spec.stores.len(), 1);

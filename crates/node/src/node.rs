@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use flotilla_proto::peers::peers_server::PeersServer;
 use flotilla_proto::peers::status_server::StatusServer as StatusGrpc;
-use flotilla_store::StoreDirectory;
 use flotilla_vfs::FileSystem;
 use flotilla_vfs::os::OsFs;
 use tokio::net::TcpListener;
@@ -31,8 +30,7 @@ use crate::server::{self, ServerLimits};
 use crate::service::RawKv;
 use crate::shared::{Gone, share};
 use crate::start::{
-    OpenedMember, OpenedStore, StartError, bind, check_given, listed_addresses, open_directory,
-    open_store,
+    OpenedMember, OpenedStore, StartError, bind, check_given, open_directory, open_store,
 };
 use crate::status::StatusServer;
 use crate::threads::{Pace, Threads};
@@ -119,7 +117,10 @@ impl Node {
             // Before it listens: with another store's name it would find that one's port taken.
             check_given(&settled, &directory)?;
         }
-        let known = own_address(&directory);
+        let known = directory.own_address().map_err(|source| StartError::Store {
+            dir: settled.config.data_dir.display().to_string(),
+            source,
+        })?;
         let listener = match listener {
             Some(listener) => listener,
             None => bind(settled.listen_addr(known.as_deref())).await?,
@@ -171,7 +172,7 @@ impl Node {
             Arc::clone(&commons.store),
             handshake,
             address,
-            listed_addresses(&settled),
+            settled.listed_addresses(),
             failure.clone(),
         );
         let mut streams = JoinSet::new();
@@ -347,13 +348,6 @@ impl Node {
 /// Does something that blocks, on a thread for that.
 async fn blocking<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(act).await.expect("opening a store does not panic")
-}
-
-/// Where the directory's copy of the registry says that this store is to be reached.
-fn own_address(directory: &StoreDirectory) -> Option<String> {
-    let identity = directory.identity();
-    let (registry, _) = directory.copies().ok().filter(|_| identity.is_member())?;
-    registry.store(identity.store).map(|record| record.address.clone())
 }
 
 /// Starts the node's part of placement.

@@ -1,11 +1,12 @@
 //! What a node needs before it runs: a listener, the store, and the replicas in it.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use flotilla_identity::{ClusterSettings, Handshake, StoreRegistry, StoreUuid, first_campaigner};
+use flotilla_identity::{
+    ClusterSettings, Handshake, PeerWrite, StoreRegistry, StoreUuid, first_campaigner,
+};
 use flotilla_region::{Descriptor, Shard, Term, Unfit};
 use flotilla_store::{StartSeed, Store, StoreDirectory};
 use flotilla_vfs::FileSystem;
@@ -133,6 +134,10 @@ pub(crate) fn open_store(
     let greeting =
         Handshake::introduction(store.member_id(), &identity.name, address, run, settings);
     let known = store.peer_runs().map_err(|source| store_error(settled, source))?;
+    // A later start that is told nothing goes on where this one was, whether or not placement has
+    // heard of it.
+    let own = PeerWrite { store: identity.store, run: identity.run, address: address.to_owned() };
+    store.remember_peer(&own).map_err(|source| store_error(settled, source))?;
     let handshake = Handshake::new(greeting, store.history().clone(), registry, known, config.new);
     let descriptors = recovered.iter().map(|replica| replica.descriptor.clone()).collect();
     let mut region_config = shard_config(&settings, random_u64());
@@ -149,12 +154,6 @@ pub(crate) fn open_store(
         })?;
     }
     Ok(OpenedStore { store, handshake, descriptors, shards })
-}
-
-/// The addresses of the list of this start, by name.
-pub(crate) fn listed_addresses(settled: &Settled) -> BTreeMap<String, String> {
-    let stores = settled.spec.stores.iter();
-    stores.map(|store| (store.name.clone(), store.address.clone())).collect()
 }
 
 fn store_error(settled: &Settled, source: flotilla_store::Error) -> StartError {

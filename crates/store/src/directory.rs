@@ -83,6 +83,25 @@ impl StoreDirectory {
         &self.identity
     }
 
+    /// Where a member was to be reached in its last start; by the plan of its cluster if it has not
+    /// run yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`], or the page store failed.
+    pub fn own_address(&self) -> Result<Option<String>, Error> {
+        if !self.identity.is_member() {
+            return Ok(None);
+        }
+        let own = self.identity.store;
+        let runs = own_group::peer_runs(&self.log)?;
+        if let Some(run) = runs.into_iter().find(|run| run.store == own) {
+            return Ok(Some(run.address));
+        }
+        let (registry, _) = self.copies()?;
+        Ok(registry.store(own).map(|record| record.address.clone()))
+    }
+
     /// Makes the start durable: first in the log, then in the pages.
     pub(crate) fn count_start(&mut self) -> Result<(), Error> {
         let StoreIdentity { uuid, run, .. } = self.identity;

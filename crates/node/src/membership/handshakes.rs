@@ -261,7 +261,9 @@ impl Membership {
                 Judgement::Accepted if response.accepted => return Ok(()),
                 Judgement::Accepted | Judgement::Unconfirmed => {}
                 Judgement::Refused(why) => return refused(why),
-                Judgement::Stopping => return refused("this store stops".to_owned()),
+                Judgement::Stopping => {
+                    return Err(HandshakeError::Failed(Status::unavailable("this store stops")));
+                }
             }
         }
         refused("the two stores do not confirm each other's starts".to_owned())

@@ -215,6 +215,21 @@ fn starts_of_others_are_remembered_through_purges_and_hold_no_segment() {
 }
 
 #[test]
+fn the_own_address_is_that_of_the_last_start() {
+    let fs = FaultFs::new(0);
+    assert_eq!(directory(&fs).own_address().unwrap(), None);
+    let (store, _) = open(&fs);
+    drop(store);
+    assert_eq!(directory(&fs).own_address().unwrap().unwrap(), "h:1", "by the plan");
+    let (store, _) = open(&fs);
+    let run = store.identity().run;
+    store.remember_peer(&PeerWrite { store: HERE, run, address: "moved:1".to_owned() }).unwrap();
+    drop(store);
+    fs.power_loss(1);
+    assert_eq!(directory(&fs).own_address().unwrap().unwrap(), "moved:1");
+}
+
+#[test]
 fn the_own_copies_survive_a_checkpoint() {
     let fs = FaultFs::new(0);
     let (store, _) = open(&fs);
