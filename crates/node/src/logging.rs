@@ -1,6 +1,6 @@
 //! One line for each thing that an operator should know, on standard error.
 //!
-//! Logging neither blocks nor panics, whatever has become of standard error: see [`LogQueue`].
+//! Logging neither blocks nor panics, whatever has become of standard error: see `log_queue.rs`.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write};
