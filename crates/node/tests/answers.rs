@@ -9,9 +9,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use flotilla_identity::{SYSTEM_REGION, StoreRegistry};
 use flotilla_node::config::LimitsConfig;
 use flotilla_node::router::{RequestError, Router};
 use flotilla_node::{Node, NodeConfig};
+use flotilla_placement::rows;
 use flotilla_proto::errorpb;
 use flotilla_proto::kvrpcpb::{
     Context, KvPair, RawBatchDeleteRequest, RawBatchPutRequest, RawCasRequest,
@@ -46,7 +48,21 @@ async fn start(disk: Arc<dyn FileSystem>, config: NodeConfig) -> Node {
         let led = leadership.wait_for(|now| now.leader.is_some());
         tokio::time::timeout(PATIENCE, led).await.expect("a leader is found").unwrap();
     }
+    let is_quiet = async { while !placement_is_quiet(node.router()).await {} };
+    tokio::time::timeout(PATIENCE, is_quiet).await.expect("placement writes its rows");
     node
+}
+
+/// Whether placement has written that this start is there, after which it writes nothing unasked:
+/// what a test sees in the log is its own.
+async fn placement_is_quiet(router: &Router) -> bool {
+    tokio::task::yield_now().await;
+    let Ok(view) = router.read(SYSTEM_REGION, Guard::default(), false).await else { return false };
+    let region = view.region(SYSTEM_REGION, None).unwrap();
+    let Some(row) = region.get(rows::STORES_KEY).unwrap() else { return false };
+    let registry = StoreRegistry::decode(&row).unwrap();
+    registry.stores.iter().all(|store| store.run.starts > 0)
+        && region.get(rows::SETTINGS_KEY).unwrap().is_some()
 }
 
 fn one_region() -> NodeConfig {
