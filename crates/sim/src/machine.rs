@@ -136,7 +136,7 @@ impl Machine {
 
     /// Whether its directory is that of a member, or was.
     pub(crate) fn is_member(&self) -> bool {
-        let has_become = self.founding.as_ref().is_some_and(FoundingStore::is_member);
+        let has_become = self.founding.as_ref().is_some_and(FoundingStore::has_tried);
         self.was_member || self.is_running() || has_become
     }
 
@@ -301,7 +301,9 @@ impl Machine {
     fn found(&mut self, now: Moment, truth: &Truth, out: &mut Outbox) -> Result<(), Stop> {
         let time = self.clock.read(now);
         let Some(mut founding) = self.founding.take() else { return Ok(()) };
-        founding.step(time, &mut self.rng, out).map_err(|error| self.stop(&error))?;
+        let stepped = founding.step(time, &mut self.rng, out);
+        self.was_member |= founding.has_tried();
+        stepped.map_err(|error| self.stop(&error))?;
         if founding.is_member() {
             founding.announce(out);
             self.reach.identity.bootstraps += 1;

@@ -40,7 +40,7 @@ impl Machine {
         if self.is_exchanged() || !has_all {
             return false;
         }
-        self.shelf.kept = Some(copy_of(&self.fs));
+        self.shelf.kept = Some((copy_of(&self.fs), self.starts));
         let empty = FaultFs::new(0);
         let copy = self.shelf.copy.as_ref().map_or(&empty, |(copy, _)| copy);
         let (part, from) = match how {
@@ -58,7 +58,8 @@ impl Machine {
     /// Puts the newest disk back; the store must be down.
     pub(crate) fn put_back(&mut self) {
         assert!(!self.is_up(), "store {} is up", self.place);
-        if let Some(kept) = self.shelf.kept.take() {
+        if let Some((kept, starts)) = self.shelf.kept.take() {
+            self.starts = starts;
             self.fs.replace_below(Path::new(DIRECTORY), &kept);
         }
     }

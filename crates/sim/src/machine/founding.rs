@@ -48,6 +48,8 @@ pub(super) struct FoundingStore {
     directory: StoreDirectory,
     bootstrap: Bootstrap,
     schedule: BootstrapSchedule,
+    /// Whether it was about to become a member: the disk may say so though it refused the write.
+    has_tried: bool,
     /// By place of the list: the number of the store that has this name.
     numbers: Vec<usize>,
 }
@@ -71,11 +73,16 @@ impl FoundingStore {
         let identity = directory.identity().clone();
         let bootstrap = Bootstrap::new(identity, spec, listed, regions.to_vec());
         let schedule = BootstrapSchedule::new(now, &bootstrap, false);
-        Self { place, life, directory, bootstrap, schedule, numbers }
+        Self { place, life, directory, bootstrap, schedule, has_tried: false, numbers }
     }
 
     pub(super) fn is_member(&self) -> bool {
         self.bootstrap.is_member()
+    }
+
+    /// Whether the directory may be that of a member by now.
+    pub(super) fn has_tried(&self) -> bool {
+        self.has_tried
     }
 
     /// The member's directory.
@@ -142,6 +149,7 @@ impl FoundingStore {
     }
 
     fn carry_out(&mut self, write: &BootstrapWrite) -> Result<(), Error> {
+        self.has_tried |= matches!(write, BootstrapWrite::Member);
         self.directory.write(write)?;
         self.bootstrap.written(write);
         Ok(())

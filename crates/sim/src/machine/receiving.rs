@@ -64,10 +64,11 @@ impl Machine {
         let Some(Running { greeter, hands, .. }) = &mut self.running else { return Ok(None) };
         let failed = |error: &Error| stop_of(place, is_ill, error);
         let accepted = greeter.hear(hands.store(), hello, failed)?;
-        if accepted && (is_exchanged || !is_sound) {
+        // That a copy takes an old greeting of a sound store does no harm: nobody takes its answers.
+        if accepted && !is_exchanged && !is_sound {
             let (one, other) = (layout::id(self.place), hello.from.store);
             return Err(Stop::Broken(format!(
-                "stores {one} and {other} take each other, and one has not its newest disk"
+                "stores {one} and {other} greet each other, and the other has not its newest disk"
             )));
         }
         if accepted {

@@ -36,8 +36,8 @@ impl Exchange {
 /// The disks of a store that are not in use.
 #[derive(Debug, Default)]
 pub(super) struct Shelf {
-    /// The newest disk, while another one is in its place.
-    pub(super) kept: Option<FaultFs>,
+    /// The newest disk, while another one is in its place, and the starts that it has seen.
+    pub(super) kept: Option<(FaultFs, u64)>,
     /// An older copy, and the starts that it has seen.
     pub(super) copy: Option<(FaultFs, u64)>,
 }

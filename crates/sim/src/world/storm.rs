@@ -158,6 +158,8 @@ impl World {
         if self.machines.iter().any(Machine::is_exchanged) {
             return;
         }
+        // What goes down may be copied.
+        self.crash(store, true);
         // Only those that have heard more than a copy knows can tell that it is one.
         let heard = |starts: u64| {
             let mut others = (0..self.machines.len()).filter(|other| *other != store);
@@ -166,7 +168,6 @@ impl World {
         if how.needs_copy() && !self.machines[store].copied_starts().is_some_and(heard) {
             return;
         }
-        self.crash(store, true);
         if self.machines[store].exchange(how) {
             self.say(format_args!("store {}: {how:?}", layout::id(store)));
             self.plan(us, Happening::PutBack(store));
