@@ -83,6 +83,8 @@ pub(crate) struct Machine {
     shelf: Shelf,
     /// Whether the directory was seen to be a member's.
     was_member: bool,
+    /// Whether the directory may keep a plan of which others know that it does.
+    had_plan: bool,
     /// The greatest count of starts of each other store that was accepted, and is remembered.
     accepted: Vec<u64>,
     /// Whether the disk was told to fail: an error is then the death of the store, not a fault.
@@ -114,6 +116,7 @@ impl Machine {
             starts: 0,
             shelf: Shelf::default(),
             was_member: false,
+            had_plan: false,
             accepted,
             is_ill: false,
             reach,
@@ -138,6 +141,11 @@ impl Machine {
     pub(crate) fn is_member(&self) -> bool {
         let has_become = self.founding.as_ref().is_some_and(FoundingStore::has_tried);
         self.was_member || self.is_running() || has_become
+    }
+
+    /// Whether its directory may keep a plan: who empties it then loses a store.
+    pub(crate) fn has_plan(&self) -> bool {
+        self.had_plan || self.founding.as_ref().is_some_and(FoundingStore::has_plan)
     }
 
     /// The greatest count of starts of another store that this one remembers to have accepted.
@@ -303,6 +311,7 @@ impl Machine {
         let Some(mut founding) = self.founding.take() else { return Ok(()) };
         let stepped = founding.step(time, &mut self.rng, out);
         self.was_member |= founding.has_tried();
+        self.had_plan |= founding.has_plan();
         stepped.map_err(|error| self.stop(&error))?;
         if founding.is_member() {
             founding.announce(out);
@@ -324,6 +333,7 @@ impl Machine {
         self.life += 1;
         self.reach = self.reach();
         self.was_member = self.is_member();
+        self.had_plan = self.has_plan();
         self.running = None;
         self.founding = None;
         self.fs.fail_syncs(false);

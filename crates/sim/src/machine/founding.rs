@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use flotilla_identity::{
     Bootstrap, BootstrapRequest, BootstrapResponse, BootstrapSchedule, BootstrapWrite,
-    ClusterSettings, ClusterSpec, InitialStore, QuestionToken,
+    ClusterSettings, ClusterSpec, IdentityState, InitialStore, QuestionToken,
 };
 use flotilla_region::{Descriptor, Time};
 use flotilla_store::{Error, StoreDirectory};
@@ -50,6 +50,8 @@ pub(super) struct FoundingStore {
     schedule: BootstrapSchedule,
     /// Whether it was about to become a member: the disk may say so though it refused the write.
     has_tried: bool,
+    /// Whether it may keep a plan, and have said so.
+    has_plan: bool,
     /// By place of the list: the number of the store that has this name.
     numbers: Vec<usize>,
 }
@@ -71,9 +73,10 @@ impl FoundingStore {
         let numbers: Vec<usize> = spec.stores.iter().map(number).collect();
         let listed = numbers.iter().position(|number| *number == place).expect("all are listed");
         let identity = directory.identity().clone();
+        let has_plan = identity.state != IdentityState::New;
         let bootstrap = Bootstrap::new(identity, spec, listed, regions.to_vec());
         let schedule = BootstrapSchedule::new(now, &bootstrap, false);
-        Self { place, life, directory, bootstrap, schedule, has_tried: false, numbers }
+        Self { place, life, directory, bootstrap, schedule, has_tried: false, has_plan, numbers }
     }
 
     pub(super) fn is_member(&self) -> bool {
@@ -83,6 +86,11 @@ impl FoundingStore {
     /// Whether the directory may be that of a member by now.
     pub(super) fn has_tried(&self) -> bool {
         self.has_tried
+    }
+
+    /// Whether the directory may keep a plan.
+    pub(super) fn has_plan(&self) -> bool {
+        self.has_plan
     }
 
     /// The member's directory.
@@ -150,6 +158,7 @@ impl FoundingStore {
 
     fn carry_out(&mut self, write: &BootstrapWrite) -> Result<(), Error> {
         self.has_tried |= matches!(write, BootstrapWrite::Member);
+        self.has_plan |= matches!(write, BootstrapWrite::Form { .. });
         self.directory.write(write)?;
         self.bootstrap.written(write);
         Ok(())

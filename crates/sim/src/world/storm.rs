@@ -151,7 +151,10 @@ impl World {
     fn exchange(&mut self, store: usize, how: Exchange, us: u64) {
         if !self.machines.iter().any(Machine::is_member) {
             self.crash(store, true);
-            self.machines[store].wipe();
+            // A plan that is kept may have been counted: the answer may still be under way.
+            if !self.machines[store].has_plan() {
+                self.machines[store].wipe();
+            }
             return;
         }
         // More than a minority of lost directories is more than a cluster survives.
