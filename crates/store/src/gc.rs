@@ -4,7 +4,6 @@ use flotilla_raftlog::Purged;
 
 use crate::error::Error;
 use crate::log_writer::LogWriter;
-use crate::own_group;
 use crate::schema::STORE_GROUP;
 
 /// Removes dead segments, oldest first. Where the oldest is held only by what the last durable
@@ -26,7 +25,7 @@ pub(crate) fn purge(log: &LogWriter) -> Result<Purged, Error> {
         let own = total.held_by.iter().any(|holder| holder.group == STORE_GROUP);
         if own && !is_rewritten {
             is_rewritten = true;
-            own_group::rewrite(log.engine())?;
+            log.rewrite_own_group()?;
             continue;
         }
         let holders = total.held_by.iter().filter(|holder| holder.keys);

@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use flotilla_identity::PeerWrite;
 use flotilla_raftlog::{Commit, Durability, EntryRef, Group, LogBatch, LogEngine};
 use flotilla_region::{Compaction, HardState, Index, LogEntry, LogWrite, PeerId, RegionId, Term};
 use parking_lot::Mutex;
@@ -104,6 +105,25 @@ impl LogWriter {
             return self.engine.sync();
         }
         self.engine.write(batch, durability)
+    }
+
+    /// Remembers a start of another store, durably.
+    pub(crate) fn remember_peer(&self, write: &PeerWrite) -> Result<(), Error> {
+        let ahead = self.ahead.lock();
+        let commit = own_group::put_peer_run(&self.engine, write);
+        drop(ahead);
+        commit.wait()?;
+        Ok(())
+    }
+
+    /// Writes the store's own group again. Under the lock of those who change it, or what was read
+    /// of it would be put over what has been written since.
+    pub(crate) fn rewrite_own_group(&self) -> Result<(), Error> {
+        let ahead = self.ahead.lock();
+        let commit = own_group::rewrite(&self.engine);
+        drop(ahead);
+        commit.wait()?;
+        Ok(())
     }
 
     /// Bytes of batches that no checkpoint has taken yet.

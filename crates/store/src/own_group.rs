@@ -3,7 +3,7 @@
 //! a handshake may have to wait for.
 
 use flotilla_identity::{LogIdentity, PeerWrite, StoreRun};
-use flotilla_raftlog::{Durability, LogBatch, LogEngine};
+use flotilla_raftlog::{Commit, Durability, LogBatch, LogEngine};
 
 use crate::error::Error;
 use crate::schema::{self, BadRow, LOG_IDENTITY_KEY, RELIED_ROOT_KEY, STORE_GROUP};
@@ -42,19 +42,20 @@ pub(crate) fn peer_runs(log: &LogEngine) -> Result<Vec<PeerWrite>, Error> {
 }
 
 /// Remembers a start of another store, durably.
-pub(crate) fn put_peer_run(log: &LogEngine, write: &PeerWrite) -> Result<(), Error> {
+pub(crate) fn put_peer_run(log: &LogEngine, write: &PeerWrite) -> Commit {
     let row = schema::encode_peer_run((write.run.starts, write.run.nonce), &write.address);
-    put(log, &schema::peer_run_key(write.store), &row)
+    let mut batch = LogBatch::new();
+    batch.put(STORE_GROUP, &schema::peer_run_key(write.store), &row);
+    log.write(batch, Durability::Synced)
 }
 
 /// Writes all of the group again, so that it holds no old segment.
-pub(crate) fn rewrite(log: &LogEngine) -> Result<(), Error> {
+pub(crate) fn rewrite(log: &LogEngine) -> Commit {
     let mut batch = LogBatch::new();
     for (key, row) in log.group(STORE_GROUP).map(|group| group.scan()).unwrap_or_default() {
         batch.put(STORE_GROUP, &key, &row);
     }
-    log.write(batch, Durability::Buffered).wait()?;
-    Ok(())
+    log.write(batch, Durability::Buffered)
 }
 
 fn put(log: &LogEngine, key: &[u8], value: &[u8]) -> Result<(), Error> {

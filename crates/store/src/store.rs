@@ -118,7 +118,7 @@ impl Store {
     ///
     /// The log engine failed.
     pub fn remember_peer(&self, write: &PeerWrite) -> Result<(), Error> {
-        own_group::put_peer_run(self.log.engine(), write)
+        self.log.remember_peer(write)
     }
 
     /// Replaces the own copies of the registry or of the cluster's settings. Durable with the next
