@@ -1,38 +1,20 @@
 //! Many groups in one log: one sync for all, each its own entries; reads while writes are queued.
 
-use crate::kit::{config, entries, entry, group, open, open_with, read_all};
+use crate::kit::{SyncGate, config, entries, entry, group, open, open_with, read_all};
 use flotilla_raftlog::{Config, Durability, LogBatch};
 use flotilla_raftlog_openraft::Flusher;
 use flotilla_vfs::fault::FaultFs;
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt};
 use openraft::testing::log_id;
 use openraft::{RaftLogReader, Vote};
-use std::sync::mpsc;
 use std::task::{Context, Waker};
-
-/// Holds the flusher up, as a slow sync would, until what is returned is dropped.
-async fn hold(flusher: &Flusher) -> mpsc::Sender<()> {
-    let (go_on, wait) = mpsc::channel();
-    let (tell, is_held) = tokio::sync::oneshot::channel();
-    let mut batch = LogBatch::new();
-    batch.put(99, b"k", b"v");
-    flusher.log().write(batch, Durability::Buffered).on_done(move |_| {
-        tell.send(()).expect("the test waits");
-        wait.recv().expect_err("nothing is sent");
-    });
-    // The flusher is told of what a group writes only.
-    let mut other = group(flusher, 98);
-    tokio::spawn(async move { other.save_vote(&Vote::new(1, 1)).await });
-    is_held.await.expect("the flusher comes by");
-    go_on
-}
 
 #[tokio::test]
 async fn groups_share_a_sync_and_nothing_else() {
     const GROUPS: u64 = 64;
     let disk = FaultFs::new(1);
-    let flusher = open(&disk);
-    let held = hold(&flusher).await;
+    let (gate, flusher) = SyncGate::before(&disk, config());
+    let shut = gate.shut(&flusher).await;
     let syncs = flusher.log().stats().syncs;
     let mut logs: Vec<_> = (0..GROUPS).map(|id| group(&flusher, id)).collect();
     let mut appends = Vec::new();
@@ -50,7 +32,7 @@ async fn groups_share_a_sync_and_nothing_else() {
         assert_eq!(log.try_get_log_entries(1..=1).await, Ok(entries(id as u64, 1, 1)));
         assert!(flusher.log().group(id as u64).is_none());
     }
-    drop(held);
+    drop(shut);
     for append in appends {
         append.await.expect("it is synced");
     }
@@ -85,10 +67,10 @@ async fn segments_are_sealed_while_nobody_waits_for_it() {
 
 #[tokio::test]
 async fn changes_are_seen_in_their_order_while_they_are_queued() {
-    let flusher = open(&FaultFs::new(1));
+    let (gate, flusher) = SyncGate::before(&FaultFs::new(1), config());
     let mut log = group(&flusher, 7);
     log.blocking_append(entries(1, 0, 10)).await.expect("it is synced");
-    let held = hold(&flusher).await;
+    let shut = gate.shut(&flusher).await;
     // Each is queued when it has been polled once.
     let changes: Vec<_> = (0..5)
         .map(|step| {
@@ -108,7 +90,7 @@ async fn changes_are_seen_in_their_order_while_they_are_queued() {
         .collect();
     let expected: Vec<_> = entries(1, 3, 2).into_iter().chain([entry(2, 5, "5 in 2")]).collect();
     assert_eq!(read_all(&mut log).await, expected);
-    drop(held);
+    drop(shut);
     for change in changes {
         change.await.expect("it is synced");
         assert_eq!(read_all(&mut log).await, expected);
@@ -122,11 +104,11 @@ async fn changes_are_seen_in_their_order_while_they_are_queued() {
 
 #[tokio::test]
 async fn a_read_with_a_limit_is_cut_but_never_empty() {
-    let flusher = open_with(&FaultFs::new(1), Config::default());
+    let (gate, flusher) = SyncGate::before(&FaultFs::new(1), Config::default());
     let mut log = group(&flusher, 7);
     let big = |index| entry(1, index, &"x".repeat(3 << 20));
     log.blocking_append((0..3).map(big)).await.expect("it is synced");
-    let held = hold(&flusher).await;
+    let shut = gate.shut(&flusher).await;
     let mut later = log.clone();
     let mut append = Box::pin(async move {
         let entries = [entry(1, 3, "small"), entry(1, 4, "small"), big(5), big(6)];
@@ -147,7 +129,7 @@ async fn a_read_with_a_limit_is_cut_but_never_empty() {
         let read: Vec<_> = read.iter().map(|entry| entry.log_id.index).collect();
         assert_eq!(read, expected, "{start}..{end}");
     }
-    drop(held);
+    drop(shut);
     append.await.expect("it is synced");
     assert_eq!(log.try_get_log_entries(0..9).await.map(|all| all.len()), Ok(7));
 }
@@ -155,8 +137,8 @@ async fn a_read_with_a_limit_is_cut_but_never_empty() {
 #[tokio::test]
 async fn an_append_waits_for_room_in_the_queue() {
     let disk = FaultFs::new(1);
-    let flusher = open_with(&disk, Config { queue_bytes_max: 1000, ..config() });
-    let held = hold(&flusher).await;
+    let (gate, flusher) = SyncGate::before(&disk, Config { queue_bytes_max: 1000, ..config() });
+    let shut = gate.shut(&flusher).await;
     let mut appends: Vec<_> = (0..8)
         .map(|id| {
             let mut log = group(&flusher, id);
@@ -169,7 +151,7 @@ async fn an_append_waits_for_room_in_the_queue() {
         })
         .collect();
     assert!(!appends[7].is_finished());
-    drop(held);
+    drop(shut);
     for append in &mut appends {
         assert_eq!(append.await.expect("no panic").expect("nobody is refused"), 4);
     }
