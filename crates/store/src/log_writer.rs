@@ -116,10 +116,14 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Writes the store's own group again. Under the lock of those who change it, or what was read
-    /// of it would be put over what has been written since.
+    /// Writes the store's own group again, as it is when all that is queued is carried out. Under
+    /// the lock of those who change it, or what was read of it would be put over what has been
+    /// written since.
     pub(crate) fn rewrite_own_group(&self) -> Result<(), Error> {
         let ahead = self.ahead.lock();
+        // What is queued is not seen by a read. No callback runs here that could want the lock: the
+        // store sets none.
+        self.engine.flush();
         let commit = own_group::rewrite(&self.engine);
         drop(ahead);
         commit.wait()?;
