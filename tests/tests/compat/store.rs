@@ -1,0 +1,212 @@
+//! A member's data directory: identity, registry, settings, regions, their logs and rows. The
+//! process died with entries in the log that no root has applied, and was started before.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use flotilla_identity::{
+    BootstrapPlan, BootstrapWrite, ClusterSettings, ClusterSpec, IdentityState, PeerWrite,
+    StoreRun, StoreUuid,
+};
+use flotilla_region::command::{self, Op};
+use flotilla_region::{
+    ApplyTask, Committed, Compaction, Descriptor, EntryKind, Epoch, HardState, Index, LogEntry,
+    LogWrite, Peer, PeerId, Recovered, RegionId, Space, StoreId, Term,
+};
+use flotilla_store::{Config, LogConfig, PageOptions, StartSeed, Store, StoreDirectory};
+use flotilla_vfs::os::OsFs;
+
+use crate::{copy_of, is_written_alike, noise};
+
+const FIXTURE: &str = "store";
+const STARTS: u64 = 2;
+
+fn directory(dir: &Path, nonce: u64) -> StoreDirectory {
+    let config = Config {
+        log: LogConfig {
+            segment_bytes: 16 << 10,
+            recovery_threads: 1,
+            salt: Some(7),
+            ..LogConfig::default()
+        },
+        pages: PageOptions::default().growth_bytes(64 << 10),
+        ..Config::default()
+    };
+    let seed = StartSeed { uuid: StoreUuid(0x1234_5678_9abc_def0), nonce };
+    StoreDirectory::open(Arc::new(OsFs::new()), dir, config, seed).unwrap()
+}
+
+fn region(id: u64, space: Space, start: &'static str, end: &'static str) -> Descriptor {
+    let peer = |store| Peer { id: PeerId(id * 100 + store), store: StoreId(store) };
+    Descriptor {
+        id: RegionId(id),
+        space,
+        start: start.into(),
+        end: end.into(),
+        epoch: Epoch { conf_version: 1, version: 1 },
+        peers: vec![peer(1), peer(2), peer(3)],
+    }
+}
+
+fn regions() -> Vec<Descriptor> {
+    vec![
+        region(1, Space::System, "", ""),
+        region(2, Space::Raw, "", "m"),
+        region(3, Space::Raw, "m", ""),
+    ]
+}
+
+fn plan(uuid: StoreUuid) -> BootstrapPlan {
+    let spec = ClusterSpec {
+        stores: ClusterSpec::parse_stores("s1=h:1,s2=h:2,s3=h:3").unwrap(),
+        settings: ClusterSettings::default(),
+        regions: 2,
+        cluster_id: 0,
+    };
+    let uuids = vec![uuid, StoreUuid(8), StoreUuid(9)];
+    BootstrapPlan { cluster_id: 77, round: 1, uuids, spec, regions: regions() }
+}
+
+fn row(region: u64, index: u64) -> (Bytes, Bytes) {
+    let start = if region == 2 { "a" } else { "m" };
+    let key = format!("{start}/{:03}", index % 40);
+    (key.into(), noise(region << 16 | index, 150).into())
+}
+
+/// One proposal under version 1: a put, and every tenth time a range that goes.
+fn entry(region: u64, index: u64) -> LogEntry {
+    let (key, value) = row(region, index);
+    let mut ops = vec![Op::Put { key, value }];
+    if index.is_multiple_of(10) {
+        ops.push(Op::DeleteRange { start: row(region, 5).0, end: Some(row(region, 8).0) });
+    }
+    let command = command::encode(&ops);
+    let len = command.len();
+    assert!((0x80..0x4000).contains(&len), "a length of two bytes");
+    let mut data = vec![1, 1, len as u8 | 0x80, (len >> 7) as u8];
+    data.extend_from_slice(&command);
+    LogEntry { index: Index(index), term: Term(3), kind: EntryKind::Normal, data: data.into() }
+}
+
+fn apply(store: &Store, region: u64, entries: &[LogEntry]) {
+    let committed =
+        |entry: &LogEntry| Committed { entry: entry.clone(), tickets: Default::default() };
+    let entries = entries.iter().map(committed).collect();
+    store.apply(&[ApplyTask { region: RegionId(region), entries }]).unwrap();
+}
+
+fn write(dir: &Path) {
+    let mut first = directory(dir, 101);
+    assert_eq!(first.identity().state, IdentityState::New);
+    let plan = Box::new(plan(first.identity().uuid));
+    first.write(&BootstrapWrite::Form { plan, place: 0 }).unwrap();
+    first.write(&BootstrapWrite::Member).unwrap();
+    drop(first);
+    let (store, _) = Store::start(directory(dir, 102)).unwrap();
+    let run = StoreRun { starts: 4, nonce: 5 };
+    let address = "moved:2".to_owned();
+    store.remember_peer(&PeerWrite { store: StoreId(2), run, address }).unwrap();
+    for index in 1..=90 {
+        for id in [2, 3] {
+            let commit = Index(index - 1);
+            let write = LogWrite {
+                region: RegionId(id),
+                peer: PeerId(id * 100 + 1),
+                number: index,
+                hard_state: Some(HardState {
+                    term: Term(3),
+                    vote: Some(PeerId(id * 100 + 2)),
+                    commit,
+                }),
+                entries: vec![entry(id, index)],
+                sync: true,
+            };
+            store.write_log(&[write], &[]).wait().unwrap();
+            if index <= 80 {
+                apply(&store, id, &[entry(id, index)]);
+            }
+        }
+        if index == 60 {
+            store.checkpoint().unwrap();
+            let compaction = Compaction {
+                region: RegionId(2),
+                peer: PeerId(201),
+                first: Index(51),
+                term_before: Term(3),
+            };
+            store.write_log(&[], &[compaction]).wait().unwrap();
+            store.purge_log().unwrap();
+        }
+    }
+}
+
+/// What the rows of a region are after so many entries.
+fn rows(region: u64, last: u64) -> Vec<(Bytes, Bytes)> {
+    let mut rows = std::collections::BTreeMap::new();
+    for index in 1..=last {
+        let (key, value) = row(region, index);
+        rows.insert(key, value);
+        if index.is_multiple_of(10) {
+            for gone in 5..8 {
+                rows.remove(&row(region, gone).0);
+            }
+        }
+    }
+    rows.into_iter().collect()
+}
+
+fn scan(store: &Store, region: u64) -> Vec<(Bytes, Bytes)> {
+    let request = flotilla_store::ScanRequest {
+        start: Bytes::new(),
+        end: Bytes::new(),
+        limit: u64::MAX,
+        reverse: false,
+        key_only: false,
+        bytes_max: u64::MAX,
+    };
+    let view = store.read().region(RegionId(region), None).unwrap();
+    view.scan(&request).unwrap().rows
+}
+
+#[test]
+fn a_store_is_read() {
+    let dir = copy_of(FIXTURE);
+    let directory = directory(dir.path(), 103);
+    let identity = directory.identity().clone();
+    assert_eq!(
+        (identity.cluster_id, identity.store, identity.name.as_str()),
+        (77, StoreId(1), "s1")
+    );
+    assert_eq!(identity.uuid, StoreUuid(0x1234_5678_9abc_def0));
+    assert_eq!(identity.run, StoreRun { starts: STARTS + 1, nonce: 103 });
+    let (registry, settings) = directory.copies().unwrap();
+    let named: Vec<_> = registry.stores.iter().map(|store| store.name.as_str()).collect();
+    assert_eq!((named, settings), (vec!["s1", "s2", "s3"], ClusterSettings::default()));
+
+    let (store, recovered) = Store::start(directory).unwrap();
+    let starts: Vec<_> = store.history().runs.keys().copied().collect();
+    assert_eq!(starts, [1, 2, 3]);
+    let [peer] = &store.peer_runs().unwrap()[..] else { panic!("one other store was heard") };
+    assert_eq!((peer.run.starts, peer.address.as_str()), (4, "moved:2"));
+    assert_eq!(store.descriptors().unwrap(), regions());
+    for id in [2, 3] {
+        let is_this = |replica: &&Recovered| replica.descriptor.id == RegionId(id);
+        let replica = recovered.iter().find(is_this).unwrap();
+        let vote = Some(PeerId(id * 100 + 2));
+        assert_eq!(replica.hard_state, HardState { term: Term(3), vote, commit: Index(89) });
+        assert_eq!(replica.applied, (Index(60), Term(3)));
+        assert_eq!(replica.truncated.0, Index(if id == 2 { 50 } else { 0 }));
+        assert_eq!(scan(&store, id), rows(id, 60), "region {id}");
+        let tail: Vec<_> = (61..=90).map(|index| entry(id, index)).collect();
+        assert_eq!(replica.tail, tail, "region {id}");
+        apply(&store, id, &tail);
+        assert_eq!(scan(&store, id), rows(id, 90), "region {id}");
+    }
+    store.check().unwrap();
+}
+
+#[test]
+fn a_store_is_written_byte_for_byte() {
+    is_written_alike(FIXTURE, write);
+}
