@@ -4,6 +4,7 @@
 //! themselves are tried on small bad examples beside them, so that a rule that sees nothing is seen.
 
 mod arrows;
+mod census;
 mod modules;
 mod sizes;
 mod tree;
@@ -42,4 +43,9 @@ fn no_banned_word_is_in_the_tree() {
 #[test]
 fn links_in_the_docs_lead_somewhere() {
     expect_none("a dead link", &words::dead_links());
+}
+
+#[test]
+fn the_census_gets_no_worse() {
+    expect_none("the census has become worse", &census::findings());
 }
