@@ -1,10 +1,10 @@
 //! Fixed-width fields and strings on top of the region crate's varints.
 
 use bytes::Bytes;
-use flotilla_region::codec::{Malformed, Reader, put_bytes};
+use flotilla_region::codec::{FieldReader, Malformed, put_bytes};
 
 /// Takes eight bytes, the lowest first.
-pub(crate) fn fixed_u64(reader: &mut Reader) -> Result<u64, Malformed> {
+pub(crate) fn fixed_u64(reader: &mut FieldReader) -> Result<u64, Malformed> {
     let mut bytes = [0; 8];
     for byte in &mut bytes {
         *byte = reader.byte()?;
@@ -13,7 +13,7 @@ pub(crate) fn fixed_u64(reader: &mut Reader) -> Result<u64, Malformed> {
 }
 
 /// Takes sixteen bytes, the lowest first.
-pub(crate) fn fixed_u128(reader: &mut Reader) -> Result<u128, Malformed> {
+pub(crate) fn fixed_u128(reader: &mut FieldReader) -> Result<u128, Malformed> {
     let low = fixed_u64(reader)?;
     let high = fixed_u64(reader)?;
     Ok(u128::from(high) << 64 | u128::from(low))
@@ -25,14 +25,14 @@ pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
 }
 
 /// Takes what [`put_text`] wrote.
-pub(crate) fn text(reader: &mut Reader) -> Result<String, Malformed> {
+pub(crate) fn text(reader: &mut FieldReader) -> Result<String, Malformed> {
     let bytes = reader.bytes()?;
     String::from_utf8(bytes.to_vec()).map_err(|_| reader.malformed())
 }
 
 /// A reader of a whole row whose first byte must be `format`.
-pub(crate) fn row(row: &[u8], format: u8, what: &'static str) -> Result<Reader, Malformed> {
-    let mut reader = Reader::new(Bytes::copy_from_slice(row), what);
+pub(crate) fn row(row: &[u8], format: u8, what: &'static str) -> Result<FieldReader, Malformed> {
+    let mut reader = FieldReader::new(Bytes::copy_from_slice(row), what);
     if reader.byte()? != format {
         return Err(reader.malformed());
     }

@@ -2,7 +2,7 @@
 //! compare-and-swap; each store keeps a copy, so that it can start without a quorum.
 
 use flotilla_region::StoreId;
-use flotilla_region::codec::{Malformed, Reader, put_varint};
+use flotilla_region::codec::{FieldReader, Malformed, put_varint};
 
 use crate::codec::{fixed_u128, put_text, row, text};
 use crate::spec::{BootstrapPlan, ClusterSpec};
@@ -199,7 +199,7 @@ impl StoreRecord {
         }
     }
 
-    fn decode(reader: &mut Reader) -> Result<Self, Malformed> {
+    fn decode(reader: &mut FieldReader) -> Result<Self, Malformed> {
         let id = StoreId(reader.varint()?);
         let (name, address) = (text(reader)?, text(reader)?);
         let uuid = StoreUuid(fixed_u128(reader)?);

@@ -6,14 +6,14 @@ use crate::consensus::Consensus;
 use crate::ids::Index;
 use crate::window::Window;
 
-pub(crate) struct Applying {
+pub(crate) struct ApplyProgress {
     /// The last entry that was given to the driver.
     handed_out: Index,
     /// Bytes of those that it has not applied.
     lag_bytes: u64,
 }
 
-impl Applying {
+impl ApplyProgress {
     /// For a replica that was found with `applied`.
     pub(crate) fn new(applied: Index) -> Self {
         Self { handed_out: applied, lag_bytes: 0 }

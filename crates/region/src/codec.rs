@@ -33,12 +33,12 @@ pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// Takes one part after the other off the front. Byte strings share the memory of the source.
-pub struct Reader {
+pub struct FieldReader {
     rest: Bytes,
     what: &'static str,
 }
 
-impl Reader {
+impl FieldReader {
     /// A reader of `bytes`, which are the `what` that errors name.
     #[must_use]
     pub fn new(bytes: Bytes, what: &'static str) -> Self {
@@ -123,12 +123,12 @@ mod tests {
             let mut out = vec![];
             put_varint(&mut out, value);
             assert_eq!(out.len(), varint_bytes(value), "{value}");
-            let mut reader = Reader::new(out.into(), "number");
+            let mut reader = FieldReader::new(out.into(), "number");
             assert_eq!(reader.varint(), Ok(value));
             assert_eq!(reader.finish(), Ok(()));
         }
         for bad in [&[][..], &[0x80], &[0xff; 10], &[0xff; 11]] {
-            let mut reader = Reader::new(Bytes::copy_from_slice(bad), "number");
+            let mut reader = FieldReader::new(Bytes::copy_from_slice(bad), "number");
             assert!(reader.varint().is_err(), "{bad:?}");
         }
     }
@@ -138,6 +138,6 @@ mod tests {
         let mut out = vec![];
         put_varint(&mut out, u64::MAX);
         out.push(1);
-        assert!(Reader::new(out.into(), "string").bytes().is_err());
+        assert!(FieldReader::new(out.into(), "string").bytes().is_err());
     }
 }

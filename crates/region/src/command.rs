@@ -1,15 +1,15 @@
 //! What an entry says: proposals, each a list of operations.
 //!
 //! An entry's data is a format byte and then, for each proposal, the version of the range that it
-//! was admitted under, its length and its operations. Proposals that wait at the same time share
+//! was admitted under, its length and its operations. ProposalIter that wait at the same time share
 //! an entry: raft's cost is per entry, not per byte. They were encoded before they came here and
 //! are joined as they are. An empty entry is a new leader's first one.
 //!
-//! Reading shares the entry's memory; no key or value is copied.
+//! ReadPath shares the entry's memory; no key or value is copied.
 
 use bytes::Bytes;
 
-use crate::codec::{Malformed, Reader, put_bytes, put_varint, varint_bytes};
+use crate::codec::{FieldReader, Malformed, put_bytes, put_varint, varint_bytes};
 
 /// The first byte of an entry with proposals.
 const FORMAT: u8 = 1;
@@ -89,7 +89,7 @@ pub fn encode(ops: &[Op]) -> Bytes {
 ///
 /// If the bytes are not what [`encode`] writes.
 pub fn decode(command: Bytes) -> Result<Vec<Op>, Malformed> {
-    let mut reader = Reader::new(command, "command");
+    let mut reader = FieldReader::new(command, "command");
     let mut ops = vec![];
     while !reader.is_empty() {
         ops.push(match reader.byte()? {
@@ -123,18 +123,18 @@ pub struct Proposal {
 ///
 /// Ends after the first error: what follows cannot be told apart.
 #[must_use]
-pub fn proposals(data: &Bytes) -> Proposals {
-    Proposals { reader: Reader::new(data.clone(), "entry"), started: false, failed: false }
+pub fn proposals(data: &Bytes) -> ProposalIter {
+    ProposalIter { reader: FieldReader::new(data.clone(), "entry"), started: false, failed: false }
 }
 
 /// Iterator of [`proposals`].
-pub struct Proposals {
-    reader: Reader,
+pub struct ProposalIter {
+    reader: FieldReader,
     started: bool,
     failed: bool,
 }
 
-impl Iterator for Proposals {
+impl Iterator for ProposalIter {
     type Item = Result<Proposal, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -147,7 +147,7 @@ impl Iterator for Proposals {
     }
 }
 
-impl Proposals {
+impl ProposalIter {
     fn take(&mut self) -> Result<Proposal, Malformed> {
         if !self.started {
             if self.reader.byte()? != FORMAT {
@@ -162,12 +162,12 @@ impl Proposals {
 }
 
 /// Joins proposals to the data of one entry.
-pub(crate) struct Joiner {
+pub(crate) struct ProposalJoiner {
     data: Vec<u8>,
     count: usize,
 }
 
-impl Joiner {
+impl ProposalJoiner {
     pub(crate) fn new() -> Self {
         Self { data: vec![FORMAT], count: 0 }
     }
@@ -203,7 +203,7 @@ fn put_option(out: &mut Vec<u8>, bytes: Option<&Bytes>) {
     }
 }
 
-fn take_option(reader: &mut Reader) -> Result<Option<Bytes>, Malformed> {
+fn take_option(reader: &mut FieldReader) -> Result<Option<Bytes>, Malformed> {
     match reader.byte()? {
         0 => Ok(None),
         1 => reader.bytes().map(Some),
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn an_entry_holds_its_proposals_in_order() {
         let commands = [encode(&all_ops()), encode(&[]), encode(&all_ops()[..1])];
-        let mut joiner = Joiner::new();
+        let mut joiner = ProposalJoiner::new();
         for (version, command) in (200..).zip(&commands) {
             let expected = joiner.bytes_with(version, command.len());
             joiner.add(version, command);

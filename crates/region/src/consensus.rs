@@ -62,7 +62,7 @@ impl Consensus {
         self.set_election_timeout();
     }
 
-    /// Gives raft a screened message. False if raft does not want it.
+    /// Gives raft a message that passed the filter. False if raft does not want it.
     pub(crate) fn step(&mut self, message: eraftpb::Message) -> bool {
         let taken = self.raw.step(message).is_ok();
         self.set_election_timeout();

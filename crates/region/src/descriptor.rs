@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::codec::{Malformed, Reader, put_bytes, put_varint};
+use crate::codec::{FieldReader, Malformed, put_bytes, put_varint};
 use crate::ids::{PeerId, RegionId, StoreId};
 
 /// The first byte of an encoded descriptor.
@@ -92,13 +92,13 @@ impl Descriptor {
         out.into()
     }
 
-    /// Reads what [`Descriptor::encode`] wrote.
+    /// ReadIndexQueue what [`Descriptor::encode`] wrote.
     ///
     /// # Errors
     ///
     /// If the bytes are damaged or of a format that this version does not know.
     pub fn decode(bytes: Bytes) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(bytes, "region descriptor");
+        let mut reader = FieldReader::new(bytes, "region descriptor");
         if reader.byte()? != FORMAT {
             return Err(reader.malformed());
         }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::codec::{Malformed, Reader, put_varint};
+use crate::codec::{FieldReader, Malformed, put_varint};
 use crate::ids::{Index, PeerId, Term};
 
 /// The first byte of an encoded hard state.
@@ -82,13 +82,13 @@ impl HardState {
         out.into()
     }
 
-    /// Reads what [`HardState::encode`] wrote.
+    /// ReadIndexQueue what [`HardState::encode`] wrote.
     ///
     /// # Errors
     ///
     /// If the bytes are damaged or of a format that this version does not know.
     pub fn decode(bytes: Bytes) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(bytes, "hard state");
+        let mut reader = FieldReader::new(bytes, "hard state");
         if reader.byte()? != FORMAT {
             return Err(reader.malformed());
         }

@@ -7,7 +7,7 @@ use crate::event::Guard;
 use crate::ids::{PeerId, Term};
 
 /// What a request is checked against.
-pub(crate) struct Standing<'a> {
+pub(crate) struct ReplicaStanding<'a> {
     pub(crate) descriptor: &'a Descriptor,
     pub(crate) peer: PeerId,
     pub(crate) term: Term,
@@ -16,7 +16,11 @@ pub(crate) struct Standing<'a> {
 }
 
 /// Checks a request that only a leader may serve, or any replica.
-pub(crate) fn check(guard: &Guard, here: &Standing<'_>, leader_only: bool) -> Result<(), Reject> {
+pub(crate) fn check(
+    guard: &Guard,
+    here: &ReplicaStanding<'_>,
+    leader_only: bool,
+) -> Result<(), Reject> {
     if let Some(request) = guard.peer.filter(|peer| *peer != here.peer) {
         return Err(Reject::MismatchPeer { request, here: here.peer });
     }
@@ -74,7 +78,7 @@ mod tests {
             epoch: Epoch { conf_version: 1, version: 2 },
             peers: vec![Peer { id: PeerId(1), store: StoreId(1) }, leader],
         };
-        let mut here = Standing {
+        let mut here = ReplicaStanding {
             descriptor: &descriptor,
             peer: PeerId(1),
             term: Term(7),

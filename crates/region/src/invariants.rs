@@ -7,7 +7,7 @@ use crate::ids::{Index, Term};
 
 /// A replica's state in numbers, in the order in which they may not exceed each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Numbers {
+pub(crate) struct ProgressNumbers {
     pub(crate) term: Term,
     /// The entry before the first of the log.
     pub(crate) truncated: Index,
@@ -30,7 +30,7 @@ pub(crate) struct Numbers {
 /// # Panics
 ///
 /// If a rule is broken. The process must end: what it would write or tell is not to be trusted.
-pub(crate) fn check_state(now: &Numbers) {
+pub(crate) fn check_state(now: &ProgressNumbers) {
     let order = [
         ("truncated", now.truncated, "applied", now.applied),
         ("applied", now.applied, "handed out", now.handed_out),
@@ -50,7 +50,7 @@ pub(crate) fn check_state(now: &Numbers) {
 /// # Panics
 ///
 /// If a rule is broken.
-pub(crate) fn check_step(before: &Numbers, now: &Numbers) {
+pub(crate) fn check_step(before: &ProgressNumbers, now: &ProgressNumbers) {
     assert!(now.term >= before.term, "the term went back from {} to {}", before.term, now.term);
     let grow = [
         ("truncated", before.truncated, now.truncated),
@@ -72,8 +72,8 @@ pub(crate) fn check_step(before: &Numbers, now: &Numbers) {
 mod tests {
     use super::*;
 
-    fn sound() -> Numbers {
-        Numbers {
+    fn sound() -> ProgressNumbers {
+        ProgressNumbers {
             term: Term(3),
             truncated: Index(1),
             applied: Index(4),
@@ -88,20 +88,20 @@ mod tests {
     #[test]
     fn a_sound_state_and_step_pass() {
         check_state(&sound());
-        let later = Numbers { commit: Index(8), persisted: Index(7), ..sound() };
+        let later = ProgressNumbers { commit: Index(8), persisted: Index(7), ..sound() };
         check_step(&sound(), &later);
-        check_step(&later, &Numbers { last: Index(8), ..later });
+        check_step(&later, &ProgressNumbers { last: Index(8), ..later });
     }
 
     #[test]
     #[should_panic(expected = "handed out 5 is above persisted 4")]
     fn nothing_is_applied_that_is_not_on_disk() {
-        check_state(&Numbers { persisted: Index(4), ..sound() });
+        check_state(&ProgressNumbers { persisted: Index(4), ..sound() });
     }
 
     #[test]
     #[should_panic(expected = "committed went back")]
     fn a_commit_is_for_ever() {
-        check_step(&sound(), &Numbers { commit: Index(6), ..sound() });
+        check_step(&sound(), &ProgressNumbers { commit: Index(6), ..sound() });
     }
 }

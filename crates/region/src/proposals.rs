@@ -1,4 +1,4 @@
-//! Proposals from admission to the log, and their tickets from the log to applying.
+//! ProposalQueue from admission to the log, and their tickets from the log to applying.
 //!
 //! What waits is joined to one entry: raft's cost is by entry. Once proposed, a ticket waits at
 //! (index, term) until commit decides: the entry committed at that index has that term, and the
@@ -11,14 +11,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-use crate::command::Joiner;
+use crate::command::ProposalJoiner;
 use crate::config::Config;
 use crate::error::Reject;
 use crate::ids::{Index, Term, Ticket};
 
 #[derive(Default)]
-pub(crate) struct Proposals {
-    queue: VecDeque<Queued>,
+pub(crate) struct ProposalQueue {
+    queue: VecDeque<QueuedProposal>,
     queue_bytes: usize,
     /// Tickets in the log, by place.
     proposed: BTreeMap<(Index, Term), Vec<Ticket>>,
@@ -27,7 +27,7 @@ pub(crate) struct Proposals {
     committed_term: Term,
 }
 
-struct Queued {
+struct QueuedProposal {
     ticket: Ticket,
     /// The version of the range that the client's claim was checked against.
     version: u64,
@@ -35,12 +35,12 @@ struct Queued {
 }
 
 /// The data of an entry, ready to be proposed.
-pub(crate) struct Joined {
+pub(crate) struct JoinedProposals {
     pub(crate) data: Vec<u8>,
     pub(crate) count: usize,
 }
 
-impl Proposals {
+impl ProposalQueue {
     pub(crate) fn queued(&self) -> usize {
         self.queue.len()
     }
@@ -57,7 +57,7 @@ impl Proposals {
         command: Bytes,
         config: &Config,
     ) -> Result<(), Reject> {
-        let size = Joiner::new().bytes_with(version, command.len());
+        let size = ProposalJoiner::new().bytes_with(version, command.len());
         if size > config.entry_bytes_max {
             let limit = config.entry_bytes_max as u64;
             return Err(Reject::EntryTooLarge { size: size as u64, limit });
@@ -69,14 +69,18 @@ impl Proposals {
             return Err(Reject::Busy { reason: "too many bytes wait to be proposed" });
         }
         self.queue_bytes += command.len();
-        self.queue.push_back(Queued { ticket, version, command });
+        self.queue.push_back(QueuedProposal { ticket, version, command });
         Ok(())
     }
 
     /// The first of those that wait, as one entry's data; they wait on until [`Self::place`].
-    pub(crate) fn join(&self, config: &Config, has_room: impl Fn(usize) -> bool) -> Option<Joined> {
+    pub(crate) fn join(
+        &self,
+        config: &Config,
+        has_room: impl Fn(usize) -> bool,
+    ) -> Option<JoinedProposals> {
         let count = self.count_that_join(config);
-        let mut joiner = Joiner::new();
+        let mut joiner = ProposalJoiner::new();
         let bytes: usize = self.queue.iter().take(count).map(|queued| queued.command.len()).sum();
         if count == 0 || !has_room(bytes + count * JOINED_HEAD_BYTES_MAX) {
             return None;
@@ -84,7 +88,7 @@ impl Proposals {
         for queued in self.queue.iter().take(count) {
             joiner.add(queued.version, &queued.command);
         }
-        Some(Joined { count: joiner.count(), data: joiner.into_data() })
+        Some(JoinedProposals { count: joiner.count(), data: joiner.into_data() })
     }
 
     fn count_that_join(&self, config: &Config) -> usize {
@@ -170,8 +174,8 @@ const JOINED_HEAD_BYTES_MAX: usize = 20;
 mod tests {
     use super::*;
 
-    fn queue(config: &Config, sizes: &[usize]) -> Proposals {
-        let mut proposals = Proposals::default();
+    fn queue(config: &Config, sizes: &[usize]) -> ProposalQueue {
+        let mut proposals = ProposalQueue::default();
         for (ticket, size) in (1..).zip(sizes) {
             let command = Bytes::from(vec![0; *size]);
             proposals.admit(Ticket(ticket), 1, command, config).unwrap();
@@ -197,7 +201,7 @@ mod tests {
     #[test]
     fn the_queue_is_bounded_in_bytes_and_count() {
         let config = Config { queue_bytes_max: 100, queue_count_max: 3, ..Config::default() };
-        let admit = |proposals: &mut Proposals, size| {
+        let admit = |proposals: &mut ProposalQueue, size| {
             proposals.admit(Ticket(9), 1, Bytes::from(vec![0; size]), &config)
         };
         let mut large = queue(&config, &[150]);
@@ -206,7 +210,7 @@ mod tests {
         many.place(Index(1), Term(1), 2);
         assert_eq!(admit(&mut many, 1), Ok(()));
         assert!(matches!(admit(&mut many, 1), Err(Reject::Busy { .. })), "also what is in the log");
-        let too_large = admit(&mut Proposals::default(), config.entry_bytes_max);
+        let too_large = admit(&mut ProposalQueue::default(), config.entry_bytes_max);
         assert!(matches!(too_large, Err(Reject::EntryTooLarge { .. })));
     }
 

@@ -9,17 +9,17 @@ use crate::error::{Reject, Unfit};
 use crate::event::Event;
 use crate::ids::{RegionId, Ticket, Time};
 use crate::message::{Envelope, MessageKind};
-use crate::peer::Peer;
 use crate::recovered::Recovered;
+use crate::replica::Replica;
 use crate::status::{Stats, Status};
-use crate::step::Step;
+use crate::step_context::StepContext;
 use crate::timers::Timers;
 
 /// The replicas that one thread drives. Makes no call to the world: events and the time go in,
 /// effects come out. Two shards that are given the same do the same.
 pub struct Shard {
     config: Config,
-    peers: BTreeMap<RegionId, Slot>,
+    peers: BTreeMap<RegionId, ReplicaSlot>,
     timers: Timers,
     /// Regions that something happened to since they were last finished.
     touched: Vec<RegionId>,
@@ -27,8 +27,8 @@ pub struct Shard {
     stats: Stats,
 }
 
-struct Slot {
-    peer: Peer,
+struct ReplicaSlot {
+    peer: Replica,
     is_touched: bool,
 }
 
@@ -65,14 +65,14 @@ impl Shard {
             return Err(Unfit::Exists(region));
         }
         self.move_time(now);
-        let mut peer = Peer::new(found, &self.config);
+        let mut peer = Replica::new(found, &self.config);
         if campaign {
             peer.campaign();
         }
         self.timers.set(region, now.after_ms(self.config.tick_ms));
         // What was committed and not applied is handed out in the next step.
         self.touched.push(region);
-        self.peers.insert(region, Slot { peer, is_touched: true });
+        self.peers.insert(region, ReplicaSlot { peer, is_touched: true });
         Ok(())
     }
 
@@ -99,7 +99,7 @@ impl Shard {
             self.take(event, effects);
         }
         let mut touched = std::mem::take(&mut self.touched);
-        let mut step = Step { now, config: &self.config, effects, stats: &mut self.stats };
+        let mut step = StepContext { now, config: &self.config, effects, stats: &mut self.stats };
         for region in touched.drain(..) {
             let slot = self.peers.get_mut(&region).expect("touched regions are here");
             slot.is_touched = false;
@@ -175,7 +175,7 @@ impl Shard {
     /// the result are those that are in the log: nobody knows yet whether they will happen.
     pub fn drain(&mut self, effects: &mut Effects) -> Vec<Ticket> {
         let (now, config) = (self.now, &self.config);
-        let mut step = Step { now, config, effects, stats: &mut self.stats };
+        let mut step = StepContext { now, config, effects, stats: &mut self.stats };
         self.peers.values_mut().flat_map(|slot| slot.peer.drain(&mut step)).collect()
     }
 
@@ -237,11 +237,11 @@ impl Shard {
         &mut self,
         region: RegionId,
         effects: &mut Effects,
-        act: impl FnOnce(&mut Peer, &mut Step<'_>),
+        act: impl FnOnce(&mut Replica, &mut StepContext<'_>),
     ) {
         let (now, config) = (self.now, &self.config);
         let slot = self.peers.get_mut(&region).expect("asked for by those that are here");
-        act(&mut slot.peer, &mut Step { now, config, effects, stats: &mut self.stats });
+        act(&mut slot.peer, &mut StepContext { now, config, effects, stats: &mut self.stats });
         if !std::mem::replace(&mut slot.is_touched, true) {
             self.touched.push(region);
         }

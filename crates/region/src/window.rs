@@ -15,8 +15,8 @@ use raft::{Error, GetEntriesContext, RaftState, Storage, StorageError};
 
 use crate::config::WindowConfig;
 use crate::convert;
-use crate::fetches::Fetches;
 use crate::ids::{Index, Term};
+use crate::log_fetches::LogFetches;
 use crate::recovered::Recovered;
 
 /// What an entry takes besides its data.
@@ -37,7 +37,7 @@ pub(crate) struct Window {
     tail_bytes: u64,
     last: u64,
     limits: WindowConfig,
-    fetches: RefCell<Fetches>,
+    fetches: RefCell<LogFetches>,
     /// A fetched piece of the log, while raft is told of it.
     lent: Vec<Entry>,
 }
@@ -143,7 +143,7 @@ impl Window {
         self.held(low.0, high.0 + 1).map(entry_bytes).sum()
     }
 
-    pub(crate) fn fetches(&mut self) -> &mut Fetches {
+    pub(crate) fn fetches(&mut self) -> &mut LogFetches {
         self.fetches.get_mut()
     }
 

@@ -3,7 +3,7 @@
 //! What a leader sends it may send before it has written. What everybody else sends promises
 //! something about the log, and is held until all that was given to the disk before is there. Two
 //! kinds of writes are told apart: those that must reach the disk, and those of a mere commit
-//! index, which nothing waits for. Numbers grow over both.
+//! index, which nothing waits for. ProgressNumbers grow over both.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ use crate::effects::LogWrite;
 use crate::ids::{PeerId, RegionId};
 
 /// What one Ready asks for.
-pub(crate) struct Taken {
+pub(crate) struct ReadyOutput {
     /// To be sent now.
     pub(crate) messages: Vec<Message>,
     /// To be written.
@@ -29,22 +29,22 @@ pub(crate) struct Taken {
 
 /// Writes under way that must reach the disk, oldest first.
 #[derive(Default)]
-pub(crate) struct Readies {
-    held: VecDeque<Held>,
+pub(crate) struct InflightWrites {
+    held: VecDeque<InflightWrite>,
     /// Of the last Ready.
     last_number: u64,
     /// The highest that was reported to be on disk.
     persisted_number: u64,
 }
 
-struct Held {
+struct InflightWrite {
     /// The number of the write.
     number: u64,
-    /// To be sent then. Also those of later Readies that need no write of their own.
+    /// To be sent then. Also those of later InflightWrites that need no write of their own.
     messages: Vec<Message>,
 }
 
-impl Readies {
+impl InflightWrites {
     /// How many writes are under way.
     pub(crate) fn depth(&self) -> usize {
         self.held.len()
@@ -56,7 +56,7 @@ impl Readies {
         region: RegionId,
         peer: PeerId,
         consensus: &mut Consensus,
-    ) -> Taken {
+    ) -> ReadyOutput {
         let mut ready = consensus.ready();
         assert!(ready.snapshot().is_empty(), "a snapshot, which nobody sends");
         let number = ready.number();
@@ -75,7 +75,7 @@ impl Readies {
             entries: entries.into_iter().map(convert::entry_from_raft).collect(),
             sync: ready.must_sync(),
         });
-        let mut taken = Taken {
+        let mut taken = ReadyOutput {
             messages: ready.take_messages(),
             write,
             committed: ready.take_committed_entries(),
@@ -88,7 +88,7 @@ impl Readies {
         let is_question = |message: &Message| message.msg_type == MessageType::MsgReadIndex;
         taken.messages.extend(messages.extract_if(.., |message| is_question(message)));
         if must_sync {
-            self.held.push_back(Held { number, messages });
+            self.held.push_back(InflightWrite { number, messages });
         } else if let Some(last) = self.held.back_mut() {
             last.messages.append(&mut messages);
         } else {

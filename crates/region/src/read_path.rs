@@ -11,21 +11,21 @@ use crate::error::Reject;
 use crate::ids::{Index, PeerId, RegionId, Ticket, Time};
 use crate::lease::Lease;
 use crate::message::{Message, MessageKind};
-use crate::reads::{Read, Reads};
-use crate::step::Step;
+use crate::read_index::{PendingRead, ReadIndexQueue};
+use crate::step_context::StepContext;
 
-pub(crate) struct Reading {
-    reads: Reads,
+pub(crate) struct ReadPath {
+    reads: ReadIndexQueue,
     lease: Lease,
     /// Names of the requests of followers that were answered under the lease, and at which step's
     /// time: a step that turns out to be late takes its answers back.
     answered: (Time, Vec<Bytes>),
 }
 
-impl Reading {
+impl ReadPath {
     pub(crate) fn new(peer: PeerId, run: u64) -> Self {
         let answered = (Time(0), vec![]);
-        Self { reads: Reads::new(peer, run), lease: Lease::default(), answered }
+        Self { reads: ReadIndexQueue::new(peer, run), lease: Lease::default(), answered }
     }
 
     /// How many reads wait.
@@ -40,7 +40,7 @@ impl Reading {
         ticket: Ticket,
         follower: bool,
         consensus: &Consensus,
-        step: &mut Step<'_>,
+        step: &mut StepContext<'_>,
     ) {
         if self.reads.count() >= step.config.queue_count_max {
             return step.reject(ticket, Reject::Busy { reason: "too many reads wait" });
@@ -65,7 +65,7 @@ impl Reading {
         &mut self,
         context: &Bytes,
         consensus: &Consensus,
-        step: &mut Step<'_>,
+        step: &mut StepContext<'_>,
     ) -> Option<Message> {
         // Also if there is none: then the next tick asks for one.
         self.lease.mark_used(step.now);
@@ -88,7 +88,7 @@ impl Reading {
 
     /// Whether the replica leads, knows what its predecessors had committed, and nobody else can
     /// lead now.
-    fn may_answer_alone(&self, consensus: &Consensus, step: &Step<'_>) -> bool {
+    fn may_answer_alone(&self, consensus: &Consensus, step: &StepContext<'_>) -> bool {
         step.config.reads.leases
             && consensus.is_leader()
             && consensus.committed_in_term()
@@ -100,7 +100,7 @@ impl Reading {
         &mut self,
         leader: Option<Peer>,
         consensus: &mut Consensus,
-        step: &mut Step<'_>,
+        step: &mut StepContext<'_>,
     ) {
         let now = step.now;
         self.reads.tick(now, &step.config.reads, |ticket, why| step.reject(ticket, why), leader);
@@ -113,13 +113,13 @@ impl Reading {
     }
 
     /// Asks for all reads that wait, if somebody can be asked.
-    pub(crate) fn ask(&mut self, consensus: &mut Consensus, step: &mut Step<'_>) {
+    pub(crate) fn ask(&mut self, consensus: &mut Consensus, step: &mut StepContext<'_>) {
         if self.reads.wants_round() && consensus.can_ask() {
             self.send_round(consensus, step);
         }
     }
 
-    fn send_round(&mut self, consensus: &mut Consensus, step: &mut Step<'_>) {
+    fn send_round(&mut self, consensus: &mut Consensus, step: &mut StepContext<'_>) {
         let term = consensus.is_leader().then(|| consensus.term());
         let context = self.reads.ask(step.now, term);
         consensus.ask_read_index(&context);
@@ -127,7 +127,7 @@ impl Reading {
     }
 
     /// A quorum, or the leader, has answered. A leader has a new lease.
-    pub(crate) fn confirm(&mut self, state: &ReadState, step: &Step<'_>) {
+    pub(crate) fn confirm(&mut self, state: &ReadState, step: &StepContext<'_>) {
         let confirmed = self.reads.confirm(&state.request_ctx, Index(state.index));
         if let Some((asked, term)) = confirmed {
             self.lease.renew(term, asked, step.config.lease_ms());
@@ -135,11 +135,11 @@ impl Reading {
     }
 
     /// Grants what waits for entries that are applied now.
-    pub(crate) fn release(&mut self, region: RegionId, applied: Index, step: &mut Step<'_>) {
+    pub(crate) fn release(&mut self, region: RegionId, applied: Index, step: &mut StepContext<'_>) {
         let now = step.now;
         let grants = &mut step.effects.reads;
         self.reads.release(applied, |read, index| {
-            let Read { ticket, follower, leased, .. } = read;
+            let PendingRead { ticket, follower, leased, .. } = read;
             // What an earlier step has taken was right then, and waited for the apply index only.
             let by_lease = leased == Some(now);
             grants.push(ReadGrant { region, ticket, by_lease, follower, index });
@@ -147,7 +147,12 @@ impl Reading {
     }
 
     /// The step was late: the lease is over, and what it granted has to ask a quorum.
-    pub(crate) fn turn_back(&mut self, grant: &ReadGrant, served: Time, step: &mut Step<'_>) {
+    pub(crate) fn turn_back(
+        &mut self,
+        grant: &ReadGrant,
+        served: Time,
+        step: &mut StepContext<'_>,
+    ) {
         self.lease.drop_now();
         let ReadGrant { ticket, follower, .. } = *grant;
         // Its time begins anew: nobody could serve it while the driver stood still.
@@ -157,7 +162,7 @@ impl Reading {
 
     /// The step was late: whether this is the name of a request that it answered under the lease,
     /// which is over then.
-    pub(crate) fn take_back(&mut self, context: &Bytes, step: &mut Step<'_>) -> bool {
+    pub(crate) fn take_back(&mut self, context: &Bytes, step: &mut StepContext<'_>) -> bool {
         let (answered_at, names) = &self.answered;
         let was_leased = *answered_at == step.now && names.contains(context);
         if was_leased {
@@ -168,12 +173,12 @@ impl Reading {
     }
 
     /// Another leader or term.
-    pub(crate) fn restart(&mut self, is_leader: bool, why: &Reject, step: &mut Step<'_>) {
+    pub(crate) fn restart(&mut self, is_leader: bool, why: &Reject, step: &mut StepContext<'_>) {
         self.reads.restart(is_leader, why, |ticket, why| step.reject(ticket, why));
     }
 
     /// Gives back all.
-    pub(crate) fn drain(&mut self, why: &Reject, step: &mut Step<'_>) {
+    pub(crate) fn drain(&mut self, why: &Reject, step: &mut StepContext<'_>) {
         self.reads.drain(why, |ticket, why| step.reject(ticket, why));
     }
 
@@ -182,7 +187,7 @@ impl Reading {
     }
 }
 
-fn new_read(ticket: Ticket, follower: bool, now: Time, limits: &ReadConfig) -> Read {
+fn new_read(ticket: Ticket, follower: bool, now: Time, limits: &ReadConfig) -> PendingRead {
     let expires = now.after_ms(limits.retry_ms * u64::from(limits.tries_max));
-    Read { ticket, follower, expires, leased: None }
+    PendingRead { ticket, follower, expires, leased: None }
 }

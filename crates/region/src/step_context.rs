@@ -7,14 +7,14 @@ use crate::ids::{Ticket, Time};
 use crate::status::Stats;
 
 /// The time, the limits, and where to put what comes of the step.
-pub(crate) struct Step<'a> {
+pub(crate) struct StepContext<'a> {
     pub(crate) now: Time,
     pub(crate) config: &'a Config,
     pub(crate) effects: &'a mut Effects,
     pub(crate) stats: &'a mut Stats,
 }
 
-impl Step<'_> {
+impl StepContext<'_> {
     pub(crate) fn reject(&mut self, ticket: Ticket, why: Reject) {
         self.effects.rejected.push((ticket, why));
     }

@@ -5,7 +5,7 @@ use crate::descriptor::{Descriptor, Peer};
 use crate::entry::LogEntry;
 use crate::ids::{Index, Term};
 use crate::message::{Envelope, Message, MessageKind};
-use crate::reads::CONTEXT_BYTES;
+use crate::read_index::CONTEXT_BYTES;
 use crate::status::Dropped;
 
 /// Far above every term and index that can come to be, far below where sums overflow.
@@ -18,7 +18,7 @@ const NUMBER_MAX: u64 = 1 << 60;
 pub(crate) const TERM_LEAD_MAX: u64 = 1 << 20;
 
 /// What a message is checked against.
-pub(crate) struct View<'a> {
+pub(crate) struct FilterView<'a> {
     pub(crate) descriptor: &'a Descriptor,
     pub(crate) me: Peer,
     pub(crate) term: Term,
@@ -61,7 +61,7 @@ impl Refusal {
 }
 
 /// Checks an envelope and its message.
-pub(crate) fn screen(envelope: &Envelope, view: &View<'_>) -> Result<(), Refusal> {
+pub(crate) fn filter(envelope: &Envelope, view: &FilterView<'_>) -> Result<(), Refusal> {
     if envelope.to != view.me {
         return Err(Refusal::Misrouted);
     }
@@ -76,10 +76,10 @@ pub(crate) fn screen(envelope: &Envelope, view: &View<'_>) -> Result<(), Refusal
     if is_wild_term(message.term, view) {
         return Err(Refusal::WildTerm);
     }
-    screen_acknowledged(envelope, view)?;
+    filter_acknowledged(envelope, view)?;
     let is_sound = match message.kind {
         MessageKind::Append => is_sound_append(message),
-        MessageKind::AppendResponse => return screen_append_response(message, view),
+        MessageKind::AppendResponse => return filter_append_response(message, view),
         // The context of a leader transfer would break the promise that leases rest on.
         MessageKind::RequestVote | MessageKind::RequestPreVote => {
             message.context.is_empty() && message.log_term <= message.term
@@ -105,7 +105,7 @@ fn has_sane_numbers(message: &Message) -> bool {
 
 /// A replica that has no log may be behind by any number of terms: it believes the first that it
 /// hears of.
-fn is_wild_term(term: Term, view: &View<'_>) -> bool {
+fn is_wild_term(term: Term, view: &FilterView<'_>) -> bool {
     view.last > Index(0) && term.0 > view.term.0.saturating_add(TERM_LEAD_MAX)
 }
 
@@ -120,7 +120,7 @@ fn is_wild_term(term: Term, view: &View<'_>) -> bool {
 /// A replica without a term has never acknowledged anything, as far as its disk knows, and one odd
 /// message is no proof for it: it takes the term, and no commit. If its disk did lose all, the
 /// leader's next heartbeat is the proof.
-fn screen_acknowledged(envelope: &Envelope, view: &View<'_>) -> Result<(), Refusal> {
+fn filter_acknowledged(envelope: &Envelope, view: &FilterView<'_>) -> Result<(), Refusal> {
     let message = &envelope.message;
     let counted_on = match message.kind {
         MessageKind::Heartbeat if message.term >= view.term => message.commit,
@@ -157,7 +157,7 @@ fn has_sane_term(entry: &LogEntry, leader_term: Term) -> bool {
     entry.term <= leader_term && entry.index.0 < NUMBER_MAX
 }
 
-fn screen_append_response(message: &Message, view: &View<'_>) -> Result<(), Refusal> {
+fn filter_append_response(message: &Message, view: &FilterView<'_>) -> Result<(), Refusal> {
     if !view.is_leader || message.term != view.term {
         // Raft looks at the term only.
         return Ok(());
@@ -220,14 +220,14 @@ mod tests {
         }
     }
 
-    fn screened(kind: MessageKind, spoil: impl FnOnce(&mut Envelope)) -> Result<(), Refusal> {
-        screened_by(kind, spoil, |_| {})
+    fn filtered(kind: MessageKind, spoil: impl FnOnce(&mut Envelope)) -> Result<(), Refusal> {
+        filtered_by(kind, spoil, |_| {})
     }
 
-    fn screened_by(
+    fn filtered_by(
         kind: MessageKind,
         spoil: impl FnOnce(&mut Envelope),
-        change: impl FnOnce(&mut View<'_>),
+        change: impl FnOnce(&mut FilterView<'_>),
     ) -> Result<(), Refusal> {
         let descriptor = Descriptor {
             id: RegionId(1),
@@ -237,7 +237,7 @@ mod tests {
             epoch: Epoch::default(),
             peers: vec![member(1), member(2), member(3)],
         };
-        let mut view = View {
+        let mut view = FilterView {
             descriptor: &descriptor,
             me: member(1),
             term: Term(5),
@@ -248,7 +248,7 @@ mod tests {
         change(&mut view);
         let mut envelope = sound(kind);
         spoil(&mut envelope);
-        screen(&envelope, &view)
+        filter(&envelope, &view)
     }
 
     fn all_kinds() -> impl Iterator<Item = MessageKind> {
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn sound_messages_pass() {
         for kind in all_kinds() {
-            assert_eq!(screened(kind, |_| {}), Ok(()), "{kind:?}");
+            assert_eq!(filtered(kind, |_| {}), Ok(()), "{kind:?}");
         }
     }
 
@@ -266,7 +266,7 @@ mod tests {
     fn every_kind_is_checked_for_its_ends_and_numbers() {
         for kind in all_kinds() {
             let expect = |refusal, spoil: fn(&mut Envelope)| {
-                assert_eq!(screened(kind, spoil), Err(refusal), "{kind:?}");
+                assert_eq!(filtered(kind, spoil), Err(refusal), "{kind:?}");
             };
             expect(Refusal::Misrouted, |e| e.to = member(3));
             expect(Refusal::Misrouted, |e| e.to.store = StoreId(9));
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn an_append_is_a_piece_of_a_log() {
         let malformed = |spoil: fn(&mut Message)| {
-            let screened = screened(MessageKind::Append, |e| spoil(&mut e.message));
+            let screened = filtered(MessageKind::Append, |e| spoil(&mut e.message));
             assert_eq!(screened, Err(Refusal::Malformed));
         };
         malformed(|m| m.entries[0].index = Index(10));
@@ -305,11 +305,11 @@ mod tests {
     #[test]
     fn an_answer_speaks_of_what_was_sent_and_is_not_overtaken() {
         let answer = |spoil: fn(&mut Message)| {
-            screened(MessageKind::AppendResponse, |e| spoil(&mut e.message))
+            filtered(MessageKind::AppendResponse, |e| spoil(&mut e.message))
         };
         assert_eq!(answer(|m| m.index = Index(11)), Err(Refusal::Malformed));
         let reject = |index, hint| {
-            screened(MessageKind::AppendResponse, |e| {
+            filtered(MessageKind::AppendResponse, |e| {
                 e.message.reject = true;
                 e.message.index = Index(index);
                 e.message.reject_hint = Index(hint);
@@ -323,11 +323,11 @@ mod tests {
     #[test]
     fn votes_of_a_transfer_and_unnamed_reads_are_refused() {
         for kind in [MessageKind::RequestVote, MessageKind::RequestPreVote] {
-            let forced = screened(kind, |e| e.message.context = vec![1].into());
+            let forced = filtered(kind, |e| e.message.context = vec![1].into());
             assert_eq!(forced, Err(Refusal::Malformed));
         }
         for kind in [MessageKind::ReadIndex, MessageKind::ReadIndexResponse] {
-            let unnamed = screened(kind, |e| e.message.context = Bytes::new());
+            let unnamed = filtered(kind, |e| e.message.context = Bytes::new());
             assert_eq!(unnamed, Err(Refusal::Malformed));
         }
     }
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn a_term_is_believed_within_bounds_by_those_who_have_a_log() {
         for kind in all_kinds().filter(|kind| *kind != MessageKind::ReadIndex) {
-            let with_term = |term| screened(kind, |e| e.message.term = Term(term));
+            let with_term = |term| filtered(kind, |e| e.message.term = Term(term));
             assert_eq!(with_term(5 + TERM_LEAD_MAX), Ok(()), "{kind:?}");
             assert_eq!(with_term(6 + TERM_LEAD_MAX), Err(Refusal::WildTerm), "{kind:?}");
             assert_eq!(with_term((1 << 60) - 1), Err(Refusal::WildTerm), "{kind:?}");
@@ -344,7 +344,7 @@ mod tests {
                 e.gc_floor = Index(0);
                 e.message.commit = Index(0);
             };
-            let believed = screened_by(kind, empty, |view| view.last = Index(0));
+            let believed = filtered_by(kind, empty, |view| view.last = Index(0));
             assert_ne!(believed, Err(Refusal::WildTerm), "{kind:?}");
         }
     }
@@ -353,22 +353,22 @@ mod tests {
     fn a_leader_that_counts_on_what_is_not_there_proves_a_loss() {
         let beyond = |e: &mut Envelope| e.message.commit = Index(11);
         let heartbeat = MessageKind::Heartbeat;
-        assert_eq!(screened(heartbeat, beyond), Err(Refusal::LostLog(Index(11))));
+        assert_eq!(filtered(heartbeat, beyond), Err(Refusal::LostLog(Index(11))));
         let later = |e: &mut Envelope| {
             beyond(e);
             e.message.term = Term(6);
         };
-        assert_eq!(screened(heartbeat, later), Err(Refusal::LostLog(Index(11))));
+        assert_eq!(filtered(heartbeat, later), Err(Refusal::LostLog(Index(11))));
         let earlier = |e: &mut Envelope| {
             beyond(e);
             e.message.term = Term(4);
         };
-        assert_eq!(screened(heartbeat, earlier), Ok(()), "it may be late, and raft ignores it");
+        assert_eq!(filtered(heartbeat, earlier), Ok(()), "it may be late, and raft ignores it");
         let floor = |e: &mut Envelope| e.gc_floor = Index(12);
-        assert_eq!(screened(MessageKind::Append, floor), Err(Refusal::LostLog(Index(12))));
+        assert_eq!(filtered(MessageKind::Append, floor), Err(Refusal::LostLog(Index(12))));
         // Commits of other kinds are bounded by raft itself.
-        assert_eq!(screened(MessageKind::Append, beyond), Ok(()));
-        let blank = screened_by(heartbeat, beyond, |view| {
+        assert_eq!(filtered(MessageKind::Append, beyond), Ok(()));
+        let blank = filtered_by(heartbeat, beyond, |view| {
             (view.last, view.term) = (Index(0), Term(0));
         });
         assert_eq!(blank, Ok(()), "it has never acknowledged anything");

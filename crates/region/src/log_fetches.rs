@@ -1,4 +1,4 @@
-//! Reads of old entries that raft waits for while the driver carries them out.
+//! ReadIndexQueue of old entries that raft waits for while the driver carries them out.
 //!
 //! Raft asks again at every heartbeat while an answer is under way, so one fetch serves everybody
 //! who asked from the same entry on.
@@ -16,13 +16,13 @@ const FETCHES_MAX: usize = 16;
 const ASKERS_MAX: usize = 16;
 
 #[derive(Default)]
-pub(crate) struct Fetches {
+pub(crate) struct LogFetches {
     last_context: u64,
     /// Under way, by first entry.
-    pending: BTreeMap<u64, Fetch>,
+    pending: BTreeMap<u64, PendingFetch>,
 }
 
-struct Fetch {
+struct PendingFetch {
     context: u64,
     high: u64,
     bytes_max: u64,
@@ -31,7 +31,7 @@ struct Fetch {
     askers: Vec<GetEntriesContext>,
 }
 
-impl Fetches {
+impl LogFetches {
     /// Remembers who wants `[low, high)`.
     pub(crate) fn want(&mut self, low: u64, high: u64, bytes_max: u64, asker: GetEntriesContext) {
         if let Some(fetch) = self.pending.get_mut(&low) {
@@ -41,7 +41,8 @@ impl Fetches {
         } else if self.pending.len() < FETCHES_MAX {
             self.last_context += 1;
             let context = self.last_context;
-            let fetch = Fetch { context, high, bytes_max, is_new: true, askers: vec![asker] };
+            let fetch =
+                PendingFetch { context, high, bytes_max, is_new: true, askers: vec![asker] };
             self.pending.insert(low, fetch);
         }
     }

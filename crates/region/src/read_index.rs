@@ -1,4 +1,4 @@
-//! Reads that wait for a quorum to confirm the leader, then for the apply index to catch up.
+//! ReadIndexQueue that wait for a quorum to confirm the leader, then for the apply index to catch up.
 //!
 //! All that wait in a step share one request. Raft drops requests without a word when the leader
 //! has not committed in its term, or when a message is lost; so each is repeated under another
@@ -17,26 +17,26 @@ use crate::descriptor::Peer;
 use crate::error::Reject;
 use crate::ids::{Index, PeerId, Term, Ticket, Time};
 
-/// Requests under way at once. Reads that come meanwhile join the next.
+/// Requests under way at once. ReadIndexQueue that come meanwhile join the next.
 const ROUNDS_MAX: usize = 4;
 
 /// Bytes of the name of a request.
 pub(crate) const CONTEXT_BYTES: usize = 24;
 
-pub(crate) struct Reads {
+pub(crate) struct ReadIndexQueue {
     peer: PeerId,
     run: u64,
     last_round: u64,
     /// To be asked for.
-    waiting: Vec<Read>,
+    waiting: Vec<PendingRead>,
     /// Asked for, by number.
-    rounds: BTreeMap<u64, Round>,
+    rounds: BTreeMap<u64, ReadIndexRound>,
     /// Waiting for the apply index.
-    confirmed: BTreeMap<Index, Vec<Read>>,
+    confirmed: BTreeMap<Index, Vec<PendingRead>>,
 }
 
 /// A client that reads.
-pub(crate) struct Read {
+pub(crate) struct PendingRead {
     pub(crate) ticket: Ticket,
     /// Whether it may be served by a replica that does not lead.
     pub(crate) follower: bool,
@@ -47,14 +47,14 @@ pub(crate) struct Read {
 }
 
 /// A request under way.
-struct Round {
+struct ReadIndexRound {
     asked: Time,
     /// The leader's term if it is the leader who asks, to renew its lease.
     term: Option<Term>,
-    reads: Vec<Read>,
+    reads: Vec<PendingRead>,
 }
 
-impl Reads {
+impl ReadIndexQueue {
     pub(crate) fn new(peer: PeerId, run: u64) -> Self {
         let confirmed = BTreeMap::new();
         Self { peer, run, last_round: 0, waiting: vec![], rounds: BTreeMap::new(), confirmed }
@@ -68,12 +68,12 @@ impl Reads {
     }
 
     /// Lets a read wait for the next request.
-    pub(crate) fn wait(&mut self, read: Read) {
+    pub(crate) fn wait(&mut self, read: PendingRead) {
         self.waiting.push(read);
     }
 
     /// Lets a read whose index is known wait for the apply index.
-    pub(crate) fn wait_for(&mut self, index: Index, read: Read) {
+    pub(crate) fn wait_for(&mut self, index: Index, read: PendingRead) {
         self.confirmed.entry(index).or_default().push(read);
     }
 
@@ -91,7 +91,7 @@ impl Reads {
     pub(crate) fn ask(&mut self, now: Time, term: Option<Term>) -> Bytes {
         self.last_round += 1;
         let reads = std::mem::take(&mut self.waiting);
-        self.rounds.insert(self.last_round, Round { asked: now, term, reads });
+        self.rounds.insert(self.last_round, ReadIndexRound { asked: now, term, reads });
         self.name(self.last_round)
     }
 
@@ -110,7 +110,7 @@ impl Reads {
     }
 
     /// Grants every read whose index is now applied.
-    pub(crate) fn release(&mut self, applied: Index, mut grant: impl FnMut(Read, Index)) {
+    pub(crate) fn release(&mut self, applied: Index, mut grant: impl FnMut(PendingRead, Index)) {
         while let Some(first) = self.confirmed.first_entry().filter(|e| *e.key() <= applied) {
             let index = *first.key();
             first.remove().into_iter().for_each(|read| grant(read, index));
@@ -125,7 +125,8 @@ impl Reads {
         mut reject: impl FnMut(Ticket, Reject),
         leader: Option<Peer>,
     ) {
-        let is_late = |_: &u64, round: &mut Round| round.asked.after_ms(config.retry_ms) <= now;
+        let is_late =
+            |_: &u64, round: &mut ReadIndexRound| round.asked.after_ms(config.retry_ms) <= now;
         for (_, round) in self.rounds.extract_if(.., is_late) {
             self.waiting.extend(round.reads);
         }
@@ -143,7 +144,7 @@ impl Reads {
         self.confirmed.retain(|_, reads| !reads.is_empty());
     }
 
-    /// Another leader or term: requests under way are lost. Reads that only a leader may serve are
+    /// Another leader or term: requests under way are lost. ReadIndexQueue that only a leader may serve are
     /// rejected, unless this replica is it.
     pub(crate) fn restart(
         &mut self,
@@ -193,11 +194,11 @@ mod tests {
 
     const CONFIG: ReadConfig = ReadConfig { leases: true, retry_ms: 100, tries_max: 3 };
 
-    fn read(ticket: u64, follower: bool) -> Read {
-        Read { ticket: Ticket(ticket), follower, expires: Time(300), leased: None }
+    fn read(ticket: u64, follower: bool) -> PendingRead {
+        PendingRead { ticket: Ticket(ticket), follower, expires: Time(300), leased: None }
     }
 
-    fn released(reads: &mut Reads, applied: u64) -> Vec<u64> {
+    fn released(reads: &mut ReadIndexQueue, applied: u64) -> Vec<u64> {
         let mut granted = vec![];
         reads.release(Index(applied), |read, index| {
             assert!(index.0 <= applied, "granted before {index} was applied");
@@ -209,7 +210,7 @@ mod tests {
 
     #[test]
     fn reads_of_a_step_share_a_request_and_wait_for_its_index() {
-        let mut reads = Reads::new(PeerId(7), 1);
+        let mut reads = ReadIndexQueue::new(PeerId(7), 1);
         reads.wait(read(1, false));
         reads.wait(read(2, true));
         let context = reads.ask(Time(10), Some(Term(3)));
@@ -224,11 +225,11 @@ mod tests {
 
     #[test]
     fn an_answer_to_another_replica_or_run_is_not_ours() {
-        let mut reads = Reads::new(PeerId(7), 2);
+        let mut reads = ReadIndexQueue::new(PeerId(7), 2);
         reads.wait(read(1, true));
         reads.ask(Time(0), None);
-        let earlier = Reads::new(PeerId(7), 1).ask(Time(0), None);
-        let other = Reads::new(PeerId(8), 2).ask(Time(0), None);
+        let earlier = ReadIndexQueue::new(PeerId(7), 1).ask(Time(0), None);
+        let other = ReadIndexQueue::new(PeerId(8), 2).ask(Time(0), None);
         for context in [&earlier[..], &other[..], b"", b"garbage"] {
             reads.confirm(context, Index(1));
             assert_eq!(released(&mut reads, 10), [], "{context:?}");
@@ -238,7 +239,7 @@ mod tests {
     #[test]
     fn an_unanswered_request_is_repeated_and_then_given_up() {
         let leader = Some(Peer { id: PeerId(1), store: StoreId(1) });
-        let mut reads = Reads::new(PeerId(7), 1);
+        let mut reads = ReadIndexQueue::new(PeerId(7), 1);
         reads.wait(read(1, false));
         let first = reads.ask(Time(0), None);
         let mut rejected = vec![];
@@ -257,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_new_leader_or_term_asks_again_and_a_follower_rejects_what_it_may_not_serve() {
-        let mut reads = Reads::new(PeerId(7), 1);
+        let mut reads = ReadIndexQueue::new(PeerId(7), 1);
         reads.wait(read(1, false));
         reads.wait(read(2, true));
         reads.ask(Time(0), Some(Term(1)));

@@ -1,6 +1,6 @@
 //! One replica: composes raft and the small machines around it, and alone knows them all.
 //!
-//! Events are taken one by one and change state only; [`Peer::finish`] then turns what came of all
+//! Events are taken one by one and change state only; [`Replica::finish`] then turns what came of all
 //! of them into effects, once a step. So proposals of a step share an entry, reads a request, and
 //! messages and writes a Ready.
 
@@ -9,37 +9,37 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use raft::eraftpb;
 
-use crate::applying::Applying;
+use crate::applying::ApplyProgress;
 use crate::compaction::Compactor;
 use crate::config::Config;
 use crate::consensus::Consensus;
 use crate::convert;
-use crate::descriptor::{Descriptor, Peer as Member};
+use crate::descriptor::{Descriptor, Peer};
 use crate::effects::{ApplyTask, Committed, Compaction, LostLog, ReadGrant, RoleChange, WildTerm};
 use crate::entry::LogEntry;
-use crate::epoch::{self, Standing};
+use crate::epoch::{self, ReplicaStanding};
 use crate::error::Reject;
 use crate::event::Guard;
 use crate::ids::{Index, PeerId, Term, Ticket, Time};
-use crate::invariants::{self, Numbers};
+use crate::invariants::{self, ProgressNumbers};
 use crate::lease::Promise;
 use crate::message::{Envelope, Message, MessageKind};
-use crate::proposals::Proposals;
-use crate::reading::Reading;
-use crate::ready::{Readies, Taken};
+use crate::message_filter::{self, FilterView, Refusal};
+use crate::persistence::{InflightWrites, ReadyOutput};
+use crate::proposals::ProposalQueue;
+use crate::read_path::ReadPath;
 use crate::recovered::Recovered;
-use crate::screen::{self, Refusal, View};
 use crate::status::Status;
-use crate::step::Step;
+use crate::step_context::StepContext;
 
-pub(crate) struct Peer {
+pub(crate) struct Replica {
     descriptor: Descriptor,
-    me: Member,
+    me: Peer,
     consensus: Consensus,
-    readies: Readies,
-    proposals: Proposals,
-    reading: Reading,
-    applying: Applying,
+    readies: InflightWrites,
+    proposals: ProposalQueue,
+    reading: ReadPath,
+    applying: ApplyProgress,
     promise: Promise,
     compactor: Compactor,
     /// To be sent at the end of the step.
@@ -49,10 +49,10 @@ pub(crate) struct Peer {
     /// Members of whose wild terms the driver was told.
     told_wild: BTreeSet<PeerId>,
     /// At the end of the last step.
-    before: Numbers,
+    before: ProgressNumbers,
 }
 
-impl Peer {
+impl Replica {
     /// Starts a replica on what was found, which must have been checked to be sound.
     pub(crate) fn new(found: Recovered, config: &Config) -> Self {
         let consensus = Consensus::new(&found, config);
@@ -62,16 +62,16 @@ impl Peer {
         let mut peer = Self {
             me,
             consensus,
-            readies: Readies::default(),
-            proposals: Proposals::default(),
-            reading: Reading::new(me.id, config.seed),
-            applying: Applying::new(applied),
+            readies: InflightWrites::default(),
+            proposals: ProposalQueue::default(),
+            reading: ReadPath::new(me.id, config.seed),
+            applying: ApplyProgress::new(applied),
             promise: Promise::at_start(term, config.election_ticks),
             compactor: Compactor::new(applied),
             outgoing: vec![],
             told: (term, None),
             told_wild: BTreeSet::new(),
-            before: Numbers::default(),
+            before: ProgressNumbers::default(),
             descriptor: found.descriptor,
         };
         peer.before = peer.numbers();
@@ -102,7 +102,7 @@ impl Peer {
     }
 
     /// Time has passed, once.
-    pub(crate) fn tick(&mut self, step: &mut Step<'_>) {
+    pub(crate) fn tick(&mut self, step: &mut StepContext<'_>) {
         self.promise.tick();
         self.consensus.tick();
         let leader = self.leader();
@@ -117,7 +117,7 @@ impl Peer {
     }
 
     /// Takes a message from another store, or counts why not.
-    pub(crate) fn receive(&mut self, envelope: Envelope, step: &mut Step<'_>) {
+    pub(crate) fn receive(&mut self, envelope: Envelope, step: &mut StepContext<'_>) {
         match self.admit_message(&envelope, step.config) {
             Err(refusal) => {
                 refusal.count(&mut step.stats.dropped);
@@ -128,7 +128,12 @@ impl Peer {
     }
 
     /// Some refusals concern more than the message.
-    fn notice_refusal(&mut self, refusal: Refusal, envelope: &Envelope, step: &mut Step<'_>) {
+    fn notice_refusal(
+        &mut self,
+        refusal: Refusal,
+        envelope: &Envelope,
+        step: &mut StepContext<'_>,
+    ) {
         let (region, from) = (self.descriptor.id, envelope.from);
         match refusal {
             Refusal::LostLog(acknowledged) => {
@@ -146,7 +151,7 @@ impl Peer {
 
     fn admit_message(&self, envelope: &Envelope, config: &Config) -> Result<(), Refusal> {
         let is_leader = self.consensus.is_leader();
-        let view = View {
+        let view = FilterView {
             descriptor: &self.descriptor,
             me: self.me,
             term: self.consensus.term(),
@@ -154,7 +159,7 @@ impl Peer {
             is_leader,
             matched: self.consensus.matched(envelope.from.id).filter(|_| is_leader),
         };
-        screen::screen(envelope, &view)?;
+        message_filter::filter(envelope, &view)?;
         let message = &envelope.message;
         match message.kind {
             MessageKind::RequestVote | MessageKind::RequestPreVote if self.promise.binds() => {
@@ -174,7 +179,7 @@ impl Peer {
         }
     }
 
-    fn take_message(&mut self, envelope: Envelope, step: &mut Step<'_>) {
+    fn take_message(&mut self, envelope: Envelope, step: &mut StepContext<'_>) {
         self.compactor.raise_floor(envelope.gc_floor.min(self.consensus.commit()));
         let (from, kind) = (envelope.from.id, envelope.message.kind);
         step.stats.messages_taken += 1;
@@ -209,7 +214,7 @@ impl Peer {
         ticket: Ticket,
         guard: &Guard,
         command: Bytes,
-        step: &mut Step<'_>,
+        step: &mut StepContext<'_>,
     ) {
         let version = self.descriptor.epoch.version;
         let admitted = epoch::check(guard, &self.standing(), true)
@@ -225,7 +230,7 @@ impl Peer {
         ticket: Ticket,
         guard: &Guard,
         follower: bool,
-        step: &mut Step<'_>,
+        step: &mut StepContext<'_>,
     ) {
         match epoch::check(guard, &self.standing(), !follower) {
             Ok(()) => self.reading.admit(ticket, follower, &self.consensus, step),
@@ -234,13 +239,18 @@ impl Peer {
     }
 
     /// Takes back a grant of a step that was late: a quorum is asked in the next one.
-    pub(crate) fn turn_back(&mut self, grant: &ReadGrant, served: Time, step: &mut Step<'_>) {
+    pub(crate) fn turn_back(
+        &mut self,
+        grant: &ReadGrant,
+        served: Time,
+        step: &mut StepContext<'_>,
+    ) {
         self.reading.turn_back(grant, served, step);
     }
 
     /// Whether a step that was late has answered this under a lease. Then the message must not
     /// leave; a quorum is asked instead.
-    pub(crate) fn take_back(&mut self, answer: &Envelope, step: &mut Step<'_>) -> bool {
+    pub(crate) fn take_back(&mut self, answer: &Envelope, step: &mut StepContext<'_>) -> bool {
         let context = &answer.message.context;
         if !self.reading.take_back(context, step) {
             return false;
@@ -293,7 +303,7 @@ impl Peer {
     }
 
     /// Turns what came of the step's events into effects.
-    pub(crate) fn finish(&mut self, step: &mut Step<'_>) {
+    pub(crate) fn finish(&mut self, step: &mut StepContext<'_>) {
         self.notice_role(step);
         self.propose_entry(step);
         self.reading.ask(&mut self.consensus, step);
@@ -314,7 +324,7 @@ impl Peer {
     }
 
     /// Tells of another leader or term, and gives back what only the former leader could do.
-    fn notice_role(&mut self, step: &mut Step<'_>) {
+    fn notice_role(&mut self, step: &mut StepContext<'_>) {
         let (term, leader) = (self.consensus.term(), self.consensus.leader());
         if (term, leader) == self.told {
             return;
@@ -332,7 +342,7 @@ impl Peer {
     }
 
     /// Joins what waits to one entry, unless enough is under way.
-    fn propose_entry(&mut self, step: &mut Step<'_>) {
+    fn propose_entry(&mut self, step: &mut StepContext<'_>) {
         let config = step.config;
         let may = self.consensus.is_leader()
             && self.readies.depth() < config.pipeline_depth
@@ -348,7 +358,7 @@ impl Peer {
         step.stats.proposals_joined += joined.count as u64;
     }
 
-    fn carry_out(&mut self, taken: Taken, step: &mut Step<'_>) {
+    fn carry_out(&mut self, taken: ReadyOutput, step: &mut StepContext<'_>) {
         self.outgoing.extend(taken.messages);
         for state in taken.read_states {
             self.reading.confirm(&state, step);
@@ -369,7 +379,7 @@ impl Peer {
     }
 
     /// Puts what raft wants sent into envelopes.
-    fn send(&mut self, step: &mut Step<'_>) {
+    fn send(&mut self, step: &mut StepContext<'_>) {
         if let Some(floor) = self.consensus.matched_by_all() {
             self.compactor.raise_floor(floor.min(self.consensus.commit()));
         }
@@ -387,7 +397,7 @@ impl Peer {
         }
     }
 
-    fn compact(&mut self, step: &mut Step<'_>) {
+    fn compact(&mut self, step: &mut StepContext<'_>) {
         let window = self.consensus.window();
         let (truncated, last) = (window.truncated(), window.last());
         let plan = self.compactor.plan(truncated, self.consensus.applied_index(), last);
@@ -399,7 +409,10 @@ impl Peer {
 
     /// Gives back every ticket: those that had no effect through `reject`, those whose fate is
     /// open as the result.
-    pub(crate) fn drain(&mut self, step: &mut Step<'_>) -> impl Iterator<Item = Ticket> + use<> {
+    pub(crate) fn drain(
+        &mut self,
+        step: &mut StepContext<'_>,
+    ) -> impl Iterator<Item = Ticket> + use<> {
         let why = Reject::NotLeader { leader: None };
         self.proposals.refuse_queued(&why, |ticket, why| step.reject(ticket, why));
         self.reading.drain(&why, step);
@@ -417,12 +430,12 @@ impl Peer {
         self.applying.check(&self.consensus);
     }
 
-    fn leader(&self) -> Option<Member> {
+    fn leader(&self) -> Option<Peer> {
         self.consensus.leader().and_then(|peer| self.descriptor.peer(peer))
     }
 
-    fn standing(&self) -> Standing<'_> {
-        Standing {
+    fn standing(&self) -> ReplicaStanding<'_> {
+        ReplicaStanding {
             descriptor: &self.descriptor,
             peer: self.me.id,
             term: self.consensus.term(),
@@ -431,8 +444,8 @@ impl Peer {
         }
     }
 
-    fn numbers(&self) -> Numbers {
-        Numbers {
+    fn numbers(&self) -> ProgressNumbers {
+        ProgressNumbers {
             term: self.consensus.term(),
             truncated: self.consensus.window().truncated(),
             applied: self.consensus.applied_index(),
