@@ -1,11 +1,11 @@
 //! What an entry says: proposals, each a list of operations.
 //!
 //! An entry's data is a format byte and then, for each proposal, the version of the range that it
-//! was admitted under, its length and its operations. ProposalIter that wait at the same time share
+//! was admitted under, its length and its operations. Proposals that wait at the same time share
 //! an entry: raft's cost is per entry, not per byte. They were encoded before they came here and
 //! are joined as they are. An empty entry is a new leader's first one.
 //!
-//! ReadPath shares the entry's memory; no key or value is copied.
+//! Reading shares the entry's memory; no key or value is copied.
 
 use bytes::Bytes;
 

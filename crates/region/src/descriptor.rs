@@ -92,7 +92,7 @@ impl Descriptor {
         out.into()
     }
 
-    /// ReadIndexQueue what [`Descriptor::encode`] wrote.
+    /// Reads what [`Descriptor::encode`] wrote.
     ///
     /// # Errors
     ///

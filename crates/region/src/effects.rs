@@ -23,7 +23,7 @@ pub struct Effects {
     pub fetches: Vec<LogFetch>,
     /// Entries to be applied, in order; answered by `Event::Applied`.
     pub apply: Vec<ApplyTask>,
-    /// ReadIndexQueue that may now take their snapshot, and not before.
+    /// Reads that may now take their snapshot, and not before.
     pub reads: Vec<ReadGrant>,
     /// Requests that are not served.
     pub rejected: Vec<(Ticket, Reject)>,

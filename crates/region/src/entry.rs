@@ -82,7 +82,7 @@ impl HardState {
         out.into()
     }
 
-    /// ReadIndexQueue what [`HardState::encode`] wrote.
+    /// Reads what [`HardState::encode`] wrote.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! ReadIndexQueue of old entries that raft waits for while the driver carries them out.
+//! Reads of old entries that raft waits for while the driver carries them out.
 //!
 //! Raft asks again at every heartbeat while an answer is under way, so one fetch serves everybody
 //! who asked from the same entry on.

@@ -3,7 +3,7 @@
 //! What a leader sends it may send before it has written. What everybody else sends promises
 //! something about the log, and is held until all that was given to the disk before is there. Two
 //! kinds of writes are told apart: those that must reach the disk, and those of a mere commit
-//! index, which nothing waits for. ProgressNumbers grow over both.
+//! index, which nothing waits for. Numbers grow over both.
 
 use std::collections::VecDeque;
 
@@ -40,7 +40,7 @@ pub(crate) struct InflightWrites {
 struct InflightWrite {
     /// The number of the write.
     number: u64,
-    /// To be sent then. Also those of later InflightWrites that need no write of their own.
+    /// To be sent then. Also those of later Readies that need no write of their own.
     messages: Vec<Message>,
 }
 

@@ -1,4 +1,4 @@
-//! ProposalQueue from admission to the log, and their tickets from the log to applying.
+//! Proposals from admission to the log, and their tickets from the log to applying.
 //!
 //! What waits is joined to one entry: raft's cost is by entry. Once proposed, a ticket waits at
 //! (index, term) until commit decides: the entry committed at that index has that term, and the

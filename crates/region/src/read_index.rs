@@ -1,4 +1,4 @@
-//! ReadIndexQueue that wait for a quorum to confirm the leader, then for the apply index to catch up.
+//! Reads that wait for a quorum to confirm the leader, then for the apply index to catch up.
 //!
 //! All that wait in a step share one request. Raft drops requests without a word when the leader
 //! has not committed in its term, or when a message is lost; so each is repeated under another
@@ -17,7 +17,7 @@ use crate::descriptor::Peer;
 use crate::error::Reject;
 use crate::ids::{Index, PeerId, Term, Ticket, Time};
 
-/// Requests under way at once. ReadIndexQueue that come meanwhile join the next.
+/// Requests under way at once. Reads that come meanwhile join the next.
 const ROUNDS_MAX: usize = 4;
 
 /// Bytes of the name of a request.
@@ -144,7 +144,7 @@ impl ReadIndexQueue {
         self.confirmed.retain(|_, reads| !reads.is_empty());
     }
 
-    /// Another leader or term: requests under way are lost. ReadIndexQueue that only a leader may serve are
+    /// Another leader or term: requests under way are lost. Reads that only a leader may serve are
     /// rejected, unless this replica is it.
     pub(crate) fn restart(
         &mut self,

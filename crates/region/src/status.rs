@@ -41,7 +41,7 @@ pub struct Status {
     pub queued: usize,
     /// Proposals in the log that wait to be committed.
     pub proposed: usize,
-    /// ReadIndexQueue that wait.
+    /// Reads that wait.
     pub reads: usize,
 }
 
@@ -52,15 +52,15 @@ pub struct Stats {
     pub entries_proposed: u64,
     /// Proposals in them.
     pub proposals_joined: u64,
-    /// ReadIndexQueue granted on the strength of a lease.
+    /// Reads granted on the strength of a lease.
     pub reads_by_lease: u64,
-    /// ReadIndexQueue granted after asking a quorum or the leader.
+    /// Reads granted after asking a quorum or the leader.
     pub reads_by_index: u64,
     /// Followers told by a leader under lease up to where to apply.
     pub followers_answered: u64,
     /// Steps that came too late to serve by a lease.
     pub late_steps: u64,
-    /// ReadIndexQueue of such steps, and questions of followers, that a lease would have served, and for which
+    /// Reads of such steps, and questions of followers, that a lease would have served, and for which
     /// a quorum is asked instead.
     pub reads_turned_back: u64,
     /// Rounds that asked, lease renewals included.
@@ -78,7 +78,7 @@ pub struct Dropped {
     pub misrouted: u64,
     /// From somebody who is no member of the region, or is at another store.
     pub strangers: u64,
-    /// ProgressNumbers or entries that no sound replica sends.
+    /// Numbers or entries that no sound replica sends.
     pub malformed: u64,
     /// Terms too far above ours to have come to be.
     pub wild_terms: u64,

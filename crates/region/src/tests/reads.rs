@@ -1,4 +1,4 @@
-//! ReadIndexQueue: under a lease, by a quorum, on followers; never stale. The cluster itself checks each
+//! Reads: under a lease, by a quorum, on followers; never stale. The cluster itself checks each
 //! read against what was answered before it was asked.
 
 use super::cluster::{Cluster, REGION, peer};
@@ -41,7 +41,7 @@ fn the_lease_is_kept_while_reads_come_and_costs_nothing_at_rest() {
     assert_eq!(stats(&cluster).read_rounds, rounds);
 }
 
-/// A leader stands still while the others elect another and write. ReadIndexQueue wait in its inbox; when it
+/// A leader stands still while the others elect another and write. Reads wait in its inbox; when it
 /// goes on, its lease must be over although it has not heard of the new leader.
 #[test]
 fn a_leader_that_stood_still_answers_nothing_from_its_past() {
