@@ -1,12 +1,12 @@
 //! Compiles `proto/` without any program outside cargo: protox parses, prost and tonic generate.
 
 use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::{env, fs};
 
 use prost::Message as _;
 
-/// The files that nobody else imports; protox finds the rest by their imports.
+/// The files that no other file imports; protox finds the rest by their imports.
 const ROOTS: [&str; 4] = [
     "tikv/tikvpb.proto",
     "tikv/meta_storagepb.proto",
@@ -15,7 +15,8 @@ const ROOTS: [&str; 4] = [
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let proto = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
+    // Read when the script runs: checkouts that share a target directory share the compiled script.
+    let proto = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
     println!("cargo::rerun-if-changed={}", proto.display());
 
     let descriptors = protox::compile(ROOTS, [&proto])?;
