@@ -64,10 +64,11 @@ fn words_in(shown: &str, text: &str, words: &[String]) -> Vec<String> {
     findings
 }
 
-/// Relative links in the README and the docs that name no file.
+/// Relative links in the docs and in the documents beside the README that name no file.
 pub(crate) fn dead_links() -> Vec<String> {
     let mut pages = tree::files(&tree::top().join("docs"), "md");
-    pages.push(tree::top().join("README.md"));
+    let top = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"];
+    pages.extend(top.map(|page| tree::top().join(page)));
     pages.iter().flat_map(|page| dead_links_of(page, &tree::text(page))).collect()
 }
 
