@@ -6,6 +6,7 @@
 mod arrows;
 mod census;
 mod modules;
+mod prose;
 mod sizes;
 mod tree;
 mod words;
@@ -26,6 +27,11 @@ fn modules_of_a_crate_form_no_cycle() {
 }
 
 #[test]
+fn folders_of_a_crate_form_no_cycle() {
+    expect_none("neighbours in a folder use each other in a circle", &modules::folder_cycles());
+}
+
+#[test]
 fn files_functions_and_structs_stay_small() {
     expect_none("too large", &sizes::excess());
 }
@@ -38,6 +44,26 @@ fn every_file_says_what_it_is_for() {
 #[test]
 fn no_banned_word_is_in_the_tree() {
     expect_none("a banned word", &words::banned());
+}
+
+#[test]
+fn comments_are_plain_technical_english() {
+    expect_none("a comment in private language", &prose::private_language());
+}
+
+#[test]
+fn comments_are_not_wide() {
+    expect_none("a comment wider than the page", &prose::wide_comments());
+}
+
+#[test]
+fn each_decision_is_cited_by_the_code_that_it_rules() {
+    expect_none("a decision that no code cites", &prose::uncited_decisions());
+}
+
+#[test]
+fn paths_in_the_docs_exist() {
+    expect_none("a path that does not exist", &prose::dead_paths());
 }
 
 #[test]
