@@ -1,0 +1,20 @@
+//! Building blocks that more than one crate needs and that know nothing of any of them.
+//!
+//! | module | what it owns |
+//! |---|---|
+//! | [`sync`] | locks, condition variables, atomics, futexes; the model checker's under `--cfg shuttle` |
+//! | [`notify`] | a counted wake-up for a thread that waits for work |
+//! | [`commit_window`] | how long a leader of a group commit waits for followers |
+//! | [`varint`], [`fields`] | LEB128 integers and length-prefixed fields: over a slice, over shared memory |
+//! | [`id_hash`] | a hash for numbers that no client chooses |
+//! | [`prefetch`] | hints to the CPU about the cache lines that are read next |
+//!
+//! Nothing here does IO, starts a thread or reads a clock.
+
+pub mod commit_window;
+pub mod fields;
+pub mod id_hash;
+pub mod notify;
+pub mod prefetch;
+pub mod sync;
+pub mod varint;

@@ -1,0 +1,6 @@
+//! What the command of a log entry means for keys and values, without IO.
+//!
+//! A region orders and replicates commands and never reads them; the store applies them to rows.
+//! Each wire protocol has its commands in a module of its own: [`raw`] those of TiKV's RawKV.
+
+pub mod raw;
