@@ -26,8 +26,8 @@ mod jsonrpc;
 use std::error::Error;
 use std::time::{Duration, Instant};
 
+use flotilla_cli::playground::{Playground, Settings};
 use flotilla_client::{Client, Config, Transport};
-use flotilla_node::playground::{Playground, Settings};
 use flotilla_node::service::{Limits, RawKv};
 use tokio::task::JoinSet;
 

@@ -1,12 +1,27 @@
 //! Everything that a node counts, in one place, read from the parts that count it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use flotilla_proto::peers;
 
 use crate::commons::Commons;
 use crate::router::{RequestCounts, Router};
 use crate::transport::{TransportCounters, TransportCounts};
+
+/// Where the process's logger says how many lines it had to drop.
+static LOG_LINES_LOST: OnceLock<fn() -> u64> = OnceLock::new();
+
+/// Lets the nodes of this process report the lines that its logger had to drop: `count` returns how
+/// many since the process began. Counts once; a process has one logger.
+pub fn report_log_lines_lost(count: fn() -> u64) {
+    // Set before: the first logger stays, as `tracing` keeps the first subscriber.
+    let _ = LOG_LINES_LOST.set(count);
+}
+
+/// Lines that the process's logger had to drop. 0 without a logger that counts.
+pub(crate) fn log_lines_lost() -> u64 {
+    LOG_LINES_LOST.get().map_or(0, |count| count())
+}
 
 /// Where the counts are read.
 #[derive(Clone)]

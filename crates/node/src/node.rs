@@ -258,7 +258,8 @@ impl Node {
     }
 
     /// Where to hear of the node's failure without holding on to the node.
-    pub(crate) fn failure(&self) -> Failure {
+    #[must_use]
+    pub fn failure(&self) -> Failure {
         self.failure.clone()
     }
 

@@ -20,7 +20,7 @@ const SLICE_NANOS: u64 = 100_000;
 /// usual one knows better, and it stays.
 ///
 /// A system that refuses is told of in the log, once: requests wait longer there, and are served.
-pub(crate) fn shorten() {
+pub fn shorten_time_slices() {
     static TOLD: Once = Once::new();
     if let Err(error) = set(SLICE_NANOS) {
         TOLD.call_once(|| tracing::info!("the system grants no short time slices: {error}"));
@@ -125,7 +125,7 @@ mod tests {
     fn a_thread_and_its_children_have_short_slices_and_nothing_else_changes() {
         let (before, after, child) = thread::spawn(|| {
             let before = read().unwrap();
-            shorten();
+            shorten_time_slices();
             (before, read().unwrap(), thread::spawn(|| read().unwrap()).join().unwrap())
         })
         .join()
@@ -150,7 +150,7 @@ mod tests {
             let refused = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const batch, 0) };
             assert_eq!(refused, 0);
             let before = read().unwrap();
-            shorten();
+            shorten_time_slices();
             (before, read().unwrap())
         });
         let (before, after) = kept.join().unwrap();

@@ -101,7 +101,7 @@ impl StatusService for StatusServer {
         response.replicas_without_leader = self.router.leaderless().1.len() as u64;
         response.stores_connected = self.connections.up_count() as u64 + 1;
         response.stores_known = self.membership.stores().len() as u64;
-        response.log_lines_lost = crate::logging::lines_lost();
+        response.log_lines_lost = crate::metrics::log_lines_lost();
         Ok(Response::new(response))
     }
 }

@@ -81,7 +81,7 @@ impl Workload {
 
 /// How keys lie in the key space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Spread {
+pub enum Spread {
     /// Evenly over the whole key space, so over all regions
     All,
     /// Close together, so in one region

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::config::{ConfigError, NodeConfig};
-use crate::node::Node;
-use crate::{fail_stop, logging, signals, slices};
+use flotilla_node::config::ConfigError;
+use flotilla_node::{Node, NodeConfig, shorten_time_slices};
+
+use crate::{fail_stop, logging, signals};
 
 /// What the command line says about one store. Flags win over the file.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -91,7 +92,7 @@ pub fn run(args: ServeArgs) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(config.threads.runtime_count())
         .thread_name("rim")
-        .on_thread_start(slices::shorten)
+        .on_thread_start(shorten_time_slices)
         .enable_all()
         .build();
     let code = match runtime {

@@ -1,7 +1,8 @@
 //! What came of the runs.
 
+use flotilla_cli::tool::Error;
+
 use super::pace::Tally;
-use crate::tool::Error;
 
 /// What came of one run without or with large scans.
 #[derive(Clone, Debug)]

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use crate::bench::args::Spread;
-use crate::bench::keys::Keys;
-use crate::tool::{Error, Target};
+use flotilla_cli::bench::{Keys, Spread};
+use flotilla_cli::tool::{Error, Target};
 
 /// What the command line says.
 #[derive(Clone, Debug, clap::Args)]

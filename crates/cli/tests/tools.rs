@@ -5,7 +5,7 @@
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use flotilla_node::playground::{Playground, Settings};
+use flotilla_cli::playground::{Playground, Settings};
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -121,39 +121,6 @@ async fn a_load_is_counted_on_both_sides() {
     let scan = ["bench", "scan", "--keys", "100", "--requests", "20", "--scan-rows", "7", "--json"];
     let report = cluster.tells(&scan).await;
     assert!((20..=140).contains(&report["rows"].as_u64().unwrap()), "{report}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn short_requests_are_measured_without_and_with_large_scans() {
-    let cluster = Cluster::start().await;
-    let load = "bench concurrent-read --json --keys 300 --value-bytes-min 1 --value-bytes-max 2000 \
-                --runs 2 --seconds 1 --scan-rows 3 --scans-per-second 40 --puts-per-second 20 \
-                --large-scan-rows 200 --large-scan-interval-ms 250";
-    let load: Vec<_> = load.split_whitespace().collect();
-    let report = cluster.tells(&load).await;
-    let runs = report["runs"].as_array().unwrap();
-    assert_eq!(runs.len(), 2);
-    for half in runs.iter().flat_map(|run| [&run["without"], &run["with"]]) {
-        assert_eq!((&half["scan"]["succeeded"], &half["scan"]["failed"]), (&40.into(), &0.into()));
-        assert_eq!((&half["put"]["succeeded"], &half["put"]["failed"]), (&20.into(), &0.into()));
-        assert!(half["scan"]["rows"].as_u64().unwrap() >= 40 * 2, "{half}");
-    }
-    assert_eq!(runs[0]["without"]["large_scan"], serde_json::Value::Null);
-    // Rows behind the last key are read from the first on: none is missing.
-    assert_eq!(runs[0]["with"]["large_scan"]["rows"], 4 * 200);
-    for kind in ["scan", "put"] {
-        let medians = &report["medians"][kind];
-        let ratio = medians["with"]["p99_us"].as_f64().unwrap()
-            / medians["without"]["p99_us"].as_f64().unwrap();
-        let told = medians["ratio"]["p99"].as_f64().unwrap();
-        assert!(told > 0.0 && (told / ratio - 1.0).abs() < 1e-9, "{medians}");
-    }
-    let table = cluster.says(&[&load[..2], &load[3..], &["--no-fill"]].concat()).await;
-    assert!(table.contains("large scan") && table.contains("median"), "{table}");
-
-    let few = cluster.run(&["bench", "concurrent-read", "--keys", "10"]).await;
-    assert_eq!(few.status.code(), Some(2));
-    assert!(String::from_utf8(few.stderr).unwrap().contains("--large-scan-rows"));
 }
 
 #[tokio::test]

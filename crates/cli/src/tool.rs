@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 /// Where the cluster is.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Target {
+pub struct Target {
     /// Any stores of the cluster; one that answers is enough
     #[arg(
         long,
@@ -19,13 +19,13 @@ pub(crate) struct Target {
         default_value = "127.0.0.1:20160",
         value_name = "HOST:PORT,..."
     )]
-    pub(crate) endpoints: Vec<String>,
+    pub endpoints: Vec<String>,
     /// Print JSON instead of tables
     #[arg(long, global = true)]
-    pub(crate) json: bool,
+    pub json: bool,
     /// Seconds until a request is given up
     #[arg(long, global = true, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) timeout: u64,
+    pub timeout: u64,
 }
 
 /// How long one store is waited for that is only asked about itself.
@@ -33,7 +33,8 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Target {
     /// The client's configuration for this target; the rest is the client's default.
-    pub(crate) fn config(&self) -> flotilla_client::Config {
+    #[must_use]
+    pub fn config(&self) -> flotilla_client::Config {
         let deadline = Duration::from_secs(self.timeout);
         flotilla_client::Config { deadline, ..flotilla_client::Config::default() }
     }
@@ -66,7 +67,7 @@ impl Target {
 
 /// Why a tool could not do what was asked: one sentence for a person, one exit code for a script.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub enum Error {
     /// No endpoint answers.
     #[error(
         "{0}. Does the cluster run? `flotilla playground` starts one; --endpoints says where yours is"
@@ -146,19 +147,22 @@ const STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
 /// An empty table with these headings.
-pub(crate) fn table(headings: &[&str]) -> Table {
+#[must_use]
+pub fn table(headings: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(STYLE).set_header(headings.iter().map(Cell::new));
     table
 }
 
 /// A number's cell.
-pub(crate) fn number(number: impl ToString) -> Cell {
+#[must_use]
+pub fn number(number: impl ToString) -> Cell {
     Cell::new(number).set_alignment(CellAlignment::Right)
 }
 
 /// Runs a tool to its end.
-pub(crate) fn run(is_json: bool, tool: impl Future<Output = Result<(), Error>>) -> ExitCode {
+#[must_use]
+pub fn run(is_json: bool, tool: impl Future<Output = Result<(), Error>>) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let result = match runtime {
         Ok(runtime) => runtime.block_on(tool),

@@ -5,15 +5,15 @@ use std::process::{ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
 use flotilla_client::{Client, Config};
+use flotilla_node::{NodeConfig, bind, shorten_time_slices};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 
-use crate::config::NodeConfig;
 use crate::playground::{self, Playground, Settings};
 use crate::port::Port;
 use crate::signals::{self, Signals};
-use crate::{fail_stop, logging, slices, start};
+use crate::{fail_stop, logging};
 
 /// Where clients of TiKV look for placement if nobody tells them.
 const PLACEMENT: &str = "127.0.0.1:2379";
@@ -57,7 +57,7 @@ pub fn run(args: &PlaygroundArgs) -> ExitCode {
     fail_stop::end_process_on_panic();
     let result = logging::start(&args.log).and_then(|()| {
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .on_thread_start(slices::shorten)
+            .on_thread_start(shorten_time_slices)
             .enable_all()
             .build()
             .map_err(|error| format!("cannot start threads: {error}"))?;
@@ -118,7 +118,7 @@ async fn in_one_process(settings: &Settings, signals: &mut Signals) -> Result<()
     };
     let mut playground = started.map_err(|error| error.to_string())?;
     let endpoints = playground.endpoints();
-    if let Ok(listener) = start::bind(PLACEMENT.to_owned()).await {
+    if let Ok(listener) = bind(PLACEMENT.to_owned()).await {
         playground.listen(listener);
     }
     let outcome = tokio::select! {

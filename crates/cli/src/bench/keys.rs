@@ -6,7 +6,7 @@ use super::args::Spread;
 
 /// Makes the same key from the same number, always.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Keys {
+pub struct Keys {
     count: u64,
     bytes: usize,
     spread: Spread,
@@ -20,17 +20,19 @@ const NUMBER_BYTES: usize = 8;
 
 impl Keys {
     /// `count` keys of `bytes` bytes, which are at least eight.
-    pub(crate) fn new(count: u64, bytes: u16, spread: Spread) -> Keys {
+    #[must_use]
+    pub fn new(count: u64, bytes: u16, spread: Spread) -> Keys {
         Keys { count, bytes: usize::from(bytes), spread }
     }
 
     /// Each key once.
-    pub(crate) fn all(&self) -> impl Iterator<Item = Bytes> + use<> {
+    pub fn all(&self) -> impl Iterator<Item = Bytes> + use<> {
         let keys = *self;
         (0..keys.count).map(move |number| keys.of(number))
     }
 
-    pub(crate) fn random(&self, chance: &mut fastrand::Rng) -> Bytes {
+    /// One of them, chosen by `chance`.
+    pub fn random(&self, chance: &mut fastrand::Rng) -> Bytes {
         self.of(chance.u64(..self.count))
     }
 

@@ -9,8 +9,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use flotilla_cli::{Port, fail_stop, playground};
 use flotilla_client::{Client, Config, Observer};
-use flotilla_node::{Port, fail_stop, playground};
 use rustix::pipe::fcntl_getpipe_size;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;

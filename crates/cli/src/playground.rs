@@ -5,14 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flotilla_client::{Client, Observer};
+use flotilla_node::{Node, NodeConfig, StartError, bind};
 use flotilla_proto::peers;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
 
-use crate::config::NodeConfig;
-use crate::node::Node;
 use crate::port::Port;
-use crate::start::{self, StartError};
 
 /// Between two looks at whether the cluster is ready.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
@@ -82,7 +80,7 @@ impl Playground {
     pub async fn start_all(&mut self) -> Result<(), StartError> {
         let mut starting = tokio::task::JoinSet::new();
         for place in (0..self.nodes.len()).filter(|place| self.nodes[*place].is_none()) {
-            let listener = start::bind(self.ports[place].addr().to_string()).await?;
+            let listener = bind(self.ports[place].addr().to_string()).await?;
             let config = self.configs[place].clone();
             starting.spawn(async move { (place, Node::start_on(listener, config).await) });
         }
@@ -147,7 +145,7 @@ impl Playground {
     /// As [`Node::start`].
     pub async fn restart(&mut self, place: usize) -> Result<(), StartError> {
         if self.nodes[place].is_none() {
-            let listener = start::bind(self.ports[place].addr().to_string()).await?;
+            let listener = bind(self.ports[place].addr().to_string()).await?;
             let node = Node::start_on(listener, self.configs[place].clone()).await?;
             self.nodes[place] = Some(node);
         }
@@ -200,8 +198,12 @@ impl Playground {
 pub(crate) fn ports(settings: &Settings) -> Result<Vec<Port>, StartError> {
     let of_store = |store| if settings.base_port == 0 { 0 } else { settings.base_port + store };
     (0..settings.stores as u16)
-        .map(|store| start::keep(SocketAddr::from(([127, 0, 0, 1], of_store(store)))))
+        .map(|store| keep(SocketAddr::from(([127, 0, 0, 1], of_store(store)))))
         .collect()
+}
+
+fn keep(addr: SocketAddr) -> Result<Port, StartError> {
+    Port::keep(addr).map_err(|source| StartError::Listen { addr: addr.to_string(), source })
 }
 
 /// The settings of each node of a cluster at `ports`.

@@ -1,4 +1,4 @@
-//! `flotilla bench concurrent-read`: what short scans and puts feel of large scans beside them.
+//! `concurrent-read`: latencies of short scans and puts with and without large scans next to them.
 //!
 //! The experiment is that of "Strong Consistency and Fully Concurrent Reads", the article on etcd
 //! 3.4: short scans and puts come at a fixed rate; in half of the time a large scan begins every
@@ -11,22 +11,23 @@ mod pace;
 mod report;
 mod run;
 
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use clap::Parser;
+use flotilla_cli::bench::{Keys, bar, fill_with};
+use flotilla_cli::diagnosis::explained;
+use flotilla_cli::tool::{self, Error};
 use flotilla_client::{Client, Config, Error as ClientError, Scan, Transport};
 use indicatif::ProgressBar;
 use tokio::runtime::Handle;
 
-pub(crate) use args::Args;
+use args::Args;
 use lane::Lane;
 use pace::{Pace, Tally};
 use report::Report;
 use run::{Half, Run};
-
-use super::keys::Keys;
-use super::{bars, load};
-use crate::tool::Error;
 
 /// Short requests of a kind that may wait for their answers.
 const SHORT_AT_ONCE_MAX: usize = 10_000;
@@ -35,20 +36,32 @@ const LARGE_AT_ONCE_MAX: usize = 8;
 /// Different contents of a value of one length.
 const OFFSETS: usize = 4096;
 
+#[derive(Debug, Parser)]
+#[command(name = "concurrent-read", max_term_width = 100)]
+struct Cli {
+    #[command(flatten)]
+    args: Args,
+}
+
+fn main() -> ExitCode {
+    let Cli { args } = Cli::parse();
+    tool::run(args.target.json, explained(&args.target, measure(&args)))
+}
+
 /// Fills, measures, reports.
-pub(crate) async fn measure(args: &Args) -> Result<(), Error> {
+async fn measure(args: &Args) -> Result<(), Error> {
     args.check()?;
     let work = Work::connect(args).await?;
     if !args.no_fill {
-        let bar = bars::bar("fill", args.keys);
+        let bar = bar("fill", args.keys);
         let mut chance = fastrand::Rng::with_seed(args.seed);
         let pairs = work.keys.all().map(|key| (key, work.values.random(&mut chance)));
         let client = Client::connect(&args.target.endpoints, config(args)).await?;
-        load::fill_with(&client, pairs, args.value_bytes_max as usize, &bar).await?;
+        fill_with(&client, pairs, args.value_bytes_max as usize, &bar).await?;
         bar.finish_and_clear();
     }
     let each = work.request_count(false) + work.request_count(true);
-    let bar = bars::bar("runs", each * u64::from(args.runs));
+    let bar = bar("runs", each * u64::from(args.runs));
     let mut runs = Vec::new();
     for number in 0..args.runs {
         let without = work.half(number, false, &bar).await;

@@ -28,7 +28,11 @@ struct ClusterDiagnosis {
 
 /// Does what `tool` does. Where it fails for want of a quorum, the error says which stores are
 /// missing.
-pub(crate) async fn explained(
+///
+/// # Errors
+///
+/// As `tool`, with [`Error::Client`] explained where the stores that answer show a cause.
+pub async fn explained(
     target: &Target,
     tool: impl Future<Output = Result<(), Error>>,
 ) -> Result<(), Error> {

@@ -44,6 +44,7 @@ pub fn start(filter: &str) -> Result<(), String> {
         .with_target(false)
         .try_init()
         .map_err(|error| error.to_string())?;
+    flotilla_node::metrics::report_log_lines_lost(lines_lost);
     // Not guarded: a writer that is gone means lost lines, which the queue counts.
     thread::Builder::new()
         .name("log-lines".to_owned())

@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use flotilla_cli::bench::latencies;
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-
-use crate::bench::load;
 
 /// When requests are due, and how many may wait for their answers.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +37,7 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn new() -> Tally {
-        Tally { latencies: load::latencies(), rows: 0, failed: 0, first_failure: None }
+        Tally { latencies: latencies(), rows: 0, failed: 0, first_failure: None }
     }
 
     fn add(&mut self, (latency, result): Answer) {
@@ -109,6 +108,8 @@ fn unwrap(answer: Result<Answer, tokio::task::JoinError>) -> Answer {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use flotilla_cli::bench::LATENCY_NS_MAX;
+
     use super::*;
 
     /// All due an hour ago, so that none has to be waited for.
@@ -126,7 +127,7 @@ mod tests {
             send(runtime.handle(), overdue(100, 8), &bar, |number| async move { Ok(number) });
         assert_eq!((tally.latencies.len(), tally.rows, tally.failed), (100, 99 * 100 / 2, 0));
         // An hour is more than the histogram tells apart.
-        assert!(tally.latencies.min() >= load::LATENCY_NS_MAX / 2);
+        assert!(tally.latencies.min() >= LATENCY_NS_MAX / 2);
         assert_eq!(bar.position(), 100);
     }
 

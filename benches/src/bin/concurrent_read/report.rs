@@ -3,13 +3,13 @@
 use std::io::Write;
 
 use comfy_table::{Cell, Table};
+use flotilla_cli::bench::millis;
+use flotilla_cli::tool::{Error, number, table};
 use serde_json::{Value, json};
 
 use super::args::Args;
 use super::pace::Tally;
 use super::run::{Half, Run};
-use crate::bench::report::millis;
-use crate::tool::{Error, number, table};
 
 /// All that is told.
 pub(crate) struct Report<'a> {

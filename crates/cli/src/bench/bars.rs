@@ -2,8 +2,9 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// On standard error, and nowhere if that is no terminal.
-pub(crate) fn bar(name: &'static str, count: u64) -> ProgressBar {
+/// A progress bar for `count` requests, on standard error; nowhere if that is no terminal.
+#[must_use]
+pub fn bar(name: &'static str, count: u64) -> ProgressBar {
     let style = "{prefix:>6} {wide_bar} {pos}/{len} {per_sec} {eta}";
     let style = ProgressStyle::with_template(style).expect("the template is well formed");
     ProgressBar::new(count).with_style(style).with_prefix(name)

@@ -6,8 +6,9 @@ use std::net::SocketAddr;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use flotilla_node::playground::{Playground, Settings};
-use flotilla_node::{Node, NodeConfig, Port};
+use flotilla_cli::Port;
+use flotilla_cli::playground::{Playground, Settings};
+use flotilla_node::{Node, NodeConfig};
 use serde_json::Value;
 use tokio::process::Command;
 use tokio::time::timeout;

@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use flotilla_node::play::{self, PlaygroundArgs};
-use flotilla_node::serve::{self, ServeArgs};
-use flotilla_node::{bench, ctl, log_tool, page_tool};
+use flotilla_cli::play::{self, PlaygroundArgs};
+use flotilla_cli::serve::{self, ServeArgs};
+use flotilla_cli::{bench, ctl, log_tool, page_tool};
 
 /// A multi-raft storage node that speaks TiKV's RawKV and PD protocols.
 #[derive(Debug, Parser)]

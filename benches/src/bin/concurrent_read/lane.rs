@@ -1,11 +1,11 @@
 //! Clients that do not share threads: each sends requests of one kind, as a process of its own would.
 
+use flotilla_cli::tool::Error;
 use flotilla_client::{Client, Config};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinError;
 
 use super::pace::Tally;
-use crate::tool::Error;
 
 /// A client, and the thread that drives its connections. On a thread that takes large answers apart
 /// as well, short ones would wait for that, and the store has no part in it.

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use flotilla_cli::{Port, playground};
 use flotilla_client::{Client, Config};
-use flotilla_node::{Port, playground};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -156,6 +156,8 @@ impl Report<'_> {
     }
 }
 
-pub(crate) fn millis(nanos: f64) -> Cell {
+/// A cell that shows nanoseconds as milliseconds.
+#[must_use]
+pub fn millis(nanos: f64) -> Cell {
     number(format!("{:.3}", nanos / 1e6))
 }

@@ -2,7 +2,6 @@
 
 mod args;
 mod bars;
-mod concurrent_read;
 mod counts;
 mod keys;
 mod load;
@@ -14,10 +13,15 @@ use flotilla_client::{Client, Config, Transport};
 
 use crate::diagnosis::explained;
 use crate::tool::{self, Error};
+pub use args::Spread;
 use args::Workload;
-use bars::{bar, spinner};
+pub use bars::bar;
+use bars::spinner;
 use counts::Counts;
+pub use keys::Keys;
+pub use load::{LATENCY_NS_MAX, fill_with, latencies};
 use report::Report;
+pub use report::millis;
 
 /// What the command line says.
 #[derive(Clone, Debug, clap::Args)]
@@ -36,8 +40,6 @@ enum Bench {
     Scan(args::Args),
     /// Gets and puts
     Mixed(args::Args),
-    /// Short scans and puts at a fixed rate, alone and beside large scans
-    ConcurrentRead(concurrent_read::Args),
 }
 
 /// Does what the command line says.
@@ -48,10 +50,6 @@ pub fn run(args: &Args) -> ExitCode {
         Bench::Get(args) => (Workload::Get, args),
         Bench::Scan(args) => (Workload::Scan, args),
         Bench::Mixed(args) => (Workload::Mixed, args),
-        Bench::ConcurrentRead(args) => {
-            let measure = explained(&args.target, concurrent_read::measure(args));
-            return tool::run(args.target.json, measure);
-        }
     };
     tool::run(args.target.json, explained(&args.target, measure(workload, args)))
 }

@@ -16,10 +16,11 @@ use super::keys::Keys;
 use crate::tool::Error;
 
 /// The longest time that the histogram tells apart, a minute; longer ones count as that.
-pub(crate) const LATENCY_NS_MAX: u64 = 60_000_000_000;
+pub const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
-/// Where latencies in nanoseconds are counted.
-pub(crate) fn latencies() -> Histogram<u64> {
+/// An empty histogram of latencies in nanoseconds, with three digits.
+#[must_use]
+pub fn latencies() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3)
         .expect("bounds and digits are what the histogram allows")
 }
@@ -65,7 +66,11 @@ pub(crate) async fn fill(client: &Client, args: &Args, bar: &ProgressBar) -> Res
 }
 
 /// Writes `pairs`, whose values have up to `value_bytes_max` bytes.
-pub(crate) async fn fill_with(
+///
+/// # Errors
+///
+/// That of the first batch of pairs that is not written.
+pub async fn fill_with(
     client: &Client,
     mut pairs: impl Iterator<Item = (Bytes, Bytes)>,
     value_bytes_max: usize,
