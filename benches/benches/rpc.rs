@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use flotilla_cli::playground::{Playground, Settings};
 use flotilla_client::{Client, Config, Transport};
-use flotilla_node::service::{Limits, RawKv};
+use flotilla_node::service::rawkv::{Limits, RawKv};
 use tokio::task::JoinSet;
 
 type Failure = Box<dyn Error + Send + Sync>;
