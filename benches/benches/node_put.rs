@@ -7,8 +7,8 @@
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use flotilla_cli::playground::{Playground, Settings};
 use flotilla_client::{Client, Config};
-use flotilla_node::playground::{Playground, Settings};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 

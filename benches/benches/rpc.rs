@@ -26,9 +26,9 @@ mod jsonrpc;
 use std::error::Error;
 use std::time::{Duration, Instant};
 
+use flotilla_cli::playground::{Playground, Settings};
 use flotilla_client::{Client, Config, Transport};
-use flotilla_node::playground::{Playground, Settings};
-use flotilla_node::service::{Limits, RawKv};
+use flotilla_node::service::rawkv::{Limits, RawKv};
 use tokio::task::JoinSet;
 
 type Failure = Box<dyn Error + Send + Sync>;

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use flotilla_node::playground::{Playground, Settings};
+use flotilla_cli::playground::{Playground, Settings};
 use load::{Load, client};
 use processes::Processes;
 

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use flotilla_node::router::Router;
-use flotilla_node::service::RawKv;
+use flotilla_node::service::rawkv::RawKv;
 use flotilla_proto::{kvrpcpb, metapb};
 use flotilla_region::Space;
 use serde_json::{Value, json};

@@ -12,7 +12,7 @@ use std::thread;
 
 use tokio::sync::watch;
 
-use crate::slices;
+use crate::sched;
 
 /// Where threads report what they cannot survive. Clones share one state.
 #[derive(Clone)]
@@ -91,7 +91,7 @@ impl Failure {
         let failure = self.clone();
         let told = name.to_owned();
         thread::Builder::new().name(name.to_owned()).spawn(move || {
-            slices::shorten();
+            sched::shorten_time_slices();
             if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(body)) {
                 failure.report(&format!("thread {told} panicked: {}", message(&*panic)));
             }

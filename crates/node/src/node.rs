@@ -14,28 +14,29 @@ use tokio::task::JoinSet;
 use tonic::service::Routes as GrpcRoutes;
 use tonic_health::server::HealthReporter;
 
-use crate::accept::Stop;
 use crate::clock::Clock;
-use crate::commons::{Commons, Works};
 use crate::config::{NodeConfig, Settled};
+use crate::driver::context::{Commons, Works};
+use crate::driver::router::Router;
+use crate::driver::routes::Routes;
+use crate::driver::shard_message::Mailboxes;
+use crate::driver::threads::{Pace, Threads};
+use crate::driver::tickets::Tickets;
+use crate::drop_notify::{Gone, share};
 use crate::failure::Failure;
-use crate::health::HealthWatch;
-use crate::letters::Mailboxes;
 use crate::membership::{Membership, become_member};
-use crate::metrics::Gauges;
+use crate::net::connection::Stop;
+use crate::net::dial::PEER_MESSAGE_BYTES_MAX;
+use crate::net::listen::{self, ServerLimits};
 use crate::pd::{self, Placement};
-use crate::router::Router;
-use crate::routes::Routes;
-use crate::server::{self, ServerLimits};
-use crate::service::RawKv;
-use crate::shared::{Gone, share};
+use crate::service::rawkv::RawKv;
 use crate::start::{
     OpenedMember, OpenedStore, StartError, bind, check_given, open_directory, open_store,
 };
-use crate::status::StatusServer;
-use crate::threads::{Pace, Threads};
-use crate::tickets::Tickets;
-use crate::transport::{FRAME_BYTES_MAX, Receiver, Transport, TransportCounters};
+use crate::status::health::HealthWatch;
+use crate::status::metrics::Gauges;
+use crate::status::server::StatusServer;
+use crate::transport::{Receiver, Transport, TransportCounters};
 
 /// How long requests that are under way may take to finish when the node is told to stop.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -236,7 +237,7 @@ impl Node {
             connections_max: self.settled.config.limits.connections_max,
             streams_per_connection_max: self.settled.config.limits.streams_per_connection_max,
         };
-        let served = server::serve(listener, self.services.clone(), limits, self.stop.subscribe());
+        let served = listen::serve(listener, self.services.clone(), limits, self.stop.subscribe());
         let failure = self.failure.clone();
         self.servers.spawn(async move {
             if let Err(error) = served.await {
@@ -258,7 +259,8 @@ impl Node {
     }
 
     /// Where to hear of the node's failure without holding on to the node.
-    pub(crate) fn failure(&self) -> Failure {
+    #[must_use]
+    pub fn failure(&self) -> Failure {
         self.failure.clone()
     }
 
@@ -371,7 +373,7 @@ fn services(
     let HealthWatch { membership, router, connections, .. } = watch;
     let receiver =
         Receiver::new(membership.clone(), commons.mailboxes.clone(), Arc::clone(&counters));
-    let peers = PeersServer::new(receiver).max_decoding_message_size(FRAME_BYTES_MAX);
+    let peers = PeersServer::new(receiver).max_decoding_message_size(PEER_MESSAGE_BYTES_MAX);
     let status = StatusServer {
         membership: membership.clone(),
         mailboxes: commons.mailboxes.clone(),

@@ -1,7 +1,6 @@
 //! What a node needs before it runs: a listener, the store, and the replicas in it.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use flotilla_identity::{
@@ -14,7 +13,6 @@ use tokio::net::TcpListener;
 
 use crate::clock::Clock;
 use crate::config::{ConfigError, Settled, shard_config};
-use crate::port::Port;
 
 /// Why a node did not start.
 #[derive(Debug, thiserror::Error)]
@@ -55,14 +53,13 @@ pub enum StartError {
     Thread(io::Error),
 }
 
-/// Opens a listener.
-pub(crate) async fn bind(addr: String) -> Result<TcpListener, StartError> {
+/// Opens a listener on `addr`, a `host:port`.
+///
+/// # Errors
+///
+/// [`StartError::Listen`] with what the system said.
+pub async fn bind(addr: String) -> Result<TcpListener, StartError> {
     TcpListener::bind(&addr).await.map_err(|source| StartError::Listen { addr, source })
-}
-
-/// Keeps a port.
-pub(crate) fn keep(addr: SocketAddr) -> Result<Port, StartError> {
-    Port::keep(addr).map_err(|source| StartError::Listen { addr: addr.to_string(), source })
 }
 
 /// A random number that no other start draws.

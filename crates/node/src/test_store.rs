@@ -11,9 +11,9 @@ use flotilla_region::Descriptor;
 use flotilla_store::{Config, StartSeed, Store, StoreDirectory};
 use flotilla_vfs::fault::FaultFs;
 
+use crate::drop_notify::{Shared, share};
 use crate::failure::Failure;
 use crate::membership::Membership;
-use crate::shared::{Shared, share};
 
 /// Where nobody listens.
 const ADDRESS: &str = "h:1";

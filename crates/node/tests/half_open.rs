@@ -4,9 +4,10 @@
 
 use std::time::Duration;
 
+use flotilla_cli::playground;
 use flotilla_client::{Client, Config};
 use flotilla_node::config::LimitsConfig;
-use flotilla_node::{Node, NodeConfig, playground};
+use flotilla_node::{Node, NodeConfig};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};

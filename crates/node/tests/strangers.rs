@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use flotilla_cli::playground::{self, Playground, Settings};
 use flotilla_client::{Client, Config};
 use flotilla_identity::{FEATURE_LEVEL, StoreRun, StoreUuid};
-use flotilla_node::playground::{self, Playground, Settings};
 use flotilla_node::{Node, NodeConfig};
 use flotilla_proto::peers::peers_client::PeersClient;
 use flotilla_proto::peers::{Frame, Message, RegionMessage, StoreHello};

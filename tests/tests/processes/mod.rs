@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use flotilla_node::serve::{self, ServeArgs};
-use flotilla_node::{Port, playground};
+use flotilla_cli::serve::{self, ServeArgs};
+use flotilla_cli::{Port, playground};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 

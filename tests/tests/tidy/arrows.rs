@@ -29,17 +29,12 @@ const TABLE: &[Allowed] = &[
     Allowed { name: "client", ours: &["proto"], rim: true },
     Allowed {
         name: "node",
-        ours: &[
-            "vfs",
-            "raftlog",
-            "pagestore",
-            "proto",
-            "region",
-            "identity",
-            "placement",
-            "store",
-            "client",
-        ],
+        ours: &["vfs", "raftlog", "pagestore", "proto", "region", "identity", "placement", "store"],
+        rim: true,
+    },
+    Allowed {
+        name: "cli",
+        ours: &["vfs", "raftlog", "pagestore", "proto", "identity", "client", "node"],
         rim: true,
     },
 ];

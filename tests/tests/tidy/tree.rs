@@ -62,6 +62,10 @@ pub(crate) fn text(path: &Path) -> String {
 /// Whether a file holds only tests.
 pub(crate) fn is_test(path: &Path) -> bool {
     let shown = shown(path);
+    // A program that measures is no test: it may wait for time to pass.
+    if shown.starts_with("benches/src/bin/") {
+        return false;
+    }
     ["tests/", "benches/", "examples/"].iter().any(|d| shown.starts_with(d))
         || shown.contains("/tests/")
         || shown.contains("/fuzz/")

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tonic::Status;
 use tonic::transport::Channel;
 
-use super::ask::ask;
+use super::bootstrap_client::ask;
 use crate::clock::Clock;
 use crate::config::Settled;
 use crate::start::StartError;

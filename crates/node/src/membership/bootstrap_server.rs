@@ -11,12 +11,12 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::bootstrap::Founding;
 use super::convert::{WireQuestion, bootstrap_from_wire, bootstrap_response_to_wire};
-use crate::transport::FRAME_BYTES_MAX;
+use crate::net::dial::PEER_MESSAGE_BYTES_MAX;
 
 /// The services of a store that is no member yet.
 pub(super) fn routes(founding: &Founding) -> Routes {
     let peers = PeersServer::new(BootstrapServer { founding: founding.clone() })
-        .max_decoding_message_size(FRAME_BYTES_MAX);
+        .max_decoding_message_size(PEER_MESSAGE_BYTES_MAX);
     let (_, health) = tonic_health::server::health_reporter();
     let mut routes = Routes::new(peers).add_service(health);
     let router = std::mem::take(routes.axum_router_mut());

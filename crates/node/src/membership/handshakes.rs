@@ -17,8 +17,8 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use super::convert::{hello_from_wire, hello_to_wire};
+use crate::drop_notify::Shared;
 use crate::failure::Failure;
-use crate::shared::Shared;
 
 /// Greetings that one handshake may take: each side confirms once.
 const EXCHANGES_MAX: u32 = 4;

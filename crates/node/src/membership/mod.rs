@@ -5,14 +5,14 @@
 //! asks and answers until the directory is a member's, `handshakes` is what all parts of a
 //! running member share, `convert` reads and writes the wire.
 
-mod ask;
-mod becoming;
+mod become_member;
 mod bootstrap;
+mod bootstrap_client;
 mod bootstrap_server;
 mod convert;
 mod handshakes;
 
-pub(crate) use becoming::become_member;
+pub(crate) use become_member::become_member;
 pub(crate) use convert::{
     WireQuestion, bootstrap_from_wire, bootstrap_response_to_wire, run_from_wire, run_to_wire,
     uuid_from_wire, uuid_to_wire,

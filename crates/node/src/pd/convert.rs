@@ -7,6 +7,7 @@ use flotilla_proto::{metapb, pdpb};
 use flotilla_region::{Descriptor, Peer, RoleChange, Space, Term};
 
 use crate::membership::KnownStore;
+use crate::net::dial;
 
 /// A store as clients know it.
 pub(super) fn store_to_proto(store: &Store) -> metapb::Store {
@@ -23,7 +24,7 @@ pub(super) fn store_to_proto(store: &Store) -> metapb::Store {
 
 /// A store of the cluster as one that can answer for placement.
 pub(super) fn member_to_proto(member: &KnownStore) -> pdpb::Member {
-    let url = format!("http://{}", member.address);
+    let url = dial::url(&member.address);
     pdpb::Member {
         name: member.name.clone(),
         member_id: member.store.0,

@@ -6,18 +6,18 @@
 //! `reports` takes in what the stores say; `extras` are small services that clients expect
 //! beside it. `driver` is what they share, `placement` puts them together.
 
+mod context;
 mod convert;
-mod driver;
-mod duty;
-mod extras;
+mod election;
+mod errors;
+mod heartbeat_receiver;
+mod heartbeat_sender;
+mod heartbeat_sessions;
+mod leader;
 mod lookup;
-mod office;
-mod placement;
-mod reporter;
-mod reports;
+mod placement_driver;
 mod service;
-mod sessions;
-mod words;
+mod stubs;
 
-pub use driver::Settings;
-pub use placement::Placement;
+pub use context::Settings;
+pub use placement_driver::Placement;

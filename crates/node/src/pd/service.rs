@@ -23,10 +23,10 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::context::Driver;
 use super::convert::{member_to_proto, store_to_proto};
-use super::driver::Driver;
+use super::leader::Office;
 use super::lookup::{self, Sight};
-use super::office::Office;
 
 /// Regions that one answer holds at most; who asks for more asks again from where it ended.
 const SCAN_COUNT_MAX: usize = 10_000;

@@ -1,27 +1,3 @@
-//! gRPC in, router out: TiKV's RawKV service.
-//!
-//! A request passes `check` (may it be said at all?), `claim` (what does it claim about its
-//! region?) and `range` (what does it mean within the region's borders?), goes to the region by
-//! the router, and its answer or its failure (`errors`) goes back. `reads` and `writes` are where
-//! that happens for each kind of request; `places` keeps long reads from holding up others; `wire`
-//! is the gRPC service over them, and `batch` its stream that carries many requests. Answers are
-//! bytes early: `rows` encodes what a scan finds, `pieces` the message around it, and `aside` keeps
-//! that from holding up others.
+//! The protocols that clients speak, each in a folder of its own.
 
-mod aside;
-mod batch;
-mod check;
-mod claim;
-mod errors;
-mod pieces;
-mod places;
-mod range;
-mod rawkv;
-mod reads;
-mod rows;
-mod wire;
-mod writes;
-
-pub use places::PlacesConfig;
-pub use rawkv::{Limits, RawKv};
-pub use wire::RawKvServer;
+pub mod rawkv;

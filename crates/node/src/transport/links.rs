@@ -6,11 +6,12 @@ use std::sync::Arc;
 use flotilla_region::{Envelope, Event, MessageKind, StoreId};
 use tokio::task::JoinSet;
 
-use super::counts::Counts;
+use super::counters::Counts;
 use super::fault::LinkFault;
-use super::queue::{Kind, Queue};
-use super::sender::Sender;
-use crate::letters::Mailboxes;
+use super::peer_stream::Sender;
+use super::send_queue::{Kind, Queue};
+use crate::driver::shard_message::Mailboxes;
+use crate::driver::shard_thread::Outbox;
 use crate::membership::Membership;
 
 /// The queues to one other store.
@@ -82,19 +83,6 @@ impl Transport {
         Self { links: Arc::new(links), counts }
     }
 
-    /// Queues a message. If one is dropped for want of room, returns what its region must
-    /// hear; only lost entries make a difference to raft.
-    pub(crate) fn send(&self, envelope: Envelope) -> Option<Event> {
-        let append = envelope.message.kind == MessageKind::Append;
-        let (region, peer) = match self.links.get(&envelope.to.store) {
-            Some(link) if append => link.appends.push(envelope),
-            Some(link) => link.urgent.push(envelope),
-            None => Some((envelope.region, envelope.to.id)),
-        }?;
-        self.counts.count_message_dropped();
-        append.then_some(Event::Unreachable { region, peer })
-    }
-
     /// Which of the links are up.
     pub(crate) fn connections(&self) -> Connections {
         Connections { links: Arc::clone(&self.links) }
@@ -103,5 +91,19 @@ impl Transport {
     /// The counters of both directions.
     pub(crate) fn counters(&self) -> &Arc<Counts> {
         &self.counts
+    }
+}
+
+impl Outbox for Transport {
+    /// Only lost entries make a difference to raft.
+    fn send(&self, envelope: Envelope) -> Option<Event> {
+        let append = envelope.message.kind == MessageKind::Append;
+        let (region, peer) = match self.links.get(&envelope.to.store) {
+            Some(link) if append => link.appends.push(envelope),
+            Some(link) => link.urgent.push(envelope),
+            None => Some((envelope.region, envelope.to.id)),
+        }?;
+        self.counts.count_message_dropped();
+        append.then_some(Event::Unreachable { region, peer })
     }
 }

@@ -9,15 +9,14 @@
 //! region is told (`Event::Unreachable`), so that it probes instead of sending ahead.
 
 mod convert;
-mod counts;
+mod counters;
 mod fault;
+mod frame_receiver;
 mod links;
-mod queue;
-mod receiver;
-mod sender;
+mod peer_stream;
+mod send_queue;
 
-pub(crate) use counts::Counts as TransportCounters;
-pub use counts::TransportCounts;
+pub(crate) use counters::Counts as TransportCounters;
+pub use counters::TransportCounts;
+pub(crate) use frame_receiver::Receiver;
 pub(crate) use links::{Connections, Transport};
-pub(crate) use receiver::Receiver;
-pub(crate) use sender::FRAME_BYTES_MAX;

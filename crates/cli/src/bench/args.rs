@@ -1,0 +1,89 @@
+//! What a load may be told.
+
+use crate::tool::Target;
+
+/// What the command line says of a load.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Callers, each with one request on its way
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) clients: u32,
+    /// Connections to each store
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) connections: u16,
+    /// Bytes of a key
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(8..=8192))]
+    pub(crate) key_size: u16,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(0..=8_000_000))]
+    pub(crate) value_size: u32,
+    /// Different keys
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) keys: u64,
+    /// Requests to send
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) requests: u64,
+    /// Seconds to go on for, instead of a number of requests
+    #[arg(long, conflicts_with = "requests", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) seconds: Option<u64>,
+    /// Requests of a connection share a stream; this is the default
+    #[arg(long, conflicts_with = "unary")]
+    pub(crate) batch: bool,
+    /// Each request is a call of its own
+    #[arg(long)]
+    pub(crate) unary: bool,
+    /// Where the keys are
+    #[arg(long, value_enum, default_value_t = Spread::All)]
+    pub(crate) regions: Spread,
+    /// Rows of one scan
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) scan_rows: u32,
+    /// Of a hundred mixed requests, how many are gets; the others are puts
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub(crate) reads: u8,
+    /// Do not write the keys that are read before the load begins
+    #[arg(long)]
+    pub(crate) no_fill: bool,
+    /// Which keys are chosen in which order
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+/// What the callers ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Workload {
+    /// Writes of random keys
+    Put,
+    /// Reads of random keys
+    Get,
+    /// Rows from a random key on
+    Scan,
+    /// Gets and puts
+    Mixed,
+}
+
+impl Workload {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Workload::Put => "put",
+            Workload::Get => "get",
+            Workload::Scan => "scan",
+            Workload::Mixed => "mixed",
+        }
+    }
+
+    pub(crate) fn reads(self) -> bool {
+        self != Workload::Put
+    }
+}
+
+/// How keys lie in the key space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Spread {
+    /// Evenly over the whole key space, so over all regions
+    All,
+    /// Close together, so in one region
+    One,
+}

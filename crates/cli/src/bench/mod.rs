@@ -1,0 +1,93 @@
+//! `flotilla bench`: a load on a running cluster, what it took, and what the stores did for it.
+
+mod args;
+mod bars;
+mod counts;
+mod keys;
+mod load;
+mod report;
+
+use std::process::ExitCode;
+
+use flotilla_client::{Client, Config, Transport};
+
+use crate::diagnosis::explained;
+use crate::tool::{self, Error};
+pub use args::Spread;
+use args::Workload;
+pub use bars::bar;
+use bars::spinner;
+use counts::Counts;
+pub use keys::Keys;
+pub use load::{LATENCY_NS_MAX, fill_with, latencies};
+use report::Report;
+pub use report::millis;
+
+/// What the command line says.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Clone, Debug, clap::Subcommand)]
+enum Bench {
+    /// Writes of random keys
+    Put(args::Args),
+    /// Reads of random keys
+    Get(args::Args),
+    /// Rows from a random key on
+    Scan(args::Args),
+    /// Gets and puts
+    Mixed(args::Args),
+}
+
+/// Does what the command line says.
+#[must_use]
+pub fn run(args: &Args) -> ExitCode {
+    let (workload, args) = match &args.bench {
+        Bench::Put(args) => (Workload::Put, args),
+        Bench::Get(args) => (Workload::Get, args),
+        Bench::Scan(args) => (Workload::Scan, args),
+        Bench::Mixed(args) => (Workload::Mixed, args),
+    };
+    tool::run(args.target.json, explained(&args.target, measure(workload, args)))
+}
+
+async fn measure(workload: Workload, args: &args::Args) -> Result<(), Error> {
+    let client = Client::connect(&args.target.endpoints, config(args)).await?;
+    if workload.reads() && !args.no_fill {
+        let bar = bar("fill", args.keys);
+        load::fill(&client, args, &bar).await?;
+        bar.finish_and_clear();
+    }
+    let before = Counts::read(&args.target).await?;
+    let bar = match args.seconds {
+        None => bar(workload.name(), args.requests),
+        Some(_) => spinner(workload.name()),
+    };
+    let outcome = load::run(&client, workload, args, &bar).await;
+    bar.finish_and_clear();
+    let counts = Counts::read(&args.target).await?.since(before);
+    let report = Report { workload, args, outcome: &outcome, counts };
+    report.print(&mut std::io::stdout().lock())?;
+    match outcome.first_failure {
+        None => Ok(()),
+        Some(first) => Err(Error::Failed {
+            failed: outcome.failed,
+            asked: outcome.failed + outcome.latencies.len(),
+            first: first.to_string(),
+        }),
+    }
+}
+
+fn config(args: &args::Args) -> Config {
+    let defaults = args.target.config();
+    Config {
+        transport: if args.unary { Transport::Unary } else { Transport::Stream },
+        connections_per_store: usize::from(args.connections),
+        in_flight_max: defaults.in_flight_max.max(args.clients as usize),
+        scan_rows_max: defaults.scan_rows_max.max(args.scan_rows),
+        ..defaults
+    }
+}

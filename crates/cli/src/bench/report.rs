@@ -1,0 +1,163 @@
+//! What a load has shown, for people and for programs.
+
+use std::io::Write;
+
+use comfy_table::{Cell, Table};
+use serde_json::{Value, json};
+
+use super::args::{Args, Workload};
+use super::counts::Counts;
+use super::load::Outcome;
+use crate::tool::{Error, number, table};
+
+/// The parts of a hundred of the requests that were at least as fast as shown.
+const PERCENTILES: [f64; 6] = [50.0, 90.0, 95.0, 99.0, 99.9, 100.0];
+
+/// All that is told of one load.
+pub(crate) struct Report<'a> {
+    pub(crate) workload: Workload,
+    pub(crate) args: &'a Args,
+    pub(crate) outcome: &'a Outcome,
+    /// `None` if the stores' counts cannot be compared.
+    pub(crate) counts: Option<Counts>,
+}
+
+impl Report<'_> {
+    pub(crate) fn print(&self, out: &mut impl Write) -> Result<(), Error> {
+        if self.args.target.json {
+            return Ok(writeln!(out, "{:#}", self.to_json())?);
+        }
+        writeln!(out, "{}", self.summary())?;
+        writeln!(out, "{}\n", self.percentiles())?;
+        match self.counts {
+            Some(counts) => writeln!(out, "{}", self.work(counts))?,
+            None => writeln!(out, "a store came, went or began anew: its counts are left out")?,
+        }
+        Ok(())
+    }
+
+    fn succeeded(&self) -> u64 {
+        self.outcome.latencies.len()
+    }
+
+    fn per_second(&self) -> f64 {
+        self.succeeded() as f64 / self.outcome.elapsed.as_secs_f64()
+    }
+
+    /// Wall time of the whole load for each request: its reciprocal is the rate.
+    fn micros_per_request(&self) -> f64 {
+        self.outcome.elapsed.as_secs_f64() * 1e6 / self.succeeded() as f64
+    }
+
+    fn transport(&self) -> &'static str {
+        if self.args.unary { "unary" } else { "batch" }
+    }
+
+    fn summary(&self) -> String {
+        let (args, outcome) = (self.args, self.outcome);
+        format!(
+            "{}: {} requests in {:.2} s, {} failed\n\
+             {}, clients: {}, connections to each store: {}\n\
+             {:.0} requests/s, {:.1} us/request\n",
+            self.workload.name(),
+            self.succeeded() + outcome.failed,
+            outcome.elapsed.as_secs_f64(),
+            outcome.failed,
+            self.transport(),
+            args.clients,
+            args.connections,
+            self.per_second(),
+            self.micros_per_request(),
+        )
+    }
+
+    fn percentiles(&self) -> Table {
+        let mut table = table(&["", "mean", "50 %", "90 %", "95 %", "99 %", "99.9 %", "max"]);
+        let latencies = &self.outcome.latencies;
+        let mut row = vec![Cell::new("latency, ms"), millis(latencies.mean())];
+        row.extend(PERCENTILES.map(|p| millis(latencies.value_at_percentile(p) as f64)));
+        table.add_row(row);
+        table
+    }
+
+    /// What the stores did for it, all of them together.
+    fn work(&self, counts: Counts) -> Table {
+        let mut table = table(&["all stores", "count", "for each put", "and store"]);
+        let rows = [
+            ("puts acknowledged", counts.writes_acknowledged),
+            ("log syncs", counts.log_syncs),
+            ("log batches", counts.log_batches),
+            ("log bytes", counts.log_bytes),
+            ("raft entries applied", counts.entries_applied),
+            ("page store transactions", counts.page_transactions),
+            ("page bytes written", counts.page_bytes),
+            ("checkpoints", counts.checkpoints),
+            ("frames sent", counts.frames_sent),
+            ("frame bytes sent", counts.frame_bytes_sent),
+        ];
+        for (name, count) in rows {
+            let share = |of: u64| match of {
+                0 => String::new(),
+                of => format!("{:.4}", count as f64 / of as f64),
+            };
+            let (puts, stores) = (self.outcome.puts, counts.stores);
+            let shares = [share(puts), share(puts * stores)];
+            table.add_row(
+                [vec![Cell::new(name), number(count)], shares.map(number).into()].concat(),
+            );
+        }
+        table
+    }
+
+    fn to_json(&self) -> Value {
+        let (args, outcome) = (self.args, self.outcome);
+        let latencies = &outcome.latencies;
+        let percentiles: serde_json::Map<_, _> = PERCENTILES
+            .iter()
+            .map(|p| (format!("p{p}"), json!(latencies.value_at_percentile(*p) as f64 / 1e3)))
+            .collect();
+        let mut report = json!({
+            "workload": self.workload.name(),
+            "transport": self.transport(),
+            "clients": args.clients,
+            "connections": args.connections,
+            "key_bytes": args.key_size,
+            "value_bytes": args.value_size,
+            "keys": args.keys,
+            "seconds": outcome.elapsed.as_secs_f64(),
+            "succeeded": self.succeeded(),
+            "failed": outcome.failed,
+            "first_failure": outcome.first_failure.as_ref().map(ToString::to_string),
+            "puts": outcome.puts,
+            "rows": outcome.rows,
+            "requests_per_second": self.per_second(),
+            "us_per_request": self.micros_per_request(),
+            "latency_us": { "mean": latencies.mean() / 1e3, "percentiles": percentiles },
+        });
+        if let Some(counts) = self.counts {
+            report["all_stores"] = json!({
+                "stores": counts.stores,
+                "writes_acknowledged": counts.writes_acknowledged,
+                "log_syncs": counts.log_syncs,
+                "log_syncs_per_put": counts.log_syncs as f64 / outcome.puts as f64,
+                "log_syncs_per_put_and_store":
+                    counts.log_syncs as f64 / (outcome.puts * counts.stores) as f64,
+                "log_batches": counts.log_batches,
+                "log_bytes": counts.log_bytes,
+                "entries_applied": counts.entries_applied,
+                "page_transactions": counts.page_transactions,
+                "page_bytes_written": counts.page_bytes,
+                "checkpoints": counts.checkpoints,
+                "frames_sent": counts.frames_sent,
+                "frame_bytes_sent": counts.frame_bytes_sent,
+            });
+        }
+        report
+    }
+}
+
+/// A cell that shows nanoseconds as milliseconds.
+#[must_use]
+pub fn millis(nanos: f64) -> Cell {
+    number(format!("{:.3}", nanos / 1e6))
+}

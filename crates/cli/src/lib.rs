@@ -1,0 +1,22 @@
+//! The command line of Flotilla: the subcommands of the binary `flotilla`, and what they share.
+//!
+//! A library only as far as tests and benches need one: [`playground::Playground`] runs a small
+//! cluster in this process, [`serve::run`] is what a store's process does.
+
+pub mod bench;
+pub mod ctl;
+pub mod diagnosis;
+pub mod fail_stop;
+mod log_queue;
+pub mod log_tool;
+pub mod logging;
+mod offline;
+pub mod page_tool;
+pub mod play;
+pub mod playground;
+mod port;
+pub mod serve;
+mod signals;
+pub mod tool;
+
+pub use port::Port;

@@ -1,0 +1,279 @@
+//! `flotilla playground`: a small cluster on this machine until a signal comes.
+
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, ExitStatus, Stdio};
+use std::time::Duration;
+
+use flotilla_client::{Client, Config};
+use flotilla_node::{NodeConfig, bind, shorten_time_slices};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
+
+use crate::playground::{self, Playground, Settings};
+use crate::port::Port;
+use crate::signals::{self, Signals};
+use crate::{fail_stop, logging};
+
+/// Where clients of TiKV look for placement if nobody tells them.
+const PLACEMENT: &str = "127.0.0.1:2379";
+
+/// How long it may take to find out who answers there.
+const PLACEMENT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long the cluster may take until it is ready.
+const READY_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a child process may take to end in good order before it is killed.
+const CHILD_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the command line says about a playground.
+#[derive(Clone, Debug, clap::Args)]
+pub struct PlaygroundArgs {
+    /// Stores, 1 to 9
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
+    pub stores: u8,
+    /// Regions that the key space begins with
+    #[arg(long, default_value_t = 16)]
+    pub regions: u64,
+    /// Directory to keep data in, found again by the next playground there [default: a temporary
+    /// one, removed at the end]
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Port of the first store; the others have the next ones. 0: any that are free
+    #[arg(long, default_value_t = 20160)]
+    pub port: u16,
+    /// Run each store as a process of its own
+    #[arg(long)]
+    pub processes: bool,
+    /// What to log: error, warn, info, debug, trace, or a filter of `tracing`
+    #[arg(long, value_name = "FILTER", default_value = "warn")]
+    pub log: String,
+}
+
+/// Runs the cluster until SIGINT, SIGTERM or the failure of a store.
+#[must_use]
+pub fn run(args: &PlaygroundArgs) -> ExitCode {
+    fail_stop::end_process_on_panic();
+    let result = logging::start(&args.log).and_then(|()| {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .on_thread_start(shorten_time_slices)
+            .enable_all()
+            .build()
+            .map_err(|error| format!("cannot start threads: {error}"))?;
+        runtime.block_on(play(args))
+    });
+    logging::flush(fail_stop::LOG_LIMIT);
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            fail_stop::say(&format!("flotilla: {reason}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn play(args: &PlaygroundArgs) -> Result<(), String> {
+    let mut signals =
+        signals::listen().map_err(|error| format!("cannot listen for signals: {error}"))?;
+    if args.port > u16::MAX - (u16::from(args.stores) - 1) {
+        return Err(format!("--port {}: there are no ports for all stores", args.port));
+    }
+    // Removed when it goes out of scope, whatever happens before.
+    let temporary = match &args.dir {
+        Some(_) => None,
+        None => Some(
+            tempfile::Builder::new()
+                .prefix("flotilla-")
+                .tempdir()
+                .map_err(|error| format!("cannot make a temporary directory: {error}"))?,
+        ),
+    };
+    let dir = match (&args.dir, &temporary) {
+        (Some(dir), _) => dir.as_path(),
+        (None, Some(temporary)) => temporary.path(),
+        (None, None) => unreachable!("one of the two is there"),
+    };
+    let settings = Settings {
+        stores: usize::from(args.stores),
+        dir: dir.to_owned(),
+        base_port: args.port,
+        common: NodeConfig {
+            regions: args.regions,
+            log: args.log.clone(),
+            ..NodeConfig::default()
+        },
+    };
+    if args.processes {
+        with_processes(&settings, &mut signals).await
+    } else {
+        in_one_process(&settings, &mut signals).await
+    }
+}
+
+async fn in_one_process(settings: &Settings, signals: &mut Signals) -> Result<(), String> {
+    let started = tokio::select! {
+        started = Playground::start(settings) => started,
+        _ = signals.next() => return Ok(()),
+    };
+    let mut playground = started.map_err(|error| error.to_string())?;
+    let endpoints = playground.endpoints();
+    if let Ok(listener) = bind(PLACEMENT.to_owned()).await {
+        playground.listen(listener);
+    }
+    let outcome = tokio::select! {
+        outcome = announce(playground.ready(READY_PATIENCE), &endpoints, &settings.dir) => outcome,
+        (name, reason) = playground.failed() => Err(format!("store {name} failed: {reason}")),
+        _ = signals.next() => return end(playground.shutdown(), signals).await,
+    };
+    if outcome.is_ok() {
+        tokio::select! {
+            _ = signals.next() => {}
+            (name, reason) = playground.failed() => {
+                end(playground.shutdown(), signals).await.ok();
+                return Err(format!("store {name} failed: {reason}"));
+            }
+        }
+    }
+    end(playground.shutdown(), signals).await.and(outcome)
+}
+
+/// Waits for an orderly end, but not when asked a second time.
+async fn end(
+    ending: impl Future<Output = Result<(), String>>,
+    signals: &mut Signals,
+) -> Result<(), String> {
+    tokio::select! {
+        ended = ending => ended,
+        signal = signals.next() => Err(format!("stopped by {signal} a second time")),
+    }
+}
+
+/// Prints the line that others wait for, once it is true.
+async fn announce(
+    ready: impl Future<Output = Result<Duration, playground::NotReady>>,
+    endpoints: &[String],
+    dir: &Path,
+) -> Result<(), String> {
+    let took = ready.await.map_err(|error| error.to_string())?;
+    let placement = if is_placement_of(&endpoints[0]).await { [" ", PLACEMENT] } else { [""; 2] };
+    fail_stop::announce(&format!(
+        "ready after {} ms: {}{} (data in {}, Ctrl-C ends)",
+        took.as_millis(),
+        endpoints.join(" "),
+        placement.concat(),
+        dir.display()
+    ));
+    Ok(())
+}
+
+/// Whether the store at `addr` belongs to who answers where clients look for placement. It may be
+/// another cluster: a store that does not get that address does without.
+async fn is_placement_of(addr: &str) -> bool {
+    let config = Config { deadline: PLACEMENT_PATIENCE, ..Config::default() };
+    let stores = async { Client::connect(&[PLACEMENT], config).await?.stores().await };
+    let stores = stores.await.unwrap_or_default();
+    stores.iter().any(|store| store.address == addr)
+}
+
+async fn with_processes(settings: &Settings, signals: &mut Signals) -> Result<(), String> {
+    let mut children = Children::start(settings)?;
+    let endpoints: Vec<_> = children.ports.iter().map(|port| port.addr().to_string()).collect();
+    let ready = playground::ready(&endpoints, settings.common.regions, READY_PATIENCE);
+    let mut outcome = tokio::select! {
+        outcome = announce(ready, &endpoints, &settings.dir) => outcome,
+        (name, status) = children.ended() => Err(format!("store {name} ended: {status}")),
+        _ = signals.next() => return children.terminate().await,
+    };
+    // Nobody is started again: what a cluster does without a store is worth looking at.
+    while outcome.is_ok() && !children.running.is_empty() {
+        tokio::select! {
+            (name, status) = children.ended() => {
+                fail_stop::announce(&format!("store {name} ended: {status}"));
+            }
+            _ = signals.next() => break,
+        }
+    }
+    if children.running.is_empty() {
+        outcome = Err("all stores have ended".to_owned());
+    }
+    children.terminate().await.and(outcome)
+}
+
+/// Processes of this same program, one for each store.
+struct Children {
+    /// Where they listen; kept, so that nobody else does once one has ended.
+    ports: Vec<Port>,
+    pids: Vec<Pid>,
+    running: JoinSet<(String, Pid, std::io::Result<ExitStatus>)>,
+}
+
+impl Children {
+    fn start(settings: &Settings) -> Result<Self, String> {
+        let program = std::env::current_exe()
+            .map_err(|error| format!("cannot find this program's file: {error}"))?;
+        let ports = playground::ports(settings).map_err(|error| error.to_string())?;
+        let configs = playground::configs(settings, &ports);
+        let mut children = Self { ports, pids: Vec::new(), running: JoinSet::new() };
+        for config in configs {
+            let mut command = Command::new(&program);
+            command
+                .arg("serve")
+                .args(["--name", &config.name, "--initial-cluster", &config.initial_cluster])
+                .args(["--regions", &config.regions.to_string(), "--log", &config.log, "--new"])
+                .arg("--data-dir")
+                .arg(&config.data_dir)
+                .stdin(Stdio::null())
+                .kill_on_drop(true);
+            if children.pids.is_empty() {
+                command.args(["--also-listen", PLACEMENT]);
+            }
+            let child = command
+                .spawn()
+                .map_err(|error| format!("cannot start {}: {error}", program.display()))?;
+            let (name, addr, process) = (&config.name, &config.addr, id(&child));
+            fail_stop::announce(&format!("store {name} at {addr}: process {process}"));
+            children.watch(config.name, child);
+        }
+        Ok(children)
+    }
+
+    fn watch(&mut self, name: String, mut child: Child) {
+        let pid = Pid::from_raw(id(&child)).expect("ids of processes are not 0");
+        self.pids.push(pid);
+        self.running.spawn(async move { (name, pid, child.wait().await) });
+    }
+
+    /// Waits for the next child to end; which, and how. Never ready when none runs.
+    async fn ended(&mut self) -> (String, String) {
+        let Some(Ok((name, pid, status))) = self.running.join_next().await else {
+            return std::future::pending().await;
+        };
+        self.pids.retain(|running| *running != pid);
+        let process = pid.as_raw_nonzero();
+        match status {
+            Ok(status) => (format!("{name} (process {process})"), status.to_string()),
+            Err(error) => (format!("{name} (process {process})"), error.to_string()),
+        }
+    }
+
+    /// Asks those that run to end, by their ids, and kills who does not.
+    async fn terminate(mut self) -> Result<(), String> {
+        for pid in &self.pids {
+            // Gone already is as good.
+            let _ = kill_process(*pid, Signal::TERM);
+        }
+        let all = async { while self.running.join_next().await.is_some() {} };
+        if tokio::time::timeout(CHILD_PATIENCE, all).await.is_err() {
+            // Dropping the tasks kills their children.
+            self.running.shutdown().await;
+            return Err("some stores did not end in time and were killed".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn id(child: &Child) -> i32 {
+    let id = child.id().expect("a child that was not waited for has an id");
+    i32::try_from(id).expect("ids of processes are small")
+}

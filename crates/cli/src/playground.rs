@@ -1,0 +1,276 @@
+//! A small cluster on one machine: some nodes in one process, ready when every region serves.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use flotilla_client::{Client, Observer};
+use flotilla_node::{Node, NodeConfig, StartError, bind};
+use flotilla_proto::peers;
+use tokio::net::TcpListener;
+use tokio::time::{Instant, sleep};
+
+use crate::port::Port;
+
+/// Between two looks at whether the cluster is ready.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+
+/// What kind of cluster.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Stores, 1 to 9.
+    pub stores: usize,
+    /// The directory below which each store has its own.
+    pub dir: PathBuf,
+    /// The first store's port on 127.0.0.1; the others have the next ones. 0: any that are free.
+    pub base_port: u16,
+    /// What all nodes have in common: regions, times, limits. Names, addresses and directories
+    /// are put in.
+    pub common: NodeConfig,
+}
+
+impl Settings {
+    /// Three stores on free ports below `dir`, everything else by default.
+    #[must_use]
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { stores: 3, dir: dir.into(), base_port: 0, common: NodeConfig::default() }
+    }
+}
+
+/// Why a cluster is not ready.
+#[derive(Debug, thiserror::Error)]
+#[error("the cluster was not ready after {waited:?}: {why}")]
+pub struct NotReady {
+    /// How long it was waited for.
+    pub waited: Duration,
+    /// What was missing last.
+    pub why: String,
+}
+
+/// Running nodes.
+pub struct Playground {
+    configs: Vec<NodeConfig>,
+    nodes: Vec<Option<Node>>,
+    /// Where each listens; kept, for those that are stopped and started again.
+    ports: Vec<Port>,
+}
+
+impl Playground {
+    /// Starts all nodes. They serve at once; [`Playground::ready`] waits for leaders.
+    ///
+    /// # Errors
+    ///
+    /// What the first node that does not start says.
+    pub async fn start(settings: &Settings) -> Result<Self, StartError> {
+        assert!((1..=9).contains(&settings.stores), "a playground has 1 to 9 stores");
+        let ports = ports(settings)?;
+        let configs = configs(settings, &ports);
+        let nodes = configs.iter().map(|_| None).collect();
+        let mut playground = Self { configs, nodes, ports };
+        playground.start_all().await?;
+        Ok(playground)
+    }
+
+    /// Starts all nodes that do not run, at the same time: a new cluster begins only once all of its
+    /// stores are there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Node::start`].
+    pub async fn start_all(&mut self) -> Result<(), StartError> {
+        let mut starting = tokio::task::JoinSet::new();
+        for place in (0..self.nodes.len()).filter(|place| self.nodes[*place].is_none()) {
+            let listener = bind(self.ports[place].addr().to_string()).await?;
+            let config = self.configs[place].clone();
+            starting.spawn(async move { (place, Node::start_on(listener, config).await) });
+        }
+        while let Some(started) = starting.join_next().await {
+            let (place, node) = started.expect("starting a node does not panic");
+            self.nodes[place] = Some(node?);
+        }
+        Ok(())
+    }
+
+    /// Where the stores listen, which is where placement answers too.
+    #[must_use]
+    pub fn endpoints(&self) -> Vec<String> {
+        self.ports.iter().map(|port| port.addr().to_string()).collect()
+    }
+
+    /// The node of the store at `place`, counted from 0. `None` while it is stopped.
+    #[must_use]
+    pub fn node(&self, place: usize) -> Option<&Node> {
+        self.nodes[place].as_ref()
+    }
+
+    /// Lets the first store's node listen on one more address.
+    pub fn listen(&mut self, listener: TcpListener) {
+        if let Some(node) = &mut self.nodes[0] {
+            node.listen(listener);
+        }
+    }
+
+    /// Waits until every region has a leader and a put has worked.
+    ///
+    /// # Errors
+    ///
+    /// [`NotReady`] if that takes longer than `patience`.
+    pub async fn ready(&self, patience: Duration) -> Result<Duration, NotReady> {
+        ready(&self.endpoints(), self.configs[0].regions, patience).await
+    }
+
+    /// Ends a node at once, as a crash of its process would.
+    pub async fn abandon(&mut self, place: usize) {
+        if let Some(node) = self.nodes[place].take() {
+            node.abandon().await;
+        }
+    }
+
+    /// Ends a node in good order.
+    ///
+    /// # Errors
+    ///
+    /// As [`Node::shutdown`].
+    pub async fn stop(&mut self, place: usize) -> Result<(), String> {
+        match self.nodes[place].take() {
+            Some(node) => node.shutdown().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Starts a node again that was ended, from its directory.
+    ///
+    /// # Errors
+    ///
+    /// As [`Node::start`].
+    pub async fn restart(&mut self, place: usize) -> Result<(), StartError> {
+        if self.nodes[place].is_none() {
+            let listener = bind(self.ports[place].addr().to_string()).await?;
+            let node = Node::start_on(listener, self.configs[place].clone()).await?;
+            self.nodes[place] = Some(node);
+        }
+        Ok(())
+    }
+
+    /// Waits until a node fails; which store, and why.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped and called again.
+    pub async fn failed(&self) -> (String, String) {
+        let mut waiting = tokio::task::JoinSet::new();
+        for (node, config) in self.nodes.iter().zip(&self.configs) {
+            if let Some(node) = node {
+                let (failure, name) = (node.failure(), config.name.clone());
+                waiting.spawn(async move { (name, failure.wait().await) });
+            }
+        }
+        match waiting.join_next().await {
+            Some(Ok(failed)) => failed,
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Ends all nodes in good order.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that went wrong; all nodes have ended nevertheless.
+    pub async fn shutdown(self) -> Result<(), String> {
+        let mut ending = tokio::task::JoinSet::new();
+        for node in self.nodes.into_iter().flatten() {
+            ending.spawn(node.shutdown());
+        }
+        let mut result = Ok(());
+        while let Some(ended) = ending.join_next().await {
+            let ended = ended.expect("ending a node does not panic");
+            result = result.and(ended);
+        }
+        result
+    }
+}
+
+/// A port for each store, kept before any store is started.
+///
+/// # Errors
+///
+/// The first that cannot be had.
+pub(crate) fn ports(settings: &Settings) -> Result<Vec<Port>, StartError> {
+    let of_store = |store| if settings.base_port == 0 { 0 } else { settings.base_port + store };
+    (0..settings.stores as u16)
+        .map(|store| keep(SocketAddr::from(([127, 0, 0, 1], of_store(store)))))
+        .collect()
+}
+
+fn keep(addr: SocketAddr) -> Result<Port, StartError> {
+    Port::keep(addr).map_err(|source| StartError::Listen { addr: addr.to_string(), source })
+}
+
+/// The settings of each node of a cluster at `ports`.
+#[must_use]
+pub(crate) fn configs(settings: &Settings, ports: &[Port]) -> Vec<NodeConfig> {
+    let name = |place: usize| format!("s{}", place + 1);
+    let members = ports.iter().enumerate();
+    let members: Vec<_> =
+        members.map(|(place, port)| format!("{}={}", name(place), port.addr())).collect();
+    (0..ports.len())
+        .map(|place| NodeConfig {
+            name: name(place),
+            addr: ports[place].addr().to_string(),
+            data_dir: settings.dir.join(name(place)),
+            initial_cluster: members.join(","),
+            new: true,
+            ..settings.common.clone()
+        })
+        .collect()
+}
+
+/// Waits until the cluster at `endpoints` has a leader for each of its `regions` data regions and
+/// for the system region, and a put through it has worked. Asks over the network, so it is true
+/// for clients too.
+///
+/// # Errors
+///
+/// [`NotReady`] if that takes longer than `patience`.
+pub async fn ready(
+    endpoints: &[String],
+    regions: u64,
+    patience: Duration,
+) -> Result<Duration, NotReady> {
+    let began = Instant::now();
+    let mut why = "nobody was asked yet".to_owned();
+    while began.elapsed() < patience {
+        match look(endpoints, regions).await {
+            Ok(()) => return Ok(began.elapsed()),
+            Err(missing) => why = missing,
+        }
+        sleep(LOOK_PAUSE).await;
+    }
+    Err(NotReady { waited: began.elapsed(), why })
+}
+
+async fn look(endpoints: &[String], regions: u64) -> Result<(), String> {
+    let config = flotilla_client::Config {
+        deadline: Duration::from_secs(2),
+        ..flotilla_client::Config::default()
+    };
+    let mut led = std::collections::BTreeSet::new();
+    for endpoint in endpoints {
+        let seen = Observer::new(endpoint, config.clone()).map_err(|error| error.to_string())?;
+        let seen = seen.regions().await.map_err(|error| format!("{endpoint}: {error}"))?;
+        let leads = seen.iter().filter(|status| status.role == i32::from(peers::Role::Leader));
+        led.extend(leads.filter_map(|status| Some(status.region.as_ref()?.id)));
+    }
+    let wanted = regions + 1;
+    if (led.len() as u64) < wanted {
+        return Err(format!("{} of {wanted} regions have a leader", led.len()));
+    }
+    // The row is there for a moment only, under a name that nobody else will use.
+    let key = format!("flotilla/ready/{:016x}", fastrand::u64(..));
+    let put = async {
+        let client = Client::connect(endpoints, config).await?;
+        client.put(key.clone(), "ready").await?;
+        client.delete(key).await
+    };
+    put.await.map_err(|error: flotilla_client::Error| format!("a put does not work: {error}"))
+}

@@ -1,0 +1,154 @@
+//! `flotilla serve`: one store in the foreground, until a signal or a failure.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use flotilla_node::config::ConfigError;
+use flotilla_node::{Node, NodeConfig, shorten_time_slices};
+
+use crate::{fail_stop, logging, signals};
+
+/// What the command line says about one store. Flags win over the file.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct ServeArgs {
+    /// TOML file with settings; see docs/configuration.md
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Which of the initial stores this is [default: s1, or what the data directory says]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Address to listen on [default: the one that --initial-cluster gives for --name]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub addr: Option<String>,
+    /// One more address to listen on, if it is free; may be given several times
+    #[arg(long, value_name = "HOST:PORT")]
+    pub also_listen: Vec<String>,
+    /// Address that clients and other stores are told [default: the one that --initial-cluster gives
+    /// for --name, or --addr]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub advertise_addr: Option<String>,
+    /// Directory for everything that the store keeps [default: data/NAME]
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// All stores that begin the cluster, the same on each of them [default: this store alone]
+    #[arg(long, value_name = "NAME=HOST:PORT,...")]
+    pub initial_cluster: Option<String>,
+    /// Number that the cluster must have [default: any]
+    #[arg(long, value_name = "NUMBER")]
+    pub cluster_id: Option<u64>,
+    /// A new cluster of this one store is meant, whoever else knows its address: do not listen first
+    #[arg(long)]
+    pub new: bool,
+    /// Regions that the key space begins with; counts at the bootstrap only [default: 16]
+    #[arg(long, value_name = "NUMBER")]
+    pub regions: Option<u64>,
+    /// What to log: error, warn, info, debug, trace, or a filter of `tracing` [default: info]
+    #[arg(long, value_name = "FILTER")]
+    pub log: Option<String>,
+}
+
+impl ServeArgs {
+    /// The settings of the file, if one is named, with what the flags say put over them.
+    ///
+    /// # Errors
+    ///
+    /// As [`NodeConfig::read`].
+    pub fn config(self) -> Result<NodeConfig, ConfigError> {
+        let mut config = match &self.config {
+            Some(path) => NodeConfig::read(path)?,
+            None => NodeConfig::default(),
+        };
+        put(&mut config.name, self.name);
+        put(&mut config.addr, self.addr);
+        put(&mut config.advertise_addr, self.advertise_addr);
+        put(&mut config.data_dir, self.data_dir);
+        put(&mut config.initial_cluster, self.initial_cluster);
+        put(&mut config.cluster_id, self.cluster_id);
+        put(&mut config.regions, self.regions);
+        put(&mut config.log, self.log);
+        config.new = self.new;
+        config.also_listen.extend(self.also_listen);
+        Ok(config)
+    }
+}
+
+fn put<T>(setting: &mut T, flag: Option<T>) {
+    if let Some(flag) = flag {
+        *setting = flag;
+    }
+}
+
+/// Serves until SIGINT, SIGTERM or a failure.
+#[must_use]
+pub fn run(args: ServeArgs) -> ExitCode {
+    fail_stop::end_process_on_panic();
+    let config = match args.config() {
+        Ok(config) => config,
+        Err(error) => return refuse(&error.to_string()),
+    };
+    if let Err(error) = logging::start(&config.log) {
+        return refuse(&error);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(config.threads.runtime_count())
+        .thread_name("rim")
+        .on_thread_start(shorten_time_slices)
+        .enable_all()
+        .build();
+    let code = match runtime {
+        Ok(runtime) => runtime.block_on(serve(config)),
+        Err(error) => refuse(&format!("cannot start threads: {error}")),
+    };
+    logging::flush(fail_stop::LOG_LIMIT);
+    code
+}
+
+async fn serve(config: NodeConfig) -> ExitCode {
+    let mut signals = match signals::listen() {
+        Ok(signals) => signals,
+        Err(error) => return refuse(&format!("cannot listen for signals: {error}")),
+    };
+    let started = tokio::select! {
+        started = Node::start(config) => started,
+        // It waits for others, or opens what it has: nothing is lost by ending in between.
+        signal = signals.next() => {
+            tracing::info!("{signal}");
+            return ExitCode::SUCCESS;
+        }
+    };
+    let node = match started {
+        Ok(node) => node,
+        Err(error) => return refuse(&error.to_string()),
+    };
+    tokio::select! {
+        reason = node.failed() => end(&node, &reason),
+        signal = signals.next() => tracing::info!("{signal}"),
+    }
+    tokio::select! {
+        ended = node.shutdown() => match ended {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(reason) => fail(&reason),
+        },
+        signal = signals.next() => fail(&format!("{signal} a second time")),
+    }
+}
+
+/// Ends the process of a node that has failed, or that must not run at all: then the words say what
+/// an operator has to do, and the exit code is that of a start that was refused.
+fn end(node: &Node, reason: &str) -> ! {
+    if node.is_refused() {
+        fail_stop::end(1, &format!("flotilla: {reason}"));
+    }
+    fail(reason)
+}
+
+/// Ends the process at once. Threads may be stuck in a disk that does not answer, so nobody waits
+/// for anybody; the log alone says what is acknowledged, and it needs no good-bye.
+fn fail(reason: &str) -> ! {
+    fail_stop::end(fail_stop::FAILED, &format!("flotilla: stopped: {reason}"))
+}
+
+fn refuse(reason: &str) -> ExitCode {
+    fail_stop::say(&format!("flotilla: {reason}"));
+    ExitCode::FAILURE
+}

@@ -1,0 +1,218 @@
+//! What the subcommands have in common: whom to ask, how to fail.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use comfy_table::{Cell, CellAlignment, LineStyle, Table, TableStyle};
+use flotilla_client::Observer;
+use flotilla_proto::peers;
+use serde_json::{Value, json};
+
+/// Where the cluster is.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Target {
+    /// Any stores of the cluster; one that answers is enough
+    #[arg(
+        long,
+        global = true,
+        value_delimiter = ',',
+        default_value = "127.0.0.1:20160",
+        value_name = "HOST:PORT,..."
+    )]
+    pub endpoints: Vec<String>,
+    /// Print JSON instead of tables
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Seconds until a request is given up
+    #[arg(long, global = true, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    pub timeout: u64,
+}
+
+/// How long one store is waited for that is only asked about itself.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl Target {
+    /// The client's configuration for this target; the rest is the client's default.
+    #[must_use]
+    pub fn config(&self) -> flotilla_client::Config {
+        let deadline = Duration::from_secs(self.timeout);
+        flotilla_client::Config { deadline, ..flotilla_client::Config::default() }
+    }
+
+    /// For asking one store about itself.
+    pub(crate) fn observer(&self, address: &str) -> Result<Observer, Error> {
+        let attempt_timeout = LOOK_TIMEOUT.min(Duration::from_secs(self.timeout));
+        Ok(Observer::new(address, flotilla_client::Config { attempt_timeout, ..self.config() })?)
+    }
+
+    /// The stores of the cluster, from the first endpoint that answers. Needs no quorum.
+    pub(crate) async fn stores(&self) -> Result<Vec<peers::KnownStore>, Error> {
+        let mut silent = Vec::new();
+        let mut refusals = Vec::new();
+        for endpoint in &self.endpoints {
+            match self.observer(endpoint)?.stores().await {
+                Ok(stores) => return Ok(stores),
+                Err(error @ flotilla_client::Error::NotServing { .. }) => {
+                    refusals.push(error.to_string());
+                }
+                Err(error) => silent.push(error.to_string()),
+            }
+        }
+        match refusals.is_empty() {
+            true => Err(Error::Silent(silent.join("; "))),
+            false => Err(Error::NotServing(refusals.join("; "))),
+        }
+    }
+}
+
+/// Why a tool could not do what was asked: one sentence for a person, one exit code for a script.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No endpoint answers.
+    #[error(
+        "{0}. Does the cluster run? `flotilla playground` starts one; --endpoints says where yours is"
+    )]
+    Silent(String),
+    /// Stores answer, but have no cluster yet, or stop. Their words say what they wait for.
+    #[error("{0}")]
+    NotServing(String),
+    /// Stores answer, but too few for the cluster to have leaders.
+    #[error("{0}")]
+    NoQuorum(String),
+    /// The cluster could not or would not.
+    #[error(transparent)]
+    Client(flotilla_client::Error),
+    /// An argument makes no sense.
+    #[error("{0}")]
+    Argument(String),
+    /// What was asked for is not there.
+    #[error("{0}")]
+    Absent(String),
+    /// Some requests of a load failed.
+    #[error("{failed} of {asked} requests failed, the first one: {first}")]
+    Failed {
+        /// How many.
+        failed: u64,
+        /// Out of how many.
+        asked: u64,
+        /// Why the first one did.
+        first: String,
+    },
+    /// A log or a page file cannot be read, or not be written to.
+    #[error("{0}")]
+    Data(String),
+    /// A log or a page file is not as it was written.
+    #[error("{0} {problems} found", problems = if *.0 == 1 { "problem" } else { "problems" })]
+    Unsound(u64),
+    /// Standard output is gone.
+    #[error("cannot write the answer: {0}")]
+    Output(#[from] std::io::Error),
+}
+
+impl From<flotilla_client::Error> for Error {
+    fn from(error: flotilla_client::Error) -> Error {
+        match error {
+            flotilla_client::Error::Unreachable { .. } => Error::Silent(error.to_string()),
+            flotilla_client::Error::NotServing { .. } => Error::NotServing(error.to_string()),
+            flotilla_client::Error::Config(what) => Error::Argument(what),
+            other => Error::Client(other),
+        }
+    }
+}
+
+impl Error {
+    /// 1: it failed; 2: the arguments are wrong, as from the parser; 3: there is no such thing.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Error::Argument(_) => 2,
+            Error::Absent(_) => 3,
+            Error::Silent(_)
+            | Error::NotServing(_)
+            | Error::NoQuorum(_)
+            | Error::Client(_)
+            | Error::Failed { .. }
+            | Error::Data(_)
+            | Error::Unsound(_)
+            | Error::Output(_) => 1,
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        json!({ "error": self.to_string() })
+    }
+}
+
+/// A line below the headings and nothing else: a table may have a thousand rows.
+const STYLE: TableStyle =
+    TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+
+/// An empty table with these headings.
+#[must_use]
+pub fn table(headings: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(STYLE).set_header(headings.iter().map(Cell::new));
+    table
+}
+
+/// A number's cell.
+#[must_use]
+pub fn number(number: impl ToString) -> Cell {
+    Cell::new(number).set_alignment(CellAlignment::Right)
+}
+
+/// Runs a tool to its end.
+#[must_use]
+pub fn run(is_json: bool, tool: impl Future<Output = Result<(), Error>>) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let result = match runtime {
+        Ok(runtime) => runtime.block_on(tool),
+        Err(error) => Err(Error::Output(error)),
+    };
+    end(is_json, result)
+}
+
+/// Ends a tool: its error goes to standard error, and into the exit code.
+pub(crate) fn end(is_json: bool, result: Result<(), Error>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads has had enough, as `head` has; that is no failure of ours.
+        Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            if is_json {
+                eprintln!("{}", error.to_json());
+            } else {
+                eprintln!("flotilla: {error}");
+            }
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_what_to_do_and_has_its_code() {
+        let silent = flotilla_client::Error::Unreachable {
+            endpoints: "127.0.0.1:1".to_owned(),
+            reason: "refused".to_owned(),
+        };
+        let silent = Error::from(silent);
+        assert!(silent.to_string().contains("--endpoints"), "{silent}");
+        assert_eq!(silent.exit_code(), 1);
+        let config = flotilla_client::Error::Config("\"x\" lacks a port".to_owned());
+        assert_eq!(Error::from(config).exit_code(), 2);
+        assert_eq!(Error::Absent("no value".to_owned()).exit_code(), 3);
+    }
+
+    #[tokio::test]
+    async fn every_endpoint_that_is_silent_is_named() {
+        let endpoints = vec!["127.0.0.1:1".to_owned(), "127.0.0.1:2".to_owned()];
+        let target = Target { endpoints: endpoints.clone(), json: false, timeout: 1 };
+        let error = target.stores().await.unwrap_err().to_string();
+        assert!(endpoints.iter().all(|endpoint| error.contains(endpoint)), "{error}");
+    }
+}

@@ -1,0 +1,140 @@
+//! `ctl` and `bench` as somebody at a shell meets them, against a cluster in this process.
+
+#![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
+
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use flotilla_cli::playground::{Playground, Settings};
+use serde_json::Value;
+use tokio::process::Command;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Cluster {
+    playground: Playground,
+    _dir: tempfile::TempDir,
+}
+
+impl Cluster {
+    async fn start() -> Cluster {
+        let dir = tempfile::tempdir().unwrap();
+        let mut settings = Settings::new(dir.path());
+        settings.common.regions = 4;
+        let playground = Playground::start(&settings).await.unwrap();
+        playground.ready(PATIENCE).await.unwrap();
+        Cluster { playground, _dir: dir }
+    }
+
+    async fn run(&self, args: &[&str]) -> Output {
+        flotilla(args, &self.playground.endpoints().join(",")).await
+    }
+
+    /// What is printed, and that it is a success.
+    async fn says(&self, args: &[&str]) -> String {
+        let output = self.run(args).await;
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    async fn tells(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.says(args).await).unwrap()
+    }
+}
+
+async fn flotilla(args: &[&str], endpoints: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_flotilla"));
+    command.args(args).args(["--endpoints", endpoints]).stdin(Stdio::null());
+    command.output().await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_are_put_shown_and_deleted() {
+    let cluster = Cluster::start().await;
+    assert_eq!(cluster.says(&["ctl", "put", "ship", "Vasa"]).await, "done\n");
+    assert_eq!(cluster.says(&["ctl", "get", "ship"]).await, "Vasa\n");
+    cluster.says(&["ctl", "--hex", "put", "c0ff", "00"]).await;
+    let refused = cluster.run(&["ctl", "put", "", "no key"]).await;
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8(refused.stderr).unwrap().contains("refuses the request: key"));
+    let rows = cluster.tells(&["ctl", "scan", "--json"]).await;
+    let keys: Vec<_> = rows.as_array().unwrap().iter().map(|row| &row["key_hex"]).collect();
+    assert_eq!(keys, ["73686970", "c0ff"]);
+    let rows = cluster.tells(&["ctl", "scan", "sh", "--prefix", "--json", "--keys-only"]).await;
+    assert_eq!(rows, serde_json::json!([{ "key": "ship", "key_hex": "73686970" }]));
+    let table = cluster.says(&["ctl", "scan", "--reverse", "--limit", "1"]).await;
+    assert!(table.contains("\\xc0\\xff") && table.contains("see --limit"), "{table}");
+
+    cluster.says(&["ctl", "delete", "ship"]).await;
+    let absent = cluster.run(&["ctl", "get", "ship"]).await;
+    assert_eq!(absent.status.code(), Some(3));
+    assert_eq!(absent.stdout, b"");
+    let wrong = cluster.run(&["ctl", "--hex", "get", "ship"]).await;
+    assert_eq!(wrong.status.code(), Some(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn views_show_the_cluster_and_who_is_missing() {
+    let mut cluster = Cluster::start().await;
+    let regions = cluster.tells(&["ctl", "regions", "--json"]).await;
+    let regions = regions.as_array().unwrap();
+    assert_eq!(regions.len(), 5);
+    assert_eq!(regions[0]["space"], "system");
+    assert!(regions.iter().all(|region| region["replicas"].as_array().unwrap().len() == 3));
+    assert_eq!(regions[1]["start_hex"], "");
+    assert_eq!(regions[1]["end_hex"], "4000");
+
+    let leader = cluster.tells(&["ctl", "leader-of", "a", "--json"]).await;
+    let region = regions.iter().find(|region| region["id"] == leader["region"]).unwrap();
+    assert_eq!(region["leader_store"], leader["leader_store"]);
+    let place = leader["leader_store"].as_u64().unwrap() as usize - 1;
+    assert_eq!(leader["address"], cluster.playground.endpoints()[place]);
+
+    cluster.playground.abandon(2).await;
+    let stores = cluster.tells(&["ctl", "stores", "--json"]).await;
+    let up: Vec<_> = stores.as_array().unwrap().iter().map(|store| &store["up"]).collect();
+    assert_eq!(up, [true, true, false]);
+    let output = cluster.run(&["ctl", "regions"]).await;
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && said.contains("no answer from s3"), "{said}");
+    assert_eq!(cluster.says(&["ctl", "put", "still", "here"]).await, "done\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_load_is_counted_on_both_sides() {
+    let cluster = Cluster::start().await;
+    for transport in ["--batch", "--unary"] {
+        let load = ["bench", "put", "--requests", "500", "--clients", "16", "--json", transport];
+        let report = cluster.tells(&load).await;
+        assert_eq!(report["succeeded"], 500);
+        assert_eq!(report["failed"], 0);
+        // Placement may note the starts of stores meanwhile, a write for each.
+        let written = report["all_stores"]["writes_acknowledged"].as_u64().unwrap();
+        assert!((500..=510).contains(&written), "{written} writes for 500 puts");
+        let syncs = report["all_stores"]["log_syncs_per_put_and_store"].as_f64().unwrap();
+        assert!(syncs > 0.0 && syncs < 1.0, "{syncs} syncs for each put");
+        assert!(report["latency_us"]["percentiles"]["p99"].as_f64().unwrap() > 0.0);
+    }
+    let mixed = ["bench", "mixed", "--keys", "100", "--requests", "300", "--reads", "90"];
+    let text = cluster.says(&mixed).await;
+    assert!(text.contains("mixed: 300 requests") && text.contains("99.9 %"), "{text}");
+    let scan = ["bench", "scan", "--keys", "100", "--requests", "20", "--scan-rows", "7", "--json"];
+    let report = cluster.tells(&scan).await;
+    assert!((20..=140).contains(&report["rows"].as_u64().unwrap()), "{report}");
+}
+
+#[tokio::test]
+async fn nobody_there_is_said_with_what_to_do() {
+    let nobody = "127.0.0.1:1";
+    for args in [["ctl", "stores"], ["ctl", "regions"], ["bench", "put"]] {
+        let args = [&args[..], &["--timeout", "1"]].concat();
+        let output = flotilla(&args, nobody).await;
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(nobody) && said.contains("--endpoints"), "{said}");
+    }
+    let output = flotilla(&["ctl", "stores", "--json"], "nowhere").await;
+    assert_eq!(output.status.code(), Some(2));
+    let said: Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert!(said["error"].as_str().unwrap().contains("\"nowhere\""), "{said}");
+}

@@ -1,0 +1,40 @@
+//! Why settings are refused, in words that say what to change.
+
+use std::path::PathBuf;
+
+use flotilla_identity::InvalidList;
+
+/// What is wrong with the settings. The text says what to change.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is not TOML, or has a name or a type that does not belong there.
+    #[error("{path}: {source}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Line, column and reason.
+        source: Box<toml::de::Error>,
+    },
+    /// The list of initial stores is wrong.
+    #[error("initial_cluster: {0}")]
+    Cluster(#[from] InvalidList),
+    /// A value is outside its range, or does not fit another one.
+    #[error("{0}")]
+    Value(String),
+}
+
+/// Refuses a value outside its range, by the name of its setting.
+pub(super) fn within(name: &str, value: u64, least: u64, most: u64) -> Result<(), ConfigError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(ConfigError::Value(format!("{name} = {value} is out of range: {least} to {most}")))
+}

@@ -1,0 +1,120 @@
+//! `[limits]` and `[threads]`: bounds on memory and waiting, and how many threads there are.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::error::{ConfigError, within};
+use crate::driver::router;
+
+/// Bounds on memory and waiting.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitsConfig {
+    /// Bytes of client requests under way, 1 KiB for each included. Default 256 MiB, at least
+    /// 16 MiB. Who finds it spent waits.
+    pub request_bytes_max: u32,
+    /// Requests that may wait for that; more are told that the store is busy. Default 16 384.
+    pub queued_count_max: usize,
+    /// Milliseconds until a request is given up. Default 10 000, at least 100.
+    pub request_timeout_ms: u64,
+    /// Milliseconds that a request waits for its region to have a leader. Default 1000, less than
+    /// what clients retry for.
+    pub hold_ms: u64,
+    /// Requests that may wait for leaders. Default 4096.
+    pub held_count_max: usize,
+    /// Bytes that may wait in a shard for each of: urgent messages, appends, client requests.
+    /// Default 32 MiB, at least 1 MiB.
+    pub inbox_bytes_max: u32,
+    /// Bytes that may wait for another store on each of its two streams. More are dropped, and
+    /// raft sends them again. Default 32 MiB, at least 16 MiB so that any message fits.
+    pub peer_queue_bytes_max: usize,
+    /// Bytes that wait for the log or for applying before a shard takes no more from clients; at
+    /// twice as much it takes no more entries from leaders either. Default 32 MiB, at least 1 MiB.
+    pub backlog_bytes_max: usize,
+    /// Connections at once. Default 4096, at least 16.
+    pub connections_max: usize,
+    /// Streams of one connection at once. Default 1024, at least 16.
+    pub streams_per_connection_max: u32,
+}
+
+/// Threads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ThreadsConfig {
+    /// Threads that run regions. Default 0: half of the cores, at least one. At most 64.
+    pub shards: usize,
+    /// Threads for connections. Default 0: half of the cores, at least one. At most 256.
+    pub runtime: usize,
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        let router = router::Limits::default();
+        let millis = |time: Duration| u64::try_from(time.as_millis()).expect("some seconds");
+        Self {
+            request_bytes_max: router.request_bytes_max,
+            queued_count_max: router.queued_count_max,
+            request_timeout_ms: millis(router.request_timeout),
+            hold_ms: millis(router.hold),
+            held_count_max: router.held_count_max,
+            inbox_bytes_max: 32 << 20,
+            peer_queue_bytes_max: 32 << 20,
+            backlog_bytes_max: 32 << 20,
+            connections_max: 4096,
+            streams_per_connection_max: 1024,
+        }
+    }
+}
+
+impl ThreadsConfig {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        within("threads.shards", self.shards as u64, 0, 64)?;
+        within("threads.runtime", self.runtime as u64, 0, 256)
+    }
+
+    /// Threads that run regions, with the default put in.
+    #[must_use]
+    pub fn shard_count(&self) -> usize {
+        if self.shards == 0 { half_of_the_cores() } else { self.shards }
+    }
+
+    /// Threads for connections, with the default put in.
+    #[must_use]
+    pub fn runtime_count(&self) -> usize {
+        if self.runtime == 0 { half_of_the_cores() } else { self.runtime }
+    }
+}
+
+impl LimitsConfig {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        let bytes = u64::from(self.request_bytes_max);
+        within("limits.request_bytes_max", bytes, 16 << 20, u64::from(u32::MAX))?;
+        within("limits.request_timeout_ms", self.request_timeout_ms, 100, 3_600_000)?;
+        within("limits.hold_ms", self.hold_ms, 0, self.request_timeout_ms)?;
+        let bytes = u64::from(self.inbox_bytes_max);
+        within("limits.inbox_bytes_max", bytes, 1 << 20, u64::from(u32::MAX))?;
+        let bytes = self.peer_queue_bytes_max as u64;
+        within("limits.peer_queue_bytes_max", bytes, 16 << 20, 1 << 40)?;
+        within("limits.backlog_bytes_max", self.backlog_bytes_max as u64, 1 << 20, 1 << 40)?;
+        within("limits.connections_max", self.connections_max as u64, 16, 1 << 20)?;
+        let streams = u64::from(self.streams_per_connection_max);
+        within("limits.streams_per_connection_max", streams, 16, 1 << 20)
+    }
+
+    /// The part that the router keeps to.
+    #[must_use]
+    pub fn router(&self) -> router::Limits {
+        router::Limits {
+            request_bytes_max: self.request_bytes_max,
+            queued_count_max: self.queued_count_max,
+            request_timeout: Duration::from_millis(self.request_timeout_ms),
+            hold: Duration::from_millis(self.hold_ms),
+            held_count_max: self.held_count_max,
+        }
+    }
+}
+
+fn half_of_the_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
+}

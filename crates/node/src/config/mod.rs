@@ -1,0 +1,21 @@
+//! Everything that can be set on a node: units, defaults, limits, and what each costs.
+//!
+//! A TOML file has the names of the fields here, with the groups as tables. A name that is not
+//! here is refused, so that a misspelt key never means a silent default. Flags of the command line
+//! win over the file.
+
+mod error;
+mod limits;
+mod node;
+mod raft;
+mod resolved;
+mod storage;
+#[cfg(test)]
+mod tests;
+
+pub use error::ConfigError;
+pub use limits::{LimitsConfig, ThreadsConfig};
+pub use node::NodeConfig;
+pub use raft::{RaftConfig, shard_config};
+pub use resolved::Settled;
+pub use storage::{PagesReadMode, StorageConfig};

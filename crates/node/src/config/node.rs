@@ -1,0 +1,95 @@
+//! The top level of a node's settings, and how they are read from a TOML file.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::error::ConfigError;
+use super::limits::{LimitsConfig, ThreadsConfig};
+use super::raft::RaftConfig;
+use super::storage::StorageConfig;
+
+/// The settings of one node.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NodeConfig {
+    /// Which of the initial stores this is. Default: `s1`; on a store that has data, its own name.
+    pub name: String,
+    /// Where the node listens, as `host:port`. Default: the address that `initial_cluster` gives
+    /// for `name`, or `127.0.0.1:20160` without a list. May change at any start.
+    pub addr: String,
+    /// Where clients and other stores reach the node, as `host:port`. Default: the address that
+    /// `initial_cluster` gives for `name`, or `addr` without a list. May change at any start.
+    pub advertise_addr: String,
+    /// More addresses to listen on, with the same services; one that is taken is left out with a
+    /// warning. Default none.
+    pub also_listen: Vec<String>,
+    /// Where everything that the node keeps is, below one directory. Default: `data/<name>`.
+    pub data_dir: PathBuf,
+    /// The stores that begin the cluster, as `s1=host:port,s2=host:port`; equal on all of them.
+    /// On a store that is a member already: more addresses to find the others at. Default: this
+    /// store alone.
+    pub initial_cluster: String,
+    /// The id that the cluster must have. Default, and if 0: any; one is drawn at the bootstrap.
+    pub cluster_id: u64,
+    /// Regions that the clients' keys are split into at the bootstrap; later starts ignore it.
+    /// Default 16, at most 9998. Equal on all initial stores.
+    pub regions: u64,
+    /// Replicas of each data region, as far as there are stores. Default 3; odd, or a majority
+    /// costs one more for nothing. A setting of the cluster.
+    pub replicas: Option<u64>,
+    /// A new cluster of this one store is meant, whoever else knows its address: begin at once,
+    /// and go on if a store of another cluster dials. A flag of the command line only.
+    #[serde(skip)]
+    pub new: bool,
+    /// What is logged to standard error, as a filter of `tracing` (`info`,
+    /// `flotilla_node=debug,warn`). Default `info`. The variable `FLOTILLA_LOG` wins.
+    pub log: String,
+    /// Ticks, elections and entries.
+    pub raft: RaftConfig,
+    /// Files and checkpoints.
+    pub storage: StorageConfig,
+    /// Bounds on memory and waiting.
+    pub limits: LimitsConfig,
+    /// Threads.
+    pub threads: ThreadsConfig,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            addr: String::new(),
+            advertise_addr: String::new(),
+            also_listen: Vec::new(),
+            data_dir: PathBuf::new(),
+            initial_cluster: String::new(),
+            cluster_id: 0,
+            regions: 16,
+            replicas: None,
+            new: false,
+            log: "info".to_owned(),
+            raft: RaftConfig::default(),
+            storage: StorageConfig::default(),
+            limits: LimitsConfig::default(),
+            threads: ThreadsConfig::default(),
+        }
+    }
+}
+
+impl NodeConfig {
+    /// Reads a TOML file. Nothing is checked yet but names and types.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Read`] and [`ConfigError::Parse`].
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        toml::from_str(&text).map_err(|source| ConfigError::Parse {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })
+    }
+}

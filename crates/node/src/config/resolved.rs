@@ -1,0 +1,160 @@
+//! Settings with every default put in, checked against each other and against a directory.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use flotilla_identity::{ClusterSettings, ClusterSpec, GivenSettings, InitialStore, REGIONS_MAX};
+
+use super::error::{ConfigError, within};
+use super::node::NodeConfig;
+use super::raft::check_settings;
+
+impl NodeConfig {
+    /// Puts in the defaults that depend on other values, and checks everything.
+    ///
+    /// # Errors
+    ///
+    /// The first value that is wrong, with what would be right.
+    pub fn settle(mut self) -> Result<Settled, ConfigError> {
+        let is_named = !self.name.is_empty();
+        if !is_named {
+            "s1".clone_into(&mut self.name);
+        }
+        let is_listed = !self.initial_cluster.is_empty();
+        if !is_listed {
+            let given = [&self.advertise_addr, &self.addr].into_iter().find(|a| !a.is_empty());
+            let address = given.map_or(DEFAULT_ADDR, String::as_str);
+            self.initial_cluster = format!("{}={address}", self.name);
+        }
+        let stores = ClusterSpec::parse_stores(&self.initial_cluster)?;
+        let Some(place) = stores.iter().position(|store| store.name == self.name) else {
+            let known: Vec<_> = stores.iter().map(|store| store.name.as_str()).collect();
+            return Err(ConfigError::Value(format!(
+                "name = \"{}\" is not in initial_cluster, which has {}: correct one of the two",
+                self.name,
+                known.join(", ")
+            )));
+        };
+        if self.data_dir.as_os_str().is_empty() {
+            self.data_dir = Path::new("data").join(&self.name);
+        }
+        self.check()?;
+        let settings = self.given().effective();
+        check_settings(&settings)?;
+        let spec =
+            ClusterSpec { stores, settings, regions: self.regions, cluster_id: self.cluster_id };
+        Ok(Settled { config: self, spec, place, is_named, is_listed })
+    }
+
+    /// What is said about the settings of the cluster.
+    fn given(&self) -> GivenSettings {
+        GivenSettings {
+            replicas: self.replicas,
+            tick_ms: self.raft.tick_ms,
+            election_ticks: self.raft.election_ticks,
+            heartbeat_ticks: self.raft.heartbeat_ticks,
+            entry_bytes_max: self.raft.entry_bytes_max,
+            read_leases: self.raft.read_leases,
+        }
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        within("regions", self.regions, 1, REGIONS_MAX)?;
+        self.storage.check()?;
+        self.limits.check()?;
+        self.threads.check()
+    }
+}
+
+/// Where a store listens that was told nothing.
+pub(super) const DEFAULT_ADDR: &str = "127.0.0.1:20160";
+
+/// Settings that fit together, and what follows from them.
+#[derive(Clone, Debug)]
+pub struct Settled {
+    /// The settings, with no default left open but the addresses.
+    pub config: NodeConfig,
+    /// The cluster that this store is to begin, if its directory is empty.
+    pub spec: ClusterSpec,
+    /// This store's place in the list.
+    pub place: usize,
+    /// Whether the name was given, and is not the default.
+    is_named: bool,
+    /// Whether the list was given, and is not made of this store alone.
+    is_listed: bool,
+}
+
+impl Settled {
+    /// This store in the list.
+    #[must_use]
+    pub fn own(&self) -> &InitialStore {
+        &self.spec.stores[self.place]
+    }
+
+    /// The addresses of the list, by name; none if no list was given.
+    #[must_use]
+    pub fn listed_addresses(&self) -> BTreeMap<String, String> {
+        let listed = self.spec.stores.iter().filter(|_| self.is_listed);
+        listed.map(|store| (store.name.clone(), store.address.clone())).collect()
+    }
+
+    /// Where to listen, if that follows from the settings. `known` is the address that the
+    /// directory's copy of the registry has for this store.
+    #[must_use]
+    pub fn listen_addr(&self, known: Option<&str>) -> String {
+        match known {
+            _ if !self.config.addr.is_empty() => self.config.addr.clone(),
+            Some(known) if !self.is_listed => known.to_owned(),
+            _ => self.own().address.clone(),
+        }
+    }
+
+    /// Where others are to reach this store, which listens on `listen`.
+    #[must_use]
+    pub fn advertised(&self, listen: &str, known: Option<&str>) -> String {
+        let config = &self.config;
+        match known {
+            _ if !config.advertise_addr.is_empty() => config.advertise_addr.clone(),
+            _ if self.is_listed => self.own().address.clone(),
+            Some(known) if config.addr.is_empty() => known.to_owned(),
+            _ => listen.to_owned(),
+        }
+    }
+
+    /// Compares what is given with what a member's directory says.
+    ///
+    /// # Errors
+    ///
+    /// The first value that differs, with both.
+    pub fn check_member(
+        &self,
+        name: &str,
+        cluster_id: u64,
+        copy: &ClusterSettings,
+    ) -> Result<(), ConfigError> {
+        let config = &self.config;
+        let dir = config.data_dir.display();
+        if self.is_named && config.name != name {
+            return Err(ConfigError::Value(format!(
+                "name = \"{}\", but the data directory {dir} is that of store {name}: correct --name \
+                 or --data-dir",
+                config.name
+            )));
+        }
+        if config.cluster_id != 0 && config.cluster_id != cluster_id {
+            return Err(ConfigError::Value(format!(
+                "cluster_id = {}, but the data directory {dir} is of cluster {cluster_id}: correct \
+                 --cluster-id or --data-dir",
+                config.cluster_id
+            )));
+        }
+        if let Some(conflict) = copy.conflict_with_given(&config.given()) {
+            return Err(ConfigError::Value(format!(
+                "{} = {} is given, but the cluster has {}, as the copy in {dir} says: it cannot be \
+                 changed here; take it out of the flags and files of this store",
+                conflict.name, conflict.theirs, conflict.ours
+            )));
+        }
+        Ok(())
+    }
+}

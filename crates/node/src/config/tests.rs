@@ -1,0 +1,194 @@
+//! Each setting reaches what it is for, and a wrong one is refused by its name.
+
+use std::fs;
+use std::path::Path;
+
+use flotilla_identity::ClusterSettings;
+use flotilla_store::PageReadMode;
+
+use super::resolved::DEFAULT_ADDR;
+use super::*;
+
+fn refused(text: &str) -> String {
+    let config: Result<NodeConfig, _> = toml::from_str(text);
+    match config {
+        Err(error) => error.to_string(),
+        Ok(config) => config.settle().unwrap_err().to_string(),
+    }
+}
+
+#[test]
+fn nothing_set_gives_one_store_that_works() {
+    let settled = NodeConfig::default().settle().unwrap();
+    assert!(settled.listed_addresses().is_empty(), "this store is no other's address");
+    assert_eq!(settled.listen_addr(None), "127.0.0.1:20160");
+    assert_eq!(settled.config.data_dir, Path::new("data/s1"));
+    assert_eq!(settled.spec.stores.len(), 1);
+    assert!(settled.config.threads.shard_count() >= 1);
+}
+
+#[test]
+fn a_file_sets_what_it_names_and_keeps_the_rest() {
+    let config: NodeConfig =
+        toml::from_str("name = 'b'\ninitial_cluster = 'a=h:1,b=h:2'\n[raft]\ntick_ms = 20\n")
+            .unwrap();
+    let settled = config.settle().unwrap();
+    assert_eq!(settled.place, 1);
+    assert_eq!(settled.listen_addr(Some("known:1")), "h:2");
+    assert_eq!(settled.spec.settings.tick_ms, 20);
+    assert_eq!(settled.spec.settings.election_ticks, 12);
+}
+
+#[test]
+fn addresses_follow_from_what_is_given_at_this_start() {
+    let addresses = |text: &str, known: Option<&str>| {
+        let config: NodeConfig = toml::from_str(text).unwrap();
+        let settled = config.settle().unwrap();
+        let listen = settled.listen_addr(known);
+        (settled.advertised(&listen, known), listen)
+    };
+    let of = |advertised: &str, listen: &str| (advertised.to_owned(), listen.to_owned());
+    let list = "initial_cluster = 's1=h:1,s2=h:2'";
+    assert_eq!(addresses("", None), of(DEFAULT_ADDR, DEFAULT_ADDR));
+    assert_eq!(addresses("", Some("known:1")), of("known:1", "known:1"));
+    assert_eq!(addresses("addr = 'a:1'", Some("known:1")), of("a:1", "a:1"));
+    assert_eq!(addresses(list, Some("known:1")), of("h:1", "h:1"));
+    let listens_elsewhere = format!("addr = '0.0.0.0:9'\n{list}");
+    assert_eq!(addresses(&listens_elsewhere, None), of("h:1", "0.0.0.0:9"));
+    let both = "addr = 'a:1'\nadvertise_addr = 'b:2'";
+    assert_eq!(addresses(both, Some("known:1")), of("b:2", "a:1"));
+}
+
+#[test]
+fn a_member_is_started_with_what_its_directory_says_or_refused_with_both_values() {
+    let check = |text: &str| {
+        let config: NodeConfig = toml::from_str(text).unwrap();
+        let copy = ClusterSettings { election_ticks: 20, ..ClusterSettings::default() };
+        config.settle().unwrap().check_member("s1", 7, &copy).map_err(|e| e.to_string())
+    };
+    assert_eq!(check(""), Ok(()));
+    assert_eq!(check("cluster_id = 7\nname = 's1'\nregions = 5"), Ok(()));
+    assert_eq!(check("[raft]\nelection_ticks = 20"), Ok(()));
+    let refused = |text: &str| check(text).unwrap_err();
+    assert!(refused("cluster_id = 8").contains("cluster_id = 8, but"));
+    assert!(refused("name = 's2'").contains("is that of store s1"));
+    let settings = refused("[raft]\nelection_ticks = 12");
+    assert!(settings.contains("raft.election_ticks = 12 is given, but the cluster has 20"));
+    assert!(refused("replicas = 1").contains("replicas = 1 is given, but the cluster has 3"));
+}
+
+#[test]
+fn a_wrong_setting_is_refused_by_its_name() {
+    assert!(refused("nmae = 'x'").contains("nmae"));
+    assert!(refused("[raft]\ntick = 5").contains("tick"));
+    assert!(refused("regions = 0").contains("regions = 0 is out of range: 1 to 9998"));
+    assert!(refused("[raft]\nelection_ticks = 5").contains("three times"));
+    assert!(refused("name = 'x'\ninitial_cluster = 'a=h:1,b=h:2'").contains("has a, b"));
+    assert!(refused("initial_cluster = 's1'").contains("name=host:port"));
+    assert!(refused("regions = 'many'").contains("regions"));
+    assert!(refused("[raft]\nentry_bytes_max = 99999999").contains("entry_bytes_max"));
+}
+
+#[test]
+fn each_setting_of_the_log_reaches_the_engine() {
+    let log = |line: &str| {
+        let config: NodeConfig = toml::from_str(&format!("[storage]\n{line}\n")).unwrap();
+        config.settle().unwrap().config.storage.store()
+    };
+    assert_eq!(log("segment_bytes = 2097152").log.segment_bytes, 2 << 20);
+    assert_eq!(log("log_purge_above_bytes = 5").log.purge_above_bytes, 5);
+    assert_eq!(log("log_move_bytes_max = 0").log.move_bytes_max, 0);
+    assert_eq!(log("log_move_live_ratio_max = 0.25").log.move_live_ratio_max, 0.25);
+    assert_eq!(log("log_move_live_ratio_max = 1").log.move_live_ratio_max, 1.0);
+    assert_eq!(log("log_spare_segments = 9").log.spare_segments, 9);
+    assert_eq!(log("log_cache_bytes_max = 7").log.cache_bytes_max, 7);
+    let limited = log("log_disk_bytes_max = 536870912");
+    assert_eq!(limited.log.disk_bytes_max, Some(512 << 20));
+    assert_eq!(limited.checkpoint_log_bytes, 128 << 20);
+    let standard = flotilla_store::Config::default();
+    assert_eq!(format!("{:?}", log("").log), format!("{:?}", standard.log));
+    assert_eq!(log("").checkpoint_log_bytes, standard.checkpoint_log_bytes);
+}
+
+#[test]
+fn each_setting_of_the_pages_reaches_the_engine_or_is_refused() {
+    let store = |line: &str| {
+        let config: NodeConfig = toml::from_str(&format!("[storage]\n{line}\n")).unwrap();
+        config.settle().unwrap().config.storage.store()
+    };
+    assert_eq!(store("").pages.read_mode, PageReadMode::Mapped);
+    assert_eq!(store("pages_read_mode = 'cached'").pages.read_mode, PageReadMode::Cached);
+    assert_eq!(store("cache_bytes = 1048577").pages.cache_bytes, 1_048_577);
+    assert_eq!(store("pages_growth_bytes = 5").pages.growth_bytes, 5);
+    assert_eq!(store("pages_trim_bytes = 6").pages.trim_bytes, 6);
+    assert_eq!(store("pages_move_bytes_max = 7").pages_move_bytes_max, 7);
+    assert_eq!(store("pages_move_free_ratio_min = 0.25").pages_move_free_ratio_min, 0.25);
+    assert_eq!(store("dirty_bytes_max = 8388608").checkpoint_dirty_bytes, 8 << 20);
+    assert_eq!(store("dirty_bytes_max = 8388608").dirty_bytes_max, 32 << 20);
+    assert_eq!(store("dirty_bytes_hard_max = 67108864").dirty_bytes_max, 64 << 20);
+    let standard = flotilla_store::Config::default();
+    assert_eq!(format!("{:?}", store("")), format!("{standard:?}"));
+
+    let wrong = |line: &str| refused(&format!("[storage]\n{line}"));
+    assert!(wrong("pages_read_mode = 'quick'").contains("`mapped` or `cached`"));
+    assert!(wrong("pages_move_free_ratio_min = nan").contains("NaN is out of range: 0 to 1"));
+    assert!(wrong("pages_growth_bytes = 1073741825").contains("pages_growth_bytes"));
+    assert!(wrong("dirty_bytes_hard_max = 4194304").contains("at least storage.dirty_bytes_max"));
+}
+
+#[test]
+fn the_engine_refuses_what_is_wrong_about_its_log() {
+    let wrong = |line: &str| refused(&format!("[storage]\n{line}"));
+    let ratio = |given: &str| {
+        format!("storage.log_move_live_ratio_max is {given} and must be between 0 and 1")
+    };
+    assert_eq!(wrong("log_move_live_ratio_max = 1.5"), ratio("1.5"));
+    assert_eq!(wrong("log_move_live_ratio_max = nan"), ratio("NaN"));
+    let disk = |given: u64| {
+        format!("storage.log_disk_bytes_max is {given} and must be at least eight segments")
+    };
+    assert_eq!(wrong("log_disk_bytes_max = 536870911"), disk(536_870_911));
+    let larger = wrong("segment_bytes = 134217728\nlog_disk_bytes_max = 536870912");
+    assert_eq!(larger, disk(536_870_912));
+    assert!(wrong("log_spare_segments = -1").contains("log_spare_segments"));
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let error = NodeConfig::read(Path::new("/nowhere/flotilla.toml")).unwrap_err();
+    assert!(error.to_string().contains("/nowhere/flotilla.toml"));
+}
+
+/// The keys that a group has, as the refusal of an unknown one lists them.
+fn known(group: &str) -> Vec<String> {
+    let header = if group.is_empty() { String::new() } else { format!("[{group}]\n") };
+    let error = toml::from_str::<NodeConfig>(&format!("{header}zzz = 1\n")).unwrap_err();
+    let listed = error.message().split_once("expected one of ");
+    let listed = listed.or_else(|| error.message().split_once("expected ")).unwrap().1;
+    listed.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_page_about_settings_has_all_of_them_and_no_others() {
+    const GROUPS: [&str; 4] = ["raft", "storage", "limits", "threads"];
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
+    let page = fs::read_to_string(path).unwrap();
+    let mut group = "";
+    let mut documented: Vec<(&str, &str)> = Vec::new();
+    for line in page.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            group = heading.strip_prefix("`[").map_or("", |rest| rest.split(']').next().unwrap());
+        } else if let Some(row) = line.strip_prefix("| `") {
+            documented.push((group, row.split('`').next().unwrap()));
+        }
+    }
+    for group in GROUPS.into_iter().chain([""]) {
+        let mut known = known(group);
+        known.retain(|key| !GROUPS.contains(&key.as_str()));
+        let mut here: Vec<&str> =
+            documented.iter().filter(|(of, _)| *of == group).map(|(_, key)| *key).collect();
+        here.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(here, known, "[{group}]");
+    }
+}

@@ -1,0 +1,400 @@
+//! The way of a request into its region and back.
+//!
+//! A service names the region and what it claims to know about it (the guard); the router makes a
+//! ticket, puts the event into the mailbox of the region's shard, and waits for the answer. It
+//! decides nothing: leader, epoch and keys are checked by the region.
+//!
+//! What it adds is patience, with bounds:
+//! - Each request holds a part of one budget of bytes until it is answered or dropped. Who finds
+//!   the budget spent waits in order; of those that wait there are so many at most.
+//! - A region without a leader mostly has one a moment later. Its requests are held, so many at
+//!   most, until a change of roles wakes them, and only then told that there is none.
+//! - Every request has a deadline.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use flotilla_identity::MemberId;
+use flotilla_region::{
+    Descriptor, Event, Guard, Index, Peer, RegionId, Reject, RoleChange, Space, Term, Ticket,
+};
+use flotilla_store::{Outcome, ReadError, View};
+use parking_lot::Mutex;
+use tokio::sync::broadcast;
+use tokio::time::{Instant, timeout_at};
+
+use crate::driver::admission::{Budget, Hold, Holds, Refused};
+use crate::driver::context::Commons;
+use crate::driver::mailbox::Lane;
+pub use crate::driver::routes::Leadership;
+use crate::driver::shard_message::Letter;
+use crate::driver::tickets::{Answer, Waiting};
+use crate::failure::Failure;
+
+/// What a request costs of the budget beside its bytes: the task, the ticket, the event.
+const REQUEST_OVERHEAD_BYTES: usize = 1024;
+
+/// How far apart lines about reads that failed are at least.
+const TOLD_APART: Duration = Duration::from_secs(10);
+
+/// How much the router takes on. Every limit is a bound on memory or on waiting.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Bytes of requests that are under way, 1 KiB for each included. Least: 1 MiB.
+    pub request_bytes_max: u32,
+    /// Requests that may wait for that budget; more are told that the store is busy.
+    pub queued_count_max: usize,
+    /// How long a request may take before it is given up.
+    pub request_timeout: Duration,
+    /// How long a request waits for its region to have a leader.
+    pub hold: Duration,
+    /// Requests that may wait for leaders; more are told at once that there is none.
+    pub held_count_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            request_bytes_max: 256 << 20,
+            queued_count_max: 16 * 1024,
+            request_timeout: Duration::from_secs(10),
+            hold: Duration::from_millis(1000),
+            held_count_max: 4096,
+        }
+    }
+}
+
+/// Why a request has no result.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RequestError {
+    /// Surely not carried out, for the reason given; the caller may try again or elsewhere.
+    Rejected(Reject),
+    /// The deadline passed, or the node stops, while the write was under way: it may have been
+    /// carried out, or may still be. The caller must not take it for a refusal.
+    Undecided,
+    /// The node stops, and the request was not carried out.
+    Stopping,
+}
+
+/// Counts of requests since the node started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestCounts {
+    /// Proposals that were applied.
+    pub writes_acknowledged: u64,
+    /// Proposals that were refused or left undecided.
+    pub writes_rejected: u64,
+    /// Reads that were granted.
+    pub reads_granted: u64,
+    /// Reads that were refused.
+    pub reads_rejected: u64,
+    /// Reads that were granted, but the disk refused them or they found damage.
+    pub reads_failed: u64,
+    /// Requests that wait for their answer now.
+    pub waiting: u64,
+    /// Times that a request was held because its region had no leader.
+    pub held: u64,
+}
+
+/// The handle that services have on the node. Cheap to clone.
+#[derive(Clone)]
+pub struct Router {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    identity: MemberId,
+    commons: Commons,
+    failure: Failure,
+    limits: Limits,
+    budget: Budget,
+    holds: Holds,
+    counts: Counts,
+    /// When a read that failed was told of last.
+    failed_read_told: Mutex<Option<Instant>>,
+}
+
+#[derive(Default)]
+struct Counts {
+    writes_acknowledged: AtomicU64,
+    writes_rejected: AtomicU64,
+    reads_granted: AtomicU64,
+    reads_rejected: AtomicU64,
+    reads_failed: AtomicU64,
+    held: AtomicU64,
+}
+
+impl Router {
+    /// A router into the shards of a node.
+    pub(crate) fn new(
+        identity: MemberId,
+        commons: Commons,
+        limits: Limits,
+        failure: Failure,
+    ) -> Self {
+        let budget = Budget::new(limits.request_bytes_max, limits.queued_count_max);
+        let holds = Holds::new(limits.held_count_max, limits.hold);
+        let shared = Shared {
+            identity,
+            commons,
+            failure,
+            limits,
+            budget,
+            holds,
+            counts: Counts::default(),
+            failed_read_told: Mutex::new(None),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Writes `command` (see `flotilla_region::command`) through the region's log. Returns once it
+    /// is applied here, which is after a majority has it on disk.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::Rejected`] and [`RequestError::Stopping`] promise that the command was not
+    /// carried out and never will be; [`RequestError::Undecided`] promises nothing.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future frees what the request holds. A command that has entered the log by
+    /// then may still be carried out.
+    pub async fn propose(
+        &self,
+        region: RegionId,
+        guard: Guard,
+        command: Bytes,
+    ) -> Result<Outcome, RequestError> {
+        let bytes = command.len();
+        let event = |ticket| Event::Propose {
+            region,
+            ticket,
+            guard: guard.clone(),
+            command: command.clone(),
+        };
+        let result = match self.ask(region, bytes, event, RequestError::Undecided).await {
+            Ok(Answer::Applied(outcome)) => Ok(outcome),
+            Ok(Answer::Rejected(reject)) => Err(RequestError::Rejected(reject)),
+            Ok(Answer::Granted(_)) => unreachable!("the region grants reads only"),
+            Err(error) => Err(error),
+        };
+        let counts = &self.shared.counts;
+        count(&result, &counts.writes_acknowledged, &counts.writes_rejected);
+        result
+    }
+
+    /// A snapshot that holds every write acknowledged before this call. `follower` allows a
+    /// replica that does not lead to serve it, by asking the leader how far it must have applied.
+    ///
+    /// The snapshot is taken after the grant. The region may have changed between the two, so the
+    /// caller opens it by the epoch that it was asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::Rejected`] and [`RequestError::Stopping`]; never `Undecided`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future frees what the request holds.
+    pub async fn read(
+        &self,
+        region: RegionId,
+        guard: Guard,
+        follower: bool,
+    ) -> Result<View, RequestError> {
+        let event = |ticket| Event::Read { region, ticket, guard: guard.clone(), follower };
+        let late = RequestError::Rejected(Reject::ReadIndexNotReady);
+        let result = match self.ask(region, 0, event, late).await {
+            Ok(Answer::Granted(index)) => Ok(self.snapshot(region, index)),
+            Ok(Answer::Rejected(reject)) => Err(RequestError::Rejected(reject)),
+            Ok(Answer::Applied(_)) => unreachable!("only proposals are applied"),
+            Err(error) => Err(error),
+        };
+        let counts = &self.shared.counts;
+        count(&result, &counts.reads_granted, &counts.reads_rejected);
+        result
+    }
+
+    /// Everything as it is now, for a read whose grant asks for `index`.
+    fn snapshot(&self, region: RegionId, index: Index) -> View {
+        let view = self.shared.commons.store.read();
+        // Two more rows for each read: too dear for a release. What the disk refuses proves nothing.
+        debug_assert!(
+            view.applied(region).map_or(true, |applied| applied >= index),
+            "region {region}: a read of entry {index} got a snapshot at {:?}",
+            view.applied(region)
+        );
+        view
+    }
+
+    /// The region of `space` that holds `key`, as far as this node knows.
+    #[must_use]
+    pub fn locate(&self, space: Space, key: &[u8]) -> Option<Descriptor> {
+        self.shared.commons.routes.locate(space, key)
+    }
+
+    /// A region with a replica here.
+    #[must_use]
+    pub fn descriptor(&self, region: RegionId) -> Option<Descriptor> {
+        self.shared.commons.routes.descriptor(region)
+    }
+
+    /// All regions with a replica here, by id.
+    #[must_use]
+    pub fn descriptors(&self) -> Vec<Descriptor> {
+        self.shared.commons.routes.descriptors()
+    }
+
+    /// Who leads the region, with the term, as last heard here. `None` while nobody is known to.
+    #[must_use]
+    pub fn leader(&self, region: RegionId) -> Option<(Term, Peer)> {
+        self.shared.commons.routes.leader(region)
+    }
+
+    /// How many regions have a replica here, and those of them whose leader is not known, by id.
+    #[must_use]
+    pub fn leaderless(&self) -> (usize, Vec<RegionId>) {
+        self.shared.commons.routes.leaderless()
+    }
+
+    /// True if the replica of `region` on this store leads it, as last heard from its shard.
+    #[must_use]
+    pub fn leads(&self, region: RegionId) -> bool {
+        self.leader(region).is_some_and(|(_, peer)| peer.store == self.shared.identity.store)
+    }
+
+    /// Every change of roles from now on. A listener that lags too far behind is told so, and
+    /// reads [`Router::leader`] of all regions anew.
+    #[must_use]
+    pub fn roles(&self) -> broadcast::Receiver<RoleChange> {
+        self.shared.commons.routes.changes()
+    }
+
+    /// A handle on who leads `region`, that wakes when it changes. `None` without a replica here.
+    #[must_use]
+    pub fn leadership(&self, region: RegionId) -> Option<tokio::sync::watch::Receiver<Leadership>> {
+        self.shared.commons.routes.leadership(region)
+    }
+
+    /// Which store of which cluster this is.
+    #[must_use]
+    pub fn identity(&self) -> MemberId {
+        self.shared.identity
+    }
+
+    /// Ends the node, because what it has on disk can no longer be trusted: a page whose checksum
+    /// is wrong, for example. Nothing is acknowledged once this has returned.
+    pub fn fail(&self, reason: &str) {
+        self.shared.failure.report(reason);
+    }
+
+    /// Counts a read that was granted and could not be carried out. Says so in the log: at once, but
+    /// then not again for ten seconds, because a disk may refuse every read.
+    pub(crate) fn note_failed_read(&self, region: RegionId, error: &ReadError) {
+        let failed = self.shared.counts.reads_failed.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut told = self.shared.failed_read_told.lock();
+        if told.is_none_or(|told| told.elapsed() >= TOLD_APART) {
+            *told = Some(Instant::now());
+            drop(told);
+            tracing::error!("region {region} cannot be read: {error}; {failed} reads have failed");
+        }
+    }
+
+    /// Counts of requests.
+    #[must_use]
+    pub fn counts(&self) -> RequestCounts {
+        let counts = &self.shared.counts;
+        RequestCounts {
+            writes_acknowledged: counts.writes_acknowledged.load(Ordering::Relaxed),
+            writes_rejected: counts.writes_rejected.load(Ordering::Relaxed),
+            reads_granted: counts.reads_granted.load(Ordering::Relaxed),
+            reads_rejected: counts.reads_rejected.load(Ordering::Relaxed),
+            reads_failed: counts.reads_failed.load(Ordering::Relaxed),
+            waiting: self.shared.commons.tickets.count() as u64,
+            held: counts.held.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Takes no more requests, and waits until those under way are answered, or `patience` ends.
+    pub(crate) async fn finish(&self, patience: Duration) {
+        if !self.shared.budget.finish(patience).await {
+            let requests = self.shared.commons.tickets.count();
+            tracing::info!(requests, "requests are given up");
+        }
+    }
+
+    /// Sends a request and waits for its answer; once more whenever its region gets a leader,
+    /// within bounds. `late` is the error after the deadline, if the request was sent.
+    async fn ask(
+        &self,
+        region: RegionId,
+        bytes: usize,
+        event: impl Fn(Ticket) -> Event,
+        late: RequestError,
+    ) -> Result<Answer, RequestError> {
+        let deadline = Instant::now() + self.shared.limits.request_timeout;
+        let weight = bytes.saturating_add(REQUEST_OVERHEAD_BYTES);
+        let _budget = self.shared.budget.admit(weight, deadline).await.map_err(refused)?;
+        let mut hold = Hold::default();
+        loop {
+            let mut waiting = self.send(region, weight, &event, deadline).await?;
+            let answer = match timeout_at(deadline, &mut waiting.answer).await {
+                Ok(Ok(answer)) => answer,
+                // The node closed the table, perhaps while the command was on its way to the log.
+                Ok(Err(_)) if late == RequestError::Undecided => return Err(late),
+                Ok(Err(_)) => return Err(RequestError::Stopping),
+                Err(_) => return Err(late),
+            };
+            let leaderless = matches!(answer, Answer::Rejected(Reject::NotLeader { leader: None }));
+            if !leaderless || !self.await_leader(region, &mut hold).await {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// Opens a ticket and puts the event into its shard's mailbox.
+    async fn send(
+        &self,
+        region: RegionId,
+        weight: usize,
+        event: impl Fn(Ticket) -> Event,
+        deadline: Instant,
+    ) -> Result<Waiting, RequestError> {
+        let shared = &self.shared;
+        let waiting = shared.commons.tickets.open().ok_or(RequestError::Stopping)?;
+        let letter = Letter::Event(event(waiting.ticket));
+        let sending = shared.commons.mailboxes.of(region).send(Lane::Clients, letter, weight);
+        match timeout_at(deadline, sending).await {
+            Ok(Ok(())) => Ok(waiting),
+            Ok(Err(_)) => Err(RequestError::Stopping),
+            Err(_) => Err(busy("the shard took nothing until the deadline")),
+        }
+    }
+
+    /// Waits until the region has a leader. False if it is not worth trying again.
+    async fn await_leader(&self, region: RegionId, hold: &mut Hold) -> bool {
+        let shared = &self.shared;
+        let Some(leadership) = shared.commons.routes.leadership(region) else { return false };
+        if hold.is_new() {
+            shared.counts.held.fetch_add(1, Ordering::Relaxed);
+        }
+        shared.holds.await_leader(leadership, hold).await
+    }
+}
+
+fn refused(refused: Refused) -> RequestError {
+    match refused {
+        Refused::Full(reason) => busy(reason),
+        Refused::Stopping => RequestError::Stopping,
+    }
+}
+
+fn busy(reason: &'static str) -> RequestError {
+    RequestError::Rejected(Reject::Busy { reason })
+}
+
+fn count<T, E>(result: &Result<T, E>, good: &AtomicU64, bad: &AtomicU64) {
+    let counter = if result.is_ok() { good } else { bad };
+    counter.fetch_add(1, Ordering::Relaxed);
+}

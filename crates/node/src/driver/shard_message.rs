@@ -1,0 +1,74 @@
+//! What is put into the mailboxes of a node's shards, and which region lives in which shard.
+
+use std::sync::Arc;
+
+use flotilla_region::{Event, RegionId, Shard};
+
+use crate::driver::mailbox::Mailbox;
+
+/// One thing for a shard.
+pub(crate) enum Letter {
+    /// Something that happened.
+    Event(Event),
+    /// Somebody who wants to look at the regions as they are between two steps.
+    Inspect(Box<dyn FnOnce(&Shard) + Send>),
+}
+
+/// The mailboxes of all shards of a node.
+#[derive(Clone)]
+pub(crate) struct Mailboxes {
+    shards: Arc<[Mailbox<Letter>]>,
+}
+
+impl Mailboxes {
+    /// So many mailboxes with room for so many bytes in each lane.
+    pub(crate) fn new(count: usize, lane_bytes_max: u32) -> Self {
+        assert!(count > 0, "a node without shards does nothing");
+        let mailbox = || Mailbox::new(lane_bytes_max, lane_bytes_max, lane_bytes_max);
+        Self { shards: std::iter::repeat_with(mailbox).take(count).collect() }
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Which shard a region lives in.
+    pub(crate) fn place(&self, region: RegionId) -> usize {
+        region.0 as usize % self.shards.len()
+    }
+
+    /// The mailbox of the shard that a region lives in.
+    pub(crate) fn of(&self, region: RegionId) -> &Mailbox<Letter> {
+        self.at(self.place(region))
+    }
+
+    /// The mailbox at a place.
+    pub(crate) fn at(&self, place: usize) -> &Mailbox<Letter> {
+        &self.shards[place]
+    }
+
+    /// Posts completions to the shards of their regions, in order; each shard wakes once.
+    pub(crate) fn complete_all(&self, events: impl IntoIterator<Item = Event>) {
+        if let [only] = &*self.shards {
+            return only.complete_all(events.into_iter().map(Letter::Event));
+        }
+        let mut by_shard: Vec<Vec<Letter>> = Vec::new();
+        by_shard.resize_with(self.count(), Vec::new);
+        for event in events {
+            by_shard[self.place(event.region())].push(Letter::Event(event));
+        }
+        for (mailbox, letters) in self.shards.iter().zip(by_shard) {
+            if !letters.is_empty() {
+                mailbox.complete_all(letters);
+            }
+        }
+    }
+
+    /// Closes them all.
+    pub(crate) fn close(&self) {
+        for mailbox in &*self.shards {
+            mailbox.close();
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! Makes applied state durable now and then, so that the log before it may go.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use flotilla_pagestore::Error as PagesError;
+use flotilla_region::Event;
+use flotilla_store::{DirtyLimits, Error, Pacer, PagesUpkeep, Store};
+use parking_lot::{Condvar, Mutex};
+
+use crate::driver::shard_message::Mailboxes;
+use crate::drop_notify::Shared;
+use crate::failure::Failure;
+
+/// Steps of the pages' upkeep after one checkpoint, of a megabyte or less each.
+const UPKEEP_STEPS_MAX: usize = 1024;
+
+/// After a step that may have held others up at the disk, a rest of so many times as long.
+const RESTS: u32 = 9;
+/// The longest of these rests.
+const REST_MAX: Duration = Duration::from_millis(250);
+
+/// Who waits until less is in memory only looks so often whether it is.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Tells the checkpointer that there is something to do. A store at rest makes no checkpoints.
+pub(crate) struct Alarm {
+    /// Times are counted from here.
+    start: Instant,
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Something was applied since the last checkpoint began.
+    changed: bool,
+    /// The next checkpoint should not wait for its time.
+    urgent: bool,
+    /// Memory for pages to come should be made ready.
+    wants_slabs: bool,
+    stopped: bool,
+    /// Made until now.
+    checkpoints: u64,
+    /// Says how long applying waits.
+    pacer: Pacer,
+}
+
+/// What the checkpointer is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    Checkpoint,
+    Slabs,
+    End,
+}
+
+impl Alarm {
+    /// Nothing to do.
+    pub(crate) fn new() -> Self {
+        Self { start: Instant::now(), state: Mutex::default(), wake: Condvar::new() }
+    }
+
+    /// Something was applied; `urgent` if too much waits for the disk.
+    pub(crate) fn changed(&self, urgent: bool) {
+        let mut state = self.state.lock();
+        let news = !state.changed || (urgent && !state.urgent);
+        state.changed = true;
+        state.urgent |= urgent;
+        if news {
+            self.wake.notify_all();
+        }
+    }
+
+    /// Memory for pages to come should be made ready, before applying needs it.
+    pub(crate) fn want_slabs(&self) {
+        let mut state = self.state.lock();
+        if !std::mem::replace(&mut state.wants_slabs, true) {
+            self.wake.notify_all();
+        }
+    }
+
+    /// A checkpoint was made, which has written so many bytes in so long.
+    fn relieved(&self, bytes: u64, took: Duration) {
+        let mut state = self.state.lock();
+        state.checkpoints += 1;
+        state.pacer.note_checkpoint(bytes, took);
+        self.wake.notify_all();
+    }
+
+    /// Whether a checkpoint is wanted at once, or has been wanted since `due` has come, or none any
+    /// more.
+    fn presses(&self, due: Instant) -> bool {
+        let state = self.state.lock();
+        state.urgent || state.stopped || (state.changed && Instant::now() >= due)
+    }
+
+    /// Rests for so long, or until a checkpoint is wanted.
+    fn rest(&self, time: Duration) {
+        let end = Instant::now() + time;
+        let mut state = self.state.lock();
+        let mut is_over = false;
+        while !(is_over || state.urgent || state.stopped) {
+            is_over = self.wake.wait_until(&mut state, end).timed_out();
+        }
+    }
+
+    /// Waits as long as what is applied next has to, so that applying adds no more than checkpoints
+    /// take away: the longer, the nearer what is in memory only comes to its limit. At the limit until a
+    /// checkpoint has written some of it, or the checkpointer is stopped.
+    ///
+    /// If the disk is full this is until there is room: what clients write waits in the meantime, and
+    /// is refused when too much does.
+    pub(crate) fn hold(&self, limits: DirtyLimits, dirty_bytes: impl Fn() -> u64) {
+        let mut asked = None;
+        let mut state = self.state.lock();
+        while !state.stopped {
+            let (dirty, now) = (dirty_bytes(), self.start.elapsed());
+            let left = state.pacer.left(limits, dirty, now);
+            if left == Some(Duration::ZERO) {
+                state.pacer.begin(dirty, now);
+                return;
+            }
+            // Once for each checkpoint: one that the full disk refuses is tried again in its time.
+            if left.is_none() && asked != Some(state.checkpoints) {
+                asked = Some(state.checkpoints);
+                (state.changed, state.urgent) = (true, true);
+                self.wake.notify_all();
+            }
+            self.wake.wait_for(&mut state, left.unwrap_or(LOOK_EVERY).min(LOOK_EVERY));
+        }
+    }
+
+    /// Ends the checkpointer, without a last checkpoint.
+    pub(crate) fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.wake.notify_all();
+    }
+
+    /// Waits until there is something to do. A checkpoint is due if something has changed, and it is
+    /// urgent or `due` has come.
+    fn wait(&self, due: Instant) -> Wanted {
+        let mut state = self.state.lock();
+        while !state.stopped {
+            if std::mem::take(&mut state.wants_slabs) {
+                return Wanted::Slabs;
+            }
+            let late = Instant::now() >= due;
+            if state.changed && (state.urgent || late) {
+                (state.changed, state.urgent) = (false, false);
+                return Wanted::Checkpoint;
+            }
+            if state.changed {
+                self.wake.wait_until(&mut state, due);
+            } else {
+                self.wake.wait(&mut state);
+            }
+        }
+        Wanted::End
+    }
+}
+
+/// What the thread needs.
+pub(crate) struct Checkpointer {
+    pub(crate) store: Arc<Shared<Store>>,
+    pub(crate) alarm: Arc<Alarm>,
+    pub(crate) interval: Duration,
+    pub(crate) mailboxes: Mailboxes,
+    pub(crate) failure: Failure,
+}
+
+impl Checkpointer {
+    /// Runs until it is stopped or a checkpoint fails.
+    pub(crate) fn run(self) {
+        let mut due = Instant::now() + self.interval;
+        loop {
+            match self.alarm.wait(due) {
+                Wanted::End => return,
+                Wanted::Slabs => {
+                    self.store.make_slabs();
+                    continue;
+                }
+                Wanted::Checkpoint => due = Instant::now() + self.interval,
+            }
+            match self.checkpoint(due) {
+                Ok(()) => {}
+                // Nothing was written, and nothing is lost: the log has everything. The pages stay
+                // in memory until there is room.
+                Err(Error::Pages(PagesError::NoSpace)) => {
+                    tracing::warn!("no checkpoint: the disk is full");
+                    self.alarm.changed(false);
+                }
+                Err(error) => {
+                    self.failure.report(&format!("a checkpoint failed: {error}"));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// One checkpoint, and a purge of what earlier ones have made superfluous: the shards answer
+    /// this checkpoint with compactions, which are written before the next.
+    fn checkpoint(&self, due: Instant) -> Result<(), Error> {
+        let (dirty_bytes, began) = (self.store.dirty_bytes(), Instant::now());
+        let applied = self.store.checkpoint()?;
+        let took = began.elapsed();
+        self.mailboxes.complete_all(
+            applied.into_iter().map(|(region, applied)| Event::Checkpointed { region, applied }),
+        );
+        self.alarm.relieved(dirty_bytes, took);
+        let purged = self.store.purge_log()?;
+        if purged.segments > 0 {
+            tracing::debug!(segments = purged.segments, bytes = purged.bytes, "log purged");
+        }
+        self.maintain_pages(due)
+    }
+
+    /// The pages' own upkeep, within its budget, as long as nobody waits for a checkpoint and none is
+    /// due. What it has done is in memory until the next one.
+    fn maintain_pages(&self, due: Instant) -> Result<(), Error> {
+        for _ in 0..UPKEEP_STEPS_MAX {
+            if self.alarm.presses(due) {
+                break;
+            }
+            self.store.make_slabs();
+            let began = Instant::now();
+            match self.store.maintain_pages()? {
+                // Others go on meanwhile, and there is no hurry.
+                PagesUpkeep::GaveBack => self.alarm.rest((began.elapsed() * RESTS).min(REST_MAX)),
+                PagesUpkeep::More => self.alarm.changed(self.store.wants_checkpoint()),
+                PagesUpkeep::Done => break,
+                PagesUpkeep::TrashUnreadable(error) => {
+                    tracing::warn!("space of a deleted range is not given back: {error}");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: DirtyLimits = DirtyLimits { soft_bytes: 1000, hard_bytes: 3000 };
+
+    fn later() -> Instant {
+        Instant::now() + Duration::from_secs(3600)
+    }
+
+    #[test]
+    fn a_checkpoint_is_due_by_time_or_by_size_and_only_after_a_change() {
+        let alarm = Alarm::new();
+        alarm.changed(false);
+        assert_eq!(alarm.wait(Instant::now()), Wanted::Checkpoint);
+        alarm.changed(true);
+        assert_eq!(alarm.wait(later()), Wanted::Checkpoint);
+
+        // Nothing has changed since, so the time alone makes none due; only the stop ends this.
+        let waiting = std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| alarm.wait(Instant::now()));
+            alarm.stop();
+            waiter.join().unwrap()
+        });
+        assert_eq!(waiting, Wanted::End);
+    }
+
+    #[test]
+    fn who_waits_asks_once_for_each_checkpoint_and_goes_on_when_there_is_room() {
+        use std::sync::atomic::{AtomicU64, Ordering};
+
+        let alarm = Alarm::new();
+        let dirty = AtomicU64::new(3000);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| alarm.hold(LIMITS, || dirty.load(Ordering::SeqCst)));
+            for left in [3000, 1000] {
+                // It is urgent; the first of the two does not suffice.
+                assert_eq!(alarm.wait(later()), Wanted::Checkpoint);
+                // Refused, as by a full disk: nobody presses for another one.
+                alarm.changed(false);
+                assert!(!alarm.presses(later()) && alarm.presses(Instant::now()));
+                assert_eq!(alarm.wait(Instant::now()), Wanted::Checkpoint);
+                dirty.store(left, Ordering::SeqCst);
+                alarm.relieved(2000, Duration::ZERO);
+            }
+            waiter.join().unwrap();
+        });
+        // Full for good, but stopped.
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| alarm.hold(LIMITS, || 3000));
+            alarm.stop();
+            waiter.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn who_is_between_the_limits_rests_and_presses_nobody() {
+        use std::sync::atomic::{AtomicU64, Ordering};
+
+        let alarm = Alarm::new();
+        let limits = DirtyLimits { soft_bytes: 64 << 20, hard_bytes: 256 << 20 };
+        // What is above the limit now takes days to write.
+        alarm.relieved(1 << 20, Duration::from_secs(3600));
+        let (dirty, looks) = (AtomicU64::new(200 << 20), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                alarm.hold(limits, || {
+                    looks.fetch_add(1, Ordering::SeqCst);
+                    dirty.load(Ordering::SeqCst)
+                });
+            });
+            while looks.load(Ordering::SeqCst) < 2 {
+                assert!(!waiter.is_finished(), "it went on without a rest");
+                std::thread::yield_now();
+            }
+            dirty.store(64 << 20, Ordering::SeqCst);
+            waiter.join().unwrap();
+        });
+        assert!(!alarm.presses(Instant::now()), "no checkpoint was asked for");
+    }
+
+    #[test]
+    fn memory_is_made_ready_at_once_and_a_checkpoint_keeps_its_time() {
+        let alarm = Alarm::new();
+        alarm.changed(false);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| alarm.wait(later()));
+            alarm.want_slabs();
+            assert_eq!(waiter.join().unwrap(), Wanted::Slabs);
+        });
+        assert_eq!(alarm.wait(Instant::now()), Wanted::Checkpoint, "once");
+    }
+
+    #[test]
+    fn a_rest_ends_when_a_checkpoint_is_wanted() {
+        let alarm = Alarm::new();
+        alarm.rest(Duration::ZERO);
+        std::thread::scope(|scope| {
+            let resting = scope.spawn(|| alarm.rest(Duration::from_secs(3600)));
+            alarm.changed(false);
+            alarm.changed(true);
+            resting.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn size_wakes_a_checkpointer_that_waits_for_its_time() {
+        let alarm = Alarm::new();
+        alarm.changed(false);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| alarm.wait(later()));
+            alarm.changed(true);
+            assert_eq!(waiter.join().unwrap(), Wanted::Checkpoint);
+        });
+    }
+}

@@ -1,0 +1,182 @@
+//! Reads entries back from the log for followers that are far behind.
+//!
+//! On a thread of its own, because what is read may have left memory, and a shard must not wait
+//! for a disk. A region has few fetches under way at once, each bounded in bytes.
+//!
+//! What the log holds was acknowledged, so an entry that cannot be read ends the node, as a damaged
+//! page does and as the system does where the file is mapped: a leader that can never send it would
+//! hold its follower up for good, and another replica has it. Only a want of memory passes.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use flotilla_region::{Event, LogFetch};
+use flotilla_store::{Error, LogError, Store};
+
+use super::work_queue::Backlog;
+use crate::driver::shard_message::Mailboxes;
+use crate::drop_notify::Shared;
+use crate::failure::Failure;
+
+/// How far apart lines about reads that failed are at least.
+const TOLD_APART: Duration = Duration::from_secs(10);
+
+/// What the thread needs.
+pub(crate) struct Fetcher {
+    pub(crate) store: Arc<Shared<Store>>,
+    pub(crate) backlog: Arc<Backlog<LogFetch>>,
+    pub(crate) mailboxes: Mailboxes,
+    pub(crate) failure: Failure,
+}
+
+impl Fetcher {
+    /// Runs until the backlog is closed or an entry cannot be read.
+    pub(crate) fn run(self) {
+        let mut fetches: Vec<LogFetch> = Vec::new();
+        let mut told: Option<Instant> = None;
+        while let Some(bytes) = self.backlog.take(&mut fetches) {
+            for fetch in fetches.drain(..) {
+                let (region, context) = (fetch.region, fetch.context);
+                let event = match self.store.fetch(&fetch) {
+                    Ok(entries) if !entries.is_empty() => {
+                        Event::Fetched { region, context, entries }
+                    }
+                    Ok(_) => Event::FetchFailed { region, context },
+                    // Compacted or replaced in the meantime: raft looks what there is.
+                    Err(error) if error.is_gone() => {
+                        tracing::debug!(%region, "log entries are not read: {error}");
+                        Event::FetchFailed { region, context }
+                    }
+                    Err(error) => {
+                        let what = unread(&fetch, &error);
+                        if !passes(&error) {
+                            return self.failure.report(&what);
+                        }
+                        // Raft asks again with its next heartbeat, which may be often.
+                        if told.is_none_or(|told| told.elapsed() >= TOLD_APART) {
+                            told = Some(Instant::now());
+                            let failed = self.store.stats().log_reads_failed;
+                            tracing::error!("{what}; {failed} reads of the log have failed so far");
+                        }
+                        Event::FetchFailed { region, context }
+                    }
+                };
+                self.mailboxes.complete_all([event]);
+            }
+            self.backlog.finish(bytes);
+        }
+    }
+}
+
+fn unread(fetch: &LogFetch, error: &Error) -> String {
+    let LogFetch { region, low, high, .. } = fetch;
+    format!("region {region}: log entries from {low} to below {high} cannot be read: {error}")
+}
+
+/// Whether the same read may well succeed later: the system had no memory to map a file.
+fn passes(error: &Error) -> bool {
+    matches!(error, Error::Log(LogError::Io(error)) if error.kind() == ErrorKind::OutOfMemory)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::io;
+
+    use flotilla_region::{
+        Descriptor, EntryKind, Epoch, HardState, Index, LogEntry, LogWrite, Peer, PeerId, RegionId,
+        Space, StoreId, Term,
+    };
+    use flotilla_vfs::fault::FaultFs;
+
+    use super::*;
+    use crate::driver::mailbox::Open;
+    use crate::driver::shard_message::Letter;
+    use crate::test_store;
+
+    const REGION: RegionId = RegionId(2);
+    const PEER: PeerId = PeerId(201);
+
+    /// A fetcher over a log with the entries 1 to 4 of a region.
+    fn fetcher(disk: &FaultFs) -> Fetcher {
+        let region = |id, peer, space| Descriptor {
+            id,
+            space,
+            start: "".into(),
+            end: "".into(),
+            epoch: Epoch { conf_version: 1, version: 1 },
+            peers: vec![Peer { id: peer, store: StoreId(1) }],
+        };
+        let regions =
+            [region(RegionId(1), PeerId(101), Space::System), region(REGION, PEER, Space::Raw)];
+        let store = test_store::open(disk, &regions);
+        let entries = (1..5).map(|index| LogEntry {
+            index: Index(index),
+            term: Term(1),
+            kind: EntryKind::Normal,
+            data: vec![7; 100].into(),
+        });
+        let hard_state = Some(HardState { term: Term(1), vote: None, commit: Index(0) });
+        let (entries, sync) = (entries.collect(), true);
+        let write = LogWrite { region: REGION, peer: PEER, number: 1, hard_state, entries, sync };
+        store.write_log(&[write], &[]).wait().expect("a good disk");
+        Fetcher {
+            store: crate::drop_notify::share(store).0,
+            backlog: Arc::new(Backlog::new()),
+            mailboxes: Mailboxes::new(1, 1 << 20),
+            failure: Failure::new(|| ()),
+        }
+    }
+
+    /// Carries out one fetch, with whatever that does.
+    fn fetch(fetcher: Fetcher, low: u64, high: u64) -> (Option<Event>, Option<String>, u64) {
+        let (store, mailboxes) = (Arc::clone(&fetcher.store), fetcher.mailboxes.clone());
+        let (failure, (low, high)) = (fetcher.failure.clone(), (Index(low), Index(high)));
+        let fetch =
+            LogFetch { region: REGION, peer: PEER, context: 9, low, high, bytes_max: 1 << 20 };
+        fetcher.backlog.push_all([(fetch, 1)]);
+        fetcher.backlog.drain();
+        fetcher.run();
+        let mut letters = VecDeque::new();
+        let open = Open { appends: true, clients: true };
+        mailboxes.at(0).take(&mut letters, open, Some(Instant::now()));
+        let event = letters.pop_front().map(|letter| match letter {
+            Letter::Event(event) => event,
+            Letter::Inspect(_) => panic!("nobody looks"),
+        });
+        (event, failure.reason(), store.stats().log_reads_failed)
+    }
+
+    #[test]
+    fn what_is_there_comes_and_what_is_gone_is_no_failure() {
+        let (event, reason, failed) = fetch(fetcher(&FaultFs::new(1)), 2, 5);
+        let Some(Event::Fetched { entries, context: 9, .. }) = event else { panic!("{event:?}") };
+        assert_eq!((entries.len(), reason, failed), (3, None, 0));
+        let (event, reason, failed) = fetch(fetcher(&FaultFs::new(1)), 5, 7);
+        assert!(matches!(event, Some(Event::FetchFailed { context: 9, .. })), "{event:?}");
+        assert_eq!((reason, failed), (None, 0));
+    }
+
+    #[test]
+    fn an_entry_that_the_disk_refuses_ends_the_node() {
+        let disk = FaultFs::new(1);
+        let fetcher = fetcher(&disk);
+        disk.fail_reads(true);
+        let (event, reason, failed) = fetch(fetcher, 2, 5);
+        assert!(event.is_none(), "{event:?}");
+        let reason = reason.expect("it has failed");
+        let expected = "region 2: log entries from 2 to below 5 cannot be read: log: input";
+        assert!(reason.starts_with(expected), "{reason}");
+        assert_eq!(failed, 1);
+    }
+
+    #[test]
+    fn a_want_of_memory_passes_and_nothing_else_does() {
+        let of = |error: io::Error| Error::Log(LogError::from(error));
+        assert!(passes(&of(ErrorKind::OutOfMemory.into())));
+        assert!(!passes(&of(io::Error::from_raw_os_error(5))));
+        assert!(!passes(&of(ErrorKind::UnexpectedEof.into())));
+        assert!(!passes(&Error::Corrupt("an entry".to_owned())));
+    }
+}

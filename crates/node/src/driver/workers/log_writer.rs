@@ -1,0 +1,194 @@
+//! Writes the log of all regions of a store: everything that waits, one batch, one sync.
+//!
+//! While a sync runs the shards gather the next batch in the backlog, so the batches grow with the
+//! time that the disk takes. Under load a short rest between syncs lets them grow further (see
+//! `pace.rs`); a lone writer is synced at once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use flotilla_region::{Compaction, Event, LogWrite, RegionId};
+use flotilla_store::Store;
+
+use super::commit_delay::Pace;
+use super::work_queue::Backlog;
+use crate::driver::shard_message::Mailboxes;
+use crate::drop_notify::Shared;
+use crate::failure::Failure;
+
+/// One thing to be written.
+pub(crate) enum LogTask {
+    /// Entries and hard state of one replica.
+    Write(LogWrite),
+    /// Entries that one replica no longer needs.
+    Compact(Compaction),
+}
+
+impl LogTask {
+    /// The bytes that the task counts for in the backlog.
+    pub(crate) fn weight(&self) -> usize {
+        match self {
+            Self::Write(write) => {
+                let data: usize = write.entries.iter().map(|entry| entry.data.len()).sum();
+                128 + data + write.entries.len() * 32
+            }
+            Self::Compact(_) => 64,
+        }
+    }
+}
+
+/// Bytes after which a batch is written although more waits: the engine refuses batches above its
+/// own limit, and a single write is far below it.
+const BATCH_BYTES: usize = 16 << 20;
+
+/// What the thread needs.
+pub(crate) struct LogWriter {
+    pub(crate) store: Arc<Shared<Store>>,
+    pub(crate) backlog: Arc<Backlog<LogTask>>,
+    pub(crate) mailboxes: Mailboxes,
+    pub(crate) failure: Failure,
+}
+
+impl LogWriter {
+    /// Runs until the backlog is closed or a write fails.
+    pub(crate) fn run(self) {
+        let mut tasks = Vec::new();
+        let (mut writes, mut compactions) = (Vec::new(), Vec::new());
+        let mut pace = Pace::default();
+        while self.backlog.take(&mut tasks).is_some() {
+            if let Some(until) = pace.rest_until(Instant::now()) {
+                self.backlog.gather(&mut tasks, until);
+            }
+            let began = Instant::now();
+            let count = tasks.len();
+            let mut waiting = tasks.drain(..).peekable();
+            while waiting.peek().is_some() {
+                let mut bytes = 0;
+                while let Some(task) = waiting.next_if(|_| bytes < BATCH_BYTES) {
+                    bytes += task.weight();
+                    match task {
+                        LogTask::Write(write) => writes.push(write),
+                        LogTask::Compact(compaction) => compactions.push(compaction),
+                    }
+                }
+                if let Err(error) = self.store.write_log(&writes, &compactions).wait() {
+                    self.failure.report(&format!("the log cannot be written: {error}"));
+                    return;
+                }
+                // First the bytes: a shard that the report wakes looks at them.
+                self.backlog.finish(bytes);
+                self.report(&writes);
+                writes.clear();
+                compactions.clear();
+            }
+            pace.note(began, Instant::now(), count);
+        }
+    }
+
+    /// Tells each region the last of its writes; that implies the earlier ones.
+    fn report(&self, writes: &[LogWrite]) {
+        let mut last: BTreeMap<RegionId, u64> = BTreeMap::new();
+        for write in writes {
+            last.insert(write.region, write.number);
+        }
+        self.mailboxes.complete_all(
+            last.into_iter().map(|(region, number)| Event::Persisted { region, number }),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use flotilla_region::{
+        Descriptor, EntryKind, Epoch, HardState, Index, LogEntry, Peer, PeerId, Space, StoreId,
+        Term,
+    };
+    use flotilla_vfs::fault::FaultFs;
+
+    use super::*;
+    use crate::driver::mailbox::Open;
+    use crate::driver::shard_message::Letter;
+    use crate::test_store;
+
+    fn region(id: u64) -> Descriptor {
+        let (start, end) = match id {
+            1 => ("", ""),
+            2 => ("", "h"),
+            3 => ("h", "p"),
+            _ => ("p", ""),
+        };
+        Descriptor {
+            id: RegionId(id),
+            space: if id == 1 { Space::System } else { Space::Raw },
+            start: start.into(),
+            end: end.into(),
+            epoch: Epoch { conf_version: 1, version: 1 },
+            peers: vec![Peer { id: PeerId(id * 100 + 1), store: StoreId(1) }],
+        }
+    }
+
+    /// One entry of a region's log.
+    fn write(region: u64, number: u64, bytes: usize) -> LogWrite {
+        let data = vec![7; bytes].into();
+        let (index, term) = (Index(number), Term(1));
+        LogWrite {
+            region: RegionId(region),
+            peer: PeerId(region * 100 + 1),
+            number,
+            hard_state: Some(HardState { term, vote: None, commit: Index(0) }),
+            entries: vec![LogEntry { index, term, kind: EntryKind::Normal, data }],
+            sync: true,
+        }
+    }
+
+    /// What waits may be more than one batch, and each batch of many regions in many shards.
+    #[test]
+    fn every_region_is_told_of_its_last_write_whatever_batch_it_was_in() {
+        let regions: Vec<_> = (1..=4).map(region).collect();
+        let store = test_store::open(&FaultFs::new(1), &regions);
+        let large = BATCH_BYTES / 2 + 1;
+        let (backlog, mailboxes) = (Arc::new(Backlog::new()), Mailboxes::new(3, 1 << 20));
+        let writer = LogWriter {
+            store: crate::drop_notify::share(store).0,
+            backlog: Arc::clone(&backlog),
+            mailboxes: mailboxes.clone(),
+            failure: Failure::new(|| ()),
+        };
+        let writes = [
+            write(1, 1, 10),
+            write(2, 1, large),
+            write(2, 2, 10),
+            write(3, 1, large),
+            write(4, 1, large),
+            write(2, 3, large),
+            write(1, 2, 10),
+            write(1, 3, 10),
+        ];
+        backlog.push_all(writes.map(LogTask::Write).map(|task| {
+            let bytes = task.weight();
+            (task, bytes)
+        }));
+        backlog.drain();
+        writer.run();
+        assert_eq!(backlog.bytes(), 0, "all is done");
+        let mut told: BTreeMap<RegionId, Vec<u64>> = BTreeMap::new();
+        for place in 0..mailboxes.count() {
+            let mut letters = VecDeque::new();
+            let open = Open { appends: true, clients: true };
+            mailboxes.at(place).take(&mut letters, open, Some(Instant::now()));
+            for letter in letters {
+                let Letter::Event(Event::Persisted { region, number }) = letter else {
+                    panic!("a writer tells of writes only");
+                };
+                assert_eq!(mailboxes.place(region), place, "told the wrong shard");
+                told.entry(region).or_default().push(number);
+            }
+        }
+        let last = |region| told.get(&RegionId(region)).and_then(|numbers| numbers.last().copied());
+        assert_eq!([1, 2, 3, 4].map(last), [Some(3), Some(3), Some(1), Some(1)], "{told:?}");
+        assert!(told.values().all(|numbers| numbers.is_sorted()), "{told:?}");
+    }
+}

@@ -1,0 +1,70 @@
+//! The way of a directory from wherever it stands to that of a member.
+
+use flotilla_store::StoreDirectory;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tonic::transport::Channel;
+
+use super::bootstrap::Founding;
+use super::bootstrap_client::connection;
+use super::bootstrap_server;
+use crate::clock::Clock;
+use crate::config::Settled;
+use crate::net::connection::Stop;
+use crate::net::listen::{self, ServerLimits};
+use crate::start::StartError;
+
+/// Makes the directory that of a member of the cluster that `settled` describes. Serves the other
+/// listed stores on `listener` meanwhile, and nobody else.
+///
+/// # Errors
+///
+/// [`StartError::Refused`] if it belongs to a store that lost its data, or to another cluster;
+/// [`StartError::Store`] if it cannot be written.
+///
+/// # Cancel safety
+///
+/// May be dropped; what was promised is durable, and a later start goes on from there.
+pub(crate) async fn become_member(
+    directory: StoreDirectory,
+    settled: &Settled,
+    listener: &TcpListener,
+    clock: Clock,
+) -> Result<StoreDirectory, StartError> {
+    let founding = Founding::new(directory, settled, clock)?;
+    let (stop, stopped) = watch::channel(Stop::Not);
+    let limits = ServerLimits {
+        connections_max: settled.config.limits.connections_max,
+        streams_per_connection_max: settled.config.limits.streams_per_connection_max,
+    };
+    let routes = bootstrap_server::routes(&founding);
+    let served = listen::serve(bind_again(listener)?, routes, limits, stopped);
+    let mut server = JoinSet::new();
+    server.spawn(served);
+    let channels: Result<Vec<Channel>, _> =
+        settled.spec.stores.iter().map(|store| connection(&store.address)).collect();
+    let channels = channels.map_err(|error| {
+        StartError::Refused(format!("initial_cluster has an address that is none: {error}"))
+    })?;
+    let ended = founding.run(&channels, settled).await;
+    stop.send_replace(Stop::Connections);
+    while server.join_next().await.is_some() {}
+    ended?;
+    founding.announce(settled, channels);
+    Ok(founding.take_directory().expect("only this takes the directory"))
+}
+
+/// Another handle on the listening socket: the node's own server goes on with it, and what waits in
+/// its queue is not lost.
+fn bind_again(listener: &TcpListener) -> Result<TcpListener, StartError> {
+    use std::os::fd::AsFd as _;
+    let again = || {
+        let socket = listener.as_fd().try_clone_to_owned()?;
+        TcpListener::from_std(std::net::TcpListener::from(socket))
+    };
+    again().map_err(|source| {
+        let addr = listener.local_addr().map_or_else(|_| String::new(), |addr| addr.to_string());
+        StartError::Listen { addr, source }
+    })
+}

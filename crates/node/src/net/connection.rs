@@ -1,0 +1,360 @@
+//! Connections, so many at most, and none that never makes a request.
+//!
+//! The server library takes connections without end, and holds those that say nothing, or half of a
+//! preface, for ever: a client that opens some thousands of them would keep all others out. Both are
+//! mended here, below HTTP. A listener that has run out of file descriptors pauses, and recovers.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::{Instant, Sleep};
+use tonic::transport::server::{Connected, TcpConnectInfo};
+
+use crate::net::preface::{OpeningFrames, OpeningStage};
+use crate::sched::Stint;
+
+/// How long to wait after the system has refused a connection, most likely for want of a file
+/// descriptor: some other connection must end first.
+const REFUSED_PAUSE: Duration = Duration::from_millis(50);
+
+/// How far a server has been told to stop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stop {
+    /// Not at all.
+    #[default]
+    Not,
+    /// It takes no more connections and asks those that are open to end.
+    Listening,
+    /// Connections break off.
+    Connections,
+}
+
+/// How long a client may take to open its connection, counted from when that was taken. Clients are
+/// asked whether they are there from the preface on, so later ones that are gone are noticed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpeningLimits {
+    /// Until the preface and its settings are here. A client sends both at once, unasked.
+    pub(crate) preface: Duration,
+    /// Until the first request is. A client may open connections ahead of its need.
+    pub(crate) first_request: Duration,
+}
+
+impl Default for OpeningLimits {
+    fn default() -> Self {
+        Self { preface: Duration::from_secs(10), first_request: Duration::from_secs(60) }
+    }
+}
+
+/// Takes connections from `listener` and hands them to `taken` until nobody takes them any more.
+/// While `connections_max` are open the next ones wait in the system's backlog.
+pub(crate) async fn accept(
+    listener: TcpListener,
+    connections_max: usize,
+    opening: OpeningLimits,
+    taken: mpsc::Sender<io::Result<Connection>>,
+    stop: watch::Receiver<Stop>,
+) {
+    let places = Arc::new(Semaphore::new(connections_max));
+    let mut stopped = stop.clone();
+    loop {
+        let place =
+            Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopped.wait_for(|stop| *stop >= Stop::Listening) => return,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                // Small answers must not wait for company; failing to say so only costs time.
+                let _ = stream.set_nodelay(true);
+                let connection = Connection::new(stream, place, opening, stop.clone());
+                if taken.send(Ok(connection)).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                tracing::warn!("cannot take a connection: {error}");
+                tokio::time::sleep(REFUSED_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// A connection that ends by itself if its first request does not come in time, or when the server
+/// breaks off.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    /// Gone once a request has come.
+    opening: Option<OpeningWatch>,
+    /// Ready when the server breaks off; gone after that.
+    broken_off: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// The library writes megabytes without looking up.
+    writing: Stint,
+    _place: OwnedSemaphorePermit,
+}
+
+/// What the client owes, and until when.
+struct OpeningWatch {
+    frames: OpeningFrames,
+    stage: OpeningStage,
+    /// When the first request is due.
+    request_due: Instant,
+    deadline: Pin<Box<Sleep>>,
+}
+
+impl OpeningWatch {
+    fn start(limits: OpeningLimits) -> Self {
+        let now = Instant::now();
+        Self {
+            frames: OpeningFrames::new(),
+            stage: OpeningStage::Preface,
+            request_due: now + limits.first_request,
+            deadline: Box::pin(tokio::time::sleep_until(now + limits.preface)),
+        }
+    }
+
+    /// Takes what the client sent.
+    fn read(&mut self, bytes: &[u8]) {
+        let stage = self.frames.read(bytes);
+        if stage != self.stage && stage == OpeningStage::FirstRequest {
+            self.deadline.as_mut().reset(self.request_due);
+        }
+        self.stage = stage;
+    }
+}
+
+impl Connection {
+    fn new(
+        stream: TcpStream,
+        place: OwnedSemaphorePermit,
+        limits: OpeningLimits,
+        mut stop: watch::Receiver<Stop>,
+    ) -> Self {
+        let broken_off = async move {
+            // An error means that whoever could stop the server is gone: stop.
+            let _ = stop.wait_for(|stop| *stop >= Stop::Connections).await;
+        };
+        Self {
+            stream,
+            opening: Some(OpeningWatch::start(limits)),
+            broken_off: Some(Box::pin(broken_off)),
+            writing: Stint::default(),
+            _place: place,
+        }
+    }
+
+    /// Whether the connection may go on; wakes the task when it may not any more.
+    fn poll_limits(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        self.broken_off.take_if(|broken_off| broken_off.as_mut().poll(context).is_ready());
+        if self.broken_off.is_none() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        self.opening.take_if(|opening| opening.stage == OpeningStage::Open);
+        if let Some(opening) = &mut self.opening
+            && opening.deadline.as_mut().poll(context).is_ready()
+        {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(())
+    }
+
+    /// A client that reads nothing makes the library wait here instead of for its next frame.
+    fn poll_while_blocked<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        polled: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        match polled {
+            Poll::Pending => match self.poll_limits(context) {
+                Ok(()) => Poll::Pending,
+                Err(error) => Poll::Ready(Err(error)),
+            },
+            done => done,
+        }
+    }
+}
+
+impl Stint {
+    /// Counts what a connection took; one that takes no more ends it.
+    fn count(&mut self, written: &Poll<io::Result<usize>>) {
+        match written {
+            Poll::Ready(Ok(bytes)) => self.spend(*bytes),
+            Poll::Ready(Err(_)) | Poll::Pending => *self = Stint::default(),
+        }
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(context, buf);
+        if let Some(opening) = &mut self.opening {
+            opening.read(&buf.filled()[before..]);
+        }
+        // After reading: bytes that are here have come in time, however late the process looks.
+        self.poll_limits(context)?;
+        polled
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, buf);
+        self.writing.count(&written);
+        self.poll_while_blocked(context, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, bufs);
+        self.writing.count(&written);
+        self.poll_while_blocked(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = TcpConnectInfo;
+
+    fn connect_info(&self) -> TcpConnectInfo {
+        self.stream.connect_info()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    async fn listening(
+        connections_max: usize,
+    ) -> (std::net::SocketAddr, mpsc::Receiver<io::Result<Connection>>, watch::Sender<Stop>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (taken, connections) = mpsc::channel(1);
+        let (stop, stopped) = watch::channel(Stop::Not);
+        let limits = OpeningLimits::default();
+        tokio::spawn(accept(listener, connections_max, limits, taken, stopped));
+        (addr, connections, stop)
+    }
+
+    #[tokio::test]
+    async fn a_connection_beyond_the_limit_waits_for_another_to_end() {
+        let (addr, mut connections, _stop) = listening(1).await;
+        let _first = TcpStream::connect(addr).await.unwrap();
+        let second = TcpStream::connect(addr).await.unwrap();
+        let first_here = connections.recv().await.unwrap().unwrap();
+        tokio::task::yield_now().await;
+        assert!(connections.try_recv().is_err());
+        drop(first_here);
+        let second_here = connections.recv().await.unwrap().unwrap();
+        assert_eq!(second_here.stream.peer_addr().unwrap(), second.local_addr().unwrap());
+    }
+
+    /// Reads until the connection ends by itself: how, and how long after it was taken. Time is the
+    /// test's, and passes when nothing else is to be done.
+    async fn given_up(here: &mut Connection, taken: Instant) -> (io::ErrorKind, Duration) {
+        tokio::time::pause();
+        let error = here.read_u8().await.unwrap_err();
+        let after = taken.elapsed();
+        tokio::time::resume();
+        (error.kind(), Duration::from_secs(after.as_secs()))
+    }
+
+    #[tokio::test]
+    async fn a_client_that_owes_its_preface_or_its_first_request_is_given_up() {
+        let limits = OpeningLimits::default();
+        let settings = b"\0\0\0\x04\0\0\0\0\0";
+        let preface = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &settings[..]].concat();
+        let half_a_request = [&preface[..], b"\0\0\x05\x01\x04\0\0\0\x01abcd"].concat();
+        for (said, limit) in [
+            (&b""[..], limits.preface),
+            (&preface[..12], limits.preface),
+            (&preface[..preface.len() - 1], limits.preface),
+            (&preface, limits.first_request),
+            (&half_a_request, limits.first_request),
+        ] {
+            let (addr, mut connections, _stop) = listening(1).await;
+            let mut client = TcpStream::connect(addr).await.unwrap();
+            let mut here = connections.recv().await.unwrap().unwrap();
+            let taken = Instant::now();
+            client.write_all(said).await.unwrap();
+            here.read_exact(&mut vec![0; said.len()]).await.unwrap();
+            let given_up = given_up(&mut here, taken).await;
+            assert_eq!(given_up, (io::ErrorKind::TimedOut, limit), "after {said:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_made_a_request_may_be_silent_for_ever() {
+        let (addr, mut connections, _stop) = listening(1).await;
+        let mut client = TcpStream::connect(addr).await.unwrap();
+        let mut here = connections.recv().await.unwrap().unwrap();
+        let said =
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\x04\0\0\0\x01a";
+        client.write_all(said).await.unwrap();
+        here.read_exact(&mut vec![0; said.len()]).await.unwrap();
+        tokio::time::pause();
+        let silent = tokio::time::timeout(Duration::from_secs(3600), here.read_u8()).await;
+        assert!(silent.is_err(), "{silent:?}");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_reads_nothing_is_given_up_while_the_library_writes() {
+        let (addr, mut connections, _stop) = listening(1).await;
+        let _client = TcpStream::connect(addr).await.unwrap();
+        let mut here = connections.recv().await.unwrap().unwrap();
+        // The kernel's buffers take some; how much, none can say.
+        let block = vec![0; 1 << 20];
+        tokio::time::pause();
+        let error = loop {
+            if let Err(error) = here.write_all(&block).await {
+                break error;
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn breaking_off_wakes_a_reader_and_ends_accepting() {
+        let (addr, mut connections, stop) = listening(2).await;
+        let _client = TcpStream::connect(addr).await.unwrap();
+        let mut here = connections.recv().await.unwrap().unwrap();
+        let reader = tokio::spawn(async move { here.read_u8().await });
+        tokio::task::yield_now().await;
+        stop.send_replace(Stop::Connections);
+        let error = reader.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+        assert!(connections.recv().await.is_none());
+    }
+}

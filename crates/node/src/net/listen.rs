@@ -1,0 +1,79 @@
+//! The gRPC server: one set of services on one or more listeners, with limits on everything.
+//!
+//! The library's own defaults leave the number of streams and of resets open; a client that opens
+//! streams and forgets them would cost memory that never comes back. There is no limit on how long
+//! a request may take here: streams between stores and batch streams live for ever, and single
+//! requests have their deadline in the router.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::service::Routes;
+use tonic::transport::Server;
+
+use crate::net::connection::{OpeningLimits, Stop, accept};
+
+/// Bytes of the header lines of one request at most.
+const HEADER_LIST_BYTES_MAX: u32 = 16 << 10;
+
+/// A client that says nothing for this long is asked whether it is there, and given up if it does
+/// not answer. Clients of TiKV ask as often themselves.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Bytes under way on one stream and on one connection before their sender must wait: enough for
+/// an append of the usual size, and a bound on what a connection can make the node hold.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+
+/// Streams that a client may reset before it is cut off: those not looked at yet, and those that
+/// the server had to reset for a mistake of the client.
+const PENDING_RESETS_MAX: usize = 20;
+const ERROR_RESETS_MAX: usize = 256;
+
+/// Limits of one listener.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServerLimits {
+    pub(crate) connections_max: usize,
+    pub(crate) streams_per_connection_max: u32,
+}
+
+/// Serves `routes` until `stop` turns true, then until the last connection has ended.
+///
+/// # Errors
+///
+/// What the server library says; none is expected once the listener is open.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    routes: Routes,
+    limits: ServerLimits,
+    stop: watch::Receiver<Stop>,
+) -> Result<(), tonic::transport::Error> {
+    let (taken, connections) = mpsc::channel::<io::Result<_>>(1);
+    let opening = OpeningLimits::default();
+    let accepting =
+        tokio::spawn(accept(listener, limits.connections_max, opening, taken, stop.clone()));
+    let mut until = stop;
+    let served = Server::builder()
+        .max_concurrent_streams(limits.streams_per_connection_max)
+        .concurrency_limit_per_connection(limits.streams_per_connection_max as usize)
+        .load_shed(true)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .http2_max_header_list_size(HEADER_LIST_BYTES_MAX)
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .http2_max_pending_accept_reset_streams(Some(PENDING_RESETS_MAX))
+        .http2_max_local_error_reset_streams(Some(ERROR_RESETS_MAX))
+        .add_routes(routes)
+        .serve_with_incoming_shutdown(ReceiverStream::new(connections), async move {
+            // An error means that whoever could stop the server is gone: stop.
+            let _ = until.wait_for(|stop| *stop >= Stop::Listening).await;
+        })
+        .await;
+    accepting.abort();
+    served
+}

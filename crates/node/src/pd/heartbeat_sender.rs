@@ -1,0 +1,201 @@
+//! Tells the leader of placement which regions this store leads.
+//!
+//! Changes are told at once. A word comes now and then even if nothing changed, for the leader
+//! takes silence for trouble; everything is told when a session begins and every few seconds, so
+//! that no mistake lasts.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use flotilla_identity::{SYSTEM_REGION, StoreRegistry};
+use flotilla_proto::metapb;
+use flotilla_proto::peers::placement_client::PlacementClient;
+use flotilla_proto::peers::{RegionLeader, ReportRequest, ReportResponse};
+use flotilla_region::{RegionId, RoleChange, StoreId};
+use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use super::context::Driver;
+use super::convert;
+use crate::membership::{KnownStore, run_to_wire, uuid_to_wire};
+use crate::net::dial;
+
+/// A word at least so often. Several fit into the silence that placement takes lightly.
+const WORD: Duration = Duration::from_millis(300);
+/// Everything so often.
+const FULL: Duration = Duration::from_secs(5);
+/// After a session that failed, the next begins so much later.
+const RETRY: Duration = Duration::from_millis(100);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a connection may be mute before it counts as broken.
+const KEEPALIVE: Duration = Duration::from_secs(2);
+/// Reports that wait for the connection.
+const QUEUE_COUNT_MAX: usize = 16;
+
+/// Runs as long as the node.
+pub(super) async fn run(driver: Driver) {
+    let mut turn = 0;
+    loop {
+        let leader = candidate(&driver, turn).await;
+        if let Some(leader) = leader {
+            let result = session(&driver, &leader).await;
+            driver.shared.reported_to.send_replace(None);
+            if let Err(status) = result {
+                tracing::debug!("reports to {} ended: {status}", leader.name);
+            }
+        }
+        turn += 1;
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// Whom to try. A store without a replica of the system region does not hear who leads it, and
+/// asks one after the other.
+async fn candidate(driver: &Driver, turn: usize) -> Option<KnownStore> {
+    let shared = &driver.shared;
+    if let Some(mut leadership) = shared.router.leadership(SYSTEM_REGION) {
+        let known = *leadership.wait_for(|now| now.leader.is_some()).await.ok()?;
+        return driver.member(known.leader?.store);
+    }
+    let stores = shared.membership.stores();
+    stores.get(turn % stores.len().max(1)).cloned()
+}
+
+/// Reports to `leader` until it leads no longer or cannot be reached.
+async fn session(driver: &Driver, leader: &KnownStore) -> Result<(), Status> {
+    let shared = &driver.shared;
+    // Before the first full report, so that no change falls between the two.
+    let mut roles = shared.router.roles();
+    let endpoint = dial::endpoint(&leader.address, CONNECT_TIMEOUT)
+        .map_err(|error| Status::internal(error.to_string()))?
+        .http2_keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE)
+        .keep_alive_while_idle(true);
+    let channel =
+        endpoint.connect().await.map_err(|error| Status::unavailable(error.to_string()))?;
+    let (reports, outgoing) = mpsc::channel(QUEUE_COUNT_MAX);
+    let mut session = Session { driver: driver.clone(), leading: BTreeSet::new(), echo: 0 };
+    let first = session.everything();
+    reports.send(first).await.map_err(|_| gone())?;
+    let mut client = PlacementClient::new(channel);
+    let mut answers = client.report(ReceiverStream::new(outgoing)).await?.into_inner();
+    shared.reported_to.send_replace(Some(leader.store));
+    session.run(leader.store, &mut roles, &mut answers, &reports).await
+}
+
+struct Session {
+    driver: Driver,
+    /// What the leader believes that this store leads.
+    leading: BTreeSet<RegionId>,
+    /// The last number that the leader wanted a word with.
+    echo: u64,
+}
+
+impl Session {
+    async fn run(
+        &mut self,
+        leader: StoreId,
+        roles: &mut Receiver<RoleChange>,
+        answers: &mut Streaming<ReportResponse>,
+        reports: &mpsc::Sender<ReportRequest>,
+    ) -> Result<(), Status> {
+        let mut word = interval(WORD);
+        let mut full = interval_at(Instant::now() + FULL, FULL);
+        word.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let report = tokio::select! {
+                change = roles.recv() => match change {
+                    Ok(change) if change.region == SYSTEM_REGION => {
+                        if change.leader.is_some_and(|now| now.store != leader) {
+                            return Ok(());
+                        }
+                        continue;
+                    }
+                    Ok(change) => match self.change(&change) {
+                        Some(report) => report,
+                        None => continue,
+                    },
+                    Err(RecvError::Lagged(_)) => self.everything(),
+                    Err(RecvError::Closed) => return Ok(()),
+                },
+                _ = word.tick() => self.report(Vec::new(), false),
+                _ = full.tick() => self.everything(),
+                answer = answers.message() => {
+                    let Some(ReportResponse { wants_full, ping, registry }) = answer? else {
+                        return Ok(());
+                    };
+                    self.echo = self.echo.max(ping);
+                    if !registry.is_empty() {
+                        self.learn(&registry).await;
+                    }
+                    if wants_full { self.everything() } else { self.report(Vec::new(), false) }
+                }
+            };
+            reports.send(report).await.map_err(|_| gone())?;
+        }
+    }
+
+    /// Takes over the registry that the leader of placement has.
+    async fn learn(&self, row: &[u8]) {
+        match StoreRegistry::decode(row) {
+            Ok(registry) => self.driver.shared.membership.learn_registry(registry).await,
+            Err(error) => tracing::warn!("placement sent a registry that cannot be read: {error}"),
+        }
+    }
+
+    /// All that this store leads.
+    fn everything(&mut self) -> ReportRequest {
+        let router = &self.driver.shared.router;
+        let mine = router.identity().store;
+        self.leading.clear();
+        let mut regions = Vec::new();
+        for descriptor in router.descriptors() {
+            let Some((term, leader)) = router.leader(descriptor.id) else { continue };
+            if leader.store == mine {
+                self.leading.insert(descriptor.id);
+                regions.extend(convert::report(&descriptor, term, Some(&leader)));
+            }
+        }
+        self.report(regions, true)
+    }
+
+    /// What is to be told about a change, if anything: this store leads now, or no longer.
+    fn change(&mut self, change: &RoleChange) -> Option<ReportRequest> {
+        let descriptor = self.driver.shared.router.descriptor(change.region)?;
+        let led = if change.is_leader {
+            self.leading.insert(change.region);
+            true
+        } else {
+            self.leading.remove(&change.region)
+        };
+        let region = convert::report_change(&descriptor, change).filter(|_| led)?;
+        Some(self.report(vec![region], false))
+    }
+
+    fn report(&self, regions: Vec<RegionLeader>, full: bool) -> ReportRequest {
+        let shared = &self.driver.shared;
+        let run = shared.membership.run_report();
+        let store =
+            metapb::Store { id: run.store.0, address: run.address, ..metapb::Store::default() };
+        ReportRequest {
+            cluster_id: self.driver.cluster_id(),
+            store: Some(store),
+            regions,
+            full,
+            usage: None,
+            echo: self.echo,
+            uuid: uuid_to_wire(run.uuid),
+            run: Some(run_to_wire(run.run)),
+            level: run.level,
+            schema: run.schema,
+            registry_version: shared.membership.registry_version(),
+        }
+    }
+}
+
+fn gone() -> Status {
+    Status::unavailable("the connection is gone")
+}

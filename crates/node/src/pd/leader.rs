@@ -1,0 +1,371 @@
+//! What the leader of placement holds during one term: the cluster as reported, ids, timestamps.
+//!
+//! Rows of the system region are read once, when the office is taken up, in a linearizable way,
+//! and changed by compare-and-swap under the office's term. Whoever has been deposed finds that
+//! out by the refusal of its next write or by the check after each timestamp.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use flotilla_identity::{MemberId, RunReport, SYSTEM_REGION, StoreRegistry};
+use flotilla_placement::{
+    Cluster, Config, Ids, RowError, RowSwap, Settled, Sighting, Store, Timestamp, Tso, TsoError,
+    rows,
+};
+use flotilla_region::command::{self, Op};
+use flotilla_region::{Guard, StoreId, Term};
+use flotilla_store::Outcome;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::{Instant, timeout_at};
+use tonic::Status;
+
+use super::errors::not_leader;
+use super::heartbeat_sessions::{Pings, Sessions};
+use super::lookup::Sight;
+use crate::driver::router::{RequestError, Router};
+use crate::membership::Membership;
+
+/// Ids that can be asked for at once.
+const IDS_MAX: u64 = 100_000;
+/// How long ids and timestamps are waited for.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Why the office cannot be held.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OfficeError {
+    /// The system region did not serve; mostly because somebody else leads it by now.
+    #[error("the system region did not serve: {0:?}")]
+    Region(RequestError),
+    /// Its rows cannot be read from this store's disk.
+    #[error("the rows cannot be read: {0}")]
+    Read(#[from] flotilla_store::ReadError),
+    /// A row is not what this program writes.
+    #[error(transparent)]
+    Row(#[from] RowError),
+    /// The registry is not what this program writes.
+    #[error("row placement/stores: {0}")]
+    Registry(#[from] flotilla_region::codec::Malformed),
+    /// The data belongs to another cluster.
+    #[error("the rows are of cluster {found}, this is cluster {here}")]
+    Foreign {
+        /// Whose they are.
+        found: u64,
+        /// Who we are.
+        here: u64,
+    },
+}
+
+/// The placement driver of one term.
+pub(super) struct Office {
+    term: Term,
+    router: Router,
+    started: Instant,
+    cluster: Mutex<Cluster>,
+    sessions: Mutex<Sessions>,
+    /// Counts changes of the cluster, for those who wait for one.
+    changes: watch::Sender<u64>,
+    ids: Mutex<Ids>,
+    tso: Mutex<Tso>,
+    /// The registry as its row was seen last, and whether a change of it is under way.
+    registry: Mutex<(StoreRegistry, bool)>,
+    /// Rings when a row was written, or was not.
+    settled: Notify,
+    /// What made the office impossible to hold.
+    broken: watch::Sender<bool>,
+}
+
+/// Which machine a row belongs to.
+#[derive(Clone, Copy)]
+enum Machine {
+    Ids,
+    Tso,
+}
+
+impl Office {
+    /// Takes up office: this store leads the system region in `term`.
+    pub(super) async fn take_up(
+        router: Router,
+        membership: Membership,
+        term: Term,
+    ) -> Result<Arc<Self>, OfficeError> {
+        let guard = Guard { term: Some(term), ..Guard::default() };
+        let view = router.read(SYSTEM_REGION, guard, false).await.map_err(OfficeError::Region)?;
+        let view = view.region(SYSTEM_REGION, None)?;
+        let row = |key| view.get(key);
+        let ids = Ids::recover(row(rows::IDS_KEY)?.as_deref())?;
+        let tso = Tso::recover(row(rows::TSO_KEY)?.as_deref())?;
+        let MemberId { cluster_id: here, store: here_store } = router.identity();
+        let found = row(rows::CLUSTER_KEY)?;
+        let found = found.map(|row| rows::decode(rows::CLUSTER_KEY, &row)).transpose()?;
+        if let Some(found) = found.filter(|&found| found != here) {
+            return Err(OfficeError::Foreign { found, here });
+        }
+        let stored = row(rows::STORES_KEY)?.map(|row| StoreRegistry::decode(&row)).transpose()?;
+        let has_settings = row(rows::SETTINGS_KEY)?.is_some();
+        let stores = membership.stores().into_iter().map(|known| Store {
+            id: known.store.0,
+            name: known.name,
+            address: known.address,
+            ..Store::default()
+        });
+        let registry = stored.clone().unwrap_or_else(|| membership.registry());
+        let office = Arc::new(Self {
+            term,
+            router,
+            started: Instant::now(),
+            cluster: Mutex::new(Cluster::new(Config::default(), stores)),
+            sessions: Mutex::new(Sessions::new(here_store)),
+            changes: watch::Sender::new(0),
+            ids: Mutex::new(ids),
+            tso: Mutex::new(tso),
+            registry: Mutex::new((registry.clone(), false)),
+            settled: Notify::new(),
+            broken: watch::Sender::new(false),
+        });
+        if found.is_none() {
+            // If somebody else was faster, it was with the same id.
+            let value = rows::encode(here);
+            let swap = RowSwap { key: rows::CLUSTER_KEY, expected: None, value };
+            office.write(swap).await;
+        }
+        // The copies of all stores began alike.
+        if stored.is_none() {
+            let (key, value) = (rows::STORES_KEY, registry.encode());
+            office.write(RowSwap { key, expected: None, value }).await;
+        }
+        if !has_settings {
+            let (key, value) = (rows::SETTINGS_KEY, membership.settings().encode());
+            office.write(RowSwap { key, expected: None, value }).await;
+        }
+        Ok(office)
+    }
+
+    /// Takes in what a store says of its current start, and writes it down if it is news. Returns
+    /// the registry if it is newer than the `version` that the store has.
+    pub(super) fn note_run(
+        self: &Arc<Self>,
+        report: &RunReport,
+        version: u64,
+    ) -> Option<StoreRegistry> {
+        let mut registry = self.registry.lock();
+        let newer = (registry.0.version > version).then(|| registry.0.clone());
+        if !registry.1
+            && let Some(changed) = registry.0.with_run(report)
+        {
+            registry.1 = true;
+            let office = Arc::clone(self);
+            let expected = registry.0.encode();
+            tokio::spawn(async move { office.change_registry(expected, changed).await });
+        }
+        newer
+    }
+
+    async fn change_registry(&self, expected: Vec<u8>, changed: StoreRegistry) {
+        let (key, value) = (rows::STORES_KEY, changed.encode());
+        let settled = self.write(RowSwap { key, expected: Some(expected), value }).await;
+        let now = match settled {
+            Settled::Done => Some(changed),
+            Settled::Refused { current } => {
+                current.and_then(|row| StoreRegistry::decode(&row).ok())
+            }
+            // The next report finds out.
+            Settled::Unknown => None,
+        };
+        let mut registry = self.registry.lock();
+        registry.1 = false;
+        let Some(now) = now else { return };
+        let mut cluster = self.cluster.lock();
+        for store in &now.stores {
+            cluster.learn_store(store.id.0, &store.name, &store.address);
+        }
+        registry.0 = now;
+    }
+
+    /// The term of office.
+    pub(super) fn term(&self) -> Term {
+        self.term
+    }
+
+    /// Milliseconds since the office was taken up.
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Takes in a report.
+    pub(super) fn hear(&self, store: StoreId, sightings: &[Sighting], full: bool, echo: u64) {
+        let now_ms = self.now_ms();
+        let changed = self.cluster.lock().hear(now_ms, store.0, sightings, full);
+        if self.sessions.lock().echo(store, echo) || changed {
+            self.changes.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// A store begins to report, and can be asked for a word by `pings`. The number tells this
+    /// session from later ones.
+    pub(super) fn begin_session(&self, store: StoreId, pings: Pings) -> u64 {
+        self.sessions.lock().begin(store, pings)
+    }
+
+    /// A session broke: the store may be gone, unless it reports in a newer one already.
+    pub(super) fn end_session(&self, store: StoreId, number: u64) {
+        if self.sessions.lock().end(store, number) {
+            self.cluster.lock().lose(store.0);
+        }
+    }
+
+    /// What `look` makes of the cluster now.
+    pub(super) fn see<T>(&self, look: impl FnOnce(&Cluster) -> T) -> T {
+        look(&self.cluster.lock())
+    }
+
+    /// What `look` finds in the cluster as soon as that is good, and the stores of all leaders
+    /// have given a word since the question came: a client asks because it could not reach one,
+    /// and must not be sent there again. After `hold`, or if too many wait already, what it finds
+    /// then.
+    pub(super) async fn look<T>(
+        &self,
+        hold: Duration,
+        holds: &Semaphore,
+        look: impl Fn(&Cluster, u64) -> Sight<T>,
+    ) -> T {
+        let see = || look(&self.cluster.lock(), self.now_ms());
+        let Ok(_place) = holds.try_acquire() else { return see().found };
+        let mut changes = self.changes.subscribe();
+        let number = self.sessions.lock().number_question();
+        let until = Instant::now() + hold;
+        loop {
+            let sight = see();
+            let mute = self.sessions.lock().ask(&sight.leaders, number);
+            if sight.good && mute.is_empty() {
+                return sight.found;
+            }
+            if !matches!(timeout_at(until, changes.changed()).await, Ok(Ok(()))) {
+                let mut cluster = self.cluster.lock();
+                mute.into_iter().for_each(|store| cluster.lose(store));
+                break;
+            }
+        }
+        see().found
+    }
+
+    /// `count` ids that nobody else has; the last of them.
+    pub(super) async fn ids(self: &Arc<Self>, count: u64) -> Result<u64, Status> {
+        if count > IDS_MAX {
+            let message = format!("{count} ids were asked for, at most {IDS_MAX} can be had");
+            return Err(Status::invalid_argument(message));
+        }
+        let range = self
+            .insist(Machine::Ids, || {
+                let mut ids = self.ids.lock();
+                let range = ids.take(count.max(1));
+                Ok((range, ids.wants()))
+            })
+            .await?;
+        self.confirm().await?;
+        Ok(range.end - 1)
+    }
+
+    /// `count` timestamps; the last of them. Greater than every one that anybody was given before
+    /// this call.
+    pub(super) async fn timestamp(self: &Arc<Self>, count: u64) -> Result<Timestamp, Status> {
+        let taken = self
+            .insist(Machine::Tso, || {
+                let now_ms = wall_ms();
+                let mut tso = self.tso.lock();
+                let taken = match tso.take(now_ms, count) {
+                    Ok(taken) => Some(taken),
+                    Err(TsoError::NotYet) => None,
+                    Err(error) => return Err(Status::invalid_argument(error.to_string())),
+                };
+                Ok((taken, tso.wants(now_ms)))
+            })
+            .await?;
+        self.confirm().await?;
+        Ok(taken)
+    }
+
+    /// Makes sure that nobody else led when something was taken before this call: only then it may
+    /// be handed out.
+    async fn confirm(&self) -> Result<(), Status> {
+        let guard = Guard { term: Some(self.term), ..Guard::default() };
+        self.router.read(SYSTEM_REGION, guard, false).await.map_err(|_| not_leader())?;
+        Ok(())
+    }
+
+    /// Waits until the office cannot be held any longer because a row is not what it should be.
+    pub(super) async fn broken(&self) {
+        let mut broken = self.broken.subscribe();
+        // The sender lives as long as `self`.
+        let _ = broken.wait_for(|broken| *broken).await;
+    }
+
+    /// Tries until there is something to give, writing the rows that are wanted for it.
+    async fn insist<T>(
+        self: &Arc<Self>,
+        machine: Machine,
+        attempt: impl Fn() -> Result<(Option<T>, Option<RowSwap>), Status>,
+    ) -> Result<T, Status> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            // Enabled before the attempt, so that no ring is missed between the two.
+            let mut settled = std::pin::pin!(self.settled.notified());
+            settled.as_mut().enable();
+            let (given, swap) = attempt()?;
+            if let Some(swap) = swap {
+                self.raise(machine, swap);
+            }
+            if let Some(given) = given {
+                return Ok(given);
+            }
+            if *self.broken.borrow() || timeout_at(until, settled).await.is_err() {
+                return Err(Status::unavailable("placement cannot write its rows, no leader"));
+            }
+        }
+    }
+
+    /// Writes a row in the background: whoever asked for it may go away, but what became of it
+    /// must be learnt.
+    fn raise(self: &Arc<Self>, machine: Machine, swap: RowSwap) {
+        let office = Arc::clone(self);
+        tokio::spawn(async move {
+            let settled = office.write(swap).await;
+            let result = match machine {
+                Machine::Ids => office.ids.lock().settle(settled),
+                Machine::Tso => office.tso.lock().settle(settled),
+            };
+            if let Err(error) = result {
+                tracing::error!("placement lays down its office: {error}");
+                office.broken.send_replace(true);
+            }
+            office.settled.notify_waiters();
+        });
+    }
+
+    async fn write(&self, swap: RowSwap) -> Settled {
+        let guard = Guard { term: Some(self.term), ..Guard::default() };
+        let command = command::encode(&[Op::CompareAndSwap {
+            key: Bytes::from_static(swap.key),
+            expected: swap.expected.map(Bytes::from),
+            value: Some(swap.value.into()),
+        }]);
+        match self.router.propose(SYSTEM_REGION, guard, command).await {
+            Ok(Outcome::Swapped { succeeded: true, .. }) => Settled::Done,
+            Ok(Outcome::Swapped { succeeded: false, previous }) => {
+                Settled::Refused { current: previous.map(|row| row.to_vec()) }
+            }
+            // Not carried out, or nobody knows: the next attempt finds out.
+            Ok(_) | Err(_) => Settled::Unknown,
+        }
+    }
+}
+
+/// What the machine's clock says. It may be wrong and may jump; `Tso` does not mind.
+fn wall_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

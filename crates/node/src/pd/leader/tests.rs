@@ -1,0 +1,222 @@
+//! An office whose region is played by the test: it decides what is granted, carried out, refused.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use flotilla_region::{
+    Descriptor, Epoch, Event, Index, Peer, PeerId, RegionId, Reject, RoleChange, Space,
+};
+use flotilla_vfs::fault::FaultFs;
+use tonic::Code;
+
+use super::super::context::{Driver, Settings};
+use super::*;
+use crate::clock::Clock;
+use crate::driver::context::{Commons, Works};
+use crate::driver::mailbox::Open;
+use crate::driver::router::Limits;
+use crate::driver::routes::Routes;
+use crate::driver::shard_message::{Letter, Mailboxes};
+use crate::driver::tickets::{Answer, Tickets};
+use crate::failure::Failure;
+use crate::test_store;
+
+const TERM: Term = Term(5);
+
+/// A store with the system region and nobody who drives it.
+struct World {
+    commons: Commons,
+    router: Router,
+    membership: Membership,
+    /// The rows of the region.
+    rows: Mutex<BTreeMap<Bytes, Bytes>>,
+}
+
+/// How the region answers.
+#[derive(Clone, Copy)]
+enum Region {
+    /// It leads: reads are granted and swaps succeed.
+    Leads,
+    /// Another replica leads by now.
+    Deposed,
+    /// Swaps succeed, and then another replica leads.
+    DeposedAfterItsWrite,
+}
+
+fn peer(store: u64) -> Peer {
+    Peer { id: PeerId(100 + store), store: StoreId(store) }
+}
+
+impl World {
+    fn new() -> Self {
+        let region = |id, space| Descriptor {
+            id,
+            space,
+            start: "".into(),
+            end: "".into(),
+            epoch: Epoch { conf_version: 1, version: 1 },
+            peers: vec![Peer { id: PeerId(id.0 * 100 + 1), store: StoreId(1) }],
+        };
+        let regions = [region(SYSTEM_REGION, Space::System), region(RegionId(2), Space::Raw)];
+        let (store, membership) = test_store::open_member(&FaultFs::new(1), &regions);
+        let commons = Commons {
+            store,
+            tickets: Tickets::new(),
+            routes: Arc::new(Routes::new(regions.to_vec())),
+            mailboxes: Mailboxes::new(1, 1 << 20),
+            works: Works::new(),
+            clock: Clock::start(),
+        };
+        let failure = Failure::new(|| ());
+        let router = Router::new(membership.id(), commons.clone(), Limits::default(), failure);
+        Self { commons, router, membership, rows: Mutex::default() }
+    }
+
+    /// Answers whatever has come for the region. All of it must be asked in the office's term.
+    fn answer(&self, region: Region) {
+        let mut letters = VecDeque::new();
+        let open = Open { appends: true, clients: true };
+        let now = Some(std::time::Instant::now());
+        self.commons.mailboxes.at(0).take(&mut letters, open, now);
+        for letter in letters {
+            let Letter::Event(event) = letter else { panic!("nobody looks") };
+            let (ticket, guard, command) = match event {
+                Event::Read { ticket, guard, follower, .. } => {
+                    assert!(!follower, "only the leader may confirm itself");
+                    (ticket, guard, None)
+                }
+                Event::Propose { ticket, guard, command, .. } => (ticket, guard, Some(command)),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(guard.term, Some(TERM), "asked without a term that could be stale");
+            let is_served = match region {
+                Region::Leads => true,
+                Region::Deposed => false,
+                Region::DeposedAfterItsWrite => command.is_some(),
+            };
+            let refused = Answer::Rejected(Reject::NotLeader { leader: Some(peer(2)) });
+            let answer = match command {
+                _ if !is_served => refused,
+                Some(command) => Answer::Applied(self.swap(command)),
+                None => Answer::Granted(Index(0)),
+            };
+            self.commons.tickets.answer(ticket, answer);
+        }
+    }
+
+    /// Carries out a compare-and-swap, the only command of an office.
+    fn swap(&self, command: Bytes) -> Outcome {
+        let ops = command::decode(command).expect("it was encoded here");
+        let [Op::CompareAndSwap { key, expected, value: Some(value) }] = &ops[..] else {
+            panic!("{ops:?}");
+        };
+        let mut rows = self.rows.lock();
+        let previous = rows.get(key).cloned();
+        let succeeded = previous == *expected;
+        if succeeded {
+            rows.insert(key.clone(), value.clone());
+        }
+        Outcome::Swapped { succeeded, previous }
+    }
+
+    /// The number in a row of the region.
+    fn row(&self, key: &'static [u8]) -> Option<u64> {
+        self.rows.lock().get(key).map(|row| rows::decode(key, row).expect("an office wrote it"))
+    }
+
+    /// Waits for an answer, as long as the region answers.
+    async fn told<T>(&self, region: Region, call: impl Future<Output = T>) -> T {
+        let mut call = std::pin::pin!(call);
+        // Time stands still in these tests until all wait for it.
+        let mut looks = tokio::time::interval(Duration::from_millis(1));
+        loop {
+            tokio::select! {
+                biased;
+                told = &mut call => return told,
+                _ = looks.tick() => self.answer(region),
+            }
+        }
+    }
+
+    async fn office(&self) -> Arc<Office> {
+        let office = Office::take_up(self.router.clone(), self.membership.clone(), TERM);
+        self.told(Region::Leads, office).await.expect("the region leads")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leads_hands_out_ids_and_timestamps_once_its_rows_are_written() {
+    let world = World::new();
+    let office = world.office().await;
+    let first = world.told(Region::Leads, office.ids(10)).await.unwrap();
+    assert_eq!(world.told(Region::Leads, office.ids(1)).await.unwrap(), first + 1);
+    let one = world.told(Region::Leads, office.timestamp(1)).await.unwrap();
+    assert!(world.told(Region::Leads, office.timestamp(1)).await.unwrap() > one);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_was_deposed_hands_out_nothing_of_what_it_has() {
+    let world = World::new();
+    let office = world.office().await;
+    // It has ids and a window of timestamps, and need not write before it takes of them.
+    world.told(Region::Leads, office.ids(1)).await.unwrap();
+    world.told(Region::Leads, office.timestamp(1)).await.unwrap();
+    let status = world.told(Region::Deposed, office.ids(1)).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    let status = world.told(Region::Deposed, office.timestamp(1)).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_deposed_while_it_writes_or_after_hands_out_nothing() {
+    for region in [Region::Deposed, Region::DeposedAfterItsWrite] {
+        let world = World::new();
+        let office = world.office().await;
+        let status = world.told(region, office.ids(1)).await.unwrap_err();
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+        let status = world.told(region, office.timestamp(1)).await.unwrap_err();
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_was_refused_reserves_nothing() {
+    let world = World::new();
+    let office = world.office().await;
+    world.told(Region::Deposed, office.ids(1)).await.unwrap_err();
+    world.told(Region::Deposed, office.timestamp(1)).await.unwrap_err();
+    assert_eq!((world.row(rows::IDS_KEY), world.row(rows::TSO_KEY)), (None, None));
+    // It was no other leader after all, but this one for a moment without a quorum.
+    let id = world.told(Region::Leads, office.ids(1)).await.unwrap();
+    assert!(world.row(rows::IDS_KEY).is_some_and(|end| id < end), "{id} was never reserved");
+    let stamp = world.told(Region::Leads, office.timestamp(1)).await.unwrap();
+    let reserved = world.row(rows::TSO_KEY).is_some_and(|end| stamp.physical_ms < end);
+    assert!(reserved, "{stamp:?} was never reserved");
+}
+
+/// The office goes with the term, whether another store leads or nobody does.
+#[tokio::test(start_paused = true)]
+async fn an_office_is_laid_down_with_its_term() {
+    let world = World::new();
+    let driver = Driver::new(world.router.clone(), world.membership.clone(), Settings::default());
+    let following = tokio::spawn(super::super::election::follow(driver.clone()));
+    for (term, leader) in [(TERM, Some(peer(2))), (Term(6), None)] {
+        let elected = |term, leader| RoleChange {
+            region: SYSTEM_REGION,
+            term,
+            leader,
+            is_leader: leader.is_some_and(|leader: Peer| leader.store == StoreId(1)),
+        };
+        world.commons.routes.note(elected(TERM, Some(peer(1))));
+        let office = world.told(Region::Leads, driver.office()).await.expect("it was elected");
+        assert_eq!(office.term(), TERM);
+        world.commons.routes.note(elected(term, leader));
+        let mut held = driver.shared.office.subscribe();
+        let gone = held.wait_for(Option::is_none);
+        tokio::time::timeout(Duration::from_secs(1), gone).await.expect("it is laid down").unwrap();
+        assert_eq!(
+            driver.office().await.err().map(|status| status.code()),
+            Some(Code::Unavailable)
+        );
+    }
+    following.abort();
+}

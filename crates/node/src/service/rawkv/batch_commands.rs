@@ -1,0 +1,365 @@
+//! Many requests on one stream, answered in any order.
+//!
+//! One task reads frames and starts a task for each request; another gathers answers into frames.
+//! Nothing that is wrong with one request ends the stream. What ends it is a frame that makes no
+//! sense, a client of another cluster, and the client's leaving.
+//!
+//! A stream whose client does not fetch its answers stops: answers keep their share of the budget
+//! until the connection takes them, requests wait for the budget, and the client's own window
+//! fills up.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use flotilla_proto::tikvpb::batch_commands_request::{Request, request};
+use flotilla_proto::tikvpb::batch_commands_response::{Response, response};
+use flotilla_proto::tikvpb::{BatchCommandsEmptyResponse, BatchCommandsRequest};
+use prost::Message;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_stream::Stream;
+use tonic::{Status, Streaming};
+
+use super::chunked_body::{Pieces, Reply};
+use super::errors::{Answer, Failure, answer};
+use super::row_encoder::Rows;
+use super::service::RawKv;
+
+/// Answers that one frame holds at most.
+const FRAME_ANSWERS_MAX: usize = 256;
+/// Once a frame has so many bytes it leaves, whatever else is ready.
+const FRAME_BYTES: usize = 1 << 20;
+/// Frames that wait to be fetched from one stream.
+const FRAMES_MAX: usize = 2;
+/// What any request costs beside its bytes.
+const REQUEST_OVERHEAD_BYTES: usize = 512;
+/// The fields of an answer in a batch that has rows.
+const BATCH_GET_FIELD: u32 = 14;
+const SCAN_FIELD: u32 = 19;
+const BATCH_SCAN_FIELD: u32 = 21;
+/// The longest delay that an empty request may ask for.
+const DELAY_MAX: Duration = Duration::from_secs(10);
+
+/// The answers of one stream.
+pub(super) struct Answers {
+    frames: mpsc::Receiver<Result<Outgoing, Status>>,
+}
+
+/// A message on its way out.
+pub(super) struct Outgoing {
+    pub(super) pieces: Pieces,
+    /// Given back when the last piece has been fetched.
+    _shares: Vec<Share>,
+}
+
+impl Outgoing {
+    /// A message that has no part in a stream's budget.
+    pub(super) fn alone(pieces: Pieces) -> Outgoing {
+        Outgoing { pieces, _shares: vec![] }
+    }
+}
+
+/// A request's share of the budgets, and then its answer's.
+struct Share {
+    place: OwnedSemaphorePermit,
+    bytes: OwnedSemaphorePermit,
+}
+
+type Answered = Result<(u64, Reply, Share), Status>;
+
+impl Stream for Answers {
+    type Item = Result<Outgoing, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.frames.poll_recv(context)
+    }
+}
+
+/// Serves a stream until its client ends it or sends something that makes no sense.
+pub(super) fn serve(service: RawKv, requests: Streaming<BatchCommandsRequest>) -> Answers {
+    let (frames_in, frames) = mpsc::channel(FRAMES_MAX);
+    let (answers_in, answers) = mpsc::channel(FRAME_ANSWERS_MAX);
+    tokio::spawn(gather(answers, frames_in));
+    tokio::spawn(async move {
+        if let Err(status) = read(service, requests, &answers_in).await {
+            // The client may be gone; then nobody needs to know.
+            let _ = answers_in.send(Err(status)).await;
+        }
+    });
+    Answers { frames }
+}
+
+/// Takes frames apart and starts their requests.
+async fn read(
+    service: RawKv,
+    mut requests: Streaming<BatchCommandsRequest>,
+    answers: &mpsc::Sender<Answered>,
+) -> Result<(), Status> {
+    let room = Room::new(&service);
+    loop {
+        let frame = tokio::select! {
+            frame = requests.message() => frame?,
+            () = answers.closed() => return Ok(()),
+        };
+        let Some(frame) = frame else { return Ok(()) };
+        let (requests, ids) = (frame.requests, frame.request_ids);
+        if requests.len() != ids.len() {
+            return Err(Status::invalid_argument(format!(
+                "a batch of {} requests came with {} ids",
+                requests.len(),
+                ids.len()
+            )));
+        }
+        for (request, id) in requests.into_iter().zip(ids) {
+            let share = room.admit(request.encoded_len()).await?;
+            let (service, room, answers) = (service.clone(), room.clone(), answers.clone());
+            tokio::spawn(async move {
+                let answered = tokio::select! {
+                    answered = respond(&service, &room, request, share) => answered,
+                    // The client is gone: what has not entered a log yet need not.
+                    () = answers.closed() => return,
+                };
+                let answered = answered.map(|(response, share)| (id, response, share));
+                let _ = answers.send(answered).await;
+            });
+        }
+    }
+}
+
+/// Carries out one request, and finds room for its answer.
+///
+/// An answer for which there is no room is not kept until there is: a client that asks for many
+/// large values and fetches none could fill the memory with them. It is thrown away, and the
+/// request carried out again when its share is there. That is for reads only; the answers to
+/// writes are small.
+async fn respond(
+    service: &RawKv,
+    room: &Room,
+    request: Request,
+    mut share: Share,
+) -> Result<(Reply, Share), Status> {
+    let again = is_read(&request).then(|| request.clone());
+    let mut response = carry_out(service, request).await?;
+    loop {
+        let bytes = response.encoded_len();
+        share = match room.exchange_now(share, bytes) {
+            Ok(share) => return Ok((response, share)),
+            Err(share) => share,
+        };
+        let Some(again) = &again else {
+            return Ok((response, room.exchange(share, bytes).await?));
+        };
+        drop(response);
+        share = room.exchange(share, bytes).await?;
+        response = carry_out(service, again.clone()).await?;
+    }
+}
+
+fn is_read(request: &Request) -> bool {
+    use request::Cmd as Ask;
+    matches!(
+        request.cmd,
+        Some(Ask::RawGet(_) | Ask::RawBatchGet(_) | Ask::RawScan(_) | Ask::RawBatchScan(_))
+    )
+}
+
+/// What one stream may have under way.
+#[derive(Clone)]
+struct Room {
+    places: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
+    bytes_max: u32,
+}
+
+impl Room {
+    fn new(service: &RawKv) -> Self {
+        let limits = service.limits();
+        Self {
+            places: Arc::new(Semaphore::new(limits.stream_requests_max as usize)),
+            bytes: Arc::new(Semaphore::new(limits.stream_bytes_max as usize)),
+            bytes_max: limits.stream_bytes_max,
+        }
+    }
+
+    /// Waits until there is room for a request.
+    async fn admit(&self, request_bytes: usize) -> Result<Share, Status> {
+        let place = self.places.clone().acquire_owned().await.map_err(|_| stopping())?;
+        let bytes = self.take(request_bytes).await?;
+        Ok(Share { place, bytes })
+    }
+
+    /// Makes a request's share, once the request is done with, one for an answer of so many bytes.
+    /// What it has is given back first: two answers that each waited for the other's share would
+    /// wait for ever.
+    async fn exchange(&self, share: Share, answer_bytes: usize) -> Result<Share, Status> {
+        let Share { place, bytes } = share;
+        drop(bytes);
+        Ok(Share { place, bytes: self.take(answer_bytes).await? })
+    }
+
+    /// The same without waiting; the old share if there is no room.
+    fn exchange_now(&self, mut share: Share, answer_bytes: usize) -> Result<Share, Share> {
+        let has = u32::try_from(share.bytes.num_permits()).unwrap_or(u32::MAX);
+        let missing = self.weight(answer_bytes).saturating_sub(has);
+        match self.bytes.clone().try_acquire_many_owned(missing) {
+            Ok(more) => {
+                share.bytes.merge(more);
+                Ok(share)
+            }
+            Err(_) => Err(share),
+        }
+    }
+
+    async fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Status> {
+        let weight = self.weight(bytes);
+        self.bytes.clone().acquire_many_owned(weight).await.map_err(|_| stopping())
+    }
+
+    /// What so many bytes cost. Nothing costs more than there is.
+    fn weight(&self, bytes: usize) -> u32 {
+        let bytes = u32::try_from(bytes.saturating_add(REQUEST_OVERHEAD_BYTES));
+        bytes.unwrap_or(self.bytes_max).min(self.bytes_max)
+    }
+}
+
+fn stopping() -> Status {
+    Status::unavailable("the store is stopping")
+}
+
+/// Carries out one request of a frame. An error ends the stream.
+async fn carry_out(service: &RawKv, request: Request) -> Result<Reply, Status> {
+    use request::Cmd as Ask;
+    use response::Cmd as Told;
+    let told = match request.cmd {
+        Some(Ask::RawGet(request)) => Told::RawGet(answer(service.get(request).await)?),
+        Some(Ask::RawBatchGet(request)) => {
+            return rows(BATCH_GET_FIELD, service.batch_get(request).await, Told::RawBatchGet);
+        }
+        Some(Ask::RawPut(request)) => Told::RawPut(answer(service.put(request).await)?),
+        Some(Ask::RawBatchPut(request)) => {
+            Told::RawBatchPut(answer(service.batch_put(request).await)?)
+        }
+        Some(Ask::RawDelete(request)) => Told::RawDelete(answer(service.delete(request).await)?),
+        Some(Ask::RawBatchDelete(request)) => {
+            Told::RawBatchDelete(answer(service.batch_delete(request).await)?)
+        }
+        Some(Ask::RawScan(request)) => {
+            return rows(SCAN_FIELD, service.scan(request).await, Told::RawScan);
+        }
+        Some(Ask::RawDeleteRange(request)) => {
+            Told::RawDeleteRange(answer(service.delete_range(request).await)?)
+        }
+        Some(Ask::RawBatchScan(request)) => {
+            return rows(BATCH_SCAN_FIELD, service.batch_scan(request).await, Told::RawBatchScan);
+        }
+        Some(Ask::Empty(request)) => {
+            let delay = Duration::from_millis(request.delay_time).min(DELAY_MAX);
+            tokio::time::sleep(delay).await;
+            Told::Empty(BatchCommandsEmptyResponse { test_id: request.test_id })
+        }
+        None => Told::RawGet(unknown()),
+    };
+    Ok(Reply::Message(Box::new(Response { cmd: Some(told) })))
+}
+
+/// Rows in the field of the answer that has them, or in words why there are none.
+fn rows<T: Answer>(
+    field: u32,
+    result: Result<Rows, Failure>,
+    told: fn(T) -> response::Cmd,
+) -> Result<Reply, Status> {
+    match result {
+        Ok(rows) => Ok(Reply::Rows { field, rows }),
+        Err(failure) => {
+            let cmd = Some(told(answer(Err(failure))?));
+            Ok(Reply::Message(Box::new(Response { cmd })))
+        }
+    }
+}
+
+/// The answer to a request of a kind that is not served. It must be of some kind, for clients take
+/// an unset one for a broken stream; of all of them RawGet's says most plainly what is wrong.
+fn unknown<T: Answer>() -> T {
+    let failure = Failure::Refused("this request is not served in a batch".to_owned());
+    answer(Err(failure)).unwrap_or_default()
+}
+
+/// Makes frames of answers, as large as what is ready.
+async fn gather(
+    mut answers: mpsc::Receiver<Answered>,
+    frames: mpsc::Sender<Result<Outgoing, Status>>,
+) {
+    let mut ready = Vec::with_capacity(FRAME_ANSWERS_MAX);
+    loop {
+        // Dropping `answers` on the way out tells the stream's other tasks to stop.
+        let count = tokio::select! {
+            count = answers.recv_many(&mut ready, FRAME_ANSWERS_MAX) => count,
+            () = frames.closed() => return,
+        };
+        if count == 0 {
+            return;
+        }
+        let mut left = ready.drain(..).peekable();
+        while left.peek().is_some() {
+            let (frame, end) = fill(&mut left);
+            if let Some(frame) = frame
+                && frames.send(Ok(frame)).await.is_err()
+            {
+                return;
+            }
+            if let Some(status) = end {
+                let _ = frames.send(Err(status)).await;
+                return;
+            }
+        }
+    }
+}
+
+/// The next frame if there are answers for it, and why the stream ends after it, if it does.
+fn fill(answers: &mut impl Iterator<Item = Answered>) -> (Option<Outgoing>, Option<Status>) {
+    let (mut replies, mut ids, mut shares) = (vec![], vec![], vec![]);
+    let mut bytes = 0;
+    let mut end = None;
+    for answered in answers {
+        match answered {
+            Ok((id, reply, share)) => {
+                bytes += reply.encoded_len();
+                replies.push(reply);
+                ids.push(id);
+                shares.push(share);
+            }
+            Err(status) => end = Some(status),
+        }
+        if bytes >= FRAME_BYTES || end.is_some() {
+            break;
+        }
+    }
+    if replies.is_empty() {
+        return (None, end);
+    }
+    match Pieces::batch(replies, &ids) {
+        Ok(pieces) => (Some(Outgoing { pieces, _shares: shares }), end),
+        Err(status) => (None, Some(status)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::encoding::decode_key;
+    use response::Cmd as Told;
+
+    use super::*;
+
+    #[test]
+    fn rows_stand_where_the_protocol_has_them() {
+        for (field, told) in [
+            (BATCH_GET_FIELD, Told::RawBatchGet(Default::default())),
+            (SCAN_FIELD, Told::RawScan(Default::default())),
+            (BATCH_SCAN_FIELD, Told::RawBatchScan(Default::default())),
+        ] {
+            let bytes = Response { cmd: Some(told) }.encode_to_vec();
+            assert_eq!(decode_key(&mut &bytes[..]).unwrap().0, field);
+        }
+    }
+}

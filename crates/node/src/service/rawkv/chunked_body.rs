@@ -1,0 +1,228 @@
+//! A message on its way out, in pieces: long ones are sent from where they lie.
+
+use std::collections::VecDeque;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use flotilla_proto::tikvpb::batch_commands_response::Response;
+use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len, uint64};
+use tonic::Status;
+
+use super::block_in_place::aside;
+use super::row_encoder::Rows;
+
+/// The fields of a batch of answers.
+const RESPONSES_FIELD: u32 = 1;
+const IDS_FIELD: u32 = 2;
+/// Shorter pieces are copied together: to send one apart costs more.
+const PIECE_BYTES_MIN: usize = 16 << 10;
+
+/// The bytes of one message, those that announce it included.
+#[derive(Debug)]
+pub(super) struct Pieces {
+    whole: VecDeque<Bytes>,
+    open: BytesMut,
+}
+
+/// One answer in a batch.
+#[derive(Debug)]
+pub(super) enum Reply {
+    /// In words.
+    Message(Box<Response>),
+    /// The rows of an answer that stands in this field.
+    Rows { field: u32, rows: Rows },
+}
+
+impl Reply {
+    /// Bytes of the answer.
+    pub(super) fn encoded_len(&self) -> usize {
+        match self {
+            Reply::Message(response) => response.encoded_len(),
+            Reply::Rows { field, rows } => delimited_len(*field, rows.encoded_len()),
+        }
+    }
+
+    fn encode(self, pieces: &mut Pieces) {
+        let bytes = self.encoded_len();
+        head(RESPONSES_FIELD, bytes, &mut pieces.open);
+        match self {
+            Reply::Message(response) => {
+                pieces.put_message(&*response, bytes);
+            }
+            Reply::Rows { field, rows } => {
+                head(field, rows.encoded_len(), &mut pieces.open);
+                pieces.put(rows);
+            }
+        }
+    }
+}
+
+impl Pieces {
+    /// A batch of answers, each to the request of the id beside it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pieces::announce`].
+    pub(super) fn batch(replies: Vec<Reply>, ids: &[u64]) -> Result<Pieces, Status> {
+        let bytes = replies.iter().map(|reply| delimited_len(RESPONSES_FIELD, reply.encoded_len()));
+        let bytes = bytes.sum::<usize>() + uint64::encoded_len_packed(IDS_FIELD, ids);
+        let mut pieces = Pieces::announce(bytes)?;
+        replies.into_iter().for_each(|reply| reply.encode(&mut pieces));
+        uint64::encode_packed(IDS_FIELD, ids, &mut pieces.open);
+        pieces.close();
+        Ok(pieces)
+    }
+
+    /// A message.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pieces::announce`].
+    pub(super) fn message(message: &impl Message) -> Result<Pieces, Status> {
+        let bytes = message.encoded_len();
+        let mut pieces = Pieces::announce(bytes)?;
+        pieces.put_message(message, bytes);
+        pieces.close();
+        Ok(pieces)
+    }
+
+    /// An answer that has rows and nothing else.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pieces::announce`].
+    pub(super) fn rows(rows: Rows) -> Result<Pieces, Status> {
+        let mut pieces = Pieces::announce(rows.encoded_len())?;
+        pieces.put(rows);
+        pieces.close();
+        Ok(pieces)
+    }
+
+    /// The next piece, until there is none.
+    pub(super) fn take(&mut self) -> Option<Bytes> {
+        self.whole.pop_front()
+    }
+
+    /// gRPC's head: that it is not compressed, and how long it is.
+    ///
+    /// # Errors
+    ///
+    /// Its length is beyond what gRPC can say.
+    fn announce(bytes: usize) -> Result<Pieces, Status> {
+        let length = u32::try_from(bytes)
+            .map_err(|_| Status::resource_exhausted(format!("an answer of {bytes} bytes")))?;
+        let mut open = BytesMut::new();
+        open.put_u8(0);
+        open.put_u32(length);
+        Ok(Pieces { whole: VecDeque::new(), open })
+    }
+
+    fn put_message(&mut self, message: &impl Message, bytes: usize) {
+        aside(bytes, || {
+            // Once, or it would be doubled again and again, and copied.
+            self.open.reserve(bytes);
+            message.encode_raw(&mut self.open);
+        });
+    }
+
+    fn put(&mut self, rows: Rows) {
+        for piece in rows.into_pieces() {
+            if piece.len() < PIECE_BYTES_MIN {
+                self.open.extend_from_slice(&piece);
+            } else {
+                self.close();
+                self.whole.push_back(piece);
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        if !self.open.is_empty() {
+            self.whole.push_back(self.open.split().freeze());
+        }
+    }
+}
+
+/// Bytes of a field of so many bytes, with its name and length.
+fn delimited_len(field: u32, bytes: usize) -> usize {
+    key_len(field) + encoded_len_varint(bytes as u64) + bytes
+}
+
+fn head(field: u32, bytes: usize, out: &mut BytesMut) {
+    encode_key(field, WireType::LengthDelimited, out);
+    encode_varint(bytes as u64, out);
+}
+
+#[cfg(test)]
+mod tests {
+    use flotilla_proto::kvrpcpb::{KvPair, RawGetResponse, RawScanResponse};
+    use flotilla_proto::tikvpb::BatchCommandsResponse;
+    use flotilla_proto::tikvpb::batch_commands_response::response::Cmd;
+
+    use super::*;
+
+    fn bytes(mut pieces: Pieces) -> Vec<u8> {
+        std::iter::from_fn(|| pieces.take()).flatten().collect()
+    }
+
+    /// What the library would send.
+    fn announced(message: &impl Message) -> Vec<u8> {
+        let length = u32::try_from(message.encoded_len()).unwrap();
+        [&[0], &length.to_be_bytes()[..], &message.encode_to_vec()].concat()
+    }
+
+    fn scan(value_bytes: usize, rows: usize) -> (Rows, RawScanResponse) {
+        let row = KvPair { key: Bytes::from_static(b"key"), value: vec![5; value_bytes].into() };
+        let kvs = vec![row; rows];
+        let mut encoded = Rows::default();
+        kvs.iter().for_each(|row| encoded.push(&row.key, &row.value));
+        (encoded, RawScanResponse { kvs, ..Default::default() })
+    }
+
+    #[test]
+    fn a_batch_is_what_the_library_makes_of_it() {
+        let get = RawGetResponse { value: vec![9; 50_000].into(), ..Default::default() };
+        for (value_bytes, rows) in [(0, 0), (0, 1), (10, 3), (30_000, 100), (300_000, 3)] {
+            let (encoded, response) = scan(value_bytes, rows);
+            let words = |cmd| Response { cmd: Some(cmd) };
+            let replies = vec![
+                Reply::Message(Box::new(words(Cmd::RawGet(get.clone())))),
+                Reply::Rows { field: 19, rows: encoded },
+                Reply::Message(Box::new(words(Cmd::RawGet(RawGetResponse::default())))),
+            ];
+            let lengths: Vec<_> = replies.iter().map(Reply::encoded_len).collect();
+            let request_ids = vec![1, u64::MAX, 300];
+            let responses = [
+                Cmd::RawGet(get.clone()),
+                Cmd::RawScan(response),
+                Cmd::RawGet(RawGetResponse::default()),
+            ];
+            let responses: Vec<_> = responses.into_iter().map(words).collect();
+            assert!(lengths.into_iter().eq(responses.iter().map(Message::encoded_len)));
+            let message = BatchCommandsResponse {
+                responses,
+                request_ids: request_ids.clone(),
+                ..Default::default()
+            };
+            let pieces = Pieces::batch(replies, &request_ids).unwrap();
+            assert!(bytes(pieces) == announced(&message), "{rows} rows of {value_bytes}");
+        }
+    }
+
+    #[test]
+    fn an_answer_alone_is_what_the_library_makes_of_it() {
+        for (value_bytes, rows) in [(0, 0), (10, 3), (30_000, 100)] {
+            let (encoded, response) = scan(value_bytes, rows);
+            assert!(bytes(Pieces::rows(encoded).unwrap()) == announced(&response));
+            assert!(bytes(Pieces::message(&response).unwrap()) == announced(&response));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_announced_is_an_error() {
+        let longest = u32::MAX as usize;
+        assert!(Pieces::announce(longest).is_ok());
+        let refused = Pieces::announce(longest + 1).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+    }
+}

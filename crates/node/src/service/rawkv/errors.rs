@@ -1,0 +1,352 @@
+//! Why a request has no result, in the words of TiKV's protocol. Nobody else knows `errorpb`.
+//!
+//! Clients act on the kind of a region error, so each of ours has the kind whose treatment fits:
+//! what may be tried again elsewhere, what must be looked up anew, and what the caller must be
+//! told.
+
+use bytes::Bytes;
+use flotilla_proto::{errorpb, kvrpcpb, metapb};
+use flotilla_region::{Descriptor, Peer, RegionId, Reject, StoreId};
+use flotilla_store::{ApplyReject, ReadError};
+use tonic::Status;
+
+use crate::driver::router::RequestError;
+
+/// Why a request has no result.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The sender is not one of ours, or the message makes no sense. Ends the call or the stream.
+    Call(Status),
+    /// The region did not serve it. The client's library knows what to do.
+    Region(Box<errorpb::Error>),
+    /// The request itself is wrong and will never be right; for the caller's eyes.
+    Refused(String),
+}
+
+impl Failure {
+    /// `max_execution_duration_ms` has passed before anything was done. TiKV's clients know these
+    /// words.
+    pub(crate) fn late() -> Self {
+        region("Deadline is exceeded", |_| ())
+    }
+
+    /// The outcome of a write is not known: it may have happened, or may still happen.
+    pub(crate) fn undecided() -> Self {
+        let message = "the outcome of the write is not known".to_owned();
+        region("undetermined result", |error| {
+            error.undetermined_result = Some(errorpb::UndeterminedResult { message });
+        })
+    }
+
+    /// The message is for another store; the client's address book is old.
+    pub(crate) fn wrong_store(request: u64, here: StoreId) -> Self {
+        region(&format!("to store id {request}, mine {here}"), |error| {
+            error.store_not_match =
+                Some(errorpb::StoreNotMatch { request_store_id: request, actual_store_id: here.0 });
+        })
+    }
+
+    /// There is no such region here, or none that clients may see.
+    pub(crate) fn region_not_found(id: RegionId) -> Self {
+        region(&format!("region {id} not found"), |error| {
+            error.region_not_found = Some(errorpb::RegionNotFound { region_id: id.0 });
+        })
+    }
+
+    /// An answer would have more than `limit_bytes`. Of all kinds, "entry too large" is the one
+    /// that every client hands to its caller at once, with the message; a shorter answer would
+    /// silently lose rows, for clients take it for the end of the region.
+    pub(crate) fn answer_too_large(id: RegionId, limit_bytes: u64) -> Self {
+        let message = format!(
+            "the answer has more than {limit_bytes} bytes: ask for fewer rows or a smaller range"
+        );
+        region(&message, |error| {
+            error.raft_entry_too_large =
+                Some(errorpb::RaftEntryTooLarge { region_id: id.0, entry_size: limit_bytes });
+        })
+    }
+
+    /// Too much is going on. Costs the client seconds, so only where queueing is no way out.
+    pub(crate) fn busy(reason: &str) -> Self {
+        region(&format!("server is busy: {reason}"), |error| {
+            error.server_is_busy =
+                Some(errorpb::ServerIsBusy { reason: reason.to_owned(), ..Default::default() });
+        })
+    }
+
+    /// What the router or the region said about a request to region `id`.
+    pub(crate) fn from_router(id: RegionId, error: RequestError) -> Self {
+        match error {
+            RequestError::Rejected(reject) => Self::from_reject(id, reject),
+            RequestError::Undecided => Self::undecided(),
+            // No kind of its own: the client goes on to the next replica at once.
+            RequestError::Stopping => region("the store is stopping", |_| ()),
+        }
+    }
+
+    /// What the snapshot said: the region changed after the read was granted.
+    pub(crate) fn from_read(id: RegionId, error: ReadError) -> Self {
+        match error {
+            ReadError::RegionNotFound => Self::region_not_found(id),
+            ReadError::EpochNotMatch(current) => epoch_not_match(id, &[current]),
+            ReadError::KeyNotInRegion { key, descriptor } => key_not_in_region(key, &descriptor),
+            ReadError::TooLarge { bytes_max } => Self::answer_too_large(id, bytes_max),
+            // An engine that cannot read its own disk; another replica may do better.
+            error => region(&format!("region {id} cannot be read here: {error}"), |_| ()),
+        }
+    }
+
+    /// What every replica said when the write's turn came: it had no effect.
+    pub(crate) fn from_apply(descriptor: &Descriptor, reject: ApplyReject) -> Self {
+        match reject {
+            ApplyReject::EpochNotMatch { current } => epoch_not_match(descriptor.id, &current),
+            ApplyReject::KeyNotInRegion { key } => key_not_in_region(key, descriptor),
+            ApplyReject::TooLarge { .. } => Self::Refused(reject.to_string()),
+        }
+    }
+
+    fn from_reject(id: RegionId, reject: Reject) -> Self {
+        match reject {
+            Reject::RegionNotFound(id) => Self::region_not_found(id),
+            Reject::MismatchPeer { request, here } => {
+                region(&format!("mismatch peer id {request} != {here}"), |error| {
+                    error.mismatch_peer_id = Some(errorpb::MismatchPeerId {
+                        request_peer_id: request.0,
+                        store_peer_id: here.0,
+                    });
+                })
+            }
+            Reject::NotLeader { leader } => not_leader(id, leader.as_ref()),
+            Reject::StaleCommand => region("stale command", |error| {
+                error.stale_command = Some(errorpb::StaleCommand {});
+            }),
+            Reject::EpochNotMatch { current } => epoch_not_match(id, &current),
+            Reject::KeyNotInRegion { key, descriptor } => key_not_in_region(key, &descriptor),
+            Reject::Busy { reason } => Self::busy(reason),
+            Reject::EntryTooLarge { size, .. } => {
+                let message = format!("raft entry is too large, region {id}, entry size {size}");
+                region(&message, |error| {
+                    error.raft_entry_too_large =
+                        Some(errorpb::RaftEntryTooLarge { region_id: id.0, entry_size: size });
+                })
+            }
+            Reject::ReadIndexNotReady => {
+                let reason = "no quorum confirmed the read in time".to_owned();
+                region("read index not ready", |error| {
+                    error.read_index_not_ready =
+                        Some(errorpb::ReadIndexNotReady { reason, region_id: id.0 });
+                })
+            }
+        }
+    }
+}
+
+/// A response that can say what went wrong.
+pub(crate) trait Answer: Default {
+    /// Where region errors go.
+    fn set_region_error(&mut self, error: errorpb::Error);
+    /// Where everything else goes. Responses without such a field say it by a region error
+    /// without a kind, the only place of theirs that clients look at.
+    fn set_error(&mut self, message: String) {
+        self.set_region_error(errorpb::Error { message, ..Default::default() });
+    }
+}
+
+/// A failure as the response says it, or as the call does.
+pub(crate) fn answer<T: Answer>(result: Result<T, Failure>) -> Result<T, Status> {
+    let mut response = T::default();
+    match result {
+        Ok(response) => return Ok(response),
+        Err(Failure::Call(status)) => return Err(status),
+        Err(Failure::Region(error)) => response.set_region_error(*error),
+        Err(Failure::Refused(message)) => response.set_error(message),
+    }
+    Ok(response)
+}
+
+macro_rules! answers {
+    ($($response:ident),* $(,)?) => {$(
+        impl Answer for kvrpcpb::$response {
+            fn set_region_error(&mut self, error: errorpb::Error) {
+                self.region_error = Some(error);
+            }
+        }
+    )*};
+}
+
+macro_rules! answers_with_error {
+    ($($response:ident),* $(,)?) => {$(
+        impl Answer for kvrpcpb::$response {
+            fn set_region_error(&mut self, error: errorpb::Error) {
+                self.region_error = Some(error);
+            }
+
+            fn set_error(&mut self, message: String) {
+                self.error = message;
+            }
+        }
+    )*};
+}
+
+answers!(RawBatchGetResponse, RawScanResponse, RawBatchScanResponse);
+answers_with_error!(
+    RawGetResponse,
+    RawPutResponse,
+    RawBatchPutResponse,
+    RawDeleteResponse,
+    RawBatchDeleteResponse,
+    RawDeleteRangeResponse,
+    RawGetKeyTtlResponse,
+    RawCasResponse,
+);
+
+/// A region as clients know it.
+pub(crate) fn region_to_proto(descriptor: &Descriptor) -> metapb::Region {
+    metapb::Region {
+        id: descriptor.id.0,
+        start_key: descriptor.start.clone(),
+        end_key: descriptor.end.clone(),
+        region_epoch: Some(metapb::RegionEpoch {
+            conf_ver: descriptor.epoch.conf_version,
+            version: descriptor.epoch.version,
+        }),
+        peers: descriptor.peers.iter().map(peer_to_proto).collect(),
+    }
+}
+
+fn peer_to_proto(peer: &Peer) -> metapb::Peer {
+    metapb::Peer { id: peer.id.0, store_id: peer.store.0, ..Default::default() }
+}
+
+fn not_leader(id: RegionId, leader: Option<&Peer>) -> Failure {
+    let leader = leader.map(peer_to_proto);
+    let known = if leader.is_some() { "another peer is" } else { "no leader is known" };
+    region(&format!("peer is not leader for region {id}, {known}"), |error| {
+        error.not_leader = Some(errorpb::NotLeader { region_id: id.0, leader });
+    })
+}
+
+fn epoch_not_match(id: RegionId, current: &[Descriptor]) -> Failure {
+    region(&format!("epoch not match: region {id} has changed"), |error| {
+        let current_regions = current.iter().map(region_to_proto).collect();
+        error.epoch_not_match = Some(errorpb::EpochNotMatch { current_regions });
+    })
+}
+
+fn key_not_in_region(key: Bytes, descriptor: &Descriptor) -> Failure {
+    let id = descriptor.id;
+    let message = format!(
+        "key {} is not in region key range [{}, {}) for region {id}",
+        hex(&key),
+        hex(&descriptor.start),
+        hex(&descriptor.end),
+    );
+    region(&message, |error| {
+        error.key_not_in_region = Some(errorpb::KeyNotInRegion {
+            key,
+            region_id: id.0,
+            start_key: descriptor.start.clone(),
+            end_key: descriptor.end.clone(),
+        });
+    })
+}
+
+fn region(message: &str, kind: impl FnOnce(&mut errorpb::Error)) -> Failure {
+    let mut error = errorpb::Error { message: message.to_owned(), ..Default::default() };
+    kind(&mut error);
+    Failure::Region(Box::new(error))
+}
+
+fn hex(key: &[u8]) -> String {
+    use std::fmt::Write as _;
+    key.iter().fold(String::with_capacity(2 * key.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02X}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use flotilla_region::{Epoch, PeerId, Space};
+
+    use super::*;
+
+    const ID: RegionId = RegionId(2);
+
+    fn descriptor() -> Descriptor {
+        Descriptor {
+            id: ID,
+            space: Space::Raw,
+            start: "b".into(),
+            end: "m".into(),
+            epoch: Epoch { conf_version: 3, version: 4 },
+            peers: vec![Peer { id: PeerId(201), store: StoreId(1) }],
+        }
+    }
+
+    fn told(failure: Failure) -> errorpb::Error {
+        let response = answer::<kvrpcpb::RawScanResponse>(Err(failure)).unwrap();
+        response.region_error.unwrap()
+    }
+
+    fn rejected(reject: Reject) -> errorpb::Error {
+        told(Failure::from_router(ID, RequestError::Rejected(reject)))
+    }
+
+    #[test]
+    fn each_reason_has_its_kind() {
+        let leader = descriptor().peers.pop();
+        let error = rejected(Reject::NotLeader { leader }).not_leader.unwrap();
+        assert_eq!((error.region_id, error.leader.map(|leader| leader.id)), (2, Some(201)));
+        let error = rejected(Reject::NotLeader { leader: None }).not_leader.unwrap();
+        assert_eq!(error.leader, None);
+        assert!(rejected(Reject::RegionNotFound(ID)).region_not_found.is_some());
+        let (request, here) = (PeerId(7), PeerId(201));
+        let error = rejected(Reject::MismatchPeer { request, here }).mismatch_peer_id.unwrap();
+        assert_eq!((error.request_peer_id, error.store_peer_id), (7, 201));
+        assert!(rejected(Reject::StaleCommand).stale_command.is_some());
+        assert!(rejected(Reject::Busy { reason: "full" }).server_is_busy.is_some());
+        assert!(rejected(Reject::ReadIndexNotReady).read_index_not_ready.is_some());
+        let error = rejected(Reject::EntryTooLarge { size: 9, limit: 8 });
+        assert_eq!(error.message, "raft entry is too large, region 2, entry size 9");
+        assert_eq!(error.raft_entry_too_large.unwrap().entry_size, 9);
+        assert!(told(Failure::undecided()).undetermined_result.is_some());
+        assert_eq!(told(Failure::late()).message, "Deadline is exceeded");
+    }
+
+    #[test]
+    fn a_change_of_range_comes_with_the_new_one_from_wherever_it_is_noticed() {
+        let current = || vec![descriptor()];
+        for error in [
+            rejected(Reject::EpochNotMatch { current: current() }),
+            told(Failure::from_read(ID, ReadError::EpochNotMatch(descriptor()))),
+            told(Failure::from_apply(
+                &descriptor(),
+                ApplyReject::EpochNotMatch { current: current() },
+            )),
+        ] {
+            let regions = error.epoch_not_match.unwrap().current_regions;
+            assert_eq!(regions, [region_to_proto(&descriptor())]);
+            assert_eq!(regions[0].region_epoch.as_ref().unwrap().version, 4);
+        }
+    }
+
+    #[test]
+    fn a_foreign_key_comes_with_the_borders() {
+        let (key, descriptor) = (Bytes::from_static(&[0x7a, 0xff]), Box::new(descriptor()));
+        let error = rejected(Reject::KeyNotInRegion { key, descriptor });
+        assert_eq!(error.message, "key 7AFF is not in region key range [62, 6D) for region 2");
+        let error = error.key_not_in_region.unwrap();
+        assert_eq!((&error.start_key[..], &error.end_key[..]), (&b"b"[..], &b"m"[..]));
+    }
+
+    #[test]
+    fn what_the_caller_did_wrong_is_in_the_field_for_it_if_there_is_one() {
+        let refused = || Failure::Refused("no".to_owned());
+        let put = answer::<kvrpcpb::RawPutResponse>(Err(refused())).unwrap();
+        assert_eq!((put.error.as_str(), put.region_error), ("no", None));
+        assert_eq!(told(refused()).message, "no");
+        let call = Failure::Call(Status::invalid_argument("no"));
+        assert!(answer::<kvrpcpb::RawPutResponse>(Err(call)).is_err());
+    }
+}

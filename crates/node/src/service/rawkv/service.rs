@@ -1,0 +1,103 @@
+//! What the handlers of requests share: the router and the limits.
+
+use std::sync::Arc;
+
+use flotilla_proto::kvrpcpb::{
+    Context, RawGetRequest, RawGetResponse, RawPutRequest, RawPutResponse,
+};
+use tonic::Status;
+
+use super::errors::{Failure, answer};
+use super::read_scheduler::{Places, PlacesConfig};
+use super::request_context::Claim;
+use crate::driver::router::Router;
+
+/// How much the service takes on at once. Every limit is a bound on memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of one message that comes in. TiKV's clients send entries of up to 8 MiB.
+    pub message_bytes_max: usize,
+    /// Bytes of one answer; a scan that finds more is refused. Ten thousand rows, the most that
+    /// TiKV's Go client asks for, fit in if they have 3 KiB on average.
+    pub answer_bytes_max: u64,
+    /// How scans and batches of gets share the store.
+    pub reads: PlacesConfig,
+    /// Requests of one batch stream that are under way.
+    pub stream_requests_max: u32,
+    /// Bytes of the requests of one batch stream that are under way, and of its answers that wait
+    /// to be fetched. A stream that has spent them is not read; nothing is refused, and no other
+    /// stream waits for it.
+    pub stream_bytes_max: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            message_bytes_max: 16 << 20,
+            answer_bytes_max: 32 << 20,
+            reads: PlacesConfig::default(),
+            stream_requests_max: 1024,
+            stream_bytes_max: 64 << 20,
+        }
+    }
+}
+
+/// The service that every store offers to clients.
+#[derive(Clone)]
+pub struct RawKv {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    router: Router,
+    limits: Limits,
+    places: Places,
+}
+
+impl RawKv {
+    /// A service that sends its requests to `router`.
+    #[must_use]
+    pub fn new(router: Router, limits: Limits) -> Self {
+        let places = Places::new(limits.reads);
+        Self { shared: Arc::new(Shared { router, limits, places }) }
+    }
+
+    /// What a client that calls `RawGet` is answered, for who is in the same process.
+    ///
+    /// # Errors
+    ///
+    /// The status with which the call would fail.
+    pub async fn raw_get(&self, request: RawGetRequest) -> Result<RawGetResponse, Status> {
+        answer(self.get(request).await)
+    }
+
+    /// What a client that calls `RawPut` is answered, for who is in the same process.
+    ///
+    /// # Errors
+    ///
+    /// The status with which the call would fail.
+    pub async fn raw_put(&self, request: RawPutRequest) -> Result<RawPutResponse, Status> {
+        answer(self.put(request).await)
+    }
+
+    /// The way to the regions.
+    pub(super) fn router(&self) -> &Router {
+        &self.shared.router
+    }
+
+    /// How much is taken on.
+    pub(super) fn limits(&self) -> &Limits {
+        &self.shared.limits
+    }
+
+    /// The claims of a request that reached this store.
+    pub(super) fn examine(&self, context: Option<Context>) -> Result<Claim, Failure> {
+        let router = self.router();
+        Claim::examine(context, &router.identity(), |id| router.descriptor(id))
+    }
+
+    /// Where scans and batches of gets wait for each other.
+    pub(super) fn places(&self) -> &Places {
+        &self.shared.places
+    }
+}

@@ -1,0 +1,180 @@
+//! What a store tells about itself: its replicas, its counts, and which stores it knows.
+
+use std::time::Instant;
+
+use flotilla_proto::peers::status_server::Status as StatusService;
+use flotilla_proto::{metapb, peers};
+use flotilla_region::{Descriptor, Peer, Role, Shard, Space, Status};
+use tokio::sync::oneshot;
+use tonic::{Request, Response};
+
+use crate::driver::mailbox::Lane;
+use crate::driver::shard_message::{Letter, Mailboxes};
+use crate::membership::{Membership, uuid_to_wire};
+use crate::status::metrics::Gauges;
+use crate::transport::Connections;
+
+/// Replicas of one answer at most.
+const PAGE_COUNT_MAX: usize = 1000;
+
+/// Bytes that a look at the regions counts for in a shard's mailbox.
+const LOOK_BYTES: usize = 4096;
+
+/// Serves `flotilla.peers.Status`.
+pub(crate) struct StatusServer {
+    pub(crate) membership: Membership,
+    pub(crate) mailboxes: Mailboxes,
+    pub(crate) router: crate::driver::router::Router,
+    pub(crate) gauges: Gauges,
+    pub(crate) connections: Connections,
+    pub(crate) started: Instant,
+}
+
+#[tonic::async_trait]
+impl StatusService for StatusServer {
+    async fn stores(
+        &self,
+        _: Request<peers::StoresRequest>,
+    ) -> Result<Response<peers::StoresResponse>, tonic::Status> {
+        // Of itself a store knows more than its copy of the registry says.
+        let own = self.membership.run_report();
+        let registry = self.membership.registry();
+        let stores = self.membership.stores().into_iter().map(|known| {
+            let record = registry.store(known.store).cloned().unwrap_or_default();
+            let (uuid, starts, level) = match known.store == own.store {
+                true => (own.uuid, own.run.starts, own.level),
+                false => {
+                    let run = self.membership.known_run(known.store);
+                    (record.uuid, run.starts, record.level)
+                }
+            };
+            peers::KnownStore {
+                name: known.name,
+                store: Some(metapb::Store {
+                    id: known.store.0,
+                    address: known.address,
+                    version: crate::VERSION.to_owned(),
+                    ..metapb::Store::default()
+                }),
+                uuid: uuid_to_wire(uuid),
+                starts,
+                level,
+            }
+        });
+        let cluster_id = self.membership.id().cluster_id;
+        Ok(Response::new(peers::StoresResponse { cluster_id, stores: stores.collect() }))
+    }
+
+    async fn regions(
+        &self,
+        request: Request<peers::RegionsRequest>,
+    ) -> Result<Response<peers::RegionsResponse>, tonic::Status> {
+        let request = request.into_inner();
+        let limit = match request.limit as usize {
+            0 => PAGE_COUNT_MAX,
+            limit => limit.min(PAGE_COUNT_MAX),
+        };
+        let mut rest: Vec<Descriptor> = self.router.descriptors();
+        rest.retain(|descriptor| descriptor.id.0 > request.after_region_id);
+        let more = rest.len() > limit;
+        rest.truncate(limit);
+        let regions = self.look(rest).await?;
+        let store_id = self.membership.id().store.0;
+        Ok(Response::new(peers::RegionsResponse { store_id, regions, more }))
+    }
+
+    async fn stats(
+        &self,
+        _: Request<peers::StatsRequest>,
+    ) -> Result<Response<peers::StatsResponse>, tonic::Status> {
+        let descriptors = self.router.descriptors();
+        let leaders = descriptors.iter().filter(|region| self.router.leads(region.id)).count();
+        let mut response = self.gauges.read().to_wire();
+        response.cluster_id = self.membership.id().cluster_id;
+        response.store_id = self.membership.id().store.0;
+        self.membership.name().clone_into(&mut response.name);
+        crate::VERSION.clone_into(&mut response.version);
+        let uptime = self.started.elapsed().as_millis();
+        response.uptime_ms = u64::try_from(uptime).unwrap_or(u64::MAX);
+        response.replicas = descriptors.len() as u64;
+        response.leaders = leaders as u64;
+        response.replicas_without_leader = self.router.leaderless().1.len() as u64;
+        response.stores_connected = self.connections.up_count() as u64 + 1;
+        response.stores_known = self.membership.stores().len() as u64;
+        response.log_lines_lost = crate::status::metrics::log_lines_lost();
+        Ok(Response::new(response))
+    }
+}
+
+impl StatusServer {
+    /// Asks each shard once about its own among `descriptors`.
+    async fn look(
+        &self,
+        descriptors: Vec<Descriptor>,
+    ) -> Result<Vec<peers::RegionStatus>, tonic::Status> {
+        let mut by_shard: Vec<Vec<Descriptor>> = Vec::new();
+        by_shard.resize_with(self.mailboxes.count(), Vec::new);
+        for descriptor in descriptors {
+            by_shard[self.mailboxes.place(descriptor.id)].push(descriptor);
+        }
+        let stops = || tonic::Status::unavailable("the store stops");
+        let mut answers = Vec::new();
+        for (place, descriptors) in by_shard.into_iter().enumerate() {
+            let (sender, answer) = oneshot::channel();
+            let look = move |shard: &Shard| {
+                let looked = descriptors
+                    .into_iter()
+                    .filter_map(|region| Some((shard.status(region.id)?, region)))
+                    .map(|(status, region)| to_wire(&region, &status));
+                // Whoever asked may be gone.
+                let _ = sender.send(looked.collect::<Vec<_>>());
+            };
+            let letter = Letter::Inspect(Box::new(look));
+            let sent = self.mailboxes.at(place).send(Lane::Urgent, letter, LOOK_BYTES).await;
+            sent.map_err(|_| stops())?;
+            answers.push(answer);
+        }
+        let mut regions = Vec::new();
+        for answer in answers {
+            regions.extend(answer.await.map_err(|_| stops())?);
+        }
+        regions.sort_by_key(|status| status.region.as_ref().map(|region| region.id));
+        Ok(regions)
+    }
+}
+
+fn to_wire(region: &Descriptor, status: &Status) -> peers::RegionStatus {
+    let space = match region.space {
+        Space::Raw => peers::Space::Raw,
+        Space::System => peers::Space::System,
+    };
+    let role = match status.role {
+        Role::Follower => peers::Role::Follower,
+        Role::Candidate => peers::Role::Candidate,
+        Role::Leader => peers::Role::Leader,
+    };
+    peers::RegionStatus {
+        region: Some(metapb::Region {
+            id: region.id.0,
+            start_key: region.start.clone(),
+            end_key: region.end.clone(),
+            region_epoch: Some(metapb::RegionEpoch {
+                conf_ver: region.epoch.conf_version,
+                version: region.epoch.version,
+            }),
+            peers: region.peers.iter().map(peer_to_wire).collect(),
+        }),
+        space: space.into(),
+        role: role.into(),
+        leader: status.leader.as_ref().map(peer_to_wire),
+        term: status.term.0,
+        applied: status.applied.0,
+        committed: status.commit.0,
+        log_first: status.first.0,
+        log_last: status.last.0,
+    }
+}
+
+fn peer_to_wire(peer: &Peer) -> metapb::Peer {
+    metapb::Peer { id: peer.id.0, store_id: peer.store.0, ..metapb::Peer::default() }
+}

@@ -1,0 +1,176 @@
+//! Takes frames of other stores, checks that they are meant for this one, and feeds the shards.
+//!
+//! A frame that is not, or that cannot be read, ends its stream with a status that says why; the
+//! sender logs it and comes back later. A shard that is behind is felt as a stream that does not
+//! read, and so as a full queue at the sender.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use flotilla_identity::StoreRun;
+use flotilla_proto::peers::peers_server::Peers;
+use flotilla_proto::peers::{
+    BeginRequest, BootstrapResponse, Done, FormRequest, Frame, HelloResponse, PrepareRequest,
+    StoreHello,
+};
+use flotilla_region::{Event, StoreId};
+use parking_lot::Mutex;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::convert;
+use super::counters::Counts;
+use super::send_queue::{Kind, weight};
+use crate::driver::mailbox::Lane;
+use crate::driver::shard_message::{Letter, Mailboxes};
+use crate::membership::{
+    Membership, WireQuestion, bootstrap_from_wire, bootstrap_response_to_wire, uuid_from_wire,
+};
+
+/// The receiving side of all streams.
+pub(crate) struct Receiver {
+    membership: Membership,
+    mailboxes: Mailboxes,
+    counts: Arc<Counts>,
+    /// How many streams of a kind each store has opened; only the latest is listened to.
+    opened: Mutex<BTreeMap<(StoreId, Kind), u64>>,
+}
+
+impl Receiver {
+    /// A receiver that listens to the stores whose handshakes were taken.
+    pub(crate) fn new(membership: Membership, mailboxes: Mailboxes, counts: Arc<Counts>) -> Self {
+        Self { membership, mailboxes, counts, opened: Mutex::default() }
+    }
+
+    async fn listen(
+        &self,
+        kind: Kind,
+        mut frames: Streaming<Frame>,
+    ) -> Result<Response<Done>, Status> {
+        let Some(mut frame) = frames.message().await? else {
+            return Ok(Response::new(Done {}));
+        };
+        let from = StoreId(frame.from_store);
+        self.check(&frame, from)?;
+        let number = self.supersede(from, kind);
+        loop {
+            if self.opened.lock().get(&(from, kind)) != Some(&number) {
+                return Err(Status::aborted("the store has opened a newer stream"));
+            }
+            self.feed(kind, frame).await?;
+            match frames.message().await? {
+                Some(next) => frame = next,
+                None => return Ok(Response::new(Done {})),
+            }
+            self.check(&frame, from)?;
+        }
+    }
+
+    /// Makes the stream that asks the one that is listened to.
+    fn supersede(&self, from: StoreId, kind: Kind) -> u64 {
+        let mut opened = self.opened.lock();
+        let number = opened.entry((from, kind)).or_default();
+        *number += 1;
+        *number
+    }
+
+    fn check(&self, frame: &Frame, from: StoreId) -> Result<(), Status> {
+        let own = self.membership.id();
+        if frame.cluster_id != own.cluster_id {
+            return Err(Status::failed_precondition(format!(
+                "the frame is of cluster {}, this store of cluster {}: compare addresses",
+                frame.cluster_id, own.cluster_id
+            )));
+        }
+        if frame.to_store != own.store.0 {
+            return Err(Status::failed_precondition(format!(
+                "the frame is for store {}, this is store {}: compare addresses",
+                frame.to_store, own.store
+            )));
+        }
+        if frame.from_store != from.0 {
+            return Err(Status::failed_precondition(format!(
+                "the frame says that it is from store {}, and its stream is that of store {from}",
+                frame.from_store
+            )));
+        }
+        let uuid = uuid_from_wire(&frame.uuid)?;
+        let run = StoreRun { starts: frame.starts, nonce: frame.nonce };
+        self.membership.check_sender(from, uuid, run)?;
+        self.membership.note_log_end(from, frame.log_end);
+        Ok(())
+    }
+
+    async fn feed(&self, kind: Kind, frame: Frame) -> Result<(), Status> {
+        let lane = match kind {
+            Kind::Urgent => Lane::Urgent,
+            Kind::Appends => Lane::Appends,
+        };
+        let mut bytes = 0;
+        for message in frame.messages {
+            let envelope = convert::from_wire(message)
+                .map_err(|error| Status::invalid_argument(error.to_string()))?;
+            if envelope.from.store.0 != frame.from_store
+                || envelope.to.store != self.membership.id().store
+            {
+                return Err(Status::invalid_argument(format!(
+                    "a message of region {} goes from store {} to store {}, its frame does not",
+                    envelope.region, envelope.from.store, envelope.to.store
+                )));
+            }
+            let weight = weight(&envelope);
+            bytes += weight;
+            let mailbox = self.mailboxes.of(envelope.region);
+            let letter = Letter::Event(Event::Message(envelope));
+            let sent = mailbox.send(lane, letter, weight).await;
+            sent.map_err(|_| Status::unavailable("the store stops"))?;
+        }
+        self.counts.count_frame_received(bytes);
+        Ok(())
+    }
+}
+
+#[tonic::async_trait]
+impl Peers for Receiver {
+    async fn urgent(&self, frames: Request<Streaming<Frame>>) -> Result<Response<Done>, Status> {
+        self.listen(Kind::Urgent, frames.into_inner()).await
+    }
+
+    async fn appends(&self, frames: Request<Streaming<Frame>>) -> Result<Response<Done>, Status> {
+        self.listen(Kind::Appends, frames.into_inner()).await
+    }
+
+    async fn hello(&self, hello: Request<StoreHello>) -> Result<Response<HelloResponse>, Status> {
+        Ok(Response::new(self.membership.answer(hello.into_inner()).await?))
+    }
+
+    async fn prepare(
+        &self,
+        request: Request<PrepareRequest>,
+    ) -> Result<Response<BootstrapResponse>, Status> {
+        self.answer_bootstrap(WireQuestion::Prepare(request.into_inner()))
+    }
+
+    async fn form(
+        &self,
+        request: Request<FormRequest>,
+    ) -> Result<Response<BootstrapResponse>, Status> {
+        self.answer_bootstrap(WireQuestion::Form(request.into_inner()))
+    }
+
+    async fn begin(
+        &self,
+        request: Request<BeginRequest>,
+    ) -> Result<Response<BootstrapResponse>, Status> {
+        self.answer_bootstrap(WireQuestion::Begin(request.into_inner()))
+    }
+}
+
+impl Receiver {
+    fn answer_bootstrap(
+        &self,
+        question: WireQuestion,
+    ) -> Result<Response<BootstrapResponse>, Status> {
+        let response = self.membership.answer_bootstrap(&bootstrap_from_wire(question)?);
+        Ok(Response::new(bootstrap_response_to_wire(response)))
+    }
+}
