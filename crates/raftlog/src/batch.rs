@@ -6,8 +6,8 @@
 use crate::config::BATCH_BYTES_CEILING;
 use crate::error::Error;
 use crate::format::{self, ALIGNMENT_BYTES, FRAME_HEADER_BYTES};
-use crate::frame::{Append, Change, Changes, Frame, Need, need_of};
-use crate::item::{self, Item, Note, Row, TermRuns};
+use crate::frame::{Append, Change, Changes, Frame, WritePriority, priority_of};
+use crate::item::{self, EntryRow, Item, PlainItem, TermRuns};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
@@ -53,7 +53,7 @@ pub struct LogBatch {
     pub(crate) bytes: Vec<u8>,
     pub(crate) changes: Changes,
     /// What it needs, if that does not follow from the changes.
-    need: Option<Need>,
+    priority: Option<WritePriority>,
     fault: Option<Error>,
 }
 
@@ -61,12 +61,12 @@ impl LogBatch {
     /// An empty batch.
     #[must_use]
     pub fn new() -> LogBatch {
-        LogBatch { bytes: Vec::new(), changes: Changes::new(), need: None, fault: None }
+        LogBatch { bytes: Vec::new(), changes: Changes::new(), priority: None, fault: None }
     }
 
     /// An empty batch for what lies elsewhere in the log, and is taken from there.
-    pub(crate) fn of_moves(need: Need) -> LogBatch {
-        LogBatch { need: Some(need), ..LogBatch::new() }
+    pub(crate) fn of_rewrite(priority: WritePriority) -> LogBatch {
+        LogBatch { priority: Some(priority), ..LogBatch::new() }
     }
 
     /// Forgets all changes and keeps the memory.
@@ -121,7 +121,7 @@ impl LogBatch {
         }
         let terms = term_runs(entries);
         let begin = self.bytes.len();
-        let rows = entries.iter().map(|e| Row {
+        let rows = entries.iter().map(|e| EntryRow {
             checksum: item::entry_checksum(group, e.index, e.term, e.kind, e.data),
             kind: e.kind,
             data_bytes: e.data.len() as u64,
@@ -183,14 +183,14 @@ impl LogBatch {
         self.note(Item::Discard { below_segment });
     }
 
-    fn note(&mut self, note: Note<'_>) {
+    fn note(&mut self, note: PlainItem<'_>) {
         let strings_bytes = match note {
             Item::Put { key, value, .. } => key.len() as u64 + value.len() as u64,
             Item::Delete { key, .. } => key.len() as u64,
             _ => 0,
         };
         if self.has_room(32 + strings_bytes) {
-            item::put_note(&mut self.bytes, note);
+            item::put_plain_item(&mut self.bytes, note);
             self.changes.push(note.map(|never| match never {}, Bytes::copy_from_slice));
         }
     }
@@ -241,9 +241,9 @@ impl LogBatch {
             return Err(Error::TooLarge { bytes, limit: bytes_max });
         }
         let body_checksum = format::body_checksum(&self.bytes[FRAME_HEADER_BYTES..]);
-        let LogBatch { bytes, changes, need, .. } = self;
-        let need = need.unwrap_or_else(|| need_of(&changes));
-        Ok(Frame { bytes, body_checksum, changes, need })
+        let LogBatch { bytes, changes, priority, .. } = self;
+        let priority = priority.unwrap_or_else(|| priority_of(&changes));
+        Ok(Frame { bytes, body_checksum, changes, priority })
     }
 
     fn fail(&mut self, fault: Error) {
@@ -344,7 +344,7 @@ mod tests {
         batch.put(7, b"k", b"v");
         assert!(!batch.is_empty() && batch.bytes() > 27);
         let frame = batch.seal(1 << 20).expect("it is right");
-        assert!(!frame.only_frees());
+        assert!(!frame.only_reclaims());
         let Change::Append(append) = &frame.changes[0] else { panic!("not an append") };
         assert_eq!((append.group, append.first, append.count), (7, 3, 3));
         assert_eq!(append.terms.as_slice(), [(2, 1), (1, 2)]);
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!((moved.group, moved.first, moved.count), (7, 4, 2));
         assert_eq!(moved.terms.as_slice(), [(1, 1), (1, 2)]);
         assert_eq!(frame.bytes[moved.offset as usize..][..moved.item_bytes as usize], item);
-        assert!(!frame.only_frees());
+        assert!(!frame.only_reclaims());
     }
 
     #[test]
@@ -397,6 +397,6 @@ mod tests {
         batch.clear();
         assert!(batch.is_empty() && batch.bytes() == 0);
         batch.remove_group(3);
-        assert!(batch.seal(1 << 20).expect("nothing is wrong").only_frees());
+        assert!(batch.seal(1 << 20).expect("nothing is wrong").only_reclaims());
     }
 }

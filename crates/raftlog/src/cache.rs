@@ -34,22 +34,22 @@ pub(crate) struct BlockId {
 /// Decompressed blocks.
 #[derive(Debug)]
 pub(crate) struct BlockCache {
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<Mutex<CacheShard>>,
     shard_bytes_max: u64,
     /// Hashes of blocks that were not there, each where its hash says; zeros at first.
     missed: Vec<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
-struct Shard {
-    places: HashMap<BlockId, usize, BuildHasherDefault<GivenHasher>>,
-    ring: Vec<Kept>,
+struct CacheShard {
+    places: HashMap<BlockId, usize, BuildHasherDefault<IdentityHasher>>,
+    ring: Vec<CachedBlock>,
     hand: usize,
     bytes: u64,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct CachedBlock {
     id: BlockId,
     raw: Bytes,
     is_used: bool,
@@ -96,7 +96,7 @@ impl BlockCache {
         }
         let place = shard.ring.len();
         shard.places.insert(id, place);
-        shard.ring.push(Kept { id, raw: raw.clone(), is_used: false });
+        shard.ring.push(CachedBlock { id, raw: raw.clone(), is_used: false });
         shard.bytes += bytes;
     }
 
@@ -105,7 +105,7 @@ impl BlockCache {
         self.shards.iter().map(|shard| shard.lock().bytes).sum()
     }
 
-    fn shard(&self, id: BlockId) -> &Mutex<Shard> {
+    fn shard(&self, id: BlockId) -> &Mutex<CacheShard> {
         &self.shards[(id.hash32() % self.shards.len() as u64) as usize]
     }
 }
@@ -132,9 +132,9 @@ impl Hash for BlockId {
 /// Takes the hash that it is given. The places of blocks come from the log and not from who asks, so
 /// nobody can choose those that fall together.
 #[derive(Debug, Default)]
-struct GivenHasher(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for GivenHasher {
+impl Hasher for IdentityHasher {
     fn write(&mut self, _bytes: &[u8]) {
         unreachable!("a block's hash is one number");
     }
@@ -148,7 +148,7 @@ impl Hasher for GivenHasher {
     }
 }
 
-impl Shard {
+impl CacheShard {
     /// Lets one block go. There must be one.
     fn evict(&mut self) {
         loop {

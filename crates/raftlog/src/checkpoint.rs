@@ -8,9 +8,9 @@ use crate::directory::{self, LOCK_FILE};
 use crate::error::Error;
 use crate::footer;
 use crate::format::SegmentHeader;
-use crate::inspect::{self, Snapshot};
-use crate::verify::{Progress, Verifier, VerifyLevel};
-use crate::walk::{Piece, Walk};
+use crate::inspect::{self, LogSnapshot};
+use crate::raw_scan::{RawScan, SegmentPart};
+use crate::verify::{ToolProgress, Verifier, VerifyLevel};
 use flotilla_vfs::{FileSystem, OpenMode};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const UNFINISHED: &str = "oldest-segment.tmp";
 
 /// A copy of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Checkpoint {
+pub struct LogCheckpoint {
     /// Segments copied.
     pub segments: u64,
     /// Bytes copied.
@@ -30,11 +30,11 @@ pub struct Checkpoint {
 
 /// Copies what the snapshot holds to a directory that is empty or missing.
 pub(crate) fn copy(
-    snapshot: &Snapshot,
+    snapshot: &LogSnapshot,
     fs: &dyn FileSystem,
     dir: &Path,
-    look: &mut dyn FnMut(Progress),
-) -> Result<Checkpoint, Error> {
+    look: &mut dyn FnMut(ToolProgress),
+) -> Result<LogCheckpoint, Error> {
     make_empty(fs, dir)?;
     let mut made = Vec::new();
     let copied = copy_into(snapshot, fs, dir, look, &mut made);
@@ -62,14 +62,14 @@ pub(crate) fn make_empty(fs: &dyn FileSystem, dir: &Path) -> Result<(), Error> {
 }
 
 fn copy_into(
-    snapshot: &Snapshot,
+    snapshot: &LogSnapshot,
     fs: &dyn FileSystem,
     dir: &Path,
-    look: &mut dyn FnMut(Progress),
+    look: &mut dyn FnMut(ToolProgress),
     made: &mut Vec<PathBuf>,
-) -> Result<Checkpoint, Error> {
-    let mut checkpoint = Checkpoint { last_lsn: snapshot.last_lsn, ..Checkpoint::default() };
-    let mut progress = Progress { bytes_done: 0, bytes: snapshot.bytes()? };
+) -> Result<LogCheckpoint, Error> {
+    let mut checkpoint = LogCheckpoint { last_lsn: snapshot.last_lsn, ..LogCheckpoint::default() };
+    let mut progress = ToolProgress { bytes_done: 0, bytes: snapshot.bytes()? };
     let mut verifier = Verifier::new(VerifyLevel::Frames, Some(snapshot.last_lsn));
     let (mut bytes, mut oldest) = (Vec::new(), None);
     for segment in &snapshot.segments {
@@ -130,9 +130,9 @@ fn end_of(bytes: &[u8], header: SegmentHeader, last_lsn: u64) -> usize {
         return bytes.len();
     }
     let mut end = crate::format::SEGMENT_HEADER_BYTES;
-    for piece in Walk::new(bytes, header) {
+    for piece in RawScan::new(bytes, header) {
         match piece {
-            Piece::Frame(frame) if frame.header.lsn <= last_lsn => {
+            SegmentPart::Frame(frame) if frame.header.lsn <= last_lsn => {
                 end = frame.offset + frame.header.frame_bytes();
             }
             _ => break,

@@ -13,7 +13,7 @@ pub(crate) const ITEMS_MAX: usize = 512;
 
 /// Where an item lies in its segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ItemAt {
+pub(crate) struct ItemLocation {
     /// From the beginning of the segment.
     pub(crate) offset: u32,
     pub(crate) bytes: u32,
@@ -21,24 +21,24 @@ pub(crate) struct ItemAt {
 
 /// Items whose entries follow one another.
 #[derive(Clone, Debug)]
-pub(crate) struct Chunk {
+pub(crate) struct ItemChunk {
     first: u64,
     /// How many entries.
     count: u32,
-    items: Vec<ItemAt>,
+    items: Vec<ItemLocation>,
     /// If some item holds more than one entry.
-    firsts: Option<Box<Firsts>>,
+    firsts: Option<Box<FirstOffsets>>,
 }
 
 /// The first entry of each item, counted from the first of the chunk.
 #[derive(Clone, Debug)]
-struct Firsts(Vec<u32>);
+struct FirstOffsets(Vec<u32>);
 
-impl Chunk {
+impl ItemChunk {
     /// A chunk that has room for some items, and takes more.
-    pub(crate) fn new(first: u64, room: usize) -> Chunk {
+    pub(crate) fn new(first: u64, room: usize) -> ItemChunk {
         let items = Vec::with_capacity(room.min(ITEMS_MAX));
-        Chunk { first, count: 0, items, firsts: None }
+        ItemChunk { first, count: 0, items, firsts: None }
     }
 
     /// A chunk of the first of `left` items, as many as it takes, and their bytes. `next` says of each
@@ -51,9 +51,9 @@ impl Chunk {
     pub(crate) fn of_items(
         first: u64,
         left: usize,
-        next: &mut impl FnMut() -> Result<(ItemAt, u32), &'static str>,
-    ) -> Result<(Chunk, u64), &'static str> {
-        let mut chunk = Chunk::new(first, left);
+        next: &mut impl FnMut() -> Result<(ItemLocation, u32), &'static str>,
+    ) -> Result<(ItemChunk, u64), &'static str> {
+        let mut chunk = ItemChunk::new(first, left);
         let mut bytes = 0;
         for _ in 0..left.min(ITEMS_MAX) {
             let (item, count) = next()?;
@@ -86,13 +86,14 @@ impl Chunk {
     }
 
     pub(crate) fn memory_bytes(&self) -> u64 {
-        let firsts = |f: &Firsts| size_of::<Firsts>() + f.0.capacity() * size_of::<u32>();
+        let firsts =
+            |f: &FirstOffsets| size_of::<FirstOffsets>() + f.0.capacity() * size_of::<u32>();
         let firsts = self.firsts.as_deref().map_or(0, firsts);
-        (self.items.capacity() * size_of::<ItemAt>() + firsts) as u64
+        (self.items.capacity() * size_of::<ItemLocation>() + firsts) as u64
     }
 
     /// Adds an item with `count` entries. False if the chunk is full.
-    pub(crate) fn push(&mut self, item: ItemAt, count: u32) -> bool {
+    pub(crate) fn push(&mut self, item: ItemLocation, count: u32) -> bool {
         if self.items.len() >= ITEMS_MAX || self.count.checked_add(count).is_none() {
             return false;
         }
@@ -110,7 +111,7 @@ impl Chunk {
     }
 
     /// Takes the items of the chunk that follows, if there is room; else gives it back.
-    pub(crate) fn absorb(&mut self, next: Chunk) -> Option<Chunk> {
+    pub(crate) fn absorb(&mut self, next: ItemChunk) -> Option<ItemChunk> {
         let fits = self.items.len() + next.items.len() <= ITEMS_MAX
             && self.count.checked_add(next.count).is_some();
         if !fits {
@@ -138,7 +139,7 @@ impl Chunk {
     }
 
     /// The item at a place, and its first entry and the end of its entries.
-    pub(crate) fn item(&self, at: usize) -> (ItemAt, u64, u64) {
+    pub(crate) fn item(&self, at: usize) -> (ItemLocation, u64, u64) {
         let end = if at + 1 < self.items.len() { self.relative_first(at + 1) } else { self.count };
         let first = self.first + u64::from(self.relative_first(at));
         (self.items[at], first, self.first + u64::from(end))
@@ -184,14 +185,14 @@ impl Chunk {
     }
 
     /// Takes the entries from `from` on out; an item begins there.
-    pub(crate) fn split_off(&mut self, from: u64) -> Chunk {
+    pub(crate) fn split_off(&mut self, from: u64) -> ItemChunk {
         let (at, past) = (self.position(from), (from - self.first) as u32);
         let firsts = self.firsts.as_mut().map(|firsts| {
             let firsts = firsts.0.split_off(at).into_iter().map(|first| first - past).collect();
-            Box::new(Firsts(firsts))
+            Box::new(FirstOffsets(firsts))
         });
         let items = self.items.split_off(at);
-        let tail = Chunk { first: from, count: self.count - past, items, firsts };
+        let tail = ItemChunk { first: from, count: self.count - past, items, firsts };
         self.count = past;
         tail
     }
@@ -203,7 +204,8 @@ impl Chunk {
     /// The first entries, which are kept from now on.
     fn firsts_mut(&mut self) -> &mut Vec<u32> {
         let count = self.items.len() as u32;
-        let firsts = self.firsts.get_or_insert_with(|| Box::new(Firsts((0..count).collect())));
+        let firsts =
+            self.firsts.get_or_insert_with(|| Box::new(FirstOffsets((0..count).collect())));
         &mut firsts.0
     }
 }
@@ -234,12 +236,12 @@ pub(crate) fn shrink<T>(list: &mut Vec<T>) {
 mod tests {
     use super::*;
 
-    fn at(offset: u32) -> ItemAt {
-        ItemAt { offset, bytes: 10 }
+    fn at(offset: u32) -> ItemLocation {
+        ItemLocation { offset, bytes: 10 }
     }
 
-    fn chunk(first: u64, counts: &[u32]) -> Chunk {
-        let mut chunk = Chunk::new(first, 1);
+    fn chunk(first: u64, counts: &[u32]) -> ItemChunk {
+        let mut chunk = ItemChunk::new(first, 1);
         for (offset, count) in (0..).zip(counts) {
             assert!(chunk.push(at(offset), *count));
         }
@@ -247,7 +249,7 @@ mod tests {
     }
 
     /// First and end of the entries of each item.
-    fn ranges(chunk: &Chunk) -> Vec<(u64, u64)> {
+    fn ranges(chunk: &ItemChunk) -> Vec<(u64, u64)> {
         let range = |place| (chunk.item(place).1, chunk.item(place).2);
         (0..chunk.item_count()).map(range).collect()
     }

@@ -1,8 +1,8 @@
 //! The completion of a write: waited for, polled, or told to a callback.
 
+use crate::completion::Receipt;
 use crate::error::Error;
-use crate::group_commit::{GroupCommit, Queued};
-use crate::slot::Receipt;
+use crate::group_commit::{GroupCommit, PendingWrite};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -15,12 +15,12 @@ use std::task::{Context, Poll};
 #[derive(Debug)]
 #[must_use = "the outcome of a write is told only here"]
 pub struct Commit {
-    queued: Queued,
+    queued: PendingWrite,
     group_commit: Arc<GroupCommit>,
 }
 
 impl Commit {
-    pub(crate) fn new(queued: Queued, group_commit: Arc<GroupCommit>) -> Commit {
+    pub(crate) fn new(queued: PendingWrite, group_commit: Arc<GroupCommit>) -> Commit {
         Commit { queued, group_commit }
     }
 
@@ -42,14 +42,14 @@ impl Commit {
     /// behind them. They may write, wait for, and flush other batches. If one panics, so does the
     /// thread that runs it, and those behind it run with the next write.
     pub fn on_done(self, f: impl FnOnce(Result<Receipt, Error>) + Send + 'static) {
-        if let Some(outcome) = self.queued.slot.set_callback(Box::new(f)) {
-            self.group_commit.call_back(&self.queued.slot, outcome);
+        if let Some(outcome) = self.queued.completion.set_callback(Box::new(f)) {
+            self.group_commit.call_back(&self.queued.completion, outcome);
         }
     }
 
     /// The outcome, if it is there. Never waits.
     pub fn try_take(&mut self) -> Option<Result<Receipt, Error>> {
-        self.queued.slot.outcome()
+        self.queued.completion.outcome()
     }
 }
 
@@ -60,6 +60,6 @@ impl Future for Commit {
     type Output = Result<Receipt, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.queued.slot.poll(context.waker())
+        self.queued.completion.poll(context.waker())
     }
 }

@@ -4,7 +4,7 @@
 //! time that compressing takes.
 
 use crate::batch::LogBatch;
-use crate::block::{BLOCK_BYTES, Block, Codec};
+use crate::block::{BLOCK_BYTES, BlockCodec, DataBlock};
 use crate::frame::{Append, Change};
 use crate::item::{self, AppendHead};
 use lz4_flex::block::get_maximum_output_size as bytes_max;
@@ -24,13 +24,13 @@ const KEPT_COUNT_MAX: usize = 8;
 pub(crate) struct Compressor {
     /// Appends with more data than this are compressed.
     above_bytes: u64,
-    kept: Mutex<Vec<Buffers>>,
+    kept: Mutex<Vec<CompressBuffers>>,
 }
 
 /// What is needed to compress one batch.
-struct Buffers {
+struct CompressBuffers {
     table: CompressTable,
-    blocks: Vec<Block>,
+    blocks: Vec<DataBlock>,
     /// The data of all blocks of one append, as it will be stored.
     packed: Vec<u8>,
     /// The batch as it will be.
@@ -60,7 +60,7 @@ impl Compressor {
     }
 }
 
-impl Buffers {
+impl CompressBuffers {
     fn compress(&mut self, batch: &mut LogBatch, above_bytes: u64) {
         self.bytes.clear();
         let mut copied = 0;
@@ -127,12 +127,12 @@ impl Buffers {
             let begin = self.packed.len();
             let codec = self.pack_block(raw);
             let stored_bytes = (self.packed.len() - begin) as u64;
-            self.blocks.push(Block { entries, codec, stored_bytes });
+            self.blocks.push(DataBlock { entries, codec, stored_bytes });
         }
-        self.blocks.iter().any(|block| block.codec != Codec::Raw)
+        self.blocks.iter().any(|block| block.codec != BlockCodec::Raw)
     }
 
-    fn pack_block(&mut self, raw: &[u8]) -> Codec {
+    fn pack_block(&mut self, raw: &[u8]) -> BlockCodec {
         let begin = self.packed.len();
         self.packed.resize(begin + bytes_max(raw.len()), 0);
         let out = &mut self.packed[begin..];
@@ -146,22 +146,22 @@ impl Buffers {
         let stored_bytes = compressed.expect("there is room for the worst case");
         if stored_bytes + raw.len() / LEAST_SAVING < raw.len() {
             self.packed.truncate(begin + stored_bytes);
-            return Codec::Lz4;
+            return BlockCodec::Lz4;
         }
         self.packed.truncate(begin);
         self.packed.extend_from_slice(raw);
-        Codec::Raw
+        BlockCodec::Raw
     }
 }
 
-impl Default for Buffers {
-    fn default() -> Buffers {
+impl Default for CompressBuffers {
+    fn default() -> CompressBuffers {
         let (blocks, packed, bytes) = (Vec::new(), Vec::new(), Vec::new());
-        Buffers { table: CompressTable::small(), blocks, packed, bytes }
+        CompressBuffers { table: CompressTable::small(), blocks, packed, bytes }
     }
 }
 
-impl fmt::Debug for Buffers {
+impl fmt::Debug for CompressBuffers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Buffers").finish_non_exhaustive()
     }
@@ -190,8 +190,8 @@ mod tests {
             let stored = &item[block.stored.clone()];
             at += stored.len();
             match block.codec {
-                Codec::Raw => data.extend_from_slice(stored),
-                Codec::Lz4 => data.extend(
+                BlockCodec::Raw => data.extend_from_slice(stored),
+                BlockCodec::Lz4 => data.extend(
                     lz4::decompress(stored, block.raw_bytes(), block.raw_bytes(), 0)
                         .expect("whole"),
                 ),
@@ -267,7 +267,7 @@ mod tests {
         batch.append(1, &entries);
         compressor.compress(&mut batch);
         let head = AppendHead::decode(append(&batch, 0).1).expect("a head");
-        assert!(head.blocks().all(|block| block.codec == Codec::Lz4));
+        assert!(head.blocks().all(|block| block.codec == BlockCodec::Lz4));
         assert!(head.blocks().map(|block| block.entries).eq([0..2, 2..3, 3..4, 4..6, 6..7]));
     }
 

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const SUFFIX: &str = ".log";
-const SPARE_PREFIX: &str = "spare-";
+const RECYCLED_PREFIX: &str = "spare-";
 const UNFINISHED: &str = "next-segment.tmp";
 /// How much is written at once where a file is filled with zeros. A kernel may keep a larger write as
 /// one large piece of its page cache, and then look at every block of that piece in every small
@@ -37,7 +37,7 @@ pub(crate) const IN_MARK: &str = "salvage-in.mark";
 
 /// The way to the directory, and what segments are to be like.
 #[derive(Clone, Debug)]
-pub(crate) struct Directory {
+pub(crate) struct LogDirectory {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) path: PathBuf,
     pub(crate) config: Config,
@@ -49,23 +49,23 @@ pub(crate) struct Directory {
 
 /// The files of a log, by number, in order.
 #[derive(Debug, Default)]
-pub(crate) struct Listing {
+pub(crate) struct SegmentListing {
     pub(crate) segments: Vec<u64>,
-    pub(crate) spares: Vec<u64>,
+    pub(crate) recycled: Vec<u64>,
 }
 
 /// What a file is made of when it becomes a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum SegmentSource {
     /// Room that reads as zeros, and is not written before frames are.
-    Room,
+    Allocated,
     /// Zeros that were written: a sync of frames has only their bytes to bring to the disk.
-    Zeros,
+    ZeroFilled,
     /// A spare, with this number in its name.
-    Spare(u64),
+    Recycled(u64),
 }
 
-impl Directory {
+impl LogDirectory {
     /// The directory of a log, made if missing, which nobody else may write as long as this lives.
     ///
     /// # Errors
@@ -75,13 +75,19 @@ impl Directory {
         fs: Arc<dyn FileSystem>,
         dir: &Path,
         config: Config,
-    ) -> Result<Directory, Error> {
+    ) -> Result<LogDirectory, Error> {
         fs.create_dir_all(dir)?;
         let lock = fs.lock(&dir.join(LOCK_FILE)).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => Error::Locked { dir: dir.to_owned() },
             _ => error.into(),
         })?;
-        Ok(Directory { fs, path: dir.to_owned(), config, is_read_only: false, _lock: lock.into() })
+        Ok(LogDirectory {
+            fs,
+            path: dir.to_owned(),
+            config,
+            is_read_only: false,
+            _lock: lock.into(),
+        })
     }
 
     /// The directory of a log that is only looked at: `fs` changes nothing.
@@ -94,9 +100,9 @@ impl Directory {
         fs: Arc<dyn FileSystem>,
         dir: &Path,
         config: Config,
-    ) -> Result<Directory, Error> {
+    ) -> Result<LogDirectory, Error> {
         let (path, lock) = (dir.to_owned(), fs.lock(&dir.join(LOCK_FILE))?.into());
-        let directory = Directory { fs, path, config, is_read_only: true, _lock: lock };
+        let directory = LogDirectory { fs, path, config, is_read_only: true, _lock: lock };
         if !directory.is_log()? {
             return Err(Error::NoLog { dir: directory.path });
         }
@@ -108,17 +114,19 @@ impl Directory {
         Ok(directory)
     }
 
-    pub(crate) fn list(&self) -> io::Result<Listing> {
-        let mut listing = Listing::default();
+    pub(crate) fn list(&self) -> io::Result<SegmentListing> {
+        let mut listing = SegmentListing::default();
         for name in self.fs.list(&self.path)? {
             if let Some(segment) = number(&name) {
                 listing.segments.push(segment);
-            } else if let Some(spare) = name.strip_prefix(SPARE_PREFIX).and_then(number) {
-                listing.spares.push(spare);
+            } else if let Some(recycled_number) =
+                name.strip_prefix(RECYCLED_PREFIX).and_then(number)
+            {
+                listing.recycled.push(recycled_number);
             }
         }
         listing.segments.sort_unstable();
-        listing.spares.sort_unstable();
+        listing.recycled.sort_unstable();
         Ok(listing)
     }
 
@@ -172,29 +180,29 @@ impl Directory {
         &self,
         segment: u64,
         file_bytes: u64,
-        source: Source,
-        are_zeros_wanted: &dyn Fn() -> bool,
+        source: SegmentSource,
+        should_zero_fill: &dyn Fn() -> bool,
     ) -> io::Result<Segment> {
-        let spare = match source {
-            Source::Spare(spare) => Some(spare),
-            Source::Room | Source::Zeros => None,
+        let recycled_number = match source {
+            SegmentSource::Recycled(recycled_number) => Some(recycled_number),
+            SegmentSource::Allocated | SegmentSource::ZeroFilled => None,
         };
-        let from = match spare {
-            Some(spare) => self.spare_path(spare),
+        let from = match recycled_number {
+            Some(recycled_number) => self.recycled_path(recycled_number),
             None => {
                 self.remove_unfinished()?;
                 self.path.join(UNFINISHED)
             }
         };
-        let mode = if spare.is_some() { OpenMode::Write } else { OpenMode::CreateNew };
+        let mode = if recycled_number.is_some() { OpenMode::Write } else { OpenMode::CreateNew };
         let file = self.fs.open(&from, mode)?;
-        if let Err(error) = fill(&*file, file_bytes, source, are_zeros_wanted) {
-            if spare.is_none() && error.kind() == io::ErrorKind::StorageFull {
+        if let Err(error) = fill(&*file, file_bytes, source, should_zero_fill) {
+            if recycled_number.is_none() && error.kind() == io::ErrorKind::StorageFull {
                 self.remove_unfinished()?;
             }
             return Err(error);
         }
-        let (salt, is_reused) = (self.config.draw_salt(), spare.is_some());
+        let (salt, is_reused) = (self.config.draw_salt(), recycled_number.is_some());
         let header = SegmentHeader { segment, salt, is_reused };
         file.write_at(&header.encode(), 0)?;
         file.sync()?;
@@ -210,12 +218,12 @@ impl Directory {
 
     /// Makes a spare of a segment, which nobody may read any more. It may be used as one once the
     /// directory is synced.
-    pub(crate) fn retire(&self, segment: u64) -> io::Result<()> {
-        self.fs.rename(&self.segment_path(segment), &self.spare_path(segment))
+    pub(crate) fn recycle(&self, segment: u64) -> io::Result<()> {
+        self.fs.rename(&self.segment_path(segment), &self.recycled_path(segment))
     }
 
-    pub(crate) fn remove_spare(&self, spare: u64) -> io::Result<()> {
-        self.fs.remove(&self.spare_path(spare))
+    pub(crate) fn remove_recycled(&self, recycled_number: u64) -> io::Result<()> {
+        self.fs.remove(&self.recycled_path(recycled_number))
     }
 
     /// Removes what is left of a segment whose making was cut short.
@@ -232,8 +240,8 @@ impl Directory {
         segment_path(&self.path, segment)
     }
 
-    fn spare_path(&self, spare: u64) -> PathBuf {
-        self.path.join(format!("{SPARE_PREFIX}{}", name(spare)))
+    fn recycled_path(&self, recycled_number: u64) -> PathBuf {
+        self.path.join(format!("{RECYCLED_PREFIX}{}", name(recycled_number)))
     }
 }
 
@@ -241,20 +249,20 @@ impl Directory {
 fn fill(
     file: &dyn File,
     file_bytes: u64,
-    source: Source,
-    are_zeros_wanted: &dyn Fn() -> bool,
+    source: SegmentSource,
+    should_zero_fill: &dyn Fn() -> bool,
 ) -> io::Result<()> {
     let before = file.len()?;
     if before > file_bytes {
         return file.set_len(file_bytes);
     }
     file.allocate(before..file_bytes)?;
-    if source == Source::Room {
+    if source == SegmentSource::Allocated {
         return Ok(());
     }
     let zeros = vec![0; ZEROS_BYTES.min((file_bytes - before) as usize)];
     let mut at = before;
-    while at < file_bytes && are_zeros_wanted() {
+    while at < file_bytes && should_zero_fill() {
         let count = (file_bytes - at).min(ZEROS_BYTES as u64);
         file.write_at(&zeros[..count as usize], at)?;
         at += count;
@@ -294,9 +302,9 @@ mod tests {
     use super::*;
     use flotilla_vfs::fault::FaultFs;
 
-    fn directory(disk: &FaultFs) -> Directory {
+    fn directory(disk: &FaultFs) -> LogDirectory {
         let config = Config { salt: Some(1), ..Config::default() };
-        Directory::writable(Arc::new(disk.clone()), Path::new("/log"), config)
+        LogDirectory::writable(Arc::new(disk.clone()), Path::new("/log"), config)
             .expect("nobody has it")
     }
 
@@ -322,23 +330,24 @@ mod tests {
     fn files_become_segments_spares_and_segments_again() {
         let disk = FaultFs::new(1);
         let directory = directory(&disk);
-        for (number, source) in [(1, Source::Room), (2, Source::Zeros)] {
+        for (number, source) in [(1, SegmentSource::Allocated), (2, SegmentSource::ZeroFilled)] {
             let segment = directory.make(number, 9000, source, &|| true).expect("made");
             assert_eq!((segment.number(), segment.file.len().expect("known")), (number, 9000));
             assert!(!segment.header.is_reused);
             assert!(segment.read(64, 9000 - 64).expect("read").iter().all(|byte| *byte == 0));
         }
-        directory.retire(1).expect("renamed");
+        directory.recycle(1).expect("renamed");
         let listing = directory.list().expect("listed");
-        assert_eq!((listing.segments, listing.spares), (vec![2], vec![1]));
+        assert_eq!((listing.segments, listing.recycled), (vec![2], vec![1]));
         // Cut to a shorter segment, and then grown to a longer one.
         for (number, file_bytes) in [(3, 5000), (4, 12_000)] {
-            let segment = directory.make(number, file_bytes, Source::Spare(number - 2), &|| true);
+            let segment =
+                directory.make(number, file_bytes, SegmentSource::Recycled(number - 2), &|| true);
             let segment = segment.expect("made");
             assert_eq!(segment.file.len().expect("known"), file_bytes);
             assert!(segment.header.is_reused && segment.number() == number);
             directory.open(number).expect("it is whole");
-            directory.retire(2).ok();
+            directory.recycle(2).ok();
         }
         disk.power_loss(1);
         let directory = self::directory(&disk);
@@ -352,7 +361,8 @@ mod tests {
         let directory = directory(&disk);
         let pieces = std::cell::Cell::new(3);
         let is_wanted = || pieces.replace(pieces.get() - 1) > 0;
-        let segment = directory.make(1, 1 << 20, Source::Zeros, &is_wanted).expect("made");
+        let segment =
+            directory.make(1, 1 << 20, SegmentSource::ZeroFilled, &is_wanted).expect("made");
         assert_eq!(segment.file.data_end().expect("known"), 3 * ZEROS_BYTES as u64);
         assert_eq!(segment.file.len().expect("known"), 1 << 20);
         disk.power_loss(1);
@@ -363,14 +373,18 @@ mod tests {
     fn a_full_disk_leaves_nothing_of_a_new_segment_and_a_spare_as_it_was() {
         let disk = FaultFs::new(1);
         let directory = directory(&disk);
-        directory.make(1, 4096, Source::Room, &|| true).expect("made");
-        directory.retire(1).expect("renamed");
+        directory.make(1, 4096, SegmentSource::Allocated, &|| true).expect("made");
+        directory.recycle(1).expect("renamed");
         disk.set_capacity(Some(8192));
-        for source in [Source::Room, Source::Zeros, Source::Spare(1)] {
+        for source in
+            [SegmentSource::Allocated, SegmentSource::ZeroFilled, SegmentSource::Recycled(1)]
+        {
             let full = directory.make(2, 20_000, source, &|| true).expect_err("there is no room");
             assert_eq!(full.kind(), io::ErrorKind::StorageFull);
             assert_eq!(disk.list(Path::new("/log")).expect("listed").len(), 2, "LOCK and a spare");
         }
-        directory.make(2, 4096, Source::Spare(1), &|| true).expect("the room is there already");
+        directory
+            .make(2, 4096, SegmentSource::Recycled(1), &|| true)
+            .expect("the room is there already");
     }
 }

@@ -1,15 +1,15 @@
 //! What the files of a log say, one thing after the other, whether or not the log can be opened.
 
 use crate::config::Config;
-use crate::directory::Directory;
+use crate::directory::LogDirectory;
 use crate::error::Error;
 use crate::footer;
 use crate::format::{FRAME_HEADER_BYTES, SegmentHeader};
 use crate::inspect;
-use crate::item::{self, Appended, Decoded, Item};
+use crate::item::{self, DecodedItem, Item, StoredAppend};
+use crate::raw_scan::{RawScan, SegmentPart, ValidFrame};
 use crate::read_only::ReadOnlyFs;
 use crate::unpack;
-use crate::walk::{Piece, Walk, WholeFrame};
 use flotilla_vfs::{FileSystem, OpenMode};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub struct DumpOptions {
 
 /// Something that stands in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dumped<'a> {
+pub struct DumpLine<'a> {
     /// The segment.
     pub segment: u64,
     /// Where in its file it begins; of an entry, where its append does.
@@ -34,13 +34,13 @@ pub struct Dumped<'a> {
     /// The batch it is in; zero for what is in none.
     pub lsn: u64,
     /// What it says.
-    pub says: Says<'a>,
+    pub record: DumpRecord<'a>,
 }
 
 /// What something in a log says. A `group` is the one that is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of the calls of a batch")]
-pub enum Says<'a> {
+pub enum DumpRecord<'a> {
     /// A batch begins.
     Batch {
         bytes: u64,
@@ -120,18 +120,18 @@ pub fn dump(
     fs: Arc<dyn FileSystem>,
     dir: &Path,
     options: DumpOptions,
-    take: &mut dyn FnMut(Dumped<'_>) -> ControlFlow<()>,
+    take: &mut dyn FnMut(DumpLine<'_>) -> ControlFlow<()>,
 ) -> Result<(), Error> {
     let fs = Arc::new(ReadOnlyFs::new(fs));
-    let directory = Directory::read_only(fs, dir, Config::default())?;
+    let directory = LogDirectory::read_only(fs, dir, Config::default())?;
     let mut bytes = Vec::new();
     for number in directory.list()?.segments {
         let file = directory.open_file(number, OpenMode::Read)?;
         inspect::read_file(&*file, &mut bytes)?;
-        let mut dump = Dump { segment: number, options, take };
+        let mut dump = Dumper { segment: number, options, take };
         let flow = match inspect::header_of(number, &bytes) {
             Ok(header) => dump.segment(header, &bytes),
-            Err(what) => dump.tell(0, 0, Says::Damaged { bytes: bytes.len() as u64, what }),
+            Err(what) => dump.emit(0, 0, DumpRecord::Damaged { bytes: bytes.len() as u64, what }),
         };
         if flow.is_break() {
             break;
@@ -140,42 +140,42 @@ pub fn dump(
     Ok(())
 }
 
-struct Dump<'t> {
+struct Dumper<'t> {
     segment: u64,
     options: DumpOptions,
-    take: &'t mut dyn FnMut(Dumped<'_>) -> ControlFlow<()>,
+    take: &'t mut dyn FnMut(DumpLine<'_>) -> ControlFlow<()>,
 }
 
-impl Dump<'_> {
+impl Dumper<'_> {
     fn segment(&mut self, header: SegmentHeader, bytes: &[u8]) -> ControlFlow<()> {
         let footer = footer::of_file(bytes, header);
         let end = footer.as_ref().map_or(bytes.len(), |footer| footer.end as usize);
-        for piece in Walk::new(&bytes[..end], header) {
+        for piece in RawScan::new(&bytes[..end], header) {
             match piece {
-                Piece::Frame(frame) => self.frame(&frame)?,
-                Piece::Damage { range, what, .. } => {
-                    let says = Says::Damaged { bytes: range.len() as u64, what };
-                    self.tell(range.start, 0, says)?;
+                SegmentPart::Frame(frame) => self.frame(&frame)?,
+                SegmentPart::Damage { range, what, .. } => {
+                    let record = DumpRecord::Damaged { bytes: range.len() as u64, what };
+                    self.emit(range.start, 0, record)?;
                 }
-                Piece::Rest { range, what, .. } => {
+                SegmentPart::Rest { range, what, .. } => {
                     // Behind the frames of a segment that is not sealed anything may stand.
                     if footer.is_some() && !range.is_empty() {
-                        let says = Says::Damaged { bytes: range.len() as u64, what };
-                        self.tell(range.start, 0, says)?;
+                        let record = DumpRecord::Damaged { bytes: range.len() as u64, what };
+                        self.emit(range.start, 0, record)?;
                     }
                 }
             }
         }
         let Some(footer) = footer else { return ControlFlow::Continue(()) };
         let (frames, entries) = (footer.summary.frames(), footer.summary.entries());
-        let says = Says::Footer { bytes: (bytes.len() - end) as u64, frames, entries };
-        self.tell(end, 0, says)
+        let record = DumpRecord::Footer { bytes: (bytes.len() - end) as u64, frames, entries };
+        self.emit(end, 0, record)
     }
 
-    fn frame(&mut self, frame: &WholeFrame<'_>) -> ControlFlow<()> {
+    fn frame(&mut self, frame: &ValidFrame<'_>) -> ControlFlow<()> {
         let (offset, header) = (frame.offset, frame.header);
         let bytes = header.frame_bytes() as u64;
-        self.tell(offset, header.lsn, Says::Batch { bytes, synced_lsn: header.synced_lsn })?;
+        self.emit(offset, header.lsn, DumpRecord::Batch { bytes, synced_lsn: header.synced_lsn })?;
         let mut input = frame.items;
         while !input.is_empty() {
             let rest_bytes = input.len() as u64;
@@ -183,40 +183,40 @@ impl Dump<'_> {
             match item::take_item(&mut input) {
                 Ok(item) => self.item(at, header.lsn, item)?,
                 Err(what) => {
-                    let says = Says::Damaged { bytes: rest_bytes, what };
-                    return self.tell(at, header.lsn, says);
+                    let record = DumpRecord::Damaged { bytes: rest_bytes, what };
+                    return self.emit(at, header.lsn, record);
                 }
             }
         }
         ControlFlow::Continue(())
     }
 
-    fn item(&mut self, at: usize, lsn: u64, item: Decoded<'_>) -> ControlFlow<()> {
-        let says = match item {
-            Item::Append(Appended { first, count, head, bytes, .. }) => {
-                Says::Append { group: head.group, first, count, bytes: bytes.len() as u64 }
+    fn item(&mut self, at: usize, lsn: u64, item: DecodedItem<'_>) -> ControlFlow<()> {
+        let record = match item {
+            Item::Append(StoredAppend { first, count, head, bytes, .. }) => {
+                DumpRecord::Append { group: head.group, first, count, bytes: bytes.len() as u64 }
             }
-            Item::Move(Appended { first, count, head, bytes, .. }) => {
-                Says::Move { group: head.group, first, count, bytes: bytes.len() as u64 }
+            Item::Move(StoredAppend { first, count, head, bytes, .. }) => {
+                DumpRecord::Move { group: head.group, first, count, bytes: bytes.len() as u64 }
             }
-            Item::Truncate { group, from } => Says::Truncate { group, from },
+            Item::Truncate { group, from } => DumpRecord::Truncate { group, from },
             Item::Compact { group, first, term_before } => {
-                Says::Compact { group, first, term_before }
+                DumpRecord::Compact { group, first, term_before }
             }
-            Item::Put { group, key, value } => Says::Put { group, key, value },
-            Item::Delete { group, key } => Says::Delete { group, key },
-            Item::Remove { group } => Says::Remove { group },
-            Item::Discard { below_segment } => Says::Discard { below_segment },
-            Item::Stale => Says::Stale,
+            Item::Put { group, key, value } => DumpRecord::Put { group, key, value },
+            Item::Delete { group, key } => DumpRecord::Delete { group, key },
+            Item::Remove { group } => DumpRecord::Remove { group },
+            Item::Discard { below_segment } => DumpRecord::Discard { below_segment },
+            Item::Stale => DumpRecord::Stale,
         };
-        self.tell(at, lsn, says)?;
+        self.emit(at, lsn, record)?;
         match item.entries() {
             Some(appended) => self.entries(at, lsn, appended),
             None => ControlFlow::Continue(()),
         }
     }
 
-    fn entries(&mut self, at: usize, lsn: u64, appended: &Appended<'_>) -> ControlFlow<()> {
+    fn entries(&mut self, at: usize, lsn: u64, appended: &StoredAppend<'_>) -> ControlFlow<()> {
         let group = appended.head.group;
         if !self.options.entries || self.options.group.is_some_and(|wanted| wanted != group) {
             return ControlFlow::Continue(());
@@ -224,45 +224,45 @@ impl Dump<'_> {
         let mut flow = ControlFlow::Continue(());
         unpack::each_entry(appended.bytes, &appended.head, |entry| {
             if flow.is_continue() {
-                let unpack::Unpacked { index, term, kind, data } = entry;
-                flow = self.tell(at, lsn, Says::Entry { group, index, term, kind, data });
+                let unpack::UnpackedEntry { index, term, kind, data } = entry;
+                flow = self.emit(at, lsn, DumpRecord::Entry { group, index, term, kind, data });
             }
         });
         flow
     }
 
-    fn tell(&mut self, offset: usize, lsn: u64, says: Says<'_>) -> ControlFlow<()> {
-        let is_wanted = match (self.options.group, says.group()) {
+    fn emit(&mut self, offset: usize, lsn: u64, record: DumpRecord<'_>) -> ControlFlow<()> {
+        let is_wanted = match (self.options.group, record.group()) {
             (None, _) => true,
             (Some(wanted), Some(group)) => wanted == group,
             // What is damaged may be of any group.
-            (Some(_), None) => matches!(says, Says::Damaged { .. }),
+            (Some(_), None) => matches!(record, DumpRecord::Damaged { .. }),
         };
         if !is_wanted {
             return ControlFlow::Continue(());
         }
-        (self.take)(Dumped { segment: self.segment, offset: offset as u64, lsn, says })
+        (self.take)(DumpLine { segment: self.segment, offset: offset as u64, lsn, record })
     }
 }
 
-impl Says<'_> {
+impl DumpRecord<'_> {
     /// The group that is concerned, if it is one.
     #[must_use]
     pub fn group(&self) -> Option<u64> {
         match *self {
-            Says::Append { group, .. }
-            | Says::Move { group, .. }
-            | Says::Entry { group, .. }
-            | Says::Truncate { group, .. }
-            | Says::Compact { group, .. }
-            | Says::Put { group, .. }
-            | Says::Delete { group, .. }
-            | Says::Remove { group } => Some(group),
-            Says::Batch { .. }
-            | Says::Discard { .. }
-            | Says::Stale
-            | Says::Footer { .. }
-            | Says::Damaged { .. } => None,
+            DumpRecord::Append { group, .. }
+            | DumpRecord::Move { group, .. }
+            | DumpRecord::Entry { group, .. }
+            | DumpRecord::Truncate { group, .. }
+            | DumpRecord::Compact { group, .. }
+            | DumpRecord::Put { group, .. }
+            | DumpRecord::Delete { group, .. }
+            | DumpRecord::Remove { group } => Some(group),
+            DumpRecord::Batch { .. }
+            | DumpRecord::Discard { .. }
+            | DumpRecord::Stale
+            | DumpRecord::Footer { .. }
+            | DumpRecord::Damaged { .. } => None,
         }
     }
 }

@@ -8,11 +8,11 @@
 use crate::batch::{EntryRef, LogBatch};
 use crate::engine::LogEngine;
 use crate::error::Error;
-use crate::extents::Run;
+use crate::extents::EntryRun;
 use crate::extract;
 use crate::group_commit::Durability;
 use crate::segment::Segment;
-use crate::verify::Progress;
+use crate::verify::ToolProgress;
 use bytes::Bytes;
 use crc32c::{crc32c, crc32c_append};
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ pub fn export(
     log: &LogEngine,
     groups: Option<&[u64]>,
     out: &mut dyn Write,
-    look: &mut dyn FnMut(Progress),
+    look: &mut dyn FnMut(ToolProgress),
 ) -> Result<Exported, Error> {
     let ids = match groups {
         Some(ids) => {
@@ -71,11 +71,11 @@ pub fn export(
         None => log.group_ids(),
     };
     let sizes = ids.iter().filter_map(|id| log.group(*id)).map(|group| group.size());
-    let mut progress = Progress { bytes_done: 0, bytes: sizes.sum() };
-    let mut writer = Writer { out, done: Exported::default(), records: 0 };
+    let mut progress = ToolProgress { bytes_done: 0, bytes: sizes.sum() };
+    let mut writer = ExportWriter { out, done: Exported::default(), records: 0 };
     writer.write(&[MAGIC.as_slice(), &VERSION.to_le_bytes()].concat())?;
     for id in ids {
-        match Frozen::take(log, id) {
+        match GroupSnapshot::take(log, id) {
             Some(frozen) => writer.group(id, &frozen, &mut progress, look)?,
             // It went since it was listed.
             None if groups.is_none() => {}
@@ -91,18 +91,18 @@ pub fn export(
 }
 
 /// A group at one moment, and the files that its entries are in.
-struct Frozen {
+struct GroupSnapshot {
     first: u64,
     next: u64,
     /// The term before the first index, if the log was compacted.
     term_before: Option<u64>,
     keys: Vec<(Bytes, Bytes)>,
-    runs: Vec<Run>,
+    runs: Vec<EntryRun>,
     segments: BTreeMap<u64, Arc<Segment>>,
 }
 
-impl Frozen {
-    fn take(log: &LogEngine, id: u64) -> Option<Frozen> {
+impl GroupSnapshot {
+    fn take(log: &LogEngine, id: u64) -> Option<GroupSnapshot> {
         let index = log.group_commit.groups.get(id)?;
         let index = index.read();
         if index.is_forgotten() {
@@ -110,29 +110,29 @@ impl Frozen {
         }
         let (first, next) = (index.first(), index.next());
         let term_before = if index.is_compacted() { index.term(first - 1).ok() } else { None };
-        let runs: Vec<Run> = index.runs_from(first).collect();
+        let runs: Vec<EntryRun> = index.runs_from(first).collect();
         // What the index names is not purged, and what is held is not used again.
         let segments = runs
             .chunk_by(|a, b| a.segment == b.segment)
             .filter_map(|runs| Some((runs[0].segment, log.segments.get(runs[0].segment)?)))
             .collect();
-        Some(Frozen { first, next, term_before, keys: index.scan(), runs, segments })
+        Some(GroupSnapshot { first, next, term_before, keys: index.scan(), runs, segments })
     }
 }
 
-struct Writer<'a> {
+struct ExportWriter<'a> {
     out: &'a mut dyn Write,
     done: Exported,
     records: u64,
 }
 
-impl Writer<'_> {
+impl ExportWriter<'_> {
     fn group(
         &mut self,
         id: u64,
-        group: &Frozen,
-        progress: &mut Progress,
-        look: &mut dyn FnMut(Progress),
+        group: &GroupSnapshot,
+        progress: &mut ToolProgress,
+        look: &mut dyn FnMut(ToolProgress),
     ) -> Result<(), Error> {
         let mut body = Vec::new();
         for number in [id, group.first, group.next, group.term_before.unwrap_or(0)] {
@@ -203,10 +203,10 @@ impl Writer<'_> {
 pub fn import(
     log: &LogEngine,
     input: &mut dyn Read,
-    look: &mut dyn FnMut(Progress),
+    look: &mut dyn FnMut(ToolProgress),
 ) -> Result<Exported, Error> {
     let mut importer = Importer {
-        reader: Reader { input, offset: 0, records: 0 },
+        reader: ExportReader { input, offset: 0, records: 0 },
         log,
         batch: LogBatch::new(),
         group: None,
@@ -223,15 +223,15 @@ pub fn import(
 }
 
 struct Importer<'a> {
-    reader: Reader<'a>,
+    reader: ExportReader<'a>,
     log: &'a LogEngine,
     batch: LogBatch,
-    group: Option<Importing>,
+    group: Option<ImportedGroup>,
     done: Exported,
 }
 
 /// The group that is being read.
-struct Importing {
+struct ImportedGroup {
     id: u64,
     /// The index of the next entry, and the one after the last.
     index: u64,
@@ -239,11 +239,11 @@ struct Importing {
 }
 
 impl Importer<'_> {
-    fn run(&mut self, look: &mut dyn FnMut(Progress)) -> Result<Exported, Error> {
+    fn run(&mut self, look: &mut dyn FnMut(ToolProgress)) -> Result<Exported, Error> {
         self.reader.begin()?;
         loop {
             let (kind, body) = self.reader.record()?;
-            let mut body = Body { rest: &body, offset: self.reader.offset };
+            let mut body = RecordBody { rest: &body, offset: self.reader.offset };
             match (kind, self.group.is_some()) {
                 (KIND_GROUP, false) => self.begin(&mut body)?,
                 (KIND_KEY, true) => self.key(&mut body)?,
@@ -263,11 +263,11 @@ impl Importer<'_> {
                 _ => return Err(body.wrong("a record is where it cannot be")),
             }
             body.end()?;
-            look(Progress { bytes_done: self.reader.offset, bytes: self.reader.offset });
+            look(ToolProgress { bytes_done: self.reader.offset, bytes: self.reader.offset });
         }
     }
 
-    fn begin(&mut self, body: &mut Body<'_>) -> Result<(), Error> {
+    fn begin(&mut self, body: &mut RecordBody<'_>) -> Result<(), Error> {
         let (id, index, end, term_before) = (body.u64()?, body.u64()?, body.u64()?, body.u64()?);
         let is_compacted = body.u8()? == 1;
         if index == 0 || index > end || end == u64::MAX {
@@ -276,14 +276,14 @@ impl Importer<'_> {
         if self.log.group(id).is_some() {
             return Err(Error::GroupExists { group: id });
         }
-        self.group = Some(Importing { id, index, end });
+        self.group = Some(ImportedGroup { id, index, end });
         if is_compacted {
             self.batch.compact_to(id, index, term_before);
         }
         Ok(())
     }
 
-    fn key(&mut self, body: &mut Body<'_>) -> Result<(), Error> {
+    fn key(&mut self, body: &mut RecordBody<'_>) -> Result<(), Error> {
         let Some(group) = &self.group else { return Ok(()) };
         let (key, value) = (body.slice()?, body.slice()?);
         self.batch.put(group.id, key, value);
@@ -291,7 +291,7 @@ impl Importer<'_> {
         if self.batch.bytes() > RECORD_BYTES as u64 { self.write() } else { Ok(()) }
     }
 
-    fn entries(&mut self, body: &mut Body<'_>) -> Result<(), Error> {
+    fn entries(&mut self, body: &mut RecordBody<'_>) -> Result<(), Error> {
         let Some(group) = &mut self.group else { return Ok(()) };
         if body.u64()? != group.index {
             return Err(body.wrong("the entries of a group do not follow one another"));
@@ -310,7 +310,7 @@ impl Importer<'_> {
         self.write()
     }
 
-    fn end_group(&mut self, body: &Body<'_>) -> Result<(), Error> {
+    fn end_group(&mut self, body: &RecordBody<'_>) -> Result<(), Error> {
         if self.group.as_ref().is_some_and(|group| group.index != group.end) {
             return Err(body.wrong("a group has fewer entries than it says"));
         }
@@ -329,14 +329,14 @@ impl Importer<'_> {
 }
 
 /// Records of a stream, proved.
-struct Reader<'a> {
+struct ExportReader<'a> {
     input: &'a mut dyn Read,
     /// Where in the stream the next byte comes from.
     offset: u64,
     records: u64,
 }
 
-impl Reader<'_> {
+impl ExportReader<'_> {
     fn begin(&mut self) -> Result<(), Error> {
         let mut bytes = [0; 12];
         self.fill(&mut bytes)?;
@@ -396,13 +396,13 @@ impl Reader<'_> {
 }
 
 /// What is left of a record's body, which holds its checksum.
-struct Body<'a> {
+struct RecordBody<'a> {
     rest: &'a [u8],
     /// Where in the stream the record ends.
     offset: u64,
 }
 
-impl<'a> Body<'a> {
+impl<'a> RecordBody<'a> {
     fn wrong(&self, what: &'static str) -> Error {
         Error::Stream { offset: self.offset, what }
     }

@@ -2,7 +2,7 @@
 
 use crate::batch::EntryRef;
 use crate::error::Error;
-use crate::extents::Run;
+use crate::extents::EntryRun;
 use crate::item::AppendHead;
 use crate::unpack;
 use flotilla_vfs::File;
@@ -15,7 +15,7 @@ use flotilla_vfs::File;
 pub(crate) fn each_of_run(
     group: u64,
     file: &dyn File,
-    run: &Run,
+    run: &EntryRun,
     mut take: impl FnMut(EntryRef<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut item = vec![0; run.item_bytes as usize];

@@ -29,14 +29,14 @@ pub(crate) struct Footer {
 
 /// The body of a footer on its way to the file. It goes in pieces, so that a long one takes no
 /// more memory than a short one.
-struct Body<'a> {
+struct FooterWriter<'a> {
     segment: &'a Segment,
     /// Where the next piece goes.
     at: u64,
     checksum: u32,
 }
 
-impl Body<'_> {
+impl FooterWriter<'_> {
     /// Writes the piece if it is long enough to be worth a call.
     fn spill(&mut self, piece: &mut Vec<u8>) -> io::Result<()> {
         if piece.len() < PIECE_BYTES { Ok(()) } else { self.write(piece) }
@@ -75,7 +75,7 @@ pub(crate) fn write(segment: &Segment, summary: &Summary, end: u64) -> io::Resul
 /// Writes the frame, its header last, and returns where it ends.
 fn write_frame(segment: &Segment, summary: &Summary, end: u64, file_bytes: u64) -> io::Result<u64> {
     let begin = end + FRAME_HEADER_BYTES as u64;
-    let mut body = Body { segment, at: begin, checksum: 0 };
+    let mut body = FooterWriter { segment, at: begin, checksum: 0 };
     let mut piece = Vec::with_capacity(2 * PIECE_BYTES);
     summary.encode_in_pieces(&mut piece, &mut |piece| body.spill(piece))?;
     let summary_bytes = (body.at - begin) + piece.len() as u64;

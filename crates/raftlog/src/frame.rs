@@ -1,9 +1,9 @@
 //! What a batch says once it is complete: a frame but for its header, and the list of its changes,
 //! from which tails are checked, the index is changed and footers are made.
 
-use crate::extents::Run;
+use crate::extents::EntryRun;
 use crate::format::{self, FRAME_HEADER_BYTES};
-use crate::item::{self, Appended, Decoded, Item, TermRuns};
+use crate::item::{self, DecodedItem, Item, StoredAppend, TermRuns};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
@@ -28,8 +28,8 @@ pub(crate) struct Append {
 
 impl Append {
     /// Where the entries lie, if the frame begins at `frame_offset` of the segment.
-    pub(crate) fn run(&self, segment: u64, frame_offset: u32) -> Run {
-        Run {
+    pub(crate) fn run(&self, segment: u64, frame_offset: u32) -> EntryRun {
+        EntryRun {
             first: self.first,
             end: self.first + self.count,
             segment,
@@ -47,27 +47,27 @@ pub(crate) struct Frame {
     pub(crate) body_checksum: u32,
     pub(crate) changes: Changes,
     /// What writing it does to the space that the log takes.
-    pub(crate) need: Need,
+    pub(crate) priority: WritePriority,
 }
 
 /// What writing a frame does to the space that the log takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
+pub(crate) enum WritePriority {
     /// It holds something new.
-    Adds,
+    Normal,
     /// It holds what lay elsewhere and will be let go of there, and that is about as much as there is
     /// to be gained.
-    MovesMuch,
+    CostlyRewrite,
     /// It holds what lay elsewhere, little of what it lay in.
-    Moves,
+    Rewrite,
     /// It only lets go of things.
-    Frees,
+    Reclaim,
 }
 
 impl Change {
     /// The change that an item stands for which begins `offset` bytes into its frame.
-    pub(crate) fn of(item: Decoded<'_>, offset: u32) -> Change {
-        let append = |appended: Appended<'_>| Append {
+    pub(crate) fn of(item: DecodedItem<'_>, offset: u32) -> Change {
+        let append = |appended: StoredAppend<'_>| Append {
             group: appended.head.group,
             first: appended.first,
             count: appended.count,
@@ -107,13 +107,13 @@ impl Frame {
     }
 
     /// Whether the batch only lets go of things, so that writing it helps a full disk.
-    pub(crate) fn only_frees(&self) -> bool {
-        self.need == Need::Frees
+    pub(crate) fn only_reclaims(&self) -> bool {
+        self.priority == WritePriority::Reclaim
     }
 }
 
 /// What writing a frame with these changes does.
-pub(crate) fn need_of(changes: &[Change]) -> Need {
+pub(crate) fn priority_of(changes: &[Change]) -> WritePriority {
     let adds = |c: &Change| matches!(c, Change::Append(_) | Change::Move(_) | Change::Put { .. });
-    if changes.iter().any(adds) { Need::Adds } else { Need::Frees }
+    if changes.iter().any(adds) { WritePriority::Normal } else { WritePriority::Reclaim }
 }

@@ -3,9 +3,9 @@
 use crate::batch::Entry;
 use crate::cache::BlockCache;
 use crate::error::Error;
-use crate::extents::Run;
+use crate::extents::EntryRun;
 use crate::groups::SharedIndex;
-use crate::read::Read;
+use crate::read::RangeRead;
 use crate::segment::Segments;
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// How many runs are looked up under one lock.
 const RUNS_AT_ONCE: usize = 64;
 
-type RunList = SmallVec<[Run; 4]>;
+type RunList = SmallVec<[EntryRun; 4]>;
 
 /// A handle of one group, to read from.
 ///
@@ -86,7 +86,7 @@ impl Group {
     }
 
     /// The append that holds an entry, if the entry is there.
-    pub(crate) fn run_of(&self, index: u64) -> Option<Run> {
+    pub(crate) fn run_of(&self, index: u64) -> Option<EntryRun> {
         let held = self.index.read();
         (held.first() <= index && index < held.next()).then(|| held.run_at(index))
     }
@@ -110,7 +110,7 @@ impl Group {
                 id = self.id
             )));
         }
-        let mut read = Read::new(self.id, &self.cache, range, max_bytes);
+        let mut read = RangeRead::new(self.id, &self.cache, range, max_bytes);
         while !read.wanted.is_empty() {
             let runs = self.look_up(&mut read)?;
             for runs in runs.chunk_by(|a, b| a.segment == b.segment) {
@@ -126,9 +126,9 @@ impl Group {
 
     /// The next runs that hold wanted entries. If what was read before has been replaced since, the
     /// read begins again.
-    fn look_up(&self, read: &mut Read<'_>) -> Result<RunList, Error> {
+    fn look_up(&self, read: &mut RangeRead<'_>) -> Result<RunList, Error> {
         let index = self.index.read();
-        let is_current = |last: &Run| {
+        let is_current = |last: &EntryRun| {
             let at = read.wanted.start - 1;
             at >= index.first() && at < index.next() && index.run_at(at).is_same_item(last)
         };
@@ -142,7 +142,7 @@ impl Group {
             return Err(Error::Unavailable { last: index.next() - 1 });
         }
         let mut bytes = 0;
-        let is_wanted = |run: &Run| {
+        let is_wanted = |run: &EntryRun| {
             let is_wanted = run.first < read.wanted.end && bytes <= read.budget;
             bytes += u64::from(run.item_bytes);
             is_wanted

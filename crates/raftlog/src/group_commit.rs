@@ -5,142 +5,142 @@
 //! log and leaves the outcomes. Meanwhile others encode and queue: no lock that they need is held
 //! over the disk. Who waits for an outcome leads if nobody does; who leads and finds others asleep
 //! for the next turn wakes one of them first and then those that are done, so that the disk does not
-//! wait for them. See [`crate::turns`].
+//! wait for them. See [`crate::rounds`].
 //!
 //! Once a write or a sync has failed, everything queued fails and nothing more is taken.
 
+mod completions;
 mod lead;
-mod refusal;
-mod told;
-mod waiting;
+mod no_space;
+mod write_queue;
 
+use crate::appender::LogAppender;
 use crate::batch::LogBatch;
+use crate::completion::{Completion, Outcome};
 use crate::compress::Compressor;
+use crate::disk_quota::QuotaExceeded;
 use crate::error::Error;
 use crate::format::{self, FRAME_HEADER_BYTES};
-use crate::frame::{Changes, Frame, Need};
+use crate::frame::{Changes, Frame, WritePriority};
 use crate::groups::Groups;
-use crate::ledger::Ledger;
-use crate::limits::Over;
-use crate::queue::AppendQueue;
-use crate::slot::{Outcome, Slot};
-use crate::stats::Counters;
-use crate::stock::{Failure, Stock};
+use crate::pool::{AppendFailure, SegmentPool};
+use crate::rounds::{CommitRole, CommitRounds};
+use crate::stats::LogCounters;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, MutexGuard};
-use crate::turns::{Turn, Turns};
+use crate::usage::SegmentUsage;
+use completions::{CallbackQueue, Completions};
 use std::io;
 use std::sync::Arc;
-use told::{Callbacks, Told};
-pub use waiting::Durability;
-use waiting::{Waiting, Write};
+pub use write_queue::Durability;
+use write_queue::{QueuedWrite, WriteQueue};
 
 /// Everything between the writers and the log.
 #[derive(Debug)]
 pub(crate) struct GroupCommit {
-    waiting: Mutex<Waiting>,
-    turns: Turns,
+    write_queue: Mutex<WriteQueue>,
+    rounds: CommitRounds,
     log: Mutex<Log>,
-    callbacks: Callbacks,
+    callbacks: CallbackQueue,
     pub(crate) groups: Arc<Groups>,
-    pub(crate) stock: Arc<Stock>,
-    pub(crate) counters: Counters,
+    pub(crate) pool: Arc<SegmentPool>,
+    pub(crate) counters: LogCounters,
     compressor: Compressor,
 }
 
 /// What only the leader touches, and purge between two leaders.
 #[derive(Debug)]
 pub(crate) struct Log {
-    pub(crate) queue: AppendQueue,
-    pub(crate) ledger: Ledger,
+    pub(crate) appender: LogAppender,
+    pub(crate) usage: SegmentUsage,
 }
 
 /// A write that is queued, or came to its end at once.
 #[derive(Debug)]
-pub(crate) struct Queued {
-    pub(crate) slot: Arc<Slot>,
+pub(crate) struct PendingWrite {
+    pub(crate) completion: Arc<Completion>,
     /// The turn that it belongs to.
-    turn: u64,
+    round: u64,
 }
 
-impl Queued {
-    fn failed(error: Error) -> Queued {
-        Queued { slot: Arc::new(Slot::done(Err(error))), turn: 0 }
+impl PendingWrite {
+    fn failed(error: Error) -> PendingWrite {
+        PendingWrite { completion: Arc::new(Completion::done(Err(error))), round: 0 }
     }
 }
 
 impl GroupCommit {
     pub(crate) fn new(
-        queue: AppendQueue,
-        stock: Arc<Stock>,
-        ledger: Ledger,
+        appender: LogAppender,
+        pool: Arc<SegmentPool>,
+        usage: SegmentUsage,
         groups: Arc<Groups>,
     ) -> GroupCommit {
-        let compressor = Compressor::new(stock.directory().config.compress_above_bytes);
-        let counters = Counters::default();
-        counters.durable_lsn.store(queue.synced_lsn(), Ordering::Release);
-        counters.live_bytes.store(ledger.live_bytes(), Ordering::Relaxed);
-        let is_read_only = stock.directory().is_read_only;
+        let compressor = Compressor::new(pool.directory().config.compress_above_bytes);
+        let counters = LogCounters::default();
+        counters.durable_lsn.store(appender.synced_lsn(), Ordering::Release);
+        counters.live_bytes.store(usage.live_bytes(), Ordering::Relaxed);
+        let is_read_only = pool.directory().is_read_only;
         GroupCommit {
-            waiting: Mutex::new(Waiting::new(is_read_only)),
-            turns: Turns::new(),
-            log: Mutex::new(Log { queue, ledger }),
-            callbacks: Callbacks::default(),
+            write_queue: Mutex::new(WriteQueue::new(is_read_only)),
+            rounds: CommitRounds::new(),
+            log: Mutex::new(Log { appender, usage }),
+            callbacks: CallbackQueue::default(),
             groups,
-            stock,
+            pool,
             counters,
             compressor,
         }
     }
 
     /// Queues a batch. Never waits for the disk.
-    pub(crate) fn write(&self, mut batch: LogBatch, durability: Durability) -> Queued {
+    pub(crate) fn write(&self, mut batch: LogBatch, durability: Durability) -> PendingWrite {
         self.compressor.compress(&mut batch);
         let queued = batch
-            .seal(self.stock.directory().config.batch_bytes_max)
+            .seal(self.pool.directory().config.batch_bytes_max)
             .and_then(|frame| self.enqueue(Some(frame), durability));
-        queued.unwrap_or_else(Queued::failed)
+        queued.unwrap_or_else(PendingWrite::failed)
     }
 
     /// Queues a sync of everything that was queued before.
-    pub(crate) fn sync(&self) -> Queued {
-        self.enqueue(None, Durability::Synced).unwrap_or_else(Queued::failed)
+    pub(crate) fn sync(&self) -> PendingWrite {
+        self.enqueue(None, Durability::Synced).unwrap_or_else(PendingWrite::failed)
     }
 
     /// Waits until all that is queued is carried out, by this thread or another. False if nothing is.
     pub(crate) fn flush(&self) -> bool {
-        let turn = {
-            let waiting = self.waiting.lock();
-            waiting.turn - u64::from(waiting.writes.is_empty())
+        let round = {
+            let write_queue = self.write_queue.lock();
+            write_queue.round - u64::from(write_queue.writes.is_empty())
         };
-        if self.turns.is_done(turn) {
+        if self.rounds.is_done(round) {
             return false;
         }
-        self.wait_for(turn, None);
+        self.wait_for(round, None);
         true
     }
 
     /// Waits for the outcome; leads if nobody does. Nobody else may ask for it, then or later.
-    pub(crate) fn wait(&self, queued: &Queued) -> Outcome {
-        let own_outcome = self.wait_for(queued.turn, Some(&queued.slot));
-        own_outcome.unwrap_or_else(|| queued.slot.outcome().expect("the turn is done"))
+    pub(crate) fn wait(&self, queued: &PendingWrite) -> Outcome {
+        let own_outcome = self.wait_for(queued.round, Some(&queued.completion));
+        own_outcome.unwrap_or_else(|| queued.completion.outcome().expect("the turn is done"))
     }
 
-    fn wait_for(&self, turn: u64, own: Option<&Arc<Slot>>) -> Option<Outcome> {
-        match self.turns.wait(turn) {
-            Turn::Mine => self.lead(turn, own),
-            Turn::Done => None,
+    fn wait_for(&self, round: u64, own: Option<&Arc<Completion>>) -> Option<Outcome> {
+        match self.rounds.wait(round) {
+            CommitRole::Leader => self.lead(round, own),
+            CommitRole::Follower => None,
         }
     }
 
     /// Runs a callback that was set when the outcome was there already, behind those of earlier
     /// batches that may be waiting for a thread.
-    pub(crate) fn call_back(&self, slot: &Arc<Slot>, outcome: Outcome) {
+    pub(crate) fn call_back(&self, completion: &Arc<Completion>, outcome: Outcome) {
         {
             // Outcomes are left, and callbacks queued, under this lock: those of the batches that
             // went with this one are queued now.
-            let _waiting = self.waiting.lock();
-            self.callbacks.push(slot.clone(), outcome);
+            let _waiting = self.write_queue.lock();
+            self.callbacks.push(completion.clone(), outcome);
         }
         self.callbacks.run();
     }
@@ -155,73 +155,78 @@ impl GroupCommit {
 
     /// Writes a frame that was made while nobody else could write, and changes the index as it says.
     /// It changes no group's bounds, so that what is queued was checked rightly. Not synced.
-    pub(crate) fn append(&self, log: &mut Log, frame: &mut Frame) -> Result<(), Failure> {
-        let (places, failure) = log.queue.append(&mut [&mut *frame]);
+    pub(crate) fn append(&self, log: &mut Log, frame: &mut Frame) -> Result<(), AppendFailure> {
+        let (places, failure) = log.appender.append(&mut [&mut *frame]);
         if let Some(failure) = failure {
             return Err(failure);
         }
-        self.apply_frame(frame, places[0], &mut log.ledger);
-        self.counters.live_bytes.store(log.ledger.live_bytes(), Ordering::Relaxed);
+        self.apply_frame(frame, places[0], &mut log.usage);
+        self.counters.live_bytes.store(log.usage.live_bytes(), Ordering::Relaxed);
         Ok(())
     }
 
     /// What to tell whoever meets a failure. If the log is broken, all are told.
-    pub(crate) fn error_of(&self, failure: Failure) -> Error {
+    pub(crate) fn error_of(&self, failure: AppendFailure) -> Error {
         match failure {
-            Failure::NoSpace => self.no_space(),
-            Failure::Full(Over { bytes, limit }) => Error::Full { bytes, limit },
-            Failure::Broken(error) => self.fail(error),
+            AppendFailure::NoSpace => self.no_space(),
+            AppendFailure::Full(QuotaExceeded { bytes, limit }) => Error::Full { bytes, limit },
+            AppendFailure::Broken(error) => self.fail(error),
         }
     }
 
     pub(super) fn no_space(&self) -> Error {
-        Error::NoSpace { dir: self.stock.directory().path.clone() }
+        Error::NoSpace { dir: self.pool.directory().path.clone() }
     }
 
     pub(crate) fn queued_bytes(&self) -> u64 {
-        self.waiting.lock().bytes
+        self.write_queue.lock().bytes
     }
 
     pub(crate) fn poison(&self) -> Option<Arc<io::Error>> {
-        self.waiting.lock().poison.clone()
+        self.write_queue.lock().poison.clone()
     }
 
     /// Whether the log takes anything.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        self.waiting.lock().check()
+        self.write_queue.lock().check()
     }
 
     /// Writes a frame that says nothing but that the last batch is synced, if no frame says so and
     /// nothing was written since the last call. Returns whether it did.
     ///
     /// Rot in the last batch can then be told from a torn write, however the process ends.
-    pub(crate) fn vouch(&self) -> Result<bool, Error> {
+    pub(crate) fn write_sync_marker(&self) -> Result<bool, Error> {
         let mut bytes = vec![0; FRAME_HEADER_BYTES];
         format::pad(&mut bytes);
         let is_wanted = {
             // If somebody writes there is no need.
             let Some(mut log) = self.log.try_lock() else { return Ok(false) };
-            log.queue.is_idle() && log.queue.wants_voucher(bytes.len() as u64)
+            log.appender.is_idle() && log.appender.wants_sync_marker(bytes.len() as u64)
         };
         if !is_wanted {
             return Ok(false);
         }
         let body_checksum = format::body_checksum(&bytes[FRAME_HEADER_BYTES..]);
-        let frame = Frame { bytes, body_checksum, changes: Changes::new(), need: Need::Frees };
+        let frame = Frame {
+            bytes,
+            body_checksum,
+            changes: Changes::new(),
+            priority: WritePriority::Reclaim,
+        };
         let queued = self.enqueue(Some(frame), Durability::Buffered)?;
         self.wait(&queued).map(|_| true)
     }
 
     /// Fails all that is queued or comes: a write or sync that was no leader's has failed.
     pub(crate) fn fail(&self, error: io::Error) -> Error {
-        let mut waiting = self.waiting.lock();
-        let cause = waiting.poison.get_or_insert_with(|| Arc::new(error)).clone();
+        let mut write_queue = self.write_queue.lock();
+        let cause = write_queue.poison.get_or_insert_with(|| Arc::new(error)).clone();
         let error = Error::Poisoned(cause);
-        let mut told = Told::default();
-        waiting.fail_queued(&error, &mut told);
-        self.callbacks.take_from(&mut told);
-        drop(waiting);
-        told.wake();
+        let mut completions = Completions::default();
+        write_queue.fail_queued(&error, &mut completions);
+        self.callbacks.take_from(&mut completions);
+        drop(write_queue);
+        completions.wake();
         self.callbacks.run();
         error
     }
@@ -229,45 +234,45 @@ impl GroupCommit {
     /// Writes what is queued, makes everything durable, and takes nothing more.
     pub(crate) fn close(&self) -> Result<(), Error> {
         {
-            let mut waiting = self.waiting.lock();
-            if let Some(cause) = &waiting.poison {
+            let mut write_queue = self.write_queue.lock();
+            if let Some(cause) = &write_queue.poison {
                 return Err(Error::Poisoned(cause.clone()));
             }
-            if waiting.is_read_only {
+            if write_queue.is_read_only {
                 return Ok(());
             }
-            if std::mem::replace(&mut waiting.is_closed, true) {
+            if std::mem::replace(&mut write_queue.is_closed, true) {
                 return Ok(());
             }
         }
         // Nothing comes any more: when this turn is done, so is all.
-        let turn = self.waiting.lock().turn;
-        self.wait_for(turn, None);
+        let round = self.write_queue.lock().round;
+        self.wait_for(round, None);
         let closed = self.with_log(|log| {
-            log.queue.close()?;
-            self.counters.durable_lsn.fetch_max(log.queue.synced_lsn(), Ordering::AcqRel);
+            log.appender.close()?;
+            self.counters.durable_lsn.fetch_max(log.appender.synced_lsn(), Ordering::AcqRel);
             Ok(())
         });
         closed.map_err(|failure| self.error_of(failure))
     }
 
-    fn enqueue(&self, frame: Option<Frame>, durability: Durability) -> Result<Queued, Error> {
-        let write = Write::new(frame, durability);
-        let slot = write.slot.clone();
-        let bytes_max = self.stock.directory().config.queue_bytes_max;
-        let turn = self.waiting.lock().admit(write, &self.groups, bytes_max)?;
-        Ok(Queued { slot, turn })
+    fn enqueue(&self, frame: Option<Frame>, durability: Durability) -> Result<PendingWrite, Error> {
+        let write = QueuedWrite::new(frame, durability);
+        let completion = write.completion.clone();
+        let bytes_max = self.pool.directory().config.queue_bytes_max;
+        let round = self.write_queue.lock().admit(write, &self.groups, bytes_max)?;
+        Ok(PendingWrite { completion, round })
     }
 }
 
 impl Drop for GroupCommit {
     fn drop(&mut self) {
         // So that a thread that maintains the log sees that it is gone.
-        self.stock.signal.raise();
-        let mut told = Told::default();
-        self.waiting.get_mut().fail_queued(&Error::Closed, &mut told);
-        self.callbacks.take_from(&mut told);
-        told.wake();
+        self.pool.event_count.notify();
+        let mut completions = Completions::default();
+        self.write_queue.get_mut().fail_queued(&Error::Closed, &mut completions);
+        self.callbacks.take_from(&mut completions);
+        completions.wake();
         self.callbacks.run();
     }
 }

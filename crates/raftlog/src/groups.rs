@@ -3,8 +3,8 @@
 use crate::frame::Change;
 use crate::hash::GroupMap;
 use crate::index::GroupIndex;
-use crate::ledger::{Ledger, Live};
 use crate::summary::Summary;
+use crate::usage::{LiveUsage, SegmentUsage};
 use parking_lot::RwLock;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) struct Groups {
 
 /// Where in the log a frame lies.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct FrameLocation {
     pub(crate) segment: u64,
     pub(crate) offset: u32,
     pub(crate) lsn: u64,
@@ -85,50 +85,50 @@ impl Groups {
     pub(crate) fn apply(
         &self,
         change: &Change,
-        place: Place,
-        ledger: &mut Ledger,
+        place: FrameLocation,
+        usage: &mut SegmentUsage,
     ) -> Result<(), &'static str> {
         let segment = place.segment;
         match change {
             Change::Append(append) => {
-                let add = |index: &SharedIndex, ledger: &mut Ledger| {
-                    index.write().append(append, segment, place.offset, ledger)
+                let add = |index: &SharedIndex, usage: &mut SegmentUsage| {
+                    index.write().append(append, segment, place.offset, usage)
                 };
                 // Under the shard's lock rather than by another handle of the group: this is what
                 // most writes are, and nobody takes the two locks the other way round.
                 if let Some(index) = self.shard(append.group).read().get(&append.group) {
-                    return add(index, ledger);
+                    return add(index, usage);
                 }
-                add(&self.get_or_make(append.group), ledger)?;
+                add(&self.get_or_make(append.group), usage)?;
             }
             Change::Compact { group, first, term_before } => {
                 let group = self.get_or_make(*group);
-                group.write().compact(*first, *term_before, segment, ledger);
+                group.write().compact(*first, *term_before, segment, usage);
             }
             Change::Put { group, key, value } => {
-                self.get_or_make(*group).write().put(key, value, segment, ledger);
+                self.get_or_make(*group).write().put(key, value, segment, usage);
             }
             Change::Delete { group, key } => {
                 if let Some(index) = self.get(*group) {
-                    index.write().delete(key, ledger);
+                    index.write().delete(key, usage);
                     self.forget_if_empty(*group, &index);
                 }
             }
             Change::Remove { group } => {
                 if let Some(index) = self.get(*group) {
-                    index.write().remove(ledger);
+                    index.write().remove(usage);
                     self.forget_if_empty(*group, &index);
                 }
             }
             Change::Truncate { group, from } => {
                 if let Some(index) = self.get(*group) {
-                    index.write().truncate_from(*from, ledger);
+                    index.write().truncate_from(*from, usage);
                     self.forget_if_empty(*group, &index);
                 }
             }
             Change::Move(append) => {
                 let group = self.get_or_make(append.group);
-                group.write().place(append, segment, place.offset, ledger)?;
+                group.write().place(append, segment, place.offset, usage)?;
             }
             Change::Discard { .. } | Change::Stale => {}
         }
@@ -145,14 +145,14 @@ impl Groups {
         &self,
         summary: Summary,
         segment: u64,
-        ledger: &mut Ledger,
+        usage: &mut SegmentUsage,
     ) -> Result<(), &'static str> {
         for changes in summary.into_groups() {
             let group = changes.group;
             let index =
                 if changes.makes_group() { Some(self.get_or_make(group)) } else { self.get(group) };
             if let Some(index) = index {
-                index.write().merge(changes, segment, ledger)?;
+                index.write().merge(changes, segment, usage)?;
                 self.forget_if_empty(group, &index);
             }
         }
@@ -173,15 +173,15 @@ impl Groups {
 
     /// What each group holds of a segment, in order of their ids; those that hold nothing are left
     /// out. Costs a look at each group's stretches of entries, not at the entries.
-    pub(crate) fn holders(&self, segment: u64) -> Vec<(u64, Live)> {
-        let mut holders = Vec::new();
+    pub(crate) fn groups_in(&self, segment: u64) -> Vec<(u64, LiveUsage)> {
+        let mut groups_in = Vec::new();
         self.each(|group, index| {
             let held = index.held_of(segment);
             if !held.is_empty() {
-                holders.push((group, held));
+                groups_in.push((group, held));
             }
         });
-        holders
+        groups_in
     }
 
     /// A group of which a restart would bring nothing back is gone at once, so that what is in

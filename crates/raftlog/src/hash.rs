@@ -7,13 +7,13 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// A map by group id.
-pub(crate) type GroupMap<T> = HashMap<u64, T, BuildHasherDefault<IdHasher>>;
+pub(crate) type GroupMap<T> = HashMap<u64, T, BuildHasherDefault<GroupIdHasher>>;
 
 /// Hashes one number.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct IdHasher(u64);
+pub(crate) struct GroupIdHasher(u64);
 
-impl Hasher for IdHasher {
+impl Hasher for GroupIdHasher {
     fn write(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
     }
@@ -42,7 +42,7 @@ mod tests {
         for step in [1, 2, 64, 100, 1 << 20, 1 << 32, 1 << 48] {
             let hashes: Vec<u64> = (0..4096_u64)
                 .map(|at| {
-                    let mut hasher = IdHasher::default();
+                    let mut hasher = GroupIdHasher::default();
                     hasher.write_u64(at.wrapping_mul(step));
                     hasher.finish()
                 })

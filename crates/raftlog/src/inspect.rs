@@ -4,14 +4,14 @@
 //! index of each group says that segments hold.
 
 use crate::cache::BlockCache;
-use crate::directory::Directory;
+use crate::directory::LogDirectory;
 use crate::error::Error;
 use crate::format::{self, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::group::Group;
 use crate::group_commit::{GroupCommit, Log};
-use crate::ledger::Live;
 use crate::segment::{Segment, Segments};
-use crate::verify::{self, Problem, Progress, Verifier, VerifyLevel, VerifyReport};
+use crate::usage::LiveUsage;
+use crate::verify::{self, ToolProgress, Verifier, VerifyLevel, VerifyProblem, VerifyReport};
 use flotilla_vfs::{File, OpenMode};
 use std::collections::BTreeMap;
 use std::io;
@@ -23,19 +23,19 @@ const READ_BYTES: u64 = 1 << 20;
 /// The segments of a log at one moment, and the last batch in them. They stay what they are as long
 /// as this is held: a dead segment that somebody holds is not used again.
 #[derive(Debug)]
-pub(crate) struct Snapshot {
+pub(crate) struct LogSnapshot {
     pub(crate) segments: Vec<Arc<Segment>>,
     pub(crate) last_lsn: u64,
     /// From this one on segments may be sealed at any time.
     unsealed_from: u64,
 }
 
-impl Snapshot {
-    pub(crate) fn take(group_commit: &GroupCommit, segments: &Segments) -> Snapshot {
-        group_commit.with_log(|log| Snapshot {
+impl LogSnapshot {
+    pub(crate) fn take(group_commit: &GroupCommit, segments: &Segments) -> LogSnapshot {
+        group_commit.with_log(|log| LogSnapshot {
             segments: segments.numbers().into_iter().filter_map(|n| segments.get(n)).collect(),
-            last_lsn: log.queue.last_lsn(),
-            unsealed_from: log.queue.unsealed_from().unwrap_or(u64::MAX),
+            last_lsn: log.appender.last_lsn(),
+            unsealed_from: log.appender.unsealed_from().unwrap_or(u64::MAX),
         })
     }
 
@@ -62,11 +62,11 @@ pub(crate) fn read_file(file: &dyn File, bytes: &mut Vec<u8>) -> io::Result<()> 
 
 /// Checks the segments of a log that is open, up to its last batch of now.
 pub(crate) fn verify_open(
-    snapshot: &Snapshot,
+    snapshot: &LogSnapshot,
     level: VerifyLevel,
-    look: &mut dyn FnMut(Progress),
+    look: &mut dyn FnMut(ToolProgress),
 ) -> Result<VerifyReport, Error> {
-    let mut progress = Progress { bytes_done: 0, bytes: snapshot.bytes()? };
+    let mut progress = ToolProgress { bytes_done: 0, bytes: snapshot.bytes()? };
     let mut verifier = Verifier::new(level, Some(snapshot.last_lsn));
     let mut bytes = Vec::new();
     for segment in &snapshot.segments {
@@ -89,13 +89,13 @@ pub(crate) fn verify_open(
 /// Checks the files of a directory that cannot be opened as a log. Returns also the first segment
 /// that is still needed: what is in those below means nothing.
 pub(crate) fn verify_files(
-    directory: &Directory,
+    directory: &LogDirectory,
     level: VerifyLevel,
-    look: &mut dyn FnMut(Progress),
+    look: &mut dyn FnMut(ToolProgress),
 ) -> Result<(VerifyReport, u64), Error> {
     let numbers = directory.list()?.segments;
     let mut verifier = Verifier::new(level, None);
-    let mut progress = Progress::default();
+    let mut progress = ToolProgress::default();
     let mut bytes = Vec::new();
     for (done, number) in numbers.iter().enumerate() {
         look(progress);
@@ -114,7 +114,7 @@ pub(crate) fn verify_files(
         // Segments are of one size, but for a few.
         progress.bytes = progress.bytes_done / (done as u64 + 1) * numbers.len() as u64;
     }
-    look(Progress { bytes: progress.bytes_done, ..progress });
+    look(ToolProgress { bytes: progress.bytes_done, ..progress });
     if let (Some(first), Some(last)) = (numbers.first(), numbers.last()) {
         verifier.check_ends(*first, *last);
     }
@@ -144,24 +144,24 @@ pub(crate) fn header_of(segment: u64, bytes: &[u8]) -> Result<SegmentHeader, &'s
 }
 
 /// Compares what segments hold by the index of each group with what was counted.
-pub(crate) fn verify_ledger(group_commit: &GroupCommit, report: &mut VerifyReport) {
-    let wrong: Vec<u64> = group_commit.with_log(|Log { ledger, .. }| {
-        let mut held: BTreeMap<u64, Live> = BTreeMap::new();
+pub(crate) fn verify_usage(group_commit: &GroupCommit, report: &mut VerifyReport) {
+    let wrong: Vec<u64> = group_commit.with_log(|Log { usage, .. }| {
+        let mut held: BTreeMap<u64, LiveUsage> = BTreeMap::new();
         group_commit.groups.each(|_, index| {
             index.each_held(|segment, live| held.entry(segment).or_default().add(live));
         });
         let bytes: u64 = held.values().map(|live| live.bytes).sum();
-        let differs = |(segment, live): (&u64, &Live)| ledger.live(*segment) != *live;
+        let differs = |(segment, live): (&u64, &LiveUsage)| usage.live(*segment) != *live;
         let mut wrong: Vec<u64> =
             held.iter().filter(|row| differs(*row)).map(|(segment, _)| *segment).collect();
-        if wrong.is_empty() && bytes != ledger.live_bytes() {
+        if wrong.is_empty() && bytes != usage.live_bytes() {
             wrong.push(0);
         }
         wrong
     });
     for segment in wrong {
         let what = "what the segment holds is not what the index says";
-        let problem = Problem { segment, offset: 0, what, group: None, entries: None };
+        let problem = VerifyProblem { segment, offset: 0, what, group: None, entries: None };
         verify::add_problem(report, problem);
     }
 }
@@ -181,7 +181,8 @@ pub(crate) fn verify_group(id: u64, group: &Group, report: &mut VerifyReport) ->
                 match group.entries(index..index + 1, 0) {
                     Err(Error::Corrupt { segment, offset, what }) => {
                         let entries = Some(index..index + 1);
-                        let problem = Problem { segment, offset, what, group: Some(id), entries };
+                        let problem =
+                            VerifyProblem { segment, offset, what, group: Some(id), entries };
                         add_unless_known(report, problem);
                         index += 1;
                     }
@@ -189,7 +190,8 @@ pub(crate) fn verify_group(id: u64, group: &Group, report: &mut VerifyReport) ->
                         let Some(run) = group.run_of(index) else { continue };
                         let (segment, offset) = (run.segment, run.offset.into());
                         let (what, entries) = ("an append cannot be read", Some(index..run.end));
-                        let problem = Problem { segment, offset, what, group: Some(id), entries };
+                        let problem =
+                            VerifyProblem { segment, offset, what, group: Some(id), entries };
                         add_unless_known(report, problem);
                         index = run.end;
                     }
@@ -205,14 +207,14 @@ pub(crate) fn verify_group(id: u64, group: &Group, report: &mut VerifyReport) ->
     Ok(())
 }
 
-fn add_unless_known(report: &mut VerifyReport, problem: Problem) {
+fn add_unless_known(report: &mut VerifyReport, problem: VerifyProblem) {
     if report.problems.iter().all(|known| !covers(known, &problem)) {
         verify::add_problem(report, problem);
     }
 }
 
 /// Whether the frames have shown the same.
-fn covers(known: &Problem, problem: &Problem) -> bool {
+fn covers(known: &VerifyProblem, problem: &VerifyProblem) -> bool {
     let holds = |range: &std::ops::Range<u64>| {
         problem.entries.as_ref().is_some_and(|entries| range.contains(&entries.start))
     };

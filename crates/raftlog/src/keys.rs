@@ -9,45 +9,45 @@ const FEW: usize = 16;
 
 /// Values by key, in order of the keys.
 #[derive(Clone, Debug)]
-pub(crate) struct Keys<V> {
-    map: Map<V>,
+pub(crate) struct KeyMap<V> {
+    map: KeyStorage<V>,
 }
 
 #[derive(Clone, Debug)]
-enum Map<V> {
+enum KeyStorage<V> {
     Few(Vec<(Box<[u8]>, V)>),
     Many(BTreeMap<Box<[u8]>, V>),
 }
 
-impl<V> Default for Keys<V> {
-    fn default() -> Keys<V> {
-        Keys { map: Map::Few(Vec::new()) }
+impl<V> Default for KeyMap<V> {
+    fn default() -> KeyMap<V> {
+        KeyMap { map: KeyStorage::Few(Vec::new()) }
     }
 }
 
-impl<V> Keys<V> {
+impl<V> KeyMap<V> {
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     pub(crate) fn len(&self) -> usize {
         match &self.map {
-            Map::Few(list) => list.len(),
-            Map::Many(tree) => tree.len(),
+            KeyStorage::Few(list) => list.len(),
+            KeyStorage::Many(tree) => tree.len(),
         }
     }
 
     pub(crate) fn get(&self, key: &[u8]) -> Option<&V> {
         match &self.map {
-            Map::Few(list) => find(list, key).ok().map(|at| &list[at].1),
-            Map::Many(tree) => tree.get(key),
+            KeyStorage::Few(list) => find(list, key).ok().map(|at| &list[at].1),
+            KeyStorage::Many(tree) => tree.get(key),
         }
     }
 
     /// Returns what was kept with the key before.
     pub(crate) fn insert(&mut self, key: &[u8], value: V) -> Option<V> {
         match &mut self.map {
-            Map::Few(list) => match find(list, key) {
+            KeyStorage::Few(list) => match find(list, key) {
                 Ok(at) => return Some(std::mem::replace(&mut list[at].1, value)),
                 Err(at) if list.len() < FEW => {
                     if list.len() == list.capacity() {
@@ -56,20 +56,20 @@ impl<V> Keys<V> {
                     list.insert(at, (key.into(), value));
                     return None;
                 }
-                Err(_) => self.map = Map::Many(std::mem::take(list).into_iter().collect()),
+                Err(_) => self.map = KeyStorage::Many(std::mem::take(list).into_iter().collect()),
             },
-            Map::Many(tree) => return tree.insert(key.into(), value),
+            KeyStorage::Many(tree) => return tree.insert(key.into(), value),
         }
         self.insert(key, value)
     }
 
     pub(crate) fn remove(&mut self, key: &[u8]) -> Option<V> {
         match &mut self.map {
-            Map::Few(list) => find(list, key).ok().map(|at| list.remove(at).1),
-            Map::Many(tree) => {
+            KeyStorage::Few(list) => find(list, key).ok().map(|at| list.remove(at).1),
+            KeyStorage::Many(tree) => {
                 let removed = tree.remove(key);
                 if tree.len() <= FEW / 2 {
-                    self.map = Map::Few(std::mem::take(tree).into_iter().collect());
+                    self.map = KeyStorage::Few(std::mem::take(tree).into_iter().collect());
                 }
                 removed
             }
@@ -78,8 +78,8 @@ impl<V> Keys<V> {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &V)> {
         let (list, tree) = match &self.map {
-            Map::Few(list) => (Some(list), None),
-            Map::Many(tree) => (None, Some(tree)),
+            KeyStorage::Few(list) => (Some(list), None),
+            KeyStorage::Many(tree) => (None, Some(tree)),
         };
         let list = list.into_iter().flatten().map(|(key, value)| (&**key, value));
         list.chain(
@@ -92,8 +92,8 @@ impl<V> Keys<V> {
     pub(crate) fn memory_bytes(&self, value_bytes: impl Fn(&V) -> usize) -> u64 {
         let place = size_of::<(Box<[u8]>, V)>();
         let places = match &self.map {
-            Map::Few(list) => list.capacity() * place,
-            Map::Many(tree) => tree.len() * 2 * place,
+            KeyStorage::Few(list) => list.capacity() * place,
+            KeyStorage::Many(tree) => tree.len() * 2 * place,
         };
         (places + self.iter().map(|(key, value)| key.len() + value_bytes(value)).sum::<usize>())
             as u64
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn few_or_many_they_are_the_same() {
-        let (mut keys, mut model) = (Keys::default(), BTreeMap::new());
+        let (mut keys, mut model) = (KeyMap::default(), BTreeMap::new());
         let mut rng = fastrand::Rng::with_seed(1);
         for round in 0..20_000_u32 {
             // Grows for a while, then shrinks, over and over.
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn one_key_takes_little() {
-        let mut keys = Keys::default();
+        let mut keys = KeyMap::default();
         keys.insert(b"hs", 7_u64);
         assert_eq!(keys.memory_bytes(|_| 0), 26);
     }

@@ -1,14 +1,14 @@
 //! What each segment says that it changes, read by several threads.
 
-use crate::directory::Directory;
+use crate::background_io::BackgroundIo;
+use crate::directory::LogDirectory;
 use crate::error::Error;
 use crate::footer;
 use crate::format::{FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::frame::Change;
 use crate::item;
-use crate::scan::{self, Scan, ScannedFrame};
+use crate::scan::{self, FrameScanner, ScannedFrame};
 use crate::segment::Segment;
-use crate::side::SideWork;
 use crate::summary::Summary;
 use flotilla_vfs::View;
 use parking_lot::Mutex;
@@ -21,7 +21,7 @@ const LOOK_BYTES: usize = 4096;
 
 /// A segment that is on disk, and what it says.
 #[derive(Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedSegment {
     pub(crate) segment: Segment,
     /// The number of its first frame, if that is whole as far as its header.
     pub(crate) first_lsn: Option<u64>,
@@ -31,18 +31,18 @@ pub(crate) struct Loaded {
     /// All frames up to here are synced, as its own say.
     pub(crate) synced_lsn: u64,
     pub(crate) has_footer: bool,
-    /// What is behind the last frame, if nobody else can change it: see [`Loaded::torn_bytes`].
+    /// What is behind the last frame, if nobody else can change it: see [`LoadedSegment::torn_bytes`].
     torn: Option<Result<usize, &'static str>>,
-    /// If it has no frames: see [`Loaded::touched_bytes`].
+    /// If it has no frames: see [`LoadedSegment::touched_bytes`].
     touched_bytes: Option<usize>,
     /// A sync of frames that are not known to be synced.
-    syncing: Option<SideWork>,
+    syncing: Option<BackgroundIo>,
     summary: Option<Summary>,
     /// What is wrong with a frame that is whole, and where.
     fault: Option<(usize, &'static str)>,
 }
 
-impl Loaded {
+impl LoadedSegment {
     pub(crate) fn number(&self) -> u64 {
         self.segment.number()
     }
@@ -82,7 +82,7 @@ impl Loaded {
             return torn.map_err(|what| self.corrupt(self.end as usize, what));
         }
         let bytes = self.view()?;
-        let scan = Scan::new(&bytes, self.segment.header, self.next_lsn);
+        let scan = FrameScanner::new(&bytes, self.segment.header, self.next_lsn);
         let mut scan = scan.resume(self.end as usize);
         // Somebody else may have written to it meanwhile.
         while scan.step().is_some() {}
@@ -109,13 +109,13 @@ impl Loaded {
     /// Cuts off what is behind the last frame, durably.
     pub(crate) fn cut(&mut self) -> io::Result<()> {
         // One that fails may say so only once.
-        self.syncing.take().map_or(Ok(()), SideWork::wait)?;
+        self.syncing.take().map_or(Ok(()), BackgroundIo::wait)?;
         self.segment.cut(self.end)
     }
 
     /// Reads the frames and, if nobody else can write, what is behind them.
     fn scan(&mut self, bytes: &[u8], first_lsn: u64, is_ours: bool) {
-        let mut scan = Scan::new(bytes, self.segment.header, first_lsn);
+        let mut scan = FrameScanner::new(bytes, self.segment.header, first_lsn);
         let mut summary = Summary::default();
         while let Some(frame) = scan.step() {
             if let Err(what) = take(&frame, &mut summary) {
@@ -161,7 +161,7 @@ impl Loaded {
 /// # Errors
 ///
 /// A segment has no whole header, or cannot be read. What is wrong with its frames is not told here.
-pub(crate) fn all(directory: &Directory, numbers: &[u64]) -> Result<Vec<Loaded>, Error> {
+pub(crate) fn all(directory: &LogDirectory, numbers: &[u64]) -> Result<Vec<LoadedSegment>, Error> {
     let thread_count = directory.config.recovery_threads.min(numbers.len());
     if thread_count <= 1 {
         let mut buffer = Vec::new();
@@ -194,10 +194,14 @@ pub(crate) fn all(directory: &Directory, numbers: &[u64]) -> Result<Vec<Loaded>,
 }
 
 /// Loads one segment. The buffer is for footers, one after the other.
-fn load(directory: &Directory, number: u64, buffer: &mut Vec<u8>) -> Result<Loaded, Error> {
+fn load(
+    directory: &LogDirectory,
+    number: u64,
+    buffer: &mut Vec<u8>,
+) -> Result<LoadedSegment, Error> {
     let segment = directory.open(number)?;
     let end = SEGMENT_HEADER_BYTES as u64;
-    let mut loaded = Loaded {
+    let mut loaded = LoadedSegment {
         segment,
         first_lsn: None,
         end,
@@ -236,7 +240,7 @@ fn load(directory: &Directory, number: u64, buffer: &mut Vec<u8>) -> Result<Load
     if let Some(first_lsn) = loaded.first_lsn {
         if is_ours && directory.config.recovery_threads > 1 {
             let file = loaded.segment.file.clone();
-            loaded.syncing = SideWork::start(move || file.sync());
+            loaded.syncing = BackgroundIo::start(move || file.sync());
         }
         loaded.scan(&bytes, first_lsn, is_ours);
     } else if is_ours {
@@ -261,7 +265,7 @@ fn take(frame: &ScannedFrame<'_>, summary: &mut Summary) -> Result<(), &'static 
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::directory::Source;
+    use crate::directory::SegmentSource;
     use crate::format::SegmentHeader;
     use flotilla_vfs::fault::FaultFs;
     use flotilla_vfs::os::OsFs;
@@ -269,11 +273,11 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    fn loaded(disk: &FaultFs, syncing: Option<io::Result<()>>) -> Loaded {
+    fn loaded(disk: &FaultFs, syncing: Option<io::Result<()>>) -> LoadedSegment {
         let file = disk.open(Path::new("/7"), OpenMode::CreateNew).expect("made");
         let segment =
             Segment { header: SegmentHeader { segment: 7, salt: 5, is_reused: false }, file };
-        Loaded {
+        LoadedSegment {
             segment,
             first_lsn: Some(1),
             end: 64,
@@ -282,7 +286,7 @@ mod tests {
             has_footer: false,
             torn: None,
             touched_bytes: None,
-            syncing: syncing.map(|result| SideWork::start(|| result).expect("started")),
+            syncing: syncing.map(|result| BackgroundIo::start(|| result).expect("started")),
             summary: None,
             fault: None,
         }
@@ -309,8 +313,9 @@ mod tests {
         let dir = tempfile::tempdir().expect("made");
         let fs = Arc::new(OsFs::new());
         let directory =
-            Directory::writable(fs, dir.path(), Config::default()).expect("nobody has it");
-        let made = directory.make(1, 8 << 20, Source::Room, &|| true).expect("there is room");
+            LogDirectory::writable(fs, dir.path(), Config::default()).expect("nobody has it");
+        let made =
+            directory.make(1, 8 << 20, SegmentSource::Allocated, &|| true).expect("there is room");
         let data_end = || made.file.data_end().expect("known");
         let before = data_end();
         let loaded = load(&directory, 1, &mut Vec::new()).expect("it is whole");

@@ -5,9 +5,9 @@
 //! time an append does itself, so that nothing depends on it but speed.
 
 use crate::error::Error;
+use crate::event_count::EventCount;
 use crate::group_commit::GroupCommit;
-use crate::signal::Signal;
-use crate::stock::Failure;
+use crate::pool::AppendFailure;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread::{self, JoinHandle};
 use std::io;
@@ -21,52 +21,53 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// under way, or when the log is.
 #[derive(Debug)]
 #[must_use = "the thread stops when this is dropped"]
-pub struct Maintenance {
+pub struct LogMaintenance {
     is_over: Arc<AtomicBool>,
-    signal: Arc<Signal>,
+    event_count: Arc<EventCount>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// One step. Returns whether there was something to do.
 pub(crate) fn step(group_commit: &GroupCommit) -> Result<bool, Error> {
     group_commit.check()?;
-    let stock = &group_commit.stock;
+    let pool = &group_commit.pool;
     let broken = |error| group_commit.fail(error);
-    match stock.prepare() {
+    match pool.prepare() {
         // Writes will be refused when the active segment is full, if there is no room until then.
-        Err(Failure::NoSpace | Failure::Full(_)) => {}
-        Err(Failure::Broken(error)) => return Err(broken(error)),
+        Err(AppendFailure::NoSpace | AppendFailure::Full(_)) => {}
+        Err(AppendFailure::Broken(error)) => return Err(broken(error)),
         Ok(true) => return Ok(true),
         Ok(false) => {}
     }
-    if stock.seal_oldest().map_err(broken)? {
-        group_commit.counters.durable_lsn.fetch_max(stock.synced_lsn(), Ordering::AcqRel);
+    if pool.seal_oldest().map_err(broken)? {
+        group_commit.counters.durable_lsn.fetch_max(pool.synced_lsn(), Ordering::AcqRel);
         return Ok(true);
     }
-    match group_commit.vouch() {
+    match group_commit.write_sync_marker() {
         // There is no hurry.
         Err(Error::Busy { .. } | Error::NoSpace { .. } | Error::Full { .. }) => Ok(false),
         other => other,
     }
 }
 
-impl Maintenance {
-    pub(crate) fn start(group_commit: &Arc<GroupCommit>) -> io::Result<Maintenance> {
-        let (is_over, signal) = (Arc::<AtomicBool>::default(), group_commit.stock.signal.clone());
-        let (over, raised) = (is_over.clone(), signal.clone());
+impl LogMaintenance {
+    pub(crate) fn start(group_commit: &Arc<GroupCommit>) -> io::Result<LogMaintenance> {
+        let (is_over, event_count) =
+            (Arc::<AtomicBool>::default(), group_commit.pool.event_count.clone());
+        let (over, changed) = (is_over.clone(), event_count.clone());
         // The thread keeps no log open that nobody else has.
         let log = Arc::downgrade(group_commit);
         let thread = thread::Builder::new()
             .name("log-maintenance".to_owned())
-            .spawn(move || run(&over, &raised, &log))?;
-        Ok(Maintenance { is_over, signal, thread: Some(thread) })
+            .spawn(move || run(&over, &changed, &log))?;
+        Ok(LogMaintenance { is_over, event_count, thread: Some(thread) })
     }
 }
 
-impl Drop for Maintenance {
+impl Drop for LogMaintenance {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Release);
-        self.signal.raise();
+        self.event_count.notify();
         // A callback that the thread itself runs may drop this; it cannot wait for itself.
         let thread = self.thread.take().filter(|t| t.thread().id() != thread::current().id());
         if let Some(thread) = thread {
@@ -76,12 +77,12 @@ impl Drop for Maintenance {
     }
 }
 
-fn run(is_over: &AtomicBool, signal: &Signal, log: &Weak<GroupCommit>) {
+fn run(is_over: &AtomicBool, event_count: &EventCount, log: &Weak<GroupCommit>) {
     let mut seen = 0;
     while !is_over.load(Ordering::Acquire) {
         match log.upgrade().map(|group_commit| step(&group_commit)) {
             Some(Ok(true)) => {}
-            Some(Ok(false)) => seen = signal.wait(seen, LOOK_EVERY),
+            Some(Ok(false)) => seen = event_count.wait(seen, LOOK_EVERY),
             // It is gone, closed or poisoned. Whoever writes next is told.
             Some(Err(_)) | None => return,
         }

@@ -1,7 +1,7 @@
 //! Opening a log: for writing, for looking at it, and what is done about damage.
 
 use crate::config::{Config, RecoveryMode};
-use crate::directory::Directory;
+use crate::directory::LogDirectory;
 use crate::engine::LogEngine;
 use crate::error::Error;
 use crate::read_only::ReadOnlyFs;
@@ -37,7 +37,7 @@ impl LogEngine {
         config: Config,
     ) -> Result<(LogEngine, RecoveryReport), Error> {
         config.check()?;
-        let directory = Directory::writable(fs, dir, config)?;
+        let directory = LogDirectory::writable(fs, dir, config)?;
         replace::finish(&directory)?;
         let may_salvage = directory.config.recovery == RecoveryMode::Salvage;
         match LogEngine::start(directory.clone()) {
@@ -91,7 +91,7 @@ impl LogEngine {
         dir: &Path,
         config: &Config,
     ) -> Result<(LogEngine, RecoveryReport), Error> {
-        LogEngine::start(Directory::read_only(fs.clone(), dir, config.clone())?)
+        LogEngine::start(LogDirectory::read_only(fs.clone(), dir, config.clone())?)
     }
 }
 

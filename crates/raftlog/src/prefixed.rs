@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 /// Another file system, of which only the names with the prefix are seen, without it.
 #[derive(Debug)]
-pub(crate) struct Prefixed {
+pub(crate) struct PrefixedFs {
     fs: Arc<dyn FileSystem>,
     prefix: &'static str,
 }
 
-impl Prefixed {
-    pub(crate) fn new(fs: Arc<dyn FileSystem>, prefix: &'static str) -> Prefixed {
-        Prefixed { fs, prefix }
+impl PrefixedFs {
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, prefix: &'static str) -> PrefixedFs {
+        PrefixedFs { fs, prefix }
     }
 
     fn path(&self, path: &Path) -> PathBuf {
@@ -25,7 +25,7 @@ impl Prefixed {
     }
 }
 
-impl FileSystem for Prefixed {
+impl FileSystem for PrefixedFs {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
         self.fs.open(&self.path(path), mode)
     }

@@ -14,41 +14,41 @@
 
 use crate::batch::LogBatch;
 use crate::error::Error;
-use crate::frame::Need;
+use crate::frame::WritePriority;
 use crate::group_commit::{Durability, GroupCommit, Log};
-use crate::ledger::Live;
-use crate::moves::{Emptied, Mover};
-use crate::pace::{Leisure, Pace};
+use crate::rewrite::{RewriteOutcome, Rewriter};
 use crate::segment::{Segment, Segments};
 use crate::sync::atomic::Ordering;
+use crate::throttle::{RewriteThrottle, ThrottleLevel};
+use crate::usage::LiveUsage;
 use std::sync::Arc;
 
 /// How often the holders of a segment are named, without anything of it being let go, until it is
 /// moved whatever that costs.
-const NAMED_IN_VAIN_MAX: u32 = 8;
+const REPORTS_MAX: u32 = 8;
 
 /// What stands around a record that is written alone, about.
 const HEADERS_BYTES: u64 = 64;
 
 /// What a purge did, and what stands in the way of more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Purged {
+pub struct PurgeReport {
     /// Segments removed.
     pub segments: u64,
     /// Bytes of their files.
     pub bytes: u64,
     /// Bytes written to move what was needed out of old segments.
-    pub moved_bytes: u64,
+    pub rewritten_bytes: u64,
     /// By how many bytes the segments are still above [`crate::Config::purge_above_bytes`].
     pub excess_bytes: u64,
     /// Who holds the oldest segment that is left, in order of their ids; nobody if that is the one
     /// being written.
-    pub held_by: Vec<Holder>,
+    pub blocking_groups: Vec<BlockingGroup>,
 }
 
 /// A group that holds the oldest segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct BlockingGroup {
     /// The group.
     pub group: u64,
     /// It has entries there: compacting lets go of them.
@@ -62,14 +62,14 @@ pub struct Holder {
 
 /// What purge remembers from one call to the next.
 #[derive(Debug, Default)]
-pub(crate) struct Purge {
-    named: Option<Named>,
-    pace: Pace,
+pub(crate) struct Purger {
+    named: Option<ReportedSegment>,
+    throttle: RewriteThrottle,
 }
 
 /// A segment that was too dear to move, so that its holders were named.
 #[derive(Clone, Copy, Debug)]
-struct Named {
+struct ReportedSegment {
     segment: u64,
     /// What was live in it.
     live_bytes: u64,
@@ -79,49 +79,50 @@ struct Named {
 
 /// The log that is purged.
 #[derive(Clone, Copy, Debug)]
-struct Purging<'a> {
+struct PurgeContext<'a> {
     group_commit: &'a GroupCommit,
     segments: &'a Segments,
 }
 
-impl Purge {
+impl Purger {
     /// Removes what can be removed, and moves what should be moved for it.
     pub(crate) fn run(
         &mut self,
         group_commit: &GroupCommit,
         segments: &Segments,
-    ) -> Result<Purged, Error> {
-        let log = Purging { group_commit, segments };
-        let config = &group_commit.stock.directory().config;
-        let mut purged = Purged::default();
+    ) -> Result<PurgeReport, Error> {
+        let log = PurgeContext { group_commit, segments };
+        let config = &group_commit.pool.directory().config;
+        let mut purged = PurgeReport::default();
         // What is written from now on is not to be moved in this call, and moved again.
-        let newest = group_commit.stock.newest();
+        let newest = group_commit.pool.newest();
         let mut budget = config.move_bytes_max;
-        let mut emptied_last = None;
+        let mut rewritten_last = None;
         loop {
             log.remove_dead(&mut purged)?;
             let Some(oldest) = log.movable(newest).filter(|_| budget > 0) else { break };
-            if emptied_last.replace(oldest.number()) == Some(oldest.number()) {
+            if rewritten_last.replace(oldest.number()) == Some(oldest.number()) {
                 // It should be gone. To empty it again and again would not end.
                 debug_assert!(false, "segment {} was emptied and is not dead", oldest.number());
                 break;
             }
-            let Some(need) = self.need_to_move(log, &oldest)? else { break };
+            let Some(priority) = self.rewrite_priority(log, &oldest)? else { break };
             group_commit.check()?;
-            let groups = log.holders(oldest.number()).into_iter().map(|holder| holder.group);
-            let leisure = Leisure::of(config, segments.file_bytes());
-            let mut mover = Mover::new(group_commit, oldest, need, (&mut self.pace, leisure));
-            let emptied = mover.empty(&groups.collect::<Vec<_>>(), budget)?;
-            purged.moved_bytes += mover.moved_bytes;
-            budget = budget.saturating_sub(mover.moved_bytes);
-            if emptied != Emptied::All {
+            let groups = log.groups_in(oldest.number()).into_iter().map(|holder| holder.group);
+            let throttle_level = ThrottleLevel::of(config, segments.file_bytes());
+            let mut rewriter =
+                Rewriter::new(group_commit, oldest, priority, (&mut self.throttle, throttle_level));
+            let emptied = rewriter.run(&groups.collect::<Vec<_>>(), budget)?;
+            purged.rewritten_bytes += rewriter.rewritten_bytes;
+            budget = budget.saturating_sub(rewriter.rewritten_bytes);
+            if emptied != RewriteOutcome::Complete {
                 log.remove_dead(&mut purged)?;
                 break;
             }
         }
         purged.excess_bytes = segments.file_bytes().saturating_sub(config.purge_above_bytes);
         if let Some((oldest, true)) = segments.oldest() {
-            purged.held_by = log.holders(oldest.number());
+            purged.blocking_groups = log.groups_in(oldest.number());
         }
         let counters = &group_commit.counters.purge;
         counters.calls.fetch_add(1, Ordering::Relaxed);
@@ -130,41 +131,45 @@ impl Purge {
 
     /// How what is needed of the oldest segment is to be moved, if there is a need for its room, and
     /// that pays or nothing else helps.
-    fn need_to_move(&mut self, log: Purging<'_>, oldest: &Segment) -> Result<Option<Need>, Error> {
-        let stock = &log.group_commit.stock;
-        let config = &stock.directory().config;
-        let is_short_of_room = stock.is_short_of_room();
+    fn rewrite_priority(
+        &mut self,
+        log: PurgeContext<'_>,
+        oldest: &Segment,
+    ) -> Result<Option<WritePriority>, Error> {
+        let pool = &log.group_commit.pool;
+        let config = &pool.directory().config;
+        let is_short_of_room = pool.is_short_of_room();
         if log.segments.file_bytes() <= config.purge_above_bytes && !is_short_of_room {
             return Ok(None);
         }
         if is_short_of_room {
             log.seal_full()?;
         }
-        let live_bytes = log.group_commit.with_log(|l| l.ledger.live(oldest.number()).bytes);
+        let live_bytes = log.group_commit.with_log(|l| l.usage.live(oldest.number()).bytes);
         let file_bytes = oldest.file.len()?;
         if live_bytes as f64 <= config.move_live_ratio_max * file_bytes as f64 {
-            return Ok(Some(Need::Moves));
+            return Ok(Some(WritePriority::Rewrite));
         }
-        let is_in_vain = self.name(oldest.number(), live_bytes) > NAMED_IN_VAIN_MAX;
+        let is_in_vain = self.name(oldest.number(), live_bytes) > REPORTS_MAX;
         // If nearly all is needed in all segments, moving it round and round frees nothing.
         let helps = (is_in_vain || is_short_of_room) && log.garbage_bytes() >= file_bytes;
-        Ok(helps.then_some(Need::MovesMuch))
+        Ok(helps.then_some(WritePriority::CostlyRewrite))
     }
 
     /// Counts how often the holders of a segment were named in vain, this time included.
     fn name(&mut self, segment: u64, live_bytes: u64) -> u32 {
         let before = self.named.filter(|n| n.segment == segment && n.live_bytes <= live_bytes);
         let count = before.map_or(1, |named| named.count.saturating_add(1));
-        self.named = Some(Named { segment, live_bytes, count });
+        self.named = Some(ReportedSegment { segment, live_bytes, count });
         count
     }
 }
 
-impl Purging<'_> {
+impl PurgeContext<'_> {
     /// Removes the oldest segments, as far as all are dead.
-    fn remove_dead(self, purged: &mut Purged) -> Result<(), Error> {
-        let Purging { group_commit, segments } = self;
-        let newest = group_commit.stock.newest();
+    fn remove_dead(self, purged: &mut PurgeReport) -> Result<(), Error> {
+        let PurgeContext { group_commit, segments } = self;
+        let newest = group_commit.pool.newest();
         let dead = group_commit.with_log(|log| dead_segments(log, newest, segments));
         let Some(last) = dead.last() else { return Ok(()) };
         let mut bytes = 0;
@@ -176,7 +181,7 @@ impl Purging<'_> {
         let dead = dead.into_iter().map(|number| (number, segments.remove(number)));
         let dead: Vec<_> = dead.collect();
         let count = dead.len() as u64;
-        group_commit.stock.discard(dead)?;
+        group_commit.pool.discard(dead)?;
         purged.segments += count;
         purged.bytes += bytes;
         let counters = &group_commit.counters.purge;
@@ -208,37 +213,37 @@ impl Purging<'_> {
 
     /// Seals what is full, so that its files are no longer than they must be.
     fn seal_full(self) -> Result<(), Error> {
-        let stock = &self.group_commit.stock;
-        while stock.seal_oldest().map_err(|error| self.group_commit.fail(error))? {}
+        let pool = &self.group_commit.pool;
+        while pool.seal_oldest().map_err(|error| self.group_commit.fail(error))? {}
         Ok(())
     }
 
     /// Bytes of full segments that nobody needs, headers of what is needed not counted.
     fn garbage_bytes(self) -> u64 {
-        let newest = self.group_commit.stock.newest();
+        let newest = self.group_commit.pool.newest();
         let full = self.segments.numbers().into_iter().filter(|number| *number < newest);
         let garbage = full.filter_map(|number| self.segments.get(number)).map(|segment| {
-            let live = self.group_commit.with_log(|log| log.ledger.live(segment.number()));
+            let live = self.group_commit.with_log(|log| log.usage.live(segment.number()));
             let live_bytes = live.bytes + (live.entries + live.keys) * HEADERS_BYTES;
             segment.file.len().unwrap_or(0).saturating_sub(live_bytes)
         });
         garbage.sum()
     }
 
-    fn holders(self, segment: u64) -> Vec<Holder> {
-        let holder = |(group, held): (u64, Live)| Holder {
+    fn groups_in(self, segment: u64) -> Vec<BlockingGroup> {
+        let holder = |(group, held): (u64, LiveUsage)| BlockingGroup {
             group,
             entries: held.entries > 0,
             keys: held.keys > 0,
             bytes: held.bytes,
         };
-        self.group_commit.groups.holders(segment).into_iter().map(holder).collect()
+        self.group_commit.groups.groups_in(segment).into_iter().map(holder).collect()
     }
 }
 
 /// The oldest segments, as far as all are dead. A dead segment stays dead: only the newest one can
 /// gain anything, so that one stays even if nothing in it is needed.
 fn dead_segments(log: &Log, newest: u64, segments: &Segments) -> Vec<u64> {
-    let is_dead = |number: &u64| *number < newest && log.ledger.is_dead(*number);
+    let is_dead = |number: &u64| *number < newest && log.usage.is_dead(*number);
     segments.numbers().into_iter().take_while(is_dead).collect()
 }

@@ -5,10 +5,10 @@
 //! is proved by its checksum before it is handed out.
 
 use crate::batch::Entry;
-use crate::block::{Codec, PlacedBlock};
+use crate::block::{BlockCodec, PlacedBlock};
 use crate::cache::{BlockCache, BlockId};
 use crate::error::Error;
-use crate::extents::Run;
+use crate::extents::EntryRun;
 use crate::item::{self, AppendHead};
 use crate::lz4;
 use crate::segment::Segment;
@@ -35,7 +35,7 @@ const CUT_SHORT: &str = "an append is cut short";
 
 /// A read of a range in progress.
 #[derive(Debug)]
-pub(crate) struct Read<'a> {
+pub(crate) struct RangeRead<'a> {
     group: u64,
     cache: &'a BlockCache,
     /// What is still to be read.
@@ -44,19 +44,19 @@ pub(crate) struct Read<'a> {
     pub(crate) budget: u64,
     pub(crate) entries: Vec<Entry>,
     /// The run that held the last entry.
-    pub(crate) last: Option<Run>,
+    pub(crate) last: Option<EntryRun>,
 }
 
 /// Stored bytes, and the segment that they lie in: its file is used for something else only when
 /// nobody holds it.
 #[derive(Debug)]
-struct Stored {
+struct PinnedView {
     view: View,
     _segment: Arc<Segment>,
 }
 
 /// Bytes of a segment, of which entries are slices.
-struct Source<'a> {
+struct MappedItems<'a> {
     segment: &'a Arc<Segment>,
     view: View,
     /// Where in the segment they begin.
@@ -66,21 +66,21 @@ struct Source<'a> {
 }
 
 /// The block of the entry that was read last.
-struct Part {
+struct EntryBlock {
     block: PlacedBlock,
     /// Its raw bytes, if they are not a part of the source's.
     unpacked: Option<Bytes>,
 }
 
-impl<'a> Read<'a> {
+impl<'a> RangeRead<'a> {
     pub(crate) fn new(
         group: u64,
         cache: &'a BlockCache,
         wanted: Range<u64>,
         max_bytes: u64,
-    ) -> Read<'a> {
+    ) -> RangeRead<'a> {
         let entries = Vec::with_capacity((wanted.end - wanted.start).min(ROOM_MAX) as usize);
-        Read { group, cache, wanted, max_bytes, budget: max_bytes, entries, last: None }
+        RangeRead { group, cache, wanted, max_bytes, budget: max_bytes, entries, last: None }
     }
 
     /// Forgets what was read, and begins again.
@@ -93,14 +93,18 @@ impl<'a> Read<'a> {
 
     /// Reads what is wanted of runs that follow one another, all in `segment`; in the first is the
     /// next wanted entry. False once nothing is wanted any more or there is no room for it.
-    pub(crate) fn runs(&mut self, segment: &Arc<Segment>, runs: &[Run]) -> Result<bool, Error> {
-        let of_all = Source::of_all(segment, runs)?;
+    pub(crate) fn runs(
+        &mut self,
+        segment: &Arc<Segment>,
+        runs: &[EntryRun],
+    ) -> Result<bool, Error> {
+        let of_all = MappedItems::of_all(segment, runs)?;
         for (number, run) in runs.iter().enumerate() {
             let own;
             let source = match &of_all {
                 Some(source) => source,
                 None => {
-                    own = Source::of(segment, run)?;
+                    own = MappedItems::of(segment, run)?;
                     &own
                 }
             };
@@ -121,7 +125,7 @@ impl<'a> Read<'a> {
         Ok(true)
     }
 
-    fn run(&mut self, source: &Source<'_>, run: Run) -> Result<(), &'static str> {
+    fn run(&mut self, source: &MappedItems<'_>, run: EntryRun) -> Result<(), &'static str> {
         let begin = (u64::from(run.offset) - source.begin) as usize;
         let item = source.item(&run);
         let head = AppendHead::open(item)?;
@@ -135,7 +139,7 @@ impl<'a> Read<'a> {
         let stop = self.wanted.end.min(run.end).min(head.first + head.count);
         let mut terms = head.terms();
         let (mut term, mut term_end) = (0, head.first);
-        let mut part: Option<Part> = None;
+        let mut part: Option<EntryBlock> = None;
         while self.wanted.start < stop {
             let index = self.wanted.start;
             while term_end <= index {
@@ -171,14 +175,14 @@ impl<'a> Read<'a> {
     /// lie in later blocks.
     fn part(
         &self,
-        run: &Run,
+        run: &EntryRun,
         item: &[u8],
         head: &AppendHead<'_>,
         block: PlacedBlock,
         wanted: Range<u64>,
-    ) -> Result<Part, &'static str> {
-        if block.codec == Codec::Raw {
-            return Ok(Part { block, unpacked: None });
+    ) -> Result<EntryBlock, &'static str> {
+        if block.codec == BlockCodec::Raw {
+            return Ok(EntryBlock { block, unpacked: None });
         }
         // The next block comes while this one is decompressed.
         let ahead = if wanted.end > block.entries.end { AHEAD_BYTES } else { 0 };
@@ -188,7 +192,7 @@ impl<'a> Read<'a> {
         // memory that nobody used for a while.
         let is_cached = wanted != block.entries || wanted.end - wanted.start == 1;
         if let Some(raw) = is_cached.then(|| self.cache.get(id)).flatten() {
-            return Ok(Part { block, unpacked: Some(raw) });
+            return Ok(EntryBlock { block, unpacked: Some(raw) });
         }
         let stored = item.get(block.stored.clone()).ok_or(CUT_SHORT)?;
         prefetch::bytes(stored);
@@ -200,7 +204,7 @@ impl<'a> Read<'a> {
         if is_kept {
             self.cache.insert(id, &raw);
         }
-        Ok(Part { block, unpacked: Some(raw) })
+        Ok(EntryBlock { block, unpacked: Some(raw) })
     }
 }
 
@@ -208,7 +212,7 @@ impl<'a> Read<'a> {
 /// the entry is if all are equally long. Both come from memory at once, where the second would wait
 /// for what the first says: measured, a tenth of the time of reading one entry. Where the guess is
 /// wrong, only that is lost.
-fn want(item: &[u8], run: &Run, index: u64) {
+fn want(item: &[u8], run: &EntryRun, index: u64) {
     let count = usize::try_from(run.end - run.first).unwrap_or(usize::MAX).max(1);
     let past = (index.saturating_sub(run.first) as usize).min(count - 1);
     let blocks_bytes = item.len() / STORED_BYTES_OF_BLOCK * BLOCK_ROW_BYTES;
@@ -222,12 +226,12 @@ fn want(item: &[u8], run: &Run, index: u64) {
     prefetch::bytes(&item[begin.saturating_sub(AHEAD_BYTES)..end]);
 }
 
-impl Part {
+impl EntryBlock {
     /// Shared bytes in which the data lies that is `raw` of the append, and its place there. The
     /// append is at `begin` of the source.
     fn data<'s>(
         &'s self,
-        source: &'s Source<'_>,
+        source: &'s MappedItems<'_>,
         begin: usize,
         raw: &Range<u64>,
     ) -> Result<(&'s Bytes, Range<usize>), &'static str> {
@@ -245,17 +249,20 @@ impl Part {
     }
 }
 
-impl<'a> Source<'a> {
+impl<'a> MappedItems<'a> {
     /// The bytes of one run.
-    fn of(segment: &'a Arc<Segment>, run: &Run) -> Result<Source<'a>, Error> {
+    fn of(segment: &'a Arc<Segment>, run: &EntryRun) -> Result<MappedItems<'a>, Error> {
         let begin = u64::from(run.offset);
         let view = segment.file.view(begin..begin + u64::from(run.item_bytes))?;
-        Ok(Source { segment, view, begin, shared: OnceCell::new() })
+        Ok(MappedItems { segment, view, begin, shared: OnceCell::new() })
     }
 
     /// The bytes of all runs, and what lies between them, if that costs no copy. All of it was
     /// written before the last of them was, and does not change any more.
-    fn of_all(segment: &'a Arc<Segment>, runs: &[Run]) -> Result<Option<Source<'a>>, Error> {
+    fn of_all(
+        segment: &'a Arc<Segment>,
+        runs: &[EntryRun],
+    ) -> Result<Option<MappedItems<'a>>, Error> {
         if runs.len() < 2 {
             return Ok(None);
         }
@@ -263,11 +270,11 @@ impl<'a> Source<'a> {
         let ends = runs.iter().map(|run| u64::from(run.offset) + u64::from(run.item_bytes));
         let (Some(begin), Some(end)) = (begins.min(), ends.max()) else { return Ok(None) };
         let view = segment.file.view_mapped(begin..end)?;
-        Ok(view.map(|view| Source { segment, view, begin, shared: OnceCell::new() }))
+        Ok(view.map(|view| MappedItems { segment, view, begin, shared: OnceCell::new() }))
     }
 
     /// The bytes of one of the runs.
-    fn item(&self, run: &Run) -> &[u8] {
+    fn item(&self, run: &EntryRun) -> &[u8] {
         let begin = (u64::from(run.offset) - self.begin) as usize;
         &self.view[begin..begin + run.item_bytes as usize]
     }
@@ -275,12 +282,12 @@ impl<'a> Source<'a> {
     fn shared(&self) -> &Bytes {
         self.shared.get_or_init(|| {
             let (view, segment) = (self.view.clone(), self.segment.clone());
-            Bytes::from_owner(Stored { view, _segment: segment })
+            Bytes::from_owner(PinnedView { view, _segment: segment })
         })
     }
 }
 
-impl AsRef<[u8]> for Stored {
+impl AsRef<[u8]> for PinnedView {
     fn as_ref(&self) -> &[u8] {
         &self.view
     }

@@ -6,19 +6,19 @@
 //! opens the log takes what it reads for written. That waits for the disk, so it is begun, in threads
 //! of its own, before anything is read. Segments without a footer get one later, like any that is full.
 
+use crate::appender::LogAppender;
+use crate::background_io::BackgroundIo;
 use crate::config::RecoveryMode;
-use crate::directory::{self, Directory, Listing};
+use crate::directory::{self, LogDirectory, SegmentListing};
 use crate::error::Error;
 use crate::format::SEGMENT_HEADER_BYTES;
 use crate::groups::Groups;
-use crate::ledger::Ledger;
-use crate::load::{self, Loaded};
-use crate::queue::AppendQueue;
-use crate::salvaged::SalvageReport;
-use crate::scan::{self, Scan};
+use crate::load::{self, LoadedSegment};
+use crate::pool::{PreallocatedSegment, SegmentPool, UnsealedSegment};
+use crate::salvage_report::SalvageReport;
+use crate::scan::{self, FrameScanner};
 use crate::segment::Segments;
-use crate::side::SideWork;
-use crate::stock::{Outgoing, Prepared, Stock};
+use crate::usage::SegmentUsage;
 use std::sync::Arc;
 
 /// What was found when the log was opened.
@@ -47,17 +47,17 @@ pub struct RecoveryReport {
 
 /// The log as it was found on disk.
 #[derive(Debug)]
-pub(crate) struct Recovered {
-    pub(crate) queue: AppendQueue,
-    pub(crate) stock: Arc<Stock>,
-    pub(crate) ledger: Ledger,
+pub(crate) struct RecoveredLog {
+    pub(crate) appender: LogAppender,
+    pub(crate) pool: Arc<SegmentPool>,
+    pub(crate) usage: SegmentUsage,
     pub(crate) groups: Groups,
     pub(crate) segments: Arc<Segments>,
     pub(crate) report: RecoveryReport,
 }
 
 /// Opens the log in the directory, or makes a new one if there is none.
-pub(crate) fn recover(directory: Directory) -> Result<Recovered, Error> {
+pub(crate) fn recover(directory: LogDirectory) -> Result<RecoveredLog, Error> {
     let is_read_only = directory.is_read_only;
     let listing = directory.list()?;
     let tidying = if is_read_only { None } else { tidy(&directory)? };
@@ -69,7 +69,7 @@ pub(crate) fn recover(directory: Directory) -> Result<Recovered, Error> {
     let mut replay = Replay::default();
     let end = replay.merge(&mut found)?;
     if let Some(first) = unbroken.first() {
-        let last = found[..end.count].last().map_or(*first, Loaded::number);
+        let last = found[..end.count].last().map_or(*first, LoadedSegment::number);
         replay.check(*first, last)?;
     }
     let is_strict = directory.config.recovery == RecoveryMode::Strict && !is_read_only;
@@ -82,20 +82,20 @@ pub(crate) fn recover(directory: Directory) -> Result<Recovered, Error> {
     let later = found.split_off(end.count);
     let below = |number: &&u64| **number < replay.discarded_below;
     let mut dead: Vec<u64> = leftover.iter().chain(unbroken).filter(below).copied().collect();
-    let (mut prepared, mut spares, mut synced_lsn) = (None, Vec::new(), end.synced_lsn);
+    let (mut preallocated, mut recycled, mut synced_lsn) = (None, Vec::new(), end.synced_lsn);
     if is_read_only {
         dead.clear();
     } else {
-        prepared = mend(&directory, &mut found, later, &end)?;
+        preallocated = mend(&directory, &mut found, later, &end)?;
         // A segment may have its name only in memory, if the process went just then.
-        tidying.map_or_else(|| directory.sync(), SideWork::wait)?;
-        spares = clean(&directory, &listing, &dead)?;
+        tidying.map_or_else(|| directory.sync(), BackgroundIo::wait)?;
+        recycled = clean(&directory, &listing, &dead)?;
         synced_lsn = end.next_lsn - 1;
     }
 
     let last_lsn = end.next_lsn - 1;
     let none = unbroken.first().map_or(0, |first| first - 1);
-    let newest = found.last().map_or(none, Loaded::number);
+    let newest = found.last().map_or(none, LoadedSegment::number);
     let segments = Arc::new(Segments::default());
     let mut unsealed = Vec::new();
     for found in found.into_iter().filter(|found| !dead.contains(&found.number())) {
@@ -104,30 +104,31 @@ pub(crate) fn recover(directory: Directory) -> Result<Recovered, Error> {
         let segment = Arc::new(segment);
         segments.insert(segment.clone());
         if !is_sealed && !is_read_only {
-            unsealed.push(Outgoing::new(segment, end, summary, true));
+            unsealed.push(UnsealedSegment::new(segment, end, summary, true));
         }
     }
     replay.report.discarded_segments = dead.len() as u64;
     replay.report.torn_bytes = end.torn_bytes;
     replay.report.last_lsn = last_lsn;
     replay.report.groups = replay.groups.count();
-    let stock = Stock::new(directory, segments.clone(), newest, prepared, spares, last_lsn);
+    let pool =
+        SegmentPool::new(directory, segments.clone(), newest, preallocated, recycled, last_lsn);
     // They get their footers like any segment that is full: by maintenance, or when more wait.
-    unsealed.into_iter().try_for_each(|outgoing| stock.put(outgoing))?;
-    let stock = Arc::new(stock);
-    let queue = AppendQueue::new(stock.clone(), segments.clone(), last_lsn, synced_lsn);
-    let Replay { groups, ledger, report, .. } = replay;
-    Ok(Recovered { queue, stock, ledger, groups, segments, report })
+    unsealed.into_iter().try_for_each(|unsealed| pool.add_unsealed(unsealed))?;
+    let pool = Arc::new(pool);
+    let appender = LogAppender::new(pool.clone(), segments.clone(), last_lsn, synced_lsn);
+    let Replay { groups, usage, report, .. } = replay;
+    Ok(RecoveredLog { appender, pool, usage, groups, segments, report })
 }
 
 /// Makes the log on disk what it was found to be. Returns the segment that was made ahead.
 fn mend(
-    directory: &Directory,
-    found: &mut [Loaded],
-    mut later: Vec<Loaded>,
-    end: &End,
-) -> Result<Option<Prepared>, Error> {
-    let prepared = prune(directory, &mut later, end)?;
+    directory: &LogDirectory,
+    found: &mut [LoadedSegment],
+    mut later: Vec<LoadedSegment>,
+    end: &LogEnd,
+) -> Result<Option<PreallocatedSegment>, Error> {
+    let preallocated = prune(directory, &mut later, end)?;
     let last = found.len().saturating_sub(1);
     for (at, found) in found.iter_mut().enumerate().filter(|(_, found)| !found.is_sealed()) {
         if at == last && end.is_last_torn {
@@ -136,15 +137,15 @@ fn mend(
             found.sync(end.synced_lsn)?;
         }
     }
-    Ok(prepared)
+    Ok(preallocated)
 }
 
 /// Removes what the making of a segment has left that was cut short, and makes the names durable,
 /// if that can be done while the segments are read.
-fn tidy(directory: &Directory) -> Result<Option<SideWork>, Error> {
+fn tidy(directory: &LogDirectory) -> Result<Option<BackgroundIo>, Error> {
     if directory.config.recovery_threads > 1 {
         let (fs, path) = (directory.fs.clone(), directory.path.clone());
-        let tidying = SideWork::start(move || {
+        let tidying = BackgroundIo::start(move || {
             directory::remove_unfinished(&*fs, &path)?;
             fs.sync_dir(&path)
         });
@@ -159,15 +160,15 @@ fn tidy(directory: &Directory) -> Result<Option<SideWork>, Error> {
 /// Removes what torn flushes have left in the segments behind the log's end, newest first so that no
 /// gap ever shows. The one behind the end is kept for later if it was only made ahead.
 fn prune(
-    directory: &Directory,
-    later: &mut Vec<Loaded>,
-    end: &End,
-) -> Result<Option<Prepared>, Error> {
+    directory: &LogDirectory,
+    later: &mut Vec<LoadedSegment>,
+    end: &LogEnd,
+) -> Result<Option<PreallocatedSegment>, Error> {
     while let Some(last) = later.last() {
         if later.len() == 1 && !end.is_next_touched {
             let file_bytes = last.segment.file.len()?;
             let segment = later.remove(0).segment;
-            return Ok(Some(Prepared { segment, file_bytes }));
+            return Ok(Some(PreallocatedSegment { segment, file_bytes }));
         }
         directory.remove(last.number())?;
         directory.sync()?;
@@ -177,11 +178,15 @@ fn prune(
 }
 
 /// Removes segments that are dead and spares that are too many. Returns the spares that are left.
-fn clean(directory: &Directory, listing: &Listing, dead: &[u64]) -> Result<Vec<u64>, Error> {
-    let wanted = listing.spares.len().min(directory.config.spare_segments);
-    let (kept, surplus) = listing.spares.split_at(wanted);
+fn clean(
+    directory: &LogDirectory,
+    listing: &SegmentListing,
+    dead: &[u64],
+) -> Result<Vec<u64>, Error> {
+    let wanted = listing.recycled.len().min(directory.config.spare_segments);
+    let (kept, surplus) = listing.recycled.split_at(wanted);
     dead.iter().try_for_each(|number| directory.remove(*number))?;
-    surplus.iter().try_for_each(|number| directory.remove_spare(*number))?;
+    surplus.iter().try_for_each(|number| directory.remove_recycled(*number))?;
     if !dead.is_empty() || !surplus.is_empty() {
         directory.sync()?;
     }
@@ -190,7 +195,7 @@ fn clean(directory: &Directory, listing: &Listing, dead: &[u64]) -> Result<Vec<u
 
 /// Where the log ends.
 #[derive(Debug, Default)]
-struct End {
+struct LogEnd {
     /// How many segments have frames that are of the log.
     count: usize,
     next_lsn: u64,
@@ -207,7 +212,7 @@ struct End {
 #[derive(Default)]
 struct Replay {
     groups: Groups,
-    ledger: Ledger,
+    usage: SegmentUsage,
     discarded_below: u64,
     report: RecoveryReport,
 }
@@ -215,8 +220,8 @@ struct Replay {
 impl Replay {
     /// Merges what the segments of the log change, and finds out where it ends and whether it may
     /// end there.
-    fn merge(&mut self, found: &mut [Loaded]) -> Result<End, Error> {
-        let mut end = End { next_lsn: 1, ..End::default() };
+    fn merge(&mut self, found: &mut [LoadedSegment]) -> Result<LogEnd, Error> {
+        let mut end = LogEnd { next_lsn: 1, ..LogEnd::default() };
         let Some(first) = found.first() else { return Ok(end) };
         if first.number() > 1 {
             // What came before is purged, which was made known in a batch that was synced, here or
@@ -234,7 +239,7 @@ impl Replay {
             self.report.entries += summary.entries();
             self.discarded_below = self.discarded_below.max(summary.discarded_below());
             let number = found.number();
-            let merged = self.groups.merge(summary, number, &mut self.ledger);
+            let merged = self.groups.merge(summary, number, &mut self.usage);
             merged.map_err(|what| found.corrupt(SEGMENT_HEADER_BYTES, what))?;
             end.count += 1;
             end.next_lsn = found.next_lsn;
@@ -255,7 +260,7 @@ impl Replay {
             return corrupt(last + 1, "the segment is missing");
         }
         self.groups.check_replayed().or_else(|what| corrupt(last, what))?;
-        let is_live = |number: &u64| !self.ledger.is_dead(*number);
+        let is_live = |number: &u64| !self.usage.is_dead(*number);
         match (first..self.discarded_below).find(is_live) {
             Some(live) => corrupt(live, "a segment that was given up still holds something"),
             None => Ok(()),
@@ -265,7 +270,11 @@ impl Replay {
 
 /// Looks at what is behind the last frame: in its segment, and in those behind it. Whether it may be
 /// there, and how much of torn flushes is in it.
-fn judge(end: &mut End, last: Option<&Loaded>, later: &[Loaded]) -> Result<(), Error> {
+fn judge(
+    end: &mut LogEnd,
+    last: Option<&LoadedSegment>,
+    later: &[LoadedSegment],
+) -> Result<(), Error> {
     if let Some(last) = last.filter(|last| !last.is_sealed()) {
         end.torn_bytes = last.torn_bytes()? as u64;
         end.is_last_torn = end.torn_bytes > 0;
@@ -285,12 +294,13 @@ fn judge(end: &mut End, last: Option<&Loaded>, later: &[Loaded]) -> Result<(), E
             continue;
         }
         let (bytes, header) = (found.view()?, found.segment.header);
-        if scan::vouches_for(&bytes, header, end.next_lsn) {
+        if scan::proves_synced(&bytes, header, end.next_lsn) {
             return Err(damaged("a frame that was synced is damaged"));
         }
         // Frames before its first may be lost, but not if the segment before is known to be whole.
-        let may_follow =
-            |lsn: u64| lsn > end.next_lsn && (at > 0 || !last.is_some_and(Loaded::is_sealed));
+        let may_follow = |lsn: u64| {
+            lsn > end.next_lsn && (at > 0 || !last.is_some_and(LoadedSegment::is_sealed))
+        };
         match scan::first_lsn(&bytes, header) {
             Some(lsn) if may_follow(lsn) => {}
             Some(lsn) if lsn != end.next_lsn || at > 0 => {
@@ -298,7 +308,7 @@ fn judge(end: &mut End, last: Option<&Loaded>, later: &[Loaded]) -> Result<(), E
             }
             None if at > 0 => {}
             _ => {
-                let scan = Scan::new(&bytes, header, end.next_lsn);
+                let scan = FrameScanner::new(&bytes, header, end.next_lsn);
                 scan.torn_bytes().map_err(|what| found.corrupt(begin, what))?;
             }
         }
@@ -313,14 +323,14 @@ fn judge(end: &mut End, last: Option<&Loaded>, later: &[Loaded]) -> Result<(), E
 mod tests {
     use super::*;
     use crate::frame::{Append, Change};
-    use crate::groups::Place;
+    use crate::groups::FrameLocation;
 
     #[test]
     fn a_compaction_whose_entries_are_gone_is_corrupt() {
         let mut replay = Replay { discarded_below: 4, ..Replay::default() };
         let mut apply = |segment, change| {
-            let place = Place { segment, offset: 64, lsn: 1 };
-            replay.groups.apply(&change, place, &mut replay.ledger).expect("it fits");
+            let place = FrameLocation { segment, offset: 64, lsn: 1 };
+            replay.groups.apply(&change, place, &mut replay.usage).expect("it fits");
             replay.check(4, 5)
         };
         let compact = |first| Change::Compact { group: 1, first, term_before: 1 };
@@ -344,9 +354,9 @@ mod tests {
         assert!(replay.check(4, 5).is_ok() && replay.check(2, 5).is_ok());
         assert!(matches!(replay.check(5, 6), Err(Error::Corrupt { segment: 4, .. })));
         assert!(matches!(replay.check(2, 2), Err(Error::Corrupt { segment: 3, .. })));
-        let put = Change::Put { group: 1, key: "k".into(), value: "v".into() };
-        let place = Place { segment: 3, offset: 64, lsn: 1 };
-        replay.groups.apply(&put, place, &mut replay.ledger).expect("it fits");
+        let add_unsealed = Change::Put { group: 1, key: "k".into(), value: "v".into() };
+        let place = FrameLocation { segment: 3, offset: 64, lsn: 1 };
+        replay.groups.apply(&add_unsealed, place, &mut replay.usage).expect("it fits");
         assert!(matches!(replay.check(2, 5), Err(Error::Corrupt { segment: 3, .. })));
         let mut fresh = Replay::default();
         assert!(fresh.check(1, 1).is_ok());

@@ -10,11 +10,11 @@
 //! the room of the log, and none of them is overwritten.
 
 use crate::config::Config;
-use crate::directory::{self, Directory, IN_MARK, OUT_MARK};
+use crate::directory::{self, IN_MARK, LogDirectory, OUT_MARK};
 use crate::error::Error;
-use crate::prefixed::Prefixed;
+use crate::prefixed::PrefixedFs;
 use crate::salvage;
-use crate::salvaged::SalvageReport;
+use crate::salvage_report::SalvageReport;
 use flotilla_vfs::OpenMode;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ const DAMAGED: &str = "damaged-";
 ///
 /// [`Error::Invalid`] if there are segments that were found damaged earlier; those of
 /// [`crate::salvage`]: then the damaged log is what it was.
-pub(crate) fn by_what_is_whole(directory: &Directory) -> Result<SalvageReport, Error> {
+pub(crate) fn by_what_is_whole(directory: &LogDirectory) -> Result<SalvageReport, Error> {
     let names = directory.fs.list(&directory.path)?;
     if names.iter().any(|name| name.starts_with(DAMAGED)) {
         return Err(Error::Invalid(format!(
@@ -51,7 +51,7 @@ pub(crate) fn by_what_is_whole(directory: &Directory) -> Result<SalvageReport, E
 }
 
 /// Goes on with a replacement that was cut short, if there is one.
-pub(crate) fn finish(directory: &Directory) -> io::Result<()> {
+pub(crate) fn finish(directory: &LogDirectory) -> io::Result<()> {
     let path = |name: &str| directory.path.join(name);
     match directory.mark()? {
         None => return Ok(()),
@@ -62,7 +62,10 @@ pub(crate) fn finish(directory: &Directory) -> io::Result<()> {
                 directory.fs.rename(&segment, &with_prefix(&segment, DAMAGED))?;
             }
             // Numbers begin anew, and a spare may hold frames from when it had one of them.
-            listing.spares.into_iter().try_for_each(|spare| directory.remove_spare(spare))?;
+            listing
+                .recycled
+                .into_iter()
+                .try_for_each(|number| directory.remove_recycled(number))?;
             directory.sync()?;
             directory.fs.rename(&path(OUT_MARK), &path(IN_MARK))?;
             directory.sync()?;
@@ -81,15 +84,15 @@ pub(crate) fn finish(directory: &Directory) -> io::Result<()> {
     directory.sync()
 }
 
-fn write_new(directory: &Directory) -> Result<SalvageReport, Error> {
+fn write_new(directory: &LogDirectory) -> Result<SalvageReport, Error> {
     let (fs, dir) = (directory.fs.clone(), &directory.path);
-    let beside = Arc::new(Prefixed::new(fs.clone(), NEW));
+    let beside = Arc::new(PrefixedFs::new(fs.clone(), NEW));
     let config = Config { disk_bytes_max: None, ..directory.config.clone() };
     salvage::copy_whole(fs, dir, beside, dir, config, &mut |_| ())
 }
 
 /// Removes what is there of a new log and is not needed.
-fn clear(directory: &Directory) -> io::Result<()> {
+fn clear(directory: &LogDirectory) -> io::Result<()> {
     let names = directory.fs.list(&directory.path)?;
     let new = names.iter().filter(|name| name.starts_with(NEW));
     new.map(|name| directory.path.join(name)).try_for_each(|path| directory.fs.remove(&path))

@@ -13,10 +13,10 @@
 use crate::batch::{EntryRef, LogBatch};
 use crate::checkpoint;
 use crate::config::Config;
-use crate::directory::Directory;
+use crate::directory::LogDirectory;
 use crate::engine::LogEngine;
 use crate::error::Error;
-use crate::extents::Run;
+use crate::extents::EntryRun;
 use crate::extract;
 use crate::footer;
 use crate::format::{FRAME_HEADER_BYTES, SegmentHeader};
@@ -24,11 +24,11 @@ use crate::frame::{Append, Change};
 use crate::group_commit::Durability;
 use crate::inspect;
 use crate::item;
+use crate::raw_scan::{RawScan, SegmentPart, ValidFrame};
 use crate::read_only::ReadOnlyFs;
-use crate::salvaged::{SalvageReport, SalvagedGroup};
+use crate::salvage_report::{SalvageReport, SalvagedGroup};
 use crate::unpack;
-use crate::verify::{Progress, VerifyLevel};
-use crate::walk::{Piece, Walk, WholeFrame};
+use crate::verify::{ToolProgress, VerifyLevel};
 use bytes::Bytes;
 use flotilla_vfs::{File, FileSystem, OpenMode};
 use std::collections::BTreeMap;
@@ -57,7 +57,7 @@ pub fn salvage(
     fs: Arc<dyn FileSystem>,
     dir: &Path,
     to: &Path,
-    look: &mut dyn FnMut(Progress),
+    look: &mut dyn FnMut(ToolProgress),
 ) -> Result<SalvageReport, Error> {
     copy_whole(fs.clone(), dir, fs, to, Config::default(), look)
 }
@@ -69,21 +69,21 @@ pub(crate) fn copy_whole(
     to_fs: Arc<dyn FileSystem>,
     to: &Path,
     config: Config,
-    look: &mut dyn FnMut(Progress),
+    look: &mut dyn FnMut(ToolProgress),
 ) -> Result<SalvageReport, Error> {
-    let directory = Directory::read_only(Arc::new(ReadOnlyFs::new(fs)), dir, Config::default())?;
+    let directory = LogDirectory::read_only(Arc::new(ReadOnlyFs::new(fs)), dir, Config::default())?;
     checkpoint::make_empty(&*to_fs, to)?;
-    let (found, needed_from) = inspect::verify_files(&directory, VerifyLevel::Entries, look)?;
+    let (remains, needed_from) = inspect::verify_files(&directory, VerifyLevel::Entries, look)?;
     let mut salvage = Salvage {
         report: SalvageReport {
-            frames: found.frames,
-            torn_bytes: found.torn_bytes,
-            problems: found.problems,
-            problems_left_out: found.problems_left_out,
+            frames: remains.frames,
+            torn_bytes: remains.torn_bytes,
+            problems: remains.problems,
+            problems_left_out: remains.problems_left_out,
             ..SalvageReport::default()
         },
         groups: BTreeMap::new(),
-        end_lsn: found.last_lsn,
+        end_lsn: remains.last_lsn,
         next_lsn: None,
         losses: 0,
     };
@@ -107,13 +107,13 @@ pub(crate) fn copy_whole(
     }
     // Nothing that could be written once is too large.
     let config = Config { batch_bytes_max: 1 << 30, ..config };
-    let (log, _) = LogEngine::start(Directory::writable(to_fs, to, config)?)?;
+    let (log, _) = LogEngine::start(LogDirectory::writable(to_fs, to, config)?)?;
     salvage.copy(&log, &directory, look)
 }
 
 struct Salvage {
     report: SalvageReport,
-    groups: BTreeMap<u64, Found>,
+    groups: BTreeMap<u64, GroupRemains>,
     /// The last batch of the log.
     end_lsn: u64,
     next_lsn: Option<u64>,
@@ -123,11 +123,11 @@ struct Salvage {
 
 /// What is known of a group.
 #[derive(Default)]
-struct Found {
+struct GroupRemains {
     /// Where the log begins and the term before, if a compaction says so.
-    mark: Option<(u64, u64)>,
+    compaction: Option<(u64, u64)>,
     /// In order, without overlaps, perhaps with holes.
-    runs: Vec<Run>,
+    runs: Vec<EntryRun>,
     keys: BTreeMap<Bytes, Bytes>,
     /// How many losses there were when something was appended first and last.
     losses: Option<(u64, u64)>,
@@ -141,8 +141,8 @@ impl Salvage {
             inspect::header_of(number, bytes).ok().or_else(|| SegmentHeader::guess(number, bytes));
         let Some(header) = header else { return };
         let end = footer::of_file(bytes, header).map_or(bytes.len(), |footer| footer.end as usize);
-        for piece in Walk::new(&bytes[..end], header) {
-            let Piece::Frame(frame) = piece else { continue };
+        for piece in RawScan::new(&bytes[..end], header) {
+            let SegmentPart::Frame(frame) = piece else { continue };
             let lsn = frame.header.lsn;
             let next = self.next_lsn.unwrap_or(lsn);
             if lsn > self.end_lsn || lsn < next {
@@ -159,7 +159,7 @@ impl Salvage {
         }
     }
 
-    fn frame(&mut self, segment: u64, frame: &WholeFrame<'_>) {
+    fn frame(&mut self, segment: u64, frame: &ValidFrame<'_>) {
         let mut input = frame.items;
         while !input.is_empty() {
             let at = FRAME_HEADER_BYTES + frame.items.len() - input.len();
@@ -184,36 +184,36 @@ impl Salvage {
         let losses = self.losses;
         match change {
             Change::Append(append) => {
-                let found = self.groups.entry(append.group).or_default();
-                found.cut(append.first);
-                found.runs.push(append.run(segment, frame_offset));
-                found.failing.extend(failing);
-                found.losses = Some((found.losses.map_or(losses, |(first, _)| first), losses));
+                let remains = self.groups.entry(append.group).or_default();
+                remains.cut(append.first);
+                remains.runs.push(append.run(segment, frame_offset));
+                remains.failing.extend(failing);
+                remains.losses = Some((remains.losses.map_or(losses, |(first, _)| first), losses));
             }
             Change::Move(append) => {
-                let found = self.groups.entry(append.group).or_default();
-                found.place(append.run(segment, frame_offset));
-                found.failing.extend(failing);
+                let remains = self.groups.entry(append.group).or_default();
+                remains.place(append.run(segment, frame_offset));
+                remains.failing.extend(failing);
             }
             Change::Truncate { group, from } => {
-                if let Some(found) = self.groups.get_mut(&group) {
-                    found.cut(from);
+                if let Some(remains) = self.groups.get_mut(&group) {
+                    remains.cut(from);
                 }
             }
             Change::Compact { group, first, term_before } => {
-                let found = self.groups.entry(group).or_default();
-                found.drop_below(first);
-                found.mark = Some((first, term_before));
-                if found.runs.is_empty() {
-                    found.losses = None;
+                let remains = self.groups.entry(group).or_default();
+                remains.drop_below(first);
+                remains.compaction = Some((first, term_before));
+                if remains.runs.is_empty() {
+                    remains.losses = None;
                 }
             }
             Change::Put { group, key, value } => {
                 self.groups.entry(group).or_default().keys.insert(key, value);
             }
             Change::Delete { group, key } => {
-                if let Some(found) = self.groups.get_mut(&group) {
-                    found.keys.remove(&key);
+                if let Some(remains) = self.groups.get_mut(&group) {
+                    remains.keys.remove(&key);
                 }
             }
             Change::Remove { group } => {
@@ -227,21 +227,23 @@ impl Salvage {
     fn copy(
         mut self,
         log: &LogEngine,
-        directory: &Directory,
-        look: &mut dyn FnMut(Progress),
+        directory: &LogDirectory,
+        look: &mut dyn FnMut(ToolProgress),
     ) -> Result<SalvageReport, Error> {
         let groups = std::mem::take(&mut self.groups);
-        let bytes = |found: &Found| found.runs.iter().map(|r| u64::from(r.item_bytes)).sum::<u64>();
-        let mut progress = Progress { bytes_done: 0, bytes: groups.values().map(bytes).sum() };
+        let bytes = |remains: &GroupRemains| {
+            remains.runs.iter().map(|r| u64::from(r.item_bytes)).sum::<u64>()
+        };
+        let mut progress = ToolProgress { bytes_done: 0, bytes: groups.values().map(bytes).sum() };
         let mut open = None;
-        for (id, mut found) in groups {
-            let group_bytes = bytes(&found);
-            let fate = found.settle(id, self.losses > 0);
-            if found.runs.is_empty() && found.keys.is_empty() && found.mark.is_none() {
+        for (id, mut remains) in groups {
+            let group_bytes = bytes(&remains);
+            let fate = remains.settle(id, self.losses > 0);
+            if remains.runs.is_empty() && remains.keys.is_empty() && remains.compaction.is_none() {
                 self.report.damaged_groups.extend(fate);
                 continue;
             }
-            self.write_group(log, directory, id, &found, &mut open)?;
+            self.write_group(log, directory, id, &remains, &mut open)?;
             self.report.damaged_groups.extend(fate);
             self.report.groups += 1;
             progress.bytes_done += group_bytes;
@@ -254,21 +256,21 @@ impl Salvage {
     fn write_group(
         &mut self,
         log: &LogEngine,
-        directory: &Directory,
+        directory: &LogDirectory,
         id: u64,
-        found: &Found,
+        remains: &GroupRemains,
         open: &mut Option<(u64, Arc<dyn File>)>,
     ) -> Result<(), Error> {
         let mut batch = LogBatch::new();
-        if let Some((first, term_before)) = found.mark {
+        if let Some((first, term_before)) = remains.compaction {
             batch.compact_to(id, first, term_before);
         }
-        for (key, value) in &found.keys {
+        for (key, value) in &remains.keys {
             batch.put(id, key, value);
             self.report.keys += 1;
             flush(log, &mut batch, BATCH_BYTES)?;
         }
-        for run in &found.runs {
+        for run in &remains.runs {
             let file = match open {
                 Some((segment, file)) if *segment == run.segment => file.clone(),
                 _ => directory.open_file(run.segment, OpenMode::Read)?,
@@ -293,7 +295,7 @@ fn flush(log: &LogEngine, batch: &mut LogBatch, above_bytes: u64) -> Result<(), 
 }
 
 /// Entries of an append that fail although the frame is whole.
-fn failing(frame: &WholeFrame<'_>, append: &Append) -> Vec<Range<u64>> {
+fn failing(frame: &ValidFrame<'_>, append: &Append) -> Vec<Range<u64>> {
     let begin = (append.offset as usize).checked_sub(FRAME_HEADER_BYTES);
     let item = begin.and_then(|begin| frame.items.get(begin..begin + append.item_bytes as usize));
     let Some((item, head)) =
@@ -310,7 +312,7 @@ fn failing(frame: &WholeFrame<'_>, append: &Append) -> Vec<Range<u64>> {
     failing
 }
 
-impl Found {
+impl GroupRemains {
     /// Drops the entries from `from` on.
     fn cut(&mut self, from: u64) {
         self.runs.truncate(self.runs.partition_point(|run| run.first < from));
@@ -332,19 +334,19 @@ impl Found {
     }
 
     /// Puts entries in the place of those with their indexes.
-    fn place(&mut self, run: Run) {
+    fn place(&mut self, run: EntryRun) {
         let from = self.runs.partition_point(|old| old.end <= run.first);
         let to = self.runs.partition_point(|old| old.first < run.end);
         let mut new = Vec::new();
         for old in &self.runs[from..to.max(from)] {
             if old.first < run.first {
-                new.push(Run { end: run.first, ..*old });
+                new.push(EntryRun { end: run.first, ..*old });
             }
         }
         new.push(run);
         for old in &self.runs[from..to.max(from)] {
             if old.end > run.end {
-                new.push(Run { first: run.end, ..*old });
+                new.push(EntryRun { first: run.end, ..*old });
             }
         }
         self.runs.splice(from..to.max(from), new);
@@ -362,7 +364,8 @@ impl Found {
         let before = std::mem::replace(&mut self.runs, kept);
         let first = self.runs.first().map(|run| run.first);
         // A mark before a hole that nothing else shows is of a compaction that changed nothing.
-        let begin = self.mark.map(|(first, _)| first).filter(|_| has_losses || !before.is_empty());
+        let begin =
+            self.compaction.map(|(first, _)| first).filter(|_| has_losses || !before.is_empty());
         let mut next = begin.or(before.first().map(|run| run.first)).or(first);
         for run in &before {
             if let Some(next) = next.filter(|next| *next < run.first) {
@@ -377,12 +380,12 @@ impl Found {
             fate.lost.push(next..first);
         }
         if let Some(first) = first {
-            self.mark = self.mark.filter(|(mark, _)| *mark == first);
+            self.compaction = self.compaction.filter(|(compaction, _)| *compaction == first);
         }
         let end = self.runs.last().map(|run| run.end);
         fate.lost
             .extend(failing.into_iter().filter(|range| end.is_none_or(|end| range.start >= end)));
-        let begin = first.or(self.mark.map(|(first, _)| first)).unwrap_or(1);
+        let begin = first.or(self.compaction.map(|(first, _)| first)).unwrap_or(1);
         fate.kept = begin..end.unwrap_or(begin);
         fate.is_joined =
             fate.lost.is_empty() && self.losses.is_some_and(|(first, last)| first < last);
@@ -399,10 +402,10 @@ impl Found {
                 continue;
             }
             if run.first < low {
-                runs.push(Run { end: low, ..run });
+                runs.push(EntryRun { end: low, ..run });
             }
             if high < run.end {
-                runs.push(Run { first: high, ..run });
+                runs.push(EntryRun { first: high, ..run });
             }
         }
         self.runs = runs;
@@ -421,46 +424,55 @@ fn add_range(ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
 mod tests {
     use super::*;
 
-    fn run(first: u64, end: u64, segment: u64) -> Run {
-        Run { first, end, segment, offset: 64, item_bytes: 100 }
+    fn run(first: u64, end: u64, segment: u64) -> EntryRun {
+        EntryRun { first, end, segment, offset: 64, item_bytes: 100 }
     }
 
-    fn shape(found: &Found) -> Vec<(u64, u64, u64)> {
-        found.runs.iter().map(|run| (run.first, run.end, run.segment)).collect()
+    fn shape(remains: &GroupRemains) -> Vec<(u64, u64, u64)> {
+        remains.runs.iter().map(|run| (run.first, run.end, run.segment)).collect()
     }
 
     #[test]
     fn moved_entries_take_the_place_of_those_that_were_there() {
-        let mut found = Found { runs: vec![run(1, 5, 1), run(5, 9, 2)], ..Found::default() };
-        found.place(run(3, 7, 3));
-        assert_eq!(shape(&found), [(1, 3, 1), (3, 7, 3), (7, 9, 2)]);
-        found.place(run(4, 5, 4));
-        assert_eq!(shape(&found), [(1, 3, 1), (3, 4, 3), (4, 5, 4), (5, 7, 3), (7, 9, 2)]);
-        found.place(run(1, 9, 5));
-        assert_eq!(shape(&found), [(1, 9, 5)]);
+        let mut remains =
+            GroupRemains { runs: vec![run(1, 5, 1), run(5, 9, 2)], ..GroupRemains::default() };
+        remains.place(run(3, 7, 3));
+        assert_eq!(shape(&remains), [(1, 3, 1), (3, 7, 3), (7, 9, 2)]);
+        remains.place(run(4, 5, 4));
+        assert_eq!(shape(&remains), [(1, 3, 1), (3, 4, 3), (4, 5, 4), (5, 7, 3), (7, 9, 2)]);
+        remains.place(run(1, 9, 5));
+        assert_eq!(shape(&remains), [(1, 9, 5)]);
         // As it is where the segments that they came from are gone.
-        found.place(run(20, 22, 6));
-        found.place(run(11, 13, 7));
-        assert_eq!(shape(&found), [(1, 9, 5), (11, 13, 7), (20, 22, 6)]);
+        remains.place(run(20, 22, 6));
+        remains.place(run(11, 13, 7));
+        assert_eq!(shape(&remains), [(1, 9, 5), (11, 13, 7), (20, 22, 6)]);
     }
 
     #[test]
     fn a_group_is_settled_at_its_last_hole() {
-        let mut found = Found {
-            mark: Some((3, 9)),
+        let mut remains = GroupRemains {
+            compaction: Some((3, 9)),
             runs: vec![run(5, 8, 1), run(8, 10, 1), run(12, 15, 2), run(15, 20, 2)],
             failing: vec![16..17],
-            ..Found::default()
+            ..GroupRemains::default()
         };
-        let fate = found.settle(7, true).expect("something is lost");
-        assert_eq!(shape(&found), [(17, 20, 2)]);
-        assert_eq!((fate.kept, found.mark), (17..20, None));
+        let fate = remains.settle(7, true).expect("something is lost");
+        assert_eq!(shape(&remains), [(17, 20, 2)]);
+        assert_eq!((fate.kept, remains.compaction), (17..20, None));
         assert_eq!(fate.lost, [3..5, 10..12, 16..17]);
         assert_eq!(fate.left_behind, [5..10, 12..16]);
 
-        let mut whole = Found { mark: Some((3, 9)), runs: vec![run(3, 8, 1)], ..Found::default() };
-        assert_eq!((whole.settle(7, true), whole.mark), (None, Some((3, 9))));
-        let mut last = Found { runs: vec![run(3, 8, 1)], failing: vec![7..8], ..Found::default() };
+        let mut whole = GroupRemains {
+            compaction: Some((3, 9)),
+            runs: vec![run(3, 8, 1)],
+            ..GroupRemains::default()
+        };
+        assert_eq!((whole.settle(7, true), whole.compaction), (None, Some((3, 9))));
+        let mut last = GroupRemains {
+            runs: vec![run(3, 8, 1)],
+            failing: vec![7..8],
+            ..GroupRemains::default()
+        };
         let fate = last.settle(7, false).expect("the last entry is lost");
         assert_eq!((fate.kept, fate.lost.len(), fate.lost[0].start), (3..7, 1, 7));
     }

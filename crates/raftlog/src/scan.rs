@@ -25,7 +25,7 @@ const SEARCH_BYTES: usize = 256;
 
 /// Walks over the frames of a segment.
 #[derive(Debug)]
-pub(crate) struct Scan<'a> {
+pub(crate) struct FrameScanner<'a> {
     bytes: &'a [u8],
     header: SegmentHeader,
     offset: usize,
@@ -42,15 +42,15 @@ pub(crate) struct ScannedFrame<'a> {
     pub(crate) items: &'a [u8],
 }
 
-impl<'a> Scan<'a> {
+impl<'a> FrameScanner<'a> {
     /// `bytes` is the whole file, and `next_lsn` what its first frame must be.
-    pub(crate) fn new(bytes: &'a [u8], header: SegmentHeader, next_lsn: u64) -> Scan<'a> {
-        Scan { bytes, header, offset: SEGMENT_HEADER_BYTES, next_lsn, synced_lsn: 0 }
+    pub(crate) fn new(bytes: &'a [u8], header: SegmentHeader, next_lsn: u64) -> FrameScanner<'a> {
+        FrameScanner { bytes, header, offset: SEGMENT_HEADER_BYTES, next_lsn, synced_lsn: 0 }
     }
 
     /// Goes on at `offset`, behind frames that were accepted before.
-    pub(crate) fn resume(self, offset: usize) -> Scan<'a> {
-        Scan { offset, ..self }
+    pub(crate) fn resume(self, offset: usize) -> FrameScanner<'a> {
+        FrameScanner { offset, ..self }
     }
 
     /// Where the next frame begins or, after the last one, would begin.
@@ -103,8 +103,8 @@ impl<'a> Scan<'a> {
         }
         // Inside a frame's body there is only data, which may look like anything.
         let from = self.offset + header.map_or(0, |h| h.frame_bytes());
-        let behind = Traces::find(self.bytes, self.header, from);
-        if behind.vouch_for(self.next_lsn) {
+        let behind = FrameEvidence::find(self.bytes, self.header, from);
+        if behind.proves_synced(self.next_lsn) {
             return Err("a frame that was synced is damaged");
         }
         if self.header.is_reused {
@@ -156,8 +156,8 @@ pub(crate) fn first_lsn(bytes: &[u8], header: SegmentHeader) -> Option<u64> {
 }
 
 /// Whether a frame of the segment says that `lsn` was synced before it was written.
-pub(crate) fn vouches_for(bytes: &[u8], header: SegmentHeader, lsn: u64) -> bool {
-    Traces::find(bytes, header, SEGMENT_HEADER_BYTES).vouch_for(lsn)
+pub(crate) fn proves_synced(bytes: &[u8], header: SegmentHeader, lsn: u64) -> bool {
+    FrameEvidence::find(bytes, header, SEGMENT_HEADER_BYTES).proves_synced(lsn)
 }
 
 /// How many bytes behind the segment's header are known to be of frames, whole or not, that were
@@ -165,7 +165,7 @@ pub(crate) fn vouches_for(bytes: &[u8], header: SegmentHeader, lsn: u64) -> bool
 pub(crate) fn touched_bytes(bytes: &[u8], header: SegmentHeader) -> usize {
     let rest = &bytes[SEGMENT_HEADER_BYTES..];
     if header.is_reused {
-        let end = Traces::find(bytes, header, SEGMENT_HEADER_BYTES).end.min(bytes.len());
+        let end = FrameEvidence::find(bytes, header, SEGMENT_HEADER_BYTES).end.min(bytes.len());
         end.saturating_sub(SEGMENT_HEADER_BYTES)
     } else if is_zero(rest) {
         0
@@ -182,17 +182,17 @@ fn own_header(bytes: &[u8], header: SegmentHeader, at: usize) -> Option<FrameHea
 
 /// What frames of this segment say whose headers are whole, wherever they stand.
 #[derive(Debug, Default, PartialEq)]
-struct Traces {
+struct FrameEvidence {
     /// The most that one of them says of what was synced before it.
     synced_lsn: Option<u64>,
     /// Where the last one ends, which may be beyond the end of the file; zero if there is none.
     end: usize,
 }
 
-impl Traces {
+impl FrameEvidence {
     /// Looks at every place from `from` on at which a frame may begin.
-    fn find(bytes: &[u8], header: SegmentHeader, from: usize) -> Traces {
-        let mut traces = Traces::default();
+    fn find(bytes: &[u8], header: SegmentHeader, from: usize) -> FrameEvidence {
+        let mut evidence = FrameEvidence::default();
         let rest = bytes.get(from..).unwrap_or_default();
         for (at, part) in rest.chunks(SEARCH_BYTES).enumerate() {
             // Most have no frame, and that is told for all places of a part at once.
@@ -202,16 +202,16 @@ impl Traces {
             let begin = from + at * SEARCH_BYTES;
             for at in (begin..begin + part.len()).step_by(ALIGNMENT_BYTES) {
                 if let Some(frame) = own_header(bytes, header, at) {
-                    traces.synced_lsn = traces.synced_lsn.max(Some(frame.synced_lsn));
-                    traces.end = traces.end.max(at + frame.frame_bytes());
+                    evidence.synced_lsn = evidence.synced_lsn.max(Some(frame.synced_lsn));
+                    evidence.end = evidence.end.max(at + frame.frame_bytes());
                 }
             }
         }
-        traces
+        evidence
     }
 
     /// Whether one of them says that `lsn` was synced before it was written.
-    fn vouch_for(&self, lsn: u64) -> bool {
+    fn proves_synced(&self, lsn: u64) -> bool {
         self.synced_lsn.is_some_and(|synced| synced >= lsn)
     }
 }
@@ -259,7 +259,7 @@ mod tests {
         for (lsn, synced_lsn) in (FIRST_LSN..).zip(synced_lsns) {
             let mut body = Vec::new();
             let (key, value) = (&b"key"[..], &[lsn as u8 | 1; 600][..]);
-            item::put_note(&mut body, item::Item::Put { group: lsn, key, value });
+            item::put_plain_item(&mut body, item::Item::Put { group: lsn, key, value });
             format::pad(&mut body);
             let header = FrameHeader {
                 kind: FrameKind::Batch,
@@ -280,7 +280,7 @@ mod tests {
 
     /// How many frames are accepted, and whether what follows is torn.
     fn verdict_of(bytes: &[u8], header: SegmentHeader) -> (usize, Result<bool, &'static str>) {
-        let mut scan = Scan::new(bytes, header, FIRST_LSN);
+        let mut scan = FrameScanner::new(bytes, header, FIRST_LSN);
         let count = std::iter::from_fn(|| scan.step()).count();
         (count, scan.torn_bytes().map(|torn_bytes| torn_bytes > 0))
     }
@@ -294,7 +294,7 @@ mod tests {
         let (bytes, begins) = segment(&[19, 19, 20]);
         assert_eq!(verdict(&bytes), (3, Ok(false)));
         assert_eq!(verdict(&bytes[..begins[3]]), (3, Ok(false)), "a file without room behind");
-        let mut scan = Scan::new(&bytes, HEADER, FIRST_LSN);
+        let mut scan = FrameScanner::new(&bytes, HEADER, FIRST_LSN);
         let frame = scan.step().expect("a frame");
         assert_eq!((frame.lsn, frame.offset, scan.next_lsn()), (20, 64, 21));
         assert_eq!((scan.offset(), scan.synced_lsn()), (begins[1], 19));
@@ -381,7 +381,7 @@ mod tests {
         let new = SegmentHeader { segment: 8, ..REUSED };
         assert_eq!(verdict_of(&bytes, new), (0, Ok(false)));
         assert_eq!((first_lsn(&bytes, new), touched_bytes(&bytes, new)), (None, 0));
-        assert!(vouches_for(&bytes, HEADER, 22) && !vouches_for(&bytes, new, 1));
+        assert!(proves_synced(&bytes, HEADER, 22) && !proves_synced(&bytes, new, 1));
         // One frame of the new life, of another length, and then two, the first of which is torn.
         for (torn, wanted) in [(false, (2, Ok(false))), (true, (0, Ok(true)))] {
             let mut at = begins[0];

@@ -1,14 +1,14 @@
 //! What an operator asks of a log: whether it is sound, and a copy of it.
 
-use crate::checkpoint::{self, Checkpoint};
+use crate::checkpoint::{self, LogCheckpoint};
 use crate::config::Config;
-use crate::directory::Directory;
+use crate::directory::LogDirectory;
 use crate::engine::LogEngine;
 use crate::error::Error;
 use crate::group::Group;
-use crate::inspect::{self, Snapshot};
+use crate::inspect::{self, LogSnapshot};
 use crate::read_only::ReadOnlyFs;
-use crate::verify::{Progress, VerifyLevel, VerifyReport};
+use crate::verify::{ToolProgress, VerifyLevel, VerifyReport};
 use flotilla_vfs::FileSystem;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,13 +27,13 @@ impl LogEngine {
     pub fn verify(
         &self,
         level: VerifyLevel,
-        look: &mut dyn FnMut(Progress),
+        look: &mut dyn FnMut(ToolProgress),
     ) -> Result<VerifyReport, Error> {
-        let snapshot = Snapshot::take(&self.group_commit, &self.segments);
+        let snapshot = LogSnapshot::take(&self.group_commit, &self.segments);
         let mut report = inspect::verify_open(&snapshot, level, look)?;
         drop(snapshot);
         if level >= VerifyLevel::Entries {
-            inspect::verify_ledger(&self.group_commit, &mut report);
+            inspect::verify_usage(&self.group_commit, &mut report);
             let cache = inspect::no_cache();
             for id in self.group_ids() {
                 if let Some(index) = self.group_commit.groups.get(id) {
@@ -59,7 +59,7 @@ impl LogEngine {
         fs: Arc<dyn FileSystem>,
         dir: &Path,
         level: VerifyLevel,
-        look: &mut dyn FnMut(Progress),
+        look: &mut dyn FnMut(ToolProgress),
     ) -> Result<VerifyReport, Error> {
         match LogEngine::open_read_only(fs.clone(), dir, Config::default()) {
             Ok((log, recovered)) => {
@@ -73,7 +73,7 @@ impl LogEngine {
             Err(error) => return Err(error),
         }
         let fs = Arc::new(ReadOnlyFs::new(fs));
-        let directory = Directory::read_only(fs, dir, Config::default())?;
+        let directory = LogDirectory::read_only(fs, dir, Config::default())?;
         Ok(inspect::verify_files(&directory, level, look)?.0)
     }
 
@@ -93,9 +93,9 @@ impl LogEngine {
         &self,
         fs: &dyn FileSystem,
         dir: &Path,
-        look: &mut dyn FnMut(Progress),
-    ) -> Result<Checkpoint, Error> {
-        let snapshot = Snapshot::take(&self.group_commit, &self.segments);
+        look: &mut dyn FnMut(ToolProgress),
+    ) -> Result<LogCheckpoint, Error> {
+        let snapshot = LogSnapshot::take(&self.group_commit, &self.segments);
         checkpoint::copy(&snapshot, fs, dir, look)
     }
 }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use crate::batch::{EntryRef, LogBatch};
     use crate::group_commit::Durability;
-    use crate::ledger::Live;
+    use crate::usage::LiveUsage;
     use flotilla_vfs::fault::FaultFs;
 
     #[test]
@@ -123,14 +123,14 @@ mod tests {
         let what = "what the segment holds is not what the index says";
         // In a segment that is there; and in one of which the index knows nothing.
         for (live, segment, named) in [
-            (Live { entries: 1, keys: 0, bytes: 0 }, 1, 1),
-            (Live { entries: 0, keys: 1, bytes: 0 }, 1, 1),
-            (Live { entries: 0, keys: 0, bytes: 9 }, 1, 1),
-            (Live { entries: 1, keys: 0, bytes: 9 }, 5, 0),
+            (LiveUsage { entries: 1, keys: 0, bytes: 0 }, 1, 1),
+            (LiveUsage { entries: 0, keys: 1, bytes: 0 }, 1, 1),
+            (LiveUsage { entries: 0, keys: 0, bytes: 9 }, 1, 1),
+            (LiveUsage { entries: 1, keys: 0, bytes: 9 }, 5, 0),
         ] {
-            log.group_commit.with_log(|log| log.ledger.hold(segment, live));
+            log.group_commit.with_log(|log| log.usage.hold(segment, live));
             assert_eq!(found(), [(named, what)], "{live:?}");
-            log.group_commit.with_log(|log| log.ledger.release(segment, live));
+            log.group_commit.with_log(|log| log.usage.release(segment, live));
             assert_eq!(found(), []);
         }
         let report = log.verify(VerifyLevel::Frames, &mut |_| {}).expect("read");

@@ -1,14 +1,14 @@
 //! All entries of an append, one after the other, each with what became of its data. For tools; a
 //! read of some entries goes another way.
 
-use crate::block::{Codec, PlacedBlock};
-use crate::item::{self, AppendHead, Row};
+use crate::block::{BlockCodec, PlacedBlock};
+use crate::item::{self, AppendHead, EntryRow};
 use crate::lz4;
 use std::borrow::Cow;
 
 /// An entry of an append.
 #[derive(Debug)]
-pub(crate) struct Unpacked<'a> {
+pub(crate) struct UnpackedEntry<'a> {
     pub(crate) index: u64,
     pub(crate) term: u64,
     pub(crate) kind: u8,
@@ -17,7 +17,11 @@ pub(crate) struct Unpacked<'a> {
 }
 
 /// Calls `look` with each entry of the append that `item` is. Decompresses one block at a time.
-pub(crate) fn each_entry(item: &[u8], head: &AppendHead<'_>, mut look: impl FnMut(Unpacked<'_>)) {
+pub(crate) fn each_entry(
+    item: &[u8],
+    head: &AppendHead<'_>,
+    mut look: impl FnMut(UnpackedEntry<'_>),
+) {
     let mut terms = head.terms().flat_map(|(count, term)| (0..count).map(move |_| term));
     for block in head.blocks() {
         let raw = item.get(block.stored.clone()).ok_or("an append is cut short");
@@ -30,21 +34,27 @@ pub(crate) fn each_entry(item: &[u8], head: &AppendHead<'_>, mut look: impl FnMu
                 let data = raw.get(place.start as usize..place.end as usize);
                 proved(head.group, index, term, row, data.ok_or("an append is cut short")?)
             });
-            look(Unpacked { index, term, kind: row.kind, data });
+            look(UnpackedEntry { index, term, kind: row.kind, data });
         }
     }
 }
 
 fn raw_bytes<'a>(block: &PlacedBlock, stored: &'a [u8]) -> Result<Cow<'a, [u8]>, &'static str> {
     match block.codec {
-        Codec::Raw => Ok(Cow::Borrowed(stored)),
-        Codec::Lz4 => {
+        BlockCodec::Raw => Ok(Cow::Borrowed(stored)),
+        BlockCodec::Lz4 => {
             Ok(Cow::Owned(lz4::decompress(stored, block.raw_bytes(), block.raw_bytes(), 0)?))
         }
     }
 }
 
-fn proved(group: u64, index: u64, term: u64, row: Row, data: &[u8]) -> Result<&[u8], &'static str> {
+fn proved(
+    group: u64,
+    index: u64,
+    term: u64,
+    row: EntryRow,
+    data: &[u8],
+) -> Result<&[u8], &'static str> {
     if item::entry_checksum(group, index, term, row.kind, data) == row.checksum {
         Ok(data)
     } else {

@@ -9,11 +9,11 @@
 use crate::footer::{self, Footer};
 use crate::format::{FRAME_HEADER_BYTES, FrameHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::frame::Change;
-use crate::item::{self, Appended, Decoded, Item};
-use crate::scan::{self, Scan};
+use crate::item::{self, DecodedItem, Item, StoredAppend};
+use crate::raw_scan::{RawScan, SegmentPart, ValidFrame};
+use crate::scan::{self, FrameScanner};
 use crate::summary::Summary;
 use crate::unpack;
-use crate::walk::{Piece, Walk, WholeFrame};
 use std::ops::Range;
 
 /// So many problems are listed; the others are only counted.
@@ -47,14 +47,14 @@ pub struct VerifyReport {
     /// now. They are no problem: opening the log cuts them off.
     pub torn_bytes: u64,
     /// What is wrong, in the order of the log; the first thousand.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<VerifyProblem>,
     /// How many more there are.
     pub problems_left_out: u64,
 }
 
 /// Something that is not as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct VerifyProblem {
     /// The segment; its file is named after it.
     pub segment: u64,
     /// Where in the file it begins.
@@ -69,7 +69,7 @@ pub struct Problem {
 
 /// How far a long piece of work has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct ToolProgress {
     /// Bytes done.
     pub bytes_done: u64,
     /// Bytes in all, as far as that is known.
@@ -85,11 +85,11 @@ pub(crate) struct Verifier {
     /// The next frame. None: whatever the next segment begins with.
     next_lsn: Option<u64>,
     /// Every frame up to this one is known to have been on disk.
-    vouched_lsn: u64,
+    proven_synced_lsn: u64,
     /// Where the log ends, if it does not go on in the next segment.
-    tail: Option<Break>,
+    tail: Option<MissingFrame>,
     /// A frame is missing there, which may be the work of a power loss.
-    pending: Option<Break>,
+    pending: Option<MissingFrame>,
     discarded_below: u64,
     /// Segments that are missing.
     gaps: Vec<u64>,
@@ -100,7 +100,7 @@ pub(crate) struct Verifier {
 
 /// A place at which a frame was expected.
 #[derive(Debug)]
-struct Break {
+struct MissingFrame {
     segment: u64,
     offset: usize,
     lsn: u64,
@@ -119,7 +119,7 @@ impl Verifier {
             level,
             end_lsn,
             next_lsn: None,
-            vouched_lsn: end_lsn.unwrap_or(0),
+            proven_synced_lsn: end_lsn.unwrap_or(0),
             tail: None,
             pending: None,
             discarded_below: 0,
@@ -133,7 +133,7 @@ impl Verifier {
     pub(crate) fn unreadable(&mut self, segment: u64, offset: u64, what: &'static str) {
         self.settle_tail();
         self.report.segments += 1;
-        self.problem(Problem { segment, offset, what, group: None, entries: None });
+        self.problem(VerifyProblem { segment, offset, what, group: None, entries: None });
         // Which frames were in it is not known.
         self.next_lsn = None;
         self.pending = None;
@@ -151,25 +151,27 @@ impl Verifier {
         let footer = footer::of_file(bytes, header);
         if let Some(footer) = &footer {
             // It was written when all frames were on disk.
-            self.vouched_lsn = self.vouched_lsn.max(footer.summary.last_lsn());
+            self.proven_synced_lsn = self.proven_synced_lsn.max(footer.summary.last_lsn());
         }
         let end = footer.as_ref().map_or(bytes.len(), |footer| footer.end as usize);
         let frames = &bytes[..end];
         self.summary = Some(Summary::default());
-        for piece in Walk::new(frames, header) {
+        for piece in RawScan::new(frames, header) {
             match piece {
-                Piece::Frame(frame) if self.end_lsn.is_some_and(|end| frame.header.lsn > end) => {
+                SegmentPart::Frame(frame)
+                    if self.end_lsn.is_some_and(|end| frame.header.lsn > end) =>
+                {
                     return self.settle_tail();
                 }
-                Piece::Frame(frame) => self.frame(header.segment, &frame),
-                Piece::Damage { range, header: damaged, what } => {
+                SegmentPart::Frame(frame) => self.frame(header.segment, &frame),
+                SegmentPart::Damage { range, header: damaged, what } => {
                     self.settle_tail();
                     let at = self.break_at(header, frames, range.start, what, damaged);
                     self.broken(at);
                 }
                 // The footer begins here.
-                Piece::Rest { range, .. } if range.is_empty() && footer.is_some() => {}
-                Piece::Rest { range, header: damaged, what } => {
+                SegmentPart::Rest { range, .. } if range.is_empty() && footer.is_some() => {}
+                SegmentPart::Rest { range, header: damaged, what } => {
                     self.settle_tail();
                     let mut tail = self.break_at(header, frames, range.start, what, damaged);
                     if !may_change && footer::is_damaged(bytes, header, range.start) {
@@ -245,14 +247,14 @@ impl Verifier {
         let discarded_below = self.discarded_below;
         for segment in std::mem::take(&mut self.gaps) {
             let what = "the segment is missing";
-            self.problem(Problem { segment, offset: 0, what, group: None, entries: None });
+            self.problem(VerifyProblem { segment, offset: 0, what, group: None, entries: None });
         }
         self.report.problems.retain(|problem| problem.segment >= discarded_below);
         self.report.problems.sort_by_key(|problem| (problem.segment, problem.offset));
         self.report
     }
 
-    pub(crate) fn problem(&mut self, problem: Problem) {
+    pub(crate) fn problem(&mut self, problem: VerifyProblem) {
         add_problem(&mut self.report, problem);
     }
 
@@ -264,14 +266,15 @@ impl Verifier {
         if goes_on {
             // Then what was left behind the last frame means nothing, as for a start.
             self.tail = None;
-        } else if scan::vouches_for(bytes, header, lsn) {
-            self.vouched_lsn = self.vouched_lsn.max(lsn);
+        } else if scan::proves_synced(bytes, header, lsn) {
+            self.proven_synced_lsn = self.proven_synced_lsn.max(lsn);
             self.settle_pending();
         }
     }
 
     fn settle_pending(&mut self) {
-        if let Some(pending) = self.pending.take_if(|pending| pending.lsn <= self.vouched_lsn) {
+        if let Some(pending) = self.pending.take_if(|pending| pending.lsn <= self.proven_synced_lsn)
+        {
             let what = "a frame that was synced is damaged";
             self.damage(pending.segment, pending.offset, what, pending.named);
             self.summary = None;
@@ -286,25 +289,25 @@ impl Verifier {
         offset: usize,
         what: &'static str,
         damaged: Option<FrameHeader>,
-    ) -> Break {
+    ) -> MissingFrame {
         let lsn = self.next_lsn.unwrap_or(0);
         let torn_bytes = if self.next_lsn.is_none() {
             // What came before is purged, and that was made known by a synced batch further on.
             Err("the first frame is damaged")
         } else {
-            Scan::new(bytes, header, lsn).resume(offset).torn_bytes()
+            FrameScanner::new(bytes, header, lsn).resume(offset).torn_bytes()
         };
         let end = damaged.map_or(offset, |damaged| offset + damaged.frame_bytes());
         let body = bytes.get(offset + FRAME_HEADER_BYTES..end.min(bytes.len()));
         let named = body.map(damaged_entries).unwrap_or_default();
-        Break { segment: header.segment, offset, lsn, what, torn_bytes, named }
+        MissingFrame { segment: header.segment, offset, lsn, what, torn_bytes, named }
     }
 
     /// The log did not go on in the next segment, or there is none.
     fn settle_tail(&mut self) {
         let Some(tail) = self.tail.take() else { return };
         // Where only zeros are left it ends as it should, as far as this place goes.
-        let is_end = tail.torn_bytes == Ok(0) && tail.lsn > self.vouched_lsn;
+        let is_end = tail.torn_bytes == Ok(0) && tail.lsn > self.proven_synced_lsn;
         let is_beyond = self.end_lsn.is_some_and(|end| tail.lsn > end);
         if !is_end && !is_beyond {
             self.broken(tail);
@@ -312,14 +315,14 @@ impl Verifier {
     }
 
     /// A frame is not there, or not whole.
-    fn broken(&mut self, at: Break) {
+    fn broken(&mut self, at: MissingFrame) {
         if self.pending.is_some() {
             // Behind a flush that was torn: none of it counts.
             return;
         }
         let what = match at.torn_bytes {
             Err(what) => what,
-            Ok(_) if at.lsn <= self.vouched_lsn => at.what,
+            Ok(_) if at.lsn <= self.proven_synced_lsn => at.what,
             Ok(_) => {
                 self.pending = Some(at);
                 return;
@@ -338,18 +341,23 @@ impl Verifier {
         what: &'static str,
         named: Vec<(u64, Range<u64>)>,
     ) {
-        let whole = Problem { segment, offset: offset as u64, what, group: None, entries: None };
+        let whole =
+            VerifyProblem { segment, offset: offset as u64, what, group: None, entries: None };
         if named.is_empty() {
             self.problem(whole.clone());
         }
         for (group, entries) in named {
-            self.problem(Problem { group: Some(group), entries: Some(entries), ..whole.clone() });
+            self.problem(VerifyProblem {
+                group: Some(group),
+                entries: Some(entries),
+                ..whole.clone()
+            });
         }
     }
 
-    fn frame(&mut self, segment: u64, frame: &WholeFrame<'_>) {
+    fn frame(&mut self, segment: u64, frame: &ValidFrame<'_>) {
         let header = frame.header;
-        self.vouched_lsn = self.vouched_lsn.max(header.synced_lsn);
+        self.proven_synced_lsn = self.proven_synced_lsn.max(header.synced_lsn);
         let expected = self.next_lsn.unwrap_or(header.lsn);
         if header.lsn == expected {
             self.tail = None;
@@ -382,11 +390,11 @@ impl Verifier {
             // The ones before it were at the end of the segment before, which looks as if they had
             // never been written.
             let (lsn, torn_bytes, named) = (expected, Ok(0), Vec::new());
-            self.broken(Break { segment, offset, lsn, what, torn_bytes, named });
+            self.broken(MissingFrame { segment, offset, lsn, what, torn_bytes, named });
         }
     }
 
-    fn sum_up(&mut self, segment: u64, frame_offset: usize, offset: usize, item: Decoded<'_>) {
+    fn sum_up(&mut self, segment: u64, frame_offset: usize, offset: usize, item: DecodedItem<'_>) {
         let Some(summary) = &mut self.summary else { return };
         let at = (offset - frame_offset) as u32;
         let place = u32::try_from(frame_offset).map_err(|_| "a frame begins beyond 4 GiB");
@@ -397,7 +405,7 @@ impl Verifier {
         }
     }
 
-    fn items(&mut self, segment: u64, frame: &WholeFrame<'_>) {
+    fn items(&mut self, segment: u64, frame: &ValidFrame<'_>) {
         let mut input = frame.items;
         while !input.is_empty() {
             let offset = frame.offset + FRAME_HEADER_BYTES + frame.items.len() - input.len();
@@ -420,7 +428,7 @@ impl Verifier {
                 for (group, entries, what) in failing_entries(append) {
                     let (group, entries) = (Some(group), Some(entries));
                     let offset = offset as u64;
-                    self.problem(Problem { segment, offset, what, group, entries });
+                    self.problem(VerifyProblem { segment, offset, what, group, entries });
                 }
             }
         }
@@ -428,7 +436,7 @@ impl Verifier {
 }
 
 /// Adds a problem to those that were found, or counts it.
-pub(crate) fn add_problem(report: &mut VerifyReport, problem: Problem) {
+pub(crate) fn add_problem(report: &mut VerifyReport, problem: VerifyProblem) {
     if report.problems.len() < PROBLEMS_MAX {
         report.problems.push(problem);
     } else {
@@ -437,7 +445,7 @@ pub(crate) fn add_problem(report: &mut VerifyReport, problem: Problem) {
 }
 
 /// Stretches of entries that fail for the same reason.
-fn failing_entries(append: &Appended<'_>) -> Vec<(u64, Range<u64>, &'static str)> {
+fn failing_entries(append: &StoredAppend<'_>) -> Vec<(u64, Range<u64>, &'static str)> {
     let mut failing: Vec<(u64, Range<u64>, &'static str)> = Vec::new();
     unpack::each_entry(append.bytes, &append.head, |entry| {
         let Err(what) = entry.data else { return };
@@ -480,7 +488,7 @@ mod tests {
     /// A frame that sets a key.
     fn frame_of(segment: u64, lsn: u64, key: &[u8]) -> Vec<u8> {
         let mut body = Vec::new();
-        item::put_note(&mut body, Item::Put { group: 1, key, value: b"value" });
+        item::put_plain_item(&mut body, Item::Put { group: 1, key, value: b"value" });
         format::pad(&mut body);
         let header = FrameHeader {
             kind: FrameKind::Batch,
@@ -509,7 +517,7 @@ mod tests {
         segment.read(0, len as usize).expect("read")
     }
 
-    fn problems(bytes: &[u8]) -> Vec<Problem> {
+    fn problems(bytes: &[u8]) -> Vec<VerifyProblem> {
         let mut verifier = Verifier::new(VerifyLevel::Frames, None);
         verifier.segment(HEADER, bytes, false);
         verifier.check_ends(1, 1);
@@ -556,6 +564,6 @@ mod tests {
         let mut rotten = whole;
         rotten[90] ^= 1;
         let wrong = verify(&rotten);
-        assert!(matches!(&wrong[..], [Problem { segment: 2, offset: 64, .. }]), "{wrong:?}");
+        assert!(matches!(&wrong[..], [VerifyProblem { segment: 2, offset: 64, .. }]), "{wrong:?}");
     }
 }

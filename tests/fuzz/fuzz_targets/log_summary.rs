@@ -8,9 +8,9 @@
 #![allow(dead_code, unused_imports, missing_docs, unreachable_pub)]
 
 use groups::Groups;
-use ledger::Ledger;
 use libfuzzer_sys::fuzz_target;
 use summary::Summary;
+use usage::SegmentUsage;
 
 #[path = "../../../crates/raftlog/src/batch.rs"]
 mod batch;
@@ -38,10 +38,10 @@ mod index;
 mod item;
 #[path = "../../../crates/raftlog/src/keys.rs"]
 mod keys;
-#[path = "../../../crates/raftlog/src/ledger.rs"]
-mod ledger;
 #[path = "../../../crates/raftlog/src/summary/mod.rs"]
 mod summary;
+#[path = "../../../crates/raftlog/src/usage.rs"]
+mod usage;
 #[path = "../../../crates/raftlog/src/varint.rs"]
 mod varint;
 
@@ -56,18 +56,18 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(twice, bytes);
 
     // Twice the same segment: the second finds something of all groups there.
-    let (groups, mut ledger) = (Groups::default(), Ledger::default());
+    let (groups, mut usage) = (Groups::default(), SegmentUsage::default());
     for (segment, summary) in [(1, summary), (2, again)] {
-        if groups.merge(summary, segment, &mut ledger).is_err() {
+        if groups.merge(summary, segment, &mut usage).is_err() {
             return;
         }
     }
     let _ = groups.check_replayed();
     let mut held = 0;
     for segment in [1, 2] {
-        groups.holders(segment).iter().for_each(|(_, live)| held += live.bytes);
+        groups.groups_in(segment).iter().for_each(|(_, live)| held += live.bytes);
     }
-    assert_eq!(held, ledger.live_bytes());
+    assert_eq!(held, usage.live_bytes());
     // A group holds about 400 bytes; what is in the data cannot make it hold much more.
     let most = 4096 + 64 * data.len() as u64 + 64 * 700;
     assert!(groups.memory_bytes() <= most, "{} bytes", groups.memory_bytes());

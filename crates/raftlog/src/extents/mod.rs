@@ -11,9 +11,9 @@
 //! - Holes lie between entries, never at an end. There are some only where not all of a log is
 //!   known: while segments are replayed, and in what a single segment changes.
 
-use crate::chunk::{self, Chunk, ItemAt};
+use crate::chunk::{self, ItemChunk, ItemLocation};
 use crate::item::{TermRun, TermRuns};
-use crate::ledger::Live;
+use crate::usage::LiveUsage;
 use std::collections::VecDeque;
 
 /// No segment has this number; an extent of it is a hole.
@@ -25,15 +25,15 @@ const CHUNK_ROOM: usize = 32;
 /// The entries that one group has, or some of them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extents {
-    chunks: VecDeque<Chunk>,
-    extents: Vec<Extent>,
+    chunks: VecDeque<ItemChunk>,
+    extents: Vec<SegmentExtent>,
     /// First index and term of each stretch of entries with one term.
     terms: Vec<(u64, u64)>,
 }
 
 /// Neighbouring entries that lie in one segment. It ends where the next begins.
 #[derive(Clone, Copy, Debug)]
-struct Extent {
+struct SegmentExtent {
     first: u64,
     segment: u64,
     bytes: u64,
@@ -41,7 +41,7 @@ struct Extent {
 
 /// Entries that lie together: the live part `first .. end` of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct EntryRun {
     pub(crate) first: u64,
     pub(crate) end: u64,
     pub(crate) segment: u64,
@@ -50,9 +50,9 @@ pub(crate) struct Run {
     pub(crate) item_bytes: u32,
 }
 
-impl Run {
+impl EntryRun {
     /// Whether both are parts of the same append.
-    pub(crate) fn is_same_item(&self, other: &Run) -> bool {
+    pub(crate) fn is_same_item(&self, other: &EntryRun) -> bool {
         (self.segment, self.offset) == (other.segment, other.offset)
     }
 }
@@ -64,12 +64,12 @@ impl Extents {
 
     /// The first entry, if there are any.
     pub(crate) fn first(&self) -> Option<u64> {
-        self.chunks.front().map(Chunk::first)
+        self.chunks.front().map(ItemChunk::first)
     }
 
     /// The index after the last entry, if there are any.
     pub(crate) fn end(&self) -> Option<u64> {
-        self.chunks.back().map(Chunk::end)
+        self.chunks.back().map(ItemChunk::end)
     }
 
     /// How many stretches there are with a hole between each two.
@@ -79,7 +79,7 @@ impl Extents {
     }
 
     /// The item of the last entries, if there are any.
-    pub(crate) fn last_item(&self) -> Option<ItemAt> {
+    pub(crate) fn last_item(&self) -> Option<ItemLocation> {
         self.chunks.back().map(|chunk| chunk.item(chunk.item_count() - 1).0)
     }
 
@@ -97,16 +97,16 @@ impl Extents {
     }
 
     /// The items that hold entries, from the one that holds `index`, or the next, on.
-    pub(crate) fn runs_from(&self, index: u64) -> Runs<'_> {
+    pub(crate) fn runs_from(&self, index: u64) -> EntryRuns<'_> {
         let chunk = self.chunks.partition_point(|chunk| chunk.end() <= index);
         let inside = self.chunks.get(chunk).filter(|chunk| chunk.first() < index);
         let item = inside.map_or(0, |chunk| chunk.position(index));
         let extent = self.extents.partition_point(|extent| extent.first <= index).saturating_sub(1);
-        Runs { extents: self, chunk, item, extent }
+        EntryRuns { extents: self, chunk, item, extent }
     }
 
     /// The items of one segment, in the order of their entries.
-    pub(crate) fn runs_in(&self, segment: u64) -> impl Iterator<Item = Run> {
+    pub(crate) fn runs_in(&self, segment: u64) -> impl Iterator<Item = EntryRun> {
         let places = (0..self.extents.len()).filter(move |at| self.extents[*at].segment == segment);
         places.flat_map(move |at| {
             let (first, end) = (self.extents[at].first, self.extent_end(at));
@@ -133,27 +133,27 @@ impl Extents {
     }
 
     /// How much of each segment they hold; a segment may come more than once.
-    pub(crate) fn held(&self) -> impl Iterator<Item = (u64, Live)> {
+    pub(crate) fn held(&self) -> impl Iterator<Item = (u64, LiveUsage)> {
         let holds = |at: usize| {
-            let Extent { first, segment, bytes } = self.extents[at];
-            (segment, Live { entries: self.extent_end(at) - first, keys: 0, bytes })
+            let SegmentExtent { first, segment, bytes } = self.extents[at];
+            (segment, LiveUsage { entries: self.extent_end(at) - first, keys: 0, bytes })
         };
         (0..self.extents.len()).map(holds).filter(|(segment, _)| *segment != NOWHERE)
     }
 
     /// Memory that the lists take beside the three headers, by their capacities.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        let lists = self.chunks.capacity() * size_of::<Chunk>()
-            + self.extents.capacity() * size_of::<Extent>()
+        let lists = self.chunks.capacity() * size_of::<ItemChunk>()
+            + self.extents.capacity() * size_of::<SegmentExtent>()
             + self.terms.capacity() * size_of::<(u64, u64)>();
-        lists as u64 + self.chunks.iter().map(Chunk::memory_bytes).sum::<u64>()
+        lists as u64 + self.chunks.iter().map(ItemChunk::memory_bytes).sum::<u64>()
     }
 
     /// Adds entries behind those that there are; if not just behind, there is a hole now.
     /// `terms` cover them.
-    pub(crate) fn push(&mut self, run: Run, terms: &[TermRun]) {
+    pub(crate) fn push(&mut self, run: EntryRun, terms: &[TermRun]) {
         self.push_extent(run.first, run.segment, u64::from(run.item_bytes));
-        let item = ItemAt { offset: run.offset, bytes: run.item_bytes };
+        let item = ItemLocation { offset: run.offset, bytes: run.item_bytes };
         let count = u32::try_from(run.end - run.first).expect("an item has less than 2^32 entries");
         // A log that has full chunks will fill another.
         let room = if self.chunks.is_empty() { 1 } else { CHUNK_ROOM };
@@ -173,12 +173,12 @@ impl Extents {
         mut first: u64,
         segment: u64,
         item_count: usize,
-        mut next: impl FnMut() -> Result<(ItemAt, u32), &'static str>,
+        mut next: impl FnMut() -> Result<(ItemLocation, u32), &'static str>,
     ) -> Result<(), &'static str> {
         let mut left = item_count;
         while left > 0 {
             // All that a chunk takes, and only then what is said of them together.
-            let (chunk, bytes) = Chunk::of_items(first, left, &mut next)?;
+            let (chunk, bytes) = ItemChunk::of_items(first, left, &mut next)?;
             let end = first.checked_add(chunk.entry_count()).filter(|end| *end < u64::MAX);
             let end = end.ok_or("entries go beyond the last index")?;
             left -= chunk.item_count();
@@ -198,12 +198,12 @@ impl Extents {
         }
     }
 
-    fn push_item(&mut self, first: u64, item: ItemAt, count: u32, left: usize) {
+    fn push_item(&mut self, first: u64, item: ItemLocation, count: u32, left: usize) {
         let last = self.chunks.back_mut().filter(|chunk| chunk.end() == first);
         if last.is_some_and(|chunk| chunk.push(item, count)) {
             return;
         }
-        let mut chunk = Chunk::new(first, left);
+        let mut chunk = ItemChunk::new(first, left);
         let fits = chunk.push(item, count);
         assert!(fits, "a new chunk has no room for an item of {count} entries");
         self.push_chunk(chunk);
@@ -217,7 +217,7 @@ impl Extents {
     pub(crate) fn place(
         &mut self,
         stretch: Extents,
-        freed: impl FnMut(u64, Live),
+        freed: impl FnMut(u64, LiveUsage),
     ) -> Result<(), &'static str> {
         let (Some(first), Some(end)) = (stretch.first(), stretch.end()) else { return Ok(()) };
         if self.end().is_none_or(|end| end <= first) {
@@ -274,7 +274,7 @@ impl Extents {
     }
 
     /// Drops the entries from `from` on, and tells what each segment holds less.
-    pub(crate) fn truncate(&mut self, from: u64, mut freed: impl FnMut(u64, Live)) {
+    pub(crate) fn truncate(&mut self, from: u64, mut freed: impl FnMut(u64, LiveUsage)) {
         let Some(mut end) = self.end().filter(|end| from < *end) else { return };
         while let Some(extent) = self.extents.pop_if(|extent| from <= extent.first) {
             free(extent, end - extent.first, extent.bytes, &mut freed);
@@ -297,7 +297,7 @@ impl Extents {
     }
 
     /// Drops the entries below `first`, and tells what each segment holds less.
-    pub(crate) fn drop_prefix(&mut self, first: u64, mut freed: impl FnMut(u64, Live)) {
+    pub(crate) fn drop_prefix(&mut self, first: u64, mut freed: impl FnMut(u64, LiveUsage)) {
         if self.end().is_none_or(|end| end <= first) {
             return self.truncate(0, freed);
         }
@@ -315,7 +315,7 @@ impl Extents {
             let kept = self.runs_from(first).next().map_or(first, |run| run.first);
             let bytes = self.bytes_of(front.first, kept);
             free(front, first - front.first, bytes, &mut freed);
-            self.extents[0] = Extent { first, bytes: front.bytes - bytes, ..front };
+            self.extents[0] = SegmentExtent { first, bytes: front.bytes - bytes, ..front };
         }
         self.chunks.drain(..self.chunks.partition_point(|chunk| chunk.end() <= first));
         if self.chunks.capacity() > 8 && self.chunks.len() < self.chunks.capacity() / 4 {
@@ -340,7 +340,7 @@ impl Extents {
         let cut = at.checked_sub(1).map(|at| &mut self.extents[at]);
         if let Some(extent) = cut.filter(|extent| from < next && extent.segment != NOWHERE) {
             extent.bytes -= bytes;
-            behind.extents.push(Extent { first: from, bytes, ..*extent });
+            behind.extents.push(SegmentExtent { first: from, bytes, ..*extent });
         }
         behind.extents.extend(self.extents.drain(at..));
         behind.chunks = self.chunks.split_off(self.chunks.partition_point(|c| c.end() <= from));
@@ -367,18 +367,18 @@ impl Extents {
         assert!(end <= first, "entries from {first} on come behind those up to {end}");
         if end < first {
             chunk::grow(&mut self.extents, usize::MAX);
-            self.extents.push(Extent { first: end, segment: NOWHERE, bytes: 0 });
+            self.extents.push(SegmentExtent { first: end, segment: NOWHERE, bytes: 0 });
         }
         match self.extents.last_mut() {
             Some(last) if last.segment == segment => last.bytes += bytes,
             _ => {
                 chunk::grow(&mut self.extents, usize::MAX);
-                self.extents.push(Extent { first, segment, bytes });
+                self.extents.push(SegmentExtent { first, segment, bytes });
             }
         }
     }
 
-    fn push_chunk(&mut self, chunk: Chunk) {
+    fn push_chunk(&mut self, chunk: ItemChunk) {
         if self.chunks.len() == self.chunks.capacity() {
             self.chunks.reserve_exact((self.chunks.len() / 4).max(1));
         }
@@ -404,25 +404,25 @@ impl Extents {
     }
 }
 
-fn free(extent: Extent, entries: u64, bytes: u64, freed: &mut impl FnMut(u64, Live)) {
+fn free(extent: SegmentExtent, entries: u64, bytes: u64, freed: &mut impl FnMut(u64, LiveUsage)) {
     if extent.segment != NOWHERE {
-        freed(extent.segment, Live { entries, keys: 0, bytes });
+        freed(extent.segment, LiveUsage { entries, keys: 0, bytes });
     }
 }
 
 /// Items in the order of their entries.
 #[derive(Clone, Debug)]
-pub(crate) struct Runs<'a> {
+pub(crate) struct EntryRuns<'a> {
     extents: &'a Extents,
     chunk: usize,
     item: usize,
     extent: usize,
 }
 
-impl Iterator for Runs<'_> {
-    type Item = Run;
+impl Iterator for EntryRuns<'_> {
+    type Item = EntryRun;
 
-    fn next(&mut self) -> Option<Run> {
+    fn next(&mut self) -> Option<EntryRun> {
         let chunk = self.extents.chunks.get(self.chunk)?;
         let (item, first, end) = chunk.item(self.item);
         self.item += 1;
@@ -433,7 +433,7 @@ impl Iterator for Runs<'_> {
             self.extent += 1;
         }
         let segment = self.extents.extents[self.extent].segment;
-        Some(Run { first, end, segment, offset: item.offset, item_bytes: item.bytes })
+        Some(EntryRun { first, end, segment, offset: item.offset, item_bytes: item.bytes })
     }
 }
 

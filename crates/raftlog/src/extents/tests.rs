@@ -5,15 +5,15 @@ use crate::chunk::ITEMS_MAX;
 use std::collections::BTreeMap;
 
 /// Of an entry: segment, offset of its item, term.
-type Row = (u64, u32, u64);
+type EntryRow = (u64, u32, u64);
 
 #[derive(Default)]
 struct Model {
-    rows: BTreeMap<u64, Row>,
+    rows: BTreeMap<u64, EntryRow>,
 }
 
 impl Model {
-    fn insert(&mut self, run: &Run, terms: &[TermRun]) {
+    fn insert(&mut self, run: &EntryRun, terms: &[TermRun]) {
         let terms = terms.iter().flat_map(|(count, term)| vec![*term; *count as usize]);
         for (index, term) in (run.first..).zip(terms) {
             self.rows.insert(index, (run.segment, run.offset, term));
@@ -21,8 +21,8 @@ impl Model {
     }
 
     /// The live part of each item.
-    fn runs(&self) -> Vec<Run> {
-        let mut runs: Vec<Run> = Vec::new();
+    fn runs(&self) -> Vec<EntryRun> {
+        let mut runs: Vec<EntryRun> = Vec::new();
         for (index, (segment, offset, _)) in &self.rows {
             match runs.last_mut() {
                 Some(run) if (run.segment, run.offset) == (*segment, *offset) => run.end += 1,
@@ -32,11 +32,11 @@ impl Model {
         runs
     }
 
-    fn held(&self) -> BTreeMap<u64, Live> {
-        let mut held = BTreeMap::<u64, Live>::new();
+    fn held(&self) -> BTreeMap<u64, LiveUsage> {
+        let mut held = BTreeMap::<u64, LiveUsage>::new();
         for run in self.runs() {
             let (entries, bytes) = (run.end - run.first, u64::from(run.item_bytes));
-            held.entry(run.segment).or_default().add(Live { entries, keys: 0, bytes });
+            held.entry(run.segment).or_default().add(LiveUsage { entries, keys: 0, bytes });
         }
         held
     }
@@ -53,18 +53,18 @@ impl Model {
     }
 }
 
-fn run(first: u64, count: u64, segment: u64, offset: u32) -> Run {
+fn run(first: u64, count: u64, segment: u64, offset: u32) -> EntryRun {
     // Each item has a size of its own, so that no sum is right by chance.
-    Run { first, end: first + count, segment, offset, item_bytes: offset * 7 % 97 + 1 }
+    EntryRun { first, end: first + count, segment, offset, item_bytes: offset * 7 % 97 + 1 }
 }
 
-fn held(extents: &Extents) -> BTreeMap<u64, Live> {
-    let mut held = BTreeMap::<u64, Live>::new();
+fn held(extents: &Extents) -> BTreeMap<u64, LiveUsage> {
+    let mut held = BTreeMap::<u64, LiveUsage>::new();
     extents.held().for_each(|(segment, live)| held.entry(segment).or_default().add(live));
     held
 }
 
-fn check(extents: &Extents, model: &Model, freed: &BTreeMap<u64, Live>) {
+fn check(extents: &Extents, model: &Model, freed: &BTreeMap<u64, LiveUsage>) {
     let runs = model.runs();
     assert!(extents.runs_from(0).eq(runs.iter().copied()), "{extents:?}\n{runs:?}");
     assert_eq!(extents.first(), model.rows.keys().next().copied());
@@ -73,7 +73,7 @@ fn check(extents: &Extents, model: &Model, freed: &BTreeMap<u64, Live>) {
     assert_eq!(extents.term_runs(), model.terms());
     assert_eq!(held(extents), model.held());
     assert_eq!(freed, &model.held(), "what was told to be freed");
-    let is_hole = |pair: &[Run]| pair[0].end < pair[1].first;
+    let is_hole = |pair: &[EntryRun]| pair[0].end < pair[1].first;
     assert_eq!(extents.has_hole(), runs.windows(2).any(is_hole));
     assert_eq!(extents.bytes(), runs.iter().map(|run| u64::from(run.item_bytes)).sum::<u64>());
     if let (Some(first), Some(end)) = (extents.first(), extents.end()) {
@@ -106,8 +106,8 @@ fn moved(
     end: u64,
     model: &Model,
     offset: &mut u32,
-) -> Vec<(Run, Vec<TermRun>)> {
-    let within = |run: &Run| from <= run.first && run.end <= end;
+) -> Vec<(EntryRun, Vec<TermRun>)> {
+    let within = |run: &EntryRun| from <= run.first && run.end <= end;
     let moved = extents.runs_from(from).filter(within).map(|old| {
         *offset += 1;
         let terms = (old.first..old.end).map(|index| (1, model.rows[&index].2)).collect();
@@ -132,7 +132,7 @@ fn random_calls_agree_with_the_model() {
     for seed in 0..40 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let (mut extents, mut model) = (Extents::default(), Model::default());
-        let (mut ledger, mut offset, mut term) = (BTreeMap::<u64, Live>::new(), 0, 1);
+        let (mut usage, mut offset, mut term) = (BTreeMap::<u64, LiveUsage>::new(), 0, 1);
         let wide = rng.bool();
         for step in 0..if wide { 400 } else { 3000 } {
             let (first, end) = (extents.first().unwrap_or(1), extents.end().unwrap_or(50));
@@ -177,17 +177,17 @@ fn random_calls_agree_with_the_model() {
                 _ => extents = put_together(extents),
             }
             for (segment, entries, bytes) in held {
-                let live = Live { entries, keys: 0, bytes: bytes.into() };
-                ledger.entry(segment).or_default().add(live);
+                let live = LiveUsage { entries, keys: 0, bytes: bytes.into() };
+                usage.entry(segment).or_default().add(live);
             }
             for (segment, live) in freed {
-                let row = ledger.get_mut(&segment).expect("it was held");
+                let row = usage.get_mut(&segment).expect("it was held");
                 row.entries -= live.entries;
                 row.bytes -= live.bytes;
             }
-            ledger.retain(|_, live| !live.is_empty());
+            usage.retain(|_, live| !live.is_empty());
             if step % if wide { 7 } else { 41 } == 0 {
-                check(&extents, &model, &ledger);
+                check(&extents, &model, &usage);
             }
         }
     }
@@ -231,7 +231,7 @@ fn chunks_are_full_however_the_log_came_together() {
         (first..first + 7).for_each(|i| more.push(run(i, 1, 1, i as u32), &[(1, 1)]));
         extents.join(more);
     }
-    let mut counts: Vec<usize> = extents.chunks.iter().map(Chunk::item_count).collect();
+    let mut counts: Vec<usize> = extents.chunks.iter().map(ItemChunk::item_count).collect();
     counts.pop();
     assert!(counts.len() > 30 && counts.iter().all(|c| *c > ITEMS_MAX - 7), "{counts:?}");
 }

@@ -9,16 +9,16 @@
 //! - The ledger counts exactly what the index names.
 
 use crate::error::Error;
-use crate::extents::{Extents, Run, Runs};
+use crate::extents::{EntryRun, EntryRuns, Extents};
 use crate::frame::Append;
-use crate::keys::Keys;
-use crate::ledger::{Ledger, Live};
+use crate::keys::KeyMap;
 use crate::summary::GroupChanges;
+use crate::usage::{LiveUsage, SegmentUsage};
 use bytes::Bytes;
 
 mod records;
 
-pub(crate) use records::Record;
+pub(crate) use records::LiveRecord;
 
 /// What one key or mark takes in the log beside its own bytes, about.
 const RECORD_BYTES: u64 = 8;
@@ -28,21 +28,21 @@ const RECORD_BYTES: u64 = 8;
 pub(crate) struct GroupIndex {
     /// The first index there is or, if the log is empty, the next. Zero: the log has not begun.
     first: u64,
-    mark: Mark,
+    compaction: NewestCompaction,
     extents: Extents,
-    keys: Keys<Value>,
+    keys: KeyMap<StoredValue>,
 }
 
 /// The newest compaction, from which the group knows where its log begins.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mark {
+struct NewestCompaction {
     term_before: u64,
     /// Zero if there was none.
     segment: u64,
 }
 
 #[derive(Debug)]
-struct Value {
+struct StoredValue {
     bytes: Box<[u8]>,
     segment: u64,
 }
@@ -54,7 +54,7 @@ impl GroupIndex {
 
     /// Whether a compaction says where the log begins.
     pub(crate) fn is_compacted(&self) -> bool {
-        self.mark.segment > 0
+        self.compaction.segment > 0
     }
 
     /// The first index there is; one more than the last if the log is empty.
@@ -80,8 +80,8 @@ impl GroupIndex {
         if index >= first {
             return Ok(self.extents.term(index));
         }
-        match self.mark {
-            Mark { segment: 1.., term_before } if index + 1 == first => Ok(term_before),
+        match self.compaction {
+            NewestCompaction { segment: 1.., term_before } if index + 1 == first => Ok(term_before),
             _ if index == 0 && first == 1 => Ok(0),
             _ => Err(Error::Compacted { first }),
         }
@@ -92,13 +92,13 @@ impl GroupIndex {
     }
 
     /// The run that holds the entry, which must be there.
-    pub(crate) fn run_at(&self, index: u64) -> Run {
+    pub(crate) fn run_at(&self, index: u64) -> EntryRun {
         assert!(self.first() <= index && index < self.next(), "entry {index} is not in the index");
         self.extents.runs_from(index).next().expect("each entry lies in a run")
     }
 
     /// The runs from the one that holds `index` on.
-    pub(crate) fn runs_from(&self, index: u64) -> Runs<'_> {
+    pub(crate) fn runs_from(&self, index: u64) -> EntryRuns<'_> {
         self.extents.runs_from(index)
     }
 
@@ -112,8 +112,8 @@ impl GroupIndex {
     }
 
     /// What the group holds of a segment. Costs a look at each stretch of entries and each key.
-    pub(crate) fn held_of(&self, segment: u64) -> Live {
-        let mut held = Live::default();
+    pub(crate) fn held_of(&self, segment: u64) -> LiveUsage {
+        let mut held = LiveUsage::default();
         self.each_held(|of, live| {
             if of == segment {
                 held.add(live);
@@ -123,11 +123,11 @@ impl GroupIndex {
     }
 
     /// What the group holds of all segments; a segment may come more than once.
-    pub(crate) fn each_held(&self, mut add: impl FnMut(u64, Live)) {
+    pub(crate) fn each_held(&self, mut add: impl FnMut(u64, LiveUsage)) {
         self.extents.held().for_each(|(of, live)| add(of, live));
         self.keys.iter().for_each(|(key, value)| add(value.segment, value.holds(key)));
-        if self.mark.segment > 0 {
-            add(self.mark.segment, Mark::HOLDS);
+        if self.compaction.segment > 0 {
+            add(self.compaction.segment, NewestCompaction::HOLDS);
         }
     }
 
@@ -152,18 +152,21 @@ impl GroupIndex {
         append: &Append,
         segment: u64,
         frame_offset: u32,
-        ledger: &mut Ledger,
+        usage: &mut SegmentUsage,
     ) -> Result<(), &'static str> {
         let first = append.first;
         self.check(first)?;
-        self.truncate(first, ledger);
+        self.truncate(first, usage);
         if !self.has_begun() || first < self.first {
             // A new log; or a replay that began in the middle of one, and learns now that it had
             // begun earlier. What it had seen is replaced by this append.
             self.first = first;
         }
         let run = append.run(segment, frame_offset);
-        ledger.hold(segment, Live { entries: append.count, keys: 0, bytes: run.item_bytes.into() });
+        usage.hold(
+            segment,
+            LiveUsage { entries: append.count, keys: 0, bytes: run.item_bytes.into() },
+        );
         self.extents.push(run, &append.terms);
         Ok(())
     }
@@ -178,18 +181,22 @@ impl GroupIndex {
         append: &Append,
         segment: u64,
         frame_offset: u32,
-        ledger: &mut Ledger,
+        usage: &mut SegmentUsage,
     ) -> Result<(), &'static str> {
         let mut moved = Extents::default();
         moved.push(append.run(segment, frame_offset), &append.terms);
-        self.place_stretch(moved, ledger)
+        self.place_stretch(moved, usage)
     }
 
-    fn place_stretch(&mut self, stretch: Extents, ledger: &mut Ledger) -> Result<(), &'static str> {
+    fn place_stretch(
+        &mut self,
+        stretch: Extents,
+        usage: &mut SegmentUsage,
+    ) -> Result<(), &'static str> {
         let Some(first) = stretch.first() else { return Ok(()) };
         self.check(first)?;
-        stretch.held().for_each(|(segment, live)| ledger.hold(segment, live));
-        self.extents.place(stretch, |segment, live| ledger.release(segment, live))?;
+        stretch.held().for_each(|(segment, live)| usage.hold(segment, live));
+        self.extents.place(stretch, |segment, live| usage.release(segment, live))?;
         if !self.has_begun() || first < self.first {
             self.first = first;
         }
@@ -205,8 +212,8 @@ impl GroupIndex {
 
     /// Drops the entries from `from` on. Nothing being left, a log that was never compacted has not
     /// begun.
-    pub(crate) fn truncate_from(&mut self, from: u64, ledger: &mut Ledger) {
-        self.truncate(from, ledger);
+    pub(crate) fn truncate_from(&mut self, from: u64, usage: &mut SegmentUsage) {
+        self.truncate(from, usage);
         if self.extents.is_empty() && !self.is_compacted() {
             self.first = 0;
         }
@@ -219,35 +226,35 @@ impl GroupIndex {
         first: u64,
         term_before: u64,
         segment: u64,
-        ledger: &mut Ledger,
+        usage: &mut SegmentUsage,
     ) {
-        self.extents.drop_prefix(first, |segment, live| ledger.release(segment, live));
+        self.extents.drop_prefix(first, |segment, live| usage.release(segment, live));
         self.first = first;
-        self.release_mark(ledger);
-        ledger.hold(segment, Mark::HOLDS);
-        self.mark = Mark { term_before, segment };
+        self.release_compaction(usage);
+        usage.hold(segment, NewestCompaction::HOLDS);
+        self.compaction = NewestCompaction { term_before, segment };
     }
 
-    pub(crate) fn put(&mut self, key: &[u8], bytes: &[u8], segment: u64, ledger: &mut Ledger) {
-        let value = Value { bytes: bytes.into(), segment };
-        ledger.hold(segment, value.holds(key));
+    pub(crate) fn put(&mut self, key: &[u8], bytes: &[u8], segment: u64, usage: &mut SegmentUsage) {
+        let value = StoredValue { bytes: bytes.into(), segment };
+        usage.hold(segment, value.holds(key));
         if let Some(old) = self.keys.insert(key, value) {
-            ledger.release(old.segment, old.holds(key));
+            usage.release(old.segment, old.holds(key));
         }
     }
 
-    pub(crate) fn delete(&mut self, key: &[u8], ledger: &mut Ledger) {
+    pub(crate) fn delete(&mut self, key: &[u8], usage: &mut SegmentUsage) {
         if let Some(old) = self.keys.remove(key) {
-            ledger.release(old.segment, old.holds(key));
+            usage.release(old.segment, old.holds(key));
         }
     }
 
     /// Forgets everything.
-    pub(crate) fn remove(&mut self, ledger: &mut Ledger) {
-        self.truncate(0, ledger);
-        self.release_mark(ledger);
+    pub(crate) fn remove(&mut self, usage: &mut SegmentUsage) {
+        self.truncate(0, usage);
+        self.release_compaction(usage);
         for (key, value) in self.keys.iter() {
-            ledger.release(value.segment, value.holds(key));
+            usage.release(value.segment, value.holds(key));
         }
         *self = GroupIndex::default();
     }
@@ -261,27 +268,27 @@ impl GroupIndex {
         &mut self,
         mut changes: GroupChanges,
         segment: u64,
-        ledger: &mut Ledger,
+        usage: &mut SegmentUsage,
     ) -> Result<(), &'static str> {
         if changes.is_removed {
-            self.remove(ledger);
+            self.remove(usage);
         }
         if let Some(from) = changes.cut_from() {
             self.check(from)?;
-            self.truncate_from(from, ledger);
+            self.truncate_from(from, usage);
         }
-        if let Some(mark) = changes.mark() {
-            self.check(mark.first)?;
-            self.compact(mark.first, mark.term_before, segment, ledger);
+        if let Some(compaction) = changes.compaction() {
+            self.check(compaction.first)?;
+            self.compact(compaction.first, compaction.term_before, segment, usage);
         }
         changes.extents.set_segment(segment);
         while !changes.extents.is_empty() {
-            self.place_stretch(changes.extents.take_stretch(), ledger)?;
+            self.place_stretch(changes.extents.take_stretch(), usage)?;
         }
         for (key, value) in changes.keys.iter() {
             match value {
-                Some(value) => self.put(key, value, segment, ledger),
-                None => self.delete(key, ledger),
+                Some(value) => self.put(key, value, segment, usage),
+                None => self.delete(key, usage),
             }
         }
         Ok(())
@@ -304,26 +311,26 @@ impl GroupIndex {
     }
 
     /// Drops the entries from `from` on.
-    fn truncate(&mut self, from: u64, ledger: &mut Ledger) {
-        self.extents.truncate(from, |segment, live| ledger.release(segment, live));
+    fn truncate(&mut self, from: u64, usage: &mut SegmentUsage) {
+        self.extents.truncate(from, |segment, live| usage.release(segment, live));
     }
 
-    fn release_mark(&mut self, ledger: &mut Ledger) {
-        if self.mark.segment > 0 {
-            ledger.release(self.mark.segment, Mark::HOLDS);
+    fn release_compaction(&mut self, usage: &mut SegmentUsage) {
+        if self.compaction.segment > 0 {
+            usage.release(self.compaction.segment, NewestCompaction::HOLDS);
         }
-        self.mark = Mark::default();
+        self.compaction = NewestCompaction::default();
     }
 }
 
-impl Mark {
-    const HOLDS: Live = Live { entries: 0, keys: 1, bytes: RECORD_BYTES };
+impl NewestCompaction {
+    const HOLDS: LiveUsage = LiveUsage { entries: 0, keys: 1, bytes: RECORD_BYTES };
 }
 
-impl Value {
-    fn holds(&self, key: &[u8]) -> Live {
+impl StoredValue {
+    fn holds(&self, key: &[u8]) -> LiveUsage {
         let bytes = RECORD_BYTES + key.len() as u64 + self.bytes.len() as u64;
-        Live { entries: 0, keys: 1, bytes }
+        LiveUsage { entries: 0, keys: 1, bytes }
     }
 }
 
@@ -335,7 +342,7 @@ mod tests {
     #[derive(Default)]
     struct Fixture {
         index: GroupIndex,
-        ledger: Ledger,
+        usage: SegmentUsage,
     }
 
     impl Fixture {
@@ -348,11 +355,11 @@ mod tests {
             let count = terms.iter().map(|(count, _)| count).sum::<u64>();
             let (terms, item_bytes) = (terms.into(), count as u32 * 10);
             let append = Append { group: 1, first, count, terms, offset: 40, item_bytes };
-            self.index.append(&append, segment, first as u32 * 100, &mut self.ledger)
+            self.index.append(&append, segment, first as u32 * 100, &mut self.usage)
         }
 
         fn compact(&mut self, segment: u64, first: u64, term_before: u64) {
-            self.index.compact(first, term_before, segment, &mut self.ledger);
+            self.index.compact(first, term_before, segment, &mut self.usage);
         }
 
         /// First and end of each run.
@@ -370,11 +377,11 @@ mod tests {
         f.append(3, 8, &[(1, 3)]).expect("it fits");
         assert_eq!(f.runs(), [(5, 8), (8, 9)]);
         assert_eq!(f.index.term_runs(), [(5, 1), (7, 2), (8, 3)]);
-        assert!(f.ledger.is_dead(2) && !f.ledger.is_dead(1));
-        assert_eq!(f.ledger.live_bytes(), 50, "an item of which some is live counts whole");
+        assert!(f.usage.is_dead(2) && !f.usage.is_dead(1));
+        assert_eq!(f.usage.live_bytes(), 50, "an item of which some is live counts whole");
         f.append(3, 5, &[(1, 4)]).expect("it fits");
         assert_eq!((f.runs(), f.index.term_runs()), (vec![(5, 6)], vec![(5, 4)]));
-        assert!(f.ledger.is_dead(1));
+        assert!(f.usage.is_dead(1));
         f.append(4, 7, &[(1, 4)]).expect("what is between may be moved here later");
         assert!(f.index.check_replayed().is_err(), "nothing was");
     }
@@ -383,13 +390,13 @@ mod tests {
     fn a_log_that_was_never_compacted_is_truncated_to_nothing() {
         let mut f = Fixture::default();
         f.append(1, 5, &[(4, 1)]).expect("it fits");
-        f.index.truncate_from(7, &mut f.ledger);
+        f.index.truncate_from(7, &mut f.usage);
         assert_eq!((f.runs(), f.index.term_runs()), (vec![(5, 7)], vec![(5, 1)]));
-        f.index.truncate_from(5, &mut f.ledger);
-        assert!(f.index.is_forgotten() && f.ledger.is_dead(1));
+        f.index.truncate_from(5, &mut f.usage);
+        assert!(f.index.is_forgotten() && f.usage.is_dead(1));
         f.append(2, 3, &[(4, 1)]).expect("it begins anew");
         f.compact(2, 5, 1);
-        f.index.truncate_from(5, &mut f.ledger);
+        f.index.truncate_from(5, &mut f.usage);
         assert_eq!((f.index.first(), f.index.next(), f.index.is_forgotten()), (5, 5, false));
         assert_eq!(f.index.term(4).expect("the compaction knows"), 1);
     }
@@ -400,7 +407,7 @@ mod tests {
             let count = terms.iter().map(|(count, _)| count).sum::<u64>();
             let (terms, item_bytes) = (terms.into(), count as u32 * 10);
             let append = Append { group: 1, first, count, terms, offset: 40, item_bytes };
-            f.index.place(&append, segment, 7000, &mut f.ledger).expect("it fits");
+            f.index.place(&append, segment, 7000, &mut f.usage).expect("it fits");
         };
         let mut f = Fixture::default();
         f.append(1, 5, &[(2, 1), (2, 2)]).expect("it fits");
@@ -408,11 +415,11 @@ mod tests {
         let terms = f.index.term_runs();
         moved(&mut f, 3, 5, &[(2, 1), (2, 2)]);
         assert_eq!((f.runs(), f.index.term_runs()), (vec![(5, 9), (9, 13)], terms.clone()));
-        assert!(f.ledger.is_dead(1));
-        f.index.truncate_from(12, &mut f.ledger);
+        assert!(f.usage.is_dead(1));
+        f.index.truncate_from(12, &mut f.usage);
         moved(&mut f, 4, 9, &[(3, 2)]);
         assert_eq!((f.runs(), f.index.term_runs()), (vec![(5, 9), (9, 12)], terms[..2].to_vec()));
-        assert!(f.ledger.is_dead(2) && f.ledger.live_bytes() == 70);
+        assert!(f.usage.is_dead(2) && f.usage.live_bytes() == 70);
         // As a restart sees it once the first two segments are gone.
         let mut f = Fixture::default();
         moved(&mut f, 5, 9, &[(3, 2), (1, 3)]);
@@ -433,14 +440,14 @@ mod tests {
         f.compact(3, 6, 2);
         assert_eq!(f.index.term_runs(), [(6, 2), (9, 3)]);
         assert_eq!((f.index.first(), f.index.term(5).expect("kept")), (6, 2));
-        assert_eq!(f.index.held_of(1), Live { entries: 3, keys: 0, bytes: 80 });
+        assert_eq!(f.index.held_of(1), LiveUsage { entries: 3, keys: 0, bytes: 80 });
         f.compact(4, 9, 2);
-        assert!(f.ledger.is_dead(1) && f.ledger.is_dead(3));
-        assert_eq!(f.index.held_of(2), Live { entries: 2, keys: 0, bytes: 20 });
-        assert_eq!(f.index.held_of(4), Mark::HOLDS);
+        assert!(f.usage.is_dead(1) && f.usage.is_dead(3));
+        assert_eq!(f.index.held_of(2), LiveUsage { entries: 2, keys: 0, bytes: 20 });
+        assert_eq!(f.index.held_of(4), NewestCompaction::HOLDS);
         f.compact(5, 40, 3);
         assert_eq!((f.index.first(), f.index.next()), (40, 40));
-        assert!(f.index.term_runs().is_empty() && f.ledger.is_dead(2) && f.ledger.is_dead(4));
+        assert!(f.index.term_runs().is_empty() && f.usage.is_dead(2) && f.usage.is_dead(4));
         assert!(f.append(5, 39, &[(1, 4)]).is_err(), "below the first");
     }
 
@@ -449,13 +456,13 @@ mod tests {
         let mut f = Fixture::default();
         f.append(1, 1, &[(4, 1)]).expect("it fits");
         f.compact(2, 2, 1);
-        f.index.put(b"k", b"one", 3, &mut f.ledger);
-        f.index.put(b"k", b"two", 4, &mut f.ledger);
-        assert!(f.ledger.is_dead(3) && !f.ledger.is_dead(4));
-        f.index.remove(&mut f.ledger);
+        f.index.put(b"k", b"one", 3, &mut f.usage);
+        f.index.put(b"k", b"two", 4, &mut f.usage);
+        assert!(f.usage.is_dead(3) && !f.usage.is_dead(4));
+        f.index.remove(&mut f.usage);
         assert!(f.index.is_forgotten());
-        assert_eq!(f.ledger.live_bytes(), 0);
-        assert!((1..5).all(|segment| f.ledger.is_dead(segment)));
+        assert_eq!(f.usage.live_bytes(), 0);
+        assert!((1..5).all(|segment| f.usage.is_dead(segment)));
     }
 
     #[test]

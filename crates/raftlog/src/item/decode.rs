@@ -2,20 +2,26 @@
 
 use super::head::AppendHead;
 use super::{
-    Appended, Decoded, Item, STALE_NUMBERS, TAG_APPEND, TAG_COMPACT, TAG_DELETE, TAG_DISCARD,
-    TAG_MOVE, TAG_PUT, TAG_REMOVE, TAG_STALE, TAG_TRUNCATE,
+    DecodedItem, Item, STALE_NUMBERS, StoredAppend, TAG_APPEND, TAG_COMPACT, TAG_DELETE,
+    TAG_DISCARD, TAG_MOVE, TAG_PUT, TAG_REMOVE, TAG_STALE, TAG_TRUNCATE,
 };
 use crate::varint::{CUT_SHORT, take_slice, take_u8, take_varint};
 
 /// Reads the next item and moves `input` behind it.
-pub(crate) fn take_item<'a>(input: &mut &'a [u8]) -> Result<Decoded<'a>, &'static str> {
+pub(crate) fn take_item<'a>(input: &mut &'a [u8]) -> Result<DecodedItem<'a>, &'static str> {
     let item = *input;
     let tag = take_u8(input)?;
     Ok(match tag {
         TAG_APPEND => {
             *input = item;
             let (head, bytes) = take_append(input)?;
-            Item::Append(Appended { first: head.first, count: head.count, offset: 0, head, bytes })
+            Item::Append(StoredAppend {
+                first: head.first,
+                count: head.count,
+                offset: 0,
+                head,
+                bytes,
+            })
         }
         TAG_COMPACT => Item::Compact {
             group: take_varint(input)?,
@@ -38,7 +44,7 @@ pub(crate) fn take_item<'a>(input: &mut &'a [u8]) -> Result<Decoded<'a>, &'stati
             if !head.holds(first, count) {
                 return Err("a move is of entries that its append does not hold");
             }
-            Item::Move(Appended { first, count, offset, head, bytes })
+            Item::Move(StoredAppend { first, count, offset, head, bytes })
         }
         TAG_STALE => {
             for _ in 0..STALE_NUMBERS {

@@ -3,14 +3,14 @@
 use super::decode::take_item;
 use super::head::{APPEND_PREFIX_BYTES, AppendHead, HAS_BLOCKS, ROW_PREFIX_BYTES, WIDTH_SHIFT};
 use super::{
-    Item, Note, Row, STALE_NUMBERS, TAG_APPEND, TAG_COMPACT, TAG_DELETE, TAG_DISCARD, TAG_MOVE,
-    TAG_PUT, TAG_REMOVE, TAG_STALE, TAG_TRUNCATE, TermRun,
+    EntryRow, Item, PlainItem, STALE_NUMBERS, TAG_APPEND, TAG_COMPACT, TAG_DELETE, TAG_DISCARD,
+    TAG_MOVE, TAG_PUT, TAG_REMOVE, TAG_STALE, TAG_TRUNCATE, TermRun,
 };
-use crate::block::Block;
+use crate::block::DataBlock;
 use crate::varint::{put_slice, put_varint};
 
 /// Writes an item that has no entries.
-pub(crate) fn put_note(out: &mut Vec<u8>, note: Note<'_>) {
+pub(crate) fn put_plain_item(out: &mut Vec<u8>, note: PlainItem<'_>) {
     let (tag, numbers, strings): (u8, &[u64], &[&[u8]]) = match note {
         Item::Append(never) | Item::Move(never) => match never {},
         Item::Compact { group, first, term_before } => {
@@ -36,7 +36,7 @@ pub(crate) fn put_append_head(
     group: u64,
     first: u64,
     terms: impl ExactSizeIterator<Item = TermRun>,
-    rows: impl ExactSizeIterator<Item = Row>,
+    rows: impl ExactSizeIterator<Item = EntryRow>,
     raw_bytes: u64,
 ) {
     let begin = out.len();
@@ -79,7 +79,7 @@ pub(crate) fn put_head_with_blocks(
     out: &mut Vec<u8>,
     item: &[u8],
     head: &AppendHead<'_>,
-    blocks: &[Block],
+    blocks: &[DataBlock],
 ) {
     let begin = out.len();
     let flags = head.head_bytes - head.rows.len() - 1;

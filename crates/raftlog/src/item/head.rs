@@ -1,7 +1,7 @@
 //! What stands before the data of an append: its entries' terms, a row for each, and its blocks.
 
-use super::{Row, TAG_APPEND, TermRun, TermRuns};
-use crate::block::{Block, Codec, PlacedBlock};
+use super::{EntryRow, TAG_APPEND, TermRun, TermRuns};
+use crate::block::{BlockCodec, DataBlock, PlacedBlock};
 use crate::varint::{CUT_SHORT, take_u8, take_varint};
 use std::ops::Range;
 
@@ -125,17 +125,17 @@ impl<'a> AppendHead<'a> {
     /// # Errors
     ///
     /// It would end before it begins.
-    pub(crate) fn row(&self, at: u64) -> Result<(Row, Range<u64>), &'static str> {
+    pub(crate) fn row(&self, at: u64) -> Result<(EntryRow, Range<u64>), &'static str> {
         let begin = at as usize * self.row_bytes;
         let row = &self.rows[begin..begin + self.row_bytes];
         let raw = self.raw_begin(at)..row_end(row);
         let data_bytes = raw.end.checked_sub(raw.start).ok_or(WRONG_ROWS)?;
         let checksum = u32::from_le_bytes([row[0], row[1], row[2], row[3]]);
-        Ok((Row { checksum, kind: row[4], data_bytes }, raw))
+        Ok((EntryRow { checksum, kind: row[4], data_bytes }, raw))
     }
 
     /// What is said of each entry; those of a head that was not checked may end early.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = Row> + Clone + use<'a> {
+    pub(crate) fn rows(&self) -> impl Iterator<Item = EntryRow> + Clone + use<'a> {
         let head = *self;
         (0..head.count).map_while(move |at| head.row(at).ok().map(|(row, _)| row))
     }
@@ -182,7 +182,7 @@ impl<'a> AppendHead<'a> {
         if self.blocks.is_empty() {
             let (entries, raw) = (0..self.count, 0..self.stored_bytes);
             let stored = self.place(0)..self.place(raw.end);
-            return Ok(PlacedBlock { number: 0, codec: Codec::Raw, entries, raw, stored });
+            return Ok(PlacedBlock { number: 0, codec: BlockCodec::Raw, entries, raw, stored });
         }
         let codec = *self.blocks.get(number * BLOCK_ROW_BYTES).ok_or(WRONG_BLOCKS)?;
         let (first, begin) = match number.checked_sub(1) {
@@ -195,8 +195,8 @@ impl<'a> AppendHead<'a> {
         }
         let raw = self.raw_begin(first)..self.raw_begin(end_entry);
         let raw_bytes = raw.end.checked_sub(raw.start).ok_or(WRONG_ROWS)?;
-        let (entries, codec) = (end_entry - first, Codec::of(codec)?);
-        if !(Block { entries, codec, stored_bytes: end - begin }).can_hold(raw_bytes) {
+        let (entries, codec) = (end_entry - first, BlockCodec::of(codec)?);
+        if !(DataBlock { entries, codec, stored_bytes: end - begin }).can_hold(raw_bytes) {
             return Err(WRONG_BLOCKS);
         }
         let stored = self.place(begin)..self.place(end);

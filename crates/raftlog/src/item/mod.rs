@@ -13,7 +13,7 @@ mod tests;
 
 pub(crate) use decode::take_item;
 pub(crate) use encode::{
-    make_stale, put_append_head, put_head_with_blocks, put_move_head, put_note,
+    make_stale, put_append_head, put_head_with_blocks, put_move_head, put_plain_item,
 };
 pub(crate) use head::AppendHead;
 
@@ -76,13 +76,13 @@ pub(crate) enum Item<A, B> {
 }
 
 /// An item borrowed from the body of a frame.
-pub(crate) type Decoded<'a> = Item<Appended<'a>, &'a [u8]>;
+pub(crate) type DecodedItem<'a> = Item<StoredAppend<'a>, &'a [u8]>;
 /// An item that has no entries.
-pub(crate) type Note<'a> = Item<Infallible, &'a [u8]>;
+pub(crate) type PlainItem<'a> = Item<Infallible, &'a [u8]>;
 
 /// An append as it is stored, and the entries of it that an item is about: all, or those moved.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Appended<'a> {
+pub(crate) struct StoredAppend<'a> {
     pub(crate) first: u64,
     pub(crate) count: u64,
     /// From the beginning of the item to the append.
@@ -94,7 +94,7 @@ pub(crate) struct Appended<'a> {
 
 /// What the head of an append says of one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Row {
+pub(crate) struct EntryRow {
     pub(crate) checksum: u32,
     pub(crate) kind: u8,
     pub(crate) data_bytes: u64,

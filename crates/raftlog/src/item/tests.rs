@@ -2,12 +2,12 @@
 
 use super::head::{WRONG_BLOCKS, WRONG_ROWS};
 use super::*;
-use crate::block::{Block, Codec, PlacedBlock};
+use crate::block::{BlockCodec, DataBlock, PlacedBlock};
 use crate::varint::{CUT_SHORT, put_varint};
 use std::ops::Range;
 
 fn append(group: u64, first: u64, terms: &[TermRun], data: &[&[u8]]) -> Vec<u8> {
-    let rows = data.iter().map(|d| Row { checksum: 7, kind: 2, data_bytes: d.len() as u64 });
+    let rows = data.iter().map(|d| EntryRow { checksum: 7, kind: 2, data_bytes: d.len() as u64 });
     let mut out = Vec::new();
     let raw_bytes = data.iter().map(|d| d.len() as u64).sum();
     put_append_head(&mut out, group, first, terms.iter().copied(), rows, raw_bytes);
@@ -26,7 +26,7 @@ fn golden_bytes_of_each_item() {
     ];
     assert_eq!(bytes, golden);
     let (group, key, value) = (1, &b"k"[..], &b"vw"[..]);
-    let notes: [(Note<'_>, &[u8]); 7] = [
+    let notes: [(PlainItem<'_>, &[u8]); 7] = [
         (Item::Compact { group, first: 128, term_before: 3 }, &[2, 1, 0x80, 1, 3]),
         (Item::Put { group, key, value }, &[3, 1, 1, b'k', 2, b'v', b'w']),
         (Item::Delete { group, key }, &[4, 1, 1, b'k']),
@@ -37,7 +37,7 @@ fn golden_bytes_of_each_item() {
     ];
     for (note, golden) in notes {
         let mut out = Vec::new();
-        put_note(&mut out, note);
+        put_plain_item(&mut out, note);
         assert_eq!(out, golden);
     }
     let mut out = Vec::new();
@@ -54,7 +54,7 @@ fn golden_checksum_of_an_entry() {
 #[test]
 fn items_come_back_as_written() {
     let mut out = append(1, 10, &[(2, 3), (1, 4)], &[b"x", b"yy", b"zzz"]);
-    let notes: [Note<'_>; 8] = [
+    let notes: [PlainItem<'_>; 8] = [
         Item::Compact { group: u64::MAX, first: 11, term_before: 3 },
         Item::Put { group: 2, key: b"", value: &[9; 300] },
         Item::Delete { group: 2, key: b"key" },
@@ -64,10 +64,10 @@ fn items_come_back_as_written() {
         Item::Stale,
         Item::Compact { group: 1, first: 2, term_before: 3 },
     ];
-    notes.iter().for_each(|note| put_note(&mut out, *note));
+    notes.iter().for_each(|note| put_plain_item(&mut out, *note));
     make_stale(&mut out, 8);
     let mut input = &out[..];
-    let Ok(Item::Append(Appended { first: 10, count: 3, offset: 0, head, bytes })) =
+    let Ok(Item::Append(StoredAppend { first: 10, count: 3, offset: 0, head, bytes })) =
         take_item(&mut input)
     else {
         panic!("no append")
@@ -76,12 +76,12 @@ fn items_come_back_as_written() {
     assert!(head.terms().eq([(2, 3), (1, 4)]));
     assert!(head.rows().map(|row| row.data_bytes).eq([1, 2, 3]));
     let stored = head.head_bytes..head.head_bytes + 6;
-    let whole = PlacedBlock { number: 0, codec: Codec::Raw, entries: 0..3, raw: 0..6, stored };
+    let whole = PlacedBlock { number: 0, codec: BlockCodec::Raw, entries: 0..3, raw: 0..6, stored };
     assert!(head.blocks().eq([whole]));
     assert_eq!(bytes, &out[..head.head_bytes + 6]);
     for note in notes[..7].iter().chain([&Item::Stale]) {
         let item = take_item(&mut input).expect("it was written so");
-        let found: Note<'_> = item.map(|_| panic!("there is one append"), |bytes| bytes);
+        let found: PlainItem<'_> = item.map(|_| panic!("there is one append"), |bytes| bytes);
         assert_eq!(found, *note);
     }
     assert!(input.is_empty());
@@ -106,9 +106,9 @@ fn an_entry_and_its_block_are_found_without_those_before() {
             begin += len;
         }
         let raw_bytes = |range: Range<usize>| data[range].iter().map(|d| d.len() as u64).sum();
-        let blocks = [0..1, 1..3, 3..5].map(|range: Range<usize>| Block {
+        let blocks = [0..1, 1..3, 3..5].map(|range: Range<usize>| DataBlock {
             entries: range.len() as u64,
-            codec: Codec::Raw,
+            codec: BlockCodec::Raw,
             stored_bytes: raw_bytes(range),
         });
         let mut packed = Vec::new();
@@ -122,7 +122,7 @@ fn an_entry_and_its_block_are_found_without_those_before() {
             let stored = at..at + (raw.end - raw.start) as usize;
             at = stored.end;
             let entries = range.start as u64..range.end as u64;
-            let codec = Codec::Raw;
+            let codec = BlockCodec::Raw;
             let block = PlacedBlock { number, codec, entries, raw, stored };
             for entry in range {
                 assert_eq!(head.block_of(entry as u64).as_ref(), Ok(&block));
@@ -136,8 +136,8 @@ fn an_entry_and_its_block_are_found_without_those_before() {
 fn rows_and_blocks_that_cannot_be_are_refused() {
     let whole = append(1, 10, &[(3, 3)], &[b"x", b"yy", b"zzz"]);
     let head = AppendHead::decode(&whole).expect("a head");
-    let block = |entries, stored_bytes| Block { entries, codec: Codec::Raw, stored_bytes };
-    let with = |blocks: &[Block]| {
+    let block = |entries, stored_bytes| DataBlock { entries, codec: BlockCodec::Raw, stored_bytes };
+    let with = |blocks: &[DataBlock]| {
         let mut packed = Vec::new();
         put_head_with_blocks(&mut packed, &whole, &head, blocks);
         AppendHead::decode(&packed).map(drop)
@@ -190,13 +190,13 @@ fn a_move_is_of_entries_that_its_append_holds() {
 fn no_bytes_whatever_make_it_panic_or_allocate_much() {
     let whole = append(1, 10, &[(2, 3), (1, 4)], &[b"x", b"yy", b"zzz"]);
     let head = AppendHead::decode(&whole).expect("it was written so");
-    let blocks = [(2, Codec::Raw, 3), (1, Codec::Lz4, 3)]
-        .map(|(entries, codec, stored_bytes)| Block { entries, codec, stored_bytes });
+    let blocks = [(2, BlockCodec::Raw, 3), (1, BlockCodec::Lz4, 3)]
+        .map(|(entries, codec, stored_bytes)| DataBlock { entries, codec, stored_bytes });
     let mut packed = Vec::new();
     put_head_with_blocks(&mut packed, &whole, &head, &blocks);
     packed.extend_from_slice(b"xyyzzz");
     let mut whole = packed;
-    put_note(&mut whole, Item::Put { group: 2, key: b"key", value: &[9; 30] });
+    put_plain_item(&mut whole, Item::Put { group: 2, key: b"key", value: &[9; 30] });
     put_move_head(&mut whole, 11, 2);
     whole.extend_from_slice(&append(1, 10, &[(3, 4)], &[b"x", b"yy", b"zzz"]));
     let mut rng = fastrand::Rng::with_seed(1);

@@ -3,15 +3,15 @@
 //! While a segment is written, room for its footer is kept; so the bound is asked for with each
 //! frame, and must be near the truth.
 
-use crate::chunk::ItemAt;
-use crate::extents::{Extents, Run};
+use crate::chunk::ItemLocation;
+use crate::extents::{EntryRun, Extents};
 use crate::item::TermRun;
 
 /// Version, five numbers and the count of groups.
 pub(super) const HEADER_BYTES_MAX: u64 = 1 + 6 * 10;
 
 /// How many bytes more it takes once the entries of `run` are behind `extents`.
-pub(super) fn added_bytes_max(extents: &Extents, run: &Run, terms: &[TermRun]) -> u64 {
+pub(super) fn added_bytes_max(extents: &Extents, run: &EntryRun, terms: &[TermRun]) -> u64 {
     let last = extents.last_item();
     let is_next = extents.end() == Some(run.first);
     let is_known = |(_, term): &TermRun| {
@@ -24,7 +24,7 @@ pub(super) fn added_bytes_max(extents: &Extents, run: &Run, terms: &[TermRun]) -
 }
 
 /// How many bytes more it takes at most once entries are moved to a place among `extents`.
-pub(super) fn placed_bytes_max(extents: &Extents, run: &Run, terms: &[TermRun]) -> u64 {
+pub(super) fn placed_bytes_max(extents: &Extents, run: &EntryRun, terms: &[TermRun]) -> u64 {
     // The distance of the item behind it changes as well.
     let item = 4 * VARINT_BYTES_OF_U32;
     let before = extents.runs_from(run.first - 1).next().filter(|before| before.end == run.first);
@@ -45,7 +45,7 @@ pub(super) fn group_bytes_max(group: u64) -> u64 {
 
 /// What a mark takes, and what it may change: the first entry and the distance of its item, and that
 /// entries begin where earlier ones are cut off.
-pub(super) const MARK_BYTES_MAX: u64 = 5 * VARINT_BYTES;
+pub(super) const COMPACTION_BYTES_MAX: u64 = 5 * VARINT_BYTES;
 /// An index from which on entries are cut off.
 pub(super) const CUT_BYTES_MAX: u64 = VARINT_BYTES;
 
@@ -66,20 +66,20 @@ fn varint_bytes(number: u64) -> u64 {
     u64::from((70 - (number | 1).leading_zeros()) / 7)
 }
 
-fn item_bytes(run: &Run, before: Option<ItemAt>) -> u64 {
+fn item_bytes(run: &EntryRun, before: Option<ItemLocation>) -> u64 {
     let count = run.end - run.first;
     let more = if count > 1 { varint_bytes(count) } else { 0 };
     varint_bytes(distance(run.offset, before)) + varint_bytes(length(run)) + more
 }
 
 /// How far from the end of the item before, which may lie behind it: the lowest bit says so.
-pub(super) fn distance(offset: u32, before: Option<ItemAt>) -> u64 {
+pub(super) fn distance(offset: u32, before: Option<ItemLocation>) -> u64 {
     let end = before.map_or(0, |before| i64::from(before.offset) + i64::from(before.bytes));
     let distance = i64::from(offset) - end;
     ((distance << 1) ^ (distance >> 63)) as u64
 }
 
 /// The lowest bit says whether there is more than one entry.
-pub(super) fn length(run: &Run) -> u64 {
+pub(super) fn length(run: &EntryRun) -> u64 {
     u64::from(run.item_bytes) << 1 | u64::from(run.end - run.first > 1)
 }

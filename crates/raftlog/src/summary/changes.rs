@@ -3,7 +3,7 @@
 use super::bounds;
 use crate::extents::Extents;
 use crate::frame::Append;
-use crate::keys::Keys;
+use crate::keys::KeyMap;
 
 /// Where entries lie of which the segment is not said: the one that is summarized.
 pub(crate) const THIS_SEGMENT: u64 = 1;
@@ -17,15 +17,15 @@ pub(crate) struct GroupChanges {
     pub(crate) group: u64,
     pub(crate) is_removed: bool,
     pub(super) cut_from: u64,
-    pub(super) mark: Option<Mark>,
+    pub(super) compaction: Option<CompactionPoint>,
     pub(crate) extents: Extents,
     /// A key without a value is gone.
-    pub(crate) keys: Keys<Option<Box<[u8]>>>,
+    pub(crate) keys: KeyMap<Option<Box<[u8]>>>,
 }
 
 /// The newest compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct CompactionPoint {
     pub(crate) first: u64,
     pub(crate) term_before: u64,
 }
@@ -36,9 +36,9 @@ impl GroupChanges {
             group,
             is_removed: false,
             cut_from: NOT_CUT,
-            mark: None,
+            compaction: None,
             extents: Extents::default(),
-            keys: Keys::default(),
+            keys: KeyMap::default(),
         }
     }
 
@@ -47,14 +47,14 @@ impl GroupChanges {
         Some(self.cut_from).filter(|from| *from != NOT_CUT)
     }
 
-    pub(crate) fn mark(&self) -> Option<Mark> {
-        self.mark
+    pub(crate) fn compaction(&self) -> Option<CompactionPoint> {
+        self.compaction
     }
 
     /// Whether a group is there after them, if there was none before.
     pub(crate) fn makes_group(&self) -> bool {
         let sets_key = self.keys.iter().any(|(_, value)| value.is_some());
-        self.mark.is_some() || !self.extents.is_empty() || sets_key
+        self.compaction.is_some() || !self.extents.is_empty() || sets_key
     }
 
     // Each of these returns how many bytes more it takes at most to write the changes down.
@@ -98,11 +98,11 @@ impl GroupChanges {
         Ok(bounds::CUT_BYTES_MAX)
     }
 
-    pub(super) fn compact(&mut self, mark: Mark) -> Result<u64, &'static str> {
-        self.check(mark.first)?;
-        self.extents.drop_prefix(mark.first, |_, _| ());
-        let is_first = self.mark.replace(mark).is_none();
-        Ok(if is_first { bounds::MARK_BYTES_MAX } else { 0 })
+    pub(super) fn compact(&mut self, compaction: CompactionPoint) -> Result<u64, &'static str> {
+        self.check(compaction.first)?;
+        self.extents.drop_prefix(compaction.first, |_, _| ());
+        let is_first = self.compaction.replace(compaction).is_none();
+        Ok(if is_first { bounds::COMPACTION_BYTES_MAX } else { 0 })
     }
 
     pub(super) fn set(&mut self, key: &[u8], value: Option<&[u8]>) -> u64 {
@@ -117,7 +117,7 @@ impl GroupChanges {
     }
 
     fn check(&self, index: u64) -> Result<(), &'static str> {
-        if self.mark.is_some_and(|mark| index < mark.first) {
+        if self.compaction.is_some_and(|compaction| index < compaction.first) {
             return Err("a change below the first index of its group");
         }
         Ok(())

@@ -4,18 +4,18 @@
 //! its distance from the one before and its length: three bytes or four.
 
 use super::bounds::{distance, length};
-use super::changes::{GroupChanges, Mark, THIS_SEGMENT};
-use crate::chunk::ItemAt;
+use super::changes::{CompactionPoint, GroupChanges, THIS_SEGMENT};
+use crate::chunk::ItemLocation;
 use crate::extents::Extents;
 
-use crate::keys::Keys;
+use crate::keys::KeyMap;
 use crate::varint::{CUT_SHORT, put_slice, put_varint, take_slice, take_u8, take_varint};
 
 const REMOVED: u8 = 1;
 const CUT: u8 = 2;
 /// Cut off at the first entry that lies in the segment, as a first append does.
 const CUT_AT_FIRST: u8 = 4;
-const MARK: u8 = 8;
+const COMPACTION: u8 = 8;
 const ENTRIES: u8 = 16;
 const KEYS: u8 = 32;
 
@@ -38,16 +38,16 @@ pub(super) fn put_group<E>(
     out.push(
         flag(changes.is_removed, REMOVED)
             | cut
-            | flag(changes.mark.is_some(), MARK)
+            | flag(changes.compaction.is_some(), COMPACTION)
             | flag(!changes.extents.is_empty(), ENTRIES)
             | flag(!changes.keys.is_empty(), KEYS),
     );
     if cut == CUT {
         put_varint(out, changes.cut_from);
     }
-    if let Some(mark) = changes.mark {
-        put_varint(out, mark.first);
-        put_varint(out, mark.term_before);
+    if let Some(compaction) = changes.compaction {
+        put_varint(out, compaction.first);
+        put_varint(out, compaction.term_before);
     }
     if !changes.extents.is_empty() {
         put_extents(out, &changes.extents, spill)?;
@@ -88,7 +88,7 @@ fn put_extents<E>(
             if run.end - run.first > 1 {
                 put_varint(out, run.end - run.first);
             }
-            before = Some(ItemAt { offset: run.offset, bytes: run.item_bytes });
+            before = Some(ItemLocation { offset: run.offset, bytes: run.item_bytes });
             spill(out)?;
         }
     }
@@ -123,12 +123,12 @@ pub(super) fn take_group(
     if has(CUT) {
         changes.cut_from = take(input)?;
     }
-    if has(MARK) {
-        let mark = Mark { first: take(input)?, term_before: take(input)? };
-        if mark.first == 0 || mark.first == u64::MAX {
+    if has(COMPACTION) {
+        let compaction = CompactionPoint { first: take(input)?, term_before: take(input)? };
+        if compaction.first == 0 || compaction.first == u64::MAX {
             return Err(WRONG);
         }
-        changes.mark = Some(mark);
+        changes.compaction = Some(compaction);
     }
     if has(ENTRIES) {
         changes.extents = take_extents(input, items_end)?;
@@ -136,7 +136,7 @@ pub(super) fn take_group(
         if has(CUT_AT_FIRST) {
             changes.cut_from = first;
         }
-        if changes.mark.is_some_and(|mark| first < mark.first) {
+        if changes.compaction.is_some_and(|compaction| first < compaction.first) {
             return Err(WRONG);
         }
     }
@@ -181,7 +181,10 @@ fn take_extents(input: &mut &[u8], items_end: u64) -> Result<Extents, &'static s
 }
 
 #[inline]
-fn take_item(input: &mut &[u8], before: Option<ItemAt>) -> Result<(ItemAt, u32), &'static str> {
+fn take_item(
+    input: &mut &[u8],
+    before: Option<ItemLocation>,
+) -> Result<(ItemLocation, u32), &'static str> {
     let (distance, length) = take_pair(input)?;
     let count = if length & 1 == 0 { 1 } else { u32::try_from(take(input)?).map_err(|_| WRONG)? };
     let distance = (distance >> 1) as i64 ^ -((distance & 1) as i64);
@@ -192,11 +195,11 @@ fn take_item(input: &mut &[u8], before: Option<ItemAt>) -> Result<(ItemAt, u32),
     if bytes == 0 || count == 0 {
         return Err(WRONG);
     }
-    Ok((ItemAt { offset, bytes }, count))
+    Ok((ItemLocation { offset, bytes }, count))
 }
 
-fn take_keys(input: &mut &[u8]) -> Result<Keys<Option<Box<[u8]>>>, &'static str> {
-    let mut keys = Keys::default();
+fn take_keys(input: &mut &[u8]) -> Result<KeyMap<Option<Box<[u8]>>>, &'static str> {
+    let mut keys = KeyMap::default();
     let mut before: Option<&[u8]> = None;
     // A length each.
     for _ in 0..take_count(input, 2)? {

@@ -23,7 +23,7 @@ mod bounds;
 mod changes;
 mod encoding;
 
-pub(crate) use changes::{GroupChanges, Mark};
+pub(crate) use changes::{CompactionPoint, GroupChanges};
 
 const VERSION: u8 = 1;
 
@@ -72,8 +72,8 @@ impl Summary {
                 self.encoded_bytes_max += self.group(*group).cut(*from)?;
             }
             Change::Compact { group, first, term_before } => {
-                let mark = Mark { first: *first, term_before: *term_before };
-                self.encoded_bytes_max += self.group(*group).compact(mark)?;
+                let compaction = CompactionPoint { first: *first, term_before: *term_before };
+                self.encoded_bytes_max += self.group(*group).compact(compaction)?;
             }
             Change::Put { group, key, value } => {
                 self.encoded_bytes_max += self.group(*group).set(key, Some(value));

@@ -1,10 +1,10 @@
 //! Random histories over random segments: merged summaries make the index that the changes made.
 
 use super::*;
-use crate::extents::Run;
-use crate::groups::{Groups, Place};
+use crate::extents::EntryRun;
+use crate::groups::{FrameLocation, Groups};
 use crate::item::TermRuns;
-use crate::ledger::{Ledger, Live};
+use crate::usage::{LiveUsage, SegmentUsage};
 use bytes::Bytes;
 
 /// All that can be seen of one group.
@@ -14,7 +14,7 @@ struct Seen {
     log: (bool, bool, u64, u64),
     term_before: Option<u64>,
     terms: Vec<(u64, u64)>,
-    runs: Vec<Run>,
+    runs: Vec<EntryRun>,
     keys: Vec<(Bytes, Bytes)>,
 }
 
@@ -38,7 +38,7 @@ fn seen(groups: &Groups) -> Vec<Seen> {
 struct History {
     rng: fastrand::Rng,
     groups: Groups,
-    ledger: Ledger,
+    usage: SegmentUsage,
     /// Of segment 1 and so on.
     summaries: Vec<Summary>,
     lsn: u64,
@@ -59,7 +59,7 @@ impl History {
             base: rng.u64(..) >> rng.u32(2..64),
             rng,
             groups: Groups::default(),
-            ledger: Ledger::default(),
+            usage: SegmentUsage::default(),
             summaries: vec![Summary::default()],
             lsn: 0,
             offset: 64,
@@ -78,8 +78,8 @@ impl History {
         summary.begin_frame(self.lsn);
         let frame = self.offset;
         self.offset += 40;
-        let moves = self.rng.u8(..8) == 0;
-        let changes = if moves { self.moves() } else { Vec::new() };
+        let rewrite = self.rng.u8(..8) == 0;
+        let changes = if rewrite { self.rewrite() } else { Vec::new() };
         for change in changes {
             self.apply(change, frame);
         }
@@ -91,10 +91,10 @@ impl History {
     }
 
     fn apply(&mut self, change: Change, frame: u32) {
-        let place = Place { segment: self.segment(), offset: frame, lsn: self.lsn };
+        let place = FrameLocation { segment: self.segment(), offset: frame, lsn: self.lsn };
         let summary = self.summaries.last_mut().expect("there is a segment");
         summary.apply(&change, frame).unwrap_or_else(|what| panic!("{what}: {change:?}"));
-        self.groups.apply(&change, place, &mut self.ledger).expect("it was valid");
+        self.groups.apply(&change, place, &mut self.usage).expect("it was valid");
     }
 
     fn begin_segment(&mut self) {
@@ -152,14 +152,13 @@ impl History {
     }
 
     /// Moves some of what the oldest segment holds: entries, keys, marks.
-    fn moves(&mut self) -> Vec<Change> {
-        let Some(oldest) = (1..self.segment()).find(|segment| !self.ledger.is_dead(*segment))
-        else {
+    fn rewrite(&mut self) -> Vec<Change> {
+        let Some(oldest) = (1..self.segment()).find(|segment| !self.usage.is_dead(*segment)) else {
             return Vec::new();
         };
         let mut changes = Vec::new();
         let frame = self.offset - 40;
-        for (group, held) in self.groups.holders(oldest) {
+        for (group, held) in self.groups.groups_in(oldest) {
             let index = self.groups.get(group).expect("it holds something");
             let index = index.read();
             for run in index.runs_from(0) {
@@ -193,8 +192,8 @@ impl History {
     }
 
     /// What a restart makes of it if the segments below `from` are gone.
-    fn merged(&self, from: u64) -> (Groups, Ledger) {
-        let (groups, mut ledger) = (Groups::default(), Ledger::default());
+    fn merged(&self, from: u64) -> (Groups, SegmentUsage) {
+        let (groups, mut usage) = (Groups::default(), SegmentUsage::default());
         for (segment, summary) in (1..).zip(&self.summaries).filter(|(segment, _)| *segment >= from)
         {
             let mut bytes = Vec::new();
@@ -216,29 +215,29 @@ impl History {
             let mut again = Vec::new();
             read.encode(&mut again);
             assert_eq!(again, bytes);
-            let merged = groups.merge(read, segment, &mut ledger);
+            let merged = groups.merge(read, segment, &mut usage);
             merged.unwrap_or_else(|what| panic!("segment {segment}: {what}"));
         }
 
         groups.check_replayed().expect("nothing is missing");
-        (groups, ledger)
+        (groups, usage)
     }
 
     fn check(&mut self) {
         let last = self.segment();
-        let oldest = (1..=last).find(|segment| !self.ledger.is_dead(*segment)).unwrap_or(last);
+        let oldest = (1..=last).find(|segment| !self.usage.is_dead(*segment)).unwrap_or(last);
         let expected = seen(&self.groups);
         for from in [1, oldest, self.rng.u64(1..=oldest)] {
-            let (groups, ledger) = self.merged(from);
+            let (groups, usage) = self.merged(from);
             assert_eq!(seen(&groups), expected, "from segment {from} of {last} on");
             for segment in 1..=last {
-                assert_eq!(ledger.live(segment), self.ledger.live(segment), "segment {segment}");
+                assert_eq!(usage.live(segment), self.usage.live(segment), "segment {segment}");
                 let held = |groups: &Groups| {
-                    let mut sum = Live::default();
-                    groups.holders(segment).into_iter().for_each(|(_, live)| sum.add(live));
+                    let mut sum = LiveUsage::default();
+                    groups.groups_in(segment).into_iter().for_each(|(_, live)| sum.add(live));
                     sum
                 };
-                assert_eq!(held(&groups), ledger.live(segment), "segment {segment}");
+                assert_eq!(held(&groups), usage.live(segment), "segment {segment}");
             }
         }
     }
@@ -260,7 +259,7 @@ fn merged_summaries_make_the_index_that_the_changes_made() {
             }
         }
         history.check();
-        purged += u32::from(history.ledger.is_dead(1) && history.segment() > 3);
+        purged += u32::from(history.usage.is_dead(1) && history.segment() > 3);
     }
     assert!(purged > 40, "only {purged} histories let go of their first segment");
 }
@@ -337,20 +336,20 @@ fn changes_that_do_not_fit_are_refused() {
         summary.apply(&compact(1, 10), 64).expect("it is right");
         assert!(summary.apply(&change, 90).is_err(), "{change:?}");
 
-        let (groups, mut ledger) = (Groups::default(), Ledger::default());
+        let (groups, mut usage) = (Groups::default(), SegmentUsage::default());
         let (mut before, mut behind) = (Summary::default(), Summary::default());
         before.apply(&compact(1, 10), 64).expect("it is right");
         behind.apply(&change, 64).expect("it does not know what was before");
-        groups.merge(before, 1, &mut ledger).expect("it is right");
-        assert!(groups.merge(behind, 2, &mut ledger).is_err(), "{change:?}");
+        groups.merge(before, 1, &mut usage).expect("it is right");
+        assert!(groups.merge(behind, 2, &mut usage).is_err(), "{change:?}");
     }
     // A hole that nothing fills.
-    let (groups, mut ledger) = (Groups::default(), Ledger::default());
+    let (groups, mut usage) = (Groups::default(), SegmentUsage::default());
     let mut summary = Summary::default();
     for first in [5, 7] {
         summary.apply(&append(1, first, 1, 1, 1), 64).expect("the rest may lie elsewhere");
     }
-    groups.merge(summary, 1, &mut ledger).expect("the rest may come later");
+    groups.merge(summary, 1, &mut usage).expect("the rest may come later");
     assert!(groups.check_replayed().is_err());
 }
 
@@ -378,8 +377,8 @@ fn no_bytes_whatever_make_reading_panic() {
         let mut again = Vec::new();
         summary.encode(&mut again);
         assert!(Summary::decode(&again).is_ok());
-        let (groups, mut ledger) = (Groups::default(), Ledger::default());
-        if groups.merge(summary, 1, &mut ledger).is_ok() {
+        let (groups, mut usage) = (Groups::default(), SegmentUsage::default());
+        if groups.merge(summary, 1, &mut usage).is_ok() {
             let _ = groups.check_replayed();
             seen(&groups);
         }

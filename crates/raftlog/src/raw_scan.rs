@@ -12,7 +12,7 @@ use std::ops::Range;
 
 /// Walks over the bytes of a segment's file.
 #[derive(Debug)]
-pub(crate) struct Walk<'a> {
+pub(crate) struct RawScan<'a> {
     bytes: &'a [u8],
     segment: SegmentHeader,
     offset: usize,
@@ -21,8 +21,8 @@ pub(crate) struct Walk<'a> {
 
 /// A part of a segment.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Piece<'a> {
-    Frame(WholeFrame<'a>),
+pub(crate) enum SegmentPart<'a> {
+    Frame(ValidFrame<'a>),
     /// No frame is whole here, and one is behind it. If the header is, it is there.
     Damage {
         range: Range<usize>,
@@ -39,17 +39,17 @@ pub(crate) enum Piece<'a> {
 
 /// A frame that holds its checksums.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct WholeFrame<'a> {
+pub(crate) struct ValidFrame<'a> {
     pub(crate) offset: usize,
     pub(crate) header: FrameHeader,
     /// The body without its padding.
     pub(crate) items: &'a [u8],
 }
 
-impl<'a> Walk<'a> {
+impl<'a> RawScan<'a> {
     /// `bytes` is the whole file, or all before its footer.
-    pub(crate) fn new(bytes: &'a [u8], segment: SegmentHeader) -> Walk<'a> {
-        Walk { bytes, segment, offset: SEGMENT_HEADER_BYTES, last_lsn: 0 }
+    pub(crate) fn new(bytes: &'a [u8], segment: SegmentHeader) -> RawScan<'a> {
+        RawScan { bytes, segment, offset: SEGMENT_HEADER_BYTES, last_lsn: 0 }
     }
 
     fn header(&self, at: usize) -> Result<FrameHeader, &'static str> {
@@ -65,21 +65,21 @@ impl<'a> Walk<'a> {
         Ok(header)
     }
 
-    fn frame(&self, at: usize) -> Result<WholeFrame<'a>, &'static str> {
+    fn frame(&self, at: usize) -> Result<ValidFrame<'a>, &'static str> {
         let header = self.header(at)?;
         let body = self.bytes.get(at + format::FRAME_HEADER_BYTES..at + header.frame_bytes());
         let body = body.ok_or("a frame goes beyond the end of the file")?;
         if format::body_checksum(body) != header.body_checksum {
             return Err("a frame's body fails its checksum");
         }
-        Ok(WholeFrame { offset: at, header, items: format::unpad(body)? })
+        Ok(ValidFrame { offset: at, header, items: format::unpad(body)? })
     }
 }
 
-impl<'a> Iterator for Walk<'a> {
-    type Item = Piece<'a>;
+impl<'a> Iterator for RawScan<'a> {
+    type Item = SegmentPart<'a>;
 
-    fn next(&mut self) -> Option<Piece<'a>> {
+    fn next(&mut self) -> Option<SegmentPart<'a>> {
         let begin = self.offset;
         if begin > self.bytes.len() {
             return None;
@@ -88,7 +88,7 @@ impl<'a> Iterator for Walk<'a> {
             Ok(frame) => {
                 self.offset += frame.header.frame_bytes();
                 self.last_lsn = frame.header.lsn;
-                return Some(Piece::Frame(frame));
+                return Some(SegmentPart::Frame(frame));
             }
             Err(what) => what,
         };
@@ -99,8 +99,8 @@ impl<'a> Iterator for Walk<'a> {
             (from..self.bytes.len()).step_by(ALIGNMENT_BYTES).find(|at| self.frame(*at).is_ok());
         self.offset = next.unwrap_or(self.bytes.len() + 1);
         Some(match next {
-            Some(end) => Piece::Damage { range: begin..end, header, what },
-            None => Piece::Rest { range: begin..self.bytes.len(), header, what },
+            Some(end) => SegmentPart::Damage { range: begin..end, header, what },
+            None => SegmentPart::Rest { range: begin..self.bytes.len(), header, what },
         })
     }
 }
@@ -126,7 +126,7 @@ mod tests {
 
     fn frame(lsn: u64, value: &[u8]) -> Vec<u8> {
         let mut body = Vec::new();
-        item::put_note(&mut body, item::Item::Put { group: 1, key: b"k", value });
+        item::put_plain_item(&mut body, item::Item::Put { group: 1, key: b"k", value });
         format::pad(&mut body);
         let header = FrameHeader {
             kind: FrameKind::Batch,
@@ -141,11 +141,11 @@ mod tests {
 
     fn shape(bytes: &[u8]) -> Vec<(char, Range<usize>)> {
         let shape = |piece| match piece {
-            Piece::Frame(f) => ('f', f.offset..f.offset + f.header.frame_bytes()),
-            Piece::Damage { range, .. } => ('d', range),
-            Piece::Rest { range, .. } => ('r', range),
+            SegmentPart::Frame(f) => ('f', f.offset..f.offset + f.header.frame_bytes()),
+            SegmentPart::Damage { range, .. } => ('d', range),
+            SegmentPart::Rest { range, .. } => ('r', range),
         };
-        Walk::new(bytes, SEGMENT).map(shape).collect()
+        RawScan::new(bytes, SEGMENT).map(shape).collect()
     }
 
     #[test]

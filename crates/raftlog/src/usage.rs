@@ -10,16 +10,16 @@ use std::collections::VecDeque;
 
 /// Live records by segment. Segments have numbers without gaps, so the rows are a list.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct SegmentUsage {
     /// The segment of the first row.
     first: u64,
-    rows: VecDeque<Live>,
+    rows: VecDeque<LiveUsage>,
     live_bytes: u64,
 }
 
 /// What one segment still holds, or one group of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Live {
+pub(crate) struct LiveUsage {
     /// Entries of any group.
     pub(crate) entries: u64,
     /// Keys of any group, and the marks from which groups know where their logs begin.
@@ -28,19 +28,19 @@ pub(crate) struct Live {
     pub(crate) bytes: u64,
 }
 
-impl Live {
+impl LiveUsage {
     pub(crate) fn is_empty(&self) -> bool {
-        *self == Live::default()
+        *self == LiveUsage::default()
     }
 
-    pub(crate) fn add(&mut self, more: Live) {
+    pub(crate) fn add(&mut self, more: LiveUsage) {
         self.entries += more.entries;
         self.keys += more.keys;
         self.bytes += more.bytes;
     }
 
-    fn checked_sub(self, less: Live) -> Option<Live> {
-        Some(Live {
+    fn checked_sub(self, less: LiveUsage) -> Option<LiveUsage> {
+        Some(LiveUsage {
             entries: self.entries.checked_sub(less.entries)?,
             keys: self.keys.checked_sub(less.keys)?,
             bytes: self.bytes.checked_sub(less.bytes)?,
@@ -48,8 +48,8 @@ impl Live {
     }
 }
 
-impl Ledger {
-    pub(crate) fn hold(&mut self, segment: u64, live: Live) {
+impl SegmentUsage {
+    pub(crate) fn hold(&mut self, segment: u64, live: LiveUsage) {
         if live.is_empty() {
             return;
         }
@@ -57,18 +57,18 @@ impl Ledger {
             self.first = segment;
         }
         while segment < self.first {
-            self.rows.push_front(Live::default());
+            self.rows.push_front(LiveUsage::default());
             self.first -= 1;
         }
         let at = (segment - self.first) as usize;
         if at >= self.rows.len() {
-            self.rows.resize(at + 1, Live::default());
+            self.rows.resize(at + 1, LiveUsage::default());
         }
         self.rows[at].add(live);
         self.live_bytes += live.bytes;
     }
 
-    pub(crate) fn release(&mut self, segment: u64, live: Live) {
+    pub(crate) fn release(&mut self, segment: u64, live: LiveUsage) {
         if live.is_empty() {
             return;
         }
@@ -87,7 +87,7 @@ impl Ledger {
     }
 
     /// What the segment holds.
-    pub(crate) fn live(&self, segment: u64) -> Live {
+    pub(crate) fn live(&self, segment: u64) -> LiveUsage {
         let at = segment.checked_sub(self.first).map(|at| at as usize);
         at.and_then(|at| self.rows.get(at)).copied().unwrap_or_default()
     }
@@ -107,44 +107,44 @@ impl Ledger {
 mod tests {
     use super::*;
 
-    const ENTRY: Live = Live { entries: 1, keys: 0, bytes: 10 };
-    const KEY: Live = Live { entries: 0, keys: 1, bytes: 5 };
+    const ENTRY: LiveUsage = LiveUsage { entries: 1, keys: 0, bytes: 10 };
+    const KEY: LiveUsage = LiveUsage { entries: 0, keys: 1, bytes: 5 };
 
     #[test]
     fn a_segment_is_dead_once_all_is_released() {
-        let mut ledger = Ledger::default();
-        ledger.hold(4, ENTRY);
-        ledger.hold(4, KEY);
-        ledger.hold(2, KEY);
-        ledger.hold(7, KEY);
-        assert_eq!(ledger.live_bytes(), 25);
-        ledger.release(4, ENTRY);
+        let mut usage = SegmentUsage::default();
+        usage.hold(4, ENTRY);
+        usage.hold(4, KEY);
+        usage.hold(2, KEY);
+        usage.hold(7, KEY);
+        assert_eq!(usage.live_bytes(), 25);
+        usage.release(4, ENTRY);
         assert_eq!(
-            (ledger.live(4), ledger.live(3), ledger.live(8)),
-            (KEY, Live::default(), Live::default())
+            (usage.live(4), usage.live(3), usage.live(8)),
+            (KEY, LiveUsage::default(), LiveUsage::default())
         );
-        ledger.release(4, KEY);
-        assert!(ledger.is_dead(4) && !ledger.is_dead(2) && !ledger.is_dead(7) && ledger.is_dead(0));
-        ledger.release(2, KEY);
-        assert_eq!((ledger.first, ledger.rows.len()), (7, 1));
-        ledger.release(7, KEY);
-        ledger.hold(3, KEY);
-        assert_eq!((ledger.live(3), ledger.live_bytes()), (KEY, 5));
+        usage.release(4, KEY);
+        assert!(usage.is_dead(4) && !usage.is_dead(2) && !usage.is_dead(7) && usage.is_dead(0));
+        usage.release(2, KEY);
+        assert_eq!((usage.first, usage.rows.len()), (7, 1));
+        usage.release(7, KEY);
+        usage.hold(3, KEY);
+        assert_eq!((usage.live(3), usage.live_bytes()), (KEY, 5));
     }
 
     #[test]
     #[should_panic(expected = "holds less")]
     fn releasing_more_than_is_held_is_noticed() {
-        let mut ledger = Ledger::default();
-        ledger.hold(1, ENTRY);
-        ledger.release(1, Live { entries: 2, keys: 0, bytes: 10 });
+        let mut usage = SegmentUsage::default();
+        usage.hold(1, ENTRY);
+        usage.release(1, LiveUsage { entries: 2, keys: 0, bytes: 10 });
     }
 
     #[test]
     #[should_panic(expected = "holds nothing")]
     fn releasing_what_nothing_holds_is_noticed() {
-        let mut ledger = Ledger::default();
-        ledger.hold(2, ENTRY);
-        ledger.release(1, ENTRY);
+        let mut usage = SegmentUsage::default();
+        usage.hold(2, ENTRY);
+        usage.release(1, ENTRY);
     }
 }

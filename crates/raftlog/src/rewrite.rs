@@ -8,13 +8,13 @@
 
 use crate::batch::LogBatch;
 use crate::error::Error;
-use crate::frame::{Append, Change, Frame, Need};
+use crate::frame::{Append, Change, Frame, WritePriority};
 use crate::group_commit::GroupCommit;
-use crate::index::Record;
-use crate::pace::{Leisure, Pace};
+use crate::index::LiveRecord;
+use crate::pool::AppendFailure;
 use crate::segment::Segment;
-use crate::stock::Failure;
 use crate::sync::atomic::Ordering;
+use crate::throttle::{RewriteThrottle, ThrottleLevel};
 use flotilla_vfs::View;
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,55 +28,55 @@ const STEPS_IN_SEGMENT: u64 = 16;
 
 /// What became of a segment that was to be emptied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Emptied {
-    All,
+pub(crate) enum RewriteOutcome {
+    Complete,
     /// So many bytes were moved as are allowed.
-    Budget,
+    BudgetSpent,
     /// There is no room to move more to.
-    NoRoom,
+    NoSpace,
 }
 
 /// Takes what is needed of one segment.
 #[derive(Debug)]
-pub(crate) struct Mover<'a> {
+pub(crate) struct Rewriter<'a> {
     group_commit: &'a GroupCommit,
     segment: Arc<Segment>,
-    need: Need,
-    pace: (&'a mut Pace, Leisure),
-    pieces: Vec<Piece>,
-    piece_bytes: u64,
+    priority: WritePriority,
+    throttle: (&'a mut RewriteThrottle, ThrottleLevel),
+    items: Vec<RewriteItem>,
+    item_bytes: u64,
     step_bytes_max: u64,
     /// Bytes of frames that were written.
-    pub(crate) moved_bytes: u64,
+    pub(crate) rewritten_bytes: u64,
 }
 
 /// A record of some group, and its bytes if they have to be read.
 #[derive(Debug)]
-struct Piece {
+struct RewriteItem {
     group: u64,
-    record: Record,
+    record: LiveRecord,
     view: Option<View>,
 }
 
-impl<'a> Mover<'a> {
+impl<'a> Rewriter<'a> {
     pub(crate) fn new(
         group_commit: &'a GroupCommit,
         segment: Arc<Segment>,
-        need: Need,
-        pace: (&'a mut Pace, Leisure),
-    ) -> Mover<'a> {
-        let segment_bytes = group_commit.stock.directory().config.segment_bytes;
+        priority: WritePriority,
+        throttle: (&'a mut RewriteThrottle, ThrottleLevel),
+    ) -> Rewriter<'a> {
+        let segment_bytes = group_commit.pool.directory().config.segment_bytes;
         let step_bytes_max = STEP_BYTES_MAX.min(segment_bytes / STEPS_IN_SEGMENT);
-        let pieces = Vec::new();
-        Mover {
+        let items = Vec::new();
+        Rewriter {
             group_commit,
             segment,
-            need,
-            pace,
-            pieces,
-            piece_bytes: 0,
+            priority,
+            throttle,
+            items,
+            item_bytes: 0,
             step_bytes_max,
-            moved_bytes: 0,
+            rewritten_bytes: 0,
         }
     }
 
@@ -85,94 +85,98 @@ impl<'a> Mover<'a> {
     /// # Errors
     ///
     /// Those of [`crate::LogEngine::purge_expired_files`].
-    pub(crate) fn empty(&mut self, groups: &[u64], bytes_max: u64) -> Result<Emptied, Error> {
+    pub(crate) fn run(&mut self, groups: &[u64], bytes_max: u64) -> Result<RewriteOutcome, Error> {
         let segment = self.segment.number();
-        let live = self.group_commit.with_log(|log| log.ledger.live(segment));
+        let live = self.group_commit.with_log(|log| log.usage.live(segment));
         // Each step takes a record at least, and nothing comes to an old segment any more.
         let mut steps_left = live.entries + live.keys;
         for group in groups {
             while self.collect(*group)? {
                 debug_assert!(steps_left > 0, "segment {segment} has more than {live:?}");
-                if self.moved_bytes >= bytes_max || steps_left == 0 {
-                    return Ok(Emptied::Budget);
+                if self.rewritten_bytes >= bytes_max || steps_left == 0 {
+                    return Ok(RewriteOutcome::BudgetSpent);
                 }
                 steps_left -= 1;
                 if !self.step()? {
-                    return Ok(Emptied::NoRoom);
+                    return Ok(RewriteOutcome::NoSpace);
                 }
             }
         }
-        Ok(if self.pieces.is_empty() || self.step()? { Emptied::All } else { Emptied::NoRoom })
+        Ok(if self.items.is_empty() || self.step()? {
+            RewriteOutcome::Complete
+        } else {
+            RewriteOutcome::NoSpace
+        })
     }
 
     /// Adds what the group holds, as far as it goes into this step. True if the step is full.
     fn collect(&mut self, group: u64) -> Result<bool, Error> {
-        let count_max = STEP_RECORDS_MAX - self.pieces.len();
-        let bytes_max = self.step_bytes_max.saturating_sub(self.piece_bytes);
+        let count_max = STEP_RECORDS_MAX - self.items.len();
+        let bytes_max = self.step_bytes_max.saturating_sub(self.item_bytes);
         if let Some(index) = self.group_commit.groups.get(group) {
             let records = index.read().records_in(self.segment.number(), count_max, bytes_max);
             for record in records {
-                self.piece_bytes += record.bytes();
+                self.item_bytes += record.bytes();
                 let view = match &record {
-                    Record::Entries { run, .. } => {
+                    LiveRecord::Entries { run, .. } => {
                         let (begin, bytes) = (u64::from(run.offset), u64::from(run.item_bytes));
                         Some(self.segment.file.view(begin..begin + bytes)?)
                     }
-                    Record::Mark { .. } | Record::Key { .. } => None,
+                    LiveRecord::Compaction { .. } | LiveRecord::Key { .. } => None,
                 };
-                self.pieces.push(Piece { group, record, view });
+                self.items.push(RewriteItem { group, record, view });
             }
         }
-        Ok(self.pieces.len() >= STEP_RECORDS_MAX || self.piece_bytes >= self.step_bytes_max)
+        Ok(self.items.len() >= STEP_RECORDS_MAX || self.item_bytes >= self.step_bytes_max)
     }
 
     /// Writes what was collected. False if there is no room for it.
     fn step(&mut self) -> Result<bool, Error> {
         let (begin, segment) = (Instant::now(), self.segment.number());
-        let mut pieces = std::mem::take(&mut self.pieces);
-        self.piece_bytes = 0;
-        let mut frame = frame_of(segment, self.need, &pieces)?;
+        let mut items = std::mem::take(&mut self.items);
+        self.item_bytes = 0;
+        let mut frame = frame_of(segment, self.priority, &items)?;
         let written = self.group_commit.with_log(|log| -> Result<_, Error> {
-            if self.refresh(&mut pieces) {
-                if pieces.is_empty() {
+            if self.refresh(&mut items) {
+                if items.is_empty() {
                     return Ok(Ok(None));
                 }
-                frame = frame_of(segment, self.need, &pieces)?;
+                frame = frame_of(segment, self.priority, &items)?;
             }
             let bytes = frame.bytes.len() as u64;
             let appended = self.group_commit.append(log, &mut frame);
-            Ok(appended.map(|()| Some((bytes, log.queue.last_lsn()))))
+            Ok(appended.map(|()| Some((bytes, log.appender.last_lsn()))))
         })?;
         match written {
             Ok(None) => Ok(true),
             Ok(Some((bytes, lsn))) => {
-                self.moved_bytes += bytes;
+                self.rewritten_bytes += bytes;
                 let counters = &self.group_commit.counters.purge;
-                counters.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
-                counters.moved_records.fetch_add(pieces.len() as u64, Ordering::Relaxed);
-                let (pace, leisure) = &mut self.pace;
-                pace.rest(self.group_commit, begin, lsn, *leisure)?;
+                counters.rewritten_bytes.fetch_add(bytes, Ordering::Relaxed);
+                counters.rewritten_records.fetch_add(items.len() as u64, Ordering::Relaxed);
+                let (throttle, throttle_level) = &mut self.throttle;
+                throttle.rest(self.group_commit, begin, lsn, *throttle_level)?;
                 Ok(true)
             }
-            Err(Failure::NoSpace | Failure::Full(_)) => Ok(false),
+            Err(AppendFailure::NoSpace | AppendFailure::Full(_)) => Ok(false),
             Err(failure) => Err(self.group_commit.error_of(failure)),
         }
     }
 
     /// Leaves out what is no longer needed where it was found. True if anything has changed.
-    fn refresh(&self, pieces: &mut Vec<Piece>) -> bool {
+    fn refresh(&self, items: &mut Vec<RewriteItem>) -> bool {
         let mut has_changed = false;
         let segment = self.segment.number();
         let mut at: Option<(u64, _)> = None;
-        pieces.retain_mut(|piece| {
-            if at.as_ref().is_none_or(|(group, _)| *group != piece.group) {
-                at = Some((piece.group, self.group_commit.groups.get(piece.group)));
+        items.retain_mut(|item| {
+            if at.as_ref().is_none_or(|(group, _)| *group != item.group) {
+                at = Some((item.group, self.group_commit.groups.get(item.group)));
             }
             let index = at.as_ref().and_then(|(_, index)| index.as_ref());
-            let left = index.and_then(|index| index.read().left_of(&piece.record, segment));
-            has_changed |= left.as_ref() != Some(&piece.record);
+            let left = index.and_then(|index| index.read().left_of(&item.record, segment));
+            has_changed |= left.as_ref() != Some(&item.record);
             let is_left = left.is_some();
-            piece.record = left.unwrap_or_else(|| piece.record.clone());
+            item.record = left.unwrap_or_else(|| item.record.clone());
             is_left
         });
         has_changed
@@ -180,13 +184,15 @@ impl<'a> Mover<'a> {
 }
 
 /// A frame with all the pieces.
-fn frame_of(segment: u64, need: Need, pieces: &[Piece]) -> Result<Frame, Error> {
-    let mut batch = LogBatch::of_moves(need);
-    for Piece { group, record, view } in pieces {
+fn frame_of(segment: u64, priority: WritePriority, items: &[RewriteItem]) -> Result<Frame, Error> {
+    let mut batch = LogBatch::of_rewrite(priority);
+    for RewriteItem { group, record, view } in items {
         match record {
-            Record::Mark { first, term_before } => batch.compact_to(*group, *first, *term_before),
-            Record::Key { key, value } => batch.put(*group, key, value),
-            Record::Entries { run, terms } => {
+            LiveRecord::Compaction { first, term_before } => {
+                batch.compact_to(*group, *first, *term_before)
+            }
+            LiveRecord::Key { key, value } => batch.put(*group, key, value),
+            LiveRecord::Entries { run, terms } => {
                 let corrupt =
                     |what| Error::Corrupt { segment, offset: u64::from(run.offset), what };
                 let item = view.as_deref().unwrap_or_default();

@@ -9,12 +9,12 @@ const ENTRY_BYTES: u64 = size_of::<Entry>() as u64;
 
 /// Entries that follow one another, up to the log's last one. It may be empty.
 #[derive(Debug, Default)]
-pub(crate) struct Tail {
+pub(crate) struct EntryCache {
     entries: VecDeque<Entry>,
     bytes: u64,
 }
 
-impl Tail {
+impl EntryCache {
     /// The index of its first entry.
     pub(crate) fn first(&self) -> Option<u64> {
         self.entries.front().map(|entry| entry.index)
@@ -50,9 +50,9 @@ impl Tail {
     /// Lets go of the oldest entries, as long as there is more than `bytes_max` and they are written
     /// (those up to `written`), or as they are below `first`.
     pub(crate) fn release(&mut self, first: u64, written: u64, bytes_max: u64) {
-        let can_go = |tail: &Tail| {
-            let front = tail.first()?;
-            Some(front < first || (front <= written && tail.bytes > bytes_max))
+        let can_go = |cache: &EntryCache| {
+            let front = cache.first()?;
+            Some(front < first || (front <= written && cache.bytes > bytes_max))
         };
         while can_go(self) == Some(true) {
             let entry = self.entries.pop_front().expect("it has a first entry");
@@ -61,7 +61,7 @@ impl Tail {
     }
 
     pub(crate) fn clear(&mut self) {
-        *self = Tail::default();
+        *self = EntryCache::default();
     }
 }
 
@@ -79,21 +79,21 @@ mod tests {
 
     #[test]
     fn appends_replace_and_release_keeps_what_is_not_written() {
-        let mut tail = Tail::default();
-        assert_eq!((tail.first(), tail.term(0), tail.range(0..9).count()), (None, None, 0));
-        tail.append(&entries(5..9, 1));
-        tail.append(&entries(7..8, 2));
-        assert_eq!((tail.first(), tail.last(), tail.bytes), (Some(5), Some(7), 3 * ENTRY_BYTES));
-        assert_eq!([4, 5, 7, 8].map(|index| tail.term(index)), [None, Some(1), Some(2), None]);
-        assert_eq!((tail.range(0..6).count(), tail.range(6..99).count()), (1, 2));
-        assert_eq!(tail.range(Range { start: 9, end: 2 }).count(), 0);
-        tail.release(5, 5, 0);
-        assert_eq!((tail.first(), tail.bytes), (Some(6), 2 * ENTRY_BYTES));
-        tail.release(7, 5, u64::MAX);
-        assert_eq!(tail.first(), Some(7));
-        tail.append(&entries(3..5, 3));
-        assert_eq!((tail.first(), tail.last()), (Some(3), Some(4)));
-        tail.release(0, 9, 0);
-        assert_eq!((tail.first(), tail.bytes), (None, 0));
+        let mut cache = EntryCache::default();
+        assert_eq!((cache.first(), cache.term(0), cache.range(0..9).count()), (None, None, 0));
+        cache.append(&entries(5..9, 1));
+        cache.append(&entries(7..8, 2));
+        assert_eq!((cache.first(), cache.last(), cache.bytes), (Some(5), Some(7), 3 * ENTRY_BYTES));
+        assert_eq!([4, 5, 7, 8].map(|index| cache.term(index)), [None, Some(1), Some(2), None]);
+        assert_eq!((cache.range(0..6).count(), cache.range(6..99).count()), (1, 2));
+        assert_eq!(cache.range(Range { start: 9, end: 2 }).count(), 0);
+        cache.release(5, 5, 0);
+        assert_eq!((cache.first(), cache.bytes), (Some(6), 2 * ENTRY_BYTES));
+        cache.release(7, 5, u64::MAX);
+        assert_eq!(cache.first(), Some(7));
+        cache.append(&entries(3..5, 3));
+        assert_eq!((cache.first(), cache.last()), (Some(3), Some(4)));
+        cache.release(0, 9, 0);
+        assert_eq!((cache.first(), cache.bytes), (None, 0));
     }
 }

@@ -1,6 +1,6 @@
 //! Who is told how a write came out, and in which order.
 
-use crate::slot::{Outcome, Slot};
+use crate::completion::{Completion, Outcome};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::collections::VecDeque;
@@ -10,15 +10,15 @@ use std::task::Waker;
 
 /// Completed writes whose callbacks have yet to run, in the order of the log.
 #[derive(Debug, Default)]
-pub(super) struct Callbacks {
-    queue: Mutex<Ready>,
+pub(super) struct CallbackQueue {
+    queue: Mutex<ReadyCallbacks>,
     /// There may be some that nobody runs.
     has_new: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Ready {
-    ready: VecDeque<(Arc<Slot>, Outcome)>,
+struct ReadyCallbacks {
+    ready: VecDeque<(Arc<Completion>, Outcome)>,
     /// A thread is running them; they stay in order because nobody else does.
     has_runner: bool,
 }
@@ -26,30 +26,30 @@ struct Ready {
 /// Who is to be told of outcomes that are left already. Threads that sleep for a turn are woken by
 /// its end.
 #[derive(Debug, Default)]
-pub(super) struct Told<'a> {
-    own: Option<&'a Arc<Slot>>,
+pub(super) struct Completions<'a> {
+    own: Option<&'a Arc<Completion>>,
     own_outcome: Option<Outcome>,
     wakers: Vec<Waker>,
-    callbacks: Vec<(Arc<Slot>, Outcome)>,
+    callbacks: Vec<(Arc<Completion>, Outcome)>,
 }
 
-impl<'a> Told<'a> {
+impl<'a> Completions<'a> {
     /// For a thread that waits at the slot `own` and nowhere else: what would be left there it is
-    /// handed by [`Told::wake`], without the slot's lock.
-    pub(super) fn of(own: Option<&'a Arc<Slot>>) -> Told<'a> {
-        Told { own, ..Told::default() }
+    /// handed by [`Completions::wake`], without the slot's lock.
+    pub(super) fn of(own: Option<&'a Arc<Completion>>) -> Completions<'a> {
+        Completions { own, ..Completions::default() }
     }
 
     /// Leaves an outcome.
-    pub(super) fn leave(&mut self, slot: &Arc<Slot>, outcome: Outcome) {
-        if self.own.is_some_and(|own| Arc::ptr_eq(own, slot)) {
+    pub(super) fn complete(&mut self, completion: &Arc<Completion>, outcome: Outcome) {
+        if self.own.is_some_and(|own| Arc::ptr_eq(own, completion)) {
             self.own_outcome = Some(outcome);
             return;
         }
-        let waits = slot.leave(&outcome);
-        self.wakers.extend(waits.waker);
-        if waits.has_callback {
-            self.callbacks.push((slot.clone(), outcome));
+        let waiters = completion.complete(&outcome);
+        self.wakers.extend(waiters.waker);
+        if waiters.has_callback {
+            self.callbacks.push((completion.clone(), outcome));
         }
     }
 
@@ -60,15 +60,15 @@ impl<'a> Told<'a> {
     }
 }
 
-impl Callbacks {
-    pub(super) fn push(&self, slot: Arc<Slot>, outcome: Outcome) {
-        self.queue.lock().ready.push_back((slot, outcome));
+impl CallbackQueue {
+    pub(super) fn push(&self, completion: Arc<Completion>, outcome: Outcome) {
+        self.queue.lock().ready.push_back((completion, outcome));
         self.has_new.store(true, SeqCst);
     }
 
-    pub(super) fn take_from(&self, told: &mut Told<'_>) {
-        if !told.callbacks.is_empty() {
-            self.queue.lock().ready.extend(told.callbacks.drain(..));
+    pub(super) fn take_from(&self, completions: &mut Completions<'_>) {
+        if !completions.callbacks.is_empty() {
+            self.queue.lock().ready.extend(completions.callbacks.drain(..));
             self.has_new.store(true, SeqCst);
         }
     }
@@ -83,9 +83,9 @@ impl Callbacks {
         if std::mem::replace(&mut queue.has_runner, true) {
             return;
         }
-        while let Some((slot, outcome)) = queue.ready.pop_front() {
+        while let Some((completion, outcome)) = queue.ready.pop_front() {
             drop(queue);
-            let called = panic::catch_unwind(AssertUnwindSafe(|| slot.call_back(outcome)));
+            let called = panic::catch_unwind(AssertUnwindSafe(|| completion.call_back(outcome)));
             queue = self.queue.lock();
             if let Err(fault) = called {
                 queue.has_runner = false;

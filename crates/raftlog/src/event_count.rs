@@ -5,22 +5,22 @@ use std::time::Duration;
 
 /// Counts reasons to look for work.
 #[derive(Debug, Default)]
-pub(crate) struct Signal {
+pub(crate) struct EventCount {
     count: Mutex<u64>,
-    raised: Condvar,
+    changed: Condvar,
 }
 
-impl Signal {
-    pub(crate) fn raise(&self) {
+impl EventCount {
+    pub(crate) fn notify(&self) {
         *self.count.lock() += 1;
-        self.raised.notify_all();
+        self.changed.notify_all();
     }
 
     /// Waits until the count is another than `seen`, or the time is over. Returns the count.
     pub(crate) fn wait(&self, seen: u64, timeout: Duration) -> u64 {
         let mut count = self.count.lock();
         if *count == seen {
-            self.raised.wait_for(&mut count, timeout);
+            self.changed.wait_for(&mut count, timeout);
         }
         *count
     }

@@ -19,18 +19,18 @@ type Callback = Box<dyn FnOnce(Outcome) + Send>;
 
 /// Where the outcome of one write is left.
 #[derive(Debug, Default)]
-pub(crate) struct Slot {
-    state: Mutex<State>,
+pub(crate) struct Completion {
+    state: Mutex<CompletionState>,
 }
 
 #[derive(Default)]
-struct State {
+struct CompletionState {
     outcome: Option<Outcome>,
     callback: Option<Callback>,
     waker: Option<Waker>,
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for CompletionState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("State").field("outcome", &self.outcome).finish_non_exhaustive()
     }
@@ -38,16 +38,16 @@ impl std::fmt::Debug for State {
 
 /// Who waits for an outcome, besides threads that sleep for its turn.
 #[derive(Debug)]
-pub(crate) struct Waits {
+pub(crate) struct CompletionWaiters {
     pub(crate) has_callback: bool,
     pub(crate) waker: Option<Waker>,
 }
 
-impl Slot {
-    pub(crate) fn done(outcome: Outcome) -> Slot {
-        let slot = Slot::default();
-        slot.state.lock().outcome = Some(outcome);
-        slot
+impl Completion {
+    pub(crate) fn done(outcome: Outcome) -> Completion {
+        let completion = Completion::default();
+        completion.state.lock().outcome = Some(outcome);
+        completion
     }
 
     pub(crate) fn outcome(&self) -> Option<Outcome> {
@@ -55,10 +55,10 @@ impl Slot {
     }
 
     /// Leaves the outcome, unless there is one, and says who waits for it.
-    pub(crate) fn leave(&self, outcome: &Outcome) -> Waits {
+    pub(crate) fn complete(&self, outcome: &Outcome) -> CompletionWaiters {
         let mut state = self.state.lock();
         state.outcome.get_or_insert_with(|| outcome.clone());
-        Waits { has_callback: state.callback.is_some(), waker: state.waker.take() }
+        CompletionWaiters { has_callback: state.callback.is_some(), waker: state.waker.take() }
     }
 
     /// Runs the callback.

@@ -2,8 +2,8 @@
 //! is not.
 
 use super::GroupCommit;
-use super::told::Told;
-use super::waiting::{Waiting, Write};
+use super::completions::Completions;
+use super::write_queue::{QueuedWrite, WriteQueue};
 use crate::error::Error;
 use crate::frame::Frame;
 use std::collections::HashSet;
@@ -12,32 +12,37 @@ impl GroupCommit {
     /// Fails the first write of the queue, for which there was no room, and those behind it that
     /// count on it or add something too. What only lets go of other groups' things is what helps: it
     /// stays in the queue. Returns whether anything does.
-    pub(super) fn refuse(&self, waiting: &mut Waiting, error: &Error, told: &mut Told<'_>) -> bool {
+    pub(super) fn refuse_queued(
+        &self,
+        write_queue: &mut WriteQueue,
+        error: &Error,
+        completions: &mut Completions<'_>,
+    ) -> bool {
         let mut refused = HashSet::new();
         let mut kept = Vec::new();
-        for (at, mut write) in std::mem::take(&mut waiting.writes).into_iter().enumerate() {
+        for (at, mut write) in std::mem::take(&mut write_queue.writes).into_iter().enumerate() {
             let stays = |frame: &Frame| {
                 let is_touched = frame.groups().any(|group| refused.contains(&group));
                 // One that came too late may be so only because of what is refused.
-                at > 0 && frame.only_frees() && !frame.has_stale() && !is_touched
+                at > 0 && frame.only_reclaims() && !frame.has_stale() && !is_touched
             };
             if write.frame.as_ref().is_none_or(stays) {
                 kept.push(write);
                 continue;
             }
-            waiting.bytes -= write.bytes();
+            write_queue.bytes -= write.bytes();
             refused.extend(write.frame.take().iter().flat_map(Frame::groups));
-            told.leave(&write.slot, Err(error.clone()));
+            completions.complete(&write.completion, Err(error.clone()));
         }
         // Of the tails, those stay that the kept ones make.
-        waiting.tails.clear();
-        for Write { frame, arrival, .. } in &mut kept {
+        write_queue.queued_bounds.clear();
+        for QueuedWrite { frame, write_number, .. } in &mut kept {
             if let Some(frame) = frame {
-                let admitted = waiting.tails.admit(frame, *arrival, &self.groups);
+                let admitted = write_queue.queued_bounds.admit(frame, *write_number, &self.groups);
                 admitted.expect("it was right before, and nothing of its groups was refused");
             }
         }
-        waiting.writes = kept;
-        !waiting.writes.is_empty()
+        write_queue.writes = kept;
+        !write_queue.writes.is_empty()
     }
 }

@@ -1,6 +1,6 @@
 //! What a salvage says of itself.
 
-use crate::verify::Problem;
+use crate::verify::VerifyProblem;
 use std::ops::Range;
 
 /// What was salvaged, and what was not.
@@ -22,7 +22,7 @@ pub struct SalvageReport {
     /// Groups of which something is missing, or may be.
     pub damaged_groups: Vec<SalvagedGroup>,
     /// What is damaged, as [`crate::VerifyReport::problems`].
-    pub problems: Vec<Problem>,
+    pub problems: Vec<VerifyProblem>,
     /// How many more problems there are.
     pub problems_left_out: u64,
 }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 #[derive(Debug)]
-pub(crate) struct View<N: NodeId> {
+pub(crate) struct LogView<N: NodeId> {
     pub(crate) vote: Option<Vote<N>>,
     pub(crate) committed: Option<LogId<N>>,
     /// `committed` is to be written with the next batch.
@@ -24,9 +24,9 @@ pub(crate) struct View<N: NodeId> {
     last_append: u64,
 }
 
-impl<N: NodeId> View<N> {
-    pub(crate) fn new(first: u64) -> View<N> {
-        View {
+impl<N: NodeId> LogView<N> {
+    pub(crate) fn new(first: u64) -> LogView<N> {
+        LogView {
             vote: None,
             committed: None,
             has_new_committed: false,
@@ -106,21 +106,21 @@ mod tests {
         LogId::new(CommittedLeaderId::new(1, 1), index)
     }
 
-    fn append(view: &mut View<u64>, range: Range<u64>) -> u64 {
+    fn append(view: &mut LogView<u64>, range: Range<u64>) -> u64 {
         let entry = |index| Entry { index: index + 1, term: 1, kind: 0, data: Vec::new().into() };
         let entries: Vec<_> = range.clone().map(entry).collect();
         view.append(&entries, id(range.end - 1))
     }
 
     /// What is read from disk, and from memory.
-    fn split(view: &View<u64>, range: Range<u64>) -> (Range<u64>, Vec<u64>) {
+    fn split(view: &LogView<u64>, range: Range<u64>) -> (Range<u64>, Vec<u64>) {
         let (below, tail) = view.split(range);
         (below, tail.iter().map(index_of).collect())
     }
 
     #[test]
     fn what_is_written_leaves_memory_and_nothing_else() {
-        let mut view = View::new(0);
+        let mut view = LogView::new(0);
         let (one, two) = (append(&mut view, 5..8), append(&mut view, 8..10));
         assert_eq!((view.first, view.next()), (5, 10));
         assert_eq!(split(&view, 0..99), (5..5, vec![5, 6, 7, 8, 9]));

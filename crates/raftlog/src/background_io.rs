@@ -6,17 +6,17 @@ use std::thread::{self, JoinHandle};
 /// Work that is under way, or done. Dropping it waits for the end: nothing goes on behind the back
 /// of a caller who has given up.
 #[derive(Debug)]
-pub(crate) struct SideWork {
+pub(crate) struct BackgroundIo {
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
-impl SideWork {
+impl BackgroundIo {
     /// Starts it; `None` if the system has no thread to give, and then nothing was done.
     pub(crate) fn start(
         work: impl FnOnce() -> io::Result<()> + Send + 'static,
-    ) -> Option<SideWork> {
+    ) -> Option<BackgroundIo> {
         let thread = thread::Builder::new().name("log-open".to_owned()).spawn(work).ok()?;
-        Some(SideWork { thread: Some(thread) })
+        Some(BackgroundIo { thread: Some(thread) })
     }
 
     /// Waits until it is done, and says how it went.
@@ -26,7 +26,7 @@ impl SideWork {
     }
 }
 
-impl Drop for SideWork {
+impl Drop for BackgroundIo {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
             // Whoever drops it has an error to tell already.
@@ -43,12 +43,13 @@ mod tests {
 
     #[test]
     fn the_end_is_waited_for_and_told() {
-        let failing = SideWork::start(|| Err(io::ErrorKind::StorageFull.into())).expect("started");
+        let failing =
+            BackgroundIo::start(|| Err(io::ErrorKind::StorageFull.into())).expect("started");
         let error = failing.wait().expect_err("it failed");
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         let is_done = Arc::<AtomicBool>::default();
         let done = is_done.clone();
-        let work = SideWork::start(move || {
+        let work = BackgroundIo::start(move || {
             thread::yield_now();
             done.store(true, Ordering::Release);
             Ok(())

@@ -1,11 +1,11 @@
 //! The queue of writes, and what is known of the log as if all of it were written.
 
-use super::told::Told;
+use super::completions::Completions;
+use crate::completion::Completion;
 use crate::error::Error;
 use crate::frame::Frame;
 use crate::groups::Groups;
-use crate::slot::Slot;
-use crate::tails::Tails;
+use crate::queued_bounds::QueuedBounds;
 use std::io;
 use std::sync::Arc;
 
@@ -20,36 +20,36 @@ pub enum Durability {
 
 /// What is queued behind those who carry out writes.
 #[derive(Debug)]
-pub(super) struct Waiting {
-    pub(super) writes: Vec<Write>,
+pub(super) struct WriteQueue {
+    pub(super) writes: Vec<QueuedWrite>,
     /// The list that the last leader emptied.
-    pub(super) emptied: Vec<Write>,
+    pub(super) emptied: Vec<QueuedWrite>,
     /// The turn that `writes` belong to.
-    pub(super) turn: u64,
+    pub(super) round: u64,
     /// Bytes of writes that are queued or being carried out.
     pub(super) bytes: u64,
-    last_arrival: u64,
+    last_write_number: u64,
     pub(super) poison: Option<Arc<io::Error>>,
     pub(super) is_closed: bool,
     pub(super) is_read_only: bool,
-    pub(super) tails: Tails,
+    pub(super) queued_bounds: QueuedBounds,
 }
 
 /// One write in the queue; without a frame it is a sync.
 #[derive(Debug)]
-pub(super) struct Write {
+pub(super) struct QueuedWrite {
     pub(super) frame: Option<Frame>,
     pub(super) durability: Durability,
     /// Its number in the order in which writes came to the queue, from 1.
-    pub(super) arrival: u64,
-    pub(super) slot: Arc<Slot>,
+    pub(super) write_number: u64,
+    pub(super) completion: Arc<Completion>,
     /// Its frame's number or, of a sync, that of the last frame before it; known once it is written.
     pub(super) lsn: u64,
 }
 
-impl Write {
-    pub(super) fn new(frame: Option<Frame>, durability: Durability) -> Write {
-        Write { frame, durability, arrival: 0, slot: Arc::default(), lsn: 0 }
+impl QueuedWrite {
+    pub(super) fn new(frame: Option<Frame>, durability: Durability) -> QueuedWrite {
+        QueuedWrite { frame, durability, write_number: 0, completion: Arc::default(), lsn: 0 }
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -57,18 +57,18 @@ impl Write {
     }
 }
 
-impl Waiting {
-    pub(super) fn new(is_read_only: bool) -> Waiting {
-        Waiting {
+impl WriteQueue {
+    pub(super) fn new(is_read_only: bool) -> WriteQueue {
+        WriteQueue {
             writes: Vec::new(),
             emptied: Vec::new(),
-            turn: 1,
+            round: 1,
             bytes: 0,
-            last_arrival: 0,
+            last_write_number: 0,
             poison: None,
             is_closed: false,
             is_read_only,
-            tails: Tails::default(),
+            queued_bounds: QueuedBounds::default(),
         }
     }
 
@@ -84,7 +84,7 @@ impl Waiting {
     /// Takes a write into the queue, if it fits what is there. Returns its turn.
     pub(super) fn admit(
         &mut self,
-        mut write: Write,
+        mut write: QueuedWrite,
         groups: &Groups,
         bytes_max: u64,
     ) -> Result<u64, Error> {
@@ -93,22 +93,22 @@ impl Waiting {
         if self.bytes > 0 && self.bytes + bytes > bytes_max {
             return Err(Error::Busy { bytes: self.bytes, limit: bytes_max });
         }
-        write.arrival = self.last_arrival + 1;
+        write.write_number = self.last_write_number + 1;
         if let Some(frame) = &mut write.frame {
-            self.tails.admit(frame, write.arrival, groups)?;
+            self.queued_bounds.admit(frame, write.write_number, groups)?;
         }
-        self.last_arrival = write.arrival;
+        self.last_write_number = write.write_number;
         self.bytes += bytes;
         self.writes.push(write);
-        Ok(self.turn)
+        Ok(self.round)
     }
 
     /// Fails what is queued behind a failure: it was checked as if that had succeeded.
-    pub(super) fn fail_queued(&mut self, error: &Error, told: &mut Told<'_>) {
+    pub(super) fn fail_queued(&mut self, error: &Error, completions: &mut Completions<'_>) {
         for write in std::mem::take(&mut self.writes) {
             self.bytes -= write.bytes();
-            told.leave(&write.slot, Err(error.clone()));
+            completions.complete(&write.completion, Err(error.clone()));
         }
-        self.tails.clear();
+        self.queued_bounds.clear();
     }
 }

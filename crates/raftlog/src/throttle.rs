@@ -24,17 +24,17 @@ const EXCESS_SEGMENTS: u64 = 4;
 
 /// How much is left of rests: all of them at the limit, nothing far above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Leisure {
+pub(crate) struct ThrottleLevel {
     excess_bytes: u64,
     excess_bytes_max: u64,
 }
 
-impl Leisure {
+impl ThrottleLevel {
     /// Of a log whose segments take `file_bytes`.
-    pub(crate) fn of(config: &Config, file_bytes: u64) -> Leisure {
+    pub(crate) fn of(config: &Config, file_bytes: u64) -> ThrottleLevel {
         let limit = config.purge_above_bytes;
         let segments = EXCESS_SEGMENTS * config.segment_bytes;
-        Leisure {
+        ThrottleLevel {
             excess_bytes: file_bytes.saturating_sub(limit),
             excess_bytes_max: (limit / EXCESS_PART).max(segments),
         }
@@ -50,12 +50,12 @@ impl Leisure {
 
 /// What was seen at the last step.
 #[derive(Debug, Default)]
-pub(crate) struct Pace {
+pub(crate) struct RewriteThrottle {
     last_lsn: u64,
     syncs: u64,
 }
 
-impl Pace {
+impl RewriteThrottle {
     /// To be called after a step that began at `begin` and wrote the frame `lsn`.
     ///
     /// # Errors
@@ -66,11 +66,11 @@ impl Pace {
         group_commit: &GroupCommit,
         begin: Instant,
         lsn: u64,
-        leisure: Leisure,
+        throttle_level: ThrottleLevel,
     ) -> Result<(), Error> {
         let is_alone = self.last_lsn + 1 == lsn;
         self.last_lsn = lsn;
-        if is_alone || group_commit.stock.is_short_of_room() {
+        if is_alone || group_commit.pool.is_short_of_room() {
             return Ok(());
         }
         let syncs = group_commit.counters.syncs.load(Ordering::Relaxed);
@@ -83,7 +83,7 @@ impl Pace {
         }
         // Its own sync is no reason to sync again.
         self.syncs = group_commit.counters.syncs.load(Ordering::Relaxed).max(syncs);
-        let rest = leisure.rest(begin.elapsed());
+        let rest = throttle_level.rest(begin.elapsed());
         if !rest.is_zero() {
             thread::sleep(rest);
         }
@@ -101,19 +101,20 @@ mod tests {
             Config { segment_bytes: 1000, purge_above_bytes: 100_000, ..Config::default() };
         let step = Duration::from_millis(8);
         let rests = [0, 100_000, 105_000, 112_500, 120_000, 125_000, 1_000_000]
-            .map(|bytes| Leisure::of(&config, bytes).rest(step).as_micros());
+            .map(|bytes| ThrottleLevel::of(&config, bytes).rest(step).as_micros());
         assert_eq!(rests, [8000, 8000, 6400, 4000, 1600, 0, 0]);
         // A step on a disk that hung.
         let slow = Duration::from_secs(5);
-        assert_eq!(Leisure::of(&config, 100_000).rest(slow), REST_MAX);
-        assert_eq!(Leisure::of(&config, 112_500).rest(slow), REST_MAX / 2);
+        assert_eq!(ThrottleLevel::of(&config, 100_000).rest(slow), REST_MAX);
+        assert_eq!(ThrottleLevel::of(&config, 112_500).rest(slow), REST_MAX / 2);
     }
 
     #[test]
     fn a_low_limit_leaves_a_few_segments_of_leisure() {
         let config = Config { segment_bytes: 1000, purge_above_bytes: 0, ..Config::default() };
-        let rests = [0, 2000, 4000, u64::MAX]
-            .map(|bytes| Leisure::of(&config, bytes).rest(Duration::from_millis(4)).as_millis());
+        let rests = [0, 2000, 4000, u64::MAX].map(|bytes| {
+            ThrottleLevel::of(&config, bytes).rest(Duration::from_millis(4)).as_millis()
+        });
         assert_eq!(rests, [4, 2, 0, 0]);
     }
 }

@@ -18,39 +18,39 @@ const KNOWN_MIN: usize = 4096;
 
 /// Groups that batches have changed lately, all that are queued among them.
 #[derive(Debug)]
-pub(crate) struct Tails {
-    known: GroupMap<Known>,
+pub(crate) struct QueuedBounds {
+    known: GroupMap<CachedBounds>,
     /// Once so many are known, it is looked which can go.
     known_max: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
-    tail: Option<Tail>,
+struct CachedBounds {
+    tail: Option<GroupBounds>,
     /// The last write that changes the group. Once it is done, the index knows it all.
-    arrival: u64,
+    write_number: u64,
 }
 
 /// What was known of groups before a batch.
-type Undo = SmallVec<[(u64, Option<Known>); 2]>;
+type Undo = SmallVec<[(u64, Option<CachedBounds>); 2]>;
 
 /// The log of one group is `first .. next`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Tail {
+struct GroupBounds {
     first: u64,
     next: u64,
     /// A compaction says that it begins at `first`, so it does even if it is empty.
     is_compacted: bool,
 }
 
-impl Default for Tails {
-    fn default() -> Tails {
-        Tails { known: GroupMap::default(), known_max: KNOWN_MIN }
+impl Default for QueuedBounds {
+    fn default() -> QueuedBounds {
+        QueuedBounds { known: GroupMap::default(), known_max: KNOWN_MIN }
     }
 }
 
-impl Tails {
-    /// Takes the changes of the write `arrival` in, all of them or none. Compactions below a first
+impl QueuedBounds {
+    /// Takes the changes of the write `write_number` in, all of them or none. Compactions below a first
     /// index are marked as such: so each one that the log holds as a compaction has changed
     /// something, also for a restart that no longer sees what was before it.
     ///
@@ -60,7 +60,7 @@ impl Tails {
     pub(crate) fn admit(
         &mut self,
         frame: &mut Frame,
-        arrival: u64,
+        write_number: u64,
         groups: &Groups,
     ) -> Result<(), Error> {
         let mut undo = Undo::new();
@@ -80,7 +80,7 @@ impl Tails {
             match after(tail, change) {
                 Ok(tail) => {
                     undo.push((group, before));
-                    entry.insert_entry(Known { tail, arrival });
+                    entry.insert_entry(CachedBounds { tail, write_number });
                 }
                 Err(error) => {
                     self.restore(undo);
@@ -93,9 +93,9 @@ impl Tails {
 
     /// All writes up to this one are written and in the index: what is known of their groups may be
     /// forgotten, and is if it is much.
-    pub(crate) fn settle(&mut self, arrival: u64) {
+    pub(crate) fn forget_applied(&mut self, write_number: u64) {
         if self.known.len() >= self.known_max {
-            self.known.retain(|_, known| known.arrival > arrival);
+            self.known.retain(|_, known| known.write_number > write_number);
             self.known_max = (2 * self.known.len()).max(KNOWN_MIN);
         }
     }
@@ -131,26 +131,26 @@ fn group_of(change: &Change) -> Option<u64> {
     }
 }
 
-fn tail_of(groups: &Groups, group: u64) -> Option<Tail> {
+fn tail_of(groups: &Groups, group: u64) -> Option<GroupBounds> {
     let index = groups.get(group)?;
     let index = index.read();
-    index.has_begun().then(|| Tail {
+    index.has_begun().then(|| GroupBounds {
         first: index.first(),
         next: index.next(),
         is_compacted: index.is_compacted(),
     })
 }
 
-fn is_stale(tail: Option<Tail>, change: &Change) -> bool {
+fn is_stale(tail: Option<GroupBounds>, change: &Change) -> bool {
     matches!((tail, change), (Some(tail), Change::Compact { first, .. }) if *first < tail.first)
 }
 
-fn after(tail: Option<Tail>, change: &Change) -> Result<Option<Tail>, Error> {
+fn after(tail: Option<GroupBounds>, change: &Change) -> Result<Option<GroupBounds>, Error> {
     Ok(match change {
         Change::Append(append) => Some(appended(tail, append)?),
         Change::Compact { first, .. } => {
             let next = tail.map_or(*first, |tail| tail.next.max(*first));
-            Some(Tail { first: *first, next, is_compacted: true })
+            Some(GroupBounds { first: *first, next, is_compacted: true })
         }
         Change::Truncate { group, from } => truncated(tail, *group, *from)?,
         Change::Remove { .. } => None,
@@ -162,21 +162,25 @@ fn after(tail: Option<Tail>, change: &Change) -> Result<Option<Tail>, Error> {
     })
 }
 
-fn appended(tail: Option<Tail>, append: &Append) -> Result<Tail, Error> {
+fn appended(tail: Option<GroupBounds>, append: &Append) -> Result<GroupBounds, Error> {
     let (group, got) = (append.group, append.first);
-    let tail = tail.unwrap_or(Tail { first: got, next: got, is_compacted: false });
+    let tail = tail.unwrap_or(GroupBounds { first: got, next: got, is_compacted: false });
     tail.check(group, got)?;
-    Ok(Tail { next: got + append.count, ..tail })
+    Ok(GroupBounds { next: got + append.count, ..tail })
 }
 
-fn truncated(tail: Option<Tail>, group: u64, from: u64) -> Result<Option<Tail>, Error> {
-    let tail_or_new = tail.unwrap_or(Tail { first: 1, next: 1, is_compacted: false });
+fn truncated(
+    tail: Option<GroupBounds>,
+    group: u64,
+    from: u64,
+) -> Result<Option<GroupBounds>, Error> {
+    let tail_or_new = tail.unwrap_or(GroupBounds { first: 1, next: 1, is_compacted: false });
     tail_or_new.check(group, from)?;
-    let left = tail.map(|tail| Tail { next: from, ..tail });
+    let left = tail.map(|tail| GroupBounds { next: from, ..tail });
     Ok(left.filter(|left| left.next > left.first || left.is_compacted))
 }
 
-impl Tail {
+impl GroupBounds {
     /// Whether a change that begins at `got` leaves no hole and no entry below the first.
     fn check(&self, group: u64, got: u64) -> Result<(), Error> {
         if got < self.first {
@@ -193,8 +197,8 @@ impl Tail {
 mod tests {
     use super::*;
     use crate::batch::{Entry, LogBatch};
-    use crate::groups::Place;
-    use crate::ledger::Ledger;
+    use crate::groups::FrameLocation;
+    use crate::usage::SegmentUsage;
 
     type Build = fn(&mut LogBatch);
 
@@ -226,7 +230,7 @@ mod tests {
             |b| b.truncate_from(1, 1),
         ];
         for (at, build) in good.into_iter().enumerate() {
-            let admitted = Tails::default().admit(&mut frame(build), 1, &groups);
+            let admitted = QueuedBounds::default().admit(&mut frame(build), 1, &groups);
             assert!(admitted.is_ok(), "{at}: {admitted:?}");
         }
         let bad: [Build; 9] = [
@@ -241,9 +245,9 @@ mod tests {
             |b| b.truncate_from(1, 2),
         ];
         for (at, build) in bad.into_iter().enumerate() {
-            let mut tails = Tails::default();
-            assert!(tails.admit(&mut frame(build), 1, &groups).is_err(), "{at}");
-            assert!(tails.known.is_empty(), "a refused batch leaves nothing");
+            let mut queued_bounds = QueuedBounds::default();
+            assert!(queued_bounds.admit(&mut frame(build), 1, &groups).is_err(), "{at}");
+            assert!(queued_bounds.known.is_empty(), "a refused batch leaves nothing");
         }
     }
 
@@ -257,7 +261,7 @@ mod tests {
             b.compact_to(1, 7, 1);
             b.compact_to(2, 6, 1);
         });
-        Tails::default().admit(&mut frame, 1, &groups).expect("it is right");
+        QueuedBounds::default().admit(&mut frame, 1, &groups).expect("it is right");
         let is_stale: Vec<_> = frame.changes.iter().map(|c| matches!(c, Change::Stale)).collect();
         assert_eq!(is_stale, [false, false, true, false, false]);
         let body = &frame.bytes[crate::format::FRAME_HEADER_BYTES..];
@@ -273,19 +277,22 @@ mod tests {
     #[test]
     fn what_is_queued_counts_before_it_is_in_the_index() {
         let groups = Groups::default();
-        let mut tails = Tails::default();
+        let mut queued_bounds = QueuedBounds::default();
         let mut right = frame(|b| append(b, 5, 2));
         let mut wrong = frame(|b| (append(b, 7, 1), append(b, 9, 1)).1);
         let mut next = frame(|b| append(b, 7, 1));
-        tails.admit(&mut right, 1, &groups).expect("right");
-        assert!(tails.admit(&mut wrong, 2, &groups).is_err());
-        assert!(tails.admit(&mut next, 2, &groups).is_ok(), "as if nothing had been refused");
+        queued_bounds.admit(&mut right, 1, &groups).expect("right");
+        assert!(queued_bounds.admit(&mut wrong, 2, &groups).is_err());
+        assert!(
+            queued_bounds.admit(&mut next, 2, &groups).is_ok(),
+            "as if nothing had been refused"
+        );
     }
 
     #[test]
     fn what_the_index_knows_is_forgotten_if_it_is_much() {
-        let (groups, mut ledger) = (Groups::default(), Ledger::default());
-        let mut tails = Tails::default();
+        let (groups, mut usage) = (Groups::default(), SegmentUsage::default());
+        let mut queued_bounds = QueuedBounds::default();
         let written = KNOWN_MIN as u64 - 1;
         let of = |group: u64, first| {
             frame(|b| {
@@ -294,19 +301,19 @@ mod tests {
         };
         for group in 0..=written {
             let mut frame = of(group, 5);
-            tails.admit(&mut frame, group + 1, &groups).expect("right");
+            queued_bounds.admit(&mut frame, group + 1, &groups).expect("right");
             if group < written {
-                let place = Place { segment: 1, offset: 64, lsn: group + 1 };
-                groups.apply(&frame.changes[0], place, &mut ledger).expect("right");
+                let place = FrameLocation { segment: 1, offset: 64, lsn: group + 1 };
+                groups.apply(&frame.changes[0], place, &mut usage).expect("right");
             }
         }
-        tails.settle(written);
-        assert_eq!(tails.known.len(), 1, "of the last group the index does not know");
+        queued_bounds.forget_applied(written);
+        assert_eq!(queued_bounds.known.len(), 1, "of the last group the index does not know");
         for group in [0, written] {
-            assert!(tails.admit(&mut of(group, 7), written + 2, &groups).is_err());
-            assert!(tails.admit(&mut of(group, 6), written + 2, &groups).is_ok());
+            assert!(queued_bounds.admit(&mut of(group, 7), written + 2, &groups).is_err());
+            assert!(queued_bounds.admit(&mut of(group, 6), written + 2, &groups).is_ok());
         }
-        tails.settle(written);
-        assert_eq!(tails.known.len(), 2, "there is room for them");
+        queued_bounds.forget_applied(written);
+        assert_eq!(queued_bounds.known.len(), 2, "there is room for them");
     }
 }

@@ -5,33 +5,33 @@
 //! - Frames are written one behind the other, never twice to the same place.
 //! - A sync covers all segments that hold frames which are not synced, oldest first.
 
+use crate::disk_quota;
 use crate::format::{
     FRAME_HEADER_BYTES, FrameHeader, FrameKind, SEGMENT_HEADER_BYTES, SegmentHeader,
 };
-use crate::frame::{Frame, Need};
-use crate::groups::Place;
-use crate::limits;
+use crate::frame::{Frame, WritePriority};
+use crate::groups::FrameLocation;
+use crate::pool::{AppendFailure, PreallocatedSegment, SegmentPool, UnsealedSegment};
 use crate::segment::{Segment, Segments};
-use crate::stock::{Failure, Outgoing, Prepared, Stock};
 use crate::summary::Summary;
 use smallvec::SmallVec;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 /// Where frames were written. Often one thread writes one frame.
-type Places = SmallVec<[Place; 8]>;
+type Places = SmallVec<[FrameLocation; 8]>;
 
 /// The end of the log, where frames are appended.
 #[derive(Debug)]
-pub(crate) struct AppendQueue {
-    stock: Arc<Stock>,
+pub(crate) struct LogAppender {
+    pool: Arc<SegmentPool>,
     segments: Arc<Segments>,
     /// None until the first frame is written: what was there before is never written to.
-    active: Option<Active>,
+    active: Option<ActiveSegment>,
     next_lsn: u64,
     synced_lsn: u64,
     /// The last voucher.
-    voucher_lsn: u64,
+    sync_marker_lsn: u64,
     /// The last frame when it was last asked whether the log is idle.
     idle_lsn: u64,
     /// A write or a sync has failed, and nobody knows what is where.
@@ -40,7 +40,7 @@ pub(crate) struct AppendQueue {
 
 /// The segment that frames are appended to.
 #[derive(Debug)]
-struct Active {
+struct ActiveSegment {
     segment: Arc<Segment>,
     /// Where the next frame begins.
     end: u64,
@@ -50,21 +50,21 @@ struct Active {
     summary: Summary,
 }
 
-impl AppendQueue {
+impl LogAppender {
     /// Goes on behind the frame `last_lsn`. All up to `synced_lsn` is known to be synced.
     pub(crate) fn new(
-        stock: Arc<Stock>,
+        pool: Arc<SegmentPool>,
         segments: Arc<Segments>,
         last_lsn: u64,
         synced_lsn: u64,
-    ) -> AppendQueue {
-        AppendQueue {
-            stock,
+    ) -> LogAppender {
+        LogAppender {
+            pool,
             segments,
             active: None,
             next_lsn: last_lsn + 1,
             synced_lsn,
-            voucher_lsn: last_lsn,
+            sync_marker_lsn: last_lsn,
             idle_lsn: last_lsn,
             is_broken: false,
         }
@@ -73,21 +73,21 @@ impl AppendQueue {
     /// Writes frames in order and says where each one lies. Not synced.
     ///
     /// Returns the places of the frames that were written, and why there are fewer than frames.
-    pub(crate) fn append(&mut self, frames: &mut [&mut Frame]) -> (Places, Option<Failure>) {
+    pub(crate) fn append(&mut self, frames: &mut [&mut Frame]) -> (Places, Option<AppendFailure>) {
         if let Err(failure) = self.check() {
             return (Places::new(), Some(failure));
         }
         let (places, failure) = self.append_while_whole(frames);
-        self.is_broken = matches!(failure, Some(Failure::Broken(_)));
+        self.is_broken = matches!(failure, Some(AppendFailure::Broken(_)));
         (places, failure)
     }
 
     /// Makes everything durable that was appended.
-    pub(crate) fn sync(&mut self) -> Result<(), Failure> {
+    pub(crate) fn sync(&mut self) -> Result<(), AppendFailure> {
         self.check()?;
         // Cleared once it has gone well.
         self.is_broken = true;
-        self.stock.sync()?;
+        self.pool.sync()?;
         if let Some(active) = &self.active {
             active.segment.file.sync()?;
         }
@@ -97,14 +97,14 @@ impl AppendQueue {
     }
 
     /// Not every thread that comes here has heard of a failure before.
-    fn check(&self) -> Result<(), Failure> {
+    fn check(&self) -> Result<(), AppendFailure> {
         if self.is_broken {
-            return Err(Failure::Broken(io::Error::other("an earlier write or sync failed")));
+            return Err(AppendFailure::Broken(io::Error::other("an earlier write or sync failed")));
         }
         Ok(())
     }
 
-    fn append_while_whole(&mut self, frames: &mut [&mut Frame]) -> (Places, Option<Failure>) {
+    fn append_while_whole(&mut self, frames: &mut [&mut Frame]) -> (Places, Option<AppendFailure>) {
         let mut places = Places::new();
         let mut rest = frames;
         while !rest.is_empty() {
@@ -117,7 +117,7 @@ impl AppendQueue {
             }
             let (now, later) = rest.split_at_mut(fitting);
             if let Err(error) = self.write(now, &mut places) {
-                return (places, Some(Failure::Broken(error)));
+                return (places, Some(AppendFailure::Broken(error)));
             }
             rest = later;
         }
@@ -125,18 +125,18 @@ impl AppendQueue {
     }
 
     /// Makes everything durable, seals it, and leaves the log as it is best opened.
-    pub(crate) fn close(&mut self) -> Result<(), Failure> {
+    pub(crate) fn close(&mut self) -> Result<(), AppendFailure> {
         self.sync()?;
         if let Some(active) = self.active.take() {
-            self.put_out(active)?;
+            self.seal_later(active)?;
         }
-        Ok(self.stock.close()?)
+        Ok(self.pool.close()?)
     }
 
     /// The oldest segment that has frames and is not sealed.
     pub(crate) fn unsealed_from(&self) -> Option<u64> {
         let active = self.active.as_ref().map(|active| active.segment.number());
-        self.stock.unsealed_from().or(active)
+        self.pool.unsealed_from().or(active)
     }
 
     pub(crate) fn synced_lsn(&self) -> u64 {
@@ -158,23 +158,24 @@ impl AppendQueue {
 
     /// Whether a frame should tell that the last one is synced, which no other tells: everything is
     /// synced, and the last frame is no such voucher itself. Only while there is room for it.
-    pub(crate) fn wants_voucher(&self, frame_bytes: u64) -> bool {
+    pub(crate) fn wants_sync_marker(&self, frame_bytes: u64) -> bool {
         let last_lsn = self.last_lsn();
-        let has_room =
-            |active: &Active| active.end + frame_bytes + self.reserve_bytes() <= active.file_bytes;
+        let has_room = |active: &ActiveSegment| {
+            active.end + frame_bytes + self.reserve_bytes() <= active.file_bytes
+        };
         last_lsn == self.synced_lsn
-            && last_lsn != self.voucher_lsn
+            && last_lsn != self.sync_marker_lsn
             && self.active.as_ref().is_some_and(has_room)
     }
 
     fn reserve_bytes(&self) -> u64 {
-        self.stock.directory().config.reserve_bytes()
+        self.pool.directory().config.reserve_bytes()
     }
 
     /// How many of the frames go into what is left of the active segment.
     fn fitting(&self, frames: &[&mut Frame]) -> usize {
         let Some(active) = &self.active else { return 0 };
-        let config = &self.stock.directory().config;
+        let config = &self.pool.directory().config;
         // A footer may make the file longer, but not by much.
         let footer_over = active.summary.encoded_bytes_max().saturating_sub(active.file_bytes / 16);
         let mut end = active.end;
@@ -182,10 +183,10 @@ impl AppendQueue {
             end += frame.bytes.len() as u64;
             // A segment that was made for one large frame has no reserve behind it.
             let is_first = end == SEGMENT_HEADER_BYTES as u64 + frame.bytes.len() as u64;
-            let reserve = match frame.need {
+            let reserve = match frame.priority {
                 _ if is_first => 0,
-                Need::Frees => 0,
-                need => limits::reserve_bytes(config, need) + footer_over,
+                WritePriority::Reclaim => 0,
+                priority => disk_quota::reserve_bytes(config, priority) + footer_over,
             };
             end + reserve <= active.file_bytes
         };
@@ -195,15 +196,15 @@ impl AppendQueue {
     /// Whether frames that do not all fit into the active segment should all go to the next one:
     /// one write and one sync instead of two each, for a little room that stays empty.
     fn should_stay_together(&self, frames: &[&mut Frame]) -> bool {
-        let segment_bytes = self.stock.directory().config.segment_bytes;
+        let segment_bytes = self.pool.directory().config.segment_bytes;
         let bytes: u64 = frames.iter().map(|frame| frame.bytes.len() as u64).sum();
         bytes <= segment_bytes / 16
-            && self.stock.prepared_bytes().is_some_and(|room| room >= segment_bytes)
+            && self.pool.preallocated_bytes().is_some_and(|room| room >= segment_bytes)
     }
 
     fn write(&mut self, frames: &mut [&mut Frame], places: &mut Places) -> io::Result<()> {
         // What was sealed meanwhile is synced.
-        self.synced_lsn = self.synced_lsn.max(self.stock.synced_lsn());
+        self.synced_lsn = self.synced_lsn.max(self.pool.synced_lsn());
         let active = self.active.as_mut().expect("frames fit only into an active segment");
         let SegmentHeader { segment, salt, .. } = active.segment.header;
         let (mut end, mut lsn) = (active.end, self.next_lsn);
@@ -218,9 +219,9 @@ impl AppendQueue {
             };
             frame.bytes[..FRAME_HEADER_BYTES].copy_from_slice(&header.encode(salt));
             let offset = u32::try_from(end).expect("a segment and a batch have at most 1 GiB each");
-            places.push(Place { segment, offset, lsn });
+            places.push(FrameLocation { segment, offset, lsn });
             if frame.changes.is_empty() {
-                self.voucher_lsn = lsn;
+                self.sync_marker_lsn = lsn;
             }
             end += frame.bytes.len() as u64;
             lsn += 1;
@@ -241,23 +242,23 @@ impl AppendQueue {
     }
 
     /// Goes on in the next segment, which has room for the frame at least.
-    fn begin_segment(&mut self, frame: &Frame) -> Result<(), Failure> {
+    fn begin_segment(&mut self, frame: &Frame) -> Result<(), AppendFailure> {
         let bytes = SEGMENT_HEADER_BYTES as u64 + frame.bytes.len() as u64;
         // A full disk is found out here, before anything of the log has changed.
-        let Prepared { segment, file_bytes } = self.stock.take(bytes, frame.need)?;
+        let PreallocatedSegment { segment, file_bytes } = self.pool.take(bytes, frame.priority)?;
         if let Some(active) = self.active.take() {
-            self.put_out(active)?;
+            self.seal_later(active)?;
         }
         let segment = Arc::new(segment);
         self.segments.insert(segment.clone());
         let (end, summary) = (SEGMENT_HEADER_BYTES as u64, Summary::default());
-        self.active = Some(Active { segment, end, file_bytes, summary });
+        self.active = Some(ActiveSegment { segment, end, file_bytes, summary });
         Ok(())
     }
 
-    fn put_out(&mut self, active: Active) -> io::Result<()> {
+    fn seal_later(&mut self, active: ActiveSegment) -> io::Result<()> {
         let is_synced = self.synced_lsn == self.last_lsn();
-        let Active { segment, end, summary, .. } = active;
-        self.stock.put(Outgoing::new(segment, end, summary, is_synced))
+        let ActiveSegment { segment, end, summary, .. } = active;
+        self.pool.add_unsealed(UnsealedSegment::new(segment, end, summary, is_synced))
     }
 }
