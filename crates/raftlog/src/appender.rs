@@ -13,7 +13,7 @@ use crate::frame::{Frame, WritePriority};
 use crate::groups::FrameLocation;
 use crate::pool::{AppendFailure, PreallocatedSegment, SegmentPool, UnsealedSegment};
 use crate::segment::{Segment, Segments};
-use crate::summary::Summary;
+use crate::summary::SegmentSummary;
 use smallvec::SmallVec;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -47,7 +47,7 @@ struct ActiveSegment {
     /// The length of the file.
     file_bytes: u64,
     /// What its frames say, for its footer.
-    summary: Summary,
+    summary: SegmentSummary,
 }
 
 impl LogAppender {
@@ -77,7 +77,7 @@ impl LogAppender {
         if let Err(failure) = self.check() {
             return (Places::new(), Some(failure));
         }
-        let (places, failure) = self.append_while_whole(frames);
+        let (places, failure) = self.append_frames(frames);
         self.is_broken = matches!(failure, Some(AppendFailure::Broken(_)));
         (places, failure)
     }
@@ -104,7 +104,7 @@ impl LogAppender {
         Ok(())
     }
 
-    fn append_while_whole(&mut self, frames: &mut [&mut Frame]) -> (Places, Option<AppendFailure>) {
+    fn append_frames(&mut self, frames: &mut [&mut Frame]) -> (Places, Option<AppendFailure>) {
         let mut places = Places::new();
         let mut rest = frames;
         while !rest.is_empty() {
@@ -251,7 +251,7 @@ impl LogAppender {
         }
         let segment = Arc::new(segment);
         self.segments.insert(segment.clone());
-        let (end, summary) = (SEGMENT_HEADER_BYTES as u64, Summary::default());
+        let (end, summary) = (SEGMENT_HEADER_BYTES as u64, SegmentSummary::default());
         self.active = Some(ActiveSegment { segment, end, file_bytes, summary });
         Ok(())
     }

@@ -105,12 +105,12 @@ impl LogBatch {
         let Some(first) = entries.first().map(|e| e.index) else { return };
         let count = entries.len() as u64;
         if first == 0 || first.checked_add(count).is_none() {
-            return self.fail(Error::Invalid(format!(
+            return self.set_fault(Error::Invalid(format!(
                 "group {group}: {count} entries from {first} on, indexes are from 1 to below 2^64 - 1"
             )));
         }
         if let Some((entry, index)) = entries.iter().zip(first..).find(|(e, at)| e.index != *at) {
-            return self.fail(Error::Invalid(format!(
+            return self.set_fault(Error::Invalid(format!(
                 "group {group}: the entries of an append do not follow one another, {got} stands where {index} is next",
                 got = entry.index
             )));
@@ -148,9 +148,9 @@ impl LogBatch {
     /// begin anywhere, and a handle of a group that has no keys either sees nothing of it.
     pub fn truncate_from(&mut self, group: u64, index: u64) {
         if index == 0 {
-            return self.fail(wrong_begin(group, index));
+            return self.set_fault(wrong_begin(group, index));
         }
-        self.note(Item::Truncate { group, from: index });
+        self.push_item(Item::Truncate { group, from: index });
     }
 
     /// Drops the entries below `first`. The term of the one just before stays answerable and is
@@ -158,32 +158,32 @@ impl LogBatch {
     /// the next append begins at exactly `first`. Below the first index nothing changes.
     pub fn compact_to(&mut self, group: u64, first: u64, term_before: u64) {
         if first == 0 || first == u64::MAX {
-            return self.fail(wrong_begin(group, first));
+            return self.set_fault(wrong_begin(group, first));
         }
-        self.note(Item::Compact { group, first, term_before });
+        self.push_item(Item::Compact { group, first, term_before });
     }
 
     /// Sets a key of the group. Values are kept in memory: they should be few and small.
     pub fn put(&mut self, group: u64, key: &[u8], value: &[u8]) {
-        self.note(Item::Put { group, key, value });
+        self.push_item(Item::Put { group, key, value });
     }
 
     /// Removes a key of the group, if it is there.
     pub fn delete(&mut self, group: u64, key: &[u8]) {
-        self.note(Item::Delete { group, key });
+        self.push_item(Item::Delete { group, key });
     }
 
     /// Removes all entries and keys of the group, if it is there.
     pub fn remove_group(&mut self, group: u64) {
-        self.note(Item::Remove { group });
+        self.push_item(Item::Remove { group });
     }
 
     /// Says that every segment below is dead and may be missing from now on.
     pub(crate) fn discard(&mut self, below_segment: u64) {
-        self.note(Item::Discard { below_segment });
+        self.push_item(Item::Discard { below_segment });
     }
 
-    fn note(&mut self, note: PlainItem<'_>) {
+    fn push_item(&mut self, note: PlainItem<'_>) {
         let strings_bytes = match note {
             Item::Put { key, value, .. } => key.len() as u64 + value.len() as u64,
             Item::Delete { key, .. } => key.len() as u64,
@@ -246,7 +246,7 @@ impl LogBatch {
         Ok(Frame { bytes, body_checksum, changes, priority })
     }
 
-    fn fail(&mut self, fault: Error) {
+    fn set_fault(&mut self, fault: Error) {
         self.fault.get_or_insert(fault);
     }
 
@@ -254,7 +254,7 @@ impl LogBatch {
     fn has_room(&mut self, more_bytes: u64) -> bool {
         let bytes = self.bytes() + more_bytes;
         if bytes > BATCH_BYTES_CEILING {
-            self.fail(Error::TooLarge { bytes, limit: BATCH_BYTES_CEILING });
+            self.set_fault(Error::TooLarge { bytes, limit: BATCH_BYTES_CEILING });
         }
         if self.fault.is_some() {
             return false;

@@ -33,11 +33,11 @@ pub(crate) fn copy(
     snapshot: &LogSnapshot,
     fs: &dyn FileSystem,
     dir: &Path,
-    look: &mut dyn FnMut(ToolProgress),
+    on_progress: &mut dyn FnMut(ToolProgress),
 ) -> Result<LogCheckpoint, Error> {
     make_empty(fs, dir)?;
     let mut made = Vec::new();
-    let copied = copy_into(snapshot, fs, dir, look, &mut made);
+    let copied = copy_into(snapshot, fs, dir, on_progress, &mut made);
     if copied.is_err() {
         for path in made {
             // What cannot be removed is in the way of the next try, which says so.
@@ -65,7 +65,7 @@ fn copy_into(
     snapshot: &LogSnapshot,
     fs: &dyn FileSystem,
     dir: &Path,
-    look: &mut dyn FnMut(ToolProgress),
+    on_progress: &mut dyn FnMut(ToolProgress),
     made: &mut Vec<PathBuf>,
 ) -> Result<LogCheckpoint, Error> {
     let mut checkpoint = LogCheckpoint { last_lsn: snapshot.last_lsn, ..LogCheckpoint::default() };
@@ -73,7 +73,7 @@ fn copy_into(
     let mut verifier = Verifier::new(VerifyLevel::Frames, Some(snapshot.last_lsn));
     let (mut bytes, mut oldest) = (Vec::new(), None);
     for segment in &snapshot.segments {
-        look(progress);
+        on_progress(progress);
         inspect::read_file(&*segment.file, &mut bytes)?;
         let number = segment.number();
         let corrupt = |what| Error::Corrupt { segment: number, offset: 0, what };
@@ -96,7 +96,7 @@ fn copy_into(
         checkpoint.segments += 1;
         checkpoint.bytes += bytes.len() as u64;
     }
-    look(progress);
+    on_progress(progress);
     if let Some(problem) = verifier.finish().problems.first() {
         let (segment, offset, what) = (problem.segment, problem.offset, problem.what);
         return Err(Error::Corrupt { segment, offset, what });

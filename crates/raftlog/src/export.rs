@@ -46,7 +46,7 @@ pub struct Exported {
     pub bytes: u64,
 }
 
-/// Writes groups to a stream: these, or all that there are. `look` is called now and then.
+/// Writes groups to a stream: these, or all that there are. `on_progress` is called now and then.
 ///
 /// Each group is as it was at one moment; all of them are only if nobody writes meanwhile. Writes
 /// and purges go on.
@@ -59,7 +59,7 @@ pub fn export(
     log: &LogEngine,
     groups: Option<&[u64]>,
     out: &mut dyn Write,
-    look: &mut dyn FnMut(ToolProgress),
+    on_progress: &mut dyn FnMut(ToolProgress),
 ) -> Result<Exported, Error> {
     let ids = match groups {
         Some(ids) => {
@@ -76,7 +76,7 @@ pub fn export(
     writer.write(&[MAGIC.as_slice(), &VERSION.to_le_bytes()].concat())?;
     for id in ids {
         match GroupSnapshot::take(log, id) {
-            Some(frozen) => writer.group(id, &frozen, &mut progress, look)?,
+            Some(frozen) => writer.group(id, &frozen, &mut progress, on_progress)?,
             // It went since it was listed.
             None if groups.is_none() => {}
             None => return Err(Error::NoGroup { group: id }),
@@ -105,7 +105,7 @@ impl GroupSnapshot {
     fn take(log: &LogEngine, id: u64) -> Option<GroupSnapshot> {
         let index = log.group_commit.groups.get(id)?;
         let index = index.read();
-        if index.is_forgotten() {
+        if index.is_empty() {
             return None;
         }
         let (first, next) = (index.first(), index.next());
@@ -132,7 +132,7 @@ impl ExportWriter<'_> {
         id: u64,
         group: &GroupSnapshot,
         progress: &mut ToolProgress,
-        look: &mut dyn FnMut(ToolProgress),
+        on_progress: &mut dyn FnMut(ToolProgress),
     ) -> Result<(), Error> {
         let mut body = Vec::new();
         for number in [id, group.first, group.next, group.term_before.unwrap_or(0)] {
@@ -166,7 +166,7 @@ impl ExportWriter<'_> {
                 Ok(())
             })?;
             progress.bytes_done += u64::from(run.item_bytes);
-            look(*progress);
+            on_progress(*progress);
         }
         if !body.is_empty() {
             self.record(KIND_ENTRIES, &body)?;
@@ -192,7 +192,7 @@ impl ExportWriter<'_> {
     }
 }
 
-/// Writes the groups of a stream to a log. When this returns they are durable. `look` is called now
+/// Writes the groups of a stream to a log. When this returns they are durable. `on_progress` is called now
 /// and then; how long the stream is is not known.
 ///
 /// # Errors
@@ -203,7 +203,7 @@ impl ExportWriter<'_> {
 pub fn import(
     log: &LogEngine,
     input: &mut dyn Read,
-    look: &mut dyn FnMut(ToolProgress),
+    on_progress: &mut dyn FnMut(ToolProgress),
 ) -> Result<Exported, Error> {
     let mut importer = Importer {
         reader: ExportReader { input, offset: 0, records: 0 },
@@ -212,7 +212,7 @@ pub fn import(
         group: None,
         done: Exported::default(),
     };
-    let result = importer.run(look);
+    let result = importer.run(on_progress);
     if let (Err(_), Some(group)) = (&result, &importer.group) {
         let mut batch = LogBatch::new();
         batch.remove_group(group.id);
@@ -239,7 +239,7 @@ struct ImportedGroup {
 }
 
 impl Importer<'_> {
-    fn run(&mut self, look: &mut dyn FnMut(ToolProgress)) -> Result<Exported, Error> {
+    fn run(&mut self, on_progress: &mut dyn FnMut(ToolProgress)) -> Result<Exported, Error> {
         self.reader.begin()?;
         loop {
             let (kind, body) = self.reader.record()?;
@@ -263,7 +263,7 @@ impl Importer<'_> {
                 _ => return Err(body.wrong("a record is where it cannot be")),
             }
             body.end()?;
-            look(ToolProgress { bytes_done: self.reader.offset, bytes: self.reader.offset });
+            on_progress(ToolProgress { bytes_done: self.reader.offset, bytes: self.reader.offset });
         }
     }
 

@@ -10,7 +10,7 @@ use crate::format::{
     SegmentHeader, TRAILER_BYTES, Trailer,
 };
 use crate::segment::Segment;
-use crate::summary::Summary;
+use crate::summary::SegmentSummary;
 use std::io;
 
 /// A file with more room than this behind its footer is cut.
@@ -22,7 +22,7 @@ const PIECE_BYTES: usize = 16 << 10;
 /// What a footer says.
 #[derive(Debug)]
 pub(crate) struct Footer {
-    pub(crate) summary: Summary,
+    pub(crate) summary: SegmentSummary,
     /// Where the frames end and the footer begins.
     pub(crate) end: u64,
 }
@@ -63,7 +63,7 @@ impl FooterWriter<'_> {
 
 /// Writes the footer of a segment whose frames end at `end` and are synced, and gives the file the
 /// length that it then has. If the disk has no room for it, the file ends with its last frame.
-pub(crate) fn write(segment: &Segment, summary: &Summary, end: u64) -> io::Result<()> {
+pub(crate) fn write(segment: &Segment, summary: &SegmentSummary, end: u64) -> io::Result<()> {
     let file_bytes = segment.file.len()?;
     match write_frame(segment, summary, end, file_bytes) {
         Err(error) if error.kind() == io::ErrorKind::StorageFull => segment.file.set_len(end),
@@ -73,7 +73,12 @@ pub(crate) fn write(segment: &Segment, summary: &Summary, end: u64) -> io::Resul
 }
 
 /// Writes the frame, its header last, and returns where it ends.
-fn write_frame(segment: &Segment, summary: &Summary, end: u64, file_bytes: u64) -> io::Result<u64> {
+fn write_frame(
+    segment: &Segment,
+    summary: &SegmentSummary,
+    end: u64,
+    file_bytes: u64,
+) -> io::Result<u64> {
     let begin = end + FRAME_HEADER_BYTES as u64;
     let mut body = FooterWriter { segment, at: begin, checksum: 0 };
     let mut piece = Vec::with_capacity(2 * PIECE_BYTES);
@@ -166,7 +171,7 @@ fn decode(frame: &[u8], salt: u64, trailer: Trailer) -> Option<Footer> {
         && header.frame_bytes() == frame.len()
         && format::body_checksum(body) == header.body_checksum;
     let summary = body.get(..trailer.summary_bytes as usize).filter(|_| is_whole)?;
-    let summary = Summary::decode(summary).ok()?;
+    let summary = SegmentSummary::decode(summary).ok()?;
     let fits = summary.frames() > 0
         && summary.first_lsn() > 0
         && header.lsn < u64::MAX
@@ -190,8 +195,8 @@ mod tests {
         Segment { header: SegmentHeader { segment: 7, salt: 5, is_reused: false }, file }
     }
 
-    fn summary() -> Summary {
-        let mut summary = Summary::default();
+    fn summary() -> SegmentSummary {
+        let mut summary = SegmentSummary::default();
         for lsn in 20..23 {
             summary.begin_frame(lsn);
             let (key, value) = (vec![b'k'; 20].into(), vec![lsn as u8; 30].into());
@@ -222,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_footer_of_many_pieces_is_whole() {
-        let mut long = Summary::default();
+        let mut long = SegmentSummary::default();
         for lsn in 1..4000 {
             long.begin_frame(lsn);
             let key = format!("key {lsn}").into_bytes().into();
@@ -236,7 +241,8 @@ mod tests {
             write(&segment, &long, end).expect("written");
             let footer = read(&segment, &mut Vec::new()).expect("read").expect("it is there");
             assert_eq!((footer.end, footer.summary.last_lsn()), (end, 3999));
-            let [mut groups, mut read] = [long.clone(), footer.summary].map(Summary::into_groups);
+            let [mut groups, mut read] =
+                [long.clone(), footer.summary].map(SegmentSummary::into_groups);
             groups.sort_by_key(|changes| changes.group);
             read.sort_by_key(|changes| changes.group);
             assert_eq!(format!("{groups:?}"), format!("{read:?}"));

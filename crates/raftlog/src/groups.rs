@@ -3,7 +3,7 @@
 use crate::frame::Change;
 use crate::hash::GroupMap;
 use crate::index::GroupIndex;
-use crate::summary::Summary;
+use crate::summary::SegmentSummary;
 use crate::usage::{LiveUsage, SegmentUsage};
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ impl Groups {
             }
             Change::Move(append) => {
                 let group = self.get_or_make(append.group);
-                group.write().place(append, segment, place.offset, usage)?;
+                group.write().relocate(append, segment, place.offset, usage)?;
             }
             Change::Discard { .. } | Change::Stale => {}
         }
@@ -143,7 +143,7 @@ impl Groups {
     /// The changes do not fit those of the segments before.
     pub(crate) fn merge(
         &self,
-        summary: Summary,
+        summary: SegmentSummary,
         segment: u64,
         usage: &mut SegmentUsage,
     ) -> Result<(), &'static str> {
@@ -176,7 +176,7 @@ impl Groups {
     pub(crate) fn groups_in(&self, segment: u64) -> Vec<(u64, LiveUsage)> {
         let mut groups_in = Vec::new();
         self.each(|group, index| {
-            let held = index.held_of(segment);
+            let held = index.live_in(segment);
             if !held.is_empty() {
                 groups_in.push((group, held));
             }
@@ -187,7 +187,7 @@ impl Groups {
     /// A group of which a restart would bring nothing back is gone at once, so that what is in
     /// memory is always what a restart would make of the log.
     fn forget_if_empty(&self, group: u64, index: &SharedIndex) {
-        if index.read().is_forgotten() {
+        if index.read().is_empty() {
             self.shard(group).write().remove(&group);
         }
     }

@@ -64,13 +64,13 @@ pub(crate) fn read_file(file: &dyn File, bytes: &mut Vec<u8>) -> io::Result<()> 
 pub(crate) fn verify_open(
     snapshot: &LogSnapshot,
     level: VerifyLevel,
-    look: &mut dyn FnMut(ToolProgress),
+    on_progress: &mut dyn FnMut(ToolProgress),
 ) -> Result<VerifyReport, Error> {
     let mut progress = ToolProgress { bytes_done: 0, bytes: snapshot.bytes()? };
     let mut verifier = Verifier::new(level, Some(snapshot.last_lsn));
     let mut bytes = Vec::new();
     for segment in &snapshot.segments {
-        look(progress);
+        on_progress(progress);
         match read_file(&*segment.file, &mut bytes) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error.into()),
             Err(_) => verifier.unreadable(segment.number(), 0, "the file cannot be read"),
@@ -82,7 +82,7 @@ pub(crate) fn verify_open(
         progress.bytes_done += bytes.len() as u64;
         progress.bytes = progress.bytes.max(progress.bytes_done);
     }
-    look(progress);
+    on_progress(progress);
     Ok(verifier.finish())
 }
 
@@ -91,14 +91,14 @@ pub(crate) fn verify_open(
 pub(crate) fn verify_files(
     directory: &LogDirectory,
     level: VerifyLevel,
-    look: &mut dyn FnMut(ToolProgress),
+    on_progress: &mut dyn FnMut(ToolProgress),
 ) -> Result<(VerifyReport, u64), Error> {
     let numbers = directory.list()?.segments;
     let mut verifier = Verifier::new(level, None);
     let mut progress = ToolProgress::default();
     let mut bytes = Vec::new();
     for (done, number) in numbers.iter().enumerate() {
-        look(progress);
+        on_progress(progress);
         if done > 0 && numbers[done - 1] + 1 < *number {
             verifier.gap(numbers[done - 1] + 1);
         }
@@ -114,7 +114,7 @@ pub(crate) fn verify_files(
         // Segments are of one size, but for a few.
         progress.bytes = progress.bytes_done / (done as u64 + 1) * numbers.len() as u64;
     }
-    look(ToolProgress { bytes: progress.bytes_done, ..progress });
+    on_progress(ToolProgress { bytes: progress.bytes_done, ..progress });
     if let (Some(first), Some(last)) = (numbers.first(), numbers.last()) {
         verifier.check_ends(*first, *last);
     }
@@ -148,7 +148,7 @@ pub(crate) fn verify_usage(group_commit: &GroupCommit, report: &mut VerifyReport
     let wrong: Vec<u64> = group_commit.with_log(|Log { usage, .. }| {
         let mut held: BTreeMap<u64, LiveUsage> = BTreeMap::new();
         group_commit.groups.each(|_, index| {
-            index.each_held(|segment, live| held.entry(segment).or_default().add(live));
+            index.each_live(|segment, live| held.entry(segment).or_default().add(live));
         });
         let bytes: u64 = held.values().map(|live| live.bytes).sum();
         let differs = |(segment, live): (&u64, &LiveUsage)| usage.live(*segment) != *live;

@@ -9,7 +9,7 @@ use crate::frame::Change;
 use crate::item;
 use crate::scan::{self, FrameScanner, ScannedFrame};
 use crate::segment::Segment;
-use crate::summary::Summary;
+use crate::summary::SegmentSummary;
 use flotilla_vfs::View;
 use parking_lot::Mutex;
 use std::io;
@@ -37,7 +37,7 @@ pub(crate) struct LoadedSegment {
     touched_bytes: Option<usize>,
     /// A sync of frames that are not known to be synced.
     syncing: Option<BackgroundIo>,
-    summary: Option<Summary>,
+    summary: Option<SegmentSummary>,
     /// What is wrong with a frame that is whole, and where.
     fault: Option<(usize, &'static str)>,
 }
@@ -58,7 +58,7 @@ impl LoadedSegment {
 
     /// What it changes. If it has no footer it is wanted once more, to write one; else this is to be
     /// called once.
-    pub(crate) fn take_summary(&mut self) -> Result<Summary, Error> {
+    pub(crate) fn take_summary(&mut self) -> Result<SegmentSummary, Error> {
         if let Some((offset, what)) = self.fault {
             return Err(self.corrupt(offset, what));
         }
@@ -67,7 +67,7 @@ impl LoadedSegment {
     }
 
     /// The segment and, if it has no footer, what that will say.
-    pub(crate) fn into_parts(self) -> (Segment, Summary) {
+    pub(crate) fn into_parts(self) -> (Segment, SegmentSummary) {
         (self.segment, self.summary.unwrap_or_default())
     }
 
@@ -116,9 +116,9 @@ impl LoadedSegment {
     /// Reads the frames and, if nobody else can write, what is behind them.
     fn scan(&mut self, bytes: &[u8], first_lsn: u64, is_ours: bool) {
         let mut scan = FrameScanner::new(bytes, self.segment.header, first_lsn);
-        let mut summary = Summary::default();
+        let mut summary = SegmentSummary::default();
         while let Some(frame) = scan.step() {
-            if let Err(what) = take(&frame, &mut summary) {
+            if let Err(what) = add_frame(&frame, &mut summary) {
                 self.fault = Some((frame.offset, what));
                 break;
             }
@@ -250,7 +250,7 @@ fn load(
 }
 
 /// Takes what a frame says into a summary.
-fn take(frame: &ScannedFrame<'_>, summary: &mut Summary) -> Result<(), &'static str> {
+fn add_frame(frame: &ScannedFrame<'_>, summary: &mut SegmentSummary) -> Result<(), &'static str> {
     let offset = u32::try_from(frame.offset).map_err(|_| "a frame begins beyond 4 GiB")?;
     summary.begin_frame(frame.lsn);
     let mut input = frame.items;

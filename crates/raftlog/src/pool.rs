@@ -19,7 +19,7 @@ use crate::footer;
 use crate::format::SEGMENT_HEADER_BYTES;
 use crate::frame::WritePriority;
 use crate::segment::{Segment, Segments};
-use crate::summary::Summary;
+use crate::summary::SegmentSummary;
 use crate::sync::Mutex;
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -86,7 +86,7 @@ pub(crate) struct UnsealedSegment {
     segment: Arc<Segment>,
     /// Where its last frame ends.
     end: u64,
-    summary: Summary,
+    summary: SegmentSummary,
     synced: Mutex<SyncState>,
 }
 
@@ -125,7 +125,7 @@ impl UnsealedSegment {
     pub(crate) fn new(
         segment: Arc<Segment>,
         end: u64,
-        summary: Summary,
+        summary: SegmentSummary,
         is_synced: bool,
     ) -> UnsealedSegment {
         let synced = Mutex::new(if is_synced { SyncState::Done } else { SyncState::NotYet });
@@ -525,13 +525,13 @@ mod tests {
         let file = disk.open(Path::new("/7"), OpenMode::CreateNew).expect("made");
         let header = SegmentHeader { segment: 7, salt: 5, is_reused: false };
         let segment = Arc::new(Segment { header, file });
-        let unsealed = UnsealedSegment::new(segment.clone(), 64, Summary::default(), false);
+        let unsealed = UnsealedSegment::new(segment.clone(), 64, SegmentSummary::default(), false);
         disk.fail_syncs(true);
         assert!(unsealed.sync().is_err());
         disk.fail_syncs(false);
         // The disk says that all is well, to whoever asks after the one who was told.
         assert!(segment.file.sync().is_ok() && unsealed.sync().is_err());
-        let unsealed = UnsealedSegment::new(segment, 64, Summary::default(), true);
+        let unsealed = UnsealedSegment::new(segment, 64, SegmentSummary::default(), true);
         disk.fail_syncs(true);
         assert!(unsealed.sync().is_ok(), "it was synced before it came here");
     }

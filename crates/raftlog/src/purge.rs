@@ -97,11 +97,11 @@ impl Purger {
         // What is written from now on is not to be moved in this call, and moved again.
         let newest = group_commit.pool.newest();
         let mut budget = config.move_bytes_max;
-        let mut rewritten_last = None;
+        let mut last_rewritten = None;
         loop {
             log.remove_dead(&mut purged)?;
             let Some(oldest) = log.movable(newest).filter(|_| budget > 0) else { break };
-            if rewritten_last.replace(oldest.number()) == Some(oldest.number()) {
+            if last_rewritten.replace(oldest.number()) == Some(oldest.number()) {
                 // It should be gone. To empty it again and again would not end.
                 debug_assert!(false, "segment {} was emptied and is not dead", oldest.number());
                 break;
@@ -112,10 +112,10 @@ impl Purger {
             let throttle_level = ThrottleLevel::of(config, segments.file_bytes());
             let mut rewriter =
                 Rewriter::new(group_commit, oldest, priority, (&mut self.throttle, throttle_level));
-            let emptied = rewriter.run(&groups.collect::<Vec<_>>(), budget)?;
+            let outcome = rewriter.run(&groups.collect::<Vec<_>>(), budget)?;
             purged.rewritten_bytes += rewriter.rewritten_bytes;
             budget = budget.saturating_sub(rewriter.rewritten_bytes);
-            if emptied != RewriteOutcome::Complete {
+            if outcome != RewriteOutcome::Complete {
                 log.remove_dead(&mut purged)?;
                 break;
             }
@@ -150,14 +150,14 @@ impl Purger {
         if live_bytes as f64 <= config.move_live_ratio_max * file_bytes as f64 {
             return Ok(Some(WritePriority::Rewrite));
         }
-        let is_in_vain = self.name(oldest.number(), live_bytes) > REPORTS_MAX;
+        let is_in_vain = self.count_report(oldest.number(), live_bytes) > REPORTS_MAX;
         // If nearly all is needed in all segments, moving it round and round frees nothing.
         let helps = (is_in_vain || is_short_of_room) && log.garbage_bytes() >= file_bytes;
         Ok(helps.then_some(WritePriority::CostlyRewrite))
     }
 
     /// Counts how often the holders of a segment were named in vain, this time included.
-    fn name(&mut self, segment: u64, live_bytes: u64) -> u32 {
+    fn count_report(&mut self, segment: u64, live_bytes: u64) -> u32 {
         let before = self.named.filter(|n| n.segment == segment && n.live_bytes <= live_bytes);
         let count = before.map_or(1, |named| named.count.saturating_add(1));
         self.named = Some(ReportedSegment { segment, live_bytes, count });

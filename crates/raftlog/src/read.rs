@@ -109,10 +109,10 @@ impl<'a> RangeRead<'a> {
                 }
             };
             if number == 0 || of_all.is_none() {
-                want(source.item(run), run, self.wanted.start);
+                prefetch_item(source.item(run), run, self.wanted.start);
             }
             if let (Some(next), Some(source)) = (runs.get(number + 1), &of_all) {
-                want(source.item(next), next, next.first);
+                prefetch_item(source.item(next), next, next.first);
             }
             let offset = u64::from(run.offset);
             let corrupt = |what| Error::Corrupt { segment: run.segment, offset, what };
@@ -212,7 +212,7 @@ impl<'a> RangeRead<'a> {
 /// the entry is if all are equally long. Both come from memory at once, where the second would wait
 /// for what the first says: measured, a tenth of the time of reading one entry. Where the guess is
 /// wrong, only that is lost.
-fn want(item: &[u8], run: &EntryRun, index: u64) {
+fn prefetch_item(item: &[u8], run: &EntryRun, index: u64) {
     let count = usize::try_from(run.end - run.first).unwrap_or(usize::MAX).max(1);
     let past = (index.saturating_sub(run.first) as usize).min(count - 1);
     let blocks_bytes = item.len() / STORED_BYTES_OF_BLOCK * BLOCK_ROW_BYTES;

@@ -60,7 +60,7 @@ pub(crate) struct RecoveredLog {
 pub(crate) fn recover(directory: LogDirectory) -> Result<RecoveredLog, Error> {
     let is_read_only = directory.is_read_only;
     let listing = directory.list()?;
-    let tidying = if is_read_only { None } else { tidy(&directory)? };
+    let removal = if is_read_only { None } else { remove_unfinished_early(&directory)? };
     let numbers = &listing.segments;
     // A purge that was cut short may have left any of the segments below its mark.
     let gap = numbers.windows(2).rposition(|pair| pair[0] + 1 != pair[1]);
@@ -86,10 +86,10 @@ pub(crate) fn recover(directory: LogDirectory) -> Result<RecoveredLog, Error> {
     if is_read_only {
         dead.clear();
     } else {
-        preallocated = mend(&directory, &mut found, later, &end)?;
+        preallocated = repair_tail(&directory, &mut found, later, &end)?;
         // A segment may have its name only in memory, if the process went just then.
-        tidying.map_or_else(|| directory.sync(), BackgroundIo::wait)?;
-        recycled = clean(&directory, &listing, &dead)?;
+        removal.map_or_else(|| directory.sync(), BackgroundIo::wait)?;
+        recycled = remove_dead_files(&directory, &listing, &dead)?;
         synced_lsn = end.next_lsn - 1;
     }
 
@@ -122,13 +122,13 @@ pub(crate) fn recover(directory: LogDirectory) -> Result<RecoveredLog, Error> {
 }
 
 /// Makes the log on disk what it was found to be. Returns the segment that was made ahead.
-fn mend(
+fn repair_tail(
     directory: &LogDirectory,
     found: &mut [LoadedSegment],
     mut later: Vec<LoadedSegment>,
     end: &LogEnd,
 ) -> Result<Option<PreallocatedSegment>, Error> {
-    let preallocated = prune(directory, &mut later, end)?;
+    let preallocated = remove_torn_segments(directory, &mut later, end)?;
     let last = found.len().saturating_sub(1);
     for (at, found) in found.iter_mut().enumerate().filter(|(_, found)| !found.is_sealed()) {
         if at == last && end.is_last_torn {
@@ -142,15 +142,15 @@ fn mend(
 
 /// Removes what the making of a segment has left that was cut short, and makes the names durable,
 /// if that can be done while the segments are read.
-fn tidy(directory: &LogDirectory) -> Result<Option<BackgroundIo>, Error> {
+fn remove_unfinished_early(directory: &LogDirectory) -> Result<Option<BackgroundIo>, Error> {
     if directory.config.recovery_threads > 1 {
         let (fs, path) = (directory.fs.clone(), directory.path.clone());
-        let tidying = BackgroundIo::start(move || {
+        let removal = BackgroundIo::start(move || {
             directory::remove_unfinished(&*fs, &path)?;
             fs.sync_dir(&path)
         });
-        if tidying.is_some() {
-            return Ok(tidying);
+        if removal.is_some() {
+            return Ok(removal);
         }
     }
     directory.remove_unfinished()?;
@@ -159,7 +159,7 @@ fn tidy(directory: &LogDirectory) -> Result<Option<BackgroundIo>, Error> {
 
 /// Removes what torn flushes have left in the segments behind the log's end, newest first so that no
 /// gap ever shows. The one behind the end is kept for later if it was only made ahead.
-fn prune(
+fn remove_torn_segments(
     directory: &LogDirectory,
     later: &mut Vec<LoadedSegment>,
     end: &LogEnd,
@@ -178,7 +178,7 @@ fn prune(
 }
 
 /// Removes segments that are dead and spares that are too many. Returns the spares that are left.
-fn clean(
+fn remove_dead_files(
     directory: &LogDirectory,
     listing: &SegmentListing,
     dead: &[u64],
@@ -246,7 +246,7 @@ impl Replay {
             end.synced_lsn = end.synced_lsn.max(found.synced_lsn);
         }
         let (log, later) = found.split_at(end.count);
-        judge(&mut end, log.last(), later)?;
+        check_tail(&mut end, log.last(), later)?;
         Ok(end)
     }
 
@@ -270,7 +270,7 @@ impl Replay {
 
 /// Looks at what is behind the last frame: in its segment, and in those behind it. Whether it may be
 /// there, and how much of torn flushes is in it.
-fn judge(
+fn check_tail(
     end: &mut LogEnd,
     last: Option<&LoadedSegment>,
     later: &[LoadedSegment],

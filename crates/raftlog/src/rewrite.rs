@@ -155,7 +155,7 @@ impl<'a> Rewriter<'a> {
                 counters.rewritten_bytes.fetch_add(bytes, Ordering::Relaxed);
                 counters.rewritten_records.fetch_add(items.len() as u64, Ordering::Relaxed);
                 let (throttle, throttle_level) = &mut self.throttle;
-                throttle.rest(self.group_commit, begin, lsn, *throttle_level)?;
+                throttle.pause(self.group_commit, begin, lsn, *throttle_level)?;
                 Ok(true)
             }
             Err(AppendFailure::NoSpace | AppendFailure::Full(_)) => Ok(false),

@@ -44,7 +44,7 @@ const RANGES_MAX: usize = 1000;
 
 /// Writes what is whole of the log in `dir` to a new log in `to`, which must be empty or missing.
 /// When this returns the new log is durable, closed, and opens. Nothing is changed in `dir`, and it
-/// should not be written meanwhile. `look` is called now and then.
+/// should not be written meanwhile. `on_progress` is called now and then.
 ///
 /// A group is kept with its keys and its entries, the latter from the last hole on. The deletion of a
 /// key, or the removal of a group, that was in a lost batch did not take place.
@@ -57,9 +57,9 @@ pub fn salvage(
     fs: Arc<dyn FileSystem>,
     dir: &Path,
     to: &Path,
-    look: &mut dyn FnMut(ToolProgress),
+    on_progress: &mut dyn FnMut(ToolProgress),
 ) -> Result<SalvageReport, Error> {
-    copy_whole(fs.clone(), dir, fs, to, Config::default(), look)
+    copy_whole(fs.clone(), dir, fs, to, Config::default(), on_progress)
 }
 
 /// As [`salvage`]; the new log is reached by a file system of its own, and made as `config` says.
@@ -69,21 +69,22 @@ pub(crate) fn copy_whole(
     to_fs: Arc<dyn FileSystem>,
     to: &Path,
     config: Config,
-    look: &mut dyn FnMut(ToolProgress),
+    on_progress: &mut dyn FnMut(ToolProgress),
 ) -> Result<SalvageReport, Error> {
     let directory = LogDirectory::read_only(Arc::new(ReadOnlyFs::new(fs)), dir, Config::default())?;
     checkpoint::make_empty(&*to_fs, to)?;
-    let (remains, needed_from) = inspect::verify_files(&directory, VerifyLevel::Entries, look)?;
+    let (verified, needed_from) =
+        inspect::verify_files(&directory, VerifyLevel::Entries, on_progress)?;
     let mut salvage = Salvage {
         report: SalvageReport {
-            frames: remains.frames,
-            torn_bytes: remains.torn_bytes,
-            problems: remains.problems,
-            problems_left_out: remains.problems_left_out,
+            frames: verified.frames,
+            torn_bytes: verified.torn_bytes,
+            problems: verified.problems,
+            problems_left_out: verified.problems_left_out,
             ..SalvageReport::default()
         },
         groups: BTreeMap::new(),
-        end_lsn: remains.last_lsn,
+        end_lsn: verified.last_lsn,
         next_lsn: None,
         losses: 0,
     };
@@ -108,7 +109,7 @@ pub(crate) fn copy_whole(
     // Nothing that could be written once is too large.
     let config = Config { batch_bytes_max: 1 << 30, ..config };
     let (log, _) = LogEngine::start(LogDirectory::writable(to_fs, to, config)?)?;
-    salvage.copy(&log, &directory, look)
+    salvage.copy(&log, &directory, on_progress)
 }
 
 struct Salvage {
@@ -192,7 +193,7 @@ impl Salvage {
             }
             Change::Move(append) => {
                 let remains = self.groups.entry(append.group).or_default();
-                remains.place(append.run(segment, frame_offset));
+                remains.relocate(append.run(segment, frame_offset));
                 remains.failing.extend(failing);
             }
             Change::Truncate { group, from } => {
@@ -228,7 +229,7 @@ impl Salvage {
         mut self,
         log: &LogEngine,
         directory: &LogDirectory,
-        look: &mut dyn FnMut(ToolProgress),
+        on_progress: &mut dyn FnMut(ToolProgress),
     ) -> Result<SalvageReport, Error> {
         let groups = std::mem::take(&mut self.groups);
         let bytes = |remains: &GroupRemains| {
@@ -238,16 +239,16 @@ impl Salvage {
         let mut open = None;
         for (id, mut remains) in groups {
             let group_bytes = bytes(&remains);
-            let fate = remains.settle(id, self.losses > 0);
+            let outcome = remains.keep_newest_part(id, self.losses > 0);
             if remains.runs.is_empty() && remains.keys.is_empty() && remains.compaction.is_none() {
-                self.report.damaged_groups.extend(fate);
+                self.report.damaged_groups.extend(outcome);
                 continue;
             }
             self.write_group(log, directory, id, &remains, &mut open)?;
-            self.report.damaged_groups.extend(fate);
+            self.report.damaged_groups.extend(outcome);
             self.report.groups += 1;
             progress.bytes_done += group_bytes;
-            look(progress);
+            on_progress(progress);
         }
         log.close()?;
         Ok(self.report)
@@ -334,7 +335,7 @@ impl GroupRemains {
     }
 
     /// Puts entries in the place of those with their indexes.
-    fn place(&mut self, run: EntryRun) {
+    fn relocate(&mut self, run: EntryRun) {
         let from = self.runs.partition_point(|old| old.end <= run.first);
         let to = self.runs.partition_point(|old| old.first < run.end);
         let mut new = Vec::new();
@@ -355,10 +356,10 @@ impl GroupRemains {
 
     /// Leaves the newest part without a hole. Says what has become of the group, if something is
     /// missing or may be.
-    fn settle(&mut self, id: u64, has_losses: bool) -> Option<SalvagedGroup> {
+    fn keep_newest_part(&mut self, id: u64, has_losses: bool) -> Option<SalvagedGroup> {
         let failing = std::mem::take(&mut self.failing);
         failing.iter().for_each(|range| self.remove(range));
-        let mut fate = SalvagedGroup { group: id, ..SalvagedGroup::default() };
+        let mut outcome = SalvagedGroup { group: id, ..SalvagedGroup::default() };
         let hole = self.runs.windows(2).rposition(|pair| pair[0].end < pair[1].first);
         let kept = self.runs.split_off(hole.map_or(0, |at| at + 1));
         let before = std::mem::replace(&mut self.runs, kept);
@@ -369,27 +370,28 @@ impl GroupRemains {
         let mut next = begin.or(before.first().map(|run| run.first)).or(first);
         for run in &before {
             if let Some(next) = next.filter(|next| *next < run.first) {
-                fate.lost.push(next..run.first);
+                outcome.lost.push(next..run.first);
             }
-            add_range(&mut fate.left_behind, run.first..run.end);
+            add_range(&mut outcome.left_behind, run.first..run.end);
             next = Some(run.end);
         }
         if let (Some(next), Some(first)) = (next, first)
             && next < first
         {
-            fate.lost.push(next..first);
+            outcome.lost.push(next..first);
         }
         if let Some(first) = first {
             self.compaction = self.compaction.filter(|(compaction, _)| *compaction == first);
         }
         let end = self.runs.last().map(|run| run.end);
-        fate.lost
+        outcome
+            .lost
             .extend(failing.into_iter().filter(|range| end.is_none_or(|end| range.start >= end)));
         let begin = first.or(self.compaction.map(|(first, _)| first)).unwrap_or(1);
-        fate.kept = begin..end.unwrap_or(begin);
-        fate.is_joined =
-            fate.lost.is_empty() && self.losses.is_some_and(|(first, last)| first < last);
-        (!fate.lost.is_empty() || fate.is_joined).then_some(fate)
+        outcome.kept = begin..end.unwrap_or(begin);
+        outcome.is_joined =
+            outcome.lost.is_empty() && self.losses.is_some_and(|(first, last)| first < last);
+        (!outcome.lost.is_empty() || outcome.is_joined).then_some(outcome)
     }
 
     /// Makes a hole of entries that cannot be read.
@@ -436,15 +438,15 @@ mod tests {
     fn moved_entries_take_the_place_of_those_that_were_there() {
         let mut remains =
             GroupRemains { runs: vec![run(1, 5, 1), run(5, 9, 2)], ..GroupRemains::default() };
-        remains.place(run(3, 7, 3));
+        remains.relocate(run(3, 7, 3));
         assert_eq!(shape(&remains), [(1, 3, 1), (3, 7, 3), (7, 9, 2)]);
-        remains.place(run(4, 5, 4));
+        remains.relocate(run(4, 5, 4));
         assert_eq!(shape(&remains), [(1, 3, 1), (3, 4, 3), (4, 5, 4), (5, 7, 3), (7, 9, 2)]);
-        remains.place(run(1, 9, 5));
+        remains.relocate(run(1, 9, 5));
         assert_eq!(shape(&remains), [(1, 9, 5)]);
         // As it is where the segments that they came from are gone.
-        remains.place(run(20, 22, 6));
-        remains.place(run(11, 13, 7));
+        remains.relocate(run(20, 22, 6));
+        remains.relocate(run(11, 13, 7));
         assert_eq!(shape(&remains), [(1, 9, 5), (11, 13, 7), (20, 22, 6)]);
     }
 
@@ -456,24 +458,24 @@ mod tests {
             failing: vec![16..17],
             ..GroupRemains::default()
         };
-        let fate = remains.settle(7, true).expect("something is lost");
+        let outcome = remains.keep_newest_part(7, true).expect("something is lost");
         assert_eq!(shape(&remains), [(17, 20, 2)]);
-        assert_eq!((fate.kept, remains.compaction), (17..20, None));
-        assert_eq!(fate.lost, [3..5, 10..12, 16..17]);
-        assert_eq!(fate.left_behind, [5..10, 12..16]);
+        assert_eq!((outcome.kept, remains.compaction), (17..20, None));
+        assert_eq!(outcome.lost, [3..5, 10..12, 16..17]);
+        assert_eq!(outcome.left_behind, [5..10, 12..16]);
 
         let mut whole = GroupRemains {
             compaction: Some((3, 9)),
             runs: vec![run(3, 8, 1)],
             ..GroupRemains::default()
         };
-        assert_eq!((whole.settle(7, true), whole.compaction), (None, Some((3, 9))));
+        assert_eq!((whole.keep_newest_part(7, true), whole.compaction), (None, Some((3, 9))));
         let mut last = GroupRemains {
             runs: vec![run(3, 8, 1)],
             failing: vec![7..8],
             ..GroupRemains::default()
         };
-        let fate = last.settle(7, false).expect("the last entry is lost");
-        assert_eq!((fate.kept, fate.lost.len(), fate.lost[0].start), (3..7, 1, 7));
+        let outcome = last.keep_newest_part(7, false).expect("the last entry is lost");
+        assert_eq!((outcome.kept, outcome.lost.len(), outcome.lost[0].start), (3..7, 1, 7));
     }
 }

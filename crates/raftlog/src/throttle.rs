@@ -14,9 +14,9 @@ use crate::sync::thread;
 use std::time::{Duration, Instant};
 
 /// How long it rests, for each time that a step has taken.
-const REST_FACTOR: u32 = 1;
+const PAUSE_FACTOR: u32 = 1;
 /// A disk that hangs is no reason to rest for long once it does not any more.
-const REST_MAX: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// Rests end when the log is above its limit by this part of it, but not before this many segments:
 /// a purge works in segments, and is never nearer to the limit than that.
 const EXCESS_PART: u64 = 4;
@@ -41,10 +41,10 @@ impl ThrottleLevel {
     }
 
     /// The rest after a step that took so long.
-    fn rest(self, step: Duration) -> Duration {
+    fn pause(self, step: Duration) -> Duration {
         let left = self.excess_bytes_max.saturating_sub(self.excess_bytes);
         let part = left as f64 / self.excess_bytes_max as f64;
-        (step * REST_FACTOR).min(REST_MAX).mul_f64(part)
+        (step * PAUSE_FACTOR).min(PAUSE_MAX).mul_f64(part)
     }
 }
 
@@ -61,7 +61,7 @@ impl RewriteThrottle {
     /// # Errors
     ///
     /// Those of a sync.
-    pub(crate) fn rest(
+    pub(crate) fn pause(
         &mut self,
         group_commit: &GroupCommit,
         begin: Instant,
@@ -83,9 +83,9 @@ impl RewriteThrottle {
         }
         // Its own sync is no reason to sync again.
         self.syncs = group_commit.counters.syncs.load(Ordering::Relaxed).max(syncs);
-        let rest = throttle_level.rest(begin.elapsed());
-        if !rest.is_zero() {
-            thread::sleep(rest);
+        let pause = throttle_level.pause(begin.elapsed());
+        if !pause.is_zero() {
+            thread::sleep(pause);
         }
         Ok(())
     }
@@ -100,21 +100,21 @@ mod tests {
         let config =
             Config { segment_bytes: 1000, purge_above_bytes: 100_000, ..Config::default() };
         let step = Duration::from_millis(8);
-        let rests = [0, 100_000, 105_000, 112_500, 120_000, 125_000, 1_000_000]
-            .map(|bytes| ThrottleLevel::of(&config, bytes).rest(step).as_micros());
-        assert_eq!(rests, [8000, 8000, 6400, 4000, 1600, 0, 0]);
+        let pauses = [0, 100_000, 105_000, 112_500, 120_000, 125_000, 1_000_000]
+            .map(|bytes| ThrottleLevel::of(&config, bytes).pause(step).as_micros());
+        assert_eq!(pauses, [8000, 8000, 6400, 4000, 1600, 0, 0]);
         // A step on a disk that hung.
         let slow = Duration::from_secs(5);
-        assert_eq!(ThrottleLevel::of(&config, 100_000).rest(slow), REST_MAX);
-        assert_eq!(ThrottleLevel::of(&config, 112_500).rest(slow), REST_MAX / 2);
+        assert_eq!(ThrottleLevel::of(&config, 100_000).pause(slow), PAUSE_MAX);
+        assert_eq!(ThrottleLevel::of(&config, 112_500).pause(slow), PAUSE_MAX / 2);
     }
 
     #[test]
     fn a_low_limit_leaves_a_few_segments_of_leisure() {
         let config = Config { segment_bytes: 1000, purge_above_bytes: 0, ..Config::default() };
-        let rests = [0, 2000, 4000, u64::MAX].map(|bytes| {
-            ThrottleLevel::of(&config, bytes).rest(Duration::from_millis(4)).as_millis()
+        let pauses = [0, 2000, 4000, u64::MAX].map(|bytes| {
+            ThrottleLevel::of(&config, bytes).pause(Duration::from_millis(4)).as_millis()
         });
-        assert_eq!(rests, [4, 2, 0, 0]);
+        assert_eq!(pauses, [4, 2, 0, 0]);
     }
 }

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 impl LogEngine {
-    /// Reads every byte of the log up to its last batch of now, and says what is wrong. `look` is
+    /// Reads every byte of the log up to its last batch of now, and says what is wrong. `on_progress` is
     /// called after each segment.
     ///
     /// Reads and writes go on meanwhile, but for the moment in which the index of all groups is
@@ -27,10 +27,10 @@ impl LogEngine {
     pub fn verify(
         &self,
         level: VerifyLevel,
-        look: &mut dyn FnMut(ToolProgress),
+        on_progress: &mut dyn FnMut(ToolProgress),
     ) -> Result<VerifyReport, Error> {
         let snapshot = LogSnapshot::take(&self.group_commit, &self.segments);
-        let mut report = inspect::verify_open(&snapshot, level, look)?;
+        let mut report = inspect::verify_open(&snapshot, level, on_progress)?;
         drop(snapshot);
         if level >= VerifyLevel::Entries {
             inspect::verify_usage(&self.group_commit, &mut report);
@@ -59,11 +59,11 @@ impl LogEngine {
         fs: Arc<dyn FileSystem>,
         dir: &Path,
         level: VerifyLevel,
-        look: &mut dyn FnMut(ToolProgress),
+        on_progress: &mut dyn FnMut(ToolProgress),
     ) -> Result<VerifyReport, Error> {
         match LogEngine::open_read_only(fs.clone(), dir, Config::default()) {
             Ok((log, recovered)) => {
-                let mut report = log.verify(level, look)?;
+                let mut report = log.verify(level, on_progress)?;
                 report.torn_bytes = report.torn_bytes.max(recovered.torn_bytes);
                 return Ok(report);
             }
@@ -74,7 +74,7 @@ impl LogEngine {
         }
         let fs = Arc::new(ReadOnlyFs::new(fs));
         let directory = LogDirectory::read_only(fs, dir, Config::default())?;
-        Ok(inspect::verify_files(&directory, level, look)?.0)
+        Ok(inspect::verify_files(&directory, level, on_progress)?.0)
     }
 
     /// Copies the log, as it is now up to its last batch, to the directory `dir` of `fs`, which must
@@ -82,7 +82,7 @@ impl LogEngine {
     ///
     /// Reads, writes and purges go on meanwhile. One segment is in memory at a time, and is checked
     /// frame by frame, as by [`VerifyLevel::Frames`]. If it fails or the power goes, what is in the
-    /// directory does not open. `look` is called after each segment.
+    /// directory does not open. `on_progress` is called after each segment.
     ///
     /// # Errors
     ///
@@ -93,10 +93,10 @@ impl LogEngine {
         &self,
         fs: &dyn FileSystem,
         dir: &Path,
-        look: &mut dyn FnMut(ToolProgress),
+        on_progress: &mut dyn FnMut(ToolProgress),
     ) -> Result<LogCheckpoint, Error> {
         let snapshot = LogSnapshot::take(&self.group_commit, &self.segments);
-        checkpoint::copy(&snapshot, fs, dir, look)
+        checkpoint::copy(&snapshot, fs, dir, on_progress)
     }
 }
 

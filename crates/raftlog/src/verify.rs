@@ -12,7 +12,7 @@ use crate::frame::Change;
 use crate::item::{self, DecodedItem, Item, StoredAppend};
 use crate::raw_scan::{RawScan, SegmentPart, ValidFrame};
 use crate::scan::{self, FrameScanner};
-use crate::summary::Summary;
+use crate::summary::SegmentSummary;
 use crate::unpack;
 use std::ops::Range;
 
@@ -94,7 +94,7 @@ pub(crate) struct Verifier {
     /// Segments that are missing.
     gaps: Vec<u64>,
     /// What the frames of the segment change. None: one of them is missing.
-    summary: Option<Summary>,
+    summary: Option<SegmentSummary>,
     report: VerifyReport,
 }
 
@@ -131,7 +131,7 @@ impl Verifier {
 
     /// A segment that cannot be looked into.
     pub(crate) fn unreadable(&mut self, segment: u64, offset: u64, what: &'static str) {
-        self.settle_tail();
+        self.resolve_tail();
         self.report.segments += 1;
         self.problem(VerifyProblem { segment, offset, what, group: None, entries: None });
         // Which frames were in it is not known.
@@ -147,7 +147,7 @@ impl Verifier {
         if is_first && header.segment == 1 {
             self.next_lsn = Some(1);
         }
-        self.hear(header, bytes);
+        self.note_later_proof(header, bytes);
         let footer = footer::of_file(bytes, header);
         if let Some(footer) = &footer {
             // It was written when all frames were on disk.
@@ -155,24 +155,24 @@ impl Verifier {
         }
         let end = footer.as_ref().map_or(bytes.len(), |footer| footer.end as usize);
         let frames = &bytes[..end];
-        self.summary = Some(Summary::default());
+        self.summary = Some(SegmentSummary::default());
         for piece in RawScan::new(frames, header) {
             match piece {
                 SegmentPart::Frame(frame)
                     if self.end_lsn.is_some_and(|end| frame.header.lsn > end) =>
                 {
-                    return self.settle_tail();
+                    return self.resolve_tail();
                 }
                 SegmentPart::Frame(frame) => self.frame(header.segment, &frame),
                 SegmentPart::Damage { range, header: damaged, what } => {
-                    self.settle_tail();
+                    self.resolve_tail();
                     let at = self.break_at(header, frames, range.start, what, damaged);
-                    self.broken(at);
+                    self.report_missing(at);
                 }
                 // The footer begins here.
                 SegmentPart::Rest { range, .. } if range.is_empty() && footer.is_some() => {}
                 SegmentPart::Rest { range, header: damaged, what } => {
-                    self.settle_tail();
+                    self.resolve_tail();
                     let mut tail = self.break_at(header, frames, range.start, what, damaged);
                     if !may_change && footer::is_damaged(bytes, header, range.start) {
                         tail.torn_bytes = Ok(self.damaged_footer(header, bytes, range.start));
@@ -182,7 +182,7 @@ impl Verifier {
             }
         }
         if let Some(footer) = footer {
-            self.settle_tail();
+            self.resolve_tail();
             self.footer(header.segment, &footer);
         }
     }
@@ -197,7 +197,7 @@ impl Verifier {
         summary.encode(&mut found);
         if said != found {
             let what = "the footer does not say what the frames do";
-            self.damage(segment, footer.end as usize, what, Vec::new());
+            self.report_damage(segment, footer.end as usize, what, Vec::new());
         }
     }
 
@@ -209,7 +209,7 @@ impl Verifier {
             return bytes.len() - offset;
         }
         let what = "the footer is damaged, or part of it was never written";
-        self.damage(header.segment, offset, what, Vec::new());
+        self.report_damage(header.segment, offset, what, Vec::new());
         0
     }
 
@@ -239,7 +239,7 @@ impl Verifier {
 
     /// What is wrong.
     pub(crate) fn finish(mut self) -> VerifyReport {
-        self.settle_tail();
+        self.resolve_tail();
         if let Some(pending) = self.pending.take() {
             self.report.torn_bytes += pending.torn_bytes.unwrap_or(0) as u64;
         }
@@ -259,7 +259,7 @@ impl Verifier {
     }
 
     /// Whether the segment says that a frame which is missing before it was on disk once.
-    fn hear(&mut self, header: SegmentHeader, bytes: &[u8]) {
+    fn note_later_proof(&mut self, header: SegmentHeader, bytes: &[u8]) {
         let missing = self.pending.as_ref().or(self.tail.as_ref()).map(|at| at.lsn);
         let Some(lsn) = missing else { return };
         let goes_on = self.pending.is_none() && scan::first_lsn(bytes, header) == Some(lsn);
@@ -268,15 +268,15 @@ impl Verifier {
             self.tail = None;
         } else if scan::proves_synced(bytes, header, lsn) {
             self.proven_synced_lsn = self.proven_synced_lsn.max(lsn);
-            self.settle_pending();
+            self.resolve_pending();
         }
     }
 
-    fn settle_pending(&mut self) {
+    fn resolve_pending(&mut self) {
         if let Some(pending) = self.pending.take_if(|pending| pending.lsn <= self.proven_synced_lsn)
         {
             let what = "a frame that was synced is damaged";
-            self.damage(pending.segment, pending.offset, what, pending.named);
+            self.report_damage(pending.segment, pending.offset, what, pending.named);
             self.summary = None;
         }
     }
@@ -304,18 +304,18 @@ impl Verifier {
     }
 
     /// The log did not go on in the next segment, or there is none.
-    fn settle_tail(&mut self) {
+    fn resolve_tail(&mut self) {
         let Some(tail) = self.tail.take() else { return };
         // Where only zeros are left it ends as it should, as far as this place goes.
         let is_end = tail.torn_bytes == Ok(0) && tail.lsn > self.proven_synced_lsn;
         let is_beyond = self.end_lsn.is_some_and(|end| tail.lsn > end);
         if !is_end && !is_beyond {
-            self.broken(tail);
+            self.report_missing(tail);
         }
     }
 
     /// A frame is not there, or not whole.
-    fn broken(&mut self, at: MissingFrame) {
+    fn report_missing(&mut self, at: MissingFrame) {
         if self.pending.is_some() {
             // Behind a flush that was torn: none of it counts.
             return;
@@ -328,13 +328,13 @@ impl Verifier {
                 return;
             }
         };
-        self.damage(at.segment, at.offset, what, at.named);
+        self.report_damage(at.segment, at.offset, what, at.named);
         self.next_lsn = None;
         self.summary = None;
     }
 
     /// Says what is damaged, and which entries if that is known.
-    fn damage(
+    fn report_damage(
         &mut self,
         segment: u64,
         offset: usize,
@@ -362,10 +362,10 @@ impl Verifier {
         if header.lsn == expected {
             self.tail = None;
         } else {
-            self.settle_tail();
+            self.resolve_tail();
             self.out_of_order(segment, frame.offset, header.lsn, expected);
         }
-        self.settle_pending();
+        self.resolve_pending();
         self.next_lsn = Some(header.lsn + 1);
         if self.pending.is_some() {
             self.report.torn_bytes += header.frame_bytes() as u64;
@@ -385,23 +385,29 @@ impl Verifier {
         // Right behind a whole frame of the same segment nothing else was ever written.
         let is_behind_whole = self.pending.is_none() && offset > SEGMENT_HEADER_BYTES;
         if lsn < expected || is_behind_whole {
-            self.damage(segment, offset, what, Vec::new());
+            self.report_damage(segment, offset, what, Vec::new());
         } else if self.pending.is_none() {
             // The ones before it were at the end of the segment before, which looks as if they had
             // never been written.
             let (lsn, torn_bytes, named) = (expected, Ok(0), Vec::new());
-            self.broken(MissingFrame { segment, offset, lsn, what, torn_bytes, named });
+            self.report_missing(MissingFrame { segment, offset, lsn, what, torn_bytes, named });
         }
     }
 
-    fn sum_up(&mut self, segment: u64, frame_offset: usize, offset: usize, item: DecodedItem<'_>) {
+    fn add_to_summary(
+        &mut self,
+        segment: u64,
+        frame_offset: usize,
+        offset: usize,
+        item: DecodedItem<'_>,
+    ) {
         let Some(summary) = &mut self.summary else { return };
         let at = (offset - frame_offset) as u32;
         let place = u32::try_from(frame_offset).map_err(|_| "a frame begins beyond 4 GiB");
         let applied = place.and_then(|place| summary.apply(&Change::of(item, at), place));
         if let Err(what) = applied {
             self.summary = None;
-            self.damage(segment, offset, what, Vec::new());
+            self.report_damage(segment, offset, what, Vec::new());
         }
     }
 
@@ -413,10 +419,10 @@ impl Verifier {
                 Ok(item) => item,
                 Err(what) => {
                     self.summary = None;
-                    return self.damage(segment, offset, what, Vec::new());
+                    return self.report_damage(segment, offset, what, Vec::new());
                 }
             };
-            self.sum_up(segment, frame.offset, offset, item);
+            self.add_to_summary(segment, frame.offset, offset, item);
             if let Item::Discard { below_segment } = item {
                 self.discarded_below = self.discarded_below.max(below_segment);
             }
@@ -508,7 +514,7 @@ mod tests {
         let file = disk.open(Path::new("/1"), OpenMode::CreateNew).expect("made");
         file.write_at(&bytes, 0).expect("written");
         let segment = Segment { header: HEADER, file };
-        let mut summary = Summary::default();
+        let mut summary = SegmentSummary::default();
         summary.begin_frame(1);
         let (key, value) = (key_of_footer.to_vec().into(), b"value".to_vec().into());
         summary.apply(&Change::Put { group: 1, key, value }, 64).expect("it fits");

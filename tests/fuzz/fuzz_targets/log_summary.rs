@@ -9,7 +9,7 @@
 
 use groups::Groups;
 use libfuzzer_sys::fuzz_target;
-use summary::Summary;
+use summary::SegmentSummary;
 use usage::SegmentUsage;
 
 #[path = "../../../crates/raftlog/src/batch.rs"]
@@ -46,11 +46,11 @@ mod usage;
 mod varint;
 
 fuzz_target!(|data: &[u8]| {
-    let Ok(summary) = Summary::decode(data) else { return };
+    let Ok(summary) = SegmentSummary::decode(data) else { return };
     let mut bytes = Vec::new();
     summary.encode(&mut bytes);
     assert!(bytes.len() <= data.len(), "{} bytes became {}", data.len(), bytes.len());
-    let again = Summary::decode(&bytes).expect("it was written so");
+    let again = SegmentSummary::decode(&bytes).expect("it was written so");
     let mut twice = Vec::new();
     again.encode(&mut twice);
     assert_eq!(twice, bytes);

@@ -133,7 +133,7 @@ impl Extents {
     }
 
     /// How much of each segment they hold; a segment may come more than once.
-    pub(crate) fn held(&self) -> impl Iterator<Item = (u64, LiveUsage)> {
+    pub(crate) fn live(&self) -> impl Iterator<Item = (u64, LiveUsage)> {
         let holds = |at: usize| {
             let SegmentExtent { first, segment, bytes } = self.extents[at];
             (segment, LiveUsage { entries: self.extent_end(at) - first, keys: 0, bytes })
@@ -214,7 +214,7 @@ impl Extents {
     /// # Errors
     ///
     /// An item that is there would be cut in two.
-    pub(crate) fn place(
+    pub(crate) fn relocate(
         &mut self,
         stretch: Extents,
         freed: impl FnMut(u64, LiveUsage),

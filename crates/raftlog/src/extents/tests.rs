@@ -60,7 +60,7 @@ fn run(first: u64, count: u64, segment: u64, offset: u32) -> EntryRun {
 
 fn held(extents: &Extents) -> BTreeMap<u64, LiveUsage> {
     let mut held = BTreeMap::<u64, LiveUsage>::new();
-    extents.held().for_each(|(segment, live)| held.entry(segment).or_default().add(live));
+    extents.live().for_each(|(segment, live)| held.entry(segment).or_default().add(live));
     held
 }
 
@@ -171,7 +171,7 @@ fn random_calls_agree_with_the_model() {
                     }
                     while !stretches.is_empty() {
                         let free = |segment, live| freed.push((segment, live));
-                        extents.place(stretches.take_stretch(), free).expect("no item is cut");
+                        extents.relocate(stretches.take_stretch(), free).expect("no item is cut");
                     }
                 }
                 _ => extents = put_together(extents),
@@ -200,7 +200,7 @@ fn an_item_is_never_moved_in_part() {
     for (first, count) in [(5, 2), (6, 2), (7, 2), (3, 4)] {
         let mut part = Extents::default();
         part.push(run(first, count, 2, 2), &[(count, 1)]);
-        assert!(extents.place(part, |_, _| panic!("nothing is freed")).is_err());
+        assert!(extents.relocate(part, |_, _| panic!("nothing is freed")).is_err());
     }
     assert_eq!(extents.runs_from(0).collect::<Vec<_>>(), [run(5, 4, 1, 1)]);
 }

@@ -68,7 +68,7 @@ impl GroupIndex {
     }
 
     /// Nothing is left that a restart would bring back.
-    pub(crate) fn is_forgotten(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         !self.has_begun() && self.keys.is_empty()
     }
 
@@ -112,9 +112,9 @@ impl GroupIndex {
     }
 
     /// What the group holds of a segment. Costs a look at each stretch of entries and each key.
-    pub(crate) fn held_of(&self, segment: u64) -> LiveUsage {
+    pub(crate) fn live_in(&self, segment: u64) -> LiveUsage {
         let mut held = LiveUsage::default();
-        self.each_held(|of, live| {
+        self.each_live(|of, live| {
             if of == segment {
                 held.add(live);
             }
@@ -123,8 +123,8 @@ impl GroupIndex {
     }
 
     /// What the group holds of all segments; a segment may come more than once.
-    pub(crate) fn each_held(&self, mut add: impl FnMut(u64, LiveUsage)) {
-        self.extents.held().for_each(|(of, live)| add(of, live));
+    pub(crate) fn each_live(&self, mut add: impl FnMut(u64, LiveUsage)) {
+        self.extents.live().for_each(|(of, live)| add(of, live));
         self.keys.iter().for_each(|(key, value)| add(value.segment, value.holds(key)));
         if self.compaction.segment > 0 {
             add(self.compaction.segment, NewestCompaction::HOLDS);
@@ -176,7 +176,7 @@ impl GroupIndex {
     /// # Errors
     ///
     /// As [`GroupIndex::append`].
-    pub(crate) fn place(
+    pub(crate) fn relocate(
         &mut self,
         append: &Append,
         segment: u64,
@@ -185,18 +185,18 @@ impl GroupIndex {
     ) -> Result<(), &'static str> {
         let mut moved = Extents::default();
         moved.push(append.run(segment, frame_offset), &append.terms);
-        self.place_stretch(moved, usage)
+        self.relocate_stretch(moved, usage)
     }
 
-    fn place_stretch(
+    fn relocate_stretch(
         &mut self,
         stretch: Extents,
         usage: &mut SegmentUsage,
     ) -> Result<(), &'static str> {
         let Some(first) = stretch.first() else { return Ok(()) };
         self.check(first)?;
-        stretch.held().for_each(|(segment, live)| usage.hold(segment, live));
-        self.extents.place(stretch, |segment, live| usage.release(segment, live))?;
+        stretch.live().for_each(|(segment, live)| usage.hold(segment, live));
+        self.extents.relocate(stretch, |segment, live| usage.release(segment, live))?;
         if !self.has_begun() || first < self.first {
             self.first = first;
         }
@@ -283,7 +283,7 @@ impl GroupIndex {
         }
         changes.extents.set_segment(segment);
         while !changes.extents.is_empty() {
-            self.place_stretch(changes.extents.take_stretch(), usage)?;
+            self.relocate_stretch(changes.extents.take_stretch(), usage)?;
         }
         for (key, value) in changes.keys.iter() {
             match value {
@@ -393,11 +393,11 @@ mod tests {
         f.index.truncate_from(7, &mut f.usage);
         assert_eq!((f.runs(), f.index.term_runs()), (vec![(5, 7)], vec![(5, 1)]));
         f.index.truncate_from(5, &mut f.usage);
-        assert!(f.index.is_forgotten() && f.usage.is_dead(1));
+        assert!(f.index.is_empty() && f.usage.is_dead(1));
         f.append(2, 3, &[(4, 1)]).expect("it begins anew");
         f.compact(2, 5, 1);
         f.index.truncate_from(5, &mut f.usage);
-        assert_eq!((f.index.first(), f.index.next(), f.index.is_forgotten()), (5, 5, false));
+        assert_eq!((f.index.first(), f.index.next(), f.index.is_empty()), (5, 5, false));
         assert_eq!(f.index.term(4).expect("the compaction knows"), 1);
     }
 
@@ -407,7 +407,7 @@ mod tests {
             let count = terms.iter().map(|(count, _)| count).sum::<u64>();
             let (terms, item_bytes) = (terms.into(), count as u32 * 10);
             let append = Append { group: 1, first, count, terms, offset: 40, item_bytes };
-            f.index.place(&append, segment, 7000, &mut f.usage).expect("it fits");
+            f.index.relocate(&append, segment, 7000, &mut f.usage).expect("it fits");
         };
         let mut f = Fixture::default();
         f.append(1, 5, &[(2, 1), (2, 2)]).expect("it fits");
@@ -440,11 +440,11 @@ mod tests {
         f.compact(3, 6, 2);
         assert_eq!(f.index.term_runs(), [(6, 2), (9, 3)]);
         assert_eq!((f.index.first(), f.index.term(5).expect("kept")), (6, 2));
-        assert_eq!(f.index.held_of(1), LiveUsage { entries: 3, keys: 0, bytes: 80 });
+        assert_eq!(f.index.live_in(1), LiveUsage { entries: 3, keys: 0, bytes: 80 });
         f.compact(4, 9, 2);
         assert!(f.usage.is_dead(1) && f.usage.is_dead(3));
-        assert_eq!(f.index.held_of(2), LiveUsage { entries: 2, keys: 0, bytes: 20 });
-        assert_eq!(f.index.held_of(4), NewestCompaction::HOLDS);
+        assert_eq!(f.index.live_in(2), LiveUsage { entries: 2, keys: 0, bytes: 20 });
+        assert_eq!(f.index.live_in(4), NewestCompaction::HOLDS);
         f.compact(5, 40, 3);
         assert_eq!((f.index.first(), f.index.next()), (40, 40));
         assert!(f.index.term_runs().is_empty() && f.usage.is_dead(2) && f.usage.is_dead(4));
@@ -460,7 +460,7 @@ mod tests {
         f.index.put(b"k", b"two", 4, &mut f.usage);
         assert!(f.usage.is_dead(3) && !f.usage.is_dead(4));
         f.index.remove(&mut f.usage);
-        assert!(f.index.is_forgotten());
+        assert!(f.index.is_empty());
         assert_eq!(f.usage.live_bytes(), 0);
         assert!((1..5).all(|segment| f.usage.is_dead(segment)));
     }

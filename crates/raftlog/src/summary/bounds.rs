@@ -24,7 +24,7 @@ pub(super) fn added_bytes_max(extents: &Extents, run: &EntryRun, terms: &[TermRu
 }
 
 /// How many bytes more it takes at most once entries are moved to a place among `extents`.
-pub(super) fn placed_bytes_max(extents: &Extents, run: &EntryRun, terms: &[TermRun]) -> u64 {
+pub(super) fn relocated_bytes_max(extents: &Extents, run: &EntryRun, terms: &[TermRun]) -> u64 {
     // The distance of the item behind it changes as well.
     let item = 4 * VARINT_BYTES_OF_U32;
     let before = extents.runs_from(run.first - 1).next().filter(|before| before.end == run.first);

@@ -73,17 +73,17 @@ impl GroupChanges {
         Ok(bytes + cut_bytes)
     }
 
-    pub(super) fn place(
+    pub(super) fn relocate(
         &mut self,
         append: &Append,
         frame_offset: u32,
     ) -> Result<u64, &'static str> {
         self.check(append.first)?;
         let run = append.run(THIS_SEGMENT, frame_offset);
-        let bytes = bounds::placed_bytes_max(&self.extents, &run, &append.terms);
+        let bytes = bounds::relocated_bytes_max(&self.extents, &run, &append.terms);
         let mut moved = Extents::default();
         moved.push(run, &append.terms);
-        self.extents.place(moved, |_, _| ())?;
+        self.extents.relocate(moved, |_, _| ())?;
         Ok(bytes)
     }
 

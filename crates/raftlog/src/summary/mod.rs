@@ -29,7 +29,7 @@ const VERSION: u8 = 1;
 
 /// What a segment changes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Summary {
+pub(crate) struct SegmentSummary {
     groups: Vec<GroupChanges>,
     /// The place of each group in the list. Empty if the summary was read.
     places: GroupMap<u32>,
@@ -42,7 +42,7 @@ pub(crate) struct Summary {
     encoded_bytes_max: u64,
 }
 
-impl Summary {
+impl SegmentSummary {
     /// Counts a frame; its changes follow. Frames come in the order of the log.
     pub(crate) fn begin_frame(&mut self, lsn: u64) {
         if self.frames == 0 {
@@ -66,7 +66,8 @@ impl Summary {
             }
             Change::Move(append) => {
                 self.note_entries(append, frame_offset);
-                self.encoded_bytes_max += self.group(append.group).place(append, frame_offset)?;
+                self.encoded_bytes_max +=
+                    self.group(append.group).relocate(append, frame_offset)?;
             }
             Change::Truncate { group, from } => {
                 self.encoded_bytes_max += self.group(*group).cut(*from)?;
@@ -166,25 +167,25 @@ impl Summary {
         Ok(())
     }
 
-    /// Reads what [`Summary::encode`] has written. Allocates at most about forty times as much as
+    /// Reads what [`SegmentSummary::encode`] has written. Allocates at most about forty times as much as
     /// there are bytes, and that only if they are nothing but removals of groups; usually thrice.
     ///
     /// # Errors
     ///
     /// The bytes are no summary, or one that no segment can have.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Summary, &'static str> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<SegmentSummary, &'static str> {
         let mut input = bytes;
         let input = &mut input;
         if take_u8(input)? != VERSION {
             return Err("a summary has a form that this version does not know");
         }
-        let mut summary = Summary {
+        let mut summary = SegmentSummary {
             first_lsn: take(input)?,
             frames: take(input)?,
             entries: take(input)?,
             discarded_below: take(input)?,
             items_end: take(input)?,
-            ..Summary::default()
+            ..SegmentSummary::default()
         };
         summary.first_lsn.checked_add(summary.frames).ok_or(encoding::WRONG)?;
         // Each takes two bytes at least.

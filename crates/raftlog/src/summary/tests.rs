@@ -40,7 +40,7 @@ struct History {
     groups: Groups,
     usage: SegmentUsage,
     /// Of segment 1 and so on.
-    summaries: Vec<Summary>,
+    summaries: Vec<SegmentSummary>,
     lsn: u64,
     offset: u32,
     term: u64,
@@ -60,7 +60,7 @@ impl History {
             rng,
             groups: Groups::default(),
             usage: SegmentUsage::default(),
-            summaries: vec![Summary::default()],
+            summaries: vec![SegmentSummary::default()],
             lsn: 0,
             offset: 64,
             term: 1 << (seed % 40),
@@ -98,7 +98,7 @@ impl History {
     }
 
     fn begin_segment(&mut self) {
-        self.summaries.push(Summary::default());
+        self.summaries.push(SegmentSummary::default());
         self.offset = 64;
     }
 
@@ -200,8 +200,8 @@ impl History {
             summary.encode(&mut bytes);
             let max = summary.encoded_bytes_max();
             assert!(bytes.len() as u64 <= max, "{} bytes, at most {max} were said", bytes.len());
-            let read = Summary::decode(&bytes).expect("it was written so");
-            let counts = |s: &Summary| {
+            let read = SegmentSummary::decode(&bytes).expect("it was written so");
+            let counts = |s: &SegmentSummary| {
                 (
                     s.first_lsn(),
                     s.last_lsn(),
@@ -300,7 +300,7 @@ fn what_a_summary_takes_is_known_before() {
         },
     ];
     for (at, history) in histories.into_iter().enumerate() {
-        let mut summary = Summary::default();
+        let mut summary = SegmentSummary::default();
         for group in 0..500 {
             for (frame, change) in (0..).zip(history(group)) {
                 summary.apply(&change, 64 + frame * 5000).expect("it is right");
@@ -332,12 +332,12 @@ fn moved(group: u64, first: u64, term: u64) -> Change {
 fn changes_that_do_not_fit_are_refused() {
     let compact = |group, first| Change::Compact { group, first, term_before: 1 };
     for change in [append(1, 9, 1, 1, 1), moved(1, 9, 1), compact(1, 9)] {
-        let mut summary = Summary::default();
+        let mut summary = SegmentSummary::default();
         summary.apply(&compact(1, 10), 64).expect("it is right");
         assert!(summary.apply(&change, 90).is_err(), "{change:?}");
 
         let (groups, mut usage) = (Groups::default(), SegmentUsage::default());
-        let (mut before, mut behind) = (Summary::default(), Summary::default());
+        let (mut before, mut behind) = (SegmentSummary::default(), SegmentSummary::default());
         before.apply(&compact(1, 10), 64).expect("it is right");
         behind.apply(&change, 64).expect("it does not know what was before");
         groups.merge(before, 1, &mut usage).expect("it is right");
@@ -345,7 +345,7 @@ fn changes_that_do_not_fit_are_refused() {
     }
     // A hole that nothing fills.
     let (groups, mut usage) = (Groups::default(), SegmentUsage::default());
-    let mut summary = Summary::default();
+    let mut summary = SegmentSummary::default();
     for first in [5, 7] {
         summary.apply(&append(1, first, 1, 1, 1), 64).expect("the rest may lie elsewhere");
     }
@@ -372,11 +372,11 @@ fn no_bytes_whatever_make_reading_panic() {
         if rng.bool() {
             bytes.truncate(rng.usize(..=bytes.len()));
         }
-        let Ok(summary) = Summary::decode(&bytes) else { continue };
+        let Ok(summary) = SegmentSummary::decode(&bytes) else { continue };
         read += 1;
         let mut again = Vec::new();
         summary.encode(&mut again);
-        assert!(Summary::decode(&again).is_ok());
+        assert!(SegmentSummary::decode(&again).is_ok());
         let (groups, mut usage) = (Groups::default(), SegmentUsage::default());
         if groups.merge(summary, 1, &mut usage).is_ok() {
             let _ = groups.check_replayed();
@@ -388,7 +388,7 @@ fn no_bytes_whatever_make_reading_panic() {
 
 #[test]
 fn golden_bytes_of_a_summary() {
-    let mut summary = Summary::default();
+    let mut summary = SegmentSummary::default();
     summary.begin_frame(300);
     let changes = [
         append(7, 5, 2, 3, 1),
