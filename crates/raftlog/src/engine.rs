@@ -1,16 +1,18 @@
 //! The engine: open, write, read, purge. The API, no mechanism.
 
-use crate::batch::LogBatch;
-use crate::cache::BlockCache;
-use crate::commit::Commit;
-use crate::directory::LogDirectory;
+use crate::batch::log_batch::LogBatch;
+use crate::commit::commit_handle::Commit;
+use crate::commit::group_commit::GroupCommit;
+use crate::commit::maintenance::{self, LogMaintenance};
 use crate::error::Error;
-use crate::group::Group;
-use crate::group_commit::{Durability, GroupCommit};
-use crate::maintenance::{self, LogMaintenance};
-use crate::purge::{PurgeReport, Purger};
-use crate::recovery::{self, RecoveryReport};
-use crate::segment::Segments;
+use crate::purge::purger::{PurgeReport, Purger};
+use crate::queue::write_queue::Durability;
+use crate::read::block_cache::BlockCache;
+use crate::read::group::Group;
+use crate::recovery::recover;
+use crate::recovery::report::RecoveryReport;
+use crate::segments::directory::LogDirectory;
+use crate::segments::segment::Segments;
 use crate::stats::{SegmentState, SegmentStats, Stats};
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
@@ -34,7 +36,7 @@ impl LogEngine {
     /// Opens the log as it is found.
     pub(crate) fn start(directory: LogDirectory) -> Result<(LogEngine, RecoveryReport), Error> {
         let cache = Arc::new(BlockCache::new(directory.config.cache_bytes_max));
-        let recovered = recovery::recover(directory)?;
+        let recovered = recover::recover(directory)?;
         let groups = Arc::new(recovered.groups);
         let (appender, pool, usage) = (recovered.appender, recovered.pool, recovered.usage);
         let group_commit = Arc::new(GroupCommit::new(appender, pool, usage, groups));

@@ -3,47 +3,25 @@
 //! Nothing panics or takes much more memory than there are bytes; what can be read is written and
 //! read back the same, takes no more bytes than they had, and is merged or refused.
 //!
-//! Summaries are no part of the crate's interface, so its files are compiled in here.
+//! Summaries are no part of the interface of the crate, so its folders are compiled in here.
 #![no_main]
 #![allow(dead_code, unused_imports, missing_docs, unreachable_pub)]
 
-use groups::Groups;
+use index::groups::Groups;
+use index::segment_usage::SegmentUsage;
+use index::summary::SegmentSummary;
 use libfuzzer_sys::fuzz_target;
-use summary::SegmentSummary;
-use usage::SegmentUsage;
 
-#[path = "../../../crates/raftlog/src/batch.rs"]
+#[path = "../../../crates/raftlog/src/batch/mod.rs"]
 mod batch;
-#[path = "../../../crates/raftlog/src/block.rs"]
-mod block;
-#[path = "../../../crates/raftlog/src/chunk.rs"]
-mod chunk;
 #[path = "../../../crates/raftlog/src/config.rs"]
 mod config;
 #[path = "../../../crates/raftlog/src/error.rs"]
 mod error;
-#[path = "../../../crates/raftlog/src/extents/mod.rs"]
-mod extents;
-#[path = "../../../crates/raftlog/src/format.rs"]
+#[path = "../../../crates/raftlog/src/format/mod.rs"]
 mod format;
-#[path = "../../../crates/raftlog/src/frame.rs"]
-mod frame;
-#[path = "../../../crates/raftlog/src/groups.rs"]
-mod groups;
-#[path = "../../../crates/raftlog/src/hash.rs"]
-mod hash;
 #[path = "../../../crates/raftlog/src/index/mod.rs"]
 mod index;
-#[path = "../../../crates/raftlog/src/item/mod.rs"]
-mod item;
-#[path = "../../../crates/raftlog/src/keys.rs"]
-mod keys;
-#[path = "../../../crates/raftlog/src/summary/mod.rs"]
-mod summary;
-#[path = "../../../crates/raftlog/src/usage.rs"]
-mod usage;
-#[path = "../../../crates/raftlog/src/varint.rs"]
-mod varint;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(summary) = SegmentSummary::decode(data) else { return };
