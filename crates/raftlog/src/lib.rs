@@ -64,6 +64,7 @@ pub use recovery::report::{RecoveryReport, SalvageReport, SalvagedGroup, VerifyP
 pub use stats::{PurgeStats, SegmentState, SegmentStats, Stats};
 pub use tools::checkpoint::LogCheckpoint;
 pub use tools::dump::{DumpLine, DumpOptions, DumpRecord, dump};
-pub use tools::export::{Exported, export, import};
+pub use tools::export::{Exported, export};
+pub use tools::import::import;
 pub use tools::salvage::salvage;
 pub use tools::verify::{ToolProgress, VerifyLevel, VerifyReport};

@@ -12,8 +12,9 @@ use crate::format::layout::{
 use crate::index::groups::FrameLocation;
 use crate::index::summary::SegmentSummary;
 use crate::segments::disk_quota;
-use crate::segments::pool::{AppendFailure, PreallocatedSegment, SegmentPool, UnsealedSegment};
+use crate::segments::pool::{AppendFailure, PreallocatedSegment, SegmentPool};
 use crate::segments::segment::{Segment, Segments};
+use crate::segments::unsealed::UnsealedSegment;
 use smallvec::SmallVec;
 use std::io::{self, IoSlice};
 use std::sync::Arc;

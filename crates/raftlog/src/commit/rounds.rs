@@ -10,6 +10,7 @@
 //! to sleep says so and then, in the system call, looks at the word again. What tells only whether
 //! something pays is read and written without any order.
 
+use crate::commit::window::GroupCommitWindow;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicU64, fence};
 use crate::sync::{Futex, thread};
@@ -22,9 +23,6 @@ const SPIN_YIELDS_MAX: u32 = if cfg!(shuttle) { 1 } else { 50 };
 /// How often a thread whose turn syncs looks whether those are back that were told a moment ago, and
 /// lets others run in between: some 50 us if there are none, a part of what a sync takes.
 const WINDOW_YIELDS_MAX: u32 = if cfg!(shuttle) { 1 } else { 200 };
-
-/// At most so many turns are not gathered for, after one that was so in vain.
-const SKIPPED_ROUNDS_MAX: u64 = 64;
 
 /// The kinds of a place's word; above these bits it holds the number of the turn.
 const KIND_BITS: u32 = 2;
@@ -53,20 +51,6 @@ struct RoundSlot {
     word: Futex,
     /// Threads that sleep here, or are about to.
     sleepers: AtomicU64,
-}
-
-/// Whether it pays to wait for threads that may write again at once.
-///
-/// Without this, of threads that do nothing but write one half would wait for the sync of the other.
-/// Only who carries out a turn changes it.
-#[derive(Debug, Default)]
-struct GroupCommitWindow {
-    /// Threads that waited when the last turn ended, and the one that carried it out.
-    expected_writers: AtomicU64,
-    /// Turns that are not gathered for.
-    skipped: AtomicU64,
-    /// How many they are when it is in vain again.
-    backoff: AtomicU64,
 }
 
 /// Why a thread that waited for a turn goes on.
@@ -176,21 +160,6 @@ impl RoundSlot {
     }
 }
 
-impl GroupCommitWindow {
-    fn is_skipped(&self) -> bool {
-        let skipped = self.skipped.load(Relaxed);
-        self.skipped.store(skipped.saturating_sub(1), Relaxed);
-        skipped > 0
-    }
-
-    fn remember(&self, has_come: bool) {
-        let backoff = (self.backoff.load(Relaxed) * 2).clamp(1, SKIPPED_ROUNDS_MAX);
-        let backoff = if has_come { 0 } else { backoff };
-        self.backoff.store(backoff, Relaxed);
-        self.skipped.store(backoff, Relaxed);
-    }
-}
-
 /// The word of a turn. Its number is cut, so a word comes again after 2^30 turns; who had begun to
 /// fall asleep so long ago would sleep until the place's next turn ends.
 fn word(round: u64, kind: u32) -> u32 {
@@ -254,20 +223,5 @@ mod tests {
             );
         });
         assert_eq!(rounds.wait(3), CommitRole::Leader);
-    }
-
-    #[test]
-    fn after_gathering_in_vain_it_is_tried_seldom_until_somebody_comes() {
-        let window = GroupCommitWindow::default();
-        let mut tried = Vec::new();
-        for round in 0..400 {
-            if !window.is_skipped() {
-                tried.push(round);
-                window.remember(false);
-            }
-        }
-        assert_eq!(tried, [0, 2, 5, 10, 19, 36, 69, 134, 199, 264, 329, 394]);
-        window.remember(true);
-        assert!(!window.is_skipped() && !window.is_skipped());
     }
 }

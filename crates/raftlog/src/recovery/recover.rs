@@ -17,8 +17,9 @@ use crate::recovery::frame_scanner::{self, FrameScanner};
 use crate::recovery::load::{self, LoadedSegment};
 use crate::recovery::report::RecoveryReport;
 use crate::segments::directory::{self, LogDirectory, SegmentListing};
-use crate::segments::pool::{PreallocatedSegment, SegmentPool, UnsealedSegment};
+use crate::segments::pool::{PreallocatedSegment, SegmentPool};
 use crate::segments::segment::Segments;
+use crate::segments::unsealed::UnsealedSegment;
 use std::sync::Arc;
 
 /// The log as it was found on disk.

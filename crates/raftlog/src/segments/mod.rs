@@ -8,3 +8,4 @@ pub(crate) mod pool;
 pub(crate) mod prefixed_fs;
 pub(crate) mod read_only_fs;
 pub(crate) mod segment;
+pub(crate) mod unsealed;

@@ -14,12 +14,11 @@
 
 use crate::batch::frame::WritePriority;
 use crate::format::layout::SEGMENT_HEADER_BYTES;
-use crate::index::summary::SegmentSummary;
 use crate::segments::directory::{LogDirectory, SegmentSource};
 use crate::segments::disk_quota::{self, QuotaExceeded, ReservedFiles};
 use crate::segments::event_count::EventCount;
-use crate::segments::footer;
 use crate::segments::segment::{Segment, Segments};
+use crate::segments::unsealed::UnsealedSegment;
 use crate::sync::Mutex;
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -80,23 +79,6 @@ pub(crate) struct PreallocatedSegment {
     pub(crate) file_bytes: u64,
 }
 
-/// A segment that gets no more frames.
-#[derive(Debug)]
-pub(crate) struct UnsealedSegment {
-    segment: Arc<Segment>,
-    /// Where its last frame ends.
-    end: u64,
-    summary: SegmentSummary,
-    synced: Mutex<SyncState>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SyncState {
-    NotYet,
-    Done,
-    Failed,
-}
-
 /// Why frames could not be appended.
 #[derive(Debug)]
 pub(crate) enum AppendFailure {
@@ -118,40 +100,6 @@ impl AppendFailure {
     /// Why no segment was made.
     fn of_making(error: io::Error) -> AppendFailure {
         if is_full(&error) { AppendFailure::NoSpace } else { AppendFailure::Broken(error) }
-    }
-}
-
-impl UnsealedSegment {
-    pub(crate) fn new(
-        segment: Arc<Segment>,
-        end: u64,
-        summary: SegmentSummary,
-        is_synced: bool,
-    ) -> UnsealedSegment {
-        let synced = Mutex::new(if is_synced { SyncState::Done } else { SyncState::NotYet });
-        UnsealedSegment { segment, end, summary, synced }
-    }
-
-    /// Makes its frames durable. Of several threads one does it, and all learn how it went: the
-    /// system tells of a failed write only once.
-    fn sync(&self) -> io::Result<()> {
-        let mut synced = self.synced.lock();
-        match *synced {
-            SyncState::Done => return Ok(()),
-            SyncState::Failed => {
-                return Err(io::Error::other("an earlier sync of the segment failed"));
-            }
-            SyncState::NotYet => {}
-        }
-        *synced = SyncState::Failed;
-        self.segment.file.sync()?;
-        *synced = SyncState::Done;
-        Ok(())
-    }
-
-    fn seal(&self) -> io::Result<()> {
-        self.sync()?;
-        footer::write(&self.segment, &self.summary, self.end)
     }
 }
 
@@ -486,9 +434,7 @@ fn is_full(error: &io::Error) -> bool {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::format::layout::SegmentHeader;
     use flotilla_vfs::fault::FaultFs;
-    use flotilla_vfs::{FileSystem, OpenMode};
     use std::path::Path;
 
     #[test]
@@ -517,22 +463,5 @@ mod tests {
         assert_eq!(data_end(&[500_000; 3], true, true), SEGMENT_BYTES);
         assert_eq!(data_end(&[1], true, false), HEADER_END);
         assert_eq!(data_end(&[1], false, false), SEGMENT_BYTES);
-    }
-
-    #[test]
-    fn a_sync_that_failed_for_one_has_failed_for_all() {
-        let disk = FaultFs::new(1);
-        let file = disk.open(Path::new("/7"), OpenMode::CreateNew).expect("made");
-        let header = SegmentHeader { segment: 7, salt: 5, is_reused: false };
-        let segment = Arc::new(Segment { header, file });
-        let unsealed = UnsealedSegment::new(segment.clone(), 64, SegmentSummary::default(), false);
-        disk.fail_syncs(true);
-        assert!(unsealed.sync().is_err());
-        disk.fail_syncs(false);
-        // The disk says that all is well, to whoever asks after the one who was told.
-        assert!(segment.file.sync().is_ok() && unsealed.sync().is_err());
-        let unsealed = UnsealedSegment::new(segment, 64, SegmentSummary::default(), true);
-        disk.fail_syncs(true);
-        assert!(unsealed.sync().is_ok(), "it was synced before it came here");
     }
 }
