@@ -58,7 +58,7 @@ struct Bench {
     log: LogEngine,
     durability: Durability,
     next: Vec<u64>,
-    _maintenance: flotilla_raftlog::Maintenance,
+    _maintenance: flotilla_raftlog::LogMaintenance,
     _dir: tempfile::TempDir,
 }
 
@@ -122,7 +122,7 @@ impl Bench {
             at(0.99),
             at(0.999),
             at(1.0),
-            mib(after.moved_bytes - before.moved_bytes),
+            mib(after.rewritten_bytes - before.rewritten_bytes),
             mib(after.bytes - before.bytes),
         ]
     }

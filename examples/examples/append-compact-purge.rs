@@ -12,7 +12,7 @@
 
 use clap::Parser;
 use comfy_table::{Cell, CellAlignment, Table, presets};
-use flotilla_raftlog::{Config, Durability, Entry, Error, Holder, LogBatch, LogEngine};
+use flotilla_raftlog::{BlockingGroup, Config, Durability, Entry, Error, LogBatch, LogEngine};
 use flotilla_vfs::os::OsFs;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::PathBuf;
@@ -108,10 +108,10 @@ struct Load {
     begun: Instant,
     writes: u64,
     purged_segments: u64,
-    moved_bytes: u64,
+    rewritten_bytes: u64,
     forced: u64,
     purging: Duration,
-    held_by: Vec<Holder>,
+    blocking_groups: Vec<BlockingGroup>,
 }
 
 impl Load {
@@ -127,10 +127,10 @@ impl Load {
             begun: Instant::now(),
             writes: 0,
             purged_segments: 0,
-            moved_bytes: 0,
+            rewritten_bytes: 0,
             forced: 0,
             purging: Duration::ZERO,
-            held_by: Vec::new(),
+            blocking_groups: Vec::new(),
         }
     }
 
@@ -171,8 +171,8 @@ impl Load {
         let begin = Instant::now();
         let purged = self.log.purge_expired_files()?;
         self.purged_segments += purged.segments;
-        self.moved_bytes += purged.moved_bytes;
-        self.held_by = purged.held_by;
+        self.rewritten_bytes += purged.rewritten_bytes;
+        self.blocking_groups = purged.blocking_groups;
         if purged.excess_bytes > 0 {
             self.compact_by_force()?;
         }
@@ -183,7 +183,7 @@ impl Load {
     /// Compacts the regions that hold the oldest segment.
     fn compact_by_force(&mut self) -> Result<(), Error> {
         let mut batch = LogBatch::new();
-        for holder in self.held_by.iter().filter(|holder| holder.entries) {
+        for holder in self.blocking_groups.iter().filter(|holder| holder.entries) {
             let last = self.log.group(holder.group).map_or(0, |group| group.last_index());
             if last > KEPT_BY_FORCE {
                 batch.compact_to(holder.group, last - KEPT_BY_FORCE, 1);
@@ -208,10 +208,10 @@ impl Load {
             (stats.segment_bytes >> 20).to_string(),
             stats.segments.to_string(),
             self.purged_segments.to_string(),
-            (self.moved_bytes >> 20).to_string(),
+            (self.rewritten_bytes >> 20).to_string(),
             self.forced.to_string(),
             self.purging.as_millis().to_string(),
-            self.held_by.len().to_string(),
+            self.blocking_groups.len().to_string(),
         ]
     }
 

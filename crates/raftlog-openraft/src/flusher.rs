@@ -5,7 +5,7 @@
 //! one maintains the log: to make a segment takes as long as many syncs, and a flusher that does it
 //! whenever it is idle keeps whoever comes next waiting.
 
-use flotilla_raftlog::{LogEngine, Maintenance};
+use flotilla_raftlog::{LogEngine, LogMaintenance};
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -19,22 +19,22 @@ use std::thread::{Builder, JoinHandle};
 /// later is written by whoever queues it.
 #[derive(Debug)]
 pub struct Flusher {
-    bell: Arc<Bell>,
+    notify: Arc<FlushNotify>,
     thread: Option<JoinHandle<()>>,
-    _maintenance: Maintenance,
+    _maintenance: LogMaintenance,
 }
 
 /// What wakes the thread.
 #[derive(Debug)]
-pub(crate) struct Bell {
+pub(crate) struct FlushNotify {
     pub(crate) log: LogEngine,
-    state: Mutex<State>,
-    rung: Condvar,
+    state: Mutex<FlusherState>,
+    notified: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    is_rung: bool,
+struct FlusherState {
+    is_notified: bool,
     is_over: bool,
 }
 
@@ -47,27 +47,28 @@ impl Flusher {
     /// open for reading only.
     pub fn start(log: LogEngine) -> io::Result<Flusher> {
         let maintenance = log.maintain_in_background().map_err(io::Error::other)?;
-        let bell = Arc::new(Bell { log, state: Mutex::default(), rung: Condvar::new() });
-        let run = bell.clone();
+        let notify =
+            Arc::new(FlushNotify { log, state: Mutex::default(), notified: Condvar::new() });
+        let run = notify.clone();
         let thread = Builder::new().name("raftlog-flusher".to_owned()).spawn(move || run.run())?;
-        Ok(Flusher { bell, thread: Some(thread), _maintenance: maintenance })
+        Ok(Flusher { notify, thread: Some(thread), _maintenance: maintenance })
     }
 
     /// The log that is flushed.
     #[must_use]
     pub fn log(&self) -> &LogEngine {
-        &self.bell.log
+        &self.notify.log
     }
 
-    pub(crate) fn bell(&self) -> Arc<Bell> {
-        self.bell.clone()
+    pub(crate) fn notify(&self) -> Arc<FlushNotify> {
+        self.notify.clone()
     }
 }
 
 impl Drop for Flusher {
     fn drop(&mut self) {
-        self.bell.lock().is_over = true;
-        self.bell.rung.notify_one();
+        self.notify.lock().is_over = true;
+        self.notify.notified.notify_one();
         if let Some(thread) = self.thread.take() {
             // It catches panics, so there is nothing to hear from it.
             let _ = thread.join();
@@ -75,27 +76,27 @@ impl Drop for Flusher {
     }
 }
 
-impl Bell {
+impl FlushNotify {
     /// Something is queued.
-    pub(crate) fn ring(&self) {
+    pub(crate) fn notify_flush(&self) {
         let mut state = self.lock();
-        state.is_rung = true;
+        state.is_notified = true;
         let is_over = state.is_over;
         drop(state);
         if is_over {
             self.flush();
         } else {
-            self.rung.notify_one();
+            self.notified.notify_one();
         }
     }
 
     fn run(&self) {
         loop {
             let mut state = self.lock();
-            while !state.is_rung && !state.is_over {
-                state = self.rung.wait(state).expect("nothing panics with the lock");
+            while !state.is_notified && !state.is_over {
+                state = self.notified.wait(state).expect("nothing panics with the lock");
             }
-            state.is_rung = false;
+            state.is_notified = false;
             let is_over = state.is_over;
             drop(state);
             self.flush();
@@ -111,7 +112,7 @@ impl Bell {
         while panic::catch_unwind(AssertUnwindSafe(|| self.log.flush())).unwrap_or(true) {}
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FlusherState> {
         self.state.lock().expect("nothing panics with the lock")
     }
 }

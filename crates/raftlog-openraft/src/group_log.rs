@@ -2,8 +2,8 @@
 
 #![expect(clippy::result_large_err, reason = "the error is openraft's, which its traits ask for")]
 
-use crate::flusher::{Bell, Flusher};
-use crate::view::View;
+use crate::flusher::{FlushNotify, Flusher};
+use crate::log_view::LogView;
 use flotilla_raftlog::{Commit, Durability, Entry, Error, LogBatch};
 use openraft::storage::{LogFlushed, RaftLogStorage};
 use openraft::{
@@ -52,8 +52,8 @@ pub trait Format: Send + Sync + 'static {
 /// that begin with `openraft/`. Other keys are the embedder's.
 pub struct GroupLog<C: RaftTypeConfig, F> {
     group: u64,
-    bell: Arc<Bell>,
-    view: Arc<Mutex<View<C::NodeId>>>,
+    notify: Arc<FlushNotify>,
+    view: Arc<Mutex<LogView<C::NodeId>>>,
     format: PhantomData<fn() -> F>,
 }
 
@@ -66,9 +66,9 @@ impl<C: RaftTypeConfig, F: Format> GroupLog<C, F> {
     ///
     /// The group's keys or its last entry are not what this crate writes; or cannot be read.
     pub fn open(flusher: &Flusher, group: u64) -> Result<Self, Failure<C>> {
-        let bell = flusher.bell();
-        let mut view = View::new(0);
-        if let Some(on_disk) = bell.log.group(group) {
+        let notify = flusher.notify();
+        let mut view = LogView::new(0);
+        if let Some(on_disk) = notify.log.group(group) {
             view.first = on_disk.first_index() - 1;
             view.vote = key::<F, _>(on_disk.get(VOTE_KEY)).map_err(StorageIOError::read)?;
             view.committed =
@@ -83,7 +83,7 @@ impl<C: RaftTypeConfig, F: Format> GroupLog<C, F> {
             }
         }
         let view = Arc::new(Mutex::new(view));
-        Ok(GroupLog { group, bell, view, format: PhantomData })
+        Ok(GroupLog { group, notify, view, format: PhantomData })
     }
 
     /// The group's number in the log.
@@ -92,7 +92,7 @@ impl<C: RaftTypeConfig, F: Format> GroupLog<C, F> {
         self.group
     }
 
-    fn view(&self) -> MutexGuard<'_, View<C::NodeId>> {
+    fn view(&self) -> MutexGuard<'_, LogView<C::NodeId>> {
         self.view.lock().expect("nothing panics with the lock")
     }
 
@@ -113,14 +113,14 @@ impl<C: RaftTypeConfig, F: Format> GroupLog<C, F> {
             if let Some(bytes) = &committed {
                 batch.put(self.group, COMMITTED_KEY, bytes);
             }
-            let mut commit = self.bell.log.write(batch, Durability::Synced);
+            let mut commit = self.notify.log.write(batch, Durability::Synced);
             if !matches!(commit.try_take(), Some(Err(Error::Busy { .. }))) {
-                self.bell.ring();
+                self.notify.notify_flush();
                 return Ok(commit);
             }
             // When this is done, so is all that takes the room.
-            let queue = self.bell.log.sync();
-            self.bell.ring();
+            let queue = self.notify.log.sync();
+            self.notify.notify_flush();
             queue.await.map_err(io::Error::other)?;
         }
     }
@@ -154,7 +154,7 @@ impl<C: RaftTypeConfig, F: Format> GroupLog<C, F> {
 
     /// Entries that are written.
     fn read_disk(&self, range: Range<u64>, bytes_max: u64) -> Result<Vec<Entry>, Error> {
-        match self.bell.log.group(self.group) {
+        match self.notify.log.group(self.group) {
             Some(group) if !range.is_empty() => {
                 group.entries(range.start + 1..range.end + 1, bytes_max)
             }
@@ -297,8 +297,8 @@ impl<C: RaftTypeConfig, F: Format> RaftLogStorage<C> for GroupLog<C, F> {
 
 impl<C: RaftTypeConfig, F> Clone for GroupLog<C, F> {
     fn clone(&self) -> Self {
-        let (bell, view) = (self.bell.clone(), self.view.clone());
-        GroupLog { group: self.group, bell, view, format: PhantomData }
+        let (notify, view) = (self.notify.clone(), self.view.clone());
+        GroupLog { group: self.group, notify, view, format: PhantomData }
     }
 }
 

@@ -59,7 +59,7 @@
 
 mod flusher;
 mod group_log;
-mod view;
+mod log_view;
 
 pub use flusher::Flusher;
 pub use group_log::{Format, GroupLog};

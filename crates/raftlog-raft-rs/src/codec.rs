@@ -12,7 +12,7 @@ const LENGTH_BYTES: usize = 4;
 
 /// What the group remembers beside its entries, in 32 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct PersistedState {
     pub(crate) term: u64,
     pub(crate) vote: u64,
     pub(crate) commit: u64,
@@ -20,22 +20,22 @@ pub(crate) struct State {
     pub(crate) generation: u64,
 }
 
-impl State {
+impl PersistedState {
     pub(crate) fn encode(self) -> Vec<u8> {
         [self.term, self.vote, self.commit, self.generation].map(u64::to_le_bytes).concat()
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<State, &'static str> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<PersistedState, &'static str> {
         match numbers(bytes)[..] {
             [term, vote, commit, generation] if bytes.len() == 32 => {
-                Ok(State { term, vote, commit, generation })
+                Ok(PersistedState { term, vote, commit, generation })
             }
             _ => Err("a raft state is 32 bytes"),
         }
     }
 
     pub(crate) fn hard_state(self) -> HardState {
-        let State { term, vote, commit, .. } = self;
+        let PersistedState { term, vote, commit, .. } = self;
         HardState { term, vote, commit, ..HardState::default() }
     }
 }
@@ -136,8 +136,8 @@ mod tests {
         for original in [entry(b"", b""), entry(b"", b"data"), entry(b"context", b"data")] {
             assert_eq!(entry_from_log(entry_to_log(&original)), Ok(original));
         }
-        let state = State { term: 1, vote: 2, commit: 3, generation: 4 };
-        assert_eq!(State::decode(&state.encode()), Ok(state));
+        let state = PersistedState { term: 1, vote: 2, commit: 3, generation: 4 };
+        assert_eq!(PersistedState::decode(&state.encode()), Ok(state));
         let mut conf = ConfState { voters: vec![1, 2], learners: vec![3], ..ConfState::default() };
         assert_eq!(decode_conf_state(&encode_conf_state(&conf)), Ok(conf.clone()));
         (conf.voters_outgoing, conf.learners_next, conf.auto_leave) = (vec![4], vec![5, 6], true);
@@ -152,7 +152,9 @@ mod tests {
 
     #[test]
     fn bytes_of_somebody_else_are_errors() {
-        assert!(State::decode(&[0; 31]).is_err() && State::decode(&[0; 40]).is_err());
+        assert!(
+            PersistedState::decode(&[0; 31]).is_err() && PersistedState::decode(&[0; 40]).is_err()
+        );
         let conf = ConfState { voters: vec![1, 2], ..ConfState::default() };
         let bytes = encode_conf_state(&conf);
         for end in 0..bytes.len() {

@@ -50,15 +50,15 @@ impl Fetch {
 
 /// The reads of one group that are under way.
 #[derive(Debug, Default)]
-pub(crate) struct Fetches {
+pub(crate) struct PendingFetches {
     /// By first entry: whether somebody still has the fetch, and who asked.
     pending: BTreeMap<u64, (Weak<()>, Vec<GetEntriesContext>)>,
     new: Vec<Fetch>,
     /// What was fetched, while raft is told of it.
-    pub(crate) lent: Vec<Entry>,
+    pub(crate) fetched: Vec<Entry>,
 }
 
-impl Fetches {
+impl PendingFetches {
     /// Remembers who wants to have the range.
     pub(crate) fn want(
         &mut self,

@@ -17,7 +17,7 @@
 //! the same order.
 //!
 //! No thread is started here. Reads that raft can wait for are handed out as [`Fetch`]es if
-//! [`Config::hand_out_fetches`] says so; the rest is read in the calling thread.
+//! [`Config::async_fetches`] says so; the rest is read in the calling thread.
 //!
 //! [`LogEngine`]: flotilla_raftlog::LogEngine
 //! [`LogEngine::write`]: flotilla_raftlog::LogEngine::write
@@ -62,9 +62,9 @@
 //! ```
 
 mod codec;
+mod entry_cache;
 mod fetch;
 mod storage;
-mod tail;
 
 pub use fetch::{Fetch, Fetched};
 pub use storage::{Config, GroupStorage, SnapshotSource};

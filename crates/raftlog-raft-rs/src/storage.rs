@@ -1,15 +1,15 @@
 //! One group of the log, as raft reads it and as it wants it written.
 //!
 //! What raft sees is the log as it will be when all that was put into batches is written. Hence:
-//! - Entries that are not yet written are in `tail`, which ends with the last one.
+//! - Entries that are not yet written are in `cache`, which ends with the last one.
 //! - Below the tail the log on disk says what raft may see: what is still to be written replaces
 //!   nothing there. `state.generation` counts the writes that replace entries, and is written with
 //!   them, so a look at the log tells whether all of those are done; until then the tail keeps all.
-//! - `reset` is a snapshot that is still to be written; nothing on disk counts until it is.
+//! - `pending_snapshot` is a snapshot that is still to be written; nothing on disk counts until it is.
 
-use crate::codec::{self, State};
-use crate::fetch::{self, Fetch, Fetched, Fetches};
-use crate::tail::Tail;
+use crate::codec::{self, PersistedState};
+use crate::entry_cache::EntryCache;
+use crate::fetch::{self, Fetch, Fetched, PendingFetches};
 use flotilla_raftlog::{Error, Group, LogBatch, LogEngine};
 use raft::eraftpb::{ConfState, Entry, Snapshot};
 use raft::util::limit_size;
@@ -30,16 +30,16 @@ const CONF_KEY: &[u8] = b"raft/conf";
 pub struct Config {
     /// Most bytes of entries kept in memory once they are written. Default 1 MiB. Raft reads an
     /// entry again to send it to each follower that does not keep up, and once to apply it.
-    pub tail_bytes_max: u64,
+    pub entry_cache_bytes_max: u64,
     /// Whether entries for a follower that are not in memory are fetched by the embedder, who then
     /// calls [`GroupStorage::take_fetches`] after every step, tick and `Ready`. Default no: they
     /// are read where raft asks, and the node waits for the disk.
-    pub hand_out_fetches: bool,
+    pub async_fetches: bool,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { tail_bytes_max: 1 << 20, hand_out_fetches: false }
+        Config { entry_cache_bytes_max: 1 << 20, async_fetches: false }
     }
 }
 
@@ -57,17 +57,17 @@ pub struct GroupStorage {
     log: LogEngine,
     group: u64,
     config: Config,
-    state: State,
+    state: PersistedState,
     conf_state: ConfState,
-    tail: Tail,
-    reset: Option<Reset>,
-    fetches: RefCell<Fetches>,
+    cache: EntryCache,
+    pending_snapshot: Option<PendingSnapshot>,
+    fetches: RefCell<PendingFetches>,
     snapshots: Option<SnapshotSource>,
 }
 
 /// The place of a snapshot that replaces the log.
 #[derive(Clone, Copy, Debug)]
-struct Reset {
+struct PendingSnapshot {
     index: u64,
     term: u64,
     /// The number of the `Ready` that it came with.
@@ -86,7 +86,7 @@ impl GroupStorage {
     pub fn open(log: LogEngine, group: u64, config: Config) -> raft::Result<GroupStorage> {
         let on_disk = log.group(group);
         let key = |key| on_disk.as_ref().and_then(|group| group.get(key));
-        let state = key(STATE_KEY).map(|bytes| State::decode(&bytes)).transpose();
+        let state = key(STATE_KEY).map(|bytes| PersistedState::decode(&bytes)).transpose();
         let conf_state = key(CONF_KEY).map(|bytes| codec::decode_conf_state(&bytes)).transpose();
         Ok(GroupStorage {
             state: state.map_err(other)?.unwrap_or_default(),
@@ -94,8 +94,8 @@ impl GroupStorage {
             log,
             group,
             config,
-            tail: Tail::default(),
-            reset: None,
+            cache: EntryCache::default(),
+            pending_snapshot: None,
             fetches: RefCell::default(),
             snapshots: None,
         })
@@ -141,9 +141,13 @@ impl GroupStorage {
         }
         self.append(batch, ready.entries());
         if let Some(hard) = ready.hs() {
-            let State { generation, .. } = self.state;
-            self.state =
-                State { term: hard.term, vote: hard.vote, commit: hard.commit, generation };
+            let PersistedState { generation, .. } = self.state;
+            self.state = PersistedState {
+                term: hard.term,
+                vote: hard.vote,
+                commit: hard.commit,
+                generation,
+            };
         }
         if ready.hs().is_some() || self.state.generation > generation {
             self.persist_state(batch);
@@ -201,7 +205,7 @@ impl GroupStorage {
     }
 
     /// The reads that raft waits for since the last call. Each is to be carried out with
-    /// [`Fetch::read`], by any thread, and then given back with [`Fetched::hand_to`].
+    /// [`Fetch::read`], by any thread, and then given back with [`Fetched::deliver_to`].
     #[must_use]
     pub fn take_fetches(&self) -> Vec<Fetch> {
         self.fetches.borrow_mut().take_new()
@@ -214,14 +218,14 @@ impl GroupStorage {
     /// The log becomes empty, whatever it holds, and goes on behind the snapshot.
     fn persist_reset(&mut self, batch: &mut LogBatch, index: u64, term: u64, ready: u64) {
         // The second time, what is beyond the snapshot came with it.
-        let first_time = self.reset.filter(|reset| reset.ready == ready);
-        let truncates = first_time.map_or(self.last() > index, |reset| reset.truncates);
+        let first_time = self.pending_snapshot.filter(|snapshot| snapshot.ready == ready);
+        let truncates = first_time.map_or(self.last() > index, |snapshot| snapshot.truncates);
         if truncates {
             batch.truncate_from(self.group, index + 1);
         }
         batch.compact_to(self.group, index + 1, term);
-        self.tail.clear();
-        self.reset = Some(Reset { index, term, ready, truncates });
+        self.cache.clear();
+        self.pending_snapshot = Some(PendingSnapshot { index, term, ready, truncates });
         self.state.generation += 1;
     }
 
@@ -232,23 +236,24 @@ impl GroupStorage {
         }
         let to_log: Vec<_> = entries.iter().map(codec::entry_to_log).collect();
         batch.append(self.group, &to_log);
-        self.tail.append(entries);
+        self.cache.append(entries);
     }
 
     /// Lets go of what need not be in memory.
     fn release(&mut self) {
         if self.is_settled() {
-            self.reset = None;
+            self.pending_snapshot = None;
             let (first, last) =
                 (self.first(), self.on_disk().map_or(0, |group| group.last_index()));
-            self.tail.release(first, last, self.config.tail_bytes_max);
+            self.cache.release(first, last, self.config.entry_cache_bytes_max);
         }
     }
 
     /// Whether all that replaces anything is written.
     fn is_settled(&self) -> bool {
         let written = self.on_disk().and_then(|group| group.get(STATE_KEY));
-        let written = written.and_then(|bytes| State::decode(&bytes).ok()).unwrap_or_default();
+        let written =
+            written.and_then(|bytes| PersistedState::decode(&bytes).ok()).unwrap_or_default();
         written.generation == self.state.generation
     }
 
@@ -256,33 +261,33 @@ impl GroupStorage {
         self.log.group(self.group)
     }
 
-    fn reset_to_come(&self) -> Option<Reset> {
-        self.reset.filter(|_| !self.is_settled())
+    fn unwritten_snapshot(&self) -> Option<PendingSnapshot> {
+        self.pending_snapshot.filter(|_| !self.is_settled())
     }
 
     fn first(&self) -> u64 {
-        match self.reset_to_come() {
-            Some(reset) => reset.index + 1,
+        match self.unwritten_snapshot() {
+            Some(snapshot) => snapshot.index + 1,
             None => self.on_disk().map_or(1, |group| group.first_index()),
         }
     }
 
     fn last(&self) -> u64 {
-        let below_tail = || match self.reset_to_come() {
-            Some(reset) => reset.index,
+        let below_cache = || match self.unwritten_snapshot() {
+            Some(snapshot) => snapshot.index,
             None => self.on_disk().map_or(0, |group| group.last_index()),
         };
-        self.tail.last().unwrap_or_else(below_tail)
+        self.cache.last().unwrap_or_else(below_cache)
     }
 
     /// What was fetched of the range, if it is still so.
-    fn lent(&self, range: &Range<u64>) -> Vec<Entry> {
+    fn fetched_entries(&self, range: &Range<u64>) -> Vec<Entry> {
         let fetches = self.fetches.borrow();
-        let lent = fetches.lent.iter().skip_while(|entry| entry.index < range.start);
+        let fetched = fetches.fetched.iter().skip_while(|entry| entry.index < range.start);
         let is_so = |(entry, index): &(&Entry, u64)| {
             entry.index == *index && self.term(*index).is_ok_and(|term| term == entry.term)
         };
-        lent.zip(range.clone()).take_while(is_so).map(|(entry, _)| entry.clone()).collect()
+        fetched.zip(range.clone()).take_while(is_so).map(|(entry, _)| entry.clone()).collect()
     }
 
     /// Entries below the tail.
@@ -292,11 +297,11 @@ impl GroupStorage {
         bytes_max: u64,
         context: GetEntriesContext,
     ) -> raft::Result<Vec<Entry>> {
-        let lent = self.lent(&range);
-        if !lent.is_empty() {
-            return Ok(lent);
+        let fetched = self.fetched_entries(&range);
+        if !fetched.is_empty() {
+            return Ok(fetched);
         }
-        if self.config.hand_out_fetches && context.can_async() {
+        if self.config.async_fetches && context.can_async() {
             let mut fetches = self.fetches.borrow_mut();
             fetches.want(&self.log, self.group, range, bytes_max, context);
             return Err(StorageError::LogTemporarilyUnavailable.into());
@@ -330,13 +335,13 @@ impl Storage for GroupStorage {
         if high > end {
             return Err(StorageError::Unavailable.into());
         }
-        let tail_first = self.tail.first().unwrap_or(end);
-        let mut entries = match low..high.min(tail_first) {
+        let cache_first = self.cache.first().unwrap_or(end);
+        let mut entries = match low..high.min(cache_first) {
             below if below.is_empty() => Vec::new(),
             below => self.old_entries(below, bytes_max, context)?,
         };
         let next = low + entries.len() as u64;
-        if next >= tail_first {
+        if next >= cache_first {
             let mut room = bytes_max;
             let fits = |entry: &&Entry| {
                 let fits = room > 0;
@@ -344,8 +349,8 @@ impl Storage for GroupStorage {
                 fits
             };
             // Always one, and what is about right; the limit is kept below.
-            let count = self.tail.range(next..high).take_while(fits).count().max(1);
-            entries.extend(self.tail.range(next..high).take(count).cloned());
+            let count = self.cache.range(next..high).take_while(fits).count().max(1);
+            entries.extend(self.cache.range(next..high).take(count).cloned());
         }
         limit_size(&mut entries, Some(bytes_max));
         Ok(entries)
@@ -360,11 +365,11 @@ impl Storage for GroupStorage {
         if index > last {
             return Err(StorageError::Unavailable.into());
         }
-        if let Some(term) = self.tail.term(index).filter(|_| index >= first) {
+        if let Some(term) = self.cache.term(index).filter(|_| index >= first) {
             return Ok(term);
         }
-        match (self.reset_to_come(), self.on_disk()) {
-            (Some(reset), _) if reset.index == index => Ok(reset.term),
+        match (self.unwritten_snapshot(), self.on_disk()) {
+            (Some(snapshot), _) if snapshot.index == index => Ok(snapshot.term),
             (None, Some(group)) => group.term(index).map_err(storage_error),
             (None, None) if index == 0 => Ok(0),
             // Nothing else lies between the first entry and the last.
@@ -398,27 +403,30 @@ impl Fetched {
     ///
     /// Why the entries could not be read. Raft asks again later; [`Error::Corrupt`] will not pass
     /// by itself. Entries that were compacted meanwhile are no error: raft sends a snapshot.
-    pub fn hand_to(self, node: &mut RawNode<GroupStorage>) -> Result<(), Error> {
+    pub fn deliver_to(self, node: &mut RawNode<GroupStorage>) -> Result<(), Error> {
         let askers = node.store().fetches.borrow_mut().end(self.low);
         let entries = match self.result {
             Ok(entries) => entries,
             Err(Error::Compacted { .. } | Error::Unavailable { .. }) => Vec::new(),
             Err(error) => return Err(error),
         };
-        node.store().fetches.borrow_mut().lent = entries;
+        node.store().fetches.borrow_mut().fetched = entries;
         for asker in askers {
             node.on_entries_fetched(asker);
         }
-        node.store().fetches.borrow_mut().lent = Vec::new();
+        node.store().fetches.borrow_mut().fetched = Vec::new();
         Ok(())
     }
 }
 
 impl fmt::Debug for GroupStorage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let GroupStorage { group, state, tail, .. } = self;
+        let GroupStorage { group, state, cache, .. } = self;
         let mut out = f.debug_struct("GroupStorage");
-        out.field("group", group).field("state", state).field("tail", tail).finish_non_exhaustive()
+        out.field("group", group)
+            .field("state", state)
+            .field("cache", cache)
+            .finish_non_exhaustive()
     }
 }
 

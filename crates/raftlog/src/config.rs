@@ -26,7 +26,7 @@ pub struct Config {
     pub queue_bytes_max: u64,
     /// How many dead segments are kept to be used again: writing to such a file is cheaper than to
     /// a new one, which is filled with zeros first if the log is synced often and little at a time.
-    /// Default 4. They count in none of the figures but [`crate::Stats::spare_segments`], and take up
+    /// Default 4. They count in none of the figures but [`crate::Stats::recycled_segments`], and take up
     /// to `segment_bytes` of disk each.
     pub spare_segments: usize,
     /// Appends with more data than this are compressed, in the thread that writes them; see
@@ -52,7 +52,7 @@ pub struct Config {
     pub move_bytes_max: u64,
     /// The part of the oldest segment, from 0 to 1, up to which purge moves what is needed there.
     /// If more is needed it would cost more than it gains, and purge names the groups instead, see
-    /// [`crate::Purged::held_by`]. Default 0.5: at most as much is written again as is freed.
+    /// [`crate::PurgeReport::blocking_groups`]. Default 0.5: at most as much is written again as is freed.
     pub move_live_ratio_max: f64,
     /// Most bytes that the files of the log take on disk, those made ahead and spares included.
     /// Default `None`: as many as there are. Batches that add something may not take the last two

@@ -1,16 +1,18 @@
 //! The engine: open, write, read, purge. The API, no mechanism.
 
-use crate::batch::LogBatch;
-use crate::cache::BlockCache;
-use crate::commit::Commit;
-use crate::directory::Directory;
+use crate::batch::log_batch::LogBatch;
+use crate::commit::commit_handle::Commit;
+use crate::commit::group_commit::GroupCommit;
+use crate::commit::maintenance::{self, LogMaintenance};
 use crate::error::Error;
-use crate::group::Group;
-use crate::group_commit::{Durability, GroupCommit};
-use crate::maintenance::{self, Maintenance};
-use crate::purge::{Purge, Purged};
-use crate::recovery::{self, RecoveryReport};
-use crate::segment::Segments;
+use crate::purge::purger::{PurgeReport, Purger};
+use crate::queue::write_queue::Durability;
+use crate::read::block_cache::BlockCache;
+use crate::read::group::Group;
+use crate::recovery::recover;
+use crate::recovery::report::RecoveryReport;
+use crate::segments::directory::LogDirectory;
+use crate::segments::segment::Segments;
 use crate::stats::{SegmentState, SegmentStats, Stats};
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
@@ -27,17 +29,17 @@ pub struct LogEngine {
     pub(crate) group_commit: Arc<GroupCommit>,
     pub(crate) segments: Arc<Segments>,
     cache: Arc<BlockCache>,
-    purge: Arc<Mutex<Purge>>,
+    purge: Arc<Mutex<Purger>>,
 }
 
 impl LogEngine {
     /// Opens the log as it is found.
-    pub(crate) fn start(directory: Directory) -> Result<(LogEngine, RecoveryReport), Error> {
+    pub(crate) fn start(directory: LogDirectory) -> Result<(LogEngine, RecoveryReport), Error> {
         let cache = Arc::new(BlockCache::new(directory.config.cache_bytes_max));
-        let recovered = recovery::recover(directory)?;
+        let recovered = recover::recover(directory)?;
         let groups = Arc::new(recovered.groups);
-        let (queue, stock, ledger) = (recovered.queue, recovered.stock, recovered.ledger);
-        let group_commit = Arc::new(GroupCommit::new(queue, stock, ledger, groups));
+        let (appender, pool, usage) = (recovered.appender, recovered.pool, recovered.usage);
+        let group_commit = Arc::new(GroupCommit::new(appender, pool, usage, groups));
         let segments = recovered.segments;
         let purge = Arc::default();
         Ok((LogEngine { group_commit, segments, cache, purge }, recovered.report))
@@ -101,9 +103,9 @@ impl LogEngine {
     /// # Errors
     ///
     /// [`Error::Io`] if the system refuses a thread; else as [`LogEngine::maintain`].
-    pub fn maintain_in_background(&self) -> Result<Maintenance, Error> {
+    pub fn maintain_in_background(&self) -> Result<LogMaintenance, Error> {
         self.group_commit.check()?;
-        Ok(Maintenance::start(&self.group_commit)?)
+        Ok(LogMaintenance::start(&self.group_commit)?)
     }
 
     /// Writes what is queued, makes everything durable and seals it, so that the log opens quickly
@@ -137,8 +139,8 @@ impl LogEngine {
     /// Those of a write, since a batch is written if there is anything to remove; [`Error::Corrupt`]
     /// if what is to be moved is not what was written; [`Error::Io`] if it could not be read or a
     /// file could not be removed: it is when the log is opened next.
-    pub fn purge_expired_files(&self) -> Result<Purged, Error> {
-        if self.group_commit.stock.directory().is_read_only {
+    pub fn purge_expired_files(&self) -> Result<PurgeReport, Error> {
+        if self.group_commit.pool.directory().is_read_only {
             return Err(Error::ReadOnly);
         }
         self.purge.lock().run(&self.group_commit, &self.segments)
@@ -167,7 +169,7 @@ impl LogEngine {
             purge: counters.purge.load(),
             ..Stats::default()
         };
-        (stats.unsealed_segments, stats.spare_segments) = self.group_commit.stock.counts();
+        (stats.unsealed_segments, stats.recycled_segments) = self.group_commit.pool.counts();
         for number in self.segments.numbers() {
             if let Some(segment) = self.segments.get(number) {
                 stats.segments += 1;
@@ -186,7 +188,7 @@ impl LogEngine {
     ///
     /// [`Error::Io`] if the length of a file cannot be told.
     pub fn segments(&self) -> Result<Vec<SegmentStats>, Error> {
-        let full = self.group_commit.stock.outgoing();
+        let full = self.group_commit.pool.unsealed();
         let mut all = Vec::new();
         for segment in self.segments.numbers().into_iter().filter_map(|n| self.segments.get(n)) {
             let number = segment.number();
@@ -196,8 +198,8 @@ impl LogEngine {
         }
         self.group_commit.with_log(|log| {
             for segment in &mut all {
-                segment.live_bytes = log.ledger.live(segment.number).bytes;
-                if log.queue.active_segment() == Some(segment.number) {
+                segment.live_bytes = log.usage.live(segment.number).bytes;
+                if log.appender.active_segment() == Some(segment.number) {
                     segment.state = SegmentState::Active;
                 }
             }

@@ -1,12 +1,12 @@
 //! Opening a log: for writing, for looking at it, and what is done about damage.
 
 use crate::config::{Config, RecoveryMode};
-use crate::directory::Directory;
 use crate::engine::LogEngine;
 use crate::error::Error;
-use crate::read_only::ReadOnlyFs;
-use crate::recovery::RecoveryReport;
-use crate::replace;
+use crate::recovery::report::RecoveryReport;
+use crate::segments::directory::LogDirectory;
+use crate::segments::read_only_fs::ReadOnlyFs;
+use crate::tools::salvage_in_place;
 use flotilla_vfs::FileSystem;
 use std::io;
 use std::path::Path;
@@ -37,14 +37,14 @@ impl LogEngine {
         config: Config,
     ) -> Result<(LogEngine, RecoveryReport), Error> {
         config.check()?;
-        let directory = Directory::writable(fs, dir, config)?;
-        replace::finish(&directory)?;
+        let directory = LogDirectory::writable(fs, dir, config)?;
+        salvage_in_place::finish(&directory)?;
         let may_salvage = directory.config.recovery == RecoveryMode::Salvage;
         match LogEngine::start(directory.clone()) {
             Err(Error::Corrupt { .. }) if may_salvage => {}
             opened => return opened,
         }
-        let salvaged = Some(replace::by_what_is_whole(&directory)?);
+        let salvaged = Some(salvage_in_place::by_what_is_whole(&directory)?);
         let (log, report) = LogEngine::start(directory)?;
         Ok((log, RecoveryReport { salvaged, ..report }))
     }
@@ -91,7 +91,7 @@ impl LogEngine {
         dir: &Path,
         config: &Config,
     ) -> Result<(LogEngine, RecoveryReport), Error> {
-        LogEngine::start(Directory::read_only(fs.clone(), dir, config.clone())?)
+        LogEngine::start(LogDirectory::read_only(fs.clone(), dir, config.clone())?)
     }
 }
 

@@ -24,7 +24,7 @@ pub struct Stats {
     /// behind with. Above two, writes do it themselves.
     pub unsealed_segments: u64,
     /// Dead segments that are kept to be used again.
-    pub spare_segments: u64,
+    pub recycled_segments: u64,
     /// Bytes of the segments' files.
     pub segment_bytes: u64,
     /// Bytes in them that the index still names; the rest can be purged once it is oldest.
@@ -55,9 +55,9 @@ pub struct PurgeStats {
     /// Bytes of frames that hold what was moved. They are part of [`Stats::bytes_written`], and the
     /// rest of it is what was asked for: the one divided by the rest is how much more is written
     /// because of purge.
-    pub moved_bytes: u64,
+    pub rewritten_bytes: u64,
     /// Appends, keys and compactions that were moved.
-    pub moved_records: u64,
+    pub rewritten_records: u64,
 }
 
 /// One segment, see [`crate::LogEngine::segments`].
@@ -93,7 +93,7 @@ const NOT_TIMED: u64 = u64::MAX;
 
 /// Counters that threads change as they go.
 #[derive(Debug)]
-pub(crate) struct Counters {
+pub(crate) struct LogCounters {
     pub(crate) batches: AtomicU64,
     pub(crate) flushes: AtomicU64,
     pub(crate) syncs: AtomicU64,
@@ -107,9 +107,9 @@ pub(crate) struct Counters {
     flush_began: AtomicU64,
 }
 
-impl Default for Counters {
-    fn default() -> Counters {
-        Counters {
+impl Default for LogCounters {
+    fn default() -> LogCounters {
+        LogCounters {
             batches: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
@@ -123,7 +123,7 @@ impl Default for Counters {
     }
 }
 
-impl Counters {
+impl LogCounters {
     pub(crate) fn begin_flush(&self, is_synced: bool) {
         let began = if is_synced { self.nanos() } else { NOT_TIMED };
         self.flush_began.store(began, Ordering::Relaxed);
@@ -157,8 +157,8 @@ pub(crate) struct PurgeCounters {
     pub(crate) calls: AtomicU64,
     pub(crate) segments: AtomicU64,
     pub(crate) bytes: AtomicU64,
-    pub(crate) moved_bytes: AtomicU64,
-    pub(crate) moved_records: AtomicU64,
+    pub(crate) rewritten_bytes: AtomicU64,
+    pub(crate) rewritten_records: AtomicU64,
 }
 
 impl PurgeCounters {
@@ -168,8 +168,8 @@ impl PurgeCounters {
             calls: load(&self.calls),
             segments: load(&self.segments),
             bytes: load(&self.bytes),
-            moved_bytes: load(&self.moved_bytes),
-            moved_records: load(&self.moved_records),
+            rewritten_bytes: load(&self.rewritten_bytes),
+            rewritten_records: load(&self.rewritten_records),
         }
     }
 }

@@ -13,7 +13,10 @@ pub(crate) use std::{sync::atomic, thread};
 pub(crate) use real::Futex;
 
 #[cfg(shuttle)]
-pub(crate) use modelled::{Condvar, Futex, Mutex, MutexGuard};
+pub(crate) use modelled::{
+    ModelCondvar as Condvar, ModelFutex as Futex, ModelMutex as Mutex,
+    ModelMutexGuard as MutexGuard,
+};
 #[cfg(shuttle)]
 pub(crate) use shuttle::{sync::atomic, thread};
 
@@ -70,34 +73,34 @@ mod modelled {
     use std::time::Duration;
 
     #[derive(Debug, Default)]
-    pub(crate) struct Mutex<T>(model::Mutex<T>);
+    pub(crate) struct ModelMutex<T>(model::Mutex<T>);
 
     /// Empty only while it is with the condition variable.
-    pub(crate) struct MutexGuard<'a, T>(Option<model::MutexGuard<'a, T>>);
+    pub(crate) struct ModelMutexGuard<'a, T>(Option<model::MutexGuard<'a, T>>);
 
     #[derive(Debug, Default)]
-    pub(crate) struct Condvar(model::Condvar);
+    pub(crate) struct ModelCondvar(model::Condvar);
 
     #[derive(Debug)]
-    pub(crate) struct Futex {
+    pub(crate) struct ModelFutex {
         value: model::Mutex<u32>,
         changed: model::Condvar,
     }
 
-    impl<T> Mutex<T> {
-        pub(crate) fn new(value: T) -> Mutex<T> {
-            Mutex(model::Mutex::new(value))
+    impl<T> ModelMutex<T> {
+        pub(crate) fn new(value: T) -> ModelMutex<T> {
+            ModelMutex(model::Mutex::new(value))
         }
 
-        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-            MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+        pub(crate) fn lock(&self) -> ModelMutexGuard<'_, T> {
+            ModelMutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
         }
 
-        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        pub(crate) fn try_lock(&self) -> Option<ModelMutexGuard<'_, T>> {
             match self.0.try_lock() {
-                Ok(guard) => Some(MutexGuard(Some(guard))),
+                Ok(guard) => Some(ModelMutexGuard(Some(guard))),
                 Err(TryLockError::Poisoned(poisoned)) => {
-                    Some(MutexGuard(Some(poisoned.into_inner())))
+                    Some(ModelMutexGuard(Some(poisoned.into_inner())))
                 }
                 Err(TryLockError::WouldBlock) => None,
             }
@@ -108,14 +111,14 @@ mod modelled {
         }
     }
 
-    impl<T> MutexGuard<'_, T> {
+    impl<T> ModelMutexGuard<'_, T> {
         /// The model is not fair: it also tries that nobody who waits is next.
         pub(crate) fn unlock_fair(guard: Self) {
             drop(guard);
         }
     }
 
-    impl<T> Deref for MutexGuard<'_, T> {
+    impl<T> Deref for ModelMutexGuard<'_, T> {
         type Target = T;
 
         fn deref(&self) -> &T {
@@ -123,20 +126,20 @@ mod modelled {
         }
     }
 
-    impl<T> DerefMut for MutexGuard<'_, T> {
+    impl<T> DerefMut for ModelMutexGuard<'_, T> {
         fn deref_mut(&mut self) -> &mut T {
             self.0.as_mut().expect("nobody waits with it")
         }
     }
 
-    impl Condvar {
-        pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+    impl ModelCondvar {
+        pub(crate) fn wait<T>(&self, guard: &mut ModelMutexGuard<'_, T>) {
             let held = guard.0.take().expect("nobody waits with it");
             guard.0 = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
         }
 
         /// There is no time in the model: it waits until it is told.
-        pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _timeout: Duration) {
+        pub(crate) fn wait_for<T>(&self, guard: &mut ModelMutexGuard<'_, T>, _timeout: Duration) {
             self.wait(guard);
         }
 
@@ -145,9 +148,9 @@ mod modelled {
         }
     }
 
-    impl Futex {
-        pub(crate) fn new(value: u32) -> Futex {
-            Futex { value: model::Mutex::new(value), changed: model::Condvar::new() }
+    impl ModelFutex {
+        pub(crate) fn new(value: u32) -> ModelFutex {
+            ModelFutex { value: model::Mutex::new(value), changed: model::Condvar::new() }
         }
 
         fn value(&self) -> model::MutexGuard<'_, u32> {

@@ -282,7 +282,7 @@ impl Hands {
     pub(crate) fn purge(&mut self) -> Result<(), Error> {
         let purged = self.store.purge_log()?;
         self.reach.log.segments_purged += purged.segments;
-        self.reach.log.moved_bytes += purged.moved_bytes;
+        self.reach.log.moved_bytes += purged.rewritten_bytes;
         for _ in 0..self.rng.u64(..LOG_STEPS_END) {
             self.store.maintain_log()?;
         }

@@ -1,6 +1,6 @@
 //! Removes what no restart needs from the log.
 
-use flotilla_raftlog::Purged;
+use flotilla_raftlog::PurgeReport;
 
 use crate::error::Error;
 use crate::log_writer::LogWriter;
@@ -12,23 +12,23 @@ use crate::schema::STORE_GROUP;
 /// write it again and again; what is forgotten costs nothing any more.
 ///
 /// The store's own group is never forgotten; where it holds the oldest segment it is written again.
-pub(crate) fn purge(log: &LogWriter) -> Result<Purged, Error> {
-    let mut total = Purged::default();
+pub(crate) fn purge(log: &LogWriter) -> Result<PurgeReport, Error> {
+    let mut total = PurgeReport::default();
     let mut is_rewritten = false;
     loop {
         let purged = log.engine().purge_expired_files()?;
         total.segments += purged.segments;
         total.bytes += purged.bytes;
-        total.moved_bytes += purged.moved_bytes;
+        total.rewritten_bytes += purged.rewritten_bytes;
         total.excess_bytes = purged.excess_bytes;
-        total.held_by = purged.held_by;
-        let own = total.held_by.iter().any(|holder| holder.group == STORE_GROUP);
+        total.blocking_groups = purged.blocking_groups;
+        let own = total.blocking_groups.iter().any(|holder| holder.group == STORE_GROUP);
         if own && !is_rewritten {
             is_rewritten = true;
             log.rewrite_own_group()?;
             continue;
         }
-        let holders = total.held_by.iter().filter(|holder| holder.keys);
+        let holders = total.blocking_groups.iter().filter(|holder| holder.keys);
         if !log.forget(holders.map(|holder| holder.group))? {
             return Ok(total);
         }

@@ -49,7 +49,7 @@ pub use flotilla_pagestore::{
     DirtyLimits, Options as PageOptions, Pacer, ReadMode as PageReadMode,
 };
 pub use flotilla_raftlog::{
-    Commit, Config as LogConfig, Error as LogError, Maintenance as LogMaintenance, Purged, Receipt,
+    Commit, Config as LogConfig, Error as LogError, LogMaintenance, PurgeReport, Receipt,
     RecoveryReport,
 };
 pub use reader::{RegionView, ScanRequest, ScanResult, View};

@@ -6,7 +6,7 @@ use flotilla_identity::{
     ClusterSettings, MemberId, PeerWrite, RunHistory, StoreIdentity, StoreRegistry,
 };
 use flotilla_pagestore::{DirtyLimits, PageStore};
-use flotilla_raftlog::{Commit, Maintenance as LogMaintenance, Purged, RecoveryReport};
+use flotilla_raftlog::{Commit, LogMaintenance, PurgeReport, RecoveryReport};
 use flotilla_region::{
     ApplyTask, Compaction, Descriptor, Index, LogEntry, LogFetch, LogWrite, Recovered, RegionId,
 };
@@ -274,7 +274,7 @@ impl Store {
     /// # Errors
     ///
     /// The log engine failed.
-    pub fn purge_log(&self) -> Result<Purged, Error> {
+    pub fn purge_log(&self) -> Result<PurgeReport, Error> {
         gc::purge(&self.log)
     }
 

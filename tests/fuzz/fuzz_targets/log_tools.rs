@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock};
 
 use crc32c::{crc32c, crc32c_append};
 use flotilla_raftlog::{
-    Config, DumpOptions, Durability, Entry, LogBatch, LogEngine, Says, VerifyLevel,
+    Config, DumpOptions, DumpRecord, Durability, Entry, LogBatch, LogEngine, VerifyLevel,
 };
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::{FileSystem, OpenMode};
@@ -169,7 +169,7 @@ fuzz_target!(|data: &[u8]| {
     let options = DumpOptions { group: None, entries: true };
     let dumped = flotilla_raftlog::dump(fs.clone(), dir, options, &mut |dumped| {
         said += 1;
-        if let Says::Entry { data: Ok(data), .. } = dumped.says {
+        if let DumpRecord::Entry { data: Ok(data), .. } = dumped.record {
             assert!(data.len() <= 1 << 30);
         }
         ControlFlow::Continue(())

@@ -1,7 +1,7 @@
 //! This project's log engine.
 
 use crate::log::{Append, Fetched, RaftLog, Result, Settings, TERM, Writer};
-use flotilla_raftlog::{Config, Durability, EntryRef, LogBatch, LogEngine, Maintenance};
+use flotilla_raftlog::{Config, Durability, EntryRef, LogBatch, LogEngine, LogMaintenance};
 use flotilla_vfs::os::OsFs;
 use std::ops::Range;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(crate) fn open(dir: &Path, settings: Settings) -> Result<Box<dyn RaftLog>> {
 
 struct Ours {
     log: LogEngine,
-    maintenance: Maintenance,
+    maintenance: LogMaintenance,
 }
 
 impl RaftLog for Ours {
@@ -47,7 +47,8 @@ impl RaftLog for Ours {
 
     fn purge(&self) -> Result<Vec<u64>> {
         let purged = self.log.purge_expired_files()?;
-        let holders = purged.held_by.iter().filter(|h| h.entries && purged.excess_bytes > 0);
+        let holders =
+            purged.blocking_groups.iter().filter(|h| h.entries && purged.excess_bytes > 0);
         Ok(holders.map(|h| h.group).collect())
     }
 

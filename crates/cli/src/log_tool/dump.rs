@@ -4,7 +4,7 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use flotilla_raftlog::{DumpOptions, Dumped, Says, dump as read};
+use flotilla_raftlog::{DumpLine, DumpOptions, DumpRecord, dump as read};
 use serde_json::{Value, json};
 
 use super::access::refused;
@@ -37,7 +37,7 @@ pub(super) fn dump(args: &DumpArgs, is_json: bool, out: &mut impl Write) -> Resu
     let options = DumpOptions { group: args.group, entries: args.entries || args.data };
     let mut left = args.limit.unwrap_or(u64::MAX);
     let mut written = Ok(());
-    let mut take = |dumped: Dumped<'_>| {
+    let mut take = |dumped: DumpLine<'_>| {
         if left == 0 {
             return ControlFlow::Break(());
         }
@@ -53,101 +53,101 @@ pub(super) fn dump(args: &DumpArgs, is_json: bool, out: &mut impl Write) -> Resu
     Ok(written?)
 }
 
-fn line(dumped: &Dumped<'_>, has_data: bool) -> String {
-    let Dumped { segment, offset, lsn, says } = dumped;
+fn line(dumped: &DumpLine<'_>, has_data: bool) -> String {
+    let DumpLine { segment, offset, lsn, record } = dumped;
     let data = |bytes: &[u8]| if has_data { format!(" {}", escape(bytes)) } else { String::new() };
-    let what = match says {
-        Says::Batch { bytes, synced_lsn } => {
+    let what = match record {
+        DumpRecord::Batch { bytes, synced_lsn } => {
             return format!(
                 "{segment}:{offset} batch {lsn}, {bytes} bytes, synced up to {synced_lsn}"
             );
         }
-        Says::Append { group, first, count, bytes } => {
+        DumpRecord::Append { group, first, count, bytes } => {
             format!("group {group}: append {first} to {}, {bytes} bytes", first + count - 1)
         }
-        Says::Move { group, first, count, bytes } => {
+        DumpRecord::Move { group, first, count, bytes } => {
             format!("group {group}: move {first} to {}, {bytes} bytes", first + count - 1)
         }
-        Says::Entry { group, index, term, kind, data: Ok(bytes) } => {
+        DumpRecord::Entry { group, index, term, kind, data: Ok(bytes) } => {
             let len = bytes.len();
             format!(
                 "  group {group}: entry {index}, term {term}, kind {kind}, {len} bytes{}",
                 data(bytes)
             )
         }
-        Says::Entry { group, index, term, kind, data: Err(what) } => {
+        DumpRecord::Entry { group, index, term, kind, data: Err(what) } => {
             format!("  group {group}: entry {index}, term {term}, kind {kind}: {what}")
         }
-        Says::Truncate { group, from } => format!("group {group}: truncate from {from}"),
-        Says::Compact { group, first, term_before } => {
+        DumpRecord::Truncate { group, from } => format!("group {group}: truncate from {from}"),
+        DumpRecord::Compact { group, first, term_before } => {
             format!("group {group}: compact to {first}, term before {term_before}")
         }
-        Says::Put { group, key, value } => {
+        DumpRecord::Put { group, key, value } => {
             let (key, len) = (escape(key), value.len());
             format!("group {group}: put {key}, {len} bytes{}", data(value))
         }
-        Says::Delete { group, key } => format!("group {group}: delete {}", escape(key)),
-        Says::Remove { group } => format!("group {group}: remove"),
-        Says::Discard { below_segment } => format!("discard segments below {below_segment}"),
-        Says::Stale => "a compaction that came too late".to_owned(),
-        Says::Footer { bytes, frames, entries } => {
+        DumpRecord::Delete { group, key } => format!("group {group}: delete {}", escape(key)),
+        DumpRecord::Remove { group } => format!("group {group}: remove"),
+        DumpRecord::Discard { below_segment } => format!("discard segments below {below_segment}"),
+        DumpRecord::Stale => "a compaction that came too late".to_owned(),
+        DumpRecord::Footer { bytes, frames, entries } => {
             return format!(
                 "{segment}:{offset} footer, {bytes} bytes: {frames} batches, {entries} entries"
             );
         }
-        Says::Damaged { bytes, what } => {
+        DumpRecord::Damaged { bytes, what } => {
             return format!("{segment}:{offset} DAMAGED, {bytes} bytes: {what}");
         }
     };
     format!("  {segment}:{offset} {what}")
 }
 
-fn object(dumped: &Dumped<'_>, has_data: bool) -> Value {
+fn object(dumped: &DumpLine<'_>, has_data: bool) -> Value {
     let data = |bytes: &[u8]| if has_data { Value::from(hex(bytes)) } else { Value::Null };
-    let mut object = match dumped.says {
-        Says::Batch { bytes, synced_lsn } => {
+    let mut object = match dumped.record {
+        DumpRecord::Batch { bytes, synced_lsn } => {
             json!({ "what": "batch", "bytes": bytes, "synced_lsn": synced_lsn })
         }
-        Says::Append { first, count, bytes, .. } => {
+        DumpRecord::Append { first, count, bytes, .. } => {
             json!({ "what": "append", "first": first, "count": count, "bytes": bytes })
         }
-        Says::Move { first, count, bytes, .. } => {
+        DumpRecord::Move { first, count, bytes, .. } => {
             json!({ "what": "move", "first": first, "count": count, "bytes": bytes })
         }
-        Says::Entry { index, term, kind, data: Ok(bytes), .. } => json!({
+        DumpRecord::Entry { index, term, kind, data: Ok(bytes), .. } => json!({
             "what": "entry", "index": index, "term": term, "kind": kind,
             "bytes": bytes.len(), "data_hex": data(bytes),
         }),
-        Says::Entry { index, term, kind, data: Err(error), .. } => {
+        DumpRecord::Entry { index, term, kind, data: Err(error), .. } => {
             json!({ "what": "entry", "index": index, "term": term, "kind": kind, "error": error })
         }
-        Says::Truncate { from, .. } => json!({ "what": "truncate", "from": from }),
-        Says::Compact { first, term_before, .. } => {
+        DumpRecord::Truncate { from, .. } => json!({ "what": "truncate", "from": from }),
+        DumpRecord::Compact { first, term_before, .. } => {
             json!({ "what": "compact", "first": first, "term_before": term_before })
         }
-        Says::Put { key, value, .. } => json!({
+        DumpRecord::Put { key, value, .. } => json!({
             "what": "put", "key": escape(key), "key_hex": hex(key),
             "bytes": value.len(), "value_hex": data(value),
         }),
-        Says::Delete { key, .. } => {
+        DumpRecord::Delete { key, .. } => {
             json!({ "what": "delete", "key": escape(key), "key_hex": hex(key) })
         }
-        Says::Remove { .. } => json!({ "what": "remove" }),
-        Says::Discard { below_segment } => {
+        DumpRecord::Remove { .. } => json!({ "what": "remove" }),
+        DumpRecord::Discard { below_segment } => {
             json!({ "what": "discard", "below_segment": below_segment })
         }
-        Says::Stale => json!({ "what": "stale" }),
-        Says::Footer { bytes, frames, entries } => {
+        DumpRecord::Stale => json!({ "what": "stale" }),
+        DumpRecord::Footer { bytes, frames, entries } => {
             json!({ "what": "footer", "bytes": bytes, "batches": frames, "entries": entries })
         }
-        Says::Damaged { bytes, what } => {
+        DumpRecord::Damaged { bytes, what } => {
             json!({ "what": "damaged", "bytes": bytes, "error": what })
         }
     };
     object["segment"] = dumped.segment.into();
     object["offset"] = dumped.offset.into();
     object["lsn"] = dumped.lsn.into();
-    if let Some(group) = dumped.says.group() {
+    if let Some(group) = dumped.record.group() {
         object["group"] = group.into();
     }
     object

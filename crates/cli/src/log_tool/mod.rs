@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use flotilla_raftlog as raftlog;
-use flotilla_raftlog::{Config, LogEngine, Progress, VerifyLevel};
+use flotilla_raftlog::{Config, LogEngine, ToolProgress, VerifyLevel};
 use flotilla_vfs::os::OsFs;
 
 use crate::offline::{Bar, disk, finish, named};
@@ -92,14 +92,14 @@ fn answer(args: &Args) -> Result<(), Error> {
         Command::Verify { dir, quick } => {
             let level = if *quick { VerifyLevel::Frames } else { VerifyLevel::Entries };
             let bar = Bar::new("verify");
-            let look = &mut |done: Progress| bar.show(done.bytes_done, done.bytes);
+            let look = &mut |done: ToolProgress| bar.show(done.bytes_done, done.bytes);
             let report = LogEngine::verify_directory(disk(), dir, level, look).map_err(refused)?;
             drop(bar);
             return views::verified(&report, is_json, out);
         }
         Command::Salvage { dir, to } => {
             let bar = Bar::new("salvage");
-            let look = &mut |done: Progress| bar.show(done.bytes_done, done.bytes);
+            let look = &mut |done: ToolProgress| bar.show(done.bytes_done, done.bytes);
             let report = raftlog::salvage(disk(), dir, to, look).map_err(refused)?;
             drop(bar);
             views::salvaged(&report, is_json, out)?;
@@ -107,7 +107,7 @@ fn answer(args: &Args) -> Result<(), Error> {
         Command::Checkpoint { dir, to } => {
             let log = read_only(dir)?;
             let bar = Bar::new("copy");
-            let look = &mut |done: Progress| bar.show(done.bytes_done, done.bytes);
+            let look = &mut |done: ToolProgress| bar.show(done.bytes_done, done.bytes);
             let made = log.checkpoint(&OsFs::new(), to, look).map_err(refused)?;
             drop(bar);
             views::copied(&made, is_json, out)?;
@@ -132,7 +132,7 @@ fn export(
     let groups = Some(groups).filter(|groups| !groups.is_empty());
     let is_stdout = file == Path::new("-");
     let bar = Bar::new("export");
-    let look = &mut |done: Progress| bar.show(done.bytes_done, done.bytes);
+    let look = &mut |done: ToolProgress| bar.show(done.bytes_done, done.bytes);
     let done = if is_stdout {
         raftlog::export(&log, groups, out, look).map_err(refused)?
     } else {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use comfy_table::Cell;
 use flotilla_raftlog::{
-    Checkpoint, Exported, LogEngine, Problem, SalvageReport, SalvagedGroup, SegmentState,
+    Exported, LogCheckpoint, LogEngine, SalvageReport, SalvagedGroup, SegmentState, VerifyProblem,
     VerifyReport,
 };
 use serde_json::{Value, json};
@@ -192,8 +192,12 @@ pub(super) fn salvaged(
     )?)
 }
 
-pub(super) fn copied(made: &Checkpoint, is_json: bool, out: &mut impl Write) -> Result<(), Error> {
-    let Checkpoint { segments, bytes, last_lsn } = made;
+pub(super) fn copied(
+    made: &LogCheckpoint,
+    is_json: bool,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    let LogCheckpoint { segments, bytes, last_lsn } = made;
     if is_json {
         let answer = json!({ "segments": segments, "bytes": bytes, "last_lsn": last_lsn });
         return Ok(writeln!(out, "{answer:#}")?);
@@ -210,7 +214,7 @@ pub(super) fn carried(done: &Exported, is_json: bool, out: &mut impl Write) -> R
     Ok(writeln!(out, "{groups} groups, {entries} entries, {keys} keys, {bytes} bytes")?)
 }
 
-fn problems(problems: &[Problem], left_out: u64, out: &mut impl Write) -> Result<(), Error> {
+fn problems(problems: &[VerifyProblem], left_out: u64, out: &mut impl Write) -> Result<(), Error> {
     if problems.is_empty() {
         return Ok(());
     }
@@ -231,8 +235,8 @@ fn problems(problems: &[Problem], left_out: u64, out: &mut impl Write) -> Result
     Ok(writeln!(out)?)
 }
 
-fn problems_json(problems: &[Problem]) -> Value {
-    let row = |problem: &Problem| {
+fn problems_json(problems: &[VerifyProblem]) -> Value {
+    let row = |problem: &VerifyProblem| {
         json!({
             "segment": problem.segment,
             "offset": problem.offset,

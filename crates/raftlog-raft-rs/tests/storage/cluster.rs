@@ -89,7 +89,7 @@ fn snapshot_of(machine: Machine) -> Snapshot {
 impl Server {
     fn start(id: u64, disk: FaultFs) -> Server {
         let log = open_log(&disk);
-        let config = Config { tail_bytes_max: 256, hand_out_fetches: true };
+        let config = Config { entry_cache_bytes_max: 256, async_fetches: true };
         let mut storage = GroupStorage::open(log.clone(), GROUP, config).expect("it opens");
         let key = log.group(GROUP).and_then(|group| group.get(APPLIED_KEY));
         let machine = key.map(|bytes| Machine::decode(&bytes)).unwrap_or_default();
@@ -126,7 +126,7 @@ impl Server {
                 self.take_ready(&mut sent, truth);
                 for fetch in self.node.store().take_fetches() {
                     truth.fetch_count += 1;
-                    fetch.read().hand_to(&mut self.node).expect("what is written can be read");
+                    fetch.read().deliver_to(&mut self.node).expect("what is written can be read");
                 }
             }
             if later || self.under_way.is_empty() {

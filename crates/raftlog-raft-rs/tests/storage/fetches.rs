@@ -16,7 +16,7 @@ struct Leader {
 impl Leader {
     fn new(entry_count: usize) -> Leader {
         let log = open_log(&FaultFs::new(1));
-        let config = Config { tail_bytes_max: 0, hand_out_fetches: true };
+        let config = Config { entry_cache_bytes_max: 0, async_fetches: true };
         let mut storage = GroupStorage::open(log.clone(), GROUP, config).expect("it opens");
         let mut batch = LogBatch::new();
         storage.persist_conf_state(&mut batch, &(vec![1, 2], vec![]).into());
@@ -96,7 +96,7 @@ fn a_follower_that_is_behind_gets_entries_once_they_are_fetched() {
     let fetch = fetches.remove(0);
     assert_eq!(fetch.group(), GROUP);
     let fetched = std::thread::scope(|s| s.spawn(move || fetch.read()).join().expect("it reads"));
-    fetched.hand_to(&mut leader.node).expect("they could be read");
+    fetched.deliver_to(&mut leader.node).expect("they could be read");
     let sent = leader.work();
     assert_eq!((sent[0].index, sent[0].get_entries()[..5].to_vec()), (0, entries(1, &[1; 5])));
     assert!(leader.fetches().is_empty());
@@ -122,7 +122,7 @@ fn what_was_fetched_before_a_change_of_leaders_is_not_sent() {
     let term = leader.node.raft.term + 1;
     leader.node.step(append_message(1, term, (3, 1), entries(4, &[term]), 0)).expect("it is newer");
     leader.work();
-    fetched.hand_to(&mut leader.node).expect("they could be read");
+    fetched.deliver_to(&mut leader.node).expect("they could be read");
     assert!(leader.work().is_empty());
 }
 
@@ -138,7 +138,7 @@ fn what_was_replaced_while_it_was_fetched_is_not_sent() {
     leader.lead();
     leader.follower_has_nothing();
     assert!(leader.fetches().is_empty(), "the old one is still under way");
-    fetched.hand_to(&mut leader.node).expect("they could be read");
+    fetched.deliver_to(&mut leader.node).expect("they could be read");
     let sent = leader.work();
     assert_eq!(sent[0].get_entries(), entries(1, &[1, 1, 1]));
 }
@@ -151,7 +151,7 @@ fn entries_compacted_while_they_are_fetched_become_a_snapshot() {
     let mut batch = LogBatch::new();
     leader.node.mut_store().compact_to(&mut batch, 4).expect("the log goes on");
     write(&leader.log, batch);
-    fetch.read().hand_to(&mut leader.node).expect("it is not the disk's fault");
+    fetch.read().deliver_to(&mut leader.node).expect("it is not the disk's fault");
     // There is no source of snapshots, so nothing is sent, and nothing is fetched in vain.
     assert!(leader.work().is_empty() && leader.fetches().is_empty());
 }

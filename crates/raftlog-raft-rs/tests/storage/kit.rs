@@ -18,7 +18,7 @@ pub(crate) fn open_log(disk: &FaultFs) -> LogEngine {
 
 /// Everything below the tail is read from disk, everything written leaves the tail.
 pub(crate) fn no_tail() -> Config {
-    Config { tail_bytes_max: 0, ..Config::default() }
+    Config { entry_cache_bytes_max: 0, ..Config::default() }
 }
 
 pub(crate) fn entry(index: u64, term: u64) -> Entry {
@@ -51,7 +51,7 @@ pub(crate) fn from_three(terms: &[u64]) -> [(LogEngine, GroupStorage); 2] {
         write(&log, batch);
         let mut storage = GroupStorage::open(log.clone(), GROUP, config.clone()).expect("opens");
         append(&log, &mut storage, &entries(3, terms));
-        if config.tail_bytes_max == 0 {
+        if config.entry_cache_bytes_max == 0 {
             storage = GroupStorage::open(log.clone(), GROUP, config).expect("it opens again");
         }
         (log, storage)

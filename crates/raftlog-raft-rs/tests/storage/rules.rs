@@ -161,7 +161,7 @@ fn what_is_written_leaves_memory() {
         storage.entries(low, low + 1, None, context) == unavailable
     };
     let log = open_log(&FaultFs::new(1));
-    let config = Config { tail_bytes_max: 300, hand_out_fetches: true };
+    let config = Config { entry_cache_bytes_max: 300, async_fetches: true };
     let mut storage = GroupStorage::open(log.clone(), GROUP, config).expect("it opens");
     append(&log, &mut storage, &entries(1, &[1; 20]));
     append(&log, &mut storage, &entries(11, &[2; 20]));

@@ -3,7 +3,7 @@
 use crate::kit::{
     batch, entries, entry, open, random_entry, read_all, reopen, segment_path, small, write,
 };
-use flotilla_raftlog::{Config, Durability, Entry, Error, Holder, LogEngine};
+use flotilla_raftlog::{BlockingGroup, Config, Durability, Entry, Error, LogEngine};
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::os::OsFs;
 use flotilla_vfs::{FileSystem, OpenMode};
@@ -99,7 +99,7 @@ fn the_real_file_system_does_as_well() {
     assert_eq!(read_all(&log, 0).len(), 14);
     write(&log, |b| (0..3).for_each(|group| b.remove_group(group))).expect("written");
     let purged = log.purge_expired_files().expect("purged");
-    assert!(purged.segments > 3 && purged.held_by.is_empty(), "{purged:?}");
+    assert!(purged.segments > 3 && purged.blocking_groups.is_empty(), "{purged:?}");
     drop(log);
     assert!(open().group_ids().is_empty());
 }
@@ -299,16 +299,25 @@ fn purge_removes_whole_segments_oldest_first() {
     assert!(before.segments > 6 && before.live_bytes > 30_000, "{before:?}");
     let purged = log.purge_expired_files().expect("nothing to do");
     let both = [
-        Holder { group: 1, entries: true, keys: false, bytes: purged.held_by[0].bytes },
-        Holder { group: 9, entries: false, keys: true, bytes: 12 },
+        BlockingGroup {
+            group: 1,
+            entries: true,
+            keys: false,
+            bytes: purged.blocking_groups[0].bytes,
+        },
+        BlockingGroup { group: 9, entries: false, keys: true, bytes: 12 },
     ];
-    assert_eq!((purged.segments, &purged.held_by[..]), (0, &both[..]));
+    assert_eq!((purged.segments, &purged.blocking_groups[..]), (0, &both[..]));
     assert!((3_000..4096).contains(&both[0].bytes), "{purged:?}");
 
     write(&log, |b| b.compact_to(1, 60, 1)).expect("written");
     let purged = log.purge_expired_files().expect("purged");
-    let key = [Holder { group: 9, entries: false, keys: true, bytes: 12 }];
-    assert_eq!((purged.segments, &purged.held_by[..]), (0, &key[..]), "the key holds the oldest");
+    let key = [BlockingGroup { group: 9, entries: false, keys: true, bytes: 12 }];
+    assert_eq!(
+        (purged.segments, &purged.blocking_groups[..]),
+        (0, &key[..]),
+        "the key holds the oldest"
+    );
     write(&log, |b| b.put(9, b"old", b"2")).expect("written");
     let purged = log.purge_expired_files().expect("purged");
     assert!(purged.segments > 5 && purged.bytes > 20_000, "{purged:?}");

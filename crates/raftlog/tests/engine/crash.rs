@@ -132,7 +132,7 @@ impl Run {
         if maintained.is_err() || log.stats().batches > before {
             self.states.push(self.states.last().expect("there is one").clone());
         }
-        self.spare_count += log.stats().spare_segments;
+        self.spare_count += log.stats().recycled_segments;
         match maintained {
             Ok(_) => Ok(()),
             Err(Error::Poisoned(_)) => Err(Cut),
@@ -150,7 +150,7 @@ impl Run {
         assert!(batches < FRAMES_OF_PURGE_MAX, "{batches} batches for one purge");
         let last = self.states.last().expect("there is one").clone();
         self.states.extend((0..batches).map(|_| last.clone()));
-        let moved = after.purge.moved_records - before.purge.moved_records;
+        let moved = after.purge.rewritten_records - before.purge.rewritten_records;
         self.moved_count += moved;
         match purged {
             Ok(purged) => {

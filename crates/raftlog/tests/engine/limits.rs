@@ -68,7 +68,11 @@ fn a_log_at_its_limit_takes_what_frees_and_goes_on_when_it_is_purged() {
         assert_eq!(log.group(9).expect("there").get(b"vote").expect("there"), "1");
         index = next;
     }
-    assert!(log.stats().purge.moved_records > 0 && written > 200, "{written}: {:?}", log.stats());
+    assert!(
+        log.stats().purge.rewritten_records > 0 && written > 200,
+        "{written}: {:?}",
+        log.stats()
+    );
     write(&log, |b| b.append(1, &entries(index, 1, &[5]))).expect("there is room");
     drop(log);
     let log = open_with(&disk, limited()).expect("it opens").0;
@@ -98,7 +102,7 @@ fn a_group_that_nobody_compacts_fills_its_part_and_stands_in_nobodys_way() {
         assert!(purged.segments > 0, "{purged:?}");
         assert!(disk_bytes(&disk) <= LIMIT, "{} bytes", disk_bytes(&disk));
     }
-    assert!(log.stats().purge.moved_bytes > 20_000, "{:?}", log.stats());
+    assert!(log.stats().purge.rewritten_bytes > 20_000, "{:?}", log.stats());
     assert_eq!(read_all(&log, 2).len(), 10);
     // Once it has all there is, the log says who and how much, and does not copy it about.
     let mut index = 11;
@@ -109,11 +113,14 @@ fn a_group_that_nobody_compacts_fills_its_part_and_stands_in_nobodys_way() {
         let before = log.stats().bytes_written;
         let purged = log.purge_expired_files().expect("purged");
         if purged.segments == 0 {
-            assert_eq!((purged.moved_bytes, log.stats().bytes_written), (0, before));
+            assert_eq!((purged.rewritten_bytes, log.stats().bytes_written), (0, before));
             break purged;
         }
     };
-    assert!(purged.held_by.iter().any(|held| held.group == 2 && held.bytes > 1500), "{purged:?}");
+    assert!(
+        purged.blocking_groups.iter().any(|held| held.group == 2 && held.bytes > 1500),
+        "{purged:?}"
+    );
     write(&log, |b| b.compact_to(2, index, 1)).expect("it frees");
     assert!(log.purge_expired_files().expect("purged").segments > 4);
     write(&log, |b| b.append(2, &entries(index, 1, &[1500]))).expect("there is room");
@@ -132,7 +139,7 @@ fn what_holds_a_full_disk_is_moved_with_the_last_bytes() {
     write(&log, |b| b.compact_to(1, index, 1)).expect("it frees");
     // The log is far below what it may have, but there is no disk for that.
     let purged = log.purge_expired_files().expect("purged");
-    assert!(purged.segments >= 3 && purged.moved_bytes > 300, "{purged:?}");
+    assert!(purged.segments >= 3 && purged.rewritten_bytes > 300, "{purged:?}");
     write(&log, |b| b.append(1, &entries(index, 1, &[9000]))).expect("there is room");
     drop(log);
     let log = open_with(&disk, config()).expect("it opens").0;
@@ -158,7 +165,7 @@ fn a_move_gets_a_short_segment_if_there_is_room_for_no_other() {
     let full = write(&log, |b| b.append(3, &entries(1, 1, &[9])));
     assert!(matches!(full, Err(Error::NoSpace { .. })), "{full:?}");
     let purged = log.purge_expired_files().expect("purged");
-    assert!(purged.segments >= 3 && purged.moved_bytes > 300, "{purged:?}");
+    assert!(purged.segments >= 3 && purged.rewritten_bytes > 300, "{purged:?}");
     assert_eq!(read_all(&log, 2), entries(1, 1, &[300]));
     write(&log, |b| b.append(3, &entries(1, 1, &[9]))).expect("there is room");
 }
@@ -174,8 +181,8 @@ fn a_move_that_finds_no_room_is_left_for_later() {
     write(&log, |b| b.append(1, &entries(1, 1, &[3000]))).expect("written");
     disk.set_capacity(Some(2 * 4096));
     let purged = log.purge_expired_files().expect("it is no error");
-    assert_eq!((purged.segments, purged.held_by[0].group), (0, 2));
-    assert!(purged.moved_bytes < 1500 && purged.excess_bytes > 4096, "{purged:?}");
+    assert_eq!((purged.segments, purged.blocking_groups[0].group), (0, 2));
+    assert!(purged.rewritten_bytes < 1500 && purged.excess_bytes > 4096, "{purged:?}");
     assert!(log.poisoned().is_none());
     assert_eq!(read_all(&log, 2), entries(1, 1, &[500; 6]));
     disk.set_capacity(None);

@@ -135,7 +135,7 @@ fn dead_segments_are_used_again() {
     let (spares, segments): (Vec<_>, Vec<_>) =
         names(&disk).into_iter().partition(|name| name.starts_with("spare"));
     assert!(segments.len() <= 3 && spares.len() <= 4, "{segments:?} {spares:?}");
-    assert_eq!(log.stats().spare_segments, spares.len() as u64);
+    assert_eq!(log.stats().recycled_segments, spares.len() as u64);
     // The last has the flag, and what it was before is still behind its frames.
     let last = *log_numbers(&disk).last().expect("there is one");
     assert_eq!(bytes_of(&disk, last)[12], 1);
@@ -149,7 +149,7 @@ fn dead_segments_are_used_again() {
     assert!(names(&disk).iter().all(|name| !name.starts_with("spare")), "none are wanted");
     write(&log, |b| b.remove_group(1)).expect("written");
     assert!(log.purge_expired_files().expect("purged").segments > 0);
-    assert_eq!(log.stats().spare_segments, 0);
+    assert_eq!(log.stats().recycled_segments, 0);
 }
 
 fn log_numbers(disk: &FaultFs) -> Vec<u64> {

@@ -1,7 +1,7 @@
 //! What is still needed of old segments is moved, so that they can go.
 
 use crate::kit::{DIR, entries, open_with, random_entry, read_all, small, text_entry, write};
-use flotilla_raftlog::{Config, Entry, Error, LogEngine, Purged};
+use flotilla_raftlog::{Config, Entry, Error, LogEngine, PurgeReport};
 use flotilla_vfs::FileSystem;
 use flotilla_vfs::fault::FaultFs;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn fill(log: &LogEngine, group: u64, segments: u64) {
     }
 }
 
-fn purge(log: &LogEngine) -> Purged {
+fn purge(log: &LogEngine) -> PurgeReport {
     log.purge_expired_files().expect("purged")
 }
 
@@ -64,11 +64,14 @@ fn idle_groups_hold_no_segment_for_ever() {
         let stats = log.stats();
         assert!(purged.segments >= 5 && stats.segments <= 2, "round {round}: {purged:?}");
         // Compressed data stays so: the text is about half as long.
-        assert!((1400..2000).contains(&purged.moved_bytes), "round {round}: {purged:?}");
-        assert_eq!(stats.purge.moved_bytes - before.purge.moved_bytes, purged.moved_bytes);
-        assert!(stats.bytes_written - before.bytes_written < purged.moved_bytes + 500);
+        assert!((1400..2000).contains(&purged.rewritten_bytes), "round {round}: {purged:?}");
+        assert_eq!(
+            stats.purge.rewritten_bytes - before.purge.rewritten_bytes,
+            purged.rewritten_bytes
+        );
+        assert!(stats.bytes_written - before.bytes_written < purged.rewritten_bytes + 500);
         assert_eq!((stats.purge.segments, stats.purge.calls), (purged.segments, 1));
-        assert!(stats.purge.moved_records >= 6, "{stats:?}");
+        assert!(stats.purge.rewritten_records >= 6, "{stats:?}");
         assert!(stats.live_bytes <= before.live_bytes, "what was moved is live once");
         assert_ne!(oldest(&disk), oldest_before);
         check(&log);
@@ -94,8 +97,8 @@ fn nothing_is_moved_while_there_is_little_or_if_it_is_forbidden() {
         write(&log, |b| b.put(9, b"vote", b"1")).expect("written");
         fill(&log, 1, 6);
         let purged = purge(&log);
-        assert_eq!((purged.segments, purged.moved_bytes), (0, 0));
-        assert_eq!(purged.held_by.iter().map(|held| held.group).collect::<Vec<_>>(), [9]);
+        assert_eq!((purged.segments, purged.rewritten_bytes), (0, 0));
+        assert_eq!(purged.blocking_groups.iter().map(|held| held.group).collect::<Vec<_>>(), [9]);
     }
 }
 
@@ -113,7 +116,7 @@ fn a_call_moves_no_more_than_it_may_and_the_next_goes_on() {
     while log.stats().segments > 2 {
         let purged = purge(&log);
         // One step more than the budget, at most.
-        assert!(purged.moved_bytes <= 400 + 512, "{purged:?}");
+        assert!(purged.rewritten_bytes <= 400 + 512, "{purged:?}");
         assert_eq!(purged.excess_bytes > 0, log.stats().segments > 1, "{purged:?}");
         assert!(purged.excess_bytes <= excess, "{purged:?}");
         calls += 1;
@@ -132,10 +135,14 @@ fn a_segment_that_is_much_needed_is_named_and_moved_once_that_was_in_vain() {
     write(&log, |b| b.put(3, b"k", b"v")).expect("written");
     fill(&log, 1, 6);
     let named = purge(&log);
-    let held_by: Vec<_> = named.held_by.iter().map(|h| (h.group, h.entries, h.keys)).collect();
-    assert_eq!((named.segments, named.moved_bytes), (0, 0));
-    assert_eq!(held_by, [(2, true, false), (3, true, true)]);
-    assert!(named.held_by[0].bytes > 1900 && named.held_by[1].bytes > 1000, "{named:?}");
+    let blocking_groups: Vec<_> =
+        named.blocking_groups.iter().map(|h| (h.group, h.entries, h.keys)).collect();
+    assert_eq!((named.segments, named.rewritten_bytes), (0, 0));
+    assert_eq!(blocking_groups, [(2, true, false), (3, true, true)]);
+    assert!(
+        named.blocking_groups[0].bytes > 1900 && named.blocking_groups[1].bytes > 1000,
+        "{named:?}"
+    );
     for _ in 0..5 {
         assert_eq!(purge(&log), named);
     }
@@ -145,7 +152,7 @@ fn a_segment_that_is_much_needed_is_named_and_moved_once_that_was_in_vain() {
         assert_eq!(purge(&log).segments, 0);
     }
     let forced = purge(&log);
-    assert!(forced.segments >= 5 && forced.moved_bytes > 2900, "{forced:?}");
+    assert!(forced.segments >= 5 && forced.rewritten_bytes > 2900, "{forced:?}");
     assert_eq!(read_all(&log, 2), entries(1, 1, &[1900]));
     assert_eq!(read_all(&log, 3), entries(1, 1, &[1000]));
 }
@@ -159,7 +166,7 @@ fn what_is_needed_altogether_is_not_moved_round_and_round() {
         write(&log, |b| b.append(2, &entries(index, 1, &[3600]))).expect("written");
     }
     for _ in 0..30 {
-        assert_eq!(purge(&log).moved_bytes, 0);
+        assert_eq!(purge(&log).rewritten_bytes, 0);
     }
     // Compaction of what was named is all it takes.
     write(&log, |b| b.compact_to(2, 6, 1)).expect("written");

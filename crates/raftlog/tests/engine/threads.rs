@@ -232,7 +232,7 @@ fn moves_writes_compactions_and_reads_go_on_at_once() {
                 }
             }
         });
-        while log.stats().purge.moved_records < 300 {
+        while log.stats().purge.rewritten_records < 300 {
             log.purge_expired_files().expect("purged");
             log.maintain().expect("maintained");
         }

@@ -5,8 +5,8 @@ use crate::kit::{
 };
 use crate::oracle::Oracle;
 use flotilla_raftlog::{
-    Config, DumpOptions, Dumped, Durability, Error, LogBatch, LogEngine, VerifyLevel, VerifyReport,
-    dump,
+    Config, DumpLine, DumpOptions, Durability, Error, LogBatch, LogEngine, VerifyLevel,
+    VerifyReport, dump,
 };
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::{FileSystem, OpenMode};
@@ -88,7 +88,7 @@ fn a_sound_log_has_no_problem_open_or_closed() {
         assert_eq!(report.bytes, segments(&disk).iter().map(|s| len(&disk, *s)).sum::<u64>());
         assert!(report.frames > 10 && report.last_lsn > report.frames);
         assert_eq!(report.entries > 10, level == VerifyLevel::Entries);
-        let last: flotilla_raftlog::Progress = *looks.last().expect("it was called");
+        let last: flotilla_raftlog::ToolProgress = *looks.last().expect("it was called");
         assert_eq!((last.bytes_done, last.bytes), (report.bytes, report.bytes));
         assert!(looks.len() as u64 > report.segments);
         let log = reopen(&disk);
@@ -107,7 +107,8 @@ fn every_flipped_byte_of_a_closed_log_is_named() {
             disk.flip_bit(&segment_path(segment), offset, bit);
             let level = [VerifyLevel::Frames, VerifyLevel::Entries][offset as usize % 2];
             let report = verify(&disk, level);
-            let hit = |p: &&flotilla_raftlog::Problem| p.segment == segment && p.offset <= offset;
+            let hit =
+                |p: &&flotilla_raftlog::VerifyProblem| p.segment == segment && p.offset <= offset;
             let problem = report.problems.iter().find(hit);
             let Some(problem) = problem else {
                 panic!("segment {segment}, byte {offset}: {report:?}")
@@ -177,7 +178,7 @@ fn missing_segments_and_other_versions_are_named() {
 /// All that a dump tells, entries included.
 fn dump_all(disk: &FaultFs) -> String {
     let (mut told, options) = (String::new(), DumpOptions { group: None, entries: true });
-    let mut take = |dumped: Dumped<'_>| {
+    let mut take = |dumped: DumpLine<'_>| {
         told.push_str(&format!("{dumped:?}\n"));
         ControlFlow::Continue(())
     };
@@ -193,7 +194,7 @@ fn all_kinds_of_changes_are_dumped_and_damage_among_them() {
         "Batch", "Append", "Entry", "Truncate", "Compact", "Put", "Delete", "Remove", "Discard",
         "Stale", "Footer",
     ] {
-        assert!(told.contains(&format!("says: {kind}")), "{kind} is missing");
+        assert!(told.contains(&format!("record: {kind}")), "{kind} is missing");
     }
     assert!(!told.contains("Damaged") && !told.contains("Err("));
     let last = *segments(&disk).last().expect("some");

@@ -443,7 +443,7 @@ fn purge_moves_what_is_needed_when_it_writes() {
         let expected = (4, 7, expected);
         assert_eq!(seen(&log), expected);
         let purge = log.stats().purge;
-        assert!(purge.segments > 0 && purge.moved_records > 0, "nothing was purged");
+        assert!(purge.segments > 0 && purge.rewritten_records > 0, "nothing was purged");
         drop(log);
         disk.disk.power_loss(9);
         assert_eq!(seen(&open(&disk)), expected);

@@ -209,7 +209,7 @@ fn starts_of_others_are_remembered_through_purges_and_hold_no_segment() {
     compact(&store, 2, 41, 1);
     let purged = store.purge_log().unwrap();
     assert!(purged.segments > 2, "{purged:?}");
-    assert!(purged.held_by.iter().all(|holder| holder.group != STORE_GROUP), "{purged:?}");
+    assert!(purged.blocking_groups.iter().all(|holder| holder.group != STORE_GROUP), "{purged:?}");
     drop(store);
     fs.power_loss(3);
     let (store, _) = open(&fs);

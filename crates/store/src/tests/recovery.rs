@@ -264,7 +264,11 @@ fn the_log_of_idle_regions_shrinks_to_nothing() {
     compact(&store, 4, 2, 1);
     let purged = store.purge_log().unwrap();
     assert!(purged.segments > 3, "{purged:?}");
-    assert!(purged.held_by.iter().all(|holder| holder.group == 0), "{:?}", purged.held_by);
+    assert!(
+        purged.blocking_groups.iter().all(|holder| holder.group == 0),
+        "{:?}",
+        purged.blocking_groups
+    );
     assert_eq!(store.stats().log.segments, 1);
     store.check().unwrap();
     // A compaction that comes late does no harm.

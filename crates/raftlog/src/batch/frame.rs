@@ -1,0 +1,136 @@
+//! What a batch says once it is complete: a frame but for its header, and the list of its changes,
+//! from which tails are checked, the index is changed and footers are made.
+
+use crate::format::item::{self, DecodedItem, Item, StoredAppend, TermRuns};
+use crate::format::layout::{self, FRAME_HEADER_BYTES};
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+/// What the items of a batch say: often there is one.
+pub(crate) type Changes = SmallVec<[Change; 1]>;
+
+/// What an item says, for the index.
+pub(crate) type Change = Item<Append, Bytes>;
+
+/// Entries that were appended together, and where in the frame they stand.
+#[derive(Debug)]
+pub(crate) struct Append {
+    pub(crate) group: u64,
+    pub(crate) first: u64,
+    pub(crate) count: u64,
+    pub(crate) terms: TermRuns,
+    /// From the beginning of the frame to the item.
+    pub(crate) offset: u32,
+    /// Length of the item: head and data.
+    pub(crate) item_bytes: u32,
+}
+
+/// Entries that lie together: the live part `first .. end` of an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EntryRun {
+    pub(crate) first: u64,
+    pub(crate) end: u64,
+    pub(crate) segment: u64,
+    /// From the beginning of the segment to the item.
+    pub(crate) offset: u32,
+    pub(crate) item_bytes: u32,
+}
+
+impl EntryRun {
+    /// Whether both are parts of the same append.
+    pub(crate) fn is_same_item(&self, other: &EntryRun) -> bool {
+        (self.segment, self.offset) == (other.segment, other.offset)
+    }
+}
+
+impl Append {
+    /// Where the entries lie, if the frame begins at `frame_offset` of the segment.
+    pub(crate) fn run(&self, segment: u64, frame_offset: u32) -> EntryRun {
+        EntryRun {
+            first: self.first,
+            end: self.first + self.count,
+            segment,
+            offset: frame_offset + self.offset,
+            item_bytes: self.item_bytes,
+        }
+    }
+}
+
+/// An encoded batch. Only its header is missing, which depends on its place in the log.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    /// Room for the header, then the padded body.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) body_checksum: u32,
+    pub(crate) changes: Changes,
+    /// What writing it does to the space that the log takes.
+    pub(crate) priority: WritePriority,
+}
+
+/// What writing a frame does to the space that the log takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WritePriority {
+    /// It holds something new.
+    Normal,
+    /// It holds what lay elsewhere and will be let go of there, and that is about as much as there is
+    /// to be gained.
+    CostlyRewrite,
+    /// It holds what lay elsewhere, little of what it lay in.
+    Rewrite,
+    /// It only lets go of things.
+    Reclaim,
+}
+
+impl Change {
+    /// The change that an item stands for which begins `offset` bytes into its frame.
+    pub(crate) fn of(item: DecodedItem<'_>, offset: u32) -> Change {
+        let append = |appended: StoredAppend<'_>| Append {
+            group: appended.head.group,
+            first: appended.first,
+            count: appended.count,
+            terms: appended.head.terms_of(appended.first, appended.count),
+            offset: offset + appended.offset as u32,
+            item_bytes: appended.bytes.len() as u32,
+        };
+        item.map(append, Bytes::copy_from_slice)
+    }
+}
+
+impl Frame {
+    /// Makes a compaction, the `at`-th change, one that changes nothing. A restart may not see what
+    /// makes it stale, so the log must not say that it changed anything.
+    pub(crate) fn make_stale(&mut self, at: usize) {
+        let body = &mut self.bytes[FRAME_HEADER_BYTES..];
+        item::make_stale(body, at);
+        self.body_checksum = layout::body_checksum(body);
+        self.changes[at] = Change::Stale;
+    }
+
+    /// The groups that the batch changes; one may come more than once.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = u64> {
+        self.changes.iter().filter_map(|change| match change {
+            Change::Append(append) | Change::Move(append) => Some(append.group),
+            Change::Compact { group, .. }
+            | Change::Put { group, .. }
+            | Change::Delete { group, .. }
+            | Change::Remove { group }
+            | Change::Truncate { group, .. } => Some(*group),
+            Change::Discard { .. } | Change::Stale => None,
+        })
+    }
+
+    pub(crate) fn has_stale(&self) -> bool {
+        self.changes.iter().any(|change| matches!(change, Change::Stale))
+    }
+
+    /// Whether the batch only lets go of things, so that writing it helps a full disk.
+    pub(crate) fn only_reclaims(&self) -> bool {
+        self.priority == WritePriority::Reclaim
+    }
+}
+
+/// What writing a frame with these changes does.
+pub(crate) fn priority_of(changes: &[Change]) -> WritePriority {
+    let adds = |c: &Change| matches!(c, Change::Append(_) | Change::Move(_) | Change::Put { .. });
+    if changes.iter().any(adds) { WritePriority::Normal } else { WritePriority::Reclaim }
+}

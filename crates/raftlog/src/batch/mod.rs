@@ -1,0 +1,5 @@
+//! A batch on its way to the log: built, compressed, closed to a frame.
+
+pub(crate) mod compress;
+pub(crate) mod frame;
+pub(crate) mod log_batch;

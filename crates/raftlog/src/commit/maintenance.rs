@@ -1,0 +1,90 @@
+//! Work that nobody should have to wait for: making the next segment, sealing full ones, and a
+//! voucher for the last batch when the log is idle.
+//!
+//! It is done step by step by whoever calls [`step`], or by a thread of its own. What is not done in
+//! time an append does itself, so that nothing depends on it but speed.
+
+use crate::commit::group_commit::GroupCommit;
+use crate::error::Error;
+use crate::segments::event_count::EventCount;
+use crate::segments::pool::AppendFailure;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::thread::{self, JoinHandle};
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How often the thread looks whether the log is idle, or a full disk has room again.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// The thread that maintains a log. It stops when this is dropped, which waits for the step that is
+/// under way, or when the log is.
+#[derive(Debug)]
+#[must_use = "the thread stops when this is dropped"]
+pub struct LogMaintenance {
+    is_over: Arc<AtomicBool>,
+    event_count: Arc<EventCount>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// One step. Returns whether there was something to do.
+pub(crate) fn step(group_commit: &GroupCommit) -> Result<bool, Error> {
+    group_commit.check()?;
+    let pool = &group_commit.pool;
+    let broken = |error| group_commit.fail(error);
+    match pool.prepare() {
+        // Writes will be refused when the active segment is full, if there is no room until then.
+        Err(AppendFailure::NoSpace | AppendFailure::Full(_)) => {}
+        Err(AppendFailure::Broken(error)) => return Err(broken(error)),
+        Ok(true) => return Ok(true),
+        Ok(false) => {}
+    }
+    if pool.seal_oldest().map_err(broken)? {
+        group_commit.counters.durable_lsn.fetch_max(pool.synced_lsn(), Ordering::AcqRel);
+        return Ok(true);
+    }
+    match group_commit.write_sync_marker() {
+        // There is no hurry.
+        Err(Error::Busy { .. } | Error::NoSpace { .. } | Error::Full { .. }) => Ok(false),
+        other => other,
+    }
+}
+
+impl LogMaintenance {
+    pub(crate) fn start(group_commit: &Arc<GroupCommit>) -> io::Result<LogMaintenance> {
+        let (is_over, event_count) =
+            (Arc::<AtomicBool>::default(), group_commit.pool.event_count.clone());
+        let (over, changed) = (is_over.clone(), event_count.clone());
+        // The thread keeps no log open that nobody else has.
+        let log = Arc::downgrade(group_commit);
+        let thread = thread::Builder::new()
+            .name("log-maintenance".to_owned())
+            .spawn(move || run(&over, &changed, &log))?;
+        Ok(LogMaintenance { is_over, event_count, thread: Some(thread) })
+    }
+}
+
+impl Drop for LogMaintenance {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        self.event_count.notify();
+        // A callback that the thread itself runs may drop this; it cannot wait for itself.
+        let thread = self.thread.take().filter(|t| t.thread().id() != thread::current().id());
+        if let Some(thread) = thread {
+            // If it panicked, that was told when it did, and to those who waited for a write.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(is_over: &AtomicBool, event_count: &EventCount, log: &Weak<GroupCommit>) {
+    let mut seen = 0;
+    while !is_over.load(Ordering::Acquire) {
+        match log.upgrade().map(|group_commit| step(&group_commit)) {
+            Some(Ok(true)) => {}
+            Some(Ok(false)) => seen = event_count.wait(seen, LOOK_EVERY),
+            // It is gone, closed or poisoned. Whoever writes next is told.
+            Some(Err(_)) | None => return,
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Group commit: rounds with one leader, the append at the end of the log, background maintenance.
+
+pub(crate) mod appender;
+pub(crate) mod commit_handle;
+pub(crate) mod group_commit;
+pub(crate) mod leader;
+pub(crate) mod maintenance;
+pub(crate) mod no_space;
+pub(crate) mod rounds;
+mod window;

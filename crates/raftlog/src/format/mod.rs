@@ -1,0 +1,7 @@
+//! The bytes of a log: segment and frame headers, items, blocks, varints.
+
+pub(crate) mod block;
+pub(crate) mod item;
+pub(crate) mod layout;
+pub(crate) mod lz4;
+pub(crate) mod varint;

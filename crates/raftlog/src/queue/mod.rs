@@ -1,0 +1,6 @@
+//! The write queue: admission, completions, callbacks.
+
+pub(crate) mod callbacks;
+pub(crate) mod completion;
+pub(crate) mod queued_bounds;
+pub(crate) mod write_queue;

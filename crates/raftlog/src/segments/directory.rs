@@ -1,0 +1,390 @@
+//! The directory of a log: which names its files have, and how a file becomes a segment.
+//!
+//! A file is filled, given its header and synced under another name, and only then renamed to a
+//! segment's; frames go to it only after the directory was synced as well. So a file that has a
+//! segment's name has a whole header. A dead segment may be kept as a spare, under a name that says
+//! nothing but that, until it becomes a segment again.
+
+use crate::config::Config;
+use crate::error::Error;
+use crate::format::layout::{self, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::segments::segment::Segment;
+use flotilla_vfs::{File, FileSystem, LockGuard, OpenMode};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const SUFFIX: &str = ".log";
+const RECYCLED_PREFIX: &str = "spare-";
+const UNFINISHED: &str = "next-segment.tmp";
+/// How much is written at once where a file is filled with zeros. A kernel may keep a larger write as
+/// one large piece of its page cache, and then look at every block of that piece in every small
+/// write that comes later.
+const ZEROS_BYTES: usize = 64 << 10;
+
+/// How many zeros are written before they are synced: a sync of the log that comes in between waits
+/// for so many at most, and not for all of a segment.
+const ZEROS_PER_SYNC: u64 = 256 << 10;
+
+/// The file that is locked while anybody may write.
+pub(crate) const LOCK_FILE: &str = "LOCK";
+
+/// Such a file says that all segments are damaged and have to go, since others are there for them.
+pub(crate) const OUT_MARK: &str = "salvage-out.mark";
+
+/// Such a file says that the damaged segments are gone, and that others still have to come.
+pub(crate) const IN_MARK: &str = "salvage-in.mark";
+
+/// The way to the directory, and what segments are to be like.
+#[derive(Clone, Debug)]
+pub(crate) struct LogDirectory {
+    pub(crate) fs: Arc<dyn FileSystem>,
+    pub(crate) path: PathBuf,
+    pub(crate) config: Config,
+    /// Nothing may be changed, and somebody else may write.
+    pub(crate) is_read_only: bool,
+    /// Held as long as anybody can write.
+    pub(crate) _lock: Arc<dyn LockGuard>,
+}
+
+/// The files of a log, by number, in order.
+#[derive(Debug, Default)]
+pub(crate) struct SegmentListing {
+    pub(crate) segments: Vec<u64>,
+    pub(crate) recycled: Vec<u64>,
+}
+
+/// What a file is made of when it becomes a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SegmentSource {
+    /// Room that reads as zeros, and is not written before frames are.
+    Allocated,
+    /// Zeros that were written: a sync of frames has only their bytes to bring to the disk.
+    ZeroFilled,
+    /// A spare, with this number in its name.
+    Recycled(u64),
+}
+
+impl LogDirectory {
+    /// The directory of a log, made if missing, which nobody else may write as long as this lives.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Locked`] if somebody may.
+    pub(crate) fn writable(
+        fs: Arc<dyn FileSystem>,
+        dir: &Path,
+        config: Config,
+    ) -> Result<LogDirectory, Error> {
+        fs.create_dir_all(dir)?;
+        let lock = fs.lock(&dir.join(LOCK_FILE)).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => Error::Locked { dir: dir.to_owned() },
+            _ => error.into(),
+        })?;
+        Ok(LogDirectory {
+            fs,
+            path: dir.to_owned(),
+            config,
+            is_read_only: false,
+            _lock: lock.into(),
+        })
+    }
+
+    /// The directory of a log that is only looked at: `fs` changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoLog`] if no file in it says that it is one; [`Error::Corrupt`] if some of the
+    /// segments in it are the damaged ones and others those that were salvaged.
+    pub(crate) fn read_only(
+        fs: Arc<dyn FileSystem>,
+        dir: &Path,
+        config: Config,
+    ) -> Result<LogDirectory, Error> {
+        let (path, lock) = (dir.to_owned(), fs.lock(&dir.join(LOCK_FILE))?.into());
+        let directory = LogDirectory { fs, path, config, is_read_only: true, _lock: lock };
+        if !directory.is_log()? {
+            return Err(Error::NoLog { dir: directory.path });
+        }
+        if directory.mark()?.is_some() {
+            let segment = directory.list()?.segments.first().copied().unwrap_or(0);
+            let what = "a salvage was cut short: opening the log for writing goes on with it";
+            return Err(Error::Corrupt { segment, offset: 0, what });
+        }
+        Ok(directory)
+    }
+
+    pub(crate) fn list(&self) -> io::Result<SegmentListing> {
+        let mut listing = SegmentListing::default();
+        for name in self.fs.list(&self.path)? {
+            if let Some(segment) = number(&name) {
+                listing.segments.push(segment);
+            } else if let Some(recycled_number) =
+                name.strip_prefix(RECYCLED_PREFIX).and_then(number)
+            {
+                listing.recycled.push(recycled_number);
+            }
+        }
+        listing.segments.sort_unstable();
+        listing.recycled.sort_unstable();
+        Ok(listing)
+    }
+
+    /// Whether any file says that this is a log.
+    fn is_log(&self) -> io::Result<bool> {
+        let is_ours = |name: &String| name == LOCK_FILE || number(name).is_some();
+        match self.fs.list(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            names => Ok(names?.iter().any(is_ours)),
+        }
+    }
+
+    /// The mark of a salvage that is under way, or was cut short.
+    pub(crate) fn mark(&self) -> io::Result<Option<&'static str>> {
+        let names = self.fs.list(&self.path)?;
+        Ok([OUT_MARK, IN_MARK].into_iter().find(|mark| names.iter().any(|name| name == mark)))
+    }
+
+    /// Opens a segment that is part of the log.
+    pub(crate) fn open(&self, segment: u64) -> Result<Segment, Error> {
+        let file = self.open_file(segment, OpenMode::Write)?;
+        let mut bytes = [0; SEGMENT_HEADER_BYTES];
+        let corrupt = |what| Error::Corrupt { segment, offset: 0, what };
+        if file.len()? < SEGMENT_HEADER_BYTES as u64 {
+            return Err(corrupt("the segment's header is cut short"));
+        }
+        file.read_exact_at(&mut bytes, 0)?;
+        if let Some(version) = layout::other_version(&bytes) {
+            return Err(Error::UnknownFormat { segment, version });
+        }
+        let header = SegmentHeader::decode(&bytes).map_err(corrupt)?;
+        if header.segment != segment {
+            return Err(corrupt("the segment has another segment's name"));
+        }
+        Ok(Segment { header, file })
+    }
+
+    /// Opens the file of a segment, whatever is in it.
+    pub(crate) fn open_file(&self, segment: u64, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        self.fs.open(&self.segment_path(segment), mode)
+    }
+
+    /// Makes a segment of `file_bytes`, durably, name and all. If it is filled with zeros, that ends
+    /// once they are not wanted any more.
+    ///
+    /// # Errors
+    ///
+    /// `StorageFull` if there is no room for it: then nothing is left of it but the spare, if it was
+    /// to be made of one. After any other error nobody knows what is there.
+    pub(crate) fn make(
+        &self,
+        segment: u64,
+        file_bytes: u64,
+        source: SegmentSource,
+        should_zero_fill: &dyn Fn() -> bool,
+    ) -> io::Result<Segment> {
+        let recycled_number = match source {
+            SegmentSource::Recycled(recycled_number) => Some(recycled_number),
+            SegmentSource::Allocated | SegmentSource::ZeroFilled => None,
+        };
+        let from = match recycled_number {
+            Some(recycled_number) => self.recycled_path(recycled_number),
+            None => {
+                self.remove_unfinished()?;
+                self.path.join(UNFINISHED)
+            }
+        };
+        let mode = if recycled_number.is_some() { OpenMode::Write } else { OpenMode::CreateNew };
+        let file = self.fs.open(&from, mode)?;
+        if let Err(error) = fill(&*file, file_bytes, source, should_zero_fill) {
+            if recycled_number.is_none() && error.kind() == io::ErrorKind::StorageFull {
+                self.remove_unfinished()?;
+            }
+            return Err(error);
+        }
+        let (salt, is_reused) = (self.config.draw_salt(), recycled_number.is_some());
+        let header = SegmentHeader { segment, salt, is_reused };
+        file.write_at(&header.encode(), 0)?;
+        file.sync()?;
+        self.fs.rename(&from, &self.segment_path(segment))?;
+        self.sync()?;
+        Ok(Segment { header, file })
+    }
+
+    /// Removes a segment's name. Who has it open can go on reading.
+    pub(crate) fn remove(&self, segment: u64) -> io::Result<()> {
+        self.fs.remove(&self.segment_path(segment))
+    }
+
+    /// Makes a spare of a segment, which nobody may read any more. It may be used as one once the
+    /// directory is synced.
+    pub(crate) fn recycle(&self, segment: u64) -> io::Result<()> {
+        self.fs.rename(&self.segment_path(segment), &self.recycled_path(segment))
+    }
+
+    pub(crate) fn remove_recycled(&self, recycled_number: u64) -> io::Result<()> {
+        self.fs.remove(&self.recycled_path(recycled_number))
+    }
+
+    /// Removes what is left of a segment whose making was cut short.
+    pub(crate) fn remove_unfinished(&self) -> io::Result<()> {
+        remove_unfinished(&*self.fs, &self.path)
+    }
+
+    /// Makes the names durable.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.fs.sync_dir(&self.path)
+    }
+
+    pub(crate) fn segment_path(&self, segment: u64) -> PathBuf {
+        segment_path(&self.path, segment)
+    }
+
+    fn recycled_path(&self, recycled_number: u64) -> PathBuf {
+        self.path.join(format!("{RECYCLED_PREFIX}{}", name(recycled_number)))
+    }
+}
+
+/// Gives the file its length, with space behind all of it.
+fn fill(
+    file: &dyn File,
+    file_bytes: u64,
+    source: SegmentSource,
+    should_zero_fill: &dyn Fn() -> bool,
+) -> io::Result<()> {
+    let before = file.len()?;
+    if before > file_bytes {
+        return file.set_len(file_bytes);
+    }
+    file.allocate(before..file_bytes)?;
+    if source == SegmentSource::Allocated {
+        return Ok(());
+    }
+    let zeros = vec![0; ZEROS_BYTES.min((file_bytes - before) as usize)];
+    let mut at = before;
+    while at < file_bytes && should_zero_fill() {
+        let count = (file_bytes - at).min(ZEROS_BYTES as u64);
+        file.write_at(&zeros[..count as usize], at)?;
+        at += count;
+        if (at - before).is_multiple_of(ZEROS_PER_SYNC) {
+            file.sync()?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes what is left in `dir` of a segment whose making was cut short.
+pub(crate) fn remove_unfinished(fs: &dyn FileSystem, dir: &Path) -> io::Result<()> {
+    match fs.remove(&dir.join(UNFINISHED)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Where a segment of the log in `dir` lies.
+pub(crate) fn segment_path(dir: &Path, segment: u64) -> PathBuf {
+    dir.join(name(segment))
+}
+
+fn name(segment: u64) -> String {
+    format!("{segment:020}{SUFFIX}")
+}
+
+pub(crate) fn number(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(SUFFIX)?;
+    let segment = digits.parse().ok()?;
+    // Segments are counted from 1, the index takes 0 for nowhere; and there is always a next one.
+    ((1..u64::MAX).contains(&segment) && name == self::name(segment)).then_some(segment)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flotilla_vfs::fault::FaultFs;
+
+    fn directory(disk: &FaultFs) -> LogDirectory {
+        let config = Config { salt: Some(1), ..Config::default() };
+        LogDirectory::writable(Arc::new(disk.clone()), Path::new("/log"), config)
+            .expect("nobody has it")
+    }
+
+    #[test]
+    fn names_sort_as_their_numbers_do() {
+        assert_eq!(name(12), "00000000000000000012.log");
+        assert!(name(9) < name(10) && name(99) < name(u64::MAX));
+        assert_eq!(number(&name(u64::MAX - 1)), Some(u64::MAX - 1));
+        for other in [
+            "LOCK",
+            "12.log",
+            "00000000000000000012.tmp",
+            UNFINISHED,
+            "+0000000000000000012.log",
+            "00000000000000000000.log",
+            "18446744073709551615.log",
+        ] {
+            assert_eq!(number(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn files_become_segments_spares_and_segments_again() {
+        let disk = FaultFs::new(1);
+        let directory = directory(&disk);
+        for (number, source) in [(1, SegmentSource::Allocated), (2, SegmentSource::ZeroFilled)] {
+            let segment = directory.make(number, 9000, source, &|| true).expect("made");
+            assert_eq!((segment.number(), segment.file.len().expect("known")), (number, 9000));
+            assert!(!segment.header.is_reused);
+            assert!(segment.read(64, 9000 - 64).expect("read").iter().all(|byte| *byte == 0));
+        }
+        directory.recycle(1).expect("renamed");
+        let listing = directory.list().expect("listed");
+        assert_eq!((listing.segments, listing.recycled), (vec![2], vec![1]));
+        // Cut to a shorter segment, and then grown to a longer one.
+        for (number, file_bytes) in [(3, 5000), (4, 12_000)] {
+            let segment =
+                directory.make(number, file_bytes, SegmentSource::Recycled(number - 2), &|| true);
+            let segment = segment.expect("made");
+            assert_eq!(segment.file.len().expect("known"), file_bytes);
+            assert!(segment.header.is_reused && segment.number() == number);
+            directory.open(number).expect("it is whole");
+            directory.recycle(2).ok();
+        }
+        disk.power_loss(1);
+        let directory = self::directory(&disk);
+        assert_eq!(directory.list().expect("listed").segments, [3, 4], "names are durable");
+        assert_eq!(directory.open(4).expect("whole").file.len().expect("known"), 12_000);
+    }
+
+    #[test]
+    fn zeros_end_where_they_are_not_wanted_any_more() {
+        let disk = FaultFs::new(1);
+        let directory = directory(&disk);
+        let pieces = std::cell::Cell::new(3);
+        let is_wanted = || pieces.replace(pieces.get() - 1) > 0;
+        let segment =
+            directory.make(1, 1 << 20, SegmentSource::ZeroFilled, &is_wanted).expect("made");
+        assert_eq!(segment.file.data_end().expect("known"), 3 * ZEROS_BYTES as u64);
+        assert_eq!(segment.file.len().expect("known"), 1 << 20);
+        disk.power_loss(1);
+        self::directory(&disk).open(1).expect("it is whole");
+    }
+
+    #[test]
+    fn a_full_disk_leaves_nothing_of_a_new_segment_and_a_spare_as_it_was() {
+        let disk = FaultFs::new(1);
+        let directory = directory(&disk);
+        directory.make(1, 4096, SegmentSource::Allocated, &|| true).expect("made");
+        directory.recycle(1).expect("renamed");
+        disk.set_capacity(Some(8192));
+        for source in
+            [SegmentSource::Allocated, SegmentSource::ZeroFilled, SegmentSource::Recycled(1)]
+        {
+            let full = directory.make(2, 20_000, source, &|| true).expect_err("there is no room");
+            assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+            assert_eq!(disk.list(Path::new("/log")).expect("listed").len(), 2, "LOCK and a spare");
+        }
+        directory
+            .make(2, 4096, SegmentSource::Recycled(1), &|| true)
+            .expect("the room is there already");
+    }
+}

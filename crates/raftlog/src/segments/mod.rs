@@ -1,0 +1,11 @@
+//! Files: their directory, their life from preallocated to recycled, their footers and the disk quota.
+
+pub(crate) mod directory;
+pub(crate) mod disk_quota;
+pub(crate) mod event_count;
+pub(crate) mod footer;
+pub(crate) mod pool;
+pub(crate) mod prefixed_fs;
+pub(crate) mod read_only_fs;
+pub(crate) mod segment;
+pub(crate) mod unsealed;

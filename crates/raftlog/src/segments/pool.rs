@@ -1,0 +1,467 @@
+//! Segments before and after their time: the next one, made ahead; those that are full and not yet
+//! sealed; and dead ones that are kept to be used again.
+//!
+//! Whoever appends takes from here and puts back here without touching the disk, as long as somebody
+//! else makes and seals in time. If nobody does, it does so itself.
+//!
+//! Invariants:
+//! - At most one segment is made ahead, its number follows the newest that has frames, and it has
+//!   its name and its header durably.
+//! - Full segments are sealed oldest first. A file gets no frames once it is here, so one sync that
+//!   succeeds covers it; after one that failed no other is tried, whoever asks.
+//! - No lock that an append needs is held over the disk, except to wait for the very segment or the
+//!   very sync without which it cannot go on.
+
+use crate::batch::frame::WritePriority;
+use crate::format::layout::SEGMENT_HEADER_BYTES;
+use crate::segments::directory::{LogDirectory, SegmentSource};
+use crate::segments::disk_quota::{self, QuotaExceeded, ReservedFiles};
+use crate::segments::event_count::EventCount;
+use crate::segments::segment::{Segment, Segments};
+use crate::segments::unsealed::UnsealedSegment;
+use crate::sync::Mutex;
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// How many full segments may wait to be sealed. Over it an append seals the oldest itself, or what
+/// is not on disk would grow without bounds.
+const OUTGOING_MAX: usize = 2;
+
+/// The next segment is filled with zeros if there was a sync for each so many bytes of the last one.
+/// Syncs of bytes that only replace others are quicker; where one covers much, writing everything
+/// twice costs more than that gains.
+const ZEROS_BYTES_PER_SYNC: u64 = 16 << 10;
+
+/// Zeros are given up once so much was written without a sync.
+const UNSYNCED_BYTES_MAX: u64 = 64 * ZEROS_BYTES_PER_SYNC;
+
+/// Segments that nobody appends to yet, or any more.
+#[derive(Debug)]
+pub(crate) struct SegmentPool {
+    directory: LogDirectory,
+    /// Those that have frames.
+    segments: Arc<Segments>,
+    state: Mutex<PoolState>,
+    /// Held while the next segment is made.
+    make_lock: Mutex<()>,
+    /// Held while a segment is sealed.
+    seal_lock: Mutex<()>,
+    /// Syncs since a segment was last made ahead; before that as if there had been many.
+    sync_count: AtomicU64,
+    /// Bytes of writes since the last sync that want none; the newest may not be written yet.
+    unsynced_bytes: AtomicU64,
+    /// A write waits for the next segment.
+    is_write_waiting: AtomicBool,
+    /// All frames up to here are synced, as far as that was found out here. Each append looks at it.
+    synced_lsn: AtomicU64,
+    /// Raised when there may be something to make or to seal.
+    pub(crate) event_count: Arc<EventCount>,
+}
+
+#[derive(Debug, Default)]
+struct PoolState {
+    /// The newest segment that has, or is about to get, frames.
+    newest: u64,
+    preallocated: Option<PreallocatedSegment>,
+    unsealed: VecDeque<Arc<UnsealedSegment>>,
+    recycled: BTreeSet<u64>,
+    /// There was no room for a segment when one was to be made last.
+    is_short_of_room: bool,
+    is_closed: bool,
+}
+
+/// A segment without frames.
+#[derive(Debug)]
+pub(crate) struct PreallocatedSegment {
+    pub(crate) segment: Segment,
+    pub(crate) file_bytes: u64,
+}
+
+/// Why frames could not be appended.
+#[derive(Debug)]
+pub(crate) enum AppendFailure {
+    /// There is no room for another segment; the log is as it was.
+    NoSpace,
+    /// There may not be another segment; the log is as it was.
+    Full(QuotaExceeded),
+    /// Something may have been written, and nobody knows what.
+    Broken(io::Error),
+}
+
+impl From<io::Error> for AppendFailure {
+    fn from(error: io::Error) -> AppendFailure {
+        AppendFailure::Broken(error)
+    }
+}
+
+impl AppendFailure {
+    /// Why no segment was made.
+    fn of_making(error: io::Error) -> AppendFailure {
+        if is_full(&error) { AppendFailure::NoSpace } else { AppendFailure::Broken(error) }
+    }
+}
+
+impl SegmentPool {
+    /// The stock of a log of which `newest` is the last segment with frames, zero if there is none,
+    /// and all frames up to `synced_lsn` are durable.
+    pub(crate) fn new(
+        directory: LogDirectory,
+        segments: Arc<Segments>,
+        newest: u64,
+        preallocated: Option<PreallocatedSegment>,
+        recycled: impl IntoIterator<Item = u64>,
+        synced_lsn: u64,
+    ) -> SegmentPool {
+        let recycled = recycled.into_iter().collect();
+        let state = PoolState { newest, preallocated, recycled, ..PoolState::default() };
+        let (make_lock, seal_lock) = (Mutex::default(), Mutex::default());
+        let (sync_count, event_count) = (AtomicU64::new(u64::from(u32::MAX)), Arc::default());
+        let state = Mutex::new(state);
+        let (unsynced_bytes, is_write_waiting) = (AtomicU64::new(0), AtomicBool::new(false));
+        SegmentPool {
+            directory,
+            segments,
+            state,
+            make_lock,
+            seal_lock,
+            sync_count,
+            unsynced_bytes,
+            is_write_waiting,
+            synced_lsn: AtomicU64::new(synced_lsn),
+            event_count,
+        }
+    }
+
+    pub(crate) fn directory(&self) -> &LogDirectory {
+        &self.directory
+    }
+
+    /// The newest segment that has frames. Only whoever appends may rely on it for longer.
+    pub(crate) fn newest(&self) -> u64 {
+        self.state.lock().newest
+    }
+
+    pub(crate) fn synced_lsn(&self) -> u64 {
+        self.synced_lsn.load(Ordering::Acquire)
+    }
+
+    /// How many bytes the next segment has, if it is made.
+    pub(crate) fn preallocated_bytes(&self) -> Option<u64> {
+        self.state.lock().preallocated.as_ref().map(|preallocated| preallocated.file_bytes)
+    }
+
+    /// The oldest full segment that is not sealed.
+    pub(crate) fn unsealed_from(&self) -> Option<u64> {
+        self.state.lock().unsealed.front().map(|unsealed| unsealed.segment.number())
+    }
+
+    /// How many full segments are not sealed, and how many spares there are.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.unsealed.len() as u64, state.recycled.len() as u64)
+    }
+
+    /// The numbers of full segments that are not sealed.
+    pub(crate) fn unsealed(&self) -> Vec<u64> {
+        self.state.lock().unsealed.iter().map(|unsealed| unsealed.segment.number()).collect()
+    }
+
+    /// Whether purge should free room at any price: there was none for a segment, or there soon may
+    /// not be.
+    pub(crate) fn is_short_of_room(&self) -> bool {
+        let (is_short, reserved_files) = {
+            let state = self.state.lock();
+            (state.is_short_of_room, state.reserved_files())
+        };
+        is_short
+            || disk_quota::is_near(
+                &self.directory.config,
+                self.segments.file_bytes(),
+                reserved_files,
+            )
+    }
+
+    /// Takes note of bytes that are about to be written and need not be synced. To be called by one
+    /// thread at a time.
+    pub(crate) fn expect_unsynced(&self, bytes: u64) {
+        let before = self.unsynced_bytes.load(Ordering::Relaxed);
+        self.unsynced_bytes.store(before.saturating_add(bytes), Ordering::Relaxed);
+    }
+
+    /// Whether a segment that is being filled with zeros should be filled further: not if writes
+    /// turn out to want no syncs, and least of all if such a one waits for the segment.
+    fn should_zero_fill(&self) -> bool {
+        let most =
+            if self.is_write_waiting.load(Ordering::Relaxed) { 0 } else { UNSYNCED_BYTES_MAX };
+        self.unsynced_bytes.load(Ordering::Relaxed) <= most
+    }
+
+    /// Makes the next segment ahead of its time, if it is not made.
+    ///
+    /// # Errors
+    ///
+    /// [`AppendFailure::NoSpace`] and [`AppendFailure::Full`] if there is no room for it now; after any other
+    /// nobody knows what is there.
+    pub(crate) fn prepare(&self) -> Result<bool, AppendFailure> {
+        let _one = self.make_lock.lock();
+        {
+            let state = self.state.lock();
+            if state.preallocated.is_some() || state.is_closed {
+                return Ok(false);
+            }
+        }
+        let bytes = self.directory.config.segment_bytes;
+        let syncs = self.sync_count.swap(0, Ordering::Relaxed);
+        let is_synced_often = syncs.saturating_mul(ZEROS_BYTES_PER_SYNC) >= bytes;
+        let source =
+            if is_synced_often { SegmentSource::ZeroFilled } else { SegmentSource::Allocated };
+        let made = self
+            .check(bytes, WritePriority::Normal)
+            .and_then(|()| self.make(bytes, source).map_err(AppendFailure::of_making));
+        let mut state = self.state.lock();
+        state.is_short_of_room = made.is_err();
+        state.preallocated = Some(made?);
+        Ok(true)
+    }
+
+    /// The next segment, with room for `bytes` in all. It is made, or made longer, if it has to be;
+    /// and if the disk is full and what is to be written helps that, it may be a short one.
+    pub(crate) fn take(
+        &self,
+        bytes: u64,
+        priority: WritePriority,
+    ) -> Result<PreallocatedSegment, AppendFailure> {
+        self.is_write_waiting.store(true, Ordering::Relaxed);
+        let _one = self.make_lock.lock();
+        self.is_write_waiting.store(false, Ordering::Relaxed);
+        let full_bytes = self.directory.config.segment_bytes.max(bytes);
+        let taken = self.take_sized(bytes, full_bytes, priority);
+        let is_short_of_room = taken.is_err();
+        let taken = match taken {
+            Err(AppendFailure::NoSpace | AppendFailure::Full(_))
+                if matches!(priority, WritePriority::Rewrite | WritePriority::Reclaim) =>
+            {
+                let short_bytes = bytes + self.directory.config.reserve_bytes();
+                self.take_sized(bytes, short_bytes.min(full_bytes), priority)
+            }
+            other => other,
+        };
+        let mut state = self.state.lock();
+        state.is_short_of_room = is_short_of_room;
+        if let Ok(preallocated) = &taken {
+            state.newest = preallocated.segment.number();
+            drop(state);
+            self.event_count.notify();
+        }
+        taken
+    }
+
+    /// The segment that was made ahead, with room for `bytes`, or a new one of `new_bytes`.
+    fn take_sized(
+        &self,
+        bytes: u64,
+        new_bytes: u64,
+        priority: WritePriority,
+    ) -> Result<PreallocatedSegment, AppendFailure> {
+        let preallocated_bytes = self.preallocated_bytes();
+        self.check(
+            preallocated_bytes.map_or(new_bytes, |preallocated| preallocated.max(bytes)),
+            priority,
+        )?;
+        let preallocated = self.state.lock().preallocated.take();
+        let made = match preallocated {
+            Some(preallocated) => self.grow(preallocated, bytes),
+            None => self.make(new_bytes, SegmentSource::Allocated),
+        };
+        made.map_err(AppendFailure::of_making)
+    }
+
+    /// Whether the limit of the configuration lets the log have a next segment of so many bytes.
+    fn check(&self, bytes: u64, priority: WritePriority) -> Result<(), AppendFailure> {
+        let config = &self.directory.config;
+        if config.disk_bytes_max.is_none() {
+            return Ok(());
+        }
+        let reserved_files = self.state.lock().reserved_files();
+        let checked =
+            disk_quota::check(config, self.segments.file_bytes(), reserved_files, bytes, priority);
+        checked.map_err(AppendFailure::Full)
+    }
+
+    /// Leaves a full segment to be sealed. If too many wait, the oldest is sealed at once.
+    pub(crate) fn add_unsealed(&self, unsealed: UnsealedSegment) -> io::Result<()> {
+        let waiting = {
+            let mut state = self.state.lock();
+            state.unsealed.push_back(Arc::new(unsealed));
+            state.unsealed.len()
+        };
+        self.event_count.notify();
+        if waiting > OUTGOING_MAX {
+            self.seal_oldest()?;
+        }
+        Ok(())
+    }
+
+    /// Makes the frames of all full segments durable, oldest first.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.sync_count.fetch_add(1, Ordering::Relaxed);
+        self.unsynced_bytes.store(0, Ordering::Relaxed);
+        let unsealed: Vec<_> = self.state.lock().unsealed.iter().cloned().collect();
+        unsealed.iter().try_for_each(|unsealed| unsealed.sync())
+    }
+
+    /// Seals the oldest full segment. False if there is none.
+    pub(crate) fn seal_oldest(&self) -> io::Result<bool> {
+        self.seal_next().map(|sealed| sealed.is_some())
+    }
+
+    fn seal_next(&self) -> io::Result<Option<Arc<UnsealedSegment>>> {
+        let _one = self.seal_lock.lock();
+        let Some(oldest) = self.state.lock().unsealed.front().cloned() else { return Ok(None) };
+        oldest.seal()?;
+        self.synced_lsn.fetch_max(oldest.summary.last_lsn(), Ordering::AcqRel);
+        self.state.lock().unsealed.pop_front();
+        Ok(Some(oldest))
+    }
+
+    /// Takes dead segments out of the log: keeps as spares as many as are wanted, of those that
+    /// nobody reads, and removes the others. They must be durably discarded.
+    ///
+    /// # Errors
+    ///
+    /// What the system refused. Those that are left are removed when the log is opened.
+    pub(crate) fn discard(&self, dead: Vec<(u64, Option<Arc<Segment>>)>) -> io::Result<()> {
+        let _one = self.seal_lock.lock();
+        let (config, segment_bytes) = (&self.directory.config, self.segments.file_bytes());
+        let room = {
+            let mut state = self.state.lock();
+            state.unsealed.retain(|o| dead.iter().all(|(number, _)| *number != o.segment.number()));
+            state.is_short_of_room = false;
+            let ReservedFiles { preallocated_bytes, recycled_count } = state.reserved_files();
+            let wanted = disk_quota::recycled_count_max(config, segment_bytes, preallocated_bytes);
+            if state.is_closed { 0 } else { wanted.saturating_sub(recycled_count) as usize }
+        };
+        let mut recycled = Vec::new();
+        for (number, segment) in dead {
+            // Who reads goes on reading what was there, so such a file cannot be used again.
+            let is_free = segment.is_some_and(|segment| Arc::into_inner(segment).is_some());
+            if is_free && recycled.len() < room {
+                self.directory.recycle(number)?;
+                recycled.push(number);
+            } else {
+                self.directory.remove(number)?;
+            }
+        }
+        self.directory.sync()?;
+        self.state.lock().recycled.extend(recycled);
+        Ok(())
+    }
+
+    /// Seals all that is left, and puts the segment that was made ahead among the spares, so that
+    /// the last segment of the log is one that is sealed. From now on nothing is made.
+    pub(crate) fn close(&self) -> io::Result<()> {
+        let preallocated = {
+            let _one = self.make_lock.lock();
+            let mut state = self.state.lock();
+            state.is_closed = true;
+            state.preallocated.take()
+        };
+        while let Some(sealed) = self.seal_next()? {
+            // So that the next start finds the footer, whatever happens until then.
+            sealed.segment.file.sync()?;
+        }
+        if let Some(preallocated) = preallocated {
+            let is_wanted = self.state.lock().recycled.len() < self.directory.config.spare_segments;
+            let number = preallocated.segment.number();
+            if is_wanted {
+                self.directory.recycle(number)?
+            } else {
+                self.directory.remove(number)?
+            }
+        }
+        self.directory.sync()
+    }
+
+    /// Makes the next segment. To be called by one thread at a time.
+    fn make(&self, file_bytes: u64, source: SegmentSource) -> io::Result<PreallocatedSegment> {
+        let (number, recycled_number) = {
+            let mut state = self.state.lock();
+            (state.newest + 1, state.recycled.pop_first())
+        };
+        let source = recycled_number.map_or(source, SegmentSource::Recycled);
+        match self.directory.make(number, file_bytes, source, &|| self.should_zero_fill()) {
+            Ok(segment) => Ok(PreallocatedSegment { segment, file_bytes }),
+            Err(error) => {
+                self.state.lock().recycled.extend(recycled_number);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives a prepared segment room for `bytes`; if there is none it stays as it was.
+    fn grow(
+        &self,
+        mut preallocated: PreallocatedSegment,
+        bytes: u64,
+    ) -> io::Result<PreallocatedSegment> {
+        debug_assert!(preallocated.file_bytes > SEGMENT_HEADER_BYTES as u64);
+        if bytes > preallocated.file_bytes {
+            if let Err(error) = preallocated.segment.file.allocate(preallocated.file_bytes..bytes) {
+                self.state.lock().preallocated = Some(preallocated);
+                return Err(error);
+            }
+            preallocated.file_bytes = bytes;
+        }
+        Ok(preallocated)
+    }
+}
+
+impl PoolState {
+    fn reserved_files(&self) -> ReservedFiles {
+        let preallocated_bytes =
+            self.preallocated.as_ref().map_or(0, |preallocated| preallocated.file_bytes);
+        ReservedFiles { preallocated_bytes, recycled_count: self.recycled.len() as u64 }
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::StorageFull
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use flotilla_vfs::fault::FaultFs;
+    use std::path::Path;
+
+    #[test]
+    fn zeros_are_given_up_for_who_does_not_sync() {
+        const SEGMENT_BYTES: u64 = 1 << 20;
+        let data_end = |unsynced_bytes: &[u64], is_write_waiting, is_synced| {
+            let fs = Arc::new(FaultFs::new(1));
+            let config = Config { segment_bytes: SEGMENT_BYTES, ..Config::default() };
+            let directory =
+                LogDirectory::writable(fs, Path::new("/"), config).expect("nobody has it");
+            let pool = SegmentPool::new(directory, Arc::default(), 0, None, [], 0);
+            unsynced_bytes.iter().for_each(|bytes| pool.expect_unsynced(*bytes));
+            pool.is_write_waiting.store(is_write_waiting, Ordering::Relaxed);
+            if is_synced {
+                pool.sync().expect("nothing to sync");
+            }
+            assert!(pool.prepare().expect("there is room"));
+            let preallocated = pool.state.lock().preallocated.take().expect("it was made");
+            assert_eq!(preallocated.segment.file.len().expect("known"), SEGMENT_BYTES);
+            preallocated.segment.file.data_end().expect("known")
+        };
+        const HEADER_END: u64 = 4096;
+        assert_eq!(data_end(&[], true, false), SEGMENT_BYTES);
+        assert_eq!(data_end(&[500_000; 2], false, false), SEGMENT_BYTES);
+        assert_eq!(data_end(&[500_000; 3], false, false), HEADER_END);
+        assert_eq!(data_end(&[500_000; 3], true, true), SEGMENT_BYTES);
+        assert_eq!(data_end(&[1], true, false), HEADER_END);
+        assert_eq!(data_end(&[1], false, false), SEGMENT_BYTES);
+    }
+}

@@ -1,0 +1,71 @@
+//! One file of the log: what it says of itself, and reading from it.
+
+use crate::format::layout::SegmentHeader;
+use flotilla_vfs::File;
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+/// An open segment.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) header: SegmentHeader,
+    pub(crate) file: Arc<dyn File>,
+}
+
+impl Segment {
+    pub(crate) fn number(&self) -> u64 {
+        self.header.segment
+    }
+
+    /// Cuts the file behind its last frame, durably, with all that it holds.
+    pub(crate) fn cut(&self, end: u64) -> io::Result<()> {
+        self.file.set_len(end)?;
+        self.file.sync()
+    }
+
+    /// Reads `len` bytes at `offset`; both come from the index.
+    pub(crate) fn read(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.file.read_exact_at(&mut bytes, offset)?;
+        Ok(bytes)
+    }
+}
+
+/// The segments that hold frames, by number, shared with those who read.
+#[derive(Debug, Default)]
+pub(crate) struct Segments {
+    open: RwLock<BTreeMap<u64, Arc<Segment>>>,
+}
+
+impl Segments {
+    /// The segment, unless it was purged.
+    pub(crate) fn get(&self, segment: u64) -> Option<Arc<Segment>> {
+        self.open.read().get(&segment).cloned()
+    }
+
+    /// The numbers of all segments, in order.
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        self.open.read().keys().copied().collect()
+    }
+
+    /// The oldest, and whether there are others.
+    pub(crate) fn oldest(&self) -> Option<(Arc<Segment>, bool)> {
+        let open = self.open.read();
+        open.values().next().map(|oldest| (oldest.clone(), open.len() > 1))
+    }
+
+    /// Bytes of all files. A length that cannot be read counts as nothing.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.open.read().values().map(|segment| segment.file.len().unwrap_or(0)).sum()
+    }
+
+    pub(crate) fn insert(&self, segment: Arc<Segment>) {
+        self.open.write().insert(segment.number(), segment);
+    }
+
+    pub(crate) fn remove(&self, segment: u64) -> Option<Arc<Segment>> {
+        self.open.write().remove(&segment)
+    }
+}

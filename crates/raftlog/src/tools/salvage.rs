@@ -1,0 +1,481 @@
+//! What can be had of a damaged log, written to a new one.
+//!
+//! The files are gone through three times, one segment in memory at a time: what is damaged and
+//! where the log ends is found as [`crate::LogEngine::verify_directory`] does; then what each whole
+//! frame says is taken in, in the order of the log, holes and all; then what is left of each group
+//! is copied.
+//!
+//! A lost frame may have changed anything. What can be seen of it is a hole in a group's entries:
+//! the newest part without a hole is kept, since a log with a hole is none, and a log that ends
+//! before what was acknowledged last is worse than one that begins late, for which there are
+//! snapshots.
+
+use crate::batch::frame::EntryRun;
+use crate::batch::frame::{Append, Change};
+use crate::batch::log_batch::{EntryRef, LogBatch};
+use crate::config::Config;
+use crate::engine::LogEngine;
+use crate::error::Error;
+use crate::format::item;
+use crate::format::layout::{FRAME_HEADER_BYTES, SegmentHeader};
+use crate::queue::write_queue::Durability;
+use crate::read::append_entries;
+use crate::read::run_entries;
+use crate::recovery::report::{SalvageReport, SalvagedGroup};
+use crate::segments::directory::LogDirectory;
+use crate::segments::footer;
+use crate::segments::read_only_fs::ReadOnlyFs;
+use crate::tools::checkpoint;
+use crate::tools::inspect;
+use crate::tools::raw_scan::{RawScan, SegmentPart, ValidFrame};
+use crate::tools::verify::{ToolProgress, VerifyLevel};
+use bytes::Bytes;
+use flotilla_vfs::{File, FileSystem, OpenMode};
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// About how much is written at once.
+const BATCH_BYTES: u64 = 1 << 20;
+/// So many ranges of lost batches are listed.
+const RANGES_MAX: usize = 1000;
+
+/// Writes what is whole of the log in `dir` to a new log in `to`, which must be empty or missing.
+/// When this returns the new log is durable, closed, and opens. Nothing is changed in `dir`, and it
+/// should not be written meanwhile. `on_progress` is called now and then.
+///
+/// A group is kept with its keys and its entries, the latter from the last hole on. The deletion of a
+/// key, or the removal of a group, that was in a lost batch did not take place.
+///
+/// # Errors
+///
+/// [`Error::NoLog`]; [`Error::Invalid`] if `to` is not empty; [`Error::Io`], and those of a write to
+/// the new log, which is then of no use.
+pub fn salvage(
+    fs: Arc<dyn FileSystem>,
+    dir: &Path,
+    to: &Path,
+    on_progress: &mut dyn FnMut(ToolProgress),
+) -> Result<SalvageReport, Error> {
+    copy_whole(fs.clone(), dir, fs, to, Config::default(), on_progress)
+}
+
+/// As [`salvage`]; the new log is reached by a file system of its own, and made as `config` says.
+pub(crate) fn copy_whole(
+    fs: Arc<dyn FileSystem>,
+    dir: &Path,
+    to_fs: Arc<dyn FileSystem>,
+    to: &Path,
+    config: Config,
+    on_progress: &mut dyn FnMut(ToolProgress),
+) -> Result<SalvageReport, Error> {
+    let directory = LogDirectory::read_only(Arc::new(ReadOnlyFs::new(fs)), dir, Config::default())?;
+    checkpoint::make_empty(&*to_fs, to)?;
+    let (verified, needed_from) =
+        inspect::verify_files(&directory, VerifyLevel::Entries, on_progress)?;
+    let mut salvage = Salvage {
+        report: SalvageReport {
+            frames: verified.frames,
+            torn_bytes: verified.torn_bytes,
+            problems: verified.problems,
+            problems_left_out: verified.problems_left_out,
+            ..SalvageReport::default()
+        },
+        groups: BTreeMap::new(),
+        end_lsn: verified.last_lsn,
+        next_lsn: None,
+        losses: 0,
+    };
+    let numbers = directory.list()?.segments;
+    let needed: Vec<u64> = numbers.into_iter().filter(|number| *number >= needed_from).collect();
+    if needed.first().is_some_and(|first| *first <= needed_from.max(1)) {
+        salvage.next_lsn = needed.first().filter(|first| **first == 1).copied();
+    } else {
+        // The oldest that is needed is not there.
+        salvage.losses = 1;
+    }
+    let mut bytes = Vec::new();
+    for number in &needed {
+        let file = directory.open_file(*number, OpenMode::Read)?;
+        match inspect::read_file(&*file, &mut bytes) {
+            Ok(()) => salvage.segment(*number, &bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error.into()),
+            // That it cannot be read was found before, and is among the problems.
+            Err(_) => {}
+        }
+    }
+    // Nothing that could be written once is too large.
+    let config = Config { batch_bytes_max: 1 << 30, ..config };
+    let (log, _) = LogEngine::start(LogDirectory::writable(to_fs, to, config)?)?;
+    salvage.copy(&log, &directory, on_progress)
+}
+
+struct Salvage {
+    report: SalvageReport,
+    groups: BTreeMap<u64, GroupRemains>,
+    /// The last batch of the log.
+    end_lsn: u64,
+    next_lsn: Option<u64>,
+    /// How many times batches were missing so far.
+    losses: u64,
+}
+
+/// What is known of a group.
+#[derive(Default)]
+struct GroupRemains {
+    /// Where the log begins and the term before, if a compaction says so.
+    compaction: Option<(u64, u64)>,
+    /// In order, without overlaps, perhaps with holes.
+    runs: Vec<EntryRun>,
+    keys: BTreeMap<Bytes, Bytes>,
+    /// How many losses there were when something was appended first and last.
+    losses: Option<(u64, u64)>,
+    failing: Vec<Range<u64>>,
+}
+
+impl Salvage {
+    fn segment(&mut self, number: u64, bytes: &[u8]) {
+        // What a damaged header says of the salt is right if frames hold their checksums under it.
+        let header =
+            inspect::header_of(number, bytes).ok().or_else(|| SegmentHeader::guess(number, bytes));
+        let Some(header) = header else { return };
+        let end = footer::of_file(bytes, header).map_or(bytes.len(), |footer| footer.end as usize);
+        for piece in RawScan::new(&bytes[..end], header) {
+            let SegmentPart::Frame(frame) = piece else { continue };
+            let lsn = frame.header.lsn;
+            let next = self.next_lsn.unwrap_or(lsn);
+            if lsn > self.end_lsn || lsn < next {
+                continue;
+            }
+            if lsn > next {
+                self.losses += 1;
+                if self.report.lost_batches.len() < RANGES_MAX {
+                    self.report.lost_batches.push(next..lsn);
+                }
+            }
+            self.next_lsn = Some(lsn + 1);
+            self.frame(number, &frame);
+        }
+    }
+
+    fn frame(&mut self, segment: u64, frame: &ValidFrame<'_>) {
+        let mut input = frame.items;
+        while !input.is_empty() {
+            let at = FRAME_HEADER_BYTES + frame.items.len() - input.len();
+            // What follows an item that cannot be read is a problem that was found before.
+            let Ok(item) = item::take_item(&mut input) else { return };
+            let change = Change::of(item, at as u32);
+            let failing = match &change {
+                Change::Append(append) | Change::Move(append) => failing(frame, append),
+                _ => Vec::new(),
+            };
+            self.change(change, segment, frame.offset as u32, failing);
+        }
+    }
+
+    fn change(
+        &mut self,
+        change: Change,
+        segment: u64,
+        frame_offset: u32,
+        failing: Vec<Range<u64>>,
+    ) {
+        let losses = self.losses;
+        match change {
+            Change::Append(append) => {
+                let remains = self.groups.entry(append.group).or_default();
+                remains.cut(append.first);
+                remains.runs.push(append.run(segment, frame_offset));
+                remains.failing.extend(failing);
+                remains.losses = Some((remains.losses.map_or(losses, |(first, _)| first), losses));
+            }
+            Change::Move(append) => {
+                let remains = self.groups.entry(append.group).or_default();
+                remains.relocate(append.run(segment, frame_offset));
+                remains.failing.extend(failing);
+            }
+            Change::Truncate { group, from } => {
+                if let Some(remains) = self.groups.get_mut(&group) {
+                    remains.cut(from);
+                }
+            }
+            Change::Compact { group, first, term_before } => {
+                let remains = self.groups.entry(group).or_default();
+                remains.drop_below(first);
+                remains.compaction = Some((first, term_before));
+                if remains.runs.is_empty() {
+                    remains.losses = None;
+                }
+            }
+            Change::Put { group, key, value } => {
+                self.groups.entry(group).or_default().keys.insert(key, value);
+            }
+            Change::Delete { group, key } => {
+                if let Some(remains) = self.groups.get_mut(&group) {
+                    remains.keys.remove(&key);
+                }
+            }
+            Change::Remove { group } => {
+                self.groups.remove(&group);
+            }
+            Change::Discard { .. } | Change::Stale => {}
+        }
+    }
+
+    /// Writes what was found to the new log.
+    fn copy(
+        mut self,
+        log: &LogEngine,
+        directory: &LogDirectory,
+        on_progress: &mut dyn FnMut(ToolProgress),
+    ) -> Result<SalvageReport, Error> {
+        let groups = std::mem::take(&mut self.groups);
+        let bytes = |remains: &GroupRemains| {
+            remains.runs.iter().map(|r| u64::from(r.item_bytes)).sum::<u64>()
+        };
+        let mut progress = ToolProgress { bytes_done: 0, bytes: groups.values().map(bytes).sum() };
+        let mut open = None;
+        for (id, mut remains) in groups {
+            let group_bytes = bytes(&remains);
+            let outcome = remains.keep_newest_part(id, self.losses > 0);
+            if remains.runs.is_empty() && remains.keys.is_empty() && remains.compaction.is_none() {
+                self.report.damaged_groups.extend(outcome);
+                continue;
+            }
+            self.write_group(log, directory, id, &remains, &mut open)?;
+            self.report.damaged_groups.extend(outcome);
+            self.report.groups += 1;
+            progress.bytes_done += group_bytes;
+            on_progress(progress);
+        }
+        log.close()?;
+        Ok(self.report)
+    }
+
+    fn write_group(
+        &mut self,
+        log: &LogEngine,
+        directory: &LogDirectory,
+        id: u64,
+        remains: &GroupRemains,
+        open: &mut Option<(u64, Arc<dyn File>)>,
+    ) -> Result<(), Error> {
+        let mut batch = LogBatch::new();
+        if let Some((first, term_before)) = remains.compaction {
+            batch.compact_to(id, first, term_before);
+        }
+        for (key, value) in &remains.keys {
+            batch.put(id, key, value);
+            self.report.keys += 1;
+            flush(log, &mut batch, BATCH_BYTES)?;
+        }
+        for run in &remains.runs {
+            let file = match open {
+                Some((segment, file)) if *segment == run.segment => file.clone(),
+                _ => directory.open_file(run.segment, OpenMode::Read)?,
+            };
+            *open = Some((run.segment, file.clone()));
+            run_entries::each_of_run(id, &*file, run, |entry: EntryRef<'_>| {
+                batch.append(id, [entry]);
+                self.report.entries += 1;
+                flush(log, &mut batch, BATCH_BYTES)
+            })?;
+        }
+        flush(log, &mut batch, 0)
+    }
+}
+
+/// Writes the batch if it is longer than this.
+fn flush(log: &LogEngine, batch: &mut LogBatch, above_bytes: u64) -> Result<(), Error> {
+    if batch.is_empty() || batch.bytes() <= above_bytes {
+        return Ok(());
+    }
+    log.write(std::mem::take(batch), Durability::Buffered).wait().map(drop)
+}
+
+/// Entries of an append that fail although the frame is whole.
+fn failing(frame: &ValidFrame<'_>, append: &Append) -> Vec<Range<u64>> {
+    let begin = (append.offset as usize).checked_sub(FRAME_HEADER_BYTES);
+    let item = begin.and_then(|begin| frame.items.get(begin..begin + append.item_bytes as usize));
+    let Some((item, head)) =
+        item.and_then(|item| Some((item, item::AppendHead::decode(item).ok()?)))
+    else {
+        return Vec::new();
+    };
+    let mut failing = Vec::new();
+    append_entries::each_entry(item, &head, |entry| {
+        if entry.data.is_err() {
+            add_range(&mut failing, entry.index..entry.index + 1);
+        }
+    });
+    failing
+}
+
+impl GroupRemains {
+    /// Drops the entries from `from` on.
+    fn cut(&mut self, from: u64) {
+        self.runs.truncate(self.runs.partition_point(|run| run.first < from));
+        if let Some(last) = self.runs.last_mut() {
+            last.end = last.end.min(from);
+        }
+        self.failing.retain_mut(|range| {
+            range.end = range.end.min(from);
+            !range.is_empty()
+        });
+    }
+
+    /// Drops the entries below `first`.
+    fn drop_below(&mut self, first: u64) {
+        self.runs.drain(..self.runs.partition_point(|run| run.end <= first));
+        if let Some(run) = self.runs.first_mut() {
+            run.first = run.first.max(first);
+        }
+    }
+
+    /// Puts entries in the place of those with their indexes.
+    fn relocate(&mut self, run: EntryRun) {
+        let from = self.runs.partition_point(|old| old.end <= run.first);
+        let to = self.runs.partition_point(|old| old.first < run.end);
+        let mut new = Vec::new();
+        for old in &self.runs[from..to.max(from)] {
+            if old.first < run.first {
+                new.push(EntryRun { end: run.first, ..*old });
+            }
+        }
+        new.push(run);
+        for old in &self.runs[from..to.max(from)] {
+            if old.end > run.end {
+                new.push(EntryRun { first: run.end, ..*old });
+            }
+        }
+        self.runs.splice(from..to.max(from), new);
+        self.failing.retain(|range| range.end <= run.first || range.start >= run.end);
+    }
+
+    /// Leaves the newest part without a hole. Says what has become of the group, if something is
+    /// missing or may be.
+    fn keep_newest_part(&mut self, id: u64, has_losses: bool) -> Option<SalvagedGroup> {
+        let failing = std::mem::take(&mut self.failing);
+        failing.iter().for_each(|range| self.remove(range));
+        let mut outcome = SalvagedGroup { group: id, ..SalvagedGroup::default() };
+        let hole = self.runs.windows(2).rposition(|pair| pair[0].end < pair[1].first);
+        let kept = self.runs.split_off(hole.map_or(0, |at| at + 1));
+        let before = std::mem::replace(&mut self.runs, kept);
+        let first = self.runs.first().map(|run| run.first);
+        // A mark before a hole that nothing else shows is of a compaction that changed nothing.
+        let begin =
+            self.compaction.map(|(first, _)| first).filter(|_| has_losses || !before.is_empty());
+        let mut next = begin.or(before.first().map(|run| run.first)).or(first);
+        for run in &before {
+            if let Some(next) = next.filter(|next| *next < run.first) {
+                outcome.lost.push(next..run.first);
+            }
+            add_range(&mut outcome.left_behind, run.first..run.end);
+            next = Some(run.end);
+        }
+        if let (Some(next), Some(first)) = (next, first)
+            && next < first
+        {
+            outcome.lost.push(next..first);
+        }
+        if let Some(first) = first {
+            self.compaction = self.compaction.filter(|(compaction, _)| *compaction == first);
+        }
+        let end = self.runs.last().map(|run| run.end);
+        outcome
+            .lost
+            .extend(failing.into_iter().filter(|range| end.is_none_or(|end| range.start >= end)));
+        let begin = first.or(self.compaction.map(|(first, _)| first)).unwrap_or(1);
+        outcome.kept = begin..end.unwrap_or(begin);
+        outcome.is_joined =
+            outcome.lost.is_empty() && self.losses.is_some_and(|(first, last)| first < last);
+        (!outcome.lost.is_empty() || outcome.is_joined).then_some(outcome)
+    }
+
+    /// Makes a hole of entries that cannot be read.
+    fn remove(&mut self, range: &Range<u64>) {
+        let mut runs = Vec::with_capacity(self.runs.len() + 1);
+        for run in self.runs.drain(..) {
+            let (low, high) = (range.start.max(run.first), range.end.min(run.end));
+            if low >= high {
+                runs.push(run);
+                continue;
+            }
+            if run.first < low {
+                runs.push(EntryRun { end: low, ..run });
+            }
+            if high < run.end {
+                runs.push(EntryRun { first: high, ..run });
+            }
+        }
+        self.runs = runs;
+    }
+}
+
+fn add_range(ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
+    match ranges.last_mut() {
+        Some(last) if last.end == range.start => last.end = range.end,
+        _ => ranges.push(range),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "lists of ranges, of which there is one")]
+mod tests {
+    use super::*;
+
+    fn run(first: u64, end: u64, segment: u64) -> EntryRun {
+        EntryRun { first, end, segment, offset: 64, item_bytes: 100 }
+    }
+
+    fn shape(remains: &GroupRemains) -> Vec<(u64, u64, u64)> {
+        remains.runs.iter().map(|run| (run.first, run.end, run.segment)).collect()
+    }
+
+    #[test]
+    fn moved_entries_take_the_place_of_those_that_were_there() {
+        let mut remains =
+            GroupRemains { runs: vec![run(1, 5, 1), run(5, 9, 2)], ..GroupRemains::default() };
+        remains.relocate(run(3, 7, 3));
+        assert_eq!(shape(&remains), [(1, 3, 1), (3, 7, 3), (7, 9, 2)]);
+        remains.relocate(run(4, 5, 4));
+        assert_eq!(shape(&remains), [(1, 3, 1), (3, 4, 3), (4, 5, 4), (5, 7, 3), (7, 9, 2)]);
+        remains.relocate(run(1, 9, 5));
+        assert_eq!(shape(&remains), [(1, 9, 5)]);
+        // As it is where the segments that they came from are gone.
+        remains.relocate(run(20, 22, 6));
+        remains.relocate(run(11, 13, 7));
+        assert_eq!(shape(&remains), [(1, 9, 5), (11, 13, 7), (20, 22, 6)]);
+    }
+
+    #[test]
+    fn a_group_is_settled_at_its_last_hole() {
+        let mut remains = GroupRemains {
+            compaction: Some((3, 9)),
+            runs: vec![run(5, 8, 1), run(8, 10, 1), run(12, 15, 2), run(15, 20, 2)],
+            failing: vec![16..17],
+            ..GroupRemains::default()
+        };
+        let outcome = remains.keep_newest_part(7, true).expect("something is lost");
+        assert_eq!(shape(&remains), [(17, 20, 2)]);
+        assert_eq!((outcome.kept, remains.compaction), (17..20, None));
+        assert_eq!(outcome.lost, [3..5, 10..12, 16..17]);
+        assert_eq!(outcome.left_behind, [5..10, 12..16]);
+
+        let mut whole = GroupRemains {
+            compaction: Some((3, 9)),
+            runs: vec![run(3, 8, 1)],
+            ..GroupRemains::default()
+        };
+        assert_eq!((whole.keep_newest_part(7, true), whole.compaction), (None, Some((3, 9))));
+        let mut last = GroupRemains {
+            runs: vec![run(3, 8, 1)],
+            failing: vec![7..8],
+            ..GroupRemains::default()
+        };
+        let outcome = last.keep_newest_part(7, false).expect("the last entry is lost");
+        assert_eq!((outcome.kept, outcome.lost.len(), outcome.lost[0].start), (3..7, 1, 7));
+    }
+}
