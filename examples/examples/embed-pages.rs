@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     txn.tree("visits")?.put(&visit.to_be_bytes(), b"fram")?;
     txn.tree("ships")?.put(b"fram", format!("came {visit} times").as_bytes())?;
     txn.tree("ships")?.put(b"vasa", b"never came back")?;
-    txn.set_mark(format!("visit {visit}").as_bytes());
+    txn.set_commit_metadata(format!("visit {visit}").as_bytes());
     txn.publish()?;
 
     // A snapshot stays as it is, whatever is written.
@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!(
         "durable now: transaction {}, {}",
         durable.txid,
-        String::from_utf8_lossy(&durable.mark)
+        String::from_utf8_lossy(&durable.commit_metadata)
     );
 
     let report = store.check()?;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
-use flotilla_pagestore::{Durability, Options, PageStore};
+use flotilla_pagestore::{CommitDurability, Options, PageStore};
 use flotilla_vfs::os::OsFs;
 use serde_json::{Value, json};
 
@@ -49,11 +49,11 @@ fn some_pages(path: &Path) -> PageStore {
         txn.tree("ships").unwrap().put(format!("key {i:03}").as_bytes(), &[b'v'; 200]).unwrap();
     }
     txn.tree("maps").unwrap().put(b"north", &[b'n'; 9000]).unwrap();
-    txn.set_mark(b"position 17");
-    txn.commit(Durability::Sync).unwrap();
+    txn.set_commit_metadata(b"position 17");
+    txn.commit(CommitDurability::Sync).unwrap();
     let mut txn = store.write().unwrap();
     txn.tree("ships").unwrap().put(b"later", b"by the redo area").unwrap();
-    txn.commit(Durability::Sync).unwrap();
+    txn.commit(CommitDurability::Sync).unwrap();
     store
 }
 
@@ -201,7 +201,7 @@ fn a_dense_copy_is_made() {
     let report = tells(&["check", &to, "--json"]);
     assert_eq!((&report["sound"], &report["keys"]), (&json!(true), &json!(102)));
     let snapshot = open(&copy).read();
-    assert_eq!(snapshot.mark(), b"position 17");
+    assert_eq!(snapshot.commit_metadata(), b"position 17");
     let ships = snapshot.tree("ships").unwrap().unwrap();
     assert_eq!(ships.get(b"later").unwrap().unwrap(), b"by the redo area");
     drop((ships, snapshot));
@@ -245,7 +245,7 @@ fn backups_are_made_and_restored() {
     let store = open(&path);
     let mut txn = store.write().unwrap();
     txn.tree("ships").unwrap().put(b"latest", b"in the second").unwrap();
-    txn.commit(Durability::Sync).unwrap();
+    txn.commit(CommitDurability::Sync).unwrap();
     drop(store);
     let more = tells(&["backup", &file, &two, "--since", &one, "--json"]);
     assert!(more["bytes"].as_u64() < whole["bytes"].as_u64(), "{more} {whole}");

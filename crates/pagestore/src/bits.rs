@@ -2,11 +2,11 @@
 
 /// A set of unit numbers. Grows as it is filled; what it never held reads as absent.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Bits {
+pub(crate) struct UnitSet {
     words: Vec<u64>,
 }
 
-impl Bits {
+impl UnitSet {
     pub(crate) fn contains(&self, at: u64) -> bool {
         self.words.get((at / 64) as usize).is_some_and(|word| word >> (at % 64) & 1 == 1)
     }
@@ -89,14 +89,14 @@ impl Bits {
     }
 
     /// Puts `at` in if it is not there, else takes it out.
-    pub(crate) fn toggle(&mut self, at: u64) {
+    pub(crate) fn flip(&mut self, at: u64) {
         if !self.remove(at) {
             self.insert(at);
         }
     }
 
     /// Makes `count` words from word `from` on the same as in `other`.
-    pub(crate) fn copy_words(&mut self, other: &Bits, from: usize, count: usize) {
+    pub(crate) fn copy_words(&mut self, other: &UnitSet, from: usize, count: usize) {
         let words = other.words(from, count);
         let end = from + if words.is_empty() { 0 } else { count };
         if self.words.len() < end {
@@ -121,7 +121,7 @@ impl Bits {
         bytes
     }
 
-    /// Adds words read by [`Bits::bytes`] behind those that are there.
+    /// Adds words read by [`UnitSet::bytes`] behind those that are there.
     pub(crate) fn extend(&mut self, bytes: &[u8]) {
         self.words.extend(bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)));
     }
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn runs_are_as_their_numbers() {
         for (start, count) in [(0, 1), (3, 61), (3, 62), (64, 64), (60, 200), (127, 2), (5, 0)] {
-            let (mut runs, mut single) = (Bits::default(), Bits::default());
+            let (mut runs, mut single) = (UnitSet::default(), UnitSet::default());
             assert!(runs.insert_run(start, count));
             (start..start + count).for_each(|at| assert!(single.insert(at)));
             assert!(runs.iter().eq(single.iter()), "{count} from {start}");
@@ -159,7 +159,8 @@ mod tests {
             for (from, to) in [(0, 300), (start, start + 1), (start + 2, start + 70), (start, 9999)]
             {
                 let count = to - from;
-                let there = |bits: &Bits| (from..to).filter(|&at| bits.contains(at)).count() as u64;
+                let there =
+                    |bits: &UnitSet| (from..to).filter(|&at| bits.contains(at)).count() as u64;
                 let mut rest = runs.clone();
                 assert_eq!(runs.count_run(from, count), there(&runs), "{from}..{to}");
                 assert_eq!(rest.remove_run(from, count), there(&runs), "{from}..{to}");
@@ -171,7 +172,7 @@ mod tests {
 
     #[test]
     fn behaves_as_a_set() {
-        let mut bits = Bits::default();
+        let mut bits = UnitSet::default();
         for at in [0, 63, 64, 1000] {
             assert!(!bits.contains(at));
             assert!(bits.insert(at));
@@ -181,18 +182,18 @@ mod tests {
         assert_eq!(bits.iter().collect::<Vec<_>>(), [0, 63, 64, 1000]);
         assert!(bits.remove(63) && !bits.remove(63) && !bits.remove(5000));
         assert_eq!([0, 64, 65, 1000, 1001].map(|at| bits.count_from(at)), [3, 2, 1, 1, 0]);
-        bits.toggle(64);
-        bits.toggle(65);
+        bits.flip(64);
+        bits.flip(65);
         assert_eq!(bits.iter().collect::<Vec<_>>(), [0, 65, 1000]);
-        let mut other = Bits::default();
+        let mut other = UnitSet::default();
         other.insert(2000);
         other.copy_words(&bits, 1, 30);
         assert_eq!(other.iter().collect::<Vec<_>>(), [65, 1000, 2000]);
-        other.copy_words(&Bits::default(), 15, 1);
+        other.copy_words(&UnitSet::default(), 15, 1);
         assert_eq!(other.iter().collect::<Vec<_>>(), [65, 2000]);
-        bits.toggle(64);
-        bits.toggle(65);
-        let mut copy = Bits::default();
+        bits.flip(64);
+        bits.flip(65);
+        let mut copy = UnitSet::default();
         copy.extend(&bits.bytes(0, 1));
         copy.extend(&bits.bytes(1, 30));
         assert_eq!(copy.iter().collect::<Vec<_>>(), [0, 64, 1000]);

@@ -3,15 +3,15 @@
 //! A page of one unit lies in a slab, but for the first few of a store, which come from the heap: a
 //! small store needs no slab. What held branches is given out for branches first: these are few and
 //! written often, so that memory is likely to be near the processor. Long values have slabs of their
-//! own (`pieces`).
+//! own (`values`).
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::frames::{Buffer, Taken};
+use crate::frames::{PageBuffer, UnlinkedFrame};
 use crate::page::UNIT_BYTES;
-use crate::pieces::Pieces;
-use crate::slab::{Piece, Slab, Use};
+use crate::pieces::ValueAlloc;
+use crate::slab::{Slab, SlabUse, SlabValue};
 
 /// So many buffers come from the heap before the first slab is made.
 const HEAP_MAX: usize = 256;
@@ -29,24 +29,24 @@ const QUIET: Duration = Duration::from_secs(60);
 
 /// Where memory comes from.
 #[derive(Debug)]
-pub(crate) enum Supply {
+pub(crate) enum BufferSource {
     /// Here it is, with whatever is in it.
-    Of(Buffer),
+    Of(PageBuffer),
     /// From the heap.
     Heap,
-    /// From a new slab, which the caller makes, without a lock, and adds by [`Buffers::add`]; then it
+    /// From a new slab, which the caller makes, without a lock, and adds by [`PageAlloc::add`]; then it
     /// asks again.
     Slab,
 }
 
 /// Memory for pages.
 #[derive(Default)]
-pub(crate) struct Buffers {
+pub(crate) struct PageAlloc {
     /// Of pages of one unit that are gone: of branches and of leaves.
-    spare: [Vec<Buffer>; 2],
+    free: [Vec<PageBuffer>; 2],
     /// What was in memory, is not used again, and nobody needs.
-    dead: Vec<Taken>,
-    slabs: Vec<Used>,
+    garbage: Vec<UnlinkedFrame>,
+    slabs: Vec<PageSlab>,
     /// The slab that was taken from last.
     current: usize,
     /// Slabs that were not yet taken from.
@@ -56,66 +56,66 @@ pub(crate) struct Buffers {
     has_asked: bool,
     heap_count: usize,
     /// Memory for long values.
-    pieces: Pieces,
+    values: ValueAlloc,
     /// The last transaction that was seen, and when first.
     quiet: (u64, Duration),
 }
 
-/// A slab, and whether it was taken from since [`Buffers::idle_slabs`] was asked last.
-struct Used {
+/// A slab, and whether it was taken from since [`PageAlloc::idle_slabs`] was asked last.
+struct PageSlab {
     slab: Arc<Slab>,
     was_needed: bool,
 }
 
-impl Buffers {
+impl PageAlloc {
     /// Memory for a page of so many units.
-    pub(crate) fn take(&mut self, units: u32, is_leaf: bool) -> Supply {
+    pub(crate) fn take(&mut self, units: u32, is_leaf: bool) -> BufferSource {
         if units != 1 {
-            return Supply::Heap;
+            return BufferSource::Heap;
         }
         let [other, first] = [!is_leaf, is_leaf].map(usize::from);
-        if let Some(buffer) = self.spare[first].pop().or_else(|| self.spare[other].pop()) {
-            return Supply::Of(buffer);
+        if let Some(buffer) = self.free[first].pop().or_else(|| self.free[other].pop()) {
+            return BufferSource::Of(buffer);
         }
         if self.heap_count < HEAP_MAX {
             self.heap_count += 1;
-            return Supply::Heap;
+            return BufferSource::Heap;
         }
-        self.take_of_slab().map_or(Supply::Slab, Supply::Of)
+        self.take_of_slab().map_or(BufferSource::Slab, BufferSource::Of)
     }
 
-    fn take_of_slab(&mut self) -> Option<Buffer> {
+    fn take_of_slab(&mut self) -> Option<PageBuffer> {
         let count = self.slabs.len();
         for i in (self.current..count).chain(0..self.current) {
             let used = &mut self.slabs[i];
             if let Some(part) = used.slab.take() {
                 used.was_needed = true;
                 self.current = i;
-                return Some(Buffer::from(part));
+                return Some(PageBuffer::from(part));
             }
         }
         let slab = self.ready.pop()?;
-        let buffer = slab.take().map(Buffer::from);
-        self.slabs.push(Used { slab, was_needed: true });
+        let buffer = slab.take().map(PageBuffer::from);
+        self.slabs.push(PageSlab { slab, was_needed: true });
         self.current = count;
         buffer
     }
 
     /// Memory for a long value of so many bytes; nothing if it shall come from the heap.
-    pub(crate) fn take_piece(&mut self, len: usize) -> Option<Piece> {
-        let Buffers { pieces, ready_for_values, .. } = self;
-        pieces.take(len, || ready_for_values.pop())
+    pub(crate) fn take_piece(&mut self, len: usize) -> Option<SlabValue> {
+        let PageAlloc { values, ready_for_values, .. } = self;
+        values.take(len, || ready_for_values.pop())
     }
 
     /// Takes a new slab.
-    pub(crate) fn add(&mut self, slab: Arc<Slab>, made_for: Use) {
+    pub(crate) fn add(&mut self, slab: Arc<Slab>, made_for: SlabUse) {
         match made_for {
-            Use::Pages => self.ready.push(slab),
-            Use::Values => self.ready_for_values.push(slab),
+            SlabUse::Pages => self.ready.push(slab),
+            SlabUse::Values => self.ready_for_values.push(slab),
         }
     }
 
-    /// Whether slabs should be made ready; says so once until [`Buffers::wants_slab`] says that there
+    /// Whether slabs should be made ready; says so once until [`PageAlloc::wants_slab`] says that there
     /// are enough.
     pub(crate) fn asks_for_slabs(&mut self) -> bool {
         let is_new = !self.has_asked && self.is_short().is_some();
@@ -124,19 +124,19 @@ impl Buffers {
     }
 
     /// For what one more slab should be made ready, if that was asked for.
-    pub(crate) fn wants_slab(&mut self) -> Option<Use> {
+    pub(crate) fn wants_slab(&mut self) -> Option<SlabUse> {
         let short = self.is_short().filter(|_| self.has_asked);
         self.has_asked = short.is_some();
         short
     }
 
-    fn is_short(&self) -> Option<Use> {
+    fn is_short(&self) -> Option<SlabUse> {
         // A writer who needs a page waits until its slab is made, but nobody for one of long values.
         if !self.slabs.is_empty() && self.ready.len() < READY_MAX {
-            return Some(Use::Pages);
+            return Some(SlabUse::Pages);
         }
         let is_short = self.ready_for_values.len() < READY_FOR_VALUES_MAX;
-        (self.pieces.wants_slabs() && is_short).then_some(Use::Values)
+        (self.values.wants_slabs() && is_short).then_some(SlabUse::Values)
     }
 
     /// How many slabs are ready for long values.
@@ -146,26 +146,26 @@ impl Buffers {
     }
 
     /// Takes back what a page or a long value was in.
-    pub(crate) fn keep(&mut self, taken: Taken) {
+    pub(crate) fn recycle(&mut self, taken: UnlinkedFrame) {
         match taken {
-            Taken::Page(buffer, is_leaf) if buffer.len() == UNIT_BYTES => {
-                self.spare[usize::from(is_leaf)].push(buffer);
+            UnlinkedFrame::Page(buffer, is_leaf) if buffer.len() == UNIT_BYTES => {
+                self.free[usize::from(is_leaf)].push(buffer);
             }
-            taken => self.dead.push(taken),
+            taken => self.garbage.push(taken),
         }
     }
 
     /// Hands over what is not used again, to be dropped where it holds nobody up.
-    pub(crate) fn take_dead(&mut self) -> Vec<Taken> {
-        std::mem::take(&mut self.dead)
+    pub(crate) fn take_garbage(&mut self) -> Vec<UnlinkedFrame> {
+        std::mem::take(&mut self.garbage)
     }
 
     /// Hands over all spare memory: what is of slabs goes back to them when it is dropped, which holds
     /// nobody up.
-    pub(crate) fn take_spare(&mut self) -> [Vec<Buffer>; 2] {
+    pub(crate) fn take_free(&mut self) -> [Vec<PageBuffer>; 2] {
         self.heap_count = 0;
-        self.pieces.begin_again();
-        std::mem::take(&mut self.spare)
+        self.values.reset();
+        std::mem::take(&mut self.free)
     }
 
     /// Hands over slabs that are not in use, and were not since this was called last, to be dropped
@@ -176,11 +176,11 @@ impl Buffers {
             .extract_if(.., |used| !std::mem::take(&mut used.was_needed) && used.slab.is_idle());
         let mut idle: Vec<Arc<Slab>> = idle.map(|used| used.slab).collect();
         self.current = 0;
-        idle.append(&mut self.pieces.idle_slabs(false));
+        idle.append(&mut self.values.idle_slabs(false));
         idle
     }
 
-    /// As [`Buffers::idle_slabs`], for those that were needed lately or are ready as well, if the last transaction
+    /// As [`PageAlloc::idle_slabs`], for those that were needed lately or are ready as well, if the last transaction
     /// was `txid` for a minute.
     pub(crate) fn quiet_slabs(&mut self, txid: u64, now: Duration) -> Vec<Arc<Slab>> {
         if self.quiet.0 != txid {
@@ -191,10 +191,10 @@ impl Buffers {
         }
         // What a reader has ended for since the last checkpoint is here still. Nobody has written for a minute
         // who could be held up.
-        drop(self.take_spare());
+        drop(self.take_free());
         self.slabs.iter_mut().for_each(|used| used.was_needed = false);
         let mut idle = self.idle_slabs();
-        idle.append(&mut self.pieces.idle_slabs(true));
+        idle.append(&mut self.values.idle_slabs(true));
         idle.append(&mut self.ready);
         idle.append(&mut self.ready_for_values);
         idle
@@ -204,112 +204,119 @@ impl Buffers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frames::Frames;
-    use crate::page::{self, Frame, Kind};
+    use crate::frames::PageTable;
+    use crate::page::{self, Frame, PageKind};
 
-    /// A page in memory that came from `buffers`, put into the table and taken out again.
-    fn page(buffers: &mut Buffers, frames: &Frames, id: u64, kind: Kind) -> Taken {
-        let taken = take(buffers, kind == Kind::Leaf);
-        let mut buffer = taken.unwrap_or_else(|| Buffer::from(Frame::from(vec![0; UNIT_BYTES])));
+    /// A page in memory that came from `page_alloc`, put into the table and taken out again.
+    fn page(
+        page_alloc: &mut PageAlloc,
+        frames: &PageTable,
+        id: u64,
+        kind: PageKind,
+    ) -> UnlinkedFrame {
+        let taken = take(page_alloc, kind == PageKind::Leaf);
+        let mut buffer =
+            taken.unwrap_or_else(|| PageBuffer::from(Frame::from(vec![0; UNIT_BYTES])));
         page::begin(&mut buffer, kind, 0, id, 1);
         frames.put_page(id, buffer);
         frames.take(id).expect("put in just now")
     }
 
     /// Memory from a slab, if there can be slabs and enough came from the heap.
-    fn take(buffers: &mut Buffers, is_leaf: bool) -> Option<Buffer> {
+    fn take(page_alloc: &mut PageAlloc, is_leaf: bool) -> Option<PageBuffer> {
         loop {
-            match buffers.take(1, is_leaf) {
-                Supply::Of(buffer) => return Some(buffer),
-                Supply::Heap => return None,
-                Supply::Slab => buffers.add(Slab::new()?, Use::Pages),
+            match page_alloc.take(1, is_leaf) {
+                BufferSource::Of(buffer) => return Some(buffer),
+                BufferSource::Heap => return None,
+                BufferSource::Slab => page_alloc.add(Slab::new()?, SlabUse::Pages),
             }
         }
     }
 
     #[test]
     fn memory_is_used_again_for_the_same_kind() {
-        let (mut buffers, frames) = (Buffers::default(), Frames::new());
+        let (mut page_alloc, frames) = (PageAlloc::default(), PageTable::new());
         for of_slab in [false, true] {
-            let branch = page(&mut buffers, &frames, 1, Kind::Branch);
-            let leaf = page(&mut buffers, &frames, 2, Kind::Leaf);
-            let place = |taken: &Taken| match taken {
-                Taken::Page(buffer, _) => buffer.as_ptr(),
-                Taken::Long(_) => panic!("a page was put in"),
+            let branch = page(&mut page_alloc, &frames, 1, PageKind::Branch);
+            let leaf = page(&mut page_alloc, &frames, 2, PageKind::Leaf);
+            let place = |taken: &UnlinkedFrame| match taken {
+                UnlinkedFrame::Page(buffer, _) => buffer.as_ptr(),
+                UnlinkedFrame::Long(_) => panic!("a page was put in"),
             };
             let places = [place(&branch), place(&leaf)];
-            buffers.keep(branch);
-            buffers.keep(leaf);
-            let branch = page(&mut buffers, &frames, 3, Kind::Branch);
-            let leaf = page(&mut buffers, &frames, 4, Kind::Leaf);
+            page_alloc.recycle(branch);
+            page_alloc.recycle(leaf);
+            let branch = page(&mut page_alloc, &frames, 3, PageKind::Branch);
+            let leaf = page(&mut page_alloc, &frames, 4, PageKind::Leaf);
             assert_eq!([place(&branch), place(&leaf)], places, "{of_slab}");
-            buffers.heap_count = HEAP_MAX;
+            page_alloc.heap_count = HEAP_MAX;
         }
-        assert!(matches!(buffers.take(2, true), Supply::Heap));
+        assert!(matches!(page_alloc.take(2, true), BufferSource::Heap));
     }
 
     #[test]
     #[cfg(not(any(miri, shuttle)))]
     fn slabs_go_when_nobody_needs_them() {
-        let (mut buffers, frames) = (Buffers::default(), Frames::new());
-        let mut pages: Vec<Taken> =
-            (0..1000).map(|id| page(&mut buffers, &frames, id, Kind::Leaf)).collect();
-        assert_eq!(buffers.slabs.len(), 2);
+        let (mut page_alloc, frames) = (PageAlloc::default(), PageTable::new());
+        let mut pages: Vec<UnlinkedFrame> =
+            (0..1000).map(|id| page(&mut page_alloc, &frames, id, PageKind::Leaf)).collect();
+        assert_eq!(page_alloc.slabs.len(), 2);
         let distinct: std::collections::BTreeSet<_> = pages
             .iter()
             .map(|taken| match taken {
-                Taken::Page(buffer, _) => buffer.as_ptr().addr(),
-                Taken::Long(_) => panic!("pages were put in"),
+                UnlinkedFrame::Page(buffer, _) => buffer.as_ptr().addr(),
+                UnlinkedFrame::Long(_) => panic!("pages were put in"),
             })
             .collect();
         assert_eq!(distinct.len(), 1000);
         let held = pages.pop();
-        pages.into_iter().for_each(|taken| buffers.keep(taken));
-        drop(buffers.take_spare());
-        assert_eq!(buffers.idle_slabs().len(), 0, "both were needed");
-        assert_eq!(buffers.idle_slabs().len(), 1, "one is in use");
+        pages.into_iter().for_each(|taken| page_alloc.recycle(taken));
+        drop(page_alloc.take_free());
+        assert_eq!(page_alloc.idle_slabs().len(), 0, "both were needed");
+        assert_eq!(page_alloc.idle_slabs().len(), 1, "one is in use");
         drop(held);
-        assert_eq!(buffers.idle_slabs().len(), 1);
-        assert!(buffers.slabs.is_empty());
-        let pages: Vec<Taken> =
-            (0..=HEAP_MAX as u64).map(|id| page(&mut buffers, &frames, id, Kind::Leaf)).collect();
-        pages.into_iter().for_each(|taken| buffers.keep(taken));
+        assert_eq!(page_alloc.idle_slabs().len(), 1);
+        assert!(page_alloc.slabs.is_empty());
+        let pages: Vec<UnlinkedFrame> = (0..=HEAP_MAX as u64)
+            .map(|id| page(&mut page_alloc, &frames, id, PageKind::Leaf))
+            .collect();
+        pages.into_iter().for_each(|taken| page_alloc.recycle(taken));
         let second = Duration::from_secs(1);
-        assert_eq!(buffers.quiet_slabs(7, second).len(), 0);
-        assert_eq!(buffers.quiet_slabs(7, QUIET).len(), 0);
-        assert_eq!(buffers.quiet_slabs(8, QUIET + second).len(), 0, "something was published");
-        assert_eq!(buffers.quiet_slabs(8, 2 * QUIET + second).len(), 1);
-        assert!(buffers.slabs.is_empty());
+        assert_eq!(page_alloc.quiet_slabs(7, second).len(), 0);
+        assert_eq!(page_alloc.quiet_slabs(7, QUIET).len(), 0);
+        assert_eq!(page_alloc.quiet_slabs(8, QUIET + second).len(), 0, "something was published");
+        assert_eq!(page_alloc.quiet_slabs(8, 2 * QUIET + second).len(), 1);
+        assert!(page_alloc.slabs.is_empty());
     }
 
     #[test]
     #[cfg(not(any(miri, shuttle)))]
     fn slabs_are_asked_for_before_they_are_needed() {
-        let mut buffers = Buffers::default();
-        assert!(!buffers.asks_for_slabs(), "what comes from the heap needs none");
-        let mut held: Vec<Buffer> =
-            (0..=HEAP_MAX).filter_map(|_| take(&mut buffers, true)).collect();
+        let mut page_alloc = PageAlloc::default();
+        assert!(!page_alloc.asks_for_slabs(), "what comes from the heap needs none");
+        let mut held: Vec<PageBuffer> =
+            (0..=HEAP_MAX).filter_map(|_| take(&mut page_alloc, true)).collect();
         assert_eq!(held.len(), 1);
-        assert_eq!(buffers.wants_slab(), None, "nobody was told");
-        assert!(buffers.asks_for_slabs());
-        assert!(!buffers.asks_for_slabs(), "said once");
+        assert_eq!(page_alloc.wants_slab(), None, "nobody was told");
+        assert!(page_alloc.asks_for_slabs());
+        assert!(!page_alloc.asks_for_slabs(), "said once");
         for _ in 0..READY_MAX {
-            assert_eq!(buffers.wants_slab(), Some(Use::Pages));
-            buffers.add(Slab::new().unwrap(), Use::Pages);
+            assert_eq!(page_alloc.wants_slab(), Some(SlabUse::Pages));
+            page_alloc.add(Slab::new().unwrap(), SlabUse::Pages);
         }
-        assert!(buffers.wants_slab().is_none() && !buffers.asks_for_slabs());
+        assert!(page_alloc.wants_slab().is_none() && !page_alloc.asks_for_slabs());
         for _ in 0..511 {
-            assert!(!buffers.asks_for_slabs());
-            match buffers.take(1, true) {
-                Supply::Of(buffer) => held.push(buffer),
+            assert!(!page_alloc.asks_for_slabs());
+            match page_alloc.take(1, true) {
+                BufferSource::Of(buffer) => held.push(buffer),
                 other => panic!("{other:?}, and slabs are ready"),
             }
         }
-        assert!(buffers.asks_for_slabs(), "one that was ready is taken from");
-        assert_eq!(buffers.wants_slab(), Some(Use::Pages));
+        assert!(page_alloc.asks_for_slabs(), "one that was ready is taken from");
+        assert_eq!(page_alloc.wants_slab(), Some(SlabUse::Pages));
         drop(held);
-        assert_eq!(buffers.quiet_slabs(1, Duration::ZERO).len(), 0);
-        assert_eq!(buffers.quiet_slabs(1, QUIET).len(), 3);
-        assert_eq!(buffers.wants_slab(), None, "there are none again");
+        assert_eq!(page_alloc.quiet_slabs(1, Duration::ZERO).len(), 0);
+        assert_eq!(page_alloc.quiet_slabs(1, QUIET).len(), 3);
+        assert_eq!(page_alloc.wants_slab(), None, "there are none again");
     }
 }

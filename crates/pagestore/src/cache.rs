@@ -17,23 +17,23 @@ const TOP: usize = (UNIT_COUNT_MAX as usize) / CHUNK / CHUNK;
 const PARTS: usize = 16;
 
 /// Somebody looked at it since the clock's hand came by.
-const TOUCHED: u8 = 1;
+const REFERENCED: u8 = 1;
 /// The clock's ring names it.
-const RINGED: u8 = 2;
+const IN_RING: u8 = 2;
 
 /// One page's place in the table.
 #[derive(Default)]
-struct Slot {
+struct CacheSlot {
     frame: RwLock<Option<Frame>>,
     flags: AtomicU8,
 }
 
-type Chunk = Box<[Slot]>;
-type Row = Box<[OnceLock<Chunk>]>;
+type CacheChunk = Box<[CacheSlot]>;
+type CacheRow = Box<[OnceLock<CacheChunk>]>;
 
 /// Clean pages in memory.
-pub(crate) struct Cache {
-    rows: Box<[OnceLock<Row>]>,
+pub(crate) struct PageCache {
+    rows: Box<[OnceLock<CacheRow>]>,
     clocks: [Mutex<VecDeque<u64>>; PARTS],
     bytes: AtomicU64,
     bytes_max: u64,
@@ -41,19 +41,19 @@ pub(crate) struct Cache {
 
 /// What the clock's hand found.
 #[derive(Debug, PartialEq, Eq)]
-enum Hand {
+enum SweepOutcome {
     /// The frame is gone; it had so many bytes.
     Evicted(usize),
     /// It was looked at; ask again in the next round.
-    Touched,
+    Referenced,
     /// There is no frame; the ring forgets it.
     Nothing,
 }
 
-impl Cache {
+impl PageCache {
     /// Nothing yet, and never much more than `bytes_max`.
-    pub(crate) fn new(bytes_max: u64) -> Cache {
-        Cache {
+    pub(crate) fn new(bytes_max: u64) -> PageCache {
+        PageCache {
             rows: (0..TOP).map(|_| OnceLock::new()).collect(),
             clocks: Default::default(),
             bytes: AtomicU64::new(0),
@@ -66,16 +66,16 @@ impl Cache {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    fn slot(&self, id: u64) -> Option<&Slot> {
+    fn slot(&self, id: u64) -> Option<&CacheSlot> {
         let (top, row, at) = parts(id);
         self.rows.get(top)?.get()?[row].get()?.get(at)
     }
 
-    fn slot_or_new(&self, id: u64) -> &Slot {
+    fn slot_or_new(&self, id: u64) -> &CacheSlot {
         let (top, row, at) = parts(id);
         let row =
             &self.rows[top].get_or_init(|| (0..CHUNK).map(|_| OnceLock::new()).collect())[row];
-        &row.get_or_init(|| (0..CHUNK).map(|_| Slot::default()).collect())[at]
+        &row.get_or_init(|| (0..CHUNK).map(|_| CacheSlot::default()).collect())[at]
     }
 
     /// The page `id`, if it is in memory.
@@ -83,8 +83,8 @@ impl Cache {
         let slot = self.slot(id)?;
         let frame = slot.frame.read().clone()?;
         // Mostly set already: a load keeps the line shared between readers, a store would not.
-        if slot.flags.load(Ordering::Relaxed) & TOUCHED == 0 {
-            slot.flags.fetch_or(TOUCHED, Ordering::Relaxed);
+        if slot.flags.load(Ordering::Relaxed) & REFERENCED == 0 {
+            slot.flags.fetch_or(REFERENCED, Ordering::Relaxed);
         }
         Some(frame)
     }
@@ -97,9 +97,9 @@ impl Cache {
             return first.clone();
         }
         *held = Some(frame.clone());
-        let flags = slot.flags.fetch_or(RINGED | TOUCHED, Ordering::Relaxed);
+        let flags = slot.flags.fetch_or(IN_RING | REFERENCED, Ordering::Relaxed);
         drop(held);
-        self.added(id, frame.len(), flags & RINGED == 0);
+        self.added(id, frame.len(), flags & IN_RING == 0);
         frame
     }
 
@@ -124,25 +124,25 @@ impl Cache {
             }
             let Some(candidate) = clock.pop_front() else { break };
             match self.sweep(candidate) {
-                Hand::Evicted(len) => {
+                SweepOutcome::Evicted(len) => {
                     self.bytes.fetch_sub(len as u64, Ordering::Relaxed);
                 }
-                Hand::Touched => clock.push_back(candidate),
-                Hand::Nothing => {}
+                SweepOutcome::Referenced => clock.push_back(candidate),
+                SweepOutcome::Nothing => {}
             }
         }
     }
 
     /// Evicts the page if nobody looked at it since the last call.
-    fn sweep(&self, id: u64) -> Hand {
-        let Some(slot) = self.slot(id) else { return Hand::Nothing };
+    fn sweep(&self, id: u64) -> SweepOutcome {
+        let Some(slot) = self.slot(id) else { return SweepOutcome::Nothing };
         let mut held = slot.frame.write();
-        if held.is_some() && slot.flags.load(Ordering::Relaxed) & TOUCHED != 0 {
-            slot.flags.fetch_and(!TOUCHED, Ordering::Relaxed);
-            return Hand::Touched;
+        if held.is_some() && slot.flags.load(Ordering::Relaxed) & REFERENCED != 0 {
+            slot.flags.fetch_and(!REFERENCED, Ordering::Relaxed);
+            return SweepOutcome::Referenced;
         }
-        slot.flags.fetch_and(!RINGED, Ordering::Relaxed);
-        held.take().map_or(Hand::Nothing, |frame| Hand::Evicted(frame.len()))
+        slot.flags.fetch_and(!IN_RING, Ordering::Relaxed);
+        held.take().map_or(SweepOutcome::Nothing, |frame| SweepOutcome::Evicted(frame.len()))
     }
 }
 
@@ -166,20 +166,20 @@ mod tests {
 
     #[test]
     fn what_is_looked_at_stays() {
-        let cache = Cache::new(1 << 20);
+        let cache = PageCache::new(1 << 20);
         assert_eq!(cache.get(5), None);
-        assert_eq!(cache.sweep(5), Hand::Nothing);
+        assert_eq!(cache.sweep(5), SweepOutcome::Nothing);
         cache.put(5, frame(1));
-        assert_eq!(cache.sweep(5), Hand::Touched);
+        assert_eq!(cache.sweep(5), SweepOutcome::Referenced);
         assert_eq!(cache.get(5), Some(frame(1)));
-        assert_eq!(cache.sweep(5), Hand::Touched);
-        assert_eq!(cache.sweep(5), Hand::Evicted(8));
+        assert_eq!(cache.sweep(5), SweepOutcome::Referenced);
+        assert_eq!(cache.sweep(5), SweepOutcome::Evicted(8));
         assert_eq!(cache.get(5), None);
     }
 
     #[test]
     fn first_of_two_readers_wins() {
-        let cache = Cache::new(1 << 20);
+        let cache = PageCache::new(1 << 20);
         assert_eq!(cache.put(1 << 21, frame(1)), frame(1));
         assert_eq!(cache.put(1 << 21, frame(2)), frame(1));
         assert_eq!(cache.bytes(), 8);

@@ -3,7 +3,7 @@
 use crate::branch::Child;
 use crate::error::{Error, Result};
 use crate::page::{PageRef, PageSize, u32_at, u64_at};
-use crate::size::{Change, Size};
+use crate::size::{SizeChange, SubtreeSize};
 
 /// Bytes of an entry.
 const ENTRY_BYTES: usize = 24;
@@ -16,28 +16,31 @@ pub(crate) fn name(key: &[u8], catalogue: PageRef) -> Result<String> {
 
 /// What is known of one tree: the value under its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct TreeEntry {
     /// Its root, or none if it is empty.
     pub(crate) root: PageRef,
     /// What it holds.
-    pub(crate) size: Size,
+    pub(crate) size: SubtreeSize,
     /// How long its pages are. It has been so since the tree was made.
     pub(crate) page_size: PageSize,
 }
 
-impl Entry {
+impl TreeEntry {
     /// A tree without keys, with pages of one unit.
-    pub(crate) const EMPTY: Entry =
-        Entry { root: PageRef::NONE, size: Size { keys: 0, units: 0 }, page_size: PageSize::UNIT };
+    pub(crate) const EMPTY: TreeEntry = TreeEntry {
+        root: PageRef::NONE,
+        size: SubtreeSize { keys: 0, units: 0 },
+        page_size: PageSize::UNIT,
+    };
 
     /// Its root with what lies below it.
     pub(crate) fn child(self) -> Child {
-        Child { place: self.root, size: self.size }
+        Child { page_ref: self.root, size: self.size }
     }
 
     /// Takes over what an operation has made of the tree.
-    pub(crate) fn change(&mut self, (root, change): (PageRef, Change)) {
-        *self = Entry { root, size: self.size.after(change), ..*self };
+    pub(crate) fn change(&mut self, (root, change): (PageRef, SizeChange)) {
+        *self = TreeEntry { root, size: self.size.after(change), ..*self };
     }
 
     pub(crate) fn encode(self) -> [u8; ENTRY_BYTES] {
@@ -51,15 +54,15 @@ impl Entry {
     }
 
     /// Reads an entry of the catalogue under `catalogue`.
-    pub(crate) fn decode(bytes: &[u8], catalogue: PageRef) -> Result<Entry> {
+    pub(crate) fn decode(bytes: &[u8], catalogue: PageRef) -> Result<TreeEntry> {
         let corrupt = || Error::Corrupt { page: catalogue.id(), what: "entry of the catalogue" };
         if bytes.len() != ENTRY_BYTES {
             return Err(corrupt());
         }
-        let size = Size { keys: u64_at(bytes, 8), units: u64::from(u32_at(bytes, 16)) };
+        let size = SubtreeSize { keys: u64_at(bytes, 8), units: u64::from(u32_at(bytes, 16)) };
         let page_units = u32_at(bytes, 20).saturating_add(1);
         let page_size = PageSize::new(page_units).map_err(|_| corrupt())?;
-        Ok(Entry { root: PageRef::from_raw(u64_at(bytes, 0)), size, page_size })
+        Ok(TreeEntry { root: PageRef::from_raw(u64_at(bytes, 0)), size, page_size })
     }
 }
 
@@ -73,20 +76,20 @@ mod tests {
         let catalogue = PageRef::new(Span { start: 4, units: 1 }, 1);
         for units in 1..=15 {
             let root = PageRef::new(Span { start: 9, units }, 3);
-            let size = Size { keys: 5, units: 70_000 };
-            let entry = Entry { root, size, page_size: PageSize::new(units).unwrap() };
-            assert_eq!(Entry::decode(&entry.encode(), catalogue).unwrap(), entry);
+            let size = SubtreeSize { keys: 5, units: 70_000 };
+            let entry = TreeEntry { root, size, page_size: PageSize::new(units).unwrap() };
+            assert_eq!(TreeEntry::decode(&entry.encode(), catalogue).unwrap(), entry);
         }
-        let empty = Entry::EMPTY.encode();
+        let empty = TreeEntry::EMPTY.encode();
         assert_eq!(empty, [0; ENTRY_BYTES]);
         for at in 20..ENTRY_BYTES {
             let mut wrong = empty;
             wrong[at] = 15;
             assert!(matches!(
-                Entry::decode(&wrong, catalogue),
+                TreeEntry::decode(&wrong, catalogue),
                 Err(Error::Corrupt { page: 4, .. })
             ));
         }
-        assert!(Entry::decode(&empty[1..], catalogue).is_err());
+        assert!(TreeEntry::decode(&empty[1..], catalogue).is_err());
     }
 }

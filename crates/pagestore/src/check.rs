@@ -1,26 +1,26 @@
 //! Proves that every page is reachable, free or pending, and only one of them.
 
-use crate::bits::Bits;
+use crate::bits::UnitSet;
 use crate::branch::{self, Child};
-use crate::catalogue::Entry;
+use crate::catalogue::TreeEntry;
 use crate::error::{Error, Result};
-use crate::freelist::{HEAD_UNITS, META_UNITS, region_of, region_start};
+use crate::freelist::{HEAD_UNITS, META_UNITS, group_of, group_start};
 use crate::keys::joined;
-use crate::leaf::{self, Extent, Value};
-use crate::node::{CHILD_BYTES, Node};
+use crate::leaf::{self, LeafValue, ValueExtent};
+use crate::node::{CHILD_BYTES, SlottedPage};
 use crate::page::{PageRef, PageSize, Span, UNIT_BYTES};
-use crate::pool::{Dirty, Pool};
+use crate::pool::{DirtyData, PageReader};
 use crate::root::Root;
-use crate::shared::Shared;
-use crate::size::Size;
-use crate::space::Space;
-use crate::trash::Trash;
+use crate::shared::StoreShared;
+use crate::size::SubtreeSize;
+use crate::space::SpaceManager;
+use crate::trash::DeferredFree;
 use crate::view::PageBytes;
 
 /// What [`PageStore::check`](crate::PageStore::check) has seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct CheckReport {
+pub struct PageCheckReport {
     /// Trees.
     pub tree_count: u64,
     /// Keys of all trees.
@@ -32,9 +32,9 @@ pub struct CheckReport {
     /// Bytes that the published state uses, with the directory of free space.
     pub used_bytes: u64,
     /// Bytes of them that were cut off from the trees and are given back by and by.
-    pub trash_bytes: u64,
+    pub deferred_free_bytes: u64,
     /// Bytes of trees that are being built, or wait to be put in.
-    pub claimed_bytes: u64,
+    pub reservation_bytes: u64,
     /// Bytes that wait for snapshots to end, or for the next checkpoint.
     pub pending_bytes: u64,
     /// Bytes that are free.
@@ -44,63 +44,63 @@ pub struct CheckReport {
 }
 
 /// Checks the whole store.
-pub(crate) fn run(shared: &Shared) -> Result<CheckReport> {
-    let _place = shared.place.enter();
-    let written = shared.checkpoints.lock();
+pub(crate) fn run(shared: &StoreShared) -> Result<PageCheckReport> {
+    let _writer_guard = shared.writer_lock.lock();
+    let written = shared.last_checkpoint.lock();
     let mut space = shared.space.lock();
-    space.note_ended(&shared.pool, usize::MAX);
+    space.reclaim_ended(&shared.page_reader, usize::MAX);
     let current = shared.current();
     let durable = std::sync::Arc::clone(&shared.durable.read());
     // No writer and no checkpoint is under way, so nobody changes what is looked at below, and
     // readers need none of these locks.
     let end = space.freelist.end();
-    let mut published = Walk::new(&shared.pool, &current, end, false);
+    let mut published = CheckWalk::new(&shared.page_reader, &current, end, false);
     published.all_trees()?;
     if written.meta.directory.len > 0 {
         published.see(written.meta.directory.span())?;
-        shared.pool.read_extent(&written.meta.directory)?;
+        shared.page_reader.read_extent(&written.meta.directory)?;
     }
     if let Some(area) = written.meta.redo {
         published.see(area.span)?;
     }
-    let mut on_disk = Walk::new(&shared.pool, &durable, end, true);
+    let mut on_disk = CheckWalk::new(&shared.page_reader, &durable, end, true);
     on_disk.all_trees()?;
-    prove_owners(&space, &published.spans, &on_disk.spans)?;
-    prove_bitmap(&space, &published.units)?;
+    verify_owners(&space, &published.spans, &on_disk.spans)?;
+    verify_bitmap(&space, &published.units)?;
     let bytes = |units: u64| units * UNIT_BYTES as u64;
     let used = published.units.iter().count() as u64;
     let (pending, free) = (space.pending.units(), space.freelist.free_units());
-    let claimed = space.claimed().map(|span| u64::from(span.units)).sum();
-    Ok(CheckReport {
+    let reservations = space.reservations().map(|span| u64::from(span.units)).sum();
+    Ok(PageCheckReport {
         used_bytes: bytes(used),
-        claimed_bytes: bytes(claimed),
+        reservation_bytes: bytes(reservations),
         pending_bytes: bytes(pending),
         free_bytes: bytes(free),
-        reserved_bytes: bytes(end - used - claimed - pending - free),
+        reserved_bytes: bytes(end - used - reservations - pending - free),
         ..published.report
     })
 }
 
 /// Proves that each unit belongs to one owner, and that none of the durable ones is free.
-fn prove_owners(space: &Space, published: &[Span], durable: &[Span]) -> Result<()> {
+fn verify_owners(space: &SpaceManager, published: &[Span], durable: &[Span]) -> Result<()> {
     let end = space.freelist.end();
-    let mut owners = Owners { seen: Bits::default(), end };
-    for start in (0..).map(region_start).take_while(|&start| start < end) {
+    let mut owners = UnitOwners { seen: UnitSet::default(), end };
+    for start in (0..).map(group_start).take_while(|&start| start < end) {
         let head = Span { start, units: HEAD_UNITS as u32 };
-        owners.claim(head, "a region's head is in use")?;
+        owners.add(head, "a region's head is in use")?;
     }
     for &span in published {
-        owners.claim(span, "a used page is in use twice")?;
+        owners.add(span, "a used page is in use twice")?;
     }
     for span in space.pending.spans() {
-        owners.claim(span, "a pending page is in use")?;
+        owners.add(span, "a pending page is in use")?;
     }
     let kept = owners.seen.clone();
-    for span in space.claimed() {
-        owners.claim(span, "a claimed page is in use")?;
+    for span in space.reservations() {
+        owners.add(span, "a claimed page is in use")?;
     }
     for span in space.freelist.spans() {
-        owners.claim(span, "a free page is in use")?;
+        owners.add(span, "a free page is in use")?;
     }
     if let Some(page) = (META_UNITS..end).find(|&unit| !owners.seen.contains(unit)) {
         return Err(Error::Corrupt { page, what: "neither reachable nor free" });
@@ -113,10 +113,10 @@ fn prove_owners(space: &Space, published: &[Span], durable: &[Span]) -> Result<(
 }
 
 /// Proves that the bitmap names exactly the units that the published root reaches.
-fn prove_bitmap(space: &Space, reached: &Bits) -> Result<()> {
+fn verify_bitmap(space: &SpaceManager, reached: &UnitSet) -> Result<()> {
     let wrong = |&unit: &u64| {
         let used = space.published.contains(unit - META_UNITS);
-        let head = unit < region_start(region_of(unit)) + HEAD_UNITS;
+        let head = unit < group_start(group_of(unit)) + HEAD_UNITS;
         used != reached.contains(unit) || used && head
     };
     match (META_UNITS..space.freelist.end()).find(wrong) {
@@ -126,13 +126,13 @@ fn prove_bitmap(space: &Space, reached: &Bits) -> Result<()> {
 }
 
 /// Units that somebody has claimed.
-struct Owners {
-    seen: Bits,
+struct UnitOwners {
+    seen: UnitSet,
     end: u64,
 }
 
-impl Owners {
-    fn claim(&mut self, span: Span, what: &'static str) -> Result<()> {
+impl UnitOwners {
+    fn add(&mut self, span: Span, what: &'static str) -> Result<()> {
         for unit in span.start..span.end() {
             if unit < META_UNITS || unit >= self.end || !self.seen.insert(unit) {
                 return Err(Error::Corrupt { page: unit, what });
@@ -150,8 +150,8 @@ pub(crate) type Bounds<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
 
 /// Proves that a page may stand where it does: that its level is the one expected, and its keys rise,
 /// lie between the bounds and are found by their heads. Returns them.
-pub(crate) fn prove_node(
-    node: Node<'_>,
+pub(crate) fn verify_cells(
+    node: SlottedPage<'_>,
     page: u64,
     level: Option<u8>,
     bounds: Bounds<'_>,
@@ -177,8 +177,8 @@ pub(crate) fn prove_node(
 }
 
 /// A walk over all pages of one root.
-struct Walk<'a> {
-    pool: &'a Pool,
+struct CheckWalk<'a> {
+    page_reader: &'a PageReader,
     root: &'a Root,
     /// One past the last unit in use.
     end: u64,
@@ -187,15 +187,20 @@ struct Walk<'a> {
     /// No page of the tree that is walked is shorter.
     page_size: PageSize,
     spans: Vec<Span>,
-    units: Bits,
-    report: CheckReport,
+    units: UnitSet,
+    report: PageCheckReport,
 }
 
-impl<'a> Walk<'a> {
-    fn new(pool: &'a Pool, root: &'a Root, end: u64, from_file: bool) -> Walk<'a> {
-        let report = CheckReport::default();
-        let (spans, units, page_size) = (Vec::new(), Bits::default(), PageSize::UNIT);
-        Walk { pool, root, end, from_file, page_size, spans, units, report }
+impl<'a> CheckWalk<'a> {
+    fn new(
+        page_reader: &'a PageReader,
+        root: &'a Root,
+        end: u64,
+        from_file: bool,
+    ) -> CheckWalk<'a> {
+        let report = PageCheckReport::default();
+        let (spans, units, page_size) = (Vec::new(), UnitSet::default(), PageSize::UNIT);
+        CheckWalk { page_reader, root, end, from_file, page_size, spans, units, report }
     }
 
     fn all_trees(&mut self) -> Result<()> {
@@ -209,7 +214,7 @@ impl<'a> Walk<'a> {
                 let what = "entry of the catalogue";
                 return Err(Error::Corrupt { page: catalogue.id(), what });
             };
-            let entry = Entry::decode(&bytes, catalogue)?;
+            let entry = TreeEntry::decode(&bytes, catalogue)?;
             let mut keys = 0;
             self.page_size = entry.page_size;
             let size = self.tree(entry.root, &mut |_, _| keys += 1)?;
@@ -220,12 +225,12 @@ impl<'a> Walk<'a> {
             self.report.tree_count += 1;
             self.report.key_count += keys;
         }
-        self.trash()
+        self.deferred_free()
     }
 
     /// Checks what was cut off, as if it were still in a tree.
-    fn trash(&mut self) -> Result<()> {
-        let Trash { list, units } = self.root.trash;
+    fn deferred_free(&mut self) -> Result<()> {
+        let DeferredFree { list, units } = self.root.deferred_free;
         let corrupt = |what| Err(Error::Corrupt { page: list.root.id(), what });
         let mut subtrees = Vec::new();
         let size = self.tree(list.root, &mut |_, value| subtrees.push(value))?;
@@ -238,7 +243,7 @@ impl<'a> Walk<'a> {
                 return corrupt("entry of the trash");
             };
             let child = Child::decode(&bytes);
-            if self.tree(child.place, &mut |_, _| ())? != child.size {
+            if self.tree(child.page_ref, &mut |_, _| ())? != child.size {
                 return corrupt("size of a subtree in the trash");
             }
             sum += child.size.units;
@@ -246,36 +251,37 @@ impl<'a> Walk<'a> {
         if sum != units {
             return corrupt("units in the trash");
         }
-        self.report.trash_bytes = units * UNIT_BYTES as u64;
+        self.report.deferred_free_bytes = units * UNIT_BYTES as u64;
         Ok(())
     }
 
     /// Checks one tree and calls `each` with every key and, if it is inline, its value. Returns
     /// what the tree holds and takes.
-    fn tree(&mut self, root: PageRef, each: &mut Each<'_>) -> Result<Size> {
+    fn tree(&mut self, root: PageRef, each: &mut Each<'_>) -> Result<SubtreeSize> {
         if root.is_none() {
-            return Ok(Size::default());
+            return Ok(SubtreeSize::default());
         }
         self.page(root, None, (None, None), each)
     }
 
     fn page(
         &mut self,
-        place: PageRef,
+        page_ref: PageRef,
         level: Option<u8>,
         bounds: Bounds<'_>,
         each: &mut Each<'_>,
-    ) -> Result<Size> {
-        self.see(place.span())?;
-        self.page_size.prove(place)?;
+    ) -> Result<SubtreeSize> {
+        self.see(page_ref.span())?;
+        self.page_size.verify(page_ref)?;
         self.report.page_count += 1;
-        let dirty = if self.from_file { None } else { self.pool.dirty(self.root, place.id()) };
+        let dirty =
+            if self.from_file { None } else { self.page_reader.dirty(self.root, page_ref.id()) };
         let frame = match dirty {
-            Some(Dirty::Page(frame)) => PageBytes::Borrowed(frame),
-            _ => PageBytes::Counted(self.pool.read_page(place, self.root.txid)?),
+            Some(DirtyData::Page(frame)) => PageBytes::Borrowed(frame),
+            _ => PageBytes::Counted(self.page_reader.read_page(page_ref, self.root.txid)?),
         };
-        let node = Node(&frame);
-        let keys = prove_node(node, place.id(), level, bounds)?;
+        let node = SlottedPage(&frame);
+        let keys = verify_cells(node, page_ref.id(), level, bounds)?;
         if node.is_leaf() {
             self.values(node, &keys, each)?;
             return Ok(branch::size(node));
@@ -284,19 +290,27 @@ impl<'a> Walk<'a> {
             let low = i.checked_sub(1).map(|i| &keys[i][..]).or(bounds.0);
             let high = keys.get(i).map(|key| &key[..]).or(bounds.1);
             let child = branch::sized_child(node, i);
-            let size = self.page(child.place, Some(node.level() - 1), (low, high), each)?;
+            let size = self.page(child.page_ref, Some(node.level() - 1), (low, high), each)?;
             if size != child.size {
-                return Err(Error::Corrupt { page: child.place.id(), what: "size of a subtree" });
+                return Err(Error::Corrupt {
+                    page: child.page_ref.id(),
+                    what: "size of a subtree",
+                });
             }
         }
         Ok(branch::size(node))
     }
 
-    fn values(&mut self, node: Node<'_>, keys: &[Vec<u8>], each: &mut Each<'_>) -> Result<()> {
+    fn values(
+        &mut self,
+        node: SlottedPage<'_>,
+        keys: &[Vec<u8>],
+        each: &mut Each<'_>,
+    ) -> Result<()> {
         for (i, key) in keys.iter().enumerate() {
             match leaf::value(node, i) {
-                Value::Inline(bytes) => each(key, Some(bytes.to_vec())),
-                Value::Extent(extent) => {
+                LeafValue::Inline(bytes) => each(key, Some(bytes.to_vec())),
+                LeafValue::Extent(extent) => {
                     self.extent(&extent)?;
                     each(key, None);
                 }
@@ -305,13 +319,13 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn extent(&mut self, extent: &Extent) -> Result<()> {
+    fn extent(&mut self, extent: &ValueExtent) -> Result<()> {
         self.see(extent.span())?;
         self.report.extent_count += 1;
         if self.from_file {
-            self.pool.read_extent(extent)?;
+            self.page_reader.read_extent(extent)?;
         } else {
-            self.pool.extent(self.root, extent)?;
+            self.page_reader.extent(self.root, extent)?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@
 //!    All of it goes to units that the last durable root does not use. Sync.
 //! 4. The meta page is written over the older of the two. Sync. From here on the new root counts.
 //! 5. Frames become clean, and the old durable root lets go of its pages. What is spare of the file
-//!    is noted for `give_back`.
+//!    is noted for `trim_punch`.
 //!
 //! A crash before the end of 4 finds the old root whole, or the new one.
 
@@ -16,18 +16,18 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::bits::Bits;
+use crate::bits::UnitSet;
 use crate::error::Result;
-use crate::freelist::{HEAD_UNITS, REGION_UNITS};
-use crate::leaf::Extent;
-use crate::meta::{ALL_COPIES, Meta};
+use crate::freelist::{GROUP_UNITS, HEAD_UNITS};
+use crate::leaf::ValueExtent;
+use crate::meta::{ALL_COPIES, MetaPage};
 use crate::page::{self, CRC_END, Span, UNIT_BYTES, units_for};
-use crate::pool::Dirty;
-use crate::redo::Area;
-use crate::regions::{Plan, region_count};
+use crate::pool::DirtyData;
+use crate::redo::RedoArea;
+use crate::regions::{BitmapPlan, group_count};
 use crate::root::Root;
-use crate::shared::{Shared, Written};
-use crate::space::{Retired, Space};
+use crate::shared::{LastCheckpoint, StoreShared};
+use crate::space::{RetiredBatch, SpaceManager};
 use crate::sync::MutexGuard;
 use crate::trim;
 
@@ -41,15 +41,15 @@ const PACE_BYTES: u64 = 1 << 20;
 const AHEAD: usize = 8;
 
 /// What is to be written so that one root becomes durable.
-struct Cut {
+struct CheckpointCut {
     root: Arc<Root>,
-    dirty: Bits,
+    dirty: UnitSet,
     /// Pages that are not frames: bitmaps and their units.
     bitmaps: Vec<(u64, Vec<u8>)>,
     directory: Vec<u8>,
-    meta: Meta,
+    meta: MetaPage,
     /// The redo area, if it is to be made.
-    new_redo: Option<Area>,
+    new_redo: Option<RedoArea>,
     /// The last directory; nobody needs it once the new root counts.
     old_directory: Option<Span>,
     /// Free space that may be given back to the file system once the new root counts.
@@ -58,7 +58,7 @@ struct Cut {
 
 /// What a checkpoint does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scope {
+pub(crate) enum CheckpointScope {
     /// Makes the last published root durable.
     Pages,
     /// And makes the redo area, if there is none and there shall be one. The caller keeps others
@@ -70,13 +70,13 @@ pub(crate) enum Scope {
 pub(crate) type Pace<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
 /// Makes the last published root durable, as fast as it goes.
-pub(crate) fn run(shared: &Shared, scope: Scope) -> Result<()> {
+pub(crate) fn run(shared: &StoreShared, scope: CheckpointScope) -> Result<()> {
     // The one that may be under way is waited for.
-    let _hurry = shared.upkeep.bell.hurry();
+    let _urgent = shared.background.notify.urge();
     // Whoever makes checkpoints himself hears of nothing else meanwhile. Not for one that a commit
     // costs: its caller waits.
     let mut pace = |_| {
-        if scope == Scope::Pages {
+        if scope == CheckpointScope::Pages {
             shared.make_slabs();
         }
         Ok(())
@@ -85,8 +85,12 @@ pub(crate) fn run(shared: &Shared, scope: Scope) -> Result<()> {
 }
 
 /// Makes the last published root durable, at a pace.
-pub(crate) fn run_paced(shared: &Shared, scope: Scope, pace: &mut Pace<'_>) -> Result<()> {
-    let mut written = shared.checkpoints.lock();
+pub(crate) fn run_paced(
+    shared: &StoreShared,
+    scope: CheckpointScope,
+    pace: &mut Pace<'_>,
+) -> Result<()> {
+    let mut written = shared.last_checkpoint.lock();
     shared.refuse_if_poisoned()?;
     let Some(cut) = cut(shared, &mut written, scope)? else { return Ok(()) };
     if let Err(error) = write(shared, &cut, pace) {
@@ -99,27 +103,31 @@ pub(crate) fn run_paced(shared: &Shared, scope: Scope, pace: &mut Pace<'_>) -> R
 
 /// Takes the last published root and what the file lacks of it. Nothing if it is durable already,
 /// and no part of the file is to be given back.
-fn cut(shared: &Shared, written: &mut Written, scope: Scope) -> Result<Option<Cut>> {
+fn cut(
+    shared: &StoreShared,
+    written: &mut LastCheckpoint,
+    scope: CheckpointScope,
+) -> Result<Option<CheckpointCut>> {
     let redo_units = wanted_redo_units(shared, scope);
     let old_directory = (written.meta.directory.len > 0).then(|| written.meta.directory.span());
     let mut trimmed = false;
-    shared.settle();
-    let (mut space, root, places) = loop {
+    shared.reclaim_all_ended();
+    let (mut space, root, spans) = loop {
         let mut space = lock_with_room(shared, redo_units)?;
         let root = shared.current();
         trimmed |= trim::trim(shared, &mut space);
         if root.txid == written.meta.txid && !trimmed {
             return Ok(None);
         }
-        let places = take_places(&mut space, written, redo_units)?;
+        let spans = allocate_spans(&mut space, written, redo_units)?;
         if !space.holes.are_unreserved() {
-            break (space, root, places);
+            break (space, root, spans);
         }
         // They lie in a hole, which has to be reserved first. Then they are taken again.
-        space.release(places.directory);
-        let_go_of_area(&mut space, places.new_redo);
+        space.release(spans.directory);
+        release_area(&mut space, spans.new_redo);
     };
-    let Places { new_redo, plan, directory_len, directory: span } = places;
+    let CheckpointSpans { new_redo, plan, directory_len, directory: span } = spans;
     space.enter(span);
     if let Some(old) = old_directory {
         space.leave(old);
@@ -128,43 +136,52 @@ fn cut(shared: &Shared, written: &mut Written, scope: Scope) -> Result<Option<Cu
     let dirty = space.take_dirty();
     shared.counters.writing_bytes.store(dirty_bytes, Ordering::Relaxed);
     let changed = std::mem::take(&mut space.changed);
-    let bitmaps = written.regions.update(&plan, &changed, &space.published, root.txid);
-    let Space { holes, freelist, .. } = &mut *space;
+    let bitmaps = written.groups.update(&plan, &changed, &space.published, root.txid);
+    let SpaceManager { holes, freelist, .. } = &mut *space;
     let chosen = holes.choose(freelist, written.meta.number + 1);
-    written.regions.note_holes(region_count(freelist.end()), holes.regions(&chosen));
+    written.groups.note_holes(group_count(freelist.end()), holes.groups(&chosen));
     let end = space.freelist.end();
     let reserved = shared.counters.file_bytes.load(Ordering::Relaxed);
     assert!(end * UNIT_BYTES as u64 <= reserved, "unit {end} lies beyond {reserved} bytes");
     // Taken together with the root: what is published later stands behind it.
     let redo = shared.redo.cut().or(new_redo);
     drop(space);
-    let directory = written.regions.encode(region_count(end), directory_len);
-    let meta = Meta {
+    let directory = written.groups.encode(group_count(end), directory_len);
+    let meta = MetaPage {
         number: written.meta.number + 1,
         txid: root.txid,
         catalogue: root.catalogue,
         end,
-        directory: Extent {
+        directory: ValueExtent {
             start: span.start,
             len: u32::try_from(directory_len)
                 .expect("some bytes for each 127 MiB of at most 16 TiB"),
             crc: crc32c::crc32c(&directory),
-            birth: root.txid,
+            created_txid: root.txid,
         },
-        mark: root.mark.to_vec(),
-        trash: root.trash,
+        commit_metadata: root.commit_metadata.to_vec(),
+        deferred_free: root.deferred_free,
         redo,
     };
-    Ok(Some(Cut { root, dirty, bitmaps, directory, meta, new_redo, old_directory, chosen }))
+    Ok(Some(CheckpointCut {
+        root,
+        dirty,
+        bitmaps,
+        directory,
+        meta,
+        new_redo,
+        old_directory,
+        chosen,
+    }))
 }
 
 /// Units of the redo area that a checkpoint has to make.
-fn wanted_redo_units(shared: &Shared, scope: Scope) -> u32 {
+fn wanted_redo_units(shared: &StoreShared, scope: CheckpointScope) -> u32 {
     // Shorter than this a frame would hold next to nothing.
     const UNITS_MIN: u64 = 16;
-    const UNITS_MAX: u64 = REGION_UNITS - HEAD_UNITS;
+    const UNITS_MAX: u64 = GROUP_UNITS - HEAD_UNITS;
     let bytes = shared.options.redo_bytes;
-    if scope == Scope::Pages || bytes == 0 || shared.redo.cut().is_some() {
+    if scope == CheckpointScope::Pages || bytes == 0 || shared.redo.cut().is_some() {
         return 0;
     }
     let units = bytes.div_ceil(UNIT_BYTES as u64).clamp(UNITS_MIN, UNITS_MAX);
@@ -172,56 +189,60 @@ fn wanted_redo_units(shared: &Shared, scope: Scope) -> u32 {
 }
 
 /// What a checkpoint has taken of the space.
-struct Places {
+struct CheckpointSpans {
     /// Entered already: the bitmaps are planned with it.
-    new_redo: Option<Area>,
-    plan: Plan,
+    new_redo: Option<RedoArea>,
+    plan: BitmapPlan,
     directory_len: usize,
     directory: Span,
 }
 
 /// Takes the places of a redo area of so many units, if it is to be made, and of the directory; both,
 /// or none if one cannot be had.
-fn take_places(space: &mut Space, written: &Written, redo_units: u32) -> Result<Places> {
+fn allocate_spans(
+    space: &mut SpaceManager,
+    written: &LastCheckpoint,
+    redo_units: u32,
+) -> Result<CheckpointSpans> {
     let new_redo = make_area(space, redo_units)?;
-    let plan = written.regions.plan(&space.changed, &space.published);
+    let plan = written.groups.plan(&space.changed, &space.published);
     // The directory itself may begin a region.
-    let region_count_max = region_count(space.freelist.end()) + 1;
+    let group_count_max = group_count(space.freelist.end()) + 1;
     let old_units = units_for(written.meta.directory.len as usize);
-    let directory_len = plan.directory_bytes(region_count_max, old_units);
+    let directory_len = plan.directory_bytes(group_count_max, old_units);
     match space.allocate(units_for(directory_len)) {
-        Ok(directory) => Ok(Places { new_redo, plan, directory_len, directory }),
+        Ok(directory) => Ok(CheckpointSpans { new_redo, plan, directory_len, directory }),
         Err(error) => {
-            let_go_of_area(space, new_redo);
+            release_area(space, new_redo);
             Err(error)
         }
     }
 }
 
-fn make_area(space: &mut Space, units: u32) -> Result<Option<Area>> {
+fn make_area(space: &mut SpaceManager, units: u32) -> Result<Option<RedoArea>> {
     if units == 0 {
         return Ok(None);
     }
     let span = space.allocate(units)?;
     space.enter(span);
-    Ok(Some(Area { span, from: 0 }))
+    Ok(Some(RedoArea { span, from: 0 }))
 }
 
-fn let_go_of_area(space: &mut Space, area: Option<Area>) {
-    if let Some(Area { span, .. }) = area {
+fn release_area(space: &mut SpaceManager, area: Option<RedoArea>) {
+    if let Some(RedoArea { span, .. }) = area {
         space.leave(span);
         space.release(span);
     }
 }
 
 /// Reserves the room in the file that a checkpoint of all that was allocated so far needs.
-pub(crate) fn make_room(shared: &Shared, scope: Scope) -> Result<()> {
+pub(crate) fn make_room(shared: &StoreShared, scope: CheckpointScope) -> Result<()> {
     lock_with_room(shared, wanted_redo_units(shared, scope)).map(|_| ())
 }
 
 /// Locks the space at a moment when the file is long enough for all that is in use, for so many
 /// units of a redo area, and for a directory.
-fn lock_with_room(shared: &Shared, redo_units: u32) -> Result<MutexGuard<'_, Space>> {
+fn lock_with_room(shared: &StoreShared, redo_units: u32) -> Result<MutexGuard<'_, SpaceManager>> {
     loop {
         let space = shared.space.lock();
         if space.holes.are_unreserved() {
@@ -239,18 +260,18 @@ fn lock_with_room(shared: &Shared, redo_units: u32) -> Result<MutexGuard<'_, Spa
     }
 }
 
-fn write(shared: &Shared, cut: &Cut, pace: &mut Pace<'_>) -> Result<()> {
-    let file = shared.pool.file();
+fn write(shared: &StoreShared, cut: &CheckpointCut, pace: &mut Pace<'_>) -> Result<()> {
+    let file = shared.page_reader.file();
     if let Some(area) = cut.new_redo {
         area.wipe(file)?;
     }
-    let mut run = Run::default();
+    let mut run = WriteRun::default();
     let mut ahead = cut.dirty.iter().skip(AHEAD);
     for start in cut.dirty.iter() {
         if let Some(next) = ahead.next() {
-            shared.pool.prefetch_dirty(next, UNIT_BYTES);
+            shared.page_reader.prefetch_dirty(next, UNIT_BYTES);
         }
-        let dirty = shared.pool.dirty(&cut.root, start);
+        let dirty = shared.page_reader.dirty(&cut.root, start);
         let dirty = dirty.expect("dirty frames stay until they are written");
         run.add(shared, start, dirty)?;
         if run.written >= PACE_BYTES {
@@ -259,8 +280,8 @@ fn write(shared: &Shared, cut: &Cut, pace: &mut Pace<'_>) -> Result<()> {
     }
     run.flush(shared)?;
     pace(run.written)?;
-    let own = cut.bitmaps.iter().map(|(unit, page)| (*unit, page));
-    for (unit, bytes) in own.chain([(cut.meta.directory.start, &cut.directory)]) {
+    let bitmaps = cut.bitmaps.iter().map(|(unit, page)| (*unit, page));
+    for (unit, bytes) in bitmaps.chain([(cut.meta.directory.start, &cut.directory)]) {
         write_at(shared, &[IoSlice::new(bytes)], unit)?;
         shared.counters.space_written_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
     }
@@ -270,25 +291,25 @@ fn write(shared: &Shared, cut: &Cut, pace: &mut Pace<'_>) -> Result<()> {
     Ok(())
 }
 
-fn write_at(shared: &Shared, parts: &[IoSlice<'_>], unit: u64) -> Result<()> {
+fn write_at(shared: &StoreShared, parts: &[IoSlice<'_>], unit: u64) -> Result<()> {
     let bytes: usize = parts.iter().map(|part| part.len()).sum();
     shared.counters.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-    shared.pool.file().write_all_at(parts, unit * UNIT_BYTES as u64)?;
+    shared.page_reader.file().write_all_at(parts, unit * UNIT_BYTES as u64)?;
     Ok(())
 }
 
 /// Says that the cut is durable.
-fn finish(shared: &Shared, written: &mut Written, cut: Cut) {
+fn finish(shared: &StoreShared, written: &mut LastCheckpoint, cut: CheckpointCut) {
     // Who reads from now on has it from the file; who reads already may have borrowed it.
     let mut ahead = cut.dirty.iter().skip(AHEAD);
     let written_at = |start| {
         // Of each its header is looked at.
         if let Some(next) = ahead.next() {
-            shared.pool.prefetch_dirty(next, 1);
+            shared.page_reader.prefetch_dirty(next, 1);
         }
-        shared.pool.written(start)
+        shared.page_reader.mark_clean(start)
     };
-    let retired: Retired = cut.dirty.iter().filter_map(written_at).collect();
+    let retired: RetiredBatch = cut.dirty.iter().filter_map(written_at).collect();
     shared.redo.checkpointed(cut.root.txid, cut.meta.number, cut.meta.redo);
     let end = cut.meta.end;
     written.copies[cut.meta.unit() as usize] = ALL_COPIES;
@@ -307,26 +328,26 @@ fn finish(shared: &Shared, written: &mut Written, cut: Cut) {
     space.holes.note_chosen(cut.chosen);
     trim::note_durable(shared, &mut space, end);
     drop(space);
-    shared.settle();
-    shared.give_up_memory();
+    shared.reclaim_all_ended();
+    shared.trim_memory();
     shared.counters.writing_bytes.store(0, Ordering::Relaxed);
     shared.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
-    shared.upkeep.pressure.progress();
+    shared.background.write_throttle.progress();
 }
 
 /// Neighbouring pages and values that go to the file in one write.
 #[derive(Default)]
-struct Run<'a> {
+struct WriteRun<'a> {
     start: u64,
     end: u64,
     bytes: usize,
-    parts: Vec<Dirty<'a>>,
+    parts: Vec<DirtyData<'a>>,
     /// Bytes written since they were told of.
     written: u64,
 }
 
-impl<'a> Run<'a> {
-    fn add(&mut self, shared: &Shared, start: u64, dirty: Dirty<'a>) -> Result<()> {
+impl<'a> WriteRun<'a> {
+    fn add(&mut self, shared: &StoreShared, start: u64, dirty: DirtyData<'a>) -> Result<()> {
         if start != self.end || self.bytes >= RUN_BYTES_MAX {
             self.flush(shared)?;
             self.start = start;
@@ -337,7 +358,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn flush(&mut self, shared: &Shared) -> Result<()> {
+    fn flush(&mut self, shared: &StoreShared) -> Result<()> {
         const PADDING: [u8; UNIT_BYTES] = [0; UNIT_BYTES];
         if self.parts.is_empty() {
             return Ok(());
@@ -347,11 +368,11 @@ impl<'a> Run<'a> {
         let mut slices = Vec::with_capacity(2 * self.parts.len());
         for (part, checksum) in self.parts.iter().zip(&checksums) {
             match part {
-                Dirty::Page(frame) => {
+                DirtyData::Page(frame) => {
                     slices.push(IoSlice::new(checksum));
                     slices.push(IoSlice::new(&frame[CRC_END..]));
                 }
-                Dirty::Extent(value) => {
+                DirtyData::Extent(value) => {
                     slices.push(IoSlice::new(value));
                     let padding = value.len().next_multiple_of(UNIT_BYTES) - value.len();
                     slices.push(IoSlice::new(&PADDING[..padding]));
@@ -368,10 +389,10 @@ impl<'a> Run<'a> {
     }
 }
 
-fn checksum(part: &Dirty<'_>) -> [u8; CRC_END] {
+fn checksum(part: &DirtyData<'_>) -> [u8; CRC_END] {
     match part {
-        Dirty::Page(frame) => page::checksum(frame),
+        DirtyData::Page(frame) => page::checksum(frame),
         // The leaf has it.
-        Dirty::Extent(_) => [0; CRC_END],
+        DirtyData::Extent(_) => [0; CRC_END],
     }
 }

@@ -5,35 +5,35 @@ use std::sync::atomic::Ordering;
 
 use crate::error::Result;
 use crate::page::{Span, UNIT_BYTES};
-use crate::shared::Shared;
+use crate::shared::StoreShared;
 use crate::trim;
 
 /// Units that are neither free nor in any tree. Dropped, it gives them back; a crash does so too,
 /// for no durable root uses them.
-pub(crate) struct Claim {
-    shared: Arc<Shared>,
+pub(crate) struct Reservation {
+    shared: Arc<StoreShared>,
     spans: Vec<Span>,
 }
 
-impl Claim {
-    pub(crate) fn new(shared: Arc<Shared>) -> Claim {
-        Claim { shared, spans: Vec::new() }
+impl Reservation {
+    pub(crate) fn new(shared: Arc<StoreShared>) -> Reservation {
+        Reservation { shared, spans: Vec::new() }
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<StoreShared> {
         &self.shared
     }
 
     /// Takes a span, with room for it in the file.
     pub(crate) fn take(&mut self, units: u32) -> Result<Span> {
-        let span = self.shared.space.lock().claim(units)?;
+        let span = self.shared.space.lock().reserve(units)?;
         let needed = span.end() * UNIT_BYTES as u64;
         // The file is cut off only where nothing is allocated, so it stays as long as that.
         if self.shared.counters.file_bytes.load(Ordering::Relaxed) < needed
             && let Err(error) = trim::grow(&self.shared, needed)
         {
             let mut space = self.shared.space.lock();
-            space.disclaim(span);
+            space.end_reservation(span);
             space.release(span);
             // Else the next checkpoint would want room for what was not to be had.
             space.freelist.trim(1);
@@ -52,9 +52,9 @@ impl Claim {
         }
         let at = self.spans.iter().rposition(|mine| *mine == span).expect("it was taken");
         let mut space = self.shared.space.lock();
-        space.disclaim(span);
+        space.end_reservation(span);
         if units > 0 {
-            space.enter_claim(kept);
+            space.enter_reservation(kept);
             self.spans[at] = kept;
         } else {
             self.spans.swap_remove(at);
@@ -68,16 +68,16 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for Reservation {
     fn drop(&mut self) {
         for span in self.spans.drain(..) {
             // A transaction that was dropped may have read some of it.
             for start in span.start..span.end() {
-                self.shared.pool.forget(Span { start, units: 1 });
+                self.shared.page_reader.forget(Span { start, units: 1 });
             }
             // One lock for each: there may be a whole tree of them.
             let mut space = self.shared.space.lock();
-            space.disclaim(span);
+            space.end_reservation(span);
             space.release(span);
         }
     }

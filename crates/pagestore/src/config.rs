@@ -11,7 +11,7 @@ pub const KEY_BYTES_MAX: usize = 8192 + 64;
 pub const VALUE_BYTES_MAX: usize = 16 << 20;
 
 /// The longest mark in bytes.
-pub const MARK_BYTES_MAX: usize = 64;
+pub const COMMIT_METADATA_BYTES_MAX: usize = 64;
 
 /// The longest name of a tree in bytes.
 pub const NAME_BYTES_MAX: usize = 256;

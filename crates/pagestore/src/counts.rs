@@ -7,11 +7,11 @@ use crate::branch::Child;
 use crate::error::Result;
 use crate::page::UNIT_BYTES;
 use crate::read_txn::Tree;
-use crate::size::Size;
-use crate::source::Source;
+use crate::size::SubtreeSize;
+use crate::source::PageSource;
 use crate::tree;
 use crate::tree_mut::TreeMut;
-use crate::view::Value;
+use crate::view::ValueRef;
 
 impl Tree {
     /// How many keys lie between two bounds. Takes the time of two gets.
@@ -41,7 +41,7 @@ impl Tree {
     /// # Errors
     ///
     /// As [`Tree::count`].
-    pub fn nth(&self, before: u64) -> Result<Option<(Vec<u8>, Value<'_>)>> {
+    pub fn nth(&self, before: u64) -> Result<Option<(Vec<u8>, ValueRef<'_>)>> {
         tree::nth(&self.snapshot, self.entry.root, before)
     }
 
@@ -73,7 +73,7 @@ impl TreeMut<'_> {
     ///
     /// As [`Tree::count`].
     pub fn count(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Result<u64> {
-        let (low, high) = edges(&*self.draft, self.entry.child(), start, end)?;
+        let (low, high) = edges(&*self.pages, self.entry.child(), start, end)?;
         Ok(high.keys.saturating_sub(low.keys))
     }
 
@@ -82,21 +82,21 @@ impl TreeMut<'_> {
     /// # Errors
     ///
     /// As [`Tree::count`].
-    pub fn nth(&self, before: u64) -> Result<Option<(Vec<u8>, Value<'_>)>> {
-        tree::nth(&*self.draft, self.entry.root, before)
+    pub fn nth(&self, before: u64) -> Result<Option<(Vec<u8>, ValueRef<'_>)>> {
+        tree::nth(&*self.pages, self.entry.root, before)
     }
 }
 
 /// What lies before each of two bounds.
 fn edges(
-    source: &impl Source,
+    source: &impl PageSource,
     all: Child,
     start: Bound<&[u8]>,
     end: Bound<&[u8]>,
-) -> Result<(Size, Size)> {
-    let before = |key, at| tree::before(source, all.place, key, at);
+) -> Result<(SubtreeSize, SubtreeSize)> {
+    let before = |key, at| tree::before(source, all.page_ref, key, at);
     let low = match start {
-        Bound::Unbounded => Size::default(),
+        Bound::Unbounded => SubtreeSize::default(),
         Bound::Included(key) => before(key, false)?,
         Bound::Excluded(key) => before(key, true)?,
     };

@@ -10,12 +10,12 @@
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::freelist::{HEAD_UNITS, META_UNITS, REGION_UNITS};
-use crate::moving::Pass;
+use crate::freelist::{GROUP_UNITS, HEAD_UNITS, META_UNITS};
+use crate::moving::DefragPass;
 use crate::page::UNIT_BYTES;
-use crate::shared::Shared;
-use crate::space::Space;
-use crate::tree::Budget;
+use crate::shared::StoreShared;
+use crate::space::SpaceManager;
+use crate::tree::RelocateBudget;
 use crate::write_txn::WriteTxn;
 
 /// Pages that one call looks at, at most, so that a writer does not wait long.
@@ -27,7 +27,7 @@ const PASSES_MAX: u32 = 8;
 /// How far a call of [`PageStore::defragment`](crate::PageStore::defragment) has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Defragmented {
+pub struct DefragProgress {
     /// Bytes of pages and long values that this call has moved.
     pub moved_bytes: u64,
     /// Bytes in use that lie beyond the target.
@@ -40,26 +40,30 @@ pub struct Defragmented {
 }
 
 /// Moves some of what lies beyond the target.
-pub(crate) fn step(shared: &Arc<Shared>, budget_bytes: u64) -> Result<Defragmented> {
-    let mut state = shared.defragmenting.lock();
+pub(crate) fn step(shared: &Arc<StoreShared>, budget_bytes: u64) -> Result<DefragProgress> {
+    let mut state = shared.defrag.lock();
     let Some(mut pass) = state.take().or_else(|| begin(shared, 0)) else {
         let target_bytes = shared.space.lock().freelist.end() * UNIT_BYTES as u64;
-        return Ok(Defragmented { target_bytes, is_done: true, ..Defragmented::default() });
+        return Ok(DefragProgress { target_bytes, is_done: true, ..DefragProgress::default() });
     };
-    let mut budget =
-        Budget { line: pass.line, bytes: budget_bytes.max(1), pages: PAGES_MAX, moved_bytes: 0 };
+    let mut budget = RelocateBudget {
+        limit: pass.limit,
+        bytes: budget_bytes.max(1),
+        pages: PAGES_MAX,
+        moved_bytes: 0,
+    };
     let mut txn = WriteTxn::begin(shared)?;
     let next = txn.relocate(pass.at.clone(), &mut budget)?;
     txn.publish()?;
     pass.moved_bytes += budget.moved_bytes;
-    let mut report = Defragmented {
+    let mut report = DefragProgress {
         moved_bytes: budget.moved_bytes,
-        left_bytes: shared.space.lock().used_units(pass.line) * UNIT_BYTES as u64,
-        target_bytes: pass.line * UNIT_BYTES as u64,
+        left_bytes: shared.space.lock().used_units(pass.limit) * UNIT_BYTES as u64,
+        target_bytes: pass.limit * UNIT_BYTES as u64,
         is_done: false,
     };
     *state = match next {
-        Some(at) => Some(Pass { at, ..pass }),
+        Some(at) => Some(DefragPass { at, ..pass }),
         None if report.left_bytes == 0 || pass.moved_bytes == 0 || pass.number >= PASSES_MAX => {
             None
         }
@@ -70,25 +74,25 @@ pub(crate) fn step(shared: &Arc<Shared>, budget_bytes: u64) -> Result<Defragment
 }
 
 /// Begins a pass after `count` others, if there is something to be gained.
-fn begin(shared: &Shared, count: u32) -> Option<Pass> {
-    shared.settle();
+fn begin(shared: &StoreShared, count: u32) -> Option<DefragPass> {
+    shared.reclaim_all_ended();
     let mut space = shared.space.lock();
-    let line = target(&space);
+    let limit = target(&space);
     // The redo area stays where it is.
-    let line = line.max(shared.redo.cut().map_or(0, |area| area.span.end()));
+    let limit = limit.max(shared.redo.cut().map_or(0, |area| area.span.end()));
     let step = shared.options.growth_bytes / UNIT_BYTES as u64;
-    if line + (line / 32).max(step) >= space.freelist.end() {
+    if limit + (limit / 32).max(step) >= space.freelist.end() {
         return None;
     }
-    space.shrink_to(line);
-    Some(Pass::new(line, count + 1))
+    space.shrink_to(limit);
+    Some(DefragPass::new(limit, count + 1))
 }
 
 /// Where the file shall end: room for what is used, for what changes meanwhile, and for what is left
 /// between.
-fn target(space: &Space) -> u64 {
+fn target(space: &SpaceManager) -> u64 {
     let used = space.used_units(0);
     let units = used + used / 8 + 32;
-    let inside = REGION_UNITS - HEAD_UNITS;
+    let inside = GROUP_UNITS - HEAD_UNITS;
     META_UNITS + units + units.div_ceil(inside) * HEAD_UNITS
 }

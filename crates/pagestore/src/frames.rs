@@ -30,7 +30,7 @@ use crate::page::UNIT_COUNT_MAX;
 use crate::page::{self, Frame, UNIT_BYTES};
 use crate::prefetch;
 use crate::root::Root;
-use crate::slab::Part;
+use crate::slab::SlabPage;
 use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 /// Entries that come into being together: those of 4 GiB of the file. They take no memory until they
@@ -50,7 +50,7 @@ const CHUNK_COUNT: usize = 1 << 6;
 const TAG: usize = 7;
 const PAGE: usize = 0;
 const LONG: usize = 1;
-const SEAL: usize = 2;
+const VERIFIED: usize = 2;
 /// A page of one unit in a slab: its length and kind are known without a look at it.
 const LEAF: usize = 3;
 const BRANCH: usize = 4;
@@ -58,16 +58,16 @@ const BRANCH: usize = 4;
 type Entry = AtomicPtr<u8>;
 
 /// A part of the table.
-struct Chunk {
+struct TableChunk {
     entries: Box<[Entry]>,
     /// The units of a page whose entry is a seal. It is 0 wherever the entry points to bytes: it is set
     /// after the seal, and cleared before the unit can be given out again.
-    sealed_units: Box<[AtomicU8]>,
+    verified_units: Box<[AtomicU8]>,
 }
 
 /// What lies in memory or was proven whole, by its first unit.
-pub(crate) struct Frames {
-    chunks: Box<[OnceLock<Chunk>]>,
+pub(crate) struct PageTable {
+    chunks: Box<[OnceLock<TableChunk>]>,
     /// How many entries point to bytes.
     held_count: AtomicUsize,
 }
@@ -77,11 +77,11 @@ type Long = (Bytes, u64);
 
 /// What the table says of a unit.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Found<'a> {
+pub(crate) enum UnitState<'a> {
     /// Nothing: what begins there, if anything, is in the file and was not looked at yet.
     Nothing,
     /// What begins there is in the file, and was proven whole.
-    Sealed(Seal),
+    Verified(Verified),
     /// A page.
     Page(&'a [u8]),
     /// A long value and its birth.
@@ -91,23 +91,23 @@ pub(crate) enum Found<'a> {
 /// What was proven whole in the file: its kind and length, and of a long value, which does not say
 /// itself when it was written, the low bits of its birth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seal(usize);
+pub(crate) struct Verified(usize);
 
-impl Seal {
+impl Verified {
     /// A page of so many units.
     #[inline]
-    pub(crate) fn page(units: u32) -> Seal {
-        Seal((units as usize) << 1)
+    pub(crate) fn page(units: u32) -> Verified {
+        Verified((units as usize) << 1)
     }
 
-    /// A long value of so many bytes, born in `birth`.
+    /// A long value of so many bytes, born in `created_txid`.
     #[inline]
-    pub(crate) fn long(bytes: u32, birth: u64) -> Seal {
+    pub(crate) fn long(bytes: u32, created_txid: u64) -> Verified {
         const LENGTH_BITS: u32 = 25;
         const _: () = assert!(VALUE_BYTES_MAX < 1 << LENGTH_BITS);
-        let length_and_birth = (birth as usize) << LENGTH_BITS | bytes as usize;
+        let length_and_birth = (created_txid as usize) << LENGTH_BITS | bytes as usize;
         // Three bits of an entry are its tag.
-        Seal((length_and_birth << 1 | 1) & usize::MAX >> 3)
+        Verified((length_and_birth << 1 | 1) & usize::MAX >> 3)
     }
 
     fn page_units(self) -> Option<u8> {
@@ -116,82 +116,82 @@ impl Seal {
 
     #[inline]
     fn entry(self) -> *mut u8 {
-        ptr::without_provenance_mut(self.0 << 3 | SEAL)
+        ptr::without_provenance_mut(self.0 << 3 | VERIFIED)
     }
 }
 
 /// What was taken out of the table. Its memory is free when this is dropped, so whoever took it out
 /// while readers may have borrowed it keeps it until they have ended.
 #[derive(Debug)]
-pub(crate) enum Taken {
+pub(crate) enum UnlinkedFrame {
     /// A page, and whether it is a leaf.
-    Page(Buffer, bool),
+    Page(PageBuffer, bool),
     /// A long value and its birth.
     Long(Box<Long>),
 }
 
-impl Taken {
+impl UnlinkedFrame {
     /// The transaction that wrote it.
-    pub(crate) fn birth(&self) -> u64 {
+    pub(crate) fn created_txid(&self) -> u64 {
         match self {
-            Taken::Page(buffer, _) => page::birth(buffer),
-            Taken::Long(long) => long.1,
+            UnlinkedFrame::Page(buffer, _) => page::created_txid(buffer),
+            UnlinkedFrame::Long(long) => long.1,
         }
     }
 
     /// Its length in memory.
     pub(crate) fn len(&self) -> usize {
         match self {
-            Taken::Page(buffer, _) => buffer.len(),
-            Taken::Long(long) => long.0.len(),
+            UnlinkedFrame::Page(buffer, _) => buffer.len(),
+            UnlinkedFrame::Long(long) => long.0.len(),
         }
     }
 }
 
-impl Frames {
-    pub(crate) fn new() -> Frames {
+impl PageTable {
+    pub(crate) fn new() -> PageTable {
         let chunks = (0..CHUNK_COUNT).map(|_| OnceLock::new()).collect();
-        Frames { chunks, held_count: AtomicUsize::new(0) }
+        PageTable { chunks, held_count: AtomicUsize::new(0) }
     }
 
     #[inline]
-    fn place(&self, id: u64) -> Option<(&Entry, &AtomicU8)> {
+    fn slot(&self, id: u64) -> Option<(&Entry, &AtomicU8)> {
         let id = id as usize;
         let chunk = self.chunks.get(id / CHUNK)?.get()?;
-        Some((chunk.entries.get(id % CHUNK)?, chunk.sealed_units.get(id % CHUNK)?))
+        Some((chunk.entries.get(id % CHUNK)?, chunk.verified_units.get(id % CHUNK)?))
     }
 
-    fn place_or_new(&self, id: u64) -> (&Entry, &AtomicU8) {
+    fn slot_or_new(&self, id: u64) -> (&Entry, &AtomicU8) {
         let id = usize::try_from(id).expect("unit numbers are below 2^32");
         let chunk = self.chunks[id / CHUNK].get_or_init(new_chunk);
-        (&chunk.entries[id % CHUNK], &chunk.sealed_units[id % CHUNK])
+        (&chunk.entries[id % CHUNK], &chunk.verified_units[id % CHUNK])
     }
 
     /// Whether a page of so many units begins at unit `id`, is in the file, and was proven whole. If
-    /// not, [`Frames::find`] says what is known.
+    /// not, [`PageTable::find`] says what is known.
     #[inline]
-    pub(crate) fn is_sealed(&self, id: u64, units: u32) -> bool {
-        let Some((_, sealed)) = self.place(id) else { return false };
-        let sealed = u32::from(sealed.load(Ordering::Acquire));
-        sealed == units && units > 0
+    pub(crate) fn is_verified(&self, id: u64, units: u32) -> bool {
+        let Some((_, verified_units)) = self.slot(id) else { return false };
+        let verified_units = u32::from(verified_units.load(Ordering::Acquire));
+        verified_units == units && units > 0
     }
 
     /// What the table says of unit `id`, seen from a root, which keeps it where it is.
     #[inline]
-    pub(crate) fn find<'a>(&'a self, root: &'a Root, id: u64) -> Found<'a> {
+    pub(crate) fn find<'a>(&'a self, root: &'a Root, id: u64) -> UnitState<'a> {
         debug_assert!(root.keeps_frames(), "the durable root keeps nothing in memory");
-        let Some((entry, _)) = self.place(id) else { return Found::Nothing };
+        let Some((entry, _)) = self.slot(id) else { return UnitState::Nothing };
         let entry = entry.load(Ordering::Acquire);
         match entry.addr() & TAG {
-            _ if entry.is_null() => Found::Nothing,
-            SEAL => Found::Sealed(Seal(entry.addr() >> 3)),
+            _ if entry.is_null() => UnitState::Nothing,
+            VERIFIED => UnitState::Verified(Verified(entry.addr() >> 3)),
             // SAFETY: The entry came from `put_page`, and `Acquire` shows the bytes as they were put.
             // They stay for 'a: the root is held, and what it reaches is kept, as said above.
-            PAGE | LEAF | BRANCH => Found::Page(unsafe { &*page_of(entry) }),
+            PAGE | LEAF | BRANCH => UnitState::Page(unsafe { &*page_of(entry) }),
             _ => {
                 // SAFETY: As above, from `put_long`.
                 let long: &Long = unsafe { &*long_of(entry) };
-                Found::Long(&long.0, long.1)
+                UnitState::Long(&long.0, long.1)
             }
         }
     }
@@ -199,7 +199,7 @@ impl Frames {
     /// Says that what lies in memory of unit `id` is wanted soon, so many bytes of it.
     #[inline]
     pub(crate) fn prefetch(&self, id: u64, bytes: usize) {
-        let Some((entry, _)) = self.place(id) else { return };
+        let Some((entry, _)) = self.slot(id) else { return };
         let entry = entry.load(Ordering::Relaxed);
         if points(entry) {
             prefetch::bytes_at(bytes_of(entry), bytes);
@@ -207,67 +207,67 @@ impl Frames {
     }
 
     /// Puts in a page that the file does not have.
-    pub(crate) fn put_page(&self, id: u64, buffer: Buffer) {
+    pub(crate) fn put_page(&self, id: u64, buffer: PageBuffer) {
         let len = usize::from(buffer[page::UNITS]) * UNIT_BYTES;
         assert!(len == buffer.len(), "page {id} of {} bytes says it has {len}", buffer.len());
         let kind = if page::is_leaf(&buffer) { LEAF } else { BRANCH };
         match buffer.0 {
-            Memory::Heap(frame) => self.put(id, Arc::into_raw(frame).cast_mut().cast(), PAGE),
-            Memory::Slab(part) => {
+            BufferMemory::Heap(frame) => self.put(id, Arc::into_raw(frame).cast_mut().cast(), PAGE),
+            BufferMemory::Slab(part) => {
                 // It lives on as the entry.
                 self.put(id, part.into_raw(), kind);
             }
         }
     }
 
-    /// Puts in a long value that the file does not have, born in `birth`.
-    pub(crate) fn put_long(&self, id: u64, value: Bytes, birth: u64) {
-        self.put(id, Box::into_raw(Box::new((value, birth))).cast(), LONG);
+    /// Puts in a long value that the file does not have, born in `created_txid`.
+    pub(crate) fn put_long(&self, id: u64, value: Bytes, created_txid: u64) {
+        self.put(id, Box::into_raw(Box::new((value, created_txid))).cast(), LONG);
     }
 
     fn put(&self, id: u64, bytes: *mut u8, tag: usize) {
         assert!(bytes.addr() & TAG == 0, "memory for unit {id} is not aligned");
-        let (entry, sealed) = self.place_or_new(id);
-        sealed.store(0, Ordering::Release);
+        let (entry, verified_units) = self.slot_or_new(id);
+        verified_units.store(0, Ordering::Release);
         let old = entry.swap(bytes.map_addr(|addr| addr | tag), Ordering::AcqRel);
         assert!(!points(old), "unit {id} was given out while what it held was in memory");
         self.held_count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Notes that what begins at unit `id`, of which the table says nothing, was proven whole.
-    pub(crate) fn seal(&self, id: u64, seal: Seal) {
-        let (entry, sealed) = self.place_or_new(id);
-        let (null, new) = (ptr::null_mut(), seal.entry());
+    pub(crate) fn mark_verified(&self, id: u64, verified: Verified) {
+        let (entry, verified_units) = self.slot_or_new(id);
+        let (null, new) = (ptr::null_mut(), verified.entry());
         // Whoever was quicker has noted the same.
         let noted = entry.compare_exchange(null, new, Ordering::AcqRel, Ordering::Relaxed);
-        if let (Ok(_), Some(units)) = (noted, seal.page_units()) {
-            sealed.store(units, Ordering::Release);
+        if let (Ok(_), Some(units)) = (noted, verified.page_units()) {
+            verified_units.store(units, Ordering::Release);
         }
     }
 
     /// Forgets that what begins at unit `id` was proven whole: it is proven again when it is next
     /// looked at.
-    pub(crate) fn unseal(&self, id: u64) {
-        let Some((entry, sealed)) = self.place(id) else { return };
-        let (seal, null) = (entry.load(Ordering::Acquire), ptr::null_mut());
-        if !points(seal) {
-            sealed.store(0, Ordering::Release);
-            let _ = entry.compare_exchange(seal, null, Ordering::AcqRel, Ordering::Relaxed);
+    pub(crate) fn clear_verified(&self, id: u64) {
+        let Some((entry, verified_units)) = self.slot(id) else { return };
+        let (verified, null) = (entry.load(Ordering::Acquire), ptr::null_mut());
+        if !points(verified) {
+            verified_units.store(0, Ordering::Release);
+            let _ = entry.compare_exchange(verified, null, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 
     /// Takes out what begins at unit `id`. It may be dropped at once if no root that is held reaches
     /// it. Nothing if there is nothing in memory; the table says nothing of it then.
-    pub(crate) fn take(&self, id: u64) -> Option<Taken> {
-        let (entry, sealed) = self.place(id)?;
-        sealed.store(0, Ordering::Release);
+    pub(crate) fn take(&self, id: u64) -> Option<UnlinkedFrame> {
+        let (entry, verified_units) = self.slot(id)?;
+        verified_units.store(0, Ordering::Release);
         let taken = taken(entry.swap(ptr::null_mut(), Ordering::AcqRel))?;
         self.held_count.fetch_sub(1, Ordering::Relaxed);
         Some(taken)
     }
 }
 
-impl Drop for Frames {
+impl Drop for PageTable {
     fn drop(&mut self) {
         let chunks = self.chunks.iter().filter_map(OnceLock::get);
         let held = chunks
@@ -280,11 +280,11 @@ impl Drop for Frames {
 
 /// Whether the entry points to bytes.
 fn points(entry: *mut u8) -> bool {
-    !entry.is_null() && entry.addr() & TAG != SEAL
+    !entry.is_null() && entry.addr() & TAG != VERIFIED
 }
 
 /// What an entry that is in the table no longer, and was until now, pointed to.
-fn taken(entry: *mut u8) -> Option<Taken> {
+fn taken(entry: *mut u8) -> Option<UnlinkedFrame> {
     if !points(entry) {
         return None;
     }
@@ -294,15 +294,15 @@ fn taken(entry: *mut u8) -> Option<Taken> {
             // is given back here, once, for it was swapped out of the table.
             let frame = unsafe { Arc::from_raw(page_of(entry)) };
             let is_leaf = page::is_leaf(&frame);
-            Some(Taken::Page(Buffer::from(frame), is_leaf))
+            Some(UnlinkedFrame::Page(PageBuffer::from(frame), is_leaf))
         }
         tag @ (LEAF | BRANCH) => {
             // SAFETY: It came from a part of a slab in `put_page`, and becomes one again once.
-            let part = unsafe { Part::from_raw(bytes_of(entry)) };
-            Some(Taken::Page(Buffer::from(part), tag == LEAF))
+            let part = unsafe { SlabPage::from_raw(bytes_of(entry)) };
+            Some(UnlinkedFrame::Page(PageBuffer::from(part), tag == LEAF))
         }
         // SAFETY: The pointer came from `Box::into_raw` in `put_long`, and is given back once.
-        _ => Some(Taken::Long(unsafe { Box::from_raw(long_of(entry)) })),
+        _ => Some(UnlinkedFrame::Long(unsafe { Box::from_raw(long_of(entry)) })),
     }
 }
 
@@ -337,67 +337,67 @@ fn long_of(entry: *mut u8) -> *mut Long {
 /// Memory for one page, which has one owner: it is changed by its owner, and borrowed by readers once
 /// it is in the table.
 #[derive(Debug)]
-pub(crate) struct Buffer(Memory);
+pub(crate) struct PageBuffer(BufferMemory);
 
 #[derive(Debug)]
-enum Memory {
+enum BufferMemory {
     /// Held once.
     Heap(Frame),
     /// Of one unit.
-    Slab(Part),
+    Slab(SlabPage),
 }
 
-impl From<Frame> for Buffer {
-    fn from(frame: Frame) -> Buffer {
-        Buffer(Memory::Heap(frame))
+impl From<Frame> for PageBuffer {
+    fn from(frame: Frame) -> PageBuffer {
+        PageBuffer(BufferMemory::Heap(frame))
     }
 }
 
-impl From<Part> for Buffer {
-    fn from(part: Part) -> Buffer {
-        Buffer(Memory::Slab(part))
+impl From<SlabPage> for PageBuffer {
+    fn from(part: SlabPage) -> PageBuffer {
+        PageBuffer(BufferMemory::Slab(part))
     }
 }
 
-impl Deref for Buffer {
+impl Deref for PageBuffer {
     type Target = [u8];
 
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Memory::Heap(frame) => frame,
-            Memory::Slab(part) => part,
+            BufferMemory::Heap(frame) => frame,
+            BufferMemory::Slab(part) => part,
         }
     }
 }
 
-impl DerefMut for Buffer {
+impl DerefMut for PageBuffer {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         match &mut self.0 {
-            Memory::Heap(frame) => Arc::get_mut(frame).expect("a buffer has one owner"),
-            Memory::Slab(part) => part,
+            BufferMemory::Heap(frame) => Arc::get_mut(frame).expect("a buffer has one owner"),
+            BufferMemory::Slab(part) => part,
         }
     }
 }
 
 #[cfg(not(shuttle))]
-fn new_chunk() -> Chunk {
+fn new_chunk() -> TableChunk {
     // SAFETY: Zeros are null pointers and bytes of zero. Asked for so, they take no memory until they
     // are touched.
     unsafe {
-        Chunk {
+        TableChunk {
             entries: Box::new_zeroed_slice(CHUNK).assume_init(),
-            sealed_units: Box::new_zeroed_slice(CHUNK).assume_init(),
+            verified_units: Box::new_zeroed_slice(CHUNK).assume_init(),
         }
     }
 }
 
 #[cfg(shuttle)]
-fn new_chunk() -> Chunk {
-    Chunk {
+fn new_chunk() -> TableChunk {
+    TableChunk {
         entries: (0..CHUNK).map(|_| Entry::new(ptr::null_mut())).collect(),
-        sealed_units: (0..CHUNK).map(|_| AtomicU8::new(0)).collect(),
+        verified_units: (0..CHUNK).map(|_| AtomicU8::new(0)).collect(),
     }
 }
 
@@ -406,62 +406,67 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::meta::Meta;
-    use crate::page::Kind;
+    use crate::meta::MetaPage;
+    use crate::page::PageKind;
 
     fn root() -> Arc<Root> {
-        Root::durable(&Meta::empty(), Arc::new(Mutex::new(Vec::new())))
+        Root::durable(&MetaPage::empty(), Arc::new(Mutex::new(Vec::new())))
     }
 
-    fn put_page(frames: &Frames, id: u64, frame: &Frame) {
-        frames.put_page(id, Buffer::from(Frame::clone(frame)));
+    fn put_page(frames: &PageTable, id: u64, frame: &Frame) {
+        frames.put_page(id, PageBuffer::from(Frame::clone(frame)));
     }
 
     fn page_frame(id: u64, units: usize, fill: u8) -> Frame {
         let mut bytes = vec![fill; units * UNIT_BYTES];
-        page::begin(&mut bytes, Kind::Leaf, 0, id, 7);
+        page::begin(&mut bytes, PageKind::Leaf, 0, id, 7);
         Frame::from(bytes)
     }
 
     #[test]
     fn entries_come_out_as_they_went_in() {
-        let (frames, root) = (Frames::new(), root());
-        assert_eq!(frames.find(&root, 5), Found::Nothing);
+        let (frames, root) = (PageTable::new(), root());
+        assert_eq!(frames.find(&root, 5), UnitState::Nothing);
         assert!(frames.take(5).is_none());
         let frame = page_frame(5, 3, 1);
         put_page(&frames, 5, &frame);
-        assert_eq!(frames.find(&root, 5), Found::Page(&frame));
+        assert_eq!(frames.find(&root, 5), UnitState::Page(&frame));
         let far = (CHUNK * CHUNK_COUNT / 2) as u64;
         frames.put_long(far, Bytes::from_static(b"long"), 9);
-        assert_eq!(frames.find(&root, far), Found::Long(b"long", 9));
-        frames.seal(5, Seal::page(3));
-        assert_eq!(frames.find(&root, 5), Found::Page(&frame), "what is in memory stays");
+        assert_eq!(frames.find(&root, far), UnitState::Long(b"long", 9));
+        frames.mark_verified(5, Verified::page(3));
+        assert_eq!(frames.find(&root, 5), UnitState::Page(&frame), "what is in memory stays");
         let taken = frames.take(5).unwrap();
-        assert_eq!((taken.birth(), taken.len()), (7, 3 * UNIT_BYTES));
+        assert_eq!((taken.created_txid(), taken.len()), (7, 3 * UNIT_BYTES));
         assert_eq!(Arc::strong_count(&frame), 2);
         drop(taken);
         assert_eq!(Arc::strong_count(&frame), 1);
-        for forget in [|frames: &Frames| drop(frames.take(5)), |frames: &Frames| frames.unseal(5)] {
-            assert!(!frames.is_sealed(5, 3));
-            frames.seal(5, Seal::page(3));
-            assert!(frames.is_sealed(5, 3) && !frames.is_sealed(5, 2) && !frames.is_sealed(5, 0));
-            assert_eq!(frames.find(&root, 5), Found::Sealed(Seal::page(3)));
+        for forget in [
+            |frames: &PageTable| drop(frames.take(5)),
+            |frames: &PageTable| frames.clear_verified(5),
+        ] {
+            assert!(!frames.is_verified(5, 3));
+            frames.mark_verified(5, Verified::page(3));
+            assert!(
+                frames.is_verified(5, 3) && !frames.is_verified(5, 2) && !frames.is_verified(5, 0)
+            );
+            assert_eq!(frames.find(&root, 5), UnitState::Verified(Verified::page(3)));
             forget(&frames);
-            assert_eq!(frames.find(&root, 5), Found::Nothing);
+            assert_eq!(frames.find(&root, 5), UnitState::Nothing);
         }
-        frames.seal(6, Seal::long(100, 1 << 40 | 7));
-        assert_eq!(frames.find(&root, 6), Found::Sealed(Seal::long(100, 1 << 40 | 7)));
-        assert_ne!(Seal::long(100, 7), Seal::long(100, 8));
-        assert!(!frames.is_sealed(6, 100));
-        frames.unseal(7);
+        frames.mark_verified(6, Verified::long(100, 1 << 40 | 7));
+        assert_eq!(frames.find(&root, 6), UnitState::Verified(Verified::long(100, 1 << 40 | 7)));
+        assert_ne!(Verified::long(100, 7), Verified::long(100, 8));
+        assert!(!frames.is_verified(6, 100));
+        frames.clear_verified(7);
         put_page(&frames, 7, &page_frame(7, 1, 1));
-        frames.unseal(7);
-        assert!(matches!(frames.find(&root, 7), Found::Page(_)), "what is in memory stays");
+        frames.clear_verified(7);
+        assert!(matches!(frames.find(&root, 7), UnitState::Page(_)), "what is in memory stays");
     }
 
     #[test]
     fn dropped_table_gives_everything_back() {
-        let (frames, frame) = (Frames::new(), page_frame(1, 1, 2));
+        let (frames, frame) = (PageTable::new(), page_frame(1, 1, 2));
         let value = Bytes::from(vec![1; 100]);
         put_page(&frames, 1, &frame);
         frames.put_long(2, value.clone(), 3);
@@ -473,7 +478,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "was given out while what it held was in memory")]
     fn unit_that_is_taken_is_not_given_out() {
-        let frames = Frames::new();
+        let frames = PageTable::new();
         put_page(&frames, 1, &page_frame(1, 1, 2));
         put_page(&frames, 1, &page_frame(1, 1, 3));
     }
@@ -481,6 +486,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "says it has")]
     fn page_of_another_length_is_refused() {
-        put_page(&Frames::new(), 1, &Frame::from(&page_frame(1, 2, 2)[..UNIT_BYTES]));
+        put_page(&PageTable::new(), 1, &Frame::from(&page_frame(1, 2, 2)[..UNIT_BYTES]));
     }
 }

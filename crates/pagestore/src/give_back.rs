@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::page::{Span, UNIT_BYTES};
-use crate::shared::Shared;
-use crate::space::Space;
+use crate::shared::StoreShared;
+use crate::space::SpaceManager;
 use crate::trim;
 
 /// What goes back at once.
@@ -31,10 +31,10 @@ pub(crate) fn rest(took: Duration) -> Duration {
 
 /// Gives one piece back. Returns whether there was one. Nobody waits for it but who wants the file to
 /// be longer.
-pub(crate) fn step(shared: &Shared) -> Result<bool> {
+pub(crate) fn step(shared: &StoreShared) -> Result<bool> {
     shared.refuse_if_poisoned()?;
-    let outcome = match cut_off(shared) {
-        Ok(false) => punch(shared),
+    let outcome = match truncate_step(shared) {
+        Ok(false) => punch_step(shared),
         other => other,
     };
     if outcome.is_err() {
@@ -44,54 +44,54 @@ pub(crate) fn step(shared: &Shared) -> Result<bool> {
 }
 
 /// How much waits to be given back.
-pub(crate) fn waiting_bytes(shared: &Shared, space: &Space) -> u64 {
-    let held = shared.counters.file_bytes.load(Ordering::Relaxed);
+pub(crate) fn waiting_bytes(shared: &StoreShared, space: &SpaceManager) -> u64 {
+    let file_bytes = shared.counters.file_bytes.load(Ordering::Relaxed);
     let is_cut = space.tail.is_cut;
-    let behind = if is_cut { held.saturating_sub(trim::shortest(shared, space)) } else { 0 };
+    let behind = if is_cut { file_bytes.saturating_sub(trim::shortest(shared, space)) } else { 0 };
     behind + space.holes.chosen_units() * UNIT_BYTES as u64
 }
 
 /// Makes the file shorter by a piece.
-fn cut_off(shared: &Shared) -> Result<bool> {
+fn truncate_step(shared: &StoreShared) -> Result<bool> {
     let _resizing = shared.resizing.lock();
-    let (held, to) = {
+    let (file_bytes, to) = {
         let mut space = shared.space.lock();
         if !space.tail.is_cut {
             return Ok(false);
         }
         let shortest = trim::shortest(shared, &space);
-        let held = shared.counters.file_bytes.load(Ordering::Relaxed);
-        if held <= shortest {
+        let file_bytes = shared.counters.file_bytes.load(Ordering::Relaxed);
+        if file_bytes <= shortest {
             space.tail.is_cut = false;
             space.note_shrunk();
             return Ok(false);
         }
         // Not a part of a unit: the file may have had any length when it was opened.
-        let to = held.saturating_sub(PIECE_BYTES).next_multiple_of(UNIT_BYTES as u64);
-        let to = to.clamp(shortest, held);
+        let to = file_bytes.saturating_sub(PIECE_BYTES).next_multiple_of(UNIT_BYTES as u64);
+        let to = to.clamp(shortest, file_bytes);
         // Before the file is shorter: who is given a unit beyond from now on makes it longer first,
         // and waits for that until it is.
         shared.counters.file_bytes.store(to, Ordering::Relaxed);
-        (held, to)
+        (file_bytes, to)
     };
-    shared.pool.file().set_len(to)?;
+    shared.page_reader.file().set_len(to)?;
     let unit_bytes = UNIT_BYTES as u64;
-    shared.pool.doubt_all(to / unit_bytes..held.div_ceil(unit_bytes));
-    shared.counters.trimmed_bytes.fetch_add(held - to, Ordering::Relaxed);
+    shared.page_reader.clear_all_verified(to / unit_bytes..file_bytes.div_ceil(unit_bytes));
+    shared.counters.trimmed_bytes.fetch_add(file_bytes - to, Ordering::Relaxed);
     Ok(true)
 }
 
 /// Makes a hole of a piece of what checkpoints have chosen.
-fn punch(shared: &Shared) -> Result<bool> {
+fn punch_step(shared: &StoreShared) -> Result<bool> {
     // Nobody is given a unit of it meanwhile.
     let piece = shared.space.lock().take_chosen((PIECE_BYTES / UNIT_BYTES as u64) as u32);
     let Some(piece) = piece else { return Ok(false) };
     let Span { start, .. } = piece;
     let bytes = |unit: u64| unit * UNIT_BYTES as u64;
-    let outcome = shared.pool.file().punch(bytes(start)..bytes(piece.end()));
-    shared.pool.doubt_all(start..piece.end());
+    let outcome = shared.page_reader.file().punch(bytes(start)..bytes(piece.end()));
+    shared.page_reader.clear_all_verified(start..piece.end());
     let mut space = shared.space.lock();
-    space.disclaim(piece);
+    space.end_reservation(piece);
     space.release(piece);
     let done = outcome?;
     if done {

@@ -2,18 +2,18 @@
 //! so.
 
 use crate::error::{Error, Result};
-use crate::own::ById;
+use crate::own::UnitMap;
 use crate::page::{PageRef, Span};
 
 /// Units of the first spans of a list that grows.
 #[derive(Default)]
-pub(crate) struct Given {
-    units: ById<()>,
+pub(crate) struct DoubleFreeGuard {
+    units: UnitMap<()>,
     /// How many spans they are of.
     count: usize,
 }
 
-impl Given {
+impl DoubleFreeGuard {
     /// Takes note of all that has come to the list since.
     pub(crate) fn note(&mut self, list: &[(Span, u64)]) {
         for (span, _) in &list[self.count..] {
@@ -23,7 +23,7 @@ impl Given {
     }
 
     /// Proves that no unit of `spans` is one of them, or there twice.
-    pub(crate) fn prove_others(&self, spans: &[Span]) -> Result<()> {
+    pub(crate) fn verify_disjoint(&self, spans: &[Span]) -> Result<()> {
         let mut spans = spans.to_vec();
         spans.sort_unstable();
         let overlap =
@@ -41,7 +41,7 @@ impl Given {
 
 /// Garbage that cannot be given back.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Refused {
+pub(crate) struct RefusedFree {
     /// The page that names it.
     pub(crate) named_by: PageRef,
     /// Which page of it, and why.
@@ -56,13 +56,13 @@ mod tests {
     #[test]
     fn a_unit_is_given_once() {
         let span = |start, units| Span { start, units };
-        let mut given = Given::default();
+        let mut given = DoubleFreeGuard::default();
         let mut list = vec![(span(10, 3), 1)];
         given.note(&list);
         list.push((span(20, 1), 1));
         given.note(&list);
         given.note(&list);
-        given.prove_others(&[span(13, 7), span(21, 5), span(9, 1)]).unwrap();
+        given.verify_disjoint(&[span(13, 7), span(21, 5), span(9, 1)]).unwrap();
         for (spans, named) in [
             (vec![span(30, 1), span(12, 1)], 12),
             (vec![span(9, 2)], 9),
@@ -70,7 +70,7 @@ mod tests {
             (vec![span(31, 1), span(30, 2)], 31),
             (vec![span(31, 1), span(31, 1)], 31),
         ] {
-            let error = given.prove_others(&spans).unwrap_err();
+            let error = given.verify_disjoint(&spans).unwrap_err();
             assert!(matches!(error, Error::Corrupt { page, .. } if page == named), "{error}");
         }
     }

@@ -1,7 +1,7 @@
 //! Free space that was given back to the file system, and that must be reserved before it is written.
 //!
 //! Long free runs that stay free over some checkpoints are chosen to become holes of the file, which
-//! `give_back` makes of them piece by piece, as far as they are free by then. A unit of a hole that
+//! `trim_punch` makes of them piece by piece, as far as they are free by then. A unit of a hole that
 //! is given out is reserved again by the checkpoint that is going to write it, before that takes its
 //! cut: a disk that is full is so found when nothing has happened yet. Which regions have holes
 //! stands in their records before the first hole is made, and as long as some are chosen; after opening
@@ -9,8 +9,8 @@
 
 use std::collections::VecDeque;
 
-use crate::bits::Bits;
-use crate::freelist::{Freelist, META_UNITS, region_of};
+use crate::bits::UnitSet;
+use crate::freelist::{Freelist, META_UNITS, group_of};
 use crate::page::{Span, UNIT_BYTES};
 
 /// No setting makes holes of shorter runs, which the freelist does not find quickly: 512 KiB.
@@ -20,7 +20,7 @@ const RUN_UNITS_LEAST: u32 = 128;
 const CHECKPOINTS: u64 = 8;
 
 /// So many regions a checkpoint looks at: 8 GiB.
-const REGIONS_MAX: usize = 64;
+const GROUPS_MAX: usize = 64;
 
 /// So many units are chosen at a time: 1 GiB.
 const UNITS_MAX: u64 = 1 << 18;
@@ -31,10 +31,10 @@ pub(crate) struct Holes {
     /// Shorter runs stay.
     run_units_min: u32,
     /// Units of holes, counted from the first region on.
-    units: Bits,
+    units: UnitSet,
     count: u64,
     /// How many of them each region has.
-    by_region: Vec<u32>,
+    by_group: Vec<u32>,
     /// What was given out of them, and is not reserved yet.
     unreserved: VecDeque<Span>,
     /// The long free runs of the last look at all regions, rising; without those of the regions that
@@ -43,7 +43,7 @@ pub(crate) struct Holes {
     /// Those of the look that is under way.
     seen_now: VecDeque<Span>,
     /// The region at which it goes on; 0 if none is under way.
-    next_region: usize,
+    next_group: usize,
     /// What is to become holes; durable records say that its regions have some.
     chosen: VecDeque<Span>,
 }
@@ -61,35 +61,35 @@ impl Holes {
     }
 
     /// Whether a region has holes.
-    fn has(&self, region: usize) -> bool {
-        self.by_region.get(region).is_some_and(|&count| count > 0)
+    fn has(&self, group: usize) -> bool {
+        self.by_group.get(group).is_some_and(|&count| count > 0)
     }
 
     /// Which regions have holes, or will have once `chosen` is noted.
-    pub(crate) fn regions(&self, chosen: &[Span]) -> impl Fn(usize) -> bool {
-        let mut soon = Bits::default();
+    pub(crate) fn groups(&self, chosen: &[Span]) -> impl Fn(usize) -> bool {
+        let mut soon = UnitSet::default();
         for span in self.chosen.iter().chain(chosen) {
-            soon.insert(region_of(span.start) as u64);
+            soon.insert(group_of(span.start) as u64);
         }
-        move |region| self.has(region) || soon.contains(region as u64)
+        move |group| self.has(group) || soon.contains(group as u64)
     }
 
     /// Takes note that a free span is a hole now.
     pub(crate) fn add(&mut self, span: Span) {
-        let region = region_of(span.start);
-        if self.by_region.len() <= region {
-            self.by_region.resize(region + 1, 0);
+        let group = group_of(span.start);
+        if self.by_group.len() <= group {
+            self.by_group.resize(group + 1, 0);
         }
         let (at, units) = (span.start - META_UNITS, u64::from(span.units));
         let new = units - self.hole_units(span);
         self.units.insert_run(at, units);
         self.count += new;
-        self.by_region[region] += new as u32;
+        self.by_group[group] += new as u32;
     }
 
     /// Takes note that a span was given out.
     pub(crate) fn give_out(&mut self, span: Span) {
-        if self.count > 0 && self.has(region_of(span.start)) && self.forget(span) {
+        if self.count > 0 && self.has(group_of(span.start)) && self.forget(span) {
             self.unreserved.push_back(span);
         }
     }
@@ -99,7 +99,7 @@ impl Holes {
         let removed = self.units.remove_run(span.start - META_UNITS, u64::from(span.units));
         if removed > 0 {
             self.count -= removed;
-            self.by_region[region_of(span.start)] -= removed as u32;
+            self.by_group[group_of(span.start)] -= removed as u32;
         }
         removed > 0
     }
@@ -129,12 +129,12 @@ impl Holes {
     /// as something is left of the last choice. Each checkpoint looks at some regions only, so what
     /// this takes does not grow with the file.
     pub(crate) fn choose(&mut self, freelist: &Freelist, number: u64) -> Vec<Span> {
-        if self.next_region == 0 && !number.is_multiple_of(CHECKPOINTS) {
+        if self.next_group == 0 && !number.is_multiple_of(CHECKPOINTS) {
             return Vec::new();
         }
-        let regions = self.next_region..self.next_region + REGIONS_MAX;
-        let now = freelist.long_runs(regions.clone(), self.run_units_min);
-        let seen = self.seen.partition_point(|span| region_of(span.start) < regions.end);
+        let groups = self.next_group..self.next_group + GROUPS_MAX;
+        let now = freelist.long_runs(groups.clone(), self.run_units_min);
+        let seen = self.seen.partition_point(|span| group_of(span.start) < groups.end);
         let before = self.seen.drain(..seen).collect::<Vec<_>>();
         let mut chosen = Vec::new();
         let mut units = 0;
@@ -147,9 +147,9 @@ impl Holes {
             }
         }
         self.seen_now.extend(now);
-        self.next_region = regions.end;
-        if regions.end >= freelist.region_count() {
-            self.next_region = 0;
+        self.next_group = groups.end;
+        if groups.end >= freelist.group_count() {
+            self.next_group = 0;
             self.seen = std::mem::take(&mut self.seen_now);
         }
         chosen
@@ -203,7 +203,7 @@ fn common(one: &[Span], other: &[Span]) -> Vec<Span> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::freelist::REGION_UNITS;
+    use crate::freelist::GROUP_UNITS;
 
     fn span(start: u64, units: u32) -> Span {
         Span { start, units }
@@ -234,12 +234,12 @@ mod tests {
         let chosen = holes.choose(&list, 16);
         assert_eq!(chosen, [part(2000, 900)]);
         holes.note_chosen(chosen);
-        assert!(holes.regions(&[])(0) && !holes.has(0));
+        assert!(holes.groups(&[])(0) && !holes.has(0));
         assert_eq!(holes.choose(&list, 24), [], "there is enough to do");
         let pieces = std::iter::from_fn(|| holes.next_chosen(500)).collect::<Vec<_>>();
         assert_eq!(pieces, [part(2000, 500), part(2500, 400)]);
         pieces.into_iter().for_each(|piece| holes.add(piece));
-        assert_eq!((holes.count(), holes.regions(&[])(0), holes.has(1)), (900, true, false));
+        assert_eq!((holes.count(), holes.groups(&[])(0), holes.has(1)), (900, true, false));
         assert_eq!(holes.choose(&list, 32), []);
         holes.give_out(taken);
         assert!(!holes.are_unreserved());
@@ -256,9 +256,9 @@ mod tests {
     #[test]
     fn large_file_is_looked_at_in_parts() {
         let mut list = Freelist::new();
-        let per_region = REGION_UNITS as u32 - 2;
-        let regions = (0..2 * REGIONS_MAX + 3).map(|_| list.allocate(per_region).unwrap());
-        let runs = regions.map(|all| span(all.start + 1000, 300)).collect::<Vec<_>>();
+        let per_region = GROUP_UNITS as u32 - 2;
+        let groups = (0..2 * GROUPS_MAX + 3).map(|_| list.allocate(per_region).unwrap());
+        let runs = groups.map(|all| span(all.start + 1000, 300)).collect::<Vec<_>>();
         runs.iter().for_each(|&run| list.release(run));
         let mut holes = Holes::new(1 << 20);
         assert!((1..8).all(|number| holes.choose(&list, number).is_empty()));
@@ -266,14 +266,14 @@ mod tests {
             (8..16).all(|number| holes.choose(&list, number).is_empty()),
             "seen for the first time"
         );
-        let gone = runs[REGIONS_MAX + 1];
+        let gone = runs[GROUPS_MAX + 1];
         list.take_free(gone);
         let parts = (16..24).map(|number| holes.choose(&list, number)).collect::<Vec<_>>();
         let counts = parts.iter().map(Vec::len).collect::<Vec<_>>();
-        assert_eq!(counts, [REGIONS_MAX, REGIONS_MAX - 1, 3, 0, 0, 0, 0, 0]);
+        assert_eq!(counts, [GROUPS_MAX, GROUPS_MAX - 1, 3, 0, 0, 0, 0, 0]);
         let kept = runs.into_iter().filter(|&run| run != gone).collect::<Vec<_>>();
         assert_eq!(parts.concat(), kept);
-        let regions = holes.regions(&kept[..1]);
-        assert!(regions(0) && !regions(1));
+        let groups = holes.groups(&kept[..1]);
+        assert!(groups(0) && !groups(1));
     }
 }

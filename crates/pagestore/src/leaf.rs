@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::node::{EXTENT_BYTES, EXTENT_TAG, Node};
+use crate::node::{EXTENT_BYTES, EXTENT_TAG, SlottedPage};
 use crate::page::{PAGE_UNITS_MAX, PageSize, Span, UNIT_BYTES, u16_at, u32_at, u64_at, units_for};
 
 /// Longer values go to an extent.
@@ -19,7 +19,7 @@ const _: () = assert!(PAGE_UNITS_MAX * UNIT_BYTES / 4 < EXTENT_TAG);
 
 /// A run of units that holds one long value and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct ValueExtent {
     /// The first unit.
     pub(crate) start: u64,
     /// The value's length in bytes.
@@ -27,10 +27,10 @@ pub(crate) struct Extent {
     /// The value's checksum.
     pub(crate) crc: u32,
     /// The transaction that wrote it.
-    pub(crate) birth: u64,
+    pub(crate) created_txid: u64,
 }
 
-impl Extent {
+impl ValueExtent {
     pub(crate) fn span(&self) -> Span {
         Span { start: self.start, units: units_for(self.len as usize) }
     }
@@ -46,44 +46,47 @@ impl Extent {
         bytes[..8].copy_from_slice(&self.start.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.len.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.crc.to_le_bytes());
-        bytes[16..].copy_from_slice(&self.birth.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.created_txid.to_le_bytes());
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Extent {
-        Extent {
+    pub(crate) fn decode(bytes: &[u8]) -> ValueExtent {
+        ValueExtent {
             start: u64_at(bytes, 0),
             len: u32_at(bytes, 8),
             crc: u32_at(bytes, 12),
-            birth: u64_at(bytes, 16),
+            created_txid: u64_at(bytes, 16),
         }
     }
 }
 
 /// A value as a leaf holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Value<'a> {
+pub(crate) enum LeafValue<'a> {
     /// The bytes themselves.
     Inline(&'a [u8]),
     /// Where the bytes lie.
-    Extent(Extent),
+    Extent(ValueExtent),
 }
 
 /// The value of cell `i`.
 #[inline]
-pub(crate) fn value(node: Node<'_>, i: usize) -> Value<'_> {
+pub(crate) fn value(node: SlottedPage<'_>, i: usize) -> LeafValue<'_> {
     let (lead, tail) = node.payload(i);
     match u16_at(lead, 0) {
-        EXTENT_TAG => Value::Extent(Extent::decode(tail)),
-        _ => Value::Inline(tail),
+        EXTENT_TAG => LeafValue::Extent(ValueExtent::decode(tail)),
+        _ => LeafValue::Inline(tail),
     }
 }
 
 /// The extents that entries `range` name.
-pub(crate) fn extents(node: Node<'_>, range: Range<usize>) -> impl Iterator<Item = Extent> {
+pub(crate) fn extents(
+    node: SlottedPage<'_>,
+    range: Range<usize>,
+) -> impl Iterator<Item = ValueExtent> {
     range.filter_map(move |i| match value(node, i) {
-        Value::Extent(extent) => Some(extent),
-        Value::Inline(_) => None,
+        LeafValue::Extent(extent) => Some(extent),
+        LeafValue::Inline(_) => None,
     })
 }
 
@@ -99,10 +102,10 @@ enum PayloadTail<'a> {
 }
 
 impl<'a> Payload<'a> {
-    pub(crate) fn new(value: Value<'a>) -> Payload<'a> {
+    pub(crate) fn new(value: LeafValue<'a>) -> Payload<'a> {
         let (tag, tail) = match value {
-            Value::Inline(bytes) => (bytes.len(), PayloadTail::Inline(bytes)),
-            Value::Extent(extent) => (EXTENT_TAG, PayloadTail::Extent(extent.encode())),
+            LeafValue::Inline(bytes) => (bytes.len(), PayloadTail::Inline(bytes)),
+            LeafValue::Extent(extent) => (EXTENT_TAG, PayloadTail::Extent(extent.encode())),
         };
         let tag = u16::try_from(tag).expect("inline values are short");
         Payload { lead: tag.to_le_bytes(), tail }

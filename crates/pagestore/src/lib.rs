@@ -4,7 +4,7 @@
 //! any number of snapshots read; they never wait for each other. A transaction is *published*: that
 //! makes it visible, costs no file operation, and a crash takes it back. A *checkpoint* makes the
 //! last published state durable, as a whole. A transaction that is *committed* with
-//! [`Durability::Sync`] is durable at once, by its share of one append and one sync; or its caller
+//! [`CommitDurability::Sync`] is durable at once, by its share of one append and one sync; or its caller
 //! keeps a log of his own, and a mark in the state that says how far it goes.
 //!
 //! ```
@@ -31,8 +31,8 @@
 //! ```
 //!
 //! The parts, from below: `page`, `keys`, `node`, `leaf` and `branch` are bytes; `frames`, `cache` and
-//! `pool` find them by address, `view` is how readers hold them; `freelist` and `space` know which units are used; `draft` is what the writer has
-//! changed; `tree` is what can be done with it; `meta`, `regions`, `checkpoint` and `redo` are the
+//! `page_reader` find them by address, `view` is how readers hold them; `freelist` and `space` know which units are used; `draft` is what the writer has
+//! changed; `tree` is what can be done with it; `meta`, `groups`, `checkpoint` and `redo` are the
 //! way to the disk. `docs/page-format.md` has every byte.
 
 mod bits;
@@ -95,27 +95,28 @@ mod waits;
 mod work;
 mod write_txn;
 
-pub use check::CheckReport;
+pub use check::PageCheckReport;
 pub use config::{
-    KEY_BYTES_MAX, MARK_BYTES_MAX, NAME_BYTES_MAX, Options, ReadMode, TreeOptions, VALUE_BYTES_MAX,
+    COMMIT_METADATA_BYTES_MAX, KEY_BYTES_MAX, NAME_BYTES_MAX, Options, ReadMode, TreeOptions,
+    VALUE_BYTES_MAX,
 };
-pub use defragment::Defragmented;
+pub use defragment::DefragProgress;
 pub use error::Error;
 pub use freelist::Freelist;
 pub use ingest::{BuiltTree, TreeBuilder};
-pub use maintenance::Maintenance;
+pub use maintenance::MaintenanceThread;
 pub use pacer::{DirtyLimits, Pacer};
 pub use page::Span;
 pub use read_txn::{Snapshot, Tree};
 pub use scrub::Scrub;
-pub use stats::{GivenBack, ReadStats, Stats};
-pub use store::{Checkpoint, PageStore};
+pub use stats::{ReadStats, Stats, TrimPunchStats};
+pub use store::{DurableState, PageStore};
 pub use surgery::DetachedTree;
-pub use tree::{Copied, Cursor, Entry, Keys, Range};
+pub use tree::{Copied, Cursor, Entry, KeyIter, Range};
 pub use tree_mut::TreeMut;
-pub use view::Value;
+pub use view::ValueRef;
 pub use work::Savepoint;
-pub use write_txn::{Durability, WriteTxn};
+pub use write_txn::{CommitDurability, WriteTxn};
 
 #[cfg(test)]
 mod tests;

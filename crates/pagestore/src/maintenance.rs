@@ -6,12 +6,12 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::checkpoint::{self, Scope};
+use crate::checkpoint::{self, CheckpointScope};
 use crate::error::{Error, Result};
 use crate::give_back;
-use crate::pressure::Full;
-use crate::schedule::Figures;
-use crate::shared::Shared;
+use crate::pressure::DiskFull;
+use crate::schedule::CheckpointInputs;
+use crate::shared::StoreShared;
 use crate::write_txn::WriteTxn;
 
 /// How often the thread looks whether something is to be done that nobody has called it for.
@@ -31,93 +31,101 @@ const SYNC_BYTES: u64 = 8 << 20;
 /// under way, or when the store is.
 #[derive(Debug)]
 #[must_use = "the thread stops when this is dropped"]
-pub struct Maintenance {
+pub struct MaintenanceThread {
     is_over: Arc<AtomicBool>,
-    shared: Weak<Shared>,
+    shared: Weak<StoreShared>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// What a step has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Done {
+pub(crate) enum MaintenanceStep {
     /// There was nothing to do.
     Nothing,
     /// Something, and there may be more.
     Something,
     /// A piece of the file went back to the file system, which may have held others up.
-    GaveBack,
+    TrimmedOrPunched,
 }
 
 /// One step.
-pub(crate) fn step(shared: &Arc<Shared>, now: Duration) -> Result<Done> {
+pub(crate) fn step(shared: &Arc<StoreShared>, now: Duration) -> Result<MaintenanceStep> {
     shared.refuse_if_poisoned()?;
     shared.make_slabs();
-    shared.settle();
+    shared.reclaim_all_ended();
     let options = &shared.options;
-    let figures = Figures {
+    let figures = CheckpointInputs {
         has_changes: shared.current().txid != shared.durable.read().txid,
         dirty_bytes: shared.dirty_bytes(),
         redo_bytes: shared.redo.bytes(),
     };
     let soft_bytes = options.dirty_soft_bytes;
-    let is_due =
-        shared.upkeep.schedule.lock().is_due(now, figures, soft_bytes, options.checkpoint_interval);
+    let is_due = shared.background.checkpoint_policy.lock().is_due(
+        now,
+        figures,
+        soft_bytes,
+        options.checkpoint_interval,
+    );
     if is_due {
         return match checkpoint(shared) {
             // What is spare of the file may be the room that is missing.
-            Err(Error::NoSpace) if give_back::step(shared)? => Ok(Done::GaveBack),
-            outcome => outcome.map(|()| Done::Something),
+            Err(Error::NoSpace) if give_back::step(shared)? => {
+                Ok(MaintenanceStep::TrimmedOrPunched)
+            }
+            outcome => outcome.map(|()| MaintenanceStep::Something),
         };
     }
-    let is_trash_unreadable = shared.upkeep.is_trash_unreadable.load(Ordering::Relaxed);
-    if shared.current().trash.units > 0 && !is_trash_unreadable && reclaim(shared)? {
-        return Ok(Done::Something);
+    let is_deferred_free_unreadable =
+        shared.background.is_deferred_free_unreadable.load(Ordering::Relaxed);
+    if shared.current().deferred_free.units > 0 && !is_deferred_free_unreadable && reclaim(shared)?
+    {
+        return Ok(MaintenanceStep::Something);
     }
     if give_back::step(shared)? {
-        return Ok(Done::GaveBack);
+        return Ok(MaintenanceStep::TrimmedOrPunched);
     }
     if !figures.has_changes {
-        let idle = shared.space.lock().buffers.quiet_slabs(shared.current().txid, now);
+        let idle = shared.space.lock().page_alloc.quiet_slabs(shared.current().txid, now);
         drop(idle);
     }
-    Ok(Done::Nothing)
+    Ok(MaintenanceStep::Nothing)
 }
 
-fn reclaim(shared: &Arc<Shared>) -> Result<bool> {
+fn reclaim(shared: &Arc<StoreShared>) -> Result<bool> {
     // Whoever has the place may wait for a checkpoint, which only this thread makes.
     let Some(mut txn) = WriteTxn::try_begin(shared)? else { return Ok(false) };
     let (units, met) = txn.reclaim(RECLAIM_UNITS)?;
     txn.publish()?;
     if met.is_err() {
         // It is told once; a check, and whoever asks for the trash himself, are told again.
-        shared.upkeep.is_trash_unreadable.store(true, Ordering::Relaxed);
+        shared.background.is_deferred_free_unreadable.store(true, Ordering::Relaxed);
     }
     met.map(|()| units > 0)
 }
 
 /// A checkpoint that lets others go first.
-fn checkpoint(shared: &Shared) -> Result<()> {
+fn checkpoint(shared: &StoreShared) -> Result<()> {
     let began = Instant::now();
     let mut written = 0;
     let mut synced = 0;
     let mut pace = |bytes: u64| {
         written += bytes;
-        shared.upkeep.pressure.progress();
+        shared.background.write_throttle.progress();
         shared.make_slabs();
         if written - synced >= SYNC_BYTES {
             synced = written;
-            shared.pool.file().sync()?;
+            shared.page_reader.file().sync()?;
         }
         while let Some(rest) = rest(shared, began, written) {
             shared.make_slabs();
-            shared.upkeep.bell.rest(rest.min(REST_MAX));
+            shared.background.notify.rest(rest.min(REST_MAX));
         }
         Ok(())
     };
-    let outcome = checkpoint::run_paced(shared, Scope::Pages, &mut pace);
+    let outcome = checkpoint::run_paced(shared, CheckpointScope::Pages, &mut pace);
     match &outcome {
-        Ok(()) => shared.upkeep.pressure.ended(Ok((written, began.elapsed()))),
-        Err(Error::NoSpace) => shared.upkeep.pressure.ended(Err(Full)),
+        Ok(()) => shared.background.write_throttle.ended(Ok((written, began.elapsed()))),
+        Err(Error::NoSpace) => shared.background.write_throttle.ended(Err(DiskFull)),
         Err(_) => {}
     }
     outcome
@@ -125,10 +133,10 @@ fn checkpoint(shared: &Shared) -> Result<()> {
 
 /// How long a checkpoint that wrote so much has to rest so that it does not write too fast. Not at all
 /// if somebody waits for it.
-fn rest(shared: &Shared, began: Instant, written: u64) -> Option<Duration> {
+fn rest(shared: &StoreShared, began: Instant, written: u64) -> Option<Duration> {
     let options = &shared.options;
     let per_second = options.checkpoint_bytes_per_second;
-    if per_second == 0 || shared.upkeep.bell.is_hurried() {
+    if per_second == 0 || shared.background.notify.is_urgent() {
         return None;
     }
     if options.limits().fraction(shared.dirty_bytes()) > 0.25 {
@@ -142,24 +150,24 @@ fn rest(shared: &Shared, began: Instant, written: u64) -> Option<Duration> {
     due.checked_sub(began.elapsed())
 }
 
-impl Maintenance {
-    pub(crate) fn start(shared: &Arc<Shared>) -> Result<Maintenance> {
+impl MaintenanceThread {
+    pub(crate) fn start(shared: &Arc<StoreShared>) -> Result<MaintenanceThread> {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = Arc::clone(&is_over);
         // From now on writers wait for it, however long it takes to begin.
-        let joined = Joined::new(shared);
+        let joined = ThrottleAttachment::new(shared);
         let thread = std::thread::Builder::new()
             .name("page-maintenance".to_owned())
             .spawn(move || run(&over, &joined))?;
-        Ok(Maintenance { is_over, shared: Arc::downgrade(shared), thread: Some(thread) })
+        Ok(MaintenanceThread { is_over, shared: Arc::downgrade(shared), thread: Some(thread) })
     }
 }
 
-impl Drop for Maintenance {
+impl Drop for MaintenanceThread {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Release);
         let shared = self.shared.upgrade();
-        let _hurry = shared.as_ref().map(|shared| shared.upkeep.bell.hurry());
+        let _urgent = shared.as_ref().map(|shared| shared.background.notify.urge());
         if let Some(thread) = self.thread.take() {
             // If it panicked, that was told when it did.
             let _ = thread.join();
@@ -168,24 +176,24 @@ impl Drop for Maintenance {
 }
 
 /// Writers wait for this thread's checkpoints until it is dropped.
-struct Joined(Weak<Shared>);
+struct ThrottleAttachment(Weak<StoreShared>);
 
-impl Joined {
-    fn new(shared: &Arc<Shared>) -> Joined {
-        shared.upkeep.pressure.join();
-        Joined(Arc::downgrade(shared))
+impl ThrottleAttachment {
+    fn new(shared: &Arc<StoreShared>) -> ThrottleAttachment {
+        shared.background.write_throttle.attach();
+        ThrottleAttachment(Arc::downgrade(shared))
     }
 }
 
-impl Drop for Joined {
+impl Drop for ThrottleAttachment {
     fn drop(&mut self) {
         if let Some(shared) = self.0.upgrade() {
-            shared.upkeep.pressure.leave();
+            shared.background.write_throttle.detach();
         }
     }
 }
 
-fn run(is_over: &AtomicBool, Joined(weak): &Joined) {
+fn run(is_over: &AtomicBool, ThrottleAttachment(weak): &ThrottleAttachment) {
     let began = Instant::now();
     let mut seen = 0;
     while !is_over.load(Ordering::Acquire) {
@@ -193,12 +201,14 @@ fn run(is_over: &AtomicBool, Joined(weak): &Joined) {
         let Some(shared) = weak.upgrade() else { return };
         let stepped = Instant::now();
         match step(&shared, began.elapsed()) {
-            Ok(Done::Something) => {}
-            Ok(Done::GaveBack) => {
-                seen = shared.upkeep.bell.wait(seen, give_back::rest(stepped.elapsed()));
+            Ok(MaintenanceStep::Something) => {}
+            Ok(MaintenanceStep::TrimmedOrPunched) => {
+                seen = shared.background.notify.wait(seen, give_back::rest(stepped.elapsed()));
             }
             Err(_) if is_end(&shared) => return,
-            Ok(Done::Nothing) | Err(_) => seen = shared.upkeep.bell.wait(seen, LOOK_EVERY),
+            Ok(MaintenanceStep::Nothing) | Err(_) => {
+                seen = shared.background.notify.wait(seen, LOOK_EVERY)
+            }
         }
     }
 }
@@ -206,7 +216,7 @@ fn run(is_over: &AtomicBool, Joined(weak): &Joined) {
 /// Whether nothing can be done after an error until the store is opened again, which whoever writes
 /// next is told. Else it is tried again: a full disk may have room then, and trash that cannot be read
 /// is left alone.
-fn is_end(shared: &Shared) -> bool {
+fn is_end(shared: &StoreShared) -> bool {
     shared.refuse_if_poisoned().is_err()
 }
 
@@ -250,7 +260,7 @@ mod tests {
         assert!(matches!(error, Error::Io(_)), "{error}");
         assert!(!is_end(store.shared()));
         let mut txn = store.write().unwrap();
-        txn.set_mark(b"m");
+        txn.set_commit_metadata(b"m");
         txn.publish().unwrap();
         let error = step(store.shared(), TIME).unwrap_err();
         assert!(matches!(error, Error::Io(_)), "{error}");
@@ -272,14 +282,14 @@ mod tests {
             }
             txn.publish().unwrap();
         };
-        let (rung, at_once) = (|| shared.upkeep.bell.wait(0, Duration::ZERO), Duration::ZERO);
+        let (rung, at_once) = (|| shared.background.notify.wait(0, Duration::ZERO), Duration::ZERO);
         fill(0);
         assert_eq!(rung(), 1);
-        assert!(shared.space.lock().buffers.wants_slab().is_some());
+        assert!(shared.space.lock().page_alloc.wants_slab().is_some());
         fill(1000);
         assert_eq!(rung(), 1, "it knows");
-        assert_eq!(step(shared, at_once).unwrap(), Done::Nothing);
-        assert_eq!(shared.space.lock().buffers.wants_slab(), None, "they are ready");
+        assert_eq!(step(shared, at_once).unwrap(), MaintenanceStep::Nothing);
+        assert_eq!(shared.space.lock().page_alloc.wants_slab(), None, "they are ready");
         let mut first = 2000;
         while rung() == 1 {
             assert!(first < 20_000, "a slab of 511 pages was taken from, and nobody was called");
@@ -288,7 +298,7 @@ mod tests {
         }
         // While it makes a checkpoint as well.
         checkpoint(shared).unwrap();
-        assert_eq!(shared.space.lock().buffers.wants_slab(), None);
+        assert_eq!(shared.space.lock().page_alloc.wants_slab(), None);
         // Who makes them himself, by a call of its own or by a checkpoint.
         for by_checkpoint in [false, true] {
             while !store.wants_slabs() {
@@ -314,7 +324,7 @@ mod tests {
         let store = PageStore::open(Arc::new(fs), Path::new("/data/pages"), options).unwrap();
         let shared = store.shared();
         let value = |i: u64, round: u8| vec![round ^ i as u8; 12_000 + i as usize % 300];
-        let ready = || shared.space.lock().buffers.ready_for_values_count();
+        let ready = || shared.space.lock().page_alloc.ready_for_values_count();
         for round in 0..6 {
             for i in 0..250_u64 {
                 let mut txn = store.write().unwrap();
@@ -332,7 +342,7 @@ mod tests {
                 txn.publish().unwrap();
             }
             let before = ready();
-            assert_eq!(step(shared, Duration::ZERO).unwrap(), Done::Nothing);
+            assert_eq!(step(shared, Duration::ZERO).unwrap(), MaintenanceStep::Nothing);
             // After a checkpoint the memory of before is used again.
             assert!(ready() == 4, "{round}");
             assert!(
@@ -351,14 +361,14 @@ mod tests {
         }
         // What a checkpoint has written stays until the root that was read meanwhile is the last no more.
         let mut txn = store.write().unwrap();
-        txn.set_mark(b"m");
+        txn.set_commit_metadata(b"m");
         txn.publish().unwrap();
-        assert_eq!(step(shared, Duration::ZERO).unwrap(), Done::Nothing);
+        assert_eq!(step(shared, Duration::ZERO).unwrap(), MaintenanceStep::Nothing);
         assert_eq!(ready(), 4);
         let txid = shared.current().txid;
-        let quiet = |now| shared.space.lock().buffers.quiet_slabs(txid, now).len();
+        let quiet = |now| shared.space.lock().page_alloc.quiet_slabs(txid, now).len();
         assert_eq!(quiet(TIME), 0);
         assert!(quiet(TIME * 62) > 4, "those that are ready, and those that were in use");
-        assert_eq!((ready(), shared.space.lock().buffers.wants_slab()), (0, None));
+        assert_eq!((ready(), shared.space.lock().page_alloc.wants_slab()), (0, None));
     }
 }

@@ -10,14 +10,14 @@
 //! | redo area: first unit u64 | units u32 | from u64 | zeros to 512 |
 //! ```
 
-use crate::config::MARK_BYTES_MAX;
+use crate::config::COMMIT_METADATA_BYTES_MAX;
 use crate::error::{Error, Result};
 use crate::freelist::META_UNITS;
-use crate::leaf::Extent;
+use crate::leaf::ValueExtent;
 use crate::node::EXTENT_BYTES;
 use crate::page::{PageRef, Span, UNIT_BYTES, UNIT_COUNT_MAX, put_u16, u16_at, u32_at, u64_at};
-use crate::redo::Area;
-use crate::trash::{TRASH_BYTES, Trash};
+use crate::redo::RedoArea;
+use crate::trash::{DEFERRED_FREE_BYTES, DeferredFree};
 
 const MAGIC: [u8; 8] = *b"FLOTPAGE";
 const VERSION: u32 = 2;
@@ -33,11 +33,11 @@ const TXID_AT: usize = NUMBER_AT + 8;
 const CATALOGUE_AT: usize = TXID_AT + 8;
 const END_AT: usize = CATALOGUE_AT + 8;
 const DIRECTORY_AT: usize = END_AT + 8;
-const MARK_LEN_AT: usize = DIRECTORY_AT + EXTENT_BYTES;
-const MARK_AT: usize = MARK_LEN_AT + 2;
+const COMMIT_METADATA_LEN_AT: usize = DIRECTORY_AT + EXTENT_BYTES;
+const COMMIT_METADATA_AT: usize = COMMIT_METADATA_LEN_AT + 2;
 
-const TRASH_AT: usize = MARK_AT + MARK_BYTES_MAX;
-const REDO_AT: usize = TRASH_AT + TRASH_BYTES;
+const DEFERRED_FREE_AT: usize = COMMIT_METADATA_AT + COMMIT_METADATA_BYTES_MAX;
+const REDO_AT: usize = DEFERRED_FREE_AT + DEFERRED_FREE_BYTES;
 const REDO_UNITS_AT: usize = REDO_AT + 8;
 const REDO_FROM_AT: usize = REDO_UNITS_AT + 4;
 const FIELDS_END: usize = REDO_FROM_AT + 8;
@@ -50,7 +50,7 @@ pub(crate) const ALL_COPIES: u8 = u8::MAX;
 
 /// What one meta page says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Meta {
+pub(crate) struct MetaPage {
     /// Which checkpoint wrote it.
     pub(crate) number: u64,
     /// The durable transaction.
@@ -60,26 +60,26 @@ pub(crate) struct Meta {
     /// One past the last unit in use.
     pub(crate) end: u64,
     /// Where the records of the regions lie; of length 0 if there are none.
-    pub(crate) directory: Extent,
+    pub(crate) directory: ValueExtent,
     /// The caller's mark.
-    pub(crate) mark: Vec<u8>,
+    pub(crate) commit_metadata: Vec<u8>,
     /// What was cut off and waits to be given back.
-    pub(crate) trash: Trash,
+    pub(crate) deferred_free: DeferredFree,
     /// The redo area, if there is one.
-    pub(crate) redo: Option<Area>,
+    pub(crate) redo: Option<RedoArea>,
 }
 
-impl Meta {
+impl MetaPage {
     /// What a new file says.
-    pub(crate) fn empty() -> Meta {
-        Meta {
+    pub(crate) fn empty() -> MetaPage {
+        MetaPage {
             number: 0,
             txid: 0,
             catalogue: PageRef::NONE,
             end: META_UNITS,
-            directory: Extent { start: 0, len: 0, crc: 0, birth: 0 },
-            mark: Vec::new(),
-            trash: Trash::EMPTY,
+            directory: ValueExtent { start: 0, len: 0, crc: 0, created_txid: 0 },
+            commit_metadata: Vec::new(),
+            deferred_free: DeferredFree::EMPTY,
             redo: None,
         }
     }
@@ -98,11 +98,13 @@ impl Meta {
         record[TXID_AT..CATALOGUE_AT].copy_from_slice(&self.txid.to_le_bytes());
         record[CATALOGUE_AT..END_AT].copy_from_slice(&self.catalogue.raw().to_le_bytes());
         record[END_AT..DIRECTORY_AT].copy_from_slice(&self.end.to_le_bytes());
-        record[DIRECTORY_AT..MARK_LEN_AT].copy_from_slice(&self.directory.encode());
-        put_u16(&mut record, MARK_LEN_AT, self.mark.len());
-        record[MARK_AT..MARK_AT + self.mark.len()].copy_from_slice(&self.mark);
-        record[TRASH_AT..TRASH_AT + TRASH_BYTES].copy_from_slice(&self.trash.encode());
-        if let Some(Area { span, from }) = self.redo {
+        record[DIRECTORY_AT..COMMIT_METADATA_LEN_AT].copy_from_slice(&self.directory.encode());
+        put_u16(&mut record, COMMIT_METADATA_LEN_AT, self.commit_metadata.len());
+        record[COMMIT_METADATA_AT..COMMIT_METADATA_AT + self.commit_metadata.len()]
+            .copy_from_slice(&self.commit_metadata);
+        record[DEFERRED_FREE_AT..DEFERRED_FREE_AT + DEFERRED_FREE_BYTES]
+            .copy_from_slice(&self.deferred_free.encode());
+        if let Some(RedoArea { span, from }) = self.redo {
             record[REDO_AT..REDO_UNITS_AT].copy_from_slice(&span.start.to_le_bytes());
             record[REDO_UNITS_AT..REDO_FROM_AT].copy_from_slice(&span.units.to_le_bytes());
             record[REDO_FROM_AT..FIELDS_END].copy_from_slice(&from.to_le_bytes());
@@ -115,40 +117,44 @@ impl Meta {
     /// What the page in `unit` says, if any of its copies is whole: the newest of them. An older one
     /// may stand before it, if the power went while the page was written. If that counted, the newer
     /// one would lie there still when its checkpoint's pages are long overwritten.
-    fn decode(page: &[u8], unit: u64) -> Result<Option<Meta>> {
+    fn decode(page: &[u8], unit: u64) -> Result<Option<MetaPage>> {
         let whole = || page.chunks_exact(SECTOR_BYTES).filter(|&copy| is_whole(copy));
         let mut versions = whole().map(|record| u32_at(record, VERSION_AT));
         if let Some(version) = versions.find(|&version| version != VERSION) {
             return Err(Error::Unsupported { version });
         }
         let number = |record: &[u8]| u64_at(record, NUMBER_AT);
-        let mark_len = |record: &[u8]| u16_at(record, MARK_LEN_AT);
-        let fitting = whole()
-            .filter(|record| number(record) % 2 == unit && mark_len(record) <= MARK_BYTES_MAX);
+        let commit_metadata_len = |record: &[u8]| u16_at(record, COMMIT_METADATA_LEN_AT);
+        let fitting = whole().filter(|record| {
+            number(record) % 2 == unit && commit_metadata_len(record) <= COMMIT_METADATA_BYTES_MAX
+        });
         let Some(record) = fitting.max_by_key(|record| number(record)) else { return Ok(None) };
-        let (number, mark_len) = (number(record), mark_len(record));
+        let (number, commit_metadata_len) = (number(record), commit_metadata_len(record));
         let span = Span { start: u64_at(record, REDO_AT), units: u32_at(record, REDO_UNITS_AT) };
-        Ok(Some(Meta {
+        Ok(Some(MetaPage {
             number,
             txid: u64_at(record, TXID_AT),
             catalogue: PageRef::from_raw(u64_at(record, CATALOGUE_AT)),
             end: u64_at(record, END_AT),
-            directory: Extent::decode(&record[DIRECTORY_AT..MARK_LEN_AT]),
-            mark: record[MARK_AT..MARK_AT + mark_len].to_vec(),
-            trash: Trash::decode(&record[TRASH_AT..TRASH_AT + TRASH_BYTES]),
-            redo: (span.units > 0).then_some(Area { span, from: u64_at(record, REDO_FROM_AT) }),
+            directory: ValueExtent::decode(&record[DIRECTORY_AT..COMMIT_METADATA_LEN_AT]),
+            commit_metadata: record[COMMIT_METADATA_AT..COMMIT_METADATA_AT + commit_metadata_len]
+                .to_vec(),
+            deferred_free: DeferredFree::decode(
+                &record[DEFERRED_FREE_AT..DEFERRED_FREE_AT + DEFERRED_FREE_BYTES],
+            ),
+            redo: (span.units > 0).then_some(RedoArea { span, from: u64_at(record, REDO_FROM_AT) }),
         }))
     }
 
     /// The newer of two meta pages, given as the first bytes of the file.
-    pub(crate) fn newest(pages: &[u8]) -> Result<Meta> {
-        let newest = Meta::both(pages)?.into_iter().flatten().max_by_key(|meta| meta.number);
+    pub(crate) fn newest(pages: &[u8]) -> Result<MetaPage> {
+        let newest = MetaPage::both(pages)?.into_iter().flatten().max_by_key(|meta| meta.number);
         newest.ok_or(Error::Corrupt { page: 0, what: "neither meta page is valid" })
     }
 
     /// Proves that what it names can lie in a file, and that no sum about it overflows: numbers only
     /// grow by one at a time, and the position in the redo area by bytes that were written.
-    pub(crate) fn prove_places(&self) -> Result<()> {
+    pub(crate) fn verify_places(&self) -> Result<()> {
         let is_inside = |span: Span| {
             let end = span.start.saturating_add(u64::from(span.units));
             span.start >= META_UNITS && end <= self.end
@@ -163,8 +169,9 @@ impl Meta {
         if self.number >= NUMBER_MAX || self.txid >= NUMBER_MAX {
             return corrupt("numbers that the meta page names");
         }
-        let begins =
-            |area: Area| area.from < NUMBER_MAX && area.from.is_multiple_of(SECTOR_BYTES as u64);
+        let begins = |area: RedoArea| {
+            area.from < NUMBER_MAX && area.from.is_multiple_of(SECTOR_BYTES as u64)
+        };
         if !self.redo.is_none_or(begins) {
             return corrupt("where redo records begin by the meta page");
         }
@@ -172,9 +179,9 @@ impl Meta {
     }
 
     /// What each of the two meta pages says.
-    pub(crate) fn both(pages: &[u8]) -> Result<[Option<Meta>; 2]> {
+    pub(crate) fn both(pages: &[u8]) -> Result<[Option<MetaPage>; 2]> {
         let (first, second) = pages.split_at(UNIT_BYTES);
-        Ok([Meta::decode(first, 0)?, Meta::decode(second, 1)?])
+        Ok([MetaPage::decode(first, 0)?, MetaPage::decode(second, 1)?])
     }
 
     /// Which copies of each of the two meta pages are whole, the first in the lowest bit.
@@ -201,31 +208,37 @@ fn checksum(record: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    fn meta(number: u64) -> Meta {
-        let area = Area { span: Span { start: 9, units: 5 }, from: 1 << 40 };
+    fn meta(number: u64) -> MetaPage {
+        let area = RedoArea { span: Span { start: 9, units: 5 }, from: 1 << 40 };
         let redo = (number > 3).then_some(area);
-        Meta { number, txid: 7 * number, mark: vec![1; 64], redo, ..Meta::empty() }
+        MetaPage {
+            number,
+            txid: 7 * number,
+            commit_metadata: vec![1; 64],
+            redo,
+            ..MetaPage::empty()
+        }
     }
 
     #[test]
     fn newer_valid_page_wins() {
         let pages = [meta(4).encode(), meta(3).encode()].concat();
-        assert_eq!(Meta::newest(&pages).unwrap(), meta(4));
+        assert_eq!(MetaPage::newest(&pages).unwrap(), meta(4));
         let mut torn = pages.clone();
         torn[..UNIT_BYTES].fill(9);
-        assert_eq!(Meta::newest(&torn).unwrap(), meta(3));
-        assert!(matches!(Meta::newest(&[9; 8192]), Err(Error::Corrupt { page: 0, .. })));
+        assert_eq!(MetaPage::newest(&torn).unwrap(), meta(3));
+        assert!(matches!(MetaPage::newest(&[9; 8192]), Err(Error::Corrupt { page: 0, .. })));
     }
 
     #[test]
     fn one_whole_sector_is_enough() {
         let mut pages = [meta(4).encode(), meta(3).encode()].concat();
         pages[..7 * 512].fill(0);
-        assert_eq!(Meta::newest(&pages).unwrap(), meta(4));
+        assert_eq!(MetaPage::newest(&pages).unwrap(), meta(4));
         for at in 0..pages.len() {
             let mut rotten = [meta(4).encode(), meta(3).encode()].concat();
             rotten[at] ^= 0x10;
-            assert_eq!(Meta::newest(&rotten).unwrap(), meta(4));
+            assert_eq!(MetaPage::newest(&rotten).unwrap(), meta(4));
         }
     }
 
@@ -241,7 +254,7 @@ mod tests {
                     from[sector * SECTOR_BYTES..][..SECTOR_BYTES].iter().copied()
                 });
                 let pages = [torn.collect(), meta(5).encode()].concat();
-                assert_eq!(Meta::newest(&pages).unwrap(), meta(6), "{written} {rotation}");
+                assert_eq!(MetaPage::newest(&pages).unwrap(), meta(6), "{written} {rotation}");
             }
         }
     }
@@ -249,7 +262,7 @@ mod tests {
     #[test]
     fn page_in_the_wrong_place_does_not_count() {
         let pages = [meta(3).encode(), meta(4).encode()].concat();
-        assert!(Meta::newest(&pages).is_err());
+        assert!(MetaPage::newest(&pages).is_err());
     }
 
     #[test]
@@ -267,7 +280,7 @@ mod tests {
             record[CRC_AT..NUMBER_AT].copy_from_slice(&crc.to_le_bytes());
         }
         page.extend(meta(3).encode());
-        let error = Meta::newest(&page).unwrap_err();
+        let error = MetaPage::newest(&page).unwrap_err();
         assert!(matches!(error, Error::Unsupported { version } if version == other), "{error}");
     }
 }

@@ -65,7 +65,7 @@ pub(crate) struct Cell<'a> {
 
 /// Where a cell lies in its page.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spot {
+pub(crate) struct CellOffsets {
     at: usize,
     tail: usize,
     tail_len: usize,
@@ -84,9 +84,9 @@ impl Cell<'_> {
 
 /// A page of slots, to read.
 #[derive(Clone, Copy)]
-pub(crate) struct Node<'a>(pub(crate) &'a [u8]);
+pub(crate) struct SlottedPage<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Node<'a> {
+impl<'a> SlottedPage<'a> {
     #[inline]
     pub(crate) fn is_leaf(self) -> bool {
         page::is_leaf(self.0)
@@ -133,7 +133,7 @@ impl<'a> Node<'a> {
 
     /// Where cell `i` begins, and the length of its key without prefix.
     #[inline]
-    fn place(self, i: usize) -> (usize, usize) {
+    fn cell_at(self, i: usize) -> (usize, usize) {
         let slot = &self.slots()[i];
         (u16_at(slot, 4), u16_at(slot, 6))
     }
@@ -146,7 +146,7 @@ impl<'a> Node<'a> {
     /// The key of cell `i` without the prefix.
     #[inline]
     pub(crate) fn suffix(self, i: usize) -> &'a [u8] {
-        let (at, len) = self.place(i);
+        let (at, len) = self.cell_at(i);
         let at = at + self.lead_bytes();
         &self.0[at..at + len]
     }
@@ -159,7 +159,7 @@ impl<'a> Node<'a> {
     /// Lead and tail of cell `i`: what stands before its key and after it.
     #[inline]
     pub(crate) fn payload(self, i: usize) -> (&'a [u8], &'a [u8]) {
-        let (at, key_len) = self.place(i);
+        let (at, key_len) = self.cell_at(i);
         let lead = &self.0[at..at + self.lead_bytes()];
         let tail = at + lead.len() + key_len;
         (lead, &self.0[tail..tail + self.tail_bytes(lead)])
@@ -168,17 +168,17 @@ impl<'a> Node<'a> {
     /// Where the tail of cell `i` lies in the page.
     #[inline]
     pub(crate) fn tail(self, i: usize) -> std::ops::Range<usize> {
-        let (at, key_len) = self.place(i);
+        let (at, key_len) = self.cell_at(i);
         let lead = &self.0[at..at + self.lead_bytes()];
         let start = at + lead.len() + key_len;
         start..start + self.tail_bytes(lead)
     }
 
     /// Where cell `i` lies in the page.
-    pub(crate) fn spot(self, i: usize) -> Spot {
-        let (at, key_len) = self.place(i);
+    pub(crate) fn spot(self, i: usize) -> CellOffsets {
+        let (at, key_len) = self.cell_at(i);
         let lead = &self.0[at..at + self.lead_bytes()];
-        Spot { at, tail: at + lead.len() + key_len, tail_len: self.tail_bytes(lead) }
+        CellOffsets { at, tail: at + lead.len() + key_len, tail_len: self.tail_bytes(lead) }
     }
 
     #[inline]
@@ -197,7 +197,7 @@ impl<'a> Node<'a> {
 
     fn cell_bytes(self, i: usize) -> usize {
         let (lead, tail) = self.payload(i);
-        lead.len() + self.place(i).1 + tail.len()
+        lead.len() + self.cell_at(i).1 + tail.len()
     }
 
     pub(crate) fn cells(self) -> impl Iterator<Item = Cell<'a>> {
@@ -301,18 +301,18 @@ fn is_address(start: u64, len: u32) -> bool {
 }
 
 /// A page of slots, to change.
-pub(crate) struct NodeMut<'a>(pub(crate) &'a mut [u8]);
+pub(crate) struct SlottedPageMut<'a>(pub(crate) &'a mut [u8]);
 
-impl NodeMut<'_> {
-    fn node(&self) -> Node<'_> {
-        Node(self.0)
+impl SlottedPageMut<'_> {
+    fn node(&self) -> SlottedPage<'_> {
+        SlottedPage(self.0)
     }
 
     /// What a branch has of child `i`, to be written over.
     pub(crate) fn child_mut(&mut self, i: usize) -> &mut [u8; CHILD_BYTES] {
         let at = match i.checked_sub(1) {
             None => LEFTMOST,
-            Some(cell) => self.node().place(cell).0,
+            Some(cell) => self.node().cell_at(cell).0,
         };
         let bytes = &mut self.0[at..at + CHILD_BYTES];
         bytes.try_into().expect("as many bytes as it says")
@@ -396,8 +396,8 @@ impl NodeMut<'_> {
         self.replace_at(spot, lead, tail)
     }
 
-    /// As [`NodeMut::replace`], for a cell whose place is known: nothing of it is read.
-    pub(crate) fn replace_at(&mut self, spot: Spot, lead: &[u8], tail: &[u8]) -> bool {
+    /// As [`SlottedPageMut::replace`], for a cell whose place is known: nothing of it is read.
+    pub(crate) fn replace_at(&mut self, spot: CellOffsets, lead: &[u8], tail: &[u8]) -> bool {
         if self.node().lead_bytes() != lead.len() || spot.tail_len != tail.len() {
             return false;
         }
@@ -411,8 +411,8 @@ impl NodeMut<'_> {
     fn compact(&mut self) {
         let old = self.0.to_vec();
         let appends = self.0[APPENDS];
-        let cells: Vec<Cell<'_>> = Node(&old).cells().collect();
-        self.fill_with_prefix(&cells, Node(&old).prefix().len());
+        let cells: Vec<Cell<'_>> = SlottedPage(&old).cells().collect();
+        self.fill_with_prefix(&cells, SlottedPage(&old).prefix().len());
         self.0[APPENDS] = appends;
     }
 

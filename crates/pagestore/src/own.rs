@@ -7,16 +7,16 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::frames::Buffer;
+use crate::frames::PageBuffer;
 
 /// What belongs to a unit of the file.
-pub(crate) type ById<T> = HashMap<u64, T, BuildHasherDefault<IdHasher>>;
+pub(crate) type UnitMap<T> = HashMap<u64, T, BuildHasherDefault<UnitHasher>>;
 
 /// Memory for so many pages is kept for the next transaction, at most.
 const KEPT_MAX: usize = 1 << 12;
 
 /// Something that the transaction has made, and when.
-pub(crate) struct Own<T> {
+pub(crate) struct Private<T> {
     pub(crate) it: T,
     /// The era in which it was made.
     pub(crate) made: u32,
@@ -26,13 +26,13 @@ pub(crate) struct Own<T> {
 
 /// The pages that the open transaction has made.
 #[derive(Default)]
-pub(crate) struct OwnPages {
-    row: Vec<(u64, Own<Buffer>)>,
+pub(crate) struct PrivatePages {
+    row: Vec<(u64, Private<PageBuffer>)>,
     /// Where in the row each of them stands.
-    at: ById<u32>,
+    at: UnitMap<u32>,
 }
 
-impl OwnPages {
+impl PrivatePages {
     pub(crate) fn is_empty(&self) -> bool {
         self.row.is_empty()
     }
@@ -42,18 +42,18 @@ impl OwnPages {
     }
 
     #[inline]
-    pub(crate) fn get(&self, id: u64) -> Option<&Own<Buffer>> {
+    pub(crate) fn get(&self, id: u64) -> Option<&Private<PageBuffer>> {
         Some(&self.row[*self.at.get(&id)? as usize].1)
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Own<Buffer>> {
+    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Private<PageBuffer>> {
         Some(&mut self.row[*self.at.get(&id)? as usize].1)
     }
 
     /// Enters a page, of which there is none yet.
     #[inline]
-    pub(crate) fn insert(&mut self, id: u64, own: Own<Buffer>) -> &mut Buffer {
+    pub(crate) fn insert(&mut self, id: u64, own: Private<PageBuffer>) -> &mut PageBuffer {
         let at = u32::try_from(self.row.len()).expect("a file has no more units than that");
         let old = self.at.insert(id, at);
         assert!(old.is_none(), "unit {id} was given out twice");
@@ -62,7 +62,7 @@ impl OwnPages {
     }
 
     /// Enters a page in place of what is there, if anything.
-    pub(crate) fn put_back(&mut self, id: u64, own: Own<Buffer>) {
+    pub(crate) fn put_back(&mut self, id: u64, own: Private<PageBuffer>) {
         match self.get_mut(id) {
             Some(there) => *there = own,
             None => {
@@ -71,7 +71,7 @@ impl OwnPages {
         }
     }
 
-    pub(crate) fn remove(&mut self, id: u64) -> Option<Own<Buffer>> {
+    pub(crate) fn remove(&mut self, id: u64) -> Option<Private<PageBuffer>> {
         let at = self.at.remove(&id)?;
         let (_, own) = self.row.swap_remove(at as usize);
         if let Some((moved, _)) = self.row.get(at as usize) {
@@ -81,16 +81,16 @@ impl OwnPages {
     }
 
     /// All of them.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Buffer> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &PageBuffer> {
         self.row.iter().map(|(_, own)| &own.it)
     }
 
     /// Takes all of them out. What memory is left is for the next transaction.
-    pub(crate) fn take(&mut self) -> Vec<(u64, Buffer)> {
+    pub(crate) fn take(&mut self) -> Vec<(u64, PageBuffer)> {
         self.at.clear();
         let taken = self.row.drain(..).map(|(id, own)| (id, own.it)).collect();
         if self.row.capacity().max(self.at.capacity()) > KEPT_MAX {
-            *self = OwnPages::default();
+            *self = PrivatePages::default();
         }
         taken
     }
@@ -98,9 +98,9 @@ impl OwnPages {
 
 /// Spreads page ids, which are dense and not chosen by an adversary.
 #[derive(Default)]
-pub(crate) struct IdHasher(u64);
+pub(crate) struct UnitHasher(u64);
 
-impl Hasher for IdHasher {
+impl Hasher for UnitHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -128,17 +128,17 @@ mod tests {
     use crate::page::{Frame, UNIT_BYTES};
     use crate::{Options, PageStore};
 
-    fn own(fill: u8) -> Own<Buffer> {
-        Own { it: Buffer::from(Frame::from(vec![fill; UNIT_BYTES])), made: 0, changed: 0 }
+    fn own(fill: u8) -> Private<PageBuffer> {
+        Private { it: PageBuffer::from(Frame::from(vec![fill; UNIT_BYTES])), made: 0, changed: 0 }
     }
 
-    fn held(pages: &OwnPages) -> Vec<Option<u8>> {
+    fn held(pages: &PrivatePages) -> Vec<Option<u8>> {
         (0..6).map(|id| pages.get(id).map(|own| own.it[0])).collect()
     }
 
     #[test]
     fn pages_are_found_by_their_units_whatever_was_removed() {
-        let mut pages = OwnPages::default();
+        let mut pages = PrivatePages::default();
         for id in 1..5 {
             pages.insert(id, own(id as u8));
         }
@@ -173,7 +173,7 @@ mod tests {
                 txn.tree("t").unwrap().put(&key.to_be_bytes(), &[1; 900]).unwrap();
             }
             txn.publish().unwrap();
-            store.shared().own_pages.lock().row.capacity()
+            store.shared().private_pages.lock().row.capacity()
         };
         assert!((1..KEPT_MAX).contains(&kept_after(100)));
         assert_eq!(kept_after(5 * KEPT_MAX as u32), 0);
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "given out twice")]
     fn unit_that_is_taken_is_not_given_out() {
-        let mut pages = OwnPages::default();
+        let mut pages = PrivatePages::default();
         pages.insert(1, own(1));
         pages.insert(1, own(2));
     }

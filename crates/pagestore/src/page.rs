@@ -27,7 +27,7 @@ const _: () = assert!(UNIT_COUNT_MAX <= 1 << ID_BITS);
 const ID_BITS: u32 = 40;
 const UNITS_BITS: u32 = 4;
 /// How many low bits of its birth a reference has.
-pub(crate) const BIRTH_BITS: u32 = 64 - ID_BITS - UNITS_BITS;
+pub(crate) const CREATED_TXID_BITS: u32 = 64 - ID_BITS - UNITS_BITS;
 
 const CRC: usize = 0;
 const KIND: usize = 4;
@@ -35,7 +35,7 @@ const LEVEL: usize = 5;
 /// Where the header says how many units the page has.
 pub(crate) const UNITS: usize = 6;
 const ID: usize = 8;
-const BIRTH: usize = 16;
+const CREATED_TXID: usize = 16;
 
 /// Where the checksum ends and the bytes that it covers begin.
 pub(crate) const CRC_END: usize = 4;
@@ -46,7 +46,7 @@ pub(crate) type Frame = Arc<[u8]>;
 /// What a page holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum PageKind {
     /// Keys and values.
     Leaf = 1,
     /// Separators and children.
@@ -114,10 +114,10 @@ impl PageSize {
     }
 
     /// Proves that a page is long enough for its tree.
-    pub(crate) fn prove(self, place: PageRef) -> Result<()> {
-        if place.units() < self.units() {
+    pub(crate) fn verify(self, page_ref: PageRef) -> Result<()> {
+        if page_ref.units() < self.units() {
             let what = "it is shorter than pages of its tree";
-            return Err(Error::Corrupt { page: place.id(), what });
+            return Err(Error::Corrupt { page: page_ref.id(), what });
         }
         Ok(())
     }
@@ -139,11 +139,15 @@ impl PageRef {
     /// No page: the root of an empty tree.
     pub(crate) const NONE: PageRef = PageRef(0);
 
-    pub(crate) fn new(span: Span, birth: u64) -> PageRef {
+    pub(crate) fn new(span: Span, created_txid: u64) -> PageRef {
         assert!(span.start < 1 << ID_BITS, "unit {} is beyond the file's limit", span.start);
         assert!(span.units as usize <= PAGE_UNITS_MAX, "a page of {} units", span.units);
-        let units = u64::from(span.units) << BIRTH_BITS;
-        PageRef(span.start << (UNITS_BITS + BIRTH_BITS) | units | birth & ((1 << BIRTH_BITS) - 1))
+        let units = u64::from(span.units) << CREATED_TXID_BITS;
+        PageRef(
+            span.start << (UNITS_BITS + CREATED_TXID_BITS)
+                | units
+                | created_txid & ((1 << CREATED_TXID_BITS) - 1),
+        )
     }
 
     #[inline]
@@ -162,12 +166,12 @@ impl PageRef {
 
     #[inline]
     pub(crate) fn id(self) -> u64 {
-        self.0 >> (UNITS_BITS + BIRTH_BITS)
+        self.0 >> (UNITS_BITS + CREATED_TXID_BITS)
     }
 
     #[inline]
     pub(crate) fn units(self) -> u32 {
-        (self.0 >> BIRTH_BITS) as u32 & ((1 << UNITS_BITS) - 1)
+        (self.0 >> CREATED_TXID_BITS) as u32 & ((1 << UNITS_BITS) - 1)
     }
 
     #[inline]
@@ -177,14 +181,14 @@ impl PageRef {
 
     /// The latest birth, not after `newest`, that the reference may mean. If it is not the only one,
     /// the others are 2^20 transactions and more before it.
-    pub(crate) fn latest_birth(self, newest: u64) -> u64 {
-        let back = newest.wrapping_sub(self.0) & ((1 << BIRTH_BITS) - 1);
+    pub(crate) fn latest_created_txid(self, newest: u64) -> u64 {
+        let back = newest.wrapping_sub(self.0) & ((1 << CREATED_TXID_BITS) - 1);
         newest.saturating_sub(back)
     }
 
     #[inline]
-    fn is_birth(self, birth: u64) -> bool {
-        self.0 & ((1 << BIRTH_BITS) - 1) == birth & ((1 << BIRTH_BITS) - 1)
+    fn is_created_txid(self, created_txid: u64) -> bool {
+        self.0 & ((1 << CREATED_TXID_BITS) - 1) == created_txid & ((1 << CREATED_TXID_BITS) - 1)
     }
 }
 
@@ -215,28 +219,28 @@ pub(crate) fn put_u16(bytes: &mut [u8], at: usize, value: usize) {
 }
 
 /// Fills in the header of a page that this transaction makes.
-pub(crate) fn begin(page: &mut [u8], kind: Kind, level: u8, id: u64, birth: u64) {
+pub(crate) fn begin(page: &mut [u8], kind: PageKind, level: u8, id: u64, created_txid: u64) {
     page[..HEADER_BYTES].fill(0);
     page[KIND] = kind as u8;
     page[LEVEL] = level;
     page[UNITS] = u8::try_from(page.len() / UNIT_BYTES).expect("15 units at most");
     page[ID..ID + 8].copy_from_slice(&id.to_le_bytes());
-    page[BIRTH..BIRTH + 8].copy_from_slice(&birth.to_le_bytes());
+    page[CREATED_TXID..CREATED_TXID + 8].copy_from_slice(&created_txid.to_le_bytes());
 }
 
 /// Gives a copied page its new place and birth. The rest stays.
-pub(crate) fn readdress(page: &mut [u8], id: u64, birth: u64) {
+pub(crate) fn readdress(page: &mut [u8], id: u64, created_txid: u64) {
     page[CRC..CRC_END].fill(0);
     page[ID..ID + 8].copy_from_slice(&id.to_le_bytes());
-    page[BIRTH..BIRTH + 8].copy_from_slice(&birth.to_le_bytes());
+    page[CREATED_TXID..CREATED_TXID + 8].copy_from_slice(&created_txid.to_le_bytes());
 }
 
 #[inline]
 pub(crate) fn is_leaf(page: &[u8]) -> bool {
-    page[KIND] == Kind::Leaf as u8
+    page[KIND] == PageKind::Leaf as u8
 }
 
-pub(crate) fn is_kind(page: &[u8], kind: Kind) -> bool {
+pub(crate) fn is_kind(page: &[u8], kind: PageKind) -> bool {
     page[KIND] == kind as u8
 }
 
@@ -251,8 +255,8 @@ pub(crate) fn units(page: &[u8]) -> u32 {
 }
 
 #[inline]
-pub(crate) fn birth(page: &[u8]) -> u64 {
-    u64_at(page, BIRTH)
+pub(crate) fn created_txid(page: &[u8]) -> u64 {
+    u64_at(page, CREATED_TXID)
 }
 
 /// The checksum that belongs at the page's beginning when it is written.
@@ -260,26 +264,26 @@ pub(crate) fn checksum(page: &[u8]) -> [u8; CRC_END] {
     crc32c::crc32c(&page[CRC_END..]).to_le_bytes()
 }
 
-/// Whether a page that was checked before, and lies where `place` says, is the one that is meant.
+/// Whether a page that was checked before, and lies where `page_ref` says, is the one that is meant.
 #[inline]
-pub(crate) fn is_at(page: &[u8], place: PageRef) -> bool {
-    u32::from(page[UNITS]) == place.units() && place.is_birth(birth(page))
+pub(crate) fn is_at(page: &[u8], page_ref: PageRef) -> bool {
+    u32::from(page[UNITS]) == page_ref.units() && page_ref.is_created_txid(created_txid(page))
 }
 
-/// Proves that `page`, just read from the file, is the page that `place` names, and that no
+/// Proves that `page`, just read from the file, is the page that `page_ref` names, and that no
 /// transaction after `newest` wrote it.
-pub(crate) fn verify(page: &[u8], place: PageRef, newest: u64) -> Result<()> {
-    let corrupt = |what| Err(Error::Corrupt { page: place.id(), what });
+pub(crate) fn verify(page: &[u8], page_ref: PageRef, newest: u64) -> Result<()> {
+    let corrupt = |what| Err(Error::Corrupt { page: page_ref.id(), what });
     if page[CRC..CRC_END] != checksum(page) {
         return corrupt("checksum");
     }
-    if u64_at(page, ID) != place.id() {
+    if u64_at(page, ID) != page_ref.id() {
         return corrupt("another page lies in its place");
     }
-    if u32::from(page[UNITS]) != place.units() {
+    if u32::from(page[UNITS]) != page_ref.units() {
         return corrupt("length");
     }
-    if !place.is_birth(birth(page)) || birth(page) > newest {
+    if !page_ref.is_created_txid(created_txid(page)) || created_txid(page) > newest {
         return corrupt("an older or younger page lies in its place");
     }
     Ok(())
@@ -292,16 +296,16 @@ mod tests {
     #[test]
     fn reference_keeps_its_parts() {
         let span = Span { start: (1 << 32) - 1, units: 15 };
-        let place = PageRef::new(span, 0x12345678);
-        assert_eq!(place.span(), span);
-        assert_eq!(PageRef::from_raw(place.raw()), place);
-        assert!(place.is_birth(0x12345678));
-        assert!(!place.is_birth(0x12345679));
-        assert!(!place.is_none() && PageRef::NONE.is_none());
+        let page_ref = PageRef::new(span, 0x12345678);
+        assert_eq!(page_ref.span(), span);
+        assert_eq!(PageRef::from_raw(page_ref.raw()), page_ref);
+        assert!(page_ref.is_created_txid(0x12345678));
+        assert!(!page_ref.is_created_txid(0x12345679));
+        assert!(!page_ref.is_none() && PageRef::NONE.is_none());
         for newest in [0x12345678, 0x12345679, 0x12445677] {
-            assert_eq!(place.latest_birth(newest), 0x12345678);
+            assert_eq!(page_ref.latest_created_txid(newest), 0x12345678);
         }
-        assert_eq!(place.latest_birth(0x12345677), 0x12245678);
+        assert_eq!(page_ref.latest_created_txid(0x12345677), 0x12245678);
     }
 
     #[test]
@@ -318,22 +322,22 @@ mod tests {
 
     #[test]
     fn verify_tells_what_is_wrong() {
-        let place = PageRef::new(Span { start: 9, units: 1 }, 7);
+        let page_ref = PageRef::new(Span { start: 9, units: 1 }, 7);
         let mut page = vec![0; UNIT_BYTES];
-        begin(&mut page, Kind::Leaf, 0, 9, 7);
+        begin(&mut page, PageKind::Leaf, 0, 9, 7);
         let crc = checksum(&page);
         page[..CRC_END].copy_from_slice(&crc);
-        verify(&page, place, 7).unwrap();
+        verify(&page, page_ref, 7).unwrap();
         let wrong = [
             (PageRef::new(Span { start: 10, units: 1 }, 7), 7),
             (PageRef::new(Span { start: 9, units: 2 }, 7), 7),
             (PageRef::new(Span { start: 9, units: 1 }, 6), 7),
-            (place, 6),
+            (page_ref, 6),
         ];
         for (other, newest) in wrong {
             assert!(matches!(verify(&page, other, newest), Err(Error::Corrupt { .. })));
         }
         page[4000] ^= 1;
-        assert!(matches!(verify(&page, place, 7), Err(Error::Corrupt { what: "checksum", .. })));
+        assert!(matches!(verify(&page, page_ref, 7), Err(Error::Corrupt { what: "checksum", .. })));
     }
 }

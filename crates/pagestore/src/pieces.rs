@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use crate::page::UNIT_BYTES;
-use crate::slab::{Piece, SLAB_UNITS, Slab};
+use crate::slab::{SLAB_UNITS, Slab, SlabValue};
 
 /// Bytes of long values that come from the heap between two checkpoints before slabs are wanted.
 const HEAP_BYTES_MAX: u64 = 2 << 20;
@@ -24,32 +24,32 @@ const PASSED_MAX: u32 = 64;
 
 /// Slabs that long values lie in.
 #[derive(Default)]
-pub(crate) struct Pieces {
-    slabs: Vec<Used>,
+pub(crate) struct ValueAlloc {
+    slabs: Vec<ValueSlab>,
     /// The slab that was taken from last.
     current: usize,
     /// The unit of it to look from.
     unit: usize,
-    /// Bytes that came from the heap since [`Pieces::begin_again`].
+    /// Bytes that came from the heap since [`ValueAlloc::reset`].
     heap_bytes: u64,
     /// So many values more come from the heap.
     passed: u32,
 }
 
-/// A slab, and whether it was taken from since [`Pieces::idle_slabs`] was asked last.
-struct Used {
+/// A slab, and whether it was taken from since [`ValueAlloc::idle_slabs`] was asked last.
+struct ValueSlab {
     slab: Arc<Slab>,
     was_needed: bool,
 }
 
-impl Pieces {
+impl ValueAlloc {
     /// Memory for a value of so many bytes, if need be from a slab that `ready` gives; nothing if it
     /// shall come from the heap.
     pub(crate) fn take(
         &mut self,
         len: usize,
         ready: impl FnOnce() -> Option<Arc<Slab>>,
-    ) -> Option<Piece> {
+    ) -> Option<SlabValue> {
         if !is_fitting(len) {
             return None;
         }
@@ -64,7 +64,7 @@ impl Pieces {
         &mut self,
         len: usize,
         ready: impl FnOnce() -> Option<Arc<Slab>>,
-    ) -> Option<Piece> {
+    ) -> Option<SlabValue> {
         if !self.wants_slabs() {
             return None;
         }
@@ -76,7 +76,7 @@ impl Pieces {
             return Some(piece);
         }
         if self.is_half_taken() {
-            self.slabs.push(Used { slab: ready()?, was_needed: false });
+            self.slabs.push(ValueSlab { slab: ready()?, was_needed: false });
             return self.take_from_here(len);
         }
         self.look_from_the_beginning();
@@ -88,7 +88,7 @@ impl Pieces {
     }
 
     /// From the slab that was taken from last, or those behind it.
-    fn take_from_here(&mut self, len: usize) -> Option<Piece> {
+    fn take_from_here(&mut self, len: usize) -> Option<SlabValue> {
         while let Some(used) = self.slabs.get_mut(self.current) {
             if let Some((piece, next)) = used.slab.take_piece(len, self.unit) {
                 used.was_needed = true;
@@ -116,7 +116,7 @@ impl Pieces {
     }
 
     /// A checkpoint was made: much of what was taken is free.
-    pub(crate) fn begin_again(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.heap_bytes = 0;
         self.passed = 0;
         self.look_from_the_beginning();
@@ -125,7 +125,7 @@ impl Pieces {
     /// Hands over slabs that are not in use and were not since this was called last; those that were
     /// as well if it is `quiet`.
     pub(crate) fn idle_slabs(&mut self, quiet: bool) -> Vec<Arc<Slab>> {
-        let is_needed = |used: &mut Used| std::mem::take(&mut used.was_needed) && !quiet;
+        let is_needed = |used: &mut ValueSlab| std::mem::take(&mut used.was_needed) && !quiet;
         let idle = self.slabs.extract_if(.., |used| !is_needed(used) && used.slab.is_idle());
         let idle = idle.map(|used| used.slab).collect();
         self.look_from_the_beginning();
@@ -147,79 +147,79 @@ mod tests {
     const LEN: usize = 16 << 10;
 
     /// Slabs that are ready, and how many were asked for.
-    fn take(pieces: &mut Pieces, len: usize, made: &mut usize) -> Option<Piece> {
-        pieces.take(len, || {
+    fn take(values: &mut ValueAlloc, len: usize, made: &mut usize) -> Option<SlabValue> {
+        values.take(len, || {
             *made += 1;
             Slab::new()
         })
     }
 
     /// Pieces that want slabs.
-    fn wanting() -> Pieces {
-        let (mut pieces, mut made) = (Pieces::default(), 0);
-        while !pieces.wants_slabs() {
-            assert!(take(&mut pieces, LEN, &mut made).is_none(), "of the heap");
+    fn wanting() -> ValueAlloc {
+        let (mut values, mut made) = (ValueAlloc::default(), 0);
+        while !values.wants_slabs() {
+            assert!(take(&mut values, LEN, &mut made).is_none(), "of the heap");
         }
-        assert_eq!((pieces.heap_bytes, made), (HEAP_BYTES_MAX, 0));
-        pieces
+        assert_eq!((values.heap_bytes, made), (HEAP_BYTES_MAX, 0));
+        values
     }
 
     #[test]
     fn few_values_want_no_slab() {
-        let (mut pieces, mut made) = (wanting(), 0);
-        pieces.begin_again();
-        assert!(!pieces.wants_slabs());
+        let (mut values, mut made) = (wanting(), 0);
+        values.reset();
+        assert!(!values.wants_slabs());
         for len in [0, 1, 1100, 2 * UNIT_BYTES + 1, 65 * UNIT_BYTES, 16 << 20] {
             for _ in 0..2000 {
-                assert!(take(&mut pieces, len, &mut made).is_none());
+                assert!(take(&mut values, len, &mut made).is_none());
             }
         }
-        assert!(!pieces.wants_slabs() && made == 0, "these always come from the heap");
+        assert!(!values.wants_slabs() && made == 0, "these always come from the heap");
     }
 
     #[test]
     fn slabs_are_filled_one_after_the_other_and_again_after_a_checkpoint() {
-        let (mut pieces, mut made) = (wanting(), 0);
-        let held: Vec<Piece> =
-            (0..254).map(|_| take(&mut pieces, LEN, &mut made).expect("slabs are ready")).collect();
+        let (mut values, mut made) = (wanting(), 0);
+        let held: Vec<SlabValue> =
+            (0..254).map(|_| take(&mut values, LEN, &mut made).expect("slabs are ready")).collect();
         assert_eq!(made, 2);
         let first = held[0].as_ref().as_ptr();
-        assert!(pieces.take(LEN, || None).is_none(), "nobody waits for a slab");
+        assert!(values.take(LEN, || None).is_none(), "nobody waits for a slab");
         drop(held);
-        pieces.begin_again();
-        let piece = take(&mut pieces, LEN, &mut made).expect("all is free");
+        values.reset();
+        let piece = take(&mut values, LEN, &mut made).expect("all is free");
         assert_eq!((piece.as_ref().as_ptr(), made), (first, 2));
-        assert_eq!(pieces.idle_slabs(false).len(), 0, "both were needed");
-        assert_eq!(pieces.idle_slabs(false).len(), 1, "one is in use");
+        assert_eq!(values.idle_slabs(false).len(), 0, "both were needed");
+        assert_eq!(values.idle_slabs(false).len(), 1, "one is in use");
         drop(piece);
-        assert_eq!(pieces.idle_slabs(false).len(), 1);
-        assert!(!pieces.wants_slabs());
-        let mut pieces = wanting();
-        drop(take(&mut pieces, LEN, &mut made));
-        assert_eq!(pieces.idle_slabs(true).len(), 1, "quiet: also if it was needed");
+        assert_eq!(values.idle_slabs(false).len(), 1);
+        assert!(!values.wants_slabs());
+        let mut values = wanting();
+        drop(take(&mut values, LEN, &mut made));
+        assert_eq!(values.idle_slabs(true).len(), 1, "quiet: also if it was needed");
     }
 
     #[test]
     fn slabs_are_not_more_than_twice_what_lies_in_them() {
-        let (mut pieces, mut made) = (wanting(), 0);
+        let (mut values, mut made) = (wanting(), 0);
         // One that stays, and many that go at once.
         let mut stay = Vec::new();
         for _ in 0..100 {
-            stay.extend(take(&mut pieces, 2 * UNIT_BYTES, &mut made));
+            stay.extend(take(&mut values, 2 * UNIT_BYTES, &mut made));
             for _ in 0..200 {
-                drop(take(&mut pieces, 256 << 10, &mut made));
+                drop(take(&mut values, 256 << 10, &mut made));
             }
         }
         let units: usize = stay.iter().map(|piece| piece.as_ref().len() / UNIT_BYTES).sum();
         assert!(stay.len() > 80 && made <= 2 * units / SLAB_UNITS + 1, "{made} slabs, {units}");
-        assert_eq!(made, pieces.slabs.len());
+        assert_eq!(made, values.slabs.len());
     }
 
     #[test]
     fn slabs_without_room_are_not_looked_through_for_each_value() {
-        let (mut pieces, mut made) = (wanting(), 0);
-        let mut held: Vec<Piece> = (0..511)
-            .map(|_| take(&mut pieces, UNIT_BYTES, &mut made).expect("a slab is ready"))
+        let (mut values, mut made) = (wanting(), 0);
+        let mut held: Vec<SlabValue> = (0..511)
+            .map(|_| take(&mut values, UNIT_BYTES, &mut made).expect("a slab is ready"))
             .collect();
         // Every second unit, and one more: less than half is taken, and nothing of two units fits.
         let mut at = 0;
@@ -227,13 +227,13 @@ mod tests {
             at += 1;
             at % 2 == 0
         });
-        assert!(!pieces.is_half_taken());
+        assert!(!values.is_half_taken());
         for _ in 0..=PASSED_MAX {
-            assert!(take(&mut pieces, 2 * UNIT_BYTES, &mut made).is_none());
+            assert!(take(&mut values, 2 * UNIT_BYTES, &mut made).is_none());
         }
-        assert_eq!((pieces.passed, made), (0, 1));
+        assert_eq!((values.passed, made), (0, 1));
         drop(held);
-        assert!(take(&mut pieces, 2 * UNIT_BYTES, &mut made).is_some(), "it is looked at again");
+        assert!(take(&mut values, 2 * UNIT_BYTES, &mut made).is_some(), "it is looked at again");
         assert_eq!(made, 1);
     }
 }

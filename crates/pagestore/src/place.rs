@@ -10,88 +10,88 @@
 //! its sleepers are woken, and who goes to sleep has read the word before the shown number.
 
 use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use crate::sync::{Word, thread};
+use crate::sync::{Futex, thread};
 
 /// Words that threads sleep at. With more threads than that some are woken too early.
-const WORDS: usize = 64;
+const FUTEX_COUNT: usize = 64;
 
 /// How often a thread looks before it sleeps, if it is the next. The others sleep at once.
 const LOOKS: u32 = 20;
 
 /// The writer's place.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct WriterLock {
     /// The number that the next to come draws.
-    drawn: AtomicU64,
+    next_ticket: AtomicU64,
     /// Who has this number has the place.
-    shown: AtomicU64,
-    words: [Word; WORDS],
+    now_serving: AtomicU64,
+    futexes: [Futex; FUTEX_COUNT],
 }
 
 /// Has the place until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Placed<'a> {
-    place: &'a Place,
-    number: u64,
+pub(crate) struct WriterGuard<'a> {
+    writer_lock: &'a WriterLock,
+    ticket: u64,
 }
 
-impl Place {
-    pub(crate) fn new() -> Place {
-        let words = std::array::from_fn(|_| Word::default());
-        Place { drawn: AtomicU64::new(0), shown: AtomicU64::new(0), words }
+impl WriterLock {
+    pub(crate) fn new() -> WriterLock {
+        let futexes = std::array::from_fn(|_| Futex::default());
+        WriterLock { next_ticket: AtomicU64::new(0), now_serving: AtomicU64::new(0), futexes }
     }
 
     /// Waits until all who came before have gone.
-    pub(crate) fn enter(&self) -> Placed<'_> {
-        let number = self.drawn.fetch_add(1, SeqCst);
-        let word = self.word(number);
+    pub(crate) fn lock(&self) -> WriterGuard<'_> {
+        let ticket = self.next_ticket.fetch_add(1, SeqCst);
+        let futex = self.futex(ticket);
         let mut looks = 0;
         loop {
-            let seen = word.load();
-            let shown = self.shown.load(SeqCst);
-            if shown == number {
-                return Placed { place: self, number };
+            let seen = futex.load();
+            let now_serving = self.now_serving.load(SeqCst);
+            if now_serving == ticket {
+                return WriterGuard { writer_lock: self, ticket };
             }
-            if looks < LOOKS && shown + 1 == number {
+            if looks < LOOKS && now_serving + 1 == ticket {
                 looks += 1;
                 thread::yield_now();
             } else {
-                word.sleep(seen);
+                futex.sleep(seen);
             }
         }
     }
 
     /// Has the place if nobody else has it or waits for it.
-    pub(crate) fn try_enter(&self) -> Option<Placed<'_>> {
-        let number = self.shown.load(SeqCst);
-        let drawn = self.drawn.compare_exchange(number, number + 1, SeqCst, SeqCst);
-        drawn.is_ok().then(|| Placed { place: self, number })
+    pub(crate) fn try_lock(&self) -> Option<WriterGuard<'_>> {
+        let ticket = self.now_serving.load(SeqCst);
+        let next_ticket = self.next_ticket.compare_exchange(ticket, ticket + 1, SeqCst, SeqCst);
+        next_ticket.is_ok().then(|| WriterGuard { writer_lock: self, ticket })
     }
 
     /// Whether somebody has the place, as far as it can be known without waiting.
-    pub(crate) fn is_taken(&self) -> bool {
-        self.shown.load(SeqCst) != self.drawn.load(SeqCst)
+    pub(crate) fn is_locked(&self) -> bool {
+        self.now_serving.load(SeqCst) != self.next_ticket.load(SeqCst)
     }
 
     /// How many have the place or wait for it.
     #[cfg(test)]
-    pub(crate) fn crowd(&self) -> u64 {
-        self.drawn.load(SeqCst) - self.shown.load(SeqCst)
+    pub(crate) fn queue_len(&self) -> u64 {
+        self.next_ticket.load(SeqCst) - self.now_serving.load(SeqCst)
     }
 
-    fn word(&self, number: u64) -> &Word {
-        &self.words[number as usize % WORDS]
+    fn futex(&self, ticket: u64) -> &Futex {
+        &self.futexes[ticket as usize % FUTEX_COUNT]
     }
 }
 
-impl Drop for Placed<'_> {
+impl Drop for WriterGuard<'_> {
     fn drop(&mut self) {
-        let next = self.number + 1;
-        self.place.shown.store(next, SeqCst);
-        if self.place.drawn.load(SeqCst) > next {
-            let word = self.place.word(next);
-            word.change();
-            word.wake_all();
+        let next = self.ticket + 1;
+        self.writer_lock.now_serving.store(next, SeqCst);
+        if self.writer_lock.next_ticket.load(SeqCst) > next {
+            let futex = self.writer_lock.futex(next);
+            futex.change();
+            futex.wake_all();
         }
     }
 }
@@ -105,50 +105,50 @@ mod tests {
 
     #[test]
     fn who_comes_first_is_first() {
-        let place = Place::new();
+        let writer_lock = WriterLock::new();
         let order = Mutex::new(Vec::new());
-        let held = place.enter();
+        let held = writer_lock.lock();
         scope(|scope| {
             // More than there are words, so that some share one.
-            for i in 0..WORDS + 10 {
+            for i in 0..FUTEX_COUNT + 10 {
                 scope.spawn({
-                    let (place, order) = (&place, &order);
+                    let (writer_lock, order) = (&writer_lock, &order);
                     move || {
-                        let _held = place.enter();
+                        let _held = writer_lock.lock();
                         order.lock().unwrap().push(i);
                     }
                 });
-                while place.crowd() < i as u64 + 2 {
+                while writer_lock.queue_len() < i as u64 + 2 {
                     yield_now();
                 }
             }
             drop(held);
         });
-        assert_eq!(*order.lock().unwrap(), (0..WORDS + 10).collect::<Vec<_>>());
-        assert_eq!(place.crowd(), 0);
+        assert_eq!(*order.lock().unwrap(), (0..FUTEX_COUNT + 10).collect::<Vec<_>>());
+        assert_eq!(writer_lock.queue_len(), 0);
     }
 
     #[test]
     fn who_does_not_wait_has_the_place_only_if_nobody_wants_it() {
-        let place = Place::new();
-        let held = place.try_enter().expect("nobody is there");
-        assert!(place.try_enter().is_none());
+        let writer_lock = WriterLock::new();
+        let held = writer_lock.try_lock().expect("nobody is there");
+        assert!(writer_lock.try_lock().is_none());
         drop(held);
-        let held = place.enter();
-        assert!(place.try_enter().is_none());
+        let held = writer_lock.lock();
+        assert!(writer_lock.try_lock().is_none());
         drop(held);
-        assert!(place.try_enter().is_some());
+        assert!(writer_lock.try_lock().is_some());
     }
 
     #[test]
     fn one_at_a_time() {
-        let place = Place::new();
+        let writer_lock = WriterLock::new();
         let (inside, count) = (AtomicU64::new(0), AtomicU64::new(0));
         scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..2000 {
-                        let _held = place.enter();
+                        let _held = writer_lock.lock();
                         assert_eq!(inside.fetch_add(1, SeqCst), 0);
                         count.fetch_add(1, SeqCst);
                         assert_eq!(inside.fetch_sub(1, SeqCst), 1);

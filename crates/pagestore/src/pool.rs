@@ -1,8 +1,8 @@
 //! Pages and long values by address: from memory if the file does not have them, else from the file,
 //! checked.
 //!
-//! What is dirty lies in [`Frames`]. What is clean is borrowed from the map of the file, once it was
-//! proven whole there; where the file is not mapped it is read into the [`Cache`], checked, and
+//! What is dirty lies in [`PageTable`]. What is clean is borrowed from the map of the file, once it was
+//! proven whole there; where the file is not mapped it is read into the [`PageCache`], checked, and
 //! counted. A page that was checked is trusted until its unit is given out again.
 
 use std::ops::Range;
@@ -12,24 +12,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use flotilla_vfs::{File, FileMap};
 
-use crate::cache::Cache;
+use crate::cache::PageCache;
 use crate::config::{Options, ReadMode};
 use crate::error::{Error, Result};
-use crate::frames::{Buffer, Found, Frames, Seal, Taken};
-use crate::leaf::Extent;
-use crate::node::Node;
-use crate::page::{self, Frame, Kind, PageRef, Span, UNIT_BYTES};
+use crate::frames::{PageBuffer, PageTable, UnitState, UnlinkedFrame, Verified};
+use crate::leaf::ValueExtent;
+use crate::node::SlottedPage;
+use crate::page::{self, Frame, PageKind, PageRef, Span, UNIT_BYTES};
 use crate::prefetch;
 use crate::root::Root;
-use crate::source::Wanted;
-use crate::view::{PageBytes, Value};
+use crate::source::PrefetchHint;
+use crate::view::{PageBytes, ValueRef};
 
 /// Pages and long values by address.
-pub(crate) struct Pool {
+pub(crate) struct PageReader {
     file: Arc<dyn File>,
     map: Option<FileMap>,
-    frames: Frames,
-    cache: Cache,
+    page_table: PageTable,
+    cache: PageCache,
     reads: AtomicU64,
 }
 
@@ -40,17 +40,17 @@ const MAP_BYTES: u64 = 8 << 40;
 /// The shortest map that is tried where a system has other limits.
 const MAP_BYTES_MIN: u64 = 1 << 30;
 
-impl Pool {
-    pub(crate) fn new(file: Arc<dyn File>, options: &Options) -> Result<Pool> {
+impl PageReader {
+    pub(crate) fn new(file: Arc<dyn File>, options: &Options) -> Result<PageReader> {
         let map = match options.read_mode {
             ReadMode::Mapped => map(&*file)?,
             ReadMode::Cached => None,
         };
-        Ok(Pool {
+        Ok(PageReader {
             file,
             map,
-            frames: Frames::new(),
-            cache: Cache::new(options.cache_bytes.max(1 << 20)),
+            page_table: PageTable::new(),
+            cache: PageCache::new(options.cache_bytes.max(1 << 20)),
             reads: AtomicU64::new(0),
         })
     }
@@ -69,62 +69,62 @@ impl Pool {
         self.reads.load(Ordering::Relaxed)
     }
 
-    /// The page at `place`, as `root` sees it.
+    /// The page at `page_ref`, as `root` sees it.
     #[inline]
-    pub(crate) fn page<'a>(&'a self, root: &'a Root, place: PageRef) -> Result<PageBytes<'a>> {
-        let Some(bytes) = self.at_hand(root, place) else { return self.load(root, place) };
+    pub(crate) fn page<'a>(&'a self, root: &'a Root, page_ref: PageRef) -> Result<PageBytes<'a>> {
+        let Some(bytes) = self.resident(root, page_ref) else { return self.load(root, page_ref) };
         prefetch::search(bytes);
-        if page::is_at(bytes, place) {
+        if page::is_at(bytes, page_ref) {
             return Ok(PageBytes::Borrowed(bytes));
         }
-        Err(not_there(place.id()))
+        Err(wrong_page(page_ref.id()))
     }
 
-    /// Says that the page at `place` is wanted soon. Reads nothing.
+    /// Says that the page at `page_ref` is wanted soon. Reads nothing.
     #[inline]
-    pub(crate) fn prefetch(&self, root: &Root, place: PageRef, wanted: Wanted) {
-        match (self.at_hand(root, place), wanted) {
-            (Some(bytes), Wanted::Search) => prefetch::search(bytes),
-            (Some(bytes), Wanted::Whole) => prefetch::whole(bytes),
+    pub(crate) fn prefetch(&self, root: &Root, page_ref: PageRef, wanted: PrefetchHint) {
+        match (self.resident(root, page_ref), wanted) {
+            (Some(bytes), PrefetchHint::Search) => prefetch::search(bytes),
+            (Some(bytes), PrefetchHint::Whole) => prefetch::whole(bytes),
             (None, _) => {}
         }
     }
 
-    /// The page at `place`, if nothing has to be read or proven for it.
+    /// The page at `page_ref`, if nothing has to be read or proven for it.
     #[inline]
-    fn at_hand<'a>(&'a self, root: &'a Root, place: PageRef) -> Option<&'a [u8]> {
-        if self.frames.is_sealed(place.id(), place.units()) {
-            return Some(self.map.as_ref()?.bytes(place.span().byte_range()));
+    fn resident<'a>(&'a self, root: &'a Root, page_ref: PageRef) -> Option<&'a [u8]> {
+        if self.page_table.is_verified(page_ref.id(), page_ref.units()) {
+            return Some(self.map.as_ref()?.bytes(page_ref.span().byte_range()));
         }
-        match self.frames.find(root, place.id()) {
-            Found::Page(bytes) => Some(bytes),
+        match self.page_table.find(root, page_ref.id()) {
+            UnitState::Page(bytes) => Some(bytes),
             _ => None,
         }
     }
 
     #[inline(never)]
-    fn load<'a>(&'a self, root: &'a Root, place: PageRef) -> Result<PageBytes<'a>> {
-        match self.frames.find(root, place.id()) {
-            Found::Nothing => {}
+    fn load<'a>(&'a self, root: &'a Root, page_ref: PageRef) -> Result<PageBytes<'a>> {
+        match self.page_table.find(root, page_ref.id()) {
+            UnitState::Nothing => {}
             // Somebody else has just proven it.
-            Found::Sealed(seal) if seal == Seal::page(place.units()) => {}
-            _ => return Err(not_there(place.id())),
+            UnitState::Verified(verified) if verified == Verified::page(page_ref.units()) => {}
+            _ => return Err(wrong_page(page_ref.id())),
         }
-        if let Some(map) = self.map_of(place.span())? {
+        if let Some(map) = self.map_of(page_ref.span())? {
             self.reads.fetch_add(1, Ordering::Relaxed);
-            let bytes = map.bytes(place.span().byte_range());
-            check_page(bytes, place, root.txid)?;
-            self.frames.seal(place.id(), Seal::page(place.units()));
+            let bytes = map.bytes(page_ref.span().byte_range());
+            check_page(bytes, page_ref, root.txid)?;
+            self.page_table.mark_verified(page_ref.id(), Verified::page(page_ref.units()));
             return Ok(PageBytes::Borrowed(bytes));
         }
-        if let Some(frame) = self.cache.get(place.id()) {
-            if !page::is_at(&frame, place) {
-                return Err(not_there(place.id()));
+        if let Some(frame) = self.cache.get(page_ref.id()) {
+            if !page::is_at(&frame, page_ref) {
+                return Err(wrong_page(page_ref.id()));
             }
             return Ok(PageBytes::Counted(frame));
         }
-        let frame = self.read_page(place, root.txid)?;
-        Ok(PageBytes::Counted(self.cache.put(place.id(), frame)))
+        let frame = self.read_page(page_ref, root.txid)?;
+        Ok(PageBytes::Counted(self.cache.put(page_ref.id(), frame)))
     }
 
     /// The map, if the span lies inside it, and inside the file.
@@ -134,70 +134,77 @@ impl Pool {
             return Ok(None);
         };
         if end > self.file.len()? {
-            return Err(beyond_the_end(span.start));
+            return Err(past_end(span.start));
         }
         Ok(Some(map))
     }
 
     /// Reads the page from the file, whatever memory holds, and checks it.
-    pub(crate) fn read_page(&self, place: PageRef, newest: u64) -> Result<Frame> {
-        let mut bytes = vec![0; place.units() as usize * UNIT_BYTES];
-        self.read(&mut bytes, place.id())?;
-        check_page(&bytes, place, newest)?;
+    pub(crate) fn read_page(&self, page_ref: PageRef, newest: u64) -> Result<Frame> {
+        let mut bytes = vec![0; page_ref.units() as usize * UNIT_BYTES];
+        self.read(&mut bytes, page_ref.id())?;
+        check_page(&bytes, page_ref, newest)?;
         Ok(Frame::from(bytes))
     }
 
-    /// As [`Pool::read_page`]; and where it is not whole, whoever looks at it next in the map is told,
+    /// As [`PageReader::read_page`]; and where it is not whole, whoever looks at it next in the map is told,
     /// even if it was whole before.
-    pub(crate) fn prove_page(&self, place: PageRef, newest: u64) -> Result<Frame> {
-        self.read_page(place, newest).inspect_err(|_| self.doubt(place.id()))
+    pub(crate) fn verify_page(&self, page_ref: PageRef, newest: u64) -> Result<Frame> {
+        self.read_page(page_ref, newest).inspect_err(|_| self.clear_verified(page_ref.id()))
     }
 
-    /// As [`Pool::read_extent`], and as [`Pool::prove_page`].
-    pub(crate) fn prove_extent(&self, extent: &Extent) -> Result<()> {
-        self.read_extent(extent).map(|_| ()).inspect_err(|_| self.doubt(extent.start))
+    /// As [`PageReader::read_extent`], and as [`PageReader::verify_page`].
+    pub(crate) fn verify_extent(&self, extent: &ValueExtent) -> Result<()> {
+        self.read_extent(extent).map(|_| ()).inspect_err(|_| self.clear_verified(extent.start))
     }
 
     /// Forgets what was proven whole in units that are free: the file no longer has what was there, and a
     /// file that no store has written may name it nonetheless.
-    pub(crate) fn doubt_all(&self, units: Range<u64>) {
-        units.for_each(|unit| self.doubt(unit));
+    pub(crate) fn clear_all_verified(&self, units: Range<u64>) {
+        units.for_each(|unit| self.clear_verified(unit));
     }
 
-    fn doubt(&self, id: u64) {
-        self.frames.unseal(id);
+    fn clear_verified(&self, id: u64) {
+        self.page_table.clear_verified(id);
         self.cache.remove(id);
     }
 
     /// The long value at `extent`, as `root` sees it.
-    pub(crate) fn extent<'a>(&'a self, root: &'a Root, extent: &Extent) -> Result<Value<'a>> {
-        match (self.frames.find(root, extent.start), &self.map) {
-            (Found::Long(bytes, birth), _)
-                if bytes.len() == extent.len as usize && birth == extent.birth =>
+    pub(crate) fn extent<'a>(
+        &'a self,
+        root: &'a Root,
+        extent: &ValueExtent,
+    ) -> Result<ValueRef<'a>> {
+        match (self.page_table.find(root, extent.start), &self.map) {
+            (UnitState::Long(bytes, created_txid), _)
+                if bytes.len() == extent.len as usize && created_txid == extent.created_txid =>
             {
-                Ok(Value::borrowed(bytes))
+                Ok(ValueRef::borrowed(bytes))
             }
-            (Found::Sealed(seal), Some(map)) if seal == Seal::long(extent.len, extent.birth) => {
-                Ok(Value::borrowed(map.bytes(extent.byte_range())))
+            (UnitState::Verified(verified), Some(map))
+                if verified == Verified::long(extent.len, extent.created_txid) =>
+            {
+                Ok(ValueRef::borrowed(map.bytes(extent.byte_range())))
             }
-            (Found::Nothing, _) => self.load_extent(extent),
-            _ => Err(not_there(extent.start)),
+            (UnitState::Nothing, _) => self.load_extent(extent),
+            _ => Err(wrong_page(extent.start)),
         }
     }
 
-    fn load_extent(&self, extent: &Extent) -> Result<Value<'_>> {
+    fn load_extent(&self, extent: &ValueExtent) -> Result<ValueRef<'_>> {
         let Some(map) = self.map_of(extent.span())? else {
-            return self.read_extent(extent).map(Value::long);
+            return self.read_extent(extent).map(ValueRef::long);
         };
         self.reads.fetch_add(1, Ordering::Relaxed);
         let bytes = map.bytes(extent.byte_range());
         check_extent(bytes, extent)?;
-        self.frames.seal(extent.start, Seal::long(extent.len, extent.birth));
-        Ok(Value::borrowed(bytes))
+        self.page_table
+            .mark_verified(extent.start, Verified::long(extent.len, extent.created_txid));
+        Ok(ValueRef::borrowed(bytes))
     }
 
     /// Reads the long value from the file, whatever memory holds, and checks it.
-    pub(crate) fn read_extent(&self, extent: &Extent) -> Result<Bytes> {
+    pub(crate) fn read_extent(&self, extent: &ValueExtent) -> Result<Bytes> {
         let mut bytes = vec![0; extent.len as usize];
         self.read(&mut bytes, extent.start)?;
         check_extent(&bytes, extent)?;
@@ -209,56 +216,56 @@ impl Pool {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.file.read_exact_at(bytes, unit * UNIT_BYTES as u64).map_err(|error| {
             match error.kind() {
-                std::io::ErrorKind::UnexpectedEof => beyond_the_end(unit),
+                std::io::ErrorKind::UnexpectedEof => past_end(unit),
                 _ => Error::Io(error),
             }
         })
     }
 
     /// Puts in a page that the file does not have.
-    pub(crate) fn put_dirty(&self, id: u64, buffer: Buffer) {
-        self.frames.put_page(id, buffer);
+    pub(crate) fn put_dirty(&self, id: u64, buffer: PageBuffer) {
+        self.page_table.put_page(id, buffer);
     }
 
-    /// Puts in a long value that the file does not have, born in `birth`.
-    pub(crate) fn put_extent(&self, start: u64, value: Bytes, birth: u64) {
-        self.frames.put_long(start, value, birth);
+    /// Puts in a long value that the file does not have, born in `created_txid`.
+    pub(crate) fn put_extent(&self, start: u64, value: Bytes, created_txid: u64) {
+        self.page_table.put_long(start, value, created_txid);
     }
 
     /// The page or long value that lies at `id`, is not in the file, and is reached by `root`.
-    pub(crate) fn dirty<'a>(&'a self, root: &'a Root, id: u64) -> Option<Dirty<'a>> {
-        match self.frames.find(root, id) {
-            Found::Page(bytes) => Some(Dirty::Page(bytes)),
-            Found::Long(bytes, _) => Some(Dirty::Extent(bytes)),
-            Found::Nothing | Found::Sealed(_) => None,
+    pub(crate) fn dirty<'a>(&'a self, root: &'a Root, id: u64) -> Option<DirtyData<'a>> {
+        match self.page_table.find(root, id) {
+            UnitState::Page(bytes) => Some(DirtyData::Page(bytes)),
+            UnitState::Long(bytes, _) => Some(DirtyData::Extent(bytes)),
+            UnitState::Nothing | UnitState::Verified(_) => None,
         }
     }
 
     /// Says that what lies at `id` and is not in the file is wanted soon, so many bytes of it.
     #[inline]
     pub(crate) fn prefetch_dirty(&self, id: u64, bytes: usize) {
-        self.frames.prefetch(id, bytes);
+        self.page_table.prefetch(id, bytes);
     }
 
     /// Says that the file has what lies at `id` now. Readers may have borrowed what is returned, so
     /// it is kept until all have ended who could see it.
-    pub(crate) fn written(&self, id: u64) -> Option<Taken> {
+    pub(crate) fn mark_clean(&self, id: u64) -> Option<UnlinkedFrame> {
         // What was written just now is what lies there: the system has the bytes from us.
-        let mapped = self.map.as_ref().map_or(0, FileMap::len_bytes);
-        let taken = self.frames.take(id)?;
-        let (seal, units) = match &taken {
-            Taken::Page(buffer, _) => {
+        let mapped_bytes = self.map.as_ref().map_or(0, FileMap::len_bytes);
+        let taken = self.page_table.take(id)?;
+        let (verified, units) = match &taken {
+            UnlinkedFrame::Page(buffer, _) => {
                 let units = page::units_for(buffer.len());
-                (Seal::page(units), units)
+                (Verified::page(units), units)
             }
-            Taken::Long(long) => {
+            UnlinkedFrame::Long(long) => {
                 let len = u32::try_from(long.0.len()).expect("16 MiB at most");
-                (Seal::long(len, long.1), page::units_for(long.0.len()))
+                (Verified::long(len, long.1), page::units_for(long.0.len()))
             }
         };
-        if (Span { start: id, units }).byte_range().end <= mapped {
-            self.frames.seal(id, seal);
-        } else if let Taken::Page(buffer, _) = &taken {
+        if (Span { start: id, units }).byte_range().end <= mapped_bytes {
+            self.page_table.mark_verified(id, verified);
+        } else if let UnlinkedFrame::Page(buffer, _) = &taken {
             self.cache.put(id, Frame::from(&buffer[..]));
         }
         Some(taken)
@@ -266,9 +273,9 @@ impl Pool {
 
     /// Forgets what lies at the beginning of a span that becomes free, so that no root that is held
     /// reaches it. Returns what was in memory.
-    pub(crate) fn forget(&self, span: Span) -> Option<Taken> {
+    pub(crate) fn forget(&self, span: Span) -> Option<UnlinkedFrame> {
         self.cache.remove(span.start);
-        self.frames.take(span.start)
+        self.page_table.take(span.start)
     }
 }
 
@@ -283,19 +290,19 @@ fn map(file: &dyn File) -> Result<Option<FileMap>> {
     }
 }
 
-fn check_page(bytes: &[u8], place: PageRef, newest: u64) -> Result<()> {
-    let corrupt = |what| Err(Error::Corrupt { page: place.id(), what });
-    if place.is_none() || place.units() == 0 {
+fn check_page(bytes: &[u8], page_ref: PageRef, newest: u64) -> Result<()> {
+    let corrupt = |what| Err(Error::Corrupt { page: page_ref.id(), what });
+    if page_ref.is_none() || page_ref.units() == 0 {
         return corrupt("reference");
     }
-    page::verify(bytes, place, newest)?;
-    if !page::is_kind(bytes, Kind::Leaf) && !page::is_kind(bytes, Kind::Branch) {
+    page::verify(bytes, page_ref, newest)?;
+    if !page::is_kind(bytes, PageKind::Leaf) && !page::is_kind(bytes, PageKind::Branch) {
         return corrupt("kind");
     }
-    Node(bytes).validate(place.id())
+    SlottedPage(bytes).validate(page_ref.id())
 }
 
-fn check_extent(bytes: &[u8], extent: &Extent) -> Result<()> {
+fn check_extent(bytes: &[u8], extent: &ValueExtent) -> Result<()> {
     if crc32c::crc32c(bytes) != extent.crc {
         return Err(Error::Corrupt { page: extent.start, what: "checksum of a long value" });
     }
@@ -304,27 +311,27 @@ fn check_extent(bytes: &[u8], extent: &Extent) -> Result<()> {
 
 /// The page, or long value, is another than the one that is meant.
 #[cold]
-pub(crate) fn not_there(page: u64) -> Error {
+pub(crate) fn wrong_page(page: u64) -> Error {
     Error::Corrupt { page, what: "an older or younger page lies in its place" }
 }
 
 #[cold]
-fn beyond_the_end(page: u64) -> Error {
+fn past_end(page: u64) -> Error {
     Error::Corrupt { page, what: "it lies beyond the end of the file" }
 }
 
 /// What the next checkpoint writes at one place.
-pub(crate) enum Dirty<'a> {
+pub(crate) enum DirtyData<'a> {
     /// A page; its checksum is not yet in it.
     Page(&'a [u8]),
     /// A long value.
     Extent(&'a [u8]),
 }
 
-impl Dirty<'_> {
+impl DirtyData<'_> {
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            Dirty::Page(bytes) | Dirty::Extent(bytes) => bytes,
+            DirtyData::Page(bytes) | DirtyData::Extent(bytes) => bytes,
         }
     }
 }

@@ -14,18 +14,18 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// What writers and checkpoints know of each other.
 #[derive(Debug)]
-pub(crate) struct Pressure {
+pub(crate) struct WriteThrottle {
     /// Times are counted from here.
     start: Instant,
-    state: Mutex<State>,
+    state: Mutex<ThrottleState>,
     /// A checkpoint has written something, or has ended.
     progress: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct ThrottleState {
     /// Those who make checkpoints in the background.
-    keepers: u32,
+    checkpointers: u32,
     pacer: Pacer,
     /// The last checkpoint in the background met a full disk.
     is_full: bool,
@@ -33,22 +33,22 @@ struct State {
 
 /// Why a writer does not go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Full;
+pub(crate) struct DiskFull;
 
-impl Pressure {
-    pub(crate) fn new() -> Pressure {
-        let state = State { keepers: 0, pacer: Pacer::default(), is_full: false };
-        Pressure { start: Instant::now(), state: Mutex::new(state), progress: Condvar::new() }
+impl WriteThrottle {
+    pub(crate) fn new() -> WriteThrottle {
+        let state = ThrottleState { checkpointers: 0, pacer: Pacer::default(), is_full: false };
+        WriteThrottle { start: Instant::now(), state: Mutex::new(state), progress: Condvar::new() }
     }
 
     /// Says that somebody makes checkpoints from now on: without, nobody waits for them.
-    pub(crate) fn join(&self) {
-        self.state.lock().keepers += 1;
+    pub(crate) fn attach(&self) {
+        self.state.lock().checkpointers += 1;
     }
 
     /// Takes that back.
-    pub(crate) fn leave(&self) {
-        self.state.lock().keepers -= 1;
+    pub(crate) fn detach(&self) {
+        self.state.lock().checkpointers -= 1;
         self.progress.notify_all();
     }
 
@@ -58,16 +58,16 @@ impl Pressure {
     /// # Errors
     ///
     /// If it would have to wait for a checkpoint that the full disk refuses.
-    pub(crate) fn hold(
+    pub(crate) fn throttle(
         &self,
         limits: DirtyLimits,
         dirty_bytes: impl Fn() -> Option<u64>,
-    ) -> Result<(), Full> {
+    ) -> Result<(), DiskFull> {
         let mut state = self.state.lock();
-        if state.keepers == 0 {
+        if state.checkpointers == 0 {
             return Ok(());
         }
-        while let Some(dirty) = dirty_bytes().filter(|_| state.keepers > 0) {
+        while let Some(dirty) = dirty_bytes().filter(|_| state.checkpointers > 0) {
             let now = self.start.elapsed();
             let left = state.pacer.left(limits, dirty, now);
             if left == Some(Duration::ZERO) {
@@ -75,7 +75,7 @@ impl Pressure {
                 break;
             }
             if left.is_none() && state.is_full {
-                return Err(Full);
+                return Err(DiskFull);
             }
             self.progress.wait_for(&mut state, left.unwrap_or(LOOK_EVERY).min(LOOK_EVERY));
         }
@@ -90,7 +90,7 @@ impl Pressure {
     }
 
     /// Says how a checkpoint ended: what it wrote and how long it took, or that there was no room.
-    pub(crate) fn ended(&self, outcome: Result<(u64, Duration), Full>) {
+    pub(crate) fn ended(&self, outcome: Result<(u64, Duration), DiskFull>) {
         let mut state = self.state.lock();
         state.is_full = outcome.is_err();
         if let Ok((bytes, took)) = outcome {
@@ -124,20 +124,20 @@ mod tests {
 
     #[test]
     fn nobody_waits_where_nobody_makes_checkpoints() {
-        let pressure = Pressure::new();
-        assert_eq!(pressure.hold(LIMITS, || Some(1 << 40)), Ok(()));
+        let write_throttle = WriteThrottle::new();
+        assert_eq!(write_throttle.throttle(LIMITS, || Some(1 << 40)), Ok(()));
     }
 
     #[test]
     fn who_is_at_the_hard_limit_waits_for_a_checkpoint_or_is_told_that_there_is_no_room() {
-        let pressure = Pressure::new();
-        pressure.join();
+        let write_throttle = WriteThrottle::new();
+        write_throttle.attach();
         let dirty = Mutex::new(3000_u64);
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| pressure.hold(LIMITS, || Some(*dirty.lock())));
+            let waits = scope.spawn(|| write_throttle.throttle(LIMITS, || Some(*dirty.lock())));
             while !waits.is_finished() {
                 *dirty.lock() -= 100;
-                pressure.progress();
+                write_throttle.progress();
                 std::thread::yield_now();
                 if *dirty.lock() < 1000 {
                     break;
@@ -145,12 +145,12 @@ mod tests {
             }
             assert_eq!(waits.join().unwrap(), Ok(()));
         });
-        pressure.ended(Err(Full));
-        assert_eq!(pressure.hold(LIMITS, || Some(3000)), Err(Full));
-        assert_eq!(pressure.hold(LIMITS, || Some(900)), Ok(()));
-        pressure.ended(Ok((0, Duration::ZERO)));
-        assert_eq!(pressure.hold(LIMITS, || None), Ok(()), "the store is poisoned");
-        pressure.leave();
-        assert_eq!(pressure.hold(LIMITS, || Some(3000)), Ok(()));
+        write_throttle.ended(Err(DiskFull));
+        assert_eq!(write_throttle.throttle(LIMITS, || Some(3000)), Err(DiskFull));
+        assert_eq!(write_throttle.throttle(LIMITS, || Some(900)), Ok(()));
+        write_throttle.ended(Ok((0, Duration::ZERO)));
+        assert_eq!(write_throttle.throttle(LIMITS, || None), Ok(()), "the store is poisoned");
+        write_throttle.detach();
+        assert_eq!(write_throttle.throttle(LIMITS, || Some(3000)), Ok(()));
     }
 }

@@ -3,16 +3,16 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::catalogue::{self, Entry};
+use crate::catalogue::{self, TreeEntry};
 use crate::error::Result;
 use crate::keys;
-use crate::leaf::Extent;
+use crate::leaf::ValueExtent;
 use crate::page::PageRef;
 use crate::root::Root;
-use crate::shared::Shared;
-use crate::source::{Source, Wanted};
-use crate::tree::{self, Cursor, Keys, Range};
-use crate::view::{PageBytes, Value};
+use crate::shared::StoreShared;
+use crate::source::{PageSource, PrefetchHint};
+use crate::tree::{self, Cursor, KeyIter, Range};
+use crate::view::{PageBytes, ValueRef};
 
 /// The store as one transaction left it.
 ///
@@ -21,12 +21,12 @@ use crate::view::{PageBytes, Value};
 /// of those only that it can see.
 #[derive(Clone)]
 pub struct Snapshot {
-    shared: Arc<Shared>,
+    shared: Arc<StoreShared>,
     root: Arc<Root>,
 }
 
 impl Snapshot {
-    pub(crate) fn new(shared: Arc<Shared>) -> Snapshot {
+    pub(crate) fn new(shared: Arc<StoreShared>) -> Snapshot {
         let root = shared.current();
         Snapshot { shared, root }
     }
@@ -37,8 +37,8 @@ impl Snapshot {
     }
 
     /// The mark that the transaction, or one before it, has set.
-    pub fn mark(&self) -> &[u8] {
-        &self.root.mark
+    pub fn commit_metadata(&self) -> &[u8] {
+        &self.root.commit_metadata
     }
 
     /// The tree called `name`, if there is one.
@@ -50,9 +50,9 @@ impl Snapshot {
         Ok(self.entry(name)?.map(|entry| Tree { snapshot: self.clone(), entry }))
     }
 
-    pub(crate) fn entry(&self, name: &str) -> Result<Option<Entry>> {
+    pub(crate) fn entry(&self, name: &str) -> Result<Option<TreeEntry>> {
         let bytes = tree::get(self, self.root.catalogue, name.as_bytes())?;
-        bytes.map(|bytes| Entry::decode(&bytes, self.root.catalogue)).transpose()
+        bytes.map(|bytes| TreeEntry::decode(&bytes, self.root.catalogue)).transpose()
     }
 
     pub(crate) fn root(&self) -> &Root {
@@ -66,7 +66,7 @@ impl Snapshot {
     /// [`Error`](crate::Error) if a page cannot be read or is corrupt.
     pub fn tree_names(&self) -> Result<Vec<String>> {
         let all = (Bound::Unbounded, Bound::Unbounded);
-        let mut keys = Keys::new(Range::new(self, self.root.catalogue, all.0, all.1));
+        let mut keys = KeyIter::new(Range::new(self, self.root.catalogue, all.0, all.1));
         let mut names = Vec::new();
         while let Some(name) = keys.next()? {
             names.push(catalogue::name(name, self.root.catalogue)?);
@@ -75,19 +75,19 @@ impl Snapshot {
     }
 }
 
-impl Source for Snapshot {
+impl PageSource for Snapshot {
     #[inline]
-    fn page(&self, place: PageRef) -> Result<PageBytes<'_>> {
-        self.shared.pool.page(&self.root, place)
+    fn page(&self, page_ref: PageRef) -> Result<PageBytes<'_>> {
+        self.shared.page_reader.page(&self.root, page_ref)
     }
 
     #[inline]
-    fn prefetch(&self, place: PageRef, wanted: Wanted) {
-        self.shared.pool.prefetch(&self.root, place, wanted);
+    fn prefetch(&self, page_ref: PageRef, wanted: PrefetchHint) {
+        self.shared.page_reader.prefetch(&self.root, page_ref, wanted);
     }
 
-    fn extent(&self, extent: &Extent) -> Result<Value<'_>> {
-        self.shared.pool.extent(&self.root, extent)
+    fn extent(&self, extent: &ValueExtent) -> Result<ValueRef<'_>> {
+        self.shared.page_reader.extent(&self.root, extent)
     }
 }
 
@@ -101,7 +101,7 @@ impl std::fmt::Debug for Snapshot {
 #[derive(Clone, Debug)]
 pub struct Tree {
     pub(crate) snapshot: Snapshot,
-    pub(crate) entry: Entry,
+    pub(crate) entry: TreeEntry,
 }
 
 impl Tree {
@@ -127,7 +127,7 @@ impl Tree {
     /// # Errors
     ///
     /// [`Error`](crate::Error) if a page cannot be read or is corrupt.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Value<'_>>> {
+    pub fn get(&self, key: &[u8]) -> Result<Option<ValueRef<'_>>> {
         tree::get(&self.snapshot, self.entry.root, key)
     }
 
@@ -140,12 +140,12 @@ impl Tree {
     ///
     /// [`Error`](crate::Error) if a page cannot be read or is corrupt; some keys may have had their
     /// call then.
-    pub fn get_many<K: AsRef<[u8]>>(
+    pub fn multi_get<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
         mut each: impl FnMut(usize, Option<&[u8]>),
     ) -> Result<()> {
-        tree::get_many(&self.snapshot, self.entry.root, keys, &mut each)
+        tree::multi_get(&self.snapshot, self.entry.root, keys, &mut each)
     }
 
     /// All entries whose keys begin with `prefix`, from either end.
@@ -161,8 +161,8 @@ impl Tree {
     }
 
     /// The keys between two bounds, from either end. Long values are not read.
-    pub fn keys(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Keys<'_> {
-        Keys::new(self.range(start, end))
+    pub fn keys(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> KeyIter<'_> {
+        KeyIter::new(self.range(start, end))
     }
 
     /// A place before the first entry, to be moved about.

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::meta::Meta;
+use crate::meta::MetaPage;
 use crate::page::PageRef;
-use crate::trash::Trash;
+use crate::trash::DeferredFree;
 
 /// What has ended, until the writer takes note.
-pub(crate) type Ended = Arc<Mutex<Vec<Ending>>>;
+pub(crate) type EndedRoots = Arc<Mutex<Vec<EndedRoot>>>;
 
 /// Somebody for whom the pages of a transaction's root were kept, and who needs them no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum EndedRoot {
     /// All who read it, or could come to read it.
     Readers(u64),
     /// The file, of which it was the durable state.
@@ -28,40 +28,61 @@ pub(crate) struct Root {
     /// The tree of trees.
     pub(crate) catalogue: PageRef,
     /// What was cut off and waits to be given back.
-    pub(crate) trash: Trash,
+    pub(crate) deferred_free: DeferredFree,
     /// What the caller wanted to be kept with it.
-    pub(crate) mark: Arc<[u8]>,
+    pub(crate) commit_metadata: Arc<[u8]>,
     /// Of whom it tells when it is dropped.
-    ending: Ending,
-    ended: Ended,
+    ending: EndedRoot,
+    ended: EndedRoots,
 }
 
 impl Root {
     /// The root that follows this one.
-    pub(crate) fn next(&self, catalogue: PageRef, trash: Trash, mark: &Arc<[u8]>) -> Arc<Root> {
-        let (txid, mark, ended) = (self.txid + 1, Arc::clone(mark), Arc::clone(&self.ended));
-        Arc::new(Root { txid, catalogue, trash, mark, ending: Ending::Readers(txid), ended })
+    pub(crate) fn next(
+        &self,
+        catalogue: PageRef,
+        deferred_free: DeferredFree,
+        commit_metadata: &Arc<[u8]>,
+    ) -> Arc<Root> {
+        let (txid, commit_metadata, ended) =
+            (self.txid + 1, Arc::clone(commit_metadata), Arc::clone(&self.ended));
+        Arc::new(Root {
+            txid,
+            catalogue,
+            deferred_free,
+            commit_metadata,
+            ending: EndedRoot::Readers(txid),
+            ended,
+        })
     }
 
     /// The root that a meta page names.
-    pub(crate) fn durable(meta: &Meta, ended: Ended) -> Arc<Root> {
-        let Meta { txid, catalogue, trash, .. } = *meta;
-        let (mark, ending) = (meta.mark.as_slice().into(), Ending::Readers(txid));
-        Arc::new(Root { txid, catalogue, trash, mark, ending, ended })
+    pub(crate) fn durable(meta: &MetaPage, ended: EndedRoots) -> Arc<Root> {
+        let MetaPage { txid, catalogue, deferred_free, .. } = *meta;
+        let (commit_metadata, ending) =
+            (meta.commit_metadata.as_slice().into(), EndedRoot::Readers(txid));
+        Arc::new(Root { txid, catalogue, deferred_free, commit_metadata, ending, ended })
     }
 
     /// The same state as that of the file: it keeps what lies there, and nothing in memory, so no
     /// page may be borrowed from it.
     pub(crate) fn of_the_file(&self) -> Arc<Root> {
-        let Root { txid, catalogue, trash, .. } = *self;
-        let (mark, ended) = (Arc::clone(&self.mark), Arc::clone(&self.ended));
-        Arc::new(Root { txid, catalogue, trash, mark, ending: Ending::Durable(txid), ended })
+        let Root { txid, catalogue, deferred_free, .. } = *self;
+        let (commit_metadata, ended) = (Arc::clone(&self.commit_metadata), Arc::clone(&self.ended));
+        Arc::new(Root {
+            txid,
+            catalogue,
+            deferred_free,
+            commit_metadata,
+            ending: EndedRoot::Durable(txid),
+            ended,
+        })
     }
 
     /// Whether bytes in memory may be borrowed from it.
     #[inline]
     pub(crate) fn keeps_frames(&self) -> bool {
-        matches!(self.ending, Ending::Readers(_))
+        matches!(self.ending, EndedRoot::Readers(_))
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// What the decision depends on.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Figures {
+pub(crate) struct CheckpointInputs {
     /// Something is published that the last checkpoint has not made durable.
     pub(crate) has_changes: bool,
     /// What is in memory only.
@@ -15,18 +15,18 @@ pub(crate) struct Figures {
 
 /// What the decision remembers.
 #[derive(Debug, Default)]
-pub(crate) struct Schedule {
+pub(crate) struct CheckpointPolicy {
     /// When it first saw what has changed since the last checkpoint.
     changed_at: Option<Duration>,
 }
 
-impl Schedule {
+impl CheckpointPolicy {
     /// Whether a checkpoint is due at `now`; if so it is taken to be made. Above `soft_bytes` in
     /// memory, with half of the redo area in use, or once there have been changes for `interval`.
     pub(crate) fn is_due(
         &mut self,
         now: Duration,
-        figures: Figures,
+        figures: CheckpointInputs,
         soft_bytes: u64,
         interval: Option<Duration>,
     ) -> bool {
@@ -51,27 +51,30 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn figures(dirty_bytes: u64, used: u64) -> Figures {
-        Figures { has_changes: true, dirty_bytes, redo_bytes: (used, 100) }
+    fn figures(dirty_bytes: u64, used: u64) -> CheckpointInputs {
+        CheckpointInputs { has_changes: true, dirty_bytes, redo_bytes: (used, 100) }
     }
 
     #[test]
     fn size_and_redo_area_ask_at_once() {
-        let mut schedule = Schedule::default();
-        let mut is_due = |figures| schedule.is_due(SECOND, figures, 1000, None);
+        let mut checkpoint_policy = CheckpointPolicy::default();
+        let mut is_due = |figures| checkpoint_policy.is_due(SECOND, figures, 1000, None);
         assert!(!is_due(figures(999, 49)));
         assert!(is_due(figures(1000, 0)));
         assert!(is_due(figures(0, 50)));
-        assert!(!is_due(Figures { redo_bytes: (0, 0), ..figures(0, 0) }), "there is no area");
-        assert!(!is_due(Figures { has_changes: false, ..figures(1000, 50) }));
+        assert!(
+            !is_due(CheckpointInputs { redo_bytes: (0, 0), ..figures(0, 0) }),
+            "there is no area"
+        );
+        assert!(!is_due(CheckpointInputs { has_changes: false, ..figures(1000, 50) }));
     }
 
     #[test]
     fn time_counts_from_the_first_change() {
-        let mut schedule = Schedule::default();
+        let mut checkpoint_policy = CheckpointPolicy::default();
         let mut is_due = |seconds: u32, has_changes| {
-            let figures = Figures { has_changes, ..figures(0, 0) };
-            schedule.is_due(seconds * SECOND, figures, 1000, Some(5 * SECOND))
+            let figures = CheckpointInputs { has_changes, ..figures(0, 0) };
+            checkpoint_policy.is_due(seconds * SECOND, figures, 1000, Some(5 * SECOND))
         };
         assert!(!is_due(100, false));
         assert!(!is_due(200, true));

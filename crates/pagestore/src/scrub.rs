@@ -11,22 +11,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::branch::{self, Child};
-use crate::catalogue::{self, Entry};
+use crate::catalogue::{self, TreeEntry};
 use crate::error::{Error, Result};
 use crate::keys::joined;
-use crate::leaf::{self, Extent};
-use crate::meta::Meta;
-use crate::node::{CHILD_BYTES, Node};
+use crate::leaf::{self, ValueExtent};
+use crate::meta::MetaPage;
+use crate::node::{CHILD_BYTES, SlottedPage};
 use crate::page::{PageRef, UNIT_BYTES};
-use crate::pool::Pool;
-use crate::redo::{Area, Frames};
-use crate::regions::region_count;
+use crate::pool::PageReader;
+use crate::redo::{FrameReader, RedoArea};
+use crate::regions::group_count;
 use crate::root::Root;
-use crate::shared::{Shared, Written};
-use crate::source::Source;
+use crate::shared::{LastCheckpoint, StoreShared};
+use crate::source::PageSource;
 use crate::sync::{MutexGuard, unlock_fair};
 use crate::tree::Range;
-use crate::view::{PageBytes, Value};
+use crate::view::{PageBytes, ValueRef};
 
 /// How far a pass over the whole store has come. It holds nothing of the store, and can be kept as
 /// long as one likes between two steps.
@@ -35,9 +35,9 @@ use crate::view::{PageBytes, Value};
 /// it.
 #[derive(Clone, Debug, Default)]
 pub struct Scrub {
-    part: Part,
+    part: ScrubPart,
     /// Of trees and trash: the entry of the catalogue, or of the trash's list, that it has come to.
-    entry: Option<Visited>,
+    entry: Option<ScrubEntry>,
     /// The first key of a tree that it has not come to.
     key: Vec<u8>,
     bytes: u64,
@@ -45,13 +45,13 @@ pub struct Scrub {
 
 /// What a pass reads, in this order.
 #[derive(Clone, Copy, Debug, Default)]
-enum Part {
+enum ScrubPart {
     #[default]
     Catalogue,
     Trees,
     /// The tree of what waits in the trash.
-    TrashList,
-    Trash,
+    DeferredFreeList,
+    DeferredFree,
     /// The bitmaps, from this region's on.
     Bitmaps(usize),
     Directory,
@@ -63,7 +63,7 @@ enum Part {
 
 /// An entry that names a subtree.
 #[derive(Clone, Debug)]
-struct Visited {
+struct ScrubEntry {
     key: Vec<u8>,
     /// Its subtree, until it is read.
     root: Option<PageRef>,
@@ -79,7 +79,7 @@ impl Scrub {
     /// Whether it has come to the end.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        matches!(self.part, Part::Nothing)
+        matches!(self.part, ScrubPart::Nothing)
     }
 
     /// Bytes that it has read so far.
@@ -89,22 +89,24 @@ impl Scrub {
     }
 
     /// Goes on for about `bytes_max`, at least for one page, long value or frame.
-    pub(crate) fn step(&mut self, shared: &Shared, bytes_max: u64) -> Result<()> {
+    pub(crate) fn step(&mut self, shared: &StoreShared, bytes_max: u64) -> Result<()> {
         let root = Arc::clone(&shared.durable.read());
         let read = AtomicU64::new(0);
-        let file = DurableFile { pool: &shared.pool, root: &root, read: &read };
+        let file = DurableFile { page_reader: &shared.page_reader, root: &root, read: &read };
         let stop = self.bytes.saturating_add(bytes_max.max(1));
         while !self.is_done() && self.bytes < stop {
             let outcome = match self.part {
-                Part::Catalogue => self.tree(file, root.catalogue, stop, Part::Trees),
-                Part::Trees => self.trees(file, stop),
-                Part::TrashList => self.tree(file, root.trash.list.root, stop, Part::Trash),
-                Part::Trash => self.trash(file, stop),
-                Part::Bitmaps(region) => self.bitmap(shared, region),
-                Part::Directory => self.directory(shared),
-                Part::MetaPages => self.meta_pages(shared),
-                Part::Redo(position) => self.redo(shared, position),
-                Part::Nothing => Ok(()),
+                ScrubPart::Catalogue => self.tree(file, root.catalogue, stop, ScrubPart::Trees),
+                ScrubPart::Trees => self.trees(file, stop),
+                ScrubPart::DeferredFreeList => {
+                    self.tree(file, root.deferred_free.list.root, stop, ScrubPart::DeferredFree)
+                }
+                ScrubPart::DeferredFree => self.deferred_free(file, stop),
+                ScrubPart::Bitmaps(group) => self.bitmap(shared, group),
+                ScrubPart::Directory => self.directory(shared),
+                ScrubPart::MetaPages => self.meta_pages(shared),
+                ScrubPart::Redo(position) => self.redo(shared, position),
+                ScrubPart::Nothing => Ok(()),
             };
             // A tree without a page takes time as well: to find it pages of the catalogue are read.
             self.bytes += read.swap(0, Ordering::Relaxed);
@@ -113,12 +115,18 @@ impl Scrub {
         Ok(())
     }
 
-    fn begin(&mut self, part: Part) {
+    fn begin(&mut self, part: ScrubPart) {
         *self = Scrub { part, bytes: self.bytes, ..Scrub::default() };
     }
 
     /// Goes on in the tree at `root`; `next` comes after it.
-    fn tree(&mut self, file: DurableFile<'_>, root: PageRef, stop: u64, next: Part) -> Result<()> {
+    fn tree(
+        &mut self,
+        file: DurableFile<'_>,
+        root: PageRef,
+        stop: u64,
+        next: ScrubPart,
+    ) -> Result<()> {
         if self.subtree(file, root, stop)? {
             self.begin(next);
         }
@@ -128,27 +136,27 @@ impl Scrub {
     fn trees(&mut self, file: DurableFile<'_>, stop: u64) -> Result<()> {
         let list = file.root.catalogue;
         let Some((name, bytes)) = self.entry_of(file, list)? else {
-            self.begin(Part::TrashList);
+            self.begin(ScrubPart::DeferredFreeList);
             return Ok(());
         };
         catalogue::name(&name, list)?;
         // A tree that was changed since has another root, and keys in the same order.
-        let root = Entry::decode(&bytes, list)?.root;
+        let root = TreeEntry::decode(&bytes, list)?.root;
         self.entry(file, name, root, stop)
     }
 
-    fn trash(&mut self, file: DurableFile<'_>, stop: u64) -> Result<()> {
-        let list = file.root.trash.list.root;
+    fn deferred_free(&mut self, file: DurableFile<'_>, stop: u64) -> Result<()> {
+        let list = file.root.deferred_free.list.root;
         let Some((number, bytes)) = self.entry_of(file, list)? else {
-            self.begin(Part::Bitmaps(0));
+            self.begin(ScrubPart::Bitmaps(0));
             return Ok(());
         };
         if bytes.len() != CHILD_BYTES {
             return Err(Error::Corrupt { page: list.id(), what: "entry of the trash" });
         }
-        let root = Child::decode(&bytes).place;
+        let root = Child::decode(&bytes).page_ref;
         // Its number may have gone to another subtree since, which has other keys.
-        let is_same = |entry: &Visited| entry.key == number && entry.root == Some(root);
+        let is_same = |entry: &ScrubEntry| entry.key == number && entry.root == Some(root);
         if !self.entry.as_ref().is_some_and(is_same) {
             self.key.clear();
         }
@@ -159,14 +167,14 @@ impl Scrub {
     fn entry_of(&self, file: DurableFile<'_>, list: PageRef) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
         let low = match &self.entry {
             None => Bound::Unbounded,
-            Some(Visited { key, root: Some(_) }) => Bound::Included(&key[..]),
-            Some(Visited { key, root: None }) => Bound::Excluded(&key[..]),
+            Some(ScrubEntry { key, root: Some(_) }) => Bound::Included(&key[..]),
+            Some(ScrubEntry { key, root: None }) => Bound::Excluded(&key[..]),
         };
         let mut entries = Range::new(&file, list, low, Bound::Unbounded);
         let entry = entries.next()?;
         let before = |key: &[u8]| match &self.entry {
-            Some(Visited { key: last, root: None }) => key <= &last[..],
-            Some(Visited { key: last, root: Some(_) }) => key < &last[..],
+            Some(ScrubEntry { key: last, root: None }) => key <= &last[..],
+            Some(ScrubEntry { key: last, root: Some(_) }) => key < &last[..],
             None => false,
         };
         if entry.is_some_and(|(key, _)| before(key)) {
@@ -188,7 +196,7 @@ impl Scrub {
         }
         let is_read = self.subtree(file, root, stop);
         let root = if matches!(is_read, Ok(true)) { None } else { Some(root) };
-        self.entry = Some(Visited { key, root });
+        self.entry = Some(ScrubEntry { key, root });
         is_read.map(|_| ())
     }
 
@@ -197,7 +205,12 @@ impl Scrub {
         if root.is_none() {
             return Ok(true);
         }
-        let mut walk = Walk { pool: file.pool, txid: file.root.txid, read: self.bytes, stop };
+        let mut walk = ScrubWalk {
+            page_reader: file.page_reader,
+            txid: file.root.txid,
+            read: self.bytes,
+            stop,
+        };
         let rest = walk.page(root, None, &self.key);
         self.bytes = walk.read;
         let rest = rest?;
@@ -210,66 +223,69 @@ impl Scrub {
         Ok(is_read)
     }
 
-    fn bitmap(&mut self, shared: &Shared, region: usize) -> Result<()> {
+    fn bitmap(&mut self, shared: &StoreShared, group: usize) -> Result<()> {
         let written = lock(shared)?;
-        if region >= region_count(written.meta.end) {
-            self.part = Part::Directory;
+        if group >= group_count(written.meta.end) {
+            self.part = ScrubPart::Directory;
             return Ok(());
         }
-        if let Some(unit) = written.regions.bitmap_unit(region) {
+        if let Some(unit) = written.groups.bitmap_unit(group) {
             let mut bytes = vec![0; UNIT_BYTES];
             self.bytes += bytes.len() as u64;
-            shared.pool.read(&mut bytes, unit)?;
-            written.regions.prove_bitmap(region, &bytes, written.meta.txid)?;
+            shared.page_reader.read(&mut bytes, unit)?;
+            written.groups.verify_bitmap(group, &bytes, written.meta.txid)?;
         }
-        self.part = Part::Bitmaps(region + 1);
+        self.part = ScrubPart::Bitmaps(group + 1);
         unlock_fair(written);
         Ok(())
     }
 
-    fn directory(&mut self, shared: &Shared) -> Result<()> {
+    fn directory(&mut self, shared: &StoreShared) -> Result<()> {
         let written = lock(shared)?;
-        let directory @ Extent { len, .. } = written.meta.directory;
+        let directory @ ValueExtent { len, .. } = written.meta.directory;
         if len > 0 {
             self.bytes += u64::from(len);
-            shared.pool.read_extent(&directory)?;
+            shared.page_reader.read_extent(&directory)?;
         }
-        self.part = Part::MetaPages;
+        self.part = ScrubPart::MetaPages;
         Ok(())
     }
 
-    fn meta_pages(&mut self, shared: &Shared) -> Result<()> {
+    fn meta_pages(&mut self, shared: &StoreShared) -> Result<()> {
         let written = lock(shared)?;
         let mut pages = vec![0; 2 * UNIT_BYTES];
         self.bytes += pages.len() as u64;
-        shared.pool.read(&mut pages, 0)?;
-        for (unit, (was, is)) in written.copies.into_iter().zip(Meta::copies(&pages)).enumerate() {
+        shared.page_reader.read(&mut pages, 0)?;
+        for (unit, (was, is)) in
+            written.copies.into_iter().zip(MetaPage::copies(&pages)).enumerate()
+        {
             if was & !is != 0 {
                 return Err(Error::Corrupt { page: unit as u64, what: "a copy of the meta page" });
             }
         }
-        if Meta::newest(&pages)? != written.meta {
+        if MetaPage::newest(&pages)? != written.meta {
             let what = "another meta page than the last checkpoint has written";
             return Err(Error::Corrupt { page: written.meta.unit(), what });
         }
-        self.part = Part::Redo(0);
+        self.part = ScrubPart::Redo(0);
         Ok(())
     }
 
-    fn redo(&mut self, shared: &Shared, position: u64) -> Result<()> {
+    fn redo(&mut self, shared: &StoreShared, position: u64) -> Result<()> {
         let written = lock(shared)?;
         let synced = shared.redo.synced();
-        let begin = synced.map(|(area, end)| (Area { from: position.max(area.from), ..area }, end));
+        let begin =
+            synced.map(|(area, end)| (RedoArea { from: position.max(area.from), ..area }, end));
         let Some((area, _)) = begin.filter(|(area, end)| area.from < *end) else {
-            self.part = Part::Nothing;
+            self.part = ScrubPart::Nothing;
             return Ok(());
         };
-        let mut frames = Frames::new(area, shared.redo.file(), written.meta.number);
+        let mut frames = FrameReader::new(area, shared.redo.file(), written.meta.number);
         let Some(_) = frames.next()? else {
             return Err(Error::Corrupt { page: area.unit(area.from), what: "redo record" });
         };
         self.bytes += frames.position() - area.from;
-        self.part = Part::Redo(frames.position());
+        self.part = ScrubPart::Redo(frames.position());
         unlock_fair(written);
         Ok(())
     }
@@ -277,8 +293,8 @@ impl Scrub {
 
 /// Keeps checkpoints from writing what is no part of a root. After one that has failed nobody knows
 /// what the file has of it.
-fn lock(shared: &Shared) -> Result<MutexGuard<'_, Written>> {
-    let written = shared.checkpoints.lock();
+fn lock(shared: &StoreShared) -> Result<MutexGuard<'_, LastCheckpoint>> {
+    let written = shared.last_checkpoint.lock();
     shared.refuse_if_poisoned()?;
     Ok(written)
 }
@@ -286,41 +302,46 @@ fn lock(shared: &Shared) -> Result<MutexGuard<'_, Written>> {
 /// The durable state as the file has it, whatever is in memory of it.
 #[derive(Clone, Copy)]
 struct DurableFile<'a> {
-    pool: &'a Pool,
+    page_reader: &'a PageReader,
     root: &'a Root,
     /// Bytes of pages that were read of it.
     read: &'a AtomicU64,
 }
 
-impl Source for DurableFile<'_> {
-    fn page(&self, place: PageRef) -> Result<PageBytes<'_>> {
-        self.read.fetch_add(place.span().bytes(), Ordering::Relaxed);
-        Ok(PageBytes::Counted(self.pool.prove_page(place, self.root.txid)?))
+impl PageSource for DurableFile<'_> {
+    fn page(&self, page_ref: PageRef) -> Result<PageBytes<'_>> {
+        self.read.fetch_add(page_ref.span().bytes(), Ordering::Relaxed);
+        Ok(PageBytes::Counted(self.page_reader.verify_page(page_ref, self.root.txid)?))
     }
 
-    fn extent(&self, extent: &Extent) -> Result<Value<'_>> {
-        self.pool.read_extent(extent).map(Value::long)
+    fn extent(&self, extent: &ValueExtent) -> Result<ValueRef<'_>> {
+        self.page_reader.read_extent(extent).map(ValueRef::long)
     }
 }
 
 /// Reads a subtree.
-struct Walk<'a> {
-    pool: &'a Pool,
+struct ScrubWalk<'a> {
+    page_reader: &'a PageReader,
     /// No page was written later.
     txid: u64,
     read: u64,
     stop: u64,
 }
 
-impl Walk<'_> {
+impl ScrubWalk<'_> {
     /// Reads a subtree from `key` on. Returns the key to go on with if it was too much.
-    fn page(&mut self, place: PageRef, level: Option<u8>, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.read += place.span().bytes();
-        let page = self.pool.prove_page(place, self.txid)?;
-        let node = Node(&page);
+    fn page(
+        &mut self,
+        page_ref: PageRef,
+        level: Option<u8>,
+        key: &[u8],
+    ) -> Result<Option<Vec<u8>>> {
+        self.read += page_ref.span().bytes();
+        let page = self.page_reader.verify_page(page_ref, self.txid)?;
+        let node = SlottedPage(&page);
         if level.is_some_and(|level| level != node.level()) || node.is_leaf() != (node.level() == 0)
         {
-            return Err(Error::Corrupt { page: place.id(), what: "level" });
+            return Err(Error::Corrupt { page: page_ref.id(), what: "level" });
         }
         if node.is_leaf() {
             return self.values(node, key);
@@ -341,18 +362,18 @@ impl Walk<'_> {
     }
 
     /// Reads the long values of a leaf from `key` on.
-    fn values(&mut self, node: Node<'_>, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    fn values(&mut self, node: SlottedPage<'_>, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let first = node.search(key).unwrap_or_else(|i| i);
         let mut is_begun = false;
         for i in first..node.count() {
-            let leaf::Value::Extent(extent) = leaf::value(node, i) else { continue };
+            let leaf::LeafValue::Extent(extent) = leaf::value(node, i) else { continue };
             // One at least, or a step would not get on.
             if is_begun && self.read >= self.stop {
                 return Ok(Some(joined(node.key(i))));
             }
             is_begun = true;
             self.read += u64::from(extent.len);
-            self.pool.prove_extent(&extent)?;
+            self.page_reader.verify_extent(&extent)?;
         }
         Ok(None)
     }

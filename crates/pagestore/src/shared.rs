@@ -1,14 +1,14 @@
 //! What all handles of one store have in common, and which lock guards what.
 //!
 //! Locks, outermost first; who holds one may take those below it:
-//! 0. `defragmenting`: one at a time; it takes `place` like any writer.
+//! 0. `defrag`: one at a time; it takes `place` like any writer.
 //! 1. `place`: the one writer's, had in the order of coming as long as a write transaction is open.
 //! 2. `checkpoints`: one checkpoint at a time; a scrub takes it to read one thing. Never taken together
 //!    with `place` but by `check`.
 //! 3. `resizing`: one at a time makes the file longer or shorter.
 //! 4. `space`: held for moments by writer and checkpoint; readers never take it.
 //! 5. `current`, `durable`: the two roots; held to copy a pointer.
-//! 6. Those of `redo` and of `own_pages`, held for moments.
+//! 6. Those of `redo` and of `private_pages`, held for moments.
 //!
 //! Nobody holds one of them over a write or a sync but 1 and 2. The file changes its length under 3; that
 //! it is going to be shorter is said under 4 as well, before it is.
@@ -20,51 +20,51 @@ use flotilla_vfs::LockGuard;
 
 use crate::config::Options;
 use crate::error::{Error, Result};
-use crate::meta::Meta;
-use crate::moving::Pass;
-use crate::own::OwnPages;
-use crate::place::Place;
-use crate::pool::Pool;
+use crate::meta::MetaPage;
+use crate::moving::DefragPass;
+use crate::own::PrivatePages;
+use crate::place::WriterLock;
+use crate::pool::PageReader;
 use crate::redo::Redo;
-use crate::regions::Regions;
+use crate::regions::AllocGroups;
 use crate::root::Root;
 use crate::slab::Slab;
-use crate::space::Space;
+use crate::space::SpaceManager;
 use crate::sync::{Mutex, RwLock, thread, unlock_fair};
-use crate::upkeep::Upkeep;
+use crate::upkeep::Background;
 
 /// So much of what has ended is looked at in one go: about as long as a transaction of some puts holds
 /// the lock.
 const ENDED_STEP: usize = 512;
 
 /// What all handles of one store have in common.
-pub(crate) struct Shared {
-    pub(crate) pool: Pool,
-    pub(crate) place: Place,
-    pub(crate) checkpoints: Mutex<Written>,
-    pub(crate) space: Mutex<Space>,
+pub(crate) struct StoreShared {
+    pub(crate) page_reader: PageReader,
+    pub(crate) writer_lock: WriterLock,
+    pub(crate) last_checkpoint: Mutex<LastCheckpoint>,
+    pub(crate) space: Mutex<SpaceManager>,
     pub(crate) current: RwLock<Arc<Root>>,
     pub(crate) durable: RwLock<Arc<Root>>,
     pub(crate) redo: Redo,
     pub(crate) options: Options,
-    pub(crate) upkeep: Upkeep,
+    pub(crate) background: Background,
     /// A defragmentation that is under way.
-    pub(crate) defragmenting: Mutex<Option<Pass>>,
+    pub(crate) defrag: Mutex<Option<DefragPass>>,
     /// Held while the file gets longer or shorter.
     pub(crate) resizing: Mutex<()>,
-    pub(crate) counters: Counters,
+    pub(crate) counters: PageCounters,
     /// Memory that the last transaction has left for the next.
-    pub(crate) own_pages: Mutex<OwnPages>,
+    pub(crate) private_pages: Mutex<PrivatePages>,
     poisoned: AtomicBool,
     _lock: Box<dyn LockGuard>,
 }
 
 /// What the last checkpoint wrote.
-pub(crate) struct Written {
+pub(crate) struct LastCheckpoint {
     /// The meta page that counts.
-    pub(crate) meta: Meta,
+    pub(crate) meta: MetaPage,
     /// Where each region's bitmap is.
-    pub(crate) regions: Regions,
+    pub(crate) groups: AllocGroups,
     /// Which copies of each of the two meta pages were whole when they were read, or have been
     /// written since.
     pub(crate) copies: [u8; 2],
@@ -72,7 +72,7 @@ pub(crate) struct Written {
 
 /// Figures that only grow, but for the length of the file.
 #[derive(Default)]
-pub(crate) struct Counters {
+pub(crate) struct PageCounters {
     /// Checkpoints written.
     pub(crate) checkpoints: AtomicU64,
     /// Bytes written by them.
@@ -91,27 +91,27 @@ pub(crate) struct Counters {
     pub(crate) writing_bytes: AtomicU64,
 }
 
-impl Shared {
+impl StoreShared {
     pub(crate) fn new(
-        parts: (Pool, Redo, Space, Arc<Root>, Written),
+        parts: (PageReader, Redo, SpaceManager, Arc<Root>, LastCheckpoint),
         options: Options,
         lock: Box<dyn LockGuard>,
-    ) -> Shared {
-        let (pool, redo, space, root, written) = parts;
-        Shared {
-            pool,
-            place: Place::new(),
-            checkpoints: Mutex::new(written),
+    ) -> StoreShared {
+        let (page_reader, redo, space, root, written) = parts;
+        StoreShared {
+            page_reader,
+            writer_lock: WriterLock::new(),
+            last_checkpoint: Mutex::new(written),
             space: Mutex::new(space),
             current: RwLock::new(Arc::clone(&root)),
             durable: RwLock::new(root.of_the_file()),
             redo,
             options,
-            upkeep: Upkeep::new(),
-            defragmenting: Mutex::new(None),
+            background: Background::new(),
+            defrag: Mutex::new(None),
             resizing: Mutex::new(()),
-            counters: Counters::default(),
-            own_pages: Mutex::new(OwnPages::default()),
+            counters: PageCounters::default(),
+            private_pages: Mutex::new(PrivatePages::default()),
             poisoned: AtomicBool::new(false),
             _lock: lock,
         }
@@ -130,46 +130,46 @@ impl Shared {
     }
 
     /// Takes note of some of what has ended.
-    pub(crate) fn note_ended(&self, count: usize) {
+    pub(crate) fn reclaim_ended(&self, count: usize) {
         let mut space = self.space.lock();
-        space.note_ended(&self.pool, count);
-        let dead = space.buffers.take_dead();
+        space.reclaim_ended(&self.page_reader, count);
+        let garbage = space.page_alloc.take_garbage();
         drop(space);
-        drop(dead);
+        drop(garbage);
     }
 
     /// Gives back memory for pages that was not needed since the last time.
-    pub(crate) fn give_up_memory(&self) {
-        let spare = self.space.lock().buffers.take_spare();
-        drop(spare);
-        let idle = self.space.lock().buffers.idle_slabs();
+    pub(crate) fn trim_memory(&self) {
+        let free = self.space.lock().page_alloc.take_free();
+        drop(free);
+        let idle = self.space.lock().page_alloc.idle_slabs();
         drop(idle);
     }
 
     /// Makes memory ready that was asked for, so that no writer has to wait until it is made.
     pub(crate) fn make_slabs(&self) {
         loop {
-            let Some(wanted) = self.space.lock().buffers.wants_slab() else { return };
+            let Some(wanted) = self.space.lock().page_alloc.wants_slab() else { return };
             let Some(slab) = Slab::ahead(wanted) else { return };
-            self.space.lock().buffers.add(slab, wanted);
+            self.space.lock().page_alloc.add(slab, wanted);
         }
     }
 
     /// Takes note of all that has ended by now, a step at a time, so that whoever needs the space is
     /// held up by no more than one.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn reclaim_all_ended(&self) {
         loop {
             let mut space = self.space.lock();
-            let count = space.note_ended(&self.pool, ENDED_STEP);
-            let dead = space.buffers.take_dead();
+            let count = space.reclaim_ended(&self.page_reader, ENDED_STEP);
+            let garbage = space.page_alloc.take_garbage();
             unlock_fair(space);
-            drop(dead);
+            drop(garbage);
             if count < ENDED_STEP {
                 return;
             }
             // A writer on this processor may look at the lock now and then before he sleeps. He has the
             // processor while it is free, and not when the system's clock ticks, in the middle of a step.
-            if self.place.is_taken() {
+            if self.writer_lock.is_locked() {
                 thread::yield_now();
             }
         }
@@ -182,7 +182,7 @@ impl Shared {
 
     pub(crate) fn poison(&self) {
         self.poisoned.store(true, Ordering::Release);
-        self.upkeep.pressure.progress();
+        self.background.write_throttle.progress();
         self.redo.fail();
     }
 }

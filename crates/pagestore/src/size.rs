@@ -4,7 +4,7 @@ use crate::page::Span;
 
 /// What a tree, or a part of it, holds and takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Size {
+pub(crate) struct SubtreeSize {
     /// Keys.
     pub(crate) keys: u64,
     /// Units of its pages and long values.
@@ -13,50 +13,50 @@ pub(crate) struct Size {
 
 /// By how much a size has changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Change {
+pub(crate) struct SizeChange {
     /// More keys, or fewer.
     pub(crate) keys: i64,
     /// More units, or fewer.
     pub(crate) units: i64,
 }
 
-impl Size {
+impl SubtreeSize {
     /// This and another part together. Sizes come from a file, so no sum may overflow.
-    pub(crate) fn plus(self, other: Size) -> Size {
-        Size {
+    pub(crate) fn plus(self, other: SubtreeSize) -> SubtreeSize {
+        SubtreeSize {
             keys: self.keys.saturating_add(other.keys),
             units: self.units.saturating_add(other.units),
         }
     }
 
     /// The size after a change.
-    pub(crate) fn after(self, change: Change) -> Size {
-        Size {
+    pub(crate) fn after(self, change: SizeChange) -> SubtreeSize {
+        SubtreeSize {
             keys: self.keys.saturating_add_signed(change.keys),
             units: self.units.saturating_add_signed(change.units),
         }
     }
 
     /// What has to be added to `before` to come to this.
-    pub(crate) fn since(self, before: Size) -> Change {
-        Change {
+    pub(crate) fn since(self, before: SubtreeSize) -> SizeChange {
+        SizeChange {
             keys: self.keys.wrapping_sub(before.keys).cast_signed(),
             units: self.units.wrapping_sub(before.units).cast_signed(),
         }
     }
 }
 
-impl From<Size> for Change {
+impl From<SubtreeSize> for SizeChange {
     /// What has come in addition.
-    fn from(size: Size) -> Change {
-        size.since(Size::default())
+    fn from(size: SubtreeSize) -> SizeChange {
+        size.since(SubtreeSize::default())
     }
 }
 
-impl Change {
+impl SizeChange {
     /// Whether nothing has changed.
     pub(crate) fn is_none(self) -> bool {
-        self == Change::default()
+        self == SizeChange::default()
     }
 
     /// Takes note of a page or long value that is there now.

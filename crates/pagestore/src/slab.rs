@@ -30,7 +30,7 @@ pub(crate) struct Slab {
 
 /// What a slab is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum SlabUse {
     /// Pages, which are written to at random: in large pages of the system.
     Pages,
     /// Long values, which are written from one end to the other: in pages as the system likes. It has small
@@ -42,16 +42,16 @@ impl Slab {
     /// A slab for pages that whoever makes it needs now. The system clears all of it now if it has large pages:
     /// whoever calls this holds no lock. Nothing if the system gives no memory but through the heap.
     pub(crate) fn new() -> Option<Arc<Slab>> {
-        Slab::made(Use::Pages)
+        Slab::made(SlabUse::Pages)
     }
 
-    fn made(wanted: Use) -> Option<Arc<Slab>> {
+    fn made(wanted: SlabUse) -> Option<Arc<Slab>> {
         if cfg!(any(miri, shuttle)) {
             return None;
         }
         let map = match wanted {
-            Use::Pages => Mapped::in_large_pages(2 * SLAB_BYTES).ok()?,
-            Use::Values => Mapped::new(2 * SLAB_BYTES).ok()?,
+            SlabUse::Pages => Mapped::in_large_pages(2 * SLAB_BYTES).ok()?,
+            SlabUse::Values => Mapped::new(2 * SLAB_BYTES).ok()?,
         };
         let mut taken = [const { AtomicU64::new(0) }; SLAB_UNITS / 64];
         *taken[0].get_mut() = 1;
@@ -63,7 +63,7 @@ impl Slab {
     }
 
     /// A slab for later: all of it is there, also where pages of the system are small.
-    pub(crate) fn ahead(wanted: Use) -> Option<Arc<Slab>> {
+    pub(crate) fn ahead(wanted: SlabUse) -> Option<Arc<Slab>> {
         let slab = Slab::made(wanted)?;
         let from = slab.begin().addr() - slab.map.as_mut_ptr().addr();
         slab.map.populate(from..from + SLAB_BYTES);
@@ -75,7 +75,7 @@ impl Slab {
     }
 
     /// A unit that has no owner, if there is one. What is in it is of no meaning.
-    pub(crate) fn take(self: &Arc<Slab>) -> Option<Part> {
+    pub(crate) fn take(self: &Arc<Slab>) -> Option<SlabPage> {
         for (i, word) in self.taken.iter().enumerate() {
             let mut seen = word.load(Ordering::Relaxed);
             while seen != u64::MAX {
@@ -85,7 +85,7 @@ impl Slab {
                     let bytes = self.begin().wrapping_add((i * 64 + bit as usize) * UNIT_BYTES);
                     // The part counts as a holder of the slab.
                     let _ = Arc::into_raw(Arc::clone(self));
-                    return Some(Part(bytes));
+                    return Some(SlabPage(bytes));
                 }
             }
         }
@@ -94,19 +94,23 @@ impl Slab {
 
     /// Memory for so many bytes in units in a row that have no owner, from unit `from` on, if there is
     /// such; and the unit behind it. What is in it is of no meaning.
-    pub(crate) fn take_piece(self: &Arc<Slab>, len: usize, from: usize) -> Option<(Piece, usize)> {
+    pub(crate) fn take_piece(
+        self: &Arc<Slab>,
+        len: usize,
+        from: usize,
+    ) -> Option<(SlabValue, usize)> {
         let units = len.div_ceil(UNIT_BYTES);
         let mut at = self.next(from, false);
         while at + units <= SLAB_UNITS {
             let end = self.next(at, true);
             if end - at >= units {
-                if !self.own(at..at + units) {
+                if !self.acquire(at..at + units) {
                     return None;
                 }
                 // The piece counts as a holder of the slab.
                 let _ = Arc::into_raw(Arc::clone(self));
                 let begin = self.begin().wrapping_add(at * UNIT_BYTES);
-                return Some((Piece { begin, len }, at + units));
+                return Some((SlabValue { begin, len }, at + units));
             }
             at = self.next(end, false);
         }
@@ -128,12 +132,12 @@ impl Slab {
     }
 
     /// Makes the caller the owner of these units, unless somebody was quicker with one of them.
-    fn own(&self, units: Range<usize>) -> bool {
+    fn acquire(&self, units: Range<usize>) -> bool {
         for (i, mask) in masks(units.clone()) {
             let seen = self.taken[i].fetch_or(mask, Ordering::Acquire);
             if seen & mask != 0 {
                 self.taken[i].fetch_and(!(mask & !seen), Ordering::Release);
-                self.disown(units.start..(i * 64).max(units.start));
+                self.release(units.start..(i * 64).max(units.start));
                 return false;
             }
         }
@@ -141,7 +145,7 @@ impl Slab {
     }
 
     /// Says that these units have no owner any more.
-    fn disown(&self, units: Range<usize>) {
+    fn release(&self, units: Range<usize>) {
         for (i, mask) in masks(units) {
             self.taken[i].fetch_and(!mask, Ordering::Release);
         }
@@ -186,23 +190,23 @@ fn masks(units: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
 /// A unit of a slab, and its owner. Where it lies says in which slab, so that most who have one need
 /// not look at the slab.
 #[derive(Debug)]
-pub(crate) struct Part(*mut u8);
+pub(crate) struct SlabPage(*mut u8);
 
-impl Part {
-    /// Where its bytes are. It lives on until [`Part::from_raw`] makes one of that again.
+impl SlabPage {
+    /// Where its bytes are. It lives on until [`SlabPage::from_raw`] makes one of that again.
     pub(crate) fn into_raw(self) -> *mut u8 {
         std::mem::ManuallyDrop::new(self).0
     }
 
     /// # Safety
     ///
-    /// `bytes` came from [`Part::into_raw`], and becomes a part again once.
-    pub(crate) unsafe fn from_raw(bytes: *mut u8) -> Part {
-        Part(bytes)
+    /// `bytes` came from [`SlabPage::into_raw`], and becomes a part again once.
+    pub(crate) unsafe fn from_raw(bytes: *mut u8) -> SlabPage {
+        SlabPage(bytes)
     }
 }
 
-impl Deref for Part {
+impl Deref for SlabPage {
     type Target = [u8];
 
     #[inline]
@@ -212,7 +216,7 @@ impl Deref for Part {
     }
 }
 
-impl DerefMut for Part {
+impl DerefMut for SlabPage {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: As above; whoever has the part alone has its bytes alone.
@@ -222,11 +226,11 @@ impl DerefMut for Part {
 
 // SAFETY: It is memory that has one owner, as a `Box` is; what it looks at of its slab when it is dropped
 // can be looked at by all.
-unsafe impl Send for Part {}
+unsafe impl Send for SlabPage {}
 // SAFETY: As above; a reference to it gives nothing but one to its bytes.
-unsafe impl Sync for Part {}
+unsafe impl Sync for SlabPage {}
 
-impl Drop for Part {
+impl Drop for SlabPage {
     fn drop(&mut self) {
         // SAFETY: It counts as a holder until now.
         let (slab, unit) = unsafe { Slab::of(self.0) };
@@ -236,17 +240,17 @@ impl Drop for Part {
 
 /// Units of a slab in a row, and their owner: memory for a long value.
 #[derive(Debug)]
-pub(crate) struct Piece {
+pub(crate) struct SlabValue {
     begin: *mut u8,
     len: usize,
 }
 
 // SAFETY: As for a part.
-unsafe impl Send for Piece {}
+unsafe impl Send for SlabValue {}
 // SAFETY: As for a part.
-unsafe impl Sync for Piece {}
+unsafe impl Sync for SlabValue {}
 
-impl AsRef<[u8]> for Piece {
+impl AsRef<[u8]> for SlabValue {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: They are its own bytes, in one slab, which it holds; they were zero when the system
         // gave them.
@@ -254,18 +258,18 @@ impl AsRef<[u8]> for Piece {
     }
 }
 
-impl AsMut<[u8]> for Piece {
+impl AsMut<[u8]> for SlabValue {
     fn as_mut(&mut self) -> &mut [u8] {
         // SAFETY: As above; whoever has the piece alone has its bytes alone.
         unsafe { &mut *ptr::slice_from_raw_parts_mut(self.begin, self.len) }
     }
 }
 
-impl Drop for Piece {
+impl Drop for SlabValue {
     fn drop(&mut self) {
         // SAFETY: It counts as a holder until now.
         let (slab, unit) = unsafe { Slab::of(self.begin) };
-        slab.disown(unit..unit + self.len.div_ceil(UNIT_BYTES));
+        slab.release(unit..unit + self.len.div_ceil(UNIT_BYTES));
     }
 }
 
@@ -276,8 +280,8 @@ mod tests {
 
     #[test]
     fn pieces_of_a_slab_have_one_owner_each() {
-        let slab = Slab::ahead(Use::Values).unwrap();
-        let mut held: Vec<(Piece, Range<usize>, u8)> = Vec::new();
+        let slab = Slab::ahead(SlabUse::Values).unwrap();
+        let mut held: Vec<(SlabValue, Range<usize>, u8)> = Vec::new();
         let mut refused = 0;
         fastrand::seed(7);
         for round in 0..4000_u32 {
@@ -313,12 +317,12 @@ mod tests {
     #[test]
     fn piece_that_somebody_has_a_part_of_is_not_taken() {
         let slab = Slab::new().unwrap();
-        assert!(slab.own(200..201));
-        assert!(!slab.own(60..300) && !slab.own(199..201) && !slab.own(200..202));
+        assert!(slab.acquire(200..201));
+        assert!(!slab.acquire(60..300) && !slab.acquire(199..201) && !slab.acquire(200..202));
         assert_eq!(slab.taken_units(), 1, "what was begun is taken back");
-        assert!(slab.own(60..200) && slab.own(201..512) && slab.own(1..60));
+        assert!(slab.acquire(60..200) && slab.acquire(201..512) && slab.acquire(1..60));
         assert_eq!(slab.taken_units(), 511);
         assert!(slab.take().is_none() && slab.take_piece(1, 1).is_none());
-        slab.disown(1..512);
+        slab.release(1..512);
     }
 }

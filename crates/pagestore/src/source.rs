@@ -1,13 +1,13 @@
 //! Where a tree's pages come from: a published snapshot, or the open transaction.
 
 use crate::error::Result;
-use crate::leaf::Extent;
+use crate::leaf::ValueExtent;
 use crate::page::PageRef;
-use crate::view::{PageBytes, Value};
+use crate::view::{PageBytes, ValueRef};
 
 /// What is wanted of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum PrefetchHint {
     /// To look up one key.
     Search,
     /// All that is in it.
@@ -15,13 +15,13 @@ pub(crate) enum Wanted {
 }
 
 /// Where a tree's pages come from. What it gives out stays as long as it is borrowed.
-pub(crate) trait Source: Sync {
-    /// The page at `place`.
-    fn page(&self, place: PageRef) -> Result<PageBytes<'_>>;
+pub(crate) trait PageSource: Sync {
+    /// The page at `page_ref`.
+    fn page(&self, page_ref: PageRef) -> Result<PageBytes<'_>>;
 
-    /// Says that the page at `place` is wanted soon. A hint: nothing is read.
-    fn prefetch(&self, _place: PageRef, _wanted: Wanted) {}
+    /// Says that the page at `page_ref` is wanted soon. A hint: nothing is read.
+    fn prefetch(&self, _place: PageRef, _wanted: PrefetchHint) {}
 
     /// The long value at `extent`.
-    fn extent(&self, extent: &Extent) -> Result<Value<'_>>;
+    fn extent(&self, extent: &ValueExtent) -> Result<ValueRef<'_>>;
 }

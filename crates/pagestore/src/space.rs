@@ -6,51 +6,51 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::bits::Bits;
-use crate::buffers::Buffers;
+use crate::bits::UnitSet;
+use crate::buffers::PageAlloc;
 use crate::error::{Error, Result};
-use crate::frames::Taken;
-use crate::freelist::{Freelist, META_UNITS, Pending, region_of, region_start};
+use crate::frames::UnlinkedFrame;
+use crate::freelist::{Freelist, META_UNITS, PendingSpans, group_of, group_start};
 use crate::holes::Holes;
 use crate::page::Span;
-use crate::pool::Pool;
-use crate::root::{Ended, Ending};
-use crate::waits::Waits;
+use crate::pool::PageReader;
+use crate::root::{EndedRoot, EndedRoots};
+use crate::waits::EpochList;
 
 /// Which unit of the file is used.
-pub(crate) struct Space {
+pub(crate) struct SpaceManager {
     /// Free units.
     pub(crate) freelist: Freelist,
     /// Units that wait for snapshots to end.
-    pub(crate) pending: Pending,
+    pub(crate) pending: PendingSpans,
     /// Units that the last published root reaches, counted from the first region on.
-    pub(crate) published: Bits,
+    pub(crate) published: UnitSet,
     /// Regions in which `published` differs from the last bitmap given to a checkpoint.
-    pub(crate) changed: Bits,
+    pub(crate) changed: UnitSet,
     /// First units of published spans that the file does not have.
-    dirty: Bits,
+    dirty: UnitSet,
     dirty_bytes: u64,
     /// What a checkpoint has written and readers may have borrowed from memory nonetheless.
-    retired: Waits<Taken>,
+    retired: EpochList<UnlinkedFrame>,
     retired_bytes: u64,
     /// Memory for pages.
-    pub(crate) buffers: Buffers,
-    ended: Ended,
+    pub(crate) page_alloc: PageAlloc,
+    ended: EndedRoots,
     /// What has ended and was not looked at yet.
-    endings: VecDeque<Ending>,
+    endings: VecDeque<EndedRoot>,
     /// Spans that are being written to beside all transactions, by their first units.
-    claimed: BTreeMap<u64, u32>,
+    reservations: BTreeMap<u64, u32>,
     /// Free units that the file system has back.
     pub(crate) holes: Holes,
     /// What becomes of the end of the file.
-    pub(crate) tail: Tail,
+    pub(crate) tail: FileTail,
     /// Transactions whose roots are durable, and whether all others for whom they were kept have
     /// ended.
     durable: BTreeMap<u64, bool>,
 }
 
 /// What becomes of the end of the file.
-pub(crate) struct Tail {
+pub(crate) struct FileTail {
     /// The end that the file shall have, if it is being emptied beyond.
     goal: Option<u64>,
     /// The end that the durable root names.
@@ -63,28 +63,34 @@ pub(crate) struct Tail {
 /// microseconds.
 pub(crate) const ENDED_MIN: usize = 64;
 
-impl Space {
+impl SpaceManager {
     /// The space of a file that ends at `end`, whose durable root is `txid` and uses `published`.
-    pub(crate) fn new(published: Bits, end: u64, txid: u64, holes: Holes, ended: Ended) -> Space {
-        let mut pending = Pending::default();
+    pub(crate) fn new(
+        published: UnitSet,
+        end: u64,
+        txid: u64,
+        holes: Holes,
+        ended: EndedRoots,
+    ) -> SpaceManager {
+        let mut pending = PendingSpans::default();
         pending.open(txid);
-        let mut retired = Waits::default();
+        let mut retired = EpochList::default();
         retired.open(txid);
-        Space {
+        SpaceManager {
             freelist: Freelist::restore(&published, end),
             pending,
             published,
-            changed: Bits::default(),
-            dirty: Bits::default(),
+            changed: UnitSet::default(),
+            dirty: UnitSet::default(),
             dirty_bytes: 0,
             retired,
             retired_bytes: 0,
-            buffers: Buffers::default(),
+            page_alloc: PageAlloc::default(),
             ended,
             endings: VecDeque::new(),
-            claimed: BTreeMap::new(),
+            reservations: BTreeMap::new(),
             holes,
-            tail: Tail { goal: None, durable_end: end, is_cut: false },
+            tail: FileTail { goal: None, durable_end: end, is_cut: false },
             durable: BTreeMap::from([(txid, false)]),
         }
     }
@@ -142,7 +148,7 @@ impl Space {
         let trimmed = self.freelist.trim(units_min);
         let mut from = self.freelist.end();
         while self.holes.count() > 0 && from < end {
-            let to = end.min(region_start(region_of(from) + 1));
+            let to = end.min(group_start(group_of(from) + 1));
             self.holes.forget(Span { start: from, units: (to - from) as u32 });
             from = to;
         }
@@ -156,40 +162,40 @@ impl Space {
             let span = self.holes.next_chosen(units)?;
             if self.freelist.is_free(span) {
                 self.freelist.take_free(span);
-                self.enter_claim(span);
+                self.enter_reservation(span);
                 return Some(span);
             }
         }
     }
 
     /// A span for somebody who writes to it beside all transactions.
-    pub(crate) fn claim(&mut self, units: u32) -> Result<Span> {
+    pub(crate) fn reserve(&mut self, units: u32) -> Result<Span> {
         let span = self.allocate(units)?;
-        self.enter_claim(span);
+        self.enter_reservation(span);
         Ok(span)
     }
 
     /// Notes that a span, which is not free, is written to beside all transactions.
-    pub(crate) fn enter_claim(&mut self, span: Span) {
-        let old = self.claimed.insert(span.start, span.units);
+    pub(crate) fn enter_reservation(&mut self, span: Span) {
+        let old = self.reservations.insert(span.start, span.units);
         assert!(old.is_none(), "unit {} is claimed twice", span.start);
     }
 
     /// Ends a claim. The span belongs to the caller then.
-    pub(crate) fn disclaim(&mut self, span: Span) {
-        let units = self.claimed.remove(&span.start);
+    pub(crate) fn end_reservation(&mut self, span: Span) {
+        let units = self.reservations.remove(&span.start);
         assert_eq!(units, Some(span.units), "unit {} was not claimed like that", span.start);
     }
 
     /// Spans that are being written to beside all transactions.
-    pub(crate) fn claimed(&self) -> impl Iterator<Item = Span> {
-        self.claimed.iter().map(|(&start, &units)| Span { start, units })
+    pub(crate) fn reservations(&self) -> impl Iterator<Item = Span> {
+        self.reservations.iter().map(|(&start, &units)| Span { start, units })
     }
 
     /// Enters claimed spans as published; the file has what is in them.
     pub(crate) fn adopt(&mut self, spans: &[Span]) {
         for &span in spans {
-            self.disclaim(span);
+            self.end_reservation(span);
             self.enter(span);
         }
     }
@@ -202,7 +208,7 @@ impl Space {
     /// Takes note of the snapshots that have ended, and lets go of what nobody needs any more: looks at
     /// up to `count` of them, and of the things that waited for them. Returns at how many it has
     /// looked: fewer than `count` if that was all.
-    pub(crate) fn note_ended(&mut self, pool: &Pool, count: usize) -> usize {
+    pub(crate) fn reclaim_ended(&mut self, page_reader: &PageReader, count: usize) -> usize {
         self.endings.extend(std::mem::take(&mut *self.ended.lock()));
         // These first: who waits for none but them is so free at once, whatever waits for others.
         let ending_count = self.endings.len().min(count);
@@ -210,19 +216,19 @@ impl Space {
             let ending = self.endings.pop_front().expect("there are as many");
             self.close(ending);
         }
-        ending_count + self.let_go(pool, count - ending_count)
+        ending_count + self.release_unneeded(page_reader, count - ending_count)
     }
 
-    fn close(&mut self, ending: Ending) {
+    fn close(&mut self, ending: EndedRoot) {
         match ending {
-            Ending::Readers(txid) => {
+            EndedRoot::Readers(txid) => {
                 self.retired.close(txid);
                 match self.durable.get_mut(&txid) {
                     Some(others_ended) => *others_ended = true,
                     None => self.pending.close(txid),
                 }
             }
-            Ending::Durable(txid) => {
+            EndedRoot::Durable(txid) => {
                 if self.durable.remove(&txid) == Some(true) {
                     self.pending.close(txid);
                 }
@@ -232,15 +238,15 @@ impl Space {
 
     /// Looks at up to `count` things that waited for snapshots that have ended: what readers may have
     /// borrowed, and spans.
-    fn let_go(&mut self, pool: &Pool, count: usize) -> usize {
-        let Space { retired, retired_bytes, pending, freelist, buffers, .. } = self;
-        let retired_count = retired.settle(count, |taken| {
+    fn release_unneeded(&mut self, page_reader: &PageReader, count: usize) -> usize {
+        let SpaceManager { retired, retired_bytes, pending, freelist, page_alloc, .. } = self;
+        let retired_count = retired.collect(count, |taken| {
             *retired_bytes -= taken.len() as u64;
-            buffers.keep(taken);
+            page_alloc.recycle(taken);
         });
-        let span_count = pending.settle(count - retired_count, |span| {
-            if let Some(taken) = pool.forget(span) {
-                buffers.keep(taken);
+        let span_count = pending.collect(count - retired_count, |span| {
+            if let Some(taken) = page_reader.forget(span) {
+                page_alloc.recycle(taken);
             }
             freelist.release(span);
         });
@@ -262,12 +268,12 @@ impl Space {
     /// Keeps what a checkpoint has written, and has taken out of the pool, as long as a reader may
     /// have borrowed it: until all snapshots have ended that see it and are not younger than `newest`,
     /// the last published transaction.
-    pub(crate) fn retire(&mut self, written: Retired, newest: u64) {
+    pub(crate) fn retire(&mut self, written: RetiredBatch, newest: u64) {
         self.retired_bytes += written.bytes;
         self.retired.add_all(written.things, newest);
     }
 
-    /// Bytes that [`Space::retire`] keeps.
+    /// Bytes that [`SpaceManager::retire`] keeps.
     pub(crate) fn retired_bytes(&self) -> u64 {
         self.retired_bytes
     }
@@ -292,7 +298,7 @@ impl Space {
     }
 
     /// Proves that the last published root reaches a span.
-    pub(crate) fn prove_in_use(&self, span: Span) -> Result<()> {
+    pub(crate) fn verify_in_use(&self, span: Span) -> Result<()> {
         let is_used = |unit: u64| {
             unit.checked_sub(META_UNITS).is_some_and(|bit| self.published.contains(bit))
         };
@@ -304,7 +310,7 @@ impl Space {
     }
 
     fn take_out(&mut self, span: Span) -> Result<()> {
-        self.prove_in_use(span)?;
+        self.verify_in_use(span)?;
         for unit in span.start..span.end() {
             self.published.remove(unit - META_UNITS);
         }
@@ -312,17 +318,22 @@ impl Space {
     }
 
     /// Takes back what a transaction has written and adopted that cannot be published.
-    pub(crate) fn take_back(&mut self, pool: &Pool, written: &[Span], adopted: &[Span]) {
+    pub(crate) fn take_back(
+        &mut self,
+        page_reader: &PageReader,
+        written: &[Span],
+        adopted: &[Span],
+    ) {
         for &span in written {
-            if let Some(taken) = pool.forget(span) {
-                self.buffers.keep(taken);
+            if let Some(taken) = page_reader.forget(span) {
+                self.page_alloc.recycle(taken);
             }
             self.freelist.release(span);
         }
         for &span in adopted {
             // The transaction may have read some of it.
             for start in span.start..span.end() {
-                pool.forget(Span { start, units: 1 });
+                page_reader.forget(Span { start, units: 1 });
             }
             self.leave(span);
             self.freelist.release(span);
@@ -330,29 +341,29 @@ impl Space {
     }
 
     /// Enters what transaction `txid` wrote and what it replaced, with the births of the latter.
-    /// The caller has made the new root current just now, and [`Space::leave_all`] before.
+    /// The caller has made the new root current just now, and [`SpaceManager::leave_all`] before.
     pub(crate) fn publish(
         &mut self,
-        pool: &Pool,
+        page_reader: &PageReader,
         txid: u64,
         written: &[Span],
         replaced: &[(Span, u64)],
     ) {
         // More than it adds itself, so that what waits becomes less.
-        self.note_ended(pool, ENDED_MIN + 4 * (written.len() + replaced.len()));
+        self.reclaim_ended(page_reader, ENDED_MIN + 4 * (written.len() + replaced.len()));
         for &span in written {
             self.enter(span);
             self.dirty.insert(span.start);
             self.dirty_bytes += span.bytes();
         }
-        for &(span, birth) in replaced {
-            self.changed.insert(region_of(span.start) as u64);
+        for &(span, created_txid) in replaced {
+            self.changed.insert(group_of(span.start) as u64);
             if self.dirty.remove(span.start) {
                 self.dirty_bytes -= span.bytes();
             }
-            if self.pending.add(span, birth, txid) {
-                if let Some(taken) = pool.forget(span) {
-                    self.buffers.keep(taken);
+            if self.pending.add(span, created_txid, txid) {
+                if let Some(taken) = page_reader.forget(span) {
+                    self.page_alloc.recycle(taken);
                 }
                 self.freelist.release(span);
             }
@@ -363,7 +374,7 @@ impl Space {
     pub(crate) fn enter(&mut self, span: Span) {
         let new = self.published.insert_run(span.start - META_UNITS, u64::from(span.units));
         assert!(new, "{span:?} was given out while in use");
-        self.changed.insert(region_of(span.start) as u64);
+        self.changed.insert(group_of(span.start) as u64);
     }
 
     /// Marks a span as no longer reached by the last published root.
@@ -374,7 +385,7 @@ impl Space {
                 "unit {unit} was freed while not in use"
             );
         }
-        self.changed.insert(region_of(span.start) as u64);
+        self.changed.insert(group_of(span.start) as u64);
     }
 
     /// Bytes that the last published root reaches and that no checkpoint has begun to write.
@@ -383,7 +394,7 @@ impl Space {
     }
 
     /// Hands over what the file does not have, for a checkpoint of the last published root.
-    pub(crate) fn take_dirty(&mut self) -> Bits {
+    pub(crate) fn take_dirty(&mut self) -> UnitSet {
         self.dirty_bytes = 0;
         std::mem::take(&mut self.dirty)
     }
@@ -391,18 +402,18 @@ impl Space {
 
 /// What a checkpoint has written and taken out of the pool, with the births.
 #[derive(Default)]
-pub(crate) struct Retired {
-    things: Vec<(Taken, u64)>,
+pub(crate) struct RetiredBatch {
+    things: Vec<(UnlinkedFrame, u64)>,
     bytes: u64,
 }
 
-impl FromIterator<Taken> for Retired {
-    fn from_iter<I: IntoIterator<Item = Taken>>(written: I) -> Retired {
-        let mut retired = Retired::default();
+impl FromIterator<UnlinkedFrame> for RetiredBatch {
+    fn from_iter<I: IntoIterator<Item = UnlinkedFrame>>(written: I) -> RetiredBatch {
+        let mut retired = RetiredBatch::default();
         for taken in written {
             retired.bytes += taken.len() as u64;
-            let birth = taken.birth();
-            retired.things.push((taken, birth));
+            let created_txid = taken.created_txid();
+            retired.things.push((taken, created_txid));
         }
         retired
     }

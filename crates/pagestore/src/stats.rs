@@ -21,7 +21,7 @@ pub struct Stats {
     /// Space that waits for snapshots to end, or for the next checkpoint.
     pub pending_bytes: u64,
     /// Space of what was cut off from the trees and is given back by and by.
-    pub trash_bytes: u64,
+    pub deferred_free_bytes: u64,
     /// What the next checkpoint has to write, or the running one has begun to.
     pub dirty_bytes: u64,
     /// What opening the store now would read from the redo area and do again.
@@ -35,13 +35,13 @@ pub struct Stats {
     /// Those of them that say which parts of the file are used and free.
     pub space_written_bytes: u64,
     /// What the file system has got back.
-    pub given_back: GivenBack,
+    pub trim_punch: TrimPunchStats,
 }
 
 /// Space of the file that the file system has got back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct GivenBack {
+pub struct TrimPunchStats {
     /// Bytes that this process has cut off from the end of the file.
     pub trimmed_bytes: u64,
     /// Bytes that this process has given back inside of the file.
@@ -49,9 +49,9 @@ pub struct GivenBack {
     /// Free space inside of the file that the file system has now. After opening all free space of
     /// the regions where some was given back counts as such.
     pub hole_bytes: u64,
-    /// What checkpoints have found to be spare, and [`PageStore::give_back`] has not yet given back.
+    /// What checkpoints have found to be spare, and [`PageStore::trim_punch`] has not yet given back.
     ///
-    /// [`PageStore::give_back`]: crate::PageStore::give_back
+    /// [`PageStore::trim_punch`]: crate::PageStore::trim_punch
     pub waiting_bytes: u64,
 }
 

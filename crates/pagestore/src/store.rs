@@ -10,45 +10,45 @@ use std::time::Duration;
 use flotilla_vfs::{File, FileSystem, OpenMode};
 use parking_lot::Mutex;
 
-use crate::bits::Bits;
-use crate::check::{self, CheckReport};
-use crate::checkpoint::{self, Scope};
+use crate::bits::UnitSet;
+use crate::check::{self, PageCheckReport};
+use crate::checkpoint::{self, CheckpointScope};
 use crate::config::{Options, TreeOptions};
-use crate::defragment::{self, Defragmented};
+use crate::defragment::{self, DefragProgress};
 use crate::error::{Error, Result};
 use crate::freelist::META_UNITS;
 use crate::give_back;
 use crate::holes::Holes;
 use crate::ingest::TreeBuilder;
-use crate::leaf::Extent;
-use crate::maintenance::{self, Done, Maintenance};
-use crate::meta::Meta;
+use crate::leaf::ValueExtent;
+use crate::maintenance::{self, MaintenanceStep, MaintenanceThread};
+use crate::meta::MetaPage;
 use crate::page::{PageSize, UNIT_BYTES};
-use crate::pool::Pool;
+use crate::pool::PageReader;
 use crate::read_txn::Snapshot;
 use crate::redo::Redo;
-use crate::regions::{Regions, region_count};
+use crate::regions::{AllocGroups, group_count};
 use crate::replay;
-use crate::root::{Ended, Root};
+use crate::root::{EndedRoots, Root};
 use crate::scrub::Scrub;
-use crate::shared::{Shared, Written};
-use crate::space::Space;
-use crate::stats::{GivenBack, ReadStats, Stats};
+use crate::shared::{LastCheckpoint, StoreShared};
+use crate::space::SpaceManager;
+use crate::stats::{ReadStats, Stats, TrimPunchStats};
 use crate::write_txn::{self, WriteTxn};
 
 /// Trees of pages in one file. Clones are handles to the same store.
 #[derive(Clone)]
 pub struct PageStore {
-    shared: Arc<Shared>,
+    shared: Arc<StoreShared>,
 }
 
 /// A durable state: what a crash at this moment would leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checkpoint {
+pub struct DurableState {
     /// The transaction that published it.
     pub txid: u64,
     /// The mark that belongs to it.
-    pub mark: Vec<u8>,
+    pub commit_metadata: Vec<u8>,
 }
 
 impl PageStore {
@@ -73,17 +73,17 @@ impl PageStore {
         file.sync()?;
         let redo = fs.open_direct(path)?;
         let (meta, copies) = read_meta(&*file)?;
-        let pool = Pool::new(file, &options)?;
-        let (regions, used) = read_regions(&pool, &meta)?;
-        let ended = Ended::new(Mutex::new(Vec::new()));
+        let page_reader = PageReader::new(file, &options)?;
+        let (groups, used) = read_groups(&page_reader, &meta)?;
+        let ended = EndedRoots::new(Mutex::new(Vec::new()));
         let holes = Holes::new(options.punch_bytes);
-        let mut space = Space::new(used, meta.end, meta.txid, holes, Arc::clone(&ended));
-        space.expect_holes(|region| regions.has_holes(region));
+        let mut space = SpaceManager::new(used, meta.end, meta.txid, holes, Arc::clone(&ended));
+        space.expect_holes(|group| groups.has_holes(group));
         let root = Root::durable(&meta, ended);
-        let file_bytes = pool.file().len()?;
+        let file_bytes = page_reader.file().len()?;
         let redo = Redo::new(redo, meta.txid);
-        let parts = (pool, redo, space, root, Written { meta, regions, copies });
-        let shared = Arc::new(Shared::new(parts, options, lock));
+        let parts = (page_reader, redo, space, root, LastCheckpoint { meta, groups, copies });
+        let shared = Arc::new(StoreShared::new(parts, options, lock));
         shared.counters.file_bytes.store(file_bytes, Ordering::Relaxed);
         replay::run(&shared)?;
         Ok(PageStore { shared })
@@ -108,15 +108,15 @@ impl PageStore {
 
     /// Makes the last published state durable and returns once it is. Others go on reading,
     /// writing and publishing meanwhile; a second checkpoint waits for the first. It gives nothing
-    /// back to the file system: see [`PageStore::give_back`].
+    /// back to the file system: see [`PageStore::trim_punch`].
     ///
     /// # Errors
     ///
     /// [`Error::NoSpace`] if the file cannot grow: nothing has happened. [`Error::Io`] if a write
     /// or a sync failed: what the file holds is unknown until it is opened again, so the store
     /// takes no more writes and checkpoints ([`Error::Poisoned`]); reads go on.
-    pub fn checkpoint(&self) -> Result<Checkpoint> {
-        checkpoint::run(&self.shared, Scope::Pages)?;
+    pub fn checkpoint(&self) -> Result<DurableState> {
+        checkpoint::run(&self.shared, CheckpointScope::Pages)?;
         Ok(self.durable())
     }
 
@@ -162,7 +162,7 @@ impl PageStore {
     }
 
     /// Gives back pages that were cut off, about `bytes` of them or all that wait, in a transaction
-    /// of its own. Returns how many bytes it gave back. [`Stats::trash_bytes`] says how many wait;
+    /// of its own. Returns how many bytes it gave back. [`Stats::deferred_free_bytes`] says how many wait;
     /// ordinary transactions give them back as well, little by little.
     ///
     /// Reads the branches of what was cut off, and leaves that have long values; writes no more than
@@ -181,7 +181,7 @@ impl PageStore {
 
     /// Gives a piece of what checkpoints have found to be spare back to the file system, a megabyte
     /// or less: cuts it off from the end of the file, or makes a hole of it. Returns whether there
-    /// was one. [`Stats::given_back`] says how much waits.
+    /// was one. [`Stats::trim_punch`] says how much waits.
     ///
     /// Holds up nobody but who wants the file to be longer, nor is it a transaction. But file systems
     /// let nobody read from the disk or write meanwhile, some of them for milliseconds, so who calls it
@@ -193,7 +193,7 @@ impl PageStore {
     ///
     /// [`Error::Poisoned`], or [`Error::Io`] if the system refused: then the store takes no more
     /// writes, as after a checkpoint that has failed.
-    pub fn give_back(&self) -> Result<bool> {
+    pub fn trim_punch(&self) -> Result<bool> {
         give_back::step(&self.shared)
     }
 
@@ -222,16 +222,16 @@ impl PageStore {
     ///
     /// # Errors
     ///
-    /// Those of [`PageStore::checkpoint`], of [`PageStore::give_back`] and, once, of
+    /// Those of [`PageStore::checkpoint`], of [`PageStore::trim_punch`] and, once, of
     /// [`PageStore::reclaim`].
     pub fn maintain(&self, now: Duration) -> Result<bool> {
-        maintenance::step(&self.shared, now).map(|done| done != Done::Nothing)
+        maintenance::step(&self.shared, now).map(|done| done != MaintenanceStep::Nothing)
     }
 
     /// Whether transactions have taken so much memory for pages or long values that [`PageStore::make_slabs`] should
     /// be called before they need more. Where [`PageStore::maintain`] is called this need not be asked.
     pub fn wants_slabs(&self) -> bool {
-        self.shared.space.lock().buffers.wants_slab().is_some()
+        self.shared.space.lock().page_alloc.wants_slab().is_some()
     }
 
     /// Makes memory ready for pages to come, 4 MiB of it, and for long values, 8 MiB, if that was asked
@@ -249,23 +249,23 @@ impl PageStore {
     /// # Errors
     ///
     /// [`Error::Io`] if the system refuses a thread.
-    pub fn maintain_in_background(&self) -> Result<Maintenance> {
-        Maintenance::start(&self.shared)
+    pub fn maintain_in_background(&self) -> Result<MaintenanceThread> {
+        MaintenanceThread::start(&self.shared)
     }
 
     /// Waits until a checkpoint has made transaction `txid` durable, for `timeout` at most, and
     /// returns the last checkpoint. It makes none, and waits no longer once one has failed.
-    pub fn wait_for_checkpoint(&self, txid: u64, timeout: Duration) -> Option<Checkpoint> {
+    pub fn wait_for_checkpoint(&self, txid: u64, timeout: Duration) -> Option<DurableState> {
         let is_durable = || self.shared.durable.read().txid >= txid;
         let is_over = || is_durable() || self.shared.refuse_if_poisoned().is_err();
-        self.shared.upkeep.pressure.wait_until(timeout, is_over);
+        self.shared.background.write_throttle.wait_until(timeout, is_over);
         is_durable().then(|| self.durable())
     }
 
     /// The state that the last checkpoint has made durable.
-    pub fn durable(&self) -> Checkpoint {
+    pub fn durable(&self) -> DurableState {
         let root = Arc::clone(&self.shared.durable.read());
-        Checkpoint { txid: root.txid, mark: root.mark.to_vec() }
+        DurableState { txid: root.txid, commit_metadata: root.commit_metadata.to_vec() }
     }
 
     /// Bytes that are in memory only, and that the next checkpoint writes or the running one is
@@ -278,8 +278,8 @@ impl PageStore {
     /// asks first does what is left of letting go of it. Nobody is held up by that.
     pub fn stats(&self) -> Stats {
         let dirty_bytes = self.dirty_bytes();
-        let Shared { pool, counters, .. } = &*self.shared;
-        self.shared.settle();
+        let StoreShared { page_reader, counters, .. } = &*self.shared;
+        self.shared.reclaim_all_ended();
         let space = self.shared.space.lock();
         let root = self.shared.current();
         let bytes = |units: u64| units * UNIT_BYTES as u64;
@@ -292,18 +292,18 @@ impl PageStore {
             span_bytes: bytes(space.freelist.end()),
             free_bytes: bytes(space.freelist.free_units()),
             pending_bytes: bytes(space.pending.units()),
-            trash_bytes: bytes(root.trash.units),
+            deferred_free_bytes: bytes(root.deferred_free.units),
             dirty_bytes,
             redo_bytes: self.shared.redo.bytes().0,
             reads: ReadStats {
                 retired_bytes: space.retired_bytes(),
-                cached_bytes: pool.clean_bytes(),
-                read_count: pool.reads(),
+                cached_bytes: page_reader.clean_bytes(),
+                read_count: page_reader.reads(),
             },
             checkpoint_count: counters.checkpoints.load(Ordering::Relaxed),
             written_bytes: counters.written_bytes.load(Ordering::Relaxed),
             space_written_bytes: counters.space_written_bytes.load(Ordering::Relaxed),
-            given_back: GivenBack {
+            trim_punch: TrimPunchStats {
                 trimmed_bytes: counters.trimmed_bytes.load(Ordering::Relaxed),
                 punched_bytes: counters.punched_bytes.load(Ordering::Relaxed),
                 hole_bytes: bytes(space.holes.count()),
@@ -317,7 +317,7 @@ impl PageStore {
     /// checkpoint has made durable. Call it until it is done, with checkpoints in between, because
     /// what was moved is in memory until then. The file then ends at about nine eighths of what was
     /// in use, once two checkpoints have followed, no snapshot sees what lay beyond, and
-    /// [`PageStore::give_back`] has cut it off.
+    /// [`PageStore::trim_punch`] has cut it off.
     ///
     /// A call looks at no more than 128 pages, so it may move less, or nothing, and not be done. What
     /// has been moved is not lost if the calls stop, or the store is closed. Long values stay where
@@ -326,7 +326,7 @@ impl PageStore {
     /// # Errors
     ///
     /// Those of [`PageStore::write`], or what reading a page met.
-    pub fn defragment(&self, budget_bytes: u64) -> Result<Defragmented> {
+    pub fn defragment(&self, budget_bytes: u64) -> Result<DefragProgress> {
         defragment::step(&self.shared, budget_bytes)
     }
 
@@ -339,14 +339,14 @@ impl PageStore {
     /// # Errors
     ///
     /// [`Error::Corrupt`] names the first thing that is not so.
-    pub fn check(&self) -> Result<CheckReport> {
+    pub fn check(&self) -> Result<PageCheckReport> {
         check::run(&self.shared)
     }
 }
 
 #[cfg(test)]
 impl PageStore {
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<StoreShared> {
         &self.shared
     }
 }
@@ -365,7 +365,7 @@ fn create(fs: &dyn FileSystem, path: &Path) -> Result<Arc<dyn File>> {
         _ => {}
     }
     let file = fs.open(&new, OpenMode::CreateNew)?;
-    let mut pages = Meta::empty().encode();
+    let mut pages = MetaPage::empty().encode();
     pages.resize(2 * UNIT_BYTES, 0);
     file.write_at(&pages, 0)?;
     file.sync()?;
@@ -390,26 +390,27 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
 }
 
 /// The meta page that counts, and which copies are whole of both.
-fn read_meta(file: &dyn File) -> Result<(Meta, [u8; 2])> {
+fn read_meta(file: &dyn File) -> Result<(MetaPage, [u8; 2])> {
     let mut pages = vec![0; 2 * UNIT_BYTES];
     file.read_exact_at(&mut pages, 0).map_err(|error| match error.kind() {
         ErrorKind::UnexpectedEof => Error::Corrupt { page: 0, what: "the file is too short" },
         _ => Error::Io(error),
     })?;
-    let meta = Meta::newest(&pages)?;
-    meta.prove_places()?;
-    Ok((meta, Meta::copies(&pages)))
+    let meta = MetaPage::newest(&pages)?;
+    meta.verify_places()?;
+    Ok((meta, MetaPage::copies(&pages)))
 }
 
 /// What vouches for the free space, and the units in use.
-fn read_regions(pool: &Pool, meta: &Meta) -> Result<(Regions, Bits)> {
-    let Extent { len: 1.., start, .. } = meta.directory else { return Ok(Default::default()) };
-    let directory = pool.read_extent(&meta.directory)?;
-    let count = region_count(meta.end);
-    let (regions, used) = Regions::load(&directory, start, count, pool.file(), meta.txid)?;
+fn read_groups(page_reader: &PageReader, meta: &MetaPage) -> Result<(AllocGroups, UnitSet)> {
+    let ValueExtent { len: 1.., start, .. } = meta.directory else { return Ok(Default::default()) };
+    let directory = page_reader.read_extent(&meta.directory)?;
+    let count = group_count(meta.end);
+    let (groups, used) =
+        AllocGroups::load(&directory, start, count, page_reader.file(), meta.txid)?;
     if used.count_from(meta.end - META_UNITS) > 0 {
         let what = "a page beyond the end is in use by the bitmap";
         return Err(Error::Corrupt { page: meta.end, what });
     }
-    Ok((regions, used))
+    Ok((groups, used))
 }

@@ -41,11 +41,11 @@ impl TreeMut<'_> {
     /// What reading or allocating a page met: then the transaction can only be dropped.
     pub fn split_off(&mut self, key: &[u8]) -> Result<DetachedTree> {
         let (tree, page_size) = (self.entry.child(), self.entry.page_size);
-        let (left, right) = self.attempt(|draft| tree::split_off(draft, page_size, tree, key))?;
+        let (left, right) = self.attempt(|pages| tree::split_off(pages, page_size, tree, key))?;
         self.set(left);
         self.recorder.give_up();
         let ticket = Arc::new(());
-        self.draft.cut_off(right, Some(Arc::clone(&ticket)));
+        self.pages.detach(right, Some(Arc::clone(&ticket)));
         Ok(DetachedTree { ticket, len: right.size.keys, page_size })
     }
 
@@ -62,12 +62,12 @@ impl TreeMut<'_> {
     /// after the moment to which the transaction has gone back: nothing was changed. Else what
     /// reading or allocating a page met: then the transaction can only be dropped.
     pub fn append(&mut self, part: &DetachedTree) -> Result<()> {
-        let Some(right) = self.draft.find_cut_off(&part.ticket) else {
+        let Some(right) = self.pages.find_detached(&part.ticket) else {
             return Err(Error::Foreign { what: "a detached tree" });
         };
         part.page_size.refuse_unless(self.entry.page_size)?;
         self.join(right)?;
-        self.draft.take_cut_off(&part.ticket);
+        self.pages.take_detached(&part.ticket);
         Ok(())
     }
 
@@ -84,7 +84,7 @@ impl TreeMut<'_> {
     /// another store: nothing was changed, and what was built is gone. Else what reading or
     /// allocating a page met: then the transaction can only be dropped.
     pub fn ingest(&mut self, start: &[u8], end: Option<&[u8]>, built: BuiltTree) -> Result<u64> {
-        if !self.draft.is_of(built.claim.shared()) {
+        if !self.pages.is_of(built.reservation.shared()) {
             return Err(Error::Foreign { what: "a tree that was built" });
         }
         let page_size = self.entry.page_size;
@@ -96,14 +96,14 @@ impl TreeMut<'_> {
                 what: "the tree that was built has keys beyond the range",
             });
         }
-        let BuiltTree { root, claim, .. } = built;
+        let BuiltTree { root, reservation, .. } = built;
         let removed = self.delete_range(start, end)?;
         let tree = self.entry.child();
-        let joined = self.attempt(|draft| {
-            draft.adopt(claim);
-            let (left, right) = tree::split_off(draft, page_size, tree, start)?;
-            let left = tree::join(draft, page_size, left, root)?;
-            tree::join(draft, page_size, left, right)
+        let joined = self.attempt(|pages| {
+            pages.adopt(reservation);
+            let (left, right) = tree::split_off(pages, page_size, tree, start)?;
+            let left = tree::join(pages, page_size, left, root)?;
+            tree::join(pages, page_size, left, right)
         })?;
         self.set(joined);
         self.recorder.give_up();
@@ -113,7 +113,7 @@ impl TreeMut<'_> {
     /// Puts a tree behind this one.
     fn join(&mut self, right: Child) -> Result<()> {
         let (left, size) = (self.entry.child(), self.entry.page_size);
-        match self.attempt(|draft| tree::join(draft, size, left, right)) {
+        match self.attempt(|pages| tree::join(pages, size, left, right)) {
             Ok(joined) => {
                 self.set(joined);
                 self.recorder.give_up();
@@ -128,7 +128,7 @@ impl TreeMut<'_> {
     }
 
     fn set(&mut self, tree: Child) {
-        self.entry.root = tree.place;
+        self.entry.root = tree.page_ref;
         self.entry.size = tree.size;
     }
 }

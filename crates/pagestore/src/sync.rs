@@ -10,10 +10,12 @@ pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock};
 pub(crate) use std::{sync::atomic, thread};
 
 #[cfg(not(shuttle))]
-pub(crate) use real::{Word, unlock_fair};
+pub(crate) use real::{Futex, unlock_fair};
 
 #[cfg(shuttle)]
-pub(crate) use modelled::{Mutex, RwLock, Word, unlock_fair};
+pub(crate) use modelled::{
+    ModelFutex as Futex, ModelMutex as Mutex, ModelRwLock as RwLock, unlock_fair,
+};
 #[cfg(shuttle)]
 pub(crate) use shuttle::{
     sync::{MutexGuard, atomic},
@@ -33,9 +35,9 @@ mod real {
 
     /// A number that threads sleep at until somebody who has changed it wakes them.
     #[derive(Debug, Default)]
-    pub(crate) struct Word(AtomicU32);
+    pub(crate) struct Futex(AtomicU32);
 
-    impl Word {
+    impl Futex {
         pub(crate) fn load(&self) -> u32 {
             self.0.load(SeqCst)
         }
@@ -72,23 +74,23 @@ mod modelled {
         drop(guard);
     }
 
-    pub(crate) struct Mutex<T>(model::Mutex<T>);
+    pub(crate) struct ModelMutex<T>(model::Mutex<T>);
 
-    pub(crate) struct RwLock<T>(model::RwLock<T>);
+    pub(crate) struct ModelRwLock<T>(model::RwLock<T>);
 
     #[derive(Debug)]
-    pub(crate) struct Word {
+    pub(crate) struct ModelFutex {
         value: model::Mutex<u32>,
         changed: model::Condvar,
     }
 
-    impl Default for Word {
-        fn default() -> Word {
-            Word { value: model::Mutex::new(0), changed: model::Condvar::new() }
+    impl Default for ModelFutex {
+        fn default() -> ModelFutex {
+            ModelFutex { value: model::Mutex::new(0), changed: model::Condvar::new() }
         }
     }
 
-    impl Word {
+    impl ModelFutex {
         fn value(&self) -> model::MutexGuard<'_, u32> {
             self.value.lock().unwrap_or_else(PoisonError::into_inner)
         }
@@ -119,9 +121,9 @@ mod modelled {
         }
     }
 
-    impl<T> Mutex<T> {
-        pub(crate) fn new(value: T) -> Mutex<T> {
-            Mutex(model::Mutex::new(value))
+    impl<T> ModelMutex<T> {
+        pub(crate) fn new(value: T) -> ModelMutex<T> {
+            ModelMutex(model::Mutex::new(value))
         }
 
         pub(crate) fn lock(&self) -> model::MutexGuard<'_, T> {
@@ -129,9 +131,9 @@ mod modelled {
         }
     }
 
-    impl<T> RwLock<T> {
-        pub(crate) fn new(value: T) -> RwLock<T> {
-            RwLock(model::RwLock::new(value))
+    impl<T> ModelRwLock<T> {
+        pub(crate) fn new(value: T) -> ModelRwLock<T> {
+            ModelRwLock(model::RwLock::new(value))
         }
 
         pub(crate) fn read(&self) -> model::RwLockReadGuard<'_, T> {

@@ -4,28 +4,28 @@
 //! would name it; so they are part of the published state, and a checkpoint makes them durable
 //! like any other.
 
-use crate::catalogue::Entry;
+use crate::catalogue::TreeEntry;
 use crate::page::{PageRef, u32_at, u64_at};
-use crate::size::Size;
+use crate::size::SubtreeSize;
 
 /// Bytes that a meta page has of it.
-pub(crate) const TRASH_BYTES: usize = 24;
+pub(crate) const DEFERRED_FREE_BYTES: usize = 24;
 
 /// The subtrees that wait to be given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Trash {
+pub(crate) struct DeferredFree {
     /// The tree of them.
-    pub(crate) list: Entry,
+    pub(crate) list: TreeEntry,
     /// Units of all subtrees in the list; those of the list itself come on top.
     pub(crate) units: u64,
 }
 
-impl Trash {
+impl DeferredFree {
     /// Nothing waits.
-    pub(crate) const EMPTY: Trash = Trash { list: Entry::EMPTY, units: 0 };
+    pub(crate) const EMPTY: DeferredFree = DeferredFree { list: TreeEntry::EMPTY, units: 0 };
 
-    pub(crate) fn encode(self) -> [u8; TRASH_BYTES] {
-        let mut bytes = [0; TRASH_BYTES];
+    pub(crate) fn encode(self) -> [u8; DEFERRED_FREE_BYTES] {
+        let mut bytes = [0; DEFERRED_FREE_BYTES];
         let low = |units: u64| u32::try_from(units).unwrap_or(u32::MAX).to_le_bytes();
         bytes[..8].copy_from_slice(&self.list.root.raw().to_le_bytes());
         bytes[8..16].copy_from_slice(&self.list.size.keys.to_le_bytes());
@@ -34,10 +34,11 @@ impl Trash {
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Trash {
-        let size = Size { keys: u64_at(bytes, 8), units: u64::from(u32_at(bytes, 16)) };
-        let list = Entry { root: PageRef::from_raw(u64_at(bytes, 0)), size, ..Entry::EMPTY };
-        Trash { list, units: u64::from(u32_at(bytes, 20)) }
+    pub(crate) fn decode(bytes: &[u8]) -> DeferredFree {
+        let size = SubtreeSize { keys: u64_at(bytes, 8), units: u64::from(u32_at(bytes, 16)) };
+        let list =
+            TreeEntry { root: PageRef::from_raw(u64_at(bytes, 0)), size, ..TreeEntry::EMPTY };
+        DeferredFree { list, units: u64::from(u32_at(bytes, 20)) }
     }
 }
 
@@ -49,9 +50,9 @@ mod tests {
     #[test]
     fn keeps_its_parts() {
         let root = PageRef::new(Span { start: 9, units: 1 }, 3);
-        let list = Entry { root, size: Size { keys: 5, units: 2 }, ..Entry::EMPTY };
-        let trash = Trash { list, units: 70_000 };
-        assert_eq!(Trash::decode(&trash.encode()), trash);
-        assert_eq!(Trash::decode(&[0; TRASH_BYTES]), Trash::EMPTY);
+        let list = TreeEntry { root, size: SubtreeSize { keys: 5, units: 2 }, ..TreeEntry::EMPTY };
+        let deferred = DeferredFree { list, units: 70_000 };
+        assert_eq!(DeferredFree::decode(&deferred.encode()), deferred);
+        assert_eq!(DeferredFree::decode(&[0; DEFERRED_FREE_BYTES]), DeferredFree::EMPTY);
     }
 }

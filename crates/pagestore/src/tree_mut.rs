@@ -4,25 +4,25 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 
-use crate::catalogue::Entry;
+use crate::catalogue::TreeEntry;
 use crate::config::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::draft::Draft;
+use crate::draft::TxnPages;
 use crate::error::{Error, Result, refuse_over};
 use crate::leaf;
 use crate::page::PageSize;
-use crate::redo::Recorder;
+use crate::redo::RedoRecorder;
 use crate::tree::{self, Range};
-use crate::view::Value;
+use crate::view::ValueRef;
 
 /// So long values fit into a leaf of any tree.
 const STACK_BYTES: usize = PageSize::UNIT.bytes() / 4;
 
 /// One tree of the open transaction. Reads see what it has written.
 pub struct TreeMut<'a> {
-    pub(crate) draft: &'a mut Draft,
-    pub(crate) entry: &'a mut Entry,
+    pub(crate) pages: &'a mut TxnPages,
+    pub(crate) entry: &'a mut TreeEntry,
     /// Is told of each operation once it is done.
-    pub(crate) recorder: &'a mut Recorder,
+    pub(crate) recorder: &'a mut RedoRecorder,
     /// Whether an operation of the transaction failed half-way.
     pub(crate) broken: &'a mut bool,
 }
@@ -50,8 +50,8 @@ impl TreeMut<'_> {
     /// # Errors
     ///
     /// [`Error`] if a page cannot be read or is corrupt.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Value<'_>>> {
-        tree::get(&*self.draft, self.entry.root, key)
+    pub fn get(&self, key: &[u8]) -> Result<Option<ValueRef<'_>>> {
+        tree::get(&*self.pages, self.entry.root, key)
     }
 
     /// Puts `value` under `key`, in place of what is there.
@@ -65,7 +65,7 @@ impl TreeMut<'_> {
         refuse_over("a value", value.len(), VALUE_BYTES_MAX)?;
         let value = match value.len() <= leaf::inline_bytes_max(self.entry.page_size) {
             true => Fill::Inline(value),
-            false => Fill::Long(self.draft.long_value(value)),
+            false => Fill::Long(self.pages.long_value(value)),
         };
         self.put_filled(key, value)
     }
@@ -90,7 +90,7 @@ impl TreeMut<'_> {
             return self.put_filled(key, Fill::Inline(&bytes[..len]));
         }
         if len > leaf::inline_bytes_max(self.entry.page_size) {
-            let bytes = self.draft.long_value_filled(len, fill);
+            let bytes = self.pages.long_value_filled(len, fill);
             return self.put_filled(key, Fill::Long(bytes));
         }
         let mut bytes = vec![0; len];
@@ -104,7 +104,7 @@ impl TreeMut<'_> {
     ///
     /// As [`TreeMut::put`].
     pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool> {
-        if tree::contains(&*self.draft, self.entry.root, key)? {
+        if tree::contains(&*self.pages, self.entry.root, key)? {
             return Ok(false);
         }
         self.put(key, value).map(|()| true)
@@ -116,19 +116,19 @@ impl TreeMut<'_> {
     ///
     /// As [`TreeMut::put`].
     pub fn replace(&mut self, key: &[u8], value: &[u8]) -> Result<Option<Bytes>> {
-        let old = self.get(key)?.map(Value::into_bytes);
+        let old = self.get(key)?.map(ValueRef::into_bytes);
         self.put(key, value).map(|()| old)
     }
 
     fn put_filled(&mut self, key: &[u8], value: Fill<'_>) -> Result<()> {
-        let Entry { root, page_size, .. } = *self.entry;
-        let changed = self.attempt(|draft| match &value {
+        let TreeEntry { root, page_size, .. } = *self.entry;
+        let changed = self.attempt(|pages| match &value {
             Fill::Inline(bytes) => {
-                tree::put(draft, page_size, root, key, leaf::Value::Inline(bytes))
+                tree::put(pages, page_size, root, key, leaf::LeafValue::Inline(bytes))
             }
             Fill::Long(bytes) => {
-                let extent = draft.create_extent(bytes.clone())?;
-                tree::put(draft, page_size, root, key, leaf::Value::Extent(extent))
+                let extent = pages.create_extent(bytes.clone())?;
+                tree::put(pages, page_size, root, key, leaf::LeafValue::Extent(extent))
             }
         })?;
         self.entry.change(changed);
@@ -145,8 +145,8 @@ impl TreeMut<'_> {
     ///
     /// What reading or allocating a page met: then the transaction can only be dropped.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool> {
-        let Entry { root, page_size, .. } = *self.entry;
-        let changed = self.attempt(|draft| tree::remove(draft, page_size, root, key))?;
+        let TreeEntry { root, page_size, .. } = *self.entry;
+        let changed = self.attempt(|pages| tree::remove(pages, page_size, root, key))?;
         let Some(changed) = changed else { return Ok(false) };
         self.entry.change(changed);
         self.recorder.delete(key);
@@ -170,7 +170,7 @@ impl TreeMut<'_> {
         let before = self.entry.size.keys;
         let root = self.entry.child();
         let size = self.entry.page_size;
-        let changed = self.attempt(|draft| tree::delete_range(draft, size, root, start, end))?;
+        let changed = self.attempt(|pages| tree::delete_range(pages, size, root, start, end))?;
         self.entry.change(changed);
         self.recorder.delete_range(start, end);
         Ok(before.saturating_sub(self.entry.size.keys))
@@ -178,14 +178,17 @@ impl TreeMut<'_> {
 
     /// All entries between two bounds, from either end.
     pub fn range(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Range<'_> {
-        Range::new(self.draft, self.entry.root, start, end)
+        Range::new(self.pages, self.entry.root, start, end)
     }
 
-    pub(crate) fn attempt<T>(&mut self, change: impl FnOnce(&mut Draft) -> Result<T>) -> Result<T> {
+    pub(crate) fn attempt<T>(
+        &mut self,
+        change: impl FnOnce(&mut TxnPages) -> Result<T>,
+    ) -> Result<T> {
         if *self.broken {
             return Err(Error::Broken);
         }
-        let result = change(self.draft);
+        let result = change(self.pages);
         *self.broken = result.is_err();
         result
     }

@@ -2,7 +2,7 @@
 //!
 //! A checkpoint gives up the free units at the end of the file, if they are many, when it takes its
 //! cut: the meta page that it writes names the new end. Once that is durable the file may be cut off,
-//! which `give_back` does. What is free is seen by nobody, so neither the durable root nor the one
+//! which `trim_punch` does. What is free is seen by nobody, so neither the durable root nor the one
 //! before it loses a page; a crash in between leaves a file that is longer than it says, which the
 //! next checkpoint finds.
 
@@ -12,23 +12,23 @@ use std::sync::atomic::Ordering;
 use crate::error::{Error, Result};
 use crate::freelist::HEAD_UNITS;
 use crate::page::{UNIT_BYTES, units_for};
-use crate::regions::{directory_bytes_max, region_count};
-use crate::shared::Shared;
-use crate::space::Space;
+use crate::regions::{directory_bytes_max, group_count};
+use crate::shared::StoreShared;
+use crate::space::SpaceManager;
 
 /// How long the file must be for all that is in use, for so many units of a redo area, and for a
 /// directory.
-pub(crate) fn bytes_needed(space: &Space, redo_units: u32) -> u64 {
+pub(crate) fn bytes_needed(space: &SpaceManager, redo_units: u32) -> u64 {
     let end = space.freelist.end();
     // Each of the two may begin a region, and leave what is left of the one before.
     let redo_units = u64::from(redo_units);
-    let region_count = region_count(end + 2 * redo_units) + 2;
-    let directory_units = u64::from(units_for(directory_bytes_max(region_count)));
+    let group_count = group_count(end + 2 * redo_units) + 2;
+    let directory_units = u64::from(units_for(directory_bytes_max(group_count)));
     (end + 2 * (redo_units + directory_units + HEAD_UNITS)) * UNIT_BYTES as u64
 }
 
 /// Reserves room in the file, up to `needed` bytes and the step of growth behind them.
-pub(crate) fn grow(shared: &Shared, needed: u64) -> Result<()> {
+pub(crate) fn grow(shared: &StoreShared, needed: u64) -> Result<()> {
     let _resizing = shared.resizing.lock();
     let reserved = shared.counters.file_bytes.load(Ordering::Relaxed);
     if needed <= reserved {
@@ -36,7 +36,7 @@ pub(crate) fn grow(shared: &Shared, needed: u64) -> Result<()> {
     }
     let step = shared.options.growth_bytes.max(UNIT_BYTES as u64);
     let to = needed.next_multiple_of(step);
-    let file = shared.pool.file();
+    let file = shared.page_reader.file();
     let outcome = file.allocate(reserved..to).map(|()| to);
     let outcome = outcome.or_else(|_| file.allocate(reserved..needed).map(|()| needed));
     let len = outcome.map_err(no_space)?;
@@ -45,7 +45,7 @@ pub(crate) fn grow(shared: &Shared, needed: u64) -> Result<()> {
 }
 
 /// Reserves what was given out of holes.
-pub(crate) fn reserve(shared: &Shared) -> Result<()> {
+pub(crate) fn reserve(shared: &StoreShared) -> Result<()> {
     // Held to the end: who finds that nothing has to be reserved any more is going to write, and what
     // lies beyond the end when this has looked must not become the end meanwhile.
     let _resizing = shared.resizing.lock();
@@ -55,7 +55,7 @@ pub(crate) fn reserve(shared: &Shared) -> Result<()> {
         let end = space.freelist.end();
         space.holes.unreserved_before(end).to_vec()
     };
-    let file = shared.pool.file();
+    let file = shared.page_reader.file();
     for span in spans {
         let bytes = |unit: u64| unit * UNIT_BYTES as u64;
         file.allocate(bytes(span.start)..bytes(span.end())).map_err(no_space)?;
@@ -72,14 +72,14 @@ fn no_space(error: std::io::Error) -> Error {
 }
 
 /// Gives up the free units at the end of the file if they are many.
-pub(crate) fn trim(shared: &Shared, space: &mut Space) -> bool {
+pub(crate) fn trim(shared: &StoreShared, space: &mut SpaceManager) -> bool {
     let units_min = bytes_min(shared, space).div_ceil(UNIT_BYTES as u64);
     space.trim(units_min)
 }
 
 /// Takes note of a checkpoint that is durable, with the end that it names: if much behind what is
 /// needed is reserved, that is to be cut off.
-pub(crate) fn note_durable(shared: &Shared, space: &mut Space, end: u64) {
+pub(crate) fn note_durable(shared: &StoreShared, space: &mut SpaceManager, end: u64) {
     space.tail.durable_end = end;
     let held = shared.counters.file_bytes.load(Ordering::Relaxed);
     if held >= shortest(shared, space) + bytes_min(shared, space) {
@@ -91,14 +91,14 @@ pub(crate) fn note_durable(shared: &Shared, space: &mut Space, end: u64) {
 
 /// The shortest that the file may be now. Neither what is in use lies behind it, nor what the durable
 /// root counts as free.
-pub(crate) fn shortest(shared: &Shared, space: &Space) -> u64 {
+pub(crate) fn shortest(shared: &StoreShared, space: &SpaceManager) -> u64 {
     let durable_bytes = space.tail.durable_end * UNIT_BYTES as u64;
     let needed = bytes_needed(space, 0).max(durable_bytes);
     needed.next_multiple_of(shared.options.growth_bytes.max(1))
 }
 
 /// Less than this stays: a file that breathes should not be cut and grown in turn.
-fn bytes_min(shared: &Shared, space: &Space) -> u64 {
+fn bytes_min(shared: &StoreShared, space: &SpaceManager) -> u64 {
     let step = shared.options.growth_bytes.max(UNIT_BYTES as u64);
     if space.is_shrinking() { step } else { shared.options.trim_bytes.max(step) }
 }
@@ -119,7 +119,7 @@ mod tests {
     fn nobody_takes_for_reserved_what_is_only_being_reserved() {
         let fs = FaultFs::new(1);
         fs.create_dir_all(Path::new("/data")).unwrap();
-        let shared: Arc<Mutex<Weak<Shared>>> = Arc::default();
+        let shared: Arc<Mutex<Weak<StoreShared>>> = Arc::default();
         let seen: Arc<Mutex<Vec<bool>>> = Arc::default();
         let hooked = {
             let (shared, seen) = (Arc::clone(&shared), Arc::clone(&seen));

@@ -30,10 +30,10 @@ impl Deref for PageBytes<'_> {
 impl<'a> PageBytes<'a> {
     /// The value that lies at `range` of the page.
     #[inline]
-    pub(crate) fn into_value(self, range: Range<usize>) -> Value<'a> {
+    pub(crate) fn into_value(self, range: Range<usize>) -> ValueRef<'a> {
         match self {
-            PageBytes::Borrowed(bytes) => Value(Inner::Borrowed(&bytes[range])),
-            PageBytes::Counted(frame) => Value(Inner::Counted(frame, range)),
+            PageBytes::Borrowed(bytes) => ValueRef(ValueBytes::Borrowed(&bytes[range])),
+            PageBytes::Counted(frame) => ValueRef(ValueBytes::Counted(frame, range)),
         }
     }
 
@@ -48,22 +48,22 @@ impl<'a> PageBytes<'a> {
 
 /// A value as it lies in the store: derefs to its bytes, and was not copied.
 ///
-/// It borrows from the tree that it was read from. [`Value::into_bytes`] makes it independent.
-pub struct Value<'a>(Inner<'a>);
+/// It borrows from the tree that it was read from. [`ValueRef::into_bytes`] makes it independent.
+pub struct ValueRef<'a>(ValueBytes<'a>);
 
-enum Inner<'a> {
+enum ValueBytes<'a> {
     Borrowed(&'a [u8]),
     Counted(Frame, Range<usize>),
     Long(Bytes),
 }
 
-impl<'a> Value<'a> {
-    pub(crate) fn borrowed(bytes: &'a [u8]) -> Value<'a> {
-        Value(Inner::Borrowed(bytes))
+impl<'a> ValueRef<'a> {
+    pub(crate) fn borrowed(bytes: &'a [u8]) -> ValueRef<'a> {
+        ValueRef(ValueBytes::Borrowed(bytes))
     }
 
-    pub(crate) fn long(bytes: Bytes) -> Value<'a> {
-        Value(Inner::Long(bytes))
+    pub(crate) fn long(bytes: Bytes) -> ValueRef<'a> {
+        ValueRef(ValueBytes::Long(bytes))
     }
 
     /// The value in memory of its own: copied, but for a long one that was read into memory just
@@ -71,38 +71,38 @@ impl<'a> Value<'a> {
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         match self.0 {
-            Inner::Long(bytes) => bytes,
+            ValueBytes::Long(bytes) => bytes,
             _ => Bytes::copy_from_slice(&self),
         }
     }
 }
 
-impl Deref for Value<'_> {
+impl Deref for ValueRef<'_> {
     type Target = [u8];
 
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Inner::Borrowed(bytes) => bytes,
-            Inner::Counted(frame, range) => &frame[range.clone()],
-            Inner::Long(bytes) => bytes,
+            ValueBytes::Borrowed(bytes) => bytes,
+            ValueBytes::Counted(frame, range) => &frame[range.clone()],
+            ValueBytes::Long(bytes) => bytes,
         }
     }
 }
 
-impl AsRef<[u8]> for Value<'_> {
+impl AsRef<[u8]> for ValueRef<'_> {
     fn as_ref(&self) -> &[u8] {
         self
     }
 }
 
-impl fmt::Debug for Value<'_> {
+impl fmt::Debug for ValueRef<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self[..].fmt(f)
     }
 }
 
-impl<T: AsRef<[u8]> + ?Sized> PartialEq<T> for Value<'_> {
+impl<T: AsRef<[u8]> + ?Sized> PartialEq<T> for ValueRef<'_> {
     fn eq(&self, other: &T) -> bool {
         self[..] == *other.as_ref()
     }

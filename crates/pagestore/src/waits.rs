@@ -1,7 +1,7 @@
 //! Things that nobody will need once certain snapshots have ended.
 //!
-//! A thing is born in transaction `birth` and dies in a later one, `death`. It is needed by the
-//! snapshots in `[birth, death)` and by no other. It waits on the list of the youngest of them; when
+//! A thing is born in transaction `created` and dies in a later one, `replaced`. It is needed by the
+//! snapshots in `[created, replaced)` and by no other. It waits on the list of the youngest of them; when
 //! that one ends it moves to the next older one that needs it, or nobody needs it any more. So a
 //! snapshot pins what it can see and nothing else, however old it is.
 //!
@@ -13,29 +13,29 @@ use std::collections::{BTreeMap, VecDeque};
 use std::vec;
 
 /// Things on one list lie in pieces of so many: a list that grows is not copied.
-const PIECE: usize = 1024;
+const BLOCK: usize = 1024;
 
 /// Things with their births.
-type Piece<T> = Vec<(T, u64)>;
+type EpochBlock<T> = Vec<(T, u64)>;
 
 /// Live snapshots by transaction, each with the things that wait for its end.
-pub(crate) struct Waits<T> {
-    live: BTreeMap<u64, List<T>>,
+pub(crate) struct EpochList<T> {
+    live: BTreeMap<u64, EpochBucket<T>>,
     /// Pieces of the lists of snapshots that have ended, with their transactions; none is empty.
     ended: VecDeque<(u64, vec::IntoIter<(T, u64)>)>,
 }
 
-struct List<T> {
-    full: Vec<Piece<T>>,
-    last: Piece<T>,
+struct EpochBucket<T> {
+    full: Vec<EpochBlock<T>>,
+    last: EpochBlock<T>,
 }
 
-impl<T> List<T> {
-    fn push(&mut self, thing: T, birth: u64) {
-        if self.last.len() >= PIECE {
+impl<T> EpochBucket<T> {
+    fn push(&mut self, thing: T, created: u64) {
+        if self.last.len() >= BLOCK {
             self.full.push(std::mem::take(&mut self.last));
         }
-        self.last.push((thing, birth));
+        self.last.push((thing, created));
     }
 
     fn things(&self) -> impl Iterator<Item = &(T, u64)> {
@@ -43,54 +43,54 @@ impl<T> List<T> {
     }
 }
 
-impl<T> Default for Waits<T> {
-    fn default() -> Waits<T> {
-        Waits { live: BTreeMap::new(), ended: VecDeque::new() }
+impl<T> Default for EpochList<T> {
+    fn default() -> EpochList<T> {
+        EpochList { live: BTreeMap::new(), ended: VecDeque::new() }
     }
 }
 
-impl<T> Waits<T> {
+impl<T> EpochList<T> {
     /// Says that the root of transaction `txid` may be read from now on.
     pub(crate) fn open(&mut self, txid: u64) {
-        let old = self.live.insert(txid, List { full: Vec::new(), last: Vec::new() });
+        let old = self.live.insert(txid, EpochBucket { full: Vec::new(), last: Vec::new() });
         assert!(old.is_none(), "transaction {txid} was published twice");
     }
 
     /// Says that nobody reads, or can come to read, the root of `txid` any more. What waits for that is
-    /// let go by [`Waits::settle`].
+    /// let go by [`EpochList::collect`].
     pub(crate) fn close(&mut self, txid: u64) {
-        let List { full, last } = self.live.remove(&txid).expect("only live snapshots end");
-        let pieces = full.into_iter().chain([last]).filter(|piece| !piece.is_empty());
-        self.ended.extend(pieces.map(|piece| (txid, piece.into_iter())));
+        let EpochBucket { full, last } = self.live.remove(&txid).expect("only live snapshots end");
+        let blocks = full.into_iter().chain([last]).filter(|block| !block.is_empty());
+        self.ended.extend(blocks.map(|block| (txid, block.into_iter())));
     }
 
     /// Looks at up to `count` things that wait for snapshots that have ended, and calls `release` for
     /// each that nobody needs any more. Returns at how many it has looked: fewer than `count` if that
     /// was all.
-    pub(crate) fn settle(&mut self, count: usize, mut release: impl FnMut(T)) -> usize {
+    pub(crate) fn collect(&mut self, count: usize, mut release: impl FnMut(T)) -> usize {
         for done in 0..count {
-            let Some((txid, piece)) = self.ended.front_mut() else { return done };
-            let death = *txid;
-            let (thing, birth) = piece.next().expect("no piece is empty");
-            if piece.len() == 0 {
+            let Some((txid, block)) = self.ended.front_mut() else { return done };
+            let replaced = *txid;
+            let (thing, created) = block.next().expect("no piece is empty");
+            if block.len() == 0 {
                 self.ended.pop_front();
             }
-            if let Some(thing) = self.add(thing, birth, death) {
+            if let Some(thing) = self.add(thing, created, replaced) {
                 release(thing);
             }
         }
         count
     }
 
-    /// Notes a thing that was born in `birth` and dies in `death`. Returned if nobody needs it.
-    pub(crate) fn add(&mut self, thing: T, birth: u64, death: u64) -> Option<T> {
-        if birth >= death {
+    /// Notes a thing that was born in `created` and dies in `replaced`. Returned if nobody needs it.
+    pub(crate) fn add(&mut self, thing: T, created: u64, replaced: u64) -> Option<T> {
+        if created >= replaced {
             return Some(thing);
         }
-        match self.live.range_mut(birth..death).next_back() {
+        match self.live.range_mut(created..replaced).next_back() {
             None => Some(thing),
-            Some((_, waiting)) => {
-                waiting.push(thing, birth);
+            Some((_, bucket)) => {
+                bucket.push(thing, created);
                 None
             }
         }
@@ -98,8 +98,8 @@ impl<T> Waits<T> {
 
     /// Notes things, with their births, that die right after `newest`, the youngest snapshot.
     pub(crate) fn add_all(&mut self, things: Vec<(T, u64)>, newest: u64) {
-        let waiting = self.live.get_mut(&newest).expect("the youngest snapshot is live");
-        waiting.full.push(things);
+        let bucket = self.live.get_mut(&newest).expect("the youngest snapshot is live");
+        bucket.full.push(things);
     }
 
     /// How many snapshots are live.
@@ -114,7 +114,7 @@ impl<T> Waits<T> {
 
     /// All things that wait, in no order.
     pub(crate) fn things(&self) -> impl Iterator<Item = &T> {
-        let ended = self.ended.iter().flat_map(|(_, piece)| piece.as_slice());
-        self.live.values().flat_map(List::things).chain(ended).map(|(thing, _)| thing)
+        let ended = self.ended.iter().flat_map(|(_, block)| block.as_slice());
+        self.live.values().flat_map(EpochBucket::things).chain(ended).map(|(thing, _)| thing)
     }
 }

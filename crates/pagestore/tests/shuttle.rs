@@ -9,7 +9,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use flotilla_pagestore::{Durability, Error, Options, PageStore, Snapshot};
+use flotilla_pagestore::{CommitDurability, Error, Options, PageStore, Snapshot};
 use flotilla_vfs::FileSystem;
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::hooked::{HookedFs, Operation};
@@ -37,13 +37,13 @@ fn write_round(store: &PageStore, round: u8) {
             tree.put(key, &value(key, round)).expect("pages are whole");
         }
     }
-    txn.set_mark(&[round]);
+    txn.set_commit_metadata(&[round]);
     txn.publish().expect("nothing has failed");
 }
 
 /// Borrows all there is, lets others go on, and looks again.
 fn look(snapshot: &Snapshot) {
-    let round = snapshot.mark()[0];
+    let round = snapshot.commit_metadata()[0];
     let trees = ["t", "u"].map(|name| snapshot.tree(name).expect("pages are whole"));
     let trees = trees.map(|tree| tree.expect("made in round 1"));
     let mut borrowed = Vec::new();
@@ -145,7 +145,7 @@ fn with_redo(disk: &FaultFs) -> PageStore {
 fn commit(store: &PageStore, key: &[u8]) -> Result<u64, Error> {
     let mut txn = store.write()?;
     txn.tree("t")?.put(key, key)?;
-    txn.commit(Durability::Sync)
+    txn.commit(CommitDurability::Sync)
 }
 
 /// Proves that each key is there, and found, if the power goes now.

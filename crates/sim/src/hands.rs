@@ -105,8 +105,8 @@ impl Hands {
             checkpoints: stats.checkpoints,
             pages: PagesReach {
                 moved_bytes: stats.pages_moved_bytes,
-                trimmed_bytes: stats.pages.given_back.trimmed_bytes,
-                punched_bytes: stats.pages.given_back.punched_bytes,
+                trimmed_bytes: stats.pages.trim_punch.trimmed_bytes,
+                punched_bytes: stats.pages.trim_punch.punched_bytes,
                 reclaimed_bytes: stats.pages_reclaimed_bytes,
             },
             ..self.reach

@@ -15,7 +15,7 @@ use crate::schema::{self, ApplyState};
 #[derive(Clone, Debug)]
 pub struct CheckReport {
     /// The page store's own report: every page is reachable, free or pending.
-    pub pages: flotilla_pagestore::CheckReport,
+    pub pages: flotilla_pagestore::PageCheckReport,
     /// How many regions have their rows, disjoint ranges and a log that fits.
     pub regions: u64,
     /// How many rows of data there are, each inside of a region.

@@ -91,7 +91,7 @@ fn copy_hard_states(
         state.hard_state = state.hard_state.merge(newest);
         states.put(&key, &state.encode())?;
     }
-    txn.set_mark(&cut.encode());
+    txn.set_commit_metadata(&cut.encode());
     txn.publish()?;
     Ok(())
 }

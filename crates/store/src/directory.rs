@@ -108,7 +108,7 @@ impl StoreDirectory {
         own_group::put_identity(&self.log, &LogIdentity { uuid, run })?;
         let mut txn = self.pages.write()?;
         if self.identity.state == IdentityState::New {
-            txn.set_mark(&Cut::default().encode());
+            txn.set_commit_metadata(&Cut::default().encode());
         }
         let mut ident = txn.tree(IDENT)?;
         ident.put(IDENTITY_KEY, &self.identity.encode())?;

@@ -16,7 +16,7 @@ use crate::schema::{ApplyState, Cut, HARD_STATE_KEY};
 
 /// The log must reach up to the mark of the durable root.
 pub(crate) fn check_cut(pages: &PageStore, log: &LogEngine) -> Result<(), Error> {
-    let cut = Cut::decode(pages.read().mark())?;
+    let cut = Cut::decode(pages.read().commit_metadata())?;
     let found = log.durable_lsn();
     if found < cut.lsn {
         return Err(Error::Corrupt(format!(

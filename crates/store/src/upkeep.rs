@@ -75,7 +75,7 @@ impl Upkeep {
     pub(crate) fn step(&self, pages: &PageStore, config: &Config) -> Result<PagesUpkeep, Error> {
         let mut state = self.state.lock();
         let stats = pages.stats();
-        if stats.trash_bytes > 0 && !state.is_trash_unreadable {
+        if stats.deferred_free_bytes > 0 && !state.is_trash_unreadable {
             match pages.reclaim(RECLAIM_BYTES) {
                 Ok(0) => {}
                 Ok(bytes) => {
@@ -89,7 +89,7 @@ impl Upkeep {
                 Err(error) => return Err(error.into()),
             }
         }
-        if pages.give_back()? {
+        if pages.trim_punch()? {
             return Ok(PagesUpkeep::GaveBack);
         }
         let left = config.pages_move_bytes_max.saturating_sub(state.moved_bytes);

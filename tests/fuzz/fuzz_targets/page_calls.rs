@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use flotilla_pagestore::tool::PageFile;
-use flotilla_pagestore::{Durability, Options, PageStore, Savepoint, TreeOptions, WriteTxn};
+use flotilla_pagestore::{CommitDurability, Options, PageStore, Savepoint, TreeOptions, WriteTxn};
 use flotilla_vfs::FileSystem;
 use flotilla_vfs::fault::FaultFs;
 use libfuzzer_sys::fuzz_target;
@@ -112,7 +112,7 @@ fn shrink(store: &PageStore, call: u8) {
     }
     if call & 0xc == 0 {
         for _ in 0..=call >> 4 {
-            if !store.give_back().unwrap() {
+            if !store.trim_punch().unwrap() {
                 break;
             }
         }
@@ -153,7 +153,7 @@ fuzz_target!(|data: &[u8]| {
         let more = part.get(23).copied().unwrap_or(0xff);
         if part[0] & 1 == 0 {
             let is_synced = more & 0x81 == 0;
-            txn.commit(if is_synced { Durability::Sync } else { Durability::Memory }).unwrap();
+            txn.commit(if is_synced { CommitDurability::Sync } else { CommitDurability::Memory }).unwrap();
             published = model;
             if is_synced {
                 durable = published.clone();

@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use flotilla_pagestore::{Durability, Options, PageStore, TreeOptions};
+use flotilla_pagestore::{CommitDurability, Options, PageStore, TreeOptions};
 use flotilla_vfs::os::OsFs;
 
 use crate::{copy_of, is_written_alike, noise};
@@ -46,8 +46,8 @@ fn write(dir: &Path) {
         long.put(&key(number), &value(number, 2)).unwrap();
     }
     txn.tree("dropped").unwrap().put(b"a", b"b").unwrap();
-    txn.set_mark(b"the first");
-    txn.commit(Durability::Sync).unwrap();
+    txn.set_commit_metadata(b"the first");
+    txn.commit(CommitDurability::Sync).unwrap();
     store.checkpoint().unwrap();
 
     let mut txn = store.write().unwrap();
@@ -67,8 +67,8 @@ fn write(dir: &Path) {
         for number in 0..5 {
             long.put(&key(round * 100 + number), &value(number, 3 + round)).unwrap();
         }
-        txn.set_mark(format!("round {round}").as_bytes());
-        txn.commit(Durability::Sync).unwrap();
+        txn.set_commit_metadata(format!("round {round}").as_bytes());
+        txn.commit(CommitDurability::Sync).unwrap();
     }
 }
 
@@ -90,7 +90,7 @@ fn a_page_file_is_read() {
     let dir = copy_of(FIXTURE);
     let store = open(dir.path());
     let snapshot = store.read();
-    assert_eq!(snapshot.mark(), b"round 2");
+    assert_eq!(snapshot.commit_metadata(), b"round 2");
     assert_eq!(snapshot.tree_names().unwrap(), ["long", "short"]);
     for (name, expected, units) in [("short", short_rows(), 1), ("long", long_rows(), 4)] {
         let tree = snapshot.tree(name).unwrap().unwrap();

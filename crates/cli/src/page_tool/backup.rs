@@ -5,7 +5,7 @@ use std::io::{BufReader, BufWriter, Read};
 use std::path::{Path, PathBuf};
 
 use flotilla_pagestore as pagestore;
-use flotilla_pagestore::tool::{BackedUp, BackupIndex, Progress, Restored};
+use flotilla_pagestore::tool::{BackupIndex, BackupReport, RestoreReport, ScanProgress};
 use flotilla_pagestore::{Options, PageStore};
 
 use super::access::{copying, refused};
@@ -13,7 +13,7 @@ use crate::offline::{Bar, disk, finish, named};
 use crate::tool::Error;
 
 /// Writes the backup of a file that no store has open. It is whole and durable when this returns.
-pub(super) fn backup(file: &Path, to: &Path, since: &[PathBuf]) -> Result<BackedUp, Error> {
+pub(super) fn backup(file: &Path, to: &Path, since: &[PathBuf]) -> Result<BackupReport, Error> {
     // A store would be made where there is none.
     File::open(file).map_err(|error| named(file, &error))?;
     let index = with_streams(since, to, |streams| BackupIndex::read(streams))?;
@@ -34,9 +34,9 @@ pub(super) fn backup(file: &Path, to: &Path, since: &[PathBuf]) -> Result<Backed
 }
 
 /// Makes a page file of backups.
-pub(super) fn restore(to: &Path, backups: &[PathBuf]) -> Result<Restored, Error> {
+pub(super) fn restore(to: &Path, backups: &[PathBuf]) -> Result<RestoreReport, Error> {
     let bar = Bar::new("restore");
-    let look = &mut |done: Progress| bar.show(done.bytes_done, done.bytes);
+    let look = &mut |done: ScanProgress| bar.show(done.bytes_done, done.bytes);
     with_streams(backups, to, |streams| pagestore::tool::restore(&disk(), streams, to, look))
 }
 

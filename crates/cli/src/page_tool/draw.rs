@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use flotilla_pagestore::tool::{FileMap, Owner};
+use flotilla_pagestore::tool::{SpaceMap, UnitOwner};
 
 /// Cells of the field on a terminal: columns and rows.
 const TEXT_CELLS: (u64, u64) = (64, 24);
@@ -19,13 +19,13 @@ const CELL: u64 = 7;
 const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 /// The field: the owner of each cell, and how many units a cell has.
-fn cells(map: &FileMap, (columns, rows): (u64, u64)) -> (Vec<Owner>, u64) {
+fn cells(map: &SpaceMap, (columns, rows): (u64, u64)) -> (Vec<UnitOwner>, u64) {
     let units = map.runs.last().map_or(0, |run| run.units.end);
     let per_cell = units.div_ceil(columns * rows).max(1);
     let mut runs = map.runs.iter().peekable();
     let field = (0..units.div_ceil(per_cell)).map(|i| {
         let cell = i * per_cell..((i + 1) * per_cell).min(units);
-        let mut shares: Vec<(Owner, u64)> = Vec::new();
+        let mut shares: Vec<(UnitOwner, u64)> = Vec::new();
         while let Some(run) = runs.peek() {
             let share = run.units.end.min(cell.end).saturating_sub(run.units.start.max(cell.start));
             match shares.iter_mut().find(|(owner, _)| *owner == run.owner) {
@@ -38,67 +38,67 @@ fn cells(map: &FileMap, (columns, rows): (u64, u64)) -> (Vec<Owner>, u64) {
             runs.next();
         }
         let most = shares.into_iter().max_by_key(|(_, share)| *share);
-        most.map_or(Owner::Free, |(owner, _)| owner)
+        most.map_or(UnitOwner::Free, |(owner, _)| owner)
     });
     (field.collect(), per_cell)
 }
 
 /// The letter of an owner.
-fn letter(owner: Owner) -> char {
+fn letter(owner: UnitOwner) -> char {
     match owner {
-        Owner::Meta => 'm',
-        Owner::Bitmaps => 'b',
-        Owner::Directory => 'd',
-        Owner::Redo => 'r',
-        Owner::Catalogue => 'c',
-        Owner::Trash => 't',
-        Owner::Lost => '!',
-        Owner::Free => '.',
-        Owner::Growth => ' ',
-        Owner::Tree(i) => char::from(LETTERS[i.min(LETTERS.len() - 1)]),
+        UnitOwner::Meta => 'm',
+        UnitOwner::Bitmaps => 'b',
+        UnitOwner::Directory => 'd',
+        UnitOwner::Redo => 'r',
+        UnitOwner::Catalogue => 'c',
+        UnitOwner::DeferredFree => 't',
+        UnitOwner::Lost => '!',
+        UnitOwner::Free => '.',
+        UnitOwner::Growth => ' ',
+        UnitOwner::Tree(i) => char::from(LETTERS[i.min(LETTERS.len() - 1)]),
         _ => '?',
     }
 }
 
-fn colour(owner: Owner) -> String {
+fn colour(owner: UnitOwner) -> String {
     let fixed = match owner {
-        Owner::Meta | Owner::Bitmaps | Owner::Directory => "#444444",
-        Owner::Redo => "#8a5a00",
-        Owner::Catalogue => "#000000",
-        Owner::Trash => "#b0a090",
-        Owner::Lost => "#e00000",
-        Owner::Free => "#e8efe8",
-        Owner::Growth => "#ffffff",
+        UnitOwner::Meta | UnitOwner::Bitmaps | UnitOwner::Directory => "#444444",
+        UnitOwner::Redo => "#8a5a00",
+        UnitOwner::Catalogue => "#000000",
+        UnitOwner::DeferredFree => "#b0a090",
+        UnitOwner::Lost => "#e00000",
+        UnitOwner::Free => "#e8efe8",
+        UnitOwner::Growth => "#ffffff",
         // Steps of the golden angle: neighbours in number are far from each other in colour.
-        Owner::Tree(i) => return format!("hsl({},65%,50%)", (210 + i * 137) % 360),
+        UnitOwner::Tree(i) => return format!("hsl({},65%,50%)", (210 + i * 137) % 360),
         _ => "#ff00ff",
     };
     fixed.to_owned()
 }
 
 /// What an owner is called.
-pub(super) fn name(map: &FileMap, owner: Owner) -> String {
+pub(super) fn name(map: &SpaceMap, owner: UnitOwner) -> String {
     let name = match owner {
-        Owner::Meta => "meta pages",
-        Owner::Bitmaps => "bitmaps",
-        Owner::Directory => "directory",
-        Owner::Redo => "redo area",
-        Owner::Catalogue => "catalogue",
-        Owner::Trash => "trash",
-        Owner::Lost => "lost",
-        Owner::Free => "free",
-        Owner::Growth => "room to grow",
-        Owner::Tree(i) => return map.trees.get(i).cloned().unwrap_or_default(),
+        UnitOwner::Meta => "meta pages",
+        UnitOwner::Bitmaps => "bitmaps",
+        UnitOwner::Directory => "directory",
+        UnitOwner::Redo => "redo area",
+        UnitOwner::Catalogue => "catalogue",
+        UnitOwner::DeferredFree => "trash",
+        UnitOwner::Lost => "lost",
+        UnitOwner::Free => "free",
+        UnitOwner::Growth => "room to grow",
+        UnitOwner::Tree(i) => return map.trees.get(i).cloned().unwrap_or_default(),
         _ => "other",
     };
     name.to_owned()
 }
 
 /// Each owner with its units and runs: first what is not a tree, then the trees.
-pub(super) fn owners(map: &FileMap) -> Vec<(Owner, char, u64, u64)> {
-    let mut sums: BTreeMap<(usize, char), (Owner, u64, u64)> = BTreeMap::new();
+pub(super) fn owners(map: &SpaceMap) -> Vec<(UnitOwner, char, u64, u64)> {
+    let mut sums: BTreeMap<(usize, char), (UnitOwner, u64, u64)> = BTreeMap::new();
     for run in &map.runs {
-        let order = if let Owner::Tree(i) = run.owner { i + 1 } else { 0 };
+        let order = if let UnitOwner::Tree(i) = run.owner { i + 1 } else { 0 };
         let sum = sums.entry((order, letter(run.owner))).or_insert((run.owner, 0, 0));
         sum.1 += run.units.end - run.units.start;
         sum.2 += 1;
@@ -109,7 +109,7 @@ pub(super) fn owners(map: &FileMap) -> Vec<(Owner, char, u64, u64)> {
 }
 
 /// The picture for a terminal.
-pub(super) fn text(map: &FileMap, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn text(map: &SpaceMap, out: &mut impl Write) -> io::Result<()> {
     let (cells, per_cell) = cells(map, TEXT_CELLS);
     for (row, line) in cells.chunks(TEXT_CELLS.0 as usize).enumerate() {
         let letters: String = line.iter().map(|&owner| letter(owner)).collect();
@@ -120,7 +120,7 @@ pub(super) fn text(map: &FileMap, out: &mut impl Write) -> io::Result<()> {
 }
 
 /// The picture as SVG.
-pub(super) fn svg(map: &FileMap, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn svg(map: &SpaceMap, out: &mut impl Write) -> io::Result<()> {
     let (cells, per_cell) = cells(map, SVG_CELLS);
     let owners = owners(map);
     let rows = (cells.len() as u64).div_ceil(SVG_CELLS.0);

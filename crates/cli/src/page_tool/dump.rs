@@ -4,7 +4,7 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use flotilla_pagestore::tool::{Content, Dumped, EntryValue, PageDump};
+use flotilla_pagestore::tool::{CellContent, DumpEntry, EntryValue, PageDump};
 use serde_json::{Value, json};
 
 use super::access::{open, refused};
@@ -40,7 +40,7 @@ pub(super) fn dump(args: &DumpArgs, is_json: bool, out: &mut impl Write) -> Resu
         return one(&page, args.values, is_json, left, out);
     }
     let mut written = Ok(());
-    let mut take = |entry: Dumped<'_>| {
+    let mut take = |entry: DumpEntry<'_>| {
         if left == 0 {
             return ControlFlow::Break(());
         }
@@ -62,7 +62,7 @@ pub(super) fn dump(args: &DumpArgs, is_json: bool, out: &mut impl Write) -> Resu
     }
 }
 
-fn line(entry: &Dumped<'_>, has_values: bool) -> String {
+fn line(entry: &DumpEntry<'_>, has_values: bool) -> String {
     let (tree, key) = (escape(entry.tree.as_bytes()), escape(entry.key));
     match entry.value {
         EntryValue::Bytes(value) if has_values => {
@@ -76,7 +76,7 @@ fn line(entry: &Dumped<'_>, has_values: bool) -> String {
     }
 }
 
-fn object(entry: &Dumped<'_>, has_values: bool) -> Value {
+fn object(entry: &DumpEntry<'_>, has_values: bool) -> Value {
     let mut object = json!({
         "tree": entry.tree,
         "key": escape(entry.key),
@@ -120,16 +120,16 @@ fn one(
             .collect();
         let answer = json!({
             "page": page.page, "units": page.units, "kind": page.kind, "level": page.level,
-            "birth": page.birth, "damage": page.damage, "prefix_hex": hex(&page.prefix),
+            "birth": page.created_txid, "damage": page.damage, "prefix_hex": hex(&page.prefix),
             "cells": cells,
         });
         writeln!(out, "{answer:#}")?;
     } else {
-        let PageDump { page: id, units, kind, level, birth, .. } = page;
+        let PageDump { page: id, units, kind, level, created_txid, .. } = page;
         let prefix = escape(&page.prefix);
         writeln!(
             out,
-            "page {id}: {kind}, level {level}, {units} units, written by transaction {birth}, prefix {prefix:?}"
+            "page {id}: {kind}, level {level}, {units} units, written by transaction {created_txid}, prefix {prefix:?}"
         )?;
         for cell in cells {
             writeln!(out, "  {}: {}", escape(&cell.key), content(&cell.content, has_values))?;
@@ -142,29 +142,31 @@ fn one(
     if page.damage.is_some() { Err(Error::Unsound(1)) } else { Ok(()) }
 }
 
-fn content(content: &Content, has_values: bool) -> String {
+fn content(content: &CellContent, has_values: bool) -> String {
     match content {
-        Content::Value(value) if has_values => format!("{} bytes {}", value.len(), escape(value)),
-        Content::Value(value) => format!("{} bytes", value.len()),
-        Content::Long { page, len, birth } => {
-            format!("{len} bytes at page {page}, written by transaction {birth}")
+        CellContent::Value(value) if has_values => {
+            format!("{} bytes {}", value.len(), escape(value))
         }
-        Content::Child { page, units, keys, total_units } => {
+        CellContent::Value(value) => format!("{} bytes", value.len()),
+        CellContent::Long { page, len, created_txid } => {
+            format!("{len} bytes at page {page}, written by transaction {created_txid}")
+        }
+        CellContent::Child { page, units, keys, total_units } => {
             format!("page {page} of {units} units; below it {keys} keys in {total_units} units")
         }
     }
 }
 
-fn content_json(content: &Content, has_values: bool) -> Value {
+fn content_json(content: &CellContent, has_values: bool) -> Value {
     match content {
-        Content::Value(value) if has_values => {
+        CellContent::Value(value) if has_values => {
             json!({ "bytes": value.len(), "value_hex": hex(value) })
         }
-        Content::Value(value) => json!({ "bytes": value.len() }),
-        Content::Long { page, len, birth } => {
-            json!({ "bytes": len, "page": page, "birth": birth })
+        CellContent::Value(value) => json!({ "bytes": value.len() }),
+        CellContent::Long { page, len, created_txid } => {
+            json!({ "bytes": len, "page": page, "birth": created_txid })
         }
-        Content::Child { page, units, keys, total_units } => {
+        CellContent::Child { page, units, keys, total_units } => {
             json!({ "child": page, "units": units, "keys": keys, "total_units": total_units })
         }
     }

@@ -4,7 +4,8 @@ use std::io::Write;
 
 use comfy_table::Cell;
 use flotilla_pagestore::tool::{
-    BackedUp, Compacted, FileInfo, FileMap, FileReport, LostKeys, Problem, RepairReport, Restored,
+    BackupReport, CompactReport, FileCheckReport, FileInfo, FileProblem, LostKeys, RepairReport,
+    RestoreReport, SpaceMap,
 };
 use serde_json::{Value, json};
 
@@ -28,7 +29,7 @@ pub(super) fn info(info: &FileInfo, is_json: bool, out: &mut impl Write) -> Resu
             number(meta.checkpoint),
             number(meta.txid),
             number(meta.whole_copies),
-            Cell::new(escape(&meta.mark)),
+            Cell::new(escape(&meta.commit_metadata)),
             Cell::new(if meta.is_newest { "counts" } else { "" }),
         ]);
     }
@@ -53,8 +54,12 @@ pub(super) fn info(info: &FileInfo, is_json: bool, out: &mut impl Write) -> Resu
             redo.records, redo.frames
         )?;
     }
-    if info.trash_count > 0 {
-        writeln!(out, "trash: {} subtrees, {} bytes", info.trash_count, info.trash_bytes)?;
+    if info.deferred_free_count > 0 {
+        writeln!(
+            out,
+            "trash: {} subtrees, {} bytes",
+            info.deferred_free_count, info.deferred_free_bytes
+        )?;
     }
     let free = match info.free_bytes {
         Some(free) => {
@@ -77,7 +82,7 @@ fn info_json(info: &FileInfo) -> Value {
     let metas = info.metas.iter().map(|meta| {
         json!({
             "page": meta.unit, "checkpoint": meta.checkpoint, "txid": meta.txid,
-            "mark_hex": hex(&meta.mark), "whole_copies": meta.whole_copies,
+            "mark_hex": hex(&meta.commit_metadata), "whole_copies": meta.whole_copies,
             "counts": meta.is_newest,
         })
     });
@@ -97,7 +102,7 @@ fn info_json(info: &FileInfo) -> Value {
         "meta_pages": metas.collect::<Vec<_>>(),
         "trees": trees.collect::<Vec<_>>(),
         "redo": redo,
-        "trash": { "subtrees": info.trash_count, "bytes": info.trash_bytes },
+        "trash": { "subtrees": info.deferred_free_count, "bytes": info.deferred_free_bytes },
         "file_bytes": info.file_bytes,
         "span_bytes": info.span_bytes,
         "used_bytes": info.used_bytes,
@@ -111,7 +116,7 @@ fn info_json(info: &FileInfo) -> Value {
 
 /// Prints what was found; if that is anything wrong it is an error as well.
 pub(super) fn checked(
-    report: &FileReport,
+    report: &FileCheckReport,
     is_json: bool,
     out: &mut impl Write,
 ) -> Result<(), Error> {
@@ -133,8 +138,8 @@ pub(super) fn checked(
         writeln!(out, "{answer:#}")?;
     } else {
         problems(&report.problems, report.problems_left_out, out)?;
-        let FileReport { tree_count, key_count, page_count, extent_count, .. } = report;
-        let FileReport { txid, redo_txid, used_bytes, free_bytes, .. } = report;
+        let FileCheckReport { tree_count, key_count, page_count, extent_count, .. } = report;
+        let FileCheckReport { txid, redo_txid, used_bytes, free_bytes, .. } = report;
         writeln!(
             out,
             "{tree_count} trees, {key_count} keys, {page_count} pages, {extent_count} long values; {used_bytes} bytes in use, {free_bytes} free"
@@ -145,13 +150,13 @@ pub(super) fn checked(
 }
 
 /// Prints the picture, or the runs; what was found damaged on the way is an error as well.
-pub(super) fn map(map: &FileMap, is_json: bool, out: &mut impl Write) -> Result<(), Error> {
+pub(super) fn map(map: &SpaceMap, is_json: bool, out: &mut impl Write) -> Result<(), Error> {
     if is_json {
         let runs = map.runs.iter().map(|run| {
             json!({
                 "page": run.units.start, "pages": run.units.end - run.units.start,
                 "owner": draw::name(map, run.owner),
-                "is_tree": matches!(run.owner, flotilla_pagestore::tool::Owner::Tree(_)),
+                "is_tree": matches!(run.owner, flotilla_pagestore::tool::UnitOwner::Tree(_)),
             })
         });
         let answer = json!({
@@ -182,11 +187,11 @@ pub(super) fn map(map: &FileMap, is_json: bool, out: &mut impl Write) -> Result<
 }
 
 pub(super) fn compacted(
-    made: &Compacted,
+    made: &CompactReport,
     is_json: bool,
     out: &mut impl Write,
 ) -> Result<(), Error> {
-    let Compacted { trees, keys, txid, bytes_before, bytes, .. } = made;
+    let CompactReport { trees, keys, txid, bytes_before, bytes, .. } = made;
     if is_json {
         let answer = json!({
             "trees": trees, "keys": keys, "txid": txid, "bytes_before": bytes_before,
@@ -200,8 +205,12 @@ pub(super) fn compacted(
     )?)
 }
 
-pub(super) fn backed_up(made: &BackedUp, is_json: bool, out: &mut impl Write) -> Result<(), Error> {
-    let BackedUp { txid, written, kept, bytes, .. } = made;
+pub(super) fn backed_up(
+    made: &BackupReport,
+    is_json: bool,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    let BackupReport { txid, written, kept, bytes, .. } = made;
     if is_json {
         let answer = json!({ "txid": txid, "written": written, "kept": kept, "bytes": bytes });
         return Ok(writeln!(out, "{answer:#}")?);
@@ -212,8 +221,12 @@ pub(super) fn backed_up(made: &BackedUp, is_json: bool, out: &mut impl Write) ->
     )?)
 }
 
-pub(super) fn restored(made: &Restored, is_json: bool, out: &mut impl Write) -> Result<(), Error> {
-    let Restored { txid, bytes, .. } = made;
+pub(super) fn restored(
+    made: &RestoreReport,
+    is_json: bool,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    let RestoreReport { txid, bytes, .. } = made;
     if is_json {
         return Ok(writeln!(out, "{:#}", json!({ "txid": txid, "bytes": bytes }))?);
     }
@@ -251,7 +264,7 @@ pub(super) fn repaired(
 }
 
 pub(super) fn problems(
-    problems: &[Problem],
+    problems: &[FileProblem],
     left_out: u64,
     out: &mut impl Write,
 ) -> Result<(), Error> {
@@ -278,7 +291,7 @@ pub(super) fn problems(
     Ok(writeln!(out)?)
 }
 
-pub(super) fn problems_json(problems: &[Problem]) -> Value {
+pub(super) fn problems_json(problems: &[FileProblem]) -> Value {
     let lost = |lost: &LostKeys| {
         json!({
             "keys": lost.count,
@@ -286,7 +299,7 @@ pub(super) fn problems_json(problems: &[Problem]) -> Value {
             "end_hex": lost.end.as_ref().map(|key| hex(key)),
         })
     };
-    let row = |problem: &Problem| {
+    let row = |problem: &FileProblem| {
         json!({
             "page": problem.page,
             "of": problem.part.to_string(),

@@ -5,7 +5,7 @@
 //! lowest region, so that high regions empty; only if no run fits does the file grow.
 //!
 //! The cost does not depend on how much is free: a mask says which classes have a run, a set for
-//! each class in which regions, and the region where (`region.rs`). What was free when the store
+//! each class in which regions, and the region where (`group.rs`). What was free when the store
 //! was opened is counted then, but listed only in regions that something is taken from.
 
 mod classes;
@@ -13,15 +13,15 @@ mod pending;
 mod region;
 mod region_set;
 
-pub(crate) use pending::Pending;
+pub(crate) use pending::PendingSpans;
 
 use std::ops::Range;
 
-use crate::bits::Bits;
+use crate::bits::UnitSet;
 use crate::page::{Span, UNIT_COUNT_MAX};
 use classes::{CLASS_COUNT, UNITS_MAX, class_fitting, class_of};
-use region::{Region, UNITS, WORDS};
-use region_set::RegionSet;
+use region::{AllocGroup, UNITS, WORDS};
+use region_set::GroupSet;
 
 /// Units before the first region: the two meta pages.
 pub(crate) const META_UNITS: u64 = 2;
@@ -30,26 +30,26 @@ pub(crate) const META_UNITS: u64 = 2;
 pub(crate) const HEAD_UNITS: u64 = 2;
 
 /// Units of a region, its head included: as many as one bitmap page has bits.
-pub(crate) const REGION_UNITS: u64 = UNITS as u64;
+pub(crate) const GROUP_UNITS: u64 = UNITS as u64;
 
 const _: () = assert!(UNITS <= UNITS_MAX, "a region may be one free run");
 
 /// In how many regions to look for a run if some of the class may be too short.
-const REGION_TRIES_MAX: usize = 8;
+const GROUP_TRIES_MAX: usize = 8;
 
 /// Which region a unit lies in.
-pub(crate) fn region_of(unit: u64) -> usize {
-    ((unit - META_UNITS) / REGION_UNITS) as usize
+pub(crate) fn group_of(unit: u64) -> usize {
+    ((unit - META_UNITS) / GROUP_UNITS) as usize
 }
 
 /// The first unit of a region.
-pub(crate) fn region_start(region: usize) -> u64 {
-    META_UNITS + region as u64 * REGION_UNITS
+pub(crate) fn group_start(group: usize) -> u64 {
+    META_UNITS + group as u64 * GROUP_UNITS
 }
 
 /// Where in its region a unit lies.
 fn offset_of(unit: u64) -> u32 {
-    ((unit - META_UNITS) % REGION_UNITS) as u32
+    ((unit - META_UNITS) % GROUP_UNITS) as u32
 }
 
 /// Which units of a file are free, and where the file ends. The store has one of its own; it is
@@ -58,9 +58,9 @@ fn offset_of(unit: u64) -> u32 {
 /// Spans are given out from the lowest region that has a run of the best fitting size; the file
 /// grows only if there is none. Costs do not depend on how much is free.
 pub struct Freelist {
-    regions: Vec<Region>,
+    groups: Vec<AllocGroup>,
     /// For each class, the regions that have a run of it.
-    by_class: [RegionSet; CLASS_COUNT],
+    by_class: [GroupSet; CLASS_COUNT],
     /// One bit for each class that has a run somewhere.
     mask: u128,
     /// One past the last unit that was ever given out.
@@ -81,8 +81,8 @@ impl Freelist {
     #[must_use]
     pub fn new() -> Freelist {
         Freelist {
-            regions: Vec::new(),
-            by_class: std::array::from_fn(|_| RegionSet::default()),
+            groups: Vec::new(),
+            by_class: std::array::from_fn(|_| GroupSet::default()),
             mask: 0,
             end: META_UNITS,
             free_units: 0,
@@ -92,15 +92,15 @@ impl Freelist {
 
     /// What is free in a file that ends at `end` if `used` are all units in use,
     /// counted from the first region on.
-    pub(crate) fn restore(used: &Bits, end: u64) -> Freelist {
+    pub(crate) fn restore(used: &UnitSet, end: u64) -> Freelist {
         let mut list = Freelist::new();
         list.end = end;
-        for index in (0..).take_while(|&index| region_start(index) < end) {
+        for index in (0..).take_while(|&index| group_start(index) < end) {
             let words = used.words(index * WORDS, WORDS);
-            let stop = (end - region_start(index)).min(REGION_UNITS) as u32;
-            let region = Region::restore(words, HEAD_UNITS as u32, stop);
-            list.free_units += region.free_units();
-            list.regions.push(region);
+            let stop = (end - group_start(index)).min(GROUP_UNITS) as u32;
+            let group = AllocGroup::restore(words, HEAD_UNITS as u32, stop);
+            list.free_units += group.free_units();
+            list.groups.push(group);
             list.note(index, 0);
         }
         list
@@ -130,11 +130,10 @@ impl Freelist {
 
     /// All free spans of some regions, rising.
     pub(crate) fn spans_of(&self, wanted: impl Fn(usize) -> bool) -> impl Iterator<Item = Span> {
-        let regions = self.regions.iter().enumerate().filter(move |(index, _)| wanted(*index));
-        regions.flat_map(|(index, region)| {
-            let span =
-                move |(at, units)| Span { start: region_start(index) + u64::from(at), units };
-            region.runs().map(span)
+        let groups = self.groups.iter().enumerate().filter(move |(index, _)| wanted(*index));
+        groups.flat_map(|(index, group)| {
+            let span = move |(at, units)| Span { start: group_start(index) + u64::from(at), units };
+            group.runs().map(span)
         })
     }
 
@@ -144,7 +143,7 @@ impl Freelist {
     ///
     /// If `units` is 0, or more than a region has: 32446.
     pub fn allocate(&mut self, units: u32) -> Option<Span> {
-        assert!(units > 0 && u64::from(units) <= REGION_UNITS - HEAD_UNITS, "{units} units");
+        assert!(units > 0 && u64::from(units) <= GROUP_UNITS - HEAD_UNITS, "{units} units");
         let anywhere = usize::MAX;
         (self.limit.and_then(|_| self.allocate_below(units)))
             .or_else(|| self.take_fitting(units, anywhere))
@@ -158,18 +157,18 @@ impl Freelist {
     ///
     /// If some of it is free already.
     pub fn release(&mut self, span: Span) {
-        let index = region_of(span.start);
-        while self.regions.len() <= index {
-            self.regions.push(Region::new());
-            let limited = self.limit.filter(|&limit| region_of(limit) + 1 == self.regions.len());
-            if let (Some(limit), Some(region)) = (limited, self.regions.last_mut()) {
-                region.set_limit(offset_of(limit));
+        let index = group_of(span.start);
+        while self.groups.len() <= index {
+            self.groups.push(AllocGroup::new());
+            let limited = self.limit.filter(|&limit| group_of(limit) + 1 == self.groups.len());
+            if let (Some(limit), Some(group)) = (limited, self.groups.last_mut()) {
+                group.set_limit(offset_of(limit));
             }
         }
         self.free_units += u64::from(span.units);
-        let region = &mut self.regions[index];
-        let before = region.mask();
-        region.release(offset_of(span.start), span.units);
+        let group = &mut self.groups[index];
+        let before = group.mask();
+        group.release(offset_of(span.start), span.units);
         self.note(index, before);
     }
 
@@ -178,9 +177,9 @@ impl Freelist {
     pub(crate) fn set_limit(&mut self, limit: Option<u64>) {
         let old = std::mem::replace(&mut self.limit, limit);
         for (limit, offset) in [(old, UNITS), (limit, limit.map_or(UNITS, offset_of))] {
-            if let Some(index) = limit.map(region_of).filter(|&index| index < self.regions.len()) {
-                let before = self.regions[index].mask();
-                self.regions[index].set_limit(offset);
+            if let Some(index) = limit.map(group_of).filter(|&index| index < self.groups.len()) {
+                let before = self.groups[index].mask();
+                self.groups[index].set_limit(offset);
                 self.note(index, before);
             }
         }
@@ -188,39 +187,38 @@ impl Freelist {
 
     /// A span of `units` below the limit, if there is one. The file does not grow.
     pub(crate) fn allocate_below(&mut self, units: u32) -> Option<Span> {
-        let last = self.limit.map_or(usize::MAX, region_of);
+        let last = self.limit.map_or(usize::MAX, group_of);
         self.take_fitting(units, last).or_else(|| self.take_tried(units, last))
     }
 
     /// The free runs of at least so many units in some regions, rising.
-    pub(crate) fn long_runs(&self, regions: Range<usize>, units_min: u32) -> Vec<Span> {
-        let end = regions.end.min(self.regions.len());
-        let regions = regions.start.min(end)..end;
-        let runs = regions.flat_map(|index| {
-            let span =
-                move |(at, units)| Span { start: region_start(index) + u64::from(at), units };
-            self.regions[index].long_runs(units_min).map(span)
+    pub(crate) fn long_runs(&self, groups: Range<usize>, units_min: u32) -> Vec<Span> {
+        let end = groups.end.min(self.groups.len());
+        let groups = groups.start.min(end)..end;
+        let runs = groups.flat_map(|index| {
+            let span = move |(at, units)| Span { start: group_start(index) + u64::from(at), units };
+            self.groups[index].long_runs(units_min).map(span)
         });
         runs.collect()
     }
 
     /// How many regions have ever had a free unit, those between them included.
-    pub(crate) fn region_count(&self) -> usize {
-        self.regions.len()
+    pub(crate) fn group_count(&self) -> usize {
+        self.groups.len()
     }
 
     /// Whether all of a span is free.
     pub(crate) fn is_free(&self, span: Span) -> bool {
-        let region = self.regions.get(region_of(span.start)).filter(|_| span.end() <= self.end);
+        let group = self.groups.get(group_of(span.start)).filter(|_| span.end() <= self.end);
         let at = offset_of(span.start);
-        region.is_some_and(|region| region.run_start(at + span.units) <= at)
+        group.is_some_and(|group| group.run_start(at + span.units) <= at)
     }
 
     /// Takes a span that is free.
     pub(crate) fn take_free(&mut self, span: Span) {
         let at = offset_of(span.start);
-        self.take_from(region_of(span.start), span.units, |region| {
-            region.take(at, span.units);
+        self.take_from(group_of(span.start), span.units, |group| {
+            group.take(at, span.units);
             at
         });
     }
@@ -233,18 +231,18 @@ impl Freelist {
             return false;
         }
         while self.end > end {
-            let index = region_of(self.end - 1);
-            let from = end.max(region_start(index) + HEAD_UNITS);
+            let index = group_of(self.end - 1);
+            let from = end.max(group_start(index) + HEAD_UNITS);
             if from < self.end {
                 let (at, units) = (offset_of(from), (self.end - from) as u32);
-                self.take_from(index, units, |region| {
-                    region.take(at, units);
+                self.take_from(index, units, |group| {
+                    group.take(at, units);
                     at
                 });
             }
-            self.end = end.max(region_start(index));
+            self.end = end.max(group_start(index));
         }
-        self.regions.truncate(end.saturating_sub(META_UNITS).div_ceil(REGION_UNITS) as usize);
+        self.groups.truncate(end.saturating_sub(META_UNITS).div_ceil(GROUP_UNITS) as usize);
         true
     }
 
@@ -252,13 +250,13 @@ impl Freelist {
     pub(crate) fn used_end(&self) -> u64 {
         let mut end = self.end;
         while end > META_UNITS {
-            let index = region_of(end - 1);
-            let at = (end - region_start(index)) as u32;
-            let run = self.regions.get(index).map_or(at, |region| region.run_start(at));
+            let index = group_of(end - 1);
+            let at = (end - group_start(index)) as u32;
+            let run = self.groups.get(index).map_or(at, |group| group.run_start(at));
             if u64::from(run) > HEAD_UNITS {
-                return region_start(index) + u64::from(run);
+                return group_start(index) + u64::from(run);
             }
-            end = region_start(index);
+            end = group_start(index);
         }
         end
     }
@@ -270,7 +268,7 @@ impl Freelist {
             let class = fitting.trailing_zeros() as usize;
             let index = self.by_class[class].lowest().expect("the mask says that there is one");
             if index <= last {
-                return Some(self.take_from(index, units, |region| region.take_of(class, units)));
+                return Some(self.take_from(index, units, |group| group.take_of(class, units)));
             }
             fitting &= fitting - 1;
         }
@@ -285,16 +283,16 @@ impl Freelist {
             return None;
         }
         let mut tries = 0;
-        let regions = &mut self.regions;
+        let groups = &mut self.groups;
         let candidates = self.by_class[class].iter().take_while(|&index| index <= last);
-        let (index, before, at) = candidates.take(REGION_TRIES_MAX).find_map(|index| {
-            let before = regions[index].mask();
-            let at = regions[index].try_of(class, units, &mut tries)?;
+        let (index, before, at) = candidates.take(GROUP_TRIES_MAX).find_map(|index| {
+            let before = groups[index].mask();
+            let at = groups[index].try_of(class, units, &mut tries)?;
             Some((index, before, at))
         })?;
         self.note(index, before);
         self.free_units -= u64::from(units);
-        Some(Span { start: region_start(index) + u64::from(at), units })
+        Some(Span { start: group_start(index) + u64::from(at), units })
     }
 
     /// Takes units from a region; `take` says where they lie.
@@ -302,14 +300,14 @@ impl Freelist {
         &mut self,
         index: usize,
         units: u32,
-        take: impl FnOnce(&mut Region) -> u32,
+        take: impl FnOnce(&mut AllocGroup) -> u32,
     ) -> Span {
-        let region = &mut self.regions[index];
-        let before = region.mask();
-        let at = take(region);
+        let group = &mut self.groups[index];
+        let before = group.mask();
+        let at = take(group);
         self.note(index, before);
         self.free_units -= u64::from(units);
-        Span { start: region_start(index) + u64::from(at), units }
+        Span { start: group_start(index) + u64::from(at), units }
     }
 
     /// From the end of the file, together with the free run that lies before it, if any.
@@ -318,17 +316,17 @@ impl Freelist {
             if self.end + u64::from(units) + HEAD_UNITS > UNIT_COUNT_MAX {
                 return None;
             }
-            let index = region_of(self.end);
-            let start = region_start(index);
+            let index = group_of(self.end);
+            let start = group_start(index);
             if self.end == start {
                 self.end += HEAD_UNITS;
             }
             let at = (self.end - start) as u32;
-            let tail = self.regions.get(index).map_or(0, |region| at - region.run_start(at));
+            let tail = self.groups.get(index).map_or(0, |group| at - group.run_start(at));
             if units <= UNITS - at + tail {
                 if tail > 0 {
-                    self.take_from(index, tail, |region| {
-                        region.take(at - tail, tail);
+                    self.take_from(index, tail, |group| {
+                        group.take(at - tail, tail);
                         at - tail
                     });
                 }
@@ -340,25 +338,25 @@ impl Freelist {
                 return Some(span);
             }
             let rest = self.end;
-            self.end = start + REGION_UNITS;
+            self.end = start + GROUP_UNITS;
             self.release_between(rest, self.end);
         }
     }
 
     /// Brings the index over all regions up to date with one of them.
     fn note(&mut self, index: usize, before: u128) {
-        let after = self.regions[index].mask();
+        let after = self.groups[index].mask();
         let mut changed = before ^ after;
         while changed != 0 {
             let class = changed.trailing_zeros() as usize;
             changed &= changed - 1;
-            let regions = &mut self.by_class[class];
+            let groups = &mut self.by_class[class];
             if after >> class & 1 == 1 {
-                regions.insert(index);
+                groups.insert(index);
                 self.mask |= 1 << class;
             } else {
-                regions.remove(index);
-                if regions.lowest().is_none() {
+                groups.remove(index);
+                if groups.lowest().is_none() {
                     self.mask &= !(1 << class);
                 }
             }

@@ -4,39 +4,39 @@
 //! what they reach is not overwritten.
 
 use crate::page::Span;
-use crate::waits::Waits;
+use crate::waits::EpochList;
 
 /// Spans that wait for snapshots to end.
 #[derive(Default)]
-pub(crate) struct Pending {
-    waits: Waits<Span>,
+pub(crate) struct PendingSpans {
+    epochs: EpochList<Span>,
     units: u64,
 }
 
-impl Pending {
+impl PendingSpans {
     /// Says that the root of transaction `txid` may be read from now on.
     pub(crate) fn open(&mut self, txid: u64) {
-        self.waits.open(txid);
+        self.epochs.open(txid);
     }
 
     /// Says that nobody reads, or can come to read, the root of `txid` any more.
     pub(crate) fn close(&mut self, txid: u64) {
-        self.waits.close(txid);
+        self.epochs.close(txid);
     }
 
     /// Looks at up to `count` spans that waited for that, and calls `release` for each that becomes
     /// free. Returns at how many it has looked.
-    pub(crate) fn settle(&mut self, count: usize, mut release: impl FnMut(Span)) -> usize {
-        self.waits.settle(count, |span| {
+    pub(crate) fn collect(&mut self, count: usize, mut release: impl FnMut(Span)) -> usize {
+        self.epochs.collect(count, |span| {
             self.units -= u64::from(span.units);
             release(span);
         })
     }
 
-    /// Notes a span that was born in `birth` and is replaced in `death`. True if nobody needs it:
+    /// Notes a span that was born in `created` and is replaced in `replaced`. True if nobody needs it:
     /// then it is free at once, and not noted.
-    pub(crate) fn add(&mut self, span: Span, birth: u64, death: u64) -> bool {
-        let free = self.waits.add(span, birth, death).is_some();
+    pub(crate) fn add(&mut self, span: Span, created: u64, replaced: u64) -> bool {
+        let free = self.epochs.add(span, created, replaced).is_some();
         if !free {
             self.units += u64::from(span.units);
         }
@@ -50,17 +50,17 @@ impl Pending {
 
     /// How many snapshots are live, the last durable root included.
     pub(crate) fn snapshot_count(&self) -> usize {
-        self.waits.snapshot_count()
+        self.epochs.snapshot_count()
     }
 
     /// The transaction of the oldest live snapshot.
     pub(crate) fn oldest(&self) -> Option<u64> {
-        self.waits.oldest()
+        self.epochs.oldest()
     }
 
     /// All spans that wait, in no order.
     pub(crate) fn spans(&self) -> impl Iterator<Item = Span> {
-        self.waits.things().copied()
+        self.epochs.things().copied()
     }
 }
 
@@ -72,20 +72,20 @@ mod tests {
         Span { start, units: 2 }
     }
 
-    fn close(pending: &mut Pending, txid: u64) -> Vec<u64> {
+    fn close(pending: &mut PendingSpans, txid: u64) -> Vec<u64> {
         pending.close(txid);
-        settle(pending, usize::MAX)
+        collect(pending, usize::MAX)
     }
 
-    fn settle(pending: &mut Pending, count: usize) -> Vec<u64> {
+    fn collect(pending: &mut PendingSpans, count: usize) -> Vec<u64> {
         let mut freed = Vec::new();
-        pending.settle(count, |span| freed.push(span.start));
+        pending.collect(count, |span| freed.push(span.start));
         freed
     }
 
     #[test]
     fn page_waits_for_exactly_those_who_see_it() {
-        let mut pending = Pending::default();
+        let mut pending = PendingSpans::default();
         for txid in [3, 5, 8] {
             pending.open(txid);
         }
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn old_snapshot_pins_only_what_it_sees() {
-        let mut pending = Pending::default();
+        let mut pending = PendingSpans::default();
         pending.open(1);
         let mut freed = Vec::new();
         for txid in 2..100 {
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn what_waited_is_settled_a_part_at_a_time() {
-        let mut pending = Pending::default();
+        let mut pending = PendingSpans::default();
         pending.open(1);
         pending.open(2);
         for i in 0..3000 {
@@ -133,13 +133,13 @@ mod tests {
         pending.close(2);
         let mut freed = 0;
         for _ in 0..30 {
-            let part = settle(&mut pending, 100).len();
+            let part = collect(&mut pending, 100).len();
             assert!((66..=67).contains(&part), "{part} of 100");
             freed += part;
             assert_eq!(pending.spans().count(), 3000 - freed, "none is lost meanwhile");
             assert_eq!(pending.units() as usize, 2 * (3000 - freed));
         }
-        assert_eq!((freed, settle(&mut pending, 100).len()), (2000, 0));
+        assert_eq!((freed, collect(&mut pending, 100).len()), (2000, 0));
         assert_eq!(close(&mut pending, 1).len(), 1000);
         assert_eq!((pending.units(), pending.oldest()), (0, Some(3)));
     }

@@ -36,13 +36,13 @@ const TRIES_MAX: usize = 32;
 
 /// Where the runs of each class are, with some that are no more.
 #[derive(Default)]
-struct Lists {
+struct RunLists {
     classes: Vec<Vec<u16>>,
     count: usize,
 }
 
 /// The free units of one region; offsets count from its start.
-pub(super) struct Region {
+pub(super) struct AllocGroup {
     /// One bit for each unit; 1 is free.
     free: Box<[u64]>,
     /// One bit for each word of `free` that is all ones.
@@ -50,15 +50,15 @@ pub(super) struct Region {
     counts: [u16; CLASS_COUNT],
     mask: u128,
     run_count: usize,
-    lists: Option<Lists>,
+    lists: Option<RunLists>,
     /// Units from here on are kept in the bitmap only.
     limit: u32,
 }
 
-impl Region {
+impl AllocGroup {
     /// Nothing is free.
-    pub(super) fn new() -> Region {
-        Region {
+    pub(super) fn new() -> AllocGroup {
+        AllocGroup {
             free: vec![0; WORDS].into_boxed_slice(),
             whole: [0; WORDS.div_ceil(64)],
             counts: [0; CLASS_COUNT],
@@ -71,16 +71,16 @@ impl Region {
 
     /// Free is what `used` does not have, from `head` up to, not including, `end`. Words beyond
     /// those given are zero.
-    pub(super) fn restore(used: &[u64], head: u32, end: u32) -> Region {
-        let mut region = Region::new();
+    pub(super) fn restore(used: &[u64], head: u32, end: u32) -> AllocGroup {
+        let mut group = AllocGroup::new();
         for word in 0..WORDS {
             let inside = range_mask(word as u32 * 64, head, end);
             let free = !used.get(word).copied().unwrap_or(0) & inside;
-            region.free[word] = free;
-            region.whole[word / 64] |= u64::from(free == u64::MAX) << (word % 64);
+            group.free[word] = free;
+            group.whole[word / 64] |= u64::from(free == u64::MAX) << (word % 64);
         }
-        region.count_anew();
-        region
+        group.count_anew();
+        group
     }
 
     /// One bit for each class that has a run.
@@ -334,7 +334,7 @@ impl Region {
         if self.lists.is_some() {
             return;
         }
-        let mut lists = Lists::default();
+        let mut lists = RunLists::default();
         for (at, units) in self.runs_below() {
             lists.put(at, class_of(units));
         }
@@ -411,7 +411,7 @@ impl Region {
     }
 }
 
-impl Lists {
+impl RunLists {
     fn put(&mut self, at: u32, class: usize) {
         if self.classes.len() <= class {
             self.classes.resize_with(class + 1, Vec::new);
@@ -434,9 +434,9 @@ mod tests {
     use super::*;
 
     /// What the words say, looked at unit by unit.
-    fn slow_runs(region: &Region) -> Vec<(u32, u32)> {
+    fn slow_runs(group: &AllocGroup) -> Vec<(u32, u32)> {
         let mut runs: Vec<(u32, u32)> = Vec::new();
-        for at in (0..UNITS).filter(|&at| region.is_free(at)) {
+        for at in (0..UNITS).filter(|&at| group.is_free(at)) {
             match runs.last_mut() {
                 Some((start, units)) if *start + *units == at => *units += 1,
                 _ => runs.push((at, 1)),
@@ -445,31 +445,31 @@ mod tests {
         runs
     }
 
-    fn prove(region: &Region) {
-        let runs = slow_runs(region);
-        assert_eq!(region.runs().collect::<Vec<_>>(), runs);
+    fn verify(group: &AllocGroup) {
+        let runs = slow_runs(group);
+        assert_eq!(group.runs().collect::<Vec<_>>(), runs);
         for units_min in [LONG_UNITS_MIN, 128, 300] {
             let long = runs.iter().copied().filter(|run| run.1 >= units_min).collect::<Vec<_>>();
-            assert_eq!(region.long_runs(units_min).collect::<Vec<_>>(), long);
+            assert_eq!(group.long_runs(units_min).collect::<Vec<_>>(), long);
         }
         let mut counts = [0; CLASS_COUNT];
-        for &(at, units) in runs.iter().filter(|run| run.0 < region.limit) {
-            let units = units.min(region.limit - at);
+        for &(at, units) in runs.iter().filter(|run| run.0 < group.limit) {
+            let units = units.min(group.limit - at);
             counts[class_of(units)] += 1;
             for inside in [at, at + units / 2, at + units] {
-                assert_eq!(region.run_start(inside), at, "{at}+{units} from {inside}");
-                assert_eq!(region.run_end(inside.min(at + units - 1)), at + units);
+                assert_eq!(group.run_start(inside), at, "{at}+{units} from {inside}");
+                assert_eq!(group.run_end(inside.min(at + units - 1)), at + units);
             }
-            if region.lists.is_some() {
+            if group.lists.is_some() {
                 let at = u16::try_from(at).unwrap();
-                assert!(region.listed(class_of(units)).contains(&at), "{at} is on no list");
+                assert!(group.listed(class_of(units)).contains(&at), "{at} is on no list");
             }
         }
-        assert_eq!(region.counts, counts);
-        let listed = region.lists.as_ref().map_or(0, |lists| lists.count);
+        assert_eq!(group.counts, counts);
+        let listed = group.lists.as_ref().map_or(0, |lists| lists.count);
         assert!(listed <= 2 * UNITS as usize);
         for word in 0..WORDS {
-            assert_eq!(region.is_whole(word), region.free[word] == u64::MAX);
+            assert_eq!(group.is_whole(word), group.free[word] == u64::MAX);
         }
     }
 
@@ -477,56 +477,56 @@ mod tests {
     fn runs_are_found_from_both_ends() {
         for seed in 0..20 {
             let mut rng = fastrand::Rng::with_seed(seed);
-            let mut region = Region::new();
+            let mut group = AllocGroup::new();
             let longest = [4, 70, 700, 20_000][seed as usize % 4];
             if seed >= 10 {
-                region.set_limit(rng.u32(..UNITS));
+                group.set_limit(rng.u32(..UNITS));
             }
             for step in 0..400 {
                 let at = rng.u32(..UNITS);
                 let units = rng.u32(1..=longest).min(UNITS - at);
-                let free = (at..at + units).filter(|&unit| region.is_free(unit)).count();
+                let free = (at..at + units).filter(|&unit| group.is_free(unit)).count();
                 if free == 0 {
-                    region.release(at, units);
+                    group.release(at, units);
                 } else if free == units as usize {
-                    region.take(at, units);
+                    group.take(at, units);
                 }
                 if step == 200 {
-                    region.list();
+                    group.list();
                 }
                 if step % 50 == 0 {
-                    prove(&region);
+                    verify(&group);
                 }
             }
-            prove(&region);
+            verify(&group);
             for limit in [rng.u32(..UNITS), UNITS - 1, 1, 0, UNITS] {
-                region.set_limit(limit);
-                prove(&region);
+                group.set_limit(limit);
+                verify(&group);
             }
         }
     }
 
     #[test]
     fn lists_do_not_grow_without_end() {
-        let mut region = Region::new();
-        region.release(0, 40);
+        let mut group = AllocGroup::new();
+        group.release(0, 40);
         for _ in 0..10_000 {
-            let at = region.take_of(class_of(40), 3);
-            region.release(at, 3);
+            let at = group.take_of(class_of(40), 3);
+            group.release(at, 3);
         }
-        assert!(region.lists.as_ref().unwrap().count < 2 * STALE_MAX);
-        prove(&region);
+        assert!(group.lists.as_ref().unwrap().count < 2 * STALE_MAX);
+        verify(&group);
     }
 
     #[test]
     fn restored_is_what_was() {
         let used: Vec<u64> = (0..300).map(|word: u64| word.wrapping_mul(0x9e37_79b9)).collect();
-        let region = Region::restore(&used, 2, 30_001);
-        prove(&region);
+        let group = AllocGroup::restore(&used, 2, 30_001);
+        verify(&group);
         for at in 0..UNITS {
             let word = used.get(at as usize / 64).copied().unwrap_or(0);
             let free = (2..30_001).contains(&at) && word >> (at % 64) & 1 == 0;
-            assert_eq!(region.is_free(at), free, "{at}");
+            assert_eq!(group.is_free(at), free, "{at}");
         }
     }
 }

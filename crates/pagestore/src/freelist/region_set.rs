@@ -3,26 +3,26 @@
 /// A set of region numbers: one bit each, and above them one bit for each word that is not zero.
 /// The file has at most 2^17 regions, so the lowest is found in 33 looks, mostly in two.
 #[derive(Clone, Debug, Default)]
-pub(super) struct RegionSet {
+pub(super) struct GroupSet {
     words: Vec<u64>,
     summary: Vec<u64>,
 }
 
-impl RegionSet {
-    pub(super) fn insert(&mut self, region: usize) {
-        let word = region / 64;
+impl GroupSet {
+    pub(super) fn insert(&mut self, group: usize) {
+        let word = group / 64;
         if word >= self.words.len() {
             self.words.resize(word + 1, 0);
             self.summary.resize(word / 64 + 1, 0);
         }
-        self.words[word] |= 1 << (region % 64);
+        self.words[word] |= 1 << (group % 64);
         self.summary[word / 64] |= 1 << (word % 64);
     }
 
     /// Takes out a region that is in the set.
-    pub(super) fn remove(&mut self, region: usize) {
-        let word = region / 64;
-        self.words[word] &= !(1 << (region % 64));
+    pub(super) fn remove(&mut self, group: usize) {
+        let word = group / 64;
+        self.words[word] &= !(1 << (group % 64));
         if self.words[word] == 0 {
             self.summary[word / 64] &= !(1 << (word % 64));
         }
@@ -53,15 +53,15 @@ mod tests {
 
     #[test]
     fn lowest_is_the_lowest() {
-        let mut set = RegionSet::default();
+        let mut set = GroupSet::default();
         assert_eq!(set.lowest(), None);
-        for region in [130_000, 64, 4096, 63, 8191] {
-            set.insert(region);
+        for group in [130_000, 64, 4096, 63, 8191] {
+            set.insert(group);
         }
         assert_eq!(set.iter().collect::<Vec<_>>(), [63, 64, 4096, 8191, 130_000]);
-        for region in [63, 64, 4096, 8191, 130_000] {
-            assert_eq!(set.lowest(), Some(region));
-            set.remove(region);
+        for group in [63, 64, 4096, 8191, 130_000] {
+            assert_eq!(set.lowest(), Some(group));
+            set.remove(group);
         }
         assert_eq!((set.lowest(), set.iter().next()), (None, None));
     }

@@ -25,15 +25,15 @@ fn check(list: &Freelist, model: &Model) {
     spans.sort();
     for pair in spans.windows(2) {
         let apart = pair[0].end() < pair[1].start;
-        assert!(apart || region_of(pair[0].start) != region_of(pair[1].start), "{pair:?} touch");
+        assert!(apart || group_of(pair[0].start) != group_of(pair[1].start), "{pair:?} touch");
     }
 }
 
 fn allocate(list: &mut Freelist, model: &mut Model, units: u32) -> Span {
     let span = list.allocate(units).expect("far below 16 TiB");
     assert_eq!(span.units, units);
-    assert_eq!(region_of(span.start), region_of(span.end() - 1), "{span:?} crosses a border");
-    let head = region_start(region_of(span.start)) + HEAD_UNITS;
+    assert_eq!(group_of(span.start), group_of(span.end() - 1), "{span:?} crosses a border");
+    let head = group_start(group_of(span.start)) + HEAD_UNITS;
     assert!(span.start >= head, "{span:?} lies on a bitmap");
     enter(list, model, span);
     span
@@ -44,7 +44,7 @@ fn enter(list: &Freelist, model: &mut Model, span: Span) {
     let old_end = model.end;
     model.end = list.end();
     for unit in old_end..model.end {
-        if unit >= region_start(region_of(unit)) + HEAD_UNITS {
+        if unit >= group_start(group_of(unit)) + HEAD_UNITS {
             model.free.insert(unit);
         }
     }
@@ -57,7 +57,7 @@ fn enter(list: &Freelist, model: &mut Model, span: Span) {
 fn trim(list: &mut Freelist, model: &mut Model) {
     let mut end = model.end;
     while end > META_UNITS {
-        let start = region_start(region_of(end - 1));
+        let start = group_start(group_of(end - 1));
         if !model.free.contains(&(end - 1)) && end > start + HEAD_UNITS {
             break;
         }
@@ -171,7 +171,7 @@ fn agrees_with_a_bitmap() {
             }
         }
         check(&list, &model);
-        let mut used = Bits::default();
+        let mut used = UnitSet::default();
         for span in &held {
             for unit in span.start..span.end() {
                 used.insert(unit - META_UNITS);
@@ -183,7 +183,7 @@ fn agrees_with_a_bitmap() {
             list.release(span);
         }
         check(&list, &model);
-        assert_eq!(list.spans().count(), region_of(list.end() - 1) + 1, "all merged again");
+        assert_eq!(list.spans().count(), group_of(list.end() - 1) + 1, "all merged again");
     }
 }
 
@@ -200,8 +200,8 @@ fn takes_the_best_fit_and_the_lowest_region() {
     assert_eq!(list.allocate(1).unwrap(), part(45, 1));
     assert_eq!(list.allocate(8).unwrap(), part(0, 8));
     let end = list.end();
-    let far = list.allocate(u32::try_from(REGION_UNITS).unwrap() - 10).unwrap();
-    assert!(region_of(far.start) == 1 && end < far.start);
+    let far = list.allocate(u32::try_from(GROUP_UNITS).unwrap() - 10).unwrap();
+    assert!(group_of(far.start) == 1 && end < far.start);
     list.release(Span { start: far.start, units: 1 });
     assert_eq!(list.allocate(1).unwrap(), part(8, 1));
 }

@@ -10,16 +10,16 @@ mod runs;
 use std::sync::Arc;
 
 use crate::branch::{self, Child};
-use crate::claim::Claim;
+use crate::claim::Reservation;
 use crate::config::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::error::{Error, Result, refuse_over};
-use crate::leaf::{self, Payload, Value};
-use crate::node::{CHILD_BYTES, NodeMut, units_of};
-use crate::page::{Kind, PageSize};
-use crate::shared::Shared;
-use crate::size::Size;
-use pile::Pile;
-use runs::Runs;
+use crate::leaf::{self, LeafValue, Payload};
+use crate::node::{CHILD_BYTES, SlottedPageMut, units_of};
+use crate::page::{PageKind, PageSize};
+use crate::shared::StoreShared;
+use crate::size::SubtreeSize;
+use pile::PageBuilder;
+use runs::RunWriter;
 
 /// With fewer separators a branch grows instead, so that the tree's height stays bounded.
 const SEPARATORS_MIN: usize = 3;
@@ -30,15 +30,15 @@ const SEPARATORS_MIN: usize = 3;
 /// What it has written takes space, which comes back if it, or the [`BuiltTree`], is dropped, and
 /// after a crash. A `push` that failed for want of space or by the system's refusal ends it.
 pub struct TreeBuilder {
-    runs: Runs,
+    runs: RunWriter,
     page_size: PageSize,
-    leaf: Pile,
+    leaf: PageBuilder,
     /// The separator before the open leaf; empty in the first.
     before_leaf: Vec<u8>,
     /// Units of the long values of the open leaf.
     long_units: u64,
     /// From the lowest up; the topmost may have one child only.
-    levels: Vec<Level>,
+    levels: Vec<OpenBranch>,
     first_key: Option<Vec<u8>>,
     last_key: Vec<u8>,
     keys: u64,
@@ -46,13 +46,13 @@ pub struct TreeBuilder {
 }
 
 /// A branch that is being filled.
-struct Level {
+struct OpenBranch {
     /// The separator before the first child; empty in the leftmost branch.
     before: Vec<u8>,
     leftmost: Child,
     /// What lies below it, but for the page itself.
-    size: Size,
-    separators: Pile,
+    size: SubtreeSize,
+    separators: PageBuilder,
 }
 
 /// A tree that is in the file and that no tree names; see [`TreeMut::ingest`](crate::TreeMut::ingest).
@@ -60,7 +60,7 @@ pub struct BuiltTree {
     pub(crate) root: Child,
     /// The first key and the last.
     pub(crate) ends: Option<(Vec<u8>, Vec<u8>)>,
-    pub(crate) claim: Claim,
+    pub(crate) reservation: Reservation,
     pub(crate) page_size: PageSize,
 }
 
@@ -89,11 +89,11 @@ impl std::fmt::Debug for TreeBuilder {
 }
 
 impl TreeBuilder {
-    pub(crate) fn new(shared: &Arc<Shared>, page_size: PageSize) -> TreeBuilder {
+    pub(crate) fn new(shared: &Arc<StoreShared>, page_size: PageSize) -> TreeBuilder {
         TreeBuilder {
-            runs: Runs::new(shared),
+            runs: RunWriter::new(shared),
             page_size,
-            leaf: Pile::default(),
+            leaf: PageBuilder::default(),
             before_leaf: Vec::new(),
             long_units: 0,
             levels: Vec::new(),
@@ -138,8 +138,8 @@ impl TreeBuilder {
 
     fn push_entry(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let value = match value.len() <= leaf::inline_bytes_max(self.page_size) {
-            true => Value::Inline(value),
-            false => Value::Extent(self.runs.extent(value)?),
+            true => LeafValue::Inline(value),
+            false => LeafValue::Extent(self.runs.extent(value)?),
         };
         let payload = Payload::new(value);
         let bytes = self.leaf.bytes_with(key, payload.lead().len(), payload.tail().len());
@@ -148,7 +148,7 @@ impl TreeBuilder {
             self.end_leaf(separator)?;
         }
         // Only now: a leaf that ended does not have it.
-        if let Value::Extent(extent) = value {
+        if let LeafValue::Extent(extent) = value {
             self.long_units += u64::from(extent.span().units);
         }
         self.leaf.push(key, payload.lead(), payload.tail());
@@ -187,18 +187,19 @@ impl TreeBuilder {
                 at += 1;
             };
         }
-        let claim = self.runs.finish()?;
+        let reservation = self.runs.finish()?;
         let ends = self.first_key.map(|first| (first, self.last_key));
-        Ok(BuiltTree { root, ends, claim, page_size: self.page_size })
+        Ok(BuiltTree { root, ends, reservation, page_size: self.page_size })
     }
 
     /// Writes the open leaf. `separator` parts it from the next one.
     fn end_leaf(&mut self, separator: Vec<u8>) -> Result<()> {
         let cells = self.leaf.cells();
         let units = units_of(&cells, self.page_size);
-        let place = self.runs.page(Kind::Leaf, 0, units, |page| NodeMut(page).fill(&cells))?;
+        let page_ref =
+            self.runs.page(PageKind::Leaf, 0, units, |page| SlottedPageMut(page).fill(&cells))?;
         let units = u64::from(units) + std::mem::take(&mut self.long_units);
-        let child = Child { place, size: Size { keys: cells.len() as u64, units } };
+        let child = Child { page_ref, size: SubtreeSize { keys: cells.len() as u64, units } };
         self.leaf.clear();
         let before = std::mem::replace(&mut self.before_leaf, separator);
         self.push_child(0, before, child)
@@ -208,14 +209,14 @@ impl TreeBuilder {
     /// separator before it.
     fn push_child(&mut self, at: usize, before: Vec<u8>, child: Child) -> Result<()> {
         if at == self.levels.len() {
-            self.levels.push(Level::new(before, child));
+            self.levels.push(OpenBranch::new(before, child));
             return Ok(());
         }
         let separators = &self.levels[at].separators;
         let bytes = separators.bytes_with(&before, CHILD_BYTES, 0);
         if separators.len() >= SEPARATORS_MIN && bytes > self.full_bytes() {
             self.end_branch(at)?;
-            self.levels[at] = Level::new(before, child);
+            self.levels[at] = OpenBranch::new(before, child);
             return Ok(());
         }
         let level = &mut self.levels[at];
@@ -230,18 +231,18 @@ impl TreeBuilder {
         let cells = level.separators.cells();
         let units = units_of(&cells, self.page_size);
         let height = u8::try_from(at + 1).expect("each level has four times the pages of the next");
-        let place = self.runs.page(Kind::Branch, height, units, |page| {
-            NodeMut(page).fill(&cells);
-            NodeMut(page).set_leftmost(&level.leftmost.encode());
+        let page_ref = self.runs.page(PageKind::Branch, height, units, |page| {
+            SlottedPageMut(page).fill(&cells);
+            SlottedPageMut(page).set_leftmost(&level.leftmost.encode());
         })?;
-        let size = level.size.plus(Size { keys: 0, units: u64::from(units) });
+        let size = level.size.plus(SubtreeSize { keys: 0, units: u64::from(units) });
         let before = std::mem::take(&mut level.before);
-        self.push_child(at + 1, before, Child { place, size })
+        self.push_child(at + 1, before, Child { page_ref, size })
     }
 }
 
-impl Level {
-    fn new(before: Vec<u8>, leftmost: Child) -> Level {
-        Level { before, leftmost, size: leftmost.size, separators: Pile::default() }
+impl OpenBranch {
+    fn new(before: Vec<u8>, leftmost: Child) -> OpenBranch {
+        OpenBranch { before, leftmost, size: leftmost.size, separators: PageBuilder::default() }
     }
 }

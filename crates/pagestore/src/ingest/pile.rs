@@ -7,9 +7,9 @@ use crate::node::{Cell, SLOT_BYTES, SLOTS_AT};
 
 /// Cells for one page.
 #[derive(Default)]
-pub(crate) struct Pile {
+pub(crate) struct PageBuilder {
     bytes: Vec<u8>,
-    cells: Vec<Place>,
+    cells: Vec<CellRanges>,
     /// What all keys begin with.
     prefix_len: usize,
     /// What the cells take with their whole keys.
@@ -17,13 +17,13 @@ pub(crate) struct Pile {
 }
 
 /// Where a cell's three parts lie.
-struct Place {
+struct CellRanges {
     lead: Range<usize>,
     key: Range<usize>,
     tail: Range<usize>,
 }
 
-impl Pile {
+impl PageBuilder {
     pub(crate) fn len(&self) -> usize {
         self.cells.len()
     }
@@ -33,7 +33,7 @@ impl Pile {
     }
 
     fn first_key(&self) -> Option<&[u8]> {
-        self.cells.first().map(|place| &self.bytes[place.key.clone()])
+        self.cells.first().map(|ranges| &self.bytes[ranges.key.clone()])
     }
 
     /// The bytes of a page with all cells and one more.
@@ -55,9 +55,9 @@ impl Pile {
     pub(crate) fn push(&mut self, key: &[u8], lead: &[u8], tail: &[u8]) {
         self.prefix_len = self.prefix_with(key);
         self.cell_bytes += SLOT_BYTES + lead.len() + key.len() + tail.len();
-        let place =
-            Place { lead: self.append(lead), key: self.append(key), tail: self.append(tail) };
-        self.cells.push(place);
+        let ranges =
+            CellRanges { lead: self.append(lead), key: self.append(key), tail: self.append(tail) };
+        self.cells.push(ranges);
     }
 
     fn append(&mut self, part: &[u8]) -> Range<usize> {
@@ -69,10 +69,10 @@ impl Pile {
     /// The cells, to be laid out.
     pub(crate) fn cells(&self) -> Vec<Cell<'_>> {
         let part = |range: &Range<usize>| &self.bytes[range.clone()];
-        let cell = |place: &Place| Cell {
-            key: (&[][..], part(&place.key)),
-            lead: part(&place.lead),
-            tail: part(&place.tail),
+        let cell = |ranges: &CellRanges| Cell {
+            key: (&[][..], part(&ranges.key)),
+            lead: part(&ranges.lead),
+            tail: part(&ranges.tail),
         };
         self.cells.iter().map(cell).collect()
     }

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::branch::{self, Child};
 use crate::keys::joined;
-use crate::leaf::{self, Payload, Value};
-use crate::page::{Kind, PAGE_UNITS_MAX, PageRef, Span, UNIT_BYTES};
-use crate::size::Size;
+use crate::leaf::{self, LeafValue, Payload};
+use crate::page::{PAGE_UNITS_MAX, PageKind, PageRef, Span, UNIT_BYTES};
+use crate::size::SubtreeSize;
 
-fn blank(kind: Kind, units: usize) -> Vec<u8> {
+fn blank(kind: PageKind, units: usize) -> Vec<u8> {
     let mut page = vec![0; units * UNIT_BYTES];
-    let level = u8::from(kind == Kind::Branch);
+    let level = u8::from(kind == PageKind::Branch);
     page::begin(&mut page, kind, level, 9, 7);
     page
 }
@@ -27,21 +27,21 @@ fn random_key(rng: &mut fastrand::Rng) -> Vec<u8> {
 
 /// Puts the cell before cell `i`; lays the page out anew if it must be. False if it is full.
 fn put(page: &mut [u8], i: usize, cell: &Cell<'_>) -> bool {
-    if NodeMut(page).insert(i, cell) {
+    if SlottedPageMut(page).insert(i, cell) {
         return true;
     }
     let old = page.to_vec();
-    let mut cells: Vec<Cell<'_>> = Node(&old).cells().collect();
+    let mut cells: Vec<Cell<'_>> = SlottedPage(&old).cells().collect();
     cells.insert(i, *cell);
     if bytes_for(&cells) > page.len() {
         return false;
     }
-    NodeMut(page).fill(&cells);
+    SlottedPageMut(page).fill(&cells);
     true
 }
 
 fn assert_leaf(page: &[u8], map: &BTreeMap<Vec<u8>, Vec<u8>>) {
-    let node = Node(page);
+    let node = SlottedPage(page);
     node.validate(9).unwrap();
     let cells: Vec<Cell<'_>> = node.cells().collect();
     assert!(node.used() <= page.len());
@@ -50,7 +50,7 @@ fn assert_leaf(page: &[u8], map: &BTreeMap<Vec<u8>, Vec<u8>>) {
     for (i, (key, value)) in map.iter().enumerate() {
         assert_eq!(joined(node.key(i)), *key);
         assert_eq!(node.search(key), Ok(i));
-        assert_eq!(leaf::value(node, i), Value::Inline(value));
+        assert_eq!(leaf::value(node, i), LeafValue::Inline(value));
     }
 }
 
@@ -59,22 +59,22 @@ fn leaf_agrees_with_a_map() {
     for seed in 0..40 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let units = [1, 1, 3, PAGE_UNITS_MAX][seed as usize % 4];
-        let mut page = blank(Kind::Leaf, units);
+        let mut page = blank(PageKind::Leaf, units);
         let mut map = BTreeMap::new();
         for _ in 0..300 {
             let key = random_key(&mut rng);
-            let found = Node(&page).search(&key);
+            let found = SlottedPage(&page).search(&key);
             assert_eq!(found.is_ok(), map.contains_key(&key));
             assert_eq!(found.unwrap_or_else(|i| i), map.range(..key.clone()).count());
             let value = vec![rng.u8(..); rng.usize(..60 * units)];
-            let payload = Payload::new(Value::Inline(&value));
+            let payload = Payload::new(LeafValue::Inline(&value));
             match found {
                 Ok(i) if rng.bool() => {
-                    NodeMut(&mut page).remove(i..i + 1);
+                    SlottedPageMut(&mut page).remove(i..i + 1);
                     map.remove(&key);
                 }
                 Ok(i) => {
-                    if NodeMut(&mut page).replace(i, payload.lead(), payload.tail()) {
+                    if SlottedPageMut(&mut page).replace(i, payload.lead(), payload.tail()) {
                         map.insert(key, value);
                     }
                 }
@@ -94,20 +94,20 @@ fn leaf_agrees_with_a_map() {
 #[test]
 fn branch_agrees_with_a_map() {
     let child = |n: u64| Child {
-        place: PageRef::new(Span { start: n, units: 1 }, n),
-        size: Size { keys: n * n, units: n },
+        page_ref: PageRef::new(Span { start: n, units: 1 }, n),
+        size: SubtreeSize { keys: n * n, units: n },
     };
     for seed in 0..40 {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let mut page = blank(Kind::Branch, [1, 4][seed as usize % 2]);
-        NodeMut(&mut page).set_leftmost(&child(1).encode());
+        let mut page = blank(PageKind::Branch, [1, 4][seed as usize % 2]);
+        SlottedPageMut(&mut page).set_leftmost(&child(1).encode());
         // Children by the key from which on they are the right ones.
         let mut map = BTreeMap::from([(Vec::new(), child(1))]);
         for n in 2..200 {
             let key = random_key(&mut rng);
             if !key.is_empty() && !map.contains_key(&key) {
                 let raw = child(n).encode();
-                let i = branch::child_index(Node(&page), &key);
+                let i = branch::child_index(SlottedPage(&page), &key);
                 if put_child(&mut page, i, &branch::cell((&[], &key), &raw)) {
                     map.insert(key, child(n));
                 }
@@ -115,38 +115,45 @@ fn branch_agrees_with_a_map() {
             if rng.u32(..3) == 0 && map.len() > 2 {
                 let from = rng.usize(1..map.len());
                 let to = rng.usize(from..map.len().min(from + 3));
-                branch::remove_children(&mut NodeMut(&mut page), from..to);
+                branch::remove_children(&mut SlottedPageMut(&mut page), from..to);
                 let gone: Vec<_> = map.keys().skip(from).take(to - from).cloned().collect();
                 map.retain(|key, _| !gone.contains(key));
             }
-            Node(&page).validate(9).unwrap();
+            SlottedPage(&page).validate(9).unwrap();
             let key = random_key(&mut rng);
-            let i = branch::child_index(Node(&page), &key);
+            let i = branch::child_index(SlottedPage(&page), &key);
             let expected = map.range(..=key).next_back().expect("the empty key is in it");
-            assert_eq!(branch::sized_child(Node(&page), i), *expected.1);
-            assert_eq!(branch::child_count(Node(&page)), map.len());
+            assert_eq!(branch::sized_child(SlottedPage(&page), i), *expected.1);
+            assert_eq!(branch::child_count(SlottedPage(&page)), map.len());
         }
-        branch::remove_children(&mut NodeMut(&mut page), 0..map.len() - 1);
+        branch::remove_children(&mut SlottedPageMut(&mut page), 0..map.len() - 1);
         let last = *map.values().next_back().unwrap();
-        assert_eq!((Node(&page).count(), *Node(&page).leftmost()), (0, last.encode()));
+        assert_eq!(
+            (SlottedPage(&page).count(), *SlottedPage(&page).leftmost()),
+            (0, last.encode())
+        );
     }
 }
 
 fn put_child(page: &mut [u8], i: usize, cell: &Cell<'_>) -> bool {
-    let leftmost = *Node(page).leftmost();
+    let leftmost = *SlottedPage(page).leftmost();
     let done = put(page, i, cell);
-    assert_eq!(*Node(page).leftmost(), leftmost, "the layout leaves the header's child alone");
+    assert_eq!(
+        *SlottedPage(page).leftmost(),
+        leftmost,
+        "the layout leaves the header's child alone"
+    );
     done
 }
 
 #[test]
 fn no_damage_leads_out_of_the_page() {
-    let mut page = blank(Kind::Leaf, 1);
+    let mut page = blank(PageKind::Leaf, 1);
     let keys: Vec<_> = (0..40).map(|i| format!("region/{i:03}")).collect();
-    let payload = Payload::new(Value::Inline(b"value"));
+    let payload = Payload::new(LeafValue::Inline(b"value"));
     let cell = |key| Cell { key: (&[], key), lead: payload.lead(), tail: payload.tail() };
     let cells: Vec<_> = keys.iter().map(|key| cell(key.as_bytes())).collect();
-    NodeMut(&mut page).fill(&cells);
+    SlottedPageMut(&mut page).fill(&cells);
     let mut rng = fastrand::Rng::with_seed(1);
     let mut refused = 0;
     for _ in 0..20_000 {
@@ -154,7 +161,7 @@ fn no_damage_leads_out_of_the_page() {
         for _ in 0..rng.usize(1..4) {
             damaged[rng.usize(24..400)] = rng.u8(..);
         }
-        let node = Node(&damaged);
+        let node = SlottedPage(&damaged);
         if node.validate(9).is_err() {
             refused += 1;
             continue;
@@ -179,33 +186,33 @@ fn separator_is_short_and_separates() {
 }
 
 /// A leaf with one long value at `extent`, under a key of so many bytes.
-fn leaf_of(extent: leaf::Extent, key_len: usize) -> Vec<u8> {
+fn leaf_of(extent: leaf::ValueExtent, key_len: usize) -> Vec<u8> {
     let mut page = vec![0; 3 * UNIT_BYTES];
-    page::begin(&mut page, Kind::Leaf, 0, 9, 7);
-    let payload = Payload::new(Value::Extent(extent));
+    page::begin(&mut page, PageKind::Leaf, 0, 9, 7);
+    let payload = Payload::new(LeafValue::Extent(extent));
     let key = vec![1; key_len];
     let cell = Cell { key: (&[], &key), lead: payload.lead(), tail: payload.tail() };
-    NodeMut(&mut page).fill(&[cell]);
+    SlottedPageMut(&mut page).fill(&[cell]);
     page
 }
 
 #[test]
 fn what_cannot_be_is_refused_before_anything_counts_on_it() {
-    let corrupt = |page: &[u8]| match Node(page).validate(9) {
+    let corrupt = |page: &[u8]| match SlottedPage(page).validate(9) {
         Err(Error::Corrupt { page: 9, what }) => what,
         other => panic!("{other:?}"),
     };
-    let sound = leaf::Extent { start: 2, len: 16 << 20, crc: 0, birth: 1 };
-    let last = leaf::Extent { start: (1 << 32) - 4096, ..sound };
+    let sound = leaf::ValueExtent { start: 2, len: 16 << 20, crc: 0, created_txid: 1 };
+    let last = leaf::ValueExtent { start: (1 << 32) - 4096, ..sound };
     for extent in [sound, last] {
-        Node(&leaf_of(extent, 8256)).validate(9).unwrap();
+        SlottedPage(&leaf_of(extent, 8256)).validate(9).unwrap();
     }
     for extent in [
-        leaf::Extent { start: 1, ..sound },
-        leaf::Extent { start: last.start + 1, ..sound },
-        leaf::Extent { start: u64::MAX, ..sound },
-        leaf::Extent { len: (16 << 20) + 1, ..sound },
-        leaf::Extent { len: u32::MAX, ..sound },
+        leaf::ValueExtent { start: 1, ..sound },
+        leaf::ValueExtent { start: last.start + 1, ..sound },
+        leaf::ValueExtent { start: u64::MAX, ..sound },
+        leaf::ValueExtent { len: (16 << 20) + 1, ..sound },
+        leaf::ValueExtent { len: u32::MAX, ..sound },
     ] {
         assert_eq!(corrupt(&leaf_of(extent, 4)), "address of a long value", "{extent:?}");
     }
@@ -213,16 +220,16 @@ fn what_cannot_be_is_refused_before_anything_counts_on_it() {
     let mut page = leaf_of(sound, 4);
     page[5] = 1;
     assert_eq!(corrupt(&page), "level");
-    let place = PageRef::new(Span { start: 5, units: 1 }, 1);
-    let only = Child { place, size: Size { keys: 1, units: 1 } };
+    let page_ref = PageRef::new(Span { start: 5, units: 1 }, 1);
+    let only = Child { page_ref, size: SubtreeSize { keys: 1, units: 1 } };
     for (level, is_sound) in [(0, false), (1, true), (48, true), (49, false), (255, false)] {
-        let mut page = blank(Kind::Branch, 1);
-        let mut node = NodeMut(&mut page);
+        let mut page = blank(PageKind::Branch, 1);
+        let mut node = SlottedPageMut(&mut page);
         node.fill(&[]);
         node.set_leftmost(&only.encode());
         page[5] = level;
         match is_sound {
-            true => Node(&page).validate(9).unwrap(),
+            true => SlottedPage(&page).validate(9).unwrap(),
             false => assert_eq!(corrupt(&page), "level"),
         }
     }

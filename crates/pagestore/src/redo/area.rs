@@ -10,7 +10,7 @@ use std::io::IoSlice;
 
 use flotilla_vfs::File;
 
-use super::frame::{Head, SECTOR_BYTES};
+use super::frame::{FrameHeader, SECTOR_BYTES};
 use crate::error::{Error, Result};
 use crate::page::{Span, UNIT_BYTES};
 
@@ -19,14 +19,14 @@ const FRAME_PART: u64 = 4;
 
 /// Where the redo area lies, and where its frames begin that the durable root does not contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Area {
+pub(crate) struct RedoArea {
     /// Where it lies.
     pub(crate) span: Span,
     /// The position of the first frame that counts.
     pub(crate) from: u64,
 }
 
-impl Area {
+impl RedoArea {
     /// Length of the ring.
     pub(crate) fn bytes(&self) -> u64 {
         self.span.bytes()
@@ -39,10 +39,10 @@ impl Area {
 
     /// Writes a frame and makes it durable.
     pub(crate) fn append(&self, file: &dyn File, position: u64, frame: &[u8]) -> Result<()> {
-        let (at, left) = self.place(position);
+        let (at, left) = self.file_offset(position);
         let (first, second) = frame.split_at(frame.len().min(left));
         if !second.is_empty() {
-            let start = self.place(position + left as u64).0;
+            let start = self.file_offset(position + left as u64).0;
             file.write_synced(&[IoSlice::new(second)], start)?;
         }
         file.write_synced(&[IoSlice::new(first)], at)?;
@@ -55,7 +55,7 @@ impl Area {
         let mut at = 0;
         while at < self.bytes() {
             let len = (self.bytes() - at).min(ZEROS.len() as u64);
-            file.write_at(&ZEROS[..len as usize], self.place(at).0)?;
+            file.write_at(&ZEROS[..len as usize], self.file_offset(at).0)?;
             at += len;
         }
         Ok(())
@@ -63,39 +63,39 @@ impl Area {
 
     /// The unit that a position lies in, to be named in an error.
     pub(crate) fn unit(&self, position: u64) -> u64 {
-        self.place(position).0 / UNIT_BYTES as u64
+        self.file_offset(position).0 / UNIT_BYTES as u64
     }
 
     /// Where a position lies in the file, and how many bytes there are to the ring's end.
-    fn place(&self, position: u64) -> (u64, usize) {
+    fn file_offset(&self, position: u64) -> (u64, usize) {
         let at = position % self.bytes();
         (self.span.start * UNIT_BYTES as u64 + at, (self.bytes() - at) as usize)
     }
 
     fn read(&self, file: &dyn File, position: u64, bytes: &mut [u8]) -> Result<()> {
-        let (at, left) = self.place(position);
+        let (at, left) = self.file_offset(position);
         let middle = bytes.len().min(left);
         let (first, second) = bytes.split_at_mut(middle);
         file.read_exact_at(first, at)?;
         if !second.is_empty() {
-            file.read_exact_at(second, self.place(position + left as u64).0)?;
+            file.read_exact_at(second, self.file_offset(position + left as u64).0)?;
         }
         Ok(())
     }
 }
 
 /// Reads frames one after the other.
-pub(crate) struct Frames<'a> {
-    area: Area,
+pub(crate) struct FrameReader<'a> {
+    area: RedoArea,
     file: &'a dyn File,
     /// The number of the durable checkpoint.
     checkpoint: u64,
     position: u64,
 }
 
-impl<'a> Frames<'a> {
-    pub(crate) fn new(area: Area, file: &'a dyn File, checkpoint: u64) -> Frames<'a> {
-        Frames { area, file, checkpoint, position: area.from }
+impl<'a> FrameReader<'a> {
+    pub(crate) fn new(area: RedoArea, file: &'a dyn File, checkpoint: u64) -> FrameReader<'a> {
+        FrameReader { area, file, checkpoint, position: area.from }
     }
 
     /// Where the next frame begins, or will.
@@ -111,7 +111,7 @@ impl<'a> Frames<'a> {
     /// that is later than the durable one, whose meta page is then lost.
     pub(crate) fn next(&mut self) -> Result<Option<Vec<u8>>> {
         let Some((head, body)) = self.whole()? else {
-            self.prove_end()?;
+            self.verify_end()?;
             return Ok(None);
         };
         if head.checkpoint > self.checkpoint {
@@ -121,10 +121,10 @@ impl<'a> Frames<'a> {
         Ok(Some(body))
     }
 
-    fn whole(&self) -> Result<Option<(Head, Vec<u8>)>> {
+    fn whole(&self) -> Result<Option<(FrameHeader, Vec<u8>)>> {
         let mut sector = [0; SECTOR_BYTES];
         self.area.read(self.file, self.position, &mut sector)?;
-        let head = Head::decode(&sector).filter(|head| {
+        let head = FrameHeader::decode(&sector).filter(|head| {
             let is_fitting = head.frame_bytes() <= self.area.frame_bytes_max();
             head.position == self.position && is_fitting
         });
@@ -135,14 +135,14 @@ impl<'a> Frames<'a> {
     }
 
     /// Proves that no frame was ever appended behind the position.
-    fn prove_end(&self) -> Result<()> {
+    fn verify_end(&self) -> Result<()> {
         let mut bytes = vec![0; 64 << 10];
         let end = self.position + self.area.frame_bytes_max() + SECTOR_BYTES as u64;
         let mut at = self.position;
         while at < end {
             let len = bytes.len().min((end - at) as usize);
             self.area.read(self.file, at, &mut bytes[..len])?;
-            let heads = bytes[..len].chunks(SECTOR_BYTES).filter_map(Head::decode);
+            let heads = bytes[..len].chunks(SECTOR_BYTES).filter_map(FrameHeader::decode);
             if heads.into_iter().any(|head| head.position > self.position) {
                 return self.corrupt("redo record with others behind it");
             }
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use crate::redo::frame;
 
-    const AREA: Area = Area { span: Span { start: 3, units: 4 }, from: 0 };
+    const AREA: RedoArea = RedoArea { span: Span { start: 3, units: 4 }, from: 0 };
 
     fn file() -> Arc<dyn File> {
         let file = FaultFs::new(1).open(Path::new("/pages"), OpenMode::CreateNew).unwrap();
@@ -179,7 +179,7 @@ mod tests {
     /// Appends frames with bodies of so many bytes; returns where each begins, and the end.
     fn append(file: &dyn File, from: u64, checkpoint: u64, bodies: &[usize]) -> Vec<u64> {
         let mut positions = vec![from];
-        let mut out = frame::Sectors::default();
+        let mut out = frame::SectorBuffer::default();
         for &len in bodies {
             let position = *positions.last().unwrap();
             frame::encode(&mut out, position, checkpoint, 0, &vec![len as u8; len]);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     fn read(file: &dyn File, from: u64, checkpoint: u64) -> Result<Vec<usize>> {
-        let mut frames = Frames::new(Area { from, ..AREA }, file, checkpoint);
+        let mut frames = FrameReader::new(RedoArea { from, ..AREA }, file, checkpoint);
         std::iter::from_fn(|| frames.next().transpose()).map(|body| Ok(body?.len())).collect()
     }
 
@@ -219,14 +219,14 @@ mod tests {
         for sector in (512..*positions.last().unwrap()).step_by(SECTOR_BYTES) {
             let mut kept = [0; SECTOR_BYTES];
             AREA.read(&*file, sector, &mut kept).unwrap();
-            file.write_at(&[0; SECTOR_BYTES], AREA.place(sector).0).unwrap();
+            file.write_at(&[0; SECTOR_BYTES], AREA.file_offset(sector).0).unwrap();
             let found = read(&*file, 512, 1);
             if sector >= positions[4] {
                 assert_eq!(found.unwrap(), bodies[..4]);
             } else {
                 assert!(matches!(found, Err(Error::Corrupt { page: 3.., .. })), "at {sector}");
             }
-            file.write_at(&kept, AREA.place(sector).0).unwrap();
+            file.write_at(&kept, AREA.file_offset(sector).0).unwrap();
         }
         assert_eq!(read(&*file, 512, 1).unwrap(), bodies);
     }

@@ -14,31 +14,31 @@ const LOOKS: u32 = if cfg!(shuttle) { 2 } else { 200 };
 /// At most so many frames are not waited for, after one that was so in vain.
 const IN_VAIN_MAX: u64 = 64;
 
-/// Only who leads changes it, but for `here`, which changes under the lock of the queue.
+/// Only who leads changes it, but for `waiting`, which changes under the lock of the queue.
 #[derive(Debug, Default)]
-pub(super) struct Company {
+pub(super) struct RedoCommitWindow {
     /// How many went with the last frame.
     expected: AtomicU64,
     /// How many want to go with the next.
-    here: AtomicU64,
+    waiting: AtomicU64,
     /// Frames that are not waited for.
     skipped: AtomicU64,
     /// How many they are when it is in vain again.
     in_vain: AtomicU64,
 }
 
-impl Company {
-    pub(super) fn set_here(&self, count: u64) {
-        self.here.store(count, Relaxed);
+impl RedoCommitWindow {
+    pub(super) fn set_waiting(&self, count: u64) {
+        self.waiting.store(count, Relaxed);
     }
 
-    pub(super) fn expect(&self, count: u64) {
+    pub(super) fn set_expected(&self, count: u64) {
         self.expected.store(count, Relaxed);
     }
 
     /// Whether it is worth to wait for more than those who are here.
-    pub(super) fn is_awaited(&self, here: u64) -> bool {
-        if here >= self.expected.load(Relaxed) {
+    pub(super) fn is_worth_waiting(&self, waiting: u64) -> bool {
+        if waiting >= self.expected.load(Relaxed) {
             return false;
         }
         let skipped = self.skipped.load(Relaxed);
@@ -47,17 +47,17 @@ impl Company {
     }
 
     /// Waits for them.
-    pub(super) fn gather(&self) {
-        let (expected, before) = (self.expected.load(Relaxed), self.here.load(Relaxed));
-        let mut here = before;
+    pub(super) fn wait_for_followers(&self) {
+        let (expected, before) = (self.expected.load(Relaxed), self.waiting.load(Relaxed));
+        let mut waiting = before;
         for _ in 0..LOOKS {
             thread::yield_now();
-            here = self.here.load(Relaxed);
-            if here >= expected {
+            waiting = self.waiting.load(Relaxed);
+            if waiting >= expected {
                 break;
             }
         }
-        self.remember(here > before);
+        self.remember(waiting > before);
     }
 
     fn remember(&self, has_come: bool) {
@@ -74,21 +74,21 @@ mod tests {
 
     #[test]
     fn nobody_is_awaited_who_was_not_there_the_last_time() {
-        let company = Company::default();
-        assert!(!company.is_awaited(0));
-        company.expect(1);
-        assert!(!company.is_awaited(1));
-        company.expect(3);
-        assert!(company.is_awaited(2) && !company.is_awaited(3));
+        let company = RedoCommitWindow::default();
+        assert!(!company.is_worth_waiting(0));
+        company.set_expected(1);
+        assert!(!company.is_worth_waiting(1));
+        company.set_expected(3);
+        assert!(company.is_worth_waiting(2) && !company.is_worth_waiting(3));
     }
 
     #[test]
     fn after_gathering_in_vain_it_is_tried_seldom_until_somebody_comes() {
-        let company = Company::default();
-        company.expect(2);
+        let company = RedoCommitWindow::default();
+        company.set_expected(2);
         let mut tried = Vec::new();
         for frame in 0..400 {
-            if company.is_awaited(1) {
+            if company.is_worth_waiting(1) {
                 tried.push(frame);
                 company.remember(false);
             }
@@ -96,6 +96,6 @@ mod tests {
         assert_eq!(tried, [0, 2, 5, 10, 19, 36, 69, 134, 199, 264, 329, 394]);
         company.skipped.store(0, Relaxed);
         company.remember(true);
-        assert!(company.is_awaited(1) && company.is_awaited(1));
+        assert!(company.is_worth_waiting(1) && company.is_worth_waiting(1));
     }
 }

@@ -30,7 +30,7 @@ const REST_BYTES: usize = SECTOR_BYTES - 1;
 
 /// What the first sector of a frame says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct FrameHeader {
     /// Where it stands: how many bytes were appended before it since there is a redo area.
     pub(crate) position: u64,
     /// The number of the last durable checkpoint when it was written.
@@ -51,12 +51,12 @@ pub(crate) fn frame_bytes(body_bytes: u64) -> u64 {
 /// Memory of a frame. It begins at a multiple of a sector there too, so that it can be written past
 /// the system's cache.
 #[derive(Debug, Default)]
-pub(crate) struct Sectors {
+pub(crate) struct SectorBuffer {
     memory: Vec<u8>,
     start: usize,
 }
 
-impl Sectors {
+impl SectorBuffer {
     /// The frame.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.memory[self.start..]
@@ -76,7 +76,7 @@ impl Sectors {
 
 /// Writes a frame into `out`, whatever that holds.
 pub(crate) fn encode(
-    out: &mut Sectors,
+    out: &mut SectorBuffer,
     position: u64,
     checkpoint: u64,
     last_txid: u64,
@@ -103,15 +103,15 @@ pub(crate) fn encode(
     memory.resize(start + frame_bytes, 0);
 }
 
-impl Head {
+impl FrameHeader {
     /// What a sector says if it is the first of a frame, whole.
-    pub(crate) fn decode(sector: &[u8]) -> Option<Head> {
+    pub(crate) fn decode(sector: &[u8]) -> Option<FrameHeader> {
         let head = sector.get(..HEAD_BYTES)?;
         let crc = crc32c::crc32c(&head[POSITION_AT..]);
         if head[0] != BEGIN || u32_at(head, CRC_AT) != crc {
             return None;
         }
-        Some(Head {
+        Some(FrameHeader {
             position: u64_at(head, POSITION_AT),
             checkpoint: u64_at(head, CHECKPOINT_AT),
             last_txid: u64_at(head, LAST_AT),
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     fn frame(body: &[u8]) -> Vec<u8> {
-        let mut out = Sectors { memory: vec![3; 700], start: 7 };
+        let mut out = SectorBuffer { memory: vec![3; 700], start: 7 };
         encode(&mut out, 1024, 5, 99, body);
         assert!(cfg!(miri) || out.bytes().as_ptr().addr().is_multiple_of(SECTOR_BYTES));
         out.bytes().to_vec()
@@ -161,7 +161,7 @@ mod tests {
         for len in [0, 1, FIRST_BYTES, FIRST_BYTES + 1, FIRST_BYTES + REST_BYTES, 5000] {
             let body: Vec<u8> = (0..len).map(|i| i as u8).collect();
             let frame = frame(&body);
-            let head = Head::decode(&frame).unwrap();
+            let head = FrameHeader::decode(&frame).unwrap();
             assert_eq!((head.position, head.checkpoint, head.last_txid), (1024, 5, 99));
             assert_eq!(head.frame_bytes(), frame.len() as u64);
             assert_eq!(frame.len() % SECTOR_BYTES, 0);
@@ -176,7 +176,7 @@ mod tests {
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 4;
-            let found = Head::decode(&bad).and_then(|head| head.body(&bad));
+            let found = FrameHeader::decode(&bad).and_then(|head| head.body(&bad));
             // Bytes 1 to 3 and the padding say nothing.
             let padding = good.len() - (2 * SECTOR_BYTES - HEAD_BYTES - 1 + REST_BYTES - 1000);
             let is_silent = (1..4).contains(&at) || at >= padding;
@@ -189,7 +189,7 @@ mod tests {
         let inner = frame(b"forged").repeat(8);
         for shift in 0..SECTOR_BYTES {
             let frame = frame(&inner[shift..]);
-            let heads = frame.chunks(SECTOR_BYTES).filter(|s| Head::decode(s).is_some());
+            let heads = frame.chunks(SECTOR_BYTES).filter(|s| FrameHeader::decode(s).is_some());
             assert_eq!(heads.count(), 1);
         }
     }
@@ -201,7 +201,7 @@ mod tests {
             sector[BODY_BYTES_AT..CHECKPOINT_AT].copy_from_slice(&len.to_le_bytes());
             let crc = crc32c::crc32c(&sector[POSITION_AT..HEAD_BYTES]);
             sector[CRC_AT..POSITION_AT].copy_from_slice(&crc.to_le_bytes());
-            let head = Head::decode(&sector).unwrap();
+            let head = FrameHeader::decode(&sector).unwrap();
             assert!(head.frame_bytes() > 1 << 60, "{len}");
             assert_eq!(head.body(&sector), None);
         }

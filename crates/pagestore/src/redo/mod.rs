@@ -17,21 +17,21 @@ mod company;
 pub(crate) mod frame;
 mod record;
 
-pub(crate) use area::{Area, Frames};
-pub(crate) use record::{NoSense, Op, Record, Recorded, Recorder, records};
+pub(crate) use area::{FrameReader, RedoArea};
+pub(crate) use record::{Malformed, RecorderSavepoint, RedoOp, RedoRecord, RedoRecorder, records};
 
 use std::sync::Arc;
 
 use flotilla_vfs::File;
 
 use crate::error::{Error, Result};
-use crate::sync::{Mutex, MutexGuard, Word};
-use company::Company;
-use frame::{Sectors, frame_bytes};
+use crate::sync::{Futex, Mutex, MutexGuard};
+use company::RedoCommitWindow;
+use frame::{SectorBuffer, frame_bytes};
 
 /// Who wants its transaction's record to be appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum AppendUrgency {
     /// Somebody who waits for it.
     Now,
     /// Nobody yet; those that come later will be of use only with it.
@@ -42,14 +42,14 @@ pub(crate) enum Wanted {
 pub(crate) struct Redo {
     /// A handle of its own, so that it is told of its own failures.
     file: Arc<dyn File>,
-    state: Mutex<State>,
+    state: Mutex<RedoState>,
     /// Where threads sleep: those of each turn at the word of its parity.
-    words: [Word; 2],
-    company: Company,
+    futexes: [Futex; 2],
+    window: RedoCommitWindow,
 }
 
-struct State {
-    area: Option<Area>,
+struct RedoState {
+    area: Option<RedoArea>,
     /// Nothing is recorded: what is published now is read from the area.
     is_replaying: bool,
     /// The position of the next frame.
@@ -58,29 +58,29 @@ struct State {
     synced: u64,
     /// The number of the last durable checkpoint.
     checkpoint: u64,
-    queue: Queue,
+    queue: RecordQueue,
     /// The last published transaction, with or without a record.
     published: u64,
     /// The last transaction without a record that no durable checkpoint contains; 0 if there is none.
     gap: u64,
     /// All transactions up to here are durable.
     durable: u64,
-    lead: Lead,
+    lead: CommitLeader,
     is_broken: bool,
-    spare: Spare,
+    spare: SpareBuffers,
 }
 
 /// Memory to be used again.
 #[derive(Default)]
-struct Spare {
+struct SpareBuffers {
     recorder: Vec<u8>,
     queue: Vec<u8>,
-    frame: Sectors,
+    frame: SectorBuffer,
 }
 
 /// Records that wait for the next frame.
 #[derive(Default)]
-struct Queue {
+struct RecordQueue {
     bytes: Vec<u8>,
     /// Bytes of the ring that they take at most.
     room: u64,
@@ -92,44 +92,44 @@ struct Queue {
 
 /// Who appends.
 #[derive(Default)]
-struct Lead {
+struct CommitLeader {
     is_on: bool,
     /// The last transaction in the frame that is being appended, or in the last one.
     last: u64,
     /// Counts frames.
-    turn: u64,
+    round: u64,
 }
 
 /// Records on their way.
-struct Taken {
-    area: Area,
+struct CommitBatch {
+    area: RedoArea,
     position: u64,
     /// Behind the frame.
     end: u64,
     checkpoint: u64,
-    records: Queue,
-    frame: Sectors,
+    records: RecordQueue,
+    frame: SectorBuffer,
 }
 
 impl Redo {
     /// Without an area.
     pub(crate) fn new(file: Arc<dyn File>, durable: u64) -> Redo {
-        let state = State {
+        let state = RedoState {
             area: None,
             is_replaying: false,
             next: 0,
             synced: 0,
             checkpoint: 0,
-            queue: Queue::default(),
+            queue: RecordQueue::default(),
             published: durable,
             gap: 0,
             durable,
-            lead: Lead::default(),
+            lead: CommitLeader::default(),
             is_broken: false,
-            spare: Spare::default(),
+            spare: SpareBuffers::default(),
         };
-        let words = Default::default();
-        Redo { file, state: Mutex::new(state), words, company: Company::default() }
+        let futexes = Default::default();
+        Redo { file, state: Mutex::new(state), futexes, window: RedoCommitWindow::default() }
     }
 
     pub(crate) fn file(&self) -> &dyn File {
@@ -137,24 +137,24 @@ impl Redo {
     }
 
     /// For the next transaction.
-    pub(crate) fn recorder(&self) -> Recorder {
+    pub(crate) fn recorder(&self) -> RedoRecorder {
         let mut state = self.state.lock();
         let bytes_max = match state.area {
             Some(area) if state.is_recording() => area.frame_bytes_max() as usize,
             _ => 0,
         };
-        Recorder::new(std::mem::take(&mut state.spare.recorder), bytes_max)
+        RedoRecorder::new(std::mem::take(&mut state.spare.recorder), bytes_max)
     }
 
     /// Whether a record that somebody waits for could be queued now. If so it can be until the next
     /// one is queued.
     pub(crate) fn admits(&self, record: &[u8]) -> bool {
-        self.state.lock().admits(record, Wanted::Now)
+        self.state.lock().admits(record, AppendUrgency::Now)
     }
 
     /// Queues the record of a transaction that was published just now, by who still has the writer's
     /// place. Without a record, or without room for it, it leaves a gap.
-    pub(crate) fn push(&self, txid: u64, mut recorder: Recorder, wanted: Wanted) {
+    pub(crate) fn push(&self, txid: u64, mut recorder: RedoRecorder, wanted: AppendUrgency) {
         let mut state = self.state.lock();
         state.published = txid;
         if state.area.is_some() && !state.is_replaying {
@@ -162,7 +162,7 @@ impl Redo {
                 Some(record) => state.queue.push(txid, record, wanted),
                 None => state.gap = txid,
             }
-            self.company.set_here(state.queue.wanted);
+            self.window.set_waiting(state.queue.wanted);
         }
         state.spare.recorder = recorder.into_spare();
     }
@@ -195,27 +195,27 @@ impl Redo {
                 return self.lead(state);
             }
             let is_led = txid <= state.lead.last;
-            let word = &self.words[(state.lead.turn + u64::from(!is_led)) as usize % 2];
-            let seen = word.load();
+            let futex = &self.futexes[(state.lead.round + u64::from(!is_led)) as usize % 2];
+            let seen = futex.load();
             drop(state);
-            word.sleep(seen);
+            futex.sleep(seen);
             state = self.state.lock();
         }
     }
 
     /// Appends what is queued.
-    fn lead<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<()> {
-        if self.company.is_awaited(state.queue.wanted) {
+    fn lead<'a>(&'a self, mut state: MutexGuard<'a, RedoState>) -> Result<()> {
+        if self.window.is_worth_waiting(state.queue.wanted) {
             drop(state);
-            self.company.gather();
+            self.window.wait_for_followers();
             state = self.state.lock();
         }
         let mut taken = state.take();
-        self.company.set_here(0);
+        self.window.set_waiting(0);
         drop(state);
         let outcome = taken.append(self.file());
         let mut state = self.state.lock();
-        self.company.expect(taken.records.wanted + state.queue.wanted);
+        self.window.set_expected(taken.records.wanted + state.queue.wanted);
         state.lead.is_on = false;
         state.is_broken |= outcome.is_err();
         if !state.is_broken {
@@ -224,7 +224,7 @@ impl Redo {
         }
         let is_broken = state.is_broken;
         taken.leave(&mut state.spare);
-        self.change_words(state, is_broken);
+        self.wake_rounds(state, is_broken);
         match outcome {
             Ok(()) if is_broken => Err(Error::Poisoned),
             other => other,
@@ -232,9 +232,9 @@ impl Redo {
     }
 
     /// Wakes those of the last turn, and one or all of the next.
-    fn change_words(&self, state: MutexGuard<'_, State>, all: bool) {
-        let turn = state.lead.turn as usize;
-        let (done, next) = (&self.words[turn % 2], &self.words[(turn + 1) % 2]);
+    fn wake_rounds(&self, state: MutexGuard<'_, RedoState>, all: bool) {
+        let round = state.lead.round as usize;
+        let (done, next) = (&self.futexes[round % 2], &self.futexes[(round + 1) % 2]);
         done.change();
         next.change();
         drop(state);
@@ -251,7 +251,7 @@ impl Redo {
     pub(crate) fn fail(&self) {
         let mut state = self.state.lock();
         state.is_broken = true;
-        self.change_words(state, true);
+        self.wake_rounds(state, true);
     }
 
     /// All transactions up to this one are durable.
@@ -260,7 +260,7 @@ impl Redo {
     }
 
     /// Begins with the area that the file has. Nothing is recorded until [`Redo::replayed`].
-    pub(crate) fn replay(&self, area: Area, checkpoint: u64) {
+    pub(crate) fn replay(&self, area: RedoArea, checkpoint: u64) {
         let mut state = self.state.lock();
         state.area = Some(area);
         state.next = area.from;
@@ -285,13 +285,13 @@ impl Redo {
 
     /// The area as a checkpoint that begins now shall name it: no earlier frame has a transaction
     /// that was published after this call. The caller keeps others from publishing.
-    pub(crate) fn cut(&self) -> Option<Area> {
+    pub(crate) fn cut(&self) -> Option<RedoArea> {
         let state = self.state.lock();
-        state.area.map(|area| Area { from: state.next, ..area })
+        state.area.map(|area| RedoArea { from: state.next, ..area })
     }
 
     /// Says that a checkpoint is durable: its root, and the area as it was at the cut.
-    pub(crate) fn checkpointed(&self, txid: u64, number: u64, area: Option<Area>) {
+    pub(crate) fn checkpointed(&self, txid: u64, number: u64, area: Option<RedoArea>) {
         let mut state = self.state.lock();
         if state.area.is_none() {
             state.next = area.map_or(0, |area| area.from);
@@ -305,13 +305,13 @@ impl Redo {
         }
         if state.queue.last <= txid {
             state.queue.clear();
-            self.company.set_here(0);
+            self.window.set_waiting(0);
         }
-        self.change_words(state, true);
+        self.wake_rounds(state, true);
     }
 
     /// The area, and the position up to which its frames are durable.
-    pub(crate) fn synced(&self) -> Option<(Area, u64)> {
+    pub(crate) fn synced(&self) -> Option<(RedoArea, u64)> {
         let state = self.state.lock();
         state.area.map(|area| (area, state.synced))
     }
@@ -323,43 +323,43 @@ impl Redo {
     }
 }
 
-impl State {
+impl RedoState {
     fn is_recording(&self) -> bool {
         self.area.is_some() && self.gap == 0 && !self.is_replaying
     }
 
-    fn admits(&self, record: &[u8], wanted: Wanted) -> bool {
+    fn admits(&self, record: &[u8], wanted: AppendUrgency) -> bool {
         let Some(area) = self.area.filter(|_| self.is_recording()) else { return false };
         let room = self.queue.room + frame_bytes(record.len() as u64);
         let free = area.bytes() - (self.next - area.from);
         let limit = match wanted {
-            Wanted::Now => area.frame_bytes_max(),
+            AppendUrgency::Now => area.frame_bytes_max(),
             // So much is left to those who wait.
-            Wanted::Later => area.frame_bytes_max() / 2,
+            AppendUrgency::Later => area.frame_bytes_max() / 2,
         };
         room <= free.min(limit)
     }
 
-    fn take(&mut self) -> Taken {
+    fn take(&mut self) -> CommitBatch {
         let area = self.area.expect("transactions are waited for only where there is an area");
         let position = self.next;
         let bytes = std::mem::take(&mut self.spare.queue);
         let frame = std::mem::take(&mut self.spare.frame);
-        let queue = Queue { bytes, last: self.queue.last, ..Queue::default() };
+        let queue = RecordQueue { bytes, last: self.queue.last, ..RecordQueue::default() };
         let records = std::mem::replace(&mut self.queue, queue);
         self.next += frame_bytes(records.bytes.len() as u64);
-        self.lead.turn += 1;
+        self.lead.round += 1;
         self.lead.last = records.last;
-        Taken { area, position, end: self.next, checkpoint: self.checkpoint, records, frame }
+        CommitBatch { area, position, end: self.next, checkpoint: self.checkpoint, records, frame }
     }
 }
 
-impl Queue {
-    fn push(&mut self, txid: u64, record: &[u8], wanted: Wanted) {
+impl RecordQueue {
+    fn push(&mut self, txid: u64, record: &[u8], wanted: AppendUrgency) {
         self.bytes.extend_from_slice(record);
         self.room += frame_bytes(record.len() as u64);
         self.last = txid;
-        self.wanted += u64::from(wanted == Wanted::Now);
+        self.wanted += u64::from(wanted == AppendUrgency::Now);
     }
 
     fn clear(&mut self) {
@@ -369,14 +369,14 @@ impl Queue {
     }
 }
 
-impl Taken {
+impl CommitBatch {
     fn append(&mut self, file: &dyn File) -> Result<()> {
-        let Taken { area, position, checkpoint, records, frame, .. } = self;
+        let CommitBatch { area, position, checkpoint, records, frame, .. } = self;
         frame::encode(frame, *position, *checkpoint, records.last, &records.bytes);
         area.append(file, *position, frame.bytes())
     }
 
-    fn leave(mut self, spare: &mut Spare) {
+    fn leave(mut self, spare: &mut SpareBuffers) {
         self.records.clear();
         spare.queue = self.records.bytes;
         spare.frame = self.frame;

@@ -25,7 +25,7 @@ const PUT: u8 = 2;
 const DELETE: u8 = 3;
 const DELETE_RANGE: u8 = 4;
 const DELETE_FROM: u8 = 5;
-const MARK: u8 = 6;
+const COMMIT_METADATA: u8 = 6;
 const DELETE_TREE: u8 = 7;
 const RENAME_TREE: u8 = 8;
 const CREATE_TREE: u8 = 9;
@@ -35,7 +35,7 @@ const HEAD_BYTES: usize = 12;
 
 /// One operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Op<'a> {
+pub(crate) enum RedoOp<'a> {
     /// What follows is about the tree of this name.
     Tree(&'a [u8]),
     /// A key and its value.
@@ -45,7 +45,7 @@ pub(crate) enum Op<'a> {
     /// From one key up to another, or to the last.
     DeleteRange(&'a [u8], Option<&'a [u8]>),
     /// The caller's mark.
-    Mark(&'a [u8]),
+    CommitMetadata(&'a [u8]),
     /// A tree's name.
     DeleteTree(&'a [u8]),
     /// A tree's name, and the one it gets.
@@ -56,14 +56,14 @@ pub(crate) enum Op<'a> {
 
 /// A moment that a recorder can go back to.
 #[derive(Clone, Debug)]
-pub(crate) struct Recorded {
+pub(crate) struct RecorderSavepoint {
     len: usize,
     tree: Range<usize>,
 }
 
 /// Writes down what the open transaction does.
 #[derive(Debug)]
-pub(crate) struct Recorder {
+pub(crate) struct RedoRecorder {
     bytes: Vec<u8>,
     /// It gives up beyond so many bytes; 0 if it has.
     bytes_max: usize,
@@ -71,13 +71,13 @@ pub(crate) struct Recorder {
     tree: Range<usize>,
 }
 
-impl Recorder {
+impl RedoRecorder {
     /// Writes into `bytes`, whatever they hold, and gives up beyond `bytes_max`. With 0 it writes
     /// nothing down.
-    pub(crate) fn new(mut bytes: Vec<u8>, bytes_max: usize) -> Recorder {
+    pub(crate) fn new(mut bytes: Vec<u8>, bytes_max: usize) -> RedoRecorder {
         bytes.clear();
         bytes.resize(HEAD_BYTES, 0);
-        Recorder { bytes, bytes_max, tree: 0..0 }
+        RedoRecorder { bytes, bytes_max, tree: 0..0 }
     }
 
     pub(crate) fn tree(&mut self, name: &str) {
@@ -102,8 +102,8 @@ impl Recorder {
         self.write(kind, start, end);
     }
 
-    pub(crate) fn mark(&mut self, mark: &[u8]) {
-        self.write(MARK, mark, None);
+    pub(crate) fn commit_metadata(&mut self, commit_metadata: &[u8]) {
+        self.write(COMMIT_METADATA, commit_metadata, None);
     }
 
     pub(crate) fn delete_tree(&mut self, name: &str) {
@@ -123,12 +123,12 @@ impl Recorder {
     }
 
     /// Makes this a moment to go back to.
-    pub(crate) fn save(&self) -> Recorded {
-        Recorded { len: self.bytes.len(), tree: self.tree.clone() }
+    pub(crate) fn save(&self) -> RecorderSavepoint {
+        RecorderSavepoint { len: self.bytes.len(), tree: self.tree.clone() }
     }
 
     /// Forgets what was written down since. If it has given up meanwhile it stays so.
-    pub(crate) fn go_back(&mut self, moment: &Recorded) {
+    pub(crate) fn roll_back(&mut self, moment: &RecorderSavepoint) {
         if self.bytes_max > 0 {
             self.bytes.truncate(moment.len);
             self.tree = moment.tree.clone();
@@ -171,7 +171,7 @@ impl Recorder {
 
     /// Says that the transaction does what has no words here.
     pub(crate) fn give_up(&mut self) {
-        *self = Recorder::new(std::mem::take(&mut self.bytes), 0);
+        *self = RedoRecorder::new(std::mem::take(&mut self.bytes), 0);
     }
 }
 
@@ -186,21 +186,21 @@ fn put_len(bytes: &mut Vec<u8>, len: usize) {
 
 /// One transaction's record.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Record<'a> {
+pub(crate) struct RedoRecord<'a> {
     /// The transaction.
     pub(crate) txid: u64,
     ops: &'a [u8],
 }
 
-impl<'a> Record<'a> {
+impl<'a> RedoRecord<'a> {
     /// The operations. Ends with an error where the bytes make no sense.
-    pub(crate) fn ops(self) -> impl Iterator<Item = Result<Op<'a>, NoSense>> {
+    pub(crate) fn ops(self) -> impl Iterator<Item = Result<RedoOp<'a>, Malformed>> {
         let mut rest = self.ops;
         std::iter::from_fn(move || {
             if rest.is_empty() {
                 return None;
             }
-            let op = take_op(&mut rest).ok_or(NoSense);
+            let op = take_op(&mut rest).ok_or(Malformed);
             if op.is_err() {
                 rest = &[];
             }
@@ -211,17 +211,17 @@ impl<'a> Record<'a> {
 
 /// Bytes that are no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NoSense;
+pub(crate) struct Malformed;
 
 /// The records that stand one behind the other in `bytes`. Ends with an error where they make no
 /// sense.
-pub(crate) fn records(bytes: &[u8]) -> impl Iterator<Item = Result<Record<'_>, NoSense>> {
+pub(crate) fn records(bytes: &[u8]) -> impl Iterator<Item = Result<RedoRecord<'_>, Malformed>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;
         }
-        let record = take_record(&mut rest).ok_or(NoSense);
+        let record = take_record(&mut rest).ok_or(Malformed);
         if record.is_err() {
             rest = &[];
         }
@@ -229,29 +229,29 @@ pub(crate) fn records(bytes: &[u8]) -> impl Iterator<Item = Result<Record<'_>, N
     })
 }
 
-fn take_record<'a>(rest: &mut &'a [u8]) -> Option<Record<'a>> {
+fn take_record<'a>(rest: &mut &'a [u8]) -> Option<RedoRecord<'a>> {
     let head = rest.get(..HEAD_BYTES)?;
     let end = HEAD_BYTES.checked_add(u32_at(head, 8) as usize)?;
     let ops = rest.get(HEAD_BYTES..end)?;
     *rest = &rest[end..];
-    Some(Record { txid: u64_at(head, 0), ops })
+    Some(RedoRecord { txid: u64_at(head, 0), ops })
 }
 
-fn take_op<'a>(rest: &mut &'a [u8]) -> Option<Op<'a>> {
+fn take_op<'a>(rest: &mut &'a [u8]) -> Option<RedoOp<'a>> {
     let kind = *rest.split_off_first()?;
     let first = take_part(rest)?;
     Some(match kind {
-        TREE => Op::Tree(first),
-        PUT => Op::Put(first, take_part(rest)?),
-        DELETE => Op::Delete(first),
-        DELETE_RANGE => Op::DeleteRange(first, Some(take_part(rest)?)),
-        DELETE_FROM => Op::DeleteRange(first, None),
-        MARK => Op::Mark(first),
-        DELETE_TREE => Op::DeleteTree(first),
-        RENAME_TREE => Op::RenameTree(first, take_part(rest)?),
+        TREE => RedoOp::Tree(first),
+        PUT => RedoOp::Put(first, take_part(rest)?),
+        DELETE => RedoOp::Delete(first),
+        DELETE_RANGE => RedoOp::DeleteRange(first, Some(take_part(rest)?)),
+        DELETE_FROM => RedoOp::DeleteRange(first, None),
+        COMMIT_METADATA => RedoOp::CommitMetadata(first),
+        DELETE_TREE => RedoOp::DeleteTree(first),
+        RENAME_TREE => RedoOp::RenameTree(first, take_part(rest)?),
         CREATE_TREE => {
             let &[units] = take_part(rest)? else { return None };
-            Op::CreateTree(first, TreeOptions::default().page_units(units.into()))
+            RedoOp::CreateTree(first, TreeOptions::default().page_units(units.into()))
         }
         _ => return None,
     })
@@ -273,8 +273,8 @@ fn take_part<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
 mod tests {
     use super::*;
 
-    fn recorder() -> Recorder {
-        Recorder::new(vec![9; 20], 1 << 20)
+    fn recorder() -> RedoRecorder {
+        RedoRecorder::new(vec![9; 20], 1 << 20)
     }
 
     #[test]
@@ -289,35 +289,35 @@ mod tests {
         recorder.delete(&long[..200]);
         recorder.delete_range(b"b", Some(b"c"));
         recorder.delete_range(b"", None);
-        recorder.mark(b"m");
+        recorder.commit_metadata(b"m");
         recorder.delete_tree("a");
         recorder.tree("a");
         recorder.rename_tree("a", "b");
         let moment = recorder.save();
         recorder.tree("c");
         recorder.put(b"undone", b"");
-        recorder.go_back(&moment);
+        recorder.roll_back(&moment);
         recorder.tree("c");
         recorder.create_tree("d", TreeOptions::default().page_units(15));
         let mut bytes = recorder.finish(5).unwrap().to_vec();
-        bytes.extend(Recorder::new(Vec::new(), 100).finish(6).unwrap());
+        bytes.extend(RedoRecorder::new(Vec::new(), 100).finish(6).unwrap());
         let records: Vec<_> = records(&bytes).map(Result::unwrap).collect();
         assert_eq!(records.iter().map(|r| r.txid).collect::<Vec<_>>(), [5, 6]);
         let ops: Vec<_> = records[0].ops().map(Result::unwrap).collect();
         let expected = [
-            Op::Tree(b""),
-            Op::Put(b"a", b""),
-            Op::Tree(b"a"),
-            Op::Put(b"", &long),
-            Op::Delete(&long[..200]),
-            Op::DeleteRange(b"b", Some(b"c")),
-            Op::DeleteRange(b"", None),
-            Op::Mark(b"m"),
-            Op::DeleteTree(b"a"),
-            Op::Tree(b"a"),
-            Op::RenameTree(b"a", b"b"),
-            Op::Tree(b"c"),
-            Op::CreateTree(b"d", TreeOptions::default().page_units(15)),
+            RedoOp::Tree(b""),
+            RedoOp::Put(b"a", b""),
+            RedoOp::Tree(b"a"),
+            RedoOp::Put(b"", &long),
+            RedoOp::Delete(&long[..200]),
+            RedoOp::DeleteRange(b"b", Some(b"c")),
+            RedoOp::DeleteRange(b"", None),
+            RedoOp::CommitMetadata(b"m"),
+            RedoOp::DeleteTree(b"a"),
+            RedoOp::Tree(b"a"),
+            RedoOp::RenameTree(b"a", b"b"),
+            RedoOp::Tree(b"c"),
+            RedoOp::CreateTree(b"d", TreeOptions::default().page_units(15)),
         ];
         assert_eq!(ops, expected);
         assert_eq!(records[1].ops().count(), 0);
@@ -332,13 +332,13 @@ mod tests {
         }
         let bytes = recorder.finish(1).unwrap();
         let ops: Vec<_> = records(bytes).next().unwrap().unwrap().ops().collect();
-        let trees = ops.iter().filter(|op| matches!(op, Ok(Op::Tree(_)))).count();
+        let trees = ops.iter().filter(|op| matches!(op, Ok(RedoOp::Tree(_)))).count();
         assert_eq!((ops.len(), trees), (7, 3));
     }
 
     #[test]
     fn too_much_or_no_words_is_no_record() {
-        let mut recorder = Recorder::new(Vec::new(), 100);
+        let mut recorder = RedoRecorder::new(Vec::new(), 100);
         recorder.put(b"a", &[1; 60]);
         assert!(recorder.finish(1).is_some());
         recorder.put(b"a", &[1; 60]);
@@ -346,7 +346,7 @@ mod tests {
         recorder.put(b"a", b"b");
         recorder.tree("t");
         assert!(recorder.finish(1).is_none());
-        let mut recorder = Recorder::new(Vec::new(), 100);
+        let mut recorder = RedoRecorder::new(Vec::new(), 100);
         recorder.give_up();
         assert!(recorder.finish(1).is_none());
     }
@@ -366,7 +366,7 @@ mod tests {
                 let mut wrong = bytes.clone();
                 wrong[at] ^= flip;
                 // Whatever it says, it neither panics nor goes on for ever.
-                let ops = records(&wrong).flatten().flat_map(Record::ops).count();
+                let ops = records(&wrong).flatten().flat_map(RedoRecord::ops).count();
                 assert!(ops <= wrong.len());
             }
         }

@@ -6,9 +6,9 @@ use flotilla_vfs::FileSystem;
 use flotilla_vfs::hooked::{HookedFs, Operation};
 
 use super::{disk, path};
-use crate::claim::Claim;
+use crate::claim::Reservation;
 use crate::page::UNIT_BYTES;
-use crate::{Durability, Options, PageStore};
+use crate::{CommitDurability, Options, PageStore};
 
 fn open(fs: Arc<dyn FileSystem>) -> PageStore {
     let options = Options::default().growth_bytes(64 << 10).redo_bytes(64 << 10);
@@ -19,7 +19,7 @@ fn value(key: u8) -> Vec<u8> {
     vec![key; 9000]
 }
 
-fn put(store: &PageStore, key: u8, value: &[u8], durability: Durability) {
+fn put(store: &PageStore, key: u8, value: &[u8], durability: CommitDurability) {
     let mut txn = store.write().unwrap();
     txn.tree("t").unwrap().put(&[key], value).unwrap();
     txn.commit(durability).unwrap();
@@ -88,19 +88,19 @@ fn beside_each_operation(prepare: fn(&PageStore), act: fn(&PageStore), look: fn(
 fn what_the_durable_root_needs_is_not_free_before_the_next_one_is_durable() {
     let prepare = |store: &PageStore| {
         for key in 0..4 {
-            put(store, key, &value(key), Durability::Memory);
+            put(store, key, &value(key), CommitDurability::Memory);
             store.checkpoint().unwrap();
         }
         // All pages of before are replaced.
-        put(store, 0, &value(0), Durability::Memory);
+        put(store, 0, &value(0), CommitDurability::Memory);
     };
     let act = |store: &PageStore| {
         // Each free unit is written to, as by who builds trees.
         let units = store.shared().space.lock().freelist.free_units();
-        let mut claim = Claim::new(Arc::clone(store.shared()));
+        let mut claim = Reservation::new(Arc::clone(store.shared()));
         for _ in 0..units {
             let at = claim.take(1).unwrap().start * UNIT_BYTES as u64;
-            store.shared().pool.file().write_at(&[0xee; UNIT_BYTES], at).unwrap();
+            store.shared().page_reader.file().write_at(&[0xee; UNIT_BYTES], at).unwrap();
         }
     };
     let look = |store: &PageStore| {
@@ -114,13 +114,13 @@ fn what_the_durable_root_needs_is_not_free_before_the_next_one_is_durable() {
 fn commits_during_a_checkpoint_are_durable() {
     let prepare = |store: &PageStore| {
         for key in 0..3 {
-            put(store, key, b"old", Durability::Sync);
+            put(store, key, b"old", CommitDurability::Sync);
         }
-        put(store, 0, b"published", Durability::Memory);
+        put(store, 0, b"published", CommitDurability::Memory);
     };
     let act = |store: &PageStore| {
-        put(store, 1, b"new", Durability::Sync);
-        put(store, 2, b"new", Durability::Sync);
+        put(store, 1, b"new", CommitDurability::Sync);
+        put(store, 2, b"new", CommitDurability::Sync);
     };
     let look = |store: &PageStore| {
         assert_has(store, 0, b"published");

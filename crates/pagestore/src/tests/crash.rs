@@ -37,7 +37,7 @@ fn run(store: &PageStore, known: &mut Known, taste: Taste, rng: &mut fastrand::R
                 }
             }
             state.number += 1;
-            txn.set_mark(&state.number.to_be_bytes());
+            txn.set_commit_metadata(&state.number.to_be_bytes());
             txn.publish().unwrap();
         }
         if round == 2 {
@@ -45,7 +45,7 @@ fn run(store: &PageStore, known: &mut Known, taste: Taste, rng: &mut fastrand::R
         }
         known.attempted = Some(state.clone());
         match store.checkpoint() {
-            Ok(checkpoint) => assert_eq!(checkpoint.mark, state.number.to_be_bytes()),
+            Ok(checkpoint) => assert_eq!(checkpoint.commit_metadata, state.number.to_be_bytes()),
             Err(Error::Io(_)) => return false,
             Err(error) => panic!("{error}"),
         }
@@ -57,8 +57,8 @@ fn run(store: &PageStore, known: &mut Known, taste: Taste, rng: &mut fastrand::R
 
 /// Opens the store after a crash and proves that it is what it may be.
 fn recover(store: &PageStore, known: &mut Known) {
-    let mark = store.durable().mark;
-    let number = mark.try_into().map_or(0, u64::from_be_bytes);
+    let commit_metadata = store.durable().commit_metadata;
+    let number = commit_metadata.try_into().map_or(0, u64::from_be_bytes);
     let attempted = known.attempted.take();
     let states = [Some(std::mem::take(&mut known.durable)), attempted];
     let found = states.into_iter().flatten().find(|state| state.number == number);
@@ -110,7 +110,7 @@ fn failed_sync_poisons_writes_but_not_reads() {
         let before = store.read();
         let mut txn = store.write().unwrap();
         txn.tree("a").unwrap().put(b"new", b"value").unwrap();
-        txn.set_mark(&99_u64.to_be_bytes());
+        txn.set_commit_metadata(&99_u64.to_be_bytes());
         txn.publish().unwrap();
         let mut attempted = known.durable.clone();
         attempted.number = 99;

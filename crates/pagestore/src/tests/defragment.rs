@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{disk, open, try_open};
-use crate::moving::{Moving, Part};
-use crate::tree::Budget;
+use crate::moving::{DefragCursor, DefragPart};
+use crate::tree::RelocateBudget;
 use crate::{Error, PageStore, TreeOptions};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -61,8 +61,8 @@ fn assert_same(store: &PageStore, map: &Map) {
 }
 
 /// All that checkpoints have found to be spare goes back to the file system.
-fn give_back(store: &PageStore) -> Result<(), Error> {
-    while store.give_back()? {}
+fn trim_punch(store: &PageStore) -> Result<(), Error> {
+    while store.trim_punch()? {}
     Ok(())
 }
 
@@ -108,7 +108,7 @@ fn file_ends_near_what_is_used() {
         drop(reader);
         store.checkpoint().unwrap();
         store.checkpoint().unwrap();
-        give_back(&store).unwrap();
+        trim_punch(&store).unwrap();
         let (used, file) = sizes(&store);
         // The step of growth, 64 KiB, and room for the largest directory are reserved behind it.
         assert!(file <= used + used / 5 + (200 << 10), "{file} bytes for {used}");
@@ -137,7 +137,7 @@ fn defragment(store: &PageStore) -> Result<(), Error> {
         if call % 3 == 2 || done {
             store.checkpoint()?;
             // Some of it now, the rest whenever.
-            store.give_back()?;
+            store.trim_punch()?;
         }
         if done {
             break;
@@ -145,7 +145,7 @@ fn defragment(store: &PageStore) -> Result<(), Error> {
     }
     store.checkpoint()?;
     store.checkpoint()?;
-    give_back(store)
+    trim_punch(store)
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn power_goes_while_pages_move() {
         fs.cut_power_after(cut);
         let done = defragment(&store).is_ok();
         let trimmed =
-            store.stats().given_back.trimmed_bytes > 0 && store.stats().file_bytes < before;
+            store.stats().trim_punch.trimmed_bytes > 0 && store.stats().file_bytes < before;
         assert!(!done || trimmed, "{:?}", store.stats());
         drop(store);
         fs.power_loss(cut);
@@ -184,11 +184,11 @@ fn trees_without_pages_are_not_all_looked_at_in_one_step() {
     }
     txn.publish().unwrap();
     let mut txn = store.write().unwrap();
-    let mut at = Moving { part: Part::Trees(String::new()), key: Vec::new() };
+    let mut at = DefragCursor { part: DefragPart::Trees(String::new()), key: Vec::new() };
     for step in 1..5 {
-        let mut budget = Budget { line: u64::MAX, bytes: 1, pages: 10, moved_bytes: 0 };
+        let mut budget = RelocateBudget { limit: u64::MAX, bytes: 1, pages: 10, moved_bytes: 0 };
         at = txn.relocate(at, &mut budget).unwrap().expect("there are more");
         let last = format!("t/{:02}\0", step * 10 - 1);
-        assert!(matches!(&at.part, Part::Trees(from) if *from == last), "{at:?}");
+        assert!(matches!(&at.part, DefragPart::Trees(from) if *from == last), "{at:?}");
     }
 }

@@ -11,27 +11,27 @@ use super::problems::{Forger, filled};
 use super::try_open;
 use crate::branch::{self, Child};
 use crate::freelist::META_UNITS;
-use crate::leaf::Extent;
-use crate::node::{Node, NodeMut};
+use crate::leaf::ValueExtent;
+use crate::node::{SlottedPage, SlottedPageMut};
 use crate::page::{self, CRC_END, PageRef, Span, UNIT_BYTES};
 use crate::{Error, PageStore, Stats, WriteTxn};
 
 /// The branch that waits in the trash, and its first two children.
 fn trashed(forger: &Forger) -> (u64, [PageRef; 2]) {
-    let list = forger.page(forger.meta.trash.list.root.id());
-    let tail = Node(&list).tail(0);
-    let branch = Child::decode(&list[tail]).place.id();
+    let list = forger.page(forger.meta.deferred_free.list.root.id());
+    let tail = SlottedPage(&list).tail(0);
+    let branch = Child::decode(&list[tail]).page_ref.id();
     let page = forger.page(branch);
-    (branch, [0, 1].map(|i| branch::child(Node(&page), i)))
+    (branch, [0, 1].map(|i| branch::child(SlottedPage(&page), i)))
 }
 
-/// Makes a branch say that its second child lies at `place`.
-fn misplace(forger: &Forger, branch: u64, place: PageRef) -> u64 {
+/// Makes a branch say that its second child lies at `page_ref`.
+fn misplace(forger: &Forger, branch: u64, page_ref: PageRef) -> u64 {
     forger.forge(branch, |page| {
-        let child = Child { place, ..branch::sized_child(Node(page), 1) };
-        branch::set_child(&mut NodeMut(page), 1, child);
+        let child = Child { page_ref, ..branch::sized_child(SlottedPage(page), 1) };
+        branch::set_child(&mut SlottedPageMut(page), 1, child);
     });
-    place.id()
+    page_ref.id()
 }
 
 /// Forges a file, is told a unit that is free, and returns the page that is to be named.
@@ -96,12 +96,12 @@ fn what_a_transaction_has_made_is_not_given_back_by_who_names_it_by_mistake() {
         let forger = Forger::new(&fs);
         // A leaf is given back without being read if its parent says that nothing is below it.
         forger.child(1, |child| {
-            child.place = PageRef::new(span, 1);
+            child.page_ref = PageRef::new(span, 1);
             child.size.units = 3;
         });
-        let extent = Extent { start: free, ..forger.first_extent() };
+        let extent = ValueExtent { start: free, ..forger.first_extent() };
         forger.forge(forger.long, |page| {
-            let tail = Node(page).tail(0);
+            let tail = SlottedPage(page).tail(0);
             page[tail].copy_from_slice(&extent.encode());
         });
         let store = try_open(&fs).unwrap();
@@ -149,15 +149,15 @@ const TRASH_FAULTS: [Make; 5] = [
     // A whole page where nothing is in use.
     |forger, free| {
         let mut leaf = forger.page(forger.leaves[0].id());
-        let birth = page::birth(&leaf);
-        page::readdress(&mut leaf, free, birth);
+        let created_txid = page::created_txid(&leaf);
+        page::readdress(&mut leaf, free, created_txid);
         let crc = page::checksum(&leaf);
         leaf[..CRC_END].copy_from_slice(&crc);
         forger.file.write_at(&leaf, free * UNIT_BYTES as u64).unwrap();
-        forger.forge(forger.meta.trash.list.root.id(), |page| {
-            let tail = Node(page).tail(0);
-            let place = PageRef::new(Span { start: free, units: 1 }, birth);
-            let child = Child { place, ..Child::decode(&page[tail.clone()]) };
+        forger.forge(forger.meta.deferred_free.list.root.id(), |page| {
+            let tail = SlottedPage(page).tail(0);
+            let page_ref = PageRef::new(Span { start: free, units: 1 }, created_txid);
+            let child = Child { page_ref, ..Child::decode(&page[tail.clone()]) };
             page[tail].copy_from_slice(&child.encode());
         });
         free
@@ -165,8 +165,8 @@ const TRASH_FAULTS: [Make; 5] = [
     // A branch that names itself.
     |forger, _| {
         let (branch, _) = trashed(forger);
-        let birth = page::birth(&forger.page(branch));
-        misplace(forger, branch, PageRef::new(Span { start: branch, units: 1 }, birth))
+        let created_txid = page::created_txid(&forger.page(branch));
+        misplace(forger, branch, PageRef::new(Span { start: branch, units: 1 }, created_txid))
     },
 ];
 
@@ -195,7 +195,7 @@ fn trash_that_names_what_it_cannot_have_keeps_nobody_from_publishing() {
         }
         let error = store.reclaim(u64::MAX).unwrap_err();
         assert!(is_named(&error), "{i}: {error}, not page {page}");
-        assert!(store.stats().trash_bytes > 0, "{i}: it stays");
+        assert!(store.stats().deferred_free_bytes > 0, "{i}: it stays");
         store.checkpoint().unwrap();
         let now = std::time::Duration::ZERO;
         let told: Vec<Error> = (0..9).filter_map(|_| store.maintain(now).err()).collect();
@@ -268,7 +268,7 @@ fn a_backup_has_no_page_twice() {
         |forger| {
             let extent = forger.first_extent();
             forger.forge(forger.long, |page| {
-                let tail = Node(page).tail(1);
+                let tail = SlottedPage(page).tail(1);
                 page[tail].copy_from_slice(&extent.encode());
             });
             extent.start
@@ -292,13 +292,13 @@ fn nothing_is_restored_to_a_bitmaps_place() {
     forger.directory(|bytes| which = u64::from(bytes[0]));
     let unit = META_UNITS + 2 - which;
     let mut leaf = forger.page(forger.leaves[0].id());
-    let birth = page::birth(&leaf);
-    page::readdress(&mut leaf, unit, birth);
+    let created_txid = page::created_txid(&leaf);
+    page::readdress(&mut leaf, unit, created_txid);
     let crc = page::checksum(&leaf);
     leaf[..CRC_END].copy_from_slice(&crc);
     forger.file.write_at(&leaf, unit * UNIT_BYTES as u64).unwrap();
-    let place = PageRef::new(Span { start: unit, units: 1 }, birth);
-    forger.child(0, |child| child.place = place);
+    let page_ref = PageRef::new(Span { start: unit, units: 1 }, created_txid);
+    forger.child(0, |child| child.page_ref = page_ref);
     drop(forger);
     let stream = backup(&fs).unwrap();
     let to = Path::new("/data/restored");

@@ -85,7 +85,7 @@ fn ingest_agrees_with_maps() {
                 }
             }
             assert_same(&store.read(), &maps);
-            assert_eq!(store.check().unwrap().claimed_bytes, 0);
+            assert_eq!(store.check().unwrap().reservation_bytes, 0);
             if rng.u32(..3) == 0 {
                 store.checkpoint().unwrap();
                 drop(store);
@@ -112,7 +112,7 @@ fn large_tree_goes_in_without_memory_and_in_large_writes() {
     assert!((10..14).contains(&megabytes), "{megabytes} MiB");
     assert!(fs.operations() - before < 3 * megabytes, "{} calls", fs.operations() - before);
     assert_eq!(store.stats().dirty_bytes, 0);
-    assert!(store.check().unwrap().claimed_bytes > 10 << 20);
+    assert!(store.check().unwrap().reservation_bytes > 10 << 20);
     let mut txn = store.write().unwrap();
     txn.tree("t").unwrap().put(&7_u32.to_be_bytes(), b"old").unwrap();
     assert_eq!(txn.tree("t").unwrap().ingest(b"", None, tree).unwrap(), 1);
@@ -156,7 +156,7 @@ fn what_is_dropped_gives_its_space_back() {
                 txn.publish().unwrap();
             }
         }
-        assert_eq!(store.check().unwrap().claimed_bytes, 0);
+        assert_eq!(store.check().unwrap().reservation_bytes, 0);
         assert!(span_bytes(&store) < 3 << 20, "round {round}: {}", span_bytes(&store));
     }
 }
@@ -188,7 +188,7 @@ fn what_does_not_fit_is_refused_before_anything_changes() {
         let tree = store.read().tree("t").unwrap().unwrap();
         assert_eq!(tree.get(b"b").unwrap().unwrap(), b"old");
     }
-    assert_eq!(store.check().unwrap().claimed_bytes, 0);
+    assert_eq!(store.check().unwrap().reservation_bytes, 0);
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn full_disk_ends_the_builder_and_nothing_else() {
     txn.tree("t").unwrap().put(b"k", b"v").unwrap();
     txn.publish().unwrap();
     store.checkpoint().unwrap();
-    assert_eq!(store.check().unwrap().claimed_bytes, 0);
+    assert_eq!(store.check().unwrap().reservation_bytes, 0);
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn power_goes_at_every_operation_of_an_ingest() {
             let names = store.read().tree_names().unwrap();
             let found = if names.is_empty() { Maps::new() } else { contents(&store) };
             assert!(found == durable || Some(found) == attempted, "seed {seed}, cut {cut}");
-            assert_eq!(report.claimed_bytes, 0);
+            assert_eq!(report.reservation_bytes, 0);
             if outcome.is_ok() {
                 break;
             }

@@ -155,7 +155,7 @@ fn look(snapshot: &Snapshot, maps: &Maps, taste: Taste, rng: &mut fastrand::Rng)
                 let old = found[i].replace(value.map(<[u8]>::to_vec));
                 assert!(old.is_none(), "key {i} was told twice");
             };
-            tree.get_many(&wanted, note).unwrap();
+            tree.multi_get(&wanted, note).unwrap();
             let expected: Vec<_> = wanted.iter().map(|key| Some(map.get(key).cloned())).collect();
             assert_eq!(found, expected);
             let prefix = wanted.first().unwrap_or(&key);

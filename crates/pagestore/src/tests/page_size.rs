@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{disk, in_both_modes, open, path, try_open};
 use crate::page::PageSize;
 use crate::tool::{PageFile, repair};
-use crate::{Durability, Error, KEY_BYTES_MAX, PageStore, TreeOptions, WriteTxn};
+use crate::{CommitDurability, Error, KEY_BYTES_MAX, PageStore, TreeOptions, WriteTxn};
 
 fn options(units: u32) -> TreeOptions {
     TreeOptions::default().page_units(units)
@@ -54,7 +54,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     txn.create_tree("alike", options(2)).unwrap().append(&part).unwrap();
     txn.publish().unwrap();
     let report = store.check().unwrap();
-    assert_eq!((report.tree_count, report.key_count, report.claimed_bytes), (3, 2000, 0));
+    assert_eq!((report.tree_count, report.key_count, report.reservation_bytes), (3, 2000, 0));
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn length_is_kept_as_long_as_the_tree_is_there() {
     txn.rollback_to(&point).unwrap();
     assert_eq!(txn.tree("t").unwrap().page_units(), 5);
     txn.tree("default").unwrap().put(b"key", b"value").unwrap();
-    txn.commit(Durability::Sync).unwrap();
+    txn.commit(CommitDurability::Sync).unwrap();
     for round in 0..3 {
         let mut txn = store.write().unwrap();
         // Made, changed, renamed and emptied, in the redo area alone or in a checkpoint.
@@ -78,7 +78,7 @@ fn length_is_kept_as_long_as_the_tree_is_there() {
         txn.tree(new).unwrap().delete_range(b"", None).unwrap();
         txn.tree(new).unwrap().put(b"key", &[round as u8; 5 * 1024]).unwrap();
         fill(&mut txn, &format!("new{round}"), 15, 0..2000);
-        txn.commit(Durability::Sync).unwrap();
+        txn.commit(CommitDurability::Sync).unwrap();
         if round == 1 {
             store.checkpoint().unwrap();
         }

@@ -7,17 +7,17 @@ use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::{File, FileSystem, OpenMode};
 
 use super::{disk, path, try_open};
-use crate::bits::Bits;
+use crate::bits::UnitSet;
 use crate::branch::{self, Child};
 use crate::freelist::{HEAD_UNITS, META_UNITS};
-use crate::leaf::{self, Extent};
-use crate::meta::Meta;
-use crate::node::{CHILD_BYTES, Node, NodeMut, SLOT_BYTES, SLOTS_AT};
-use crate::page::{self, CRC_END, Kind, PageRef, Span, UNIT_BYTES, u16_at, u32_at};
-use crate::redo::{Frames, frame};
-use crate::regions::Regions;
-use crate::tool::{PageFile, Part, Problem};
-use crate::{Durability, Error, Options, PageStore};
+use crate::leaf::{self, ValueExtent};
+use crate::meta::MetaPage;
+use crate::node::{CHILD_BYTES, SLOT_BYTES, SLOTS_AT, SlottedPage, SlottedPageMut};
+use crate::page::{self, CRC_END, PageKind, PageRef, Span, UNIT_BYTES, u16_at, u32_at};
+use crate::redo::{FrameReader, frame};
+use crate::regions::AllocGroups;
+use crate::tool::{FilePart, FileProblem, PageFile};
+use crate::{CommitDurability, Error, Options, PageStore};
 
 /// Where fields lie in a page, and how long a record of the directory is, by `docs/page-format.md`.
 const KIND: usize = 4;
@@ -43,14 +43,14 @@ pub(super) fn filled() -> FaultFs {
     for i in 0..3_u8 {
         txn.tree("long").unwrap().put(&[i], &[i; 5000]).unwrap();
     }
-    txn.commit(Durability::Sync).unwrap();
+    txn.commit(CommitDurability::Sync).unwrap();
     let mut txn = store.write().unwrap();
     txn.tree("cut").unwrap().delete_range(&[0], Some(&1490_u32.to_be_bytes())).unwrap();
     txn.publish().unwrap();
     store.checkpoint().unwrap();
     let mut txn = store.write().unwrap();
     txn.tree("small").unwrap().put(b"later", b"not in the checkpoint").unwrap();
-    txn.commit(Durability::Sync).unwrap();
+    txn.commit(CommitDurability::Sync).unwrap();
     drop(store);
     fs
 }
@@ -58,7 +58,7 @@ pub(super) fn filled() -> FaultFs {
 /// Changes a file and makes its checksums right again.
 pub(super) struct Forger {
     pub(super) file: Arc<dyn File>,
-    pub(super) meta: Meta,
+    pub(super) meta: MetaPage,
     /// The root of the tree `small`, its first two children; the root of `long`.
     pub(super) small: u64,
     pub(super) leaves: [PageRef; 2],
@@ -72,12 +72,12 @@ impl Forger {
         let file = fs.open(&path(), OpenMode::Write).unwrap();
         let mut pages = vec![0; 2 * UNIT_BYTES];
         file.read_exact_at(&mut pages, 0).unwrap();
-        let meta = Meta::newest(&pages).unwrap();
+        let meta = MetaPage::newest(&pages).unwrap();
         let none = [PageRef::NONE; 2];
         let mut forger =
             Forger { file, meta, small: root("small"), leaves: none, long: root("long") };
         let page = forger.page(forger.small);
-        forger.leaves = [0, 1].map(|i| branch::child(Node(&page), i));
+        forger.leaves = [0, 1].map(|i| branch::child(SlottedPage(&page), i));
         forger
     }
 
@@ -109,23 +109,23 @@ impl Forger {
     /// Changes what the root of `small` says of child `i`.
     pub(super) fn child(&self, i: usize, change: impl FnOnce(&mut Child)) {
         self.forge(self.small, |page| {
-            let mut child = branch::sized_child(Node(page), i);
+            let mut child = branch::sized_child(SlottedPage(page), i);
             change(&mut child);
-            branch::set_child(&mut NodeMut(page), i, child);
+            branch::set_child(&mut SlottedPageMut(page), i, child);
         });
     }
 
-    pub(super) fn first_extent(&self) -> Extent {
+    pub(super) fn first_extent(&self) -> ValueExtent {
         let page = self.page(self.long);
-        leaf::extents(Node(&page), 0..1).next().expect("the value is long")
+        leaf::extents(SlottedPage(&page), 0..1).next().expect("the value is long")
     }
 
     /// Changes the address of the first long value.
-    fn extent(&self, change: impl FnOnce(&mut Extent)) -> u64 {
+    fn extent(&self, change: impl FnOnce(&mut ValueExtent)) -> u64 {
         let mut extent = self.first_extent();
         change(&mut extent);
         self.forge(self.long, |page| {
-            let tail = Node(page).tail(0);
+            let tail = SlottedPage(page).tail(0);
             page[tail].copy_from_slice(&extent.encode());
         })
     }
@@ -133,7 +133,7 @@ impl Forger {
     /// Makes the inline value of a leaf's first cell one byte shorter.
     fn shorten(&self, unit: u64) -> u64 {
         self.forge(unit, |page| {
-            let (at, len) = (u16_at(page, SLOTS_AT + 4), Node(page).tail(0).len());
+            let (at, len) = (u16_at(page, SLOTS_AT + 4), SlottedPage(page).tail(0).len());
             page::put_u16(page, at, len - 1);
             let garbage = u16_at(page, GARBAGE);
             page::put_u16(page, GARBAGE, garbage + 1);
@@ -145,7 +145,7 @@ impl Forger {
         self.meta.redo.unwrap().span.start
     }
 
-    fn meta(&mut self, change: impl FnOnce(&mut Meta)) {
+    fn meta(&mut self, change: impl FnOnce(&mut MetaPage)) {
         change(&mut self.meta);
         let at = self.meta.unit() * UNIT_BYTES as u64;
         self.file.write_at(&self.meta.encode(), at).unwrap();
@@ -164,30 +164,30 @@ impl Forger {
     }
 
     /// The units in use, as the free space says.
-    pub(super) fn used(&self) -> Bits {
+    pub(super) fn used(&self) -> UnitSet {
         let extent = self.meta.directory;
         let bytes = self.read(extent.start, extent.len as usize);
-        Regions::load(&bytes, extent.start, 1, &*self.file, self.meta.txid).unwrap().1
+        AllocGroups::load(&bytes, extent.start, 1, &*self.file, self.meta.txid).unwrap().1
     }
 
     /// Makes the free space say the opposite of `unit`, which lies in the first region.
-    fn toggle(&mut self, unit: u64) {
+    fn delta(&mut self, unit: u64) {
         let is_used = self.used().contains(unit - META_UNITS);
         self.directory(|bytes| {
             let used = u32_at(bytes, 8).wrapping_add_signed(if is_used { -1 } else { 1 });
-            let toggle = (unit - META_UNITS) as u16;
+            let delta = (unit - META_UNITS) as u16;
             let count = u32_at(bytes, 12) as usize;
-            let mut toggles: Vec<u16> =
+            let mut deltas: Vec<u16> =
                 (0..count).map(|i| u16_at(bytes, RECORD_BYTES + 2 * i) as u16).collect();
-            match toggles.binary_search(&toggle) {
-                Ok(at) => drop(toggles.remove(at)),
-                Err(at) => toggles.insert(at, toggle),
+            match deltas.binary_search(&delta) {
+                Ok(at) => drop(deltas.remove(at)),
+                Err(at) => deltas.insert(at, delta),
             }
             bytes[8..12].copy_from_slice(&used.to_le_bytes());
-            bytes[12..16].copy_from_slice(&(toggles.len() as u32).to_le_bytes());
+            bytes[12..16].copy_from_slice(&(deltas.len() as u32).to_le_bytes());
             bytes[RECORD_BYTES..].fill(0);
-            for (i, toggle) in toggles.iter().enumerate() {
-                page::put_u16(bytes, RECORD_BYTES + 2 * i, usize::from(*toggle));
+            for (i, delta) in deltas.iter().enumerate() {
+                page::put_u16(bytes, RECORD_BYTES + 2 * i, usize::from(*delta));
             }
         });
     }
@@ -195,9 +195,9 @@ impl Forger {
     /// Writes a frame into the redo area, `behind` bytes behind where the next one belongs.
     fn frame(&self, behind: u64, checkpoint: u64, body: &[u8]) {
         let area = self.meta.redo.unwrap();
-        let mut frames = Frames::new(area, &*self.file, self.meta.number);
+        let mut frames = FrameReader::new(area, &*self.file, self.meta.number);
         while frames.next().unwrap().is_some() {}
-        let mut frame = frame::Sectors::default();
+        let mut frame = frame::SectorBuffer::default();
         let position = frames.position() + behind;
         frame::encode(&mut frame, position, checkpoint, 9, body);
         area.append(&*self.file, position, frame.bytes()).unwrap();
@@ -212,20 +212,20 @@ enum Where {
     Catalogue,
     Small,
     Long,
-    Trash,
+    DeferredFree,
     FreeSpace,
     Redo,
 }
 
 impl Where {
-    fn part(self) -> Part {
+    fn part(self) -> FilePart {
         match self {
-            Where::Catalogue => Part::Catalogue,
-            Where::Small => Part::Tree("small".to_owned()),
-            Where::Long => Part::Tree("long".to_owned()),
-            Where::Trash => Part::Trash,
-            Where::FreeSpace => Part::FreeSpace,
-            Where::Redo => Part::Redo,
+            Where::Catalogue => FilePart::Catalogue,
+            Where::Small => FilePart::Tree("small".to_owned()),
+            Where::Long => FilePart::Tree("long".to_owned()),
+            Where::DeferredFree => FilePart::DeferredFree,
+            Where::FreeSpace => FilePart::FreeSpace,
+            Where::Redo => FilePart::Redo,
         }
     }
 }
@@ -244,18 +244,18 @@ const PAGES: &[Fault] = &[
     ("length", Where::Small, |forger| forger.leaf(|page| page[page::UNITS] = 2)),
     ("an older or younger page lies in its place", Where::Small, |forger| {
         forger.leaf(|page| {
-            let (id, birth) = (page::u64_at(page, 8), page::birth(page));
-            page::readdress(page, id, birth + 1);
+            let (id, created_txid) = (page::u64_at(page, 8), page::created_txid(page));
+            page::readdress(page, id, created_txid + 1);
         })
     }),
-    ("kind", Where::Small, |forger| forger.leaf(|page| page[KIND] = Kind::Bitmap as u8)),
+    ("kind", Where::Small, |forger| forger.leaf(|page| page[KIND] = PageKind::Bitmap as u8)),
     ("prefix", Where::Small, |forger| forger.leaf(|page| page::put_u16(page, PREFIX_LEN, 4090))),
     ("slots", Where::Small, |forger| forger.leaf(|page| page::put_u16(page, COUNT, 4000))),
     ("cell", Where::Small, |forger| forger.leaf(|page| page::put_u16(page, SLOTS_AT + 4, 60))),
     ("garbage", Where::Small, |forger| forger.leaf(|page| page::put_u16(page, GARBAGE, 1))),
     ("leftmost child", Where::Small, |forger| {
         let unit = forger.small;
-        forger.forge(unit, |page| NodeMut(page).set_leftmost(&[0; CHILD_BYTES]))
+        forger.forge(unit, |page| SlottedPageMut(page).set_leftmost(&[0; CHILD_BYTES]))
     }),
     ("level", Where::Small, |forger| forger.leaf(|page| page[LEVEL] = 1)),
     ("order of keys", Where::Small, |forger| {
@@ -266,33 +266,33 @@ const PAGES: &[Fault] = &[
         })
     }),
     ("heads of keys", Where::Small, |forger| forger.leaf(|page| page[SLOTS_AT] ^= 0x80)),
-    ("empty leaf", Where::Small, |forger| forger.leaf(|page| NodeMut(page).fill(&[]))),
+    ("empty leaf", Where::Small, |forger| forger.leaf(|page| SlottedPageMut(page).fill(&[]))),
 ];
 
 /// Of what stands in a page about others.
 const TREES: &[Fault] = &[
     ("reference", Where::Small, |forger| {
         let id = forger.leaves[0].id();
-        forger.child(0, |child| child.place = PageRef::new(Span { start: id, units: 0 }, 1));
+        forger.child(0, |child| child.page_ref = PageRef::new(Span { start: id, units: 0 }, 1));
         id
     }),
     ("it lies beyond the end", Where::Small, |forger| {
         let end = forger.meta.end;
-        forger.child(0, |child| child.place = PageRef::new(Span { start: end, units: 1 }, 1));
+        forger.child(0, |child| child.page_ref = PageRef::new(Span { start: end, units: 1 }, 1));
         end
     }),
     ("a meta page's place is in use", Where::Small, |forger| {
-        forger.child(0, |child| child.place = PageRef::new(Span { start: 1, units: 1 }, 1));
+        forger.child(0, |child| child.page_ref = PageRef::new(Span { start: 1, units: 1 }, 1));
         1
     }),
     ("a bitmap's place is in use", Where::Small, |forger| {
-        let place = PageRef::new(Span { start: META_UNITS, units: 1 }, 1);
-        forger.child(0, |child| child.place = place);
+        let page_ref = PageRef::new(Span { start: META_UNITS, units: 1 }, 1);
+        forger.child(0, |child| child.page_ref = page_ref);
         META_UNITS
     }),
     ("it is reached twice", Where::Small, |forger| {
         let first = forger.leaves[0];
-        forger.child(1, |child| child.place = first);
+        forger.child(1, |child| child.page_ref = first);
         first.id()
     }),
     ("size of a subtree", Where::Small, |forger| {
@@ -301,7 +301,7 @@ const TREES: &[Fault] = &[
     }),
     ("size of a tree", Where::Small, |forger| {
         forger.forge(forger.meta.catalogue.id(), |page| {
-            let last = Node(page).tail(Node(page).count() - 1);
+            let last = SlottedPage(page).tail(SlottedPage(page).count() - 1);
             page[last.start + 8] ^= 1;
         });
         forger.small
@@ -310,17 +310,17 @@ const TREES: &[Fault] = &[
         let unit = forger.meta.catalogue.id();
         forger.shorten(unit)
     }),
-    ("entry of the trash", Where::Trash, |forger| {
-        let unit = forger.meta.trash.list.root.id();
+    ("entry of the trash", Where::DeferredFree, |forger| {
+        let unit = forger.meta.deferred_free.list.root.id();
         forger.shorten(unit)
     }),
-    ("size of a tree", Where::Trash, |forger| {
-        forger.meta(|meta| meta.trash.list.size.keys += 1);
-        forger.meta.trash.list.root.id()
+    ("size of a tree", Where::DeferredFree, |forger| {
+        forger.meta(|meta| meta.deferred_free.list.size.keys += 1);
+        forger.meta.deferred_free.list.root.id()
     }),
-    ("units in the trash", Where::Trash, |forger| {
-        forger.meta(|meta| meta.trash.units += 1);
-        forger.meta.trash.list.root.id()
+    ("units in the trash", Where::DeferredFree, |forger| {
+        forger.meta(|meta| meta.deferred_free.units += 1);
+        forger.meta.deferred_free.list.root.id()
     }),
     ("a long value of no length", Where::Long, |forger| {
         forger.extent(|extent| extent.len = 0);
@@ -336,7 +336,7 @@ const TREES: &[Fault] = &[
 const SPACE: &[Fault] = &[
     ("it is in use, and free by the bitmap", Where::FreeSpace, |forger| {
         let unit = forger.leaves[1].id();
-        forger.toggle(unit);
+        forger.delta(unit);
         unit
     }),
     ("in use by the bitmap, but nothing names it", Where::FreeSpace, |forger| {
@@ -344,16 +344,16 @@ const SPACE: &[Fault] = &[
         let heads = META_UNITS + HEAD_UNITS;
         let unit = (heads..forger.meta.end).find(|unit| !used.contains(unit - META_UNITS));
         let unit = unit.expect("something is free");
-        forger.toggle(unit);
+        forger.delta(unit);
         unit
     }),
     ("the bitmap says that a bitmap's place is in use", Where::FreeSpace, |forger| {
-        forger.toggle(META_UNITS + 1);
+        forger.delta(META_UNITS + 1);
         META_UNITS + 1
     }),
     ("a page beyond the end is in use by the bitmap", Where::FreeSpace, |forger| {
         let end = forger.meta.end;
-        forger.toggle(end + 9);
+        forger.delta(end + 9);
         end
     }),
     ("the directory is too short", Where::FreeSpace, |forger| {
@@ -411,16 +411,16 @@ const SPACE: &[Fault] = &[
 fn every_fault_has_a_name() {
     let base = filled();
     assert_eq!(PageFile::open(&base, &path()).unwrap().check(&mut |_| ()).problems, []);
-    assert!(PageFile::open(&base, &path()).unwrap().info().trash_bytes > 0);
+    assert!(PageFile::open(&base, &path()).unwrap().info().deferred_free_bytes > 0);
     let mut missed = Vec::new();
-    for &(what, place, make) in [PAGES, TREES, SPACE].into_iter().flatten() {
+    for &(what, page_ref, make) in [PAGES, TREES, SPACE].into_iter().flatten() {
         let fs = base.crashed(0);
         let mut forger = Forger::new(&fs);
         let page = make(&mut forger);
         drop(forger);
         let problems = PageFile::open(&fs, &path()).unwrap().check(&mut |_| ()).problems;
-        let is_named = |problem: &Problem| {
-            (problem.page, problem.what, &problem.part) == (page, what, &place.part())
+        let is_named = |problem: &FileProblem| {
+            (problem.page, problem.what, &problem.part) == (page, what, &page_ref.part())
         };
         let opened = try_open(&fs).and_then(|store| store.check());
         let is_refused = matches!(opened, Err(Error::Corrupt { .. }));

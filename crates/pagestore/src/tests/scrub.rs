@@ -8,9 +8,9 @@ use flotilla_vfs::{File, FileSystem, OpenMode};
 use super::problems::{Forger, filled};
 use super::{disk, open, path, try_open};
 use crate::freelist::META_UNITS;
-use crate::node::{Node, SLOT_BYTES, SLOTS_AT};
+use crate::node::{SLOT_BYTES, SLOTS_AT, SlottedPage};
 use crate::page::UNIT_BYTES;
-use crate::{Durability, Error, Options, PageStore, Scrub};
+use crate::{CommitDurability, Error, Options, PageStore, Scrub};
 
 /// A pass in steps of `bytes_max`. Returns how many there were.
 fn pass(store: &PageStore, bytes_max: u64) -> Result<u64, Error> {
@@ -63,7 +63,7 @@ fn rot_is_found_wherever_the_checkpoint_relies_on_the_file() {
     let fs = filled();
     let relied_on = relied_on(&fs);
     let store = try_open(&fs).unwrap();
-    assert!(store.stats().trash_bytes > 0 && store.stats().redo_bytes > 0);
+    assert!(store.stats().deferred_free_bytes > 0 && store.stats().redo_bytes > 0);
     pass(&store, u64::MAX).unwrap();
     assert!(pass(&store, 1).unwrap() > relied_on.len() as u64 / 2);
     for unit in 0..store.stats().span_bytes / UNIT_BYTES as u64 {
@@ -91,7 +91,7 @@ fn each_sector_of_a_meta_page_and_of_a_frame_is_read() {
     let store = try_open(&fs).unwrap();
     let mut txn = store.write().unwrap();
     txn.tree("small").unwrap().put(b"a frame of its own", &[9; 900]).unwrap();
-    txn.commit(Durability::Sync).unwrap();
+    txn.commit(CommitDurability::Sync).unwrap();
     let bytes = store.shared().redo.bytes().0;
     assert!(bytes >= 3 * 512, "{bytes}");
     let sectors = |from: u64, bytes: u64| (from..from + bytes).step_by(512);
@@ -178,14 +178,14 @@ fn do_something(store: &PageStore, rng: &mut fastrand::Rng) {
         }
     }
     match rng.u32(..4) {
-        0 => drop(txn.commit(Durability::Sync).unwrap()),
+        0 => drop(txn.commit(CommitDurability::Sync).unwrap()),
         _ => drop(txn.publish().unwrap()),
     }
     match rng.u32(..8) {
         0 => drop(store.checkpoint().unwrap()),
         1 => drop(store.reclaim(1 << 20).unwrap()),
         2 => drop(store.defragment(1 << 18).unwrap()),
-        3 => drop(store.give_back().unwrap()),
+        3 => drop(store.trim_punch().unwrap()),
         _ => {}
     }
 }
@@ -269,15 +269,18 @@ fn what_comes_in_the_place_of_what_was_being_read_is_read_from_its_beginning() {
 
     // Of the trash each has the same number.
     delete_tree(&store, "second");
-    assert!(store.stats().trash_bytes > 1 << 20);
+    assert!(store.stats().deferred_free_bytes > 1 << 20);
     let mut scrub = Scrub::new();
     go_on(&store, &mut scrub, 300_000);
     while store.reclaim(u64::MAX).unwrap() > 0 {}
     make_tree(&store, "third", 0);
     delete_tree(&store, "third");
-    let (before, trash_bytes) = (scrub.bytes(), store.stats().trash_bytes);
+    let (before, deferred_free_bytes) = (scrub.bytes(), store.stats().deferred_free_bytes);
     store.scrub(&mut scrub, u64::MAX).unwrap();
-    assert!(scrub.is_done() && scrub.bytes() - before > trash_bytes, "{before} {trash_bytes}");
+    assert!(
+        scrub.is_done() && scrub.bytes() - before > deferred_free_bytes,
+        "{before} {deferred_free_bytes}"
+    );
 }
 
 #[test]
@@ -285,7 +288,7 @@ fn a_pass_does_not_go_round_where_keys_do_not_rise() {
     let fs = filled();
     let forger = Forger::new(&fs);
     let root = forger.forge(forger.small, |page| {
-        let last = SLOTS_AT + (Node(page).count() - 1) * SLOT_BYTES;
+        let last = SLOTS_AT + (SlottedPage(page).count() - 1) * SLOT_BYTES;
         for byte in 0..SLOT_BYTES {
             page.swap(SLOTS_AT + byte, last + byte);
         }
@@ -302,7 +305,7 @@ fn a_pass_reads_no_tree_twice_whose_name_is_not_found() {
     let fs = filled();
     let forger = Forger::new(&fs);
     let catalogue = forger.forge(forger.meta.catalogue.id(), |page| {
-        let last = SLOTS_AT + (Node(page).count() - 1) * SLOT_BYTES;
+        let last = SLOTS_AT + (SlottedPage(page).count() - 1) * SLOT_BYTES;
         page[last..last + 4].fill(0xff);
     });
     let mut scrub = Scrub::new();

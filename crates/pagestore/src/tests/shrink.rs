@@ -26,7 +26,7 @@ fn delete(store: &PageStore, key: u32) {
 /// A checkpoint, and all that it finds to be spare goes back to the file system.
 fn checkpoint(store: &PageStore) -> Result<(), Error> {
     store.checkpoint()?;
-    while store.give_back()? {}
+    while store.trim_punch()? {}
     Ok(())
 }
 
@@ -57,8 +57,8 @@ fn leave_tail(store: &PageStore) -> Stats {
     delete(store, 1);
     come_down(store);
     let stats = store.stats();
-    assert!(stats.file_bytes > 5 << 20 && stats.given_back.trimmed_bytes == 0, "{stats:?}");
-    assert!(stats.given_back.waiting_bytes > 4 << 20, "{stats:?}");
+    assert!(stats.file_bytes > 5 << 20 && stats.trim_punch.trimmed_bytes == 0, "{stats:?}");
+    assert!(stats.trim_punch.waiting_bytes > 4 << 20, "{stats:?}");
     stats
 }
 
@@ -88,13 +88,13 @@ fn free_tail_is_cut_off() {
     checkpoint(&store).unwrap();
     let stats = store.stats();
     assert!(stats.file_bytes > 12 << 20, "the reader still sees it: {stats:?}");
-    assert_eq!(stats.given_back.trimmed_bytes, 0);
+    assert_eq!(stats.trim_punch.trimmed_bytes, 0);
     assert_eq!(reader.tree("t").unwrap().unwrap().len(), 6);
     drop(reader);
     settle(&store);
     let stats = store.stats();
     assert!(stats.file_bytes <= small.file_bytes + (128 << 10), "{stats:?} {small:?}");
-    assert!(stats.given_back.trimmed_bytes > 11 << 20);
+    assert!(stats.trim_punch.trimmed_bytes > 11 << 20);
     let before = fs.operations();
     checkpoint(&store).unwrap();
     assert_eq!(fs.operations(), before, "there is nothing more to do");
@@ -189,7 +189,7 @@ fn power_goes_during(script: impl Fn(&PageStore, &mut Keys) -> Result<(), Error>
 fn power_goes_while_the_file_shrinks() {
     power_goes_during(|store, keys| {
         breathe(store, keys)?;
-        assert!(store.stats().given_back.trimmed_bytes > 600_000, "{:?}", store.stats());
+        assert!(store.stats().trim_punch.trimmed_bytes > 600_000, "{:?}", store.stats());
         Ok(())
     });
 }
@@ -198,11 +198,11 @@ fn power_goes_while_the_file_shrinks() {
 fn pieces_are_small_and_a_checkpoint_gives_none() {
     let fs = disk(1);
     let store = open(&fs);
-    let waiting = leave_tail(&store).given_back.waiting_bytes;
+    let waiting = leave_tail(&store).trim_punch.waiting_bytes;
     let mut pieces = Vec::new();
     loop {
         let (before, operations) = (store.stats().file_bytes, fs.operations());
-        if !store.give_back().unwrap() {
+        if !store.trim_punch().unwrap() {
             break;
         }
         assert_eq!(fs.operations(), operations + 1);
@@ -210,16 +210,16 @@ fn pieces_are_small_and_a_checkpoint_gives_none() {
     }
     assert!(pieces.len() >= 5 && pieces.iter().all(|&bytes| bytes <= 1 << 20), "{pieces:?}");
     assert_eq!(pieces.iter().sum::<u64>(), waiting);
-    assert_eq!(store.stats().given_back.waiting_bytes, 0);
+    assert_eq!(store.stats().trim_punch.waiting_bytes, 0);
     // The file grows again while it is being cut off.
     put(&store, 2, 4 << 20);
     store.checkpoint().unwrap();
     delete(&store, 2);
     come_down(&store);
-    assert!(store.give_back().unwrap());
+    assert!(store.trim_punch().unwrap());
     put(&store, 3, 6 << 20);
     store.checkpoint().unwrap();
-    assert!(!store.give_back().unwrap(), "all of it is needed");
+    assert!(!store.trim_punch().unwrap(), "all of it is needed");
     assert_there(&store, &[(0, 100), (3, 6 << 20)]);
     store.check().unwrap();
 }
@@ -234,21 +234,21 @@ fn what_a_builder_has_is_not_cut_off() {
     for key in 0..20_000_u32 {
         builder.push(&key.to_be_bytes(), &[key as u8; 100]).unwrap();
         if key == 12_000 {
-            assert!(store.check().unwrap().claimed_bytes > 1 << 20);
-            while store.give_back().unwrap() {}
+            assert!(store.check().unwrap().reservation_bytes > 1 << 20);
+            while store.trim_punch().unwrap() {}
         }
     }
     let built = builder.finish().unwrap();
-    while store.give_back().unwrap() {}
+    while store.trim_punch().unwrap() {}
     let stats = store.stats();
     assert!(stats.span_bytes > durable_end + (2 << 20), "{stats:?}");
     assert!(stats.file_bytes >= stats.span_bytes, "{stats:?}");
-    assert!(stats.given_back.trimmed_bytes > 1 << 20, "{stats:?}");
+    assert!(stats.trim_punch.trimmed_bytes > 1 << 20, "{stats:?}");
     let mut txn = store.write().unwrap();
     txn.tree("built").unwrap().ingest(b"", None, built).unwrap();
     txn.publish().unwrap();
     // What is published and in no durable root stays as well.
-    while store.give_back().unwrap() {}
+    while store.trim_punch().unwrap() {}
     store.checkpoint().unwrap();
     drop(store);
     fs.power_loss(1);
@@ -275,7 +275,7 @@ fn what_a_snapshot_sees_is_not_cut_off() {
         delete(&store, key);
     }
     come_down(&store);
-    while store.give_back().unwrap() {}
+    while store.trim_punch().unwrap() {}
     let tree = reader.tree("t").unwrap().unwrap();
     for key in 1..4_u32 {
         // Nobody has read it before, so it comes from the file.
@@ -286,7 +286,7 @@ fn what_a_snapshot_sees_is_not_cut_off() {
     store.check().unwrap();
     drop((tree, reader));
     settle(&store);
-    assert!(store.stats().given_back.trimmed_bytes > 5_500_000, "{:?}", store.stats());
+    assert!(store.stats().trim_punch.trimmed_bytes > 5_500_000, "{:?}", store.stats());
 }
 
 /// Cuts some of the file off, grows it, and cuts it off, piece by piece between other things.
@@ -314,15 +314,15 @@ fn interleave(store: &PageStore, keys: &mut Keys) -> Result<(), Error> {
         }
         // In between, it is longer than the last checkpoint says.
         for _ in 0..round {
-            store.give_back()?;
+            store.trim_punch()?;
         }
     }
-    let waiting = store.stats().given_back.waiting_bytes;
+    let waiting = store.stats().trim_punch.waiting_bytes;
     assert!(waiting > 1 << 20, "{waiting}");
     put(store, 20, 1_000_000);
     keys[1].push((20, 1_000_000));
     durable(store, keys)?;
-    while store.give_back()? {}
+    while store.trim_punch()? {}
     store.check().map(|_| ())
 }
 
@@ -351,7 +351,7 @@ fn punch(store: &PageStore, keys: &mut Keys) -> Result<(), Error> {
         checkpoint(store)?;
         keys[0] = keys[1].clone();
     }
-    assert!(store.stats().given_back.punched_bytes > 2_000_000, "{:?}", store.stats());
+    assert!(store.stats().trim_punch.punched_bytes > 2_000_000, "{:?}", store.stats());
     put(store, 1, 1_200_000);
     keys[1].push((1, 1_200_000));
     checkpoint(store)?;
@@ -368,14 +368,14 @@ fn long_free_runs_become_holes_and_are_used_again() {
     store.check().unwrap();
     let stats = store.stats();
     assert!(
-        stats.given_back.hole_bytes > 1_000_000 && stats.given_back.hole_bytes < 1_500_000,
+        stats.trim_punch.hole_bytes > 1_000_000 && stats.trim_punch.hole_bytes < 1_500_000,
         "{stats:?}"
     );
-    assert!(stats.given_back.hole_bytes <= stats.free_bytes);
+    assert!(stats.trim_punch.hole_bytes <= stats.free_bytes);
     drop(store);
     let store = open(&fs);
     assert!(
-        store.stats().given_back.hole_bytes >= stats.given_back.hole_bytes,
+        store.stats().trim_punch.hole_bytes >= stats.trim_punch.hole_bytes,
         "its region is known to have holes"
     );
     assert_there(&store, &keys[0]);
@@ -389,7 +389,7 @@ fn full_disk_is_found_before_a_hole_is_written() {
         let mut store = open(&fs);
         let mut keys = Keys::default();
         punch(&store, &mut keys).unwrap();
-        let capacity = store.stats().file_bytes - store.stats().given_back.punched_bytes / 2;
+        let capacity = store.stats().file_bytes - store.stats().trim_punch.punched_bytes / 2;
         if reopen {
             drop(store);
             store = open(&fs);
@@ -426,7 +426,7 @@ fn what_is_spare_makes_room_on_a_full_disk() {
         store.checkpoint().unwrap();
     }
     let stats = store.stats();
-    assert!(stats.given_back.waiting_bytes > 2_000_000, "{stats:?}");
+    assert!(stats.trim_punch.waiting_bytes > 2_000_000, "{stats:?}");
     fs.set_capacity(Some(stats.file_bytes));
     // Longer than any run that is free.
     put(&store, 7, 1_500_000);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{disk, in_both_modes, open, path};
-use crate::freelist::{Freelist, HEAD_UNITS, REGION_UNITS};
+use crate::freelist::{Freelist, GROUP_UNITS, HEAD_UNITS};
 use crate::page::{UNIT_BYTES, UNIT_COUNT_MAX};
 use crate::{Error, KEY_BYTES_MAX, NAME_BYTES_MAX, Options, PageStore, VALUE_BYTES_MAX};
 
@@ -198,7 +198,7 @@ fn limits_are_refused_precisely() {
     assert!(txn.tree(&"n".repeat(NAME_BYTES_MAX + 1)).is_err());
     txn.publish().unwrap();
     let mut txn = store.write().unwrap();
-    txn.set_mark(&[1; 65]);
+    txn.set_commit_metadata(&[1; 65]);
     assert!(matches!(txn.publish(), Err(Error::TooLarge { what: "a mark", .. })));
     store.checkpoint().unwrap();
     assert_eq!(store.check().unwrap().extent_count, 1);
@@ -228,8 +228,8 @@ fn redo_area_without_room_for_a_directory_is_let_go() {
         let before = (space.freelist.end(), space.used_units(0));
         // All up to the limit of a file is in use but as many units as the area has.
         let area = space.allocate(16).unwrap();
-        let region = (REGION_UNITS - HEAD_UNITS) as u32;
-        for units in [region].into_iter().chain((0..15).rev().map(|bit| 1 << bit)) {
+        let group = (GROUP_UNITS - HEAD_UNITS) as u32;
+        for units in [group].into_iter().chain((0..15).rev().map(|bit| 1 << bit)) {
             while space.allocate(units).is_ok() {}
         }
         space.release(area);

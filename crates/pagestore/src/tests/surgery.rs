@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::model::{Maps, Taste, assert_same, bound, change, within};
 use super::{disk, open, path};
 use crate::{
-    Durability, Error, Options, PageStore, Savepoint, Tree, TreeMut, TreeOptions, WriteTxn,
+    CommitDurability, Error, Options, PageStore, Savepoint, Tree, TreeMut, TreeOptions, WriteTxn,
 };
 
 /// Puts keys of one tree, as many as make it a few levels high.
@@ -186,7 +186,7 @@ fn trees_of_all_heights_are_joined() {
     txn.tree("u").unwrap().append(&part).unwrap();
     txn.publish().unwrap();
     assert!(store.stats().dirty_bytes < 20 * 4096, "{:?}", store.stats());
-    assert_eq!(store.stats().trash_bytes, 0);
+    assert_eq!(store.stats().deferred_free_bytes, 0);
     assert_eq!(store.check().unwrap().key_count, 20_000);
     let lost = store.write().unwrap().tree("t").unwrap().split_off(b"").unwrap();
     let mut txn = store.write().unwrap();
@@ -250,12 +250,12 @@ fn surgery_agrees_with_maps() {
 
 /// Reclaims all trash and proves that nothing but the trees and their catalogue takes space.
 fn give_all_back(store: &PageStore, maps: &Maps) {
-    while store.stats().trash_bytes > 0 {
+    while store.stats().deferred_free_bytes > 0 {
         assert!(store.reclaim(1 << 16).unwrap() > 0);
     }
     store.checkpoint().unwrap();
     let report = store.check().unwrap();
-    assert_eq!((report.trash_bytes, report.pending_bytes), (0, 0));
+    assert_eq!((report.deferred_free_bytes, report.pending_bytes), (0, 0));
     let snapshot = store.read();
     let sizes = maps.keys().map(|name| {
         let tree = snapshot.tree(name).unwrap().unwrap();
@@ -278,7 +278,7 @@ fn large_range_goes_with_few_pages() {
     assert_eq!(tree.len(), 200);
     txn.publish().unwrap();
     let after = store.stats();
-    assert!(after.trash_bytes > 2 << 20, "{after:?}");
+    assert!(after.deferred_free_bytes > 2 << 20, "{after:?}");
     assert!(after.dirty_bytes <= 16 * 4096, "{after:?}");
     assert!(after.pending_bytes <= 400 * 4096, "{after:?}");
     assert_eq!(
@@ -287,12 +287,12 @@ fn large_range_goes_with_few_pages() {
     );
     store.check().unwrap();
     let mut sum = 0;
-    while store.stats().trash_bytes > 0 {
+    while store.stats().deferred_free_bytes > 0 {
         let freed = store.reclaim(64 << 10).unwrap();
         assert!((4096..=1 << 20).contains(&freed), "{freed} bytes at once");
         sum += freed;
     }
-    assert!(sum >= after.trash_bytes);
+    assert!(sum >= after.deferred_free_bytes);
     store.checkpoint().unwrap();
     assert_eq!(store.check().unwrap().key_count, 200);
     assert!(store.stats().free_bytes > 3 << 20);
@@ -306,11 +306,11 @@ fn part_that_is_given_back_at_once_is_a_setting() {
         let mut txn = store.write().unwrap();
         txn.tree("t").unwrap().delete_range(&100_u32.to_be_bytes(), None).unwrap();
         txn.publish().unwrap();
-        let trash_bytes = store.stats().trash_bytes;
+        let deferred_free_bytes = store.stats().deferred_free_bytes;
         store.reclaim(u64::MAX).unwrap();
-        assert_eq!(store.stats().trash_bytes, 0);
+        assert_eq!(store.stats().deferred_free_bytes, 0);
         store.check().unwrap();
-        trash_bytes
+        deferred_free_bytes
     };
     assert_eq!(trash_of(Options::default()), 0);
     let none = trash_of(Options::default().reclaim_at_once_bytes(0));
@@ -332,14 +332,14 @@ fn trash_outlives_a_crash_and_is_given_back_after_it() {
     assert_eq!(txn.delete_tree("none").unwrap(), None);
     txn.publish().unwrap();
     store.checkpoint().unwrap();
-    let trash_bytes = store.stats().trash_bytes;
-    assert!(trash_bytes > 2 << 20);
+    let deferred_free_bytes = store.stats().deferred_free_bytes;
+    assert!(deferred_free_bytes > 2 << 20);
     drop(store);
     fs.power_loss(1);
     let store = open(&fs);
-    assert_eq!(store.stats().trash_bytes, trash_bytes);
-    assert_eq!(store.check().unwrap().trash_bytes, trash_bytes);
-    assert_eq!(store.reclaim(u64::MAX).unwrap(), trash_bytes);
+    assert_eq!(store.stats().deferred_free_bytes, deferred_free_bytes);
+    assert_eq!(store.check().unwrap().deferred_free_bytes, deferred_free_bytes);
+    assert_eq!(store.reclaim(u64::MAX).unwrap(), deferred_free_bytes);
     give_all_back(&store, &Maps::new());
 }
 
@@ -350,11 +350,11 @@ fn surgery_is_durable_when_it_is_synced() {
     fill(&store, "t", 0..30_000, &[7; 60]);
     fill(&store, "u", 0..30_000, &[7; 60]);
     store.checkpoint().unwrap();
-    store.write().unwrap().commit(Durability::Sync).unwrap();
+    store.write().unwrap().commit(CommitDurability::Sync).unwrap();
     let sync = |change: &dyn Fn(&mut WriteTxn<'_>)| {
         let mut txn = store.write().unwrap();
         change(&mut txn);
-        txn.commit(Durability::Sync).unwrap();
+        txn.commit(CommitDurability::Sync).unwrap();
     };
     sync(&|txn| {
         let part = txn.tree("u").unwrap().split_off(&100_u32.to_be_bytes()).unwrap();
@@ -380,7 +380,7 @@ fn surgery_is_durable_when_it_is_synced() {
     assert_eq!(snapshot.tree_names().unwrap(), ["t", "v"]);
     let tree = snapshot.tree("t").unwrap().unwrap();
     assert_eq!((tree.len(), snapshot.tree("v").unwrap().unwrap().len()), (11, 100));
-    assert!(store.stats().trash_bytes > 0);
+    assert!(store.stats().deferred_free_bytes > 0);
     assert_eq!(tree.get(b"z").unwrap().unwrap(), [3; 9000]);
 }
 
@@ -419,7 +419,7 @@ fn rotten_garbage_stops_nobody_and_is_named() {
     txn.delete_tree("t").unwrap();
     txn.publish().unwrap();
     store.checkpoint().unwrap();
-    let trash_bytes = store.stats().trash_bytes;
+    let deferred_free_bytes = store.stats().deferred_free_bytes;
     drop(store);
     let span_bytes = open(&fs).stats().span_bytes;
     let mut found = 0;
@@ -429,7 +429,9 @@ fn rotten_garbage_stops_nobody_and_is_named() {
             fs.flip_bit(&super::path(), unit * 4096 + 2000, 3);
             continue;
         };
-        if store.stats().trash_bytes == trash_bytes && store.read().tree("u").is_ok() {
+        if store.stats().deferred_free_bytes == deferred_free_bytes
+            && store.read().tree("u").is_ok()
+        {
             match store.reclaim(u64::MAX) {
                 Ok(_) => {}
                 Err(Error::Corrupt { page, .. }) => {
@@ -461,9 +463,9 @@ fn savepoints_bring_back_trees_mark_and_space() {
     fill(&store, "t", 0..5000, &[1; 100]);
     let mut txn = store.write().unwrap();
     put(&mut txn.tree("t").unwrap(), "before", "1");
-    txn.set_mark(b"first");
+    txn.set_commit_metadata(b"first");
     let first = txn.savepoint();
-    txn.set_mark(b"second");
+    txn.set_commit_metadata(b"second");
     put(&mut txn.tree("t").unwrap(), "before", "2");
     txn.tree("t").unwrap().put(b"long", &[1; 9000]).unwrap();
     let second = txn.savepoint();
@@ -481,7 +483,7 @@ fn savepoints_bring_back_trees_mark_and_space() {
     txn.publish().unwrap();
     let snapshot = store.read();
     assert_eq!(
-        (snapshot.mark(), snapshot.tree_names().unwrap()),
+        (snapshot.commit_metadata(), snapshot.tree_names().unwrap()),
         (&b"first"[..], vec!["t".into()])
     );
     store.checkpoint().unwrap();

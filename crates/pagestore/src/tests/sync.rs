@@ -10,8 +10,8 @@ use flotilla_vfs::{FileSystem, OpenMode};
 use super::model::{Maps, Taste, assert_same, change};
 use super::{disk, path};
 use crate::page::UNIT_BYTES;
-use crate::redo::{Recorder, frame};
-use crate::{Durability, Error, Options, PageStore, WriteTxn};
+use crate::redo::{RedoRecorder, frame};
+use crate::{CommitDurability, Error, Options, PageStore, WriteTxn};
 
 fn options() -> Options {
     Options::default().growth_bytes(64 << 10).redo_bytes(64 << 10)
@@ -25,7 +25,12 @@ fn open(fs: &FaultFs) -> PageStore {
     try_open(fs).expect("the disk is well")
 }
 
-fn put(store: &PageStore, key: u64, value: &[u8], durability: Durability) -> Result<u64, Error> {
+fn put(
+    store: &PageStore,
+    key: u64,
+    value: &[u8],
+    durability: CommitDurability,
+) -> Result<u64, Error> {
     let mut txn = store.write()?;
     txn.tree("t")?.put(&key.to_be_bytes(), value)?;
     txn.commit(durability)
@@ -55,7 +60,7 @@ impl Known {
         let state = self.published.iter().find(|state| state.0 == found);
         let (txid, maps) = state.expect("it was published").clone();
         assert_same(&store.read(), &maps);
-        assert_eq!(store.read().mark(), mark(txid));
+        assert_eq!(store.read().commit_metadata(), commit_metadata(txid));
         assert_eq!(store.durable_txid(), found);
         store.check().unwrap();
         self.durable = found;
@@ -63,7 +68,7 @@ impl Known {
     }
 }
 
-fn mark(txid: u64) -> Vec<u8> {
+fn commit_metadata(txid: u64) -> Vec<u8> {
     if txid == 0 { Vec::new() } else { (txid / 3).to_be_bytes().to_vec() }
 }
 
@@ -96,9 +101,9 @@ fn run(store: &PageStore, known: &mut Known, taste: Taste, rng: &mut fastrand::R
             }
         }
         surgery(&mut txn, &mut maps, taste, rng);
-        txn.set_mark(&mark(txid));
+        txn.set_commit_metadata(&commit_metadata(txid));
         known.published.push((txid, maps.clone()));
-        let durability = [Durability::Memory, Durability::Sync][rng.usize(..2)];
+        let durability = [CommitDurability::Memory, CommitDurability::Sync][rng.usize(..2)];
         match txn.commit(durability) {
             Ok(committed) if committed < txid => {
                 assert_eq!(known.published.pop().unwrap().1, known.published.last().unwrap().1);
@@ -107,7 +112,7 @@ fn run(store: &PageStore, known: &mut Known, taste: Taste, rng: &mut fastrand::R
             Err(Error::Io(_)) => return false,
             Err(error) => panic!("{error}"),
         }
-        if durability == Durability::Sync {
+        if durability == CommitDurability::Sync {
             known.durable = store.read().txid();
             assert_eq!(store.durable_txid(), known.durable);
         }
@@ -203,7 +208,7 @@ fn many_threads_lose_nothing() {
     for seed in 0..30 {
         let fs = disk(seed);
         let store = open(&fs);
-        put(&store, 0, b"first", Durability::Sync).unwrap();
+        put(&store, 0, b"first", CommitDurability::Sync).unwrap();
         fs.cut_power_after(fs.operations() + 5 + seed * 7);
         let acknowledged: Vec<Vec<u64>> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..6)
@@ -213,8 +218,10 @@ fn many_threads_lose_nothing() {
                         let keys = (0..200).map(|i| thread * 1000 + i);
                         // Some with values that soon fill the area.
                         let value = vec![7; if thread < 3 { 20 } else { 900 }];
-                        keys.take_while(|&key| put(store, key, &value, Durability::Sync).is_ok())
-                            .collect()
+                        keys.take_while(|&key| {
+                            put(store, key, &value, CommitDurability::Sync).is_ok()
+                        })
+                        .collect()
                     })
                 })
                 .collect();
@@ -222,7 +229,7 @@ fn many_threads_lose_nothing() {
         });
         // A write or a sync that failed has poisoned the store. Where the file could not be made
         // longer nothing was published, and it is as it was.
-        assert!(put(&store, 9_999, b"last", Durability::Sync).is_err());
+        assert!(put(&store, 9_999, b"last", CommitDurability::Sync).is_err());
         drop(store);
         fs.power_loss(seed);
         let store = open(&fs);
@@ -248,7 +255,8 @@ fn commits_go_on_while_checkpoints_are_made() {
             let store = &store;
             scope.spawn(move || {
                 for i in 0..150 {
-                    let durability = if i % 3 == 0 { Durability::Memory } else { Durability::Sync };
+                    let durability =
+                        if i % 3 == 0 { CommitDurability::Memory } else { CommitDurability::Sync };
                     put(store, thread * 1000 + i, &i.to_be_bytes(), durability).unwrap();
                 }
             })
@@ -271,11 +279,11 @@ fn commits_go_on_while_checkpoints_are_made() {
 fn synced_commit_costs_one_sync_and_no_checkpoint() {
     let fs = disk(1);
     let store = open(&fs);
-    put(&store, 0, b"makes the area", Durability::Sync).unwrap();
+    put(&store, 0, b"makes the area", CommitDurability::Sync).unwrap();
     let (checkpoints, syncs) = (store.stats().checkpoint_count, fs.stats().syncs);
     for key in 0..50 {
-        put(&store, key, b"value", Durability::Memory).unwrap();
-        put(&store, key, b"value", Durability::Sync).unwrap();
+        put(&store, key, b"value", CommitDurability::Memory).unwrap();
+        put(&store, key, b"value", CommitDurability::Sync).unwrap();
     }
     assert_eq!(store.stats().checkpoint_count, checkpoints);
     assert_eq!(fs.stats().syncs, syncs + 50);
@@ -288,14 +296,14 @@ fn synced_commit_costs_one_sync_and_no_checkpoint() {
 fn what_does_not_fit_into_the_area_is_durable_by_checkpoints() {
     let fs = disk(1);
     let mut store = open(&fs);
-    put(&store, 0, b"makes the area", Durability::Sync).unwrap();
+    put(&store, 0, b"makes the area", CommitDurability::Sync).unwrap();
     // Longer than a frame may be; more than is kept for those who do not wait; no more than a little.
     for (values, len, is_too_much) in [(1, 40_000, true), (30, 1000, true), (1, 10, false)] {
         let checkpoints = store.stats().checkpoint_count;
         for key in 0..values {
-            put(&store, key, &vec![1; len], Durability::Memory).unwrap();
+            put(&store, key, &vec![1; len], CommitDurability::Memory).unwrap();
         }
-        let txid = put(&store, 77, &vec![2; len], Durability::Sync).unwrap();
+        let txid = put(&store, 77, &vec![2; len], CommitDurability::Sync).unwrap();
         assert_eq!(store.durable_txid(), txid);
         assert_eq!(store.stats().checkpoint_count > checkpoints, is_too_much, "{values} of {len}");
         drop(store);
@@ -312,7 +320,7 @@ fn without_an_area_a_synced_commit_is_a_checkpoint() {
     let open = || PageStore::open(Arc::new(fs.clone()), &path(), options().redo_bytes(0)).unwrap();
     let store = open();
     for key in 0..5 {
-        let txid = put(&store, key, b"value", Durability::Sync).unwrap();
+        let txid = put(&store, key, b"value", CommitDurability::Sync).unwrap();
         assert_eq!((store.durable_txid(), store.durable().txid), (txid, txid));
     }
     drop(store);
@@ -324,30 +332,31 @@ fn without_an_area_a_synced_commit_is_a_checkpoint() {
 fn full_disk_refuses_before_anything_is_seen() {
     let fs = disk(3);
     let store = open(&fs);
-    put(&store, 0, b"in memory", Durability::Memory).unwrap();
+    put(&store, 0, b"in memory", CommitDurability::Memory).unwrap();
     fs.set_capacity(Some(store.stats().file_bytes + 4096));
     for _ in 0..2 {
-        let refused = put(&store, 1, b"durable", Durability::Sync);
+        let refused = put(&store, 1, b"durable", CommitDurability::Sync);
         assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
         assert_eq!((store.read().txid(), get(&store, 1)), (1, None));
         store.check().unwrap();
     }
     fs.set_capacity(None);
-    put(&store, 1, b"durable", Durability::Sync).unwrap();
+    put(&store, 1, b"durable", CommitDurability::Sync).unwrap();
     // The area is there, so commits go on when the disk is full, as long as it has room.
     fs.set_capacity(Some(0));
     let mut acknowledged = 1;
-    let error = (2..1000).find_map(|key| match put(&store, key, &[1; 500], Durability::Sync) {
-        Ok(_) => {
-            acknowledged = key;
-            None
-        }
-        Err(error) => Some(error),
-    });
+    let error =
+        (2..1000).find_map(|key| match put(&store, key, &[1; 500], CommitDurability::Sync) {
+            Ok(_) => {
+                acknowledged = key;
+                None
+            }
+            Err(error) => Some(error),
+        });
     assert!(matches!(error, Some(Error::NoSpace)) && acknowledged > 50, "{acknowledged}");
     assert!(get(&store, acknowledged + 1).is_none());
     fs.set_capacity(None);
-    put(&store, acknowledged + 1, b"", Durability::Sync).unwrap();
+    put(&store, acknowledged + 1, b"", CommitDurability::Sync).unwrap();
     drop(store);
     fs.power_loss(1);
     let store = open(&fs);
@@ -360,14 +369,14 @@ fn failed_append_poisons() {
     for fails_sync in [false, true] {
         let fs = disk(6);
         let store = open(&fs);
-        put(&store, 0, b"value", Durability::Sync).unwrap();
-        put(&store, 1, b"value", Durability::Sync).unwrap();
+        put(&store, 0, b"value", CommitDurability::Sync).unwrap();
+        put(&store, 1, b"value", CommitDurability::Sync).unwrap();
         fs.fail_syncs(fails_sync);
         fs.fail_writes(!fails_sync);
-        assert!(matches!(put(&store, 2, b"value", Durability::Sync), Err(Error::Io(_))));
+        assert!(matches!(put(&store, 2, b"value", CommitDurability::Sync), Err(Error::Io(_))));
         fs.fail_syncs(false);
         fs.fail_writes(false);
-        assert!(matches!(put(&store, 3, b"", Durability::Memory), Err(Error::Poisoned)));
+        assert!(matches!(put(&store, 3, b"", CommitDurability::Memory), Err(Error::Poisoned)));
         assert!(matches!(store.sync(), Err(Error::Poisoned)));
         assert!(matches!(store.checkpoint(), Err(Error::Poisoned)));
         assert!(get(&store, 1).is_some(), "reads go on");
@@ -384,7 +393,7 @@ fn flipped_bits_of_the_area_are_found_but_in_the_last_frame() {
     let fs = disk(2);
     let store = open(&fs);
     for key in 0..6 {
-        put(&store, key, &[9; 700], Durability::Sync).unwrap();
+        put(&store, key, &[9; 700], CommitDurability::Sync).unwrap();
     }
     let used = store.stats().span_bytes;
     drop(store);
@@ -453,10 +462,10 @@ fn what_was_seen_after_a_kill_outlives_the_power() {
 /// The first frame of a ring, with a record that transaction `txid` would leave if it put a key that
 /// nobody puts.
 fn forged_frame(txid: u64) -> Vec<u8> {
-    let mut recorder = Recorder::new(Vec::new(), 400);
+    let mut recorder = RedoRecorder::new(Vec::new(), 400);
     recorder.tree("t");
     recorder.put(&9_u64.to_be_bytes(), b"forged");
-    let mut frame = frame::Sectors::default();
+    let mut frame = frame::SectorBuffer::default();
     frame::encode(&mut frame, 0, 0, txid, recorder.finish(txid).unwrap());
     frame.bytes().to_vec()
 }
@@ -467,22 +476,22 @@ fn what_lay_where_the_area_is_made_is_no_frame() {
     let store = open(&fs);
     // The transaction that makes the area is the fourth.
     let forged = forged_frame(5);
-    put(&store, 0, &forged.repeat(1024), Durability::Memory).unwrap();
+    put(&store, 0, &forged.repeat(1024), CommitDurability::Memory).unwrap();
     store.checkpoint().unwrap();
     for key in [0, 1] {
-        put(&store, key, b"", Durability::Memory).unwrap();
+        put(&store, key, b"", CommitDurability::Memory).unwrap();
         store.checkpoint().unwrap();
     }
     let mut before = vec![0; store.stats().file_bytes as usize];
     fs.open(&path(), OpenMode::Read).unwrap().read_exact_at(&mut before, 0).unwrap();
-    let made = put(&store, 2, b"makes the area", Durability::Sync).unwrap();
+    let made = put(&store, 2, b"makes the area", CommitDurability::Sync).unwrap();
     let at = store.shared().redo.cut().unwrap().span.start as usize * UNIT_BYTES;
     assert_eq!((made, &before[at..at + forged.len()]), (4, &forged[..]));
     drop(store);
     fs.power_loss(1);
     let store = open(&fs);
     assert_eq!((store.read().txid(), get(&store, 9)), (made, None));
-    put(&store, 3, b"value", Durability::Sync).unwrap();
+    put(&store, 3, b"value", CommitDurability::Sync).unwrap();
     drop(store);
     fs.power_loss(2);
     let store = open(&fs);
@@ -501,16 +510,16 @@ fn transaction_without_a_record_during_a_checkpoint_is_no_hole() {
         if operation == Operation::Sync
             && let Some(store) = armed.lock().unwrap().take()
         {
-            put(&store, 1, &[1; 40_000], Durability::Memory).unwrap();
+            put(&store, 1, &[1; 40_000], CommitDurability::Memory).unwrap();
         }
     });
     let store = PageStore::open(Arc::new(hooked), &path(), options()).unwrap();
-    put(&store, 0, b"makes the area", Durability::Sync).unwrap();
-    put(&store, 0, b"changes something", Durability::Memory).unwrap();
+    put(&store, 0, b"makes the area", CommitDurability::Sync).unwrap();
+    put(&store, 0, b"changes something", CommitDurability::Memory).unwrap();
     *meanwhile.lock().unwrap() = Some(store.clone());
     let txid = store.checkpoint().unwrap().txid;
     assert_eq!(store.read().txid(), txid + 1, "it was published meanwhile");
-    put(&store, 2, b"value", Durability::Sync).unwrap();
+    put(&store, 2, b"value", CommitDurability::Sync).unwrap();
     drop(store);
     fs.power_loss(1);
     let store = open(&fs);
@@ -528,15 +537,15 @@ fn what_the_checkpoint_has_is_not_carried_out_again() {
         if operation == Operation::Sync
             && let Some(store) = armed.lock().unwrap().take()
         {
-            put(&store, 1, b"meanwhile", Durability::Memory).unwrap();
+            put(&store, 1, b"meanwhile", CommitDurability::Memory).unwrap();
         }
     });
     let store = PageStore::open(Arc::new(hooked), &path(), options()).unwrap();
-    put(&store, 0, b"makes the area", Durability::Sync).unwrap();
-    put(&store, 0, b"in the checkpoint", Durability::Memory).unwrap();
+    put(&store, 0, b"makes the area", CommitDurability::Sync).unwrap();
+    put(&store, 0, b"in the checkpoint", CommitDurability::Memory).unwrap();
     *meanwhile.lock().unwrap() = Some(store.clone());
     let txid = store.checkpoint().unwrap().txid;
-    put(&store, 2, b"value", Durability::Sync).unwrap();
+    put(&store, 2, b"value", CommitDurability::Sync).unwrap();
     drop(store);
     fs.power_loss(1);
     let store = open(&fs);

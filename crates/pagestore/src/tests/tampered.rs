@@ -10,12 +10,12 @@ use flotilla_vfs::{FileSystem, OpenMode};
 
 use super::{disk, path};
 use crate::branch::{self, Child};
-use crate::catalogue::Entry;
+use crate::catalogue::TreeEntry;
 use crate::keys::joined;
-use crate::leaf::{self, Extent, Value};
-use crate::meta::Meta;
-use crate::node::{CHILD_BYTES, Node, NodeMut};
-use crate::page::{self, CRC_END, Kind, PageRef, Span, UNIT_BYTES};
+use crate::leaf::{self, LeafValue, ValueExtent};
+use crate::meta::MetaPage;
+use crate::node::{CHILD_BYTES, SlottedPage, SlottedPageMut};
+use crate::page::{self, CRC_END, PageKind, PageRef, Span, UNIT_BYTES};
 use crate::{Error, Options, PageStore, Scrub, Tree, WriteTxn};
 
 const TREES: [&str; 3] = ["a", "b", "c"];
@@ -59,7 +59,7 @@ static WHOLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     txn.tree("c").unwrap().delete_range(&300_u32.to_be_bytes(), None).unwrap();
     txn.publish().unwrap();
     store.checkpoint().unwrap();
-    assert!(store.stats().trash_bytes > 0 && store.stats().free_bytes > 0);
+    assert!(store.stats().deferred_free_bytes > 0 && store.stats().free_bytes > 0);
     drop(store);
     bytes_of(&*fs, &path())
 });
@@ -83,7 +83,7 @@ struct File {
     bytes: Vec<u8>,
     /// Where pages lie that could be named.
     pages: Vec<PageRef>,
-    extents: Vec<Extent>,
+    extents: Vec<ValueExtent>,
     /// Whether a key was given the long value of another.
     has_swapped_values: bool,
 }
@@ -95,16 +95,18 @@ impl File {
         for id in 2..(file.bytes.len() / UNIT_BYTES) as u64 {
             let page = file.page(id);
             let span = Span { start: id, units: page::units(page) };
-            let place = PageRef::new(Span { units: span.units.min(1), ..span }, page::birth(page));
-            let is_tree = page::is_kind(page, Kind::Leaf) || page::is_kind(page, Kind::Branch);
-            if is_tree && page::verify(page, place, u64::MAX).is_ok() {
-                let node = Node(page);
-                let extents: Vec<Extent> = match node.is_leaf() {
+            let page_ref =
+                PageRef::new(Span { units: span.units.min(1), ..span }, page::created_txid(page));
+            let is_tree =
+                page::is_kind(page, PageKind::Leaf) || page::is_kind(page, PageKind::Branch);
+            if is_tree && page::verify(page, page_ref, u64::MAX).is_ok() {
+                let node = SlottedPage(page);
+                let extents: Vec<ValueExtent> = match node.is_leaf() {
                     true => leaf::extents(node, 0..node.count()).collect(),
                     false => Vec::new(),
                 };
                 file.extents.extend(extents);
-                file.pages.push(place);
+                file.pages.push(page_ref);
             }
         }
         file
@@ -124,9 +126,9 @@ impl File {
     }
 
     /// A leaf in use whose first long value is such.
-    fn leaf(&self, wanted: impl Fn(&Extent) -> bool) -> u64 {
-        let is_wanted = |place: &&PageRef| {
-            let node = Node(self.page(place.id()));
+    fn leaf(&self, wanted: impl Fn(&ValueExtent) -> bool) -> u64 {
+        let is_wanted = |page_ref: &&PageRef| {
+            let node = SlottedPage(self.page(page_ref.id()));
             node.is_leaf()
                 && leaf::extents(node, 0..node.count()).next().is_some_and(|first| wanted(&first))
         };
@@ -146,33 +148,33 @@ impl File {
         let mut extent = self.extents[rng.usize(..self.extents.len())];
         match rng.u32(..6) {
             0 => extent.len = rng.u32(..40_000),
-            1 => extent.birth = rng.u64(..9),
+            1 => extent.created_txid = rng.u64(..9),
             2 => extent.start = rng.u64(..900),
             _ => {}
         }
         // Nothing comes of a leaf whose values name nothing: then it is tried again.
         let named = self.change(holder, |page| {
-            let node = Node(page);
+            let node = SlottedPage(page);
             if !node.is_leaf() {
                 let i = rng.usize(..branch::child_count(node));
                 let size = branch::sized_child(node, i).size;
-                branch::set_child(&mut NodeMut(page), i, Child { place: target, size });
+                branch::set_child(&mut SlottedPageMut(page), i, Child { page_ref: target, size });
                 return Some(Named::Page);
             }
             let i = rng.usize(..node.count());
             let tail = node.tail(i);
             match (leaf::value(node, i), tail.len()) {
-                (Value::Extent(_), _) => {
+                (LeafValue::Extent(_), _) => {
                     page[tail].copy_from_slice(&extent.encode());
                     return Some(Named::Value);
                 }
-                (Value::Inline(bytes), CHILD_BYTES) => {
-                    let child = Child { place: target, ..Child::decode(bytes) };
+                (LeafValue::Inline(bytes), CHILD_BYTES) => {
+                    let child = Child { page_ref: target, ..Child::decode(bytes) };
                     page[tail].copy_from_slice(&child.encode());
                 }
-                (Value::Inline(bytes), 24) if node.count() < 4 => {
-                    let entry = Entry::decode(bytes, PageRef::NONE).unwrap();
-                    let entry = Entry { root: target, ..entry };
+                (LeafValue::Inline(bytes), 24) if node.count() < 4 => {
+                    let entry = TreeEntry::decode(bytes, PageRef::NONE).unwrap();
+                    let entry = TreeEntry { root: target, ..entry };
                     page[tail].copy_from_slice(&entry.encode());
                 }
                 _ => return None,
@@ -187,11 +189,11 @@ impl File {
 
     /// Makes an entry of the trash, or of the catalogue, name another page.
     fn tamper_with_list(&mut self, rng: &mut fastrand::Rng) {
-        let meta = Meta::newest(&self.bytes[..2 * UNIT_BYTES]).unwrap();
-        let list = [meta.catalogue, meta.trash.list.root][rng.usize(..2)];
+        let meta = MetaPage::newest(&self.bytes[..2 * UNIT_BYTES]).unwrap();
+        let list = [meta.catalogue, meta.deferred_free.list.root][rng.usize(..2)];
         let target = self.pages[rng.usize(..self.pages.len())];
         self.change(list.id(), |page| {
-            let start = Node(page).tail(rng.usize(..Node(page).count())).start;
+            let start = SlottedPage(page).tail(rng.usize(..SlottedPage(page).count())).start;
             page[start..start + 8].copy_from_slice(&target.raw().to_le_bytes());
         });
     }
@@ -222,7 +224,7 @@ struct User {
 
 impl User {
     /// Proves that a value was written, and under this key.
-    fn prove(&self, key: &[u8], found: &[u8]) {
+    fn verify(&self, key: &[u8], found: &[u8]) {
         if self.is_mapped && found.len() > UNIT_BYTES {
             return;
         }
@@ -237,7 +239,7 @@ impl User {
         for _ in 0..100_000 {
             let next = if self.rng.bool() { range.next() } else { range.next_back() };
             match known(next) {
-                Some(Some((key, found))) => self.prove(key, found),
+                Some(Some((key, found))) => self.verify(key, found),
                 _ => return,
             }
         }
@@ -278,7 +280,7 @@ impl User {
             let key = key.to_be_bytes();
             txn.tree(name)?.put(&key, &value(&key, self.rng.u8(..)))?;
             if let Some(found) = txn.tree(name)?.get(&key)? {
-                self.prove(&key, &found);
+                self.verify(&key, &found);
             }
         }
         if self.rng.u32(..4) == 0 {
@@ -307,7 +309,7 @@ impl User {
             let key = self.rng.u32(..KEYS).to_be_bytes();
             for tree in TREES.map(|name| known(snapshot.tree(name)).flatten()).iter().flatten() {
                 if let Some(Some(found)) = known(tree.get(&key)) {
-                    self.prove(&key, &found);
+                    self.verify(&key, &found);
                 }
             }
         }
@@ -356,12 +358,12 @@ fn long_value_in_the_place_of_another_is_told_from_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pages");
     let mut file = File::new(WHOLE.clone());
-    let shared = file.extents.iter().find(|extent| extent.len == 5000 && extent.birth == 1);
+    let shared = file.extents.iter().find(|extent| extent.len == 5000 && extent.created_txid == 1);
     let shared = *shared.expect("many are as long");
-    let leaf_of_b = file.leaf(|extent| extent.birth == 2 && extent.len == 5000);
+    let leaf_of_b = file.leaf(|extent| extent.created_txid == 2 && extent.len == 5000);
     let key = file.change(leaf_of_b, |page| {
-        let node = Node(page);
-        let is_long = |&i: &usize| matches!(leaf::value(node, i), Value::Extent(_));
+        let node = SlottedPage(page);
+        let is_long = |&i: &usize| matches!(leaf::value(node, i), LeafValue::Extent(_));
         let i = (0..node.count()).find(is_long).expect("one is long");
         let (key, tail) = (joined(node.key(i)), node.tail(i));
         page[tail].copy_from_slice(&shared.encode());
@@ -411,11 +413,11 @@ fn long_value_whose_place_the_file_system_has_back_is_gone() {
 
         let mut file = File::new(bytes_of(&*fs, &path));
         let free = *file.extents.iter().max_by_key(|extent| extent.start).unwrap();
-        assert_eq!(free.birth, 2);
-        let leaf_of_a = file.leaf(|extent| extent.birth == 1);
+        assert_eq!(free.created_txid, 2);
+        let leaf_of_a = file.leaf(|extent| extent.created_txid == 1);
         let key = file.change(leaf_of_a, |page| {
-            let node = Node(page);
-            let is_long = |&i: &usize| matches!(leaf::value(node, i), Value::Extent(_));
+            let node = SlottedPage(page);
+            let is_long = |&i: &usize| matches!(leaf::value(node, i), LeafValue::Extent(_));
             let i = (0..node.count()).find(is_long).unwrap();
             let (key, tail) = (joined(node.key(i)), node.tail(i));
             page[tail].copy_from_slice(&free.encode());
@@ -433,8 +435,8 @@ fn long_value_whose_place_the_file_system_has_back_is_gone() {
             put(&store, "c", i..i + 1, 3);
             store.checkpoint().unwrap();
         }
-        while store.give_back().unwrap() {}
-        let given = store.stats().given_back;
+        while store.trim_punch().unwrap() {}
+        let given = store.stats().trim_punch;
         match (is_hole, given.trimmed_bytes, given.punched_bytes) {
             // This file system makes no holes.
             (true, 0, 0) => assert_eq!(get().unwrap(), seen),

@@ -18,7 +18,7 @@ fn write_round(store: &PageStore, round: u64) {
         }
         tree.put(b"long", &vec![round as u8; 9000]).unwrap();
     }
-    txn.set_mark(&round.to_be_bytes());
+    txn.set_commit_metadata(&round.to_be_bytes());
     txn.publish().unwrap();
 }
 
@@ -28,7 +28,7 @@ fn value(round: u64) -> Vec<u8> {
 
 /// Proves that both trees are of the round that the mark names.
 fn assert_whole(snapshot: &Snapshot) {
-    let Ok(round) = <[u8; 8]>::try_from(snapshot.mark()) else { return };
+    let Ok(round) = <[u8; 8]>::try_from(snapshot.commit_metadata()) else { return };
     let round = u64::from_be_bytes(round);
     for name in ["first", "second"] {
         let tree = snapshot.tree(name).unwrap().expect("both are made in round 0");

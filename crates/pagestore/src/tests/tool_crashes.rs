@@ -16,7 +16,7 @@ use super::model::Maps;
 use super::{disk, path};
 use crate::error::Result;
 use crate::tool::{self, BackupIndex, PageFile};
-use crate::{Durability, Error, Options, PageStore};
+use crate::{CommitDurability, Error, Options, PageStore};
 
 /// How each crash may turn out.
 const SEEDS: u64 = 3;
@@ -122,8 +122,8 @@ fn prepared() -> (FaultFs, FaultFs) {
         }
         txn.tree("long").unwrap().put(&[round], &[round; 9000]).unwrap();
         txn.tree("cut").unwrap().delete_range(&[20], Some(&[120])).unwrap();
-        txn.set_mark(&[round]);
-        txn.commit(Durability::Sync).unwrap();
+        txn.set_commit_metadata(&[round]);
+        txn.commit(CommitDurability::Sync).unwrap();
         if round == 1 {
             store.checkpoint().unwrap();
             back_up(&fs, &store, 0).unwrap();
@@ -173,7 +173,7 @@ fn found(fs: &FaultFs) -> Option<(Maps, Vec<u8>)> {
         let all = tree.range(Bound::Unbounded, Bound::Unbounded);
         maps.insert(name, all.copied().map(Result::unwrap).collect());
     }
-    Some((maps, snapshot.mark().to_vec()))
+    Some((maps, snapshot.commit_metadata().to_vec()))
 }
 
 fn tools() -> [(&'static str, Tool, FaultFs); 3] {

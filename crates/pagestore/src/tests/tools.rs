@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::model::{Map, Maps};
 use super::{disk, open, path, try_open};
-use crate::tool::{Content, EntryValue, Owner, PageFile, Part};
-use crate::{Durability, Error, Options, PageStore, TreeOptions};
+use crate::tool::{CellContent, EntryValue, FilePart, PageFile, UnitOwner};
+use crate::{CommitDurability, Error, Options, PageStore, TreeOptions};
 use flotilla_vfs::fault::FaultFs;
 
 /// Three trees, one of them of some depth, one with long values and pages of three units; trash, a
@@ -25,8 +25,8 @@ fn fill(store: &PageStore) {
             txn.tree("long").unwrap().put(&[i], &vec![i; 5000]).unwrap();
         }
         txn.tree("cut").unwrap().put(format!("x{round}").as_bytes(), &[7; 900]).unwrap();
-        txn.set_mark(b"mark");
-        txn.commit(Durability::Sync).unwrap();
+        txn.set_commit_metadata(b"mark");
+        txn.commit(CommitDurability::Sync).unwrap();
     }
     store.checkpoint().unwrap();
 }
@@ -38,12 +38,12 @@ fn filled(fs: &FaultFs) {
     fill(&store);
     let mut txn = store.write().unwrap();
     txn.tree("small").unwrap().put(b"later", b"not in the checkpoint").unwrap();
-    txn.commit(Durability::Sync).unwrap();
+    txn.commit(CommitDurability::Sync).unwrap();
 }
 
 fn dumped(file: &PageFile) -> (Maps, usize) {
     let mut maps = Maps::new();
-    let mut take = |entry: crate::tool::Dumped<'_>| {
+    let mut take = |entry: crate::tool::DumpEntry<'_>| {
         let map: &mut Map = maps.entry(entry.tree.to_owned()).or_default();
         if let EntryValue::Bytes(value) = entry.value {
             map.insert(entry.key.to_vec(), value.to_vec());
@@ -78,7 +78,10 @@ fn sound_file_is_described() {
     let redo = info.redo.unwrap();
     assert_eq!((redo.frames, redo.records, redo.last_txid), (1, 1, 4));
     let newest = info.metas.iter().find(|meta| meta.is_newest).unwrap();
-    assert_eq!((newest.txid, &newest.mark[..], newest.whole_copies), (3, &b"mark"[..], 8));
+    assert_eq!(
+        (newest.txid, &newest.commit_metadata[..], newest.whole_copies),
+        (3, &b"mark"[..], 8)
+    );
     let free = info.free_bytes.unwrap();
     assert_eq!(info.used_bytes + free + info.reserved_bytes, info.span_bytes);
     assert_eq!((report.used_bytes, report.free_bytes), (info.used_bytes, free));
@@ -90,10 +93,10 @@ fn sound_file_is_described() {
     };
     assert_eq!(map.trees, ["cut", "long", "small"]);
     for (i, tree) in info.trees.iter().enumerate() {
-        assert_eq!(bytes(Owner::Tree(i)), tree.bytes, "{}", tree.name);
+        assert_eq!(bytes(UnitOwner::Tree(i)), tree.bytes, "{}", tree.name);
     }
-    assert_eq!((bytes(Owner::Free), bytes(Owner::Redo)), (free, redo.bytes));
-    assert_eq!((bytes(Owner::Lost), bytes(Owner::Meta)), (0, 8192));
+    assert_eq!((bytes(UnitOwner::Free), bytes(UnitOwner::Redo)), (free, redo.bytes));
+    assert_eq!((bytes(UnitOwner::Lost), bytes(UnitOwner::Meta)), (0, 8192));
     assert!(map.runs.windows(2).all(|pair| pair[0].units.end == pair[1].units.start));
     assert_eq!(map.runs.last().unwrap().units.end * 4096, info.file_bytes);
     drop(file);
@@ -155,7 +158,7 @@ fn damage_is_named_with_what_it_takes_along() {
     let small = file.info().trees[2].clone();
     let root = file.page(small.root).unwrap();
     assert_eq!((root.kind, root.level, root.damage), ("branch", 1, None));
-    let Content::Child { page, keys, .. } = root.cells[1].content else { panic!("{root:?}") };
+    let CellContent::Child { page, keys, .. } = root.cells[1].content else { panic!("{root:?}") };
     let next = root.cells.get(2).map(|cell| cell.key.clone());
     let leaf = file.page(page).unwrap();
     assert_eq!((leaf.kind, leaf.cells.len() as u64), ("leaf", keys));
@@ -165,7 +168,7 @@ fn damage_is_named_with_what_it_takes_along() {
     let report = file.check(&mut |_| ());
     let [problem] = &report.problems[..] else { panic!("{:?}", report.problems) };
     let lost = problem.lost.as_ref().unwrap();
-    assert_eq!((problem.page, &problem.part), (page, &Part::Tree("small".to_owned())));
+    assert_eq!((problem.page, &problem.part), (page, &FilePart::Tree("small".to_owned())));
     assert_eq!((&lost.start, &lost.end), (&Some(root.cells[1].key.clone()), &next));
     assert_eq!((lost.count, problem.what), (keys, "checksum"));
     let (rest, damage) = dumped(&file);
@@ -173,7 +176,7 @@ fn damage_is_named_with_what_it_takes_along() {
     assert_eq!(rest["long"], good["long"]);
     assert_eq!(file.page(page).unwrap().damage, Some("checksum"));
     let map = file.map(&mut |_| ());
-    assert!(map.runs.iter().any(|run| run.owner == Owner::Lost && run.units.contains(&page)));
+    assert!(map.runs.iter().any(|run| run.owner == UnitOwner::Lost && run.units.contains(&page)));
 }
 
 #[test]
@@ -187,7 +190,7 @@ fn what_is_no_page_is_said_to_be_none() {
     let missing = file.dump(Some("none"), false, &mut |_| ControlFlow::Continue(()));
     assert!(matches!(missing, Err(Error::Io(e)) if e.kind() == std::io::ErrorKind::NotFound));
     let mut first = Vec::new();
-    let mut take = |entry: crate::tool::Dumped<'_>| {
+    let mut take = |entry: crate::tool::DumpEntry<'_>| {
         first.push((entry.key.to_vec(), matches!(entry.value, EntryValue::Long { len: 5000, .. })));
         ControlFlow::Break(())
     };
@@ -221,7 +224,7 @@ fn contents(fs: &FaultFs, path: &std::path::Path) -> (Maps, Vec<u8>) {
         let all = tree.range(std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
         maps.insert(name, all.copied().map(Result::unwrap).collect());
     }
-    (maps, snapshot.mark().to_vec())
+    (maps, snapshot.commit_metadata().to_vec())
 }
 
 #[test]
@@ -240,7 +243,7 @@ fn compact_copy_is_equal_and_dense() {
         store.checkpoint().unwrap();
         let mut txn = store.write().unwrap();
         txn.delete_tree("gone").unwrap();
-        txn.commit(Durability::Sync).unwrap();
+        txn.commit(CommitDurability::Sync).unwrap();
     }
     let file = read(&fs).unwrap();
     let made = file.compact(&arc(&fs), &new(), &mut |_| ()).unwrap();
@@ -281,7 +284,7 @@ fn damaged_file_is_not_copied_as_if_it_were_whole() {
 fn places(fs: &FaultFs) -> (u64, u64) {
     let file = read(fs).unwrap();
     let root = file.info().trees[2].root;
-    let Content::Child { page, .. } = file.page(root).unwrap().cells[1].content else {
+    let CellContent::Child { page, .. } = file.page(root).unwrap().cells[1].content else {
         panic!("the root is a branch")
     };
     (root, page)
@@ -336,7 +339,7 @@ fn repair_makes_free_space_anew_and_can_go_back() {
     let good = contents(&fs, &path()).0;
     let file = read(&fs).unwrap();
     let map = file.map(&mut |_| ());
-    let directory = map.runs.iter().find(|run| run.owner == Owner::Directory).unwrap();
+    let directory = map.runs.iter().find(|run| run.owner == UnitOwner::Directory).unwrap();
     let at = directory.units.start * 4096 + 3;
     drop(file);
     fs.flip_bit(&path(), at, 1);
@@ -344,18 +347,18 @@ fn repair_makes_free_space_anew_and_can_go_back() {
     let (report, maps) = repaired(&fs, false);
     assert!(maps == good);
     assert_eq!(report.problems.len(), 1, "{report:?}");
-    assert_eq!(report.problems[0].part, Part::FreeSpace);
+    assert_eq!(report.problems[0].part, FilePart::FreeSpace);
     fs.flip_bit(&path(), at, 1);
 
     // The catalogue of the newest state; the older one still has all, with its redo records or not.
     let file = read(&fs).unwrap();
     let map = file.map(&mut |_| ());
-    let catalogue = map.runs.iter().find(|run| run.owner == Owner::Catalogue).unwrap();
+    let catalogue = map.runs.iter().find(|run| run.owner == UnitOwner::Catalogue).unwrap();
     let at = catalogue.units.start * 4096 + 99;
     drop(file);
     fs.flip_bit(&path(), at, 1);
     let (report, maps) = repaired(&fs, false);
-    assert_eq!(report.problems[0].part, Part::Catalogue);
+    assert_eq!(report.problems[0].part, FilePart::Catalogue);
     // Only what the redo area names anew.
     assert_eq!(maps["small"].len(), 1);
     assert!(report.whole_older_txid.is_some(), "{report:?}");
@@ -406,7 +409,7 @@ fn backups_in_a_row_are_restored() {
             txn.tree("small").unwrap().put(key.as_bytes(), &vec![8; rng.usize(..2500)]).unwrap();
         }
         txn.tree("small").unwrap().delete_range(b"key/01", Some(b"key/012")).unwrap();
-        txn.set_mark(&round.to_le_bytes());
+        txn.set_commit_metadata(&round.to_le_bytes());
         txn.publish().unwrap();
         if round == 2 {
             // Pages that are older than the backup before, and new to it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use flotilla_vfs::fault::FaultFs;
 
 use super::{disk, path};
-use crate::{Durability, Error, Options, PageStore};
+use crate::{CommitDurability, Error, Options, PageStore};
 
 const SECOND: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(600);
@@ -19,14 +19,19 @@ fn options() -> Options {
     Options::default().redo_bytes(64 << 10).checkpoint_interval(None)
 }
 
-fn try_put(store: &PageStore, key: u64, len: usize, durability: Durability) -> Result<u64, Error> {
+fn try_put(
+    store: &PageStore,
+    key: u64,
+    len: usize,
+    durability: CommitDurability,
+) -> Result<u64, Error> {
     let mut txn = store.write()?;
     txn.tree("t")?.put(&key.to_be_bytes(), &vec![1; len])?;
     txn.commit(durability)
 }
 
 fn put(store: &PageStore, key: u64, len: usize) -> u64 {
-    try_put(store, key, len, Durability::Memory).unwrap()
+    try_put(store, key, len, CommitDurability::Memory).unwrap()
 }
 
 #[test]
@@ -51,7 +56,7 @@ fn checkpoints_are_made_by_size_and_by_the_redo_area() {
     assert_eq!(store.stats().dirty_bytes, 0);
     let checkpoints = store.stats().checkpoint_count;
     for key in 0..200 {
-        try_put(&store, key % 3, 300, Durability::Sync).unwrap();
+        try_put(&store, key % 3, 300, CommitDurability::Sync).unwrap();
         store.maintain(SECOND).unwrap();
         assert!(store.stats().redo_bytes <= 33 << 10, "half of the area");
     }
@@ -70,7 +75,7 @@ fn trash_is_given_back() {
     let mut txn = store.write().unwrap();
     txn.tree("t").unwrap().delete_range(b"", None).unwrap();
     txn.publish().unwrap();
-    assert!(store.stats().trash_bytes > 1 << 20);
+    assert!(store.stats().deferred_free_bytes > 1 << 20);
     let writer = store.write().unwrap();
     // A writer may wait for a checkpoint: who makes these must not wait for him.
     assert!(!store.maintain(SECOND).unwrap());
@@ -79,7 +84,7 @@ fn trash_is_given_back() {
     while store.maintain(SECOND).unwrap() {
         steps += 1;
     }
-    assert!(store.stats().trash_bytes == 0 && steps > 1, "{steps}");
+    assert!(store.stats().deferred_free_bytes == 0 && steps > 1, "{steps}");
     store.check().unwrap();
 }
 
@@ -132,7 +137,7 @@ fn full_disk_is_told_to_writers_and_they_go_on_when_there_is_room() {
     let maintenance = store.maintain_in_background().unwrap();
     fs.set_capacity(Some(0));
     let refused = (0..1000).find_map(|key| {
-        try_put(&store, key, 20_000, Durability::Memory).err().map(|error| (key, error))
+        try_put(&store, key, 20_000, CommitDurability::Memory).err().map(|error| (key, error))
     });
     let (key, error) = refused.expect("memory is limited");
     assert!(matches!(error, Error::NoSpace), "{error}");
@@ -142,7 +147,7 @@ fn full_disk_is_told_to_writers_and_they_go_on_when_there_is_room() {
         "all or nothing, and reads go on"
     );
     fs.set_capacity(None);
-    while try_put(&store, key, 20_000, Durability::Memory).is_err() {
+    while try_put(&store, key, 20_000, CommitDurability::Memory).is_err() {
         std::thread::yield_now();
     }
     drop(maintenance);
@@ -160,7 +165,7 @@ fn thread_ends_with_the_store_and_on_failure() {
     let store = open(&fs, options().dirty_bytes(1000, 1 << 20));
     let _maintenance = store.maintain_in_background().unwrap();
     fs.fail_syncs(true);
-    let error = (0..).find_map(|key| try_put(&store, key, 2000, Durability::Memory).err());
+    let error = (0..).find_map(|key| try_put(&store, key, 2000, CommitDurability::Memory).err());
     assert!(matches!(error, Some(Error::Poisoned)), "{error:?}");
 }
 

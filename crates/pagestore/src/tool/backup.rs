@@ -9,22 +9,22 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Read, Write};
 
-use super::stream::{Begin, End, Reader, Record, Writer};
-use crate::bits::Bits;
+use super::stream::{StreamEnd, StreamHead, StreamReader, StreamRecord, StreamWriter};
+use crate::bits::UnitSet;
 use crate::branch::{self, Child};
-use crate::catalogue::Entry;
+use crate::catalogue::TreeEntry;
 use crate::error::{Error, Result};
-use crate::leaf::{self, Value};
-use crate::node::{CHILD_BYTES, Node};
+use crate::leaf::{self, LeafValue};
+use crate::node::{CHILD_BYTES, SlottedPage};
 use crate::page::{self, CRC_END, PageRef, Span, units_for};
 use crate::read_txn::Snapshot;
-use crate::source::Source;
+use crate::source::PageSource;
 
 /// What streams of a backup hold: where each page and long value lies, and a hash of it of 64 bits.
 /// So many bytes of memory for each: 50.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackupIndex {
-    places: BTreeMap<u64, (u32, u64)>,
+    spans: BTreeMap<u64, (u32, u64)>,
     /// Which stream is the last; 0 if there is none.
     id: u64,
     txid: u64,
@@ -33,7 +33,7 @@ pub struct BackupIndex {
 /// What [`Snapshot::backup_to`] has written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct BackedUp {
+pub struct BackupReport {
     /// The transaction of the snapshot.
     pub txid: u64,
     /// Pages and long values that were written.
@@ -71,10 +71,10 @@ impl BackupIndex {
         number: u64,
         stream: &mut dyn Read,
         put: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
-    ) -> Result<End> {
+    ) -> Result<StreamEnd> {
         let corrupt = |what| Err(Error::Backup { stream: number, what });
-        let mut reader = Reader::begin(number, stream)?;
-        let Record::Begin(Begin { base, .. }) = reader.next()? else {
+        let mut reader = StreamReader::begin(number, stream)?;
+        let StreamRecord::Begin(StreamHead { base, .. }) = reader.next()? else {
             return corrupt("it does not begin with its head");
         };
         if base != self.id {
@@ -82,16 +82,16 @@ impl BackupIndex {
         }
         loop {
             match reader.next()? {
-                Record::Put(unit, bytes) => {
+                StreamRecord::Put(unit, bytes) => {
                     put(unit, &bytes)?;
                     self.enter(unit, &bytes);
                 }
-                Record::End(end) => {
+                StreamRecord::End(end) => {
                     self.id = reader.id();
                     self.txid = end.txid;
                     return Ok(end);
                 }
-                Record::Begin(_) => return corrupt("it begins twice"),
+                StreamRecord::Begin(_) => return corrupt("it begins twice"),
             }
         }
     }
@@ -103,14 +103,14 @@ impl BackupIndex {
         let reaches = |(&start, &(units, _)): (&u64, &(u32, u64))| {
             (start + u64::from(units) > unit).then_some(start)
         };
-        while let Some(start) = self.places.range(..end).next_back().and_then(reaches) {
-            self.places.remove(&start);
+        while let Some(start) = self.spans.range(..end).next_back().and_then(reaches) {
+            self.spans.remove(&start);
         }
-        self.places.insert(unit, (units, hash(bytes)));
+        self.spans.insert(unit, (units, hash(bytes)));
     }
 
     fn has(&self, unit: u64, bytes: &[u8]) -> bool {
-        let found = self.places.get(&unit);
+        let found = self.spans.get(&unit);
         found.is_some_and(|&(units, sum)| units == units_for(bytes.len()) && sum == hash(bytes))
     }
 }
@@ -136,63 +136,72 @@ impl Snapshot {
     ///
     /// [`Error::Corrupt`] if a page is damaged, or named twice, [`Error::Io`] if it cannot be read or the stream not
     /// be written. What was written then is no backup, and is refused by those who read it.
-    pub fn backup_to(&self, out: &mut dyn Write, base: Option<&BackupIndex>) -> Result<BackedUp> {
+    pub fn backup_to(
+        &self,
+        out: &mut dyn Write,
+        base: Option<&BackupIndex>,
+    ) -> Result<BackupReport> {
         let none = BackupIndex::default();
         let base = base.unwrap_or(&none);
-        let (out, seen) = (Writer::begin(out)?, Bits::default());
-        let mut copy = Copy { snapshot: self, base, out, kept: 0, seen };
-        copy.out.put_begin(Begin { txid: self.txid(), base: base.id })?;
-        let (catalogue, trash) = (self.root().catalogue, self.root().trash);
+        let (out, seen) = (StreamWriter::begin(out)?, UnitSet::default());
+        let mut copy = BackupCopy { snapshot: self, base, out, kept: 0, seen };
+        copy.out.put_begin(StreamHead { txid: self.txid(), base: base.id })?;
+        let (catalogue, deferred_free) = (self.root().catalogue, self.root().deferred_free);
         let mut trees = Vec::new();
-        copy.tree(catalogue, &mut |value| trees.push(Entry::decode(value, catalogue)))?;
+        copy.tree(catalogue, &mut |value| trees.push(TreeEntry::decode(value, catalogue)))?;
         for entry in trees {
             copy.tree(entry?.root, &mut |_| ())?;
         }
         let mut subtrees = Vec::new();
-        copy.tree(trash.list.root, &mut |value| {
+        copy.tree(deferred_free.list.root, &mut |value| {
             subtrees.push((value.len() == CHILD_BYTES).then(|| Child::decode(value)));
         })?;
         for child in subtrees {
             let what = "entry of the trash";
-            let child = child.ok_or(Error::Corrupt { page: trash.list.root.id(), what })?;
-            copy.tree(child.place, &mut |_| ())?;
+            let child = child.ok_or(Error::Corrupt { page: deferred_free.list.root.id(), what })?;
+            copy.tree(child.page_ref, &mut |_| ())?;
         }
-        let Copy { out, kept, .. } = copy;
-        let end = End { txid: self.txid(), catalogue, trash, mark: self.mark().to_vec() };
+        let BackupCopy { out, kept, .. } = copy;
+        let end = StreamEnd {
+            txid: self.txid(),
+            catalogue,
+            deferred_free,
+            commit_metadata: self.commit_metadata().to_vec(),
+        };
         let (written, bytes) = out.finish(&end)?;
-        Ok(BackedUp { txid: self.txid(), written, kept, bytes })
+        Ok(BackupReport { txid: self.txid(), written, kept, bytes })
     }
 }
 
 /// A backup on its way.
-struct Copy<'a> {
+struct BackupCopy<'a> {
     snapshot: &'a Snapshot,
     base: &'a BackupIndex,
-    out: Writer<'a>,
+    out: StreamWriter<'a>,
     kept: u64,
     /// Units that were copied. Who names one twice would have it copied twice, and all below it, and
     /// below that again.
-    seen: Bits,
+    seen: UnitSet,
 }
 
-impl Copy<'_> {
+impl BackupCopy<'_> {
     /// Copies a tree; `each` gets the values that are inline.
-    fn tree(&mut self, place: PageRef, each: &mut dyn FnMut(&[u8])) -> Result<()> {
-        if place.is_none() {
+    fn tree(&mut self, page_ref: PageRef, each: &mut dyn FnMut(&[u8])) -> Result<()> {
+        if page_ref.is_none() {
             return Ok(());
         }
         let snapshot = self.snapshot;
-        let page = snapshot.page(place)?;
-        self.see(place.span())?;
+        let page = snapshot.page(page_ref)?;
+        self.see(page_ref.span())?;
         // Only the file has a page's checksum in it.
         let mut bytes = page.to_vec();
         bytes[..CRC_END].copy_from_slice(&page::checksum(&page));
-        self.put(place.id(), &bytes)?;
-        let node = Node(&page);
+        self.put(page_ref.id(), &bytes)?;
+        let node = SlottedPage(&page);
         if !node.is_leaf() {
             for i in 0..branch::child_count(node) {
                 let child = branch::child(node, i);
-                let is_below = Node(&snapshot.page(child)?).level() < node.level();
+                let is_below = SlottedPage(&snapshot.page(child)?).level() < node.level();
                 if !is_below {
                     return Err(Error::Corrupt { page: child.id(), what: "level" });
                 }
@@ -202,8 +211,8 @@ impl Copy<'_> {
         }
         for i in 0..node.count() {
             match leaf::value(node, i) {
-                Value::Inline(value) => each(value),
-                Value::Extent(extent) => {
+                LeafValue::Inline(value) => each(value),
+                LeafValue::Extent(extent) => {
                     let value = snapshot.extent(&extent)?;
                     self.see(extent.span())?;
                     self.put(extent.start, &value)?;

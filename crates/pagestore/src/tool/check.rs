@@ -3,18 +3,18 @@
 use std::ops::ControlFlow;
 
 use super::file::PageFile;
-use super::problem::{Part, Problem};
-use super::walk::{Progress, Visit, Walk};
-use crate::bits::Bits;
+use super::problem::{FilePart, FileProblem};
+use super::walk::{FileWalk, ScanProgress, Visit};
+use crate::bits::UnitSet;
 use crate::error::Error;
-use crate::freelist::{HEAD_UNITS, META_UNITS, region_of, region_start};
+use crate::freelist::{HEAD_UNITS, META_UNITS, group_of, group_start};
 use crate::page::{Span, UNIT_BYTES};
-use crate::redo::{Frames, NoSense, records};
+use crate::redo::{FrameReader, Malformed, records};
 
 /// What [`PageFile::check`] has seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct FileReport {
+pub struct FileCheckReport {
     /// The last transaction of the checkpoint.
     pub txid: u64,
     /// The last transaction of the redo area; that of the checkpoint if it has none.
@@ -32,14 +32,14 @@ pub struct FileReport {
     /// Bytes that are free.
     pub free_bytes: u64,
     /// What is wrong, as far as it was named.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<FileProblem>,
     /// How many problems more there are.
     pub problems_left_out: u64,
 }
 
 /// What the redo area has beyond the checkpoint.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Redone {
+pub(super) struct RedoSummary {
     pub(super) frame_count: u64,
     pub(super) record_count: u64,
     pub(super) bytes: u64,
@@ -53,9 +53,9 @@ impl PageFile {
     /// It proves what [`PageStore::check`](crate::PageStore::check) proves of a store that was just
     /// opened, but goes on behind what is wrong. Memory: one bit for each page of the file, one
     /// bitmap a region, and the pages of one path.
-    pub fn check(&self, look: &mut dyn FnMut(Progress)) -> FileReport {
-        let mut report = FileReport { txid: self.meta.txid, ..FileReport::default() };
-        let mut walk = Walk::new(self, true, look);
+    pub fn check(&self, look: &mut dyn FnMut(ScanProgress)) -> FileCheckReport {
+        let mut report = FileCheckReport { txid: self.meta.txid, ..FileCheckReport::default() };
+        let mut walk = FileWalk::new(self, true, look);
         let mut count = |what: Visit<'_>| {
             match what {
                 Visit::Page(..) => report.page_count += 1,
@@ -68,20 +68,20 @@ impl PageFile {
         for (name, entry) in &trees {
             let _ = walk.tree(name, *entry, &mut count);
         }
-        walk.trash(&mut count);
+        walk.deferred_free(&mut count);
         report.tree_count = trees.len() as u64;
         if self.meta.directory.len > 0 {
-            walk.claim(self.meta.directory.span(), Part::FreeSpace);
+            walk.note_owned(self.meta.directory.span(), FilePart::FreeSpace);
         }
         if let Some(area) = self.meta.redo {
-            walk.claim(area.span, Part::Redo);
+            walk.note_owned(area.span, FilePart::Redo);
         }
         report.redo_txid = self.meta.txid;
         match self.redone() {
             Ok(redone) => report.redo_txid = redone.last_txid,
             Err(error) => {
                 let page = self.meta.redo.map_or(0, |area| area.span.start);
-                walk.note(&error, page, Part::Redo);
+                walk.note(&error, page, FilePart::Redo);
             }
         }
         match self.used() {
@@ -89,13 +89,13 @@ impl PageFile {
                 let bytes = |units: u64| units * UNIT_BYTES as u64;
                 let used_units = used.iter().count() as u64;
                 report.used_bytes = bytes(used_units);
-                let heads = (0..).take_while(|&region| region_start(region) < self.meta.end);
+                let heads = (0..).take_while(|&group| group_start(group) < self.meta.end);
                 let reserved = META_UNITS + HEAD_UNITS * heads.count() as u64;
                 report.free_bytes =
                     bytes(self.meta.end.saturating_sub(used_units).saturating_sub(reserved));
                 self.compare(&used, &mut walk);
             }
-            Err(error) => walk.note(&error, self.meta.directory.start, Part::FreeSpace),
+            Err(error) => walk.note(&error, self.meta.directory.start, FilePart::FreeSpace),
         }
         report.problems_left_out = walk.problems.left_out;
         report.problems = walk.problems.named;
@@ -104,11 +104,11 @@ impl PageFile {
     }
 
     /// Compares what is in use by the bitmaps with what was reached.
-    fn compare(&self, used: &Bits, walk: &mut Walk<'_>) {
+    fn compare(&self, used: &UnitSet, walk: &mut FileWalk<'_>) {
         let end = self.meta.end;
         let mut last = None;
         for unit in META_UNITS..end {
-            let is_head = unit < region_start(region_of(unit)) + HEAD_UNITS;
+            let is_head = unit < group_start(group_of(unit)) + HEAD_UNITS;
             let (is_used, is_seen) = (used.contains(unit - META_UNITS), walk.seen.contains(unit));
             let what = match (is_used, is_seen) {
                 (true, _) if is_head => Some("the bitmap says that a bitmap's place is in use"),
@@ -119,19 +119,19 @@ impl PageFile {
             };
             // Neighbours are one problem.
             if let Some(what) = what.filter(|_| what != last) {
-                walk.note(&Error::Corrupt { page: unit, what }, unit, Part::FreeSpace);
+                walk.note(&Error::Corrupt { page: unit, what }, unit, FilePart::FreeSpace);
             }
             last = what;
         }
         if used.iter().any(|unit| unit + META_UNITS >= end) {
             let what = "a page beyond the end is in use by the bitmap";
-            walk.note(&Error::Corrupt { page: end, what }, end, Part::FreeSpace);
+            walk.note(&Error::Corrupt { page: end, what }, end, FilePart::FreeSpace);
         }
     }
 
     /// Reads what the redo area has beyond the checkpoint.
-    pub(super) fn redone(&self) -> Result<Redone, Error> {
-        let mut redone = Redone { last_txid: self.meta.txid, ..Redone::default() };
+    pub(super) fn redone(&self) -> Result<RedoSummary, Error> {
+        let mut redone = RedoSummary { last_txid: self.meta.txid, ..RedoSummary::default() };
         let Some(area) = self.meta.redo else { return Ok(redone) };
         let corrupt = |position| Error::Corrupt {
             page: area.unit(position),
@@ -140,13 +140,13 @@ impl PageFile {
         if area.span.start < META_UNITS || area.span.end() > self.bytes / UNIT_BYTES as u64 {
             return Err(corrupt(0));
         }
-        let mut frames = Frames::new(area, self.pool.file(), self.meta.number);
+        let mut frames = FrameReader::new(area, self.page_reader.file(), self.meta.number);
         loop {
             let begin = frames.position();
             let Some(body) = frames.next()? else { break };
             redone.frame_count += 1;
             for record in records(&body) {
-                let record = record.map_err(|NoSense| corrupt(begin))?;
+                let record = record.map_err(|Malformed| corrupt(begin))?;
                 if record.txid <= redone.last_txid {
                     continue;
                 }
@@ -165,6 +165,6 @@ impl PageFile {
 
 /// The places of bitmaps in a file that ends at `end`.
 pub(super) fn heads(end: u64) -> impl Iterator<Item = Span> {
-    let starts = (0..).map(region_start).take_while(move |&start| start < end);
+    let starts = (0..).map(group_start).take_while(move |&start| start < end);
     starts.map(|start| Span { start, units: HEAD_UNITS as u32 })
 }

@@ -7,7 +7,7 @@ use flotilla_vfs::FileSystem;
 
 use super::copy::{self, NewFile};
 use super::file::PageFile;
-use super::walk::{Progress, Walk};
+use super::walk::{FileWalk, ScanProgress};
 use crate::error::{Error, Result};
 
 /// Bytes that are moved between two checkpoints, and are in memory until then.
@@ -16,7 +16,7 @@ const MOVED_BYTES_MAX: u64 = 64 << 20;
 /// What [`PageFile::compact`] has made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Compacted {
+pub struct CompactReport {
     /// Trees.
     pub trees: u64,
     /// Their keys, with what the redo area has added.
@@ -45,11 +45,11 @@ impl PageFile {
         &self,
         fs: &Arc<dyn FileSystem>,
         to: &Path,
-        look: &mut dyn FnMut(Progress),
-    ) -> Result<Compacted> {
+        look: &mut dyn FnMut(ScanProgress),
+    ) -> Result<CompactReport> {
         let new = NewFile::begin(fs, to)?;
         let store = new.store()?;
-        let mut walk = Walk::new(self, true, look);
+        let mut walk = FileWalk::new(self, true, look);
         let trees = walk.catalogue(&mut |_| std::ops::ControlFlow::Continue(()));
         for (name, entry) in &trees {
             copy::tree(&mut walk, &store, name, *entry, &mut |_| ())?;
@@ -61,11 +61,11 @@ impl PageFile {
             return Err(Error::Corrupt { page: problem.page, what: problem.what });
         }
         let mut txn = store.write()?;
-        txn.set_mark(&self.meta.mark);
+        txn.set_commit_metadata(&self.meta.commit_metadata);
         txn.publish()?;
         let (txid, met) = copy::redo(self, &store)?;
         met?;
-        let mut made = Compacted { txid, bytes_before: self.bytes, ..Compacted::default() };
+        let mut made = CompactReport { txid, bytes_before: self.bytes, ..CompactReport::default() };
         (made.trees, made.keys, made.bytes) = finish(store)?;
         new.finish()?;
         Ok(made)
@@ -82,15 +82,15 @@ pub(super) fn finish(store: crate::PageStore) -> Result<(u64, u64, u64)> {
         store.checkpoint()?;
     }
     // After two checkpoints what is free then can be cut off. Each wants a change.
-    let mark = store.read().mark().to_vec();
-    let other = if mark.is_empty() { vec![0] } else { Vec::new() };
-    for mark in [other, mark] {
+    let commit_metadata = store.read().commit_metadata().to_vec();
+    let other = if commit_metadata.is_empty() { vec![0] } else { Vec::new() };
+    for commit_metadata in [other, commit_metadata] {
         let mut txn = store.write()?;
-        txn.set_mark(&mark);
+        txn.set_commit_metadata(&commit_metadata);
         txn.publish()?;
         store.checkpoint()?;
     }
-    while store.give_back()? {}
+    while store.trim_punch()? {}
     let snapshot = store.read();
     let names = snapshot.tree_names()?;
     let mut keys = 0;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use flotilla_vfs::{FileSystem, LockGuard, OpenMode};
 
 use super::file::{PageFile, lock};
-use super::walk::{Content, Visit, Walk};
-use crate::catalogue::Entry;
+use super::walk::{FileWalk, ValueContent, Visit};
+use crate::catalogue::TreeEntry;
 use crate::config::{Options, TreeOptions};
 use crate::error::{Error, Result};
-use crate::redo::{Frames, NoSense, records};
+use crate::redo::{FrameReader, Malformed, records};
 use crate::replay;
 use crate::store::{PageStore, beside, parent};
 
@@ -95,10 +95,10 @@ impl Drop for NewFile {
 /// Copies what can be read of a tree into `store`, and `each` is told of all that the walk comes to.
 /// Returns how many keys were copied.
 pub(super) fn tree(
-    walk: &mut Walk<'_>,
+    walk: &mut FileWalk<'_>,
     store: &PageStore,
     name: &str,
-    entry: Entry,
+    entry: TreeEntry,
     each: &mut dyn FnMut(&Visit<'_>),
 ) -> Result<u64> {
     let options = TreeOptions::default().page_units(entry.page_size.units());
@@ -106,9 +106,9 @@ pub(super) fn tree(
     let mut outcome = Ok(());
     let _ = walk.tree(name, entry, &mut |what| {
         each(&what);
-        if let Visit::Entry(key, Content::Inline(value)) = what {
+        if let Visit::Entry(key, ValueContent::Inline(value)) = what {
             outcome = builder.push(key, value);
-        } else if let Visit::Entry(key, Content::Long(value)) = what {
+        } else if let Visit::Entry(key, ValueContent::Long(value)) = what {
             outcome = builder.push(key, &value);
         }
         if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
@@ -130,7 +130,7 @@ pub(super) fn redo(file: &PageFile, store: &PageStore) -> Result<(u64, Result<()
     let Some(area) = file.meta.redo else { return Ok((last, Ok(()))) };
     let corrupt =
         |at| Error::Corrupt { page: area.unit(at), what: "redo records that make no sense" };
-    let mut frames = Frames::new(area, file.pool.file(), file.meta.number);
+    let mut frames = FrameReader::new(area, file.page_reader.file(), file.meta.number);
     loop {
         let begin = frames.position();
         let body = match frames.next() {
@@ -144,7 +144,7 @@ pub(super) fn redo(file: &PageFile, store: &PageStore) -> Result<(u64, Result<()
                 continue;
             }
             let txid = record.txid;
-            let is_sound = txid == last + 1 && record.ops().all(|op| op != Err(NoSense));
+            let is_sound = txid == last + 1 && record.ops().all(|op| op != Err(Malformed));
             if !is_sound {
                 return Ok((last, Err(corrupt(begin))));
             }

@@ -3,20 +3,20 @@
 use std::ops::ControlFlow;
 
 use super::file::PageFile;
-use super::problem::{Problem, reason};
-use super::walk::{self, Visit, Walk};
+use super::problem::{FileProblem, reason};
+use super::walk::{self, FileWalk, Visit};
 use crate::branch;
 use crate::error::{Error, Result};
 use crate::keys::joined;
-use crate::leaf::{self, Extent, Value};
-use crate::node::Node;
-use crate::page::{self, Kind, PAGE_UNITS_MAX, PageRef, Span, UNIT_BYTES};
+use crate::leaf::{self, LeafValue, ValueExtent};
+use crate::node::SlottedPage;
+use crate::page::{self, PAGE_UNITS_MAX, PageKind, PageRef, Span, UNIT_BYTES};
 
 const UNITS_MAX: u32 = PAGE_UNITS_MAX as u32;
 
 /// An entry of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dumped<'a> {
+pub struct DumpEntry<'a> {
     /// The tree.
     pub tree: &'a str,
     /// The key.
@@ -59,27 +59,27 @@ pub struct PageDump {
     /// 0 in a leaf, one more than its children's in a branch.
     pub level: u8,
     /// The transaction that wrote it.
-    pub birth: u64,
+    pub created_txid: u64,
     /// Why it cannot be trusted; then no cells are shown.
     pub damage: Option<&'static str>,
     /// What all its keys begin with.
     pub prefix: Vec<u8>,
     /// What it holds, in order.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<CellDump>,
 }
 
 /// A cell of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cell {
+pub struct CellDump {
     /// The key; in a branch the separator before the child, empty for the first.
     pub key: Vec<u8>,
     /// What it has.
-    pub content: Content,
+    pub content: CellContent,
 }
 
 /// What a cell has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum CellContent {
     /// A value.
     Value(Vec<u8>),
     /// A long value.
@@ -89,7 +89,7 @@ pub enum Content {
         /// Its length in bytes.
         len: u64,
         /// The transaction that wrote it.
-        birth: u64,
+        created_txid: u64,
     },
     /// A child.
     Child {
@@ -115,10 +115,10 @@ impl PageFile {
         &self,
         tree: Option<&str>,
         reads_values: bool,
-        take: &mut dyn FnMut(Dumped<'_>) -> ControlFlow<()>,
-    ) -> Result<Vec<Problem>> {
+        take: &mut dyn FnMut(DumpEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<Vec<FileProblem>> {
         let look = &mut |_| ();
-        let mut walk = Walk::new(self, reads_values, look);
+        let mut walk = FileWalk::new(self, reads_values, look);
         let trees = walk.catalogue(&mut |_| ControlFlow::Continue(()));
         let is_wanted = |name: &str| tree.is_none_or(|tree| tree == name);
         if let Some(name) = tree.filter(|_| !trees.iter().any(|(name, _)| is_wanted(name))) {
@@ -128,7 +128,7 @@ impl PageFile {
         for (name, entry) in trees.iter().filter(|(name, _)| is_wanted(name)) {
             let mut each = |what: Visit<'_>| match what {
                 Visit::Entry(key, content) => {
-                    take(Dumped { tree: name, key, value: value(&content) })
+                    take(DumpEntry { tree: name, key, value: value(&content) })
                 }
                 _ => ControlFlow::Continue(()),
             };
@@ -151,83 +151,86 @@ impl PageFile {
             return corrupt("it lies beyond the end of the file");
         }
         let mut bytes = vec![0; UNIT_BYTES];
-        self.pool.file().read_exact_at(&mut bytes, page * UNIT_BYTES as u64)?;
-        let kinds = [(Kind::Leaf, "leaf"), (Kind::Branch, "branch"), (Kind::Bitmap, "bitmap")];
+        self.page_reader.file().read_exact_at(&mut bytes, page * UNIT_BYTES as u64)?;
+        let kinds =
+            [(PageKind::Leaf, "leaf"), (PageKind::Branch, "branch"), (PageKind::Bitmap, "bitmap")];
         let kind = kinds.into_iter().find(|(kind, _)| page::is_kind(&bytes, *kind));
         let units = page::units(&bytes);
         let (Some((kind, name)), 1..=UNITS_MAX, 2..) = (kind, units, page) else {
             return corrupt("what lies there is no page with a header");
         };
-        let birth = page::birth(&bytes);
-        let place = PageRef::new(Span { start: page, units }, birth);
+        let created_txid = page::created_txid(&bytes);
+        let page_ref = PageRef::new(Span { start: page, units }, created_txid);
         bytes.resize(units as usize * UNIT_BYTES, 0);
         let whole = self
-            .pool
+            .page_reader
             .file()
             .read_exact_at(&mut bytes, page * UNIT_BYTES as u64)
             .map_err(Error::from)
-            .and_then(|()| page::verify(&bytes, place, u64::MAX))
-            .and_then(|()| if kind == Kind::Bitmap { Ok(()) } else { Node(&bytes).validate(page) });
+            .and_then(|()| page::verify(&bytes, page_ref, u64::MAX))
+            .and_then(|()| {
+                if kind == PageKind::Bitmap { Ok(()) } else { SlottedPage(&bytes).validate(page) }
+            });
         let mut dump = PageDump {
             page,
             units,
             kind: name,
             level: page::level(&bytes),
-            birth,
+            created_txid,
             damage: whole.err().map(|error| reason(&error)),
             prefix: Vec::new(),
             cells: Vec::new(),
         };
-        if dump.damage.is_none() && kind != Kind::Bitmap {
-            dump.prefix = Node(&bytes).prefix().to_vec();
-            dump.cells = cells(Node(&bytes));
+        if dump.damage.is_none() && kind != PageKind::Bitmap {
+            dump.prefix = SlottedPage(&bytes).prefix().to_vec();
+            dump.cells = cells(SlottedPage(&bytes));
         }
         Ok(dump)
     }
 }
 
-fn value<'a>(content: &'a walk::Content<'_>) -> EntryValue<'a> {
-    let place = |extent: &Extent| (extent.start, u64::from(extent.len));
+fn value<'a>(content: &'a walk::ValueContent<'_>) -> EntryValue<'a> {
+    let address = |extent: &ValueExtent| (extent.start, u64::from(extent.len));
     match content {
-        walk::Content::Inline(bytes) => EntryValue::Bytes(bytes),
-        walk::Content::Long(bytes) => EntryValue::Bytes(bytes),
-        walk::Content::Unread(extent) => {
-            let (page, len) = place(extent);
+        walk::ValueContent::Inline(bytes) => EntryValue::Bytes(bytes),
+        walk::ValueContent::Long(bytes) => EntryValue::Bytes(bytes),
+        walk::ValueContent::Unread(extent) => {
+            let (page, len) = address(extent);
             EntryValue::Long { page, len }
         }
-        walk::Content::Lost(extent) => {
-            let (page, len) = place(extent);
+        walk::ValueContent::Lost(extent) => {
+            let (page, len) = address(extent);
             EntryValue::Lost { page, len }
         }
     }
 }
 
-fn cells(node: Node<'_>) -> Vec<Cell> {
+fn cells(node: SlottedPage<'_>) -> Vec<CellDump> {
     if !node.is_leaf() {
         let children = 0..branch::child_count(node);
         let child = children.map(|i| {
             let child = branch::sized_child(node, i);
             let key = i.checked_sub(1).map(|i| joined(node.key(i))).unwrap_or_default();
-            let content = Content::Child {
-                page: child.place.id(),
-                units: child.place.units(),
+            let content = CellContent::Child {
+                page: child.page_ref.id(),
+                units: child.page_ref.units(),
                 keys: child.size.keys,
                 total_units: child.size.units,
             };
-            Cell { key, content }
+            CellDump { key, content }
         });
         return child.collect();
     }
     let entries = (0..node.count()).map(|i| {
         let content = match leaf::value(node, i) {
-            Value::Inline(bytes) => Content::Value(bytes.to_vec()),
-            Value::Extent(extent) => Content::Long {
+            LeafValue::Inline(bytes) => CellContent::Value(bytes.to_vec()),
+            LeafValue::Extent(extent) => CellContent::Long {
                 page: extent.start,
                 len: u64::from(extent.len),
-                birth: extent.birth,
+                created_txid: extent.created_txid,
             },
         };
-        Cell { key: joined(node.key(i)), content }
+        CellDump { key: joined(node.key(i)), content }
     });
     entries.collect()
 }

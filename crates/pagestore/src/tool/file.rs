@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use flotilla_vfs::{File, FileSystem, LockGuard, OpenMode};
 
-use crate::bits::Bits;
+use crate::bits::UnitSet;
 use crate::config::{Options, ReadMode};
 use crate::error::{Error, Result};
-use crate::meta::Meta;
+use crate::meta::MetaPage;
 use crate::page::UNIT_BYTES;
-use crate::pool::Pool;
-use crate::regions::{Regions, region_count};
+use crate::pool::PageReader;
+use crate::regions::{AllocGroups, group_count};
 use crate::store::beside;
 
 /// A page file as its last checkpoint has left it. Nothing in it is changed.
@@ -20,11 +20,11 @@ use crate::store::beside;
 /// What the redo area has beyond that checkpoint is counted by [`PageFile::info`] and checked by
 /// [`PageFile::check`], but not part of the trees: opening a store carries it out.
 pub struct PageFile {
-    pub(super) pool: Pool,
+    pub(super) page_reader: PageReader,
     /// What the two meta pages say; nothing where none of a page's copies is whole.
-    pub(super) metas: [Option<Meta>; 2],
+    pub(super) metas: [Option<MetaPage>; 2],
     /// The one that counts.
-    pub(super) meta: Meta,
+    pub(super) meta: MetaPage,
     /// Which of the eight copies are whole.
     pub(super) copies: [u8; 2],
     /// Length of the file.
@@ -41,7 +41,7 @@ impl PageFile {
     /// meta page is whole; [`Error::Unsupported`]; [`Error::Io`], of the kind `NotFound` if there is
     /// no such file.
     pub fn open(fs: &dyn FileSystem, path: &Path) -> Result<PageFile> {
-        PageFile::open_at(fs, path, Meta::newest)
+        PageFile::open_at(fs, path, MetaPage::newest)
     }
 
     /// Opens the file at the state of the older of its meta pages: that of one checkpoint before.
@@ -52,7 +52,7 @@ impl PageFile {
     /// Those of [`PageFile::open`]; [`Error::Corrupt`] also if only one meta page is whole.
     pub fn open_older(fs: &dyn FileSystem, path: &Path) -> Result<PageFile> {
         PageFile::open_at(fs, path, |pages| {
-            let [first, second] = Meta::both(pages)?;
+            let [first, second] = MetaPage::both(pages)?;
             let what = "there is no older meta page that is whole";
             let both = first.zip(second).ok_or(Error::Corrupt { page: 0, what })?;
             Ok(if both.0.number < both.1.number { both.0 } else { both.1 })
@@ -62,7 +62,7 @@ impl PageFile {
     fn open_at(
         fs: &dyn FileSystem,
         path: &Path,
-        choose: impl FnOnce(&[u8]) -> Result<Meta>,
+        choose: impl FnOnce(&[u8]) -> Result<MetaPage>,
     ) -> Result<PageFile> {
         let file = fs.open(path, OpenMode::Read)?;
         let lock = lock(fs, path)?;
@@ -71,26 +71,26 @@ impl PageFile {
             ErrorKind::UnexpectedEof => Error::Corrupt { page: 0, what: "the file is too short" },
             _ => Error::Io(error),
         })?;
-        let (metas, copies) = (Meta::both(&pages)?, Meta::copies(&pages));
+        let (metas, copies) = (MetaPage::both(&pages)?, MetaPage::copies(&pages));
         let meta = choose(&pages)?;
-        meta.prove_places()?;
+        meta.verify_places()?;
         let bytes = file.len()?;
         // Read, not mapped: a medium that fails is then an error and not a signal.
         let options = Options::default().read_mode(ReadMode::Cached);
-        let pool = Pool::new(file, &options)?;
-        Ok(PageFile { pool, metas, meta, copies, bytes, _lock: lock })
+        let page_reader = PageReader::new(file, &options)?;
+        Ok(PageFile { page_reader, metas, meta, copies, bytes, _lock: lock })
     }
 
     /// A file that has no meta page yet, as one that says `meta`.
     pub(super) fn of(
         file: Arc<dyn File>,
-        meta: Meta,
+        meta: MetaPage,
         lock: Box<dyn LockGuard>,
     ) -> Result<PageFile> {
-        meta.prove_places()?;
+        meta.verify_places()?;
         let bytes = file.len()?;
-        let pool = Pool::new(file, &Options::default().read_mode(ReadMode::Cached))?;
-        Ok(PageFile { pool, metas: [None, None], meta, copies: [0, 0], bytes, _lock: lock })
+        let page_reader = PageReader::new(file, &Options::default().read_mode(ReadMode::Cached))?;
+        Ok(PageFile { page_reader, metas: [None, None], meta, copies: [0, 0], bytes, _lock: lock })
     }
 
     /// The last transaction that the state contains.
@@ -99,18 +99,19 @@ impl PageFile {
     }
 
     /// The mark of the state.
-    pub fn mark(&self) -> &[u8] {
-        &self.meta.mark
+    pub fn commit_metadata(&self) -> &[u8] {
+        &self.meta.commit_metadata
     }
 
     /// The units in use, counted from the first region on, as the file says.
-    pub(super) fn used(&self) -> Result<Bits> {
+    pub(super) fn used(&self) -> Result<UnitSet> {
         if self.meta.directory.len == 0 {
-            return Ok(Bits::default());
+            return Ok(UnitSet::default());
         }
-        let directory = self.pool.read_extent(&self.meta.directory)?;
-        let (at, count) = (self.meta.directory.start, region_count(self.meta.end));
-        let loaded = Regions::load(&directory, at, count, self.pool.file(), self.meta.txid);
+        let directory = self.page_reader.read_extent(&self.meta.directory)?;
+        let (at, count) = (self.meta.directory.start, group_count(self.meta.end));
+        let loaded =
+            AllocGroups::load(&directory, at, count, self.page_reader.file(), self.meta.txid);
         loaded.map(|(_, used)| used)
     }
 }

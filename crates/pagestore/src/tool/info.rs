@@ -2,11 +2,11 @@
 
 use super::check::heads;
 use super::file::PageFile;
-use super::problem::{Problem, reason};
-use super::walk::{Visit, Walk};
+use super::problem::{FileProblem, reason};
+use super::walk::{FileWalk, Visit};
 use crate::error::Result;
 use crate::freelist::{Freelist, META_UNITS};
-use crate::node::Node;
+use crate::node::SlottedPage;
 use crate::page::UNIT_BYTES;
 
 /// What a file is.
@@ -32,13 +32,13 @@ pub struct FileInfo {
     /// The trees, by name.
     pub trees: Vec<TreeInfo>,
     /// Subtrees that were cut off and wait to be given back.
-    pub trash_count: u64,
+    pub deferred_free_count: u64,
     /// Their bytes.
-    pub trash_bytes: u64,
+    pub deferred_free_bytes: u64,
     /// The redo area, if there is one.
     pub redo: Option<RedoInfo>,
     /// What is damaged of what was read.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<FileProblem>,
 }
 
 /// What a meta page says.
@@ -51,7 +51,7 @@ pub struct MetaInfo {
     /// The last transaction of it.
     pub txid: u64,
     /// The mark.
-    pub mark: Vec<u8>,
+    pub commit_metadata: Vec<u8>,
     /// How many of its eight copies are whole. A power loss while it was written may have left
     /// fewer.
     pub whole_copies: usize,
@@ -101,7 +101,7 @@ impl PageFile {
     /// area has beyond the checkpoint; damage of these is named in the answer.
     pub fn info(&self) -> FileInfo {
         let look = &mut |_| ();
-        let mut walk = Walk::new(self, false, look);
+        let mut walk = FileWalk::new(self, false, look);
         let trees = walk.catalogue(&mut |_: Visit<'_>| std::ops::ControlFlow::Continue(()));
         let bytes = |units: u64| units.saturating_mul(UNIT_BYTES as u64);
         let trees = trees.into_iter().map(|(name, entry)| TreeInfo {
@@ -122,13 +122,13 @@ impl PageFile {
             reserved_bytes: bytes(META_UNITS)
                 + heads(self.meta.end).map(|head| head.bytes()).sum::<u64>(),
             trees: trees.collect(),
-            trash_count: self.meta.trash.list.size.keys,
-            trash_bytes: bytes(self.meta.trash.units),
+            deferred_free_count: self.meta.deferred_free.list.size.keys,
+            deferred_free_bytes: bytes(self.meta.deferred_free.units),
             problems: walk.problems.named,
             ..FileInfo::default()
         };
         let mut fail = |error, page, part| {
-            info.problems.push(Problem { page, part, what: reason(&error), lost: None });
+            info.problems.push(FileProblem { page, part, what: reason(&error), lost: None });
         };
         match self.used() {
             Ok(used) => {
@@ -139,7 +139,7 @@ impl PageFile {
                 info.longest_free_bytes =
                     free.spans().map(|span| span.bytes()).max().unwrap_or_default();
             }
-            Err(error) => fail(error, self.meta.directory.start, super::Part::FreeSpace),
+            Err(error) => fail(error, self.meta.directory.start, super::FilePart::FreeSpace),
         }
         if let Some(area) = self.meta.redo {
             let mut redo = RedoInfo { unit: area.span.start, ..RedoInfo::default() };
@@ -151,7 +151,7 @@ impl PageFile {
                     redo.records = redone.record_count;
                     redo.last_txid = redone.last_txid;
                 }
-                Err(error) => fail(error, area.span.start, super::Part::Redo),
+                Err(error) => fail(error, area.span.start, super::FilePart::Redo),
             }
             info.redo = Some(redo);
         }
@@ -165,7 +165,7 @@ impl PageFile {
                 unit: meta.unit(),
                 checkpoint: meta.number,
                 txid: meta.txid,
-                mark: meta.mark.clone(),
+                commit_metadata: meta.commit_metadata.clone(),
                 whole_copies: copies.count_ones() as usize,
                 is_newest: meta.number == self.meta.number,
             })
@@ -174,7 +174,7 @@ impl PageFile {
     }
 
     fn depth(&self, root: crate::page::PageRef) -> Option<u64> {
-        let page: Result<_> = self.pool.read_page(root, self.meta.txid);
-        page.ok().map(|page| u64::from(Node(&page).level()) + 1)
+        let page: Result<_> = self.page_reader.read_page(root, self.meta.txid);
+        page.ok().map(|page| u64::from(SlottedPage(&page).level()) + 1)
     }
 }

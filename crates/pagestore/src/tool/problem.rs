@@ -8,7 +8,7 @@ const PROBLEMS_MAX: usize = 1000;
 /// What a page belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Part {
+pub enum FilePart {
     /// The meta pages.
     Meta,
     /// Bitmaps and the directory.
@@ -20,18 +20,18 @@ pub enum Part {
     /// The tree of this name.
     Tree(String),
     /// What was cut off and waits to be given back.
-    Trash,
+    DeferredFree,
 }
 
-impl std::fmt::Display for Part {
+impl std::fmt::Display for FilePart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Part::Meta => "meta page",
-            Part::FreeSpace => "free space",
-            Part::Redo => "redo area",
-            Part::Catalogue => "catalogue",
-            Part::Tree(name) => return write!(f, "tree {name:?}"),
-            Part::Trash => "trash",
+            FilePart::Meta => "meta page",
+            FilePart::FreeSpace => "free space",
+            FilePart::Redo => "redo area",
+            FilePart::Catalogue => "catalogue",
+            FilePart::Tree(name) => return write!(f, "tree {name:?}"),
+            FilePart::DeferredFree => "trash",
         })
     }
 }
@@ -49,11 +49,11 @@ pub struct LostKeys {
 
 /// Something that is not as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct FileProblem {
     /// The page, or the first page of a long value or of what else is longer.
     pub page: u64,
     /// What it belongs to.
-    pub part: Part,
+    pub part: FilePart,
     /// What is wrong.
     pub what: &'static str,
     /// What cannot be read because of it, if that can be told. Keys of the catalogue are names of
@@ -63,13 +63,13 @@ pub struct Problem {
 
 /// Problems, up to a limit.
 #[derive(Debug, Default)]
-pub(super) struct Problems {
-    pub(super) named: Vec<Problem>,
+pub(super) struct FileProblems {
+    pub(super) named: Vec<FileProblem>,
     pub(super) left_out: u64,
 }
 
-impl Problems {
-    pub(super) fn add(&mut self, problem: Problem) {
+impl FileProblems {
+    pub(super) fn add(&mut self, problem: FileProblem) {
         if self.named.len() < PROBLEMS_MAX {
             self.named.push(problem);
         } else {

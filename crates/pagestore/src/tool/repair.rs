@@ -9,14 +9,14 @@ use flotilla_vfs::FileSystem;
 use super::compact::finish;
 use super::copy::{self, NewFile};
 use super::file::PageFile;
-use super::problem::{LostKeys, Part, Problem};
-use super::walk::{Progress, Visit, Walk};
-use crate::bits::Bits;
+use super::problem::{FilePart, FileProblem, LostKeys};
+use super::walk::{FileWalk, ScanProgress, Visit};
+use crate::bits::UnitSet;
 use crate::error::{Error, Result};
 use crate::freelist::META_UNITS;
 use crate::keys::joined;
-use crate::leaf::{self, Value};
-use crate::node::Node;
+use crate::leaf::{self, LeafValue};
+use crate::node::SlottedPage;
 use crate::page::{self, Frame, PAGE_UNITS_MAX, PageRef, Span, UNIT_BYTES};
 use crate::store::PageStore;
 
@@ -38,7 +38,7 @@ pub struct RepairReport {
     /// Leaves that were found so, and of which nobody can tell where they belong.
     pub unplaced_leaves: u64,
     /// What is wrong with the source, with the keys that are lost.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<FileProblem>,
     /// How many problems more there are.
     pub problems_left_out: u64,
     /// The transaction of the older meta page, if that one's state is all there while this one's is
@@ -63,12 +63,12 @@ impl PageFile {
         &self,
         fs: &Arc<dyn FileSystem>,
         to: &Path,
-        look: &mut dyn FnMut(Progress),
+        look: &mut dyn FnMut(ScanProgress),
     ) -> Result<RepairReport> {
         let new = NewFile::begin(fs, to)?;
         let store = new.store()?;
-        let mut walk = Walk::new(self, true, look);
-        let mut owned = Bits::default();
+        let mut walk = FileWalk::new(self, true, look);
+        let mut owned = UnitSet::default();
         let mut own = |what: &Visit<'_>| {
             if let Visit::Page(span) | Visit::Extent(span) = what {
                 for unit in span.start..span.end() {
@@ -81,21 +81,21 @@ impl PageFile {
             ControlFlow::Continue(())
         };
         let trees = walk.catalogue(&mut pages);
-        walk.trash(&mut pages);
+        walk.deferred_free(&mut pages);
         for (name, entry) in &trees {
             copy::tree(&mut walk, &store, name, *entry, &mut own)?;
         }
         let mut report = RepairReport::default();
         self.rescue(&walk, &owned, &store, &mut report)?;
         let mut txn = store.write()?;
-        txn.set_mark(&self.meta.mark);
+        txn.set_commit_metadata(&self.meta.commit_metadata);
         txn.publish()?;
         let (txid, met) = copy::redo(self, &store)?;
         if let Err(error) = met {
-            walk.note(&error, self.meta.redo.map_or(0, |area| area.span.start), Part::Redo);
+            walk.note(&error, self.meta.redo.map_or(0, |area| area.span.start), FilePart::Redo);
         }
         if let Err(error) = self.used() {
-            walk.note(&error, self.meta.directory.start, Part::FreeSpace);
+            walk.note(&error, self.meta.directory.start, FilePart::FreeSpace);
         }
         report.txid = txid;
         report.problems_left_out = walk.problems.left_out;
@@ -108,15 +108,15 @@ impl PageFile {
     /// Puts back leaves that are in use and that nobody names any more.
     fn rescue(
         &self,
-        walk: &Walk<'_>,
-        owned: &Bits,
+        walk: &FileWalk<'_>,
+        owned: &UnitSet,
         store: &PageStore,
         report: &mut RepairReport,
     ) -> Result<()> {
-        let subtrees: Vec<&Problem> =
+        let subtrees: Vec<&FileProblem> =
             walk.problems.named.iter().filter(|problem| is_subtree(problem)).collect();
         // A leaf of a tree whose name is lost could be taken for one of another.
-        let is_known = |problem: &&Problem| matches!(problem.part, Part::Tree(_));
+        let is_known = |problem: &&FileProblem| matches!(problem.part, FilePart::Tree(_));
         let (false, true, 0) =
             (subtrees.is_empty(), subtrees.iter().all(is_known), walk.problems.left_out)
         else {
@@ -130,11 +130,11 @@ impl PageFile {
                 continue;
             }
             let Some(leaf) = self.leaf(unit) else { continue };
-            let node = Node(&leaf);
+            let node = SlottedPage(&leaf);
             let (first, last) = (joined(node.key(0)), joined(node.key(node.count() - 1)));
             let mut homes = subtrees.iter().filter(|problem| holds(problem, &first, &last));
             match (homes.next(), homes.next()) {
-                (Some(Problem { part: Part::Tree(name), .. }), None) => {
+                (Some(FileProblem { part: FilePart::Tree(name), .. }), None) => {
                     report.rescued_keys += self.put_back(node, store, name)?;
                 }
                 _ => report.unplaced_leaves += 1,
@@ -144,18 +144,18 @@ impl PageFile {
     }
 
     /// Puts the entries of a leaf into a tree, but for long values that cannot be read.
-    fn put_back(&self, node: Node<'_>, store: &PageStore, name: &str) -> Result<u64> {
+    fn put_back(&self, node: SlottedPage<'_>, store: &PageStore, name: &str) -> Result<u64> {
         let mut count = 0;
         let mut txn = store.write()?;
         let mut tree = txn.tree(name)?;
         for i in 0..node.count() {
             let key = joined(node.key(i));
             match leaf::value(node, i) {
-                Value::Inline(value) => tree.put(&key, value)?,
-                Value::Extent(extent) => {
+                LeafValue::Inline(value) => tree.put(&key, value)?,
+                LeafValue::Extent(extent) => {
                     let inside = self.bytes / UNIT_BYTES as u64;
                     let is_inside = extent.start < inside && extent.span().end() <= inside;
-                    let read = is_inside.then(|| self.pool.read_extent(&extent));
+                    let read = is_inside.then(|| self.page_reader.read_extent(&extent));
                     let Some(Ok(value)) = read else { continue };
                     tree.put(&key, &value)?;
                 }
@@ -169,14 +169,14 @@ impl PageFile {
     /// The leaf that lies at `unit`, if one does, whole and in order.
     fn leaf(&self, unit: u64) -> Option<Frame> {
         let mut head = vec![0; UNIT_BYTES];
-        self.pool.file().read_exact_at(&mut head, unit * UNIT_BYTES as u64).ok()?;
+        self.page_reader.file().read_exact_at(&mut head, unit * UNIT_BYTES as u64).ok()?;
         let units = page::units(&head);
         if !page::is_leaf(&head) || !(1..=PAGE_UNITS_MAX as u32).contains(&units) {
             return None;
         }
-        let place = PageRef::new(Span { start: unit, units }, page::birth(&head));
-        let frame = self.pool.read_page(place, self.meta.txid).ok()?;
-        let node = Node(&frame);
+        let page_ref = PageRef::new(Span { start: unit, units }, page::created_txid(&head));
+        let frame = self.page_reader.read_page(page_ref, self.meta.txid).ok()?;
+        let node = SlottedPage(&frame);
         let is_sound = node.count() > 0
             && node.level() == 0
             && (0..node.count()).all(|i| node.search(&joined(node.key(i))) == Ok(i));
@@ -195,7 +195,7 @@ pub fn repair(
     path: &Path,
     to: &Path,
     older: bool,
-    look: &mut dyn FnMut(Progress),
+    look: &mut dyn FnMut(ScanProgress),
 ) -> Result<RepairReport> {
     let open = if older { PageFile::open_older } else { PageFile::open };
     let file = open(&**fs, path)?;
@@ -207,7 +207,10 @@ pub fn repair(
             other => other?,
         };
         let state = older.check(look);
-        if state.problems.iter().all(|problem| matches!(problem.part, Part::FreeSpace | Part::Redo))
+        if state
+            .problems
+            .iter()
+            .all(|problem| matches!(problem.part, FilePart::FreeSpace | FilePart::Redo))
         {
             report.whole_older_txid = Some(state.txid);
         }
@@ -216,7 +219,7 @@ pub fn repair(
 }
 
 /// Whether pages are lost, and not a long value only.
-fn is_subtree(problem: &Problem) -> bool {
+fn is_subtree(problem: &FileProblem) -> bool {
     let is_value = |lost: &LostKeys| match (&lost.start, &lost.end) {
         (Some(start), Some(end)) => end.strip_prefix(&start[..]) == Some(&[0]),
         _ => false,
@@ -225,7 +228,7 @@ fn is_subtree(problem: &Problem) -> bool {
 }
 
 /// Whether all keys from `first` to `last` are among those that were lost.
-fn holds(problem: &Problem, first: &[u8], last: &[u8]) -> bool {
+fn holds(problem: &FileProblem, first: &[u8], last: &[u8]) -> bool {
     problem.lost.as_ref().is_some_and(|lost| {
         lost.start.as_ref().is_none_or(|start| &start[..] <= first)
             && lost.end.as_ref().is_none_or(|end| last < &end[..])

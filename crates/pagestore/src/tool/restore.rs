@@ -10,19 +10,19 @@ use flotilla_vfs::{File, FileSystem, OpenMode};
 use super::backup::BackupIndex;
 use super::copy::NewFile;
 use super::file::PageFile;
-use super::walk::{Progress, Walk};
-use crate::bits::Bits;
+use super::walk::{FileWalk, ScanProgress};
+use crate::bits::UnitSet;
 use crate::error::{Error, Result};
-use crate::freelist::{Freelist, META_UNITS, region_of};
-use crate::leaf::Extent;
-use crate::meta::Meta;
+use crate::freelist::{Freelist, META_UNITS, group_of};
+use crate::leaf::ValueExtent;
+use crate::meta::MetaPage;
 use crate::page::{UNIT_BYTES, units_for};
-use crate::regions::{Regions, region_count};
+use crate::regions::{AllocGroups, group_count};
 
 /// What [`restore`] has made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Restored {
+pub struct RestoreReport {
     /// The last transaction in it: that of the last stream's snapshot.
     pub txid: u64,
     /// Length of the file.
@@ -41,8 +41,8 @@ pub fn restore(
     fs: &Arc<dyn FileSystem>,
     streams: &mut [&mut dyn Read],
     to: &Path,
-    look: &mut dyn FnMut(Progress),
-) -> Result<Restored> {
+    look: &mut dyn FnMut(ScanProgress),
+) -> Result<RestoreReport> {
     let new = NewFile::begin(fs, to)?;
     let file = fs.open(new.part(), OpenMode::CreateNew)?;
     let mut index = BackupIndex::default();
@@ -56,45 +56,45 @@ pub fn restore(
         last = Some(index.follow(i as u64, *stream, &mut put)?);
     }
     let last = last.ok_or(Error::Backup { stream: 0, what: "it is missing" })?;
-    let mut meta = Meta {
+    let mut meta = MetaPage {
         number: 1,
         txid: last.txid,
         catalogue: last.catalogue,
-        trash: last.trash,
-        mark: last.mark,
+        deferred_free: last.deferred_free,
+        commit_metadata: last.commit_metadata,
         end,
-        ..Meta::empty()
+        ..MetaPage::empty()
     };
     // Long values end where they end, and the last unit may be theirs.
     file.set_len(end * UNIT_BYTES as u64)?;
     let used = reached(&file, &meta, fs, new.part(), look)?;
-    seal(&*file, &mut meta, used)?;
+    write_meta(&*file, &mut meta, used)?;
     drop(file);
     new.finish()?;
-    Ok(Restored { txid: meta.txid, bytes: meta.end * UNIT_BYTES as u64 })
+    Ok(RestoreReport { txid: meta.txid, bytes: meta.end * UNIT_BYTES as u64 })
 }
 
 /// Proves that all is there that the state reaches. Returns the units of it, counted from the first
 /// region on.
 fn reached(
     file: &Arc<dyn File>,
-    meta: &Meta,
+    meta: &MetaPage,
     fs: &Arc<dyn FileSystem>,
     part: &Path,
-    look: &mut dyn FnMut(Progress),
-) -> Result<Bits> {
+    look: &mut dyn FnMut(ScanProgress),
+) -> Result<UnitSet> {
     let pages = PageFile::of(Arc::clone(file), meta.clone(), super::file::lock(&**fs, part)?)?;
-    let mut walk = Walk::new(&pages, true, look);
+    let mut walk = FileWalk::new(&pages, true, look);
     let mut all = |_: super::walk::Visit<'_>| ControlFlow::Continue(());
     let trees = walk.catalogue(&mut all);
     for (name, entry) in &trees {
         let _ = walk.tree(name, *entry, &mut all);
     }
-    walk.trash(&mut all);
+    walk.deferred_free(&mut all);
     if let Some(problem) = walk.problems.named.first() {
         return Err(Error::Corrupt { page: problem.page, what: problem.what });
     }
-    let mut used = Bits::default();
+    let mut used = UnitSet::default();
     for unit in walk.seen.iter() {
         used.insert(unit - META_UNITS);
     }
@@ -102,29 +102,29 @@ fn reached(
 }
 
 /// Writes free space and meta page of a file that has all else, and makes it durable.
-fn seal(file: &dyn File, meta: &mut Meta, mut used: Bits) -> Result<()> {
-    let mut changed = Bits::default();
+fn write_meta(file: &dyn File, meta: &mut MetaPage, mut used: UnitSet) -> Result<()> {
+    let mut changed = UnitSet::default();
     for unit in used.iter() {
-        changed.insert(region_of(unit + META_UNITS) as u64);
+        changed.insert(group_of(unit + META_UNITS) as u64);
     }
-    let mut regions = Regions::default();
-    let plan = regions.plan(&changed, &used);
+    let mut groups = AllocGroups::default();
+    let plan = groups.plan(&changed, &used);
     let mut free = Freelist::restore(&used, meta.end);
-    let len = plan.directory_bytes(region_count(meta.end) + 1, 0);
+    let len = plan.directory_bytes(group_count(meta.end) + 1, 0);
     let full = "the file's limit of 2^32 pages is reached";
     let span = free.allocate(units_for(len)).ok_or(Error::Io(std::io::Error::other(full)))?;
     for unit in span.start..span.end() {
         used.insert(unit - META_UNITS);
     }
-    changed.insert(region_of(span.start) as u64);
-    let bitmaps = regions.update(&plan, &changed, &used, meta.txid);
+    changed.insert(group_of(span.start) as u64);
+    let bitmaps = groups.update(&plan, &changed, &used, meta.txid);
     meta.end = free.end();
-    let directory = regions.encode(region_count(meta.end), len);
-    meta.directory = Extent {
+    let directory = groups.encode(group_count(meta.end), len);
+    meta.directory = ValueExtent {
         start: span.start,
         len: u32::try_from(len).expect("some bytes for each 127 MiB of at most 16 TiB"),
         crc: crc32c::crc32c(&directory),
-        birth: meta.txid,
+        created_txid: meta.txid,
     };
     file.set_len(meta.end * UNIT_BYTES as u64)?;
     for (unit, bytes) in bitmaps.iter().chain([&(span.start, directory)]) {

@@ -11,10 +11,10 @@
 
 use std::io::{ErrorKind, Read, Write};
 
-use crate::config::{MARK_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::config::{COMMIT_METADATA_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
 use crate::page::{PageRef, UNIT_COUNT_MAX, u32_at, u64_at};
-use crate::trash::{TRASH_BYTES, Trash};
+use crate::trash::{DEFERRED_FREE_BYTES, DeferredFree};
 
 const MAGIC: [u8; 8] = *b"flotback";
 const FORMAT: u32 = 1;
@@ -25,11 +25,11 @@ const PUT: u8 = 2;
 const END: u8 = 3;
 
 const BEGIN_BYTES: usize = 16;
-const END_BYTES: usize = 16 + TRASH_BYTES;
+const END_BYTES: usize = 16 + DEFERRED_FREE_BYTES;
 
 /// The head of a backup.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Begin {
+pub(super) struct StreamHead {
     pub(super) txid: u64,
     /// Which stream it follows; 0 if it is whole.
     pub(super) base: u64,
@@ -37,35 +37,35 @@ pub(super) struct Begin {
 
 /// The end of a backup: what a meta page would say.
 #[derive(Clone, Debug)]
-pub(super) struct End {
+pub(super) struct StreamEnd {
     pub(super) txid: u64,
     pub(super) catalogue: PageRef,
-    pub(super) trash: Trash,
-    pub(super) mark: Vec<u8>,
+    pub(super) deferred_free: DeferredFree,
+    pub(super) commit_metadata: Vec<u8>,
 }
 
-pub(super) enum Record {
-    Begin(Begin),
+pub(super) enum StreamRecord {
+    Begin(StreamHead),
     /// A page or long value, and its first unit.
     Put(u64, Vec<u8>),
-    End(End),
+    End(StreamEnd),
 }
 
 /// Writes a backup.
-pub(super) struct Writer<'a> {
+pub(super) struct StreamWriter<'a> {
     out: &'a mut dyn Write,
     number: u64,
     bytes: u64,
 }
 
-impl<'a> Writer<'a> {
-    pub(super) fn begin(out: &'a mut dyn Write) -> Result<Writer<'a>> {
+impl<'a> StreamWriter<'a> {
+    pub(super) fn begin(out: &'a mut dyn Write) -> Result<StreamWriter<'a>> {
         out.write_all(&MAGIC)?;
         out.write_all(&FORMAT.to_le_bytes())?;
-        Ok(Writer { out, number: 0, bytes: 12 })
+        Ok(StreamWriter { out, number: 0, bytes: 12 })
     }
 
-    pub(super) fn put_begin(&mut self, begin: Begin) -> Result<()> {
+    pub(super) fn put_begin(&mut self, begin: StreamHead) -> Result<()> {
         self.record(BEGIN, &[&begin.txid.to_le_bytes(), &begin.base.to_le_bytes()])
     }
 
@@ -74,10 +74,10 @@ impl<'a> Writer<'a> {
     }
 
     /// Ends the stream. Returns how many pages and long values it has, and its bytes.
-    pub(super) fn finish(mut self, end: &End) -> Result<(u64, u64)> {
+    pub(super) fn finish(mut self, end: &StreamEnd) -> Result<(u64, u64)> {
         let written = self.number - 1;
         let (txid, catalogue) = (end.txid.to_le_bytes(), end.catalogue.raw().to_le_bytes());
-        self.record(END, &[&txid, &catalogue, &end.trash.encode(), &end.mark])?;
+        self.record(END, &[&txid, &catalogue, &end.deferred_free.encode(), &end.commit_metadata])?;
         self.out.flush()?;
         Ok((written, self.bytes))
     }
@@ -101,7 +101,7 @@ impl<'a> Writer<'a> {
 }
 
 /// Reads a backup.
-pub(super) struct Reader<'a> {
+pub(super) struct StreamReader<'a> {
     from: &'a mut dyn Read,
     /// Which stream it is, for errors.
     stream: u64,
@@ -110,9 +110,9 @@ pub(super) struct Reader<'a> {
     txid: u64,
 }
 
-impl<'a> Reader<'a> {
-    pub(super) fn begin(stream: u64, from: &'a mut dyn Read) -> Result<Reader<'a>> {
-        let mut reader = Reader { from, stream, number: 0, sum: 0, txid: 0 };
+impl<'a> StreamReader<'a> {
+    pub(super) fn begin(stream: u64, from: &'a mut dyn Read) -> Result<StreamReader<'a>> {
+        let mut reader = StreamReader { from, stream, number: 0, sum: 0, txid: 0 };
         let mut head = [0; 12];
         reader.fill(&mut head)?;
         if head[..8] != MAGIC {
@@ -126,7 +126,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The next record. After the end there is none, and nobody may ask.
-    pub(super) fn next(&mut self) -> Result<Record> {
+    pub(super) fn next(&mut self) -> Result<StreamRecord> {
         let mut head = [0; HEAD_BYTES];
         self.fill(&mut head)?;
         let (kind, len, crc) = (head[0], u32_at(&head, 1), u32_at(&head, 5));
@@ -143,28 +143,28 @@ impl<'a> Reader<'a> {
         self.record(kind, body)
     }
 
-    fn record(&mut self, kind: u8, mut body: Vec<u8>) -> Result<Record> {
+    fn record(&mut self, kind: u8, mut body: Vec<u8>) -> Result<StreamRecord> {
         match (kind, body.len()) {
             (BEGIN, BEGIN_BYTES) => {
-                let begin = Begin { txid: u64_at(&body, 0), base: u64_at(&body, 8) };
+                let begin = StreamHead { txid: u64_at(&body, 0), base: u64_at(&body, 8) };
                 self.txid = begin.txid;
-                Ok(Record::Begin(begin))
+                Ok(StreamRecord::Begin(begin))
             }
             (PUT, 9..) if (2..UNIT_COUNT_MAX).contains(&u64_at(&body, 0)) => {
                 let unit = u64_at(&body, 0);
                 body.drain(..8);
-                Ok(Record::Put(unit, body))
+                Ok(StreamRecord::Put(unit, body))
             }
-            (END, END_BYTES..) if body.len() <= END_BYTES + MARK_BYTES_MAX => {
+            (END, END_BYTES..) if body.len() <= END_BYTES + COMMIT_METADATA_BYTES_MAX => {
                 let mut more = [0];
                 if self.from.read(&mut more)? > 0 {
                     return self.corrupt("something follows its end");
                 }
-                Ok(Record::End(End {
+                Ok(StreamRecord::End(StreamEnd {
                     txid: u64_at(&body, 0),
                     catalogue: PageRef::from_raw(u64_at(&body, 8)),
-                    trash: Trash::decode(&body[16..END_BYTES]),
-                    mark: body[END_BYTES..].to_vec(),
+                    deferred_free: DeferredFree::decode(&body[16..END_BYTES]),
+                    commit_metadata: body[END_BYTES..].to_vec(),
                 }))
             }
             _ => self.corrupt("a record that makes no sense"),

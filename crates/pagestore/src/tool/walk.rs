@@ -9,22 +9,22 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 
 use super::file::PageFile;
-use super::problem::{LostKeys, Part, Problem, Problems, reason};
-use crate::bits::Bits;
+use super::problem::{FilePart, FileProblem, FileProblems, LostKeys, reason};
+use crate::bits::UnitSet;
 use crate::branch::{self, Child};
-use crate::catalogue::Entry;
+use crate::catalogue::TreeEntry;
 use crate::check::{self, Bounds};
 use crate::error::{Error, Result};
-use crate::freelist::{HEAD_UNITS, META_UNITS, region_of, region_start};
+use crate::freelist::{HEAD_UNITS, META_UNITS, group_of, group_start};
 use crate::keys::joined;
-use crate::leaf::{self, Extent, Value};
-use crate::node::{CHILD_BYTES, Node};
+use crate::leaf::{self, LeafValue, ValueExtent};
+use crate::node::{CHILD_BYTES, SlottedPage};
 use crate::page::{Frame, PageRef, PageSize, Span, UNIT_BYTES};
-use crate::size::Size;
+use crate::size::SubtreeSize;
 
 /// How far a long piece of work has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct ScanProgress {
     /// Bytes done.
     pub bytes_done: u64,
     /// Bytes in all, as far as that is known.
@@ -38,64 +38,64 @@ pub(super) enum Visit<'v> {
     /// The place of a long value.
     Extent(Span),
     /// An entry of a tree that is not the catalogue, and not in the trash.
-    Entry(&'v [u8], Content<'v>),
+    Entry(&'v [u8], ValueContent<'v>),
 }
 
 /// The value of an entry.
-pub(super) enum Content<'v> {
+pub(super) enum ValueContent<'v> {
     Inline(&'v [u8]),
     /// A long value that was not asked for.
-    Unread(Extent),
+    Unread(ValueExtent),
     Long(Bytes),
     /// A long value that cannot be read.
-    Lost(Extent),
+    Lost(ValueExtent),
 }
 
 /// Told of each thing; may end the walk.
 pub(super) type Visitor<'a> = dyn FnMut(Visit<'_>) -> ControlFlow<()> + 'a;
 
 /// A walk over all that a checkpoint reaches.
-pub(super) struct Walk<'a> {
+pub(super) struct FileWalk<'a> {
     file: &'a PageFile,
     /// Whether long values are read.
     reads_values: bool,
-    part: Part,
+    part: FilePart,
     /// No page of the tree that is walked is shorter.
     page_size: PageSize,
     /// Units that were reached.
-    pub(super) seen: Bits,
-    pub(super) problems: Problems,
+    pub(super) seen: UnitSet,
+    pub(super) problems: FileProblems,
     /// Whether something could not be read, so that what lies below it is not known.
     pub(super) is_cut: bool,
-    progress: Progress,
-    look: &'a mut dyn FnMut(Progress),
+    progress: ScanProgress,
+    look: &'a mut dyn FnMut(ScanProgress),
 }
 
 /// The trees of a file. A name that is no text is one here, see [`escaped`].
-pub(super) type Trees = Vec<(String, Entry)>;
+pub(super) type Trees = Vec<(String, TreeEntry)>;
 
-impl<'a> Walk<'a> {
+impl<'a> FileWalk<'a> {
     pub(super) fn new(
         file: &'a PageFile,
         reads_values: bool,
-        look: &'a mut dyn FnMut(Progress),
-    ) -> Walk<'a> {
-        Walk {
+        look: &'a mut dyn FnMut(ScanProgress),
+    ) -> FileWalk<'a> {
+        FileWalk {
             file,
             reads_values,
-            part: Part::Catalogue,
+            part: FilePart::Catalogue,
             page_size: PageSize::UNIT,
-            seen: Bits::default(),
-            problems: Problems::default(),
+            seen: UnitSet::default(),
+            problems: FileProblems::default(),
             is_cut: false,
-            progress: Progress::default(),
+            progress: ScanProgress::default(),
             look,
         }
     }
 
     /// Walks the catalogue and returns the trees that it names.
     pub(super) fn catalogue(&mut self, visit: &mut Visitor<'_>) -> Trees {
-        self.part = Part::Catalogue;
+        self.part = FilePart::Catalogue;
         let root = self.file.meta.catalogue;
         let mut found = Vec::new();
         let mut take = |what: Visit<'_>| match what {
@@ -115,7 +115,7 @@ impl<'a> Walk<'a> {
                 escaped(error.as_bytes(), &taken)
             });
             let entry = value.ok_or(Error::Corrupt { page: root.id(), what: "" });
-            match entry.and_then(|bytes| Entry::decode(&bytes, root)) {
+            match entry.and_then(|bytes| TreeEntry::decode(&bytes, root)) {
                 Ok(entry) => trees.push((name, entry)),
                 Err(_) => self.add(root.id(), "entry of the catalogue", None),
             }
@@ -129,10 +129,10 @@ impl<'a> Walk<'a> {
     pub(super) fn tree(
         &mut self,
         name: &str,
-        entry: Entry,
+        entry: TreeEntry,
         visit: &mut Visitor<'_>,
     ) -> ControlFlow<()> {
-        self.part = Part::Tree(name.to_owned());
+        self.part = FilePart::Tree(name.to_owned());
         self.page_size = entry.page_size;
         let walked = self.root(entry.root, Some(entry.size), visit);
         self.page_size = PageSize::UNIT;
@@ -140,9 +140,9 @@ impl<'a> Walk<'a> {
     }
 
     /// Walks what was cut off.
-    pub(super) fn trash(&mut self, visit: &mut Visitor<'_>) {
-        self.part = Part::Trash;
-        let trash = self.file.meta.trash;
+    pub(super) fn deferred_free(&mut self, visit: &mut Visitor<'_>) {
+        self.part = FilePart::DeferredFree;
+        let deferred_free = self.file.meta.deferred_free;
         let mut children = Vec::new();
         let mut take = |what: Visit<'_>| match what {
             Visit::Entry(_, content) => {
@@ -151,8 +151,8 @@ impl<'a> Walk<'a> {
             }
             other => visit(other),
         };
-        let _ = self.root(trash.list.root, Some(trash.list.size), &mut take);
-        let page = trash.list.root.id();
+        let _ = self.root(deferred_free.list.root, Some(deferred_free.list.size), &mut take);
+        let page = deferred_free.list.root.id();
         let mut units = 0_u64;
         for bytes in children {
             let Some(bytes) = bytes.filter(|bytes| bytes.len() == CHILD_BYTES) else {
@@ -165,15 +165,15 @@ impl<'a> Walk<'a> {
                 Visit::Entry(..) => ControlFlow::Continue(()),
                 other => visit(other),
             };
-            let _ = self.root(child.place, Some(child.size), &mut pages);
+            let _ = self.root(child.page_ref, Some(child.size), &mut pages);
         }
-        if units != trash.units && !self.is_cut {
+        if units != deferred_free.units && !self.is_cut {
             self.add(page, "units in the trash", None);
         }
     }
 
     /// Claims what is no page of a tree.
-    pub(super) fn claim(&mut self, span: Span, part: Part) {
+    pub(super) fn note_owned(&mut self, span: Span, part: FilePart) {
         self.part = part;
         if let Err(error) = self.see(span) {
             self.add(span.start, reason(&error), None);
@@ -181,31 +181,31 @@ impl<'a> Walk<'a> {
     }
 
     /// Takes note of a problem that was found elsewhere.
-    pub(super) fn note(&mut self, error: &Error, page: u64, part: Part) {
+    pub(super) fn note(&mut self, error: &Error, page: u64, part: FilePart) {
         let page = match error {
             Error::Corrupt { page, .. } => *page,
             _ => page,
         };
-        self.problems.add(Problem { page, part, what: reason(error), lost: None });
+        self.problems.add(FileProblem { page, part, what: reason(error), lost: None });
     }
 
     fn add(&mut self, page: u64, what: &'static str, lost: Option<LostKeys>) {
-        self.problems.add(Problem { page, part: self.part.clone(), what, lost });
+        self.problems.add(FileProblem { page, part: self.part.clone(), what, lost });
     }
 
     fn root(
         &mut self,
-        place: PageRef,
-        size: Option<Size>,
+        page_ref: PageRef,
+        size: Option<SubtreeSize>,
         visit: &mut Visitor<'_>,
     ) -> ControlFlow<()> {
         let wanted = size.unwrap_or_default();
-        let found = match place.is_none() {
-            true => Size::default(),
-            false => self.page(Child { place, size: wanted }, None, (None, None), visit)?,
+        let found = match page_ref.is_none() {
+            true => SubtreeSize::default(),
+            false => self.page(Child { page_ref, size: wanted }, None, (None, None), visit)?,
         };
         if size.is_some_and(|size| size != found) {
-            self.add(place.id(), "size of a tree", None);
+            self.add(page_ref.id(), "size of a tree", None);
         }
         ControlFlow::Continue(())
     }
@@ -218,26 +218,26 @@ impl<'a> Walk<'a> {
         level: Option<u8>,
         bounds: Bounds<'_>,
         visit: &mut Visitor<'_>,
-    ) -> ControlFlow<(), Size> {
-        let place = child.place;
-        let frame = match self.read(place, level, bounds) {
+    ) -> ControlFlow<(), SubtreeSize> {
+        let page_ref = child.page_ref;
+        let frame = match self.read(page_ref, level, bounds) {
             Ok(frame) => frame,
             Err(error) => {
                 let [start, end] = [bounds.0, bounds.1].map(|key| key.map(<[u8]>::to_vec));
                 let lost = LostKeys { start, end, count: child.size.keys };
-                self.add(place.id(), reason(&error), Some(lost));
+                self.add(page_ref.id(), reason(&error), Some(lost));
                 self.is_cut = true;
                 return ControlFlow::Continue(child.size);
             }
         };
-        visit(Visit::Page(place.span()))?;
-        if let Err(error) = self.page_size.prove(place) {
+        visit(Visit::Page(page_ref.span()))?;
+        if let Err(error) = self.page_size.verify(page_ref) {
             // It is whole nonetheless, and so is what lies below it.
-            self.add(place.id(), reason(&error), None);
+            self.add(page_ref.id(), reason(&error), None);
         }
-        let node = Node(&frame);
+        let node = SlottedPage(&frame);
         if node.is_leaf() {
-            self.entries(node, place, visit)?;
+            self.entries(node, page_ref, visit)?;
             return ControlFlow::Continue(branch::size(node));
         }
         let keys: Vec<Vec<u8>> = (0..node.count()).map(|i| joined(node.key(i))).collect();
@@ -247,35 +247,35 @@ impl<'a> Walk<'a> {
             let child = branch::sized_child(node, i);
             let size = self.page(child, Some(node.level() - 1), (low, high), visit)?;
             if size != child.size {
-                self.add(child.place.id(), "size of a subtree", None);
+                self.add(child.page_ref.id(), "size of a subtree", None);
             }
         }
         ControlFlow::Continue(branch::size(node))
     }
 
     /// Reads a page and proves that it may stand where it does.
-    fn read(&mut self, place: PageRef, level: Option<u8>, bounds: Bounds<'_>) -> Result<Frame> {
-        if place.is_none() || place.units() == 0 {
-            return Err(Error::Corrupt { page: place.id(), what: "reference" });
+    fn read(&mut self, page_ref: PageRef, level: Option<u8>, bounds: Bounds<'_>) -> Result<Frame> {
+        if page_ref.is_none() || page_ref.units() == 0 {
+            return Err(Error::Corrupt { page: page_ref.id(), what: "reference" });
         }
-        self.see(place.span())?;
-        let frame = self.file.pool.read_page(place, self.file.meta.txid)?;
-        let node = Node(&frame);
-        check::prove_node(node, place.id(), level, bounds)?;
+        self.see(page_ref.span())?;
+        let frame = self.file.page_reader.read_page(page_ref, self.file.meta.txid)?;
+        let node = SlottedPage(&frame);
+        check::verify_cells(node, page_ref.id(), level, bounds)?;
         Ok(frame)
     }
 
     fn entries(
         &mut self,
-        node: Node<'_>,
-        place: PageRef,
+        node: SlottedPage<'_>,
+        page_ref: PageRef,
         visit: &mut Visitor<'_>,
     ) -> ControlFlow<()> {
         for i in 0..node.count() {
             let key = joined(node.key(i));
             let content = match leaf::value(node, i) {
-                Value::Inline(bytes) => Content::Inline(bytes),
-                Value::Extent(extent) => self.value(&key, extent, place, visit)?,
+                LeafValue::Inline(bytes) => ValueContent::Inline(bytes),
+                LeafValue::Extent(extent) => self.value(&key, extent, page_ref, visit)?,
             };
             visit(Visit::Entry(&key, content))?;
         }
@@ -285,28 +285,28 @@ impl<'a> Walk<'a> {
     fn value(
         &mut self,
         key: &[u8],
-        extent: Extent,
+        extent: ValueExtent,
         leaf: PageRef,
         visit: &mut Visitor<'_>,
-    ) -> ControlFlow<(), Content<'static>> {
+    ) -> ControlFlow<(), ValueContent<'static>> {
         let read = match extent.len {
             0 => Err(Error::Corrupt { page: leaf.id(), what: "a long value of no length" }),
             _ => self.see(extent.span()).and_then(|()| {
                 let wanted = self.reads_values;
-                wanted.then(|| self.file.pool.read_extent(&extent)).transpose()
+                wanted.then(|| self.file.page_reader.read_extent(&extent)).transpose()
             }),
         };
         if read.is_ok() {
             visit(Visit::Extent(extent.span()))?;
         }
         ControlFlow::Continue(match read {
-            Ok(None) => Content::Unread(extent),
-            Ok(Some(bytes)) => Content::Long(bytes),
+            Ok(None) => ValueContent::Unread(extent),
+            Ok(Some(bytes)) => ValueContent::Long(bytes),
             Err(error) => {
                 let end = [key, &[0]].concat();
                 let lost = LostKeys { start: Some(key.to_vec()), end: Some(end), count: 1 };
                 self.add(extent.start, reason(&error), Some(lost));
-                Content::Lost(extent)
+                ValueContent::Lost(extent)
             }
         })
     }
@@ -321,7 +321,7 @@ impl<'a> Walk<'a> {
         if let Some((page, what)) = taken_place(span) {
             return Err(Error::Corrupt { page, what });
         }
-        let is_new = |seen: &mut Bits, unit| seen.insert(unit);
+        let is_new = |seen: &mut UnitSet, unit| seen.insert(unit);
         let is_single = (span.start..span.end()).all(|unit| is_new(&mut self.seen, unit));
         if !is_single {
             return Err(Error::Corrupt { page: span.start, what: "it is reached twice" });
@@ -338,10 +338,10 @@ fn taken_place(span: Span) -> Option<(u64, &'static str)> {
     if span.start < META_UNITS {
         return Some((span.start, "a meta page's place is in use"));
     }
-    let region = region_of(span.start);
-    let next = region_start(region + 1);
+    let group = group_of(span.start);
+    let next = group_start(group + 1);
     let what = "a bitmap's place is in use";
-    if span.start < region_start(region) + HEAD_UNITS {
+    if span.start < group_start(group) + HEAD_UNITS {
         return Some((span.start, what));
     }
     (span.end() > next).then_some((next, what))
@@ -361,10 +361,10 @@ fn escaped(name: &[u8], taken: &BTreeSet<String>) -> String {
     text
 }
 
-impl Content<'_> {
+impl ValueContent<'_> {
     fn inline(self) -> Option<Vec<u8>> {
         match self {
-            Content::Inline(bytes) => Some(bytes.to_vec()),
+            ValueContent::Inline(bytes) => Some(bytes.to_vec()),
             _ => None,
         }
     }

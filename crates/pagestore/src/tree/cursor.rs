@@ -1,25 +1,25 @@
 //! A place between two entries that can be moved in both directions.
 
 use crate::error::Result;
-use crate::node::Node;
+use crate::node::SlottedPage;
 use crate::page::PageRef;
-use crate::source::Source;
-use crate::tree::entry::{Entries, Entry};
-use crate::tree::walk::Walk;
+use crate::source::PageSource;
+use crate::tree::entry::{Entry, EntryReader};
+use crate::tree::walk::LeafWalk;
 
 /// A place between two entries of a tree, to be moved about. What it gives out stays until it is
 /// moved.
 pub struct Cursor<'a> {
-    walk: Walk<'a>,
-    entries: Entries<'a>,
+    walk: LeafWalk<'a>,
+    entries: EntryReader<'a>,
     /// How many entries of the leaf lie before the place.
     before: usize,
 }
 
 impl<'a> Cursor<'a> {
     /// Before the first entry; nothing is read yet.
-    pub(crate) fn new(source: &'a dyn Source, root: PageRef) -> Cursor<'a> {
-        Cursor { walk: Walk::new(source, root), entries: Entries::new(source), before: 0 }
+    pub(crate) fn new(source: &'a dyn PageSource, root: PageRef) -> Cursor<'a> {
+        Cursor { walk: LeafWalk::new(source, root), entries: EntryReader::new(source), before: 0 }
     }
 
     /// Goes before the first entry whose key is not less than `key`.
@@ -29,7 +29,7 @@ impl<'a> Cursor<'a> {
     /// [`Error`](crate::Error) if a page cannot be read or is corrupt; the place is then unknown.
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
         self.walk.to(key)?;
-        let search = |leaf: Node<'_>| leaf.search(key).unwrap_or_else(|i| i);
+        let search = |leaf: SlottedPage<'_>| leaf.search(key).unwrap_or_else(|i| i);
         self.before = self.walk.leaf().map_or(0, search);
         self.enter();
         Ok(())
@@ -98,7 +98,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn count(&self) -> usize {
-        self.walk.leaf().map_or(0, Node::count)
+        self.walk.leaf().map_or(0, SlottedPage::count)
     }
 
     fn enter(&mut self) {

@@ -2,30 +2,30 @@
 
 use crate::error::Result;
 use crate::leaf;
-use crate::node::Node;
-use crate::source::Source;
-use crate::view::Value;
+use crate::node::SlottedPage;
+use crate::source::PageSource;
+use crate::view::ValueRef;
 
 /// A key and its value, borrowed until the next one is asked for.
 pub type Entry<'a> = (&'a [u8], &'a [u8]);
 
 /// Memory for the entry that was handed out last.
-pub(crate) struct Entries<'a> {
-    source: &'a dyn Source,
+pub(crate) struct EntryReader<'a> {
+    source: &'a dyn PageSource,
     /// The prefix of the leaf, and behind it what the last key added.
     key: Vec<u8>,
     prefix_len: usize,
     /// The last value, if it was a long one.
-    long: Option<Value<'a>>,
+    long: Option<ValueRef<'a>>,
 }
 
-impl<'a> Entries<'a> {
-    pub(crate) fn new(source: &'a dyn Source) -> Entries<'a> {
-        Entries { source, key: Vec::new(), prefix_len: 0, long: None }
+impl<'a> EntryReader<'a> {
+    pub(crate) fn new(source: &'a dyn PageSource) -> EntryReader<'a> {
+        EntryReader { source, key: Vec::new(), prefix_len: 0, long: None }
     }
 
     /// Turns to another leaf.
-    pub(crate) fn enter(&mut self, leaf: Node<'_>) {
+    pub(crate) fn enter(&mut self, leaf: SlottedPage<'_>) {
         self.key.clear();
         self.key.extend_from_slice(leaf.prefix());
         self.prefix_len = self.key.len();
@@ -33,7 +33,7 @@ impl<'a> Entries<'a> {
 
     /// The key of entry `i` of the leaf that was entered last.
     #[inline]
-    pub(crate) fn key<'b>(&'b mut self, leaf: Node<'b>, i: usize) -> &'b [u8] {
+    pub(crate) fn key<'b>(&'b mut self, leaf: SlottedPage<'b>, i: usize) -> &'b [u8] {
         let suffix = leaf.suffix(i);
         if self.prefix_len == 0 {
             return suffix;
@@ -45,17 +45,17 @@ impl<'a> Entries<'a> {
 
     /// Entry `i` of the leaf that was entered last.
     #[inline]
-    pub(crate) fn entry<'b>(&'b mut self, leaf: Node<'b>, i: usize) -> Result<Entry<'b>> {
+    pub(crate) fn entry<'b>(&'b mut self, leaf: SlottedPage<'b>, i: usize) -> Result<Entry<'b>> {
         let value = leaf::value(leaf, i);
-        if let leaf::Value::Extent(extent) = &value {
+        if let leaf::LeafValue::Extent(extent) = &value {
             // The last one goes first: two long values need not be in memory at once.
             self.long = None;
             self.long = Some(self.source.extent(extent)?);
         }
-        let Entries { key, prefix_len, long, .. } = self;
+        let EntryReader { key, prefix_len, long, .. } = self;
         let value = match value {
-            leaf::Value::Inline(bytes) => bytes,
-            leaf::Value::Extent(_) => long.as_ref().expect("put in just now"),
+            leaf::LeafValue::Inline(bytes) => bytes,
+            leaf::LeafValue::Extent(_) => long.as_ref().expect("put in just now"),
         };
         let suffix = leaf.suffix(i);
         if *prefix_len == 0 {

@@ -3,48 +3,48 @@
 use crate::branch;
 use crate::error::{Error, Result};
 use crate::leaf;
-use crate::node::Node;
+use crate::node::SlottedPage;
 use crate::page::PageRef;
 use crate::prefetch;
-use crate::source::Source;
-use crate::view::{PageBytes, Value};
+use crate::source::PageSource;
+use crate::view::{PageBytes, ValueRef};
 
 /// The value of `key`.
 #[inline]
 pub(crate) fn get<'a>(
-    source: &'a impl Source,
+    source: &'a impl PageSource,
     root: PageRef,
     key: &[u8],
-) -> Result<Option<Value<'a>>> {
+) -> Result<Option<ValueRef<'a>>> {
     let Some(page) = leaf_for(source, root, key)? else { return Ok(None) };
-    let Ok(i) = Node(&page).search(key) else { return Ok(None) };
+    let Ok(i) = SlottedPage(&page).search(key) else { return Ok(None) };
     value(source, page, i).map(Some)
 }
 
 /// The value of entry `i` of a leaf.
 #[inline]
 pub(crate) fn value<'a>(
-    source: &'a impl Source,
+    source: &'a impl PageSource,
     page: PageBytes<'a>,
     i: usize,
-) -> Result<Value<'a>> {
-    match leaf::value(Node(&page), i) {
-        leaf::Value::Extent(extent) => source.extent(&extent),
-        leaf::Value::Inline(_) => {
-            let range = Node(&page).tail(i);
+) -> Result<ValueRef<'a>> {
+    match leaf::value(SlottedPage(&page), i) {
+        leaf::LeafValue::Extent(extent) => source.extent(&extent),
+        leaf::LeafValue::Inline(_) => {
+            let range = SlottedPage(&page).tail(i);
             Ok(page.into_value(range))
         }
     }
 }
 
 /// Whether there is `key`.
-pub(crate) fn contains(source: &impl Source, root: PageRef, key: &[u8]) -> Result<bool> {
-    Ok(leaf_for(source, root, key)?.is_some_and(|page| Node(&page).search(key).is_ok()))
+pub(crate) fn contains(source: &impl PageSource, root: PageRef, key: &[u8]) -> Result<bool> {
+    Ok(leaf_for(source, root, key)?.is_some_and(|page| SlottedPage(&page).search(key).is_ok()))
 }
 
 #[inline]
 fn leaf_for<'a>(
-    source: &'a impl Source,
+    source: &'a impl PageSource,
     root: PageRef,
     key: &[u8],
 ) -> Result<Option<PageBytes<'a>>> {
@@ -52,8 +52,8 @@ fn leaf_for<'a>(
         return Ok(None);
     }
     let mut page = source.page(root)?;
-    while !Node(&page).is_leaf() {
-        let node = Node(&page);
+    while !SlottedPage(&page).is_leaf() {
+        let node = SlottedPage(&page);
         let child = branch::child(node, branch::child_index(node, key));
         page = child_page(source, node, child)?;
     }
@@ -62,24 +62,24 @@ fn leaf_for<'a>(
 
 /// The page of a child. Its level is one below its parent's, so every descent ends.
 #[inline]
-pub(crate) fn child_page<'a, S: Source + ?Sized>(
+pub(crate) fn child_page<'a, S: PageSource + ?Sized>(
     source: &'a S,
-    parent: Node<'_>,
-    place: PageRef,
+    parent: SlottedPage<'_>,
+    page_ref: PageRef,
 ) -> Result<PageBytes<'a>> {
-    let page = source.page(place)?;
+    let page = source.page(page_ref)?;
     if parent.level() > 1 {
         prefetch::search_in_branch(&page);
     }
-    check_level(parent, place, Node(&page))?;
+    check_level(parent, page_ref, SlottedPage(&page))?;
     Ok(page)
 }
 
 /// Proves that a child is one level below its parent.
 #[inline]
-fn check_level(parent: Node<'_>, place: PageRef, child: Node<'_>) -> Result<()> {
+fn check_level(parent: SlottedPage<'_>, page_ref: PageRef, child: SlottedPage<'_>) -> Result<()> {
     if child.level() + 1 != parent.level() || child.is_leaf() != (parent.level() == 1) {
-        return Err(Error::Corrupt { page: place.id(), what: "level" });
+        return Err(Error::Corrupt { page: page_ref.id(), what: "level" });
     }
     Ok(())
 }

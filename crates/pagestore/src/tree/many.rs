@@ -8,15 +8,15 @@ use std::ops::Range;
 use crate::branch;
 use crate::error::Result;
 use crate::leaf;
-use crate::node::Node;
+use crate::node::SlottedPage;
 use crate::page::PageRef;
-use crate::source::{Source, Wanted};
+use crate::source::{PageSource, PrefetchHint};
 use crate::tree::get::child_page;
 use crate::view::PageBytes;
 
 /// Calls `each` with the number of every key and its value, if there is one, in the order of the keys.
-pub(crate) fn get_many<K: AsRef<[u8]>>(
-    source: &impl Source,
+pub(crate) fn multi_get<K: AsRef<[u8]>>(
+    source: &impl PageSource,
     root: PageRef,
     keys: &[K],
     each: &mut dyn FnMut(usize, Option<&[u8]>),
@@ -29,16 +29,16 @@ pub(crate) fn get_many<K: AsRef<[u8]>>(
         return Ok(());
     }
     let mut level = vec![(source.page(root)?, 0..sorted.len())];
-    while !Node(&level[0].0).is_leaf() {
+    while !SlottedPage(&level[0].0).is_leaf() {
         level = descend(source, &level, &sorted)?;
     }
     for (page, range) in level {
-        let leaf = Node(&page);
+        let leaf = SlottedPage(&page);
         for i in range {
             match leaf.search(sorted[i]).ok().map(|at| leaf::value(leaf, at)) {
                 None => each(order[i], None),
-                Some(leaf::Value::Inline(bytes)) => each(order[i], Some(bytes)),
-                Some(leaf::Value::Extent(extent)) => {
+                Some(leaf::LeafValue::Inline(bytes)) => each(order[i], Some(bytes)),
+                Some(leaf::LeafValue::Extent(extent)) => {
                     each(order[i], Some(&source.extent(&extent)?));
                 }
             }
@@ -49,13 +49,13 @@ pub(crate) fn get_many<K: AsRef<[u8]>>(
 
 /// The children that hold the keys, each with those that it holds.
 fn descend<'a>(
-    source: &'a impl Source,
+    source: &'a impl PageSource,
     level: &[(PageBytes<'a>, Range<usize>)],
     sorted: &[&[u8]],
 ) -> Result<Vec<(PageBytes<'a>, Range<usize>)>> {
     let mut parts = Vec::with_capacity(level.len());
     for (page, range) in level {
-        let node = Node(page);
+        let node = SlottedPage(page);
         let mut from = range.start;
         while from < range.end {
             let i = branch::child_index(node, sorted[from]);
@@ -65,7 +65,7 @@ fn descend<'a>(
                 false => rest.len(),
             };
             let child = branch::child(node, i);
-            source.prefetch(child, Wanted::Search);
+            source.prefetch(child, PrefetchHint::Search);
             parts.push((node, child, from..from + mine));
             from += mine;
         }

@@ -1,63 +1,67 @@
 //! The way down to a key, made the transaction's own.
 
 use crate::branch;
-use crate::draft::Draft;
+use crate::draft::TxnPages;
 use crate::error::{Error, Result};
-use crate::node::{Node, NodeMut};
+use crate::node::{SlottedPage, SlottedPageMut};
 use crate::page::PageRef;
-use crate::source::{Source, Wanted};
+use crate::source::{PageSource, PrefetchHint};
 
 /// Branches from the root down, each with the child that was taken.
-pub(crate) struct Path {
+pub(crate) struct TreePath {
     steps: Vec<(PageRef, usize)>,
 }
 
-impl Path {
+impl TreePath {
     /// Goes down to the leaf for `key` and makes every page on the way own. The first step is the
     /// new root; the leaf is returned beside the path.
-    pub(crate) fn down(draft: &mut Draft, root: PageRef, key: &[u8]) -> Result<(Path, PageRef)> {
+    pub(crate) fn down(
+        pages: &mut TxnPages,
+        root: PageRef,
+        key: &[u8],
+    ) -> Result<(TreePath, PageRef)> {
         let (path, leaf, ()) =
-            Path::choose(draft, root, 0, |node| branch::child_index(node, key), |_| ())?;
+            TreePath::choose(pages, root, 0, |node| branch::child_index(node, key), |_| ())?;
         Ok((path, leaf))
     }
 
-    /// As [`Path::down`], and what `look` sees in the leaf before it is copied: to look at the copy would
+    /// As [`TreePath::down`], and what `look` sees in the leaf before it is copied: to look at the copy would
     /// wait until it is written.
     pub(crate) fn down_looking<T>(
-        draft: &mut Draft,
+        pages: &mut TxnPages,
         root: PageRef,
         key: &[u8],
-        look: impl Fn(Node<'_>) -> T,
-    ) -> Result<(Path, PageRef, T)> {
-        Path::choose(draft, root, 0, |node| branch::child_index(node, key), look)
+        look: impl Fn(SlottedPage<'_>) -> T,
+    ) -> Result<(TreePath, PageRef, T)> {
+        TreePath::choose(pages, root, 0, |node| branch::child_index(node, key), look)
     }
 
     /// Goes down along the tree's left edge, or its right one, to the page of `level`, and makes every
     /// page on the way own. The page is returned beside the path.
     pub(crate) fn edge(
-        draft: &mut Draft,
+        pages: &mut TxnPages,
         root: PageRef,
         level: u8,
         is_right: bool,
-    ) -> Result<(Path, PageRef)> {
-        let child_index = |node: Node<'_>| if is_right { node.count() } else { 0 };
-        let (path, page, ()) = Path::choose(draft, root, level, child_index, |_| ())?;
+    ) -> Result<(TreePath, PageRef)> {
+        let child_index = |node: SlottedPage<'_>| if is_right { node.count() } else { 0 };
+        let (path, page, ()) = TreePath::choose(pages, root, level, child_index, |_| ())?;
         Ok((path, page))
     }
 
     fn choose<T>(
-        draft: &mut Draft,
+        pages: &mut TxnPages,
         root: PageRef,
         to: u8,
-        child_index: impl Fn(Node<'_>) -> usize,
-        look: impl Fn(Node<'_>) -> T,
-    ) -> Result<(Path, PageRef, T)> {
+        child_index: impl Fn(SlottedPage<'_>) -> usize,
+        look: impl Fn(SlottedPage<'_>) -> T,
+    ) -> Result<(TreePath, PageRef, T)> {
         let mut at = root;
         let mut steps: Vec<(PageRef, usize)> = Vec::with_capacity(8);
         let mut level_above = None;
         loop {
-            let page = draft.page(at)?;
-            let node = Node(&page);
+            let page = pages.page(at)?;
+            let node = SlottedPage(&page);
             let level = node.level();
             if level_above.is_some_and(|above| level + 1 != above) {
                 return Err(Error::Corrupt { page: at.id(), what: "level" });
@@ -68,13 +72,13 @@ impl Path {
             } else {
                 let seen = look(node);
                 drop(page);
-                let owned = own_below(draft, &steps, at)?;
-                return Ok((Path { steps }, owned, seen));
+                let owned = own_below(pages, &steps, at)?;
+                return Ok((TreePath { steps }, owned, seen));
             };
             drop(page);
             // It comes while its parent is copied.
-            draft.prefetch(child, Wanted::Search);
-            let owned = own_below(draft, &steps, at)?;
+            pages.prefetch(child, PrefetchHint::Search);
+            let owned = own_below(pages, &steps, at)?;
             steps.push((owned, i));
             level_above = Some(level);
             at = child;
@@ -82,8 +86,8 @@ impl Path {
     }
 
     /// The way to a root.
-    pub(crate) fn empty() -> Path {
-        Path { steps: Vec::new() }
+    pub(crate) fn empty() -> TreePath {
+        TreePath { steps: Vec::new() }
     }
 
     /// The lowest branch that is left, and which child was taken from it.
@@ -98,12 +102,12 @@ impl Path {
 }
 
 /// Makes the page at `at`, which the last of `steps` leads to, the transaction's own.
-fn own_below(draft: &mut Draft, steps: &[(PageRef, usize)], at: PageRef) -> Result<PageRef> {
-    let owned = draft.own(at)?;
+fn own_below(pages: &mut TxnPages, steps: &[(PageRef, usize)], at: PageRef) -> Result<PageRef> {
+    let owned = pages.make_private(at)?;
     if let Some(&(parent, i)) = steps.last()
         && owned != at
     {
-        branch::move_child(&mut NodeMut(draft.page_mut(parent)), i, owned);
+        branch::move_child(&mut SlottedPageMut(pages.page_mut(parent)), i, owned);
     }
     Ok(owned)
 }

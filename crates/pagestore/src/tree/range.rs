@@ -6,44 +6,44 @@
 use std::ops::Bound;
 
 use crate::error::Result;
-use crate::node::Node;
+use crate::node::SlottedPage;
 use crate::page::PageRef;
-use crate::source::Source;
-use crate::tree::entry::{Entries, Entry};
-use crate::tree::walk::Walk;
+use crate::source::PageSource;
+use crate::tree::entry::{Entry, EntryReader};
+use crate::tree::walk::LeafWalk;
 
 /// Entries between two bounds, taken from either end. What it gives out stays until it is asked
 /// again; [`Range::copied`] is an iterator for those who keep them. After an error it ends.
 pub struct Range<'a> {
-    source: &'a dyn Source,
+    source: &'a dyn PageSource,
     root: PageRef,
     low: Bound<Vec<u8>>,
     high: Bound<Vec<u8>>,
-    front: Option<End<'a>>,
-    back: Option<End<'a>>,
+    front: Option<RangeEnd<'a>>,
+    back: Option<RangeEnd<'a>>,
     /// Both ends are in one leaf.
     met: bool,
     done: bool,
 }
 
 /// One end of a range: a leaf, how many of its entries lie before this end, and how far it may go.
-struct End<'a> {
-    walk: Walk<'a>,
-    entries: Entries<'a>,
+struct RangeEnd<'a> {
+    walk: LeafWalk<'a>,
+    entries: EntryReader<'a>,
     at: usize,
     limit: usize,
 }
 
 /// Which end of the range an entry is taken from.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
+enum RangeSide {
     Front,
     Back,
 }
 
 impl<'a> Range<'a> {
     pub(crate) fn new(
-        source: &'a dyn Source,
+        source: &'a dyn PageSource,
         root: PageRef,
         low: Bound<&[u8]>,
         high: Bound<&[u8]>,
@@ -85,8 +85,8 @@ impl<'a> Range<'a> {
     /// Moves the front past one entry.
     #[inline]
     fn advance(&mut self) -> Result<Option<usize>> {
-        let within = |end: &End<'_>| end.at < end.limit;
-        if !self.front.as_ref().is_some_and(within) && !self.turn(Side::Front)? {
+        let within = |end: &RangeEnd<'_>| end.at < end.limit;
+        if !self.front.as_ref().is_some_and(within) && !self.turn(RangeSide::Front)? {
             return Ok(None);
         }
         let Some(front) = &mut self.front else { return Ok(None) };
@@ -102,8 +102,8 @@ impl<'a> Range<'a> {
     /// Moves the back past one entry.
     #[inline]
     fn retreat(&mut self) -> Result<Option<usize>> {
-        let within = |end: &End<'_>| end.at > end.limit;
-        if !self.back.as_ref().is_some_and(within) && !self.turn(Side::Back)? {
+        let within = |end: &RangeEnd<'_>| end.at > end.limit;
+        if !self.back.as_ref().is_some_and(within) && !self.turn(RangeSide::Back)? {
             return Ok(None);
         }
         let Some(back) = &mut self.back else { return Ok(None) };
@@ -118,7 +118,7 @@ impl<'a> Range<'a> {
 
     /// Brings one end to the next leaf in which it has entries to give. False if there is none.
     #[inline(never)]
-    fn turn(&mut self, side: Side) -> Result<bool> {
+    fn turn(&mut self, side: RangeSide) -> Result<bool> {
         if self.done {
             return Ok(false);
         }
@@ -127,21 +127,21 @@ impl<'a> Range<'a> {
         turned
     }
 
-    fn try_turn(&mut self, side: Side) -> Result<bool> {
-        if side == Side::Front && self.front.is_none() {
+    fn try_turn(&mut self, side: RangeSide) -> Result<bool> {
+        if side == RangeSide::Front && self.front.is_none() {
             self.front = Some(self.start(side)?);
-        } else if side == Side::Back && self.back.is_none() {
+        } else if side == RangeSide::Back && self.back.is_none() {
             self.back = Some(self.start(side)?);
         } else if !self.move_on(side)? {
             return Ok(false);
         }
         loop {
             self.enter(side);
-            let end = if side == Side::Front { &self.front } else { &self.back };
+            let end = if side == RangeSide::Front { &self.front } else { &self.back };
             let Some(end) = end else { return Ok(false) };
             let has_more = match side {
-                Side::Front => end.at < end.limit,
-                Side::Back => end.at > end.limit,
+                RangeSide::Front => end.at < end.limit,
+                RangeSide::Back => end.at > end.limit,
             };
             if has_more {
                 return Ok(true);
@@ -153,64 +153,68 @@ impl<'a> Range<'a> {
     }
 
     /// Goes to the leaf where this end begins, and to the place in it.
-    fn start(&self, side: Side) -> Result<End<'a>> {
-        let mut walk = Walk::new(self.source, self.root);
-        let bound = if side == Side::Front { &self.low } else { &self.high };
+    fn start(&self, side: RangeSide) -> Result<RangeEnd<'a>> {
+        let mut walk = LeafWalk::new(self.source, self.root);
+        let bound = if side == RangeSide::Front { &self.low } else { &self.high };
         match (bound, side) {
             (Bound::Included(key) | Bound::Excluded(key), _) => walk.to(key)?,
-            (Bound::Unbounded, Side::Front) => walk.first()?,
-            (Bound::Unbounded, Side::Back) => walk.last()?,
+            (Bound::Unbounded, RangeSide::Front) => walk.first()?,
+            (Bound::Unbounded, RangeSide::Back) => walk.last()?,
         };
         let at = match (walk.leaf(), side) {
-            (Some(leaf), Side::Front) => before_low(leaf, &self.low),
-            (Some(leaf), Side::Back) => before_high(leaf, &self.high),
+            (Some(leaf), RangeSide::Front) => before_low(leaf, &self.low),
+            (Some(leaf), RangeSide::Back) => before_high(leaf, &self.high),
             (None, _) => 0,
         };
-        Ok(End { walk, entries: Entries::new(self.source), at, limit: at })
+        Ok(RangeEnd { walk, entries: EntryReader::new(self.source), at, limit: at })
     }
 
     /// Goes on to the neighbouring leaf. A bound inside the leaf means that what lies beyond it is
     /// not ours; and where the other end is, nothing is left beyond either.
-    fn move_on(&mut self, side: Side) -> Result<bool> {
-        let end = if side == Side::Front { &mut self.front } else { &mut self.back };
+    fn move_on(&mut self, side: RangeSide) -> Result<bool> {
+        let end = if side == RangeSide::Front { &mut self.front } else { &mut self.back };
         let Some(end) = end else { return Ok(false) };
-        let count = end.walk.leaf().map_or(0, Node::count);
-        let bounded = end.limit != if side == Side::Front { count } else { 0 };
+        let count = end.walk.leaf().map_or(0, SlottedPage::count);
+        let bounded = end.limit != if side == RangeSide::Front { count } else { 0 };
         if self.met || bounded {
             return Ok(false);
         }
         let moved = match side {
-            Side::Front => end.walk.forward()?,
-            Side::Back => end.walk.backward()?,
+            RangeSide::Front => end.walk.forward()?,
+            RangeSide::Back => end.walk.backward()?,
         };
-        let count = end.walk.leaf().map_or(0, Node::count);
-        end.at = if side == Side::Front { 0 } else { count };
+        let count = end.walk.leaf().map_or(0, SlottedPage::count);
+        end.at = if side == RangeSide::Front { 0 } else { count };
         Ok(moved)
     }
 
     /// Finds out how far an end that has come to its leaf may go there.
-    fn enter(&mut self, side: Side) {
+    fn enter(&mut self, side: RangeSide) {
         let (mine, other) = match side {
-            Side::Front => (&mut self.front, &self.back),
-            Side::Back => (&mut self.back, &self.front),
+            RangeSide::Front => (&mut self.front, &self.back),
+            RangeSide::Back => (&mut self.back, &self.front),
         };
-        let Some(End { walk, entries, limit, .. }) = mine else { return };
+        let Some(RangeEnd { walk, entries, limit, .. }) = mine else { return };
         let Some(leaf) = walk.leaf() else { return };
         entries.enter(leaf);
-        self.met = other.as_ref().is_some_and(|other| other.walk.place() == walk.place());
+        self.met = other.as_ref().is_some_and(|other| other.walk.page_ref() == walk.page_ref());
         *limit = match (other, side) {
             (Some(other), _) if self.met => other.at,
-            (Some(_), Side::Front) => leaf.count(),
-            (Some(_), Side::Back) => 0,
-            (None, Side::Front) => before_high(leaf, &self.high),
-            (None, Side::Back) => before_low(leaf, &self.low),
+            (Some(_), RangeSide::Front) => leaf.count(),
+            (Some(_), RangeSide::Back) => 0,
+            (None, RangeSide::Front) => before_high(leaf, &self.high),
+            (None, RangeSide::Back) => before_low(leaf, &self.low),
         };
     }
 }
 
 #[inline]
-fn entry<'b>(end: Option<&'b mut End<'_>>, i: usize, done: &mut bool) -> Result<Option<Entry<'b>>> {
-    let Some(End { walk, entries, .. }) = end else { return Ok(None) };
+fn entry<'b>(
+    end: Option<&'b mut RangeEnd<'_>>,
+    i: usize,
+    done: &mut bool,
+) -> Result<Option<Entry<'b>>> {
+    let Some(RangeEnd { walk, entries, .. }) = end else { return Ok(None) };
     let Some(leaf) = walk.leaf() else { return Ok(None) };
     let entry = entries.entry(leaf, i);
     *done |= entry.is_err();
@@ -218,7 +222,7 @@ fn entry<'b>(end: Option<&'b mut End<'_>>, i: usize, done: &mut bool) -> Result<
 }
 
 /// How many entries of the leaf lie before a range that begins at `low`.
-fn before_low(leaf: Node<'_>, low: &Bound<Vec<u8>>) -> usize {
+fn before_low(leaf: SlottedPage<'_>, low: &Bound<Vec<u8>>) -> usize {
     match low {
         Bound::Unbounded => 0,
         Bound::Included(key) => leaf.search(key).unwrap_or_else(|i| i),
@@ -227,7 +231,7 @@ fn before_low(leaf: Node<'_>, low: &Bound<Vec<u8>>) -> usize {
 }
 
 /// How many entries of the leaf lie before the end of a range that ends at `high`.
-fn before_high(leaf: Node<'_>, high: &Bound<Vec<u8>>) -> usize {
+fn before_high(leaf: SlottedPage<'_>, high: &Bound<Vec<u8>>) -> usize {
     match high {
         Bound::Unbounded => leaf.count(),
         Bound::Included(key) => leaf.search(key).map_or_else(|i| i, |i| i + 1),
@@ -248,13 +252,13 @@ fn is_empty(low: &Bound<&[u8]>, high: &Bound<&[u8]>) -> bool {
 
 /// Keys between two bounds, taken from either end; values are not looked at. What it gives out
 /// stays until it is asked again. After an error it ends.
-pub struct Keys<'a> {
+pub struct KeyIter<'a> {
     range: Range<'a>,
 }
 
-impl<'a> Keys<'a> {
-    pub(crate) fn new(range: Range<'a>) -> Keys<'a> {
-        Keys { range }
+impl<'a> KeyIter<'a> {
+    pub(crate) fn new(range: Range<'a>) -> KeyIter<'a> {
+        KeyIter { range }
     }
 
     /// The next key from the front.
@@ -282,8 +286,8 @@ impl<'a> Keys<'a> {
 }
 
 #[inline]
-fn key<'b>(end: Option<&'b mut End<'_>>, i: usize) -> Option<&'b [u8]> {
-    let End { walk, entries, .. } = end?;
+fn key<'b>(end: Option<&'b mut RangeEnd<'_>>, i: usize) -> Option<&'b [u8]> {
+    let RangeEnd { walk, entries, .. } = end?;
     Some(entries.key(walk.leaf()?, i))
 }
 

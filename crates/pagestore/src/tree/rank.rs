@@ -3,42 +3,47 @@
 use crate::branch::{self, Child};
 use crate::error::Result;
 use crate::keys::joined;
-use crate::node::Node;
+use crate::node::SlottedPage;
 use crate::page::PageRef;
-use crate::size::Size;
-use crate::source::Source;
+use crate::size::SubtreeSize;
+use crate::source::PageSource;
 use crate::tree::get::{child_page, value};
-use crate::view::{PageBytes, Value};
+use crate::view::{PageBytes, ValueRef};
 
 /// What lies before `key`, or before and at it. Units are shared out evenly among the entries of a
 /// leaf.
-pub(crate) fn before(source: &impl Source, root: PageRef, key: &[u8], at: bool) -> Result<Size> {
-    let mut before = Size::default();
+pub(crate) fn before(
+    source: &impl PageSource,
+    root: PageRef,
+    key: &[u8],
+    at: bool,
+) -> Result<SubtreeSize> {
+    let mut before = SubtreeSize::default();
     if root.is_none() {
         return Ok(before);
     }
     let mut page = source.page(root)?;
     loop {
-        let node = Node(&page);
+        let node = SlottedPage(&page);
         if node.is_leaf() {
             let i = node.search(key).map_or_else(|i| i, |i| i + usize::from(at));
             let all = branch::size(node);
             let share = all.units * i as u64 / all.keys.max(1);
-            return Ok(before.plus(Size { keys: i as u64, units: share }));
+            return Ok(before.plus(SubtreeSize { keys: i as u64, units: share }));
         }
         let i = branch::child_index(node, key);
         let sizes = branch::sized_children(node, 0..i).map(|child| child.size);
-        before = sizes.fold(before, Size::plus);
+        before = sizes.fold(before, SubtreeSize::plus);
         page = child_page(source, node, branch::child(node, i))?;
     }
 }
 
 /// The entry before which there are `before` others, if there are as many.
 pub(crate) fn nth<'a>(
-    source: &'a impl Source,
+    source: &'a impl PageSource,
     root: PageRef,
     before: u64,
-) -> Result<Option<(Vec<u8>, Value<'a>)>> {
+) -> Result<Option<(Vec<u8>, ValueRef<'a>)>> {
     let Some((page, rest)) = leaf_at(source, root, before, |size| size.keys)? else {
         return Ok(None);
     };
@@ -47,29 +52,33 @@ pub(crate) fn nth<'a>(
 }
 
 /// A key before which about `units` units lie, if there are as many.
-pub(crate) fn key_at(source: &impl Source, root: PageRef, units: u64) -> Result<Option<Vec<u8>>> {
+pub(crate) fn key_at(
+    source: &impl PageSource,
+    root: PageRef,
+    units: u64,
+) -> Result<Option<Vec<u8>>> {
     let Some((page, rest)) = leaf_at(source, root, units, |size| size.units)? else {
         return Ok(None);
     };
-    let node = Node(&page);
+    let node = SlottedPage(&page);
     let i = node.count() as u64 * rest / branch::size(node).units.max(1);
     Ok((i < node.count() as u64).then(|| joined(node.key(i as usize))))
 }
 
 /// The leaf before which there is `before` at the most of what `of` measures, and what is left of it.
 fn leaf_at<'a>(
-    source: &'a impl Source,
+    source: &'a impl PageSource,
     root: PageRef,
     before: u64,
-    of: impl Fn(Size) -> u64,
+    of: impl Fn(SubtreeSize) -> u64,
 ) -> Result<Option<(PageBytes<'a>, u64)>> {
     if root.is_none() {
         return Ok(None);
     }
     let mut rest = before;
     let mut page = source.page(root)?;
-    while !Node(&page).is_leaf() {
-        let node = Node(&page);
+    while !SlottedPage(&page).is_leaf() {
+        let node = SlottedPage(&page);
         let fits = |child: &Child| match rest.checked_sub(of(child.size)) {
             Some(less) => {
                 rest = less;
@@ -79,39 +88,39 @@ fn leaf_at<'a>(
         };
         let found = branch::sized_children(node, 0..branch::child_count(node)).find(fits);
         let Some(child) = found else { return Ok(None) };
-        page = child_page(source, node, child.place)?;
+        page = child_page(source, node, child.page_ref)?;
     }
     Ok(Some((page, rest)))
 }
 
 /// The last entry.
 pub(crate) fn last<'a>(
-    source: &'a impl Source,
+    source: &'a impl PageSource,
     root: PageRef,
-) -> Result<Option<(Vec<u8>, Value<'a>)>> {
+) -> Result<Option<(Vec<u8>, ValueRef<'a>)>> {
     if root.is_none() {
         return Ok(None);
     }
     let mut page = source.page(root)?;
-    while !Node(&page).is_leaf() {
-        let node = Node(&page);
+    while !SlottedPage(&page).is_leaf() {
+        let node = SlottedPage(&page);
         page = child_page(source, node, branch::child(node, node.count()))?;
     }
-    let last = Node(&page).count().checked_sub(1);
+    let last = SlottedPage(&page).count().checked_sub(1);
     last.map_or(Ok(None), |i| entry(source, page, i))
 }
 
 /// The first key.
-pub(crate) fn first_key(source: &impl Source, root: PageRef) -> Result<Option<Vec<u8>>> {
+pub(crate) fn first_key(source: &impl PageSource, root: PageRef) -> Result<Option<Vec<u8>>> {
     Ok(nth(source, root, 0)?.map(|(key, _)| key))
 }
 
 fn entry<'a>(
-    source: &'a impl Source,
+    source: &'a impl PageSource,
     page: PageBytes<'a>,
     i: usize,
-) -> Result<Option<(Vec<u8>, Value<'a>)>> {
-    let node = Node(&page);
+) -> Result<Option<(Vec<u8>, ValueRef<'a>)>> {
+    let node = SlottedPage(&page);
     if i >= node.count() {
         return Ok(None);
     }

@@ -5,19 +5,19 @@
 //! anything that it changes, and with it the branches on the way to it.
 
 use crate::branch;
-use crate::draft::Draft;
+use crate::draft::TxnPages;
 use crate::error::{Error, Result};
 use crate::keys::joined;
-use crate::leaf::{self, Extent, Payload, Value};
-use crate::node::{Node, NodeMut};
+use crate::leaf::{self, LeafValue, Payload, ValueExtent};
+use crate::node::{SlottedPage, SlottedPageMut};
 use crate::page::{PageRef, Span};
-use crate::source::Source;
+use crate::source::PageSource;
 
 /// How much may be moved and looked at, and how much was.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Budget {
+pub(crate) struct RelocateBudget {
     /// Units from here on are to be emptied.
-    pub(crate) line: u64,
+    pub(crate) limit: u64,
     /// Bytes to move.
     pub(crate) bytes: u64,
     /// Pages to look at.
@@ -26,7 +26,7 @@ pub(crate) struct Budget {
     pub(crate) moved_bytes: u64,
 }
 
-impl Budget {
+impl RelocateBudget {
     pub(crate) fn is_spent(&self) -> bool {
         self.bytes == 0 || self.pages == 0
     }
@@ -37,7 +37,7 @@ impl Budget {
     }
 
     fn is_beyond(&self, span: Span) -> bool {
-        span.end() > self.line
+        span.end() > self.limit
     }
 
     fn moved(&mut self, span: Span) {
@@ -47,9 +47,9 @@ impl Budget {
 }
 
 /// One way through a tree.
-struct Way<'a> {
-    draft: &'a mut Draft,
-    budget: &'a mut Budget,
+struct Relocation<'a> {
+    pages: &'a mut TxnPages,
+    budget: &'a mut RelocateBudget,
     /// Where the way before has stopped.
     from: &'a [u8],
     /// Where this one has stopped.
@@ -57,9 +57,9 @@ struct Way<'a> {
 }
 
 /// A part of the tree to look into.
-struct Part {
+struct RelocateChild {
     i: usize,
-    place: PageRef,
+    page_ref: PageRef,
     /// The way goes on in it from where the last one stopped.
     on_path: bool,
 }
@@ -67,42 +67,42 @@ struct Part {
 /// Moves what lies beyond the line in the tree under `root`, from key `from` on, until the budget is
 /// spent. Returns the new root, and the key to go on from if there is more.
 pub(crate) fn relocate(
-    draft: &mut Draft,
+    pages: &mut TxnPages,
     root: PageRef,
     from: &[u8],
-    budget: &mut Budget,
+    budget: &mut RelocateBudget,
 ) -> Result<(PageRef, Option<Vec<u8>>)> {
     if root.is_none() {
         return Ok((root, None));
     }
-    let mut way = Way { draft, budget, from, stopped: None };
-    let root = way.page(root, None, true, &[])?;
-    Ok((root, way.stopped))
+    let mut walk = Relocation { pages, budget, from, stopped: None };
+    let root = walk.page(root, None, true, &[])?;
+    Ok((root, walk.stopped))
 }
 
-impl Way<'_> {
+impl Relocation<'_> {
     /// Looks into a page, which holds keys from `low` on. Returns where it lies then.
     fn page(
         &mut self,
-        place: PageRef,
+        page_ref: PageRef,
         level: Option<u8>,
         on_path: bool,
         low: &[u8],
     ) -> Result<PageRef> {
         self.budget.look();
-        let mut at = place;
-        if self.budget.is_beyond(place.span())
-            && let Some(to) = self.draft.relocate(place)?
+        let mut at = page_ref;
+        if self.budget.is_beyond(page_ref.span())
+            && let Some(to) = self.pages.relocate(page_ref)?
         {
-            self.budget.moved(place.span());
+            self.budget.moved(page_ref.span());
             at = to;
         }
         let found = {
-            let page = self.draft.page(at)?;
-            Node(&page).level()
+            let page = self.pages.page(at)?;
+            SlottedPage(&page).level()
         };
         if level.is_some_and(|level| level != found) {
-            return Err(Error::Corrupt { page: place.id(), what: "level" });
+            return Err(Error::Corrupt { page: page_ref.id(), what: "level" });
         }
         match found {
             0 => self.values(at, on_path),
@@ -112,26 +112,26 @@ impl Way<'_> {
 
     fn children(
         &mut self,
-        place: PageRef,
+        page_ref: PageRef,
         level: u8,
         on_path: bool,
         low: &[u8],
     ) -> Result<PageRef> {
-        let mut at = place;
-        for Part { i, place, on_path } in self.parts(at, level, on_path)? {
+        let mut at = page_ref;
+        for RelocateChild { i, page_ref, on_path } in self.parts(at, level, on_path)? {
             let low = match i.checked_sub(1) {
                 None => low.to_vec(),
-                Some(cell) => joined(Node(&self.draft.page(at)?).key(cell)),
+                Some(cell) => joined(SlottedPage(&self.pages.page(at)?).key(cell)),
             };
             if self.budget.is_spent() {
                 // What the last way stopped at is more precise.
                 self.stopped = Some(if on_path { self.from.to_vec() } else { low });
                 break;
             }
-            let to = self.page(place, Some(level - 1), on_path, &low)?;
-            if to != place {
-                at = self.draft.own(at)?;
-                branch::move_child(&mut NodeMut(self.draft.page_mut(at)), i, to);
+            let to = self.page(page_ref, Some(level - 1), on_path, &low)?;
+            if to != page_ref {
+                at = self.pages.make_private(at)?;
+                branch::move_child(&mut SlottedPageMut(self.pages.page_mut(at)), i, to);
             }
             if self.stopped.is_some() {
                 break;
@@ -141,32 +141,37 @@ impl Way<'_> {
     }
 
     /// The children of a branch that may have something to be moved.
-    fn parts(&self, place: PageRef, level: u8, on_path: bool) -> Result<Vec<Part>> {
-        let page = self.draft.page(place)?;
-        let node = Node(&page);
+    fn parts(&self, page_ref: PageRef, level: u8, on_path: bool) -> Result<Vec<RelocateChild>> {
+        let page = self.pages.page(page_ref)?;
+        let node = SlottedPage(&page);
         let first = if on_path { branch::child_index(node, self.from) } else { 0 };
         let part = |i| {
             let child = branch::sized_child(node, i);
-            let has_long_values = child.size.units > u64::from(child.place.units());
-            let wanted = level > 1 || has_long_values || self.budget.is_beyond(child.place.span());
-            wanted.then_some(Part { i, place: child.place, on_path: on_path && i == first })
+            let has_long_values = child.size.units > u64::from(child.page_ref.units());
+            let wanted =
+                level > 1 || has_long_values || self.budget.is_beyond(child.page_ref.span());
+            wanted.then_some(RelocateChild {
+                i,
+                page_ref: child.page_ref,
+                on_path: on_path && i == first,
+            })
         };
         Ok((first..branch::child_count(node)).filter_map(part).collect())
     }
 
     /// Moves the long values of a leaf.
-    fn values(&mut self, place: PageRef, on_path: bool) -> Result<PageRef> {
-        let mut at = place;
-        for (i, extent) in self.extents(place, on_path)? {
+    fn values(&mut self, page_ref: PageRef, on_path: bool) -> Result<PageRef> {
+        let mut at = page_ref;
+        for (i, extent) in self.extents(page_ref, on_path)? {
             if self.budget.is_spent() {
-                self.stopped = Some(joined(Node(&self.draft.page(at)?).key(i)));
+                self.stopped = Some(joined(SlottedPage(&self.pages.page(at)?).key(i)));
                 break;
             }
-            if let Some(to) = self.draft.relocate_extent(&extent)? {
+            if let Some(to) = self.pages.relocate_extent(&extent)? {
                 self.budget.moved(extent.span());
-                at = self.draft.own(at)?;
-                let payload = Payload::new(Value::Extent(to));
-                let mut node = NodeMut(self.draft.page_mut(at));
+                at = self.pages.make_private(at)?;
+                let payload = Payload::new(LeafValue::Extent(to));
+                let mut node = SlottedPageMut(self.pages.page_mut(at));
                 let replaced = node.replace(i, payload.lead(), payload.tail());
                 assert!(replaced, "addresses of long values have the same length");
             }
@@ -174,12 +179,12 @@ impl Way<'_> {
         Ok(at)
     }
 
-    fn extents(&self, place: PageRef, on_path: bool) -> Result<Vec<(usize, Extent)>> {
-        let page = self.draft.page(place)?;
-        let node = Node(&page);
+    fn extents(&self, page_ref: PageRef, on_path: bool) -> Result<Vec<(usize, ValueExtent)>> {
+        let page = self.pages.page(page_ref)?;
+        let node = SlottedPage(&page);
         let first = if on_path { node.search(self.from).unwrap_or_else(|i| i) } else { 0 };
         let beyond = |i| match leaf::value(node, i) {
-            Value::Extent(extent) if self.budget.is_beyond(extent.span()) => Some((i, extent)),
+            LeafValue::Extent(extent) if self.budget.is_beyond(extent.span()) => Some((i, extent)),
             _ => None,
         };
         Ok((first..node.count()).filter_map(beyond).collect())

@@ -1,35 +1,35 @@
 //! Removing one key.
 
-use crate::draft::Draft;
+use crate::draft::TxnPages;
 use crate::error::Result;
 use crate::leaf;
-use crate::node::{Node, NodeMut};
+use crate::node::{SlottedPage, SlottedPageMut};
 use crate::page::{PageRef, PageSize};
-use crate::size::Change;
+use crate::size::SizeChange;
 use crate::tree::get::contains;
-use crate::tree::path::Path;
-use crate::tree::settle::settle;
+use crate::tree::path::TreePath;
+use crate::tree::settle::rebalance;
 
 /// Removes `key`. Returns the new root and what has changed below it, or nothing if there is no such
 /// key; then no page was touched.
 pub(crate) fn remove(
-    draft: &mut Draft,
+    pages: &mut TxnPages,
     size: PageSize,
     root: PageRef,
     key: &[u8],
-) -> Result<Option<(PageRef, Change)>> {
-    if !contains(draft, root, key)? {
+) -> Result<Option<(PageRef, SizeChange)>> {
+    if !contains(pages, root, key)? {
         return Ok(None);
     }
-    let (path, place) = Path::down(draft, root, key)?;
-    let bytes = draft.page_mut(place);
-    let i = Node(bytes).search(key).expect("seen just now");
-    let extent = leaf::extents(Node(bytes), i..i + 1).next();
-    NodeMut(bytes).remove(i..i + 1);
-    let mut change = Change { keys: -1, units: 0 };
+    let (path, page_ref) = TreePath::down(pages, root, key)?;
+    let bytes = pages.page_mut(page_ref);
+    let i = SlottedPage(bytes).search(key).expect("seen just now");
+    let extent = leaf::extents(SlottedPage(bytes), i..i + 1).next();
+    SlottedPageMut(bytes).remove(i..i + 1);
+    let mut change = SizeChange { keys: -1, units: 0 };
     if let Some(extent) = extent {
         change.subtract(extent.span());
-        draft.discard_extent(&extent);
+        pages.discard_extent(&extent);
     }
-    settle(draft, size, path, place, change).map(Some)
+    rebalance(pages, size, path, page_ref, change).map(Some)
 }

@@ -3,17 +3,17 @@
 use std::ops::Range;
 
 use crate::branch::{self, Child};
-use crate::draft::Draft;
+use crate::draft::TxnPages;
 use crate::error::Result;
-use crate::node::{Cell, Node, NodeMut, units_of};
-use crate::page::{Kind, PageSize};
+use crate::node::{Cell, SlottedPage, SlottedPageMut, units_of};
+use crate::page::{PageKind, PageSize};
 use crate::tree::get::child_page;
-use crate::tree::path::Path;
-use crate::tree::settle::settle_all;
+use crate::tree::path::TreePath;
+use crate::tree::settle::rebalance_all;
 
 /// Parts a tree: what lies before `key`, and `key` with what lies behind it, each a tree of its own.
 pub(crate) fn split_off(
-    draft: &mut Draft,
+    pages: &mut TxnPages,
     size: PageSize,
     tree: Child,
     key: &[u8],
@@ -21,44 +21,49 @@ pub(crate) fn split_off(
     if tree.is_none() {
         return Ok((tree, tree));
     }
-    let (left, right) = split(draft, size, tree, key)?;
+    let (left, right) = split(pages, size, tree, key)?;
     if left.is_none() || right.is_none() {
         return Ok((left, right));
     }
     // The cut runs along the last keys of the one and the first keys of the other.
-    Ok((settle_edge(draft, size, left, true)?, settle_edge(draft, size, right, false)?))
+    Ok((rebalance_edge(pages, size, left, true)?, rebalance_edge(pages, size, right, false)?))
 }
 
 /// Tidies up along the right edge of a tree, or along its left one.
-fn settle_edge(draft: &mut Draft, size: PageSize, tree: Child, is_right: bool) -> Result<Child> {
-    let (path, leaf) = Path::edge(draft, tree.place, 0, is_right)?;
-    let (place, change) = settle_all(draft, size, path, leaf)?;
-    Ok(Child { place, size: tree.size.after(change) })
+fn rebalance_edge(
+    pages: &mut TxnPages,
+    size: PageSize,
+    tree: Child,
+    is_right: bool,
+) -> Result<Child> {
+    let (path, leaf) = TreePath::edge(pages, tree.page_ref, 0, is_right)?;
+    let (page_ref, change) = rebalance_all(pages, size, path, leaf)?;
+    Ok(Child { page_ref, size: tree.size.after(change) })
 }
 
 /// Parts a subtree: what lies before `key`, and `key` with what lies behind it. Both are as high as
 /// it was, so branches with a single child may be left; either may be none. If one is, the other is
 /// the subtree itself, untouched.
 pub(crate) fn split(
-    draft: &mut Draft,
+    pages: &mut TxnPages,
     size: PageSize,
     child: Child,
     key: &[u8],
 ) -> Result<(Child, Child)> {
-    let frame = draft.held(child.place)?;
-    let node = Node(&frame);
+    let frame = pages.owned_frame(child.page_ref)?;
+    let node = SlottedPage(&frame);
     if node.is_leaf() {
-        split_leaf(draft, size, child, node, key)
+        split_leaf(pages, size, child, node, key)
     } else {
-        split_branch(draft, size, child, node, key)
+        split_branch(pages, size, child, node, key)
     }
 }
 
 fn split_leaf(
-    draft: &mut Draft,
+    pages: &mut TxnPages,
     size: PageSize,
     child: Child,
-    node: Node<'_>,
+    node: SlottedPage<'_>,
     key: &[u8],
 ) -> Result<(Child, Child)> {
     let i = node.search(key).unwrap_or_else(|i| i);
@@ -69,52 +74,52 @@ fn split_leaf(
         return Ok((child, Child::NONE));
     }
     let cells: Vec<Cell<'_>> = (i..node.count()).map(|i| node.cell(i)).collect();
-    let place = draft.create(Kind::Leaf, 0, units_of(&cells, size))?;
-    let mut right = NodeMut(draft.page_mut(place));
+    let page_ref = pages.create(PageKind::Leaf, 0, units_of(&cells, size))?;
+    let mut right = SlottedPageMut(pages.page_mut(page_ref));
     right.fill(&cells);
-    let right = Child::of(place, Node(right.0));
-    let place = draft.own(child.place)?;
-    let mut left = NodeMut(draft.page_mut(place));
+    let right = Child::of(page_ref, SlottedPage(right.0));
+    let page_ref = pages.make_private(child.page_ref)?;
+    let mut left = SlottedPageMut(pages.page_mut(page_ref));
     left.remove(i..node.count());
-    Ok((Child::of(place, Node(left.0)), right))
+    Ok((Child::of(page_ref, SlottedPage(left.0)), right))
 }
 
 fn split_branch(
-    draft: &mut Draft,
+    pages: &mut TxnPages,
     size: PageSize,
     child: Child,
-    node: Node<'_>,
+    node: SlottedPage<'_>,
     key: &[u8],
 ) -> Result<(Child, Child)> {
     let count = branch::child_count(node);
     let i = branch::child_index(node, key);
     let part = branch::sized_child(node, i);
-    child_page(draft, node, part.place)?;
-    let (left, right) = split(draft, size, part, key)?;
+    child_page(pages, node, part.page_ref)?;
+    let (left, right) = split(pages, size, part, key)?;
     if left.is_none() && i == 0 {
         return Ok((Child::NONE, child));
     }
     if right.is_none() && i + 1 == count {
         return Ok((child, Child::NONE));
     }
-    let right = gather(draft, size, node, right, i + 1..count, Child::NONE)?;
-    let place = draft.own(child.place)?;
-    let mut page = NodeMut(draft.page_mut(place));
+    let right = gather(pages, size, node, right, i + 1..count, Child::NONE)?;
+    let page_ref = pages.make_private(child.page_ref)?;
+    let mut page = SlottedPageMut(pages.page_mut(page_ref));
     let kept = if left.is_none() { i } else { i + 1 };
     if !left.is_none() {
         branch::set_child(&mut page, i, left);
     }
     branch::remove_children(&mut page, kept..count);
-    Ok((Child::of(place, Node(page.0)), right))
+    Ok((Child::of(page_ref, SlottedPage(page.0)), right))
 }
 
 /// Puts children of one branch into a new one beside it: `first`, which is the right part of the
 /// child before the range, the range, and `last`, which is the left part of the child behind it.
 /// Each part may be none; if all are, there is no new branch.
 pub(crate) fn gather(
-    draft: &mut Draft,
+    pages: &mut TxnPages,
     size: PageSize,
-    node: Node<'_>,
+    node: SlottedPage<'_>,
     first: Child,
     range: Range<usize>,
     last: Child,
@@ -128,9 +133,9 @@ pub(crate) fn gather(
     let cells: Vec<Cell<'_>> =
         others.iter().map(|(i, child)| branch::cell(node.key(i - 1), child)).collect();
     let units = units_of(&cells, size);
-    let place = draft.create(Kind::Branch, node.level(), units)?;
-    let mut page = NodeMut(draft.page_mut(place));
+    let page_ref = pages.create(PageKind::Branch, node.level(), units)?;
+    let mut page = SlottedPageMut(pages.page_mut(page_ref));
     page.fill(&cells);
     page.set_leftmost(leftmost);
-    Ok(Child::of(place, Node(page.0)))
+    Ok(Child::of(page_ref, SlottedPage(page.0)))
 }

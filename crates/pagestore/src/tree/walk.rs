@@ -2,15 +2,15 @@
 
 use crate::branch;
 use crate::error::Result;
-use crate::node::Node;
+use crate::node::SlottedPage;
 use crate::page::PageRef;
-use crate::source::{Source, Wanted};
+use crate::source::{PageSource, PrefetchHint};
 use crate::tree::get::child_page;
 use crate::view::PageBytes;
 
 /// A leaf of a tree and the way down to it.
-pub(crate) struct Walk<'a> {
-    source: &'a dyn Source,
+pub(crate) struct LeafWalk<'a> {
+    source: &'a dyn PageSource,
     root: PageRef,
     /// Branches from the root down, each with the child that was taken.
     branches: Vec<(PageBytes<'a>, usize)>,
@@ -18,53 +18,55 @@ pub(crate) struct Walk<'a> {
 }
 
 /// Which child to take on the way down.
-enum Way<'k> {
+enum Descent<'k> {
     First,
     Last,
     To(&'k [u8]),
 }
 
-impl<'a> Walk<'a> {
+impl<'a> LeafWalk<'a> {
     /// Nowhere yet, in the tree under `root`.
-    pub(crate) fn new(source: &'a dyn Source, root: PageRef) -> Walk<'a> {
-        Walk { source, root, branches: Vec::new(), leaf: None }
+    pub(crate) fn new(source: &'a dyn PageSource, root: PageRef) -> LeafWalk<'a> {
+        LeafWalk { source, root, branches: Vec::new(), leaf: None }
     }
 
     /// The leaf, if the walk is somewhere.
     #[inline]
-    pub(crate) fn leaf(&self) -> Option<Node<'_>> {
-        self.leaf.as_ref().map(|(_, page)| Node(page))
+    pub(crate) fn leaf(&self) -> Option<SlottedPage<'_>> {
+        self.leaf.as_ref().map(|(_, page)| SlottedPage(page))
     }
 
     /// Where the leaf lies, if the walk is somewhere.
-    pub(crate) fn place(&self) -> Option<PageRef> {
-        self.leaf.as_ref().map(|(place, _)| *place)
+    pub(crate) fn page_ref(&self) -> Option<PageRef> {
+        self.leaf.as_ref().map(|(page_ref, _)| *page_ref)
     }
 
     /// Goes to the first leaf. False if the tree is empty.
     pub(crate) fn first(&mut self) -> Result<bool> {
-        self.start(&Way::First)
+        self.start(&Descent::First)
     }
 
     /// Goes to the last leaf. False if the tree is empty.
     pub(crate) fn last(&mut self) -> Result<bool> {
-        self.start(&Way::Last)
+        self.start(&Descent::Last)
     }
 
     /// Goes to the leaf where `key` is or would be. False if the tree is empty.
     pub(crate) fn to(&mut self, key: &[u8]) -> Result<bool> {
-        self.start(&Way::To(key))
+        self.start(&Descent::To(key))
     }
 
     /// Goes to the next leaf. False, and the walk stays, if there is none.
     pub(crate) fn forward(&mut self) -> Result<bool> {
-        let turn =
-            self.branches.iter().rposition(|(page, i)| i + 1 < branch::child_count(Node(page)));
-        let moved = self.turn(turn, |i| i + 1, &Way::First)?;
+        let turn = self
+            .branches
+            .iter()
+            .rposition(|(page, i)| i + 1 < branch::child_count(SlottedPage(page)));
+        let moved = self.turn(turn, |i| i + 1, &Descent::First)?;
         if let Some((page, i)) = self.branches.last()
-            && i + 1 < branch::child_count(Node(page))
+            && i + 1 < branch::child_count(SlottedPage(page))
         {
-            self.source.prefetch(branch::child(Node(page), i + 1), Wanted::Whole);
+            self.source.prefetch(branch::child(SlottedPage(page), i + 1), PrefetchHint::Whole);
         }
         Ok(moved)
     }
@@ -72,23 +74,23 @@ impl<'a> Walk<'a> {
     /// Goes to the leaf before. False, and the walk stays, if there is none.
     pub(crate) fn backward(&mut self) -> Result<bool> {
         let turn = self.branches.iter().rposition(|(_, i)| *i > 0);
-        let moved = self.turn(turn, |i| i - 1, &Way::Last)?;
+        let moved = self.turn(turn, |i| i - 1, &Descent::Last)?;
         if let Some((page, i)) = self.branches.last()
             && *i > 0
         {
-            self.source.prefetch(branch::child(Node(page), i - 1), Wanted::Whole);
+            self.source.prefetch(branch::child(SlottedPage(page), i - 1), PrefetchHint::Whole);
         }
         Ok(moved)
     }
 
-    fn start(&mut self, way: &Way<'_>) -> Result<bool> {
+    fn start(&mut self, descent: &Descent<'_>) -> Result<bool> {
         self.branches.clear();
         self.leaf = None;
         if self.root.is_none() {
             return Ok(false);
         }
         let root = self.source.page(self.root)?;
-        self.descend(self.root, root, way)?;
+        self.descend(self.root, root, descent)?;
         Ok(true)
     }
 
@@ -96,34 +98,39 @@ impl<'a> Walk<'a> {
         &mut self,
         at: Option<usize>,
         step: impl Fn(usize) -> usize,
-        way: &Way<'_>,
+        descent: &Descent<'_>,
     ) -> Result<bool> {
         let Some(at) = at else { return Ok(false) };
         self.branches.truncate(at + 1);
         let (page, i) = self.branches.last_mut().expect("one more than a position in it");
         *i = step(*i);
-        let node = Node(page);
-        let place = branch::child(node, *i);
-        let page = child_page(self.source, node, place)?;
-        self.descend(place, page, way)?;
+        let node = SlottedPage(page);
+        let page_ref = branch::child(node, *i);
+        let page = child_page(self.source, node, page_ref)?;
+        self.descend(page_ref, page, descent)?;
         Ok(true)
     }
 
-    fn descend(&mut self, place: PageRef, page: PageBytes<'a>, way: &Way<'_>) -> Result<()> {
-        let (mut place, mut page) = (place, page);
-        while !Node(&page).is_leaf() {
-            let node = Node(&page);
-            let i = match way {
-                Way::First => 0,
-                Way::Last => node.count(),
-                Way::To(key) => branch::child_index(node, key),
+    fn descend(
+        &mut self,
+        page_ref: PageRef,
+        page: PageBytes<'a>,
+        descent: &Descent<'_>,
+    ) -> Result<()> {
+        let (mut page_ref, mut page) = (page_ref, page);
+        while !SlottedPage(&page).is_leaf() {
+            let node = SlottedPage(&page);
+            let i = match descent {
+                Descent::First => 0,
+                Descent::Last => node.count(),
+                Descent::To(key) => branch::child_index(node, key),
             };
-            place = branch::child(node, i);
-            let child = child_page(self.source, node, place)?;
+            page_ref = branch::child(node, i);
+            let child = child_page(self.source, node, page_ref)?;
             self.branches.push((page, i));
             page = child;
         }
-        self.leaf = Some((place, page));
+        self.leaf = Some((page_ref, page));
         Ok(())
     }
 }

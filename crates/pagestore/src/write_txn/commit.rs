@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::WriteTxn;
-use crate::checkpoint::{self, Scope};
-use crate::config::MARK_BYTES_MAX;
+use crate::checkpoint::{self, CheckpointScope};
+use crate::config::COMMIT_METADATA_BYTES_MAX;
 use crate::error::{Result, refuse_over};
-use crate::place::Placed;
-use crate::redo::{Recorder, Wanted};
-use crate::shared::Shared;
-use crate::work::Work;
+use crate::place::WriterGuard;
+use crate::redo::{AppendUrgency, RedoRecorder};
+use crate::shared::StoreShared;
+use crate::work::TxnState;
 
 /// A transaction looks at the trash once those before it owe so many units: a branch page of the
 /// trash has about as many leaves.
@@ -18,7 +18,7 @@ const OWED_UNITS_MIN: u64 = 64;
 
 /// What a commit waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
+pub enum CommitDurability {
     /// For nothing: a crash before the next checkpoint, or the next commit that is synced, takes it
     /// back.
     Memory,
@@ -27,20 +27,20 @@ pub enum Durability {
 }
 
 impl WriteTxn<'_> {
-    /// [`WriteTxn::commit`] with [`Durability::Memory`]: makes all that was done visible and touches
+    /// [`WriteTxn::commit`] with [`CommitDurability::Memory`]: makes all that was done visible and touches
     /// no file.
     ///
     /// # Errors
     ///
     /// Those of [`WriteTxn::commit`].
     pub fn publish(self) -> Result<u64> {
-        self.commit(Durability::Memory)
+        self.commit(CommitDurability::Memory)
     }
 
     /// Makes all that was done visible to everybody who reads from now on, as a whole. Returns the
     /// transaction's number, or that of the one before if there was nothing to do.
     ///
-    /// With [`Durability::Sync`] it returns once the transaction is durable, and so are all before
+    /// With [`CommitDurability::Sync`] it returns once the transaction is durable, and so are all before
     /// it. Others read it, and build on it, before that: who must not, waits for
     /// [`PageStore::durable_txid`](crate::PageStore::durable_txid). It costs one append to the redo
     /// area and one sync, which all share that wait at the same time; the next transaction begins
@@ -68,38 +68,38 @@ impl WriteTxn<'_> {
     /// [`Error::NoSpace`]: crate::Error::NoSpace
     /// [`Error::Poisoned`]: crate::Error::Poisoned
     /// [`Error::TooLarge`]: crate::Error::TooLarge
-    pub fn commit(self, durability: Durability) -> Result<u64> {
-        let WriteTxn { work, shared, place } = self;
+    pub fn commit(self, durability: CommitDurability) -> Result<u64> {
+        let WriteTxn { state, shared, writer_guard } = self;
         // Bound after the place, so given back before it.
-        let mut work = work;
-        save(&mut work, shared)?;
-        if work.is_nothing() {
-            let txid = work.draft.base().txid;
-            drop(work);
+        let mut state = state;
+        save(&mut state, shared)?;
+        if state.is_nothing() {
+            let txid = state.pages.base().txid;
+            drop(state);
             return match durability {
-                Durability::Memory => Ok(txid),
-                Durability::Sync => sync_placed(shared, place).map(|_| txid),
+                CommitDurability::Memory => Ok(txid),
+                CommitDurability::Sync => sync_with_guard(shared, writer_guard).map(|_| txid),
             };
         }
-        give_back_owed(shared, &mut work)?;
-        let txid = work.draft.txid();
+        free_owed(shared, &mut state)?;
+        let txid = state.pages.txid();
         match durability {
-            Durability::Memory => {
-                let recorder = publish(work, shared)?;
-                shared.redo.push(txid, recorder, Wanted::Later);
+            CommitDurability::Memory => {
+                let recorder = publish(state, shared)?;
+                shared.redo.push(txid, recorder, AppendUrgency::Later);
             }
-            Durability::Sync if is_admitted(&mut work, shared) => {
-                let recorder = publish(work, shared)?;
-                shared.redo.push(txid, recorder, Wanted::Now);
-                drop(place);
+            CommitDurability::Sync if is_admitted(&mut state, shared) => {
+                let recorder = publish(state, shared)?;
+                shared.redo.push(txid, recorder, AppendUrgency::Now);
+                drop(writer_guard);
                 wait(shared, txid)?;
             }
-            Durability::Sync => {
-                checkpoint::make_room(shared, Scope::WithRedo)?;
-                let recorder = publish(work, shared)?;
-                shared.redo.push(txid, recorder, Wanted::Later);
+            CommitDurability::Sync => {
+                checkpoint::make_room(shared, CheckpointScope::WithRedo)?;
+                let recorder = publish(state, shared)?;
+                shared.redo.push(txid, recorder, AppendUrgency::Later);
                 // Nobody publishes before it is durable, so it leaves no gap behind.
-                checkpoint::run(shared, Scope::WithRedo)?;
+                checkpoint::run(shared, CheckpointScope::WithRedo)?;
             }
         }
         Ok(txid)
@@ -108,38 +108,38 @@ impl WriteTxn<'_> {
     /// Publishes what was read from the redo area, also if it changes nothing here: so each
     /// transaction gets the number that it had.
     pub(crate) fn replay(self) -> Result<()> {
-        let WriteTxn { work, shared, .. } = self;
-        let mut work = work;
-        save(&mut work, shared)?;
-        give_back_owed(shared, &mut work)?;
-        let txid = work.draft.txid();
-        let recorder = publish(work, shared)?;
-        shared.redo.push(txid, recorder, Wanted::Later);
+        let WriteTxn { state, shared, .. } = self;
+        let mut state = state;
+        save(&mut state, shared)?;
+        free_owed(shared, &mut state)?;
+        let txid = state.pages.txid();
+        let recorder = publish(state, shared)?;
+        shared.redo.push(txid, recorder, AppendUrgency::Later);
         Ok(())
     }
 }
 
 /// Makes durable what is published. Returns the last durable transaction.
-pub(crate) fn sync(shared: &Arc<Shared>) -> Result<u64> {
+pub(crate) fn sync(shared: &Arc<StoreShared>) -> Result<u64> {
     shared.refuse_if_poisoned()?;
     let seen = shared.current().txid;
     match shared.redo.last() {
         Some(last) if last >= seen => wait(shared, last).map(|()| last),
         // What is seen gets its record a moment later, from who has the writer's place until then.
-        _ => sync_placed(shared, shared.place.enter()),
+        _ => sync_with_guard(shared, shared.writer_lock.lock()),
     }
 }
 
-fn sync_placed(shared: &Shared, place: Placed<'_>) -> Result<u64> {
+fn sync_with_guard(shared: &StoreShared, writer_guard: WriterGuard<'_>) -> Result<u64> {
     if let Some(last) = shared.redo.last() {
-        drop(place);
+        drop(writer_guard);
         return wait(shared, last).map(|()| last);
     }
-    checkpoint::run(shared, Scope::WithRedo)?;
+    checkpoint::run(shared, CheckpointScope::WithRedo)?;
     Ok(shared.redo.durable())
 }
 
-fn wait(shared: &Shared, txid: u64) -> Result<()> {
+fn wait(shared: &StoreShared, txid: u64) -> Result<()> {
     let outcome = shared.redo.wait(txid);
     if outcome.is_err() {
         shared.poison();
@@ -148,30 +148,30 @@ fn wait(shared: &Shared, txid: u64) -> Result<()> {
 }
 
 /// Refuses what may not be published, and writes what has changed about the trees into the catalogue.
-fn save(work: &mut Work, shared: &Shared) -> Result<()> {
-    work.refuse_if_broken()?;
-    refuse_over("a mark", work.mark().len(), MARK_BYTES_MAX)?;
+fn save(state: &mut TxnState, shared: &StoreShared) -> Result<()> {
+    state.refuse_if_broken()?;
+    refuse_over("a mark", state.commit_metadata().len(), COMMIT_METADATA_BYTES_MAX)?;
     shared.refuse_if_poisoned()?;
-    work.save_trees()
+    state.save_trees()
 }
 
 /// Whether the record can be appended to the redo area.
-fn is_admitted(work: &mut Work, shared: &Shared) -> bool {
-    let txid = work.draft.txid();
-    work.recorder.finish(txid).is_some_and(|record| shared.redo.admits(record))
+fn is_admitted(state: &mut TxnState, shared: &StoreShared) -> bool {
+    let txid = state.pages.txid();
+    state.recorder.finish(txid).is_some_and(|record| shared.redo.admits(record))
 }
 
 /// Puts what the transaction has cut off into the trash, and gives back about twice as much trash as
 /// it takes: so the trash stays bounded whatever is cut off, and no transaction pays for another.
-fn give_back_owed(shared: &Shared, work: &mut Work) -> Result<()> {
+fn free_owed(shared: &StoreShared, state: &mut TxnState) -> Result<()> {
     // Only who has the writer's place comes here.
     let owed = &shared.counters.owed_units;
-    let units = owed.load(Ordering::Relaxed) + 2 * work.draft.page_units();
+    let units = owed.load(Ordering::Relaxed) + 2 * state.pages.page_units();
     let due = if units < OWED_UNITS_MIN { 0 } else { units };
     // What cannot be read stays in the trash, and who asks for it by itself or checks the store is
     // told: no reason to refuse a transaction that has nothing to do with it.
-    let (freed, _) = work.sweep(due)?;
-    let left = if work.trash_units() == 0 { 0 } else { units.saturating_sub(freed) };
+    let (freed, _) = state.free_deferred(due)?;
+    let left = if state.deferred_free_units() == 0 { 0 } else { units.saturating_sub(freed) };
     owed.store(left.min(1 << 12), Ordering::Relaxed);
     Ok(())
 }
@@ -182,35 +182,35 @@ fn give_back_owed(shared: &Shared, work: &mut Work) -> Result<()> {
 ///
 /// [`Error::Corrupt`](crate::Error::Corrupt) if the trees named what they cannot have: nothing is
 /// published then.
-fn publish(mut work: Work, shared: &Shared) -> Result<Recorder> {
-    let txid = work.draft.txid();
-    let written = work.draft.take();
+fn publish(mut state: TxnState, shared: &StoreShared) -> Result<RedoRecorder> {
+    let txid = state.pages.txid();
+    let written = state.pages.take();
     let spans = written.spans();
     for (id, frame) in written.pages {
-        shared.pool.put_dirty(id, frame);
+        shared.page_reader.put_dirty(id, frame);
     }
     for (start, value) in written.extents {
-        shared.pool.put_extent(start, value, txid);
+        shared.page_reader.put_extent(start, value, txid);
     }
     let mut space = shared.space.lock();
     space.adopt(&written.adopted);
     if let Err(error) = space.leave_all(&written.replaced) {
-        space.take_back(&shared.pool, &spans, &written.adopted);
+        space.take_back(&shared.page_reader, &spans, &written.adopted);
         return Err(error);
     }
     // A root is made only if it is opened, because it says so when it ends.
     space.open(txid);
-    *shared.current.write() = work.next_root();
+    *shared.current.write() = state.next_root();
     // The draft pins the root that it was built on; without it, what nobody reads is free now.
-    let recorder = work.into_recorder();
-    space.publish(&shared.pool, txid, &spans, &written.replaced);
+    let recorder = state.into_recorder();
+    space.publish(&shared.page_reader, txid, &spans, &written.replaced);
     let dirty_bytes = space.dirty_bytes();
-    let dead = space.buffers.take_dead();
-    let asks_for_slabs = space.buffers.asks_for_slabs();
+    let garbage = space.page_alloc.take_garbage();
+    let asks_for_slabs = space.page_alloc.asks_for_slabs();
     drop(space);
-    drop(dead);
+    drop(garbage);
     if asks_for_slabs || dirty_bytes >= shared.options.dirty_soft_bytes {
-        shared.upkeep.bell.ring();
+        shared.background.notify.signal();
     }
     Ok(recorder)
 }
@@ -234,22 +234,22 @@ mod tests {
             PageStore::open(Arc::new(fs), Path::new("/data/pages"), Options::default()).unwrap();
         let mut txn = store.write().unwrap();
         txn.tree("t").unwrap().put(b"a", b"1").unwrap();
-        let first = txn.commit(Durability::Sync).unwrap();
+        let first = txn.commit(CommitDurability::Sync).unwrap();
         let mut txn = store.write().unwrap();
         txn.tree("t").unwrap().put(b"a", b"2").unwrap();
         // What `commit` does, stopped half-way.
-        let WriteTxn { mut work, shared, place } = txn;
-        save(&mut work, shared).unwrap();
-        let recorder = publish(work, shared).unwrap();
+        let WriteTxn { mut state, shared, writer_guard } = txn;
+        save(&mut state, shared).unwrap();
+        let recorder = publish(state, shared).unwrap();
         let seen = store.read().txid();
         assert_eq!(seen, first + 1);
         thread::scope(|scope| {
             let synced = scope.spawn(|| store.sync().unwrap());
-            while !synced.is_finished() && shared.place.crowd() < 2 {
+            while !synced.is_finished() && shared.writer_lock.queue_len() < 2 {
                 thread::yield_now();
             }
-            shared.redo.push(seen, recorder, Wanted::Later);
-            drop(place);
+            shared.redo.push(seen, recorder, AppendUrgency::Later);
+            drop(writer_guard);
             assert_eq!(synced.join().unwrap(), seen);
         });
         assert_eq!(store.durable_txid(), seen);

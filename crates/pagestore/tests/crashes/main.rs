@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
-use flotilla_pagestore::{Durability, Options, PageStore, Snapshot};
+use flotilla_pagestore::{CommitDurability, Options, PageStore, Snapshot};
 use flotilla_vfs::FileSystem;
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::hooked::{HookedFs, Operation};
@@ -46,15 +46,15 @@ fn open(fs: Arc<dyn FileSystem>, seed: u64) -> PageStore {
     PageStore::open(fs, Path::new("/data/pages"), options).expect("it opens")
 }
 
-fn number_of(mark: &[u8]) -> usize {
-    mark.try_into().map_or(0, u64::from_be_bytes) as usize
+fn number_of(commit_metadata: &[u8]) -> usize {
+    commit_metadata.try_into().map_or(0, u64::from_be_bytes) as usize
 }
 
 /// Opens what a crash has left and proves that it is one of the states that it may be.
 fn look(disk: &FaultFs, known: &Mutex<Known>, crash: u64) {
     let store = open(Arc::new(disk.clone()), crash >> 32);
     let snapshot = store.read();
-    let number = number_of(snapshot.mark());
+    let number = number_of(snapshot.commit_metadata());
     let state = {
         let known = known.lock().expect("whole");
         assert!(number >= known.durable, "state {number} instead of {} or later", known.durable);
@@ -69,7 +69,7 @@ fn look(disk: &FaultFs, known: &Mutex<Known>, crash: u64) {
     // A second life on top of what was left behind, and its crash.
     let mut txn = store.write().expect("nothing has failed");
     txn.tree("second life").expect("made").put(b"key", &[1; 3000]).expect("put");
-    txn.commit(Durability::Sync).expect("committed");
+    txn.commit(CommitDurability::Sync).expect("committed");
     drop(store);
     disk.power_loss(crash);
     let store = open(Arc::new(disk.clone()), crash >> 32);
@@ -107,12 +107,12 @@ fn history(seed: u64) -> u64 {
                 drop(store);
                 store = open(Arc::clone(&fs), seed);
                 let mut known = known.lock().expect("whole");
-                let number = number_of(store.read().mark());
+                let number = number_of(store.read().commit_metadata());
                 known.states.truncate(number + 1);
             }
             1 | 2 => {
                 let checkpoint = store.checkpoint().expect("the disk is well");
-                known.lock().expect("whole").durable = number_of(&checkpoint.mark);
+                known.lock().expect("whole").durable = number_of(&checkpoint.commit_metadata);
             }
             3 => {
                 store.sync().expect("the disk is well");
@@ -145,10 +145,10 @@ fn write(store: &PageStore, known: &Mutex<Known>, seed: u64, rng: &mut Rng) {
     };
     let mut txn = store.write().expect("nothing has failed");
     state.change(store, &mut txn, Taste::of(seed), rng);
-    txn.set_mark(&(number as u64).to_be_bytes());
+    txn.set_commit_metadata(&(number as u64).to_be_bytes());
     known.lock().expect("whole").states.push(Arc::new(state));
     if rng.u8(..3) == 0 {
-        txn.commit(Durability::Sync).expect("the disk is well");
+        txn.commit(CommitDurability::Sync).expect("the disk is well");
         known.lock().expect("whole").durable = number;
     } else {
         txn.publish().expect("published");

@@ -99,9 +99,9 @@ fn a_large_range_is_given_back_step_by_step() {
     let before = store.stats().pages;
     writer.write(&store, &[delete_range("h", Some("i"))]);
     let cut = store.stats().pages;
-    assert!(cut.trash_bytes > 0, "{cut:?}");
+    assert!(cut.deferred_free_bytes > 0, "{cut:?}");
     assert!(keep(&store) >= 1);
-    assert_eq!(store.stats().pages.trash_bytes, 0);
+    assert_eq!(store.stats().pages.deferred_free_bytes, 0);
     assert!(store.stats().pages_reclaimed_bytes > 0);
     store.checkpoint().unwrap();
     writer.write(&store, &[put("h", "v")]);

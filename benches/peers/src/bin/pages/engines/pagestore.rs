@@ -2,7 +2,7 @@
 //! be durable it has no redo area, as in a node, which keeps a log of its own.
 
 use crate::store::{Reader, Store, Writer};
-use flotilla_pagestore::{Durability, Maintenance, Options, PageStore, Tree, TreeMut};
+use flotilla_pagestore::{CommitDurability, MaintenanceThread, Options, PageStore, Tree, TreeMut};
 use flotilla_vfs::os::OsFs;
 use peers::Result;
 use std::ops::Bound;
@@ -17,7 +17,7 @@ const DEFRAGMENTED_BYTES: u64 = 32 << 10;
 pub struct Pages {
     store: PageStore,
     path: PathBuf,
-    maintenance: Maintenance,
+    maintenance: MaintenanceThread,
 }
 
 /// Opens the store in `dir`.
@@ -50,7 +50,7 @@ impl Store for Pages {
     ) -> Result<()> {
         let mut txn = self.store.write()?;
         work(&mut PagesWriter(txn.tree(TREE)?))?;
-        txn.commit(if durable { Durability::Sync } else { Durability::Memory })?;
+        txn.commit(if durable { CommitDurability::Sync } else { CommitDurability::Memory })?;
         Ok(())
     }
 
@@ -62,7 +62,7 @@ impl Store for Pages {
     fn settle(&self) -> Result<()> {
         self.store.checkpoint()?;
         // The thread gives back what the checkpoint has found to be spare.
-        while self.store.stats().given_back.waiting_bytes > 0 {
+        while self.store.stats().trim_punch.waiting_bytes > 0 {
             std::thread::park_timeout(std::time::Duration::from_millis(5));
         }
         Ok(())
