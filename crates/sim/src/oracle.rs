@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use flotilla_placement::rows::TSO_KEY;
-use flotilla_placement::{Settled, Timestamp, Tso};
+use flotilla_placement::{SwapResult, Timestamp, Tso};
 use flotilla_region::command::Op;
 use flotilla_region::{RoleChange, Ticket};
 use flotilla_store::Outcome;
@@ -162,7 +162,7 @@ impl Oracle {
             },
             State::Serving { tso, writing, .. } if *writing == Some(ticket) => {
                 *writing = None;
-                tso.settle(settled(reply)).map_err(|error| wrong(&error))?;
+                tso.complete(settled(reply)).map_err(|error| wrong(&error))?;
             }
             State::Serving { taken, .. }
                 if taken.as_ref().is_some_and(|taken| taken.ticket == ticket) =>
@@ -179,13 +179,13 @@ impl Oracle {
     }
 }
 
-fn settled(reply: Reply) -> Settled {
+fn settled(reply: Reply) -> SwapResult {
     match reply {
-        Reply::Wrote(Outcome::Swapped { succeeded: true, .. }) => Settled::Done,
+        Reply::Wrote(Outcome::Swapped { succeeded: true, .. }) => SwapResult::Done,
         Reply::Wrote(Outcome::Swapped { succeeded: false, previous }) => {
-            Settled::Refused { current: previous.map(Into::into) }
+            SwapResult::Refused { current: previous.map(Into::into) }
         }
-        _ => Settled::Unknown,
+        _ => SwapResult::Unknown,
     }
 }
 

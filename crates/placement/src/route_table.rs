@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// One copy of a region and the store that holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Replica {
+pub struct ReplicaInfo {
     /// The peer's id.
     pub id: u64,
     /// The store's id.
@@ -17,7 +17,7 @@ pub struct Replica {
 
 /// A range of keys and who holds it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Region {
+pub struct RegionInfo {
     /// The region's id.
     pub id: u64,
     /// The first key.
@@ -29,10 +29,10 @@ pub struct Region {
     /// Grows with each change of borders.
     pub version: u64,
     /// The replicas.
-    pub replicas: Vec<Replica>,
+    pub replicas: Vec<ReplicaInfo>,
 }
 
-impl Region {
+impl RegionInfo {
     fn contains(&self, key: &[u8]) -> bool {
         self.start.as_slice() <= key && !ends_by(&self.end, key)
     }
@@ -49,14 +49,14 @@ fn ends_by(end: &[u8], key: &[u8]) -> bool {
 
 /// The regions that are known, by key and by id.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Routes {
-    by_start: BTreeMap<Vec<u8>, Region>,
+pub(crate) struct RouteTable {
+    by_start: BTreeMap<Vec<u8>, RegionInfo>,
     start_of: BTreeMap<u64, Vec<u8>>,
 }
 
-impl Routes {
+impl RouteTable {
     /// Takes in what is newer than what is known. True if something changed.
-    pub(crate) fn learn(&mut self, region: &Region) -> bool {
+    pub(crate) fn learn(&mut self, region: &RegionInfo) -> bool {
         if let Some(known) = self.get(region.id) {
             let went_back =
                 region.version < known.version || region.conf_version < known.conf_version;
@@ -82,12 +82,12 @@ impl Routes {
         true
     }
 
-    pub(crate) fn get(&self, id: u64) -> Option<&Region> {
+    pub(crate) fn get(&self, id: u64) -> Option<&RegionInfo> {
         self.by_start.get(self.start_of.get(&id)?)
     }
 
     /// The region that holds `key`.
-    pub(crate) fn locate(&self, key: &[u8]) -> Option<&Region> {
+    pub(crate) fn locate(&self, key: &[u8]) -> Option<&RegionInfo> {
         let at_or_before = self
             .by_start
             .range::<[u8], _>((std::ops::Bound::Unbounded, std::ops::Bound::Included(key)));
@@ -95,7 +95,7 @@ impl Routes {
     }
 
     /// The region that ends where the one that holds `key` begins.
-    pub(crate) fn before(&self, key: &[u8]) -> Option<&Region> {
+    pub(crate) fn before(&self, key: &[u8]) -> Option<&RegionInfo> {
         let start = self.locate(key)?.start.as_slice();
         let before = self
             .by_start
@@ -104,7 +104,7 @@ impl Routes {
     }
 
     /// The regions that hold a part of `[start, end)`, in order; an empty `end` is no end.
-    pub(crate) fn scan(&self, start: &[u8], end: &[u8]) -> impl Iterator<Item = &Region> {
+    pub(crate) fn scan(&self, start: &[u8], end: &[u8]) -> impl Iterator<Item = &RegionInfo> {
         let first = self.locate(start).map_or(start, |region| region.start.as_slice());
         let from = self
             .by_start
@@ -115,7 +115,7 @@ impl Routes {
             .take_while(move |region| !empty && !ends_by(&end, &region.start))
     }
 
-    fn overlapping<'a>(&'a self, region: &'a Region) -> impl Iterator<Item = &'a Region> {
+    fn overlapping<'a>(&'a self, region: &'a RegionInfo) -> impl Iterator<Item = &'a RegionInfo> {
         self.scan(&region.start, &region.end).filter(|other| other.overlaps(region))
     }
 }
@@ -124,8 +124,8 @@ impl Routes {
 mod tests {
     use super::*;
 
-    fn region(id: u64, start: &str, end: &str, version: u64) -> Region {
-        Region {
+    fn region(id: u64, start: &str, end: &str, version: u64) -> RegionInfo {
+        RegionInfo {
             id,
             start: start.into(),
             end: end.into(),
@@ -135,15 +135,15 @@ mod tests {
         }
     }
 
-    fn three() -> Routes {
-        let mut routes = Routes::default();
+    fn three() -> RouteTable {
+        let mut routes = RouteTable::default();
         assert!(routes.learn(&region(1, "", "g", 1)));
         assert!(routes.learn(&region(2, "g", "p", 1)));
         assert!(routes.learn(&region(3, "p", "", 1)));
         routes
     }
 
-    fn ids<'a>(regions: impl Iterator<Item = &'a Region>) -> Vec<u64> {
+    fn ids<'a>(regions: impl Iterator<Item = &'a RegionInfo>) -> Vec<u64> {
         regions.map(|region| region.id).collect()
     }
 
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_hole_is_a_hole() {
-        let mut routes = Routes::default();
+        let mut routes = RouteTable::default();
         routes.learn(&region(1, "", "g", 1));
         routes.learn(&region(3, "p", "", 1));
         assert_eq!(routes.locate(b"h"), None);

@@ -2,17 +2,17 @@
 //!
 //! Invariants:
 //! - At most one raise is under way.
-//! - A range that `settle` gives out was never given out before, by this mark or any other of the
+//! - A range that `complete` gives out was never given out before, by this mark or any other of the
 //!   same row: the row itself has moved over it, once.
 //! - A raise of which nobody knows what became is never taken for done. The next one is refused if
 //!   it was, and starts above it.
 
-use crate::rows::{self, RowError, RowSwap, Settled};
+use crate::rows::{self, RowError, RowSwap, SwapResult};
 use std::ops::Range;
 
 /// The reservation of numbers by a row of the system region.
 #[derive(Clone, Debug)]
-pub struct Mark {
+pub struct HighWatermark {
     key: &'static [u8],
     /// The row as last seen; `None` if it does not exist.
     seen: Option<u64>,
@@ -21,7 +21,7 @@ pub struct Mark {
     raising: Option<u64>,
 }
 
-impl Mark {
+impl HighWatermark {
     /// The mark of a new leader, which has read the row in a linearizable way.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl Mark {
         self.raising.is_some()
     }
 
-    /// Asks for everything from [`Mark::end`] up to `to`. Nothing is asked while a raise is under
+    /// Asks for everything from [`HighWatermark::end`] up to `to`. Nothing is asked while a raise is under
     /// way, or if `to` is not above the mark.
     pub fn raise(&mut self, to: u64) -> Option<RowSwap> {
         if self.raising.is_some() || to <= self.end() {
@@ -60,18 +60,18 @@ impl Mark {
     /// # Errors
     ///
     /// The row is not a number, or went back: it was tampered with.
-    pub fn settle(&mut self, settled: Settled) -> Result<Option<Range<u64>>, RowError> {
+    pub fn complete(&mut self, result: SwapResult) -> Result<Option<Range<u64>>, RowError> {
         let Some(to) = self.raising.take() else {
             return Ok(None);
         };
-        match settled {
-            Settled::Done => {
+        match result {
+            SwapResult::Done => {
                 let from = self.end();
                 assert!(to > from, "mark went back from {from} to {to}");
                 self.seen = Some(to);
                 Ok(Some(from..to))
             }
-            Settled::Refused { current } => {
+            SwapResult::Refused { current } => {
                 let now = current.map(|row| rows::decode(self.key, &row)).transpose()?;
                 if now < self.seen {
                     let from = self.end();
@@ -80,7 +80,7 @@ impl Mark {
                 self.seen = now;
                 Ok(None)
             }
-            Settled::Unknown => Ok(None),
+            SwapResult::Unknown => Ok(None),
         }
     }
 }
@@ -93,39 +93,39 @@ mod tests {
 
     #[test]
     fn a_raise_counts_only_once_it_is_done() {
-        let mut mark = Mark::recover(KEY, None, 10).unwrap();
-        let swap = mark.raise(20).unwrap();
+        let mut watermark = HighWatermark::recover(KEY, None, 10).unwrap();
+        let swap = watermark.raise(20).unwrap();
         assert_eq!((swap.expected, swap.value), (None, rows::encode(20)));
-        assert_eq!(mark.raise(30), None, "one at a time");
-        assert_eq!(mark.settle(Settled::Done), Ok(Some(10..20)));
-        assert_eq!(mark.raise(20), None);
-        assert_eq!(mark.raise(21).unwrap().expected, Some(rows::encode(20)));
+        assert_eq!(watermark.raise(30), None, "one at a time");
+        assert_eq!(watermark.complete(SwapResult::Done), Ok(Some(10..20)));
+        assert_eq!(watermark.raise(20), None);
+        assert_eq!(watermark.raise(21).unwrap().expected, Some(rows::encode(20)));
     }
 
     #[test]
     fn an_unknown_raise_is_found_out_by_the_next() {
-        let mut mark = Mark::recover(KEY, Some(&rows::encode(5)), 0).unwrap();
-        mark.raise(10).unwrap();
-        assert_eq!(mark.settle(Settled::Unknown), Ok(None));
-        let again = mark.raise(10).unwrap();
+        let mut watermark = HighWatermark::recover(KEY, Some(&rows::encode(5)), 0).unwrap();
+        watermark.raise(10).unwrap();
+        assert_eq!(watermark.complete(SwapResult::Unknown), Ok(None));
+        let again = watermark.raise(10).unwrap();
         assert_eq!(again.expected, Some(rows::encode(5)));
         // The first one had happened after all.
         let current = Some(rows::encode(10));
-        assert_eq!(mark.settle(Settled::Refused { current }), Ok(None));
-        assert_eq!(mark.raise(15).unwrap().expected, Some(rows::encode(10)));
-        assert_eq!(mark.settle(Settled::Done), Ok(Some(10..15)));
+        assert_eq!(watermark.complete(SwapResult::Refused { current }), Ok(None));
+        assert_eq!(watermark.raise(15).unwrap().expected, Some(rows::encode(10)));
+        assert_eq!(watermark.complete(SwapResult::Done), Ok(Some(10..15)));
     }
 
     #[test]
     fn a_row_that_went_back_stops_the_leader() {
-        let mut mark = Mark::recover(KEY, Some(&rows::encode(50)), 0).unwrap();
-        mark.raise(60).unwrap();
+        let mut watermark = HighWatermark::recover(KEY, Some(&rows::encode(50)), 0).unwrap();
+        watermark.raise(60).unwrap();
         let current = Some(rows::encode(49));
         assert!(matches!(
-            mark.settle(Settled::Refused { current }),
+            watermark.complete(SwapResult::Refused { current }),
             Err(RowError::WentBack { from: 50, to: Some(49), .. })
         ));
-        mark.raise(60).unwrap();
-        assert!(mark.settle(Settled::Refused { current: None }).is_err());
+        watermark.raise(60).unwrap();
+        assert!(watermark.complete(SwapResult::Refused { current: None }).is_err());
     }
 }
