@@ -10,15 +10,15 @@ use tonic::transport::Channel;
 
 /// Whether a request changes anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Effect {
+pub(crate) enum CallEffect {
     Read,
     Write,
 }
 
 /// A request that one region can serve.
 pub(crate) trait Call: Clone + Send + 'static {
-    type Response: Answer;
-    const EFFECT: Effect;
+    type Response: RawResponse;
+    const EFFECT: CallEffect;
     fn set_context(&mut self, context: Context);
     /// The request as a command of the batch stream, if there is one for it.
     fn command(&self) -> Option<Command>;
@@ -31,7 +31,7 @@ pub(crate) trait Call: Clone + Send + 'static {
 }
 
 /// What all responses have in common.
-pub(crate) trait Answer: Send + 'static {
+pub(crate) trait RawResponse: Send + 'static {
     fn region_error(&mut self) -> Option<errorpb::Error>;
     /// Why the request is refused for good; empty if it is not.
     fn refusal(&mut self) -> String;
@@ -42,7 +42,7 @@ macro_rules! call {
     ($request:ident, $response:ident, $method:ident, $effect:ident, $refusal:expr $(, $arm:ident)?) => {
         impl Call for kvrpcpb::$request {
             type Response = kvrpcpb::$response;
-            const EFFECT: Effect = Effect::$effect;
+            const EFFECT: CallEffect = CallEffect::$effect;
 
             fn set_context(&mut self, context: Context) {
                 self.context = Some(context);
@@ -67,7 +67,7 @@ macro_rules! call {
             }
         }
 
-        impl Answer for kvrpcpb::$response {
+        impl RawResponse for kvrpcpb::$response {
             fn region_error(&mut self) -> Option<errorpb::Error> {
                 self.region_error.take()
             }

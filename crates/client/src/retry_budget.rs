@@ -10,13 +10,13 @@ use crate::error::Error;
 
 /// Why an attempt failed.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum AttemptFailure {
     /// No other attempt will do better.
     Fatal(Error),
     /// Worth another attempt after `wait`.
     Passing {
         reason: String,
-        wait: Wait,
+        wait: RetryDelay,
         /// The attempt may have had its effect all the same.
         undetermined: bool,
     },
@@ -24,7 +24,7 @@ pub(crate) enum Failure {
 
 /// What should pass before the next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub(crate) enum RetryDelay {
     /// Nothing: the failure said where to go instead.
     No,
     /// A while that grows from failure to failure.
@@ -33,24 +33,25 @@ pub(crate) enum Wait {
     AtLeast(Duration),
 }
 
-impl Failure {
+impl AttemptFailure {
     /// A failure that surely had no effect.
-    pub(crate) fn passing(wait: Wait, reason: impl Into<String>) -> Failure {
-        Failure::Passing { reason: reason.into(), wait, undetermined: false }
+    pub(crate) fn passing(wait: RetryDelay, reason: impl Into<String>) -> AttemptFailure {
+        AttemptFailure::Passing { reason: reason.into(), wait, undetermined: false }
     }
 
     /// The failure of the two that says more about the whole.
-    pub(crate) fn or_worse(self, other: Failure) -> Failure {
+    pub(crate) fn or_worse(self, other: AttemptFailure) -> AttemptFailure {
         match (&self, &other) {
-            (Failure::Fatal(_), _) | (Failure::Passing { undetermined: true, .. }, _) => {
-                if matches!(other, Failure::Fatal(_)) { other } else { self }
+            (AttemptFailure::Fatal(_), _)
+            | (AttemptFailure::Passing { undetermined: true, .. }, _) => {
+                if matches!(other, AttemptFailure::Fatal(_)) { other } else { self }
             }
             _ => other,
         }
     }
 
     /// What a failed RPC means for a request that was perhaps sent.
-    pub(crate) fn of_status(status: &Status, who: &str) -> Failure {
+    pub(crate) fn of_status(status: &Status, who: &str) -> AttemptFailure {
         let reason = format!("{who}: {}", describe(status));
         match status.code() {
             Code::InvalidArgument
@@ -58,10 +59,10 @@ impl Failure {
             | Code::OutOfRange
             | Code::Unimplemented
             | Code::PermissionDenied
-            | Code::Unauthenticated => Failure::Fatal(Error::Rejected(reason)),
-            _ => Failure::Passing {
+            | Code::Unauthenticated => AttemptFailure::Fatal(Error::Rejected(reason)),
+            _ => AttemptFailure::Passing {
                 reason,
-                wait: Wait::Backoff,
+                wait: RetryDelay::Backoff,
                 undetermined: !is_connect_error(status),
             },
         }
@@ -105,7 +106,7 @@ pub(crate) fn describe(status: &Status) -> String {
 
 /// One call's time, and what came of it so far.
 #[derive(Debug, Clone)]
-pub(crate) struct Budget {
+pub(crate) struct RetryBudget {
     started: Instant,
     deadline: Instant,
     attempt_timeout: Duration,
@@ -122,10 +123,10 @@ pub(crate) struct Budget {
 /// Enough for a leader hint that leads to another one.
 const FREE_ATTEMPTS: u32 = 3;
 
-impl Budget {
-    pub(crate) fn new(config: &Config) -> Budget {
+impl RetryBudget {
+    pub(crate) fn new(config: &Config) -> RetryBudget {
         let started = Instant::now();
-        Budget {
+        RetryBudget {
             started,
             deadline: started + config.deadline,
             attempt_timeout: config.attempt_timeout,
@@ -139,8 +140,8 @@ impl Budget {
     }
 
     /// For a write that must not take effect twice.
-    pub(crate) fn once(config: &Config) -> Budget {
-        Budget { resend_undetermined: false, ..Budget::new(config) }
+    pub(crate) fn once(config: &Config) -> RetryBudget {
+        RetryBudget { resend_undetermined: false, ..RetryBudget::new(config) }
     }
 
     /// Counts an attempt, and says until when it may take.
@@ -154,10 +155,10 @@ impl Budget {
     /// # Errors
     ///
     /// If another attempt is of no use, not allowed, or would come after the deadline.
-    pub(crate) async fn pause(&mut self, failure: Failure) -> Result<(), Error> {
+    pub(crate) async fn pause(&mut self, failure: AttemptFailure) -> Result<(), Error> {
         let (reason, wait, undetermined) = match failure {
-            Failure::Fatal(error) => return Err(error),
-            Failure::Passing { reason, wait, undetermined } => (reason, wait, undetermined),
+            AttemptFailure::Fatal(error) => return Err(error),
+            AttemptFailure::Passing { reason, wait, undetermined } => (reason, wait, undetermined),
         };
         tracing::debug!(reason, attempts = self.attempts, "attempt failed");
         self.undetermined |= undetermined;
@@ -178,14 +179,14 @@ impl Budget {
         Ok(())
     }
 
-    fn length(&mut self, wait: Wait) -> Duration {
+    fn length(&mut self, wait: RetryDelay) -> Duration {
         let least = match wait {
-            Wait::No if self.free_attempts > 0 => {
+            RetryDelay::No if self.free_attempts > 0 => {
                 self.free_attempts -= 1;
                 return Duration::ZERO;
             }
-            Wait::No | Wait::Backoff => Duration::ZERO,
-            Wait::AtLeast(least) => least,
+            RetryDelay::No | RetryDelay::Backoff => Duration::ZERO,
+            RetryDelay::AtLeast(least) => least,
         };
         let jittered = self.backoff.mul_f64(0.5 + fastrand::f64() / 2.0);
         self.backoff = (self.backoff * 2).min(self.backoff_max);
@@ -211,42 +212,50 @@ mod tests {
         }
     }
 
-    fn undetermined() -> Failure {
-        Failure::Passing { reason: "cut".to_owned(), wait: Wait::Backoff, undetermined: true }
+    fn undetermined() -> AttemptFailure {
+        AttemptFailure::Passing {
+            reason: "cut".to_owned(),
+            wait: RetryDelay::Backoff,
+            undetermined: true,
+        }
     }
 
     #[test]
     fn waits_grow_to_a_bound_and_vary() {
-        let mut budget = Budget::new(&config());
+        let mut budget = RetryBudget::new(&config());
         let mut waits = Vec::new();
         for step in 0..20 {
             let full = Duration::from_millis(10 << step.min(3));
-            let wait = budget.length(Wait::Backoff);
+            let wait = budget.length(RetryDelay::Backoff);
             assert!(wait <= full && wait >= full / 2, "wait {step} is {wait:?}");
             waits.push(wait);
         }
         waits.drain(..4);
         waits.dedup();
         assert!(waits.len() > 1, "all waits are alike");
-        assert!(budget.length(Wait::AtLeast(Duration::from_secs(3))) >= Duration::from_secs(3));
+        assert!(
+            budget.length(RetryDelay::AtLeast(Duration::from_secs(3))) >= Duration::from_secs(3)
+        );
     }
 
     #[test]
     fn immediate_attempts_run_out() {
-        let mut budget = Budget::new(&config());
-        let waits: Vec<_> = (0..4).map(|_| budget.length(Wait::No)).collect();
+        let mut budget = RetryBudget::new(&config());
+        let waits: Vec<_> = (0..4).map(|_| budget.length(RetryDelay::No)).collect();
         assert_eq!(waits[..3], [Duration::ZERO; 3]);
         assert!(waits[3] >= Duration::from_millis(5));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_deadline_ends_it_and_tells_what_is_known() {
-        let mut budget = Budget::new(&config());
+        let mut budget = RetryBudget::new(&config());
         budget.attempt();
         budget.pause(undetermined()).await.unwrap();
         let error = loop {
             budget.attempt();
-            if let Err(error) = budget.pause(Failure::passing(Wait::Backoff, "no leader")).await {
+            if let Err(error) =
+                budget.pause(AttemptFailure::passing(RetryDelay::Backoff, "no leader")).await
+            {
                 break error;
             }
         };
@@ -259,8 +268,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_write_that_must_not_come_twice_is_not_sent_again() {
-        let mut budget = Budget::once(&config());
-        budget.pause(Failure::passing(Wait::No, "not leader")).await.unwrap();
+        let mut budget = RetryBudget::once(&config());
+        budget.pause(AttemptFailure::passing(RetryDelay::No, "not leader")).await.unwrap();
         let error = budget.pause(undetermined()).await.unwrap_err();
         assert!(matches!(error, Error::Undetermined(_)), "{error}");
     }

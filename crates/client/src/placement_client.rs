@@ -9,57 +9,64 @@ use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 use tonic::transport::Channel;
 
-use crate::budget::{Budget, Failure, Wait, describe, is_answer};
 use crate::config::Config;
 use crate::dial;
 use crate::error::Error;
-use crate::routes::Route;
+use crate::retry_budget::{AttemptFailure, RetryBudget, RetryDelay, describe, is_answer};
+use crate::route_cache::CachedRoute;
 
 /// Past every key that a store accepts: 8 KiB is the longest.
 static LAST_KEY: [u8; 8193] = [0xff; 8193];
 
 /// Where to ask.
 #[derive(Debug)]
-pub(crate) struct Placement {
+pub(crate) struct PlacementClient {
     config: Config,
     cluster_id: u64,
-    members: RwLock<Members>,
+    members: RwLock<PdMembers>,
 }
 
 #[derive(Debug, Clone)]
-struct Members {
+struct PdMembers {
     /// Addresses that answer `GetMembers`; those of the configuration stay among them.
     endpoints: Vec<String>,
     leader: Option<PdClient<Channel>>,
 }
 
-impl Placement {
+impl PlacementClient {
     /// Asks the endpoints for the cluster until one answers or the deadline passes.
-    pub(crate) async fn connect(endpoints: &[String], config: &Config) -> Result<Placement, Error> {
+    pub(crate) async fn connect(
+        endpoints: &[String],
+        config: &Config,
+    ) -> Result<PlacementClient, Error> {
         if endpoints.is_empty() {
             return Err(Error::Config("no endpoints".to_owned()));
         }
         for endpoint in endpoints {
             dial::channel(endpoint, config)?;
         }
-        let mut budget = Budget::new(config);
-        let mut told = None;
+        let mut budget = RetryBudget::new(config);
+        let mut last_absence = None;
         loop {
             let deadline = budget.attempt();
             let absence = match ask_members(endpoints, config, deadline).await {
                 Ok((cluster_id, members)) => {
                     let config = config.clone();
-                    return Ok(Placement { config, cluster_id, members: RwLock::new(members) });
+                    return Ok(PlacementClient {
+                        config,
+                        cluster_id,
+                        members: RwLock::new(members),
+                    });
                 }
                 Err(absence) => absence,
             };
-            let failure = Failure::passing(Wait::Backoff, absence.reason());
+            let failure = AttemptFailure::passing(RetryDelay::Backoff, absence.reason());
             // An attempt that the deadline cut short knows less than the one before it.
-            if told.is_none() || Instant::now() < deadline {
-                told = Some(absence);
+            if last_absence.is_none() || Instant::now() < deadline {
+                last_absence = Some(absence);
             }
             if budget.pause(failure).await.is_err() {
-                return Err(told.expect("one attempt was made").into_error());
+                return Err(last_absence.expect("one attempt was made").into_error());
             }
         }
     }
@@ -69,7 +76,11 @@ impl Placement {
     }
 
     /// The region that holds `key`.
-    pub(crate) async fn region_of(&self, key: &Bytes, budget: &mut Budget) -> Result<Route, Error> {
+    pub(crate) async fn region_of(
+        &self,
+        key: &Bytes,
+        budget: &mut RetryBudget,
+    ) -> Result<CachedRoute, Error> {
         loop {
             let request = self.region_request(key);
             let answer = self.ask(budget, async move |mut pd| pd.get_region(request).await).await;
@@ -84,8 +95,8 @@ impl Placement {
     pub(crate) async fn region_below(
         &self,
         end: &Bytes,
-        budget: &mut Budget,
-    ) -> Result<Route, Error> {
+        budget: &mut RetryBudget,
+    ) -> Result<CachedRoute, Error> {
         if end.is_empty() {
             return self.region_of(&Bytes::from_static(&LAST_KEY), budget).await;
         }
@@ -100,7 +111,8 @@ impl Placement {
             match answer.and_then(route_of) {
                 Ok(route) if route.ends_at_or_contains(end) => return Ok(route),
                 Ok(_) => {
-                    let moved = Failure::passing(Wait::Backoff, "regions change just now");
+                    let moved =
+                        AttemptFailure::passing(RetryDelay::Backoff, "regions change just now");
                     budget.pause(moved).await?;
                 }
                 Err(failure) => budget.pause(failure).await?,
@@ -112,7 +124,7 @@ impl Placement {
     pub(crate) async fn address_of(
         &self,
         store_id: u64,
-        budget: &mut Budget,
+        budget: &mut RetryBudget,
     ) -> Result<Option<String>, Error> {
         loop {
             let request = pdpb::GetStoreRequest { header: self.header(), store_id };
@@ -131,7 +143,7 @@ impl Placement {
         &self,
         start: Bytes,
         limit: i32,
-        budget: &mut Budget,
+        budget: &mut RetryBudget,
     ) -> Result<Vec<(metapb::Region, Option<metapb::Peer>)>, Error> {
         loop {
             let header = self.header();
@@ -152,7 +164,10 @@ impl Placement {
     }
 
     /// All stores.
-    pub(crate) async fn stores(&self, budget: &mut Budget) -> Result<Vec<metapb::Store>, Error> {
+    pub(crate) async fn stores(
+        &self,
+        budget: &mut RetryBudget,
+    ) -> Result<Vec<metapb::Store>, Error> {
         loop {
             let header = self.header();
             let request = pdpb::GetAllStoresRequest { header, exclude_tombstone_stores: true };
@@ -177,11 +192,11 @@ impl Placement {
 
     /// One attempt at the leader. A failure of any kind makes the next attempt look for the leader
     /// again: it is cheap, and the old one may have become a follower that still answers.
-    async fn ask<A: Headed>(
+    async fn ask<A: HasHeader>(
         &self,
-        budget: &mut Budget,
+        budget: &mut RetryBudget,
         call: impl AsyncFnOnce(PdClient<Channel>) -> Result<tonic::Response<A>, Status>,
-    ) -> Result<A, Failure> {
+    ) -> Result<A, AttemptFailure> {
         let deadline = budget.attempt();
         let leader = self.leader(deadline).await?;
         let status = match timeout_at(deadline, call(leader)).await {
@@ -193,28 +208,29 @@ impl Placement {
             Err(_) => Status::deadline_exceeded("no answer in time"),
         };
         self.members.write().unwrap_or_else(PoisonError::into_inner).leader = None;
-        Err(match Failure::of_status(&status, "placement") {
+        Err(match AttemptFailure::of_status(&status, "placement") {
             // Lookups have no effect that could be in doubt.
-            Failure::Passing { reason, wait, .. } => Failure::passing(wait, reason),
+            AttemptFailure::Passing { reason, wait, .. } => AttemptFailure::passing(wait, reason),
             fatal => fatal,
         })
     }
 
-    async fn leader(&self, deadline: Instant) -> Result<PdClient<Channel>, Failure> {
+    async fn leader(&self, deadline: Instant) -> Result<PdClient<Channel>, AttemptFailure> {
         let members = self.members.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(leader) = members.leader {
             return Ok(leader);
         }
         let found = ask_members(&members.endpoints, &self.config, deadline).await;
-        let (cluster_id, members) =
-            found.map_err(|absence| Failure::passing(Wait::Backoff, absence.reason()))?;
+        let (cluster_id, members) = found
+            .map_err(|absence| AttemptFailure::passing(RetryDelay::Backoff, absence.reason()))?;
         if cluster_id != self.cluster_id {
             let refusal = format!("cluster {cluster_id} answers for cluster {}", self.cluster_id);
-            return Err(Failure::Fatal(Error::Rejected(refusal)));
+            return Err(AttemptFailure::Fatal(Error::Rejected(refusal)));
         }
         let leader = members.leader.clone();
         *self.members.write().unwrap_or_else(PoisonError::into_inner) = members;
-        leader.ok_or_else(|| Failure::passing(Wait::Backoff, "placement has no leader"))
+        leader
+            .ok_or_else(|| AttemptFailure::passing(RetryDelay::Backoff, "placement has no leader"))
     }
 }
 
@@ -223,19 +239,19 @@ async fn ask_members(
     endpoints: &[String],
     config: &Config,
     deadline: Instant,
-) -> Result<(u64, Members), LeaderAbsence> {
+) -> Result<(u64, PdMembers), LeaderAbsence> {
     let mut absence = LeaderAbsence::default();
     for endpoint in endpoints {
         // An endpoint that takes connections and never answers must not eat the others' time.
         let deadline = deadline.min(Instant::now() + config.connect_timeout * 2);
-        let said = match timeout_at(deadline, members_at(endpoint, endpoints, config)).await {
+        let answer = match timeout_at(deadline, members_at(endpoint, endpoints, config)).await {
             Ok(Ok(Some(found))) => return Ok(found),
             Ok(Ok(None)) => EndpointAnswer::NoLeader,
             Ok(Err(status)) if is_answer(&status) => EndpointAnswer::Refused(describe(&status)),
             Ok(Err(status)) => EndpointAnswer::Silent(describe(&status)),
             Err(_) => EndpointAnswer::Silent("no answer in time".to_owned()),
         };
-        absence.said.push((endpoint.clone(), said));
+        absence.answers.push((endpoint.clone(), answer));
     }
     Err(absence)
 }
@@ -243,7 +259,7 @@ async fn ask_members(
 /// Why no endpoint named a leader.
 #[derive(Debug, Default)]
 struct LeaderAbsence {
-    said: Vec<(String, EndpointAnswer)>,
+    answers: Vec<(String, EndpointAnswer)>,
 }
 
 #[derive(Debug, Clone)]
@@ -268,39 +284,40 @@ impl EndpointAnswer {
 impl LeaderAbsence {
     /// What each endpoint said, those that said the same together.
     fn reason(&self) -> String {
-        let mut told: Vec<(String, &str)> = Vec::new();
-        for (endpoint, said) in &self.said {
-            match told.iter_mut().find(|(_, words)| *words == said.words()) {
+        let mut groups: Vec<(String, &str)> = Vec::new();
+        for (endpoint, answer) in &self.answers {
+            match groups.iter_mut().find(|(_, words)| *words == answer.words()) {
                 Some((endpoints, _)) => {
                     endpoints.push_str(", ");
                     endpoints.push_str(endpoint);
                 }
-                None => told.push((endpoint.clone(), said.words())),
+                None => groups.push((endpoint.clone(), answer.words())),
             }
         }
-        let told = told.iter().map(|(endpoints, words)| format!("{endpoints}: {words}"));
-        told.collect::<Vec<_>>().join("; ")
+        let groups = groups.iter().map(|(endpoints, words)| format!("{endpoints}: {words}"));
+        groups.collect::<Vec<_>>().join("; ")
     }
 
     /// The error of the endpoint that came furthest.
     fn into_error(self) -> Error {
-        let is_leaderless = |(_, said): &(_, _)| matches!(said, EndpointAnswer::NoLeader);
-        if self.said.iter().any(is_leaderless) {
+        let is_leaderless = |(_, answer): &(_, _)| matches!(answer, EndpointAnswer::NoLeader);
+        if self.answers.iter().any(is_leaderless) {
             return Error::NoLeader { reason: self.reason() };
         }
-        let refusal = self.said.iter().find_map(|(endpoint, said)| match said {
+        let refusal = self.answers.iter().find_map(|(endpoint, answer)| match answer {
             EndpointAnswer::Refused(reason) => Some((endpoint.clone(), reason.clone())),
             _ => None,
         });
         if let Some((endpoint, reason)) = refusal {
             return Error::NotServing { endpoint, reason };
         }
-        match &self.said[..] {
-            [(endpoint, said)] => {
-                Error::Unreachable { endpoints: endpoint.clone(), reason: said.words().to_owned() }
-            }
-            said => Error::Unreachable {
-                endpoints: format!("any of {} addresses", said.len()),
+        match &self.answers[..] {
+            [(endpoint, answer)] => Error::Unreachable {
+                endpoints: endpoint.clone(),
+                reason: answer.words().to_owned(),
+            },
+            answer => Error::Unreachable {
+                endpoints: format!("any of {} addresses", answer.len()),
                 reason: self.reason(),
             },
         }
@@ -312,7 +329,7 @@ async fn members_at(
     endpoint: &str,
     known: &[String],
     config: &Config,
-) -> Result<Option<(u64, Members)>, Status> {
+) -> Result<Option<(u64, PdMembers)>, Status> {
     let dial = |address: &str| {
         dial::channel(address, config).map_err(|error| Status::internal(error.to_string()))
     };
@@ -334,21 +351,21 @@ async fn members_at(
             endpoints.push(address.to_owned());
         }
     }
-    Ok(Some((header.cluster_id, Members { endpoints, leader: Some(leader) })))
+    Ok(Some((header.cluster_id, PdMembers { endpoints, leader: Some(leader) })))
 }
 
 /// Stores come and go; a client that lives long must not collect the addresses of all of them.
 const ENDPOINTS_MAX: usize = 64;
 
-fn route_of(response: pdpb::GetRegionResponse) -> Result<Route, Failure> {
+fn route_of(response: pdpb::GetRegionResponse) -> Result<CachedRoute, AttemptFailure> {
     let leader = response.leader.filter(|leader| leader.id != 0);
-    (response.region)
-        .and_then(|region| Route::new(region, leader))
-        .ok_or_else(|| Failure::passing(Wait::Backoff, "placement knows no region for the key"))
+    (response.region).and_then(|region| CachedRoute::new(region, leader)).ok_or_else(|| {
+        AttemptFailure::passing(RetryDelay::Backoff, "placement knows no region for the key")
+    })
 }
 
 /// Responses of placement: all bear a header.
-trait Headed: Sized {
+trait HasHeader: Sized {
     fn header(&mut self) -> Option<pdpb::ResponseHeader>;
 
     fn refusal(mut self) -> Result<Self, String> {
@@ -359,9 +376,9 @@ trait Headed: Sized {
     }
 }
 
-macro_rules! headed {
+macro_rules! has_header {
     ($($response:ident),*) => {
-        $(impl Headed for pdpb::$response {
+        $(impl HasHeader for pdpb::$response {
             fn header(&mut self) -> Option<pdpb::ResponseHeader> {
                 self.header.take()
             }
@@ -369,15 +386,16 @@ macro_rules! headed {
     };
 }
 
-headed!(GetRegionResponse, GetStoreResponse, GetAllStoresResponse, ScanRegionsResponse);
+has_header!(GetRegionResponse, GetStoreResponse, GetAllStoresResponse, ScanRegionsResponse);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn absence(said: &[EndpointAnswer]) -> LeaderAbsence {
-        let said = said.iter().enumerate().map(|(at, said)| (format!("h:{at}"), said.clone()));
-        LeaderAbsence { said: said.collect() }
+    fn absence(answers: &[EndpointAnswer]) -> LeaderAbsence {
+        let answers =
+            answers.iter().enumerate().map(|(at, answer)| (format!("h:{at}"), answer.clone()));
+        LeaderAbsence { answers: answers.collect() }
     }
 
     #[test]

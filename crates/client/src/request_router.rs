@@ -6,37 +6,45 @@ use bytes::Bytes;
 use flotilla_proto::{errorpb, kvrpcpb};
 use tokio::time::timeout_at;
 
-use crate::budget::{Budget, Failure, Wait, is_connect_error};
-use crate::calls::{Answer, Call, Effect};
 use crate::config::Config;
 use crate::error::Error;
-use crate::links::{Link, Links};
-use crate::placement::Placement;
-use crate::routes::{Route, Routes};
-use crate::verdict::{Verdict, judge};
+use crate::placement_client::PlacementClient;
+use crate::raw_calls::{Call, CallEffect, RawResponse};
+use crate::retry_action::{RetryAction, classify};
+use crate::retry_budget::{AttemptFailure, RetryBudget, RetryDelay, is_connect_error};
+use crate::route_cache::{CachedRoute, RouteCache};
+use crate::store_links::{StoreLink, StoreLinks};
 
 /// All that is known of the cluster.
 #[derive(Debug)]
-pub(crate) struct Cluster {
+pub(crate) struct RequestRouter {
     pub(crate) config: Config,
-    pub(crate) placement: Placement,
-    routes: Routes,
-    links: Links,
+    pub(crate) placement: PlacementClient,
+    routes: RouteCache,
+    links: StoreLinks,
 }
 
-impl Cluster {
-    pub(crate) async fn connect(endpoints: &[String], config: Config) -> Result<Cluster, Error> {
+impl RequestRouter {
+    pub(crate) async fn connect(
+        endpoints: &[String],
+        config: Config,
+    ) -> Result<RequestRouter, Error> {
         config.check()?;
-        let placement = Placement::connect(endpoints, &config).await?;
-        Ok(Cluster { config, placement, routes: Routes::default(), links: Links::default() })
+        let placement = PlacementClient::connect(endpoints, &config).await?;
+        Ok(RequestRouter {
+            config,
+            placement,
+            routes: RouteCache::default(),
+            links: StoreLinks::default(),
+        })
     }
 
     /// The region that holds `key`.
     pub(crate) async fn route(
         &self,
         key: &Bytes,
-        budget: &mut Budget,
-    ) -> Result<Arc<Route>, Error> {
+        budget: &mut RetryBudget,
+    ) -> Result<Arc<CachedRoute>, Error> {
         match self.routes.of_key(key) {
             Some(route) => Ok(route),
             None => Ok(self.routes.learn(self.placement.region_of(key, budget).await?)),
@@ -47,8 +55,8 @@ impl Cluster {
     pub(crate) async fn route_below(
         &self,
         end: &Bytes,
-        budget: &mut Budget,
-    ) -> Result<Arc<Route>, Error> {
+        budget: &mut RetryBudget,
+    ) -> Result<Arc<CachedRoute>, Error> {
         match self.routes.below(end) {
             Some(route) => Ok(route),
             None => Ok(self.routes.learn(self.placement.region_below(end, budget).await?)),
@@ -60,7 +68,7 @@ impl Cluster {
         &self,
         key: &Bytes,
         call: C,
-        mut budget: Budget,
+        mut budget: RetryBudget,
     ) -> Result<C::Response, Error> {
         loop {
             let route = self.route(key, &mut budget).await?;
@@ -74,10 +82,10 @@ impl Cluster {
     /// Sends the request to the route's leader once.
     pub(crate) async fn attempt<C: Call>(
         &self,
-        route: &Arc<Route>,
+        route: &Arc<CachedRoute>,
         mut call: C,
-        budget: &mut Budget,
-    ) -> Result<C::Response, Failure> {
+        budget: &mut RetryBudget,
+    ) -> Result<C::Response, AttemptFailure> {
         let link = self.link(route, budget).await?;
         let deadline = budget.attempt();
         call.set_context(kvrpcpb::Context {
@@ -95,7 +103,7 @@ impl Cluster {
                 }
                 let refusal = response.refusal();
                 if !refusal.is_empty() {
-                    return Err(Failure::Fatal(Error::Rejected(refusal)));
+                    return Err(AttemptFailure::Fatal(Error::Rejected(refusal)));
                 }
                 return Ok(response);
             }
@@ -107,56 +115,73 @@ impl Cluster {
             self.links.forget(&link);
         }
         self.routes.rotate(route);
-        Err(match Failure::of_status(&status, &link.name()) {
-            Failure::Passing { reason, wait, .. } if C::EFFECT == Effect::Read => {
-                Failure::passing(wait, reason)
+        Err(match AttemptFailure::of_status(&status, &link.name()) {
+            AttemptFailure::Passing { reason, wait, .. } if C::EFFECT == CallEffect::Read => {
+                AttemptFailure::passing(wait, reason)
             }
             failure => failure,
         })
     }
 
-    async fn link(&self, route: &Arc<Route>, budget: &mut Budget) -> Result<Arc<Link>, Failure> {
+    async fn link(
+        &self,
+        route: &Arc<CachedRoute>,
+        budget: &mut RetryBudget,
+    ) -> Result<Arc<StoreLink>, AttemptFailure> {
         let store = route.leader.store_id;
         if let Some(link) = self.links.get(store) {
             return Ok(link);
         }
-        let address = self.placement.address_of(store, budget).await.map_err(Failure::Fatal)?;
+        let address =
+            self.placement.address_of(store, budget).await.map_err(AttemptFailure::Fatal)?;
         let Some(address) = address else {
             self.routes.forget(route);
-            return Err(Failure::passing(Wait::Backoff, format!("store {store} is not known")));
+            return Err(AttemptFailure::passing(
+                RetryDelay::Backoff,
+                format!("store {store} is not known"),
+            ));
         };
-        self.links.add(store, &address, &self.config).map_err(Failure::Fatal)
+        self.links.add(store, &address, &self.config).map_err(AttemptFailure::Fatal)
     }
 
     /// Takes from a region error what is new in it, and says how to go on.
-    fn learn(&self, error: &errorpb::Error, route: &Arc<Route>, link: &Arc<Link>) -> Failure {
+    fn learn(
+        &self,
+        error: &errorpb::Error,
+        route: &Arc<CachedRoute>,
+        link: &Arc<StoreLink>,
+    ) -> AttemptFailure {
         let reason = format!("region {} on {}: {}", route.region.id, link.name(), error.message);
-        let wait = match judge(error) {
-            Verdict::Leader(leader) => {
+        let wait = match classify(error) {
+            RetryAction::Leader(leader) => {
                 self.routes.set_leader(route, leader);
-                Wait::No
+                RetryDelay::No
             }
-            Verdict::Rotate => {
+            RetryAction::Rotate => {
                 self.routes.rotate(route);
-                Wait::Backoff
+                RetryDelay::Backoff
             }
-            Verdict::Regions(regions) => return self.adopt(regions, route, reason),
-            Verdict::Reload => {
+            RetryAction::Regions(regions) => return self.adopt(regions, route, reason),
+            RetryAction::Reload => {
                 self.routes.forget(route);
-                Wait::Backoff
+                RetryDelay::Backoff
             }
-            Verdict::ReloadStore => {
+            RetryAction::ReloadStore => {
                 self.routes.forget(route);
                 self.links.forget(link);
-                Wait::Backoff
+                RetryDelay::Backoff
             }
-            Verdict::Wait(least) => Wait::AtLeast(least),
-            Verdict::Undetermined => {
-                return Failure::Passing { reason, wait: Wait::Backoff, undetermined: true };
+            RetryAction::After(least) => RetryDelay::AtLeast(least),
+            RetryAction::Undetermined => {
+                return AttemptFailure::Passing {
+                    reason,
+                    wait: RetryDelay::Backoff,
+                    undetermined: true,
+                };
             }
-            Verdict::Refuse(why) => return Failure::Fatal(Error::Rejected(why)),
+            RetryAction::Refuse(why) => return AttemptFailure::Fatal(Error::Rejected(why)),
         };
-        Failure::passing(wait, reason)
+        AttemptFailure::passing(wait, reason)
     }
 
     /// The store named the regions that are there now. If they are newer than the route, they
@@ -165,23 +190,23 @@ impl Cluster {
     fn adopt(
         &self,
         regions: Vec<flotilla_proto::metapb::Region>,
-        route: &Arc<Route>,
+        route: &Arc<CachedRoute>,
         reason: String,
-    ) -> Failure {
+    ) -> AttemptFailure {
         let version = |region: &flotilla_proto::metapb::Region| {
             region.region_epoch.unwrap_or_default().version
         };
         if regions.iter().all(|region| version(region) <= version(&route.region)) {
-            return Failure::passing(Wait::Backoff, reason);
+            return AttemptFailure::passing(RetryDelay::Backoff, reason);
         }
         self.routes.forget(route);
         for region in regions {
             let store = route.leader.store_id;
             let leader = region.peers.iter().find(|peer| peer.store_id == store).copied();
-            if let Some(route) = Route::new(region, leader) {
+            if let Some(route) = CachedRoute::new(region, leader) {
                 self.routes.learn(route);
             }
         }
-        Failure::passing(Wait::No, reason)
+        AttemptFailure::passing(RetryDelay::No, reason)
     }
 }

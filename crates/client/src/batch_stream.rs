@@ -41,7 +41,8 @@ impl BatchStream {
     pub(crate) fn open(client: TikvClient<Channel>, config: &Config) -> BatchStream {
         let (outbox, queue) = mpsc::channel(config.in_flight_max);
         let callers = Arc::new(Callers::default());
-        let requests = Requests { queue, batch_max: config.stream_batch_max, batch: Vec::new() };
+        let requests =
+            BatchedRequests { queue, batch_max: config.stream_batch_max, batch: Vec::new() };
         let reader = tokio::spawn(read(client, requests, Arc::clone(&callers)));
         BatchStream {
             room: Semaphore::new(config.in_flight_max),
@@ -87,23 +88,23 @@ type Waiting = oneshot::Sender<Result<Reply, Status>>;
 /// Who waits for which answer.
 #[derive(Debug, Default)]
 struct Callers {
-    table: Mutex<Table>,
+    table: Mutex<CallerTable>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct CallerTable {
     waiting: HashMap<u64, Waiting>,
     broken: Option<Status>,
 }
 
 impl Callers {
-    fn enter(&self, id: u64, sender: Waiting) -> Result<Entry<'_>, Status> {
+    fn enter(&self, id: u64, sender: Waiting) -> Result<CallerEntry<'_>, Status> {
         let mut table = self.lock();
         match &table.broken {
             Some(status) => Err(status.clone()),
             None => {
                 table.waiting.insert(id, sender);
-                Ok(Entry { callers: self, id })
+                Ok(CallerEntry { callers: self, id })
             }
         }
     }
@@ -128,35 +129,35 @@ impl Callers {
     }
 
     // Each change of the table is one insertion or removal: whole, even if a thread panicked.
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, CallerTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A caller's entry in the table; taken out when it is dropped.
-struct Entry<'a> {
+struct CallerEntry<'a> {
     callers: &'a Callers,
     id: u64,
 }
 
-impl Drop for Entry<'_> {
+impl Drop for CallerEntry<'_> {
     fn drop(&mut self) {
         self.callers.lock().waiting.remove(&self.id);
     }
 }
 
 /// What waits in the queue, as messages: the request half of the stream.
-struct Requests {
+struct BatchedRequests {
     queue: mpsc::Receiver<(u64, Command)>,
     batch_max: usize,
     batch: Vec<(u64, Command)>,
 }
 
-impl tokio_stream::Stream for Requests {
+impl tokio_stream::Stream for BatchedRequests {
     type Item = BatchCommandsRequest;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Requests { queue, batch_max, batch } = &mut *self;
+        let BatchedRequests { queue, batch_max, batch } = &mut *self;
         if ready!(queue.poll_recv_many(cx, batch, *batch_max)) == 0 {
             return Poll::Ready(None);
         }
@@ -175,7 +176,7 @@ impl Drop for BreakOff {
     }
 }
 
-async fn read(mut client: TikvClient<Channel>, requests: Requests, callers: Arc<Callers>) {
+async fn read(mut client: TikvClient<Channel>, requests: BatchedRequests, callers: Arc<Callers>) {
     let ended = Status::unavailable("the batch stream ended");
     let mut end = BreakOff(Arc::clone(&callers), ended);
     let mut responses = match client.batch_commands(requests).await {

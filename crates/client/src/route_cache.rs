@@ -13,18 +13,18 @@ use flotilla_proto::metapb;
 
 /// A region and the replica to ask.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Route {
+pub(crate) struct CachedRoute {
     pub(crate) region: metapb::Region,
     pub(crate) leader: metapb::Peer,
     /// Replicas that were tried since placement or a store last named a leader.
     tried: usize,
 }
 
-impl Route {
+impl CachedRoute {
     /// None if the region has no replica at all, which no cluster says of a region that is alive.
-    pub(crate) fn new(region: metapb::Region, leader: Option<metapb::Peer>) -> Option<Route> {
+    pub(crate) fn new(region: metapb::Region, leader: Option<metapb::Peer>) -> Option<CachedRoute> {
         let leader = leader.or_else(|| region.peers.first().copied())?;
-        Some(Route { region, leader, tried: 0 })
+        Some(CachedRoute { region, leader, tried: 0 })
     }
 
     pub(crate) fn contains(&self, key: &[u8]) -> bool {
@@ -54,20 +54,20 @@ impl Route {
 
 /// The routes that are known.
 #[derive(Debug, Default)]
-pub(crate) struct Routes {
-    by_start: RwLock<BTreeMap<Bytes, Arc<Route>>>,
+pub(crate) struct RouteCache {
+    by_start: RwLock<BTreeMap<Bytes, Arc<CachedRoute>>>,
 }
 
-impl Routes {
+impl RouteCache {
     /// The route of the region that holds `key`.
-    pub(crate) fn of_key(&self, key: &[u8]) -> Option<Arc<Route>> {
+    pub(crate) fn of_key(&self, key: &[u8]) -> Option<Arc<CachedRoute>> {
         let routes = self.read();
         let (_, route) = routes.range::<[u8], _>((Unbounded, Included(key))).next_back()?;
         route.contains(key).then(|| Arc::clone(route))
     }
 
     /// The route of the region that holds the greatest key below `end`; empty is above all keys.
-    pub(crate) fn below(&self, end: &[u8]) -> Option<Arc<Route>> {
+    pub(crate) fn below(&self, end: &[u8]) -> Option<Arc<CachedRoute>> {
         let routes = self.read();
         let last = if end.is_empty() {
             routes.iter().next_back()
@@ -80,7 +80,7 @@ impl Routes {
 
     /// Learns a route, and forgets those that it replaces. A route older than what is known is not
     /// learnt: placement hears of a split after the stores.
-    pub(crate) fn learn(&self, route: Route) -> Arc<Route> {
+    pub(crate) fn learn(&self, route: CachedRoute) -> Arc<CachedRoute> {
         let route = Arc::new(route);
         let mut routes = self.write();
         let mut before = routes.range::<[u8], _>((Unbounded, Excluded(&*route.region.start_key)));
@@ -102,9 +102,9 @@ impl Routes {
 
     /// `leader` leads the route's region now. A leader that the region does not know as its replica
     /// means that the route is old.
-    pub(crate) fn set_leader(&self, route: &Arc<Route>, leader: metapb::Peer) {
+    pub(crate) fn set_leader(&self, route: &Arc<CachedRoute>, leader: metapb::Peer) {
         if route.region.peers.iter().any(|peer| peer.id == leader.id) {
-            self.replace(route, Some(Route { leader, tried: 0, ..(**route).clone() }));
+            self.replace(route, Some(CachedRoute { leader, tried: 0, ..(**route).clone() }));
         } else {
             self.forget(route);
         }
@@ -112,23 +112,26 @@ impl Routes {
 
     /// The replica that was asked does not help: turns to the next one, and gives the route up once
     /// all were asked.
-    pub(crate) fn rotate(&self, route: &Arc<Route>) {
+    pub(crate) fn rotate(&self, route: &Arc<CachedRoute>) {
         let peers = &route.region.peers;
         if route.tried + 1 >= peers.len() {
             return self.forget(route);
         }
         let at = peers.iter().position(|peer| peer.id == route.leader.id).map_or(0, |at| at + 1);
         let leader = peers[at % peers.len()];
-        self.replace(route, Some(Route { leader, tried: route.tried + 1, ..(**route).clone() }));
+        self.replace(
+            route,
+            Some(CachedRoute { leader, tried: route.tried + 1, ..(**route).clone() }),
+        );
     }
 
     /// Forgets the route, so that placement is asked again.
-    pub(crate) fn forget(&self, route: &Arc<Route>) {
+    pub(crate) fn forget(&self, route: &Arc<CachedRoute>) {
         self.replace(route, None);
     }
 
     /// Does nothing if somebody else has replaced the route meanwhile: they knew more.
-    fn replace(&self, old: &Arc<Route>, new: Option<Route>) {
+    fn replace(&self, old: &Arc<CachedRoute>, new: Option<CachedRoute>) {
         let mut routes = self.write();
         let start = &old.region.start_key;
         if !routes.get(start).is_some_and(|known| Arc::ptr_eq(known, old)) {
@@ -141,11 +144,11 @@ impl Routes {
     }
 
     // Nothing panics under the lock, and a map of hints would be none the worse.
-    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<Bytes, Arc<Route>>> {
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<Bytes, Arc<CachedRoute>>> {
         self.by_start.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<Bytes, Arc<Route>>> {
+    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<Bytes, Arc<CachedRoute>>> {
         self.by_start.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -158,7 +161,7 @@ mod tests {
         metapb::Peer { id, store_id: id, ..Default::default() }
     }
 
-    fn route(id: u64, start: &'static str, end: &'static str, version: u64) -> Route {
+    fn route(id: u64, start: &'static str, end: &'static str, version: u64) -> CachedRoute {
         let region = metapb::Region {
             id,
             start_key: start.into(),
@@ -166,16 +169,16 @@ mod tests {
             region_epoch: Some(metapb::RegionEpoch { conf_ver: 1, version }),
             peers: vec![peer(1), peer(2), peer(3)],
         };
-        Route::new(region, None).unwrap()
+        CachedRoute::new(region, None).unwrap()
     }
 
-    fn id_of(routes: &Routes, key: &str) -> Option<u64> {
+    fn id_of(routes: &RouteCache, key: &str) -> Option<u64> {
         routes.of_key(key.as_bytes()).map(|route| route.region.id)
     }
 
     #[test]
     fn finds_by_key_and_from_above() {
-        let routes = Routes::default();
+        let routes = RouteCache::default();
         assert_eq!(id_of(&routes, ""), None);
         routes.learn(route(1, "", "d", 1));
         routes.learn(route(2, "d", "m", 1));
@@ -196,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_split_replaces_and_an_old_answer_does_not() {
-        let routes = Routes::default();
+        let routes = RouteCache::default();
         routes.learn(route(1, "", "", 1));
         routes.learn(route(1, "k", "", 2));
         assert_eq!(id_of(&routes, "a"), None, "the other half is not known");
@@ -209,7 +212,7 @@ mod tests {
 
     #[test]
     fn every_replica_is_asked_once_then_placement() {
-        let routes = Routes::default();
+        let routes = RouteCache::default();
         let mut known = routes.learn(route(1, "", "", 1));
         let mut asked = vec![known.leader.id];
         loop {
@@ -225,7 +228,7 @@ mod tests {
 
     #[test]
     fn news_about_an_old_route_changes_nothing() {
-        let routes = Routes::default();
+        let routes = RouteCache::default();
         let old = routes.learn(route(1, "", "", 1));
         routes.set_leader(&old, peer(2));
         routes.forget(&old);

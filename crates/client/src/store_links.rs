@@ -8,20 +8,20 @@ use flotilla_proto::tikvpb::tikv_client::TikvClient;
 use tonic::Status;
 use tonic::transport::Channel;
 
-use crate::calls::Call;
+use crate::batch_stream::BatchStream;
 use crate::config::{Config, Transport};
 use crate::dial;
 use crate::error::Error;
-use crate::stream::BatchStream;
+use crate::raw_calls::Call;
 
 /// The stores whose addresses are known.
 #[derive(Debug, Default)]
-pub(crate) struct Links {
-    by_store: Mutex<BTreeMap<u64, Arc<Link>>>,
+pub(crate) struct StoreLinks {
+    by_store: Mutex<BTreeMap<u64, Arc<StoreLink>>>,
 }
 
-impl Links {
-    pub(crate) fn get(&self, store: u64) -> Option<Arc<Link>> {
+impl StoreLinks {
+    pub(crate) fn get(&self, store: u64) -> Option<Arc<StoreLink>> {
         self.lock().get(&store).cloned()
     }
 
@@ -31,39 +31,39 @@ impl Links {
         store: u64,
         address: &str,
         config: &Config,
-    ) -> Result<Arc<Link>, Error> {
-        let link = Arc::new(Link::new(store, address, config)?);
+    ) -> Result<Arc<StoreLink>, Error> {
+        let link = Arc::new(StoreLink::new(store, address, config)?);
         Ok(Arc::clone(self.lock().entry(store).or_insert(link)))
     }
 
     /// Forgets the store's address, unless somebody else already has found another one.
-    pub(crate) fn forget(&self, link: &Arc<Link>) {
+    pub(crate) fn forget(&self, link: &Arc<StoreLink>) {
         let mut links = self.lock();
         if links.get(&link.store).is_some_and(|known| Arc::ptr_eq(known, link)) {
             links.remove(&link.store);
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<Link>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<StoreLink>>> {
         self.by_store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The connections to one store, used in turn.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct StoreLink {
     store: u64,
     address: String,
-    connections: Vec<Connection>,
+    connections: Vec<StoreConnection>,
     turn: AtomicUsize,
 }
 
-impl Link {
-    fn new(store: u64, address: &str, config: &Config) -> Result<Link, Error> {
+impl StoreLink {
+    fn new(store: u64, address: &str, config: &Config) -> Result<StoreLink, Error> {
         let connections = (0..config.connections_per_store)
-            .map(|_| Connection::new(address, config))
+            .map(|_| StoreConnection::new(address, config))
             .collect::<Result<_, _>>()?;
-        Ok(Link { store, address: address.to_owned(), connections, turn: AtomicUsize::new(0) })
+        Ok(StoreLink { store, address: address.to_owned(), connections, turn: AtomicUsize::new(0) })
     }
 
     /// For messages to people.
@@ -92,17 +92,17 @@ impl Link {
 
 /// One TCP connection, and its batch stream if one is open.
 #[derive(Debug)]
-struct Connection {
+struct StoreConnection {
     client: TikvClient<Channel>,
     stream: Mutex<Option<Arc<BatchStream>>>,
 }
 
-impl Connection {
-    fn new(address: &str, config: &Config) -> Result<Connection, Error> {
+impl StoreConnection {
+    fn new(address: &str, config: &Config) -> Result<StoreConnection, Error> {
         let client = TikvClient::new(dial::channel(address, config)?)
             .max_decoding_message_size(config.message_bytes_max)
             .max_encoding_message_size(config.message_bytes_max);
-        Ok(Connection { client, stream: Mutex::default() })
+        Ok(StoreConnection { client, stream: Mutex::default() })
     }
 
     /// The open stream; opens another one if it is broken.
