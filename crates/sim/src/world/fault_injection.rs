@@ -4,71 +4,71 @@ use flotilla_region::{Envelope, Event, Index, Message, MessageKind, RegionId, Ro
 
 use crate::faults::Fault;
 use crate::layout;
-use crate::machine::{Exchange, Flags, Machine};
-use crate::network::Cut;
+use crate::network::Partition;
+use crate::node::{DirectorySwap, OperatorFlags, SimNode};
+use crate::reference_model::CheckFailure;
 use crate::task::Task;
-use crate::truth::Broken;
 
-use super::{CUT_US_MAX, Happening, World};
+use super::{CUT_US_MAX, SimEvent, SimWorld};
 
 /// One of so many directories of stores that went down is copied.
 const COPIED_OF: u8 = 3;
 /// How long a usurped leader hears nobody.
-const BETRAYED_US: u64 = 1_000_000;
+const ISOLATED_US: u64 = 1_000_000;
 /// Between two looks at whether a region has two leaders, and how many there are.
 const PROBE_US: u64 = 20_000;
 const PROBES: u32 = 80;
 /// By then most answers have come.
 const ANSWERED_US: u64 = 60_000;
 
-impl World {
+impl SimWorld {
     /// Plans the next fault.
-    pub(super) fn plan_strike(&mut self) {
+    pub(super) fn schedule_fault(&mut self) {
         if let Some((delay_us, fault)) = self.swarm.next(&mut self.rng) {
-            self.plan(delay_us, Happening::Strike(fault));
+            self.schedule(delay_us, SimEvent::InjectFault(fault));
         }
     }
 
     /// Plans the next of the faults that are drawn apart.
-    pub(super) fn plan_strike_apart(&mut self) {
-        if let Some((delay_us, fault)) = self.swarm.next_apart() {
-            self.plan(delay_us, Happening::Strike(fault));
+    pub(super) fn schedule_extra_fault(&mut self) {
+        if let Some((delay_us, fault)) = self.swarm.next_extra() {
+            self.schedule(delay_us, SimEvent::InjectFault(fault));
         }
     }
 
     /// Plans the next checkpoint of a store.
-    pub(super) fn plan_save(&mut self, store: usize) {
-        let life = self.machines[store].life();
+    pub(super) fn schedule_checkpoint(&mut self, store: usize) {
+        let incarnation = self.nodes[store].incarnation();
         let delay_us = self.rng.u64(1..=2 * self.swarm.checkpoint_us);
-        self.plan(delay_us, Happening::Save { store, life });
+        self.schedule(delay_us, SimEvent::Checkpoint { store, incarnation });
     }
 
-    pub(super) fn strike(&mut self, fault: Fault) -> Result<(), Broken> {
-        if !self.is_stormy {
+    pub(super) fn inject(&mut self, fault: Fault) -> Result<(), CheckFailure> {
+        if !self.has_faults {
             return Ok(());
         }
-        if fault.is_apart() {
-            self.plan_strike_apart();
+        if fault.is_extra() {
+            self.schedule_extra_fault();
         } else {
-            self.plan_strike();
+            self.schedule_fault();
         }
         self.say(format_args!("{fault:?}"));
         self.counts.faults += 1;
         match fault {
             Fault::PowerLoss(store) => self.crash(store, true),
             Fault::Kill(store) => self.crash(store, false),
-            Fault::Blackout => (0..self.machines.len()).for_each(|store| self.crash(store, true)),
+            Fault::Blackout => (0..self.nodes.len()).for_each(|store| self.crash(store, true)),
             Fault::CutInside { store, operations } => {
-                self.machines[store].cut_inside(operations);
-                self.plan_end(store);
+                self.nodes[store].cut_inside(operations);
+                self.schedule_power_loss(store);
             }
-            Fault::SickDisk { store, writes_too } => {
-                self.machines[store].sicken(writes_too);
-                self.plan_end(store);
+            Fault::DiskErrors { store, writes_too } => {
+                self.nodes[store].inject_disk_errors(writes_too);
+                self.schedule_power_loss(store);
             }
             Fault::Campaign { store, region } => {
-                self.machines[store].post(Event::Campaign { region }, &mut self.out);
-                self.settle(store, Ok(()))?;
+                self.nodes[store].post(Event::Campaign { region }, &mut self.out);
+                self.dispatch(store, Ok(()))?;
             }
             Fault::Pause { store, us, is_after_sending: false } => self.pause(store, us),
             Fault::Pause { store, us, is_after_sending: true } => {
@@ -77,29 +77,29 @@ impl World {
             Fault::Freeze { region, us } => {
                 if let Some(leader) = self.leader(region) {
                     self.pauses[leader].after_asking_us = Some(us);
-                    self.plan_probes(region, leader);
+                    self.schedule_probes(region, leader);
                 }
             }
-            Fault::Usurp { region, us } => self.usurp(region, us),
-            Fault::Cut { cut, us } => {
+            Fault::SecondLeader { region, us } => self.force_second_leader(region, us),
+            Fault::Partition { cut, us } => {
                 self.network.cut(&cut);
-                self.plan(us, Happening::HealLinks);
+                self.schedule(us, SimEvent::HealLinks);
             }
             Fault::SlowDisk { store, us } => {
-                self.machines[store].set_slow(true);
-                self.plan(us, Happening::MendDisk(store));
+                self.nodes[store].set_slow(true);
+                self.schedule(us, SimEvent::RestoreDiskSpeed(store));
             }
             Fault::Suspend { region, us } => self.suspend(region, us),
             Fault::Stall { region, us } => {
                 if let Some(leader) = self.leader(region) {
-                    self.machines[leader].stall(us);
-                    self.plan_probes(region, leader);
+                    self.nodes[leader].stall(us);
+                    self.schedule_probes(region, leader);
                 }
             }
             Fault::WildTerm { region, from, to, kind, term } => {
                 self.send_wild_term(region, [from, to], kind, term);
             }
-            Fault::Exchange { store, how, us } => self.exchange(store, how, us),
+            Fault::DirectorySwap { store, how, us } => self.swap_directory(store, how, us),
         }
         Ok(())
     }
@@ -108,7 +108,7 @@ impl World {
     fn suspend(&mut self, region: RegionId, us: u64) {
         let Some(leader) = self.leader(region) else { return };
         if self.pauses[leader].held.is_none() {
-            self.plan_probes(region, leader);
+            self.schedule_probes(region, leader);
             self.freeze(leader, us);
             self.pauses[leader].suspended_at = Some(self.now());
         }
@@ -118,7 +118,7 @@ impl World {
     fn end_suspension(&mut self, store: usize) {
         if let Some(since) = self.pauses[store].suspended_at.take() {
             let us = self.now() - since;
-            self.machines[store].suspend(us);
+            self.nodes[store].suspend(us);
         }
     }
 
@@ -129,7 +129,7 @@ impl World {
             return;
         };
         let [from, to] = ends.map(|end| described.peers[end % described.peers.len()]);
-        let status = self.machines[layout::place(to.store)].status(region);
+        let status = self.nodes[layout::place(to.store)].status(region);
         if from == to || status.is_none_or(|status| status.last == Index(0)) {
             return;
         }
@@ -141,64 +141,64 @@ impl World {
             gc_floor: Index(0),
             message: Message { kind, term: Term(term), ..Message::default() },
         };
-        let forged = self.machines[layout::place(from.store)].frame(envelope, true);
+        let forged = self.nodes[layout::place(from.store)].frame(envelope, true);
         if let Some(packet) = forged {
-            self.plan(1, Happening::Packet(Box::new(packet)));
+            self.schedule(1, SimEvent::Packet(Box::new(packet)));
         }
     }
 
     /// An operator puts something else in the place of a directory.
-    fn exchange(&mut self, store: usize, how: Exchange, us: u64) {
-        if !self.machines.iter().any(Machine::is_member) {
+    fn swap_directory(&mut self, store: usize, how: DirectorySwap, us: u64) {
+        if !self.nodes.iter().any(SimNode::is_member) {
             self.crash(store, true);
             // A plan that is kept may have been counted: the answer may still be under way.
-            if !self.machines[store].has_plan() {
-                self.machines[store].wipe();
+            if !self.nodes[store].has_plan() {
+                self.nodes[store].wipe();
             }
             return;
         }
         // More than a minority of lost directories is more than a cluster survives.
-        if self.machines.iter().any(Machine::is_exchanged) {
+        if self.nodes.iter().any(SimNode::is_swapped) {
             return;
         }
         // What goes down may be copied.
         self.crash(store, true);
         // Only those that have heard more than a copy knows can tell that it is one.
         let heard = |starts: u64| {
-            let mut others = (0..self.machines.len()).filter(|other| *other != store);
-            others.all(|other| self.machines[other].accepted(store) > starts)
+            let mut others = (0..self.nodes.len()).filter(|other| *other != store);
+            others.all(|other| self.nodes[other].accepted(store) > starts)
         };
-        if how.needs_copy() && !self.machines[store].copied_starts().is_some_and(heard) {
+        if how.needs_copy() && !self.nodes[store].copied_starts().is_some_and(heard) {
             return;
         }
-        if self.machines[store].exchange(how) {
+        if self.nodes[store].swap_directory(how) {
             self.say(format_args!("store {}: {how:?}", layout::id(store)));
-            self.plan(us, Happening::PutBack(store));
+            self.schedule(us, SimEvent::RestoreDirectory(store));
         }
     }
 
     /// The newest disk of a store comes back.
-    pub(super) fn put_back(&mut self, store: usize) {
-        if self.machines[store].is_exchanged() {
+    pub(super) fn restore_directory(&mut self, store: usize) {
+        if self.nodes[store].is_swapped() {
             self.crash(store, false);
-            self.machines[store].put_back();
+            self.nodes[store].restore_directory();
         }
     }
 
     /// A store is told the right thing, if it was not.
-    pub(super) fn right_flags(&mut self, store: usize) {
-        if self.machines[store].has_wrong_flags() {
+    pub(super) fn correct_flags(&mut self, store: usize) {
+        if self.nodes[store].has_wrong_flags() {
             self.crash(store, false);
-            self.machines[store].set_flags(Flags::Right);
+            self.nodes[store].set_flags(OperatorFlags::Right);
         }
     }
 
     /// The store has read its clock, and hands out what its step has granted when it goes on.
-    pub(super) fn stand_still_inside(&mut self, store: usize, us: u64) {
-        let life = self.machines[store].life();
+    pub(super) fn stall_in_step(&mut self, store: usize, us: u64) {
+        let incarnation = self.nodes[store].incarnation();
         self.pause(store, us);
         let held = self.pauses[store].held.get_or_insert_default();
-        held.push(Happening::Work { store, life, task: Task::HandOut });
+        held.push(SimEvent::Work { store, incarnation, task: Task::DispatchEffects });
     }
 
     /// The store forgets everything that is not on its disk; without `power` even that lost what
@@ -209,65 +209,65 @@ impl World {
     }
 
     fn crash_for(&mut self, store: usize, power: bool, delay_us: u64) {
-        if self.machines[store].is_up() {
+        if self.nodes[store].is_up() {
             self.counts.crashes += 1;
         }
         self.say(format_args!("store {} is down", layout::id(store)));
         self.trace.add(&[self.now(), store as u64, u64::from(power)]);
-        self.machines[store].crash(power);
+        self.nodes[store].crash(power);
         if self.rng.u8(..COPIED_OF) == 0 {
-            self.machines[store].copy_directory();
+            self.nodes[store].copy_directory();
         }
         self.oracles[store].reset();
         self.end_suspension(store);
         // What it would have found is void, but for what others sent: it may still arrive.
-        for happening in std::mem::take(&mut self.pauses[store]).held.into_iter().flatten() {
-            self.plan(1, happening);
+        for event in std::mem::take(&mut self.pauses[store]).held.into_iter().flatten() {
+            self.schedule(1, event);
         }
-        for client in self.workload.lose(store) {
-            self.go_on(Some(client));
+        for client in self.workload.lose_store(store) {
+            self.resume_client(Some(client));
         }
-        self.plan(delay_us, Happening::Start(store));
+        self.schedule(delay_us, SimEvent::Start(store));
     }
 
-    pub(super) fn start(&mut self, store: usize) -> Result<(), Broken> {
+    pub(super) fn start(&mut self, store: usize) -> Result<(), CheckFailure> {
         self.say(format_args!("store {} starts", layout::id(store)));
         let now = self.now();
-        let done = self.machines[store].start(now, &self.truth, &mut self.out);
-        self.settle(store, done)?;
-        if self.machines[store].is_up() {
-            self.plan_save(store);
+        let done = self.nodes[store].start(now, &self.reference_model, &mut self.out);
+        self.dispatch(store, done)?;
+        if self.nodes[store].is_up() {
+            self.schedule_checkpoint(store);
         }
         Ok(())
     }
 
     /// The store goes on and finds all that came meanwhile, in order.
-    pub(super) fn resume(&mut self, store: usize) -> Result<(), Broken> {
+    pub(super) fn resume(&mut self, store: usize) -> Result<(), CheckFailure> {
         self.end_suspension(store);
         let found = std::mem::take(&mut self.pauses[store]).held;
-        for happening in found.into_iter().flatten() {
+        for event in found.into_iter().flatten() {
             match &mut self.pauses[store].held {
                 // It stands still again; the rest comes behind what it has left undone.
-                Some(held) => held.push(happening),
-                None => self.happen(happening)?,
+                Some(held) => held.push(event),
+                None => self.handle(event)?,
             }
         }
         Ok(())
     }
 
     pub(super) fn pause(&mut self, store: usize, us: u64) {
-        if self.machines[store].is_up() && self.pauses[store].held.is_none() {
+        if self.nodes[store].is_up() && self.pauses[store].held.is_none() {
             self.say(format_args!("store {} stands still", layout::id(store)));
             self.pauses[store].held = Some(Vec::new());
-            let life = self.machines[store].life();
-            self.plan(us, Happening::Resume { store, life });
+            let incarnation = self.nodes[store].incarnation();
+            self.schedule(us, SimEvent::Resume { store, incarnation });
         }
     }
 
     /// Cuts a leader off from as many replicas as it can spare.
-    fn usurp(&mut self, region: RegionId, us: u64) {
+    fn force_second_leader(&mut self, region: RegionId, us: u64) {
         let Some(leader) = self.leader(region) else { return };
-        self.plan_probes(region, leader);
+        self.schedule_probes(region, leader);
         let mut regions = self.settings.regions.iter();
         let peers = regions.find(|other| other.id == region).map(|region| region.peers.iter());
         let places = peers.into_iter().flatten().map(|peer| layout::place(peer.store));
@@ -275,63 +275,62 @@ impl World {
         self.rng.shuffle(&mut places);
         let keepers = places.len().div_ceil(2);
         for rebel in &places[keepers..] {
-            self.network.cut(&Cut::Link { from: leader, to: *rebel });
-            self.network.cut(&Cut::Link { from: *rebel, to: leader });
+            self.network.cut(&Partition::Link { from: leader, to: *rebel });
+            self.network.cut(&Partition::Link { from: *rebel, to: leader });
         }
-        self.plan(us, Happening::Betray { leader, keeper: places[0] });
+        self.schedule(us, SimEvent::RestartVoter { leader, voter: places[0] });
     }
 
     /// The store stands still; the answers to what it has asked get through, and nothing later.
     pub(super) fn freeze(&mut self, store: usize, us: u64) {
         self.pause(store, us);
-        self.plan(ANSWERED_US.min(us), Happening::Isolate(store));
-        self.plan(us + BETRAYED_US, Happening::HealLinks);
+        self.schedule(ANSWERED_US.min(us), SimEvent::Isolate(store));
+        self.schedule(us + ISOLATED_US, SimEvent::HealLinks);
     }
 
-    fn plan_probes(&mut self, region: RegionId, leader: usize) {
-        self.plan(PROBE_US, Happening::Probe { region, leader, times: PROBES });
+    fn schedule_probes(&mut self, region: RegionId, leader: usize) {
+        self.schedule(PROBE_US, SimEvent::Probe { region, leader, times: PROBES });
     }
 
     pub(super) fn probe(&mut self, region: RegionId, leader: usize, times: u32) {
-        if self.is_stormy && times > 0 {
+        if self.has_faults && times > 0 {
             for ticket in self.workload.probe(region, leader) {
-                self.plan(1, Happening::Arrive(ticket));
+                self.schedule(1, SimEvent::Arrive(ticket));
             }
             let delay_us = self.rng.u64(1..2 * PROBE_US);
-            self.plan(delay_us, Happening::Probe { region, leader, times: times - 1 });
+            self.schedule(delay_us, SimEvent::Probe { region, leader, times: times - 1 });
         }
     }
 
     pub(super) fn isolate(&mut self, store: usize) {
-        if self.is_stormy {
-            let alone = (0..self.machines.len()).map(|place| place == store).collect();
-            self.network.cut(&Cut::Apart(alone));
+        if self.has_faults {
+            let alone = (0..self.nodes.len()).map(|place| place == store).collect();
+            self.network.cut(&Partition::Split(alone));
         }
     }
 
     fn leader(&self, region: RegionId) -> Option<usize> {
-        let leads = |machine: &Machine| {
-            machine.status(region).is_some_and(|status| status.role == Role::Leader)
-        };
-        self.machines.iter().position(leads)
+        let leads =
+            |node: &SimNode| node.status(region).is_some_and(|status| status.role == Role::Leader);
+        self.nodes.iter().position(leads)
     }
 
-    pub(super) fn betray(&mut self, leader: usize, keeper: usize) {
-        if !self.is_stormy {
+    pub(super) fn restart_voter(&mut self, leader: usize, voter: usize) {
+        if !self.has_faults {
             return;
         }
         self.isolate(leader);
-        self.plan(BETRAYED_US, Happening::HealLinks);
+        self.schedule(ISOLATED_US, SimEvent::HealLinks);
         // Quick: what it has promised would be over otherwise.
         let delay_us = self.rng.u64(1_000..100_000);
         let power = self.rng.bool();
-        self.crash_for(keeper, power, delay_us);
+        self.crash_for(voter, power, delay_us);
     }
 
     /// A store whose disk fails soon is dead at the latest then.
-    fn plan_end(&mut self, store: usize) {
-        let life = self.machines[store].life();
+    fn schedule_power_loss(&mut self, store: usize) {
+        let incarnation = self.nodes[store].incarnation();
         let delay_us = self.rng.u64(1..=CUT_US_MAX);
-        self.plan(delay_us, Happening::Expire { store, life });
+        self.schedule(delay_us, SimEvent::DelayedPowerLoss { store, incarnation });
     }
 }

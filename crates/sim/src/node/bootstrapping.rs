@@ -8,12 +8,12 @@ use flotilla_identity::{
 use flotilla_region::{Descriptor, Time};
 use flotilla_store::{Error, StoreDirectory};
 
-use crate::packet::{Content, Packet};
-use crate::task::{Outbox, Stop};
+use crate::packet::{Packet, PacketBody};
+use crate::task::{Outbox, StopReason};
 
 /// What the operator of a store told it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Flags {
+pub(crate) enum OperatorFlags {
     /// The same as all others.
     #[default]
     Right,
@@ -23,7 +23,7 @@ pub(crate) enum Flags {
     OtherOrder,
 }
 
-impl Flags {
+impl OperatorFlags {
     /// What a store is told with these flags.
     pub(super) fn spec(self, stores: usize) -> ClusterSpec {
         let store = |place: usize| InitialStore {
@@ -42,9 +42,9 @@ impl Flags {
 }
 
 /// A store whose directory is not that of a member.
-pub(super) struct FoundingStore {
+pub(super) struct BootstrappingStore {
     place: usize,
-    life: u64,
+    incarnation: u64,
     directory: StoreDirectory,
     bootstrap: Bootstrap,
     schedule: BootstrapSchedule,
@@ -56,12 +56,12 @@ pub(super) struct FoundingStore {
     numbers: Vec<usize>,
 }
 
-impl FoundingStore {
+impl BootstrappingStore {
     pub(super) fn new(
         place: usize,
-        life: u64,
+        incarnation: u64,
         directory: StoreDirectory,
-        (flags, stores): (Flags, usize),
+        (flags, stores): (OperatorFlags, usize),
         regions: &[Descriptor],
         now: Time,
     ) -> Self {
@@ -76,7 +76,16 @@ impl FoundingStore {
         let has_plan = identity.state != IdentityState::New;
         let bootstrap = Bootstrap::new(identity, spec, listed, regions.to_vec());
         let schedule = BootstrapSchedule::new(now, &bootstrap, false);
-        Self { place, life, directory, bootstrap, schedule, has_tried: false, has_plan, numbers }
+        Self {
+            place,
+            incarnation,
+            directory,
+            bootstrap,
+            schedule,
+            has_tried: false,
+            has_plan,
+            numbers,
+        }
     }
 
     pub(super) fn is_member(&self) -> bool {
@@ -120,8 +129,8 @@ impl FoundingStore {
     }
 
     fn ask(&self, to: usize, token: QuestionToken, request: BootstrapRequest, out: &mut Outbox) {
-        let content = Content::Question { life: self.life, token, request };
-        out.letters.push(Packet::new(self.place, to, content));
+        let body = PacketBody::Question { incarnation: self.incarnation, token, request };
+        out.packets.push(Packet::new(self.place, to, body));
     }
 
     /// The answer to a question, durable.
@@ -145,13 +154,13 @@ impl FoundingStore {
         from: usize,
         token: QuestionToken,
         response: &BootstrapResponse,
-    ) -> Result<(), FoundingEnd> {
+    ) -> Result<(), BootstrapEnd> {
         let listed = self.numbers.iter().position(|number| *number == from);
         let listed = listed.expect("all are listed");
         self.schedule.answered(listed);
         let heard = self.bootstrap.hear(listed, token, response);
-        match heard.map_err(|refusal| FoundingEnd::Refused(refusal.to_string()))? {
-            Some(write) => self.carry_out(&write).map_err(FoundingEnd::Failed),
+        match heard.map_err(|refusal| BootstrapEnd::Refused(refusal.to_string()))? {
+            Some(write) => self.carry_out(&write).map_err(BootstrapEnd::Failed),
             None => Ok(()),
         }
     }
@@ -166,15 +175,15 @@ impl FoundingStore {
 }
 
 /// Why a store does not go on.
-pub(super) enum FoundingEnd {
+pub(super) enum BootstrapEnd {
     Refused(String),
     Failed(Error),
 }
 
-impl FoundingEnd {
-    pub(super) fn into_stop(self, failed: impl FnOnce(&Error) -> Stop) -> Stop {
+impl BootstrapEnd {
+    pub(super) fn into_stop(self, failed: impl FnOnce(&Error) -> StopReason) -> StopReason {
         match self {
-            Self::Refused(words) => Stop::Refused(words),
+            Self::Refused(words) => StopReason::Refused(words),
             Self::Failed(error) => failed(&error),
         }
     }

@@ -15,31 +15,31 @@ use flotilla_region::{
 use flotilla_store::{Error, StartSeed, Store, StoreDirectory};
 use flotilla_vfs::fault::{FaultFs, FaultStats};
 
-use crate::agenda::Moment;
 use crate::clock::LocalClock;
-use crate::hands::{self, Hands, Pace};
+use crate::coverage::Coverage;
+use crate::event_queue::SimTime;
+use crate::executor::{self, Executor, TaskDelays};
 use crate::layout;
-use crate::reach::Reach;
-use crate::task::{Outbox, Stop, Task};
+use crate::reference_model::{CheckFailure, ReferenceModel};
+use crate::task::{Outbox, StopReason, Task};
 use crate::terms::SyncedTerms;
-use crate::truth::{Broken, Truth};
-use crate::workload::Workload;
+use crate::workload::ClientWorkload;
 
-mod exchange;
-mod founding;
-mod greeting;
+mod bootstrapping;
+mod handshakes;
 mod receiving;
 mod running;
-mod shelf;
-mod standstill;
+mod spare_disks;
+mod stall;
+mod swap_directory;
 
-pub(crate) use founding::Flags;
-use founding::FoundingStore;
-use greeting::Greeter;
-use running::Running;
-pub(crate) use shelf::Exchange;
-use shelf::Shelf;
-use standstill::Stall;
+use bootstrapping::BootstrappingStore;
+pub(crate) use bootstrapping::OperatorFlags;
+use handshakes::HandshakeDriver;
+use running::RunningStore;
+pub(crate) use spare_disks::DirectorySwap;
+use spare_disks::SpareDisks;
+use stall::Stall;
 
 /// Where a store keeps its files.
 const DIRECTORY: &str = "/data";
@@ -48,7 +48,7 @@ const LISTS: usize = 7;
 /// From an event's coming in to the core's step.
 const STEP_US_MAX: u64 = 200;
 /// Between two looks of a store that is no member yet, and between two greetings of one that is.
-const FOUND_US: u64 = 20_000;
+const BOOTSTRAP_US: u64 = 20_000;
 const GREET_US_MAX: u64 = 60_000;
 /// A slow disk takes so many times as long.
 const SLOWNESS: u64 = 50;
@@ -57,30 +57,30 @@ const COMPARED_OF: u32 = 16;
 
 /// What all machines of a run share.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct RunSettings {
     pub(crate) stores: usize,
     pub(crate) regions: Vec<Descriptor>,
     pub(crate) region: Config,
     pub(crate) store: flotilla_store::Config,
-    pub(crate) pace: Pace,
+    pub(crate) delays: TaskDelays,
 }
 
-pub(crate) struct Machine {
+pub(crate) struct SimNode {
     place: usize,
     fs: FaultFs,
     clock: LocalClock,
     rng: Rng,
-    settings: Arc<Settings>,
+    settings: Arc<RunSettings>,
     /// Counts starts; tasks of an earlier life are void.
-    life: u64,
-    running: Option<Running>,
+    incarnation: u64,
+    running: Option<RunningStore>,
     /// What there is instead of that before the store is a member.
-    founding: Option<FoundingStore>,
+    bootstrapping: Option<BootstrappingStore>,
     /// What the operator says at the next start.
-    flags: Flags,
+    flags: OperatorFlags,
     /// Starts that the directory in use has seen.
     starts: u64,
-    shelf: Shelf,
+    spare_disks: SpareDisks,
     /// Whether the directory was seen to be a member's.
     was_member: bool,
     /// Whether the directory may keep a plan of which others know that it does.
@@ -88,20 +88,20 @@ pub(crate) struct Machine {
     /// The greatest count of starts of each other store that was accepted, and is remembered.
     accepted: Vec<u64>,
     /// Whether the disk was told to fail: an error is then the death of the store, not a fault.
-    is_ill: bool,
+    has_disk_fault: bool,
     /// Of all lives that are over, and of starts.
-    reach: Reach,
+    coverage: Coverage,
 }
 
-impl Machine {
+impl SimNode {
     pub(crate) fn new(
         place: usize,
         clock: LocalClock,
-        settings: Arc<Settings>,
+        settings: Arc<RunSettings>,
         mut rng: Rng,
     ) -> Self {
         let fs = FaultFs::new(rng.u64(..));
-        let reach = Reach::default();
+        let coverage = Coverage::default();
         let accepted = vec![0; settings.stores];
         Self {
             place,
@@ -109,27 +109,27 @@ impl Machine {
             clock,
             rng,
             settings,
-            life: 0,
+            incarnation: 0,
             running: None,
-            founding: None,
-            flags: Flags::default(),
+            bootstrapping: None,
+            flags: OperatorFlags::default(),
             starts: 0,
-            shelf: Shelf::default(),
+            spare_disks: SpareDisks::default(),
             was_member: false,
             had_plan: false,
             accepted,
-            is_ill: false,
-            reach,
+            has_disk_fault: false,
+            coverage,
         }
     }
 
-    pub(crate) fn life(&self) -> u64 {
-        self.life
+    pub(crate) fn incarnation(&self) -> u64 {
+        self.incarnation
     }
 
     /// Whether its process runs.
     pub(crate) fn is_up(&self) -> bool {
-        self.is_running() || self.founding.is_some()
+        self.is_running() || self.bootstrapping.is_some()
     }
 
     /// Whether it serves as a member.
@@ -139,13 +139,13 @@ impl Machine {
 
     /// Whether its directory is that of a member, or was.
     pub(crate) fn is_member(&self) -> bool {
-        let has_become = self.founding.as_ref().is_some_and(FoundingStore::has_tried);
+        let has_become = self.bootstrapping.as_ref().is_some_and(BootstrappingStore::has_tried);
         self.was_member || self.is_running() || has_become
     }
 
     /// Whether its directory may keep a plan: who empties it then loses a store.
     pub(crate) fn has_plan(&self) -> bool {
-        self.had_plan || self.founding.as_ref().is_some_and(FoundingStore::has_plan)
+        self.had_plan || self.bootstrapping.as_ref().is_some_and(BootstrappingStore::has_plan)
     }
 
     /// The greatest count of starts of another store that this one remembers to have accepted.
@@ -155,27 +155,27 @@ impl Machine {
 
     /// The store ended in words, as it should.
     pub(crate) fn count_refusal(&mut self) {
-        self.reach.identity.refusals += 1;
+        self.coverage.identity.refusals += 1;
     }
 
     /// Whether refusing to start is right: another disk or other flags are in use.
     pub(crate) fn is_to_be_refused(&self) -> bool {
-        self.is_exchanged() || self.flags != Flags::Right
+        self.is_swapped() || self.flags != OperatorFlags::Right
     }
 
     /// Whether the operator told it something else than the others.
     pub(crate) fn has_wrong_flags(&self) -> bool {
-        self.flags != Flags::Right
+        self.flags != OperatorFlags::Right
     }
 
     /// What the operator says from the next start on.
-    pub(crate) fn set_flags(&mut self, flags: Flags) {
+    pub(crate) fn set_flags(&mut self, flags: OperatorFlags) {
         self.flags = flags;
     }
 
     /// Whether the disk was told to fail and has not yet done its worst.
-    pub(crate) fn is_ill(&self) -> bool {
-        self.is_ill
+    pub(crate) fn has_disk_fault(&self) -> bool {
+        self.has_disk_fault
     }
 
     pub(crate) fn disk(&self) -> FaultStats {
@@ -183,20 +183,20 @@ impl Machine {
     }
 
     /// What the store has been through.
-    pub(crate) fn reach(&self) -> Reach {
-        let mut reach = self.reach;
-        reach.bounds.suspended_us = self.clock.suspended_us();
+    pub(crate) fn coverage(&self) -> Coverage {
+        let mut coverage = self.coverage;
+        coverage.bounds.suspended_us = self.clock.suspended_us();
         if let Some(running) = &self.running {
             let stats = running.shard.stats();
-            reach += running.hands.reach();
-            reach.reads_by_lease += stats.reads_by_lease;
-            reach.reads_by_index += stats.reads_by_index;
-            reach.votes_withheld += stats.dropped.votes_withheld;
-            reach.bounds.late_steps += stats.late_steps;
-            reach.bounds.reads_turned_back += stats.reads_turned_back;
-            reach.bounds.wild_terms += stats.dropped.wild_terms;
+            coverage += running.executor.coverage();
+            coverage.reads_by_lease += stats.reads_by_lease;
+            coverage.reads_by_index += stats.reads_by_index;
+            coverage.votes_withheld += stats.dropped.votes_withheld;
+            coverage.bounds.late_steps += stats.late_steps;
+            coverage.bounds.reads_turned_back += stats.reads_turned_back;
+            coverage.bounds.wild_terms += stats.dropped.wild_terms;
         }
-        reach
+        coverage
     }
 
     /// The store's clock.
@@ -209,47 +209,47 @@ impl Machine {
     }
 
     /// A replica's applied index and the hash of its rows.
-    pub(crate) fn digest(&self, region: RegionId) -> Result<(Index, u64), Broken> {
+    pub(crate) fn digest(&self, region: RegionId) -> Result<(Index, u64), CheckFailure> {
         let running = self.running.as_ref().ok_or("the store is down")?;
-        running.hands.store().region_digest(region).map_err(|error| error.to_string())
+        running.executor.store().region_digest(region).map_err(|error| error.to_string())
     }
 
     /// Opens the directory, and the store if it is a member's.
     pub(crate) fn start(
         &mut self,
-        now: Moment,
-        truth: &Truth,
+        now: SimTime,
+        reference_model: &ReferenceModel,
         out: &mut Outbox,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), StopReason> {
         assert!(!self.is_up(), "store {} is up already", self.place);
-        self.life += 1;
+        self.incarnation += 1;
         let uuid = StoreUuid(u128::from(self.rng.u64(..)));
         let seed = StartSeed { uuid, nonce: self.rng.u64(..) };
         let config = self.settings.store.clone();
         let fs = Arc::new(self.fs.clone());
         let directory = StoreDirectory::open(fs, Path::new(DIRECTORY), config, seed);
         let directory = directory.map_err(|error| match error {
-            Error::WrongDirectory(words) => Stop::Refused(words),
+            Error::WrongDirectory(words) => StopReason::Refused(words),
             error => self.stop(&error),
         })?;
-        self.reach.starts += 1;
+        self.coverage.starts += 1;
         self.starts = directory.identity().run.starts;
         if directory.identity().is_member() {
             // As the node compares what it is given with the directory's copy.
-            if self.flags == Flags::OtherSetting {
-                return Err(Stop::Refused("a setting differs from the copy".to_owned()));
+            if self.flags == OperatorFlags::OtherSetting {
+                return Err(StopReason::Refused("a setting differs from the copy".to_owned()));
             }
-            return self.run(directory, now, truth, out);
+            return self.run(directory, now, reference_model, out);
         }
-        self.founding = Some(FoundingStore::new(
+        self.bootstrapping = Some(BootstrappingStore::new(
             self.place,
-            self.life,
+            self.incarnation,
             directory,
             (self.flags, self.settings.stores),
             &self.settings.regions,
             self.clock.read(now),
         ));
-        out.tasks.push((self.rng.u64(1..=FOUND_US), Task::Found));
+        out.tasks.push((self.rng.u64(1..=BOOTSTRAP_US), Task::Bootstrap));
         Ok(())
     }
 
@@ -257,16 +257,17 @@ impl Machine {
     fn run(
         &mut self,
         directory: StoreDirectory,
-        now: Moment,
-        truth: &Truth,
+        now: SimTime,
+        reference_model: &ReferenceModel,
         out: &mut Outbox,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), StopReason> {
         let settings = Arc::clone(&self.settings);
         let copies = directory.copies().map_err(|error| self.stop(&error))?;
         let (store, recovered) = Store::start(directory).map_err(|error| self.stop(&error))?;
-        let greeter = Greeter::new(self.place, self.life, settings.stores, &store, copies);
-        let greeter = greeter.map_err(|error| self.stop(&error))?;
-        self.reach.torn_tails += u64::from(store.log_recovery().torn_bytes > 0);
+        let handshakes =
+            HandshakeDriver::new(self.place, self.incarnation, settings.stores, &store, copies);
+        let handshakes = handshakes.map_err(|error| self.stop(&error))?;
+        self.coverage.torn_tails += u64::from(store.log_recovery().torn_bytes > 0);
         let seed = self.rng.u64(..);
         let mut shard = Shard::new(Config { seed, ..settings.region.clone() });
         let time = self.clock.read(now);
@@ -274,22 +275,25 @@ impl Machine {
         for region in recovered {
             let id = region.descriptor.id;
             terms.note(id, region.hard_state.term);
-            self.reach.replayed_entries += region.tail.len() as u64;
+            self.coverage.replayed_entries += region.tail.len() as u64;
             // At the first start leaders are spread; later whoever has the longest log wins.
             let is_fresh = region.hard_state == HardState::default();
             let first = id.0 as usize % settings.regions.len() == self.place && is_fresh;
             shard.create(time, region, first).map_err(|error| {
-                Stop::Broken(format!("store {} cannot start: {error}", layout::id(self.place)))
+                StopReason::CheckFailure(format!(
+                    "store {} cannot start: {error}",
+                    layout::id(self.place)
+                ))
             })?;
         }
-        let hands = Hands::new(store, self.rng.fork(), settings.pace, terms);
-        self.running = Some(Running {
+        let executor = Executor::new(store, self.rng.fork(), settings.delays, terms);
+        self.running = Some(RunningStore {
             shard,
-            hands,
-            greeter,
+            executor,
+            handshakes,
             effects: Effects::default(),
             inbox: Vec::new(),
-            is_step_planned: false,
+            is_step_scheduled: false,
             wake: None,
             lists_left: None,
             cut_in_flush: None,
@@ -297,58 +301,63 @@ impl Machine {
         });
         for region in &settings.regions {
             if region.peer_on(layout::id(self.place)).is_some() {
-                self.compare(region.id, truth)?;
+                self.compare(region.id, reference_model)?;
             }
         }
         out.tasks.push((1, Task::Greet));
-        self.plan_step(out);
+        self.schedule_step(out);
         Ok(())
     }
 
     /// Goes on with the bootstrap; a store that has become a member runs.
-    fn found(&mut self, now: Moment, truth: &Truth, out: &mut Outbox) -> Result<(), Stop> {
+    fn step_bootstrap(
+        &mut self,
+        now: SimTime,
+        reference_model: &ReferenceModel,
+        out: &mut Outbox,
+    ) -> Result<(), StopReason> {
         let time = self.clock.read(now);
-        let Some(mut founding) = self.founding.take() else { return Ok(()) };
-        let stepped = founding.step(time, &mut self.rng, out);
-        self.was_member |= founding.has_tried();
-        self.had_plan |= founding.has_plan();
+        let Some(mut bootstrapping) = self.bootstrapping.take() else { return Ok(()) };
+        let stepped = bootstrapping.step(time, &mut self.rng, out);
+        self.was_member |= bootstrapping.has_tried();
+        self.had_plan |= bootstrapping.has_plan();
         stepped.map_err(|error| self.stop(&error))?;
-        if founding.is_member() {
-            founding.announce(out);
-            self.reach.identity.bootstraps += 1;
-            return self.run(founding.into_directory(), now, truth, out);
+        if bootstrapping.is_member() {
+            bootstrapping.announce(out);
+            self.coverage.identity.bootstraps += 1;
+            return self.run(bootstrapping.into_directory(), now, reference_model, out);
         }
-        self.founding = Some(founding);
-        out.tasks.push((self.rng.u64(1..=FOUND_US), Task::Found));
+        self.bootstrapping = Some(bootstrapping);
+        out.tasks.push((self.rng.u64(1..=BOOTSTRAP_US), Task::Bootstrap));
         Ok(())
     }
 
     /// The store's disk failed under it.
     pub(crate) fn count_death(&mut self) {
-        self.reach.deaths_inside += 1;
+        self.coverage.deaths_inside += 1;
     }
 
     /// The store is gone. With `power`, so is what was not synced.
     pub(crate) fn crash(&mut self, power: bool) {
-        self.life += 1;
-        self.reach = self.reach();
+        self.incarnation += 1;
+        self.coverage = self.coverage();
         self.was_member = self.is_member();
         self.had_plan = self.has_plan();
         self.running = None;
-        self.founding = None;
+        self.bootstrapping = None;
         self.fs.fail_syncs(false);
         self.fs.fail_writes(false);
         // A disk that was told to lose power does so, whoever else comes first.
-        if power || self.is_ill {
+        if power || self.has_disk_fault {
             self.fs.power_loss(self.rng.u64(..));
         }
-        self.is_ill = false;
+        self.has_disk_fault = false;
     }
 
     /// Lets the power go inside the work on the disk: in the operation so many from now, or in one
     /// of the next write to the log, or between two lists of effects.
     pub(crate) fn cut_inside(&mut self, operations: u64) {
-        self.is_ill = true;
+        self.has_disk_fault = true;
         match &mut self.running {
             Some(running) if operations.is_multiple_of(4) => {
                 running.lists_left = Some(operations as usize / 4 % LISTS);
@@ -361,8 +370,8 @@ impl Machine {
     }
 
     /// Lets the disk refuse syncs, or all writes.
-    pub(crate) fn sicken(&mut self, writes_too: bool) {
-        self.is_ill = true;
+    pub(crate) fn inject_disk_errors(&mut self, writes_too: bool) {
+        self.has_disk_fault = true;
         self.fs.fail_syncs(true);
         self.fs.fail_writes(writes_too);
     }
@@ -380,13 +389,13 @@ impl Machine {
     }
 
     pub(crate) fn set_slow(&mut self, slow: bool) {
-        let mut pace = self.settings.pace;
+        let mut delays = self.settings.delays;
         if slow {
-            pace.sync_us_max *= SLOWNESS;
-            pace.apply_us_max *= SLOWNESS;
+            delays.sync_us_max *= SLOWNESS;
+            delays.apply_us_max *= SLOWNESS;
         }
         if let Some(running) = &mut self.running {
-            running.hands.set_pace(pace);
+            running.executor.set_delays(delays);
         }
     }
 
@@ -394,7 +403,7 @@ impl Machine {
     pub(crate) fn post(&mut self, event: Event, out: &mut Outbox) {
         if let Some(running) = &mut self.running {
             running.inbox.push(event);
-            self.plan_step(out);
+            self.schedule_step(out);
         }
     }
 
@@ -402,105 +411,123 @@ impl Machine {
     pub(crate) fn act(
         &mut self,
         task: Task,
-        now: Moment,
-        truth: &mut Truth,
-        workload: &Workload,
+        now: SimTime,
+        reference_model: &mut ReferenceModel,
+        workload: &ClientWorkload,
         out: &mut Outbox,
-    ) -> Result<(), Stop> {
-        if matches!(task, Task::Found) {
-            return self.found(now, truth, out);
+    ) -> Result<(), StopReason> {
+        if matches!(task, Task::Bootstrap) {
+            return self.step_bootstrap(now, reference_model, out);
         }
         let Some(running) = &mut self.running else { return Ok(()) };
         match task {
-            Task::Found => {}
+            Task::Bootstrap => {}
             Task::Greet => {
-                running.greeter.greet(out);
+                running.handshakes.greet(out);
                 out.tasks.push((self.rng.u64(1..=GREET_US_MAX), Task::Greet));
             }
-            Task::Step => return self.step(now, truth, workload, out),
+            Task::Step => return self.step(now, reference_model, workload, out),
             Task::Wake(moment) => {
                 if running.wake != Some(moment) {
                     return Ok(());
                 }
                 running.wake = None;
-                return self.step(now, truth, workload, out);
+                return self.step(now, reference_model, workload, out);
             }
             Task::Post(events) => {
                 running.inbox.extend(events);
-                self.plan_step(out);
+                self.schedule_step(out);
             }
             Task::Flush => {
                 if let Some(operations) = running.cut_in_flush.take() {
                     self.fs.cut_power_after(operations);
                 }
-                running.hands.flush(now, out).map_err(|error| self.stop(&error))?;
+                running.executor.flush(now, out).map_err(|error| self.stop(&error))?;
             }
             Task::Fetch(fetch) => {
-                running.hands.fetch(&fetch, out).map_err(|error| self.stop(&error))?;
+                running.executor.fetch(&fetch, out).map_err(|error| self.stop(&error))?;
             }
             Task::Apply => {
-                let applied = running.hands.apply(now, out).map_err(|error| self.stop(&error))?;
+                let applied =
+                    running.executor.apply(now, out).map_err(|error| self.stop(&error))?;
                 for (region, _) in applied {
                     if self.rng.u32(..COMPARED_OF) == 0 {
-                        self.compare(region, truth)?;
+                        self.compare(region, reference_model)?;
                     }
                 }
             }
             Task::Read(grant) => {
                 let request = workload.request(grant.ticket);
-                let read = running.hands.read(grant, request, out);
-                read.map_err(|error| Stop::Broken(format!("a granted read failed: {error}")))?;
+                let read = running.executor.read(grant, request, out);
+                read.map_err(|error| {
+                    StopReason::CheckFailure(format!("a granted read failed: {error}"))
+                })?;
             }
             Task::Checkpoint => {
-                running.hands.checkpoint(out).map_err(|error| self.stop(&error))?;
+                running.executor.checkpoint(out).map_err(|error| self.stop(&error))?;
             }
-            Task::Purge => running.hands.purge().map_err(|error| self.stop(&error))?,
-            Task::HandOut => {
-                running.hand_out(self.clock, now, layout::id(self.place), truth, out)?;
+            Task::Purge => running.executor.purge().map_err(|error| self.stop(&error))?,
+            Task::DispatchEffects => {
+                running.dispatch_effects(
+                    self.clock,
+                    now,
+                    layout::id(self.place),
+                    reference_model,
+                    out,
+                )?;
             }
         }
         Ok(())
     }
 
     /// Proves the page store whole.
-    pub(crate) fn check(&self) -> Result<(), Broken> {
+    pub(crate) fn check(&self) -> Result<(), CheckFailure> {
         let Some(running) = &self.running else { return Ok(()) };
         let store = layout::id(self.place);
-        running.hands.store().check().map(|_| ()).map_err(|error| format!("store {store}: {error}"))
+        running
+            .executor
+            .store()
+            .check()
+            .map(|_| ())
+            .map_err(|error| format!("store {store}: {error}"))
     }
 
     /// Compares a region's rows with what its log makes of them.
-    pub(crate) fn compare(&self, region: RegionId, truth: &Truth) -> Result<(), Stop> {
+    pub(crate) fn compare(
+        &self,
+        region: RegionId,
+        reference_model: &ReferenceModel,
+    ) -> Result<(), StopReason> {
         let Some(running) = &self.running else { return Ok(()) };
         let broken = |what: String| {
             let store = layout::id(self.place);
-            Stop::Broken(format!("store {store}, region {region}: {what}"))
+            StopReason::CheckFailure(format!("store {store}, region {region}: {what}"))
         };
-        let store = running.hands.store();
+        let store = running.executor.store();
         let view = store.read();
         let found = view
             .region(region, None)
-            .and_then(|region| hands::rows(&region))
+            .and_then(|region| executor::rows(&region))
             .map_err(|error| broken(error.to_string()))?;
         let (index, _) = self.digest(region).map_err(broken)?;
-        let mut expected = truth.rows(region, index);
+        let mut expected = reference_model.rows(region, index);
         let same = found.iter().all(|(key, value)| expected.next() == Some((key, value)));
         if same && expected.next().is_none() {
             return Ok(());
         }
-        let expected: Vec<_> = truth.rows(region, index).collect();
+        let expected: Vec<_> = reference_model.rows(region, index).collect();
         Err(broken(format!("at index {index} it holds {found:?} and not {expected:?}")))
     }
 
     fn step(
         &mut self,
-        now: Moment,
-        truth: &mut Truth,
-        workload: &Workload,
+        now: SimTime,
+        reference_model: &mut ReferenceModel,
+        workload: &ClientWorkload,
         out: &mut Outbox,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), StopReason> {
         let Some(running) = &mut self.running else { return Ok(()) };
-        running.is_step_planned = false;
+        running.is_step_scheduled = false;
         running.effects.clear();
         running.stall.note_terms(&running.shard);
         running.shard.step(self.clock.read(now), running.inbox.drain(..), &mut running.effects);
@@ -508,36 +535,40 @@ impl Machine {
         let store = layout::id(self.place);
         for role in &running.effects.roles {
             if role.is_leader {
-                self.reach.leaderships += 1;
-                truth.lead(role.region, role.term, store).map_err(Stop::Broken)?;
+                self.coverage.leaderships += 1;
+                reference_model
+                    .lead(role.region, role.term, store)
+                    .map_err(StopReason::CheckFailure)?;
             }
         }
         for task in &running.effects.apply {
-            truth.agree(store, task, |ticket| workload.command(ticket)).map_err(Stop::Broken)?;
+            reference_model
+                .agree(store, task, |ticket| workload.command(ticket))
+                .map_err(StopReason::CheckFailure)?;
         }
         if running.stall.begins(&running.effects, out) {
             return Ok(());
         }
-        running.hand_out(self.clock, now, store, truth, out)
+        running.dispatch_effects(self.clock, now, store, reference_model, out)
     }
 
-    fn plan_step(&mut self, out: &mut Outbox) {
+    fn schedule_step(&mut self, out: &mut Outbox) {
         let Some(running) = &mut self.running else { return };
-        if !running.is_step_planned {
-            running.is_step_planned = true;
+        if !running.is_step_scheduled {
+            running.is_step_scheduled = true;
             out.tasks.push((self.rng.u64(1..=STEP_US_MAX), Task::Step));
         }
     }
 
     /// An error of the store is its end; if the disk was not told to fail, it is a fault.
-    fn stop(&self, error: &Error) -> Stop {
-        stop_of(self.place, self.is_ill, error)
+    fn stop(&self, error: &Error) -> StopReason {
+        stop_of(self.place, self.has_disk_fault, error)
     }
 }
 
-fn stop_of(place: usize, is_ill: bool, error: &Error) -> Stop {
-    if is_ill {
-        return Stop::Died;
+fn stop_of(place: usize, has_disk_fault: bool, error: &Error) -> StopReason {
+    if has_disk_fault {
+        return StopReason::Died;
     }
-    Stop::Broken(format!("store {} failed on a good disk: {error}", layout::id(place)))
+    StopReason::CheckFailure(format!("store {} failed on a good disk: {error}", layout::id(place)))
 }

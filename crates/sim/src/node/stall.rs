@@ -3,8 +3,8 @@
 
 use flotilla_region::{Effects, RegionId, Shard, StoreId, Term};
 
+use crate::reference_model::{CheckFailure, ReferenceModel};
 use crate::task::Outbox;
-use crate::truth::{Broken, Truth};
 
 /// A standstill inside a step, and what the step is compared with afterwards.
 #[derive(Default)]
@@ -36,13 +36,13 @@ impl Stall {
         &self,
         store: StoreId,
         effects: &Effects,
-        truth: &Truth,
-    ) -> Result<(), Broken> {
+        reference_model: &ReferenceModel,
+    ) -> Result<(), CheckFailure> {
         for grant in effects.reads.iter().filter(|grant| grant.by_lease) {
             let region = grant.region;
             let before = self.terms.iter().find(|(id, _)| *id == region);
             let term = before.map(|(_, term)| *term).unwrap_or_default();
-            if let Some((later, other)) = truth.leader_after(region, term) {
+            if let Some((later, other)) = reference_model.leader_after(region, term) {
                 return Err(format!(
                     "store {store} serves region {region} by a lease of term {term}, and store \
                      {other} has led since in term {later}"

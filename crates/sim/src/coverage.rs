@@ -4,7 +4,7 @@ use std::ops::AddAssign;
 
 /// Sums over the lives of all stores of a run, or of many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reach {
+pub struct Coverage {
     /// Stores opened.
     pub starts: u64,
     /// Of these, with a log whose end was torn.
@@ -14,11 +14,11 @@ pub struct Reach {
     /// Checkpoints that wrote something.
     pub checkpoints: u64,
     /// Times that applying had to wait because too much was in memory only.
-    pub applies_held: u64,
+    pub apply_stalls: u64,
     /// What was done with the logs.
-    pub log: LogReach,
+    pub log: LogCoverage,
     /// What was done with the space of the pages' files.
-    pub pages: PagesReach,
+    pub pages: PagesCoverage,
     /// Stores that died of their disk, inside an operation.
     pub deaths_inside: u64,
     /// Terms led.
@@ -30,14 +30,14 @@ pub struct Reach {
     /// Votes withheld because of a promise.
     pub votes_withheld: u64,
     /// Who stores are, and who was taken for one of them.
-    pub identity: IdentityReach,
+    pub identity: IdentityCoverage,
     /// What the bounds on time and on messages have met.
-    pub bounds: BoundsReach,
+    pub bounds: BoundsCoverage,
 }
 
 /// Sums over the logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LogReach {
+pub struct LogCoverage {
     /// Times that a region's log was shortened.
     pub compactions: u64,
     /// Segments removed.
@@ -52,7 +52,7 @@ pub struct LogReach {
 
 /// Sums over bootstraps, handshakes, and directories that were exchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct IdentityReach {
+pub struct IdentityCoverage {
     /// Stores that became members.
     pub bootstraps: u64,
     /// Greetings that were accepted.
@@ -60,12 +60,12 @@ pub struct IdentityReach {
     /// Starts, or stores that ran, that were refused in words.
     pub refusals: u64,
     /// Directories that were wiped, halved or replaced by an older copy.
-    pub exchanges: u64,
+    pub directory_swaps: u64,
 }
 
 /// Sums over what came too late, or from too far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BoundsReach {
+pub struct BoundsCoverage {
     /// How long machines were suspended.
     pub suspended_us: u64,
     /// Steps that were too late to serve by a lease.
@@ -78,7 +78,7 @@ pub struct BoundsReach {
 
 /// Sums over the files of pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PagesReach {
+pub struct PagesCoverage {
     /// Moved towards the beginning of their file.
     pub moved_bytes: u64,
     /// Cut off from the end of the files.
@@ -89,17 +89,17 @@ pub struct PagesReach {
     pub reclaimed_bytes: u64,
 }
 
-impl AddAssign for Reach {
+impl AddAssign for Coverage {
     fn add_assign(&mut self, more: Self) {
         self.starts += more.starts;
         self.identity.bootstraps += more.identity.bootstraps;
         self.identity.handshakes += more.identity.handshakes;
         self.identity.refusals += more.identity.refusals;
-        self.identity.exchanges += more.identity.exchanges;
+        self.identity.directory_swaps += more.identity.directory_swaps;
         self.torn_tails += more.torn_tails;
         self.replayed_entries += more.replayed_entries;
         self.checkpoints += more.checkpoints;
-        self.applies_held += more.applies_held;
+        self.apply_stalls += more.apply_stalls;
         self.log.compactions += more.log.compactions;
         self.log.segments_purged += more.log.segments_purged;
         self.log.moved_bytes += more.log.moved_bytes;

@@ -5,7 +5,7 @@ use flotilla_vfs::fault::FaultFs;
 
 /// What a directory is replaced by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exchange {
+pub(crate) enum DirectorySwap {
     /// Nothing.
     Wiped,
     /// Its log is gone.
@@ -18,7 +18,7 @@ pub(crate) enum Exchange {
     OlderLog,
 }
 
-impl Exchange {
+impl DirectorySwap {
     const ALL: [Self; 5] =
         [Self::Wiped, Self::LogWiped, Self::PagesWiped, Self::OlderCopy, Self::OlderLog];
 
@@ -35,7 +35,7 @@ impl Exchange {
 
 /// The disks of a store that are not in use.
 #[derive(Debug, Default)]
-pub(super) struct Shelf {
+pub(super) struct SpareDisks {
     /// The newest disk, while another one is in its place, and the starts that it has seen.
     pub(super) kept: Option<(FaultFs, u64)>,
     /// An older copy, and the starts that it has seen.

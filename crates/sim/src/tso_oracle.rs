@@ -11,58 +11,58 @@ use flotilla_region::{RoleChange, Ticket};
 use flotilla_store::Outcome;
 
 use crate::layout;
-use crate::request::{Ask, Owner, Reply, Request};
-use crate::truth::Broken;
-use crate::workload::Workload;
+use crate::reference_model::CheckFailure;
+use crate::request::{ClientReply, ClientRequest, RequestBody, RequestOwner};
+use crate::workload::ClientWorkload;
 
 /// All timestamps that clients got.
 #[derive(Debug, Default)]
-pub(crate) struct Stamps {
+pub(crate) struct GrantedTimestamps {
     /// The last of each batch and its size.
-    given: BTreeMap<Timestamp, u64>,
+    granted: BTreeMap<Timestamp, u64>,
 }
 
-impl Stamps {
+impl GrantedTimestamps {
     pub(crate) fn count(&self) -> u64 {
-        self.given.len() as u64
+        self.granted.len() as u64
     }
 
     /// The greatest timestamp that anybody has by now.
-    fn greatest(&self) -> Option<Timestamp> {
-        self.given.last_key_value().map(|(stamp, _)| *stamp)
+    fn latest(&self) -> Option<Timestamp> {
+        self.granted.last_key_value().map(|(stamp, _)| *stamp)
     }
 
     /// A client gets a batch that it asked for when `floor` was the greatest.
-    fn give(
+    fn grant(
         &mut self,
         stamp: Timestamp,
         count: u64,
         floor: Option<Timestamp>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), CheckFailure> {
         let first = stamp.logical + 1 - count;
         let above =
             |other: Timestamp| (stamp.physical_ms, first) > (other.physical_ms, other.logical);
         if let Some(floor) = floor.filter(|floor| !above(*floor)) {
-            return Err(format!("timestamp {stamp:?} x {count} after {floor:?} was given"));
+            return Err(format!("timestamp {stamp:?} x {count} after {floor:?} was granted"));
         }
-        let before = self.given.range(..stamp).next_back();
+        let before = self.granted.range(..stamp).next_back();
         if let Some((before, _)) = before.filter(|(before, _)| !above(**before)) {
             return Err(format!("timestamps {stamp:?} x {count} and {before:?} overlap"));
         }
-        let after = self.given.range(stamp..).next();
+        let after = self.granted.range(stamp..).next();
         if let Some((after, size)) = after.filter(|(after, size)| {
             after.physical_ms == stamp.physical_ms && after.logical + 1 - **size <= stamp.logical
         }) {
             return Err(format!("timestamps {stamp:?} x {count} and {after:?} x {size} overlap"));
         }
-        self.given.insert(stamp, count);
+        self.granted.insert(stamp, count);
         Ok(())
     }
 }
 
-/// A batch that was taken and waits for the proof that its store led then.
+/// A batch that was pending and waits for the proof that its store led then.
 #[derive(Debug)]
-struct Taken {
+struct PendingBatch {
     ticket: Ticket,
     stamp: Timestamp,
     count: u64,
@@ -70,73 +70,74 @@ struct Taken {
 }
 
 #[derive(Debug)]
-enum State {
+enum OracleState {
     Idle,
     /// Leads and reads where its predecessor ended; not asked yet if `None`.
     Reading(Option<Ticket>),
     Serving {
         tso: Tso,
         writing: Option<Ticket>,
-        taken: Option<Taken>,
+        pending: Option<PendingBatch>,
     },
 }
 
 #[derive(Debug)]
-pub(crate) struct Oracle {
+pub(crate) struct TsoOracle {
     place: usize,
-    state: State,
+    state: OracleState,
 }
 
-impl Oracle {
+impl TsoOracle {
     pub(crate) fn new(place: usize) -> Self {
-        Self { place, state: State::Idle }
+        Self { place, state: OracleState::Idle }
     }
 
     /// The store has crashed.
     pub(crate) fn reset(&mut self) {
-        self.state = State::Idle;
+        self.state = OracleState::Idle;
     }
 
     /// The system region has another leader, or another term.
-    pub(crate) fn hear(&mut self, role: &RoleChange) {
-        self.state = if role.is_leader { State::Reading(None) } else { State::Idle };
+    pub(crate) fn on_role_change(&mut self, role: &RoleChange) {
+        self.state = if role.is_leader { OracleState::Reading(None) } else { OracleState::Idle };
     }
 
     /// Asks what there is to ask. The tickets are on their way to the own store.
-    pub(crate) fn beat(
+    pub(crate) fn tick(
         &mut self,
         now_ms: u64,
         count: u64,
-        stamps: &Stamps,
-        workload: &mut Workload,
+        stamps: &GrantedTimestamps,
+        workload: &mut ClientWorkload,
     ) -> Vec<Ticket> {
         let mut sent = Vec::new();
         let place = self.place;
-        let mut ask = |ask| {
-            let request = Request::new(Owner::Oracle(place), layout::SYSTEM, place, ask);
+        let mut ask = |body| {
+            let request =
+                ClientRequest::new(RequestOwner::TsoOracle(place), layout::SYSTEM, place, body);
             let ticket = workload.send(request);
             sent.push(ticket);
             ticket
         };
-        let read = Ask::Get(Bytes::from_static(TSO_KEY));
+        let read = RequestBody::Get(Bytes::from_static(TSO_KEY));
         match &mut self.state {
-            State::Reading(reading @ None) => *reading = Some(ask(read)),
-            State::Idle | State::Reading(Some(_)) => {}
-            State::Serving { tso, writing, taken } => {
+            OracleState::Reading(reading @ None) => *reading = Some(ask(read)),
+            OracleState::Idle | OracleState::Reading(Some(_)) => {}
+            OracleState::Serving { tso, writing, pending } => {
                 if writing.is_none() {
                     *writing = tso.wants(now_ms).map(|swap| {
-                        ask(Ask::Write(vec![Op::CompareAndSwap {
+                        ask(RequestBody::Write(vec![Op::CompareAndSwap {
                             key: Bytes::from_static(swap.key),
                             expected: swap.expected.map(Bytes::from),
                             value: Some(swap.value.into()),
                         }]))
                     });
                 }
-                if taken.is_none() {
+                if pending.is_none() {
                     // An error means that the window is not written yet.
-                    *taken = tso.take(now_ms, count).ok().map(|stamp| {
-                        let floor = stamps.greatest();
-                        Taken { ticket: ask(read), stamp, count, floor }
+                    *pending = tso.take(now_ms, count).ok().map(|stamp| {
+                        let floor = stamps.latest();
+                        PendingBatch { ticket: ask(read), stamp, count, floor }
                     });
                 }
             }
@@ -145,31 +146,31 @@ impl Oracle {
     }
 
     /// The own store answers.
-    pub(crate) fn answer(
+    pub(crate) fn on_reply(
         &mut self,
         ticket: Ticket,
-        reply: Reply,
-        stamps: &mut Stamps,
-    ) -> Result<(), Broken> {
+        reply: ClientReply,
+        stamps: &mut GrantedTimestamps,
+    ) -> Result<(), CheckFailure> {
         let wrong = |error: &dyn std::fmt::Display| format!("store {}: {error}", self.place + 1);
         match &mut self.state {
-            State::Reading(reading) if *reading == Some(ticket) => match reply {
-                Reply::Got(row) => {
+            OracleState::Reading(reading) if *reading == Some(ticket) => match reply {
+                ClientReply::Got(row) => {
                     let tso = Tso::recover(row.as_deref()).map_err(|error| wrong(&error))?;
-                    self.state = State::Serving { tso, writing: None, taken: None };
+                    self.state = OracleState::Serving { tso, writing: None, pending: None };
                 }
                 _ => *reading = None,
             },
-            State::Serving { tso, writing, .. } if *writing == Some(ticket) => {
+            OracleState::Serving { tso, writing, .. } if *writing == Some(ticket) => {
                 *writing = None;
-                tso.complete(settled(reply)).map_err(|error| wrong(&error))?;
+                tso.complete(swap_result(reply)).map_err(|error| wrong(&error))?;
             }
-            State::Serving { taken, .. }
-                if taken.as_ref().is_some_and(|taken| taken.ticket == ticket) =>
+            OracleState::Serving { pending, .. }
+                if pending.as_ref().is_some_and(|pending| pending.ticket == ticket) =>
             {
-                let done = taken.take().expect("looked at just now");
-                if let Reply::Got(_) = reply {
-                    stamps.give(done.stamp, done.count, done.floor)?;
+                let done = pending.take().expect("looked at just now");
+                if let ClientReply::Got(_) = reply {
+                    stamps.grant(done.stamp, done.count, done.floor)?;
                 }
             }
             // Asked under an earlier leadership.
@@ -179,10 +180,10 @@ impl Oracle {
     }
 }
 
-fn settled(reply: Reply) -> SwapResult {
+fn swap_result(reply: ClientReply) -> SwapResult {
     match reply {
-        Reply::Wrote(Outcome::Swapped { succeeded: true, .. }) => SwapResult::Done,
-        Reply::Wrote(Outcome::Swapped { succeeded: false, previous }) => {
+        ClientReply::Wrote(Outcome::Swapped { succeeded: true, .. }) => SwapResult::Done,
+        ClientReply::Wrote(Outcome::Swapped { succeeded: false, previous }) => {
             SwapResult::Refused { current: previous.map(Into::into) }
         }
         _ => SwapResult::Unknown,
@@ -199,15 +200,15 @@ mod tests {
 
     #[test]
     fn timestamps_neither_overlap_nor_go_back() {
-        let mut stamps = Stamps::default();
-        assert_eq!(stamps.give(stamp(5, 10), 10, None), Ok(()));
-        assert_eq!(stamps.give(stamp(5, 30), 10, Some(stamp(5, 10))), Ok(()));
+        let mut stamps = GrantedTimestamps::default();
+        assert_eq!(stamps.grant(stamp(5, 10), 10, None), Ok(()));
+        assert_eq!(stamps.grant(stamp(5, 30), 10, Some(stamp(5, 10))), Ok(()));
         // Two that were asked for at the same time may come in either order.
-        assert_eq!(stamps.give(stamp(5, 15), 5, Some(stamp(5, 10))), Ok(()));
-        assert!(stamps.give(stamp(5, 21), 2, Some(stamp(5, 10))).is_err(), "into the next batch");
-        assert!(stamps.give(stamp(5, 18), 4, Some(stamp(5, 10))).is_err(), "into the last one");
-        assert!(stamps.give(stamp(5, 30), 1, None).is_err(), "the same again");
-        assert!(stamps.give(stamp(5, 19), 1, stamps.greatest()).is_err(), "went back");
-        assert_eq!(stamps.give(stamp(6, 1), 1, stamps.greatest()), Ok(()));
+        assert_eq!(stamps.grant(stamp(5, 15), 5, Some(stamp(5, 10))), Ok(()));
+        assert!(stamps.grant(stamp(5, 21), 2, Some(stamp(5, 10))).is_err(), "into the next batch");
+        assert!(stamps.grant(stamp(5, 18), 4, Some(stamp(5, 10))).is_err(), "into the last one");
+        assert!(stamps.grant(stamp(5, 30), 1, None).is_err(), "the same again");
+        assert!(stamps.grant(stamp(5, 19), 1, stamps.latest()).is_err(), "went back");
+        assert_eq!(stamps.grant(stamp(6, 1), 1, stamps.latest()), Ok(()));
     }
 }

@@ -7,32 +7,32 @@ use fastrand::Rng;
 use flotilla_region::Ticket;
 use flotilla_region::command::Op;
 
-use crate::checker::Value;
-use crate::request::Ask;
+use crate::checker::RegisterValue;
+use crate::request::RequestBody;
 
 /// What a client asks for that knows of these keys, and last saw these values. What values are padded
 /// with is `weight` times as long as in light runs.
 pub(crate) fn draw(
     rng: &mut Rng,
     keys: &[Bytes],
-    seen: &BTreeMap<Bytes, Value>,
+    seen: &BTreeMap<Bytes, RegisterValue>,
     ticket: Ticket,
     weight: usize,
-) -> Ask {
+) -> RequestBody {
     let put = |rng: &mut Rng, key: &Bytes, nth| Op::Put {
         key: key.clone(),
         value: value(rng, ticket, nth, weight),
     };
     let key = &keys[rng.usize(..keys.len())];
     match rng.u8(..32) {
-        0..10 => Ask::Get(key.clone()),
-        10 => Ask::Scan,
-        11..21 => Ask::Write(vec![put(rng, key, 0)]),
-        21..24 => Ask::Write(vec![Op::Delete { key: key.clone() }]),
+        0..10 => RequestBody::Get(key.clone()),
+        10 => RequestBody::Scan,
+        11..21 => RequestBody::Write(vec![put(rng, key, 0)]),
+        21..24 => RequestBody::Write(vec![Op::Delete { key: key.clone() }]),
         24..29 => {
             let expected = seen.get(key).cloned().flatten();
             let value = (rng.u8(..8) > 0).then(|| value(rng, ticket, 0, weight));
-            Ask::Write(vec![Op::CompareAndSwap { key: key.clone(), expected, value }])
+            RequestBody::Write(vec![Op::CompareAndSwap { key: key.clone(), expected, value }])
         }
         29..31 => {
             // Each key once: within a batch the order of two writes on one key is hidden.
@@ -40,12 +40,15 @@ pub(crate) fn draw(
                 0 => Op::Delete { key: key.clone() },
                 _ => put(rng, key, nth),
             });
-            Ask::Write(ops.collect())
+            RequestBody::Write(ops.collect())
         }
         _ => {
             let end = &keys[rng.usize(..keys.len())];
             let (start, end) = if key <= end { (key, end) } else { (end, key) };
-            Ask::Write(vec![Op::DeleteRange { start: start.clone(), end: Some(end.clone()) }])
+            RequestBody::Write(vec![Op::DeleteRange {
+                start: start.clone(),
+                end: Some(end.clone()),
+            }])
         }
     }
 }
@@ -75,7 +78,9 @@ mod tests {
         let mut written = BTreeSet::new();
         let mut count = 0;
         for ticket in 1..2_000 {
-            let Ask::Write(ops) = draw(&mut rng, &keys, &BTreeMap::new(), Ticket(ticket), 1) else {
+            let RequestBody::Write(ops) =
+                draw(&mut rng, &keys, &BTreeMap::new(), Ticket(ticket), 1)
+            else {
                 continue;
             };
             for op in ops {

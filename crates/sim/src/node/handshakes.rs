@@ -8,23 +8,23 @@ use flotilla_region::Envelope;
 use flotilla_store::{Error, Store};
 
 use crate::layout;
-use crate::packet::{Content, Packet};
-use crate::task::{Outbox, Stop};
+use crate::packet::{Packet, PacketBody};
+use crate::task::{Outbox, StopReason};
 
 /// One member's links.
-pub(super) struct Greeter {
+pub(super) struct HandshakeDriver {
     place: usize,
-    life: u64,
+    incarnation: u64,
     identity: StoreIdentity,
     handshake: Handshake,
     /// Stores that have accepted a greeting of this start, so that frames may be sent to them.
     linked: Vec<bool>,
 }
 
-impl Greeter {
+impl HandshakeDriver {
     pub(super) fn new(
         place: usize,
-        life: u64,
+        incarnation: u64,
         stores: usize,
         store: &Store,
         (registry, settings): (StoreRegistry, ClusterSettings),
@@ -32,11 +32,11 @@ impl Greeter {
         let identity = store.identity().clone();
         let run = (identity.uuid, identity.run);
         let address = format!("h:{}", place + 1);
-        let greeting =
+        let handshakes =
             Handshake::introduction(store.member_id(), &identity.name, &address, run, settings);
         let (history, known) = (store.history().clone(), store.peer_runs()?);
-        let handshake = Handshake::new(greeting, history, registry, known, false);
-        Ok(Self { place, life, identity, handshake, linked: vec![false; stores] })
+        let handshake = Handshake::new(handshakes, history, registry, known, false);
+        Ok(Self { place, incarnation, identity, handshake, linked: vec![false; stores] })
     }
 
     /// What a member answers to a store that is none.
@@ -48,8 +48,8 @@ impl Greeter {
     pub(super) fn greet(&self, out: &mut Outbox) {
         for to in (0..self.linked.len()).filter(|to| *to != self.place && !self.linked[*to]) {
             let hello = Box::new(self.handshake.greet(layout::id(to)));
-            let content = Content::Hello { life: self.life, hello };
-            out.letters.push(Packet::new(self.place, to, content));
+            let body = PacketBody::Hello { incarnation: self.incarnation, hello };
+            out.packets.push(Packet::new(self.place, to, body));
         }
     }
 
@@ -58,8 +58,8 @@ impl Greeter {
         &mut self,
         store: &Store,
         hello: &StoreHello,
-        failed: impl Fn(&Error) -> Stop,
-    ) -> Result<bool, Stop> {
+        failed: impl Fn(&Error) -> StopReason,
+    ) -> Result<bool, StopReason> {
         match self.handshake.decide(hello, store.log_end()) {
             HelloDecision::Accept(write) => {
                 if let Some(write) = write {
@@ -69,14 +69,14 @@ impl Greeter {
                 Ok(true)
             }
             HelloDecision::Unconfirmed | HelloDecision::Refuse(_) => Ok(false),
-            HelloDecision::Stop(words) => Err(Stop::Refused(words)),
+            HelloDecision::Stop(words) => Err(StopReason::Refused(words)),
         }
     }
 
     /// The answer to a greeting of `to`, which asked in a life of its own.
-    pub(super) fn answer_hello(&self, to: usize, life: u64, accepted: bool) -> Packet {
+    pub(super) fn answer_hello(&self, to: usize, incarnation: u64, accepted: bool) -> Packet {
         let hello = Box::new(self.handshake.greet(layout::id(to)));
-        Packet::new(self.place, to, Content::HelloAnswer { life, hello, accepted })
+        Packet::new(self.place, to, PacketBody::HelloAnswer { incarnation, hello, accepted })
     }
 
     /// A greeting of this start was answered by `from`, which is accepted here as well.
@@ -100,12 +100,12 @@ impl Greeter {
         let (uuid, run, log_end) = (self.identity.uuid, self.identity.run, store.log_end());
         let (from, to) = (self.place, layout::place(envelope.to.store));
         let envelope = Box::new(envelope);
-        Packet::new(from, to, Content::Frame { uuid, run, log_end, envelope })
+        Packet::new(from, to, PacketBody::Frame { uuid, run, log_end, envelope })
     }
 
     /// Whether a frame of this start of `from` is taken; if so, its word on the sender's log counts.
-    pub(super) fn takes(&mut self, from: usize, content: &Content) -> bool {
-        let Content::Frame { uuid, run, log_end, .. } = content else { return false };
+    pub(super) fn takes(&mut self, from: usize, body: &PacketBody) -> bool {
+        let PacketBody::Frame { uuid, run, log_end, .. } = body else { return false };
         let store = layout::id(from);
         let takes = self.handshake.takes(store, *uuid, *run);
         if takes {

@@ -14,12 +14,12 @@ use flotilla_region::{ApplyTask, Committed, Index, LogEntry, RegionId, StoreId, 
 use crate::trace::{digest, mix};
 
 /// Something that must never happen, in words.
-pub(crate) type Broken = String;
+pub(crate) type CheckFailure = String;
 
 /// Everything that all replicas must agree on.
 #[derive(Debug, Default)]
-pub(crate) struct Truth {
-    regions: BTreeMap<RegionId, Agreed>,
+pub(crate) struct ReferenceModel {
+    regions: BTreeMap<RegionId, RegionModel>,
     leaders: BTreeMap<(RegionId, Term), StoreId>,
     /// Which proposal of which entry a ticket came out with.
     tickets: BTreeMap<Ticket, (RegionId, Index, usize)>,
@@ -27,29 +27,29 @@ pub(crate) struct Truth {
 
 /// What one operation did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Deed {
+pub(crate) enum OpResult {
     Done,
     Swapped { succeeded: bool, previous: Option<Bytes> },
 }
 
 /// One region's log and what it makes.
 #[derive(Debug, Default)]
-struct Agreed {
+struct RegionModel {
     /// By index, the first at 0.
-    entries: Vec<Entry>,
+    entries: Vec<AgreedEntry>,
     /// The values that each key has had, each with the index that made it.
     values: BTreeMap<Bytes, Vec<(Index, Option<Bytes>)>>,
 }
 
 /// What stands at one index.
 #[derive(Debug)]
-struct Entry {
+struct AgreedEntry {
     print: u64,
     /// What each operation of each proposal did.
-    deeds: Vec<Vec<Deed>>,
+    results: Vec<Vec<OpResult>>,
 }
 
-impl Truth {
+impl ReferenceModel {
     /// Notes that a replica is about to apply these entries. `command` gives what a ticket's owner
     /// asked for.
     ///
@@ -62,7 +62,7 @@ impl Truth {
         store: StoreId,
         task: &ApplyTask,
         command: impl Fn(Ticket) -> Option<Bytes>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), CheckFailure> {
         let region = self.regions.entry(task.region).or_default();
         for committed in &task.entries {
             let named = |what| format!("store {store}, region {}: {what}", task.region);
@@ -85,7 +85,7 @@ impl Truth {
         region: RegionId,
         term: Term,
         store: StoreId,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), CheckFailure> {
         let other = *self.leaders.entry((region, term)).or_insert(store);
         if other == store {
             return Ok(());
@@ -100,10 +100,10 @@ impl Truth {
     }
 
     /// What the proposal with this ticket did; `None` if it was not handed out to be applied.
-    pub(crate) fn deeds(&self, ticket: Ticket) -> Option<&[Deed]> {
+    pub(crate) fn results(&self, ticket: Ticket) -> Option<&[OpResult]> {
         let (region, index, place) = self.tickets.get(&ticket)?;
         let entry = &self.regions[region].entries[index.0 as usize - 1];
-        Some(&entry.deeds[*place])
+        Some(&entry.results[*place])
     }
 
     /// The region's rows after the entry at `index`, in order.
@@ -112,7 +112,7 @@ impl Truth {
         region: RegionId,
         index: Index,
     ) -> impl Iterator<Item = (&Bytes, &Bytes)> {
-        let values = self.regions.get(&region).map(|agreed| agreed.values.iter());
+        let values = self.regions.get(&region).map(|model| model.values.iter());
         values.into_iter().flatten().filter_map(move |(key, values)| {
             let (_, value) = values.iter().rev().find(|(from, _)| *from <= index)?;
             Some((key, value.as_ref()?))
@@ -120,8 +120,8 @@ impl Truth {
     }
 }
 
-impl Agreed {
-    fn agree(&mut self, entry: &LogEntry) -> Result<(), Broken> {
+impl RegionModel {
+    fn agree(&mut self, entry: &LogEntry) -> Result<(), CheckFailure> {
         let print = mix(entry.term.0) ^ digest(&entry.data);
         let known = self.entries.len() as u64;
         match entry.index.0 {
@@ -134,8 +134,8 @@ impl Agreed {
                 Err(format!("entry {index} of term {} is not what another applied", entry.term))
             }
             index if index == known + 1 => {
-                let deeds = self.apply(entry)?;
-                self.entries.push(Entry { print, deeds });
+                let results = self.apply(entry)?;
+                self.entries.push(AgreedEntry { print, results });
                 Ok(())
             }
             index => Err(format!("applies entry {index} while only {known} are known")),
@@ -147,7 +147,7 @@ impl Agreed {
         &self,
         committed: &Committed,
         command: &impl Fn(Ticket) -> Option<Bytes>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), CheckFailure> {
         let index = committed.entry.index;
         if committed.tickets.is_empty() {
             return Ok(());
@@ -166,7 +166,7 @@ impl Agreed {
     }
 
     /// Applies the next entry and says what its proposals did.
-    fn apply(&mut self, entry: &LogEntry) -> Result<Vec<Vec<Deed>>, Broken> {
+    fn apply(&mut self, entry: &LogEntry) -> Result<Vec<Vec<OpResult>>, CheckFailure> {
         let unreadable = |_| format!("entry {} cannot be read", entry.index);
         let mut all = Vec::new();
         for proposal in command::proposals(&entry.data) {
@@ -176,7 +176,7 @@ impl Agreed {
         Ok(all)
     }
 
-    fn change(&mut self, index: Index, op: Op) -> Deed {
+    fn change(&mut self, index: Index, op: Op) -> OpResult {
         match op {
             Op::Put { key, value } => self.set(index, key, Some(value)),
             Op::Delete { key } => self.set(index, key, None),
@@ -193,10 +193,10 @@ impl Agreed {
                 if succeeded {
                     self.set(index, key, value);
                 }
-                return Deed::Swapped { succeeded, previous };
+                return OpResult::Swapped { succeeded, previous };
             }
         }
-        Deed::Done
+        OpResult::Done
     }
 
     fn set(&mut self, index: Index, key: Bytes, value: Option<Bytes>) {
@@ -228,11 +228,15 @@ mod tests {
         LogEntry { index: Index(index), term: Term(term), kind: EntryKind::Normal, data }
     }
 
-    fn agree(truth: &mut Truth, entry: LogEntry, tickets: &[u64]) -> Result<(), Broken> {
+    fn agree(
+        reference_model: &mut ReferenceModel,
+        entry: LogEntry,
+        tickets: &[u64],
+    ) -> Result<(), CheckFailure> {
         let tickets = tickets.iter().copied().map(Ticket).collect();
         let task = ApplyTask { region: REGION, entries: vec![Committed { entry, tickets }] };
         // Ticket n asked for a put of key n.
-        truth.agree(StoreId(1), &task, |ticket| Some(command::encode(&[put(ticket.0)])))
+        reference_model.agree(StoreId(1), &task, |ticket| Some(command::encode(&[put(ticket.0)])))
     }
 
     fn put(number: u64) -> Op {
@@ -241,57 +245,58 @@ mod tests {
 
     #[test]
     fn replicas_that_agree_are_good_and_others_are_not() {
-        let mut truth = Truth::default();
-        assert_eq!(agree(&mut truth, entry(1, 1, &[]), &[]), Ok(()));
-        assert_eq!(agree(&mut truth, entry(2, 1, &[&[put(1)]]), &[]), Ok(()));
-        assert_eq!(agree(&mut truth, entry(1, 1, &[]), &[]), Ok(()));
-        assert!(agree(&mut truth, entry(1, 2, &[]), &[]).is_err(), "other term");
-        assert!(agree(&mut truth, entry(2, 1, &[&[put(2)]]), &[]).is_err(), "other data");
-        assert!(agree(&mut truth, entry(4, 1, &[]), &[]).is_err(), "a gap");
-        assert!(agree(&mut truth, entry(0, 1, &[]), &[]).is_err());
+        let mut reference_model = ReferenceModel::default();
+        assert_eq!(agree(&mut reference_model, entry(1, 1, &[]), &[]), Ok(()));
+        assert_eq!(agree(&mut reference_model, entry(2, 1, &[&[put(1)]]), &[]), Ok(()));
+        assert_eq!(agree(&mut reference_model, entry(1, 1, &[]), &[]), Ok(()));
+        assert!(agree(&mut reference_model, entry(1, 2, &[]), &[]).is_err(), "other term");
+        assert!(agree(&mut reference_model, entry(2, 1, &[&[put(2)]]), &[]).is_err(), "other data");
+        assert!(agree(&mut reference_model, entry(4, 1, &[]), &[]).is_err(), "a gap");
+        assert!(agree(&mut reference_model, entry(0, 1, &[]), &[]).is_err());
     }
 
     #[test]
     fn tickets_belong_to_their_proposals() {
-        let mut truth = Truth::default();
+        let mut reference_model = ReferenceModel::default();
         let two: &[&[Op]] = &[&[put(7)], &[put(8)]];
-        assert_eq!(agree(&mut truth, entry(1, 1, two), &[7, 8]), Ok(()));
-        assert_eq!(truth.deeds(Ticket(8)), Some(&[Deed::Done][..]));
-        assert_eq!(truth.deeds(Ticket(9)), None);
-        assert!(agree(&mut truth, entry(1, 1, two), &[8, 7]).is_err());
-        assert!(agree(&mut truth, entry(1, 1, two), &[7]).is_err());
+        assert_eq!(agree(&mut reference_model, entry(1, 1, two), &[7, 8]), Ok(()));
+        assert_eq!(reference_model.results(Ticket(8)), Some(&[OpResult::Done][..]));
+        assert_eq!(reference_model.results(Ticket(9)), None);
+        assert!(agree(&mut reference_model, entry(1, 1, two), &[8, 7]).is_err());
+        assert!(agree(&mut reference_model, entry(1, 1, two), &[7]).is_err());
     }
 
     #[test]
     fn the_state_is_known_at_every_index() {
-        let mut truth = Truth::default();
+        let mut reference_model = ReferenceModel::default();
         let swap = |expected, value| {
             let (expected, value) = (Some(text(expected)), Some(text(value)));
             Op::CompareAndSwap { key: text("1"), expected, value }
         };
         let all = Op::DeleteRange { start: text("1"), end: Some(text("2")) };
-        agree(&mut truth, entry(1, 1, &[&[put(1), put(2)]]), &[]).unwrap();
-        agree(&mut truth, entry(2, 1, &[&[swap("v", "w")], &[swap("v", "x")]]), &[]).unwrap();
-        agree(&mut truth, entry(3, 1, &[&[all]]), &[]).unwrap();
-        let rows = |index| truth.rows(REGION, Index(index)).collect::<Vec<_>>();
+        agree(&mut reference_model, entry(1, 1, &[&[put(1), put(2)]]), &[]).unwrap();
+        agree(&mut reference_model, entry(2, 1, &[&[swap("v", "w")], &[swap("v", "x")]]), &[])
+            .unwrap();
+        agree(&mut reference_model, entry(3, 1, &[&[all]]), &[]).unwrap();
+        let rows = |index| reference_model.rows(REGION, Index(index)).collect::<Vec<_>>();
         let (one, two, v, w) = (&text("1"), &text("2"), &text("v"), &text("w"));
         assert_eq!(rows(0), []);
         assert_eq!(rows(1), [(one, v), (two, v)]);
         assert_eq!(rows(2), [(one, w), (two, v)]);
         assert_eq!(rows(3), [(two, v)]);
         let swapped = |succeeded, previous: &Bytes| {
-            vec![Deed::Swapped { succeeded, previous: Some(previous.clone()) }]
+            vec![OpResult::Swapped { succeeded, previous: Some(previous.clone()) }]
         };
-        let deeds = &truth.regions[&REGION].entries[1].deeds;
-        assert_eq!(*deeds, [swapped(true, v), swapped(false, w)]);
+        let results = &reference_model.regions[&REGION].entries[1].results;
+        assert_eq!(*results, [swapped(true, v), swapped(false, w)]);
     }
 
     #[test]
     fn a_term_has_one_leader() {
-        let mut truth = Truth::default();
-        assert_eq!(truth.lead(REGION, Term(1), StoreId(1)), Ok(()));
-        assert_eq!(truth.lead(REGION, Term(1), StoreId(1)), Ok(()));
-        assert_eq!(truth.lead(REGION, Term(2), StoreId(2)), Ok(()));
-        assert!(truth.lead(REGION, Term(1), StoreId(2)).is_err());
+        let mut reference_model = ReferenceModel::default();
+        assert_eq!(reference_model.lead(REGION, Term(1), StoreId(1)), Ok(()));
+        assert_eq!(reference_model.lead(REGION, Term(1), StoreId(1)), Ok(()));
+        assert_eq!(reference_model.lead(REGION, Term(2), StoreId(2)), Ok(()));
+        assert!(reference_model.lead(REGION, Term(1), StoreId(2)).is_err());
     }
 }

@@ -15,20 +15,20 @@ use flotilla_store::{
     Commit, Error, Pacer, PagesUpkeep, ReadError, RegionView, ScanRequest, Store,
 };
 
-use crate::agenda::Moment;
+use crate::coverage::{Coverage, PagesCoverage};
+use crate::event_queue::SimTime;
 use crate::layout;
-use crate::reach::{PagesReach, Reach};
-use crate::request::{Ask, Reply, Request};
+use crate::request::{ClientReply, ClientRequest, RequestBody};
 use crate::task::{Outbox, Task};
 use crate::terms::{self, SyncedTerms};
 
 /// How long things take at most.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct TaskDelays {
     pub(crate) sync_us_max: u64,
     pub(crate) apply_us_max: u64,
     /// From something's being done to its being told.
-    pub(crate) tell_us_max: u64,
+    pub(crate) notify_us_max: u64,
 }
 
 /// From a checkpoint to the purge of the log.
@@ -47,24 +47,24 @@ const FETCHES_TO_A_FAILURE: u64 = 8;
 const SCAN_BYTES_MAX: u64 = 64 << 20;
 
 #[derive(Debug)]
-pub(crate) struct Hands {
+pub(crate) struct Executor {
     store: Store,
     rng: Rng,
-    pace: Pace,
-    log: Queue<Batch>,
+    delays: TaskDelays,
+    log: TaskQueue<LogBatch>,
     /// What of it is on disk.
     terms: SyncedTerms,
-    apply: Queue<ApplyTask>,
+    apply: TaskQueue<ApplyTask>,
     /// Says how long applying waits.
     pacer: Pacer,
     /// A checkpoint was asked for before its time.
     is_asked: bool,
-    reach: Reach,
+    coverage: Coverage,
 }
 
 /// What was handed to the log at once.
 #[derive(Debug)]
-struct Batch {
+struct LogBatch {
     commit: Commit,
     /// The writes to be told of.
     numbers: Vec<(RegionId, u64)>,
@@ -74,47 +74,47 @@ struct Batch {
 
 /// Work that is done one piece after the other.
 #[derive(Debug)]
-struct Queue<T> {
+struct TaskQueue<T> {
     waiting: VecDeque<T>,
-    is_planned: bool,
+    is_scheduled: bool,
     /// When the core hears of the last piece: later pieces are told later.
-    told: Moment,
+    notified_at: SimTime,
 }
 
-impl<T> Default for Queue<T> {
+impl<T> Default for TaskQueue<T> {
     fn default() -> Self {
-        Self { waiting: VecDeque::new(), is_planned: false, told: 0 }
+        Self { waiting: VecDeque::new(), is_scheduled: false, notified_at: 0 }
     }
 }
 
-impl Hands {
-    pub(crate) fn new(store: Store, rng: Rng, pace: Pace, terms: SyncedTerms) -> Self {
-        let reach = Reach::default();
-        let (log, apply) = (Queue::default(), Queue::default());
+impl Executor {
+    pub(crate) fn new(store: Store, rng: Rng, delays: TaskDelays, terms: SyncedTerms) -> Self {
+        let coverage = Coverage::default();
+        let (log, apply) = (TaskQueue::default(), TaskQueue::default());
         let pacer = Pacer::default();
-        Self { store, rng, pace, log, terms, apply, pacer, is_asked: false, reach }
+        Self { store, rng, delays, log, terms, apply, pacer, is_asked: false, coverage }
     }
 
     pub(crate) fn store(&self) -> &Store {
         &self.store
     }
 
-    pub(crate) fn reach(&self) -> Reach {
+    pub(crate) fn coverage(&self) -> Coverage {
         let stats = self.store.stats();
-        Reach {
+        Coverage {
             checkpoints: stats.checkpoints,
-            pages: PagesReach {
+            pages: PagesCoverage {
                 moved_bytes: stats.pages_moved_bytes,
                 trimmed_bytes: stats.pages.given_back.trimmed_bytes,
                 punched_bytes: stats.pages.given_back.punched_bytes,
                 reclaimed_bytes: stats.pages_reclaimed_bytes,
             },
-            ..self.reach
+            ..self.coverage
         }
     }
 
-    pub(crate) fn set_pace(&mut self, pace: Pace) {
-        self.pace = pace;
+    pub(crate) fn set_delays(&mut self, delays: TaskDelays) {
+        self.delays = delays;
     }
 
     /// What the log has on disk.
@@ -129,27 +129,27 @@ impl Hands {
         compactions: &[Compaction],
         out: &mut Outbox,
     ) {
-        self.reach.log.compactions += compactions.len() as u64;
+        self.coverage.log.compactions += compactions.len() as u64;
         let commit = self.store.write_log(writes, compactions);
         let numbers = writes.iter().map(|write| (write.region, write.number)).collect();
-        self.log.waiting.push_back(Batch { commit, numbers, terms: terms::of(writes) });
-        if !self.log.is_planned {
-            self.log.is_planned = true;
-            out.tasks.push((self.rng.u64(1..=self.pace.sync_us_max), Task::Flush));
+        self.log.waiting.push_back(LogBatch { commit, numbers, terms: terms::of(writes) });
+        if !self.log.is_scheduled {
+            self.log.is_scheduled = true;
+            out.tasks.push((self.rng.u64(1..=self.delays.sync_us_max), Task::Flush));
         }
     }
 
     /// Writes and syncs what waits for the log; the core hears of it later.
-    pub(crate) fn flush(&mut self, now: Moment, out: &mut Outbox) -> Result<(), Error> {
-        self.log.is_planned = false;
+    pub(crate) fn flush(&mut self, now: SimTime, out: &mut Outbox) -> Result<(), Error> {
+        self.log.is_scheduled = false;
         self.store.flush_log();
         let mut done = Vec::new();
         while let Some(mut batch) = self.log.waiting.pop_front() {
             match batch.commit.try_take() {
                 Some(result) => {
                     result?;
-                    let told = |(region, number)| Event::Persisted { region, number };
-                    done.extend(batch.numbers.into_iter().map(told));
+                    let event = |(region, number)| Event::Persisted { region, number };
+                    done.extend(batch.numbers.into_iter().map(event));
                     batch
                         .terms
                         .into_iter()
@@ -161,10 +161,10 @@ impl Hands {
                 }
             }
         }
-        tell(&mut self.log, &mut self.rng, self.pace, now, done, out);
+        notify_core(&mut self.log, &mut self.rng, self.delays, now, done, out);
         if !self.log.waiting.is_empty() {
-            self.log.is_planned = true;
-            out.tasks.push((self.rng.u64(1..=self.pace.sync_us_max), Task::Flush));
+            self.log.is_scheduled = true;
+            out.tasks.push((self.rng.u64(1..=self.delays.sync_us_max), Task::Flush));
         }
         Ok(())
     }
@@ -172,9 +172,9 @@ impl Hands {
     /// Queues committed entries.
     pub(crate) fn queue(&mut self, tasks: impl Iterator<Item = ApplyTask>, out: &mut Outbox) {
         self.apply.waiting.extend(tasks);
-        if !self.apply.is_planned && !self.apply.waiting.is_empty() {
-            self.apply.is_planned = true;
-            out.tasks.push((self.rng.u64(1..=self.pace.apply_us_max), Task::Apply));
+        if !self.apply.is_scheduled && !self.apply.waiting.is_empty() {
+            self.apply.is_scheduled = true;
+            out.tasks.push((self.rng.u64(1..=self.delays.apply_us_max), Task::Apply));
         }
     }
 
@@ -182,29 +182,29 @@ impl Hands {
     /// how far regions came.
     pub(crate) fn apply(
         &mut self,
-        now: Moment,
+        now: SimTime,
         out: &mut Outbox,
     ) -> Result<Vec<(RegionId, Index)>, Error> {
-        if let Some(later_us) = self.hold(now, out) {
+        if let Some(later_us) = self.stall_us(now, out) {
             out.tasks.push((later_us, Task::Apply));
             return Ok(Vec::new());
         }
-        self.apply.is_planned = false;
+        self.apply.is_scheduled = false;
         let count = self.rng.usize(1..=self.apply.waiting.len());
         let tasks: Vec<_> = self.apply.waiting.drain(..count).collect();
         let applied = self.store.apply(&tasks)?;
-        let told = |(ticket, outcome)| (ticket, Reply::Wrote(outcome));
-        out.replies.extend(applied.outcomes.into_iter().map(told));
-        let told = |(region, index): &_| Event::Applied { region: *region, index: *index };
-        let done = applied.regions.iter().map(told).collect();
-        tell(&mut self.apply, &mut self.rng, self.pace, now, done, out);
+        let reply = |(ticket, outcome)| (ticket, ClientReply::Wrote(outcome));
+        out.replies.extend(applied.outcomes.into_iter().map(reply));
+        let event = |(region, index): &_| Event::Applied { region: *region, index: *index };
+        let done = applied.regions.iter().map(event).collect();
+        notify_core(&mut self.apply, &mut self.rng, self.delays, now, done, out);
         self.queue(std::iter::empty(), out);
         Ok(applied.regions)
     }
 
     /// How long applying has to wait because of what is in memory only, if it has to. Asks for a
     /// checkpoint once so much is, as the node's threads do.
-    fn hold(&mut self, now: Moment, out: &mut Outbox) -> Option<u64> {
+    fn stall_us(&mut self, now: SimTime, out: &mut Outbox) -> Option<u64> {
         let (limits, dirty) = (self.store.dirty_limits(), self.store.dirty_bytes());
         if self.store.wants_checkpoint() && !self.is_asked {
             self.is_asked = true;
@@ -216,7 +216,7 @@ impl Hands {
             self.pacer.begin(dirty, clock);
             return None;
         }
-        self.reach.applies_held += 1;
+        self.coverage.apply_stalls += 1;
         let left_us = left.map(|left| u64::try_from(left.as_micros()).unwrap_or(u64::MAX));
         Some(left_us.unwrap_or(LOOK_US_MAX).clamp(1, LOOK_US_MAX))
     }
@@ -227,20 +227,21 @@ impl Hands {
     ///
     /// The log cannot read what it has acknowledged.
     pub(crate) fn fetch(&mut self, fetch: &LogFetch, out: &mut Outbox) -> Result<(), Error> {
-        self.reach.log.fetches += 1;
+        self.coverage.log.fetches += 1;
         let (region, context) = (fetch.region, fetch.context);
         let fetched = self.store.fetch(fetch);
         // Not drawn, so that old seeds draw the rest as ever: now and then there is no memory.
-        let fails = self.reach.log.fetches.is_multiple_of(FETCHES_TO_A_FAILURE);
+        let fails = self.coverage.log.fetches.is_multiple_of(FETCHES_TO_A_FAILURE);
         let is_gone = |error: &Error| error.is_gone();
-        self.reach.log.fetches_failed += u64::from(fails || fetched.as_ref().is_err_and(is_gone));
+        self.coverage.log.fetches_failed +=
+            u64::from(fails || fetched.as_ref().is_err_and(is_gone));
         let event = match fetched {
             Ok(_) if fails => Event::FetchFailed { region, context },
             Ok(entries) => Event::Fetched { region, context, entries },
             Err(error) if error.is_gone() => Event::FetchFailed { region, context },
             Err(error) => return Err(error),
         };
-        out.tasks.push((self.tell_us(), Task::Post(vec![event])));
+        out.tasks.push((self.notify_delay_us(), Task::Post(vec![event])));
         Ok(())
     }
 
@@ -248,7 +249,7 @@ impl Hands {
     pub(crate) fn read(
         &mut self,
         grant: ReadGrant,
-        request: &Request,
+        request: &ClientRequest,
         out: &mut Outbox,
     ) -> Result<(), ReadError> {
         let view = self.store.read();
@@ -258,9 +259,9 @@ impl Hands {
             "{grant:?} is served from a snapshot at {applied:?}"
         );
         let region = view.region(grant.region, Some(layout::VERSION))?;
-        let reply = match &request.ask {
-            Ask::Get(key) => Reply::Got(region.get(key)?),
-            Ask::Scan | Ask::Write(_) => Reply::Scanned(rows(&region)?),
+        let reply = match &request.body {
+            RequestBody::Get(key) => ClientReply::Got(region.get(key)?),
+            RequestBody::Scan | RequestBody::Write(_) => ClientReply::Scanned(rows(&region)?),
         };
         out.replies.push((grant.ticket, reply));
         Ok(())
@@ -270,9 +271,9 @@ impl Hands {
     pub(crate) fn checkpoint(&mut self, out: &mut Outbox) -> Result<(), Error> {
         self.is_asked = false;
         let durable = self.store.checkpoint()?;
-        let told = |(region, applied)| Event::Checkpointed { region, applied };
-        let events = durable.into_iter().map(told).collect();
-        out.tasks.push((self.tell_us(), Task::Post(events)));
+        let event = |(region, applied)| Event::Checkpointed { region, applied };
+        let events = durable.into_iter().map(event).collect();
+        out.tasks.push((self.notify_delay_us(), Task::Post(events)));
         out.tasks.push((self.rng.u64(1..=PURGE_US_MAX), Task::Purge));
         Ok(())
     }
@@ -281,8 +282,8 @@ impl Hands {
     /// it, so that writes find it done or have to do it.
     pub(crate) fn purge(&mut self) -> Result<(), Error> {
         let purged = self.store.purge_log()?;
-        self.reach.log.segments_purged += purged.segments;
-        self.reach.log.moved_bytes += purged.moved_bytes;
+        self.coverage.log.segments_purged += purged.segments;
+        self.coverage.log.moved_bytes += purged.moved_bytes;
         for _ in 0..self.rng.u64(..LOG_STEPS_END) {
             self.store.maintain_log()?;
         }
@@ -296,8 +297,8 @@ impl Hands {
     }
 
     /// When a granted read takes its snapshot.
-    pub(crate) fn tell_us(&mut self) -> u64 {
-        self.rng.u64(1..=self.pace.tell_us_max)
+    pub(crate) fn notify_delay_us(&mut self) -> u64 {
+        self.rng.u64(1..=self.delays.notify_us_max)
     }
 }
 
@@ -314,16 +315,16 @@ pub(crate) fn rows(region: &RegionView) -> Result<Vec<(Bytes, Bytes)>, ReadError
     Ok(region.scan(&all)?.rows)
 }
 
-fn tell<T>(
-    queue: &mut Queue<T>,
+fn notify_core<T>(
+    queue: &mut TaskQueue<T>,
     rng: &mut Rng,
-    pace: Pace,
-    now: Moment,
+    delays: TaskDelays,
+    now: SimTime,
     done: Vec<Event>,
     out: &mut Outbox,
 ) {
     if !done.is_empty() {
-        queue.told = queue.told.max(now + rng.u64(1..=pace.tell_us_max));
-        out.tasks.push((queue.told - now, Task::Post(done)));
+        queue.notified_at = queue.notified_at.max(now + rng.u64(1..=delays.notify_us_max));
+        out.tasks.push((queue.notified_at - now, Task::Post(done)));
     }
 }

@@ -3,9 +3,9 @@
 use std::hash::Hasher;
 
 /// Which operations are placed.
-pub(super) struct Bits(Vec<u64>);
+pub(super) struct BitSet(Vec<u64>);
 
-impl Bits {
+impl BitSet {
     pub(super) fn new(count: usize) -> Self {
         Self(vec![0; count.div_ceil(64)])
     }
@@ -36,9 +36,9 @@ impl Bits {
 
 /// A quick hash; the set is never walked, so its order cannot leak.
 #[derive(Default)]
-pub(super) struct Mixer(u64);
+pub(super) struct WordHasher(u64);
 
-impl Hasher for Mixer {
+impl Hasher for WordHasher {
     fn finish(&self) -> u64 {
         self.0 ^ (self.0 >> 29)
     }
