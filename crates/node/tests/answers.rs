@@ -21,7 +21,7 @@ use flotilla_proto::kvrpcpb::{
 };
 use flotilla_proto::tikvpb::tikv_client::TikvClient;
 use flotilla_region::command::{self, Op};
-use flotilla_region::{Guard, RegionId, Reject, Space};
+use flotilla_region::{RegionId, Reject, RequestPrecondition, Space};
 use flotilla_store::Outcome;
 use flotilla_vfs::FileSystem;
 use flotilla_vfs::fault::FaultFs;
@@ -57,7 +57,9 @@ async fn start(disk: Arc<dyn FileSystem>, config: NodeConfig) -> Node {
 /// what a test sees in the log is its own.
 async fn placement_is_quiet(router: &Router) -> bool {
     tokio::task::yield_now().await;
-    let Ok(view) = router.read(SYSTEM_REGION, Guard::default(), false).await else { return false };
+    let Ok(view) = router.read(SYSTEM_REGION, RequestPrecondition::default(), false).await else {
+        return false;
+    };
     let region = view.region(SYSTEM_REGION, None).unwrap();
     let Some(row) = region.get(rows::STORES_KEY).unwrap() else { return false };
     let registry = StoreRegistry::decode(&row).unwrap();
@@ -82,7 +84,7 @@ fn region_of(router: &Router, key: &[u8]) -> RegionId {
 
 async fn propose(router: Router, key: Bytes, ops: Vec<Op>) -> Told {
     let region = region_of(&router, &key);
-    router.propose(region, Guard::default(), command::encode(&ops)).await
+    router.propose(region, RequestPrecondition::default(), command::encode(&ops)).await
 }
 
 async fn put(router: Router, key: Bytes, bytes: usize) -> Told {
@@ -100,7 +102,7 @@ async fn has(router: &Router, key: &[u8]) -> bool {
     let region = region_of(router, key);
     let read = async {
         loop {
-            if let Ok(view) = router.read(region, Guard::default(), false).await {
+            if let Ok(view) = router.read(region, RequestPrecondition::default(), false).await {
                 return view;
             }
         }
@@ -246,7 +248,7 @@ async fn a_node_that_is_told_to_stop_answers_those_under_way() {
     let stopping = tokio::spawn(node.shutdown());
     // Reads do not wait for the disk; the first that is refused says that the end has begun.
     let region = region_of(&router, &key(0, 0));
-    while router.read(region, Guard::default(), false).await.is_ok() {
+    while router.read(region, RequestPrecondition::default(), false).await.is_ok() {
         tokio::task::yield_now().await;
     }
     assert_eq!(put(router.clone(), key(1, 0), 1).await, Err(RequestError::Stopping));

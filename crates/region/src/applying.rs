@@ -4,7 +4,7 @@ use raft::eraftpb::Entry;
 
 use crate::consensus::Consensus;
 use crate::ids::Index;
-use crate::window::Window;
+use crate::log_window::LogWindow;
 
 pub(crate) struct ApplyProgress {
     /// The last entry that was given to the driver.
@@ -29,7 +29,7 @@ impl ApplyProgress {
     }
 
     /// These entries go to the driver.
-    pub(crate) fn hand_out(&mut self, entries: &[Entry], window: &Window) {
+    pub(crate) fn hand_out(&mut self, entries: &[Entry], window: &LogWindow) {
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return };
         assert_eq!(first.index, self.handed_out.0 + 1, "a gap in what is committed");
         self.handed_out = Index(last.index);

@@ -69,7 +69,7 @@ pub enum Reject {
 /// Raft would panic on it. A log that ends below what was committed has lost its tail; only
 /// another replica can mend that.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
+pub enum CreateReplicaError {
     /// The replica is not a member of the region, or the region has no or doubled members.
     #[error("region {region}: peer {peer} is no proper member")]
     NotMember {
@@ -83,7 +83,7 @@ pub enum Unfit {
     Exists(RegionId),
     /// Two numbers of the log contradict each other.
     #[error("region {region}: {what}: {low} should not exceed {high}")]
-    Disorder {
+    IndexOrder {
         /// The region.
         region: RegionId,
         /// Which numbers.
@@ -95,7 +95,7 @@ pub enum Unfit {
     },
     /// The entries above the applied one are not all there, or their terms contradict the runs.
     #[error("region {region}: the log is broken at entry {index}")]
-    Broken {
+    InvalidLog {
         /// The region.
         region: RegionId,
         /// The first entry that is missing or wrong.

@@ -18,7 +18,7 @@ pub enum Event {
         /// Comes back exactly once, with the applied entry or rejected.
         ticket: Ticket,
         /// What the client claims about the region.
-        guard: Guard,
+        precondition: RequestPrecondition,
         /// Operations, as [`crate::command::encode`] writes them.
         command: Bytes,
     },
@@ -29,7 +29,7 @@ pub enum Event {
         /// Comes back exactly once, granted or rejected.
         ticket: Ticket,
         /// What the client claims about the region.
-        guard: Guard,
+        precondition: RequestPrecondition,
         /// Whether a replica that does not lead may serve it.
         follower: bool,
     },
@@ -105,7 +105,7 @@ impl Event {
 
 /// What a request claims about its region. What it does not claim is not checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Guard {
+pub struct RequestPrecondition {
     /// The replica that it was sent to.
     pub peer: Option<PeerId>,
     /// The term that the client last heard of.

@@ -45,19 +45,19 @@ mod ids;
 mod invariants;
 mod lease;
 mod log_fetches;
+mod log_window;
 mod message;
 mod message_filter;
 mod persistence;
 mod proposals;
 mod read_index;
 mod read_path;
-mod recovered;
+mod recovered_replica;
 mod replica;
 mod shard;
 mod status;
 mod step_context;
 mod timers;
-mod window;
 
 pub use codec::Malformed;
 pub use config::{Config, InvalidConfig, ReadConfig, WindowConfig};
@@ -67,11 +67,11 @@ pub use effects::{
     WildTerm,
 };
 pub use entry::{EntryKind, HardState, LogEntry};
-pub use error::{Reject, Unfit};
-pub use event::{Event, Guard, KeySpan};
+pub use error::{CreateReplicaError, Reject};
+pub use event::{Event, KeySpan, RequestPrecondition};
 pub use ids::{Index, PeerId, RegionId, StoreId, Term, Ticket, Time};
 pub use message::{Envelope, Message, MessageKind};
-pub use recovered::Recovered;
+pub use recovered_replica::RecoveredReplica;
 pub use shard::Shard;
 pub use status::{Dropped, Role, Stats, Status};
 

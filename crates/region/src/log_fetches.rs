@@ -48,7 +48,7 @@ impl LogFetches {
     }
 
     /// What the driver has not heard of yet.
-    pub(crate) fn take_new(
+    pub(crate) fn take_unsent(
         &mut self,
         region: RegionId,
         peer: PeerId,

@@ -70,15 +70,15 @@ pub(crate) fn filter(envelope: &Envelope, view: &FilterView<'_>) -> Result<(), R
         return Err(Refusal::Stranger);
     }
     let message = &envelope.message;
-    if !has_sane_numbers(message) {
+    if !has_valid_numbers(message) {
         return Err(Refusal::Malformed);
     }
     if is_wild_term(message.term, view) {
         return Err(Refusal::WildTerm);
     }
     filter_acknowledged(envelope, view)?;
-    let is_sound = match message.kind {
-        MessageKind::Append => is_sound_append(message),
+    let is_valid = match message.kind {
+        MessageKind::Append => is_valid_append(message),
         MessageKind::AppendResponse => return filter_append_response(message, view),
         // The context of a leader transfer would break the promise that leases rest on.
         MessageKind::RequestVote | MessageKind::RequestPreVote => {
@@ -89,10 +89,10 @@ pub(crate) fn filter(envelope: &Envelope, view: &FilterView<'_>) -> Result<(), R
         }
         _ => true,
     };
-    if is_sound { Ok(()) } else { Err(Refusal::Malformed) }
+    if is_valid { Ok(()) } else { Err(Refusal::Malformed) }
 }
 
-fn has_sane_numbers(message: &Message) -> bool {
+fn has_valid_numbers(message: &Message) -> bool {
     let Message { term, log_term, index, commit, commit_term, reject_hint, .. } = message;
     let numbers = [term.0, log_term.0, index.0, commit.0, commit_term.0, reject_hint.0];
     // Term 0 marks a message of raft to itself, which skips all checks; forwarded read requests
@@ -139,7 +139,7 @@ fn filter_acknowledged(envelope: &Envelope, view: &FilterView<'_>) -> Result<(),
     Err(Refusal::LostLog(counted_on))
 }
 
-fn is_sound_append(message: &Message) -> bool {
+fn is_valid_append(message: &Message) -> bool {
     let mut index = message.index;
     let mut term = message.log_term;
     // Raft says "term 0" of entries that it does not have: only the one before the first has it.
@@ -149,11 +149,11 @@ fn is_sound_append(message: &Message) -> bool {
     message.entries.iter().all(|entry| {
         let follows = entry.index.0 == index.0 + 1 && entry.term >= term && entry.term.0 > 0;
         (index, term) = (entry.index, entry.term);
-        follows && has_sane_term(entry, message.term)
+        follows && has_valid_term(entry, message.term)
     })
 }
 
-fn has_sane_term(entry: &LogEntry, leader_term: Term) -> bool {
+fn has_valid_term(entry: &LogEntry, leader_term: Term) -> bool {
     entry.term <= leader_term && entry.index.0 < NUMBER_MAX
 }
 

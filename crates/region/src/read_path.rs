@@ -114,7 +114,7 @@ impl ReadPath {
 
     /// Asks for all reads that wait, if somebody can be asked.
     pub(crate) fn ask(&mut self, consensus: &mut Consensus, step: &mut StepContext<'_>) {
-        if self.reads.wants_round() && consensus.can_ask() {
+        if self.reads.wants_round() && consensus.can_request_read_index() {
             self.send_round(consensus, step);
         }
     }
@@ -122,7 +122,7 @@ impl ReadPath {
     fn send_round(&mut self, consensus: &mut Consensus, step: &mut StepContext<'_>) {
         let term = consensus.is_leader().then(|| consensus.term());
         let context = self.reads.ask(step.now, term);
-        consensus.ask_read_index(&context);
+        consensus.request_read_index(&context);
         step.stats.read_rounds += 1;
     }
 
@@ -147,7 +147,7 @@ impl ReadPath {
     }
 
     /// The step was late: the lease is over, and what it granted has to ask a quorum.
-    pub(crate) fn turn_back(
+    pub(crate) fn revoke_grant(
         &mut self,
         grant: &ReadGrant,
         served: Time,
@@ -162,7 +162,7 @@ impl ReadPath {
 
     /// The step was late: whether this is the name of a request that it answered under the lease,
     /// which is over then.
-    pub(crate) fn take_back(&mut self, context: &Bytes, step: &mut StepContext<'_>) -> bool {
+    pub(crate) fn revoke_answer(&mut self, context: &Bytes, step: &mut StepContext<'_>) -> bool {
         let (answered_at, names) = &self.answered;
         let was_leased = *answered_at == step.now && names.contains(context);
         if was_leased {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use flotilla_region::command::{self, Op};
-use flotilla_region::{Descriptor, Event, Guard, KeySpan, RegionId, Reject, Ticket};
+use flotilla_region::{Descriptor, Event, KeySpan, RegionId, Reject, RequestPrecondition, Ticket};
 use flotilla_store::Outcome;
 
 use crate::checker::{OperationId, RegisterAction};
@@ -119,12 +119,17 @@ impl ClientRequest {
 
     /// The event that brings the request to the store.
     pub(crate) fn event(&self, ticket: Ticket, region: &Descriptor) -> Event {
-        let guard = self.guard(region);
+        let precondition = self.precondition(region);
         match &self.command {
-            Some(command) => {
-                Event::Propose { region: self.region, ticket, guard, command: command.clone() }
+            Some(command) => Event::Propose {
+                region: self.region,
+                ticket,
+                precondition,
+                command: command.clone(),
+            },
+            None => {
+                Event::Read { region: self.region, ticket, precondition, follower: self.follower }
             }
-            None => Event::Read { region: self.region, ticket, guard, follower: self.follower },
         }
     }
 
@@ -157,9 +162,9 @@ impl ClientRequest {
         actions
     }
 
-    fn guard(&self, region: &Descriptor) -> Guard {
+    fn precondition(&self, region: &Descriptor) -> RequestPrecondition {
         let peer = region.peer_on(layout::id(self.store)).map(|peer| peer.id);
-        let mut guard = Guard {
+        let mut precondition = RequestPrecondition {
             peer,
             term: None,
             version: Some(region.epoch.version),
@@ -168,17 +173,17 @@ impl ClientRequest {
         };
         match self.forged {
             None => {}
-            Some(ForgedField::Version) => guard.version = Some(region.epoch.version + 1),
+            Some(ForgedField::Version) => precondition.version = Some(region.epoch.version + 1),
             Some(ForgedField::Peer) => {
-                guard.peer = peer.map(|id| flotilla_region::PeerId(id.0 + 50))
+                precondition.peer = peer.map(|id| flotilla_region::PeerId(id.0 + 50))
             }
             Some(ForgedField::Span) => {
                 // The system region has no borders, and nobody lies to it.
                 let outside = if region.end.is_empty() { Bytes::new() } else { region.end.clone() };
-                guard.span = Some(KeySpan { first: outside.clone(), last: outside });
+                precondition.span = Some(KeySpan { first: outside.clone(), last: outside });
             }
         }
-        guard
+        precondition
     }
 
     fn span(&self) -> Option<KeySpan> {

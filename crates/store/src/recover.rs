@@ -6,7 +6,7 @@
 
 use flotilla_pagestore::PageStore;
 use flotilla_raftlog::{Durability, Group, LogBatch, LogEngine};
-use flotilla_region::{Descriptor, HardState, Index, PeerId, Recovered, StoreId, Term};
+use flotilla_region::{Descriptor, HardState, Index, PeerId, RecoveredReplica, StoreId, Term};
 
 use crate::error::Error;
 use crate::log_reader;
@@ -33,7 +33,7 @@ pub(crate) fn recover(
     pages: &PageStore,
     log: &LogWriter,
     store: StoreId,
-) -> Result<Vec<Recovered>, Error> {
+) -> Result<Vec<RecoveredReplica>, Error> {
     let view = View::new(pages.read());
     let mut recovered = vec![];
     for descriptor in view.descriptors()? {
@@ -51,7 +51,7 @@ fn replica(
     descriptor: Descriptor,
     peer: PeerId,
     state: &ApplyState,
-) -> Result<Recovered, Error> {
+) -> Result<RecoveredReplica, Error> {
     let region = descriptor.id;
     let applied = (state.applied, state.term);
     let group = log.engine().group(peer.0);
@@ -59,7 +59,7 @@ fn replica(
     let mut hard_state = logged.map_or(state.hard_state, |newer| state.hard_state.merge(newer));
     hard_state.commit = hard_state.commit.max(applied.0);
 
-    let mut recovered = Recovered {
+    let mut recovered = RecoveredReplica {
         descriptor,
         peer,
         hard_state,
@@ -127,7 +127,7 @@ fn has_not_begun(group: &Group) -> bool {
 }
 
 fn read_log(
-    recovered: &mut Recovered,
+    recovered: &mut RecoveredReplica,
     group: &Group,
     truncated: (Index, Term),
 ) -> Result<(), Error> {

@@ -8,7 +8,8 @@ use flotilla_identity::{
 use flotilla_pagestore::{DirtyLimits, PageStore};
 use flotilla_raftlog::{Commit, Maintenance as LogMaintenance, Purged, RecoveryReport};
 use flotilla_region::{
-    ApplyTask, Compaction, Descriptor, Index, LogEntry, LogFetch, LogWrite, Recovered, RegionId,
+    ApplyTask, Compaction, Descriptor, Index, LogEntry, LogFetch, LogWrite, RecoveredReplica,
+    RegionId,
 };
 
 use crate::apply::{self, Applied};
@@ -55,7 +56,7 @@ impl Store {
     /// # Panics
     ///
     /// If the directory is not a member's.
-    pub fn start(directory: StoreDirectory) -> Result<(Self, Vec<Recovered>), Error> {
+    pub fn start(directory: StoreDirectory) -> Result<(Self, Vec<RecoveredReplica>), Error> {
         let state = directory.identity();
         assert!(state.is_member(), "only members start: {state:?}");
         let StoreDirectory { config, pages, log, log_recovery, identity, history } = directory;

@@ -14,7 +14,7 @@ use flotilla_placement::{
     Timestamp, Tso, TsoError, rows,
 };
 use flotilla_region::command::{self, Op};
-use flotilla_region::{Guard, StoreId, Term};
+use flotilla_region::{RequestPrecondition, StoreId, Term};
 use flotilla_store::Outcome;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, watch};
@@ -90,7 +90,7 @@ impl Office {
         membership: Membership,
         term: Term,
     ) -> Result<Arc<Self>, OfficeError> {
-        let guard = Guard { term: Some(term), ..Guard::default() };
+        let guard = RequestPrecondition { term: Some(term), ..RequestPrecondition::default() };
         let view = router.read(SYSTEM_REGION, guard, false).await.map_err(OfficeError::Region)?;
         let view = view.region(SYSTEM_REGION, None)?;
         let row = |key| view.get(key);
@@ -295,7 +295,7 @@ impl Office {
     /// Makes sure that nobody else led when something was taken before this call: only then it may
     /// be handed out.
     async fn confirm(&self) -> Result<(), Status> {
-        let guard = Guard { term: Some(self.term), ..Guard::default() };
+        let guard = RequestPrecondition { term: Some(self.term), ..RequestPrecondition::default() };
         self.router.read(SYSTEM_REGION, guard, false).await.map_err(|_| not_leader())?;
         Ok(())
     }
@@ -350,7 +350,7 @@ impl Office {
     }
 
     async fn write(&self, swap: RowSwap) -> SwapResult {
-        let guard = Guard { term: Some(self.term), ..Guard::default() };
+        let guard = RequestPrecondition { term: Some(self.term), ..RequestPrecondition::default() };
         let command = command::encode(&[Op::CompareAndSwap {
             key: Bytes::from_static(swap.key),
             expected: swap.expected.map(Bytes::from),

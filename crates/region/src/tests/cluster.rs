@@ -155,15 +155,15 @@ impl Cluster {
         let ticket = self.request(store, key.clone(), Some(value));
         let put = Op::Put { key, value: Bytes::copy_from_slice(&value.to_be_bytes()) };
         let command = command::encode(&[put]);
-        let guard = Guard::default();
-        self.push(store, Event::Propose { region: REGION, ticket, guard, command });
+        let precondition = RequestPrecondition::default();
+        self.push(store, Event::Propose { region: REGION, ticket, precondition, command });
         ticket
     }
 
     pub(super) fn read(&mut self, store: u64, key: &str, follower: bool) -> Ticket {
         let ticket = self.request(store, Bytes::copy_from_slice(key.as_bytes()), None);
-        let guard = Guard::default();
-        self.push(store, Event::Read { region: REGION, ticket, guard, follower });
+        let precondition = RequestPrecondition::default();
+        self.push(store, Event::Read { region: REGION, ticket, precondition, follower });
         ticket
     }
 

@@ -175,8 +175,8 @@ fn a_wild_term_is_refused_and_told_once() {
     }
     cluster.run(1);
     let term = Term((1 << 60) - 1);
-    let told = WildTerm { region: REGION, from: peer(1), term, here: Term(1) };
-    assert_eq!(cluster.wild_terms, [(2, told)]);
+    let reported = WildTerm { region: REGION, from: peer(1), term, here: Term(1) };
+    assert_eq!(cluster.wild_terms, [(2, reported)]);
     let dropped = cluster.machines[&2].shard.stats().dropped;
     assert_eq!(dropped.wild_terms, kinds().count() as u64 - 1);
     cluster.run(2000);

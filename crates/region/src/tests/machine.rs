@@ -107,7 +107,7 @@ impl Disk {
         assert!(self.durable.0 <= last, "made before the first checkpoint");
     }
 
-    fn recover(&self) -> Recovered {
+    fn recover(&self) -> RecoveredReplica {
         let (index, term) = (self.durable.0, self.durable.1);
         let mut terms: Vec<(Index, Term)> = vec![];
         for entry in self.entries.values() {
@@ -115,7 +115,7 @@ impl Disk {
                 terms.push((entry.index, entry.term));
             }
         }
-        Recovered {
+        RecoveredReplica {
             descriptor: self.descriptor.clone(),
             peer: self.peer,
             hard_state: self.hard_state,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use flotilla_region::command::{self, Op};
 use flotilla_region::{
     ApplyTask, Committed, Compaction, Descriptor, EntryKind, Epoch, HardState, Index, LogEntry,
-    LogWrite, Peer, PeerId, Recovered, RegionId, Space, StoreId, Term, Ticket,
+    LogWrite, Peer, PeerId, RecoveredReplica, RegionId, Space, StoreId, Term, Ticket,
 };
 use flotilla_vfs::fault::FaultFs;
 
@@ -67,11 +67,11 @@ fn regions() -> Vec<Descriptor> {
     ]
 }
 
-fn try_open(fs: &FaultFs) -> Result<(Store, Vec<Recovered>), Error> {
+fn try_open(fs: &FaultFs) -> Result<(Store, Vec<RecoveredReplica>), Error> {
     try_open_with(fs, config())
 }
 
-fn try_open_with(fs: &FaultFs, config: Config) -> Result<(Store, Vec<Recovered>), Error> {
+fn try_open_with(fs: &FaultFs, config: Config) -> Result<(Store, Vec<RecoveredReplica>), Error> {
     try_begin(fs, config, &regions())
 }
 
@@ -80,14 +80,14 @@ fn try_begin(
     fs: &FaultFs,
     config: Config,
     regions: &[Descriptor],
-) -> Result<(Store, Vec<Recovered>), Error> {
+) -> Result<(Store, Vec<RecoveredReplica>), Error> {
     begin(try_directory(fs, config)?, regions)
 }
 
 fn begin(
     mut directory: StoreDirectory,
     regions: &[Descriptor],
-) -> Result<(Store, Vec<Recovered>), Error> {
+) -> Result<(Store, Vec<RecoveredReplica>), Error> {
     if directory.identity().state == IdentityState::New {
         let plan = Box::new(plan(directory.identity().uuid, regions));
         directory.write(&BootstrapWrite::Form { plan, place: 0 })?;
@@ -117,7 +117,7 @@ fn plan(uuid: StoreUuid, regions: &[Descriptor]) -> BootstrapPlan {
     BootstrapPlan { cluster_id: CLUSTER, round: 1, uuids, spec, regions: regions.to_vec() }
 }
 
-fn open(fs: &FaultFs) -> (Store, Vec<Recovered>) {
+fn open(fs: &FaultFs) -> (Store, Vec<RecoveredReplica>) {
     try_open(fs).unwrap_or_else(|error| panic!("the store does not open: {error}"))
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use flotilla_region::command::{self, Op};
-use flotilla_region::{HardState, Index, LogEntry, Recovered};
+use flotilla_region::{HardState, Index, LogEntry, RecoveredReplica};
 
 use super::*;
 
@@ -90,8 +90,8 @@ impl Replica {
     }
 
     /// What was found after a crash, against what may be found.
-    pub(super) fn check(&self, found: &Recovered, rows: &[Row]) {
-        let Recovered { applied, tail, last, hard_state, .. } = found;
+    pub(super) fn check(&self, found: &RecoveredReplica, rows: &[Row]) {
+        let RecoveredReplica { applied, tail, last, hard_state, .. } = found;
         let region = found.descriptor.id;
         assert!(applied.0.0 >= self.durable, "region {region} fell back behind a durable root");
         assert!(found.truncated.0 <= applied.0, "region {region} has a hole");
@@ -123,7 +123,7 @@ impl Replica {
     }
 
     /// Goes on from what was found. It counts as acknowledged: raft takes it for persisted.
-    pub(super) fn restart(&mut self, found: &Recovered) {
+    pub(super) fn restart(&mut self, found: &RecoveredReplica) {
         self.log = found.tail.iter().map(|entry| (entry.index.0, entry.clone())).collect();
         self.truncated = found.truncated.0.0;
         for entry in self.applied.iter().take(found.applied.0.0 as usize) {

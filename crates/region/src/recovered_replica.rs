@@ -2,13 +2,13 @@
 
 use crate::descriptor::Descriptor;
 use crate::entry::{HardState, LogEntry};
-use crate::error::Unfit;
+use crate::error::CreateReplicaError;
 use crate::ids::{Index, PeerId, Term};
 
 /// A replica as it was found. The store has mended the seam of its two engines already: a log that
 /// does not connect with the applied state was reset, term and vote are the newest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recovered {
+pub struct RecoveredReplica {
     /// The region, in the form that it had at `applied`.
     pub descriptor: Descriptor,
     /// Which of its replicas this is.
@@ -27,7 +27,7 @@ pub struct Recovered {
     pub tail: Vec<LogEntry>,
 }
 
-impl Recovered {
+impl RecoveredReplica {
     /// A replica that has never seen anything.
     #[must_use]
     pub fn fresh(descriptor: Descriptor, peer: PeerId) -> Self {
@@ -59,7 +59,7 @@ impl Recovered {
     }
 
     /// Checks everything that raft would panic about, and that its lease and vote rules rest on.
-    pub(crate) fn check(&self) -> Result<(), Unfit> {
+    pub(crate) fn check(&self) -> Result<(), CreateReplicaError> {
         let region = self.descriptor.id;
         self.check_members()?;
         let order = [
@@ -69,21 +69,21 @@ impl Recovered {
         ];
         for (what, low, high) in order {
             if low > high {
-                return Err(Unfit::Disorder { region, what, low, high });
+                return Err(CreateReplicaError::IndexOrder { region, what, low, high });
             }
         }
-        let broken = |index| Unfit::Broken { region, index };
+        let broken = |index| CreateReplicaError::InvalidLog { region, index };
         self.check_terms().map_err(broken)?;
         self.check_tail().map_err(broken)
     }
 
-    fn check_members(&self) -> Result<(), Unfit> {
+    fn check_members(&self) -> Result<(), CreateReplicaError> {
         let ids = || self.descriptor.peers.iter().map(|peer| peer.id);
         let once = |id| ids().filter(|other| *other == id).count() == 1;
         if ids().all(|id| id != PeerId(0) && once(id)) && ids().any(|id| id == self.peer) {
             return Ok(());
         }
-        Err(Unfit::NotMember { region: self.descriptor.id, peer: self.peer })
+        Err(CreateReplicaError::NotMember { region: self.descriptor.id, peer: self.peer })
     }
 
     /// The runs cover the log from its first entry on, and their terms grow.

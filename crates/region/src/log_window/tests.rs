@@ -8,7 +8,7 @@ use crate::ids::{PeerId, RegionId, StoreId};
 
 const LIMITS: WindowConfig = WindowConfig { tail_bytes_max: u64::MAX, tail_count_max: 4 };
 
-fn empty() -> Window {
+fn empty() -> LogWindow {
     let descriptor = Descriptor {
         id: RegionId(1),
         space: Space::Raw,
@@ -17,21 +17,21 @@ fn empty() -> Window {
         epoch: Epoch { conf_version: 1, version: 1 },
         peers: vec![Peer { id: PeerId(1), store: StoreId(1) }],
     };
-    Window::new(&Recovered::fresh(descriptor, PeerId(1)), LIMITS)
+    LogWindow::new(&RecoveredReplica::fresh(descriptor, PeerId(1)), LIMITS)
 }
 
 fn entry(index: u64, term: u64) -> Entry {
     Entry { index, term, data: Bytes::from(vec![0; 68]), ..Default::default() }
 }
 
-fn filled(terms: &[u64]) -> Window {
+fn filled(terms: &[u64]) -> LogWindow {
     let mut window = empty();
     let entries: Vec<_> = (1..).zip(terms).map(|(index, term)| entry(index, *term)).collect();
     window.append(&entries, Index(0));
     window
 }
 
-fn read(window: &Window, low: u64, high: u64, bytes_max: Option<u64>) -> Vec<u64> {
+fn read(window: &LogWindow, low: u64, high: u64, bytes_max: Option<u64>) -> Vec<u64> {
     let entries = window.entries(low, high, bytes_max, GetEntriesContext::empty(false)).unwrap();
     entries.iter().map(|entry| entry.index).collect()
 }
@@ -102,10 +102,10 @@ fn what_is_not_held_is_fetched_once_for_all_who_ask() {
         let error = asked.unwrap_err();
         assert_eq!(error, Error::Store(StorageError::LogTemporarilyUnavailable));
     }
-    let new: Vec<_> = window.fetches().take_new(RegionId(1), PeerId(1)).collect();
+    let new: Vec<_> = window.fetches().take_unsent(RegionId(1), PeerId(1)).collect();
     assert_eq!(new.len(), 1);
     assert_eq!((new[0].low, new[0].high), (Index(2), Index(7)), "only what is missing");
-    assert_eq!(window.fetches().take_new(RegionId(1), PeerId(1)).count(), 0);
+    assert_eq!(window.fetches().take_unsent(RegionId(1), PeerId(1)).count(), 0);
     let (low, high, askers) = window.fetches().end(new[0].context);
     assert_eq!((low, high, askers.len()), (2, 7, 3));
     window.lend((2..5).map(|index| entry(index, 1)).collect());
@@ -120,7 +120,7 @@ fn fetches_are_bounded() {
     for low in 1..=90 {
         assert!(window.entries(low, 101, None, GetEntriesContext::empty(true)).is_err());
     }
-    assert_eq!(window.fetches().take_new(RegionId(1), PeerId(1)).count(), 16);
+    assert_eq!(window.fetches().take_unsent(RegionId(1), PeerId(1)).count(), 16);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::config::WindowConfig;
 use crate::convert;
 use crate::ids::{Index, Term};
 use crate::log_fetches::LogFetches;
-use crate::recovered::Recovered;
+use crate::recovered_replica::RecoveredReplica;
 
 /// What an entry takes besides its data.
 const ENTRY_HEAD_BYTES: u64 = 32;
@@ -26,7 +26,7 @@ pub(crate) fn entry_bytes(entry: &Entry) -> u64 {
     entry.data.len() as u64 + ENTRY_HEAD_BYTES
 }
 
-pub(crate) struct Window {
+pub(crate) struct LogWindow {
     /// As found at start; raft asks once.
     start: RaftState,
     /// The entry before the first, and its term.
@@ -42,9 +42,9 @@ pub(crate) struct Window {
     lent: Vec<Entry>,
 }
 
-impl Window {
+impl LogWindow {
     /// The window of a replica that was checked to be sound.
-    pub(crate) fn new(found: &Recovered, limits: WindowConfig) -> Self {
+    pub(crate) fn new(found: &RecoveredReplica, limits: WindowConfig) -> Self {
         let mut state = found.hard_state;
         state.commit = found.commit();
         let voters: Vec<u64> = found.descriptor.peers.iter().map(|peer| peer.id.0).collect();
@@ -208,7 +208,7 @@ fn limited<'a>(entries: impl Iterator<Item = &'a Entry>, bytes_max: Option<u64>)
     taken
 }
 
-impl Storage for Window {
+impl Storage for LogWindow {
     fn initial_state(&self) -> raft::Result<RaftState> {
         Ok(self.start.clone())
     }
