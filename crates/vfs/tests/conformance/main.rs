@@ -4,11 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flotilla_vfs::conformance::check_all;
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::hooked::{HookedFs, Operation};
 use flotilla_vfs::os::OsFs;
 use flotilla_vfs::{FileSystem, OpenMode};
+
+use suite::check_all;
+
+mod suite;
 
 #[test]
 fn the_real_file_system_conforms_mapped_or_not() {

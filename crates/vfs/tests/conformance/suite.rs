@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use crate::{File, FileSystem, OpenMode};
+use flotilla_vfs::{File, FileSystem, OpenMode};
 
 /// A file system and an empty directory in it.
-pub type Made = (Arc<dyn FileSystem>, PathBuf);
+pub(crate) type TestDirectory = (Arc<dyn FileSystem>, PathBuf);
 
 /// Runs every check, each on a file system of its own.
 ///
 /// # Panics
 ///
 /// If a check fails.
-pub fn check_all(make: &dyn Fn() -> Made) {
+pub(crate) fn check_all(make: &dyn Fn() -> TestDirectory) {
     let checks: [fn(&dyn FileSystem, &Path); 19] = [
         open_modes_decide_whether_a_file_may_exist,
         a_file_opened_for_reading_is_not_written,

@@ -9,101 +9,104 @@ use std::path::{Path, PathBuf};
 
 /// What the system said, and of what.
 #[derive(Debug)]
-struct Told {
+struct PathError {
     what: &'static str,
     path: PathBuf,
     error: io::Error,
 }
 
-impl Display for Told {
+impl Display for PathError {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "cannot {} {}: {}", self.what, self.path.display(), self.error)
     }
 }
 
-impl Error for Told {
+impl Error for PathError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         Some(&self.error)
     }
 }
 
 /// The same error, of the same kind, with what could not be done.
-pub(crate) fn told<'a>(what: &'static str, path: &'a Path) -> impl Fn(io::Error) -> io::Error + 'a {
-    move |error| io::Error::new(error.kind(), Told { what, path: path.to_owned(), error })
+pub(crate) fn with_path<'a>(
+    what: &'static str,
+    path: &'a Path,
+) -> impl Fn(io::Error) -> io::Error + 'a {
+    move |error| io::Error::new(error.kind(), PathError { what, path: path.to_owned(), error })
 }
 
 /// The number of the error if the operating system refused something, as
 /// [`io::Error::raw_os_error`], which does not find it in an error that names its file.
 #[must_use]
 pub fn os_error(error: &io::Error) -> Option<i32> {
-    let told = || error.get_ref()?.downcast_ref::<Told>()?.error.raw_os_error();
-    error.raw_os_error().or_else(told)
+    let with_path = || error.get_ref()?.downcast_ref::<PathError>()?.error.raw_os_error();
+    error.raw_os_error().or_else(with_path)
 }
 
 /// A file whose errors name it.
 #[derive(Debug)]
-pub(crate) struct Named<F> {
+pub(crate) struct WithPath<F> {
     file: F,
     path: PathBuf,
 }
 
-impl<F> Named<F> {
-    pub(crate) fn new(file: F, path: &Path) -> Named<F> {
-        Named { file, path: path.to_owned() }
+impl<F> WithPath<F> {
+    pub(crate) fn new(file: F, path: &Path) -> WithPath<F> {
+        WithPath { file, path: path.to_owned() }
     }
 
-    fn told(&self, what: &'static str) -> impl Fn(io::Error) -> io::Error + '_ {
-        told(what, &self.path)
+    fn with_path(&self, what: &'static str) -> impl Fn(io::Error) -> io::Error + '_ {
+        with_path(what, &self.path)
     }
 }
 
-impl<F: File> File for Named<F> {
+impl<F: File> File for WithPath<F> {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_at(buf, offset).map_err(self.told("read"))
+        self.file.read_at(buf, offset).map_err(self.with_path("read"))
     }
 
     fn write_all_at(&self, parts: &[io::IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.file.write_all_at(parts, offset).map_err(self.told("write"))
+        self.file.write_all_at(parts, offset).map_err(self.with_path("write"))
     }
 
     fn write_synced(&self, parts: &[io::IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.file.write_synced(parts, offset).map_err(self.told("write and sync"))
+        self.file.write_synced(parts, offset).map_err(self.with_path("write and sync"))
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.file.sync().map_err(self.told("sync"))
+        self.file.sync().map_err(self.with_path("sync"))
     }
 
     fn allocate(&self, range: Range<u64>) -> io::Result<()> {
-        self.file.allocate(range).map_err(self.told("reserve space for"))
+        self.file.allocate(range).map_err(self.with_path("reserve space for"))
     }
 
     fn len(&self) -> io::Result<u64> {
-        self.file.len().map_err(self.told("tell the length of"))
+        self.file.len().map_err(self.with_path("tell the length of"))
     }
 
     fn data_end(&self) -> io::Result<u64> {
-        self.file.data_end().map_err(self.told("find the data of"))
+        self.file.data_end().map_err(self.with_path("find the data of"))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len).map_err(self.told("change the length of"))
+        self.file.set_len(len).map_err(self.with_path("change the length of"))
     }
 
     fn punch(&self, range: Range<u64>) -> io::Result<bool> {
-        self.file.punch(range).map_err(self.told("give back space of"))
+        self.file.punch(range).map_err(self.with_path("give back space of"))
     }
 
     fn view(&self, range: Range<u64>) -> io::Result<View> {
-        self.file.view(range).map_err(self.told("read"))
+        self.file.view(range).map_err(self.with_path("read"))
     }
 
     fn view_mapped(&self, range: Range<u64>) -> io::Result<Option<View>> {
-        self.file.view_mapped(range).map_err(self.told("map"))
+        self.file.view_mapped(range).map_err(self.with_path("map"))
     }
 
     fn map_ahead(&self, len: u64) -> io::Result<Option<FileMap>> {
-        self.file.map_ahead(len).map_err(self.told("map"))
+        self.file.map_ahead(len).map_err(self.with_path("map"))
     }
 
     fn will_need(&self, range: Range<u64>) {
