@@ -21,7 +21,7 @@ use flotilla_region::{
     Descriptor, Event, Index, Peer, RegionId, Reject, RequestPrecondition, RoleChange, Space, Term,
     Ticket,
 };
-use flotilla_store::{Outcome, ReadError, View};
+use flotilla_store::{ApplyOutcome, ReadError, StoreSnapshot};
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
@@ -166,7 +166,7 @@ impl Router {
         region: RegionId,
         precondition: RequestPrecondition,
         command: Bytes,
-    ) -> Result<Outcome, RequestError> {
+    ) -> Result<ApplyOutcome, RequestError> {
         let bytes = command.len();
         let event = |ticket| Event::Propose {
             region,
@@ -203,7 +203,7 @@ impl Router {
         region: RegionId,
         precondition: RequestPrecondition,
         follower: bool,
-    ) -> Result<View, RequestError> {
+    ) -> Result<StoreSnapshot, RequestError> {
         let event =
             |ticket| Event::Read { region, ticket, precondition: precondition.clone(), follower };
         let late = RequestError::Rejected(Reject::ReadIndexNotReady);
@@ -219,7 +219,7 @@ impl Router {
     }
 
     /// Everything as it is now, for a read whose grant asks for `index`.
-    fn snapshot(&self, region: RegionId, index: Index) -> View {
+    fn snapshot(&self, region: RegionId, index: Index) -> StoreSnapshot {
         let view = self.shared.commons.store.read();
         // Two more rows for each read: too dear for a release. What the disk refuses proves nothing.
         debug_assert!(

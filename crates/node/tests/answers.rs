@@ -22,7 +22,7 @@ use flotilla_proto::kvrpcpb::{
 use flotilla_proto::tikvpb::tikv_client::TikvClient;
 use flotilla_region::command::{self, Op};
 use flotilla_region::{RegionId, Reject, RequestPrecondition, Space};
-use flotilla_store::Outcome;
+use flotilla_store::ApplyOutcome;
 use flotilla_vfs::FileSystem;
 use flotilla_vfs::fault::FaultFs;
 use gate::{Gate, PATIENCE};
@@ -30,7 +30,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
-type Told = Result<Outcome, RequestError>;
+type Told = Result<ApplyOutcome, RequestError>;
 
 async fn start(disk: Arc<dyn FileSystem>, config: NodeConfig) -> Node {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -194,11 +194,11 @@ async fn all_of_many_proposals_at_once_are_answered_each_with_its_own() {
     gate.open();
     for (key, answer) in answers(asked).await {
         match answer.unwrap_or_else(|error| panic!("{key:?} was not carried out: {error:?}")) {
-            Outcome::Done => {}
-            Outcome::Swapped { succeeded, previous } => {
+            ApplyOutcome::Done => {}
+            ApplyOutcome::Swapped { succeeded, previous } => {
                 assert_eq!((succeeded, previous), (false, Some(key)), "somebody else's answer");
             }
-            Outcome::Rejected(reject) => panic!("{key:?} was rejected: {reject:?}"),
+            ApplyOutcome::Rejected(reject) => panic!("{key:?} was rejected: {reject:?}"),
         }
     }
     let counts = router.counts();
@@ -256,7 +256,7 @@ async fn a_node_that_is_told_to_stop_answers_those_under_way() {
     let mut done = 0;
     for (key, answer) in answers(asked).await {
         assert!(!is_refused(&answer), "{key:?} was under way: {answer:?}");
-        done += usize::from(answer == Ok(Outcome::Done));
+        done += usize::from(answer == Ok(ApplyOutcome::Done));
     }
     // On a very busy machine the node's patience may end before the last of them is done.
     assert!(done > 0, "the node waited for nobody");

@@ -13,7 +13,7 @@ use flotilla_node::router::{RequestError, Router};
 use flotilla_node::{Node, NodeConfig};
 use flotilla_region::command::{self, Op};
 use flotilla_region::{RegionId, RequestPrecondition, Space};
-use flotilla_store::Outcome;
+use flotilla_store::ApplyOutcome;
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::{FileSystem as _, OpenMode};
 use tokio::net::TcpListener;
@@ -57,7 +57,7 @@ async fn put(
     let region = region_of(router, key);
     let outcome =
         router.propose(region, RequestPrecondition::default(), command::encode(&[put])).await?;
-    assert!(matches!(outcome, Outcome::Done), "{outcome:?}");
+    assert!(matches!(outcome, ApplyOutcome::Done), "{outcome:?}");
     Ok(())
 }
 

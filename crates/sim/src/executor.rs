@@ -12,7 +12,7 @@ use flotilla_region::{
     ApplyTask, Compaction, Event, Index, LogFetch, LogWrite, ReadGrant, RegionId, Term,
 };
 use flotilla_store::{
-    Commit, Error, Pacer, PagesUpkeep, ReadError, RegionView, ScanRequest, Store,
+    Commit, Error, MaintenanceStep, Pacer, ReadError, RegionSnapshot, ScanRequest, Store,
 };
 
 use crate::coverage::{Coverage, PagesCoverage};
@@ -289,7 +289,7 @@ impl Executor {
         }
         // Not drawn, so that old seeds draw the rest as ever.
         for _ in 0..self.store.stats().checkpoints % PAGE_STEPS_END {
-            if matches!(self.store.maintain_pages()?, PagesUpkeep::Done) {
+            if matches!(self.store.maintain_pages()?, MaintenanceStep::Done) {
                 break;
             }
         }
@@ -303,7 +303,7 @@ impl Executor {
 }
 
 /// All rows of a region, in order.
-pub(crate) fn rows(region: &RegionView) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
+pub(crate) fn rows(region: &RegionSnapshot) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
     let all = ScanRequest {
         start: Bytes::new(),
         end: Bytes::new(),

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use flotilla_region::command::{self, Op};
 use flotilla_region::{Descriptor, Event, KeySpan, RegionId, Reject, RequestPrecondition, Ticket};
-use flotilla_store::Outcome;
+use flotilla_store::ApplyOutcome;
 
 use crate::checker::{OperationId, RegisterAction};
 use crate::layout;
@@ -31,7 +31,7 @@ pub(crate) enum RequestBody {
 /// What is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ClientReply {
-    Wrote(Outcome),
+    Wrote(ApplyOutcome),
     Got(Option<Bytes>),
     Scanned(Vec<(Bytes, Bytes)>),
     Refused(Reject),
@@ -42,7 +42,7 @@ impl ClientReply {
     pub(crate) fn print(&self) -> u64 {
         let value = |value: &Option<Bytes>| value.as_ref().map_or(1, |value| digest(value));
         match self {
-            Self::Wrote(Outcome::Swapped { succeeded, previous }) => {
+            Self::Wrote(ApplyOutcome::Swapped { succeeded, previous }) => {
                 mix(value(previous) ^ u64::from(*succeeded))
             }
             Self::Got(found) => value(found),

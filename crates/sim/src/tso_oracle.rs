@@ -8,7 +8,7 @@ use flotilla_placement::rows::TSO_KEY;
 use flotilla_placement::{SwapResult, Timestamp, Tso};
 use flotilla_region::command::Op;
 use flotilla_region::{RoleChange, Ticket};
-use flotilla_store::Outcome;
+use flotilla_store::ApplyOutcome;
 
 use crate::layout;
 use crate::reference_model::CheckFailure;
@@ -182,8 +182,8 @@ impl TsoOracle {
 
 fn swap_result(reply: ClientReply) -> SwapResult {
     match reply {
-        ClientReply::Wrote(Outcome::Swapped { succeeded: true, .. }) => SwapResult::Done,
-        ClientReply::Wrote(Outcome::Swapped { succeeded: false, previous }) => {
+        ClientReply::Wrote(ApplyOutcome::Swapped { succeeded: true, .. }) => SwapResult::Done,
+        ClientReply::Wrote(ApplyOutcome::Swapped { succeeded: false, previous }) => {
             SwapResult::Refused { current: previous.map(Into::into) }
         }
         _ => SwapResult::Unknown,

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use fastrand::Rng;
 use flotilla_region::command::Op;
 use flotilla_region::{Descriptor, Event, RegionId, Reject, Ticket};
-use flotilla_store::Outcome;
+use flotilla_store::ApplyOutcome;
 
 use crate::checker::{self, History, RegisterAnswer, RegisterValue};
 use crate::layout;
@@ -354,12 +354,12 @@ impl ClientWorkload {
 }
 
 /// Whether a client may be told this of a proposal that did that.
-fn is_outcome_of(outcome: &Outcome, results: &[OpResult]) -> bool {
+fn is_outcome_of(outcome: &ApplyOutcome, results: &[OpResult]) -> bool {
     match (outcome, results) {
-        (Outcome::Swapped { succeeded, previous }, [result]) => {
+        (ApplyOutcome::Swapped { succeeded, previous }, [result]) => {
             *result == OpResult::Swapped { succeeded: *succeeded, previous: previous.clone() }
         }
-        (Outcome::Done, results) => results.iter().all(|result| *result == OpResult::Done),
+        (ApplyOutcome::Done, results) => results.iter().all(|result| *result == OpResult::Done),
         _ => false,
     }
 }

@@ -15,7 +15,7 @@ use flotilla_placement::{
 };
 use flotilla_region::command::{self, Op};
 use flotilla_region::{RequestPrecondition, StoreId, Term};
-use flotilla_store::Outcome;
+use flotilla_store::ApplyOutcome;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
@@ -357,8 +357,8 @@ impl Office {
             value: Some(swap.value.into()),
         }]);
         match self.router.propose(SYSTEM_REGION, guard, command).await {
-            Ok(Outcome::Swapped { succeeded: true, .. }) => SwapResult::Done,
-            Ok(Outcome::Swapped { succeeded: false, previous }) => {
+            Ok(ApplyOutcome::Swapped { succeeded: true, .. }) => SwapResult::Done,
+            Ok(ApplyOutcome::Swapped { succeeded: false, previous }) => {
                 SwapResult::Refused { current: previous.map(|row| row.to_vec()) }
             }
             // Not carried out, or nobody knows: the next attempt finds out.

@@ -12,23 +12,23 @@ use flotilla_region::{
 use flotilla_vfs::fault::FaultFs;
 
 use crate::{
-    Config, Error, LogConfig, Outcome, PageOptions, RegionView, ScanRequest, StartSeed, Store,
-    StoreDirectory,
+    ApplyOutcome, Config, Error, LogConfig, PageOptions, RegionSnapshot, ScanRequest, StartSeed,
+    Store, StoreDirectory,
 };
 use flotilla_identity::{
     BootstrapPlan, BootstrapWrite, ClusterSettings, ClusterSpec, IdentityState, StoreUuid,
 };
 
 mod apply;
+mod checkpoint_report;
 mod crash;
-mod forget;
+mod expected_state;
 mod identity;
+mod log_purge;
 mod model;
+mod page_maintenance;
 mod read;
 mod recovery;
-mod told;
-mod truth;
-mod upkeep;
 
 const HERE: StoreId = StoreId(1);
 const CLUSTER: u64 = 77;
@@ -210,13 +210,13 @@ fn task(region: u64, entries: &[LogEntry]) -> ApplyTask {
 }
 
 /// Logs and applies one region's entries and returns the outcomes.
-fn run(store: &Store, region: u64, entries: &[LogEntry]) -> Vec<Outcome> {
+fn run(store: &Store, region: u64, entries: &[LogEntry]) -> Vec<ApplyOutcome> {
     append(store, region, entries, entries.last().unwrap().index.0);
     let applied = store.apply(&[task(region, entries)]).unwrap();
     applied.outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-fn view(store: &Store, region: u64) -> RegionView {
+fn view(store: &Store, region: u64) -> RegionSnapshot {
     store.read().region(RegionId(region), None).unwrap()
 }
 

@@ -106,7 +106,7 @@ impl World {
     }
 
     /// Carries out a compare-and-swap, the only command of an office.
-    fn swap(&self, command: Bytes) -> Outcome {
+    fn swap(&self, command: Bytes) -> ApplyOutcome {
         let ops = command::decode(command).expect("it was encoded here");
         let [Op::CompareAndSwap { key, expected, value: Some(value) }] = &ops[..] else {
             panic!("{ops:?}");
@@ -117,7 +117,7 @@ impl World {
         if succeeded {
             rows.insert(key.clone(), value.clone());
         }
-        Outcome::Swapped { succeeded, previous }
+        ApplyOutcome::Swapped { succeeded, previous }
     }
 
     /// The number in a row of the region.

@@ -6,14 +6,14 @@ use flotilla_identity::{LogIdentity, PeerWrite, StoreRun};
 use flotilla_raftlog::{Commit, Durability, LogBatch, LogEngine};
 
 use crate::error::Error;
-use crate::schema::{self, BadRow, LOG_IDENTITY_KEY, RELIED_ROOT_KEY, STORE_GROUP};
+use crate::schema::{self, LOG_IDENTITY_KEY, MalformedRow, RELIED_ROOT_KEY, STORE_GROUP};
 
 /// The identity's half in the log, if there is one.
 pub(crate) fn identity(log: &LogEngine) -> Result<Option<LogIdentity>, Error> {
     let Some(row) = log.group(STORE_GROUP).and_then(|group| group.get(LOG_IDENTITY_KEY)) else {
         return Ok(None);
     };
-    Ok(Some(LogIdentity::decode(&row).map_err(BadRow::from)?))
+    Ok(Some(LogIdentity::decode(&row).map_err(MalformedRow::from)?))
 }
 
 /// Writes it, durably.

@@ -14,17 +14,17 @@ use crate::schema::{self, APPLY, ApplyState, REGION};
 /// Everything on the store as it was at one moment. Cheap to take and to clone; while it lives,
 /// the pages that it sees are not used again.
 #[derive(Clone)]
-pub struct View {
+pub struct StoreSnapshot {
     snapshot: Snapshot,
 }
 
-impl fmt::Debug for View {
+impl fmt::Debug for StoreSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "View({})", self.snapshot.txid())
+        write!(f, "StoreSnapshot({})", self.snapshot.txid())
     }
 }
 
-impl View {
+impl StoreSnapshot {
     pub(crate) fn new(snapshot: Snapshot) -> Self {
         Self { snapshot }
     }
@@ -35,7 +35,7 @@ impl View {
     /// # Errors
     ///
     /// [`ReadError::RegionNotFound`] and [`ReadError::EpochNotMatch`], or the page store failed.
-    pub fn region(&self, id: RegionId, version: Option<u64>) -> Result<RegionView, ReadError> {
+    pub fn region(&self, id: RegionId, version: Option<u64>) -> Result<RegionSnapshot, ReadError> {
         let regions = self.snapshot.tree(REGION)?.ok_or(ReadError::RegionNotFound)?;
         let row = regions.get(&schema::region_key(id))?.ok_or(ReadError::RegionNotFound)?;
         let descriptor = schema::decode_descriptor(id, &row)?;
@@ -43,7 +43,7 @@ impl View {
             return Err(ReadError::EpochNotMatch(descriptor));
         }
         let rows = self.snapshot.tree(schema::data_tree(descriptor.space))?;
-        Ok(RegionView { descriptor, rows })
+        Ok(RegionSnapshot { descriptor, rows })
     }
 
     /// How far the region is applied in this snapshot: what a read's grant asks for at least.
@@ -114,19 +114,19 @@ pub struct ScanResult {
 
 /// One region at one moment.
 #[derive(Clone)]
-pub struct RegionView {
+pub struct RegionSnapshot {
     descriptor: Descriptor,
     /// None if nothing was ever written to the space.
     rows: Option<Tree>,
 }
 
-impl fmt::Debug for RegionView {
+impl fmt::Debug for RegionSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RegionView({:?})", self.descriptor)
+        write!(f, "RegionSnapshot({:?})", self.descriptor)
     }
 }
 
-impl RegionView {
+impl RegionSnapshot {
     /// The region, in the form that it had at this moment.
     #[must_use]
     pub fn descriptor(&self) -> &Descriptor {
@@ -166,7 +166,7 @@ impl RegionView {
         Ok(ScanResult { rows })
     }
 
-    /// Calls `each` with the key and the value of the first rows of what [`RegionView::scan`] would
+    /// Calls `each` with the key and the value of the first rows of what [`RegionSnapshot::scan`] would
     /// return, about `part_bytes` of them, and returns the request for the others; `None` if there
     /// are none. It may turn out that there are none, too. All parts together are all rows, so that
     /// a long scan can let others go first between two of them.
@@ -176,7 +176,7 @@ impl RegionView {
     ///
     /// # Errors
     ///
-    /// As [`RegionView::scan`], if this part exceeds the `bytes_max` that is left. Some of its rows
+    /// As [`RegionSnapshot::scan`], if this part exceeds the `bytes_max` that is left. Some of its rows
     /// may have been told then.
     pub fn scan_part(
         &self,
@@ -187,26 +187,26 @@ impl RegionView {
         let Some((rows, range)) = self.clip(&request.start, &request.end) else {
             return Ok(None);
         };
-        let mut taken = Taken::new(request, part_bytes);
+        let mut budget = ScanBudget::new(request, part_bytes);
         if request.key_only {
             let mut keys = rows.keys(range.start, range.end);
-            while taken.wants_more() {
+            while budget.wants_more() {
                 let key = if request.reverse { keys.next_back()? } else { keys.next()? };
                 let Some(key) = key else { return Ok(None) };
-                taken.count(key, b"")?;
+                budget.count(key, b"")?;
                 each(key, b"");
             }
         } else {
             let mut rows = rows.range(range.start, range.end);
-            while taken.wants_more() {
+            while budget.wants_more() {
                 let row = if request.reverse { rows.next_back()? } else { rows.next()? };
                 let Some((key, row)) = row else { return Ok(None) };
                 let value = schema::decode_value(row)?;
-                taken.count(key, value)?;
+                budget.count(key, value)?;
                 each(key, value);
             }
         }
-        Ok(taken.rest(request))
+        Ok(budget.rest(request))
     }
 
     /// Calls `each` with the key and the value of every row of the region, in order.
@@ -220,7 +220,7 @@ impl RegionView {
     }
 
     /// The part of `[start, end)` that lies in the region; an empty `end` is none.
-    fn clip<'a>(&'a self, start: &'a [u8], end: &'a [u8]) -> Option<(&'a Tree, Clipped<'a>)> {
+    fn clip<'a>(&'a self, start: &'a [u8], end: &'a [u8]) -> Option<(&'a Tree, ScanBounds<'a>)> {
         let start = start.max(&self.descriptor.start[..]);
         let ends = [end, &self.descriptor.end[..]];
         let end = ends.into_iter().filter(|end| !end.is_empty()).min();
@@ -229,12 +229,12 @@ impl RegionView {
             return None;
         }
         let end = end.map_or(Bound::Unbounded, Bound::Excluded);
-        Some((self.rows.as_ref()?, Clipped { start: Bound::Included(start), end }))
+        Some((self.rows.as_ref()?, ScanBounds { start: Bound::Included(start), end }))
     }
 }
 
 /// Bounds of a scan that lie in the region.
-struct Clipped<'a> {
+struct ScanBounds<'a> {
     start: Bound<&'a [u8]>,
     end: Bound<&'a [u8]>,
 }
@@ -243,7 +243,7 @@ struct Clipped<'a> {
 const ROW_BYTES: u64 = 64;
 
 /// Counts rows: as many as are asked for, or an error if they are too large.
-struct Taken {
+struct ScanBudget {
     rows_left: u64,
     bytes_max: u64,
     bytes_left: u64,
@@ -252,7 +252,7 @@ struct Taken {
     last: Option<Bytes>,
 }
 
-impl Taken {
+impl ScanBudget {
     fn new(request: &ScanRequest, part_bytes: u64) -> Self {
         let ScanRequest { limit, bytes_max, .. } = *request;
         Self {

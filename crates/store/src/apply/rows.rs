@@ -5,7 +5,7 @@ use flotilla_pagestore::{KEY_BYTES_MAX, TreeMut, VALUE_BYTES_MAX};
 use flotilla_region::Descriptor;
 use flotilla_region::command::Op;
 
-use super::outcome::{ApplyReject, Outcome};
+use super::outcome::{ApplyOutcome, ApplyReject};
 use crate::error::Error;
 use crate::schema;
 
@@ -13,28 +13,28 @@ use crate::schema;
 const USER_VALUE_BYTES_MAX: usize = VALUE_BYTES_MAX - 1;
 
 /// The rows of one region.
-pub(super) struct Rows<'a> {
+pub(super) struct RegionRows<'a> {
     tree: TreeMut<'a>,
     descriptor: &'a Descriptor,
     /// Memory for the row that is being put.
     row: Vec<u8>,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> RegionRows<'a> {
     pub(super) fn new(tree: TreeMut<'a>, descriptor: &'a Descriptor) -> Self {
         Self { tree, descriptor, row: Vec::new() }
     }
 
     /// Carries out a proposal that was admitted under `version` of the range, or none of it.
-    pub(super) fn carry_out(&mut self, version: u64, ops: &[Op]) -> Result<Outcome, Error> {
+    pub(super) fn execute(&mut self, version: u64, ops: &[Op]) -> Result<ApplyOutcome, Error> {
         if version != self.descriptor.epoch.version {
             let current = vec![self.descriptor.clone()];
-            return Ok(Outcome::Rejected(ApplyReject::EpochNotMatch { current }));
+            return Ok(ApplyOutcome::Rejected(ApplyReject::EpochNotMatch { current }));
         }
         if let Err(reject) = ops.iter().try_for_each(|op| self.check(op)) {
-            return Ok(Outcome::Rejected(reject));
+            return Ok(ApplyOutcome::Rejected(reject));
         }
-        let mut outcome = Outcome::Done;
+        let mut outcome = ApplyOutcome::Done;
         for op in ops {
             match op {
                 Op::Put { key, value } => self.put(key, value)?,
@@ -97,7 +97,7 @@ impl<'a> Rows<'a> {
         key: &Bytes,
         expected: Option<&Bytes>,
         value: Option<&Bytes>,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<ApplyOutcome, Error> {
         let row = self.tree.get(key)?;
         let value_of = |row| schema::decode_value(row).map(Bytes::copy_from_slice);
         let previous = row.as_deref().map(value_of).transpose()?;
@@ -110,7 +110,7 @@ impl<'a> Rows<'a> {
                 self.tree.delete(key)?;
             }
         }
-        Ok(Outcome::Swapped { succeeded, previous })
+        Ok(ApplyOutcome::Swapped { succeeded, previous })
     }
 }
 

@@ -10,7 +10,7 @@ use super::*;
 
 /// One replica, as those who wait for it know it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Replica {
+pub(super) struct ReplicaState {
     /// Whatever was ever on its way to the log, by index and term.
     written: BTreeMap<(u64, u64), LogEntry>,
     /// The log as it is when all that is on its way arrives.
@@ -29,7 +29,7 @@ pub(super) struct Replica {
     pub(super) durable: u64,
 }
 
-impl Replica {
+impl ReplicaState {
     pub(super) fn last(&self) -> u64 {
         self.log.keys().next_back().copied().unwrap_or(self.truncated)
     }
@@ -144,7 +144,7 @@ impl Replica {
         for entry in &self.applied[..applied.0 as usize] {
             for proposal in command::proposals(&entry.data) {
                 for op in command::decode(proposal.unwrap().command).unwrap() {
-                    carry_out(&mut rows, op);
+                    execute(&mut rows, op);
                 }
             }
         }
@@ -152,7 +152,7 @@ impl Replica {
     }
 }
 
-fn carry_out(rows: &mut BTreeMap<Bytes, Bytes>, op: Op) {
+fn execute(rows: &mut BTreeMap<Bytes, Bytes>, op: Op) {
     match op {
         Op::Put { key, value } => {
             rows.insert(key, value);

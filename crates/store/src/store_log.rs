@@ -16,20 +16,20 @@ use flotilla_region::{Compaction, HardState, Index, LogEntry, LogWrite, PeerId, 
 use parking_lot::Mutex;
 
 use crate::error::Error;
-use crate::own_group;
 use crate::schema::{HARD_STATE_KEY, RELIED_ROOT_KEY, STORE_GROUP};
+use crate::store_group;
 
 /// The way into the log for all regions of the store.
 #[derive(Debug)]
-pub(crate) struct LogWriter {
+pub(crate) struct StoreLog {
     engine: LogEngine,
-    ahead: Mutex<Ahead>,
+    uncheckpointed: Mutex<UncheckpointedLog>,
 }
 
 /// What the log is ahead of the last durable root.
 #[derive(Debug, Default)]
-struct Ahead {
-    touched: BTreeMap<PeerId, Touch>,
+struct UncheckpointedLog {
+    hard_state_writes: BTreeMap<PeerId, HardStateWrite>,
     /// Counts calls of `write`.
     writes: u64,
     bytes: u64,
@@ -44,38 +44,45 @@ struct Ahead {
 
 /// When a replica's hard state was last written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Touch {
+struct HardStateWrite {
     region: RegionId,
     write: u64,
 }
 
 /// What a checkpoint has to take over from the log.
 #[derive(Debug, Default)]
-pub(crate) struct Taken {
-    touched: BTreeMap<PeerId, Touch>,
+pub(crate) struct CheckpointInput {
+    hard_state_writes: BTreeMap<PeerId, HardStateWrite>,
     bytes: u64,
 }
 
-impl Taken {
+impl CheckpointInput {
     /// Whose hard states were written since the last checkpoint.
     pub(crate) fn replicas(&self) -> impl Iterator<Item = (RegionId, PeerId)> {
-        self.touched.iter().map(|(peer, touch)| (touch.region, *peer))
+        self.hard_state_writes.iter().map(|(peer, last_write)| (last_write.region, *peer))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.touched.is_empty() && self.bytes == 0
+        self.hard_state_writes.is_empty() && self.bytes == 0
     }
 }
 
-impl LogWriter {
+impl StoreLog {
     /// A log whose pages have this durable root.
     pub(crate) fn new(engine: LogEngine, root: u64) -> Result<Self, Error> {
-        let relied_root = own_group::relied_root(&engine)?;
+        let relied_root = store_group::relied_root(&engine)?;
         assert!(
             relied_root <= root,
             "the log relies on root {relied_root}, the pages are at {root}"
         );
-        Ok(Self { engine, ahead: Mutex::new(Ahead { root, relied_root, ..Ahead::default() }) })
+        Ok(Self {
+            engine,
+            uncheckpointed: Mutex::new(UncheckpointedLog {
+                root,
+                relied_root,
+                ..UncheckpointedLog::default()
+            }),
+        })
     }
 
     pub(crate) fn engine(&self) -> &LogEngine {
@@ -86,18 +93,18 @@ impl LogWriter {
     pub(crate) fn write(&self, writes: &[LogWrite], compactions: &[Compaction]) -> Commit {
         let mut batch = LogBatch::new();
         // Held until the batch is queued: nobody may forget a hard state while it is replaced.
-        let mut ahead = self.ahead.lock();
-        ahead.writes += 1;
+        let mut uncheckpointed = self.uncheckpointed.lock();
+        uncheckpointed.writes += 1;
         for write in writes {
-            ahead.add(write, &mut batch);
+            uncheckpointed.add(write, &mut batch);
         }
         for compaction in compactions {
-            ahead.compact(compaction, &mut batch);
+            uncheckpointed.compact(compaction, &mut batch);
         }
         if !compactions.is_empty() {
-            ahead.rely(&mut batch);
+            uncheckpointed.record_relied_root(&mut batch);
         }
-        ahead.bytes += batch.bytes();
+        uncheckpointed.bytes += batch.bytes();
         let synced = writes.iter().any(|write| write.sync);
         let durability = if synced { Durability::Synced } else { Durability::Buffered };
         if batch.is_empty() {
@@ -109,9 +116,9 @@ impl LogWriter {
 
     /// Remembers a start of another store, durably.
     pub(crate) fn remember_peer(&self, write: &PeerWrite) -> Result<(), Error> {
-        let ahead = self.ahead.lock();
-        let commit = own_group::put_peer_run(&self.engine, write);
-        drop(ahead);
+        let uncheckpointed = self.uncheckpointed.lock();
+        let commit = store_group::put_peer_run(&self.engine, write);
+        drop(uncheckpointed);
         commit.wait()?;
         Ok(())
     }
@@ -120,54 +127,59 @@ impl LogWriter {
     /// the lock of those who change it, or what was read of it would be put over what has been
     /// written since.
     pub(crate) fn rewrite_own_group(&self) -> Result<(), Error> {
-        let ahead = self.ahead.lock();
+        let uncheckpointed = self.uncheckpointed.lock();
         // What is queued is not seen by a read. No callback runs here that could want the lock: the
         // store sets none.
         self.engine.flush();
-        let commit = own_group::rewrite(&self.engine);
-        drop(ahead);
+        let commit = store_group::rewrite(&self.engine);
+        drop(uncheckpointed);
         commit.wait()?;
         Ok(())
     }
 
     /// Bytes of batches that no checkpoint has taken yet.
     pub(crate) fn bytes_ahead(&self) -> u64 {
-        self.ahead.lock().bytes
+        self.uncheckpointed.lock().bytes
     }
 
     /// Tells what was found when the store was opened.
-    pub(crate) fn found(&self, region: RegionId, peer: PeerId, found: Found) {
-        let mut ahead = self.ahead.lock();
-        ahead.durable.insert(peer, found.durable.0);
+    pub(crate) fn note_recovered(&self, region: RegionId, peer: PeerId, found: RecoveredGroup) {
+        let mut uncheckpointed = self.uncheckpointed.lock();
+        uncheckpointed.durable.insert(peer, found.durable.0);
         if found.hard_state_ahead {
-            ahead.touched.insert(peer, Touch { region, write: 0 });
+            uncheckpointed.hard_state_writes.insert(peer, HardStateWrite { region, write: 0 });
         }
         if found.absent {
-            ahead.absent.insert(peer, found.durable);
+            uncheckpointed.absent.insert(peer, found.durable);
         }
     }
 
     /// What was queued up to now and no checkpoint has taken.
-    pub(crate) fn take(&self) -> Taken {
-        let ahead = self.ahead.lock();
-        Taken { touched: ahead.touched.clone(), bytes: ahead.bytes }
+    pub(crate) fn checkpoint_input(&self) -> CheckpointInput {
+        let uncheckpointed = self.uncheckpointed.lock();
+        CheckpointInput {
+            hard_state_writes: uncheckpointed.hard_state_writes.clone(),
+            bytes: uncheckpointed.bytes,
+        }
     }
 
     /// A durable root now holds what was taken, and these applied indexes.
-    pub(crate) fn settle(
+    pub(crate) fn complete_checkpoint(
         &self,
-        taken: &Taken,
+        taken: &CheckpointInput,
         root: u64,
         durable: impl Iterator<Item = (PeerId, Index)>,
     ) {
-        let mut ahead = self.ahead.lock();
-        assert!(root >= ahead.root, "root {root} after {}", ahead.root);
-        ahead.root = root;
-        ahead.bytes -= taken.bytes;
+        let mut uncheckpointed = self.uncheckpointed.lock();
+        assert!(root >= uncheckpointed.root, "root {root} after {}", uncheckpointed.root);
+        uncheckpointed.root = root;
+        uncheckpointed.bytes -= taken.bytes;
         // What was written again in the meantime is still ahead.
-        ahead.touched.retain(|peer, touch| taken.touched.get(peer) != Some(touch));
+        uncheckpointed
+            .hard_state_writes
+            .retain(|peer, last_write| taken.hard_state_writes.get(peer) != Some(last_write));
         for (peer, applied) in durable {
-            let before = ahead.durable.insert(peer, applied).unwrap_or_default();
+            let before = uncheckpointed.durable.insert(peer, applied).unwrap_or_default();
             assert!(applied >= before, "peer {peer}: durable index {applied} after {before}");
         }
     }
@@ -176,14 +188,15 @@ impl LogWriter {
     /// as well. Returns false if there was nothing of the kind.
     pub(crate) fn forget(&self, groups: impl Iterator<Item = u64>) -> Result<bool, Error> {
         let mut batch = LogBatch::new();
-        let mut ahead = self.ahead.lock();
+        let mut uncheckpointed = self.uncheckpointed.lock();
         for id in groups {
             let peer = PeerId(id);
-            let idle = ahead.durable.contains_key(&peer) && !ahead.touched.contains_key(&peer);
+            let idle = uncheckpointed.durable.contains_key(&peer)
+                && !uncheckpointed.hard_state_writes.contains_key(&peer);
             let Some(group) = self.engine.group(id).filter(|_| idle) else { continue };
             if is_empty(&group) {
                 let last = (Index(group.last_index()), Term(group.term(group.last_index())?));
-                ahead.absent.insert(peer, last);
+                uncheckpointed.absent.insert(peer, last);
                 batch.remove_group(id);
             } else if group.get(HARD_STATE_KEY).is_some() {
                 batch.delete(id, HARD_STATE_KEY);
@@ -192,17 +205,17 @@ impl LogWriter {
         if batch.is_empty() {
             return Ok(false);
         }
-        ahead.rely(&mut batch);
+        uncheckpointed.record_relied_root(&mut batch);
         let commit = self.engine.write(batch, Durability::Buffered);
-        drop(ahead);
+        drop(uncheckpointed);
         commit.wait()?;
         Ok(true)
     }
 }
 
-impl Ahead {
+impl UncheckpointedLog {
     /// Notes in a batch that gives something up which root has it.
-    fn rely(&mut self, batch: &mut LogBatch) {
+    fn record_relied_root(&mut self, batch: &mut LogBatch) {
         if self.relied_root < self.root {
             self.relied_root = self.root;
             batch.put(STORE_GROUP, RELIED_ROOT_KEY, &self.root.to_le_bytes());
@@ -225,7 +238,8 @@ impl Ahead {
         }
         batch.append(group, write.entries.iter().map(to_logged));
         batch.put(group, HARD_STATE_KEY, &hard_state.encode());
-        self.touched.insert(write.peer, Touch { region: write.region, write: self.writes });
+        self.hard_state_writes
+            .insert(write.peer, HardStateWrite { region: write.region, write: self.writes });
     }
 
     fn compact(&mut self, compaction: &Compaction, batch: &mut LogBatch) {
@@ -245,7 +259,7 @@ impl Ahead {
 
 /// What opening found about one replica.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
+pub(crate) struct RecoveredGroup {
     /// How far the durable root has applied it.
     pub(crate) durable: (Index, Term),
     /// The log has a hard state that the root may not have.

@@ -25,23 +25,23 @@ const REST_CHECKPOINTS: u32 = 3;
 
 /// What came of one step.
 #[derive(Debug)]
-pub enum PagesUpkeep {
+pub enum MaintenanceStep {
     /// Something was done, and there may be more.
     More,
-    /// As [`PagesUpkeep::More`], and what was done may have held up others at the disk: who does many
+    /// As [`MaintenanceStep::More`], and what was done may have held up others at the disk: who does many
     /// steps rests for some times as long as this one took.
-    GaveBack,
+    SpaceReturned,
     /// There is nothing to do before the next checkpoint.
     Done,
     /// What was cut off from the trees cannot be read, so it is not given back, and its space is lost
     /// until the store is made anew. No row is affected. Told once.
-    TrashUnreadable(PagesError),
+    DeferredFreeUnreadable(PagesError),
 }
 
 /// How far the upkeep has come.
 #[derive(Debug, Default)]
-pub(crate) struct Upkeep {
-    state: Mutex<State>,
+pub(crate) struct PageMaintenance {
+    state: Mutex<MaintenanceState>,
     /// Bytes of pages moved.
     pub(crate) moved_bytes: Counter,
     /// Bytes of the trash given back.
@@ -49,8 +49,8 @@ pub(crate) struct Upkeep {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    is_trash_unreadable: bool,
+struct MaintenanceState {
+    is_deferred_free_unreadable: bool,
     /// A round of moving has begun.
     is_moving: bool,
     /// Since the last checkpoint.
@@ -61,7 +61,7 @@ struct State {
     free_bytes_min: u64,
 }
 
-impl State {
+impl MaintenanceState {
     fn may_begin(&self, pages: &Stats, config: &Config) -> bool {
         let free = pages.free_bytes;
         self.rest_checkpoints == 0
@@ -70,31 +70,35 @@ impl State {
     }
 }
 
-impl Upkeep {
+impl PageMaintenance {
     /// Does one step.
-    pub(crate) fn step(&self, pages: &PageStore, config: &Config) -> Result<PagesUpkeep, Error> {
+    pub(crate) fn step(
+        &self,
+        pages: &PageStore,
+        config: &Config,
+    ) -> Result<MaintenanceStep, Error> {
         let mut state = self.state.lock();
         let stats = pages.stats();
-        if stats.trash_bytes > 0 && !state.is_trash_unreadable {
+        if stats.trash_bytes > 0 && !state.is_deferred_free_unreadable {
             match pages.reclaim(RECLAIM_BYTES) {
                 Ok(0) => {}
                 Ok(bytes) => {
                     self.reclaimed_bytes.add(bytes);
-                    return Ok(PagesUpkeep::More);
+                    return Ok(MaintenanceStep::More);
                 }
                 Err(error @ PagesError::Corrupt { .. }) => {
-                    state.is_trash_unreadable = true;
-                    return Ok(PagesUpkeep::TrashUnreadable(error));
+                    state.is_deferred_free_unreadable = true;
+                    return Ok(MaintenanceStep::DeferredFreeUnreadable(error));
                 }
                 Err(error) => return Err(error.into()),
             }
         }
         if pages.give_back()? {
-            return Ok(PagesUpkeep::GaveBack);
+            return Ok(MaintenanceStep::SpaceReturned);
         }
         let left = config.pages_move_bytes_max.saturating_sub(state.moved_bytes);
         if left == 0 || !(state.is_moving || state.may_begin(&stats, config)) {
-            return Ok(PagesUpkeep::Done);
+            return Ok(MaintenanceStep::Done);
         }
         let done = pages.defragment(left.min(MOVE_BYTES))?;
         state.moved_bytes += done.moved_bytes;
@@ -103,11 +107,11 @@ impl Upkeep {
         if done.is_done {
             state.rest_checkpoints = REST_CHECKPOINTS;
         }
-        Ok(PagesUpkeep::More)
+        Ok(MaintenanceStep::More)
     }
 
     /// A checkpoint was made: what was moved is in the file.
-    pub(crate) fn note_checkpoint(&self, pages: &PageStore, config: &Config) {
+    pub(crate) fn on_checkpoint(&self, pages: &PageStore, config: &Config) {
         let mut state = self.state.lock();
         state.moved_bytes = 0;
         if state.rest_checkpoints > 0 {

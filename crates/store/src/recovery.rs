@@ -10,19 +10,19 @@ use flotilla_region::{Descriptor, HardState, Index, PeerId, RecoveredReplica, St
 
 use crate::error::Error;
 use crate::log_reader;
-use crate::log_writer::{self, Found, LogWriter};
-use crate::reader::View;
-use crate::schema::{ApplyState, Cut, HARD_STATE_KEY};
+use crate::schema::{ApplyState, CheckpointLsn, HARD_STATE_KEY};
+use crate::snapshot_read::StoreSnapshot;
+use crate::store_log::{self, RecoveredGroup, StoreLog};
 
 /// The log must reach up to the mark of the durable root.
-pub(crate) fn check_cut(pages: &PageStore, log: &LogEngine) -> Result<(), Error> {
-    let cut = Cut::decode(pages.read().mark())?;
+pub(crate) fn check_log_position(pages: &PageStore, log: &LogEngine) -> Result<(), Error> {
+    let position = CheckpointLsn::decode(pages.read().mark())?;
     let found = log.durable_lsn();
-    if found < cut.lsn {
+    if found < position.lsn {
         return Err(Error::Corrupt(format!(
             "the pages follow the log up to {}, but it ends at {found}: a part of it is missing; \
              bring the whole directory back",
-            cut.lsn
+            position.lsn
         )));
     }
     Ok(())
@@ -31,10 +31,10 @@ pub(crate) fn check_cut(pages: &PageStore, log: &LogEngine) -> Result<(), Error>
 /// All replicas of this store, in the order of their regions.
 pub(crate) fn recover(
     pages: &PageStore,
-    log: &LogWriter,
+    log: &StoreLog,
     store: StoreId,
 ) -> Result<Vec<RecoveredReplica>, Error> {
-    let view = View::new(pages.read());
+    let view = StoreSnapshot::new(pages.read());
     let mut recovered = vec![];
     for descriptor in view.descriptors()? {
         let peer = descriptor.peer_on(store).ok_or_else(|| {
@@ -47,7 +47,7 @@ pub(crate) fn recover(
 }
 
 fn replica(
-    log: &LogWriter,
+    log: &StoreLog,
     descriptor: Descriptor,
     peer: PeerId,
     state: &ApplyState,
@@ -55,7 +55,7 @@ fn replica(
     let region = descriptor.id;
     let applied = (state.applied, state.term);
     let group = log.engine().group(peer.0);
-    let logged = group.as_ref().map(log_writer::hard_state).transpose()?.flatten();
+    let logged = group.as_ref().map(store_log::hard_state).transpose()?.flatten();
     let mut hard_state = logged.map_or(state.hard_state, |newer| state.hard_state.merge(newer));
     hard_state.commit = hard_state.commit.max(applied.0);
 
@@ -69,14 +69,15 @@ fn replica(
         last: applied.0,
         tail: vec![],
     };
-    let joint = group.as_ref().map_or(Ok(Joint::Empty), |group| joint(group, applied));
-    match joint.map_err(|what| Error::Corrupt(format!("region {region}: {what}")))? {
-        Joint::Connected(truncated) => {
+    let continuity =
+        group.as_ref().map_or(Ok(LogContinuity::Empty), |group| continuity(group, applied));
+    match continuity.map_err(|what| Error::Corrupt(format!("region {region}: {what}")))? {
+        LogContinuity::Connected(truncated) => {
             let group = group.as_ref().expect("only a group connects");
             read_log(&mut recovered, group, truncated)?;
         }
-        Joint::Empty => {}
-        Joint::Apart => reset(log, peer, applied, hard_state)?,
+        LogContinuity::Empty => {}
+        LogContinuity::Diverged => reset(log, peer, applied, hard_state)?,
     }
     if hard_state.commit > recovered.last {
         return Err(Error::Corrupt(format!(
@@ -85,45 +86,45 @@ fn replica(
         )));
     }
     let group = log.engine().group(peer.0);
-    let found = Found {
+    let found = RecoveredGroup {
         durable: applied,
         hard_state_ahead: group.as_ref().is_some_and(|group| group.get(HARD_STATE_KEY).is_some()),
         absent: group.is_none_or(|group| has_not_begun(&group)),
     };
-    log.found(region, peer, found);
+    log.note_recovered(region, peer, found);
     Ok(recovered)
 }
 
 /// How a log and an applied index lie to each other.
-enum Joint {
+enum LogContinuity {
     /// The log goes on where the applied entries end, or reaches below. With the entry before its
     /// first.
     Connected((Index, Term)),
     /// The log holds no entry and never did, or forgot that it had.
     Empty,
     /// The log ends below the applied index, or went another way.
-    Apart,
+    Diverged,
 }
 
-fn joint(group: &Group, applied: (Index, Term)) -> Result<Joint, String> {
+fn continuity(group: &Group, applied: (Index, Term)) -> Result<LogContinuity, String> {
     let (first, last) = (group.first_index(), group.last_index());
     let index = applied.0.0;
     if has_not_begun(group) {
-        return Ok(Joint::Empty);
+        return Ok(LogContinuity::Empty);
     }
     if first > index + 1 {
         return Err(format!("the log begins at {first}, but only {index} is applied"));
     }
     // The term of an entry that the log does not know is not this one either.
     if last < index || !group.term(index).is_ok_and(|term| Term(term) == applied.1) {
-        return Ok(Joint::Apart);
+        return Ok(LogContinuity::Diverged);
     }
     let before = group.term(first - 1).map_err(|error| error.to_string())?;
-    Ok(Joint::Connected((Index(first - 1), Term(before))))
+    Ok(LogContinuity::Connected((Index(first - 1), Term(before))))
 }
 
 fn has_not_begun(group: &Group) -> bool {
-    log_writer::is_empty(group) && group.last_index() == 0
+    store_log::is_empty(group) && group.last_index() == 0
 }
 
 fn read_log(
@@ -146,7 +147,7 @@ fn read_log(
 /// Empties a log that does not belong to the applied state. Term and vote are kept: they may have
 /// been promised.
 fn reset(
-    log: &LogWriter,
+    log: &StoreLog,
     peer: PeerId,
     applied: (Index, Term),
     hard_state: HardState,

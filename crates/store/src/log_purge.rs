@@ -3,8 +3,8 @@
 use flotilla_raftlog::Purged;
 
 use crate::error::Error;
-use crate::log_writer::LogWriter;
 use crate::schema::STORE_GROUP;
+use crate::store_log::StoreLog;
 
 /// Removes dead segments, oldest first. Where the oldest is held only by what the last durable
 /// root holds as well (hard states of idle regions, and where their empty logs begin), the log
@@ -12,7 +12,7 @@ use crate::schema::STORE_GROUP;
 /// write it again and again; what is forgotten costs nothing any more.
 ///
 /// The store's own group is never forgotten; where it holds the oldest segment it is written again.
-pub(crate) fn purge(log: &LogWriter) -> Result<Purged, Error> {
+pub(crate) fn purge(log: &StoreLog) -> Result<Purged, Error> {
     let mut total = Purged::default();
     let mut is_rewritten = false;
     loop {

@@ -3,7 +3,7 @@
 use flotilla_vfs::fault::FaultFs;
 
 use super::*;
-use crate::{Config, PageOptions, PagesUpkeep, Store};
+use crate::{Config, MaintenanceStep, PageOptions, Store};
 
 fn small_files() -> Config {
     Config {
@@ -40,7 +40,7 @@ impl Writer {
 /// Steps until there is nothing to do; how many there were.
 fn keep(store: &Store) -> usize {
     let steps = std::iter::repeat_with(|| store.maintain_pages().unwrap());
-    steps.take(10_000).take_while(|step| !matches!(step, PagesUpkeep::Done)).count()
+    steps.take(10_000).take_while(|step| !matches!(step, MaintenanceStep::Done)).count()
 }
 
 #[test]

@@ -7,7 +7,7 @@ use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::hooked::{HookedFs, Operation};
 use parking_lot::Mutex;
 
-use super::truth::Replica;
+use super::expected_state::ReplicaState;
 use super::*;
 
 /// What is known of the store while it works.
@@ -18,7 +18,7 @@ struct Known {
     /// To apply one more entry with, at its operation.
     store: Option<Arc<Store>>,
     /// What region 2 and the others must have after a crash now.
-    truth: Replica,
+    expected: ReplicaState,
     has_applied: bool,
 }
 
@@ -34,16 +34,16 @@ fn entries() -> Vec<LogEntry> {
 }
 
 /// Opens a disk as a crash left it and looks at region 2.
-fn look(crashed: FaultFs, truth: &Replica, at: &str) {
+fn look(crashed: FaultFs, expected: &ReplicaState, at: &str) {
     let (store, recovered) = try_open(&crashed).unwrap_or_else(|error| panic!("{at}: {error}"));
     let found = recovered.iter().find(|found| found.descriptor.id == RegionId(2)).unwrap();
     assert!(
-        found.applied.0.0 >= truth.durable,
+        found.applied.0.0 >= expected.durable,
         "{at}: {} was told to be durable, {} is",
-        truth.durable,
+        expected.durable,
         found.applied.0
     );
-    truth.check(found, &rows(&store, 2));
+    expected.check(found, &rows(&store, 2));
     store.check().unwrap_or_else(|error| panic!("{at}: {error}"));
 }
 
@@ -69,11 +69,11 @@ fn checkpoint(at: u64) -> bool {
             let more = &entries()[APPLIED..=APPLIED];
             store.apply(&[task(2, more)]).unwrap();
             let mut known = seen.lock();
-            known.truth.apply(more);
+            known.expected.apply(more);
             known.has_applied = true;
         }
-        let truth = seen.lock().truth.clone();
-        look(disk.crashed(count), &truth, &format!("applied at {at}, cut before {count}"));
+        let expected = seen.lock().expected.clone();
+        look(disk.crashed(count), &expected, &format!("applied at {at}, cut before {count}"));
     };
     let disk = Arc::new(HookedFs::new(Arc::new(fs.clone()), hook));
     let seed = StartSeed { uuid: StoreUuid(7), nonce: 9 };
@@ -82,28 +82,28 @@ fn checkpoint(at: u64) -> bool {
     let store = Arc::new(store);
     let all = entries();
     let write = write(2, hard_state(1, 0, ENTRIES), &all);
-    let mut truth = Replica::default();
-    truth.queue(&write);
+    let mut expected = ReplicaState::default();
+    expected.queue(&write);
     store.write_log(std::slice::from_ref(&write), &[]).wait().unwrap();
-    truth.ack(&write);
+    expected.ack(&write);
     store.apply(&[task(2, &all[..APPLIED])]).unwrap();
-    truth.apply(&all[..APPLIED]);
+    expected.apply(&all[..APPLIED]);
     *known.lock() =
-        Known { count: Some(0), store: Some(Arc::clone(&store)), truth, has_applied: false };
+        Known { count: Some(0), store: Some(Arc::clone(&store)), expected, has_applied: false };
 
     let told = store.checkpoint().unwrap();
     let (_, applied) = told.into_iter().find(|(region, _)| *region == RegionId(2)).unwrap();
     assert!(applied.0 >= APPLIED as u64, "told of {applied} only");
     let has_applied = {
         let mut known = known.lock();
-        known.truth.durable = applied.0;
-        known.truth.compact(applied.0 + 1);
+        known.expected.durable = applied.0;
+        known.expected.compact(applied.0 + 1);
         known.store = None;
         known.has_applied
     };
-    let truth = || known.lock().truth.clone();
+    let expected = || known.lock().expected.clone();
     for seed in 0..4 {
-        look(fs.crashed(seed), &truth(), &format!("applied at {at}, after the checkpoint"));
+        look(fs.crashed(seed), &expected(), &format!("applied at {at}, after the checkpoint"));
     }
     compact(&store, 2, applied.0 + 1, 1);
     store.purge_log().unwrap();
@@ -111,7 +111,7 @@ fn checkpoint(at: u64) -> bool {
     known.lock().count = None;
     drop(store);
     fs.power_loss(at);
-    look(fs, &truth(), &format!("applied at {at}, and compacted"));
+    look(fs, &expected(), &format!("applied at {at}, and compacted"));
     has_applied
 }
 
