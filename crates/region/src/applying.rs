@@ -23,7 +23,8 @@ impl ApplyProgress {
         self.handed_out
     }
 
-    /// Whether so much waits that no more should be taken in.
+    /// Whether the entries that wait to be applied exceed `bytes_max`, so that no more are taken
+    /// in.
     pub(crate) fn lags(&self, bytes_max: u64) -> bool {
         self.lag_bytes > bytes_max
     }

@@ -3,7 +3,8 @@
 //! - It draws election timeouts from a random source of the thread. Here they are a function of
 //!   seed, replica and term, set again after every call, so that a run can be repeated.
 //! - Followers would forward proposals. Only a leader is asked to propose.
-//! - Read requests vanish without a word if nobody can serve them; see [`Consensus::can_request_read_index`].
+//! - Raft drops read requests silently if no replica can serve them; see
+//!   [`Consensus::can_request_read_index`].
 
 use bytes::Bytes;
 use raft::eraftpb::{self, Entry, HardState};
@@ -39,7 +40,7 @@ impl Consensus {
             check_quorum: true,
             pre_vote: true,
             max_uncommitted_size: config.uncommitted_bytes_max,
-            // What is committed is in memory already; handing it out costs nothing more.
+            // Committed entries are in memory already; handing them out costs nothing more.
             max_committed_size_per_ready: raft::NO_LIMIT,
             ..Default::default()
         };
@@ -69,7 +70,7 @@ impl Consensus {
         taken
     }
 
-    /// Whether a leader may add so many bytes to what is not committed.
+    /// Whether a leader may add this many bytes to its uncommitted entries.
     pub(crate) fn has_room(&self, bytes: usize, limit: u64) -> bool {
         let uncommitted = self.raw.raft.uncommitted_size();
         uncommitted == 0 || (uncommitted + bytes) as u64 <= limit

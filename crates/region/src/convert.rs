@@ -1,4 +1,4 @@
-//! raft's structs and ours. Bytes are moved or shared, never copied.
+//! Conversion between raft's structs and ours. Bytes are moved or shared, never copied.
 
 use raft::eraftpb;
 
@@ -20,7 +20,7 @@ pub(crate) fn entry_to_raft(entry: LogEntry) -> eraftpb::Entry {
 }
 
 pub(crate) fn entry_from_raft(entry: eraftpb::Entry) -> LogEntry {
-    // Screening lets no other kind in, and nobody here proposes one.
+    // The message filter lets no other kind in, and no replica here proposes one.
     let is_normal = entry.entry_type == eraftpb::EntryType::EntryNormal;
     assert!(is_normal, "entry {} is of kind {:?}", entry.index, entry.entry_type);
     LogEntry {

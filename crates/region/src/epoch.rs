@@ -1,12 +1,12 @@
-//! Whether a request means this replica as it is now. The checks and their order are TiKV's:
-//! clients act on the first that fails.
+//! Checks of a request's precondition against the replica as it is now. The checks and their order
+//! are TiKV's: clients act on the first that fails.
 
 use crate::descriptor::{Descriptor, Peer};
 use crate::error::Reject;
 use crate::event::RequestPrecondition;
 use crate::ids::{PeerId, Term};
 
-/// What a request is checked against.
+/// The replica's state that a request is checked against.
 pub(crate) struct ReplicaStanding<'a> {
     pub(crate) descriptor: &'a Descriptor,
     pub(crate) peer: PeerId,

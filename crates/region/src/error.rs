@@ -1,4 +1,4 @@
-//! Why a request is not served, and why a replica cannot start.
+//! Errors: why a request is not served, and why a replica cannot start.
 
 use bytes::Bytes;
 
@@ -21,10 +21,10 @@ pub enum Reject {
         /// The replica that is here.
         here: PeerId,
     },
-    /// Another replica leads, or nobody. The client goes there, or waits.
+    /// Another replica leads, or none. The client goes there, or waits.
     #[error("not the leader")]
     NotLeader {
-        /// Who leads, if known.
+        /// The leader, if known.
         leader: Option<Peer>,
     },
     /// The request is of a former term, or its place in the log went to another. It was surely not
@@ -48,7 +48,7 @@ pub enum Reject {
     /// Too much is waiting. The client comes back later.
     #[error("busy: {reason}")]
     Busy {
-        /// Which bound was met.
+        /// The bound that was met.
         reason: &'static str,
     },
     /// The command does not fit into an entry. It never will.
@@ -86,7 +86,7 @@ pub enum CreateReplicaError {
     IndexOrder {
         /// The region.
         region: RegionId,
-        /// Which numbers.
+        /// The two numbers, by name.
         what: &'static str,
         /// The one that should be lower.
         low: Index,

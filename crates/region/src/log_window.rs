@@ -1,9 +1,9 @@
 //! The log as raft reads it, without IO (raft's `Storage`).
 //!
-//! Raft cannot wait for entries that it commits or scans before an election, and panics if they
-//! are missing. What it sends to followers it can wait for. Hence the invariants:
+//! Raft cannot wait for entries that it commits or scans before an election, and panics if they are
+//! missing. It can wait for entries that it sends to followers. Hence the invariants:
 //! - Every entry above the applied index is in `tail`, which ends with the last one.
-//! - What `tail` does not hold is applied, so it is on disk, never changes and may be fetched.
+//! - Entries below `tail` are applied, so they are on disk, never change and may be fetched.
 //! - `runs` tells the term of each entry from the first on; that of the one before is kept too.
 //! - Nothing here returns an error that raft panics about.
 
@@ -19,7 +19,7 @@ use crate::ids::{Index, Term};
 use crate::log_fetches::LogFetches;
 use crate::recovered_replica::RecoveredReplica;
 
-/// What an entry takes besides its data.
+/// The overhead of an entry beyond its data.
 const ENTRY_HEAD_BYTES: u64 = 32;
 
 pub(crate) fn entry_bytes(entry: &Entry) -> u64 {
@@ -38,7 +38,7 @@ pub(crate) struct LogWindow {
     last: u64,
     limits: WindowConfig,
     fetches: RefCell<LogFetches>,
-    /// A fetched piece of the log, while raft is told of it.
+    /// Fetched entries of the log, while raft reads them.
     lent: Vec<Entry>,
 }
 

@@ -1,5 +1,5 @@
-//! What may come in from other stores. Raft trusts its messages and panics on many wrong ones; so
-//! whatever a sound replica would never send is stopped here, and counted.
+//! The filter for messages of other stores. Raft trusts its messages and panics on many wrong ones,
+//! so a message that no sound replica sends is dropped here, and counted.
 
 use crate::descriptor::{Descriptor, Peer};
 use crate::entry::LogEntry;
@@ -11,13 +11,13 @@ use crate::status::Dropped;
 /// Far above every term and index that can come to be, far below where sums overflow.
 const NUMBER_MAX: u64 = 1 << 60;
 
-/// No message is believed whose term is further above ours. Terms grow with elections, each of which
+/// The greatest distance of a message's term above ours. Terms grow with elections, each of which
 /// needs a quorum and an election timeout: at the shortest default that is more than a week of
 /// nothing but elections, while this replica was away. Without a bound, one message with the
-/// greatest term there is would end a region for good: nobody can ever be elected above it.
+/// greatest possible term would end a region for good: no replica can ever be elected above it.
 pub(crate) const TERM_LEAD_MAX: u64 = 1 << 20;
 
-/// What a message is checked against.
+/// The replica's state that a message is checked against.
 pub(crate) struct FilterView<'a> {
     pub(crate) descriptor: &'a Descriptor,
     pub(crate) me: Peer,
@@ -25,7 +25,7 @@ pub(crate) struct FilterView<'a> {
     /// The last entry of the log; 0 if there never was one.
     pub(crate) last: Index,
     pub(crate) is_leader: bool,
-    /// What a leader knows of the sender's log.
+    /// The last entry of the sender's log that a leader knows to be on disk.
     pub(crate) matched: Option<Index>,
 }
 

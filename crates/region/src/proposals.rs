@@ -1,11 +1,11 @@
 //! Proposals from admission to the log, and their tickets from the log to applying.
 //!
-//! What waits is joined to one entry: raft's cost is by entry. Once proposed, a ticket waits at
-//! (index, term) until commit decides: the entry committed at that index has that term, and the
-//! ticket goes along with it; or another one, or an earlier entry of a later term is committed
-//! (terms grow along a log), and the proposal surely never happens. Until then nobody knows: a
-//! leader that lost its office may still see its entries committed by the next, so their tickets
-//! are not given back when it steps down.
+//! Waiting proposals are joined to one entry: raft's cost is by entry. Once proposed, a ticket
+//! waits at (index, term) until commit decides: the entry committed at that index has that term,
+//! and the ticket goes along with it; or another one, or an earlier entry of a later term is
+//! committed (terms grow along a log), and the proposal surely never happens. Until then its fate
+//! is open: the entries of a deposed leader may still be committed by the next one, so their
+//! tickets are not given back when it steps down.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -155,7 +155,7 @@ impl ProposalQueue {
         std::mem::take(&mut self.proposed).into_values().flatten()
     }
 
-    /// Checks the counts, and that nobody waits at a place that was handed out.
+    /// Checks the counts, and that no ticket waits at a place that was handed out.
     pub(crate) fn check(&self, handed_out: Index) {
         let bytes: usize = self.queue.iter().map(|queued| queued.command.len()).sum();
         assert_eq!(bytes, self.queue_bytes, "bytes that wait to be proposed");

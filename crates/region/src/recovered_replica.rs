@@ -1,4 +1,4 @@
-//! What a replica finds on its disk when it starts, and whether raft can live with it.
+//! A replica as recovery found it on disk, and the checks of what raft takes for granted.
 
 use crate::descriptor::Descriptor;
 use crate::entry::{HardState, LogEntry};
@@ -11,7 +11,7 @@ use crate::ids::{Index, PeerId, Term};
 pub struct RecoveredReplica {
     /// The region, in the form that it had at `applied`.
     pub descriptor: Descriptor,
-    /// Which of its replicas this is.
+    /// The replica on this store.
     pub peer: PeerId,
     /// The newest hard state. Its commit index may lag behind `applied`.
     pub hard_state: HardState,

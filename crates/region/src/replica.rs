@@ -1,8 +1,8 @@
-//! One replica: composes raft and the small machines around it, and alone knows them all.
+//! One replica: composes raft and the small state machines around it, and alone knows them all.
 //!
-//! Events are taken one by one and change state only; [`Replica::finish`] then turns what came of all
-//! of them into effects, once a step. So proposals of a step share an entry, reads a request, and
-//! messages and writes a Ready.
+//! Events are taken one by one and change state only; [`Replica::finish`] then turns the changes
+//! into effects, once a step. So proposals of a step share an entry, reads a request, and messages
+//! and writes a Ready.
 
 use std::collections::BTreeSet;
 
@@ -44,9 +44,9 @@ pub(crate) struct Replica {
     compactor: Compactor,
     /// To be sent at the end of the step.
     outgoing: Vec<eraftpb::Message>,
-    /// Term and leader that the driver was told of.
+    /// The term and the leader that the driver knows.
     reported: (Term, Option<PeerId>),
-    /// Members of whose wild terms the driver was told.
+    /// Members whose wild terms were reported to the driver.
     reported_wild_terms: BTreeSet<PeerId>,
     /// At the end of the last step.
     before: ProgressNumbers,
@@ -140,7 +140,7 @@ impl Replica {
                 let last = self.consensus.last();
                 step.effects.lost_logs.push(LostLog { region, from, acknowledged, last });
             }
-            // Once for each member, who may repeat it as often as it likes.
+            // Once for each member: it may repeat the message as often as it likes.
             Refusal::WildTerm if self.reported_wild_terms.insert(from.id) => {
                 let (term, here) = (envelope.message.term, self.consensus.term());
                 step.effects.wild_terms.push(WildTerm { region, from, term, here });

@@ -75,7 +75,7 @@ impl Shard {
             replica.campaign();
         }
         self.timers.set(region, now.after_ms(self.config.tick_ms));
-        // What was committed and not applied is handed out in the next step.
+        // Entries that are committed and not applied are handed out in the next step.
         self.touched.push(region);
         self.replicas.insert(region, ReplicaSlot { replica, is_touched: true });
         Ok(())
@@ -92,7 +92,7 @@ impl Shard {
     ///
     /// # Panics
     ///
-    /// If time goes back, if a completion is told that was not asked for, or if a replica's state
+    /// If time goes back, if a completion arrives that was not asked for, or if a replica's state
     /// breaks an invariant. The process must end then. No message from another store causes it.
     pub fn step(&mut self, now: Time, events: impl Iterator<Item = Event>, effects: &mut Effects) {
         self.move_time(now);
@@ -113,13 +113,13 @@ impl Shard {
         self.touched = touched;
     }
 
-    /// Takes back what the last step would serve by a lease, if it is too late for that: `served` is
-    /// the driver's clock, read again once the step has returned. Called before anything of
-    /// `effects`, which are those of the step, is carried out. Says whether the step was late.
+    /// Revokes the lease reads of the last step, if it is too late to serve them: `served` is the
+    /// driver's clock, read again once the step has returned. Called before any of `effects`, which
+    /// are those of the step, is carried out. Returns whether the step was late.
     ///
-    /// A thread that was not given a processor, or a machine that stood still, may come here long
-    /// after the step's time. Then the leases in use are over, and their reads ask a quorum in the
-    /// next step: they take longer and do not fail.
+    /// A thread that was not scheduled, or a machine that stood still, may come here long after the
+    /// step's time. Then the leases in use are over, and their reads ask a quorum in the next step:
+    /// they take longer and do not fail.
     pub fn drop_leases_if_late(&mut self, served: Time, effects: &mut Effects) -> bool {
         if served < self.now.after_ms(self.config.lateness_ms_max()) {
             return false;
@@ -155,7 +155,7 @@ impl Shard {
         if self.touched.is_empty() { self.timers.next() } else { Some(self.now) }
     }
 
-    /// What the region is, if it is here.
+    /// The region's descriptor, if it is here.
     #[must_use]
     pub fn descriptor(&self, region: RegionId) -> Option<&Descriptor> {
         self.replicas.get(&region).map(|slot| slot.replica.descriptor())
@@ -172,22 +172,22 @@ impl Shard {
         self.replicas.keys().copied()
     }
 
-    /// What the shard has done so far.
+    /// The counters of the shard.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
     /// Gives back all tickets, before the driver stops. Requests that had no effect are rejected;
-    /// the result are those that are in the log: nobody knows yet whether they will happen.
+    /// the result are those that are in the log, whose fate is open.
     pub fn drain(&mut self, effects: &mut Effects) -> Vec<Ticket> {
         let (now, config) = (self.now, &self.config);
         let mut step = StepContext { now, config, effects, stats: &mut self.stats };
         self.replicas.values_mut().flat_map(|slot| slot.replica.drain(&mut step)).collect()
     }
 
-    /// Checks every replica's whole state. For simulators and tests: it looks at every entry in
-    /// memory. What a step may do to the most important numbers is checked in each step anyway.
+    /// Checks every replica's whole state. For simulators and tests: it walks every entry in
+    /// memory. The changes of the most important numbers are checked in each step anyway.
     ///
     /// # Panics
     ///

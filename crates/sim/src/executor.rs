@@ -51,7 +51,7 @@ pub(crate) struct Executor {
     store: Store,
     rng: Rng,
     delays: TaskDelays,
-    log: TaskQueue<LogBatch>,
+    log: TaskQueue<QueuedLogBatch>,
     /// What of it is on disk.
     terms: SyncedTerms,
     apply: TaskQueue<ApplyTask>,
@@ -64,7 +64,7 @@ pub(crate) struct Executor {
 
 /// What was handed to the log at once.
 #[derive(Debug)]
-struct LogBatch {
+struct QueuedLogBatch {
     commit: Commit,
     /// The writes to be told of.
     numbers: Vec<(RegionId, u64)>,
@@ -132,7 +132,7 @@ impl Executor {
         self.coverage.log.compactions += compactions.len() as u64;
         let commit = self.store.write_log(writes, compactions);
         let numbers = writes.iter().map(|write| (write.region, write.number)).collect();
-        self.log.waiting.push_back(LogBatch { commit, numbers, terms: terms::of(writes) });
+        self.log.waiting.push_back(QueuedLogBatch { commit, numbers, terms: terms::of(writes) });
         if !self.log.is_scheduled {
             self.log.is_scheduled = true;
             out.tasks.push((self.rng.u64(1..=self.delays.sync_us_max), Task::Flush));

@@ -28,5 +28,5 @@ mod world;
 
 pub use coverage::Coverage;
 pub use run::{Options, SimReport, run};
-pub use workload::RequestCounts;
+pub use workload::ClientCounts;
 pub use world::EventCounts;

@@ -15,7 +15,7 @@ use crate::layout;
 use crate::node::RunSettings;
 use crate::reference_model::CheckFailure;
 use crate::trace::Trace;
-use crate::workload::RequestCounts;
+use crate::workload::ClientCounts;
 use crate::world::{EventCounts, SimWorld};
 
 /// What to run.
@@ -49,7 +49,7 @@ pub struct SimReport {
     /// What happened how often.
     pub counts: EventCounts,
     /// Requests.
-    pub tally: RequestCounts,
+    pub tally: ClientCounts,
     /// What the checker saw.
     pub checked: CheckedCounts,
     /// Batches of timestamps given away.

@@ -22,7 +22,7 @@ use crate::request_generator;
 
 /// Numbers of a run's requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RequestCounts {
+pub struct ClientCounts {
     /// Requests that a store had.
     pub asked: u64,
     /// Of these, served.
@@ -57,7 +57,7 @@ pub(crate) struct ClientWorkload {
     history: History<(RegionId, Bytes)>,
     /// Grows with each call and each answer.
     moment: u64,
-    tally: RequestCounts,
+    tally: ClientCounts,
 }
 
 impl ClientWorkload {
@@ -84,7 +84,7 @@ impl ClientWorkload {
             open: BTreeSet::new(),
             history: History::default(),
             moment: 0,
-            tally: RequestCounts::default(),
+            tally: ClientCounts::default(),
         }
     }
 
@@ -107,7 +107,7 @@ impl ClientWorkload {
         &self.open
     }
 
-    pub(crate) fn tally(&self) -> RequestCounts {
+    pub(crate) fn tally(&self) -> ClientCounts {
         self.tally
     }
 

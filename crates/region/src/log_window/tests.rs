@@ -1,4 +1,4 @@
-//! What the window holds, gives and forgets.
+//! Tests of the log window: the entries that it holds, serves and forgets.
 
 use bytes::Bytes;
 

@@ -21,7 +21,7 @@ pub(super) struct Cluster {
     pub(super) loss_percent: u32,
     /// Pairs of stores that do not hear each other.
     cut: BTreeSet<(u64, u64)>,
-    /// Everybody's history: the entry applied at each index.
+    /// The common history: the entry applied at each index.
     pub(super) history: BTreeMap<Index, LogEntry>,
     waiting: BTreeMap<Ticket, Request>,
     pub(super) answers: BTreeMap<Ticket, Answer>,
@@ -29,11 +29,11 @@ pub(super) struct Cluster {
     /// A hash of the effects of each step.
     pub(super) trace: Vec<u64>,
     pub(super) roles: Vec<(u64, RoleChange)>,
-    /// Stores that were told that they lost a part of their log, or of wild terms.
+    /// Stores that reported the loss of a part of their log, or wild terms.
     pub(super) lost_logs: Vec<(u64, LostLog)>,
     pub(super) wild_terms: Vec<(u64, WildTerm)>,
     start_count: u64,
-    /// What the newest completed write or read has shown, by key.
+    /// The newest value that a completed write or read has shown, by key.
     seen: BTreeMap<Bytes, u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Who leads, who keeps still, and who is told.
+//! Tests of elections: the leader, the promises of followers, and the reports of both.
 
 use super::cluster::{Cluster, REGION, peer};
 use crate::*;
@@ -52,7 +52,7 @@ fn a_restarted_replica_keeps_still_for_an_election_timeout() {
     cluster.elect();
 }
 
-/// A follower that has just heard from its leader is told of a higher term by a third replica,
+/// A follower that has just heard from its leader receives a higher term from a third replica,
 /// which then asks for its vote. Raft alone would forget the leader and vote, while the leader
 /// answers reads under a lease that this follower's answer has renewed.
 #[test]

@@ -76,7 +76,7 @@ fn no_message_panics() {
     }
 }
 
-/// Garbage beside a working cluster: it is counted by reason, and everything goes on.
+/// Garbage in a working cluster: it is counted by reason, and everything goes on.
 #[test]
 fn strangers_and_lost_letters_are_counted_and_change_nothing() {
     let mut cluster = Cluster::new(1, Config::default());
@@ -165,7 +165,7 @@ fn a_follower_whose_disk_was_set_back_learns_that_it_lost_something() {
     }
 }
 
-/// The greatest term that there is would end a region for good: nobody can be elected above it.
+/// The greatest possible term would end a region for good: no replica can be elected above it.
 #[test]
 fn a_wild_term_is_refused_and_told_once() {
     let (mut cluster, from_leader) = led(4);

@@ -1,4 +1,4 @@
-//! Logs: starting again from them, serving old entries, and dropping what nobody needs.
+//! Tests of logs: restarts, fetches of old entries, and compaction.
 
 use super::cluster::{Cluster, REGION, descriptor, peer};
 use super::machine::Answer;

@@ -29,7 +29,7 @@ enum LogWork {
     Compact(Compaction),
 }
 
-/// What a region has on disk, and what it holds in memory.
+/// A region's disk, and its volatile state.
 pub(super) struct Disk {
     descriptor: Descriptor,
     peer: PeerId,
@@ -40,11 +40,11 @@ pub(super) struct Disk {
     pub(super) truncated: (Index, Term),
     /// The last checkpoint.
     durable: (Index, Term, Rows),
-    /// What reads see.
+    /// The state that reads see.
     pub(super) applied: (Index, Term, Rows),
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Done,
