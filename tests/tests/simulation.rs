@@ -1,12 +1,12 @@
 //! Whole clusters from fixed seeds: none breaks a rule, the same seed repeats exactly, and the seeds
 //! that once found something stay good. Many more seeds: `cargo run --release -p flotilla-sim`.
 
-use flotilla_sim::{Options, Report, run};
+use flotilla_sim::{Options, SimReport, run};
 
 /// Few events, because tests are built without optimisation.
 const EVENTS: u64 = 4_000;
 
-fn good(seed: u64, options: Options) -> Report {
+fn good(seed: u64, options: Options) -> SimReport {
     let report = run(seed, options);
     assert_eq!(report.failure, None, "seed {seed}, {options:?}");
     report

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use flotilla_client::{Client, Config};
 use flotilla_proto::kvrpcpb::{Context, RawGetRequest, RawPutRequest};
 use flotilla_proto::tikvpb::tikv_client::TikvClient;
-use flotilla_sim::checker::{Action, Answer, History};
+use flotilla_sim::checker::{History, RegisterAction, RegisterAnswer};
 use processes::Processes;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::task::JoinSet;
@@ -191,8 +191,8 @@ impl Seen {
     async fn note(
         &self,
         key: &Bytes,
-        action: Action,
-        asked: impl Future<Output = Result<Option<Answer>, ()>>,
+        action: RegisterAction,
+        asked: impl Future<Output = Result<Option<RegisterAnswer>, ()>>,
     ) -> bool {
         let client = self.client_count.fetch_add(1, Ordering::Relaxed);
         let called = self.now();
@@ -220,9 +220,9 @@ impl Seen {
             if response.region_error.is_some() || !response.error.is_empty() {
                 return Err(());
             }
-            Ok(Some(Answer::Seen((!response.not_found).then_some(response.value))))
+            Ok(Some(RegisterAnswer::Seen((!response.not_found).then_some(response.value))))
         };
-        self.note(key, Action::Get, asked).await
+        self.note(key, RegisterAction::Get, asked).await
     }
 
     /// Writes at one of the stores after the other, until one has taken it.
@@ -252,13 +252,13 @@ impl Seen {
             let Ok(response) = kv.raw_put(put).await else { return Ok(None) };
             let response = response.into_inner();
             match response.region_error {
-                None if response.error.is_empty() => Ok(Some(Answer::Done)),
+                None if response.error.is_empty() => Ok(Some(RegisterAnswer::Done)),
                 Some(error) if error.not_leader.is_some() => Err(()),
                 // Whatever else it says: that it may have happened is always right.
                 _ => Ok(None),
             }
         };
-        self.note(key, Action::Put(value), asked).await
+        self.note(key, RegisterAction::Put(value), asked).await
     }
 
     /// A client at work on a few registers, which finds its way to the leader by itself.
@@ -271,13 +271,13 @@ impl Seen {
             let round = self.round.load(Ordering::Relaxed);
             let key = Bytes::from(format!("register {round} {}", random.u8(..REGISTERS)));
             if random.bool() {
-                let asked = async { client.get(key.clone()).await.map(Answer::Seen) };
-                self.note(&key, Action::Get, certain(asked)).await;
+                let asked = async { client.get(key.clone()).await.map(RegisterAnswer::Seen) };
+                self.note(&key, RegisterAction::Get, certain(asked)).await;
             } else {
                 let value = Bytes::from(format!("{number} {count}"));
                 let put = client.put(key.clone(), value.clone());
-                let asked = async { put.await.map(|()| Answer::Done) };
-                self.note(&key, Action::Put(value), certain(asked)).await;
+                let asked = async { put.await.map(|()| RegisterAnswer::Done) };
+                self.note(&key, RegisterAction::Put(value), certain(asked)).await;
             }
         }
     }
@@ -285,8 +285,8 @@ impl Seen {
 
 /// What a client was told, as far as it is certain.
 async fn certain(
-    asked: impl Future<Output = Result<Answer, flotilla_client::Error>>,
-) -> Result<Option<Answer>, ()> {
+    asked: impl Future<Output = Result<RegisterAnswer, flotilla_client::Error>>,
+) -> Result<Option<RegisterAnswer>, ()> {
     match asked.await {
         Ok(answer) => Ok(Some(answer)),
         Err(error) if error.is_undetermined() => Ok(None),

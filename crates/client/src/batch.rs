@@ -7,40 +7,43 @@ use bytes::Bytes;
 use flotilla_proto::kvrpcpb;
 use tokio::task::JoinSet;
 
-use crate::budget::{Budget, Failure};
-use crate::calls::Call;
-use crate::cluster::Cluster;
 use crate::error::Error;
-use crate::routes::Route;
+use crate::raw_calls::Call;
+use crate::request_router::RequestRouter;
+use crate::retry_budget::{AttemptFailure, RetryBudget};
+use crate::route_cache::CachedRoute;
 
 /// Keys in one request, however small they are.
 const KEYS_MAX: usize = 512;
 
-pub(crate) async fn put(cluster: &Arc<Cluster>, pairs: Vec<kvrpcpb::KvPair>) -> Result<(), Error> {
+pub(crate) async fn put(
+    router: &Arc<RequestRouter>,
+    pairs: Vec<kvrpcpb::KvPair>,
+) -> Result<(), Error> {
     let make = |pairs: &[kvrpcpb::KvPair]| kvrpcpb::RawBatchPutRequest {
         pairs: pairs.to_vec(),
         ..Default::default()
     };
-    send(cluster, pairs, make, |_| ()).await
+    send(router, pairs, make, |_| ()).await
 }
 
-pub(crate) async fn delete(cluster: &Arc<Cluster>, keys: Vec<Bytes>) -> Result<(), Error> {
+pub(crate) async fn delete(router: &Arc<RequestRouter>, keys: Vec<Bytes>) -> Result<(), Error> {
     let make = |keys: &[Bytes]| kvrpcpb::RawBatchDeleteRequest {
         keys: keys.to_vec(),
         ..Default::default()
     };
-    send(cluster, keys, make, |_| ()).await
+    send(router, keys, make, |_| ()).await
 }
 
 /// The values of the keys that exist.
 pub(crate) async fn get(
-    cluster: &Arc<Cluster>,
+    router: &Arc<RequestRouter>,
     keys: Vec<Bytes>,
 ) -> Result<BTreeMap<Bytes, Bytes>, Error> {
     let make =
         |keys: &[Bytes]| kvrpcpb::RawBatchGetRequest { keys: keys.to_vec(), ..Default::default() };
     let mut found = BTreeMap::new();
-    send(cluster, keys, make, |response: kvrpcpb::RawBatchGetResponse| {
+    send(router, keys, make, |response: kvrpcpb::RawBatchGetResponse| {
         found.extend(response.pairs.into_iter().map(|pair| (pair.key, pair.value)));
     })
     .await?;
@@ -48,12 +51,12 @@ pub(crate) async fn get(
 }
 
 /// Something that belongs to one key.
-trait Item: Send + Sync + 'static {
+trait KeyedItem: Send + Sync + 'static {
     fn key(&self) -> &Bytes;
     fn bytes(&self) -> usize;
 }
 
-impl Item for Bytes {
+impl KeyedItem for Bytes {
     fn key(&self) -> &Bytes {
         self
     }
@@ -63,7 +66,7 @@ impl Item for Bytes {
     }
 }
 
-impl Item for kvrpcpb::KvPair {
+impl KeyedItem for kvrpcpb::KvPair {
     fn key(&self) -> &Bytes {
         &self.key
     }
@@ -74,25 +77,25 @@ impl Item for kvrpcpb::KvPair {
 }
 
 /// Sends all items, each to the region that holds it; `take` sees each response once.
-async fn send<I: Item, C: Call>(
-    cluster: &Arc<Cluster>,
+async fn send<I: KeyedItem, C: Call>(
+    router: &Arc<RequestRouter>,
     mut items: Vec<I>,
     make: fn(&[I]) -> C,
     mut take: impl FnMut(C::Response),
 ) -> Result<(), Error> {
-    let mut budget = Budget::new(&cluster.config);
+    let mut budget = RetryBudget::new(&router.config);
     while !items.is_empty() {
-        let mut parts = split(cluster, items, &mut budget).await?.into_iter();
+        let mut parts = split(router, items, &mut budget).await?.into_iter();
         items = Vec::new();
-        let mut worst: Option<Failure> = None;
+        let mut worst: Option<AttemptFailure> = None;
         let mut running = JoinSet::new();
         loop {
-            let room = cluster.config.fan_out_max - running.len();
+            let room = router.config.fan_out_max - running.len();
             for (route, part) in parts.by_ref().take(room) {
                 budget.attempt();
-                let (cluster, mut budget) = (Arc::clone(cluster), budget.clone());
+                let (router, mut budget) = (Arc::clone(router), budget.clone());
                 running.spawn(async move {
-                    let result = cluster.attempt(&route, make(&part), &mut budget).await;
+                    let result = router.attempt(&route, make(&part), &mut budget).await;
                     (part, result)
                 });
             }
@@ -120,14 +123,14 @@ async fn send<I: Item, C: Call>(
 }
 
 /// Groups items by the region that holds them, in requests that are not too large.
-async fn split<I: Item>(
-    cluster: &Cluster,
+async fn split<I: KeyedItem>(
+    router: &RequestRouter,
     mut items: Vec<I>,
-    budget: &mut Budget,
-) -> Result<Vec<(Arc<Route>, Vec<I>)>, Error> {
+    budget: &mut RetryBudget,
+) -> Result<Vec<(Arc<CachedRoute>, Vec<I>)>, Error> {
     // A stable sort: of two puts to one key the second stays the second.
     items.sort_by(|a, b| a.key().cmp(b.key()));
-    let mut parts: Vec<(Arc<Route>, Vec<I>)> = Vec::new();
+    let mut parts: Vec<(Arc<CachedRoute>, Vec<I>)> = Vec::new();
     let mut part_bytes = 0;
     for item in items {
         let bytes = part_bytes + item.bytes();
@@ -135,14 +138,14 @@ async fn split<I: Item>(
             Some((route, part))
                 if route.contains(item.key())
                     && part.len() < KEYS_MAX
-                    && bytes <= cluster.config.batch_bytes_max =>
+                    && bytes <= router.config.batch_bytes_max =>
             {
                 part_bytes = bytes;
                 part.push(item);
             }
             _ => {
                 part_bytes = item.bytes();
-                let route = cluster.route(item.key(), budget).await?;
+                let route = router.route(item.key(), budget).await?;
                 parts.push((route, vec![item]));
             }
         }

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use flotilla_proto::{kvrpcpb, metapb};
 
 use crate::batch;
-use crate::budget::Budget;
-use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::error::Error;
+use crate::request_router::RequestRouter;
+use crate::retry_budget::RetryBudget;
 use crate::scan::{self, Scan};
 
 /// A key and its value.
@@ -21,12 +21,12 @@ pub type Pair = (Bytes, Bytes);
 /// [`Config::deadline`] has passed. A call that is dropped may still have its effect.
 #[derive(Debug, Clone)]
 pub struct Client {
-    cluster: Arc<Cluster>,
+    router: Arc<RequestRouter>,
 }
 
 /// What a compare-and-swap found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Swap {
+pub struct CasOutcome {
     /// Whether the key held what was expected, and was changed.
     pub succeeded: bool,
     /// What the key held before; `None` if it was absent.
@@ -35,7 +35,7 @@ pub struct Swap {
 
 /// A region as placement describes it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Region {
+pub struct LocatedRegion {
     /// Range, epoch and replicas.
     pub region: metapb::Region,
     /// Who leads it, if that is known.
@@ -51,12 +51,12 @@ impl Client {
     /// endpoint or a limit that cannot be.
     pub async fn connect<E: AsRef<str>>(endpoints: &[E], config: Config) -> Result<Client, Error> {
         let endpoints: Vec<_> = endpoints.iter().map(|e| e.as_ref().to_owned()).collect();
-        Ok(Client { cluster: Arc::new(Cluster::connect(&endpoints, config).await?) })
+        Ok(Client { router: Arc::new(RequestRouter::connect(&endpoints, config).await?) })
     }
 
     /// The cluster's id.
     pub fn cluster_id(&self) -> u64 {
-        self.cluster.placement.cluster_id()
+        self.router.placement.cluster_id()
     }
 
     /// The key's value, or `None` if it has none. Sees every write that was acknowledged before.
@@ -67,7 +67,7 @@ impl Client {
     pub async fn get(&self, key: impl Into<Bytes>) -> Result<Option<Bytes>, Error> {
         let key = key.into();
         let request = kvrpcpb::RawGetRequest { key: key.clone(), ..Default::default() };
-        let response = self.cluster.call(&key, request, self.budget()).await?;
+        let response = self.router.call(&key, request, self.budget()).await?;
         Ok((!response.not_found).then_some(response.value))
     }
 
@@ -79,7 +79,7 @@ impl Client {
     pub async fn put(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<(), Error> {
         let (key, value) = (key.into(), value.into());
         let request = kvrpcpb::RawPutRequest { key: key.clone(), value, ..Default::default() };
-        self.cluster.call(&key, request, self.budget()).await?;
+        self.router.call(&key, request, self.budget()).await?;
         Ok(())
     }
 
@@ -91,7 +91,7 @@ impl Client {
     pub async fn delete(&self, key: impl Into<Bytes>) -> Result<(), Error> {
         let key = key.into();
         let request = kvrpcpb::RawDeleteRequest { key: key.clone(), ..Default::default() };
-        self.cluster.call(&key, request, self.budget()).await?;
+        self.router.call(&key, request, self.budget()).await?;
         Ok(())
     }
 
@@ -106,7 +106,7 @@ impl Client {
         key: impl Into<Bytes>,
         expected: Option<Bytes>,
         value: Option<Bytes>,
-    ) -> Result<Swap, Error> {
+    ) -> Result<CasOutcome, Error> {
         let key = key.into();
         let request = kvrpcpb::RawCasRequest {
             key: key.clone(),
@@ -116,10 +116,10 @@ impl Client {
             value: value.unwrap_or_default(),
             ..Default::default()
         };
-        let budget = Budget::once(&self.cluster.config);
-        let response = self.cluster.call(&key, request, budget).await?;
+        let budget = RetryBudget::once(&self.router.config);
+        let response = self.router.call(&key, request, budget).await?;
         let previous = (!response.previous_not_exist).then_some(response.previous_value);
-        Ok(Swap { succeeded: response.succeed, previous })
+        Ok(CasOutcome { succeeded: response.succeed, previous })
     }
 
     /// Writes all pairs; those of one region and request at once or not at all. Of two pairs with
@@ -131,7 +131,7 @@ impl Client {
     pub async fn batch_put(&self, pairs: impl IntoIterator<Item = Pair>) -> Result<(), Error> {
         let pairs = latest(pairs).into_iter();
         let pairs = pairs.map(|(key, value)| kvrpcpb::KvPair { key, value }).collect();
-        batch::put(&self.cluster, pairs).await
+        batch::put(&self.router, pairs).await
     }
 
     /// The values of the keys, in their order; `None` where there is none.
@@ -144,7 +144,7 @@ impl Client {
         keys: impl IntoIterator<Item = Bytes>,
     ) -> Result<Vec<Option<Bytes>>, Error> {
         let keys: Vec<_> = keys.into_iter().collect();
-        let found = batch::get(&self.cluster, keys.clone()).await?;
+        let found = batch::get(&self.router, keys.clone()).await?;
         Ok(keys.iter().map(|key| found.get(key).cloned()).collect())
     }
 
@@ -154,7 +154,7 @@ impl Client {
     ///
     /// After an error some keys may have been deleted.
     pub async fn batch_delete(&self, keys: impl IntoIterator<Item = Bytes>) -> Result<(), Error> {
-        batch::delete(&self.cluster, keys.into_iter().collect()).await
+        batch::delete(&self.router, keys.into_iter().collect()).await
     }
 
     /// The rows of a range, over all its regions. Each region's rows are of one moment; those of
@@ -164,7 +164,7 @@ impl Client {
     ///
     /// Any [`Error`]. The deadline is that of each page.
     pub async fn scan(&self, scan: Scan) -> Result<Vec<Pair>, Error> {
-        let rows = scan::scan(&self.cluster, scan).await?;
+        let rows = scan::scan(&self.router, scan).await?;
         Ok(rows.into_iter().map(|row| (row.key, row.value)).collect())
     }
 
@@ -178,7 +178,7 @@ impl Client {
         start: impl Into<Bytes>,
         end: impl Into<Bytes>,
     ) -> Result<(), Error> {
-        scan::delete_range(&self.cluster, start.into(), end.into()).await
+        scan::delete_range(&self.router, start.into(), end.into()).await
     }
 
     /// The region that holds `key`, freshly asked from placement.
@@ -186,7 +186,7 @@ impl Client {
     /// # Errors
     ///
     /// [`Error::Deadline`] if placement has no leader.
-    pub async fn region_of(&self, key: impl Into<Bytes>) -> Result<Region, Error> {
+    pub async fn region_of(&self, key: impl Into<Bytes>) -> Result<LocatedRegion, Error> {
         let mut regions = self.regions_from(key.into(), 1).await?;
         regions.pop().ok_or_else(|| Error::Protocol("no region holds the key".to_owned()))
     }
@@ -196,7 +196,7 @@ impl Client {
     /// # Errors
     ///
     /// [`Error::Deadline`] if placement has no leader.
-    pub async fn regions(&self) -> Result<Vec<Region>, Error> {
+    pub async fn regions(&self) -> Result<Vec<LocatedRegion>, Error> {
         let mut regions = Vec::new();
         let mut start = Bytes::new();
         loop {
@@ -217,17 +217,17 @@ impl Client {
     ///
     /// [`Error::Deadline`] if placement has no leader.
     pub async fn stores(&self) -> Result<Vec<metapb::Store>, Error> {
-        self.cluster.placement.stores(&mut self.budget()).await
+        self.router.placement.stores(&mut self.budget()).await
     }
 
-    async fn regions_from(&self, start: Bytes, limit: i32) -> Result<Vec<Region>, Error> {
-        let placement = &self.cluster.placement;
+    async fn regions_from(&self, start: Bytes, limit: i32) -> Result<Vec<LocatedRegion>, Error> {
+        let placement = &self.router.placement;
         let regions = placement.regions_from(start, limit, &mut self.budget()).await?;
-        Ok(regions.into_iter().map(|(region, leader)| Region { region, leader }).collect())
+        Ok(regions.into_iter().map(|(region, leader)| LocatedRegion { region, leader }).collect())
     }
 
-    fn budget(&self) -> Budget {
-        Budget::new(&self.cluster.config)
+    fn budget(&self) -> RetryBudget {
+        RetryBudget::new(&self.router.config)
     }
 }
 

@@ -24,22 +24,22 @@
 //! ```
 
 mod batch;
-mod budget;
-mod calls;
+mod batch_stream;
 mod client;
-mod cluster;
 mod config;
 mod dial;
 mod error;
-mod links;
-mod placement;
-mod routes;
+mod placement_client;
+mod raw_calls;
+mod request_router;
+mod retry_action;
+mod retry_budget;
+mod route_cache;
 mod scan;
 mod status;
-mod stream;
-mod verdict;
+mod store_links;
 
-pub use client::{Client, Pair, Region, Swap};
+pub use client::{CasOutcome, Client, LocatedRegion, Pair};
 pub use config::{Config, Transport};
 pub use error::Error;
 pub use scan::Scan;

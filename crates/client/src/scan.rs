@@ -3,9 +3,9 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use flotilla_proto::{kvrpcpb, metapb};
 
-use crate::budget::Budget;
-use crate::cluster::Cluster;
 use crate::error::Error;
+use crate::request_router::RequestRouter;
+use crate::retry_budget::RetryBudget;
 
 /// What a scan should return: rows of `[start, end)`, ascending, or descending if `reverse`.
 #[derive(Debug, Clone, Default)]
@@ -22,21 +22,24 @@ pub struct Scan {
     pub key_only: bool,
 }
 
-pub(crate) async fn scan(cluster: &Cluster, scan: Scan) -> Result<Vec<kvrpcpb::KvPair>, Error> {
+pub(crate) async fn scan(
+    router: &RequestRouter,
+    scan: Scan,
+) -> Result<Vec<kvrpcpb::KvPair>, Error> {
     if !scan.end.is_empty() && scan.start >= scan.end {
         return Ok(Vec::new());
     }
     let mut rows = Vec::new();
     // The least key that is left; in reverse, the end of what is left.
     let mut position = if scan.reverse { scan.end.clone() } else { scan.start.clone() };
-    let mut budget = Budget::new(&cluster.config);
+    let mut budget = RetryBudget::new(&router.config);
     while rows.len() < scan.limit {
         let route = if scan.reverse {
-            cluster.route_below(&position, &mut budget).await?
+            router.route_below(&position, &mut budget).await?
         } else {
-            cluster.route(&position, &mut budget).await?
+            router.route(&position, &mut budget).await?
         };
-        let limit = rows_to_ask(cluster, scan.limit - rows.len());
+        let limit = rows_to_ask(router, scan.limit - rows.len());
         let request = kvrpcpb::RawScanRequest {
             start_key: position.clone(),
             end_key: if scan.reverse { scan.start.clone() } else { scan.end.clone() },
@@ -45,7 +48,7 @@ pub(crate) async fn scan(cluster: &Cluster, scan: Scan) -> Result<Vec<kvrpcpb::K
             reverse: scan.reverse,
             ..Default::default()
         };
-        let page = match cluster.attempt(&route, request, &mut budget).await {
+        let page = match router.attempt(&route, request, &mut budget).await {
             Ok(response) => response.kvs,
             Err(failure) => {
                 budget.pause(failure).await?;
@@ -53,7 +56,7 @@ pub(crate) async fn scan(cluster: &Cluster, scan: Scan) -> Result<Vec<kvrpcpb::K
             }
         };
         // Each page has the whole deadline: a long scan makes progress, or it fails.
-        budget = Budget::new(&cluster.config);
+        budget = RetryBudget::new(&router.config);
         check(&page, &position, scan.reverse, limit)?;
         let is_full = page.len() >= limit as usize;
         rows.extend(page);
@@ -78,25 +81,29 @@ fn next(scan: &Scan, region: &metapb::Region, last: Option<&kvrpcpb::KvPair>) ->
 }
 
 /// Deletes `[start, end)`, region by region; an empty `end` means no end.
-pub(crate) async fn delete_range(cluster: &Cluster, start: Bytes, end: Bytes) -> Result<(), Error> {
+pub(crate) async fn delete_range(
+    router: &RequestRouter,
+    start: Bytes,
+    end: Bytes,
+) -> Result<(), Error> {
     if !end.is_empty() && start >= end {
         return Ok(());
     }
     let mut position = start;
-    let mut budget = Budget::new(&cluster.config);
+    let mut budget = RetryBudget::new(&router.config);
     loop {
-        let route = cluster.route(&position, &mut budget).await?;
+        let route = router.route(&position, &mut budget).await?;
         let is_last = ends(&route.region.end_key, &end);
         let request = kvrpcpb::RawDeleteRangeRequest {
             start_key: position.clone(),
             end_key: if is_last { end.clone() } else { route.region.end_key.clone() },
             ..Default::default()
         };
-        match cluster.attempt(&route, request, &mut budget).await {
+        match router.attempt(&route, request, &mut budget).await {
             Ok(_) if is_last => return Ok(()),
             Ok(_) => {
                 position = route.region.end_key.clone();
-                budget = Budget::new(&cluster.config);
+                budget = RetryBudget::new(&router.config);
             }
             Err(failure) => budget.pause(failure).await?,
         }
@@ -108,9 +115,9 @@ fn ends(region_end: &Bytes, end: &Bytes) -> bool {
     region_end.is_empty() || (!end.is_empty() && end <= region_end)
 }
 
-fn rows_to_ask(cluster: &Cluster, missing: usize) -> u32 {
+fn rows_to_ask(router: &RequestRouter, missing: usize) -> u32 {
     u32::try_from(missing)
-        .map_or(cluster.config.scan_rows_max, |missing| missing.min(cluster.config.scan_rows_max))
+        .map_or(router.config.scan_rows_max, |missing| missing.min(router.config.scan_rows_max))
 }
 
 /// A page that is out of order could make the scan go round for ever.

@@ -5,10 +5,10 @@ use flotilla_proto::peers::{self, status_client::StatusClient};
 use tokio::time::timeout;
 use tonic::transport::Channel;
 
-use crate::budget::{describe, is_answer};
 use crate::config::Config;
 use crate::dial;
 use crate::error::Error;
+use crate::retry_budget::{describe, is_answer};
 
 /// Asks one store, and only that one. Nothing is tried twice: that a store does not answer is news.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flotilla_identity::{
     ClusterSettings, Handshake, PeerWrite, StoreRegistry, StoreUuid, first_campaigner,
 };
-use flotilla_region::{Descriptor, Shard, Term, Unfit};
+use flotilla_region::{CreateReplicaError, Descriptor, Shard, Term};
 use flotilla_store::{StartSeed, Store, StoreDirectory};
 use flotilla_vfs::FileSystem;
 use tokio::net::TcpListener;
@@ -42,7 +42,7 @@ pub enum StartError {
         /// The directory.
         dir: String,
         /// Why.
-        source: Unfit,
+        source: CreateReplicaError,
     },
     /// The directory is not one that this store may be started with, or was not told the same as
     /// the others. The text says what to do.

@@ -21,8 +21,8 @@ use flotilla_proto::kvrpcpb::{
 };
 use flotilla_proto::tikvpb::tikv_client::TikvClient;
 use flotilla_region::command::{self, Op};
-use flotilla_region::{Guard, RegionId, Reject, Space};
-use flotilla_store::Outcome;
+use flotilla_region::{RegionId, Reject, RequestPrecondition, Space};
+use flotilla_store::ApplyOutcome;
 use flotilla_vfs::FileSystem;
 use flotilla_vfs::fault::FaultFs;
 use gate::{Gate, PATIENCE};
@@ -30,7 +30,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
-type Told = Result<Outcome, RequestError>;
+type Told = Result<ApplyOutcome, RequestError>;
 
 async fn start(disk: Arc<dyn FileSystem>, config: NodeConfig) -> Node {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -57,7 +57,9 @@ async fn start(disk: Arc<dyn FileSystem>, config: NodeConfig) -> Node {
 /// what a test sees in the log is its own.
 async fn placement_is_quiet(router: &Router) -> bool {
     tokio::task::yield_now().await;
-    let Ok(view) = router.read(SYSTEM_REGION, Guard::default(), false).await else { return false };
+    let Ok(view) = router.read(SYSTEM_REGION, RequestPrecondition::default(), false).await else {
+        return false;
+    };
     let region = view.region(SYSTEM_REGION, None).unwrap();
     let Some(row) = region.get(rows::STORES_KEY).unwrap() else { return false };
     let registry = StoreRegistry::decode(&row).unwrap();
@@ -82,7 +84,7 @@ fn region_of(router: &Router, key: &[u8]) -> RegionId {
 
 async fn propose(router: Router, key: Bytes, ops: Vec<Op>) -> Told {
     let region = region_of(&router, &key);
-    router.propose(region, Guard::default(), command::encode(&ops)).await
+    router.propose(region, RequestPrecondition::default(), command::encode(&ops)).await
 }
 
 async fn put(router: Router, key: Bytes, bytes: usize) -> Told {
@@ -100,7 +102,7 @@ async fn has(router: &Router, key: &[u8]) -> bool {
     let region = region_of(router, key);
     let read = async {
         loop {
-            if let Ok(view) = router.read(region, Guard::default(), false).await {
+            if let Ok(view) = router.read(region, RequestPrecondition::default(), false).await {
                 return view;
             }
         }
@@ -192,11 +194,11 @@ async fn all_of_many_proposals_at_once_are_answered_each_with_its_own() {
     gate.open();
     for (key, answer) in answers(asked).await {
         match answer.unwrap_or_else(|error| panic!("{key:?} was not carried out: {error:?}")) {
-            Outcome::Done => {}
-            Outcome::Swapped { succeeded, previous } => {
+            ApplyOutcome::Done => {}
+            ApplyOutcome::Swapped { succeeded, previous } => {
                 assert_eq!((succeeded, previous), (false, Some(key)), "somebody else's answer");
             }
-            Outcome::Rejected(reject) => panic!("{key:?} was rejected: {reject:?}"),
+            ApplyOutcome::Rejected(reject) => panic!("{key:?} was rejected: {reject:?}"),
         }
     }
     let counts = router.counts();
@@ -246,7 +248,7 @@ async fn a_node_that_is_told_to_stop_answers_those_under_way() {
     let stopping = tokio::spawn(node.shutdown());
     // Reads do not wait for the disk; the first that is refused says that the end has begun.
     let region = region_of(&router, &key(0, 0));
-    while router.read(region, Guard::default(), false).await.is_ok() {
+    while router.read(region, RequestPrecondition::default(), false).await.is_ok() {
         tokio::task::yield_now().await;
     }
     assert_eq!(put(router.clone(), key(1, 0), 1).await, Err(RequestError::Stopping));
@@ -254,7 +256,7 @@ async fn a_node_that_is_told_to_stop_answers_those_under_way() {
     let mut done = 0;
     for (key, answer) in answers(asked).await {
         assert!(!is_refused(&answer), "{key:?} was under way: {answer:?}");
-        done += usize::from(answer == Ok(Outcome::Done));
+        done += usize::from(answer == Ok(ApplyOutcome::Done));
     }
     // On a very busy machine the node's patience may end before the last of them is done.
     assert!(done > 0, "the node waited for nobody");

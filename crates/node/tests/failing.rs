@@ -12,8 +12,8 @@ use flotilla_client::{Client, Config};
 use flotilla_node::router::{RequestError, Router};
 use flotilla_node::{Node, NodeConfig};
 use flotilla_region::command::{self, Op};
-use flotilla_region::{Guard, RegionId, Space};
-use flotilla_store::Outcome;
+use flotilla_region::{RegionId, RequestPrecondition, Space};
+use flotilla_store::ApplyOutcome;
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::{FileSystem as _, OpenMode};
 use tokio::net::TcpListener;
@@ -55,14 +55,15 @@ async fn put(
 ) -> Result<(), RequestError> {
     let put = Op::Put { key: Bytes::from_static(key), value: Bytes::from_static(value) };
     let region = region_of(router, key);
-    let outcome = router.propose(region, Guard::default(), command::encode(&[put])).await?;
-    assert!(matches!(outcome, Outcome::Done), "{outcome:?}");
+    let outcome =
+        router.propose(region, RequestPrecondition::default(), command::encode(&[put])).await?;
+    assert!(matches!(outcome, ApplyOutcome::Done), "{outcome:?}");
     Ok(())
 }
 
 async fn get(router: &Router, key: &[u8]) -> Option<Bytes> {
     let region = region_of(router, key);
-    let view = router.read(region, Guard::default(), false).await.unwrap();
+    let view = router.read(region, RequestPrecondition::default(), false).await.unwrap();
     view.region(region, None).unwrap().get(key).unwrap()
 }
 

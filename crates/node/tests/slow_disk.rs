@@ -11,7 +11,7 @@ use bytes::Bytes;
 use flotilla_node::router::Router;
 use flotilla_node::{Node, NodeConfig};
 use flotilla_region::command::{self, Op};
-use flotilla_region::{Guard, RegionId, Space};
+use flotilla_region::{RegionId, RequestPrecondition, Space};
 use flotilla_vfs::fault::FaultFs;
 use gate::{Gate, PATIENCE};
 use tokio::net::TcpListener;
@@ -21,11 +21,11 @@ const WATCH: Duration = Duration::from_millis(300);
 
 async fn put(router: Router, region: RegionId, value: &'static [u8]) {
     let put = Op::Put { key: Bytes::from_static(b"key"), value: Bytes::from_static(value) };
-    router.propose(region, Guard::default(), command::encode(&[put])).await.unwrap();
+    router.propose(region, RequestPrecondition::default(), command::encode(&[put])).await.unwrap();
 }
 
 async fn get(router: &Router, region: RegionId) -> Bytes {
-    let view = router.read(region, Guard::default(), false).await.unwrap();
+    let view = router.read(region, RequestPrecondition::default(), false).await.unwrap();
     view.region(region, None).unwrap().get(b"key").unwrap().unwrap()
 }
 

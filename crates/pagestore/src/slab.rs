@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr;
 use std::sync::Arc;
 
-use flotilla_vfs::Memory as Mapped;
+use flotilla_vfs::AnonymousMap as Mapped;
 
 use crate::page::UNIT_BYTES;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -50,7 +50,7 @@ impl Slab {
             return None;
         }
         let map = match wanted {
-            SlabUse::Pages => Mapped::in_large_pages(2 * SLAB_BYTES).ok()?,
+            SlabUse::Pages => Mapped::with_huge_pages(2 * SLAB_BYTES).ok()?,
             SlabUse::Values => Mapped::new(2 * SLAB_BYTES).ok()?,
         };
         let mut taken = [const { AtomicU64::new(0) }; SLAB_UNITS / 64];

@@ -3,24 +3,26 @@
 //! The node that leads the system region owns one of each machine here and drives it: events and
 //! the time go in, rows to write come out.
 //!
-//! - [`Cluster`] knows stores, regions and leaders from the reports of the stores.
-//! - [`Ids`] hands out numbers that nobody else in the cluster gets.
+//! - [`ClusterView`] knows stores, regions and leaders from the reports of the stores.
+//! - [`IdAllocator`] hands out numbers that nobody else in the cluster gets.
 //! - [`Tso`] hands out timestamps that never go back.
 //!
-//! `Ids` and `Tso` survive a change of leader by the same means, a [`Mark`]: a row of the system
+//! `IdAllocator` and `Tso` survive a change of leader by the same means, a [`HighWatermark`]: a row of the system
 //! region that only grows, and only by a compare-and-swap. A leader uses what lies below the mark
 //! that it has raised itself; the next leader starts at the mark that it reads.
 
-mod cluster;
-mod ids;
-mod mark;
-mod routes;
+mod cluster_view;
+mod id_allocator;
+mod route_table;
 pub mod rows;
 mod tso;
+mod watermark;
 
-pub use cluster::{Cluster, Config, Route, Sighting, Store, Trust};
-pub use ids::{BLOCK_COUNT, FLOOR, Ids};
-pub use mark::Mark;
-pub use routes::{Region, Replica};
-pub use rows::{RowError, RowSwap, Settled};
+pub use cluster_view::{
+    ClusterView, Config, LeaderStatus, RegionHeartbeat, RegionRoute, StoreInfo,
+};
+pub use id_allocator::{BLOCK_COUNT, FLOOR, IdAllocator};
+pub use route_table::{RegionInfo, ReplicaInfo};
+pub use rows::{RowError, RowSwap, SwapResult};
 pub use tso::{LOGICAL_END, Timestamp, Tso, TsoError, WINDOW_MS};
+pub use watermark::HighWatermark;

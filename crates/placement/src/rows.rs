@@ -35,7 +35,7 @@ pub struct RowSwap {
 
 /// What became of a [`RowSwap`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Settled {
+pub enum SwapResult {
     /// The row holds the new value.
     Done,
     /// The row held something else and is unchanged.

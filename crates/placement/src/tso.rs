@@ -13,8 +13,8 @@
 //! - `(physical, logical)` grows with each timestamp and `logical` stays below 2^18.
 //! - `physical` lies below the end of the written window.
 
-use crate::mark::Mark;
-use crate::rows::{RowError, RowSwap, Settled, TSO_KEY};
+use crate::rows::{RowError, RowSwap, SwapResult, TSO_KEY};
+use crate::watermark::HighWatermark;
 use thiserror::Error;
 
 /// How far ahead of the clock the window is written. A new leader may have to jump so far ahead.
@@ -46,7 +46,7 @@ pub enum TsoError {
 /// The clock of one leader.
 #[derive(Clone, Debug)]
 pub struct Tso {
-    mark: Mark,
+    watermark: HighWatermark,
     physical_ms: u64,
     logical: u64,
     /// The end of the window that this leader has written; 0 before the first.
@@ -60,8 +60,8 @@ impl Tso {
     ///
     /// The row is not a number.
     pub fn recover(row: Option<&[u8]>) -> Result<Self, RowError> {
-        let mark = Mark::recover(TSO_KEY, row, 0)?;
-        Ok(Self { mark, physical_ms: 0, logical: 0, window_end_ms: 0 })
+        let watermark = HighWatermark::recover(TSO_KEY, row, 0)?;
+        Ok(Self { watermark, physical_ms: 0, logical: 0, window_end_ms: 0 })
     }
 
     /// Takes `count` timestamps of one millisecond; `now_ms` is what the clock says.
@@ -98,8 +98,8 @@ impl Tso {
         if self.window_end_ms > from_ms.saturating_add(WINDOW_MS / 2) {
             return None;
         }
-        let to_ms = from_ms.max(self.mark.end()).checked_add(WINDOW_MS)?;
-        self.mark.raise(to_ms)
+        let to_ms = from_ms.max(self.watermark.end()).checked_add(WINDOW_MS)?;
+        self.watermark.raise(to_ms)
     }
 
     /// Learns what became of the row.
@@ -107,8 +107,8 @@ impl Tso {
     /// # Errors
     ///
     /// The row is not what this clock may find; the leader must stop.
-    pub fn settle(&mut self, settled: Settled) -> Result<(), RowError> {
-        if let Some(window) = self.mark.settle(settled)? {
+    pub fn complete(&mut self, result: SwapResult) -> Result<(), RowError> {
+        if let Some(window) = self.watermark.complete(result)? {
             // What lies between our last window and this one is somebody else's: another leader's,
             // or reserved by a write of our own of which we did not learn.
             if window.start > self.window_end_ms && window.start > self.physical_ms {

@@ -4,7 +4,7 @@ use raft::eraftpb::Entry;
 
 use crate::consensus::Consensus;
 use crate::ids::Index;
-use crate::window::Window;
+use crate::log_window::LogWindow;
 
 pub(crate) struct ApplyProgress {
     /// The last entry that was given to the driver.
@@ -23,13 +23,14 @@ impl ApplyProgress {
         self.handed_out
     }
 
-    /// Whether so much waits that no more should be taken in.
+    /// Whether the entries that wait to be applied exceed `bytes_max`, so that no more are taken
+    /// in.
     pub(crate) fn lags(&self, bytes_max: u64) -> bool {
         self.lag_bytes > bytes_max
     }
 
     /// These entries go to the driver.
-    pub(crate) fn hand_out(&mut self, entries: &[Entry], window: &Window) {
+    pub(crate) fn hand_out(&mut self, entries: &[Entry], window: &LogWindow) {
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return };
         assert_eq!(first.index, self.handed_out.0 + 1, "a gap in what is committed");
         self.handed_out = Index(last.index);

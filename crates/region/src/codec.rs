@@ -1,4 +1,4 @@
-//! Varints, lengths and checked reading: what the crate's small formats are written with.
+//! Binary codec: varints, length prefixes and checked reading for the crate's small formats.
 
 use bytes::Bytes;
 
@@ -8,7 +8,7 @@ use bytes::Bytes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed {what}")]
 pub struct Malformed {
-    /// Which part was being read.
+    /// The part that was being read.
     pub what: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! What an entry says: proposals, each a list of operations.
+//! The payload of a log entry: a batch of proposals, each a list of operations.
 //!
 //! An entry's data is a format byte and then, for each proposal, the version of the range that it
 //! was admitted under, its length and its operations. Proposals that wait at the same time share
@@ -45,9 +45,9 @@ pub enum Op {
     CompareAndSwap {
         /// The key.
         key: Bytes,
-        /// What it should have now; none means that it should not be there.
+        /// The value that the key should have now; none means that it should not be there.
         expected: Option<Bytes>,
-        /// What it gets; none removes it.
+        /// The new value; none removes the key.
         value: Option<Bytes>,
     },
 }
@@ -121,7 +121,7 @@ pub struct Proposal {
 
 /// The proposals of an entry's data, in order. None for an empty entry.
 ///
-/// Ends after the first error: what follows cannot be told apart.
+/// Ends after the first error: the borders of later proposals are unknown.
 #[must_use]
 pub fn proposals(data: &Bytes) -> ProposalIter {
     ProposalIter { reader: FieldReader::new(data.clone(), "entry"), started: false, failed: false }

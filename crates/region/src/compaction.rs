@@ -1,11 +1,11 @@
-//! Which entries no replica needs any more.
+//! Log compaction: the first entry that some replica may still need.
 //!
-//! There are no snapshots between stores yet. What keeps them unneeded is the floor: the leader
-//! knows how far the log of *each* replica is on disk, and tells the least of them with every
-//! message. Nobody drops an entry above it, so a follower can always be served from the log. The
-//! price: a store that is gone for long holds back the logs of its regions everywhere.
+//! There are no snapshots between stores yet. The floor keeps them unneeded: the leader knows how
+//! far the log of *each* replica is on disk, and sends the least of these indexes with every
+//! message. No replica drops an entry above the floor, so a follower can always be served from the
+//! log. The price: a store that is gone for long holds back the logs of its regions everywhere.
 //!
-//! What the floor says stays true: an entry on all disks is in the log of every later leader.
+//! The floor stays true: an entry on all disks is in the log of every later leader.
 //!
 //! An entry must also be in a *durable* root of the page store: what was applied since is lost in a
 //! crash, and applied again from the log.
@@ -18,10 +18,11 @@ use crate::ids::Index;
 /// late. A region at rest has nothing under way, keeps nothing and does not hold back old segments.
 const KEEP_COUNT: u64 = 64;
 
-/// While a slow follower lets the floor creep, so many entries are worth one more record.
+/// Entries by which the floor must have moved before a slow follower's progress is worth one more
+/// compaction record.
 const STEP_COUNT: u64 = 256;
 
-/// What is known of the two bounds.
+/// The two bounds: the last durable entry here, and the floor.
 pub(crate) struct Compactor {
     durable: Index,
     floor: Index,
@@ -49,7 +50,7 @@ impl Compactor {
 
     /// The first entry to be kept, if there is something to drop.
     pub(crate) fn plan(&self, truncated: Index, applied: Index, last: Index) -> Option<Index> {
-        // The checkpoint may be told before the applying that it holds.
+        // The event of a checkpoint may arrive before that of the entries which it made durable.
         let durable = self.durable.min(applied);
         let bound = durable.min(self.floor);
         let worth = bound == durable || bound.0 >= truncated.0 + STEP_COUNT;

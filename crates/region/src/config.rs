@@ -1,4 +1,4 @@
-//! What can be set: times, limits, the seed.
+//! Settings of a shard: ticks, limits, and the seed.
 
 /// How the regions of a shard behave. All stores of a cluster must agree on the three times: a
 /// leader's lease rests on how long the others keep still.
@@ -18,10 +18,10 @@ pub struct Config {
     pub seed: u64,
     /// The most bytes that an entry's data may have. Default 8 MiB.
     pub entry_bytes_max: usize,
-    /// Waiting proposals are joined to one entry up to so many bytes; a larger one goes alone.
+    /// Waiting proposals are joined to one entry up to this many bytes; a larger one goes alone.
     /// Default 256 KiB.
     pub merge_bytes_max: usize,
-    /// And up to so many proposals. Default 1024, at least 1.
+    /// The most proposals in one entry. Default 1024, at least 1.
     pub merge_count_max: usize,
     /// Writes of a region that may be under way when it proposes another entry. Default 4, at least
     /// 1. More hides a slow disk, less makes fuller entries.
@@ -32,8 +32,8 @@ pub struct Config {
     /// Requests that may wait in one region: proposals until they are applied, and reads, each
     /// counted by itself. Default 16384.
     pub queue_count_max: usize,
-    /// An append message takes no more entries once it has so many bytes. Default 512 KiB. Times
-    /// `messages_max` it bounds what is under way to one follower.
+    /// An append message takes no more entries once it has this many bytes. Default 512 KiB. Times
+    /// `messages_max` it bounds the bytes that are under way to one follower.
     pub message_bytes_max: u64,
     /// Append messages under way to one follower. Default 64, at least 1.
     pub messages_max: usize,
@@ -50,7 +50,8 @@ pub struct Config {
 }
 
 /// How much of the applied log a region keeps in memory for followers that are a little behind.
-/// What is not applied is kept in any case. At worst `tail_bytes_max` and one entry a region.
+/// Entries that are not applied are kept in any case. At worst `tail_bytes_max` and one entry a
+/// region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WindowConfig {
     /// Bytes. Default 64 KiB.
@@ -59,8 +60,8 @@ pub struct WindowConfig {
     pub tail_count_max: usize,
 }
 
-/// How reads are confirmed, and how long they wait for it. Raft forgets such requests without a word,
-/// so they are repeated.
+/// How reads are confirmed, and how long they wait for it. Raft drops such requests silently, so
+/// they are repeated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadConfig {
     /// Whether a leader may answer reads alone, under a lease. Default true. False if the driver's
@@ -102,7 +103,7 @@ impl Default for Config {
 pub struct InvalidConfig {
     /// The field.
     pub name: &'static str,
-    /// What it must be.
+    /// The rule that the value breaks.
     pub rule: &'static str,
 }
 
@@ -144,8 +145,8 @@ impl Config {
         }
     }
 
-    /// How long a follower surely neither votes nor campaigns after it heard from its leader, by its
-    /// own clock: `election_ticks` ticks, of which the first may come at once.
+    /// How long a follower surely neither votes nor campaigns after it received a message of its
+    /// leader, by its own clock: `election_ticks` ticks, of which the first may come at once.
     #[must_use]
     pub fn promise_ms(&self) -> u64 {
         (u64::from(self.election_ticks) - 1) * self.tick_ms
@@ -158,8 +159,8 @@ impl Config {
         self.promise_ms() * 9 / 10
     }
 
-    /// What lies between the end of a lease and the end of the promise that it rests on. One half
-    /// is for clocks that run at different rates, the other for a late driver.
+    /// The time between the end of a lease and the end of the promise that it rests on. One half is
+    /// for clocks that run at different rates, the other for a late driver.
     #[must_use]
     pub fn lease_margin_ms(&self) -> u64 {
         self.promise_ms() - self.lease_ms()

@@ -3,7 +3,8 @@
 //! - It draws election timeouts from a random source of the thread. Here they are a function of
 //!   seed, replica and term, set again after every call, so that a run can be repeated.
 //! - Followers would forward proposals. Only a leader is asked to propose.
-//! - Read requests vanish without a word if nobody can serve them; see [`Consensus::can_ask`].
+//! - Raft drops read requests silently if no replica can serve them; see
+//!   [`Consensus::can_request_read_index`].
 
 use bytes::Bytes;
 use raft::eraftpb::{self, Entry, HardState};
@@ -11,23 +12,23 @@ use raft::{GetEntriesContext, RawNode, Ready, StateRole, Storage};
 
 use crate::config::Config;
 use crate::ids::{Index, PeerId, Term};
-use crate::recovered::Recovered;
+use crate::log_window::LogWindow;
+use crate::recovered_replica::RecoveredReplica;
 use crate::status::Role;
-use crate::window::Window;
 
 /// Requests for read indexes that a leader keeps; followers repeat theirs.
 const READ_REQUESTS_MAX: usize = 1024;
 
 pub(crate) struct Consensus {
-    raw: RawNode<Window>,
+    raw: RawNode<LogWindow>,
     seed: u64,
     election_ticks: usize,
 }
 
 impl Consensus {
     /// Starts raft on what was found, which must have been checked to be sound.
-    pub(crate) fn new(found: &Recovered, config: &Config) -> Self {
-        let window = Window::new(found, config.window.clone());
+    pub(crate) fn new(found: &RecoveredReplica, config: &Config) -> Self {
+        let window = LogWindow::new(found, config.window.clone());
         let election_ticks = config.election_ticks as usize;
         let raft_config = raft::Config {
             id: found.peer.0,
@@ -39,7 +40,7 @@ impl Consensus {
             check_quorum: true,
             pre_vote: true,
             max_uncommitted_size: config.uncommitted_bytes_max,
-            // What is committed is in memory already; handing it out costs nothing more.
+            // Committed entries are in memory already; handing them out costs nothing more.
             max_committed_size_per_ready: raft::NO_LIMIT,
             ..Default::default()
         };
@@ -69,7 +70,7 @@ impl Consensus {
         taken
     }
 
-    /// Whether a leader may add so many bytes to what is not committed.
+    /// Whether a leader may add this many bytes to its uncommitted entries.
     pub(crate) fn has_room(&self, bytes: usize, limit: u64) -> bool {
         let uncommitted = self.raw.raft.uncommitted_size();
         uncommitted == 0 || (uncommitted + bytes) as u64 <= limit
@@ -89,7 +90,7 @@ impl Consensus {
     }
 
     /// Whether a request for a read index would not be dropped at once.
-    pub(crate) fn can_ask(&self) -> bool {
+    pub(crate) fn can_request_read_index(&self) -> bool {
         match self.role() {
             Role::Leader => self.committed_in_term(),
             Role::Follower => self.leader().is_some(),
@@ -97,12 +98,12 @@ impl Consensus {
         }
     }
 
-    pub(crate) fn ask_read_index(&mut self, context: &Bytes) {
+    pub(crate) fn request_read_index(&mut self, context: &Bytes) {
         self.raw.read_index(context.to_vec());
     }
 
     /// Whether a leader keeps too many requests of followers already.
-    pub(crate) fn is_asked_too_much(&self) -> bool {
+    pub(crate) fn is_read_queue_full(&self) -> bool {
         self.raw.raft.pending_read_count() >= READ_REQUESTS_MAX
     }
 
@@ -142,11 +143,11 @@ impl Consensus {
         self.set_election_timeout();
     }
 
-    pub(crate) fn window(&self) -> &Window {
+    pub(crate) fn window(&self) -> &LogWindow {
         self.raw.store()
     }
 
-    pub(crate) fn window_mut(&mut self) -> &mut Window {
+    pub(crate) fn window_mut(&mut self) -> &mut LogWindow {
         self.raw.mut_store()
     }
 

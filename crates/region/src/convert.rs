@@ -1,4 +1,4 @@
-//! raft's structs and ours. Bytes are moved or shared, never copied.
+//! Conversion between raft's structs and ours. Bytes are moved or shared, never copied.
 
 use raft::eraftpb;
 
@@ -20,7 +20,7 @@ pub(crate) fn entry_to_raft(entry: LogEntry) -> eraftpb::Entry {
 }
 
 pub(crate) fn entry_from_raft(entry: eraftpb::Entry) -> LogEntry {
-    // Screening lets no other kind in, and nobody here proposes one.
+    // The message filter lets no other kind in, and no replica here proposes one.
     let is_normal = entry.entry_type == eraftpb::EntryType::EntryNormal;
     assert!(is_normal, "entry {} is of kind {:?}", entry.index, entry.entry_type);
     LogEntry {
@@ -64,7 +64,7 @@ pub(crate) fn message_to_raft(from: PeerId, to: PeerId, message: Message) -> era
         ..Default::default()
     };
     let mut entries: Vec<_> = message.entries.into_iter().map(entry_to_raft).collect();
-    if is_about_reading(message.kind) {
+    if is_read_index(message.kind) {
         entries = vec![eraftpb::Entry { data: message.context, ..Default::default() }];
     } else {
         out.context = message.context;
@@ -78,7 +78,7 @@ pub(crate) fn message_from_raft(mut message: eraftpb::Message) -> Message {
     let kind = kind_from_raft(message.msg_type);
     let mut entries = message.take_entries().into_vec();
     let mut context = message.take_context();
-    if is_about_reading(kind) {
+    if is_read_index(kind) {
         context = entries.pop().expect("raft sends read contexts in an entry").data;
     }
     Message {
@@ -95,7 +95,7 @@ pub(crate) fn message_from_raft(mut message: eraftpb::Message) -> Message {
     }
 }
 
-fn is_about_reading(kind: MessageKind) -> bool {
+fn is_read_index(kind: MessageKind) -> bool {
     matches!(kind, MessageKind::ReadIndex | MessageKind::ReadIndexResponse)
 }
 

@@ -1,4 +1,4 @@
-//! What a region is: its range of keys, its replicas, and the versions of both.
+//! The region descriptor: its range of keys, its replicas, and the versions of both.
 
 use bytes::Bytes;
 
@@ -8,7 +8,7 @@ use crate::ids::{PeerId, RegionId, StoreId};
 /// The first byte of an encoded descriptor.
 const FORMAT: u8 = 1;
 
-/// Which form of a region a request or a message speaks of.
+/// The version of a region's replicas and range that a request or a message refers to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch {
     /// Grows with each change of the replicas.

@@ -1,8 +1,8 @@
-//! What a step asks its driver to do.
+//! The effects of a step: everything that the driver must carry out.
 //!
-//! A driver carries the lists out in the order of the fields. Messages come first: what they
-//! promise is on disk already, or they would still be held back. Within a list the order is that
-//! of the regions' own steps; what belongs to one region stays in order.
+//! A driver carries the lists out in the order of the fields. Messages come first: the log state
+//! that they promise is on disk already, or they would still be held back. Within a list the order
+//! is that of the regions' own steps; entries of one region stay in order.
 
 use crate::descriptor::Peer;
 use crate::entry::{HardState, LogEntry};
@@ -10,7 +10,7 @@ use crate::error::Reject;
 use crate::ids::{Index, PeerId, RegionId, Term, Ticket};
 use crate::message::Envelope;
 
-/// What is to be done. The lists are reused from step to step; see [`Effects::clear`].
+/// Work for the driver. The lists are reused from step to step; see [`Effects::clear`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
     /// To be sent. May be lost, doubled and reordered.
@@ -31,7 +31,7 @@ pub struct Effects {
     pub roles: Vec<RoleChange>,
     /// Proofs that this store's disk has lost what it had acknowledged: the store must end.
     pub lost_logs: Vec<LostLog>,
-    /// Members whose messages are refused for their terms, each told once.
+    /// Members whose messages are refused for their terms, each reported once.
     pub wild_terms: Vec<WildTerm>,
 }
 
@@ -73,7 +73,7 @@ pub struct LogWrite {
     pub region: RegionId,
     /// The replica, which names the log group.
     pub peer: PeerId,
-    /// To be told back with `Event::Persisted`. Grows; numbers may be left out.
+    /// Returned with `Event::Persisted`. Grows; numbers may be left out.
     pub number: u64,
     /// The state to be written in the same batch. Always there if there are entries: a replica
     /// that forgot the commit index might campaign over what it has not applied.
@@ -105,13 +105,13 @@ pub struct LogFetch {
     pub region: RegionId,
     /// The replica, which names the log group.
     pub peer: PeerId,
-    /// To be told back with the answer.
+    /// Returned with the answer.
     pub context: u64,
     /// The first entry.
     pub low: Index,
     /// The first entry beyond.
     pub high: Index,
-    /// After so many bytes the answer may stop; it holds at least one entry.
+    /// The answer may stop after this many bytes; it holds at least one entry.
     pub bytes_max: u64,
 }
 
@@ -124,7 +124,7 @@ pub struct ApplyTask {
     pub entries: Vec<Committed>,
 }
 
-/// A committed entry and who waits for it.
+/// A committed entry and the tickets of its proposals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
     /// The entry.
@@ -138,14 +138,14 @@ pub struct Committed {
 pub struct ReadGrant {
     /// The region.
     pub region: RegionId,
-    /// Who reads.
+    /// The reading request.
     pub ticket: Ticket,
-    /// Whether nobody was asked in this step, on the strength of a lease. See
+    /// Whether the read was granted under a lease, without asking a quorum in this step. See
     /// [`crate::Shard::drop_leases_if_late`].
     pub by_lease: bool,
     /// Whether a replica that does not lead may serve it.
     pub follower: bool,
-    /// The snapshot must have applied at least so much.
+    /// The snapshot must have applied at least up to here.
     pub index: Index,
 }
 
@@ -156,7 +156,7 @@ pub struct RoleChange {
     pub region: RegionId,
     /// The term now.
     pub term: Term,
-    /// Who leads now, if known.
+    /// The leader now, if known.
     pub leader: Option<Peer>,
     /// Whether it is the replica here.
     pub is_leader: bool,

@@ -1,4 +1,4 @@
-//! What a region's log holds: entries, and the hard state beside them.
+//! Log entries, and the hard state (term, vote, commit index) of a replica.
 
 use bytes::Bytes;
 
@@ -8,7 +8,7 @@ use crate::ids::{Index, PeerId, Term};
 /// The first byte of an encoded hard state.
 const FORMAT: u8 = 1;
 
-/// What kind of entry it is. There are no membership changes yet, hence one kind.
+/// The kind of an entry. There are no membership changes yet, hence one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EntryKind {
     /// A new leader's empty first entry, or proposals (see [`crate::command`]).
@@ -47,16 +47,16 @@ pub struct LogEntry {
     pub term: Term,
     /// How to read `data`.
     pub kind: EntryKind,
-    /// What it says. Empty for a new leader's first entry.
+    /// The payload. Empty for a new leader's first entry.
     pub data: Bytes,
 }
 
-/// What a replica must not forget besides its entries.
+/// The state that a replica must not forget, in addition to its entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HardState {
     /// The highest term that it has seen.
     pub term: Term,
-    /// Whom it voted for in that term.
+    /// The candidate that it voted for in that term.
     pub vote: Option<PeerId>,
     /// Up to where it knows the log to be committed.
     pub commit: Index,

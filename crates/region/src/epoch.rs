@@ -1,12 +1,12 @@
-//! Whether a request means this replica as it is now. The checks and their order are TiKV's:
-//! clients act on the first that fails.
+//! Checks of a request's precondition against the replica as it is now. The checks and their order
+//! are TiKV's: clients act on the first that fails.
 
 use crate::descriptor::{Descriptor, Peer};
 use crate::error::Reject;
-use crate::event::Guard;
+use crate::event::RequestPrecondition;
 use crate::ids::{PeerId, Term};
 
-/// What a request is checked against.
+/// The replica's state that a request is checked against.
 pub(crate) struct ReplicaStanding<'a> {
     pub(crate) descriptor: &'a Descriptor,
     pub(crate) peer: PeerId,
@@ -17,24 +17,24 @@ pub(crate) struct ReplicaStanding<'a> {
 
 /// Checks a request that only a leader may serve, or any replica.
 pub(crate) fn check(
-    guard: &Guard,
+    precondition: &RequestPrecondition,
     here: &ReplicaStanding<'_>,
     leader_only: bool,
 ) -> Result<(), Reject> {
-    if let Some(request) = guard.peer.filter(|peer| *peer != here.peer) {
+    if let Some(request) = precondition.peer.filter(|peer| *peer != here.peer) {
         return Err(Reject::MismatchPeer { request, here: here.peer });
     }
     if leader_only && !here.is_leader {
         return Err(Reject::NotLeader { leader: here.leader });
     }
     // One term behind is a client that has not heard of the election yet; two is an old request.
-    if guard.term.is_some_and(|term| here.term.0 > term.0.saturating_add(1)) {
+    if precondition.term.is_some_and(|term| here.term.0 > term.0.saturating_add(1)) {
         return Err(Reject::StaleCommand);
     }
-    if guard.version.is_some_and(|version| version != here.descriptor.epoch.version) {
+    if precondition.version.is_some_and(|version| version != here.descriptor.epoch.version) {
         return Err(Reject::EpochNotMatch { current: vec![here.descriptor.clone()] });
     }
-    let keys = guard.span.iter().flat_map(|span| [&span.first, &span.last]);
+    let keys = precondition.span.iter().flat_map(|span| [&span.first, &span.last]);
     match keys.into_iter().find(|key| !here.descriptor.contains(key)) {
         None => Ok(()),
         Some(key) => Err(Reject::KeyNotInRegion {
@@ -54,8 +54,8 @@ mod tests {
     use crate::ids::{RegionId, StoreId};
 
     /// Everything about it is wrong; the tests mend one claim after the other.
-    fn wrong() -> Guard {
-        Guard {
+    fn wrong() -> RequestPrecondition {
+        RequestPrecondition {
             peer: Some(PeerId(9)),
             term: Some(Term(5)),
             version: Some(1),
@@ -85,22 +85,25 @@ mod tests {
             is_leader: false,
             leader: Some(leader),
         };
-        let mut guard = wrong();
+        let mut precondition = wrong();
         let mismatch = Reject::MismatchPeer { request: PeerId(9), here: PeerId(1) };
-        assert_eq!(check(&guard, &here, true), Err(mismatch));
-        guard.peer = Some(PeerId(1));
-        assert_eq!(check(&guard, &here, true), Err(Reject::NotLeader { leader: Some(leader) }));
-        assert_eq!(check(&guard, &here, false), Err(Reject::StaleCommand));
+        assert_eq!(check(&precondition, &here, true), Err(mismatch));
+        precondition.peer = Some(PeerId(1));
+        assert_eq!(
+            check(&precondition, &here, true),
+            Err(Reject::NotLeader { leader: Some(leader) })
+        );
+        assert_eq!(check(&precondition, &here, false), Err(Reject::StaleCommand));
         here.is_leader = true;
-        assert_eq!(check(&guard, &here, true), Err(Reject::StaleCommand));
-        guard.term = Some(Term(6));
+        assert_eq!(check(&precondition, &here, true), Err(Reject::StaleCommand));
+        precondition.term = Some(Term(6));
         let current = vec![descriptor.clone()];
-        assert_eq!(check(&guard, &here, true), Err(Reject::EpochNotMatch { current }));
-        guard.version = Some(2);
-        let rejected = check(&guard, &here, true).unwrap_err();
+        assert_eq!(check(&precondition, &here, true), Err(Reject::EpochNotMatch { current }));
+        precondition.version = Some(2);
+        let rejected = check(&precondition, &here, true).unwrap_err();
         assert!(matches!(rejected, Reject::KeyNotInRegion { key, .. } if key == "zz"));
-        guard.span.as_mut().unwrap().last = Bytes::from_static(b"lzz");
-        assert_eq!(check(&guard, &here, true), Ok(()));
-        assert_eq!(check(&Guard::default(), &here, true), Ok(()));
+        precondition.span.as_mut().unwrap().last = Bytes::from_static(b"lzz");
+        assert_eq!(check(&precondition, &here, true), Ok(()));
+        assert_eq!(check(&RequestPrecondition::default(), &here, true), Ok(()));
     }
 }

@@ -1,4 +1,4 @@
-//! Why a request is not served, and why a replica cannot start.
+//! Errors: why a request is not served, and why a replica cannot start.
 
 use bytes::Bytes;
 
@@ -21,10 +21,10 @@ pub enum Reject {
         /// The replica that is here.
         here: PeerId,
     },
-    /// Another replica leads, or nobody. The client goes there, or waits.
+    /// Another replica leads, or none. The client goes there, or waits.
     #[error("not the leader")]
     NotLeader {
-        /// Who leads, if known.
+        /// The leader, if known.
         leader: Option<Peer>,
     },
     /// The request is of a former term, or its place in the log went to another. It was surely not
@@ -48,7 +48,7 @@ pub enum Reject {
     /// Too much is waiting. The client comes back later.
     #[error("busy: {reason}")]
     Busy {
-        /// Which bound was met.
+        /// The bound that was met.
         reason: &'static str,
     },
     /// The command does not fit into an entry. It never will.
@@ -69,7 +69,7 @@ pub enum Reject {
 /// Raft would panic on it. A log that ends below what was committed has lost its tail; only
 /// another replica can mend that.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
+pub enum CreateReplicaError {
     /// The replica is not a member of the region, or the region has no or doubled members.
     #[error("region {region}: peer {peer} is no proper member")]
     NotMember {
@@ -83,10 +83,10 @@ pub enum Unfit {
     Exists(RegionId),
     /// Two numbers of the log contradict each other.
     #[error("region {region}: {what}: {low} should not exceed {high}")]
-    Disorder {
+    IndexOrder {
         /// The region.
         region: RegionId,
-        /// Which numbers.
+        /// The two numbers, by name.
         what: &'static str,
         /// The one that should be lower.
         low: Index,
@@ -95,7 +95,7 @@ pub enum Unfit {
     },
     /// The entries above the applied one are not all there, or their terms contradict the runs.
     #[error("region {region}: the log is broken at entry {index}")]
-    Broken {
+    InvalidLog {
         /// The region.
         region: RegionId,
         /// The first entry that is missing or wrong.

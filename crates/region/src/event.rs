@@ -1,4 +1,4 @@
-//! What can happen to a region.
+//! The events that a region reacts to.
 
 use bytes::Bytes;
 
@@ -17,8 +17,8 @@ pub enum Event {
         region: RegionId,
         /// Comes back exactly once, with the applied entry or rejected.
         ticket: Ticket,
-        /// What the client claims about the region.
-        guard: Guard,
+        /// The client's claim about the region.
+        precondition: RequestPrecondition,
         /// Operations, as [`crate::command::encode`] writes them.
         command: Bytes,
     },
@@ -28,8 +28,8 @@ pub enum Event {
         region: RegionId,
         /// Comes back exactly once, granted or rejected.
         ticket: Ticket,
-        /// What the client claims about the region.
-        guard: Guard,
+        /// The client's claim about the region.
+        precondition: RequestPrecondition,
         /// Whether a replica that does not lead may serve it.
         follower: bool,
     },
@@ -51,7 +51,7 @@ pub enum Event {
     Fetched {
         /// The region.
         region: RegionId,
-        /// Which fetch.
+        /// The fetch that is answered.
         context: u64,
         /// Entries from its `low` on, at least one, in order.
         entries: Vec<LogEntry>,
@@ -60,7 +60,7 @@ pub enum Event {
     FetchFailed {
         /// The region.
         region: RegionId,
-        /// Which fetch.
+        /// The fetch that failed.
         context: u64,
     },
     /// A checkpoint made the region's state durable.
@@ -103,9 +103,9 @@ impl Event {
     }
 }
 
-/// What a request claims about its region. What it does not claim is not checked.
+/// The claim of a request about its region. Absent parts are not checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Guard {
+pub struct RequestPrecondition {
     /// The replica that it was sent to.
     pub peer: Option<PeerId>,
     /// The term that the client last heard of.

@@ -1,4 +1,4 @@
-//! What must hold of one replica, and of each of its steps.
+//! Invariants of one replica, and of each of its steps.
 //!
 //! The numbers are compared after every step, in production too: they are few, and a replica that
 //! breaks one must not go on. The whole state is checked by the simulator and tests.
@@ -62,7 +62,7 @@ pub(crate) fn check_step(before: &ProgressNumbers, now: &ProgressNumbers) {
     for (name, before, now) in grow {
         assert!(now >= before, "{name} went back from {before} to {now}");
     }
-    // What is not committed may be replaced; then less is on disk.
+    // Uncommitted entries may be replaced; then less is on disk.
     let kept = before.persisted.min(before.commit);
     assert!(now.persisted >= kept, "committed entries left the disk: {before:?} to {now:?}");
     assert!(now.last >= before.commit, "committed entries were lost: {before:?} to {now:?}");

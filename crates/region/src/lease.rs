@@ -8,7 +8,7 @@
 //! The promise is counted in ticks and not by the clock, and a late clock ticks once: a process
 //! that stood still for a minute would otherwise see its promise expired while messages of that
 //! minute wait unread. It does not depend on the term either: raft itself forgets the leader when
-//! it hears of a higher term from anybody, and would then vote while the lease still runs.
+//! it receives a higher term from any replica, and would then vote while the lease still runs.
 //!
 //! A restarted replica does not know what it promised, so it starts with a whole promise.
 
@@ -38,12 +38,12 @@ impl Lease {
         term == self.term && now < self.until
     }
 
-    /// Ends it at once. What was asked before may still confirm another one.
+    /// Ends it at once. A round that was asked before may still confirm another one.
     pub(crate) fn drop_now(&mut self) {
         self.until = Time(0);
     }
 
-    /// Remembers that somebody reads, so that it is worth keeping.
+    /// Notes the time of a read: a lease in use is renewed.
     pub(crate) fn mark_used(&mut self, now: Time) {
         self.used = Some(now);
     }
@@ -56,7 +56,7 @@ impl Lease {
     }
 }
 
-/// Everybody's side: how many ticks to keep still.
+/// The side of every replica: how many ticks to keep still.
 pub(crate) struct Promise {
     ticks: u32,
 }

@@ -8,11 +8,11 @@
 //!            Event ──► Shard::step ──► Peer ──► raft ──► Ready ──► Effects
 //! ```
 //!
-//! A [`Shard`] decides and does nothing: a driver hands it what happened and the time, and carries
-//! out what comes back, list by list. What it has carried out it tells as further events, in order
-//! for each region. Two shards that are given the same do the same.
+//! A [`Shard`] decides and does nothing: a driver hands it events and the time, and carries out the
+//! effects that come back, list by list. It reports their completion as further events, in order
+//! for each region. Two shards with the same input have the same output.
 //!
-//! What the crate promises, and how:
+//! The promises of the crate, and how it keeps them:
 //! - A ticket that goes in comes out once: with the applied entry, granted, or rejected. A rejected
 //!   request had no effect and will have none. A proposal in the log of a former leader waits until
 //!   its fate is known.
@@ -20,13 +20,13 @@
 //!   the clock after it has taken the events, and the snapshot after the grant. A step that took so
 //!   long that a lease may be over grants nothing under it ([`Shard::drop_leases_if_late`]).
 //! - A message that promises something about the log leaves once the log is on disk.
-//! - A message is believed within bounds: a term far above ours is refused. One that proves that the
-//!   log here has lost what it had acknowledged ends the store, in words.
+//! - A message is believed within bounds: a term far above ours is refused. A message that proves
+//!   that the log here has lost an acknowledged entry ends the store, in words.
 //! - No message from another store makes it panic. A broken invariant of its own does, and must end
 //!   the process.
 //!
-//! There are no membership changes, splits, leader transfers and snapshots between stores yet. Until
-//! there are, a replica keeps every entry that any other one lacks.
+//! There are no membership changes, splits, leader transfers and snapshots between stores yet.
+//! Until there are, a replica keeps every entry that any other one lacks.
 
 mod applying;
 pub mod codec;
@@ -45,19 +45,19 @@ mod ids;
 mod invariants;
 mod lease;
 mod log_fetches;
+mod log_window;
 mod message;
 mod message_filter;
 mod persistence;
 mod proposals;
 mod read_index;
 mod read_path;
-mod recovered;
+mod recovered_replica;
 mod replica;
 mod shard;
 mod status;
 mod step_context;
 mod timers;
-mod window;
 
 pub use codec::Malformed;
 pub use config::{Config, InvalidConfig, ReadConfig, WindowConfig};
@@ -67,11 +67,11 @@ pub use effects::{
     WildTerm,
 };
 pub use entry::{EntryKind, HardState, LogEntry};
-pub use error::{Reject, Unfit};
-pub use event::{Event, Guard, KeySpan};
+pub use error::{CreateReplicaError, Reject};
+pub use event::{Event, KeySpan, RequestPrecondition};
 pub use ids::{Index, PeerId, RegionId, StoreId, Term, Ticket, Time};
 pub use message::{Envelope, Message, MessageKind};
-pub use recovered::Recovered;
+pub use recovered_replica::RecoveredReplica;
 pub use shard::Shard;
 pub use status::{Dropped, Role, Stats, Status};
 

@@ -1,7 +1,8 @@
-//! Reads of old entries that raft waits for while the driver carries them out.
+//! Fetches of old log entries: reads from disk that raft waits for while the driver carries them
+//! out.
 //!
-//! Raft asks again at every heartbeat while an answer is under way, so one fetch serves everybody
-//! who asked from the same entry on.
+//! Raft asks again at every heartbeat while an answer is under way, so one fetch serves all
+//! requests from the same entry on.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +11,9 @@ use raft::GetEntriesContext;
 use crate::effects::LogFetch;
 use crate::ids::{Index, PeerId, RegionId};
 
-/// Different fetches under way. Who is refused asks again.
+/// Different fetches under way. Raft repeats a request that is refused.
 const FETCHES_MAX: usize = 16;
-/// Askers of one fetch. Who is refused asks again.
+/// Requests that one fetch answers. Raft repeats a request that is refused.
 const ASKERS_MAX: usize = 16;
 
 #[derive(Default)]
@@ -32,7 +33,7 @@ struct PendingFetch {
 }
 
 impl LogFetches {
-    /// Remembers who wants `[low, high)`.
+    /// Adds a request for `[low, high)`.
     pub(crate) fn want(&mut self, low: u64, high: u64, bytes_max: u64, asker: GetEntriesContext) {
         if let Some(fetch) = self.pending.get_mut(&low) {
             if fetch.askers.len() < ASKERS_MAX {
@@ -47,8 +48,8 @@ impl LogFetches {
         }
     }
 
-    /// What the driver has not heard of yet.
-    pub(crate) fn take_new(
+    /// Fetches that were not given to the driver yet.
+    pub(crate) fn take_unsent(
         &mut self,
         region: RegionId,
         peer: PeerId,
@@ -65,7 +66,7 @@ impl LogFetches {
         })
     }
 
-    /// Ends the fetch: its first entry, the first beyond, and who asked.
+    /// Ends the fetch: its first entry, the first beyond, and the requests that it answers.
     pub(crate) fn end(&mut self, context: u64) -> (u64, u64, Vec<GetEntriesContext>) {
         let low = self.pending.iter().find(|(_, fetch)| fetch.context == context);
         let low = low.map(|(low, _)| *low).expect("a fetch is answered once");

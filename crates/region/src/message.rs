@@ -1,4 +1,4 @@
-//! What travels between the replicas of a region.
+//! Messages between the replicas of a region.
 
 use bytes::Bytes;
 
@@ -6,9 +6,8 @@ use crate::descriptor::{Epoch, Peer};
 use crate::entry::LogEntry;
 use crate::ids::{Index, RegionId, Term};
 
-/// What a message asks or answers. Only kinds that may come from another store: raft's local
-/// ones, forwarded proposals, snapshots and leader transfers have no place here, so a stranger
-/// cannot send them.
+/// The kind of a message. Only kinds that may come from another store: raft's local ones, forwarded
+/// proposals, snapshots and leader transfers are left out, so a stranger cannot send them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MessageKind {
     /// A leader's entries.
@@ -73,7 +72,7 @@ impl MessageKind {
 /// [`Envelope`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    /// What it asks or answers.
+    /// The request or the answer.
     pub kind: MessageKind,
     /// The sender's term; 0 in `ReadIndex` only.
     pub term: Term,
@@ -89,7 +88,7 @@ pub struct Message {
     pub commit_term: Term,
     /// Whether the answer is no.
     pub reject: bool,
-    /// Where the log of the one who says no may agree.
+    /// Where the log of the sender of a rejection may agree.
     pub reject_hint: Index,
     /// Names the read that is asked for or answered, and comes back unread.
     pub context: Bytes,
@@ -108,7 +107,7 @@ pub struct Envelope {
     pub epoch: Epoch,
     /// All replicas have their logs on disk up to here; 0 if the sender does not know.
     pub gc_floor: Index,
-    /// What is said.
+    /// The message itself.
     pub message: Message,
 }
 

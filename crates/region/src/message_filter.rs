@@ -1,5 +1,5 @@
-//! What may come in from other stores. Raft trusts its messages and panics on many wrong ones; so
-//! whatever a sound replica would never send is stopped here, and counted.
+//! The filter for messages of other stores. Raft trusts its messages and panics on many wrong ones,
+//! so a message that no sound replica sends is dropped here, and counted.
 
 use crate::descriptor::{Descriptor, Peer};
 use crate::entry::LogEntry;
@@ -11,13 +11,13 @@ use crate::status::Dropped;
 /// Far above every term and index that can come to be, far below where sums overflow.
 const NUMBER_MAX: u64 = 1 << 60;
 
-/// No message is believed whose term is further above ours. Terms grow with elections, each of which
+/// The greatest distance of a message's term above ours. Terms grow with elections, each of which
 /// needs a quorum and an election timeout: at the shortest default that is more than a week of
 /// nothing but elections, while this replica was away. Without a bound, one message with the
-/// greatest term there is would end a region for good: nobody can ever be elected above it.
+/// greatest possible term would end a region for good: no replica can ever be elected above it.
 pub(crate) const TERM_LEAD_MAX: u64 = 1 << 20;
 
-/// What a message is checked against.
+/// The replica's state that a message is checked against.
 pub(crate) struct FilterView<'a> {
     pub(crate) descriptor: &'a Descriptor,
     pub(crate) me: Peer,
@@ -25,7 +25,7 @@ pub(crate) struct FilterView<'a> {
     /// The last entry of the log; 0 if there never was one.
     pub(crate) last: Index,
     pub(crate) is_leader: bool,
-    /// What a leader knows of the sender's log.
+    /// The last entry of the sender's log that a leader knows to be on disk.
     pub(crate) matched: Option<Index>,
 }
 
@@ -70,15 +70,15 @@ pub(crate) fn filter(envelope: &Envelope, view: &FilterView<'_>) -> Result<(), R
         return Err(Refusal::Stranger);
     }
     let message = &envelope.message;
-    if !has_sane_numbers(message) {
+    if !has_valid_numbers(message) {
         return Err(Refusal::Malformed);
     }
     if is_wild_term(message.term, view) {
         return Err(Refusal::WildTerm);
     }
     filter_acknowledged(envelope, view)?;
-    let is_sound = match message.kind {
-        MessageKind::Append => is_sound_append(message),
+    let is_valid = match message.kind {
+        MessageKind::Append => is_valid_append(message),
         MessageKind::AppendResponse => return filter_append_response(message, view),
         // The context of a leader transfer would break the promise that leases rest on.
         MessageKind::RequestVote | MessageKind::RequestPreVote => {
@@ -89,10 +89,10 @@ pub(crate) fn filter(envelope: &Envelope, view: &FilterView<'_>) -> Result<(), R
         }
         _ => true,
     };
-    if is_sound { Ok(()) } else { Err(Refusal::Malformed) }
+    if is_valid { Ok(()) } else { Err(Refusal::Malformed) }
 }
 
-fn has_sane_numbers(message: &Message) -> bool {
+fn has_valid_numbers(message: &Message) -> bool {
     let Message { term, log_term, index, commit, commit_term, reject_hint, .. } = message;
     let numbers = [term.0, log_term.0, index.0, commit.0, commit_term.0, reject_hint.0];
     // Term 0 marks a message of raft to itself, which skips all checks; forwarded read requests
@@ -139,7 +139,7 @@ fn filter_acknowledged(envelope: &Envelope, view: &FilterView<'_>) -> Result<(),
     Err(Refusal::LostLog(counted_on))
 }
 
-fn is_sound_append(message: &Message) -> bool {
+fn is_valid_append(message: &Message) -> bool {
     let mut index = message.index;
     let mut term = message.log_term;
     // Raft says "term 0" of entries that it does not have: only the one before the first has it.
@@ -149,11 +149,11 @@ fn is_sound_append(message: &Message) -> bool {
     message.entries.iter().all(|entry| {
         let follows = entry.index.0 == index.0 + 1 && entry.term >= term && entry.term.0 > 0;
         (index, term) = (entry.index, entry.term);
-        follows && has_sane_term(entry, message.term)
+        follows && has_valid_term(entry, message.term)
     })
 }
 
-fn has_sane_term(entry: &LogEntry, leader_term: Term) -> bool {
+fn has_valid_term(entry: &LogEntry, leader_term: Term) -> bool {
     entry.term <= leader_term && entry.index.0 < NUMBER_MAX
 }
 

@@ -1,9 +1,9 @@
-//! raft's Ready taken apart, and the messages that wait for the disk.
+//! Persistence of raft's Ready, and the messages that wait for the disk.
 //!
-//! What a leader sends it may send before it has written. What everybody else sends promises
-//! something about the log, and is held until all that was given to the disk before is there. Two
-//! kinds of writes are told apart: those that must reach the disk, and those of a mere commit
-//! index, which nothing waits for. Numbers grow over both.
+//! A leader may send its appends before it has written them. Every other message promises something
+//! about the log, and is held until all earlier writes are on disk. There are two kinds of writes:
+//! those that must reach the disk, and those of a mere commit index, for which no message waits.
+//! Both share one sequence of numbers.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::convert;
 use crate::effects::LogWrite;
 use crate::ids::{PeerId, RegionId};
 
-/// What one Ready asks for.
+/// The output of one Ready.
 pub(crate) struct ReadyOutput {
     /// To be sent now.
     pub(crate) messages: Vec<Message>,
@@ -63,7 +63,7 @@ impl InflightWrites {
         self.last_number = number;
         let entries = ready.take_entries();
         let applied = consensus.applied_index();
-        // Raft must be able to read them back before it is told to go on.
+        // Raft must be able to read them back before `advance` is called.
         consensus.window_mut().append(&entries, applied);
         let write = (ready.hs().is_some() || !entries.is_empty()).then(|| LogWrite {
             region,

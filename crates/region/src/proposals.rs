@@ -1,11 +1,11 @@
 //! Proposals from admission to the log, and their tickets from the log to applying.
 //!
-//! What waits is joined to one entry: raft's cost is by entry. Once proposed, a ticket waits at
-//! (index, term) until commit decides: the entry committed at that index has that term, and the
-//! ticket goes along with it; or another one, or an earlier entry of a later term is committed
-//! (terms grow along a log), and the proposal surely never happens. Until then nobody knows: a
-//! leader that lost its office may still see its entries committed by the next, so their tickets
-//! are not given back when it steps down.
+//! Waiting proposals are joined to one entry: raft's cost is by entry. Once proposed, a ticket
+//! waits at (index, term) until commit decides: the entry committed at that index has that term,
+//! and the ticket goes along with it; or another one, or an earlier entry of a later term is
+//! committed (terms grow along a log), and the proposal surely never happens. Until then its fate
+//! is open: the entries of a deposed leader may still be committed by the next one, so their
+//! tickets are not given back when it steps down.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -119,7 +119,7 @@ impl ProposalQueue {
     }
 
     /// The tickets of a committed entry. Those that lost their places are rejected.
-    pub(crate) fn claim(
+    pub(crate) fn take_tickets(
         &mut self,
         index: Index,
         term: Term,
@@ -127,7 +127,7 @@ impl ProposalQueue {
     ) -> Vec<Ticket> {
         assert!(term >= self.committed_term, "term {term} after {}", self.committed_term);
         let mut lost = vec![];
-        let claimed = self.proposed.remove(&(index, term)).unwrap_or_default();
+        let tickets = self.proposed.remove(&(index, term)).unwrap_or_default();
         while let Some(first) = self.proposed.first_entry().filter(|first| first.key().0 <= index) {
             lost.push(first.remove());
         }
@@ -138,13 +138,13 @@ impl ProposalQueue {
             );
         }
         let lost: Vec<Ticket> = lost.into_iter().flatten().collect();
-        self.proposed_count -= claimed.len() + lost.len();
+        self.proposed_count -= tickets.len() + lost.len();
         lost.into_iter().for_each(|ticket| reject(ticket, Reject::StaleCommand));
-        claimed
+        tickets
     }
 
     /// Gives back those that are not in the log yet: the replica does not lead any more.
-    pub(crate) fn refuse_queued(&mut self, why: &Reject, mut reject: impl FnMut(Ticket, Reject)) {
+    pub(crate) fn reject_queued(&mut self, why: &Reject, mut reject: impl FnMut(Ticket, Reject)) {
         self.queue_bytes = 0;
         self.queue.drain(..).for_each(|queued| reject(queued.ticket, why.clone()));
     }
@@ -155,7 +155,7 @@ impl ProposalQueue {
         std::mem::take(&mut self.proposed).into_values().flatten()
     }
 
-    /// Checks the counts, and that nobody waits at a place that was handed out.
+    /// Checks the counts, and that no ticket waits at a place that was handed out.
     pub(crate) fn check(&self, handed_out: Index) {
         let bytes: usize = self.queue.iter().map(|queued| queued.command.len()).sum();
         assert_eq!(bytes, self.queue_bytes, "bytes that wait to be proposed");
@@ -222,15 +222,15 @@ mod tests {
         proposals.place(Index(6), Term(1), 1);
         proposals.place(Index(6), Term(3), 2);
         let mut stale = vec![];
-        let mut claim = |index, term| {
-            proposals.claim(Index(index), Term(term), |ticket, why| {
+        let mut take_tickets = |index, term| {
+            proposals.take_tickets(Index(index), Term(term), |ticket, why| {
                 assert_eq!(why, Reject::StaleCommand);
                 stale.push(ticket.0);
             })
         };
-        assert_eq!(claim(4, 1), []);
-        assert_eq!(claim(5, 1), [Ticket(1), Ticket(2)]);
-        assert_eq!(claim(6, 3), [Ticket(4), Ticket(5)]);
+        assert_eq!(take_tickets(4, 1), []);
+        assert_eq!(take_tickets(5, 1), [Ticket(1), Ticket(2)]);
+        assert_eq!(take_tickets(6, 3), [Ticket(4), Ticket(5)]);
         assert_eq!(stale, [3]);
         assert_eq!(proposals.proposed(), 0);
     }
@@ -242,8 +242,8 @@ mod tests {
         proposals.place(Index(9), Term(1), 1);
         proposals.place(Index(7), Term(2), 1);
         let mut stale = vec![];
-        let claimed = proposals.claim(Index(6), Term(2), |ticket, _| stale.push(ticket.0));
-        assert_eq!((claimed, stale), (vec![], vec![1, 2]));
-        assert_eq!(proposals.claim(Index(7), Term(2), |_, _| panic!("lost")), [Ticket(3)]);
+        let tickets = proposals.take_tickets(Index(6), Term(2), |ticket, _| stale.push(ticket.0));
+        assert_eq!((tickets, stale), (vec![], vec![1, 2]));
+        assert_eq!(proposals.take_tickets(Index(7), Term(2), |_, _| panic!("lost")), [Ticket(3)]);
     }
 }

@@ -1,9 +1,9 @@
 //! Reads that wait for a quorum to confirm the leader, then for the apply index to catch up.
 //!
-//! All that wait in a step share one request. Raft drops requests without a word when the leader
+//! All reads that wait in a step share one request. Raft drops requests silently when the leader
 //! has not committed in its term, or when a message is lost; so each is repeated under another
-//! name, until its time is over. The name holds the replica, a number of this run and a counter:
-//! a late answer to anybody else, or to an earlier run, is not taken for ours.
+//! name, until its time is over. The name holds the replica, a number of this run and a counter: a
+//! late answer to another replica, or to an earlier run, is not taken for ours.
 //!
 //! A read that is confirmed stays so whatever happens to the leader: the index was right at a time
 //! after the read was asked for, and waiting for it cannot make it wrong.
@@ -49,7 +49,7 @@ pub(crate) struct PendingRead {
 /// A request under way.
 struct ReadIndexRound {
     asked: Time,
-    /// The leader's term if it is the leader who asks, to renew its lease.
+    /// The leader's term if the leader itself asks, to renew its lease.
     term: Option<Term>,
     reads: Vec<PendingRead>,
 }
@@ -169,7 +169,7 @@ impl ReadIndexQueue {
         rest.for_each(|read| reject(read.ticket, why.clone()));
     }
 
-    /// Checks that nobody waits for what is there.
+    /// Checks that no read waits for an index that is applied.
     pub(crate) fn check(&self, applied: Index) {
         if let Some((index, reads)) = self.confirmed.first_key_value() {
             assert!(*index > applied, "reads were left behind at {index}, {applied} is applied");

@@ -1,4 +1,5 @@
-//! How reads are served: at once under a lease, or by asking a quorum or the leader.
+//! The read path: a read is served at once under a lease, or after a quorum or the leader was
+//! asked.
 
 use bytes::Bytes;
 use raft::ReadState;
@@ -86,8 +87,7 @@ impl ReadPath {
         })
     }
 
-    /// Whether the replica leads, knows what its predecessors had committed, and nobody else can
-    /// lead now.
+    /// Whether the replica leads, has committed in its term, and no other replica can lead now.
     fn may_answer_alone(&self, consensus: &Consensus, step: &StepContext<'_>) -> bool {
         step.config.reads.leases
             && consensus.is_leader()
@@ -112,9 +112,9 @@ impl ReadPath {
         }
     }
 
-    /// Asks for all reads that wait, if somebody can be asked.
+    /// Asks for all reads that wait, if raft would not drop the request.
     pub(crate) fn ask(&mut self, consensus: &mut Consensus, step: &mut StepContext<'_>) {
-        if self.reads.wants_round() && consensus.can_ask() {
+        if self.reads.wants_round() && consensus.can_request_read_index() {
             self.send_round(consensus, step);
         }
     }
@@ -122,7 +122,7 @@ impl ReadPath {
     fn send_round(&mut self, consensus: &mut Consensus, step: &mut StepContext<'_>) {
         let term = consensus.is_leader().then(|| consensus.term());
         let context = self.reads.ask(step.now, term);
-        consensus.ask_read_index(&context);
+        consensus.request_read_index(&context);
         step.stats.read_rounds += 1;
     }
 
@@ -140,14 +140,15 @@ impl ReadPath {
         let grants = &mut step.effects.reads;
         self.reads.release(applied, |read, index| {
             let PendingRead { ticket, follower, leased, .. } = read;
-            // What an earlier step has taken was right then, and waited for the apply index only.
+            // A read that an earlier step admitted was right then, and waited for the apply index
+            // only.
             let by_lease = leased == Some(now);
             grants.push(ReadGrant { region, ticket, by_lease, follower, index });
         });
     }
 
     /// The step was late: the lease is over, and what it granted has to ask a quorum.
-    pub(crate) fn turn_back(
+    pub(crate) fn revoke_grant(
         &mut self,
         grant: &ReadGrant,
         served: Time,
@@ -155,14 +156,14 @@ impl ReadPath {
     ) {
         self.lease.drop_now();
         let ReadGrant { ticket, follower, .. } = *grant;
-        // Its time begins anew: nobody could serve it while the driver stood still.
+        // Its time begins anew: it could not be served while the driver stood still.
         self.reads.wait(new_read(ticket, follower, served, &step.config.reads));
         step.stats.reads_turned_back += 1;
     }
 
     /// The step was late: whether this is the name of a request that it answered under the lease,
     /// which is over then.
-    pub(crate) fn take_back(&mut self, context: &Bytes, step: &mut StepContext<'_>) -> bool {
+    pub(crate) fn revoke_answer(&mut self, context: &Bytes, step: &mut StepContext<'_>) -> bool {
         let (answered_at, names) = &self.answered;
         let was_leased = *answered_at == step.now && names.contains(context);
         if was_leased {

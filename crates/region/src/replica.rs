@@ -1,8 +1,8 @@
-//! One replica: composes raft and the small machines around it, and alone knows them all.
+//! One replica: composes raft and the small state machines around it, and alone knows them all.
 //!
-//! Events are taken one by one and change state only; [`Replica::finish`] then turns what came of all
-//! of them into effects, once a step. So proposals of a step share an entry, reads a request, and
-//! messages and writes a Ready.
+//! Events are taken one by one and change state only; [`Replica::finish`] then turns the changes
+//! into effects, once a step. So proposals of a step share an entry, reads a request, and messages
+//! and writes a Ready.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ use crate::effects::{ApplyTask, Committed, Compaction, LostLog, ReadGrant, RoleC
 use crate::entry::LogEntry;
 use crate::epoch::{self, ReplicaStanding};
 use crate::error::Reject;
-use crate::event::Guard;
+use crate::event::RequestPrecondition;
 use crate::ids::{Index, PeerId, Term, Ticket, Time};
 use crate::invariants::{self, ProgressNumbers};
 use crate::lease::Promise;
@@ -28,7 +28,7 @@ use crate::message_filter::{self, FilterView, Refusal};
 use crate::persistence::{InflightWrites, ReadyOutput};
 use crate::proposals::ProposalQueue;
 use crate::read_path::ReadPath;
-use crate::recovered::Recovered;
+use crate::recovered_replica::RecoveredReplica;
 use crate::status::Status;
 use crate::step_context::StepContext;
 
@@ -36,46 +36,46 @@ pub(crate) struct Replica {
     descriptor: Descriptor,
     me: Peer,
     consensus: Consensus,
-    readies: InflightWrites,
+    inflight_writes: InflightWrites,
     proposals: ProposalQueue,
-    reading: ReadPath,
+    read_path: ReadPath,
     applying: ApplyProgress,
     promise: Promise,
     compactor: Compactor,
     /// To be sent at the end of the step.
     outgoing: Vec<eraftpb::Message>,
-    /// Term and leader that the driver was told of.
-    told: (Term, Option<PeerId>),
-    /// Members of whose wild terms the driver was told.
-    told_wild: BTreeSet<PeerId>,
+    /// The term and the leader that the driver knows.
+    reported: (Term, Option<PeerId>),
+    /// Members whose wild terms were reported to the driver.
+    reported_wild_terms: BTreeSet<PeerId>,
     /// At the end of the last step.
     before: ProgressNumbers,
 }
 
 impl Replica {
     /// Starts a replica on what was found, which must have been checked to be sound.
-    pub(crate) fn new(found: Recovered, config: &Config) -> Self {
+    pub(crate) fn new(found: RecoveredReplica, config: &Config) -> Self {
         let consensus = Consensus::new(&found, config);
         let me = found.descriptor.peer(found.peer).expect("it was checked to be a member");
         let applied = found.applied.0;
         let term = found.hard_state.term;
-        let mut peer = Self {
+        let mut replica = Self {
             me,
             consensus,
-            readies: InflightWrites::default(),
+            inflight_writes: InflightWrites::default(),
             proposals: ProposalQueue::default(),
-            reading: ReadPath::new(me.id, config.seed),
+            read_path: ReadPath::new(me.id, config.seed),
             applying: ApplyProgress::new(applied),
             promise: Promise::at_start(term, config.election_ticks),
             compactor: Compactor::new(applied),
             outgoing: vec![],
-            told: (term, None),
-            told_wild: BTreeSet::new(),
+            reported: (term, None),
+            reported_wild_terms: BTreeSet::new(),
             before: ProgressNumbers::default(),
             descriptor: found.descriptor,
         };
-        peer.before = peer.numbers();
-        peer
+        replica.before = replica.numbers();
+        replica
     }
 
     pub(crate) fn descriptor(&self) -> &Descriptor {
@@ -97,7 +97,7 @@ impl Replica {
             gc_floor: numbers.floor,
             queued: self.proposals.queued(),
             proposed: self.proposals.proposed(),
-            reads: self.reading.count(),
+            reads: self.read_path.count(),
         }
     }
 
@@ -106,7 +106,7 @@ impl Replica {
         self.promise.tick();
         self.consensus.tick();
         let leader = self.leader();
-        self.reading.tick(leader, &mut self.consensus, step);
+        self.read_path.tick(leader, &mut self.consensus, step);
     }
 
     /// Tries to become leader, unless another leader may count on this replica.
@@ -140,8 +140,8 @@ impl Replica {
                 let last = self.consensus.last();
                 step.effects.lost_logs.push(LostLog { region, from, acknowledged, last });
             }
-            // Once for each member, who may repeat it as often as it likes.
-            Refusal::WildTerm if self.told_wild.insert(from.id) => {
+            // Once for each member: it may repeat the message as often as it likes.
+            Refusal::WildTerm if self.reported_wild_terms.insert(from.id) => {
                 let (term, here) = (envelope.message.term, self.consensus.term());
                 step.effects.wild_terms.push(WildTerm { region, from, term, here });
             }
@@ -166,7 +166,7 @@ impl Replica {
                 Err(Refusal::VoteWithheld)
             }
             // Raft would pass it on; the follower asks the right one soon.
-            MessageKind::ReadIndex if !is_leader || self.consensus.is_asked_too_much() => {
+            MessageKind::ReadIndex if !is_leader || self.consensus.is_read_queue_full() => {
                 Err(Refusal::Stale)
             }
             MessageKind::Append
@@ -185,7 +185,7 @@ impl Replica {
         step.stats.messages_taken += 1;
         if kind == MessageKind::ReadIndex {
             let context = &envelope.message.context;
-            if let Some(answer) = self.reading.answer(context, &self.consensus, step) {
+            if let Some(answer) = self.read_path.answer(context, &self.consensus, step) {
                 self.outgoing.push(convert::message_to_raft(self.me.id, from, answer));
                 return;
             }
@@ -212,12 +212,12 @@ impl Replica {
     pub(crate) fn propose(
         &mut self,
         ticket: Ticket,
-        guard: &Guard,
+        precondition: &RequestPrecondition,
         command: Bytes,
         step: &mut StepContext<'_>,
     ) {
         let version = self.descriptor.epoch.version;
-        let admitted = epoch::check(guard, &self.standing(), true)
+        let admitted = epoch::check(precondition, &self.standing(), true)
             .and_then(|()| self.proposals.admit(ticket, version, command, step.config));
         if let Err(why) = admitted {
             step.reject(ticket, why);
@@ -228,34 +228,34 @@ impl Replica {
     pub(crate) fn read(
         &mut self,
         ticket: Ticket,
-        guard: &Guard,
+        precondition: &RequestPrecondition,
         follower: bool,
         step: &mut StepContext<'_>,
     ) {
-        match epoch::check(guard, &self.standing(), !follower) {
-            Ok(()) => self.reading.admit(ticket, follower, &self.consensus, step),
+        match epoch::check(precondition, &self.standing(), !follower) {
+            Ok(()) => self.read_path.admit(ticket, follower, &self.consensus, step),
             Err(why) => step.reject(ticket, why),
         }
     }
 
     /// Takes back a grant of a step that was late: a quorum is asked in the next one.
-    pub(crate) fn turn_back(
+    pub(crate) fn revoke_grant(
         &mut self,
         grant: &ReadGrant,
         served: Time,
         step: &mut StepContext<'_>,
     ) {
-        self.reading.turn_back(grant, served, step);
+        self.read_path.revoke_grant(grant, served, step);
     }
 
     /// Whether a step that was late has answered this under a lease. Then the message must not
     /// leave; a quorum is asked instead.
-    pub(crate) fn take_back(&mut self, answer: &Envelope, step: &mut StepContext<'_>) -> bool {
+    pub(crate) fn revoke_answer(&mut self, answer: &Envelope, step: &mut StepContext<'_>) -> bool {
         let context = &answer.message.context;
-        if !self.reading.take_back(context, step) {
+        if !self.read_path.revoke_answer(context, step) {
             return false;
         }
-        if !self.consensus.is_asked_too_much() {
+        if !self.consensus.is_read_queue_full() {
             let kind = MessageKind::ReadIndex;
             let question = Message { kind, context: context.clone(), ..Message::default() };
             let question = convert::message_to_raft(answer.to.id, self.me.id, question);
@@ -267,7 +267,7 @@ impl Replica {
 
     /// A write reached the disk.
     pub(crate) fn persisted(&mut self, number: u64) {
-        let messages = self.readies.persisted(number, &mut self.consensus);
+        let messages = self.inflight_writes.persisted(number, &mut self.consensus);
         self.outgoing.extend(messages);
     }
 
@@ -306,15 +306,15 @@ impl Replica {
     pub(crate) fn finish(&mut self, step: &mut StepContext<'_>) {
         self.notice_role(step);
         self.propose_entry(step);
-        self.reading.ask(&mut self.consensus, step);
+        self.read_path.ask(&mut self.consensus, step);
         let region = self.descriptor.id;
         while self.consensus.has_ready() {
-            let taken = self.readies.take(region, self.me.id, &mut self.consensus);
+            let taken = self.inflight_writes.take(region, self.me.id, &mut self.consensus);
             self.carry_out(taken, step);
         }
-        self.reading.release(region, self.consensus.applied_index(), step);
+        self.read_path.release(region, self.consensus.applied_index(), step);
         self.send(step);
-        let fetches = self.consensus.window_mut().fetches().take_new(region, self.me.id);
+        let fetches = self.consensus.window_mut().fetches().take_unsent(region, self.me.id);
         step.effects.fetches.extend(fetches);
         self.compact(step);
         let now = self.numbers();
@@ -326,18 +326,18 @@ impl Replica {
     /// Tells of another leader or term, and gives back what only the former leader could do.
     fn notice_role(&mut self, step: &mut StepContext<'_>) {
         let (term, leader) = (self.consensus.term(), self.consensus.leader());
-        if (term, leader) == self.told {
+        if (term, leader) == self.reported {
             return;
         }
-        self.told = (term, leader);
+        self.reported = (term, leader);
         let leader = self.leader();
         let is_leader = self.consensus.is_leader();
         let region = self.descriptor.id;
         step.effects.roles.push(RoleChange { region, term, leader, is_leader });
         let why = Reject::NotLeader { leader };
-        self.reading.restart(is_leader, &why, step);
+        self.read_path.restart(is_leader, &why, step);
         if !is_leader {
-            self.proposals.refuse_queued(&why, |ticket, why| step.reject(ticket, why));
+            self.proposals.reject_queued(&why, |ticket, why| step.reject(ticket, why));
         }
     }
 
@@ -345,7 +345,7 @@ impl Replica {
     fn propose_entry(&mut self, step: &mut StepContext<'_>) {
         let config = step.config;
         let may = self.consensus.is_leader()
-            && self.readies.depth() < config.pipeline_depth
+            && self.inflight_writes.depth() < config.pipeline_depth
             && !self.applying.lags(config.apply_lag_bytes_max);
         if !may {
             return;
@@ -361,7 +361,7 @@ impl Replica {
     fn carry_out(&mut self, taken: ReadyOutput, step: &mut StepContext<'_>) {
         self.outgoing.extend(taken.messages);
         for state in taken.read_states {
-            self.reading.confirm(&state, step);
+            self.read_path.confirm(&state, step);
         }
         let region = self.descriptor.id;
         step.effects.log.extend(taken.write);
@@ -370,7 +370,7 @@ impl Replica {
             let entries = taken.committed.into_iter().map(|entry| {
                 let entry = convert::entry_from_raft(entry);
                 let reject = |ticket, why| step.reject(ticket, why);
-                let tickets = self.proposals.claim(entry.index, entry.term, reject);
+                let tickets = self.proposals.take_tickets(entry.index, entry.term, reject);
                 Committed { entry, tickets }
             });
             let entries = entries.collect();
@@ -414,8 +414,8 @@ impl Replica {
         step: &mut StepContext<'_>,
     ) -> impl Iterator<Item = Ticket> + use<> {
         let why = Reject::NotLeader { leader: None };
-        self.proposals.refuse_queued(&why, |ticket, why| step.reject(ticket, why));
-        self.reading.drain(&why, step);
+        self.proposals.reject_queued(&why, |ticket, why| step.reject(ticket, why));
+        self.read_path.drain(&why, step);
         self.proposals.abandon()
     }
 
@@ -423,9 +423,9 @@ impl Replica {
     pub(crate) fn check(&self) {
         invariants::check_state(&self.numbers());
         self.consensus.check();
-        self.readies.check();
+        self.inflight_writes.check();
         self.proposals.check(self.applying.handed_out());
-        self.reading.check(self.consensus.applied_index());
+        self.read_path.check(self.consensus.applied_index());
         assert!(self.outgoing.is_empty(), "messages were left behind");
         self.applying.check(&self.consensus);
     }

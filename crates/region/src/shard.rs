@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use crate::config::Config;
 use crate::descriptor::Descriptor;
 use crate::effects::Effects;
-use crate::error::{Reject, Unfit};
+use crate::error::{CreateReplicaError, Reject};
 use crate::event::Event;
 use crate::ids::{RegionId, Ticket, Time};
 use crate::message::{Envelope, MessageKind};
-use crate::recovered::Recovered;
+use crate::recovered_replica::RecoveredReplica;
 use crate::replica::Replica;
 use crate::status::{Stats, Status};
 use crate::step_context::StepContext;
@@ -19,7 +19,7 @@ use crate::timers::Timers;
 /// effects come out. Two shards that are given the same do the same.
 pub struct Shard {
     config: Config,
-    peers: BTreeMap<RegionId, ReplicaSlot>,
+    replicas: BTreeMap<RegionId, ReplicaSlot>,
     timers: Timers,
     /// Regions that something happened to since they were last finished.
     touched: Vec<RegionId>,
@@ -28,7 +28,7 @@ pub struct Shard {
 }
 
 struct ReplicaSlot {
-    peer: Replica,
+    replica: Replica,
     is_touched: bool,
 }
 
@@ -43,7 +43,7 @@ impl Shard {
         config.check().expect("the driver checks the configuration that it was given");
         Self {
             config,
-            peers: BTreeMap::new(),
+            replicas: BTreeMap::new(),
             timers: Timers::default(),
             touched: vec![],
             now: Time(0),
@@ -58,21 +58,26 @@ impl Shard {
     /// # Errors
     ///
     /// If what was found cannot be a replica of the region. Nothing has changed then.
-    pub fn create(&mut self, now: Time, found: Recovered, campaign: bool) -> Result<(), Unfit> {
+    pub fn create(
+        &mut self,
+        now: Time,
+        found: RecoveredReplica,
+        campaign: bool,
+    ) -> Result<(), CreateReplicaError> {
         found.check()?;
         let region = found.descriptor.id;
-        if self.peers.contains_key(&region) {
-            return Err(Unfit::Exists(region));
+        if self.replicas.contains_key(&region) {
+            return Err(CreateReplicaError::Exists(region));
         }
         self.move_time(now);
-        let mut peer = Replica::new(found, &self.config);
+        let mut replica = Replica::new(found, &self.config);
         if campaign {
-            peer.campaign();
+            replica.campaign();
         }
         self.timers.set(region, now.after_ms(self.config.tick_ms));
-        // What was committed and not applied is handed out in the next step.
+        // Entries that are committed and not applied are handed out in the next step.
         self.touched.push(region);
-        self.peers.insert(region, ReplicaSlot { peer, is_touched: true });
+        self.replicas.insert(region, ReplicaSlot { replica, is_touched: true });
         Ok(())
     }
 
@@ -87,13 +92,13 @@ impl Shard {
     ///
     /// # Panics
     ///
-    /// If time goes back, if a completion is told that was not asked for, or if a replica's state
+    /// If time goes back, if a completion arrives that was not asked for, or if a replica's state
     /// breaks an invariant. The process must end then. No message from another store causes it.
     pub fn step(&mut self, now: Time, events: impl Iterator<Item = Event>, effects: &mut Effects) {
         self.move_time(now);
         while let Some(region) = self.timers.take_due(now) {
             self.timers.set(region, now.after_ms(self.config.tick_ms));
-            self.touch(region, effects, |peer, step| peer.tick(step));
+            self.touch(region, effects, |replica, step| replica.tick(step));
         }
         for event in events {
             self.take(event, effects);
@@ -101,20 +106,20 @@ impl Shard {
         let mut touched = std::mem::take(&mut self.touched);
         let mut step = StepContext { now, config: &self.config, effects, stats: &mut self.stats };
         for region in touched.drain(..) {
-            let slot = self.peers.get_mut(&region).expect("touched regions are here");
+            let slot = self.replicas.get_mut(&region).expect("touched regions are here");
             slot.is_touched = false;
-            slot.peer.finish(&mut step);
+            slot.replica.finish(&mut step);
         }
         self.touched = touched;
     }
 
-    /// Takes back what the last step would serve by a lease, if it is too late for that: `served` is
-    /// the driver's clock, read again once the step has returned. Called before anything of
-    /// `effects`, which are those of the step, is carried out. Says whether the step was late.
+    /// Revokes the lease reads of the last step, if it is too late to serve them: `served` is the
+    /// driver's clock, read again once the step has returned. Called before any of `effects`, which
+    /// are those of the step, is carried out. Returns whether the step was late.
     ///
-    /// A thread that was not given a processor, or a machine that stood still, may come here long
-    /// after the step's time. Then the leases in use are over, and their reads ask a quorum in the
-    /// next step: they take longer and do not fail.
+    /// A thread that was not scheduled, or a machine that stood still, may come here long after the
+    /// step's time. Then the leases in use are over, and their reads ask a quorum in the next step:
+    /// they take longer and do not fail.
     pub fn drop_leases_if_late(&mut self, served: Time, effects: &mut Effects) -> bool {
         if served < self.now.after_ms(self.config.lateness_ms_max()) {
             return false;
@@ -122,7 +127,9 @@ impl Shard {
         self.stats.late_steps += 1;
         let grants: Vec<_> = effects.reads.extract_if(.., |grant| grant.by_lease).collect();
         for grant in grants {
-            self.touch(grant.region, effects, |peer, step| peer.turn_back(&grant, served, step));
+            self.touch(grant.region, effects, |replica, step| {
+                replica.revoke_grant(&grant, served, step)
+            });
         }
         let is_answer =
             |envelope: &Envelope| envelope.message.kind == MessageKind::ReadIndexResponse;
@@ -130,8 +137,8 @@ impl Shard {
             for envelope in std::mem::take(&mut effects.messages) {
                 let mut leaves = true;
                 if is_answer(&envelope) {
-                    self.touch(envelope.region, effects, |peer, step| {
-                        leaves = !peer.take_back(&envelope, step);
+                    self.touch(envelope.region, effects, |replica, step| {
+                        leaves = !replica.revoke_answer(&envelope, step);
                     });
                 }
                 if leaves {
@@ -148,48 +155,48 @@ impl Shard {
         if self.touched.is_empty() { self.timers.next() } else { Some(self.now) }
     }
 
-    /// What the region is, if it is here.
+    /// The region's descriptor, if it is here.
     #[must_use]
     pub fn descriptor(&self, region: RegionId) -> Option<&Descriptor> {
-        self.peers.get(&region).map(|slot| slot.peer.descriptor())
+        self.replicas.get(&region).map(|slot| slot.replica.descriptor())
     }
 
     /// The region in numbers, if it is here.
     #[must_use]
     pub fn status(&self, region: RegionId) -> Option<Status> {
-        self.peers.get(&region).map(|slot| slot.peer.status())
+        self.replicas.get(&region).map(|slot| slot.replica.status())
     }
 
     /// The regions that are here, in order.
     pub fn regions(&self) -> impl Iterator<Item = RegionId> + '_ {
-        self.peers.keys().copied()
+        self.replicas.keys().copied()
     }
 
-    /// What the shard has done so far.
+    /// The counters of the shard.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
     /// Gives back all tickets, before the driver stops. Requests that had no effect are rejected;
-    /// the result are those that are in the log: nobody knows yet whether they will happen.
+    /// the result are those that are in the log, whose fate is open.
     pub fn drain(&mut self, effects: &mut Effects) -> Vec<Ticket> {
         let (now, config) = (self.now, &self.config);
         let mut step = StepContext { now, config, effects, stats: &mut self.stats };
-        self.peers.values_mut().flat_map(|slot| slot.peer.drain(&mut step)).collect()
+        self.replicas.values_mut().flat_map(|slot| slot.replica.drain(&mut step)).collect()
     }
 
-    /// Checks every replica's whole state. For simulators and tests: it looks at every entry in
-    /// memory. What a step may do to the most important numbers is checked in each step anyway.
+    /// Checks every replica's whole state. For simulators and tests: it walks every entry in
+    /// memory. The changes of the most important numbers are checked in each step anyway.
     ///
     /// # Panics
     ///
     /// If an invariant does not hold.
     pub fn check_invariants(&self) {
-        for (region, slot) in &self.peers {
+        for (region, slot) in &self.replicas {
             let is_listed = self.touched.contains(region);
             assert_eq!(slot.is_touched, is_listed, "region {region} would be left out");
-            slot.peer.check();
+            slot.replica.check();
         }
     }
 
@@ -200,24 +207,24 @@ impl Shard {
 
     fn take(&mut self, event: Event, effects: &mut Effects) {
         let region = event.region();
-        if !self.peers.contains_key(&region) {
+        if !self.replicas.contains_key(&region) {
             return self.refuse(region, event, effects);
         }
-        self.touch(region, effects, |peer, step| match event {
-            Event::Message(envelope) => peer.receive(envelope, step),
-            Event::Propose { ticket, guard, command, .. } => {
-                peer.propose(ticket, &guard, command, step);
+        self.touch(region, effects, |replica, step| match event {
+            Event::Message(envelope) => replica.receive(envelope, step),
+            Event::Propose { ticket, precondition, command, .. } => {
+                replica.propose(ticket, &precondition, command, step);
             }
-            Event::Read { ticket, guard, follower, .. } => {
-                peer.read(ticket, &guard, follower, step);
+            Event::Read { ticket, precondition, follower, .. } => {
+                replica.read(ticket, &precondition, follower, step);
             }
-            Event::Persisted { number, .. } => peer.persisted(number),
-            Event::Applied { index, .. } => peer.applied(index),
-            Event::Fetched { context, entries, .. } => peer.fetched(context, entries),
-            Event::FetchFailed { context, .. } => peer.fetch_failed(context),
-            Event::Checkpointed { applied, .. } => peer.checkpointed(applied),
-            Event::Unreachable { peer: other, .. } => peer.unreachable(other),
-            Event::Campaign { .. } => peer.campaign(),
+            Event::Persisted { number, .. } => replica.persisted(number),
+            Event::Applied { index, .. } => replica.applied(index),
+            Event::Fetched { context, entries, .. } => replica.fetched(context, entries),
+            Event::FetchFailed { context, .. } => replica.fetch_failed(context),
+            Event::Checkpointed { applied, .. } => replica.checkpointed(applied),
+            Event::Unreachable { peer: other, .. } => replica.unreachable(other),
+            Event::Campaign { .. } => replica.campaign(),
         });
     }
 
@@ -240,8 +247,8 @@ impl Shard {
         act: impl FnOnce(&mut Replica, &mut StepContext<'_>),
     ) {
         let (now, config) = (self.now, &self.config);
-        let slot = self.peers.get_mut(&region).expect("asked for by those that are here");
-        act(&mut slot.peer, &mut StepContext { now, config, effects, stats: &mut self.stats });
+        let slot = self.replicas.get_mut(&region).expect("asked for by those that are here");
+        act(&mut slot.replica, &mut StepContext { now, config, effects, stats: &mut self.stats });
         if !std::mem::replace(&mut slot.is_touched, true) {
             self.touched.push(region);
         }

@@ -1,9 +1,9 @@
-//! What can be told about a region, for drivers, operators and tests.
+//! The status of a replica and the counters of a shard, for drivers, operators and tests.
 
 use crate::descriptor::Peer;
 use crate::ids::{Index, PeerId, Term};
 
-/// What a replica is in its term.
+/// The role of a replica in its term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     /// It follows a leader, or waits for one.
@@ -21,9 +21,9 @@ pub struct Status {
     pub peer: PeerId,
     /// Its term.
     pub term: Term,
-    /// Who leads, if known.
+    /// The leader, if known.
     pub leader: Option<Peer>,
-    /// What the replica is.
+    /// The role of the replica.
     pub role: Role,
     /// The first entry of its log.
     pub first: Index,
@@ -45,7 +45,7 @@ pub struct Status {
     pub reads: usize,
 }
 
-/// What a shard has done since it was made. Counters only grow.
+/// Counters of a shard since it was made. They only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Entries proposed by leaders here.
@@ -56,12 +56,12 @@ pub struct Stats {
     pub reads_by_lease: u64,
     /// Reads granted after asking a quorum or the leader.
     pub reads_by_index: u64,
-    /// Followers told by a leader under lease up to where to apply.
+    /// Followers that a leader under lease answered without a quorum.
     pub followers_answered: u64,
     /// Steps that came too late to serve by a lease.
     pub late_steps: u64,
-    /// Reads of such steps, and questions of followers, that a lease would have served, and for which
-    /// a quorum is asked instead.
+    /// Reads of such steps, and requests of followers, that a lease would have served, and for
+    /// which a quorum is asked instead.
     pub reads_turned_back: u64,
     /// Rounds that asked, lease renewals included.
     pub read_rounds: u64,
@@ -76,7 +76,7 @@ pub struct Stats {
 pub struct Dropped {
     /// For a region or a replica that is not here.
     pub misrouted: u64,
-    /// From somebody who is no member of the region, or is at another store.
+    /// From a sender that is no member of the region, or is at another store.
     pub strangers: u64,
     /// Numbers or entries that no sound replica sends.
     pub malformed: u64,

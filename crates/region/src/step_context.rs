@@ -1,4 +1,4 @@
-//! What every replica of a shard is handed in a step.
+//! The context of a step: the time, the limits, the effects and the counters.
 
 use crate::config::Config;
 use crate::effects::Effects;

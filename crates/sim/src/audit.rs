@@ -7,10 +7,10 @@ use flotilla_region::command::Op;
 use flotilla_region::{Descriptor, RegionId, Ticket};
 
 use crate::layout;
-use crate::request::{Ask, Fate, Owner, Request};
-use crate::task::Stop;
-use crate::truth::Broken;
-use crate::world::World;
+use crate::reference_model::CheckFailure;
+use crate::request::{ClientRequest, RequestBody, RequestOwner, RequestState};
+use crate::task::StopReason;
+use crate::world::SimWorld;
 
 /// Simulated time within which a healed cluster must do what it is asked.
 const CALM_US_MAX: u64 = 30_000_000;
@@ -18,27 +18,27 @@ const CALM_US_MAX: u64 = 30_000_000;
 const LOOK_EVERY: usize = 64;
 
 /// Every region must take a write again, while clients go on.
-pub(crate) fn writes(world: &mut World) -> Result<(), Broken> {
+pub(crate) fn writes(world: &mut SimWorld) -> Result<(), CheckFailure> {
     let mut keys: BTreeMap<RegionId, Bytes> = BTreeMap::new();
     for (region, key) in world.workload().keys() {
         keys.entry(region).or_insert_with(|| key.clone());
     }
     let put = |key: Bytes| {
         let value = [b"audit of ", &key[..]].concat().into();
-        Ask::Write(vec![Op::Put { key, value }])
+        RequestBody::Write(vec![Op::Put { key, value }])
     };
     serve(world, "takes no writes", keys.into_iter().map(|(region, key)| (region, put(key))))
 }
 
 /// Every key must be readable; what is read is checked like all else.
-pub(crate) fn reads(world: &mut World) -> Result<(), Broken> {
-    let get = |(region, key): (RegionId, &Bytes)| (region, Ask::Get(key.clone()));
+pub(crate) fn reads(world: &mut SimWorld) -> Result<(), CheckFailure> {
+    let get = |(region, key): (RegionId, &Bytes)| (region, RequestBody::Get(key.clone()));
     let asks: Vec<_> = world.workload().keys().map(get).collect();
     serve(world, "serves no reads", asks.into_iter())
 }
 
 /// All replicas come to the same index, nobody waits any more, and all hold the same.
-pub(crate) fn replicas(world: &mut World) -> Result<(), Broken> {
+pub(crate) fn replicas(world: &mut SimWorld) -> Result<(), CheckFailure> {
     let regions = world.regions().to_vec();
     wait(world, |world| {
         if let Some(ticket) = world.workload().open().first() {
@@ -50,48 +50,49 @@ pub(crate) fn replicas(world: &mut World) -> Result<(), Broken> {
     for region in &regions {
         let mut first = None;
         for peer in &region.peers {
-            let machine = &world.machines()[layout::place(peer.store)];
-            machine.compare(region.id, world.truth()).map_err(|stop| match stop {
-                Stop::Broken(what) | Stop::Refused(what) => what,
-                Stop::Died => format!("store {} died in the calm", peer.store),
+            let node = &world.nodes()[layout::place(peer.store)];
+            node.compare(region.id, world.reference_model()).map_err(|stop| match stop {
+                StopReason::CheckFailure(what) | StopReason::Refused(what) => what,
+                StopReason::Died => format!("store {} died after the faults ended", peer.store),
             })?;
-            let digest = machine.digest(region.id)?;
+            let digest = node.digest(region.id)?;
             if *first.get_or_insert(digest) != digest {
                 let (store, id) = (peer.store, region.id);
                 return Err(format!("region {id}: store {store} has {digest:?}, not {first:?}"));
             }
         }
     }
-    world.machines().iter().try_for_each(|machine| machine.check())
+    world.nodes().iter().try_for_each(|node| node.check())
 }
 
 /// Asks every replica in turn until each request is served.
 fn serve(
-    world: &mut World,
+    world: &mut SimWorld,
     complaint: &str,
-    asks: impl Iterator<Item = (RegionId, Ask)>,
-) -> Result<(), Broken> {
+    asks: impl Iterator<Item = (RegionId, RequestBody)>,
+) -> Result<(), CheckFailure> {
     let regions = world.regions().to_vec();
     // Each counts its own turns: looks may come in step with refusals, as those of many keys do.
-    let mut open: Vec<(RegionId, Ask, usize, Option<Ticket>)> =
-        asks.map(|(region, ask)| (region, ask, 0, None)).collect();
+    let mut open: Vec<(RegionId, RequestBody, usize, Option<Ticket>)> =
+        asks.map(|(region, body)| (region, body, 0, None)).collect();
     wait(world, |world| {
-        open.retain_mut(|(region, ask, turn, ticket)| {
-            let fate = ticket.map(|ticket| world.workload().request(ticket).fate);
-            if matches!(fate, None | Some(Fate::Refused | Fate::Lost)) {
+        open.retain_mut(|(region, body, turn, ticket)| {
+            let state = ticket.map(|ticket| world.workload().request(ticket).state);
+            if matches!(state, None | Some(RequestState::Refused | RequestState::Lost)) {
                 let peers = &peers_of(&regions, *region).peers;
                 *turn += 1;
                 let store = layout::place(peers[*turn % peers.len()].store);
-                let request = Request::new(Owner::Auditor, *region, store, ask.clone());
+                let request =
+                    ClientRequest::new(RequestOwner::Auditor, *region, store, body.clone());
                 *ticket = Some(world.send(request));
             }
-            fate != Some(Fate::Served)
+            state != Some(RequestState::Served)
         });
         match open.first() {
             None => Ok(()),
             Some((region, ..)) => {
                 let statuses: Vec<_> =
-                    world.machines().iter().map(|machine| machine.status(*region)).collect();
+                    world.nodes().iter().map(|node| node.status(*region)).collect();
                 Err(format!("region {region} {complaint}: {statuses:?}"))
             }
         }
@@ -100,9 +101,9 @@ fn serve(
 
 /// Lets things happen until `look` is content; its last complaint if that takes too long.
 fn wait(
-    world: &mut World,
-    mut look: impl FnMut(&mut World) -> Result<(), Broken>,
-) -> Result<(), Broken> {
+    world: &mut SimWorld,
+    mut look: impl FnMut(&mut SimWorld) -> Result<(), CheckFailure>,
+) -> Result<(), CheckFailure> {
     let end = world.now() + CALM_US_MAX;
     while let Err(complaint) = look(world) {
         if world.now() > end {
@@ -117,10 +118,10 @@ fn wait(
 }
 
 /// Whether all replicas have applied all that any of them has.
-fn is_level(world: &World, region: &Descriptor) -> Result<(), Broken> {
+fn is_level(world: &SimWorld, region: &Descriptor) -> Result<(), CheckFailure> {
     let mut ends = Vec::new();
     for peer in &region.peers {
-        let status = world.machines()[layout::place(peer.store)].status(region.id);
+        let status = world.nodes()[layout::place(peer.store)].status(region.id);
         let status = status.ok_or_else(|| format!("region {} is not on {peer:?}", region.id))?;
         ends.extend([status.applied, status.commit, status.last]);
     }

@@ -12,14 +12,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-mod marks;
-mod places;
+mod bit_set;
+mod history_list;
 mod register;
 mod search;
 #[cfg(test)]
 mod tests;
 
-pub use register::{Action, Answer, Operation, Value, Violation, held_after};
+pub use register::{
+    RegisterAction, RegisterAnswer, RegisterOp, RegisterValue, Violation, held_after,
+};
 
 /// Decides whether `operations` on one register, empty at first, can be put into an order that
 /// respects real time and explains every answer.
@@ -31,7 +33,7 @@ pub use register::{Action, Answer, Operation, Value, Violation, held_after};
 ///
 /// [`Violation::Impossible`] if there is no such order; [`Violation::Undecided`] if too many
 /// operations overlap; [`Violation::Mismatch`] for an answer of another kind than its question.
-pub fn check(operations: &[Operation]) -> Result<(), Violation> {
+pub fn check(operations: &[RegisterOp]) -> Result<(), Violation> {
     search::search(operations)
 }
 
@@ -42,7 +44,7 @@ pub struct OperationId(usize);
 /// What clients asked of many registers, named by `K`, and what they were told.
 #[derive(Clone, Debug)]
 pub struct History<K> {
-    operations: Vec<Option<(K, Operation)>>,
+    operations: Vec<Option<(K, RegisterOp)>>,
 }
 
 impl<K> Default for History<K> {
@@ -53,7 +55,7 @@ impl<K> Default for History<K> {
 
 /// What [`History::check`] looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Checked {
+pub struct CheckedCounts {
     /// Registers.
     pub keys: u64,
     /// Operations in all.
@@ -64,8 +66,14 @@ pub struct Checked {
 
 impl<K: Ord + Clone + Debug> History<K> {
     /// Notes a call.
-    pub fn call(&mut self, key: K, client: u64, called: u64, action: Action) -> OperationId {
-        self.operations.push(Some((key, Operation { client, called, action, returned: None })));
+    pub fn call(
+        &mut self,
+        key: K,
+        client: u64,
+        called: u64,
+        action: RegisterAction,
+    ) -> OperationId {
+        self.operations.push(Some((key, RegisterOp { client, called, action, returned: None })));
         OperationId(self.operations.len() - 1)
     }
 
@@ -74,7 +82,7 @@ impl<K: Ord + Clone + Debug> History<K> {
     /// # Panics
     ///
     /// If the operation was answered or forgotten before.
-    pub fn answer(&mut self, id: OperationId, returned: u64, answer: Answer) {
+    pub fn answer(&mut self, id: OperationId, returned: u64, answer: RegisterAnswer) {
         let (_, operation) = self.operations[id.0].as_mut().expect("not forgotten before");
         assert!(operation.returned.is_none(), "answered twice: {operation}");
         operation.returned = Some((returned, answer));
@@ -90,9 +98,9 @@ impl<K: Ord + Clone + Debug> History<K> {
     /// # Errors
     ///
     /// The first register, in the order of keys, whose history is not accepted.
-    pub fn check(&self) -> Result<Checked, (K, Violation)> {
-        let mut registers: BTreeMap<&K, Vec<Operation>> = BTreeMap::new();
-        let mut checked = Checked::default();
+    pub fn check(&self) -> Result<CheckedCounts, (K, Violation)> {
+        let mut registers: BTreeMap<&K, Vec<RegisterOp>> = BTreeMap::new();
+        let mut checked = CheckedCounts::default();
         for (key, operation) in self.operations.iter().flatten() {
             checked.operations += 1;
             checked.unknown += u64::from(operation.returned.is_none());

@@ -2,7 +2,7 @@
 
 use flotilla_region::Time;
 
-use crate::agenda::Moment;
+use crate::event_queue::SimTime;
 
 const MILLION: i64 = 1_000_000;
 const US_PER_MS: u64 = 1_000;
@@ -35,14 +35,14 @@ impl LocalClock {
     }
 
     /// What the store's clock says at a moment.
-    pub(crate) fn read(self, moment: Moment) -> Time {
+    pub(crate) fn read(self, moment: SimTime) -> Time {
         Time((self.offset_us + moment * self.rate / MILLION as u64) / US_PER_MS)
     }
 
     /// The first moment, not before `now`, at which the store's clock says `time`.
-    pub(crate) fn moment(self, time: Time, now: Moment) -> Moment {
+    pub(crate) fn moment(self, time: Time, now: SimTime) -> SimTime {
         let local_us = time.0.saturating_mul(US_PER_MS).saturating_sub(self.offset_us);
-        let Some(scaled) = local_us.checked_mul(MILLION as u64) else { return Moment::MAX };
+        let Some(scaled) = local_us.checked_mul(MILLION as u64) else { return SimTime::MAX };
         scaled.div_ceil(self.rate).max(now)
     }
 }

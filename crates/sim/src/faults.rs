@@ -6,8 +6,8 @@
 use fastrand::Rng;
 use flotilla_region::{MessageKind, RegionId};
 
-use crate::machine::{Exchange, Flags};
-use crate::network::{Cut, Weather};
+use crate::network::{NetworkConditions, Partition};
+use crate::node::{DirectorySwap, OperatorFlags};
 
 /// One mishap.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,16 +30,16 @@ pub(crate) enum Fault {
     Freeze { region: RegionId, us: u64 },
     /// What it takes to elect a second leader while the first may still believe in itself: the
     /// leader hears some replicas no more; later one that it does hear restarts, and forgets it.
-    Usurp { region: RegionId, us: u64 },
+    SecondLeader { region: RegionId, us: u64 },
     /// Links are cut for a while.
-    Cut { cut: Cut, us: u64 },
+    Partition { cut: Partition, us: u64 },
     /// The disk takes much longer for a while.
     SlowDisk { store: usize, us: u64 },
     /// An operator empties the store's directory, or puts something older in its place, and puts the
     /// newest one back later. As long as there is no cluster it is emptied for good.
-    Exchange { store: usize, how: Exchange, us: u64 },
+    DirectorySwap { store: usize, how: DirectorySwap, us: u64 },
     /// The disk refuses syncs, or writes as well, until the store has stopped because of it.
-    SickDisk { store: usize, writes_too: bool },
+    DiskErrors { store: usize, writes_too: bool },
     /// The machine of a leader is suspended, and cut off when it comes back. Clocks that count only
     /// while it runs would have stood still.
     Suspend { region: RegionId, us: u64 },
@@ -53,13 +53,13 @@ pub(crate) enum Fault {
 
 impl Fault {
     /// Whether it is drawn from a generator of its own, so that the others are drawn as ever.
-    pub(crate) fn is_apart(&self) -> bool {
+    pub(crate) fn is_extra(&self) -> bool {
         matches!(self, Self::Suspend { .. } | Self::Stall { .. } | Self::WildTerm { .. })
     }
 }
 
 /// How often something happens: the mean of microseconds between, 0 for never.
-pub(crate) type Every = u64;
+pub(crate) type MeanInterval = u64;
 
 /// The probabilities of one seed.
 #[derive(Clone, Debug)]
@@ -79,31 +79,31 @@ pub(crate) struct Swarm {
     pub(crate) keeps_end: bool,
     /// Mean time between a client's operations.
     pub(crate) think_us: u64,
-    pub(crate) weather: Weather,
+    pub(crate) conditions: NetworkConditions,
     /// A sync of the log takes up to this long.
     pub(crate) sync_us_max: u64,
     /// Applying a batch takes up to this long.
     pub(crate) apply_us_max: u64,
-    pub(crate) checkpoint_us: Every,
+    pub(crate) checkpoint_us: MeanInterval,
     /// Each store's clock runs so much fast or slow, in millionths.
     pub(crate) drift_ppm: Vec<i64>,
     /// A store that is told something wrong at first, and for how long.
-    pub(crate) wrong_flags: Option<(usize, Flags, u64)>,
+    pub(crate) wrong_flags: Option<(usize, OperatorFlags, u64)>,
     /// Time from a crash to the start, at most.
     pub(crate) restart_us_max: u64,
-    kinds: Vec<(Kind, Every)>,
-    apart: ApartFaults,
+    kinds: Vec<(FaultKind, MeanInterval)>,
+    extra: ExtraFaults,
 }
 
 /// Kinds of faults that came later, drawn apart, so that old seeds draw the rest as ever.
 #[derive(Clone, Debug)]
-struct ApartFaults {
+struct ExtraFaults {
     rng: Rng,
-    kinds: Vec<(Kind, Every)>,
+    kinds: Vec<(FaultKind, MeanInterval)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum FaultKind {
     PowerLoss,
     CutInside,
     Blackout,
@@ -111,11 +111,11 @@ enum Kind {
     Campaign,
     Pause,
     Freeze,
-    Usurp,
-    Cut,
+    SecondLeader,
+    Partition,
     SlowDisk,
-    SickDisk,
-    Exchange,
+    DiskErrors,
+    DirectorySwap,
     Suspend,
     Stall,
     WildTerm,
@@ -152,27 +152,27 @@ impl Swarm {
         let kinds = draw_kinds(
             rng,
             &[
-                (Kind::PowerLoss, 2 * SECOND_US),
-                (Kind::CutInside, 2 * SECOND_US),
-                (Kind::Blackout, 8 * SECOND_US),
-                (Kind::Kill, 4 * SECOND_US),
-                (Kind::Campaign, SECOND_US),
-                (Kind::Pause, 2 * SECOND_US),
-                (Kind::Freeze, 3 * SECOND_US),
-                (Kind::Usurp, 2 * SECOND_US),
-                (Kind::Cut, 2 * SECOND_US),
-                (Kind::SlowDisk, 3 * SECOND_US),
-                (Kind::SickDisk, 6 * SECOND_US),
+                (FaultKind::PowerLoss, 2 * SECOND_US),
+                (FaultKind::CutInside, 2 * SECOND_US),
+                (FaultKind::Blackout, 8 * SECOND_US),
+                (FaultKind::Kill, 4 * SECOND_US),
+                (FaultKind::Campaign, SECOND_US),
+                (FaultKind::Pause, 2 * SECOND_US),
+                (FaultKind::Freeze, 3 * SECOND_US),
+                (FaultKind::SecondLeader, 2 * SECOND_US),
+                (FaultKind::Partition, 2 * SECOND_US),
+                (FaultKind::SlowDisk, 3 * SECOND_US),
+                (FaultKind::DiskErrors, 6 * SECOND_US),
             ],
         );
         let (data_regions, clients) = (rng.usize(1..=4), rng.usize(3..=12));
         let keys_per_region = rng.usize(1..=5);
         // Drawn apart, so that old seeds draw the rest as ever.
-        let mut apart = Rng::with_seed(rng.clone().u64(..));
-        let later = draw_apart(Rng::with_seed(!apart.clone().u64(..)));
-        let weight = *choose(&mut apart, &[1, 1, 1, HEAVY]);
-        let keeps_end = weight == HEAVY && apart.bool();
-        let width = if weight == 1 { *choose(&mut apart, &[1, 1, 1, 1, 1, WIDE]) } else { 1 };
+        let mut extra = Rng::with_seed(rng.clone().u64(..));
+        let later = draw_extra(Rng::with_seed(!extra.clone().u64(..)));
+        let weight = *choose(&mut extra, &[1, 1, 1, HEAVY]);
+        let keeps_end = weight == HEAVY && extra.bool();
+        let width = if weight == 1 { *choose(&mut extra, &[1, 1, 1, 1, 1, WIDE]) } else { 1 };
         Self {
             stores,
             data_regions,
@@ -181,15 +181,15 @@ impl Swarm {
             weight,
             keeps_end,
             think_us: *choose(rng, &[5_000, 30_000, 100_000, 200_000]),
-            weather: draw_weather(rng),
+            conditions: draw_conditions(rng),
             sync_us_max: *choose(rng, &[300, 2_000, 20_000]),
             apply_us_max: *choose(rng, &[100, 2_000, 30_000]),
             checkpoint_us: *choose(rng, &[50_000, 300_000, 1_500_000]),
             drift_ppm: (0..stores).map(|_| rng.i64(-DRIFT_PPM_MAX..=DRIFT_PPM_MAX)).collect(),
-            wrong_flags: draw_wrong_flags(&mut apart, stores),
+            wrong_flags: draw_wrong_flags(&mut extra, stores),
             restart_us_max: *choose(rng, &[100_000, 1_000_000, 4_000_000]),
             kinds,
-            apart: later,
+            extra: later,
         }
     }
 
@@ -200,21 +200,21 @@ impl Swarm {
     }
 
     /// The same for the kinds that are drawn apart.
-    pub(crate) fn next_apart(&mut self) -> Option<(u64, Fault)> {
-        let mut rng = self.apart.rng.fork();
-        let (delay_us, kind) = next_kind(&self.apart.kinds, &mut rng)?;
+    pub(crate) fn next_extra(&mut self) -> Option<(u64, Fault)> {
+        let mut rng = self.extra.rng.fork();
+        let (delay_us, kind) = next_kind(&self.extra.kinds, &mut rng)?;
         Some((delay_us, self.fault(kind, &mut rng)))
     }
 
-    fn fault(&self, kind: Kind, rng: &mut Rng) -> Fault {
+    fn fault(&self, kind: FaultKind, rng: &mut Rng) -> Fault {
         let store = rng.usize(..self.stores);
         match kind {
-            Kind::PowerLoss => Fault::PowerLoss(store),
-            Kind::CutInside => Fault::CutInside { store, operations: rng.u64(1..40) },
-            Kind::Blackout => Fault::Blackout,
-            Kind::Kill => Fault::Kill(store),
-            Kind::Campaign => Fault::Campaign { store, region: self.region(rng) },
-            Kind::Freeze => {
+            FaultKind::PowerLoss => Fault::PowerLoss(store),
+            FaultKind::CutInside => Fault::CutInside { store, operations: rng.u64(1..40) },
+            FaultKind::Blackout => Fault::Blackout,
+            FaultKind::Kill => Fault::Kill(store),
+            FaultKind::Campaign => Fault::Campaign { store, region: self.region(rng) },
+            FaultKind::Freeze => {
                 // Short: the leader still takes the answers. Long: it may have been replaced.
                 let us = if rng.bool() {
                     SECOND_US / 10..SECOND_US / 4
@@ -223,34 +223,35 @@ impl Swarm {
                 };
                 Fault::Freeze { region: self.region(rng), us: rng.u64(us) }
             }
-            Kind::Usurp => {
-                Fault::Usurp { region: self.region(rng), us: rng.u64(SECOND_US / 2..2 * SECOND_US) }
-            }
-            Kind::Pause => Fault::Pause {
+            FaultKind::SecondLeader => Fault::SecondLeader {
+                region: self.region(rng),
+                us: rng.u64(SECOND_US / 2..2 * SECOND_US),
+            },
+            FaultKind::Pause => Fault::Pause {
                 store,
                 us: length_us(rng, 3 * SECOND_US),
                 is_after_sending: rng.bool(),
             },
-            Kind::Cut => {
+            FaultKind::Partition => {
                 let cut = self.cut(store, rng);
-                Fault::Cut { cut, us: length_us(rng, 4 * SECOND_US) }
+                Fault::Partition { cut, us: length_us(rng, 4 * SECOND_US) }
             }
-            Kind::SlowDisk => Fault::SlowDisk { store, us: length_us(rng, 2 * SECOND_US) },
-            Kind::SickDisk => Fault::SickDisk { store, writes_too: rng.bool() },
-            Kind::Exchange => {
-                let how = Exchange::draw(rng);
-                Fault::Exchange { store, how, us: length_us(rng, 4 * SECOND_US) }
+            FaultKind::SlowDisk => Fault::SlowDisk { store, us: length_us(rng, 2 * SECOND_US) },
+            FaultKind::DiskErrors => Fault::DiskErrors { store, writes_too: rng.bool() },
+            FaultKind::DirectorySwap => {
+                let how = DirectorySwap::draw(rng);
+                Fault::DirectorySwap { store, how, us: length_us(rng, 4 * SECOND_US) }
             }
-            Kind::Suspend => {
+            FaultKind::Suspend => {
                 let us = rng.u64(SECOND_US / 2..3 * SECOND_US);
                 Fault::Suspend { region: self.region(rng), us }
             }
-            Kind::Stall => {
+            FaultKind::Stall => {
                 // Short: just too late, or just in time. Long: another may lead.
                 let us = if rng.bool() { 1_000..SECOND_US / 10 } else { SECOND_US..3 * SECOND_US };
                 Fault::Stall { region: self.region(rng), us: rng.u64(us) }
             }
-            Kind::WildTerm => {
+            FaultKind::WildTerm => {
                 let term =
                     if rng.bool() { NUMBER_MAX - 1 } else { rng.u64(WILD_TERM_MIN..NUMBER_MAX) };
                 Fault::WildTerm {
@@ -268,19 +269,22 @@ impl Swarm {
         RegionId(rng.u64(1..=1 + self.data_regions as u64))
     }
 
-    fn cut(&self, store: usize, rng: &mut Rng) -> Cut {
+    fn cut(&self, store: usize, rng: &mut Rng) -> Partition {
         match rng.u8(..5) {
-            0 => Cut::Mute(store),
-            1 => Cut::Deaf(store),
-            2 => Cut::Link { from: store, to: (store + rng.usize(1..self.stores)) % self.stores },
-            3 => Cut::Apart((0..self.stores).map(|at| at == store).collect()),
-            _ => Cut::Apart((0..self.stores).map(|_| rng.bool()).collect()),
+            0 => Partition::Mute(store),
+            1 => Partition::Deaf(store),
+            2 => Partition::Link {
+                from: store,
+                to: (store + rng.usize(1..self.stores)) % self.stores,
+            },
+            3 => Partition::Split((0..self.stores).map(|at| at == store).collect()),
+            _ => Partition::Split((0..self.stores).map(|_| rng.bool()).collect()),
         }
     }
 }
 
 /// Each of the kinds is absent, rare or frequent.
-fn draw_kinds(rng: &mut Rng, of: &[(Kind, Every)]) -> Vec<(Kind, Every)> {
+fn draw_kinds(rng: &mut Rng, of: &[(FaultKind, MeanInterval)]) -> Vec<(FaultKind, MeanInterval)> {
     let drawn = of.iter().filter_map(|&(kind, often_us)| match rng.u8(..4) {
         0 => None,
         1 => Some((kind, 6 * often_us)),
@@ -289,19 +293,19 @@ fn draw_kinds(rng: &mut Rng, of: &[(Kind, Every)]) -> Vec<(Kind, Every)> {
     drawn.collect()
 }
 
-fn draw_apart(mut rng: Rng) -> ApartFaults {
+fn draw_extra(mut rng: Rng) -> ExtraFaults {
     let of = [
-        (Kind::Suspend, 4 * SECOND_US),
-        (Kind::Stall, 3 * SECOND_US),
-        (Kind::WildTerm, 2 * SECOND_US),
-        (Kind::Exchange, 3 * SECOND_US),
+        (FaultKind::Suspend, 4 * SECOND_US),
+        (FaultKind::Stall, 3 * SECOND_US),
+        (FaultKind::WildTerm, 2 * SECOND_US),
+        (FaultKind::DirectorySwap, 3 * SECOND_US),
     ];
     let kinds = draw_kinds(&mut rng, &of);
-    ApartFaults { rng, kinds }
+    ExtraFaults { rng, kinds }
 }
 
 /// Draws which of the kinds is next, and how long until then.
-fn next_kind(kinds: &[(Kind, Every)], rng: &mut Rng) -> Option<(u64, Kind)> {
+fn next_kind(kinds: &[(FaultKind, MeanInterval)], rng: &mut Rng) -> Option<(u64, FaultKind)> {
     // The mean time between faults of any kind is the inverse of the sum of rates.
     let rate: f64 = kinds.iter().map(|(_, every)| 1.0 / *every as f64).sum();
     let mut ticket = rng.f64() * rate;
@@ -313,17 +317,20 @@ fn next_kind(kinds: &[(Kind, Every)], rng: &mut Rng) -> Option<(u64, Kind)> {
 }
 
 /// In one run of four an operator makes a mistake.
-fn draw_wrong_flags(rng: &mut Rng, stores: usize) -> Option<(usize, Flags, u64)> {
-    let flags = *choose(rng, &[None, None, None, Some([Flags::OtherSetting, Flags::OtherOrder])]);
+fn draw_wrong_flags(rng: &mut Rng, stores: usize) -> Option<(usize, OperatorFlags, u64)> {
+    let flags = *choose(
+        rng,
+        &[None, None, None, Some([OperatorFlags::OtherSetting, OperatorFlags::OtherOrder])],
+    );
     let flags = flags?[rng.usize(..2)];
     Some((rng.usize(..stores), flags, rng.u64(SECOND_US / 20..2 * SECOND_US)))
 }
 
-fn draw_weather(rng: &mut Rng) -> Weather {
+fn draw_conditions(rng: &mut Rng) -> NetworkConditions {
     let delay_us_min = rng.u64(20..500);
-    Weather {
+    NetworkConditions {
         lost_ppm: *choose(rng, &[0, 1_000, 20_000, 100_000]),
-        doubled_ppm: *choose(rng, &[0, 1_000, 50_000]),
+        duplicated_ppm: *choose(rng, &[0, 1_000, 50_000]),
         late_ppm: *choose(rng, &[0, 1_000, 20_000]),
         late_us_max: 5 * SECOND_US,
         delay_us_min,
@@ -354,7 +361,7 @@ mod tests {
             let mut swarm = Swarm::draw(&mut rng, None);
             let mut here = [0; 15];
             let mut faults: Vec<_> = (0..200).map_while(|_| swarm.next(&mut rng)).collect();
-            faults.extend((0..200).map_while(|_| swarm.next_apart()));
+            faults.extend((0..200).map_while(|_| swarm.next_extra()));
             for (_, fault) in faults {
                 here[match fault {
                     Fault::PowerLoss(_) => 0,
@@ -362,16 +369,16 @@ mod tests {
                     Fault::Blackout => 2,
                     Fault::Kill(_) => 3,
                     Fault::Pause { .. } => 4,
-                    Fault::Cut { .. } => 5,
+                    Fault::Partition { .. } => 5,
                     Fault::SlowDisk { .. } => 6,
-                    Fault::SickDisk { .. } => 7,
+                    Fault::DiskErrors { .. } => 7,
                     Fault::Campaign { .. } => 8,
-                    Fault::Usurp { .. } => 9,
+                    Fault::SecondLeader { .. } => 9,
                     Fault::Freeze { .. } => 10,
                     Fault::Suspend { .. } => 11,
                     Fault::Stall { .. } => 12,
                     Fault::WildTerm { .. } => 13,
-                    Fault::Exchange { .. } => 14,
+                    Fault::DirectorySwap { .. } => 14,
                 }] = 1;
             }
             seen.iter_mut().zip(here).for_each(|(sum, here)| *sum += here);

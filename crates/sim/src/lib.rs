@@ -4,29 +4,29 @@
 //! the clients are simulated, and everything that happens follows from a seed. See
 //! `docs/simulation.md`.
 
-mod agenda;
 mod audit;
 pub mod checker;
 mod clock;
+mod coverage;
+mod event_queue;
+mod executor;
 mod faults;
-mod hands;
 mod layout;
-mod machine;
 mod network;
-mod oracle;
+mod node;
 mod packet;
-mod questions;
-mod reach;
+mod reference_model;
 mod request;
+mod request_generator;
 mod run;
 mod task;
 mod terms;
 mod trace;
-mod truth;
+mod tso_oracle;
 mod workload;
 mod world;
 
-pub use reach::Reach;
-pub use run::{Options, Report, run};
-pub use workload::Tally;
-pub use world::Counts;
+pub use coverage::Coverage;
+pub use run::{Options, SimReport, run};
+pub use workload::ClientCounts;
+pub use world::EventCounts;

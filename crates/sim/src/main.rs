@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use clap::Parser;
-use flotilla_sim::{Options, Report, run};
+use flotilla_sim::{Options, SimReport, run};
 
 /// Runs simulated clusters, each from its seed, and checks everything that they say and hold.
 #[derive(Parser)]
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     let next = AtomicU64::new(arguments.seed);
     let end = arguments.seed.saturating_add(arguments.seeds);
     let (send, receive) = mpsc::channel();
-    let mut summary = Summary::default();
+    let mut summary = RunSummary::default();
     std::thread::scope(|scope| {
         for _ in 0..jobs {
             let (send, next) = (send.clone(), &next);
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
                 next.store(end, Ordering::Relaxed);
             }
             summary.add(&report);
-            tell(&report, options, arguments.seeds == 1);
+            print_result(&report, options, arguments.seeds == 1);
         }
     });
     summary.print(start.elapsed().as_secs_f64());
@@ -86,7 +86,7 @@ const SEEDS_MIN: u64 = 100;
 const EVENTS_MIN: u64 = 20_000;
 
 /// One line for a seed that failed, with the command that repeats it.
-fn tell(report: &Report, options: Options, is_alone: bool) {
+fn print_result(report: &SimReport, options: Options, is_alone: bool) {
     let seed = report.seed;
     if let Some(failure) = &report.failure {
         let stores = options.stores.map_or(String::new(), |stores| format!(" --stores {stores}"));
@@ -102,21 +102,21 @@ fn tell(report: &Report, options: Options, is_alone: bool) {
 
 /// Sums over all seeds.
 #[derive(Default)]
-struct Summary {
+struct RunSummary {
     seeds: u64,
     failures: u64,
-    sum: Report,
+    sum: SimReport,
 }
 
-impl Summary {
-    fn add(&mut self, report: &Report) {
+impl RunSummary {
+    fn add(&mut self, report: &SimReport) {
         self.seeds += 1;
         self.failures += u64::from(report.failure.is_some());
         let sum = &mut self.sum;
         sum.simulated_us += report.simulated_us;
         sum.syncs += report.syncs;
         sum.stamps += report.stamps;
-        sum.reach += report.reach;
+        sum.coverage += report.coverage;
         sum.counts.events += report.counts.events;
         sum.counts.crashes += report.counts.crashes;
         sum.counts.faults += report.counts.faults;
@@ -137,23 +137,23 @@ impl Summary {
         if self.seeds < SEEDS_MIN || self.sum.counts.events < self.seeds * EVENTS_MIN {
             return Vec::new();
         }
-        let reach = &self.sum.reach;
+        let coverage = &self.sum.coverage;
         let corners = [
-            ("torn tails", reach.torn_tails),
-            ("checkpoints", reach.checkpoints),
-            ("waits before applying", reach.applies_held),
-            ("failed reads of the log", reach.log.fetches_failed),
-            ("segments purged", reach.log.segments_purged),
-            ("bytes of pages moved", reach.pages.moved_bytes),
-            ("bytes of pages trimmed", reach.pages.trimmed_bytes),
-            ("bytes of pages punched", reach.pages.punched_bytes),
-            ("bytes of trash reclaimed by upkeep", reach.pages.reclaimed_bytes),
-            ("directories exchanged", reach.identity.exchanges),
-            ("stores refused", reach.identity.refusals),
-            ("suspended machines", reach.bounds.suspended_us),
-            ("late steps", reach.bounds.late_steps),
-            ("reads turned back by late steps", reach.bounds.reads_turned_back),
-            ("wild terms refused", reach.bounds.wild_terms),
+            ("torn tails", coverage.torn_tails),
+            ("checkpoints", coverage.checkpoints),
+            ("waits before applying", coverage.apply_stalls),
+            ("failed reads of the log", coverage.log.fetches_failed),
+            ("segments purged", coverage.log.segments_purged),
+            ("bytes of pages moved", coverage.pages.moved_bytes),
+            ("bytes of pages trimmed", coverage.pages.trimmed_bytes),
+            ("bytes of pages punched", coverage.pages.punched_bytes),
+            ("bytes of trash reclaimed by upkeep", coverage.pages.reclaimed_bytes),
+            ("directories exchanged", coverage.identity.directory_swaps),
+            ("stores refused", coverage.identity.refusals),
+            ("suspended machines", coverage.bounds.suspended_us),
+            ("late steps", coverage.bounds.late_steps),
+            ("reads turned back by late steps", coverage.bounds.reads_turned_back),
+            ("wild terms refused", coverage.bounds.wild_terms),
         ];
         corners.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
     }
@@ -184,7 +184,7 @@ impl Summary {
             sum.checked.unknown,
             sum.stamps
         );
-        println!("{:?}", sum.reach);
+        println!("{:?}", sum.coverage);
         println!(
             "{:.2} simulated hours in {wall_s:.1} s, {:.0} x real time, {:.0} events/s; trace sum \
              {:016x}",

@@ -2,15 +2,15 @@
 
 use fastrand::Rng;
 
-use crate::agenda::Moment;
+use crate::event_queue::SimTime;
 
 /// How bad the network is, apart from cuts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Weather {
+pub(crate) struct NetworkConditions {
     /// Lost messages of a million.
     pub(crate) lost_ppm: u32,
     /// Messages of a million that arrive twice.
-    pub(crate) doubled_ppm: u32,
+    pub(crate) duplicated_ppm: u32,
     /// Messages of a million that arrive very late, up to `late_us_max`.
     pub(crate) late_ppm: u32,
     pub(crate) late_us_max: u64,
@@ -20,11 +20,11 @@ pub(crate) struct Weather {
     pub(crate) is_ordered: bool,
 }
 
-impl Weather {
+impl NetworkConditions {
     /// Nothing is lost or late.
     pub(crate) const FAIR: Self = Self {
         lost_ppm: 0,
-        doubled_ppm: 0,
+        duplicated_ppm: 0,
         late_ppm: 0,
         late_us_max: 0,
         delay_us_min: 100,
@@ -35,9 +35,9 @@ impl Weather {
 
 /// Which links are cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Cut {
+pub(crate) enum Partition {
     /// The stores of this set and the others do not hear each other.
-    Apart(Vec<bool>),
+    Split(Vec<bool>),
     /// Nobody hears this store; it hears everybody.
     Mute(usize),
     /// This store hears nobody; everybody hears it.
@@ -50,52 +50,57 @@ pub(crate) enum Cut {
 pub(crate) struct Network {
     stores: usize,
     rng: Rng,
-    weather: Weather,
+    conditions: NetworkConditions,
     /// By `from * stores + to`.
     cut: Vec<bool>,
-    last_arrival: Vec<Moment>,
+    last_arrival: Vec<SimTime>,
 }
 
 impl Network {
-    pub(crate) fn new(stores: usize, weather: Weather, rng: Rng) -> Self {
+    pub(crate) fn new(stores: usize, conditions: NetworkConditions, rng: Rng) -> Self {
         let links = stores * stores;
-        Self { stores, rng, weather, cut: vec![false; links], last_arrival: vec![0; links] }
+        Self { stores, rng, conditions, cut: vec![false; links], last_arrival: vec![0; links] }
     }
 
-    pub(crate) fn set_weather(&mut self, weather: Weather) {
-        self.weather = weather;
+    pub(crate) fn set_conditions(&mut self, conditions: NetworkConditions) {
+        self.conditions = conditions;
     }
 
     /// When a message that is sent now arrives: never, once or twice.
-    pub(crate) fn arrivals(&mut self, now: Moment, from: usize, to: usize) -> [Option<Moment>; 2] {
+    pub(crate) fn arrivals(
+        &mut self,
+        now: SimTime,
+        from: usize,
+        to: usize,
+    ) -> [Option<SimTime>; 2] {
         let link = from * self.stores + to;
-        if self.cut[link] || self.chance(self.weather.lost_ppm) {
+        if self.cut[link] || self.chance(self.conditions.lost_ppm) {
             return [None, None];
         }
-        let first = if self.chance(self.weather.late_ppm) {
-            now + self.rng.u64(self.weather.delay_us_min..=self.weather.late_us_max)
+        let first = if self.chance(self.conditions.late_ppm) {
+            now + self.rng.u64(self.conditions.delay_us_min..=self.conditions.late_us_max)
         } else {
             let arrival = now + self.delay_us();
-            if self.weather.is_ordered {
+            if self.conditions.is_ordered {
                 self.last_arrival[link] = self.last_arrival[link].max(arrival);
                 self.last_arrival[link]
             } else {
                 arrival
             }
         };
-        let second = self.chance(self.weather.doubled_ppm).then(|| first + self.delay_us());
+        let second = self.chance(self.conditions.duplicated_ppm).then(|| first + self.delay_us());
         [Some(first), second]
     }
 
     /// Cuts links, on top of those that are cut.
-    pub(crate) fn cut(&mut self, cut: &Cut) {
+    pub(crate) fn cut(&mut self, cut: &Partition) {
         for from in 0..self.stores {
             for to in 0..self.stores {
                 self.cut[from * self.stores + to] |= match cut {
-                    Cut::Apart(side) => side[from] != side[to],
-                    Cut::Mute(store) => from == *store,
-                    Cut::Deaf(store) => to == *store,
-                    Cut::Link { from: a, to: b } => from == *a && to == *b,
+                    Partition::Split(side) => side[from] != side[to],
+                    Partition::Mute(store) => from == *store,
+                    Partition::Deaf(store) => to == *store,
+                    Partition::Link { from: a, to: b } => from == *a && to == *b,
                 };
             }
         }
@@ -107,7 +112,7 @@ impl Network {
     }
 
     fn delay_us(&mut self) -> u64 {
-        self.rng.u64(self.weather.delay_us_min..=self.weather.delay_us_max)
+        self.rng.u64(self.conditions.delay_us_min..=self.conditions.delay_us_max)
     }
 
     fn chance(&mut self, ppm: u32) -> bool {
@@ -119,8 +124,8 @@ impl Network {
 mod tests {
     use super::*;
 
-    fn network(weather: Weather) -> Network {
-        Network::new(3, weather, Rng::with_seed(1))
+    fn network(conditions: NetworkConditions) -> Network {
+        Network::new(3, conditions, Rng::with_seed(1))
     }
 
     fn hears(network: &mut Network, from: usize, to: usize) -> bool {
@@ -129,7 +134,7 @@ mod tests {
 
     #[test]
     fn fair_weather_delivers_once_and_in_order() {
-        let mut network = network(Weather::FAIR);
+        let mut network = network(NetworkConditions::FAIR);
         let mut last = 0;
         for now in 0..1_000 {
             let [Some(first), None] = network.arrivals(now, 0, 1) else {
@@ -142,15 +147,15 @@ mod tests {
 
     #[test]
     fn bad_weather_loses_doubles_and_reorders() {
-        let weather = Weather {
+        let conditions = NetworkConditions {
             lost_ppm: 200_000,
-            doubled_ppm: 200_000,
+            duplicated_ppm: 200_000,
             late_ppm: 100_000,
             late_us_max: 100_000,
             is_ordered: false,
-            ..Weather::FAIR
+            ..NetworkConditions::FAIR
         };
-        let mut network = network(weather);
+        let mut network = network(conditions);
         let (mut lost, mut doubled, mut reordered, mut last) = (0, 0, 0, 0);
         for now in 0..1_000 {
             match network.arrivals(now, 0, 1) {
@@ -169,15 +174,15 @@ mod tests {
 
     #[test]
     fn cuts_may_go_one_way() {
-        let mut network = network(Weather::FAIR);
-        network.cut(&Cut::Mute(0));
+        let mut network = network(NetworkConditions::FAIR);
+        network.cut(&Partition::Mute(0));
         assert!(!hears(&mut network, 0, 1) && !hears(&mut network, 0, 2));
         assert!(hears(&mut network, 1, 0) && hears(&mut network, 1, 2));
         network.heal();
-        network.cut(&Cut::Link { from: 1, to: 2 });
+        network.cut(&Partition::Link { from: 1, to: 2 });
         assert!(!hears(&mut network, 1, 2) && hears(&mut network, 2, 1));
         network.heal();
-        network.cut(&Cut::Apart(vec![true, false, false]));
+        network.cut(&Partition::Split(vec![true, false, false]));
         assert!(!hears(&mut network, 0, 1) && !hears(&mut network, 2, 0));
         assert!(hears(&mut network, 1, 2));
         network.heal();

@@ -12,30 +12,30 @@ pub(crate) struct Packet {
     pub(crate) from: usize,
     /// The number of the receiver.
     pub(crate) to: usize,
-    pub(crate) content: Content,
+    pub(crate) body: PacketBody,
     /// Whether the sender has its newest disk. For the audit alone.
     pub(crate) is_sound: bool,
 }
 
 impl Packet {
-    pub(crate) fn new(from: usize, to: usize, content: Content) -> Self {
-        Self { from, to, content, is_sound: true }
+    pub(crate) fn new(from: usize, to: usize, body: PacketBody) -> Self {
+        Self { from, to, body, is_sound: true }
     }
 }
 
 /// What a packet holds.
 #[derive(Clone, Debug)]
-pub(crate) enum Content {
+pub(crate) enum PacketBody {
     /// A message of raft, with the sender's start and how far its log is synced.
     Frame { uuid: StoreUuid, run: StoreRun, log_end: u64, envelope: Box<Envelope> },
     /// The receiver does not take frames of this start: the stream ends.
     FrameRefused { run: StoreRun },
     /// A question of the bootstrap, asked in a life of the sender.
-    Question { life: u64, token: QuestionToken, request: BootstrapRequest },
+    Question { incarnation: u64, token: QuestionToken, request: BootstrapRequest },
     /// Its answer, for that life of the receiver.
-    Answer { life: u64, token: QuestionToken, response: BootstrapResponse },
+    Answer { incarnation: u64, token: QuestionToken, response: BootstrapResponse },
     /// A greeting, sent in a life of the sender.
-    Hello { life: u64, hello: Box<StoreHello> },
+    Hello { incarnation: u64, hello: Box<StoreHello> },
     /// Its answer, for that life of the receiver, and whether the greeting was accepted.
-    HelloAnswer { life: u64, hello: Box<StoreHello>, accepted: bool },
+    HelloAnswer { incarnation: u64, hello: Box<StoreHello>, accepted: bool },
 }

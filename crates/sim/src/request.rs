@@ -2,27 +2,27 @@
 
 use bytes::Bytes;
 use flotilla_region::command::{self, Op};
-use flotilla_region::{Descriptor, Event, Guard, KeySpan, RegionId, Reject, Ticket};
-use flotilla_store::Outcome;
+use flotilla_region::{Descriptor, Event, KeySpan, RegionId, Reject, RequestPrecondition, Ticket};
+use flotilla_store::ApplyOutcome;
 
-use crate::checker::{Action, OperationId};
+use crate::checker::{OperationId, RegisterAction};
 use crate::layout;
 use crate::trace::{digest, mix};
 
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owner {
+pub(crate) enum RequestOwner {
     /// A client of the workload.
     Client(usize),
     /// The timestamp oracle on a store.
-    Oracle(usize),
+    TsoOracle(usize),
     /// The run itself, at its end.
     Auditor,
 }
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
+pub(crate) enum RequestBody {
     Write(Vec<Op>),
     Get(Bytes),
     Scan,
@@ -30,19 +30,19 @@ pub(crate) enum Ask {
 
 /// What is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Reply {
-    Wrote(Outcome),
+pub(crate) enum ClientReply {
+    Wrote(ApplyOutcome),
     Got(Option<Bytes>),
     Scanned(Vec<(Bytes, Bytes)>),
     Refused(Reject),
 }
 
-impl Reply {
+impl ClientReply {
     /// A number that tells this reply from any other.
     pub(crate) fn print(&self) -> u64 {
         let value = |value: &Option<Bytes>| value.as_ref().map_or(1, |value| digest(value));
         match self {
-            Self::Wrote(Outcome::Swapped { succeeded, previous }) => {
+            Self::Wrote(ApplyOutcome::Swapped { succeeded, previous }) => {
                 mix(value(previous) ^ u64::from(*succeeded))
             }
             Self::Got(found) => value(found),
@@ -56,7 +56,7 @@ impl Reply {
 
 /// How far a request has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum RequestState {
     /// On its way to the store.
     Sent,
     /// The store has it.
@@ -70,7 +70,7 @@ pub(crate) enum Fate {
 
 /// A lie in a request, for which it must be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lie {
+pub(crate) enum ForgedField {
     Version,
     Peer,
     Span,
@@ -78,35 +78,40 @@ pub(crate) enum Lie {
 
 /// One request, from asking to the answer.
 #[derive(Clone, Debug)]
-pub(crate) struct Request {
-    pub(crate) owner: Owner,
+pub(crate) struct ClientRequest {
+    pub(crate) owner: RequestOwner,
     pub(crate) region: RegionId,
     /// The store that it goes to.
     pub(crate) store: usize,
-    pub(crate) ask: Ask,
+    pub(crate) body: RequestBody,
     /// Whether a replica that does not lead may serve it.
     pub(crate) follower: bool,
-    pub(crate) lie: Option<Lie>,
-    pub(crate) fate: Fate,
+    pub(crate) forged: Option<ForgedField>,
+    pub(crate) state: RequestState,
     pub(crate) calls: Vec<OperationId>,
     /// What was proposed, if it is a write.
     pub(crate) command: Option<Bytes>,
 }
 
-impl Request {
-    pub(crate) fn new(owner: Owner, region: RegionId, store: usize, ask: Ask) -> Self {
-        let command = match &ask {
-            Ask::Write(ops) => Some(command::encode(ops)),
-            Ask::Get(_) | Ask::Scan => None,
+impl ClientRequest {
+    pub(crate) fn new(
+        owner: RequestOwner,
+        region: RegionId,
+        store: usize,
+        body: RequestBody,
+    ) -> Self {
+        let command = match &body {
+            RequestBody::Write(ops) => Some(command::encode(ops)),
+            RequestBody::Get(_) | RequestBody::Scan => None,
         };
         Self {
             owner,
             region,
             store,
-            ask,
+            body,
             follower: false,
-            lie: None,
-            fate: Fate::Sent,
+            forged: None,
+            state: RequestState::Sent,
             calls: Vec::new(),
             command,
         }
@@ -114,70 +119,79 @@ impl Request {
 
     /// The event that brings the request to the store.
     pub(crate) fn event(&self, ticket: Ticket, region: &Descriptor) -> Event {
-        let guard = self.guard(region);
+        let precondition = self.precondition(region);
         match &self.command {
-            Some(command) => {
-                Event::Propose { region: self.region, ticket, guard, command: command.clone() }
+            Some(command) => Event::Propose {
+                region: self.region,
+                ticket,
+                precondition,
+                command: command.clone(),
+            },
+            None => {
+                Event::Read { region: self.region, ticket, precondition, follower: self.follower }
             }
-            None => Event::Read { region: self.region, ticket, guard, follower: self.follower },
         }
     }
 
     /// Each register that the request touches and what it does there. `keys` are all of the region.
-    pub(crate) fn actions(&self, keys: &[Bytes]) -> Vec<(Bytes, Action)> {
-        let ops = match &self.ask {
-            Ask::Get(key) => return vec![(key.clone(), Action::Get)],
-            Ask::Scan => return keys.iter().map(|key| (key.clone(), Action::Get)).collect(),
-            Ask::Write(ops) => ops,
+    pub(crate) fn actions(&self, keys: &[Bytes]) -> Vec<(Bytes, RegisterAction)> {
+        let ops = match &self.body {
+            RequestBody::Get(key) => return vec![(key.clone(), RegisterAction::Get)],
+            RequestBody::Scan => {
+                return keys.iter().map(|key| (key.clone(), RegisterAction::Get)).collect();
+            }
+            RequestBody::Write(ops) => ops,
         };
         let mut actions = Vec::new();
         for op in ops {
             match op.clone() {
-                Op::Put { key, value } => actions.push((key, Action::Put(value))),
-                Op::Delete { key } => actions.push((key, Action::Delete)),
+                Op::Put { key, value } => actions.push((key, RegisterAction::Put(value))),
+                Op::Delete { key } => actions.push((key, RegisterAction::Delete)),
                 Op::CompareAndSwap { key, expected, value } => {
-                    actions.push((key, Action::Swap { expected, value }));
+                    actions.push((key, RegisterAction::Swap { expected, value }));
                 }
                 Op::DeleteRange { start, end } => {
                     let inside = |key: &&Bytes| {
                         **key >= start && end.as_ref().is_none_or(|end| **key < *end)
                     };
                     let gone = keys.iter().filter(inside);
-                    actions.extend(gone.map(|key| (key.clone(), Action::Delete)));
+                    actions.extend(gone.map(|key| (key.clone(), RegisterAction::Delete)));
                 }
             }
         }
         actions
     }
 
-    fn guard(&self, region: &Descriptor) -> Guard {
+    fn precondition(&self, region: &Descriptor) -> RequestPrecondition {
         let peer = region.peer_on(layout::id(self.store)).map(|peer| peer.id);
-        let mut guard = Guard {
+        let mut precondition = RequestPrecondition {
             peer,
             term: None,
             version: Some(region.epoch.version),
             conf_version: Some(region.epoch.conf_version),
             span: self.span(),
         };
-        match self.lie {
+        match self.forged {
             None => {}
-            Some(Lie::Version) => guard.version = Some(region.epoch.version + 1),
-            Some(Lie::Peer) => guard.peer = peer.map(|id| flotilla_region::PeerId(id.0 + 50)),
-            Some(Lie::Span) => {
+            Some(ForgedField::Version) => precondition.version = Some(region.epoch.version + 1),
+            Some(ForgedField::Peer) => {
+                precondition.peer = peer.map(|id| flotilla_region::PeerId(id.0 + 50))
+            }
+            Some(ForgedField::Span) => {
                 // The system region has no borders, and nobody lies to it.
                 let outside = if region.end.is_empty() { Bytes::new() } else { region.end.clone() };
-                guard.span = Some(KeySpan { first: outside.clone(), last: outside });
+                precondition.span = Some(KeySpan { first: outside.clone(), last: outside });
             }
         }
-        guard
+        precondition
     }
 
     fn span(&self) -> Option<KeySpan> {
         let mut keys: Vec<&Bytes> = Vec::new();
-        match &self.ask {
-            Ask::Scan => return None,
-            Ask::Get(key) => keys.push(key),
-            Ask::Write(ops) => {
+        match &self.body {
+            RequestBody::Scan => return None,
+            RequestBody::Get(key) => keys.push(key),
+            RequestBody::Write(ops) => {
                 for op in ops {
                     match op {
                         Op::Put { key, .. }

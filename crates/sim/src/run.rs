@@ -7,16 +7,16 @@ use flotilla_region::{Config, WindowConfig};
 use flotilla_store::{LogConfig, PageOptions};
 
 use crate::audit;
-use crate::checker::Checked;
+use crate::checker::CheckedCounts;
+use crate::coverage::Coverage;
+use crate::executor::TaskDelays;
 use crate::faults::Swarm;
-use crate::hands::Pace;
 use crate::layout;
-use crate::machine::Settings;
-use crate::reach::Reach;
+use crate::node::RunSettings;
+use crate::reference_model::CheckFailure;
 use crate::trace::Trace;
-use crate::truth::Broken;
-use crate::workload::Tally;
-use crate::world::{Counts, World};
+use crate::workload::ClientCounts;
+use crate::world::{EventCounts, SimWorld};
 
 /// What to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Default for Options {
 
 /// What came of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct SimReport {
     /// The seed.
     pub seed: u64,
     /// What must never happen and did.
@@ -47,40 +47,40 @@ pub struct Report {
     /// How long the cluster lived.
     pub simulated_us: u64,
     /// What happened how often.
-    pub counts: Counts,
+    pub counts: EventCounts,
     /// Requests.
-    pub tally: Tally,
+    pub tally: ClientCounts,
     /// What the checker saw.
-    pub checked: Checked,
+    pub checked: CheckedCounts,
     /// Batches of timestamps given away.
     pub stamps: u64,
     /// How far into its corners the run came.
-    pub reach: Reach,
+    pub coverage: Coverage,
     /// Syncs of all disks.
     pub syncs: u64,
 }
 
 /// Runs one seed to its end, in the calling thread. The same seed and options give the same report.
 #[must_use]
-pub fn run(seed: u64, options: Options) -> Report {
+pub fn run(seed: u64, options: Options) -> SimReport {
     // A broken assertion of the core is what the run is looking for.
     let ran = catch_unwind(AssertUnwindSafe(|| run_to_the_end(seed, options)));
     ran.unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().cloned();
         let words = words.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
         let failure = format!("panic: {}", words.unwrap_or_default());
-        Report { seed, failure: Some(failure), ..Report::default() }
+        SimReport { seed, failure: Some(failure), ..SimReport::default() }
     })
 }
 
-fn run_to_the_end(seed: u64, options: Options) -> Report {
+fn run_to_the_end(seed: u64, options: Options) -> SimReport {
     let mut rng = Rng::with_seed(seed);
     let swarm = Swarm::draw(&mut rng, options.stores);
     let settings = settings(&swarm, &mut rng);
     let trace = Trace::new(seed, options.printed);
     trace.say(0, format_args!("{swarm:?}"));
-    let mut world = World::new(swarm, settings, rng, trace);
-    let mut report = Report { seed, ..Report::default() };
+    let mut world = SimWorld::new(swarm, settings, rng, trace);
+    let mut report = SimReport { seed, ..SimReport::default() };
     match live(&mut world, options.events) {
         Ok(checked) => report.checked = checked,
         Err(broken) => report.failure = Some(broken),
@@ -88,14 +88,14 @@ fn run_to_the_end(seed: u64, options: Options) -> Report {
     report.counts = world.counts();
     report.tally = world.workload().tally();
     report.stamps = world.stamps().count();
-    world.machines().iter().for_each(|machine| report.reach += machine.reach());
+    world.nodes().iter().for_each(|node| report.coverage += node.coverage());
     report.simulated_us = world.now();
-    report.syncs = world.machines().iter().map(|machine| machine.disk().syncs).sum();
+    report.syncs = world.nodes().iter().map(|node| node.disk().syncs).sum();
     report.trace = world.trace().hash() ^ report.syncs;
     report
 }
 
-fn settings(swarm: &Swarm, rng: &mut Rng) -> Settings {
+fn settings(swarm: &Swarm, rng: &mut Rng) -> RunSettings {
     let region = Config {
         merge_bytes_max: choose(rng, &[100, 10_000, 256 << 10]),
         pipeline_depth: choose(rng, &[1, 4]),
@@ -107,15 +107,15 @@ fn settings(swarm: &Swarm, rng: &mut Rng) -> Settings {
         },
         ..Config::default()
     };
-    Settings {
+    RunSettings {
         stores: swarm.stores,
         regions: layout::bootstrap(swarm.stores, swarm.data_regions, rng),
         region,
         store: store_config(swarm, rng),
-        pace: Pace {
+        delays: TaskDelays {
             sync_us_max: swarm.sync_us_max,
             apply_us_max: swarm.apply_us_max,
-            tell_us_max: 300,
+            notify_us_max: 300,
         },
     }
 }
@@ -169,13 +169,13 @@ fn choose(rng: &mut Rng, of: &[usize]) -> usize {
 }
 
 /// A run from the first start to the audit.
-fn live(world: &mut World, events: u64) -> Result<Checked, Broken> {
+fn live(world: &mut SimWorld, events: u64) -> Result<CheckedCounts, CheckFailure> {
     while world.counts().events < events {
         world.advance()?;
     }
-    world.calm()?;
+    world.end_faults()?;
     audit::writes(world)?;
-    world.hush();
+    world.stop_clients();
     audit::reads(world)?;
     audit::replicas(world)?;
     world.workload().check()

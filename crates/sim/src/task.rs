@@ -2,10 +2,10 @@
 
 use flotilla_region::{Envelope, Event, LogFetch, ReadGrant, RoleChange, Ticket};
 
-use crate::agenda::Moment;
+use crate::event_queue::SimTime;
 use crate::packet::Packet;
-use crate::request::Reply;
-use crate::truth::Broken;
+use crate::reference_model::CheckFailure;
+use crate::request::ClientReply;
 
 /// Work of one store, done at a moment of its own.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub(crate) enum Task {
     /// Give the core what has happened.
     Step,
     /// Give the core the time, if this is still the moment that it asked for.
-    Wake(Moment),
+    Wake(SimTime),
     /// Write and sync the log.
     Flush,
     /// Tell the core what was done.
@@ -26,11 +26,11 @@ pub(crate) enum Task {
     /// Remove log segments that nobody needs.
     Purge,
     /// Go on with the bootstrap.
-    Found,
+    Bootstrap,
     /// Greet those to whom there is no link.
     Greet,
     /// Hand out what a step has brought forth, in which the store stood still.
-    HandOut,
+    DispatchEffects,
 }
 
 impl Task {
@@ -46,9 +46,9 @@ impl Task {
             Self::Read(_) => 7,
             Self::Checkpoint => 8,
             Self::Purge => 9,
-            Self::Found => 10,
+            Self::Bootstrap => 10,
             Self::Greet => 11,
-            Self::HandOut => 10,
+            Self::DispatchEffects => 10,
         }
     }
 }
@@ -58,10 +58,10 @@ impl Task {
 pub(crate) struct Outbox {
     /// More work, so many microseconds later.
     pub(crate) tasks: Vec<(u64, Task)>,
-    pub(crate) packets: Vec<Envelope>,
+    pub(crate) envelopes: Vec<Envelope>,
     /// Greetings, and questions of the bootstrap.
-    pub(crate) letters: Vec<Packet>,
-    pub(crate) replies: Vec<(Ticket, Reply)>,
+    pub(crate) packets: Vec<Packet>,
+    pub(crate) replies: Vec<(Ticket, ClientReply)>,
     pub(crate) roles: Vec<RoleChange>,
     /// The store stands still for so long, and hands out its effects then.
     pub(crate) stall_us: Option<u64>,
@@ -69,12 +69,12 @@ pub(crate) struct Outbox {
 
 /// Why a store does not go on.
 #[derive(Debug)]
-pub(crate) enum Stop {
+pub(crate) enum StopReason {
     /// The disk failed as it was told to.
     Died,
     /// It must not run, and says why: its directory is not the one that the cluster knows, or it was
     /// told something else than the others.
     Refused(String),
     /// Something happened that must never happen.
-    Broken(Broken),
+    CheckFailure(CheckFailure),
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use flotilla_region::{Envelope, LogWrite, MessageKind, RegionId, Term};
 
-use crate::truth::Broken;
+use crate::reference_model::CheckFailure;
 
 /// The terms that the log of a store holds, by region.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ impl SyncedTerms {
     }
 
     /// Checks that a message may leave.
-    pub(crate) fn check(&self, envelope: &Envelope) -> Result<(), Broken> {
+    pub(crate) fn check(&self, envelope: &Envelope) -> Result<(), CheckFailure> {
         let (kind, term) = (envelope.message.kind, envelope.message.term);
         if matches!(kind, MessageKind::RequestPreVote | MessageKind::RequestPreVoteResponse) {
             return Ok(());

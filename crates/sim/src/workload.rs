@@ -10,17 +10,19 @@ use bytes::Bytes;
 use fastrand::Rng;
 use flotilla_region::command::Op;
 use flotilla_region::{Descriptor, Event, RegionId, Reject, Ticket};
-use flotilla_store::Outcome;
+use flotilla_store::ApplyOutcome;
 
-use crate::checker::{self, Answer, History, Value};
+use crate::checker::{self, History, RegisterAnswer, RegisterValue};
 use crate::layout;
-use crate::questions;
-use crate::request::{Ask, Fate, Lie, Owner, Reply, Request};
-use crate::truth::{Broken, Deed, Truth};
+use crate::reference_model::{CheckFailure, OpResult, ReferenceModel};
+use crate::request::{
+    ClientReply, ClientRequest, ForgedField, RequestBody, RequestOwner, RequestState,
+};
+use crate::request_generator;
 
 /// Numbers of a run's requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct ClientCounts {
     /// Requests that a store had.
     pub asked: u64,
     /// Of these, served.
@@ -31,34 +33,34 @@ pub struct Tally {
 
 /// One client: asks one thing at a time.
 #[derive(Debug, Default)]
-struct Client {
+struct SimClient {
     waits_for: Option<Ticket>,
     /// Where it thinks that leaders are.
     leaders: BTreeMap<RegionId, usize>,
     /// What it last knew of each key, to swap with.
-    seen: BTreeMap<Bytes, Value>,
+    seen: BTreeMap<Bytes, RegisterValue>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Workload {
+pub(crate) struct ClientWorkload {
     rng: Rng,
     regions: BTreeMap<RegionId, Descriptor>,
     keys: BTreeMap<RegionId, Vec<Bytes>>,
     stores: usize,
     /// How many times as long as in light runs the padding of values is.
     weight: usize,
-    clients: Vec<Client>,
+    clients: Vec<SimClient>,
     /// By ticket, the first at 0.
-    requests: Vec<Request>,
+    requests: Vec<ClientRequest>,
     /// Those that are on their way or wait at a store.
     open: BTreeSet<Ticket>,
     history: History<(RegionId, Bytes)>,
     /// Grows with each call and each answer.
     moment: u64,
-    tally: Tally,
+    tally: ClientCounts,
 }
 
-impl Workload {
+impl ClientWorkload {
     pub(crate) fn new(
         regions: &[Descriptor],
         stores: usize,
@@ -77,16 +79,16 @@ impl Workload {
             keys: regions.iter().map(keys_of).collect(),
             stores,
             weight,
-            clients: (0..clients).map(|_| Client::default()).collect(),
+            clients: (0..clients).map(|_| SimClient::default()).collect(),
             requests: Vec::new(),
             open: BTreeSet::new(),
             history: History::default(),
             moment: 0,
-            tally: Tally::default(),
+            tally: ClientCounts::default(),
         }
     }
 
-    pub(crate) fn request(&self, ticket: Ticket) -> &Request {
+    pub(crate) fn request(&self, ticket: Ticket) -> &ClientRequest {
         &self.requests[index(ticket)]
     }
 
@@ -105,34 +107,35 @@ impl Workload {
         &self.open
     }
 
-    pub(crate) fn tally(&self) -> Tally {
+    pub(crate) fn tally(&self) -> ClientCounts {
         self.tally
     }
 
     /// Whether all that clients were told can be.
-    pub(crate) fn check(&self) -> Result<checker::Checked, Broken> {
+    pub(crate) fn check(&self) -> Result<checker::CheckedCounts, CheckFailure> {
         self.history.check().map_err(|((region, key), violation)| {
             format!("region {region}, key {:?}: {violation}", key.escape_ascii().to_string())
         })
     }
 
     /// A client asks for something.
-    pub(crate) fn ask(&mut self, client: usize) -> Ticket {
+    pub(crate) fn next_request(&mut self, client: usize) -> Ticket {
         let regions = self.regions.len() as u64 - 1;
         let region = RegionId(layout::SYSTEM.0 + 1 + self.rng.u64(..regions));
         let next = Ticket(self.requests.len() as u64 + 1);
         let (keys, seen) = (&self.keys[&region], &self.clients[client].seen);
-        let ask = questions::draw(&mut self.rng, keys, seen, next, self.weight);
+        let body = request_generator::draw(&mut self.rng, keys, seen, next, self.weight);
         let store = self.choose_store(client, region);
-        let mut request = Request::new(Owner::Client(client), region, store, ask);
+        let mut request = ClientRequest::new(RequestOwner::Client(client), region, store, body);
         if request.command.is_none() && self.rng.u8(..4) == 0 {
             request.follower = true;
             request.store = self.any_replica(region);
         }
         if self.rng.u8(..50) == 0 {
-            let lie = [Lie::Version, Lie::Peer, Lie::Span][self.rng.usize(..3)];
+            let forged =
+                [ForgedField::Version, ForgedField::Peer, ForgedField::Span][self.rng.usize(..3)];
             // A region with all keys has none outside.
-            request.lie = (regions > 1 || lie != Lie::Span).then_some(lie);
+            request.forged = (regions > 1 || forged != ForgedField::Span).then_some(forged);
         }
         self.clients[client].waits_for = Some(next);
         self.send(request)
@@ -144,14 +147,14 @@ impl Workload {
         let Some(key) = self.keys[&region].first().cloned() else { return Vec::new() };
         let other = self.any_replica(region);
         let value = format!("probe {}", self.requests.len()).into();
-        let put = Ask::Write(vec![Op::Put { key: key.clone(), value }]);
-        let put = Request::new(Owner::Auditor, region, other, put);
-        let get = Request::new(Owner::Auditor, region, leader, Ask::Get(key));
+        let put = RequestBody::Write(vec![Op::Put { key: key.clone(), value }]);
+        let put = ClientRequest::new(RequestOwner::Auditor, region, other, put);
+        let get = ClientRequest::new(RequestOwner::Auditor, region, leader, RequestBody::Get(key));
         vec![self.send(put), self.send(get)]
     }
 
     /// Sends a request that is made elsewhere.
-    pub(crate) fn send(&mut self, request: Request) -> Ticket {
+    pub(crate) fn send(&mut self, request: ClientRequest) -> Ticket {
         self.requests.push(request);
         let ticket = Ticket(self.requests.len() as u64);
         self.open.insert(ticket);
@@ -163,12 +166,12 @@ impl Workload {
         self.moment += 1;
         self.tally.asked += 1;
         let request = &mut self.requests[index(ticket)];
-        assert_eq!(request.fate, Fate::Sent, "ticket {ticket} arrives once");
-        request.fate = Fate::Waiting;
+        assert_eq!(request.state, RequestState::Sent, "ticket {ticket} arrives once");
+        request.state = RequestState::Waiting;
         let asker = match request.owner {
-            Owner::Client(client) => client as u64,
-            Owner::Oracle(store) => 1_000 + store as u64,
-            Owner::Auditor => 2_000,
+            RequestOwner::Client(client) => client as u64,
+            RequestOwner::TsoOracle(store) => 1_000 + store as u64,
+            RequestOwner::Auditor => 2_000,
         };
         for (key, action) in request.actions(&self.keys[&request.region]) {
             let key = (request.region, key);
@@ -178,9 +181,9 @@ impl Workload {
     }
 
     /// The request's store is down, and the client knows it. Returns the client if it is free now.
-    pub(crate) fn bounce(&mut self, ticket: Ticket) -> Option<usize> {
+    pub(crate) fn refuse_connection(&mut self, ticket: Ticket) -> Option<usize> {
         let request = &mut self.requests[index(ticket)];
-        request.fate = Fate::Refused;
+        request.state = RequestState::Refused;
         self.open.remove(&ticket);
         let (owner, region) = (request.owner, request.region);
         self.forget_leader(owner, region);
@@ -196,30 +199,33 @@ impl Workload {
     pub(crate) fn answer(
         &mut self,
         ticket: Ticket,
-        reply: &Reply,
-        truth: &Truth,
-    ) -> Result<Option<usize>, Broken> {
+        reply: &ClientReply,
+        reference_model: &ReferenceModel,
+    ) -> Result<Option<usize>, CheckFailure> {
         self.moment += 1;
         let request = &mut self.requests[index(ticket)];
         let owner = request.owner;
-        if request.fate != Fate::Waiting {
-            return Err(format!("ticket {ticket} is answered while {:?}: {reply:?}", request.fate));
+        if request.state != RequestState::Waiting {
+            return Err(format!(
+                "ticket {ticket} is answered while {:?}: {reply:?}",
+                request.state
+            ));
         }
         self.open.remove(&ticket);
-        if let Reply::Refused(reject) = reply {
-            request.fate = Fate::Refused;
+        if let ClientReply::Refused(reject) = reply {
+            request.state = RequestState::Refused;
             self.tally.refused += 1;
-            if truth.deeds(ticket).is_some() {
+            if reference_model.results(ticket).is_some() {
                 return Err(format!("ticket {ticket} was refused with {reject} and applied"));
             }
             self.refuse(ticket, reject);
         } else {
-            request.fate = Fate::Served;
+            request.state = RequestState::Served;
             self.tally.served += 1;
-            if let Some(lie) = request.lie {
-                return Err(format!("ticket {ticket} was served although it lied: {lie:?}"));
+            if let Some(forged) = request.forged {
+                return Err(format!("ticket {ticket} was served although it lied: {forged:?}"));
             }
-            self.note(ticket, reply, truth)?;
+            self.note(ticket, reply, reference_model)?;
         }
         Ok(self.release(owner, ticket))
     }
@@ -230,23 +236,23 @@ impl Workload {
         if waits {
             self.clients[client].waits_for = None;
             let region = self.request(ticket).region;
-            self.forget_leader(Owner::Client(client), region);
+            self.forget_leader(RequestOwner::Client(client), region);
         }
         waits
     }
 
     /// A store forgets all that it was asked. Returns the clients that are free now.
-    pub(crate) fn lose(&mut self, store: usize) -> Vec<usize> {
+    pub(crate) fn lose_store(&mut self, store: usize) -> Vec<usize> {
         let here = |ticket: &Ticket| {
             let request = &self.requests[index(*ticket)];
-            request.store == store && request.fate == Fate::Waiting
+            request.store == store && request.state == RequestState::Waiting
         };
         let lost: Vec<_> = self.open.iter().copied().filter(here).collect();
         let mut free = Vec::new();
         for ticket in lost {
             self.open.remove(&ticket);
             let request = &mut self.requests[index(ticket)];
-            request.fate = Fate::Lost;
+            request.state = RequestState::Lost;
             let owner = request.owner;
             free.extend(self.release(owner, ticket));
         }
@@ -254,35 +260,44 @@ impl Workload {
     }
 
     /// Notes what an answer says and compares it with what the operation did.
-    fn note(&mut self, ticket: Ticket, reply: &Reply, truth: &Truth) -> Result<(), Broken> {
+    fn note(
+        &mut self,
+        ticket: Ticket,
+        reply: &ClientReply,
+        reference_model: &ReferenceModel,
+    ) -> Result<(), CheckFailure> {
         let request = &self.requests[index(ticket)];
         let keys = &self.keys[&request.region];
-        let answers = match (&request.ask, reply) {
-            (Ask::Get(_), Reply::Got(value)) => vec![Answer::Seen(value.clone())],
-            (Ask::Scan, Reply::Scanned(rows)) => {
+        let answers = match (&request.body, reply) {
+            (RequestBody::Get(_), ClientReply::Got(value)) => {
+                vec![RegisterAnswer::Seen(value.clone())]
+            }
+            (RequestBody::Scan, ClientReply::Scanned(rows)) => {
                 if let Some((key, _)) = rows.iter().find(|(key, _)| !keys.contains(key)) {
                     return Err(format!("ticket {ticket}: a scan found key {key:?}"));
                 }
                 let rows: BTreeMap<_, _> = rows.iter().map(|(key, value)| (key, value)).collect();
-                keys.iter().map(|key| Answer::Seen(rows.get(key).copied().cloned())).collect()
+                keys.iter()
+                    .map(|key| RegisterAnswer::Seen(rows.get(key).copied().cloned()))
+                    .collect()
             }
-            (Ask::Write(_), Reply::Wrote(outcome)) => {
-                let Some(deeds) = truth.deeds(ticket) else {
+            (RequestBody::Write(_), ClientReply::Wrote(outcome)) => {
+                let Some(results) = reference_model.results(ticket) else {
                     return Err(format!("ticket {ticket} was served and not applied: {outcome:?}"));
                 };
-                if !is_outcome_of(outcome, deeds) {
-                    return Err(format!("ticket {ticket} did {deeds:?}, was told {outcome:?}"));
+                if !is_outcome_of(outcome, results) {
+                    return Err(format!("ticket {ticket} did {results:?}, was told {outcome:?}"));
                 }
                 // A deleted range is one operation and a call on each of its keys.
-                let whole = vec![Answer::Done; request.calls.len()];
-                deeds.iter().find_map(swapped).map_or(whole, |answer| vec![answer])
+                let whole = vec![RegisterAnswer::Done; request.calls.len()];
+                results.iter().find_map(swapped).map_or(whole, |answer| vec![answer])
             }
-            (ask, _) => return Err(format!("ticket {ticket} asked {ask:?}, was told {reply:?}")),
+            (body, _) => return Err(format!("ticket {ticket} asked {body:?}, was told {reply:?}")),
         };
         let actions = request.actions(keys);
         let (owner, calls) = (request.owner, request.calls.clone());
         for ((call, (key, action)), answer) in calls.into_iter().zip(actions).zip(answers) {
-            if let Owner::Client(client) = owner {
+            if let RequestOwner::Client(client) = owner {
                 self.clients[client].seen.insert(key, checker::held_after(&action, &answer));
             }
             self.history.answer(call, self.moment, answer);
@@ -298,21 +313,22 @@ impl Workload {
             self.history.forget(call);
         }
         self.forget_leader(owner, region);
-        if let (Reject::NotLeader { leader: Some(leader) }, Owner::Client(client)) = (reject, owner)
+        if let (Reject::NotLeader { leader: Some(leader) }, RequestOwner::Client(client)) =
+            (reject, owner)
         {
             self.clients[client].leaders.insert(region, layout::place(leader.store));
         }
     }
 
     /// The client, if this is what it waited for.
-    fn release(&mut self, owner: Owner, ticket: Ticket) -> Option<usize> {
-        let Owner::Client(client) = owner else { return None };
+    fn release(&mut self, owner: RequestOwner, ticket: Ticket) -> Option<usize> {
+        let RequestOwner::Client(client) = owner else { return None };
         let waits_for = &mut self.clients[client].waits_for;
         waits_for.take_if(|waited| *waited == ticket).map(|_| client)
     }
 
-    fn forget_leader(&mut self, owner: Owner, region: RegionId) {
-        if let Owner::Client(client) = owner {
+    fn forget_leader(&mut self, owner: RequestOwner, region: RegionId) {
+        if let RequestOwner::Client(client) = owner {
             self.clients[client].leaders.remove(&region);
         }
     }
@@ -338,20 +354,22 @@ impl Workload {
 }
 
 /// Whether a client may be told this of a proposal that did that.
-fn is_outcome_of(outcome: &Outcome, deeds: &[Deed]) -> bool {
-    match (outcome, deeds) {
-        (Outcome::Swapped { succeeded, previous }, [deed]) => {
-            *deed == Deed::Swapped { succeeded: *succeeded, previous: previous.clone() }
+fn is_outcome_of(outcome: &ApplyOutcome, results: &[OpResult]) -> bool {
+    match (outcome, results) {
+        (ApplyOutcome::Swapped { succeeded, previous }, [result]) => {
+            *result == OpResult::Swapped { succeeded: *succeeded, previous: previous.clone() }
         }
-        (Outcome::Done, deeds) => deeds.iter().all(|deed| *deed == Deed::Done),
+        (ApplyOutcome::Done, results) => results.iter().all(|result| *result == OpResult::Done),
         _ => false,
     }
 }
 
-fn swapped(deed: &Deed) -> Option<Answer> {
-    match deed.clone() {
-        Deed::Done => None,
-        Deed::Swapped { succeeded, previous } => Some(Answer::Swapped { succeeded, previous }),
+fn swapped(result: &OpResult) -> Option<RegisterAnswer> {
+    match result.clone() {
+        OpResult::Done => None,
+        OpResult::Swapped { succeeded, previous } => {
+            Some(RegisterAnswer::Swapped { succeeded, previous })
+        }
     }
 }
 

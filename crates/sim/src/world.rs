@@ -6,55 +6,55 @@ use std::sync::Arc;
 use fastrand::Rng;
 use flotilla_region::{Descriptor, MessageKind, RegionId, Ticket};
 
-use crate::agenda::{Agenda, Moment};
 use crate::clock::LocalClock;
+use crate::event_queue::{EventQueue, SimTime};
 use crate::faults::{Fault, Swarm};
 use crate::layout;
-use crate::machine::{Machine, Settings};
-use crate::network::{Network, Weather};
-use crate::oracle::{Oracle, Stamps};
+use crate::network::{Network, NetworkConditions};
+use crate::node::{RunSettings, SimNode};
 use crate::packet::Packet;
-use crate::request::Request;
-use crate::task::{Outbox, Stop, Task};
+use crate::reference_model::{CheckFailure, ReferenceModel};
+use crate::request::ClientRequest;
+use crate::task::{Outbox, StopReason, Task};
 use crate::trace::Trace;
-use crate::truth::{Broken, Truth};
-use crate::workload::Workload;
+use crate::tso_oracle::{GrantedTimestamps, TsoOracle};
+use crate::workload::ClientWorkload;
 
-mod storm;
-mod talk;
+mod fault_injection;
+mod messaging;
 
 /// Between two beats of an oracle.
-const BEAT_US: u64 = 100_000;
+const TICK_US: u64 = 100_000;
 /// A store that was told to lose power inside its next operations loses it after this at the
 /// latest.
 const CUT_US_MAX: u64 = 200_000;
 
 /// Something that is planned.
 #[derive(Debug)]
-enum Happening {
+enum SimEvent {
     Work {
         store: usize,
-        life: u64,
+        incarnation: u64,
         task: Task,
     },
     Packet(Box<Packet>),
-    Think(usize),
+    NextRequest(usize),
     Arrive(Ticket),
-    Patience {
+    ClientTimeout {
         client: usize,
         ticket: Ticket,
     },
-    Beat(usize),
+    OracleTick(usize),
     /// A checkpoint is due, if the store is still in this life.
-    Save {
+    Checkpoint {
         store: usize,
-        life: u64,
+        incarnation: u64,
     },
-    Strike(Fault),
+    InjectFault(Fault),
     /// The store goes on after a pause, if it is still in this life.
     Resume {
         store: usize,
-        life: u64,
+        incarnation: u64,
     },
     HealLinks,
     /// Somebody looks whether the region has two leaders, and so many times more.
@@ -66,40 +66,40 @@ enum Happening {
     /// Nobody hears the store any more, and it hears nobody.
     Isolate(usize),
     /// The second half of a usurpation: the leader is cut off, a replica that heard it restarts.
-    Betray {
+    RestartVoter {
         leader: usize,
-        keeper: usize,
+        voter: usize,
     },
-    MendDisk(usize),
+    RestoreDiskSpeed(usize),
     /// The operator puts the newest disk of a store back.
-    PutBack(usize),
+    RestoreDirectory(usize),
     /// The operator finds out what he told a store wrong.
-    RightFlags(usize),
+    CorrectFlags(usize),
     /// The store loses power, if it is still in this life.
-    Expire {
+    DelayedPowerLoss {
         store: usize,
-        life: u64,
+        incarnation: u64,
     },
     Start(usize),
 }
 
 /// Whether a store stands still.
 #[derive(Debug, Default)]
-struct Pause {
+struct PauseState {
     /// What it will find when it goes on.
-    held: Option<Vec<Happening>>,
+    held: Option<Vec<SimEvent>>,
     /// It will stand still for so long as soon as it has sent something.
     after_sending_us: Option<u64>,
     /// It will stand still for so long as soon as it has asked to be confirmed as a leader, and be
     /// cut off when it goes on.
     after_asking_us: Option<u64>,
     /// Its machine is suspended since then.
-    suspended_at: Option<Moment>,
+    suspended_at: Option<SimTime>,
 }
 
 /// What happened how often.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct EventCounts {
     /// Things that happened, of any kind.
     pub events: u64,
     /// Stores that crashed.
@@ -112,32 +112,32 @@ pub struct Counts {
     pub lost: u64,
 }
 
-pub(crate) struct World {
-    agenda: Agenda<Happening>,
-    machines: Vec<Machine>,
-    oracles: Vec<Oracle>,
+pub(crate) struct SimWorld {
+    event_queue: EventQueue<SimEvent>,
+    nodes: Vec<SimNode>,
+    oracles: Vec<TsoOracle>,
     network: Network,
-    workload: Workload,
-    truth: Truth,
-    stamps: Stamps,
+    workload: ClientWorkload,
+    reference_model: ReferenceModel,
+    stamps: GrantedTimestamps,
     trace: Trace,
     swarm: Swarm,
-    settings: Arc<Settings>,
+    settings: Arc<RunSettings>,
     /// Decides what has no generator of its own.
     rng: Rng,
-    pauses: Vec<Pause>,
-    counts: Counts,
+    pauses: Vec<PauseState>,
+    counts: EventCounts,
     out: Outbox,
     /// Whether faults still happen.
-    is_stormy: bool,
+    has_faults: bool,
     /// Whether clients still ask.
-    is_busy: bool,
+    clients_active: bool,
 }
 
-impl World {
-    pub(crate) fn new(swarm: Swarm, settings: Settings, mut rng: Rng, trace: Trace) -> Self {
+impl SimWorld {
+    pub(crate) fn new(swarm: Swarm, settings: RunSettings, mut rng: Rng, trace: Trace) -> Self {
         let stores = swarm.stores;
-        let workload = Workload::new(
+        let workload = ClientWorkload::new(
             &settings.regions,
             stores,
             swarm.clients,
@@ -146,54 +146,54 @@ impl World {
             rng.fork(),
         );
         let settings = Arc::new(settings);
-        let machine = |place: usize| {
+        let node = |place: usize| {
             let clock = LocalClock::new(swarm.drift_ppm[place], rng.u64(..10_000_000));
-            Machine::new(place, clock, Arc::clone(&settings), rng.fork())
+            SimNode::new(place, clock, Arc::clone(&settings), rng.fork())
         };
         let mut world = Self {
-            agenda: Agenda::new(),
-            machines: (0..stores).map(machine).collect(),
-            oracles: (0..stores).map(Oracle::new).collect(),
-            network: Network::new(stores, swarm.weather, rng.fork()),
+            event_queue: EventQueue::new(),
+            nodes: (0..stores).map(node).collect(),
+            oracles: (0..stores).map(TsoOracle::new).collect(),
+            network: Network::new(stores, swarm.conditions, rng.fork()),
             workload,
-            truth: Truth::default(),
-            stamps: Stamps::default(),
+            reference_model: ReferenceModel::default(),
+            stamps: GrantedTimestamps::default(),
             trace,
             swarm,
             settings,
             rng,
-            pauses: (0..stores).map(|_| Pause::default()).collect(),
-            counts: Counts::default(),
+            pauses: (0..stores).map(|_| PauseState::default()).collect(),
+            counts: EventCounts::default(),
             out: Outbox::default(),
-            is_stormy: true,
-            is_busy: true,
+            has_faults: true,
+            clients_active: true,
         };
-        world.plan_beginning();
+        world.schedule_start();
         world
     }
 
-    fn plan_beginning(&mut self) {
-        for store in 0..self.machines.len() {
-            self.plan(1 + store as u64, Happening::Start(store));
-            self.plan(BEAT_US, Happening::Beat(store));
+    fn schedule_start(&mut self) {
+        for store in 0..self.nodes.len() {
+            self.schedule(1 + store as u64, SimEvent::Start(store));
+            self.schedule(TICK_US, SimEvent::OracleTick(store));
         }
         for client in 0..self.swarm.clients {
             let delay_us = self.think_us();
-            self.plan(delay_us, Happening::Think(client));
+            self.schedule(delay_us, SimEvent::NextRequest(client));
         }
         if let Some((store, flags, us)) = self.swarm.wrong_flags {
-            self.machines[store].set_flags(flags);
-            self.plan(us, Happening::RightFlags(store));
+            self.nodes[store].set_flags(flags);
+            self.schedule(us, SimEvent::CorrectFlags(store));
         }
-        self.plan_strike();
-        self.plan_strike_apart();
+        self.schedule_fault();
+        self.schedule_extra_fault();
     }
 
-    pub(crate) fn now(&self) -> Moment {
-        self.agenda.now()
+    pub(crate) fn now(&self) -> SimTime {
+        self.event_queue.now()
     }
 
-    pub(crate) fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> EventCounts {
         self.counts
     }
 
@@ -201,41 +201,41 @@ impl World {
         &self.trace
     }
 
-    pub(crate) fn machines(&self) -> &[Machine] {
-        &self.machines
+    pub(crate) fn nodes(&self) -> &[SimNode] {
+        &self.nodes
     }
 
     pub(crate) fn regions(&self) -> &[Descriptor] {
         &self.settings.regions
     }
 
-    pub(crate) fn workload(&self) -> &Workload {
+    pub(crate) fn workload(&self) -> &ClientWorkload {
         &self.workload
     }
 
-    pub(crate) fn truth(&self) -> &Truth {
-        &self.truth
+    pub(crate) fn reference_model(&self) -> &ReferenceModel {
+        &self.reference_model
     }
 
-    pub(crate) fn stamps(&self) -> &Stamps {
+    pub(crate) fn stamps(&self) -> &GrantedTimestamps {
         &self.stamps
     }
 
     /// From now on nothing goes wrong, and what went wrong is mended.
-    pub(crate) fn calm(&mut self) -> Result<(), Broken> {
-        self.is_stormy = false;
+    pub(crate) fn end_faults(&mut self) -> Result<(), CheckFailure> {
+        self.has_faults = false;
         self.network.heal();
-        self.network.set_weather(Weather::FAIR);
+        self.network.set_conditions(NetworkConditions::FAIR);
         self.say(format_args!("all faults end"));
-        for store in 0..self.machines.len() {
+        for store in 0..self.nodes.len() {
             self.resume(store)?;
-            self.put_back(store);
-            self.right_flags(store);
-            self.machines[store].set_slow(false);
-            if self.machines[store].is_ill() {
+            self.restore_directory(store);
+            self.correct_flags(store);
+            self.nodes[store].set_slow(false);
+            if self.nodes[store].has_disk_fault() {
                 self.crash(store, true);
             }
-            if !self.machines[store].is_up() {
+            if !self.nodes[store].is_up() {
                 self.start(store)?;
             }
         }
@@ -243,69 +243,69 @@ impl World {
     }
 
     /// From now on clients ask nothing.
-    pub(crate) fn hush(&mut self) {
-        self.is_busy = false;
+    pub(crate) fn stop_clients(&mut self) {
+        self.clients_active = false;
     }
 
     /// Sends a request to where it is addressed.
-    pub(crate) fn send(&mut self, request: Request) -> Ticket {
+    pub(crate) fn send(&mut self, request: ClientRequest) -> Ticket {
         let ticket = self.workload.send(request);
-        self.plan(1, Happening::Arrive(ticket));
+        self.schedule(1, SimEvent::Arrive(ticket));
         ticket
     }
 
     /// Lets the next planned thing happen.
-    pub(crate) fn advance(&mut self) -> Result<(), Broken> {
-        let happening = self.agenda.next().expect("timers never end");
+    pub(crate) fn advance(&mut self) -> Result<(), CheckFailure> {
+        let event = self.event_queue.next().expect("timers never end");
         self.counts.events += 1;
-        match self.whose(&happening) {
+        match self.target_store(&event) {
             // What a store that stands still should do waits until it goes on.
             Some(store) if self.pauses[store].held.is_some() => {
-                self.pauses[store].held.get_or_insert_default().push(happening);
+                self.pauses[store].held.get_or_insert_default().push(event);
                 Ok(())
             }
-            _ => self.happen(happening),
+            _ => self.handle(event),
         }
     }
 
-    fn happen(&mut self, happening: Happening) -> Result<(), Broken> {
-        match happening {
-            Happening::Work { store, life, task } => self.work(store, life, task)?,
-            Happening::Packet(packet) => self.deliver(*packet)?,
-            Happening::Arrive(ticket) => self.arrive(ticket)?,
-            Happening::Think(client) => self.think(client),
-            Happening::Patience { client, ticket } => {
+    fn handle(&mut self, event: SimEvent) -> Result<(), CheckFailure> {
+        match event {
+            SimEvent::Work { store, incarnation, task } => self.work(store, incarnation, task)?,
+            SimEvent::Packet(packet) => self.deliver(*packet)?,
+            SimEvent::Arrive(ticket) => self.arrive(ticket)?,
+            SimEvent::NextRequest(client) => self.issue_request(client),
+            SimEvent::ClientTimeout { client, ticket } => {
                 if self.workload.give_up(client, ticket) {
-                    self.plan(1, Happening::Think(client));
+                    self.schedule(1, SimEvent::NextRequest(client));
                 }
             }
-            Happening::Beat(store) => self.beat(store),
-            Happening::Save { store, life } => {
-                self.work(store, life, Task::Checkpoint)?;
-                if self.machines[store].life() == life {
-                    self.plan_save(store);
+            SimEvent::OracleTick(store) => self.tick(store),
+            SimEvent::Checkpoint { store, incarnation } => {
+                self.work(store, incarnation, Task::Checkpoint)?;
+                if self.nodes[store].incarnation() == incarnation {
+                    self.schedule_checkpoint(store);
                 }
             }
-            Happening::Strike(fault) => self.strike(fault)?,
-            Happening::Resume { store, life } => {
-                if self.machines[store].life() == life {
+            SimEvent::InjectFault(fault) => self.inject(fault)?,
+            SimEvent::Resume { store, incarnation } => {
+                if self.nodes[store].incarnation() == incarnation {
                     self.resume(store)?;
                 }
             }
-            Happening::HealLinks => self.network.heal(),
-            Happening::Probe { region, leader, times } => self.probe(region, leader, times),
-            Happening::Isolate(store) => self.isolate(store),
-            Happening::Betray { leader, keeper } => self.betray(leader, keeper),
-            Happening::MendDisk(store) => self.machines[store].set_slow(false),
-            Happening::PutBack(store) => self.put_back(store),
-            Happening::RightFlags(store) => self.right_flags(store),
-            Happening::Expire { store, life } => {
-                if self.machines[store].life() == life {
+            SimEvent::HealLinks => self.network.heal(),
+            SimEvent::Probe { region, leader, times } => self.probe(region, leader, times),
+            SimEvent::Isolate(store) => self.isolate(store),
+            SimEvent::RestartVoter { leader, voter } => self.restart_voter(leader, voter),
+            SimEvent::RestoreDiskSpeed(store) => self.nodes[store].set_slow(false),
+            SimEvent::RestoreDirectory(store) => self.restore_directory(store),
+            SimEvent::CorrectFlags(store) => self.correct_flags(store),
+            SimEvent::DelayedPowerLoss { store, incarnation } => {
+                if self.nodes[store].incarnation() == incarnation {
                     self.crash(store, true);
                 }
             }
-            Happening::Start(store) => {
-                if !self.machines[store].is_up() {
+            SimEvent::Start(store) => {
+                if !self.nodes[store].is_up() {
                     self.start(store)?;
                 }
             }
@@ -314,59 +314,64 @@ impl World {
     }
 
     /// The store without which this cannot happen.
-    fn whose(&self, happening: &Happening) -> Option<usize> {
-        match happening {
-            Happening::Work { store, .. } | Happening::Beat(store) => Some(*store),
-            Happening::Save { store, .. } => Some(*store),
-            Happening::Packet(packet) => Some(packet.to),
-            Happening::Arrive(ticket) => Some(self.workload.request(*ticket).store),
+    fn target_store(&self, event: &SimEvent) -> Option<usize> {
+        match event {
+            SimEvent::Work { store, .. } | SimEvent::OracleTick(store) => Some(*store),
+            SimEvent::Checkpoint { store, .. } => Some(*store),
+            SimEvent::Packet(packet) => Some(packet.to),
+            SimEvent::Arrive(ticket) => Some(self.workload.request(*ticket).store),
             _ => None,
         }
     }
 
-    fn work(&mut self, store: usize, life: u64, task: Task) -> Result<(), Broken> {
-        if self.machines[store].life() != life {
+    fn work(&mut self, store: usize, incarnation: u64, task: Task) -> Result<(), CheckFailure> {
+        if self.nodes[store].incarnation() != incarnation {
             return Ok(());
         }
-        self.trace.add(&[self.agenda.now(), task.number(), store as u64]);
+        self.trace.add(&[self.event_queue.now(), task.number(), store as u64]);
         self.say(format_args!("store {} {task:?}", layout::id(store)));
-        let now = self.agenda.now();
-        let done =
-            self.machines[store].act(task, now, &mut self.truth, &self.workload, &mut self.out);
-        self.settle(store, done)
+        let now = self.event_queue.now();
+        let done = self.nodes[store].act(
+            task,
+            now,
+            &mut self.reference_model,
+            &self.workload,
+            &mut self.out,
+        );
+        self.dispatch(store, done)
     }
 
     /// Distributes what a store's work brought forth, and buries the store if it was its last.
-    fn settle(&mut self, store: usize, done: Result<(), Stop>) -> Result<(), Broken> {
+    fn dispatch(&mut self, store: usize, done: Result<(), StopReason>) -> Result<(), CheckFailure> {
         let mut out = std::mem::take(&mut self.out);
-        let life = self.machines[store].life();
-        let has_sent = !out.packets.is_empty();
-        let has_asked = out.packets.iter().any(|envelope| {
+        let incarnation = self.nodes[store].incarnation();
+        let has_sent = !out.envelopes.is_empty();
+        let has_asked = out.envelopes.iter().any(|envelope| {
             let message = &envelope.message;
             message.kind == MessageKind::Heartbeat && !message.context.is_empty()
         });
         for (delay_us, task) in out.tasks.drain(..) {
-            self.plan(delay_us, Happening::Work { store, life, task });
+            self.schedule(delay_us, SimEvent::Work { store, incarnation, task });
         }
-        for envelope in out.packets.drain(..) {
+        for envelope in out.envelopes.drain(..) {
             self.post(store, envelope);
         }
-        for mut packet in out.letters.drain(..) {
-            packet.is_sound = !self.machines[store].is_exchanged();
+        for mut packet in out.packets.drain(..) {
+            packet.is_sound = !self.nodes[store].is_swapped();
             self.send_packet(packet);
         }
         for role in out.roles.drain(..) {
             self.trace.add(&[role.region.0, role.term.0, u64::from(role.is_leader)]);
             self.say(format_args!("store {} {role:?}", layout::id(store)));
             if role.region == layout::SYSTEM {
-                self.oracles[store].hear(&role);
+                self.oracles[store].on_role_change(&role);
             }
         }
         for (ticket, reply) in out.replies.drain(..) {
             self.reply(ticket, reply)?;
         }
         if let Some(us) = out.stall_us.take() {
-            self.stand_still_inside(store, us);
+            self.stall_in_step(store, us);
         }
         self.out = out;
         match done {
@@ -379,21 +384,21 @@ impl World {
                 }
                 Ok(())
             }
-            Err(Stop::Died) => {
-                self.machines[store].count_death();
+            Err(StopReason::Died) => {
+                self.nodes[store].count_death();
                 self.crash(store, true);
                 Ok(())
             }
-            Err(Stop::Refused(words)) => {
+            Err(StopReason::Refused(words)) => {
                 self.say(format_args!("store {} is refused: {words}", layout::id(store)));
-                if !self.machines[store].is_to_be_refused() {
+                if !self.nodes[store].is_to_be_refused() {
                     return Err(format!("sound store {} is refused: {words}", layout::id(store)));
                 }
-                self.machines[store].count_refusal();
+                self.nodes[store].count_refusal();
                 self.crash(store, false);
                 Ok(())
             }
-            Err(Stop::Broken(what)) => Err(what),
+            Err(StopReason::CheckFailure(what)) => Err(what),
         }
     }
 
@@ -401,11 +406,11 @@ impl World {
         self.rng.u64(1..=2 * self.swarm.think_us)
     }
 
-    fn plan(&mut self, delay_us: u64, happening: Happening) {
-        self.agenda.plan(delay_us, happening);
+    fn schedule(&mut self, delay_us: u64, event: SimEvent) {
+        self.event_queue.schedule(delay_us, event);
     }
 
     fn say(&self, words: Arguments<'_>) {
-        self.trace.say(self.agenda.now(), words);
+        self.trace.say(self.event_queue.now(), words);
     }
 }

@@ -6,14 +6,14 @@ use flotilla_pagestore::PageStore;
 use flotilla_region::{Descriptor, Index, RegionId, Space, StoreId, Term};
 
 use crate::error::Error;
-use crate::log_writer::LogWriter;
-use crate::ranges;
-use crate::reader::View;
+use crate::region_ranges;
 use crate::schema::{self, ApplyState};
+use crate::snapshot_read::StoreSnapshot;
+use crate::store_log::StoreLog;
 
 /// What was checked.
 #[derive(Clone, Debug)]
-pub struct CheckReport {
+pub struct StoreCheckReport {
     /// The page store's own report: every page is reachable, free or pending.
     pub pages: flotilla_pagestore::PageCheckReport,
     /// How many regions have their rows, disjoint ranges and a log that fits.
@@ -25,14 +25,14 @@ pub struct CheckReport {
 /// Checks pages, rows and logs. `durable` are the applied indexes of the last durable root.
 pub(crate) fn check(
     pages: &PageStore,
-    log: &LogWriter,
+    log: &StoreLog,
     store: StoreId,
     durable: &[(RegionId, Index)],
-) -> Result<CheckReport, Error> {
+) -> Result<StoreCheckReport, Error> {
     let snapshot = pages.read();
-    let view = View::new(snapshot.clone());
+    let view = StoreSnapshot::new(snapshot.clone());
     let descriptors = view.descriptors()?;
-    ranges::check_disjoint(&descriptors).map_err(Error::Corrupt)?;
+    region_ranges::check_disjoint(&descriptors).map_err(Error::Corrupt)?;
     let states = view.states()?;
     if states.len() != descriptors.len() {
         return Err(Error::Corrupt(format!(
@@ -61,12 +61,12 @@ pub(crate) fn check(
             rows += 1;
         }
     }
-    Ok(CheckReport { pages: pages.check()?, regions: descriptors.len() as u64, rows })
+    Ok(StoreCheckReport { pages: pages.check()?, regions: descriptors.len() as u64, rows })
 }
 
 /// The log reaches down to the durable root and up to what is applied, with the same terms.
 fn check_log(
-    log: &LogWriter,
+    log: &StoreLog,
     store: StoreId,
     descriptor: &Descriptor,
     state: &ApplyState,

@@ -13,13 +13,13 @@ use flotilla_region::{Index, PeerId, RegionId, StoreId};
 use parking_lot::Mutex;
 
 use crate::error::Error;
-use crate::log_writer::{self, LogWriter};
-use crate::reader::View;
-use crate::schema::{self, APPLY, ApplyState, Cut};
+use crate::schema::{self, APPLY, ApplyState, CheckpointLsn};
+use crate::snapshot_read::StoreSnapshot;
+use crate::store_log::{self, StoreLog};
 
 /// The last durable root, and the way to the next.
 #[derive(Debug)]
-pub(crate) struct Checkpoints {
+pub(crate) struct CheckpointState {
     store: StoreId,
     /// How far each region is applied in the last durable root.
     durable: Mutex<Vec<(RegionId, Index)>>,
@@ -27,7 +27,7 @@ pub(crate) struct Checkpoints {
     making: Mutex<()>,
 }
 
-impl Checkpoints {
+impl CheckpointState {
     pub(crate) fn new(store: StoreId, durable: Vec<(RegionId, Index)>) -> Self {
         Self { store, durable: Mutex::new(durable), making: Mutex::new(()) }
     }
@@ -42,17 +42,17 @@ impl Checkpoints {
     pub(crate) fn make(
         &self,
         pages: &PageStore,
-        log: &LogWriter,
+        log: &StoreLog,
     ) -> Result<(Vec<(RegionId, Index)>, bool), Error> {
         let _one = self.making.lock();
-        let taken = log.take();
+        let taken = log.checkpoint_input();
         if taken.is_empty() && pages.read().txid() == pages.durable().txid {
             return Ok((self.durable(), false));
         }
         log.engine().sync().wait()?;
         copy_hard_states(pages, log, taken.replicas())?;
         // Taken before the checkpoint, so the durable root has applied at least as much.
-        let view = View::new(pages.read());
+        let view = StoreSnapshot::new(pages.read());
         log.engine().sync().wait()?;
         let done = pages.checkpoint()?;
         assert!(
@@ -68,7 +68,7 @@ impl Checkpoints {
             assert!(descriptor.id == *region, "rows of {} and of {region}", descriptor.id);
             replicas.extend(descriptor.peer_on(self.store).map(|peer| (peer.id, *applied)));
         }
-        log.settle(&taken, done.txid, replicas.into_iter());
+        log.complete_checkpoint(&taken, done.txid, replicas.into_iter());
         self.durable.lock().clone_from(&durable);
         Ok((durable, true))
     }
@@ -77,21 +77,21 @@ impl Checkpoints {
 /// Publishes a root that knows every hard state that the log holds.
 fn copy_hard_states(
     pages: &PageStore,
-    log: &LogWriter,
+    log: &StoreLog,
     replicas: impl Iterator<Item = (RegionId, PeerId)>,
 ) -> Result<(), Error> {
-    let cut = Cut { lsn: log.engine().durable_lsn() };
+    let position = CheckpointLsn { lsn: log.engine().durable_lsn() };
     let mut txn = pages.write()?;
     let mut states = txn.tree(APPLY)?;
     for (region, peer) in replicas {
         let Some(group) = log.engine().group(peer.0) else { continue };
-        let Some(newest) = log_writer::hard_state(&group)? else { continue };
+        let Some(newest) = store_log::hard_state(&group)? else { continue };
         let key = schema::region_key(region);
         let mut state = ApplyState::decode(region, states.get(&key)?.as_deref())?;
         state.hard_state = state.hard_state.merge(newest);
         states.put(&key, &state.encode())?;
     }
-    txn.set_commit_metadata(&cut.encode());
+    txn.set_commit_metadata(&position.encode());
     txn.publish()?;
     Ok(())
 }

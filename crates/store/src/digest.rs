@@ -3,13 +3,13 @@
 use flotilla_region::{Index, RegionId};
 
 use crate::error::{Error, ReadError};
-use crate::reader::View;
+use crate::snapshot_read::StoreSnapshot;
 
 /// The applied index of a region, and a hash over its rows in order.
-pub(crate) fn digest(view: &View, region: RegionId) -> Result<(Index, u64), Error> {
+pub(crate) fn digest(view: &StoreSnapshot, region: RegionId) -> Result<(Index, u64), Error> {
     let replica = view.region(region, None).map_err(|error| read_failed(region, error))?;
     let state = view.state(region)?;
-    let mut digest = Digest::new();
+    let mut digest = RowDigest::new();
     let add = |key: &[u8], value: &[u8]| {
         digest.add(key);
         digest.add(value);
@@ -28,9 +28,9 @@ fn read_failed(region: RegionId, error: ReadError) -> Error {
 
 /// FNV-1a with 64 bits: the same on every machine, and simple. It guards against mistakes, not
 /// against somebody who wants two replicas to look alike.
-struct Digest(u64);
+struct RowDigest(u64);
 
-impl Digest {
+impl RowDigest {
     fn new() -> Self {
         Self(0xCBF2_9CE4_8422_2325)
     }

@@ -19,10 +19,10 @@ use flotilla_vfs::FileSystem;
 use crate::config::Config;
 use crate::error::Error;
 use crate::schema::{
-    self, APPLY, ApplyState, BadRow, CLUSTER, Cut, IDENT, IDENTITY_KEY, REGION, REGISTRY_KEY,
-    SETTINGS_KEY, STORE_GROUP,
+    self, APPLY, ApplyState, CLUSTER, CheckpointLsn, IDENT, IDENTITY_KEY, MalformedRow, REGION,
+    REGISTRY_KEY, SETTINGS_KEY, STORE_GROUP,
 };
-use crate::{copies, own_group, ranges, recover};
+use crate::{cluster_copies, recovery, region_ranges, store_group};
 
 /// Starts that a directory remembers of itself.
 const STARTS_KEPT: u64 = 1_000;
@@ -94,7 +94,7 @@ impl StoreDirectory {
             return Ok(None);
         }
         let own = self.identity.store;
-        let runs = own_group::peer_runs(&self.log)?;
+        let runs = store_group::peer_runs(&self.log)?;
         if let Some(run) = runs.into_iter().find(|run| run.store == own) {
             return Ok(Some(run.address));
         }
@@ -105,10 +105,10 @@ impl StoreDirectory {
     /// Makes the start durable: first in the log, then in the pages.
     pub(crate) fn count_start(&mut self) -> Result<(), Error> {
         let StoreIdentity { uuid, run, .. } = self.identity;
-        own_group::put_identity(&self.log, &LogIdentity { uuid, run })?;
+        store_group::put_identity(&self.log, &LogIdentity { uuid, run })?;
         let mut txn = self.pages.write()?;
         if self.identity.state == IdentityState::New {
-            txn.set_commit_metadata(&Cut::default().encode());
+            txn.set_commit_metadata(&CheckpointLsn::default().encode());
         }
         let mut ident = txn.tree(IDENT)?;
         ident.put(IDENTITY_KEY, &self.identity.encode())?;
@@ -133,7 +133,7 @@ impl StoreDirectory {
         let next = write.apply(&self.identity);
         let mut txn = self.pages.write()?;
         if let BootstrapWrite::Form { plan, .. } = write {
-            ranges::check_first(&plan.regions)?;
+            region_ranges::check_first(&plan.regions)?;
             // The rows of an earlier plan go.
             for tree in [REGION, APPLY, CLUSTER] {
                 txn.tree(tree)?.delete_range(b"", None)?;
@@ -145,7 +145,7 @@ impl StoreDirectory {
                 txn.tree(APPLY)?.put(&key, &ApplyState::default().encode())?;
             }
             let registry = StoreRegistry::of_plan(plan);
-            copies::put(&mut txn, Some(&registry), Some(&plan.spec.settings))?;
+            cluster_copies::put(&mut txn, Some(&registry), Some(&plan.spec.settings))?;
         }
         txn.tree(IDENT)?.put(IDENTITY_KEY, &next.encode())?;
         txn.publish()?;
@@ -164,8 +164,8 @@ impl StoreDirectory {
         let cluster = self.pages.read().tree(CLUSTER)?.ok_or_else(missing)?;
         let registry = cluster.get(REGISTRY_KEY)?.ok_or_else(missing)?;
         let settings = cluster.get(SETTINGS_KEY)?.ok_or_else(missing)?;
-        let registry = StoreRegistry::decode(&registry).map_err(BadRow::from)?;
-        Ok((registry, ClusterSettings::decode(&settings).map_err(BadRow::from)?))
+        let registry = StoreRegistry::decode(&registry).map_err(MalformedRow::from)?;
+        Ok((registry, ClusterSettings::decode(&settings).map_err(MalformedRow::from)?))
     }
 }
 
@@ -178,7 +178,7 @@ fn next_identity(
     let has_replicas = log.group_ids().iter().any(|group| *group != STORE_GROUP);
     let wrong = |what: String| Err(Error::WrongDirectory(what));
     let nonce = seed.nonce;
-    let (logged, found) = (own_group::identity(log)?, stored_identity(pages)?);
+    let (logged, found) = (store_group::identity(log)?, stored_identity(pages)?);
     let (logged, found) = match (logged, found) {
         (Some(logged), Some(found)) => (logged, found),
         (None, Some(_)) => {
@@ -215,7 +215,7 @@ fn next_identity(
              data directory is never restored, nor a half of it: bring the newest disk back"
         ));
     }
-    let (relied, root) = (own_group::relied_root(log)?, pages.durable().txid);
+    let (relied, root) = (store_group::relied_root(log)?, pages.durable().txid);
     if root < relied {
         return wrong(format!(
             "the pages are older than the log relies on: it has given up what root {relied} holds, \
@@ -230,7 +230,7 @@ fn next_identity(
         );
     }
     if found.is_member() {
-        recover::check_cut(pages, log)?;
+        recovery::check_log_position(pages, log)?;
     }
     let run = StoreRun { starts: last.starts + 1, nonce };
     Ok(StoreIdentity { run, ..found })
@@ -247,7 +247,7 @@ fn stored_identity(pages: &PageStore) -> Result<Option<StoreIdentity>, Error> {
                 .to_owned(),
         ));
     }
-    Ok(Some(StoreIdentity::decode(&row).map_err(BadRow::from)?))
+    Ok(Some(StoreIdentity::decode(&row).map_err(MalformedRow::from)?))
 }
 
 fn history(pages: &PageStore) -> Result<RunHistory, Error> {

@@ -3,13 +3,13 @@
 use bytes::Bytes;
 use flotilla_region::{Descriptor, Index, Malformed, RegionId};
 
-use crate::schema::BadRow;
+use crate::schema::MalformedRow;
 
 /// Why the store could not do what was asked.
 ///
 /// None of these is the same on every replica, so none may be answered by going on: whoever gets
 /// one while logging, applying or making a checkpoint stops the store. What every replica decides
-/// alike is an [`Outcome`](crate::Outcome).
+/// alike is an [`ApplyOutcome`](crate::ApplyOutcome).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -91,14 +91,14 @@ pub enum ReadError {
     Corrupt(String),
 }
 
-impl From<BadRow> for Error {
-    fn from(BadRow(what): BadRow) -> Self {
+impl From<MalformedRow> for Error {
+    fn from(MalformedRow(what): MalformedRow) -> Self {
         Self::Corrupt(what)
     }
 }
 
-impl From<BadRow> for ReadError {
-    fn from(BadRow(what): BadRow) -> Self {
+impl From<MalformedRow> for ReadError {
+    fn from(MalformedRow(what): MalformedRow) -> Self {
         Self::Corrupt(what)
     }
 }

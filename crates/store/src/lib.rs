@@ -21,27 +21,27 @@
 mod apply;
 mod check;
 mod checkpoint;
+mod cluster_copies;
 mod config;
-mod copies;
 mod digest;
 mod directory;
 mod error;
-mod gc;
+mod log_purge;
 mod log_reader;
-mod log_writer;
-mod own_group;
-mod ranges;
-mod reader;
-mod recover;
+mod page_maintenance;
+mod recovery;
+mod region_ranges;
 mod schema;
+mod snapshot_read;
 mod stats;
 mod store;
+mod store_group;
+mod store_log;
 #[cfg(test)]
 mod tests;
-mod upkeep;
 
-pub use apply::{Applied, ApplyReject, Outcome};
-pub use check::CheckReport;
+pub use apply::{Applied, ApplyOutcome, ApplyReject};
+pub use check::StoreCheckReport;
 pub use config::Config;
 pub use directory::{StartSeed, StoreDirectory};
 pub use error::{Error, ReadError};
@@ -52,7 +52,7 @@ pub use flotilla_raftlog::{
     Commit, Config as LogConfig, Error as LogError, LogMaintenance, PurgeReport, Receipt,
     RecoveryReport,
 };
-pub use reader::{RegionView, ScanRequest, ScanResult, View};
+pub use page_maintenance::MaintenanceStep;
+pub use snapshot_read::{RegionSnapshot, ScanRequest, ScanResult, StoreSnapshot};
 pub use stats::Stats;
 pub use store::Store;
-pub use upkeep::PagesUpkeep;

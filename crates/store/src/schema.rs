@@ -43,7 +43,7 @@ const START_BYTES: usize = 1 + 8 + 8;
 
 /// Bytes of a row that are not what this schema says; the text says which.
 #[derive(Debug)]
-pub(crate) struct BadRow(pub(crate) String);
+pub(crate) struct MalformedRow(pub(crate) String);
 
 /// What the page store knows of a region besides its descriptor and data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,9 +64,9 @@ impl ApplyState {
         out
     }
 
-    pub(crate) fn decode(region: RegionId, row: Option<&[u8]>) -> Result<Self, BadRow> {
-        let row = row.ok_or_else(|| BadRow(format!("region {region} has no apply row")))?;
-        let bad = || BadRow(format!("the apply row of region {region} is malformed"));
+    pub(crate) fn decode(region: RegionId, row: Option<&[u8]>) -> Result<Self, MalformedRow> {
+        let row = row.ok_or_else(|| MalformedRow(format!("region {region} has no apply row")))?;
+        let bad = || MalformedRow(format!("the apply row of region {region} is malformed"));
         if row.len() < APPLY_HEAD_BYTES || row[0] != FORMAT {
             return Err(bad());
         }
@@ -78,21 +78,21 @@ impl ApplyState {
 
 /// The mark of a root: every hard state that the log held up to this place is in the root's rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct CheckpointLsn {
     pub(crate) lsn: u64,
 }
 
-impl Cut {
+impl CheckpointLsn {
     pub(crate) fn encode(self) -> Vec<u8> {
         let mut out = vec![FORMAT];
         out.extend_from_slice(&self.lsn.to_le_bytes());
         out
     }
 
-    pub(crate) fn decode(mark: &[u8]) -> Result<Self, BadRow> {
+    pub(crate) fn decode(mark: &[u8]) -> Result<Self, MalformedRow> {
         match mark {
             [FORMAT, rest @ ..] if rest.len() == 8 => Ok(Self { lsn: number(rest, 0) }),
-            _ => Err(BadRow("the mark of the page file is malformed".to_owned())),
+            _ => Err(MalformedRow("the mark of the page file is malformed".to_owned())),
         }
     }
 }
@@ -108,9 +108,11 @@ pub(crate) fn start_keys() -> (Vec<u8>, Vec<u8>) {
 }
 
 /// The count of starts that a key of a start names.
-pub(crate) fn starts_of_key(key: &[u8]) -> Result<u64, BadRow> {
+pub(crate) fn starts_of_key(key: &[u8]) -> Result<u64, MalformedRow> {
     let number = key.strip_prefix(START_PREFIX).and_then(|number| number.try_into().ok());
-    number.map(u64::from_be_bytes).ok_or_else(|| BadRow(format!("{key:?} is no key of a start")))
+    number
+        .map(u64::from_be_bytes)
+        .ok_or_else(|| MalformedRow(format!("{key:?} is no key of a start")))
 }
 
 /// An own start: its nonce, and where the log ended when it was opened.
@@ -122,10 +124,10 @@ pub(crate) fn encode_start((nonce, log_end): (u64, u64)) -> Vec<u8> {
 }
 
 /// What [`encode_start`] wrote.
-pub(crate) fn decode_start(row: &[u8]) -> Result<(u64, u64), BadRow> {
+pub(crate) fn decode_start(row: &[u8]) -> Result<(u64, u64), MalformedRow> {
     match row {
         [FORMAT, rest @ ..] if rest.len() == 16 => Ok((number(rest, 0), number(rest, 8))),
-        _ => Err(BadRow("the record of a start is malformed".to_owned())),
+        _ => Err(MalformedRow("the record of a start is malformed".to_owned())),
     }
 }
 
@@ -137,8 +139,8 @@ pub(crate) fn encode_peer_run(run: (u64, u64), address: &str) -> Vec<u8> {
 }
 
 /// What [`encode_peer_run`] wrote.
-pub(crate) fn decode_peer_run(row: &[u8]) -> Result<((u64, u64), String), BadRow> {
-    let bad = || BadRow("the start of another store is malformed".to_owned());
+pub(crate) fn decode_peer_run(row: &[u8]) -> Result<((u64, u64), String), MalformedRow> {
+    let bad = || MalformedRow("the start of another store is malformed".to_owned());
     let (run, address) = row.split_at_checked(START_BYTES).ok_or_else(bad)?;
     let address = String::from_utf8(address.to_vec()).map_err(|_| bad())?;
     Ok((decode_start(run)?, address))
@@ -161,16 +163,20 @@ pub(crate) fn region_key(region: RegionId) -> [u8; 8] {
 }
 
 /// The region that a key of [`REGION`] or [`APPLY`] names.
-pub(crate) fn region_of_key(key: &[u8]) -> Result<RegionId, BadRow> {
-    let bytes = key.try_into().map_err(|_| BadRow(format!("{key:?} is no key of a region")))?;
+pub(crate) fn region_of_key(key: &[u8]) -> Result<RegionId, MalformedRow> {
+    let bytes =
+        key.try_into().map_err(|_| MalformedRow(format!("{key:?} is no key of a region")))?;
     Ok(RegionId(u64::from_be_bytes(bytes)))
 }
 
-pub(crate) fn decode_descriptor(region: RegionId, row: &[u8]) -> Result<Descriptor, BadRow> {
+pub(crate) fn decode_descriptor(region: RegionId, row: &[u8]) -> Result<Descriptor, MalformedRow> {
     let descriptor = Descriptor::decode(Bytes::copy_from_slice(row))
-        .map_err(|error| BadRow(format!("the row of region {region}: {error}")))?;
+        .map_err(|error| MalformedRow(format!("the row of region {region}: {error}")))?;
     if descriptor.id != region {
-        return Err(BadRow(format!("the row of region {region} is that of {}", descriptor.id)));
+        return Err(MalformedRow(format!(
+            "the row of region {region} is that of {}",
+            descriptor.id
+        )));
     }
     Ok(descriptor)
 }
@@ -191,15 +197,15 @@ pub(crate) fn encode_value(value: &[u8], row: &mut Vec<u8>) {
 }
 
 /// The value in a data row.
-pub(crate) fn decode_value(row: &[u8]) -> Result<&[u8], BadRow> {
+pub(crate) fn decode_value(row: &[u8]) -> Result<&[u8], MalformedRow> {
     match row {
         [FLAGS, value @ ..] => Ok(value),
-        [flags, ..] => Err(BadRow(format!("a value has unknown flags {flags:#x}"))),
-        [] => Err(BadRow("a value has no flags".to_owned())),
+        [flags, ..] => Err(MalformedRow(format!("a value has unknown flags {flags:#x}"))),
+        [] => Err(MalformedRow("a value has no flags".to_owned())),
     }
 }
 
-impl From<Malformed> for BadRow {
+impl From<Malformed> for MalformedRow {
     fn from(malformed: Malformed) -> Self {
         Self(malformed.to_string())
     }
@@ -236,8 +242,11 @@ mod tests {
         assert_eq!(bytes[17..], hard_state.encode()[..]);
         assert_eq!(ApplyState::decode(RegionId(2), Some(&bytes)).unwrap(), state);
 
-        assert_eq!(Cut { lsn: 7 }.encode(), [1, 7, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(Cut::decode(&Cut { lsn: 7 }.encode()).unwrap(), Cut { lsn: 7 });
+        assert_eq!(CheckpointLsn { lsn: 7 }.encode(), [1, 7, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(
+            CheckpointLsn::decode(&CheckpointLsn { lsn: 7 }.encode()).unwrap(),
+            CheckpointLsn { lsn: 7 }
+        );
 
         assert_eq!(region_key(RegionId(258)), [0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(region_of_key(&region_key(RegionId(258))).unwrap(), RegionId(258));
@@ -258,7 +267,7 @@ mod tests {
         assert!(ApplyState::decode(RegionId(1), None).is_err());
         assert!(decode_start(&[1; 16]).is_err());
         assert!(starts_of_key(b"start/1").is_err());
-        assert!(Cut::decode(b"").is_err());
+        assert!(CheckpointLsn::decode(b"").is_err());
         assert!(region_of_key(b"short").is_err());
         assert!(decode_value(b"").is_err());
         assert!(decode_value(&[128, 1]).is_err());

@@ -30,7 +30,7 @@ pub struct Stats {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct StoreCounters {
     pub(crate) entries_applied: Counter,
     pub(crate) applies: Counter,
     pub(crate) checkpoints: Counter,

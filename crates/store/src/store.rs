@@ -8,20 +8,21 @@ use flotilla_identity::{
 use flotilla_pagestore::{DirtyLimits, PageStore};
 use flotilla_raftlog::{Commit, LogMaintenance, PurgeReport, RecoveryReport};
 use flotilla_region::{
-    ApplyTask, Compaction, Descriptor, Index, LogEntry, LogFetch, LogWrite, Recovered, RegionId,
+    ApplyTask, Compaction, Descriptor, Index, LogEntry, LogFetch, LogWrite, RecoveredReplica,
+    RegionId,
 };
 
 use crate::apply::{self, Applied};
-use crate::check::{self, CheckReport};
-use crate::checkpoint::Checkpoints;
+use crate::check::{self, StoreCheckReport};
+use crate::checkpoint::CheckpointState;
 use crate::config::Config;
 use crate::directory::StoreDirectory;
 use crate::error::Error;
-use crate::log_writer::LogWriter;
-use crate::reader::View;
-use crate::stats::{Counters, Stats};
-use crate::upkeep::{PagesUpkeep, Upkeep};
-use crate::{copies, digest, gc, log_reader, own_group, recover};
+use crate::page_maintenance::{MaintenanceStep, PageMaintenance};
+use crate::snapshot_read::StoreSnapshot;
+use crate::stats::{Stats, StoreCounters};
+use crate::store_log::StoreLog;
+use crate::{cluster_copies, digest, log_purge, log_reader, recovery, store_group};
 
 /// The replicas of one data directory: their logs and their rows.
 ///
@@ -32,11 +33,11 @@ pub struct Store {
     history: RunHistory,
     config: Config,
     pages: PageStore,
-    log: LogWriter,
+    log: StoreLog,
     log_recovery: RecoveryReport,
-    checkpoints: Checkpoints,
-    upkeep: Upkeep,
-    counters: Counters,
+    checkpoints: CheckpointState,
+    page_maintenance: PageMaintenance,
+    counters: StoreCounters,
 }
 
 impl fmt::Debug for Store {
@@ -55,15 +56,15 @@ impl Store {
     /// # Panics
     ///
     /// If the directory is not a member's.
-    pub fn start(directory: StoreDirectory) -> Result<(Self, Vec<Recovered>), Error> {
+    pub fn start(directory: StoreDirectory) -> Result<(Self, Vec<RecoveredReplica>), Error> {
         let state = directory.identity();
         assert!(state.is_member(), "only members start: {state:?}");
         let StoreDirectory { config, pages, log, log_recovery, identity, history } = directory;
-        let log = LogWriter::new(log, pages.durable().txid)?;
-        let recovered = recover::recover(&pages, &log, identity.store)?;
+        let log = StoreLog::new(log, pages.durable().txid)?;
+        let recovered = recovery::recover(&pages, &log, identity.store)?;
         let durable = recovered.iter().map(|r| (r.descriptor.id, r.applied.0)).collect();
-        let checkpoints = Checkpoints::new(identity.store, durable);
-        let (upkeep, counters) = (Upkeep::default(), Counters::default());
+        let checkpoints = CheckpointState::new(identity.store, durable);
+        let (page_maintenance, counters) = (PageMaintenance::default(), StoreCounters::default());
         let store = Self {
             identity,
             history,
@@ -72,7 +73,7 @@ impl Store {
             log,
             log_recovery,
             checkpoints,
-            upkeep,
+            page_maintenance,
             counters,
         };
         Ok((store, recovered))
@@ -109,7 +110,7 @@ impl Store {
     ///
     /// [`Error::Corrupt`].
     pub fn peer_runs(&self) -> Result<Vec<PeerWrite>, Error> {
-        own_group::peer_runs(self.log.engine())
+        store_group::peer_runs(self.log.engine())
     }
 
     /// Remembers a start of another store. Durable when this returns.
@@ -133,7 +134,7 @@ impl Store {
         settings: Option<&ClusterSettings>,
     ) -> Result<(), Error> {
         let mut txn = self.pages.write()?;
-        copies::put(&mut txn, registry, settings)?;
+        cluster_copies::put(&mut txn, registry, settings)?;
         txn.publish()?;
         Ok(())
     }
@@ -198,8 +199,8 @@ impl Store {
 
     /// Everything as it is now. Never waits.
     #[must_use]
-    pub fn read(&self) -> View {
-        View::new(self.pages.read())
+    pub fn read(&self) -> StoreSnapshot {
+        StoreSnapshot::new(self.pages.read())
     }
 
     /// Makes all that is applied durable, and with it what the log may forget. Returns how far
@@ -213,7 +214,7 @@ impl Store {
         let (durable, made) = self.checkpoints.make(&self.pages, &self.log)?;
         self.counters.checkpoints.add(u64::from(made));
         if made {
-            self.upkeep.note_checkpoint(&self.pages, &self.config);
+            self.page_maintenance.on_checkpoint(&self.pages, &self.config);
         }
         Ok(durable)
     }
@@ -264,8 +265,8 @@ impl Store {
     /// # Errors
     ///
     /// The page store failed. If its disk is full, nothing has happened.
-    pub fn maintain_pages(&self) -> Result<PagesUpkeep, Error> {
-        self.upkeep.step(&self.pages, &self.config)
+    pub fn maintain_pages(&self) -> Result<MaintenanceStep, Error> {
+        self.page_maintenance.step(&self.pages, &self.config)
     }
 
     /// Removes segments of the log that nothing needs any more, oldest first, and tells who holds
@@ -275,7 +276,7 @@ impl Store {
     ///
     /// The log engine failed.
     pub fn purge_log(&self) -> Result<PurgeReport, Error> {
-        gc::purge(&self.log)
+        log_purge::purge(&self.log)
     }
 
     /// Does one piece of the log's own upkeep: makes a file ahead or seals one that is full. True if
@@ -322,7 +323,7 @@ impl Store {
     /// # Errors
     ///
     /// [`Error::Corrupt`] says what does not fit.
-    pub fn check(&self) -> Result<CheckReport, Error> {
+    pub fn check(&self) -> Result<StoreCheckReport, Error> {
         check::check(&self.pages, &self.log, self.identity.store, &self.checkpoints.durable())
     }
 
@@ -335,8 +336,8 @@ impl Store {
             entries_applied: self.counters.entries_applied.get(),
             applies: self.counters.applies.get(),
             checkpoints: self.counters.checkpoints.get(),
-            pages_moved_bytes: self.upkeep.moved_bytes.get(),
-            pages_reclaimed_bytes: self.upkeep.reclaimed_bytes.get(),
+            pages_moved_bytes: self.page_maintenance.moved_bytes.get(),
+            pages_reclaimed_bytes: self.page_maintenance.reclaimed_bytes.get(),
             log_bytes_since_checkpoint: self.log.bytes_ahead(),
             log_reads_failed: self.counters.log_reads_failed.get(),
             durable: self.checkpoints.durable(),

@@ -18,16 +18,15 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-pub mod conformance;
 pub mod fault;
 pub mod hooked;
 mod map;
-mod named;
 pub mod os;
+mod path_error;
 pub mod prefetch;
 
-pub use map::{FileMap, Memory, View};
-pub use named::os_error;
+pub use map::{AnonymousMap, FileMap, View};
+pub use path_error::os_error;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

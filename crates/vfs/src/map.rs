@@ -1,6 +1,6 @@
 //! Bytes of a file, mapped where the system can and owned where it cannot.
 //!
-//! A [`Maps`] maps a file in large chunks and keeps them, so that a view costs one atomic increment
+//! A [`ChunkMaps`] maps a file in large chunks and keeps them, so that a view costs one atomic increment
 //! and no system call. Chunks are mapped whole, beyond the end of the file too: a map stays good
 //! while the file grows into it.
 
@@ -22,13 +22,13 @@ const CHUNK_BYTES: u64 = 64 << 20;
 /// Cloning is cheap. `Bytes::from_owner(view)` makes shared bytes of it without a copy.
 #[derive(Clone)]
 pub struct View {
-    source: Source,
+    source: ViewSource,
     start: usize,
     len: usize,
 }
 
 #[derive(Clone)]
-enum Source {
+enum ViewSource {
     Mapped(Arc<MmapRaw>),
     /// A vector, because to make it a slice would copy it.
     Owned(Arc<Vec<u8>>),
@@ -54,7 +54,7 @@ impl View {
 
 impl From<Vec<u8>> for View {
     fn from(bytes: Vec<u8>) -> Self {
-        Self { start: 0, len: bytes.len(), source: Source::Owned(Arc::new(bytes)) }
+        Self { start: 0, len: bytes.len(), source: ViewSource::Owned(Arc::new(bytes)) }
     }
 }
 
@@ -64,14 +64,14 @@ impl Deref for View {
     #[allow(unsafe_code)]
     fn deref(&self) -> &[u8] {
         match &self.source {
-            Source::Owned(bytes) => &bytes[self.start..self.start + self.len],
-            // SAFETY: `Maps::view`, the only place that makes a mapped view, has checked that the
+            ViewSource::Owned(bytes) => &bytes[self.start..self.start + self.len],
+            // SAFETY: `ChunkMaps::view`, the only place that makes a mapped view, has checked that the
             // range lies inside the map and inside the file, and `slice` only narrows it. The map
             // lives as long as the `Arc` in `self`, from which the slice borrows. Nobody changes
             // the bytes or cuts them off while the slice lives: whoever calls `File::view` promises
             // it for exactly this range, and keeps other programs away with `FileSystem::lock`.
             // No reference to any other part of the map is ever made.
-            Source::Mapped(map) => unsafe {
+            ViewSource::Mapped(map) => unsafe {
                 std::slice::from_raw_parts(map.as_ptr().add(self.start), self.len)
             },
         }
@@ -87,8 +87,8 @@ impl AsRef<[u8]> for View {
 impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.source {
-            Source::Mapped(_) => "mapped",
-            Source::Owned(_) => "owned",
+            ViewSource::Mapped(_) => "mapped",
+            ViewSource::Owned(_) => "owned",
         };
         write!(f, "View({kind}, {} bytes)", self.len)
     }
@@ -148,27 +148,27 @@ impl fmt::Debug for FileMap {
 
 /// Memory of no file, which the system gives and gets back beside the heap.
 #[derive(Debug)]
-pub struct Memory {
+pub struct AnonymousMap {
     map: MmapRaw,
 }
 
-impl Memory {
+impl AnonymousMap {
     /// So many bytes, zero until somebody writes to them, in pages as the system likes.
     ///
     /// # Errors
     ///
     /// If the system has not so much.
-    pub fn new(len: usize) -> io::Result<Memory> {
-        Ok(Memory { map: MmapRaw::from(MmapMut::map_anon(len)?) })
+    pub fn new(len: usize) -> io::Result<AnonymousMap> {
+        Ok(AnonymousMap { map: MmapRaw::from(MmapMut::map_anon(len)?) })
     }
 
-    /// As [`Memory::new`], in large pages where the system has such.
+    /// As [`AnonymousMap::new`], in large pages where the system has such.
     ///
     /// # Errors
     ///
     /// If the system has not so much.
-    pub fn in_large_pages(len: usize) -> io::Result<Memory> {
-        let memory = Memory::new(len)?;
+    pub fn with_huge_pages(len: usize) -> io::Result<AnonymousMap> {
+        let memory = AnonymousMap::new(len)?;
         // Where this is refused the memory comes in small pages.
         #[cfg(target_os = "linux")]
         memory.map.advise(memmap2::Advice::HugePage).ok();
@@ -198,13 +198,13 @@ impl Memory {
 
 /// The maps of one open file.
 #[derive(Debug, Default)]
-pub(crate) struct Maps {
+pub(crate) struct ChunkMaps {
     chunks: RwLock<Vec<Option<Arc<MmapRaw>>>>,
     /// The file is at least so long; spares asking the system each time.
     len_seen: AtomicU64,
 }
 
-impl Maps {
+impl ChunkMaps {
     /// The bytes of `range` of `file`; `None` if the range crosses chunks and must be read.
     pub(crate) fn view(&self, file: &fs::File, range: &Range<u64>) -> io::Result<Option<View>> {
         if range.start > range.end {
@@ -218,7 +218,7 @@ impl Maps {
         if (range.end - 1) / CHUNK_BYTES != chunk {
             return Ok(None);
         }
-        let source = Source::Mapped(self.chunk(file, chunk)?);
+        let source = ViewSource::Mapped(self.chunk(file, chunk)?);
         let start = (range.start % CHUNK_BYTES) as usize;
         Ok(Some(View { source, start, len: (range.end - range.start) as usize }))
     }

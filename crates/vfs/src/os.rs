@@ -11,8 +11,8 @@ use std::sync::Arc;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use crate::map::{self, FileMap, Maps};
-use crate::named::{Named, told};
+use crate::map::{self, ChunkMaps, FileMap};
+use crate::path_error::{WithPath, with_path};
 use crate::{File, FileSystem, LockGuard, OpenMode, View};
 
 /// How many buffers one vectored write may take; the least that POSIX systems agree on is 1024.
@@ -21,7 +21,7 @@ const PARTS_MAX: usize = 1024;
 /// How many stretches of written bytes are walked over in search of the last. A file with more of
 /// them is one that somebody writes to here and there, and full of data.
 #[cfg(target_os = "linux")]
-const STRETCHES_MAX: usize = 64;
+const DATA_RANGES_MAX: usize = 64;
 
 /// The file system of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,24 +58,24 @@ impl FileSystem for OsFs {
                 options.write(true).create_new(true);
             }
         }
-        let maps = (!self.is_unmapped).then(Maps::default);
-        let file = options.open(path).map_err(told("open", path))?;
-        Ok(Arc::new(Named::new(OsFile { file, maps, direct: None }, path)))
+        let maps = (!self.is_unmapped).then(ChunkMaps::default);
+        let file = options.open(path).map_err(with_path("open", path))?;
+        Ok(Arc::new(WithPath::new(OsFile { file, maps, direct: None }, path)))
     }
 
     fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
         let opened = fs::OpenOptions::new().read(true).write(true).open(path);
-        let file = opened.map_err(told("open", path))?;
-        let maps = (!self.is_unmapped).then(Maps::default);
+        let file = opened.map_err(with_path("open", path))?;
+        let maps = (!self.is_unmapped).then(ChunkMaps::default);
         let direct = open_direct(path, &file);
-        Ok(Arc::new(Named::new(OsFile { file, maps, direct }, path)))
+        Ok(Arc::new(WithPath::new(OsFile { file, maps, direct }, path)))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
-        for entry in fs::read_dir(dir).map_err(told("list", dir))? {
-            let entry = entry.map_err(told("list", dir))?;
-            if entry.file_type().map_err(told("list", dir))?.is_dir() {
+        for entry in fs::read_dir(dir).map_err(with_path("list", dir))? {
+            let entry = entry.map_err(with_path("list", dir))?;
+            if entry.file_type().map_err(with_path("list", dir))?.is_dir() {
                 continue;
             }
             // A name that is not UTF-8 is none of ours, so nobody can ask for it.
@@ -106,7 +106,7 @@ impl FileSystem for OsFs {
         for dir in missing.into_iter().rev() {
             match fs::create_dir(dir) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
-                other => other.map_err(told("make", dir))?,
+                other => other.map_err(with_path("make", dir))?,
             }
             self.sync_dir(dir.parent().unwrap_or(Path::new("")))?;
         }
@@ -114,16 +114,16 @@ impl FileSystem for OsFs {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::rename(from, to).map_err(told("rename", from))
+        fs::rename(from, to).map_err(with_path("rename", from))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        fs::remove_file(path).map_err(told("remove", path))
+        fs::remove_file(path).map_err(with_path("remove", path))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
-        fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(told("sync", dir))
+        fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(with_path("sync", dir))
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
@@ -133,11 +133,11 @@ impl FileSystem for OsFs {
             .create(true)
             .truncate(false)
             .open(path)
-            .map_err(told("lock", path))?;
+            .map_err(with_path("lock", path))?;
         match file.try_lock() {
             Ok(()) => Ok(Box::new(OsLock { _file: file })),
             Err(fs::TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
-            Err(fs::TryLockError::Error(error)) => Err(told("lock", path)(error)),
+            Err(fs::TryLockError::Error(error)) => Err(with_path("lock", path)(error)),
         }
     }
 }
@@ -154,7 +154,7 @@ impl LockGuard for OsLock {}
 struct OsFile {
     file: fs::File,
     /// `None`: views are read.
-    maps: Option<Maps>,
+    maps: Option<ChunkMaps>,
     /// The same file, for writes of whole sectors that pass the cache by.
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "there are no such writes"))]
     direct: Option<fs::File>,
@@ -308,7 +308,7 @@ impl File for OsFile {
     fn data_end(&self) -> io::Result<u64> {
         use rustix::fs::{SeekFrom, seek};
         let mut end = 0;
-        for _ in 0..STRETCHES_MAX {
+        for _ in 0..DATA_RANGES_MAX {
             // Nobody uses the place that this moves: all reads and writes name theirs.
             match seek(&self.file, SeekFrom::Data(end)) {
                 Ok(begin) => end = seek(&self.file, SeekFrom::Hole(begin))?,

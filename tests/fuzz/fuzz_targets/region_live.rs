@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use flotilla_region::{
-    ApplyTask, Config, Descriptor, Effects, EntryKind, Envelope, Epoch, Event, Guard, HardState,
-    Index, LogEntry, LogFetch, LogWrite, Message, MessageKind, Peer, PeerId, Recovered, RegionId,
-    Shard, Space, StoreId, Term, Ticket, Time, command,
+    ApplyTask, Config, Descriptor, Effects, EntryKind, Envelope, Epoch, Event, HardState, Index,
+    LogEntry, LogFetch, LogWrite, Message, MessageKind, Peer, PeerId, RecoveredReplica, RegionId,
+    RequestPrecondition, Shard, Space, StoreId, Term, Ticket, Time, command,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -101,7 +101,7 @@ impl Live {
             ..Config::default()
         };
         let mut shard = Shard::new(config);
-        let mut found = Recovered::fresh(descriptor, peer(1).id);
+        let mut found = RecoveredReplica::fresh(descriptor, peer(1).id);
         let (count, campaign) = (u64::from(input.below(8)), input.byte() % 2 == 0);
         let entry = |index| LogEntry {
             index: Index(index),
@@ -175,10 +175,8 @@ impl Live {
         self.is_over |= !effects.lost_logs.is_empty();
         for envelope in effects.messages.drain(..) {
             let Message { kind, term, .. } = envelope.message;
-            let is_vain = matches!(
-                kind,
-                MessageKind::RequestPreVote | MessageKind::RequestPreVoteResponse
-            );
+            let is_vain =
+                matches!(kind, MessageKind::RequestPreVote | MessageKind::RequestPreVoteResponse);
             assert!(is_vain || term <= self.persisted_term, "{kind:?} of {term} leaves too early");
         }
         self.work.extend(effects.log.drain(..).map(Work::Write));
@@ -207,7 +205,9 @@ impl Live {
             Work::Fetch(LogFetch { region, context, low, high, .. }) => {
                 let entries: Vec<_> = self.log.range(low..high).map(|(_, e)| e.clone()).collect();
                 match entries.first() {
-                    Some(first) if first.index == low => Event::Fetched { region, context, entries },
+                    Some(first) if first.index == low => {
+                        Event::Fetched { region, context, entries }
+                    }
                     _ => Event::FetchFailed { region, context },
                 }
             }
@@ -225,14 +225,15 @@ impl Live {
 
     fn request(&mut self, input: &mut Input<'_>) -> Event {
         self.ticket_count += 1;
-        let (region, ticket, guard) = (REGION, Ticket(self.ticket_count), Guard::default());
+        let (region, ticket, precondition) =
+            (REGION, Ticket(self.ticket_count), RequestPrecondition::default());
         self.waiting.insert(ticket);
         if input.byte() % 2 == 0 {
-            return Event::Read { region, ticket, guard, follower: input.byte() % 2 == 0 };
+            return Event::Read { region, ticket, precondition, follower: input.byte() % 2 == 0 };
         }
         let (key, value) = (Bytes::from_static(b"k"), Bytes::from_static(b"v"));
         let command = command::encode(&[command::Op::Put { key, value }]);
-        Event::Propose { region, ticket, guard, command }
+        Event::Propose { region, ticket, precondition, command }
     }
 
     fn envelope(&mut self, input: &mut Input<'_>) -> Envelope {

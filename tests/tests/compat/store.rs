@@ -12,7 +12,7 @@ use flotilla_identity::{
 use flotilla_region::command::{self, Op};
 use flotilla_region::{
     ApplyTask, Committed, Compaction, Descriptor, EntryKind, Epoch, HardState, Index, LogEntry,
-    LogWrite, Peer, PeerId, Recovered, RegionId, Space, StoreId, Term,
+    LogWrite, Peer, PeerId, RecoveredReplica, RegionId, Space, StoreId, Term,
 };
 use flotilla_store::{Config, LogConfig, PageOptions, StartSeed, Store, StoreDirectory};
 use flotilla_vfs::os::OsFs;
@@ -191,7 +191,7 @@ fn a_store_is_read() {
     assert_eq!((peer.run.starts, peer.address.as_str()), (4, "moved:2"));
     assert_eq!(store.descriptors().unwrap(), regions());
     for id in [2, 3] {
-        let is_this = |replica: &&Recovered| replica.descriptor.id == RegionId(id);
+        let is_this = |replica: &&RecoveredReplica| replica.descriptor.id == RegionId(id);
         let replica = recovered.iter().find(is_this).unwrap();
         let vote = Some(PeerId(id * 100 + 2));
         assert_eq!(replica.hard_state, HardState { term: Term(3), vote, commit: Index(89) });

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use flotilla_client::{Client, Config};
-use flotilla_sim::checker::{self, Action, Answer, History};
+use flotilla_sim::checker::{self, History, RegisterAction, RegisterAnswer};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -115,7 +115,7 @@ impl SharedLoad {
     async fn run(&self, number: u64, client: &Client) {
         let mut random = fastrand::Rng::with_seed(number);
         // What each register held when this client heard of it last, for swaps that may succeed.
-        let mut held: BTreeMap<Bytes, checker::Value> = BTreeMap::new();
+        let mut held: BTreeMap<Bytes, checker::RegisterValue> = BTreeMap::new();
         for count in 0u64.. {
             if self.stop.load(Ordering::Relaxed) {
                 return;
@@ -134,12 +134,12 @@ impl SharedLoad {
             let key = register(first, round, random.u8(..REGISTERS));
             let unique = Bytes::from(format!("{number}-{count}"));
             let action = match random.u8(..10) {
-                0..4 => Action::Get,
-                4..7 => Action::Put(unique),
-                7 => Action::Delete,
+                0..4 => RegisterAction::Get,
+                4..7 => RegisterAction::Put(unique),
+                7 => RegisterAction::Delete,
                 _ => {
                     let expected = held.get(&key).cloned().flatten();
-                    Action::Swap { expected, value: Some(unique) }
+                    RegisterAction::Swap { expected, value: Some(unique) }
                 }
             };
             if let Some(answer) = self.operate(client, number, key.clone(), action.clone()).await {
@@ -154,18 +154,21 @@ impl SharedLoad {
         client: &Client,
         number: u64,
         key: Bytes,
-        action: Action,
-    ) -> Option<Answer> {
+        action: RegisterAction,
+    ) -> Option<RegisterAnswer> {
         let called = self.now();
         let id = self.history.lock().unwrap().call(key.clone(), number, called, action.clone());
         let answer = match action {
-            Action::Get => client.get(key).await.map(Answer::Seen),
-            Action::Put(value) => client.put(key, value).await.map(|()| Answer::Done),
-            Action::Delete => client.delete(key).await.map(|()| Answer::Done),
-            Action::Swap { expected, value } => client
-                .compare_and_swap(key, expected, value)
-                .await
-                .map(|swap| Answer::Swapped { succeeded: swap.succeeded, previous: swap.previous }),
+            RegisterAction::Get => client.get(key).await.map(RegisterAnswer::Seen),
+            RegisterAction::Put(value) => {
+                client.put(key, value).await.map(|()| RegisterAnswer::Done)
+            }
+            RegisterAction::Delete => client.delete(key).await.map(|()| RegisterAnswer::Done),
+            RegisterAction::Swap { expected, value } => {
+                client.compare_and_swap(key, expected, value).await.map(|swap| {
+                    RegisterAnswer::Swapped { succeeded: swap.succeeded, previous: swap.previous }
+                })
+            }
         };
         let returned = self.now();
         let mut history = self.history.lock().unwrap();
@@ -189,7 +192,8 @@ impl SharedLoad {
         for round in 0..=self.round.load(Ordering::Relaxed) {
             for first in FIRST_BYTES {
                 for place in 0..REGISTERS {
-                    self.operate(client, 99, register(first, round, place), Action::Get).await;
+                    self.operate(client, 99, register(first, round, place), RegisterAction::Get)
+                        .await;
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! The way of a request into its region and back.
 //!
-//! A service names the region and what it claims to know about it (the guard); the router makes a
+//! A service names the region and what it claims to know about it (the precondition); the router makes a
 //! ticket, puts the event into the mailbox of the region's shard, and waits for the answer. It
 //! decides nothing: leader, epoch and keys are checked by the region.
 //!
@@ -18,9 +18,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use flotilla_identity::MemberId;
 use flotilla_region::{
-    Descriptor, Event, Guard, Index, Peer, RegionId, Reject, RoleChange, Space, Term, Ticket,
+    Descriptor, Event, Index, Peer, RegionId, Reject, RequestPrecondition, RoleChange, Space, Term,
+    Ticket,
 };
-use flotilla_store::{Outcome, ReadError, View};
+use flotilla_store::{ApplyOutcome, ReadError, StoreSnapshot};
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
@@ -163,14 +164,14 @@ impl Router {
     pub async fn propose(
         &self,
         region: RegionId,
-        guard: Guard,
+        precondition: RequestPrecondition,
         command: Bytes,
-    ) -> Result<Outcome, RequestError> {
+    ) -> Result<ApplyOutcome, RequestError> {
         let bytes = command.len();
         let event = |ticket| Event::Propose {
             region,
             ticket,
-            guard: guard.clone(),
+            precondition: precondition.clone(),
             command: command.clone(),
         };
         let result = match self.ask(region, bytes, event, RequestError::Undecided).await {
@@ -200,10 +201,11 @@ impl Router {
     pub async fn read(
         &self,
         region: RegionId,
-        guard: Guard,
+        precondition: RequestPrecondition,
         follower: bool,
-    ) -> Result<View, RequestError> {
-        let event = |ticket| Event::Read { region, ticket, guard: guard.clone(), follower };
+    ) -> Result<StoreSnapshot, RequestError> {
+        let event =
+            |ticket| Event::Read { region, ticket, precondition: precondition.clone(), follower };
         let late = RequestError::Rejected(Reject::ReadIndexNotReady);
         let result = match self.ask(region, 0, event, late).await {
             Ok(Answer::Granted(index)) => Ok(self.snapshot(region, index)),
@@ -217,7 +219,7 @@ impl Router {
     }
 
     /// Everything as it is now, for a read whose grant asks for `index`.
-    fn snapshot(&self, region: RegionId, index: Index) -> View {
+    fn snapshot(&self, region: RegionId, index: Index) -> StoreSnapshot {
         let view = self.shared.commons.store.read();
         // Two more rows for each read: too dear for a release. What the disk refuses proves nothing.
         debug_assert!(

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use flotilla_region::{Index, Reject, Ticket};
-use flotilla_store::Outcome;
+use flotilla_store::ApplyOutcome;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// The proposal was applied, with this outcome.
-    Applied(Outcome),
+    Applied(ApplyOutcome),
     /// The read may take its snapshot now, which must have applied this entry.
     Granted(Index),
     /// The request was not carried out.

@@ -1,7 +1,7 @@
 //! Between placement's plain types and the protocols of clients and stores.
 
 use bytes::Bytes;
-use flotilla_placement::{Region, Replica, Sighting, Store};
+use flotilla_placement::{RegionHeartbeat, RegionInfo, ReplicaInfo, StoreInfo};
 use flotilla_proto::peers::{RegionLeader, Space as SpaceProto};
 use flotilla_proto::{metapb, pdpb};
 use flotilla_region::{Descriptor, Peer, RoleChange, Space, Term};
@@ -10,7 +10,7 @@ use crate::membership::KnownStore;
 use crate::net::dial;
 
 /// A store as clients know it.
-pub(super) fn store_to_proto(store: &Store) -> metapb::Store {
+pub(super) fn store_to_proto(store: &StoreInfo) -> metapb::Store {
     metapb::Store {
         id: store.id,
         address: store.address.clone(),
@@ -36,7 +36,7 @@ pub(super) fn member_to_proto(member: &KnownStore) -> pdpb::Member {
 }
 
 /// A region as clients know it.
-pub(super) fn region_to_proto(region: &Region) -> metapb::Region {
+pub(super) fn region_to_proto(region: &RegionInfo) -> metapb::Region {
     metapb::Region {
         id: region.id,
         start_key: Bytes::copy_from_slice(&region.start),
@@ -50,13 +50,13 @@ pub(super) fn region_to_proto(region: &Region) -> metapb::Region {
 }
 
 /// A replica as clients know it.
-pub(super) fn replica_to_proto(replica: &Replica) -> metapb::Peer {
+pub(super) fn replica_to_proto(replica: &ReplicaInfo) -> metapb::Peer {
     metapb::Peer { id: replica.id, store_id: replica.store, ..metapb::Peer::default() }
 }
 
 /// A region as placement keeps it.
-pub(super) fn region_from_descriptor(descriptor: &Descriptor) -> Region {
-    Region {
+pub(super) fn region_from_descriptor(descriptor: &Descriptor) -> RegionInfo {
+    RegionInfo {
         id: descriptor.id.0,
         start: descriptor.start.to_vec(),
         end: descriptor.end.to_vec(),
@@ -88,13 +88,13 @@ pub(super) fn report_change(descriptor: &Descriptor, change: &RoleChange) -> Opt
 }
 
 /// What placement makes of that; `None` if it is not about the clients' keys.
-pub(super) fn sighting_from_proto(said: RegionLeader) -> Option<Sighting> {
+pub(super) fn sighting_from_proto(said: RegionLeader) -> Option<RegionHeartbeat> {
     if said.space != i32::from(SpaceProto::Raw) {
         return None;
     }
     let region = said.region?;
     let epoch = region.region_epoch.unwrap_or_default();
-    let region = Region {
+    let region = RegionInfo {
         id: region.id,
         start: region.start_key.to_vec(),
         end: region.end_key.to_vec(),
@@ -103,15 +103,15 @@ pub(super) fn sighting_from_proto(said: RegionLeader) -> Option<Sighting> {
         replicas: region.peers.iter().map(replica_from_proto).collect(),
     };
     let leader = said.leader.as_ref().map(replica_from_proto);
-    Some(Sighting { region, term: said.term, leader })
+    Some(RegionHeartbeat { region, term: said.term, leader })
 }
 
-fn replica_from_peer(peer: &Peer) -> Replica {
-    Replica { id: peer.id.0, store: peer.store.0 }
+fn replica_from_peer(peer: &Peer) -> ReplicaInfo {
+    ReplicaInfo { id: peer.id.0, store: peer.store.0 }
 }
 
-fn replica_from_proto(peer: &metapb::Peer) -> Replica {
-    Replica { id: peer.id, store: peer.store_id }
+fn replica_from_proto(peer: &metapb::Peer) -> ReplicaInfo {
+    ReplicaInfo { id: peer.id, store: peer.store_id }
 }
 
 #[cfg(test)]
@@ -137,7 +137,7 @@ mod tests {
         let said = report(&descriptor, Term(5), descriptor.peers.first()).unwrap();
         let sighting = sighting_from_proto(said).unwrap();
         assert_eq!(sighting.region, region_from_descriptor(&descriptor));
-        assert_eq!((sighting.term, sighting.leader), (5, Some(Replica { id: 201, store: 1 })));
+        assert_eq!((sighting.term, sighting.leader), (5, Some(ReplicaInfo { id: 201, store: 1 })));
     }
 
     #[test]

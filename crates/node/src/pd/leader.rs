@@ -10,12 +10,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use flotilla_identity::{MemberId, RunReport, SYSTEM_REGION, StoreRegistry};
 use flotilla_placement::{
-    Cluster, Config, Ids, RowError, RowSwap, Settled, Sighting, Store, Timestamp, Tso, TsoError,
-    rows,
+    ClusterView, Config, IdAllocator, RegionHeartbeat, RowError, RowSwap, StoreInfo, SwapResult,
+    Timestamp, Tso, TsoError, rows,
 };
 use flotilla_region::command::{self, Op};
-use flotilla_region::{Guard, StoreId, Term};
-use flotilla_store::Outcome;
+use flotilla_region::{RequestPrecondition, StoreId, Term};
+use flotilla_store::ApplyOutcome;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
@@ -62,11 +62,11 @@ pub(super) struct Office {
     term: Term,
     router: Router,
     started: Instant,
-    cluster: Mutex<Cluster>,
+    cluster: Mutex<ClusterView>,
     sessions: Mutex<Sessions>,
     /// Counts changes of the cluster, for those who wait for one.
     changes: watch::Sender<u64>,
-    ids: Mutex<Ids>,
+    ids: Mutex<IdAllocator>,
     tso: Mutex<Tso>,
     /// The registry as its row was seen last, and whether a change of it is under way.
     registry: Mutex<(StoreRegistry, bool)>,
@@ -90,11 +90,11 @@ impl Office {
         membership: Membership,
         term: Term,
     ) -> Result<Arc<Self>, OfficeError> {
-        let guard = Guard { term: Some(term), ..Guard::default() };
+        let guard = RequestPrecondition { term: Some(term), ..RequestPrecondition::default() };
         let view = router.read(SYSTEM_REGION, guard, false).await.map_err(OfficeError::Region)?;
         let view = view.region(SYSTEM_REGION, None)?;
         let row = |key| view.get(key);
-        let ids = Ids::recover(row(rows::IDS_KEY)?.as_deref())?;
+        let ids = IdAllocator::recover(row(rows::IDS_KEY)?.as_deref())?;
         let tso = Tso::recover(row(rows::TSO_KEY)?.as_deref())?;
         let MemberId { cluster_id: here, store: here_store } = router.identity();
         let found = row(rows::CLUSTER_KEY)?;
@@ -104,18 +104,18 @@ impl Office {
         }
         let stored = row(rows::STORES_KEY)?.map(|row| StoreRegistry::decode(&row)).transpose()?;
         let has_settings = row(rows::SETTINGS_KEY)?.is_some();
-        let stores = membership.stores().into_iter().map(|known| Store {
+        let stores = membership.stores().into_iter().map(|known| StoreInfo {
             id: known.store.0,
             name: known.name,
             address: known.address,
-            ..Store::default()
+            ..StoreInfo::default()
         });
         let registry = stored.clone().unwrap_or_else(|| membership.registry());
         let office = Arc::new(Self {
             term,
             router,
             started: Instant::now(),
-            cluster: Mutex::new(Cluster::new(Config::default(), stores)),
+            cluster: Mutex::new(ClusterView::new(Config::default(), stores)),
             sessions: Mutex::new(Sessions::new(here_store)),
             changes: watch::Sender::new(0),
             ids: Mutex::new(ids),
@@ -166,12 +166,12 @@ impl Office {
         let (key, value) = (rows::STORES_KEY, changed.encode());
         let settled = self.write(RowSwap { key, expected: Some(expected), value }).await;
         let now = match settled {
-            Settled::Done => Some(changed),
-            Settled::Refused { current } => {
+            SwapResult::Done => Some(changed),
+            SwapResult::Refused { current } => {
                 current.and_then(|row| StoreRegistry::decode(&row).ok())
             }
             // The next report finds out.
-            Settled::Unknown => None,
+            SwapResult::Unknown => None,
         };
         let mut registry = self.registry.lock();
         registry.1 = false;
@@ -194,9 +194,15 @@ impl Office {
     }
 
     /// Takes in a report.
-    pub(super) fn hear(&self, store: StoreId, sightings: &[Sighting], full: bool, echo: u64) {
+    pub(super) fn hear(
+        &self,
+        store: StoreId,
+        sightings: &[RegionHeartbeat],
+        full: bool,
+        echo: u64,
+    ) {
         let now_ms = self.now_ms();
-        let changed = self.cluster.lock().hear(now_ms, store.0, sightings, full);
+        let changed = self.cluster.lock().observe(now_ms, store.0, sightings, full);
         if self.sessions.lock().echo(store, echo) || changed {
             self.changes.send_modify(|count| *count += 1);
         }
@@ -211,12 +217,12 @@ impl Office {
     /// A session broke: the store may be gone, unless it reports in a newer one already.
     pub(super) fn end_session(&self, store: StoreId, number: u64) {
         if self.sessions.lock().end(store, number) {
-            self.cluster.lock().lose(store.0);
+            self.cluster.lock().disconnect(store.0);
         }
     }
 
     /// What `look` makes of the cluster now.
-    pub(super) fn see<T>(&self, look: impl FnOnce(&Cluster) -> T) -> T {
+    pub(super) fn see<T>(&self, look: impl FnOnce(&ClusterView) -> T) -> T {
         look(&self.cluster.lock())
     }
 
@@ -228,7 +234,7 @@ impl Office {
         &self,
         hold: Duration,
         holds: &Semaphore,
-        look: impl Fn(&Cluster, u64) -> Sight<T>,
+        look: impl Fn(&ClusterView, u64) -> Sight<T>,
     ) -> T {
         let see = || look(&self.cluster.lock(), self.now_ms());
         let Ok(_place) = holds.try_acquire() else { return see().found };
@@ -243,7 +249,7 @@ impl Office {
             }
             if !matches!(timeout_at(until, changes.changed()).await, Ok(Ok(()))) {
                 let mut cluster = self.cluster.lock();
-                mute.into_iter().for_each(|store| cluster.lose(store));
+                mute.into_iter().for_each(|store| cluster.disconnect(store));
                 break;
             }
         }
@@ -289,7 +295,7 @@ impl Office {
     /// Makes sure that nobody else led when something was taken before this call: only then it may
     /// be handed out.
     async fn confirm(&self) -> Result<(), Status> {
-        let guard = Guard { term: Some(self.term), ..Guard::default() };
+        let guard = RequestPrecondition { term: Some(self.term), ..RequestPrecondition::default() };
         self.router.read(SYSTEM_REGION, guard, false).await.map_err(|_| not_leader())?;
         Ok(())
     }
@@ -332,8 +338,8 @@ impl Office {
         tokio::spawn(async move {
             let settled = office.write(swap).await;
             let result = match machine {
-                Machine::Ids => office.ids.lock().settle(settled),
-                Machine::Tso => office.tso.lock().settle(settled),
+                Machine::Ids => office.ids.lock().complete(settled),
+                Machine::Tso => office.tso.lock().complete(settled),
             };
             if let Err(error) = result {
                 tracing::error!("placement lays down its office: {error}");
@@ -343,20 +349,20 @@ impl Office {
         });
     }
 
-    async fn write(&self, swap: RowSwap) -> Settled {
-        let guard = Guard { term: Some(self.term), ..Guard::default() };
+    async fn write(&self, swap: RowSwap) -> SwapResult {
+        let guard = RequestPrecondition { term: Some(self.term), ..RequestPrecondition::default() };
         let command = command::encode(&[Op::CompareAndSwap {
             key: Bytes::from_static(swap.key),
             expected: swap.expected.map(Bytes::from),
             value: Some(swap.value.into()),
         }]);
         match self.router.propose(SYSTEM_REGION, guard, command).await {
-            Ok(Outcome::Swapped { succeeded: true, .. }) => Settled::Done,
-            Ok(Outcome::Swapped { succeeded: false, previous }) => {
-                Settled::Refused { current: previous.map(|row| row.to_vec()) }
+            Ok(ApplyOutcome::Swapped { succeeded: true, .. }) => SwapResult::Done,
+            Ok(ApplyOutcome::Swapped { succeeded: false, previous }) => {
+                SwapResult::Refused { current: previous.map(|row| row.to_vec()) }
             }
             // Not carried out, or nobody knows: the next attempt finds out.
-            Ok(_) | Err(_) => Settled::Unknown,
+            Ok(_) | Err(_) => SwapResult::Unknown,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use flotilla_placement::{Cluster, Route, Trust};
+use flotilla_placement::{ClusterView, LeaderStatus, RegionRoute};
 use flotilla_proto::pdpb;
 
 use super::convert::{region_to_proto, replica_to_proto};
@@ -29,12 +29,12 @@ pub(super) struct Scanned {
 type Found = Sight<Option<pdpb::Region>>;
 
 /// The region that holds `key`.
-pub(super) fn by_key(cluster: &Cluster, now_ms: u64, key: &[u8]) -> Found {
+pub(super) fn by_key(cluster: &ClusterView, now_ms: u64, key: &[u8]) -> Found {
     found(cluster, now_ms, cluster.locate(now_ms, key))
 }
 
 /// The region before the one that holds `key`. The first has none before it.
-pub(super) fn by_next_key(cluster: &Cluster, now_ms: u64, key: &[u8]) -> Found {
+pub(super) fn by_next_key(cluster: &ClusterView, now_ms: u64, key: &[u8]) -> Found {
     let first = cluster.locate(now_ms, key).is_some_and(|route| route.region.start.is_empty());
     let mut found = found(cluster, now_ms, cluster.before(now_ms, key));
     found.good |= first;
@@ -42,13 +42,13 @@ pub(super) fn by_next_key(cluster: &Cluster, now_ms: u64, key: &[u8]) -> Found {
 }
 
 /// The region of this id.
-pub(super) fn by_id(cluster: &Cluster, now_ms: u64, id: u64) -> Found {
+pub(super) fn by_id(cluster: &ClusterView, now_ms: u64, id: u64) -> Found {
     found(cluster, now_ms, cluster.region(now_ms, id))
 }
 
 /// Many at once. The lists of the answer are as long as those of the request; clients rely on it.
 pub(super) fn batch(
-    cluster: &Cluster,
+    cluster: &ClusterView,
     now_ms: u64,
     request: &pdpb::QueryRegionRequest,
 ) -> Sight<pdpb::QueryRegionResponse> {
@@ -77,7 +77,7 @@ pub(super) fn batch(
 
 /// The regions that hold a part of `[start, end)`, in order, `limit` at most.
 pub(super) fn scan(
-    cluster: &Cluster,
+    cluster: &ClusterView,
     now_ms: u64,
     start: &[u8],
     end: &[u8],
@@ -112,7 +112,7 @@ pub(super) fn scan(
 
 /// Several ranges at once. A region that two neighbours share comes once.
 pub(super) fn scan_all(
-    cluster: &Cluster,
+    cluster: &ClusterView,
     now_ms: u64,
     ranges: &[pdpb::KeyRange],
     limit: usize,
@@ -142,8 +142,8 @@ pub(super) fn scan_all(
 
 /// A route in the words of the protocol. A doubtful leader is not named: some clients give up when
 /// they cannot connect to the store that they were sent to, while all ask again if there is none.
-fn found(cluster: &Cluster, now_ms: u64, route: Option<Route<'_>>) -> Found {
-    let good = route.is_some_and(|route| route.trust == Trust::Fresh);
+fn found(cluster: &ClusterView, now_ms: u64, route: Option<RegionRoute<'_>>) -> Found {
+    let good = route.is_some_and(|route| route.leader_status == LeaderStatus::Fresh);
     let leader = route.and_then(|route| route.leader).filter(|_| good);
     let region = route.map(|route| pdpb::Region {
         region: Some(region_to_proto(route.region)),
@@ -163,23 +163,24 @@ fn found(cluster: &Cluster, now_ms: u64, route: Option<Route<'_>>) -> Found {
 
 #[cfg(test)]
 mod tests {
-    use flotilla_placement::{Config, Region, Replica, Sighting, Store};
+    use flotilla_placement::{Config, RegionHeartbeat, RegionInfo, ReplicaInfo, StoreInfo};
 
     use super::*;
 
     /// Three regions with borders g and p, led by stores 1, 2 and nobody.
-    fn cluster() -> Cluster {
-        let stores = (1..=2).map(|id| Store { id, ..Store::default() });
-        let mut cluster = Cluster::new(Config::default(), stores);
+    fn cluster() -> ClusterView {
+        let stores = (1..=2).map(|id| StoreInfo { id, ..StoreInfo::default() });
+        let mut cluster = ClusterView::new(Config::default(), stores);
         for (id, start, end, leader) in
             [(2, "", "g", Some(1)), (3, "g", "p", Some(2)), (4, "p", "", None)]
         {
-            let replicas = (1..=2).map(|store| Replica { id: id * 100 + store, store }).collect();
+            let replicas =
+                (1..=2).map(|store| ReplicaInfo { id: id * 100 + store, store }).collect();
             let (start, end) = (start.into(), end.into());
-            let region = Region { id, start, end, version: 1, conf_version: 1, replicas };
-            let leader = leader.map(|store| Replica { id: id * 100 + store, store });
-            let told = [Sighting { region, term: 5, leader }];
-            cluster.hear(0, leader.map_or(1, |leader| leader.store), &told, false);
+            let region = RegionInfo { id, start, end, version: 1, conf_version: 1, replicas };
+            let leader = leader.map(|store| ReplicaInfo { id: id * 100 + store, store });
+            let told = [RegionHeartbeat { region, term: 5, leader }];
+            cluster.observe(0, leader.map_or(1, |leader| leader.store), &told, false);
         }
         cluster
     }
@@ -204,7 +205,7 @@ mod tests {
         assert!(!good, "nobody leads region 4");
 
         let nothing = pdpb::QueryRegionRequest { keys: keys(&["a"]), ..Default::default() };
-        let none = Cluster::new(Config::default(), []);
+        let none = ClusterView::new(Config::default(), []);
         let Sight { found, good, .. } = batch(&none, 0, &nothing);
         assert_eq!((found.key_id_map, good), (vec![0], false));
     }
@@ -250,7 +251,7 @@ mod tests {
         assert_eq!(ids(&scan_all(&cluster, 0, &ranges, 1)), [2]);
         let none = scan(&cluster, 0, b"h", b"a", 10);
         assert_eq!((ids(&none), none.found.whole), (vec![], true));
-        let unknown = scan(&Cluster::new(Config::default(), []), 0, b"", b"", 10);
+        let unknown = scan(&ClusterView::new(Config::default(), []), 0, b"", b"", 10);
         assert!(!unknown.found.whole && !unknown.good);
     }
 }

@@ -6,7 +6,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use flotilla_placement::Cluster;
+use flotilla_placement::ClusterView;
 use flotilla_proto::metapb;
 use flotilla_proto::pdpb::pd_server::Pd;
 use flotilla_proto::pdpb::{
@@ -65,7 +65,7 @@ impl PdService {
     }
 
     /// What `look` finds, waiting a moment for something better than nothing or hearsay.
-    async fn look<T>(&self, office: &Office, look: impl Fn(&Cluster, u64) -> Sight<T>) -> T {
+    async fn look<T>(&self, office: &Office, look: impl Fn(&ClusterView, u64) -> Sight<T>) -> T {
         let shared = &self.driver.shared;
         office.look(shared.settings.hold, &shared.holds, look).await
     }
@@ -73,7 +73,7 @@ impl PdService {
     async fn region(
         &self,
         header: Option<RequestHeader>,
-        look: impl Fn(&Cluster, u64) -> Sight<Option<Region>>,
+        look: impl Fn(&ClusterView, u64) -> Sight<Option<Region>>,
     ) -> Result<Response<GetRegionResponse>, Status> {
         let office = self.office(header).await?;
         let found = self.look(&office, look).await.unwrap_or_default();
@@ -90,7 +90,7 @@ impl PdService {
             let message = format!("{count} lookups in one batch, at most {BATCH_COUNT_MAX}");
             return Err(Status::invalid_argument(message));
         }
-        let look = |cluster: &Cluster, now_ms| lookup::batch(cluster, now_ms, &request);
+        let look = |cluster: &ClusterView, now_ms| lookup::batch(cluster, now_ms, &request);
         let response = self.look(&office, look).await;
         Ok(QueryRegionResponse { header: self.header(), ..response })
     }
@@ -228,7 +228,7 @@ impl Pd for PdService {
     ) -> Result<Response<ScanRegionsResponse>, Status> {
         let ScanRegionsRequest { header, start_key, end_key, limit: asked } = request.into_inner();
         let office = self.office(header).await?;
-        let look = |cluster: &Cluster, now_ms| {
+        let look = |cluster: &ClusterView, now_ms| {
             lookup::scan(cluster, now_ms, &start_key, &end_key, limit(asked))
         };
         let regions = self.look(&office, look).await.regions;
@@ -252,8 +252,9 @@ impl Pd for PdService {
                 format!("{} ranges in one batch, at most {BATCH_COUNT_MAX}", ranges.len());
             return Err(Status::invalid_argument(message));
         }
-        let look =
-            |cluster: &Cluster, now_ms| lookup::scan_all(cluster, now_ms, &ranges, limit(asked));
+        let look = |cluster: &ClusterView, now_ms| {
+            lookup::scan_all(cluster, now_ms, &ranges, limit(asked))
+        };
         let scanned = self.look(&office, look).await;
         if contain_all_key_range && !scanned.whole {
             let kind = ErrorType::RegionsNotContainAllKeyRange;

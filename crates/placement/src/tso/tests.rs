@@ -8,7 +8,7 @@ use std::ops::Range;
 fn ready(now_ms: u64) -> Tso {
     let mut tso = Tso::recover(None).unwrap();
     tso.wants(now_ms).unwrap();
-    tso.settle(Settled::Done).unwrap();
+    tso.complete(SwapResult::Done).unwrap();
     tso
 }
 
@@ -19,7 +19,7 @@ fn nothing_before_the_window_is_written() {
     let swap = tso.wants(1_000).unwrap();
     assert_eq!(swap, RowSwap { key: TSO_KEY, expected: None, value: encode(1_000 + WINDOW_MS) });
     assert_eq!(tso.take(1_000, 1), Err(TsoError::NotYet));
-    tso.settle(Settled::Done).unwrap();
+    tso.complete(SwapResult::Done).unwrap();
     assert_eq!(tso.take(1_000, 1), Ok(Timestamp { physical_ms: 1_000, logical: 1 }));
 }
 
@@ -67,7 +67,7 @@ fn a_new_leader_starts_where_the_window_of_the_old_ends() {
     let mut tso = Tso::recover(Some(&encode(9_000))).unwrap();
     let swap = tso.wants(100).unwrap();
     assert_eq!(swap.value, encode(9_000 + WINDOW_MS));
-    tso.settle(Settled::Done).unwrap();
+    tso.complete(SwapResult::Done).unwrap();
     assert_eq!(tso.take(100, 1), Ok(Timestamp { physical_ms: 9_000, logical: 1 }));
 }
 
@@ -123,7 +123,7 @@ impl World {
             }
             1 => *now_ms = random.u64(..60) * 500,
             2 => self.late.extend(tso.wants(*now_ms)),
-            3 => tso.settle(Settled::Unknown).unwrap(),
+            3 => tso.complete(SwapResult::Unknown).unwrap(),
             4 if !self.late.is_empty() => {
                 let swap = self.late.swap_remove(random.usize(..self.late.len()));
                 self.swap(swap);
@@ -131,18 +131,18 @@ impl World {
             _ => {
                 *now_ms += random.u64(..3) * 100;
                 if let Some(swap) = tso.wants(*now_ms) {
-                    let settled = self.swap(swap);
-                    self.leaders[at].0.settle(settled).unwrap();
+                    let result = self.swap(swap);
+                    self.leaders[at].0.complete(result).unwrap();
                 }
             }
         }
     }
 
-    fn swap(&mut self, swap: RowSwap) -> Settled {
+    fn swap(&mut self, swap: RowSwap) -> SwapResult {
         if self.row != swap.expected {
-            return Settled::Refused { current: self.row.clone() };
+            return SwapResult::Refused { current: self.row.clone() };
         }
         self.row = Some(swap.value);
-        Settled::Done
+        SwapResult::Done
     }
 }

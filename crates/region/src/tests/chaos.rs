@@ -73,7 +73,7 @@ fn settle(cluster: &mut Cluster) {
         }
     }
     cluster.run(3000);
-    // Whatever waits at places that nobody reached is decided by the next entry.
+    // The next entry decides all tickets at places that were never reached.
     let leader = cluster.elect();
     cluster.put(leader, "last", 1);
     cluster.run(1000);

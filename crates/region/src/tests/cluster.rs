@@ -21,7 +21,7 @@ pub(super) struct Cluster {
     pub(super) loss_percent: u32,
     /// Pairs of stores that do not hear each other.
     cut: BTreeSet<(u64, u64)>,
-    /// Everybody's history: the entry applied at each index.
+    /// The common history: the entry applied at each index.
     pub(super) history: BTreeMap<Index, LogEntry>,
     waiting: BTreeMap<Ticket, Request>,
     pub(super) answers: BTreeMap<Ticket, Answer>,
@@ -29,11 +29,11 @@ pub(super) struct Cluster {
     /// A hash of the effects of each step.
     pub(super) trace: Vec<u64>,
     pub(super) roles: Vec<(u64, RoleChange)>,
-    /// Stores that were told that they lost a part of their log, or of wild terms.
+    /// Stores that reported the loss of a part of their log, or wild terms.
     pub(super) lost_logs: Vec<(u64, LostLog)>,
     pub(super) wild_terms: Vec<(u64, WildTerm)>,
     start_count: u64,
-    /// What the newest completed write or read has shown, by key.
+    /// The newest value that a completed write or read has shown, by key.
     seen: BTreeMap<Bytes, u64>,
 }
 
@@ -155,15 +155,15 @@ impl Cluster {
         let ticket = self.request(store, key.clone(), Some(value));
         let put = Op::Put { key, value: Bytes::copy_from_slice(&value.to_be_bytes()) };
         let command = command::encode(&[put]);
-        let guard = Guard::default();
-        self.push(store, Event::Propose { region: REGION, ticket, guard, command });
+        let precondition = RequestPrecondition::default();
+        self.push(store, Event::Propose { region: REGION, ticket, precondition, command });
         ticket
     }
 
     pub(super) fn read(&mut self, store: u64, key: &str, follower: bool) -> Ticket {
         let ticket = self.request(store, Bytes::copy_from_slice(key.as_bytes()), None);
-        let guard = Guard::default();
-        self.push(store, Event::Read { region: REGION, ticket, guard, follower });
+        let precondition = RequestPrecondition::default();
+        self.push(store, Event::Read { region: REGION, ticket, precondition, follower });
         ticket
     }
 

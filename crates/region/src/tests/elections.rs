@@ -1,4 +1,4 @@
-//! Who leads, who keeps still, and who is told.
+//! Tests of elections: the leader, the promises of followers, and the reports of both.
 
 use super::cluster::{Cluster, REGION, peer};
 use crate::*;
@@ -12,8 +12,8 @@ fn the_replica_that_is_told_to_campaigns_at_once() {
     for store in 1..=3 {
         let status = cluster.status(store);
         assert_eq!((status.term, status.leader), (Term(1), Some(peer(1))));
-        let told: Vec<_> = cluster.roles.iter().filter(|(at, _)| *at == store).collect();
-        let last = told.last().unwrap().1;
+        let reported: Vec<_> = cluster.roles.iter().filter(|(at, _)| *at == store).collect();
+        let last = reported.last().unwrap().1;
         assert_eq!((last.leader, last.is_leader), (Some(peer(1)), store == 1));
     }
 }
@@ -52,7 +52,7 @@ fn a_restarted_replica_keeps_still_for_an_election_timeout() {
     cluster.elect();
 }
 
-/// A follower that has just heard from its leader is told of a higher term by a third replica,
+/// A follower that has just heard from its leader receives a higher term from a third replica,
 /// which then asks for its vote. Raft alone would forget the leader and vote, while the leader
 /// answers reads under a lease that this follower's answer has renewed.
 #[test]
@@ -90,7 +90,7 @@ fn a_follower_keeps_its_promise_when_it_hears_of_a_higher_term() {
 #[test]
 fn a_late_clock_ticks_once() {
     let mut shard = Shard::new(Config::default());
-    let found = Recovered::fresh(super::cluster::descriptor(3), peer(1).id);
+    let found = RecoveredReplica::fresh(super::cluster::descriptor(3), peer(1).id);
     shard.create(Time(0), found, false).unwrap();
     let mut effects = Effects::default();
     let mut now = Time(0);

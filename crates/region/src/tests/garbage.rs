@@ -76,7 +76,7 @@ fn no_message_panics() {
     }
 }
 
-/// Garbage beside a working cluster: it is counted by reason, and everything goes on.
+/// Garbage in a working cluster: it is counted by reason, and everything goes on.
 #[test]
 fn strangers_and_lost_letters_are_counted_and_change_nothing() {
     let mut cluster = Cluster::new(1, Config::default());
@@ -165,7 +165,7 @@ fn a_follower_whose_disk_was_set_back_learns_that_it_lost_something() {
     }
 }
 
-/// The greatest term that there is would end a region for good: nobody can be elected above it.
+/// The greatest possible term would end a region for good: no replica can be elected above it.
 #[test]
 fn a_wild_term_is_refused_and_told_once() {
     let (mut cluster, from_leader) = led(4);
@@ -175,8 +175,8 @@ fn a_wild_term_is_refused_and_told_once() {
     }
     cluster.run(1);
     let term = Term((1 << 60) - 1);
-    let told = WildTerm { region: REGION, from: peer(1), term, here: Term(1) };
-    assert_eq!(cluster.wild_terms, [(2, told)]);
+    let reported = WildTerm { region: REGION, from: peer(1), term, here: Term(1) };
+    assert_eq!(cluster.wild_terms, [(2, reported)]);
     let dropped = cluster.machines[&2].shard.stats().dropped;
     assert_eq!(dropped.wild_terms, kinds().count() as u64 - 1);
     cluster.run(2000);

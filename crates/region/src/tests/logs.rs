@@ -1,4 +1,4 @@
-//! Logs: starting again from them, serving old entries, and dropping what nobody needs.
+//! Tests of logs: restarts, fetches of old entries, and compaction.
 
 use super::cluster::{Cluster, REGION, descriptor, peer};
 use super::machine::Answer;
@@ -103,7 +103,7 @@ fn entries_that_were_replaced_are_replaced_on_disk() {
 fn a_follower_with_too_much_to_apply_takes_no_more_entries() {
     let config = Config { apply_lag_bytes_max: 1000, ..Config::default() };
     let mut shard = Shard::new(config);
-    shard.create(Time(0), Recovered::fresh(descriptor(3), peer(2).id), false).unwrap();
+    shard.create(Time(0), RecoveredReplica::fresh(descriptor(3), peer(2).id), false).unwrap();
     let mut effects = Effects::default();
     let append = |index: u64, commit: u64| {
         Event::Message(Envelope {
@@ -150,7 +150,7 @@ fn what_cannot_be_a_replica_is_refused() {
     let sound = || {
         let entry =
             |index, term| LogEntry { index: Index(index), term: Term(term), ..LogEntry::default() };
-        Recovered {
+        RecoveredReplica {
             descriptor: descriptor(3),
             peer: peer(2).id,
             hard_state: HardState { term: Term(4), vote: None, commit: Index(1) },
@@ -161,7 +161,7 @@ fn what_cannot_be_a_replica_is_refused() {
             tail: vec![entry(7, 2), entry(8, 3)],
         }
     };
-    let create = |spoil: fn(&mut Recovered)| {
+    let create = |spoil: fn(&mut RecoveredReplica)| {
         let mut found = sound();
         spoil(&mut found);
         let mut shard = Shard::new(Config::default());
@@ -170,8 +170,12 @@ fn what_cannot_be_a_replica_is_refused() {
     let status = create(|_| {}).unwrap();
     assert_eq!((status.commit, status.applied, status.first), (Index(6), Index(6), Index(5)));
     create(|found| found.terms[0].0 = Index(3)).expect("a run may begin below the first entry");
-    let broken = |spoil: fn(&mut Recovered)| {
-        assert!(matches!(create(spoil), Err(Unfit::Broken { .. })), "{:?}", create(spoil));
+    let broken = |spoil: fn(&mut RecoveredReplica)| {
+        assert!(
+            matches!(create(spoil), Err(CreateReplicaError::InvalidLog { .. })),
+            "{:?}",
+            create(spoil)
+        );
     };
     broken(|found| found.tail.truncate(1));
     broken(|found| found.tail[1].term = Term(2));
@@ -182,14 +186,18 @@ fn what_cannot_be_a_replica_is_refused() {
     broken(|found| found.hard_state.term = Term(2));
     broken(|found| found.applied.1 = Term(1));
     broken(|found| found.truncated.1 = Term(5));
-    let disorder = |spoil: fn(&mut Recovered)| {
-        assert!(matches!(create(spoil), Err(Unfit::Disorder { .. })), "{:?}", create(spoil));
+    let disorder = |spoil: fn(&mut RecoveredReplica)| {
+        assert!(
+            matches!(create(spoil), Err(CreateReplicaError::IndexOrder { .. })),
+            "{:?}",
+            create(spoil)
+        );
     };
     disorder(|found| found.hard_state.commit = Index(9));
     disorder(|found| found.last = Index(5));
     disorder(|found| found.truncated.0 = Index(7));
     let stranger = create(|found| found.peer = PeerId(5));
-    assert!(matches!(stranger, Err(Unfit::NotMember { .. })));
+    assert!(matches!(stranger, Err(CreateReplicaError::NotMember { .. })));
     let doubled = create(|found| found.descriptor.peers.push(peer(2)));
-    assert!(matches!(doubled, Err(Unfit::NotMember { .. })));
+    assert!(matches!(doubled, Err(CreateReplicaError::NotMember { .. })));
 }

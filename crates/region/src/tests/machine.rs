@@ -29,7 +29,7 @@ enum LogWork {
     Compact(Compaction),
 }
 
-/// What a region has on disk, and what it holds in memory.
+/// A region's disk, and its volatile state.
 pub(super) struct Disk {
     descriptor: Descriptor,
     peer: PeerId,
@@ -40,11 +40,11 @@ pub(super) struct Disk {
     pub(super) truncated: (Index, Term),
     /// The last checkpoint.
     durable: (Index, Term, Rows),
-    /// What reads see.
+    /// The state that reads see.
     pub(super) applied: (Index, Term, Rows),
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Done,
@@ -107,7 +107,7 @@ impl Disk {
         assert!(self.durable.0 <= last, "made before the first checkpoint");
     }
 
-    fn recover(&self) -> Recovered {
+    fn recover(&self) -> RecoveredReplica {
         let (index, term) = (self.durable.0, self.durable.1);
         let mut terms: Vec<(Index, Term)> = vec![];
         for entry in self.entries.values() {
@@ -115,7 +115,7 @@ impl Disk {
                 terms.push((entry.index, entry.term));
             }
         }
-        Recovered {
+        RecoveredReplica {
             descriptor: self.descriptor.clone(),
             peer: self.peer,
             hard_state: self.hard_state,

@@ -5,8 +5,8 @@ use super::cluster::{Cluster, REGION, peer};
 use super::machine::Answer;
 use crate::*;
 
-/// How far ahead of the leader's term a candidate may be. All of them are terms that a sound replica
-/// can have come to.
+/// How far ahead of the leader's term a candidate may be. A sound replica can reach each of these
+/// terms.
 const AHEAD: [u64; 5] = [1, 2, 10, 1000, 1 << 19];
 
 /// A cluster that store 1 leads and in which nothing is written any more, but much is read.

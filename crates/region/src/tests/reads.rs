@@ -213,11 +213,15 @@ fn reads_survive_lost_messages() {
 #[test]
 fn a_new_leader_waits_for_an_entry_of_its_own_term() {
     let mut shard = Shard::new(Config::default());
-    let found = Recovered::fresh(super::cluster::descriptor(1), peer(1).id);
+    let found = RecoveredReplica::fresh(super::cluster::descriptor(1), peer(1).id);
     shard.create(Time(0), found, true).unwrap();
     let mut effects = Effects::default();
-    let read =
-        Event::Read { region: REGION, ticket: Ticket(1), guard: Guard::default(), follower: false };
+    let read = Event::Read {
+        region: REGION,
+        ticket: Ticket(1),
+        precondition: RequestPrecondition::default(),
+        follower: false,
+    };
     shard.step(Time(0), std::iter::empty(), &mut effects);
     shard.step(Time(1), [read].into_iter(), &mut effects);
     let number = effects.log.iter().rfind(|write| write.sync).unwrap().number;
@@ -236,12 +240,12 @@ fn a_new_leader_waits_for_an_entry_of_its_own_term() {
 #[test]
 fn a_lease_does_not_replace_applying() {
     let entry = LogEntry { index: Index(1), term: Term(1), ..LogEntry::default() };
-    let found = Recovered {
+    let found = RecoveredReplica {
         hard_state: HardState { term: Term(1), vote: None, commit: Index(1) },
         terms: vec![(Index(1), Term(1))],
         last: Index(1),
         tail: vec![entry],
-        ..Recovered::fresh(super::cluster::descriptor(1), peer(1).id)
+        ..RecoveredReplica::fresh(super::cluster::descriptor(1), peer(1).id)
     };
     let mut shard = Shard::new(Config::default());
     shard.create(Time(0), found, false).unwrap();
@@ -253,7 +257,7 @@ fn a_lease_does_not_replace_applying() {
     let read = |ticket| Event::Read {
         region: REGION,
         ticket: Ticket(ticket),
-        guard: Guard::default(),
+        precondition: RequestPrecondition::default(),
         follower: false,
     };
     let now = shard.next_step().unwrap();

@@ -48,7 +48,7 @@ fn so_many_writes_are_under_way_and_the_rest_waits() {
         let propose = |ticket| Event::Propose {
             region: REGION,
             ticket: Ticket(1000 + ticket),
-            guard: Guard::default(),
+            precondition: RequestPrecondition::default(),
             command: command::encode(&ops),
         };
         machine.shard.step(now, (0..count).map(propose), &mut effects);
@@ -78,7 +78,7 @@ fn a_follower_names_the_leader() {
 fn what_is_refused_comes_back_in_the_same_step() {
     let config = Config { queue_bytes_max: 1000, entry_bytes_max: 1 << 19, ..Config::default() };
     let mut shard = Shard::new(config);
-    let found = Recovered::fresh(super::cluster::descriptor(1), peer(1).id);
+    let found = RecoveredReplica::fresh(super::cluster::descriptor(1), peer(1).id);
     shard.create(Time(0), found, true).unwrap();
     let mut effects = Effects::default();
     shard.step(Time(0), std::iter::empty(), &mut effects);
@@ -87,7 +87,7 @@ fn what_is_refused_comes_back_in_the_same_step() {
     let propose = |region, ticket, bytes: usize, version| Event::Propose {
         region,
         ticket: Ticket(ticket),
-        guard: Guard { version, ..Guard::default() },
+        precondition: RequestPrecondition { version, ..RequestPrecondition::default() },
         command: Bytes::from(vec![0; bytes]),
     };
     let events = [

@@ -5,11 +5,11 @@ use std::fmt::{self, Debug};
 use bytes::Bytes;
 
 /// What a register holds; `None` is "nothing".
-pub type Value = Option<Bytes>;
+pub type RegisterValue = Option<Bytes>;
 
 /// What a client asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum RegisterAction {
     /// Tell me the value.
     Get,
     /// Replace the value.
@@ -19,42 +19,42 @@ pub enum Action {
     /// Replace the value by `value` if it is `expected`.
     Swap {
         /// What the register must hold.
-        expected: Value,
+        expected: RegisterValue,
         /// What it holds then.
-        value: Value,
+        value: RegisterValue,
     },
 }
 
 /// What a client was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum RegisterAnswer {
     /// A put or a delete took effect.
     Done,
     /// A get saw this.
-    Seen(Value),
+    Seen(RegisterValue),
     /// A swap took effect, or did not; before it the register held `previous`.
     Swapped {
         /// Whether the value was replaced.
         succeeded: bool,
         /// What the register held.
-        previous: Value,
+        previous: RegisterValue,
     },
 }
 
 /// One call on one register.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Operation {
+pub struct RegisterOp {
     /// Who asked; only printed.
     pub client: u64,
     /// The moment of the call.
     pub called: u64,
     /// What was asked.
-    pub action: Action,
+    pub action: RegisterAction,
     /// The moment of the answer and the answer; `None` if its fate is unknown.
-    pub returned: Option<(u64, Answer)>,
+    pub returned: Option<(u64, RegisterAnswer)>,
 }
 
-impl fmt::Display for Operation {
+impl fmt::Display for RegisterOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "client {} at {}: {:?} -> ", self.client, self.called, self.action)?;
         match &self.returned {
@@ -70,13 +70,13 @@ pub enum Violation {
     /// No order explains the answers.
     Impossible {
         /// The first operation that no order could place.
-        stuck: Box<Operation>,
+        stuck: Box<RegisterOp>,
         /// How many operations the best order placed before it.
         placed: usize,
         /// What the register held then.
-        held: Value,
+        held: RegisterValue,
         /// The operations that overlap the stuck one, and the last few before it.
-        around: Vec<Operation>,
+        around: Vec<RegisterOp>,
     },
     /// The search was given up after this many steps; nothing is known.
     Undecided {
@@ -84,7 +84,7 @@ pub enum Violation {
         steps: u64,
     },
     /// An answer does not belong to its question, such as a put that "saw" something.
-    Mismatch(Box<Operation>),
+    Mismatch(Box<RegisterOp>),
 }
 
 impl fmt::Display for Violation {
@@ -106,12 +106,17 @@ impl fmt::Display for Violation {
 
 /// What a register holds right after an answered operation.
 #[must_use]
-pub fn held_after(action: &Action, answer: &Answer) -> Value {
+pub fn held_after(action: &RegisterAction, answer: &RegisterAnswer) -> RegisterValue {
     match (action, answer) {
-        (_, Answer::Seen(value)) => value.clone(),
-        (Action::Put(value), _) => Some(value.clone()),
-        (Action::Swap { value, .. }, Answer::Swapped { succeeded: true, .. }) => value.clone(),
-        (_, Answer::Swapped { previous, .. }) => previous.clone(),
-        (Action::Get | Action::Delete | Action::Swap { .. }, Answer::Done) => None,
+        (_, RegisterAnswer::Seen(value)) => value.clone(),
+        (RegisterAction::Put(value), _) => Some(value.clone()),
+        (RegisterAction::Swap { value, .. }, RegisterAnswer::Swapped { succeeded: true, .. }) => {
+            value.clone()
+        }
+        (_, RegisterAnswer::Swapped { previous, .. }) => previous.clone(),
+        (
+            RegisterAction::Get | RegisterAction::Delete | RegisterAction::Swap { .. },
+            RegisterAnswer::Done,
+        ) => None,
     }
 }

@@ -14,9 +14,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::BuildHasherDefault;
 
-use super::marks::{List, Mark};
-use super::places::{Bits, Mixer};
-use super::register::{Action, Answer, Operation, Value, Violation};
+use super::bit_set::{BitSet, WordHasher};
+use super::history_list::{HistoryEvent, HistoryList};
+use super::register::{RegisterAction, RegisterAnswer, RegisterOp, RegisterValue, Violation};
 
 /// Steps after which the search gives up: some seconds.
 const STEPS_MAX: u64 = 20_000_000;
@@ -24,28 +24,28 @@ const STEPS_MAX: u64 = 20_000_000;
 const SHOWN_BEFORE: usize = 12;
 
 /// A value by number, 0 for "nothing".
-type Held = u32;
+type ValueNumber = u32;
 /// Any of the values that nobody saw.
-const HIDDEN: Held = Held::MAX;
+const UNOBSERVED: ValueNumber = ValueNumber::MAX;
 
 /// What an operation needs the register to hold, and leaves in it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Step {
-    Write(Held),
-    Read(Held),
+enum RegisterStep {
+    Write(ValueNumber),
+    Read(ValueNumber),
     Swap {
-        expected: Held,
-        value: Held,
+        expected: ValueNumber,
+        value: ValueNumber,
     },
     /// A swap that found something else.
     Miss {
-        expected: Held,
-        previous: Held,
+        expected: ValueNumber,
+        previous: ValueNumber,
     },
 }
 
-impl Step {
-    fn apply(self, held: Held) -> Option<Held> {
+impl RegisterStep {
+    fn apply(self, held: ValueNumber) -> Option<ValueNumber> {
         match self {
             Self::Write(value) => Some(value),
             Self::Read(seen) => (seen == held).then_some(held),
@@ -57,34 +57,34 @@ impl Step {
     }
 
     /// Whether it may come next and would change nothing.
-    fn is_free(self, held: Held) -> bool {
+    fn is_neutral(self, held: ValueNumber) -> bool {
         match self {
             Self::Read(_) | Self::Miss { .. } => self.apply(held).is_some(),
-            Self::Write(value) => value == HIDDEN && held == HIDDEN,
+            Self::Write(value) => value == UNOBSERVED && held == UNOBSERVED,
             Self::Swap { .. } => false,
         }
     }
 }
 
 /// One operation as the search sees it.
-struct Item {
+struct SearchOp {
     /// Its place in the caller's list.
     source: usize,
     called: u64,
     /// `None` for an operation without an answer.
     returned: Option<u64>,
-    step: Step,
+    step: RegisterStep,
     /// The nearest earlier operation without an answer and with the same step.
     twin: Option<usize>,
 }
 
-pub(super) fn search(operations: &[Operation]) -> Result<(), Violation> {
-    let mut names = Names::default();
+pub(super) fn search(operations: &[RegisterOp]) -> Result<(), Violation> {
+    let mut numbering = ValueNumbers::default();
     let mut items = Vec::with_capacity(operations.len());
     for (source, operation) in operations.iter().enumerate() {
-        items.extend(names.item(source, operation)?);
+        items.extend(numbering.item(source, operation)?);
     }
-    sort_out_unseen(&mut items);
+    drop_unobserved_writes(&mut items);
     // Operations with an answer come first: then a placed prefix of them is a prefix of the bits.
     items.sort_by_key(|item| (item.returned.is_none(), item.called, item.source));
     let mut latest = BTreeMap::new();
@@ -95,41 +95,42 @@ pub(super) fn search(operations: &[Operation]) -> Result<(), Violation> {
     }
     let required = items.iter().filter(|item| item.returned.is_some()).count();
     let mut search = Search {
-        list: List::new(items.iter().map(|item| (item.called, item.returned))),
-        placed: Bits::new(items.len()),
-        tried: HashSet::default(),
+        list: HistoryList::new(items.iter().map(|item| (item.called, item.returned))),
+        placed: BitSet::new(items.len()),
+        visited: HashSet::default(),
         path: Vec::new(),
-        deepest: Deepest::default(),
+        deepest: DeepestPath::default(),
         items,
     };
     search.run(required).map_err(|stuck| match stuck {
-        Stuck::GaveUp(steps) => Violation::Undecided { steps },
-        Stuck::Proved => search.report(operations, &names),
+        SearchEnd::GaveUp(steps) => Violation::Undecided { steps },
+        SearchEnd::NoOrder => search.report(operations, &numbering),
     })
 }
 
 /// Values by number.
 #[derive(Default)]
-struct Names<'a> {
-    numbers: BTreeMap<&'a [u8], Held>,
+struct ValueNumbers<'a> {
+    numbers: BTreeMap<&'a [u8], ValueNumber>,
     values: Vec<&'a bytes::Bytes>,
 }
 
-impl<'a> Names<'a> {
-    fn number(&mut self, value: &'a Value) -> Held {
+impl<'a> ValueNumbers<'a> {
+    fn number(&mut self, value: &'a RegisterValue) -> ValueNumber {
         let Some(value) = value else { return 0 };
         self.number_of(value)
     }
 
-    fn number_of(&mut self, value: &'a bytes::Bytes) -> Held {
+    fn number_of(&mut self, value: &'a bytes::Bytes) -> ValueNumber {
         *self.numbers.entry(value).or_insert_with(|| {
             self.values.push(value);
-            Held::try_from(self.values.len()).expect("fewer than 2^32 operations fit into memory")
+            ValueNumber::try_from(self.values.len())
+                .expect("fewer than 2^32 operations fit into memory")
         })
     }
 
-    fn value(&self, held: Held) -> Value {
-        if held == HIDDEN {
+    fn value(&self, held: ValueNumber) -> RegisterValue {
+        if held == UNOBSERVED {
             return Some(bytes::Bytes::from_static(b"(a value that nobody saw)"));
         }
         let place = (held as usize).checked_sub(1)?;
@@ -137,49 +138,60 @@ impl<'a> Names<'a> {
     }
 
     /// The operation as the search sees it; `None` for a get without an answer, which says nothing.
-    fn item(&mut self, source: usize, operation: &'a Operation) -> Result<Option<Item>, Violation> {
+    fn item(
+        &mut self,
+        source: usize,
+        operation: &'a RegisterOp,
+    ) -> Result<Option<SearchOp>, Violation> {
         let answer = operation.returned.as_ref().map(|(_, answer)| answer);
         let step = match (&operation.action, answer) {
-            (Action::Get, None) => return Ok(None),
-            (Action::Get, Some(Answer::Seen(seen))) => Step::Read(self.number(seen)),
-            (Action::Put(value), None | Some(Answer::Done)) => Step::Write(self.number_of(value)),
-            (Action::Delete, None | Some(Answer::Done)) => Step::Write(0),
-            (Action::Swap { expected, value }, None) => {
-                Step::Swap { expected: self.number(expected), value: self.number(value) }
+            (RegisterAction::Get, None) => return Ok(None),
+            (RegisterAction::Get, Some(RegisterAnswer::Seen(seen))) => {
+                RegisterStep::Read(self.number(seen))
+            }
+            (RegisterAction::Put(value), None | Some(RegisterAnswer::Done)) => {
+                RegisterStep::Write(self.number_of(value))
+            }
+            (RegisterAction::Delete, None | Some(RegisterAnswer::Done)) => RegisterStep::Write(0),
+            (RegisterAction::Swap { expected, value }, None) => {
+                RegisterStep::Swap { expected: self.number(expected), value: self.number(value) }
             }
             (
-                Action::Swap { expected, value },
-                Some(Answer::Swapped { succeeded: true, previous }),
+                RegisterAction::Swap { expected, value },
+                Some(RegisterAnswer::Swapped { succeeded: true, previous }),
             ) if previous == expected => {
-                Step::Swap { expected: self.number(expected), value: self.number(value) }
+                RegisterStep::Swap { expected: self.number(expected), value: self.number(value) }
             }
             (
-                Action::Swap { expected, .. },
-                Some(Answer::Swapped { succeeded: false, previous }),
-            ) if previous != expected => {
-                Step::Miss { expected: self.number(expected), previous: self.number(previous) }
-            }
+                RegisterAction::Swap { expected, .. },
+                Some(RegisterAnswer::Swapped { succeeded: false, previous }),
+            ) if previous != expected => RegisterStep::Miss {
+                expected: self.number(expected),
+                previous: self.number(previous),
+            },
             _ => return Err(Violation::Mismatch(Box::new(operation.clone()))),
         };
         let returned = operation.returned.as_ref().map(|(at, _)| *at);
-        Ok(Some(Item { source, called: operation.called, returned, step, twin: None }))
+        Ok(Some(SearchOp { source, called: operation.called, returned, step, twin: None }))
     }
 }
 
 /// Tells the writes apart whose value nobody needs. Those of unknown fate are left out: an order
 /// with such a write stays good without it, because whatever stood between it and the next write
 /// looked at nothing. Of the others it does not matter which value they wrote.
-fn sort_out_unseen(items: &mut Vec<Item>) {
+fn drop_unobserved_writes(items: &mut Vec<SearchOp>) {
     let mut needed = BTreeSet::new();
     loop {
         let before = needed.len();
         for item in items.iter() {
             match item.step {
-                Step::Read(held) | Step::Miss { previous: held, .. } => needed.insert(held),
-                Step::Swap { expected, value } => {
+                RegisterStep::Read(held) | RegisterStep::Miss { previous: held, .. } => {
+                    needed.insert(held)
+                }
+                RegisterStep::Swap { expected, value } => {
                     (item.returned.is_some() || needed.contains(&value)) && needed.insert(expected)
                 }
-                Step::Write(_) => false,
+                RegisterStep::Write(_) => false,
             };
         }
         if needed.len() == before {
@@ -187,65 +199,65 @@ fn sort_out_unseen(items: &mut Vec<Item>) {
         }
     }
     items.retain_mut(|item| match &mut item.step {
-        Step::Write(value) if !needed.contains(value) => {
-            *value = HIDDEN;
+        RegisterStep::Write(value) if !needed.contains(value) => {
+            *value = UNOBSERVED;
             item.returned.is_some()
         }
-        Step::Swap { value, .. } => item.returned.is_some() || needed.contains(value),
-        Step::Write(_) | Step::Read(_) | Step::Miss { .. } => true,
+        RegisterStep::Swap { value, .. } => item.returned.is_some() || needed.contains(value),
+        RegisterStep::Write(_) | RegisterStep::Read(_) | RegisterStep::Miss { .. } => true,
     });
 }
 
-enum Stuck {
-    Proved,
+enum SearchEnd {
+    NoOrder,
     GaveUp(u64),
 }
 
 /// How far the best try came.
 #[derive(Default)]
-struct Deepest {
+struct DeepestPath {
     placed: usize,
-    held: Held,
+    held: ValueNumber,
     stuck: Option<usize>,
 }
 
 struct Search {
-    items: Vec<Item>,
-    list: List,
-    placed: Bits,
-    tried: HashSet<(Box<[u64]>, Held), BuildHasherDefault<Mixer>>,
+    items: Vec<SearchOp>,
+    list: HistoryList,
+    placed: BitSet,
+    visited: HashSet<(Box<[u64]>, ValueNumber), BuildHasherDefault<WordHasher>>,
     /// Operations placed so far, each with the value held before it.
-    path: Vec<(usize, Held)>,
-    deepest: Deepest,
+    path: Vec<(usize, ValueNumber)>,
+    deepest: DeepestPath,
 }
 
 impl Search {
-    fn run(&mut self, required: usize) -> Result<(), Stuck> {
+    fn run(&mut self, required: usize) -> Result<(), SearchEnd> {
         let (mut held, mut left, mut steps) = (0, required, 0);
-        let mut mark = self.place_free(&mut held, &mut left);
-        let mut hidden = self.hidden(held);
+        let mut event = self.place_neutral(&mut held, &mut left);
+        let mut unobserved = self.unobserved(held);
         while left > 0 {
             steps += 1;
             if steps > STEPS_MAX {
-                return Err(Stuck::GaveUp(steps));
+                return Err(SearchEnd::GaveUp(steps));
             }
-            match self.list.kind(mark) {
-                Mark::Call(place) => {
-                    if let Some(next) = self.place(place, held, hidden) {
+            match self.list.kind(event) {
+                HistoryEvent::Call(place) => {
+                    if let Some(next) = self.place(place, held, unobserved) {
                         self.enter(place, &mut held, next, &mut left);
-                        mark = self.place_free(&mut held, &mut left);
-                        hidden = self.hidden(held);
+                        event = self.place_neutral(&mut held, &mut left);
+                        unobserved = self.unobserved(held);
                     } else {
-                        mark = self.list.after(mark);
+                        event = self.list.after(event);
                     }
                 }
-                Mark::Return(place) => {
+                HistoryEvent::Return(place) => {
                     if self.deepest.stuck.is_none() || self.path.len() > self.deepest.placed {
                         self.deepest =
-                            Deepest { placed: self.path.len(), held, stuck: Some(place) };
+                            DeepestPath { placed: self.path.len(), held, stuck: Some(place) };
                     }
-                    mark = self.step_back(&mut held, &mut left).ok_or(Stuck::Proved)?;
-                    hidden = self.hidden(held);
+                    event = self.backtrack(&mut held, &mut left).ok_or(SearchEnd::NoOrder)?;
+                    unobserved = self.unobserved(held);
                 }
             }
         }
@@ -254,16 +266,16 @@ impl Search {
 
     /// Places everything that changes nothing and may come next: if there is a good order with such
     /// an operation later, there is one with it now. Returns where to go on.
-    fn place_free(&mut self, held: &mut Held, left: &mut usize) -> usize {
-        let mut mark = self.list.first();
+    fn place_neutral(&mut self, held: &mut ValueNumber, left: &mut usize) -> usize {
+        let mut event = self.list.first();
         while *left > 0 {
-            let Mark::Call(place) = self.list.kind(mark) else { break };
-            mark = self.list.after(mark);
-            if self.items[place].step.is_free(*held) {
+            let HistoryEvent::Call(place) = self.list.kind(event) else { break };
+            event = self.list.after(event);
+            if self.items[place].step.is_neutral(*held) {
                 self.placed.set(place);
                 self.enter(place, held, *held, left);
                 // One return less may let more operations come next, and earlier ones are theirs.
-                mark = self.list.first();
+                event = self.list.first();
             }
         }
         self.list.first()
@@ -271,37 +283,42 @@ impl Search {
 
     /// A write that nobody saw and that may come next. It costs nothing right before another
     /// write, so while there is one no other write is tried.
-    fn hidden(&self, held: Held) -> Option<usize> {
-        let mut mark = self.list.first();
-        while held != HIDDEN && mark > 0 {
-            let Mark::Call(place) = self.list.kind(mark) else { break };
-            if self.items[place].step == Step::Write(HIDDEN) {
+    fn unobserved(&self, held: ValueNumber) -> Option<usize> {
+        let mut event = self.list.first();
+        while held != UNOBSERVED && event > 0 {
+            let HistoryEvent::Call(place) = self.list.kind(event) else { break };
+            if self.items[place].step == RegisterStep::Write(UNOBSERVED) {
                 return Some(place);
             }
-            mark = self.list.after(mark);
+            event = self.list.after(event);
         }
         None
     }
 
     /// Places an operation if it may come next and leads to where the search has not been.
-    fn place(&mut self, place: usize, held: Held, hidden: Option<usize>) -> Option<Held> {
+    fn place(
+        &mut self,
+        place: usize,
+        held: ValueNumber,
+        unobserved: Option<usize>,
+    ) -> Option<ValueNumber> {
         let item = &self.items[place];
-        let is_overtaken = hidden.is_some_and(|hidden| hidden != place);
-        if is_overtaken && matches!(item.step, Step::Write(_))
+        let is_overtaken = unobserved.is_some_and(|unobserved| unobserved != place);
+        if is_overtaken && matches!(item.step, RegisterStep::Write(_))
             || item.twin.is_some_and(|twin| !self.placed.get(twin))
         {
             return None;
         }
         let next = item.step.apply(held)?;
         self.placed.set(place);
-        if self.tried.insert((self.placed.trimmed(), next)) {
+        if self.visited.insert((self.placed.trimmed(), next)) {
             return Some(next);
         }
         self.placed.clear(place);
         None
     }
 
-    fn enter(&mut self, place: usize, held: &mut Held, next: Held, left: &mut usize) {
+    fn enter(&mut self, place: usize, held: &mut ValueNumber, next: ValueNumber, left: &mut usize) {
         self.path.push((place, *held));
         *held = next;
         *left -= usize::from(self.items[place].returned.is_some());
@@ -310,20 +327,20 @@ impl Search {
 
     /// Puts the last operation back that might have been another one, and all after it. Returns
     /// where to go on.
-    fn step_back(&mut self, held: &mut Held, left: &mut usize) -> Option<usize> {
+    fn backtrack(&mut self, held: &mut ValueNumber, left: &mut usize) -> Option<usize> {
         loop {
             let (last, before) = self.path.pop()?;
             *held = before;
             *left += usize::from(self.items[last].returned.is_some());
             self.placed.clear(last);
-            self.list.put_back(last);
-            if !self.items[last].step.is_free(before) {
-                return Some(self.list.after(List::call(last)));
+            self.list.unlift(last);
+            if !self.items[last].step.is_neutral(before) {
+                return Some(self.list.after(HistoryList::call(last)));
             }
         }
     }
 
-    fn report(&self, operations: &[Operation], names: &Names<'_>) -> Violation {
+    fn report(&self, operations: &[RegisterOp], numbering: &ValueNumbers<'_>) -> Violation {
         let stuck = self.deepest.stuck.expect("a search that fails was stuck somewhere");
         let stuck = &operations[self.items[stuck].source];
         let end = stuck.returned.as_ref().map_or(u64::MAX, |(at, _)| *at);
@@ -335,7 +352,7 @@ impl Search {
         Violation::Impossible {
             stuck: Box::new(stuck.clone()),
             placed: self.deepest.placed,
-            held: names.value(self.deepest.held),
+            held: numbering.value(self.deepest.held),
             around,
         }
     }

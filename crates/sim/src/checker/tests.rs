@@ -4,37 +4,38 @@ use bytes::Bytes;
 
 use super::*;
 
-fn value(text: &str) -> Value {
+fn value(text: &str) -> RegisterValue {
     (!text.is_empty()).then(|| Bytes::copy_from_slice(text.as_bytes()))
 }
 
-fn put(called: u64, returned: u64, text: &str) -> Operation {
-    let action = Action::Put(value(text).unwrap());
-    let returned = (returned > 0).then_some((returned, Answer::Done));
-    Operation { client: 1, called, action, returned }
+fn put(called: u64, returned: u64, text: &str) -> RegisterOp {
+    let action = RegisterAction::Put(value(text).unwrap());
+    let returned = (returned > 0).then_some((returned, RegisterAnswer::Done));
+    RegisterOp { client: 1, called, action, returned }
 }
 
-fn delete(called: u64, returned: u64) -> Operation {
-    let returned = (returned > 0).then_some((returned, Answer::Done));
-    Operation { client: 1, called, action: Action::Delete, returned }
+fn delete(called: u64, returned: u64) -> RegisterOp {
+    let returned = (returned > 0).then_some((returned, RegisterAnswer::Done));
+    RegisterOp { client: 1, called, action: RegisterAction::Delete, returned }
 }
 
-fn get(called: u64, returned: u64, text: &str) -> Operation {
-    let returned = Some((returned, Answer::Seen(value(text))));
-    Operation { client: 2, called, action: Action::Get, returned }
+fn get(called: u64, returned: u64, text: &str) -> RegisterOp {
+    let returned = Some((returned, RegisterAnswer::Seen(value(text))));
+    RegisterOp { client: 2, called, action: RegisterAction::Get, returned }
 }
 
-fn swap(called: u64, returned: u64, expected: &str, new: &str, previous: &str) -> Operation {
-    let action = Action::Swap { expected: value(expected), value: value(new) };
-    let answer = Answer::Swapped { succeeded: expected == previous, previous: value(previous) };
-    Operation { client: 3, called, action, returned: (returned > 0).then_some((returned, answer)) }
+fn swap(called: u64, returned: u64, expected: &str, new: &str, previous: &str) -> RegisterOp {
+    let action = RegisterAction::Swap { expected: value(expected), value: value(new) };
+    let answer =
+        RegisterAnswer::Swapped { succeeded: expected == previous, previous: value(previous) };
+    RegisterOp { client: 3, called, action, returned: (returned > 0).then_some((returned, answer)) }
 }
 
-fn good(operations: &[Operation]) {
+fn good(operations: &[RegisterOp]) {
     assert_eq!(check(operations), Ok(()));
 }
 
-fn bad(operations: &[Operation]) {
+fn bad(operations: &[RegisterOp]) {
     let found = check(operations);
     assert!(matches!(found, Err(Violation::Impossible { .. })), "accepted or undecided: {found:?}");
 }
@@ -122,10 +123,10 @@ fn an_unknown_swap_needs_what_it_expects() {
 #[test]
 fn an_answer_of_another_kind_is_refused() {
     let mut wrong = get(1, 2, "a");
-    wrong.returned = Some((2, Answer::Done));
+    wrong.returned = Some((2, RegisterAnswer::Done));
     assert_eq!(check(&[wrong.clone()]), Err(Violation::Mismatch(Box::new(wrong))));
     let mut wrong = swap(1, 2, "a", "b", "a");
-    wrong.returned = Some((2, Answer::Swapped { succeeded: true, previous: None }));
+    wrong.returned = Some((2, RegisterAnswer::Swapped { succeeded: true, previous: None }));
     assert!(matches!(check(&[wrong]), Err(Violation::Mismatch(_))));
 }
 
@@ -140,7 +141,7 @@ fn the_report_names_the_stuck_operation() {
 }
 
 /// Every order of a few operations, tried by brute force.
-fn explained(operations: &[Operation], held: &Value, placed: &mut Vec<bool>) -> bool {
+fn explained(operations: &[RegisterOp], held: &RegisterValue, placed: &mut Vec<bool>) -> bool {
     let open = |place: &usize| !placed[*place];
     let left: Vec<_> = (0..operations.len()).filter(open).collect();
     if left.iter().all(|place| operations[*place].returned.is_none()) {
@@ -154,17 +155,17 @@ fn explained(operations: &[Operation], held: &Value, placed: &mut Vec<bool>) -> 
     left.iter().filter(|place| operations[**place].called <= first_return).any(|place| {
         let operation = &operations[*place];
         let answer = operation.returned.as_ref().map(|(_, answer)| answer);
-        let (next, told) = match &operation.action {
-            Action::Get => (held.clone(), Answer::Seen(held.clone())),
-            Action::Put(value) => (Some(value.clone()), Answer::Done),
-            Action::Delete => (None, Answer::Done),
-            Action::Swap { expected, value } => {
+        let (next, expected) = match &operation.action {
+            RegisterAction::Get => (held.clone(), RegisterAnswer::Seen(held.clone())),
+            RegisterAction::Put(value) => (Some(value.clone()), RegisterAnswer::Done),
+            RegisterAction::Delete => (None, RegisterAnswer::Done),
+            RegisterAction::Swap { expected, value } => {
                 let succeeded = expected == held;
                 let next = if succeeded { value.clone() } else { held.clone() };
-                (next, Answer::Swapped { succeeded, previous: held.clone() })
+                (next, RegisterAnswer::Swapped { succeeded, previous: held.clone() })
             }
         };
-        if answer.is_some_and(|answer| *answer != told) {
+        if answer.is_some_and(|answer| *answer != expected) {
             return false;
         }
         placed[*place] = true;
@@ -208,8 +209,13 @@ fn many_writes_at_once_are_quick() {
     let mut moment = 200;
     for seen in [7, 70, 33, 50] {
         for _ in 0..30 {
-            let returned = Some((moment + 40, Answer::Seen(value(&seen.to_string()))));
-            history.push(Operation { client: 2, called: moment, action: Action::Get, returned });
+            let returned = Some((moment + 40, RegisterAnswer::Seen(value(&seen.to_string()))));
+            history.push(RegisterOp {
+                client: 2,
+                called: moment,
+                action: RegisterAction::Get,
+                returned,
+            });
             moment += 1;
         }
         moment += 100;
@@ -222,18 +228,18 @@ fn many_writes_at_once_are_quick() {
 #[test]
 fn many_registers_are_checked_by_themselves() {
     let mut history = History::default();
-    let put_a = history.call("a", 1, 1, Action::Put(value("1").unwrap()));
-    let put_b = history.call("b", 1, 2, Action::Put(value("2").unwrap()));
-    history.answer(put_a, 3, Answer::Done);
-    history.answer(put_b, 4, Answer::Done);
-    let lost = history.call("a", 1, 5, Action::Delete);
+    let put_a = history.call("a", 1, 1, RegisterAction::Put(value("1").unwrap()));
+    let put_b = history.call("b", 1, 2, RegisterAction::Put(value("2").unwrap()));
+    history.answer(put_a, 3, RegisterAnswer::Done);
+    history.answer(put_b, 4, RegisterAnswer::Done);
+    let lost = history.call("a", 1, 5, RegisterAction::Delete);
     history.forget(lost);
-    history.call("b", 1, 5, Action::Delete);
-    let read = history.call("a", 2, 6, Action::Get);
-    history.answer(read, 7, Answer::Seen(value("1")));
-    assert_eq!(history.check(), Ok(Checked { keys: 2, operations: 4, unknown: 1 }));
-    let read = history.call("b", 2, 8, Action::Get);
-    history.answer(read, 9, Answer::Seen(value("1")));
+    history.call("b", 1, 5, RegisterAction::Delete);
+    let read = history.call("a", 2, 6, RegisterAction::Get);
+    history.answer(read, 7, RegisterAnswer::Seen(value("1")));
+    assert_eq!(history.check(), Ok(CheckedCounts { keys: 2, operations: 4, unknown: 1 }));
+    let read = history.call("b", 2, 8, RegisterAction::Get);
+    history.answer(read, 9, RegisterAnswer::Seen(value("1")));
     assert!(matches!(history.check(), Err(("b", Violation::Impossible { .. }))));
 }
 
@@ -241,7 +247,7 @@ fn many_registers_are_checked_by_themselves() {
 fn a_long_history_is_quick() {
     // 2,000 operations, up to eight at a time, with an unknown write every tenth.
     let mut rng = fastrand::Rng::with_seed(1);
-    let mut held: Value = None;
+    let mut held: RegisterValue = None;
     let mut history = Vec::new();
     for number in 1..2_000_u64 {
         let at = number * 10;
@@ -258,8 +264,8 @@ fn a_long_history_is_quick() {
                 put(called, returned, &text)
             }
             _ => {
-                let returned = Some((returned, Answer::Seen(held.clone())));
-                Operation { client: 1, called, action: Action::Get, returned }
+                let returned = Some((returned, RegisterAnswer::Seen(held.clone())));
+                RegisterOp { client: 1, called, action: RegisterAction::Get, returned }
             }
         });
     }

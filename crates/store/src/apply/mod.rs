@@ -17,10 +17,10 @@ use flotilla_region::{ApplyTask, Committed, Descriptor, Index, LogEntry, RegionI
 use crate::error::Error;
 use crate::schema::{self, APPLY, ApplyState, REGION};
 
-mod data;
 mod outcome;
+mod rows;
 
-pub use outcome::{ApplyReject, Outcome};
+pub use outcome::{ApplyOutcome, ApplyReject};
 
 /// What applying came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,13 +28,13 @@ pub struct Applied {
     /// How far each region of the tasks is applied now.
     pub regions: Vec<(RegionId, Index)>,
     /// What became of the proposals that somebody here waits for, in the order of the log.
-    pub outcomes: Vec<(Ticket, Outcome)>,
+    pub outcomes: Vec<(Ticket, ApplyOutcome)>,
     /// How many entries were applied; those that were applied before do not count.
     pub entries: u64,
 }
 
 /// A region as this transaction has it so far.
-struct Replica {
+struct ReplicaState {
     descriptor: Descriptor,
     state: ApplyState,
 }
@@ -48,12 +48,12 @@ pub(crate) fn apply(pages: &PageStore, tasks: &[ApplyTask]) -> Result<Applied, E
     let mut txn = pages.write()?;
     let mut replicas = BTreeMap::new();
     for task in tasks {
-        let replica: &mut Replica = match replicas.entry(task.region) {
+        let replica: &mut ReplicaState = match replicas.entry(task.region) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(load(&mut txn, task.region)?),
         };
         let tree = schema::data_tree(replica.descriptor.space);
-        let mut rows = data::Rows::new(txn.tree(tree)?, &replica.descriptor);
+        let mut rows = rows::RegionRows::new(txn.tree(tree)?, &replica.descriptor);
         for committed in &task.entries {
             if advance(&mut replica.state, task.region, &committed.entry) {
                 applied.entries += 1;
@@ -70,14 +70,14 @@ pub(crate) fn apply(pages: &PageStore, tasks: &[ApplyTask]) -> Result<Applied, E
     Ok(applied)
 }
 
-fn load(txn: &mut WriteTxn<'_>, region: RegionId) -> Result<Replica, Error> {
+fn load(txn: &mut WriteTxn<'_>, region: RegionId) -> Result<ReplicaState, Error> {
     let key = schema::region_key(region);
     let regions = txn.tree(REGION)?;
     let row = regions.get(&key)?.ok_or(Error::NoRegion(region))?;
     let descriptor = schema::decode_descriptor(region, &row)?;
     drop(row);
     let state = ApplyState::decode(region, txn.tree(APPLY)?.get(&key)?.as_deref())?;
-    Ok(Replica { descriptor, state })
+    Ok(ReplicaState { descriptor, state })
 }
 
 /// Moves the applied index to the entry; false if it is there already.
@@ -99,10 +99,10 @@ fn advance(state: &mut ApplyState, region: RegionId, entry: &LogEntry) -> bool {
 }
 
 fn apply_entry(
-    rows: &mut data::Rows<'_>,
+    rows: &mut rows::RegionRows<'_>,
     region: RegionId,
     committed: &Committed,
-    outcomes: &mut Vec<(Ticket, Outcome)>,
+    outcomes: &mut Vec<(Ticket, ApplyOutcome)>,
 ) -> Result<(), Error> {
     let index = committed.entry.index;
     let malformed = |source| Error::MalformedEntry { region, index, source };
@@ -111,7 +111,7 @@ fn apply_entry(
     for proposal in command::proposals(&committed.entry.data) {
         let Proposal { version, command } = proposal.map_err(malformed)?;
         let ops = command::decode(command).map_err(malformed)?;
-        let outcome = rows.carry_out(version, &ops)?;
+        let outcome = rows.execute(version, &ops)?;
         if let Some(ticket) = tickets.next() {
             outcomes.push((*ticket, outcome));
         }

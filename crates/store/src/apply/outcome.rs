@@ -5,7 +5,7 @@ use flotilla_region::Descriptor;
 
 /// What became of a proposal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ApplyOutcome {
     /// It was carried out.
     Done,
     /// It was carried out, and its last operation that compares came to this.

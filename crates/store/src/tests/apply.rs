@@ -1,14 +1,14 @@
 //! Committed entries become rows, and proposals get their outcomes.
 
-use crate::{ApplyReject, Error, Outcome};
+use crate::{ApplyOutcome, ApplyReject, Error};
 use bytes::Bytes;
 use flotilla_region::{Index, RegionId, Ticket};
 use flotilla_vfs::fault::FaultFs;
 
 use super::*;
 
-fn swapped(succeeded: bool, previous: Option<&str>) -> Outcome {
-    Outcome::Swapped { succeeded, previous: previous.map(|text| Bytes::from(text.to_owned())) }
+fn swapped(succeeded: bool, previous: Option<&str>) -> ApplyOutcome {
+    ApplyOutcome::Swapped { succeeded, previous: previous.map(|text| Bytes::from(text.to_owned())) }
 }
 
 #[test]
@@ -20,7 +20,10 @@ fn entries_of_many_regions_become_visible_at_once() {
     let before = store.read();
     let applied = store.apply(&[task(2, &two), task(3, &three)]).unwrap();
     assert_eq!(applied.regions, [(RegionId(2), Index(1)), (RegionId(3), Index(1))]);
-    assert_eq!(applied.outcomes, [(Ticket(10), Outcome::Done), (Ticket(10), Outcome::Done)]);
+    assert_eq!(
+        applied.outcomes,
+        [(Ticket(10), ApplyOutcome::Done), (Ticket(10), ApplyOutcome::Done)]
+    );
     assert_eq!(get(&store, 2, "a").unwrap(), "1");
     assert_eq!(get(&store, 2, "b").unwrap(), "", "an empty value is there");
     assert_eq!(get(&store, 3, "k").unwrap(), "2");
@@ -79,10 +82,10 @@ fn each_proposal_of_an_entry_has_its_own_outcome() {
     ]);
     let outcomes = run(&store, 2, &[entry(1, 1, mixed)]);
     let current = vec![regions()[1].clone()];
-    assert_eq!(outcomes[0], Outcome::Done);
-    assert_eq!(outcomes[1], Outcome::Rejected(ApplyReject::EpochNotMatch { current }));
+    assert_eq!(outcomes[0], ApplyOutcome::Done);
+    assert_eq!(outcomes[1], ApplyOutcome::Rejected(ApplyReject::EpochNotMatch { current }));
     assert_eq!(outcomes[2], swapped(true, Some("1")));
-    assert_eq!(outcomes[3], Outcome::Done);
+    assert_eq!(outcomes[3], ApplyOutcome::Done);
     assert_eq!(get(&store, 2, "a").unwrap(), "2");
     assert_eq!(get(&store, 2, "b").unwrap(), "3");
 }
@@ -136,7 +139,7 @@ fn deleting_a_range_ends_at_the_region() {
 fn a_proposal_with_a_key_outside_or_too_large_has_no_effect() {
     let (store, _) = open(&FaultFs::new(0));
     let outside = run(&store, 2, &[ops(1, &[put("a", "1"), put("x", "1")])]);
-    assert_eq!(outside, [Outcome::Rejected(ApplyReject::KeyNotInRegion { key: "x".into() })]);
+    assert_eq!(outside, [ApplyOutcome::Rejected(ApplyReject::KeyNotInRegion { key: "x".into() })]);
     let long = "b".repeat(9 << 10);
     for op in [put(&long, ""), delete(&long), swap(&long, None, None)] {
         let i = store.region_digest(RegionId(2)).unwrap().0.0 + 1;
@@ -144,7 +147,7 @@ fn a_proposal_with_a_key_outside_or_too_large_has_no_effect() {
         assert!(
             matches!(
                 outcomes[..],
-                [Outcome::Rejected(ApplyReject::TooLarge { what: "a key", .. })]
+                [ApplyOutcome::Rejected(ApplyReject::TooLarge { what: "a key", .. })]
             ),
             "{outcomes:?}"
         );

@@ -6,19 +6,19 @@ use bytes::Bytes;
 use flotilla_region::{Index, LogEntry};
 use flotilla_vfs::fault::FaultFs;
 
-use super::truth::Replica;
+use super::expected_state::ReplicaState;
 use super::*;
 
-type Truth = BTreeMap<u64, Replica>;
+type ExpectedStates = BTreeMap<u64, ReplicaState>;
 
 /// Logs, applies, makes checkpoints, compacts and purges, until the disk fails.
-fn work(fs: &FaultFs, truth: &mut Truth) -> Result<(), Error> {
+fn work(fs: &FaultFs, expected: &mut ExpectedStates) -> Result<(), Error> {
     let (store, _) = try_open(fs)?;
     for round in 1..=3_u64 {
         for region in [2, 3] {
             let first = 4 * round - 3;
             let entries: Vec<LogEntry> = (first..first + 4).map(|i| filled(region, i)).collect();
-            let replica = truth.get_mut(&region).unwrap();
+            let replica = expected.get_mut(&region).unwrap();
             let term = entries[0].term.0;
             log(&store, replica, write(region, hard_state(term, 0, first), &entries))?;
             store.apply(&[task(region, &entries[..3])])?;
@@ -29,12 +29,12 @@ fn work(fs: &FaultFs, truth: &mut Truth) -> Result<(), Error> {
             replica.apply(&entries[3..]);
         }
         let vote = write(4, hard_state(round + 1, 402, 0), &[]);
-        log(&store, truth.get_mut(&4).unwrap(), vote)?;
+        log(&store, expected.get_mut(&4).unwrap(), vote)?;
         if round == 2 {
             continue;
         }
         for (region, applied) in store.checkpoint()? {
-            truth.get_mut(&region.0).unwrap().durable = applied.0;
+            expected.get_mut(&region.0).unwrap().durable = applied.0;
         }
         let first = Index(4 * round + 1);
         let compactions = [2, 3].map(|region| Compaction {
@@ -49,7 +49,7 @@ fn work(fs: &FaultFs, truth: &mut Truth) -> Result<(), Error> {
     Ok(())
 }
 
-fn log(store: &Store, replica: &mut Replica, write: LogWrite) -> Result<(), Error> {
+fn log(store: &Store, replica: &mut ReplicaState, write: LogWrite) -> Result<(), Error> {
     let commit = store.write_log(std::slice::from_ref(&write), &[]);
     replica.queue(&write);
     commit.wait()?;
@@ -69,12 +69,12 @@ fn filled(region: u64, index: u64) -> LogEntry {
 }
 
 /// Opens what the crash left, checks it, and does the rest of what was committed.
-fn inspect(fs: &FaultFs, truth: &mut Truth, at: &str) {
+fn inspect(fs: &FaultFs, expected: &mut ExpectedStates, at: &str) {
     let (store, recovered) = open(fs);
     assert_eq!(recovered.len(), 4, "{at}");
     for found in &recovered {
         let region = found.descriptor.id.0;
-        let replica = truth.get_mut(&region).unwrap();
+        let replica = expected.get_mut(&region).unwrap();
         replica.check(found, &rows(&store, region));
         replica.restart(found);
         let committed = (found.hard_state.commit.0 - found.applied.0.0) as usize;
@@ -90,8 +90,8 @@ fn inspect(fs: &FaultFs, truth: &mut Truth, at: &str) {
     store.check().unwrap();
 }
 
-fn blank() -> Truth {
-    (1..=4).map(|region| (region, Replica::default())).collect()
+fn blank() -> ExpectedStates {
+    (1..=4).map(|region| (region, ReplicaState::default())).collect()
 }
 
 #[test]
@@ -104,17 +104,17 @@ fn the_power_may_go_at_any_operation() {
         for seed in 0..4 {
             let fs = FaultFs::new(0);
             fs.cut_power_after(cut);
-            let mut truth = blank();
-            assert!(work(&fs, &mut truth).is_err(), "cut at {cut}");
+            let mut expected = blank();
+            assert!(work(&fs, &mut expected).is_err(), "cut at {cut}");
             fs.power_loss(seed * 1000 + cut);
             let at = format!("cut at operation {cut}, seed {seed}");
             // The next start is cut off as well, each time somewhere else.
             fs.cut_power_after(cut % 7 + seed + 1);
             let _ = try_open(&fs);
             fs.power_loss(seed);
-            inspect(&fs, &mut truth, &at);
+            inspect(&fs, &mut expected, &at);
             fs.power_loss(seed + 1);
-            inspect(&fs, &mut truth, &at);
+            inspect(&fs, &mut expected, &at);
         }
     }
 }
@@ -122,12 +122,12 @@ fn the_power_may_go_at_any_operation() {
 #[test]
 fn without_a_crash_all_is_there() {
     let fs = FaultFs::new(0);
-    let mut truth = blank();
-    work(&fs, &mut truth).unwrap();
+    let mut expected = blank();
+    work(&fs, &mut expected).unwrap();
     fs.power_loss(0);
     let (store, recovered) = open(&fs);
     for found in &recovered {
-        truth[&found.descriptor.id.0].check(found, &rows(&store, found.descriptor.id.0));
+        expected[&found.descriptor.id.0].check(found, &rows(&store, found.descriptor.id.0));
     }
     assert_eq!(recovered[1].applied.0, Index(12));
     assert_eq!(recovered[3].hard_state, hard_state(4, 402, 0));

@@ -6,9 +6,9 @@ use flotilla_raftlog::{Durability, LogBatch, LogEngine};
 use flotilla_vfs::FileSystem as _;
 
 use super::*;
-use crate::log_writer::LogWriter;
-use crate::own_group;
 use crate::schema::{self, STORE_GROUP};
+use crate::store_group;
+use crate::store_log::StoreLog;
 
 fn directory(fs: &FaultFs) -> StoreDirectory {
     try_directory(fs, config()).unwrap()
@@ -220,16 +220,16 @@ fn starts_of_others_are_remembered_through_purges_and_hold_no_segment() {
 fn a_start_that_is_on_its_way_to_the_log_is_not_overwritten_by_what_was_there() {
     let (engine, _) =
         LogEngine::open(Arc::new(FaultFs::new(0)), Path::new("/log"), config().log).unwrap();
-    let log = LogWriter::new(engine, 0).unwrap();
+    let log = StoreLog::new(engine, 0).unwrap();
     let told = |starts| {
         let run = StoreRun { starts, nonce: 4 };
         PeerWrite { store: StoreId(2), run, address: "h:2".to_owned() }
     };
     log.remember_peer(&told(3)).unwrap();
-    let queued = own_group::put_peer_run(log.engine(), &told(4));
+    let queued = store_group::put_peer_run(log.engine(), &told(4));
     log.rewrite_own_group().unwrap();
     queued.wait().unwrap();
-    assert_eq!(own_group::peer_runs(log.engine()).unwrap(), [told(4)]);
+    assert_eq!(store_group::peer_runs(log.engine()).unwrap(), [told(4)]);
 }
 
 #[test]

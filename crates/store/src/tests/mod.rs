@@ -7,28 +7,28 @@ use bytes::Bytes;
 use flotilla_region::command::{self, Op};
 use flotilla_region::{
     ApplyTask, Committed, Compaction, Descriptor, EntryKind, Epoch, HardState, Index, LogEntry,
-    LogWrite, Peer, PeerId, Recovered, RegionId, Space, StoreId, Term, Ticket,
+    LogWrite, Peer, PeerId, RecoveredReplica, RegionId, Space, StoreId, Term, Ticket,
 };
 use flotilla_vfs::fault::FaultFs;
 
 use crate::{
-    Config, Error, LogConfig, Outcome, PageOptions, RegionView, ScanRequest, StartSeed, Store,
-    StoreDirectory,
+    ApplyOutcome, Config, Error, LogConfig, PageOptions, RegionSnapshot, ScanRequest, StartSeed,
+    Store, StoreDirectory,
 };
 use flotilla_identity::{
     BootstrapPlan, BootstrapWrite, ClusterSettings, ClusterSpec, IdentityState, StoreUuid,
 };
 
 mod apply;
+mod checkpoint_report;
 mod crash;
-mod forget;
+mod expected_state;
 mod identity;
+mod log_purge;
 mod model;
+mod page_maintenance;
 mod read;
 mod recovery;
-mod told;
-mod truth;
-mod upkeep;
 
 const HERE: StoreId = StoreId(1);
 const CLUSTER: u64 = 77;
@@ -67,11 +67,11 @@ fn regions() -> Vec<Descriptor> {
     ]
 }
 
-fn try_open(fs: &FaultFs) -> Result<(Store, Vec<Recovered>), Error> {
+fn try_open(fs: &FaultFs) -> Result<(Store, Vec<RecoveredReplica>), Error> {
     try_open_with(fs, config())
 }
 
-fn try_open_with(fs: &FaultFs, config: Config) -> Result<(Store, Vec<Recovered>), Error> {
+fn try_open_with(fs: &FaultFs, config: Config) -> Result<(Store, Vec<RecoveredReplica>), Error> {
     try_begin(fs, config, &regions())
 }
 
@@ -80,14 +80,14 @@ fn try_begin(
     fs: &FaultFs,
     config: Config,
     regions: &[Descriptor],
-) -> Result<(Store, Vec<Recovered>), Error> {
+) -> Result<(Store, Vec<RecoveredReplica>), Error> {
     begin(try_directory(fs, config)?, regions)
 }
 
 fn begin(
     mut directory: StoreDirectory,
     regions: &[Descriptor],
-) -> Result<(Store, Vec<Recovered>), Error> {
+) -> Result<(Store, Vec<RecoveredReplica>), Error> {
     if directory.identity().state == IdentityState::New {
         let plan = Box::new(plan(directory.identity().uuid, regions));
         directory.write(&BootstrapWrite::Form { plan, place: 0 })?;
@@ -117,7 +117,7 @@ fn plan(uuid: StoreUuid, regions: &[Descriptor]) -> BootstrapPlan {
     BootstrapPlan { cluster_id: CLUSTER, round: 1, uuids, spec, regions: regions.to_vec() }
 }
 
-fn open(fs: &FaultFs) -> (Store, Vec<Recovered>) {
+fn open(fs: &FaultFs) -> (Store, Vec<RecoveredReplica>) {
     try_open(fs).unwrap_or_else(|error| panic!("the store does not open: {error}"))
 }
 
@@ -210,13 +210,13 @@ fn task(region: u64, entries: &[LogEntry]) -> ApplyTask {
 }
 
 /// Logs and applies one region's entries and returns the outcomes.
-fn run(store: &Store, region: u64, entries: &[LogEntry]) -> Vec<Outcome> {
+fn run(store: &Store, region: u64, entries: &[LogEntry]) -> Vec<ApplyOutcome> {
     append(store, region, entries, entries.last().unwrap().index.0);
     let applied = store.apply(&[task(region, entries)]).unwrap();
     applied.outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-fn view(store: &Store, region: u64) -> RegionView {
+fn view(store: &Store, region: u64) -> RegionSnapshot {
     store.read().region(RegionId(region), None).unwrap()
 }
 

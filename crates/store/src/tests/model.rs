@@ -11,7 +11,7 @@ use flotilla_region::command::Op;
 use flotilla_region::{Index, LogEntry, LogWrite, RegionId};
 use flotilla_vfs::fault::FaultFs;
 
-use super::truth::Replica;
+use super::expected_state::ReplicaState;
 use super::*;
 use crate::Commit;
 
@@ -20,7 +20,7 @@ pub(super) struct History {
     rng: Rng,
     fs: FaultFs,
     store: Store,
-    replicas: BTreeMap<u64, Replica>,
+    replicas: BTreeMap<u64, ReplicaState>,
     /// On their way to the log.
     pending: Vec<(Vec<LogWrite>, Commit)>,
     pub(super) seen: Seen,
@@ -49,7 +49,7 @@ impl History {
     pub(super) fn new(seed: u64) -> Self {
         let fs = FaultFs::new(seed);
         let (store, _) = open(&fs);
-        let replicas = regions().iter().map(|d| (d.id.0, Replica::default())).collect();
+        let replicas = regions().iter().map(|d| (d.id.0, ReplicaState::default())).collect();
         let rng = Rng::with_seed(seed);
         Self { rng, fs, store, replicas, pending: vec![], seen: Seen::default() }
     }
@@ -93,7 +93,7 @@ impl History {
         self.pending.push((writes, commit));
     }
 
-    fn replica(&mut self, region: u64) -> &mut Replica {
+    fn replica(&mut self, region: u64) -> &mut ReplicaState {
         self.replicas.get_mut(&region).unwrap()
     }
 

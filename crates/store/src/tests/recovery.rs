@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use flotilla_raftlog::{Durability, Entry, LogBatch, LogEngine};
-use flotilla_region::{Index, LogFetch, PeerId, Recovered, RegionId, Space, Term};
+use flotilla_region::{Index, LogFetch, PeerId, RecoveredReplica, RegionId, Space, Term};
 use flotilla_vfs::fault::FaultFs;
 
 use super::*;
@@ -16,7 +16,7 @@ fn filled(i: u64) -> flotilla_region::LogEntry {
 }
 
 /// Regions 2 to 4 begin with what they recovered as.
-fn of(recovered: &[Recovered], region: u64) -> &Recovered {
+fn of(recovered: &[RecoveredReplica], region: u64) -> &RecoveredReplica {
     recovered.iter().find(|r| r.descriptor.id == RegionId(region)).unwrap()
 }
 
@@ -53,7 +53,7 @@ fn the_first_start_begins_with_the_regions_that_have_a_replica_here() {
     let (store, recovered) = try_begin(&fs, config(), &all).unwrap();
     assert_eq!(store.descriptors().unwrap(), all[..4]);
     let fresh: Vec<_> =
-        all[..4].iter().map(|d| Recovered::fresh(d.clone(), peer(d.id.0))).collect();
+        all[..4].iter().map(|d| RecoveredReplica::fresh(d.clone(), peer(d.id.0))).collect();
     assert_eq!(recovered, fresh);
     drop(store);
     fs.power_loss(1);

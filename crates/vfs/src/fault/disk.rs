@@ -32,7 +32,7 @@ pub struct FaultStats {
 
 /// What the disk was told to refuse.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Orders {
+pub(super) struct InjectedFaults {
     pub(super) fail_reads: bool,
     pub(super) fail_writes: bool,
     pub(super) fail_syncs: bool,
@@ -50,12 +50,12 @@ struct NameChange {
 
 /// Everything behind the lock of a faulty file system.
 #[derive(Clone, Debug)]
-pub(super) struct Disk {
+pub(super) struct FaultDisk {
     rng: Rng,
     /// Counts power losses; handles of an earlier life are dead.
-    pub(super) life: u64,
+    pub(super) incarnation: u64,
     pub(super) operations: u64,
-    pub(super) orders: Orders,
+    pub(super) injected: InjectedFaults,
     pub(super) stats: FaultStats,
     inodes: BTreeMap<u64, Inode>,
     next_inode: u64,
@@ -67,13 +67,13 @@ pub(super) struct Disk {
     power_gone: bool,
 }
 
-impl Disk {
+impl FaultDisk {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             rng: Rng::with_seed(seed),
-            life: 0,
+            incarnation: 0,
             operations: 0,
-            orders: Orders::default(),
+            injected: InjectedFaults::default(),
             stats: FaultStats::default(),
             inodes: BTreeMap::new(),
             next_inode: 1,
@@ -102,14 +102,14 @@ impl Disk {
         }
         self.names = self.durable_names.clone();
         self.locks.clear();
-        self.orders.cut_at = None;
+        self.injected.cut_at = None;
         self.power_gone = false;
-        self.life += 1;
+        self.incarnation += 1;
         self.free_unnamed();
     }
 
     /// Puts copies of the files of another disk in place of all that is below `dir`, durably.
-    pub(super) fn replace_below(&mut self, dir: &Path, from: &Disk) {
+    pub(super) fn replace_below(&mut self, dir: &Path, from: &FaultDisk) {
         self.unsynced_names.clear();
         self.names.retain(|path, _| !path.starts_with(dir));
         self.dirs.extend(from.dirs.iter().cloned());
@@ -123,7 +123,7 @@ impl Disk {
         }
         self.durable_names = self.names.clone();
         self.locks.clear();
-        self.life += 1;
+        self.incarnation += 1;
         self.free_unnamed();
     }
 
@@ -132,7 +132,7 @@ impl Disk {
     pub(super) fn begin(&mut self) -> io::Result<bool> {
         self.check_power()?;
         self.operations += 1;
-        self.power_gone = self.orders.cut_at.is_some_and(|at| self.operations >= at);
+        self.power_gone = self.injected.cut_at.is_some_and(|at| self.operations >= at);
         Ok(self.power_gone)
     }
 
@@ -216,7 +216,7 @@ impl Disk {
         let cut = self.begin()?;
         self.stats.syncs += 1;
         finish(cut)?;
-        if self.orders.fail_syncs {
+        if self.injected.fail_syncs {
             return Err(refused("a sync"));
         }
         let (synced, rest): (Vec<_>, Vec<_>) =
@@ -265,7 +265,7 @@ impl Disk {
 
     pub(super) fn read(&mut self, id: u64, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.check_power()?;
-        if self.orders.fail_reads {
+        if self.injected.fail_reads {
             return Err(refused("a read"));
         }
         let count = self.inode(id).read(buf, offset);
@@ -283,7 +283,7 @@ impl Disk {
         let bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();
         let cut = self.begin()?;
         let room = self.room_for(id, &(offset..offset + bytes));
-        let refused_here = self.orders.fail_writes;
+        let refused_here = self.injected.fail_writes;
         let whole = room.is_ok() && !refused_here;
         // A write that fails may have come any way, as the trait says.
         let mut left = if whole { bytes } else { self.part_that_fits(id, offset, bytes) };
@@ -307,7 +307,7 @@ impl Disk {
         let cut = self.begin()?;
         self.stats.syncs += 1;
         finish(cut)?;
-        if self.orders.fail_syncs {
+        if self.injected.fail_syncs {
             let inode = self.inodes.get_mut(&id).expect("a file lives as long as its handles");
             inode.drop_unsynced(&mut self.rng);
             return Err(refused("a sync"));
@@ -318,7 +318,7 @@ impl Disk {
 
     pub(super) fn reserve(&mut self, id: u64, range: &Range<u64>) -> io::Result<()> {
         let cut = self.begin()?;
-        if self.orders.fail_writes {
+        if self.injected.fail_writes {
             return Err(refused("a reservation"));
         }
         self.room_for(id, range)?;
@@ -330,7 +330,7 @@ impl Disk {
 
     pub(super) fn punch(&mut self, id: u64, range: &Range<u64>) -> io::Result<()> {
         let cut = self.begin()?;
-        if self.orders.fail_writes {
+        if self.injected.fail_writes {
             return Err(refused("to give space back"));
         }
         self.inode_mut(id).punch(range);
@@ -339,7 +339,7 @@ impl Disk {
 
     pub(super) fn set_len(&mut self, id: u64, len: u64) -> io::Result<()> {
         let cut = self.begin()?;
-        if self.orders.fail_writes {
+        if self.injected.fail_writes {
             return Err(refused("a change of length"));
         }
         self.inode_mut(id).set_len(len);
@@ -352,7 +352,7 @@ impl Disk {
     }
 
     fn room_for(&self, id: u64, range: &Range<u64>) -> io::Result<()> {
-        let Some(capacity) = self.orders.capacity_bytes else { return Ok(()) };
+        let Some(capacity) = self.injected.capacity_bytes else { return Ok(()) };
         let wanted = self.inode(id).space_wanted(range);
         // What fits into space that is already taken fits always.
         if wanted == 0 || self.space() + wanted <= capacity {
@@ -381,7 +381,7 @@ impl Disk {
 
     fn begin_name_change(&mut self) -> io::Result<bool> {
         let cut = self.begin()?;
-        if self.orders.fail_writes { Err(refused("a change of names")) } else { Ok(cut) }
+        if self.injected.fail_writes { Err(refused("a change of names")) } else { Ok(cut) }
     }
 
     fn change_names(&mut self, dir: &Path, names: Vec<(PathBuf, Option<u64>)>) {

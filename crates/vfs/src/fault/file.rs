@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::disk::{Disk, power_is_gone};
+use super::disk::{FaultDisk, power_is_gone};
 use crate::{File, LockGuard, View};
 
 /// A handle to one file. It dies with the power.
 #[derive(Debug)]
 pub(super) struct FaultFile {
-    disk: Arc<Mutex<Disk>>,
-    life: u64,
+    disk: Arc<Mutex<FaultDisk>>,
+    incarnation: u64,
     inode: u64,
     writable: bool,
 }
@@ -22,21 +22,21 @@ pub(super) struct FaultFile {
 impl FaultFile {
     /// A handle to a file of `disk`, which is locked as `locked`.
     pub(super) fn open(
-        disk: &Arc<Mutex<Disk>>,
-        locked: &mut Disk,
+        disk: &Arc<Mutex<FaultDisk>>,
+        locked: &mut FaultDisk,
         inode: u64,
         writable: bool,
     ) -> Self {
         locked.inode_mut(inode).handles += 1;
-        Self { disk: Arc::clone(disk), life: locked.life, inode, writable }
+        Self { disk: Arc::clone(disk), incarnation: locked.incarnation, inode, writable }
     }
 
-    fn disk(&self) -> io::Result<MutexGuard<'_, Disk>> {
+    fn disk(&self) -> io::Result<MutexGuard<'_, FaultDisk>> {
         let disk = self.disk.lock();
-        if disk.life == self.life { Ok(disk) } else { Err(power_is_gone()) }
+        if disk.incarnation == self.incarnation { Ok(disk) } else { Err(power_is_gone()) }
     }
 
-    fn disk_to_change(&self) -> io::Result<MutexGuard<'_, Disk>> {
+    fn disk_to_change(&self) -> io::Result<MutexGuard<'_, FaultDisk>> {
         if !self.writable {
             return Err(io::Error::other("the file was opened for reading"));
         }
@@ -106,8 +106,8 @@ impl File for FaultFile {
 /// A lock on one file. It dies with the power.
 #[derive(Debug)]
 pub(super) struct FaultLock {
-    pub(super) disk: Arc<Mutex<Disk>>,
-    pub(super) life: u64,
+    pub(super) disk: Arc<Mutex<FaultDisk>>,
+    pub(super) incarnation: u64,
     pub(super) path: PathBuf,
 }
 
@@ -116,7 +116,7 @@ impl LockGuard for FaultLock {}
 impl Drop for FaultLock {
     fn drop(&mut self) {
         let mut disk = self.disk.lock();
-        if disk.life == self.life {
+        if disk.incarnation == self.incarnation {
             disk.unlock(&self.path);
         }
     }

@@ -9,19 +9,19 @@ use std::ops::Range;
 
 use fastrand::Rng;
 
-use super::sparse::Sparse;
+use super::sparse::SparseBytes;
 
 /// What a disk writes whole or not at all.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
 /// How many contents of a sector between its durable and its visible one are kept, the newest.
-const BETWEEN_MAX: usize = 2;
+const INTERMEDIATE_MAX: usize = 2;
 
 type Sector = [u8; SECTOR_BYTES as usize];
 
 /// Durable content of sectors that were changed since the last sync.
 #[derive(Clone, Debug)]
-struct Saved {
+struct DurableSectors {
     sectors: u64,
     /// May be shorter than the sectors: the rest was zero or beyond the end.
     bytes: Vec<u8>,
@@ -30,12 +30,12 @@ struct Saved {
 /// One file of the faulty disk.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inode {
-    visible: Sparse,
+    visible: SparseBytes,
     durable_len: u64,
     /// By first sector; they do not overlap.
-    saved: BTreeMap<u64, Saved>,
+    durable_sectors: BTreeMap<u64, DurableSectors>,
     /// What sectors held after some writes since the last sync, and before others.
-    between: BTreeMap<u64, Vec<Sector>>,
+    intermediate: BTreeMap<u64, Vec<Sector>>,
     /// Handles of the running program.
     pub(super) handles: u32,
 }
@@ -67,7 +67,7 @@ impl Inode {
 
     pub(super) fn write(&mut self, data: &[u8], offset: u64) {
         let range = offset..offset + data.len() as u64;
-        self.keep_between(&range);
+        self.keep_intermediate(&range);
         self.save(&range);
         self.visible.write(data, offset);
     }
@@ -77,7 +77,7 @@ impl Inode {
     }
 
     pub(super) fn punch(&mut self, range: &Range<u64>) {
-        self.keep_between(range);
+        self.keep_intermediate(range);
         self.save(range);
         self.visible.punch(range);
     }
@@ -91,9 +91,10 @@ impl Inode {
 
     /// Makes everything durable. Returns how many bytes had to be written for it.
     pub(super) fn sync(&mut self) -> u64 {
-        let sectors: u64 = self.saved.values().map(|saved| saved.sectors).sum();
-        self.saved.clear();
-        self.between.clear();
+        let sectors: u64 =
+            self.durable_sectors.values().map(|durable_sectors| durable_sectors.sectors).sum();
+        self.durable_sectors.clear();
+        self.intermediate.clear();
         self.durable_len = self.len();
         sectors * SECTOR_BYTES
     }
@@ -101,8 +102,8 @@ impl Inode {
     /// What a failed sync does: some sectors fall back to what they were, and count as clean.
     pub(super) fn drop_unsynced(&mut self, rng: &mut Rng) {
         let len = self.len();
-        for (&first, saved) in &self.saved {
-            revert_some(&mut self.visible, first, saved, len, rng);
+        for (&first, durable_sectors) in &self.durable_sectors {
+            revert_some(&mut self.visible, first, durable_sectors, len, rng);
         }
         // The length is kept: the next sync finds nothing left to do but that.
         self.visible.set_len(len);
@@ -111,13 +112,13 @@ impl Inode {
     /// What a power loss does: each unsynced sector, and the length, is kept or lost.
     pub(super) fn lose_power(&mut self, rng: &mut Rng) {
         let (old_len, new_len) = (self.durable_len, self.len());
-        for (&first, saved) in &self.saved {
-            revert_some(&mut self.visible, first, saved, new_len, rng);
+        for (&first, durable_sectors) in &self.durable_sectors {
+            revert_some(&mut self.visible, first, durable_sectors, new_len, rng);
         }
         // Draws of its own, so that older seeds lose what they always lost.
         let mut choice = rng.clone();
         if choice.bool() {
-            for (sector, contents) in &self.between {
+            for (sector, contents) in &self.intermediate {
                 let at = sector * SECTOR_BYTES;
                 if at + SECTOR_BYTES <= new_len && choice.u8(0..4) == 0 {
                     self.visible.write(&contents[choice.usize(..contents.len())], at);
@@ -131,8 +132,8 @@ impl Inode {
             _ => old_len,
         };
         self.visible.set_len(len);
-        self.saved.clear();
-        self.between.clear();
+        self.durable_sectors.clear();
+        self.intermediate.clear();
         self.durable_len = len;
         self.handles = 0;
     }
@@ -146,17 +147,19 @@ impl Inode {
     }
 
     /// Keeps what those sectors of `range` hold that were changed since the last sync already.
-    fn keep_between(&mut self, range: &Range<u64>) {
-        if range.is_empty() || self.saved.is_empty() {
+    fn keep_intermediate(&mut self, range: &Range<u64>) {
+        if range.is_empty() || self.durable_sectors.is_empty() {
             return;
         }
         for sector in range.start / SECTOR_BYTES..range.end.div_ceil(SECTOR_BYTES) {
-            let before = self.saved.range(..=sector).next_back();
-            if before.is_some_and(|(first, saved)| sector < first + saved.sectors) {
+            let before = self.durable_sectors.range(..=sector).next_back();
+            if before
+                .is_some_and(|(first, durable_sectors)| sector < first + durable_sectors.sectors)
+            {
                 let mut content = [0; SECTOR_BYTES as usize];
                 self.read(&mut content, sector * SECTOR_BYTES);
-                let contents = self.between.entry(sector).or_default();
-                if contents.len() == BETWEEN_MAX {
+                let contents = self.intermediate.entry(sector).or_default();
+                if contents.len() == INTERMEDIATE_MAX {
                     contents.remove(0);
                 }
                 contents.push(content);
@@ -170,14 +173,18 @@ impl Inode {
             return;
         }
         let (mut at, end) = (range.start / SECTOR_BYTES, range.end.div_ceil(SECTOR_BYTES));
-        if let Some((&first, before)) = self.saved.range(..=at).next_back() {
+        if let Some((&first, before)) = self.durable_sectors.range(..=at).next_back() {
             at = at.max(first + before.sectors);
         }
         while at < end {
-            let next = self.saved.range(at..).next().map(|(&first, saved)| (first, saved.sectors));
+            let next = self
+                .durable_sectors
+                .range(at..)
+                .next()
+                .map(|(&first, durable_sectors)| (first, durable_sectors.sectors));
             let gap_end = next.map_or(end, |(first, _)| first.min(end));
             if gap_end > at {
-                self.saved.insert(at, self.durable(at..gap_end));
+                self.durable_sectors.insert(at, self.durable(at..gap_end));
             }
             match next {
                 Some((first, sectors)) if first < end => at = first + sectors,
@@ -187,20 +194,26 @@ impl Inode {
     }
 
     /// The durable content of sectors that were not changed since the last sync.
-    fn durable(&self, sectors: Range<u64>) -> Saved {
+    fn durable(&self, sectors: Range<u64>) -> DurableSectors {
         let start = sectors.start * SECTOR_BYTES;
         let end = (sectors.end * SECTOR_BYTES).min(self.durable_len);
         let mut bytes = vec![0; end.saturating_sub(start) as usize];
         self.visible.read(&mut bytes, start);
-        Saved { sectors: sectors.end - sectors.start, bytes }
+        DurableSectors { sectors: sectors.end - sectors.start, bytes }
     }
 }
 
 /// Gives some sectors back the content that was saved; those beyond `len` always, for nobody has
 /// written anything else to them.
-fn revert_some(visible: &mut Sparse, first: u64, saved: &Saved, len: u64, rng: &mut Rng) {
+fn revert_some(
+    visible: &mut SparseBytes,
+    first: u64,
+    durable_sectors: &DurableSectors,
+    len: u64,
+    rng: &mut Rng,
+) {
     let mode = rng.u8(0..4);
-    for i in 0..saved.sectors {
+    for i in 0..durable_sectors.sectors {
         let at = (first + i) * SECTOR_BYTES;
         let lost = match mode {
             0 => true,
@@ -209,8 +222,8 @@ fn revert_some(visible: &mut Sparse, first: u64, saved: &Saved, len: u64, rng: &
         };
         if lost || at >= len {
             let mut sector = [0; SECTOR_BYTES as usize];
-            let from = ((i * SECTOR_BYTES) as usize).min(saved.bytes.len());
-            let rest = &saved.bytes[from..];
+            let from = ((i * SECTOR_BYTES) as usize).min(durable_sectors.bytes.len());
+            let rest = &durable_sectors.bytes[from..];
             let count = rest.len().min(sector.len());
             sector[..count].copy_from_slice(&rest[..count]);
             visible.write(&sector, at);

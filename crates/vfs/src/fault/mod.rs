@@ -21,13 +21,13 @@ mod tests;
 pub use disk::FaultStats;
 
 use crate::{File, FileSystem, LockGuard, OpenMode};
-use disk::Disk;
+use disk::FaultDisk;
 use file::{FaultFile, FaultLock};
 
 /// A file system on a faulty disk. A clone is another handle to the same disk.
 #[derive(Clone, Debug)]
 pub struct FaultFs {
-    disk: Arc<Mutex<Disk>>,
+    disk: Arc<Mutex<FaultDisk>>,
 }
 
 impl FaultFs {
@@ -35,7 +35,7 @@ impl FaultFs {
     /// write or sync is done all the same.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { disk: Arc::new(Mutex::new(Disk::new(seed))) }
+        Self { disk: Arc::new(Mutex::new(FaultDisk::new(seed))) }
     }
 
     /// Turns the power off and on again. What was not synced is kept, lost or torn by `seed`. From
@@ -66,7 +66,7 @@ impl FaultFs {
     /// all that is asked for later fails, until [`FaultFs::power_loss`].
     pub fn cut_power_after(&self, operations: u64) {
         let mut disk = self.disk.lock();
-        disk.orders.cut_at = Some(disk.operations + operations.max(1));
+        disk.injected.cut_at = Some(disk.operations + operations.max(1));
     }
 
     /// How many changing operations there were so far: writes, syncs, reservations, changes of
@@ -78,24 +78,24 @@ impl FaultFs {
 
     /// Refuses all syncs, or does them again. A refused sync of a file may drop unsynced bytes.
     pub fn fail_syncs(&self, on: bool) {
-        self.disk.lock().orders.fail_syncs = on;
+        self.disk.lock().injected.fail_syncs = on;
     }
 
     /// Refuses all writes and changes of names, or does them again. A refused write may have been
     /// done in part.
     pub fn fail_writes(&self, on: bool) {
-        self.disk.lock().orders.fail_writes = on;
+        self.disk.lock().injected.fail_writes = on;
     }
 
     /// Refuses all reads and views of what files hold, or does them again, as a medium with bad
     /// sectors does. Views that were taken before stay good.
     pub fn fail_reads(&self, on: bool) {
-        self.disk.lock().orders.fail_reads = on;
+        self.disk.lock().injected.fail_reads = on;
     }
 
     /// Gives the disk so much space for files, in blocks of 4 KiB; `None` is boundless.
     pub fn set_capacity(&self, bytes: Option<u64>) {
-        self.disk.lock().orders.capacity_bytes = bytes;
+        self.disk.lock().injected.capacity_bytes = bytes;
     }
 
     /// Flips one bit, as a rotting medium does.
@@ -156,7 +156,7 @@ impl FileSystem for FaultFs {
     fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
         let mut disk = self.disk.lock();
         disk.lock(path)?;
-        let life = disk.life;
-        Ok(Box::new(FaultLock { disk: Arc::clone(&self.disk), life, path: path.to_owned() }))
+        let incarnation = disk.incarnation;
+        Ok(Box::new(FaultLock { disk: Arc::clone(&self.disk), incarnation, path: path.to_owned() }))
     }
 }

@@ -8,7 +8,7 @@ pub(super) const BLOCK_BYTES: u64 = 4096;
 
 /// One block of a file.
 #[derive(Clone, Debug)]
-enum Block {
+enum SparseBlock {
     /// Takes no space and reads as zero.
     Hole,
     /// Takes space and reads as zero.
@@ -19,32 +19,32 @@ enum Block {
 
 /// Bytes from 0 to `len`; what was never written reads as zero.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sparse {
-    blocks: Vec<Block>,
+pub(super) struct SparseBytes {
+    blocks: Vec<SparseBlock>,
     len: u64,
 }
 
-impl Sparse {
+impl SparseBytes {
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
     /// Where the last block ends that was written; zero if there is none.
     pub(super) fn data_end(&self) -> u64 {
-        let last = self.blocks.iter().rposition(|block| matches!(block, Block::Data(_)));
+        let last = self.blocks.iter().rposition(|block| matches!(block, SparseBlock::Data(_)));
         last.map_or(0, |last| ((last as u64 + 1) * BLOCK_BYTES).min(self.len))
     }
 
     /// The space that the blocks take, in bytes.
     pub(super) fn space(&self) -> u64 {
-        let taken = self.blocks.iter().filter(|block| !matches!(block, Block::Hole)).count();
+        let taken = self.blocks.iter().filter(|block| !matches!(block, SparseBlock::Hole)).count();
         taken as u64 * BLOCK_BYTES
     }
 
     /// How much more space a write or a reservation of `range` would take, in bytes.
     pub(super) fn space_wanted(&self, range: &Range<u64>) -> u64 {
         let wanted = blocks_of(range)
-            .filter(|&i| matches!(self.blocks.get(i), None | Some(Block::Hole)))
+            .filter(|&i| matches!(self.blocks.get(i), None | Some(SparseBlock::Hole)))
             .count();
         wanted as u64 * BLOCK_BYTES
     }
@@ -56,7 +56,7 @@ impl Sparse {
             let (block, from, count) = piece(offset + done as u64, buf.len() - done);
             let part = &mut buf[done..done + count];
             match self.blocks.get(block) {
-                Some(Block::Data(bytes)) => part.copy_from_slice(&bytes[from..from + count]),
+                Some(SparseBlock::Data(bytes)) => part.copy_from_slice(&bytes[from..from + count]),
                 _ => part.fill(0),
             }
             done += count;
@@ -71,13 +71,13 @@ impl Sparse {
             let (block, from, count) = piece(offset + done as u64, data.len() - done);
             let part = &data[done..done + count];
             match &mut self.blocks[block] {
-                Block::Data(bytes) => {
+                SparseBlock::Data(bytes) => {
                     Arc::make_mut(bytes)[from..from + count].copy_from_slice(part);
                 }
                 empty => {
                     let mut bytes = [0; BLOCK_BYTES as usize];
                     bytes[from..from + count].copy_from_slice(part);
-                    *empty = Block::Data(Arc::new(bytes));
+                    *empty = SparseBlock::Data(Arc::new(bytes));
                 }
             }
             done += count;
@@ -88,8 +88,8 @@ impl Sparse {
     pub(super) fn reserve(&mut self, range: &Range<u64>) {
         self.grow(range.end);
         for i in blocks_of(range) {
-            if matches!(self.blocks[i], Block::Hole) {
-                self.blocks[i] = Block::Reserved;
+            if matches!(self.blocks[i], SparseBlock::Hole) {
+                self.blocks[i] = SparseBlock::Reserved;
             }
         }
     }
@@ -98,7 +98,7 @@ impl Sparse {
     pub(super) fn punch(&mut self, range: &Range<u64>) {
         for i in blocks_of(range) {
             if let Some(block) = self.blocks.get_mut(i) {
-                *block = Block::Hole;
+                *block = SparseBlock::Hole;
             }
         }
     }
@@ -108,7 +108,7 @@ impl Sparse {
         if len < self.len {
             self.blocks.truncate(len.div_ceil(BLOCK_BYTES) as usize);
             let (last, from, _) = piece(len, 0);
-            if let Some(Block::Data(bytes)) = self.blocks.get_mut(last) {
+            if let Some(SparseBlock::Data(bytes)) = self.blocks.get_mut(last) {
                 Arc::make_mut(bytes)[from..].fill(0);
             }
             self.len = len;
@@ -120,7 +120,7 @@ impl Sparse {
     fn grow(&mut self, len: u64) {
         let count = len.div_ceil(BLOCK_BYTES) as usize;
         if count > self.blocks.len() {
-            self.blocks.resize(count, Block::Hole);
+            self.blocks.resize(count, SparseBlock::Hole);
         }
         self.len = self.len.max(len);
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use flotilla_pagestore::Error as PagesError;
 use flotilla_region::Event;
-use flotilla_store::{DirtyLimits, Error, Pacer, PagesUpkeep, Store};
+use flotilla_store::{DirtyLimits, Error, MaintenanceStep, Pacer, Store};
 use parking_lot::{Condvar, Mutex};
 
 use crate::driver::shard_message::Mailboxes;
@@ -225,10 +225,12 @@ impl Checkpointer {
             let began = Instant::now();
             match self.store.maintain_pages()? {
                 // Others go on meanwhile, and there is no hurry.
-                PagesUpkeep::GaveBack => self.alarm.rest((began.elapsed() * RESTS).min(REST_MAX)),
-                PagesUpkeep::More => self.alarm.changed(self.store.wants_checkpoint()),
-                PagesUpkeep::Done => break,
-                PagesUpkeep::TrashUnreadable(error) => {
+                MaintenanceStep::SpaceReturned => {
+                    self.alarm.rest((began.elapsed() * RESTS).min(REST_MAX))
+                }
+                MaintenanceStep::More => self.alarm.changed(self.store.wants_checkpoint()),
+                MaintenanceStep::Done => break,
+                MaintenanceStep::DeferredFreeUnreadable(error) => {
                     tracing::warn!("space of a deleted range is not given back: {error}");
                 }
             }

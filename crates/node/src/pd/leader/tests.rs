@@ -79,15 +79,17 @@ impl World {
         self.commons.mailboxes.at(0).take(&mut letters, open, now);
         for letter in letters {
             let Letter::Event(event) = letter else { panic!("nobody looks") };
-            let (ticket, guard, command) = match event {
-                Event::Read { ticket, guard, follower, .. } => {
+            let (ticket, precondition, command) = match event {
+                Event::Read { ticket, precondition, follower, .. } => {
                     assert!(!follower, "only the leader may confirm itself");
-                    (ticket, guard, None)
+                    (ticket, precondition, None)
                 }
-                Event::Propose { ticket, guard, command, .. } => (ticket, guard, Some(command)),
+                Event::Propose { ticket, precondition, command, .. } => {
+                    (ticket, precondition, Some(command))
+                }
                 other => panic!("{other:?}"),
             };
-            assert_eq!(guard.term, Some(TERM), "asked without a term that could be stale");
+            assert_eq!(precondition.term, Some(TERM), "asked without a term that could be stale");
             let is_served = match region {
                 Region::Leads => true,
                 Region::Deposed => false,
@@ -104,7 +106,7 @@ impl World {
     }
 
     /// Carries out a compare-and-swap, the only command of an office.
-    fn swap(&self, command: Bytes) -> Outcome {
+    fn swap(&self, command: Bytes) -> ApplyOutcome {
         let ops = command::decode(command).expect("it was encoded here");
         let [Op::CompareAndSwap { key, expected, value: Some(value) }] = &ops[..] else {
             panic!("{ops:?}");
@@ -115,7 +117,7 @@ impl World {
         if succeeded {
             rows.insert(key.clone(), value.clone());
         }
-        Outcome::Swapped { succeeded, previous }
+        ApplyOutcome::Swapped { succeeded, previous }
     }
 
     /// The number in a row of the region.

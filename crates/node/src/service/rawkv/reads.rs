@@ -7,7 +7,7 @@ use flotilla_proto::kvrpcpb::{
     RawGetRequest, RawGetResponse, RawScanRequest,
 };
 use flotilla_region::RegionId;
-use flotilla_store::{ReadError, RegionView, ScanRequest};
+use flotilla_store::{ReadError, RegionSnapshot, ScanRequest};
 use tokio::time::timeout;
 
 use super::errors::Failure;
@@ -133,7 +133,7 @@ impl RawKv {
     }
 
     /// A snapshot of the region that holds every write acknowledged before the request came.
-    async fn snapshot(&self, claim: Claim) -> Result<RegionView, Failure> {
+    async fn snapshot(&self, claim: Claim) -> Result<RegionSnapshot, Failure> {
         let (id, version) = (claim.region(), claim.guard.version);
         let grant = self.router().read(id, claim.guard, claim.follower);
         let granted = match claim.patience {
@@ -163,14 +163,14 @@ fn unread(router: &Router, id: RegionId, error: ReadError) -> Failure {
 /// A read of many rows.
 trait Reading: Send + 'static {
     /// Reads about [`PART_BYTES`] more. True when all is read.
-    fn read_on(&mut self, view: &RegionView) -> Result<bool, ReadError>;
+    fn read_on(&mut self, view: &RegionSnapshot) -> Result<bool, ReadError>;
     /// What was read; leaves nothing of it behind, so that it can be read again from the beginning.
     fn take(&mut self) -> Rows;
 }
 
 /// A read and what it looks at.
 struct Looking<T> {
-    view: RegionView,
+    view: RegionSnapshot,
     reading: T,
 }
 
@@ -197,7 +197,7 @@ struct Gets {
 }
 
 impl Reading for Gets {
-    fn read_on(&mut self, view: &RegionView) -> Result<bool, ReadError> {
+    fn read_on(&mut self, view: &RegionSnapshot) -> Result<bool, ReadError> {
         let mut part_bytes = 0;
         while part_bytes < PART_BYTES {
             let Some(key) = self.keys.get(self.next) else { return Ok(true) };
@@ -235,7 +235,7 @@ struct Scans {
 }
 
 impl Reading for Scans {
-    fn read_on(&mut self, view: &RegionView) -> Result<bool, ReadError> {
+    fn read_on(&mut self, view: &RegionSnapshot) -> Result<bool, ReadError> {
         let before = self.bytes;
         while self.bytes - before < PART_BYTES {
             let Some(request) = self.rest.take().or_else(|| self.next_range()) else {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use flotilla_identity::MemberId;
 use flotilla_proto::kvrpcpb::Context;
-use flotilla_region::{Descriptor, Guard, KeySpan, PeerId, RegionId, Space, Term};
+use flotilla_region::{Descriptor, KeySpan, PeerId, RegionId, RequestPrecondition, Space, Term};
 use tonic::Status;
 
 use super::errors::Failure;
@@ -19,7 +19,7 @@ pub(crate) struct Claim {
     /// The region as this store knows it; the region's own checks decide.
     pub(crate) descriptor: Descriptor,
     /// What the region has to check.
-    pub(crate) guard: Guard,
+    pub(crate) guard: RequestPrecondition,
     /// Whether a replica that does not lead may answer.
     pub(crate) follower: bool,
     /// How long the client waits for the answer, if it said so.
@@ -49,7 +49,7 @@ impl Claim {
         let descriptor = find(id)
             .filter(|descriptor| descriptor.space == Space::Raw)
             .ok_or_else(|| Failure::region_not_found(id))?;
-        let guard = Guard {
+        let guard = RequestPrecondition {
             peer: (peer.id != 0).then_some(PeerId(peer.id)),
             term: (context.term != 0).then_some(Term(context.term)),
             version: context.region_epoch.as_ref().map(|epoch| epoch.version),
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn nothing_but_the_region_has_to_be_said() {
         let claim = examine(Context { region_id: 2, ..Default::default() }).unwrap();
-        assert_eq!(claim.guard, Guard::default());
+        assert_eq!(claim.guard, RequestPrecondition::default());
         assert!(!claim.follower && claim.patience.is_none());
         assert_eq!(claim.pinned().guard.version, Some(4));
     }
@@ -138,7 +138,7 @@ mod tests {
         })
         .unwrap()
         .pinned();
-        let guard = Guard {
+        let guard = RequestPrecondition {
             peer: Some(PeerId(202)),
             term: Some(Term(6)),
             version: Some(9),

@@ -10,7 +10,7 @@ use flotilla_proto::kvrpcpb::{
     RawDeleteResponse, RawPutRequest, RawPutResponse,
 };
 use flotilla_region::command::{self, Op};
-use flotilla_store::Outcome;
+use flotilla_store::ApplyOutcome;
 use tokio::time::timeout;
 
 use super::errors::Failure;
@@ -103,7 +103,7 @@ impl RawKv {
         let claim = self.examine(context)?.touching([&key]);
         let value = (!delete).then_some(value);
         match self.write(claim, &[Op::CompareAndSwap { key, expected, value }]).await? {
-            Outcome::Swapped { succeeded, previous } => Ok(RawCasResponse {
+            ApplyOutcome::Swapped { succeeded, previous } => Ok(RawCasResponse {
                 succeed: succeeded,
                 previous_not_exist: previous.is_none(),
                 previous_value: previous.unwrap_or_default(),
@@ -114,9 +114,9 @@ impl RawKv {
     }
 
     /// Replicates and applies `ops`, as one.
-    async fn write(&self, claim: Claim, ops: &[Op]) -> Result<Outcome, Failure> {
+    async fn write(&self, claim: Claim, ops: &[Op]) -> Result<ApplyOutcome, Failure> {
         if ops.is_empty() {
-            return Ok(Outcome::Done);
+            return Ok(ApplyOutcome::Done);
         }
         let (id, descriptor) = (claim.region(), claim.descriptor);
         let command: Bytes = command::encode(ops);
@@ -129,7 +129,7 @@ impl RawKv {
             None => proposal.await,
         };
         match result.map_err(|error| Failure::from_router(id, error))? {
-            Outcome::Rejected(reject) => Err(Failure::from_apply(&descriptor, reject)),
+            ApplyOutcome::Rejected(reject) => Err(Failure::from_apply(&descriptor, reject)),
             outcome => Ok(outcome),
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use flotilla_proto::kvrpcpb::{Context, KeyRange, KvPair, RawScanResponse};
 use flotilla_region::command::{self, Op};
-use flotilla_region::{Guard, Space};
+use flotilla_region::{RequestPrecondition, Space};
 use flotilla_vfs::fault::FaultFs;
 use prost::Message;
 use tokio::net::TcpListener;
@@ -65,7 +65,9 @@ impl World {
             let value = Bytes::from(vec![place as u8; bytes]);
             model.insert(key.clone(), value.clone());
             let put = command::encode(&[Op::Put { key, value }]);
-            while router.propose(region, Guard::default(), put.clone()).await.is_err() {}
+            while router.propose(region, RequestPrecondition::default(), put.clone()).await.is_err()
+            {
+            }
         }
         let service = RawKv::new(router, limits);
         let context = Some(Context { region_id: region.0, ..Default::default() });

@@ -1,0 +1,235 @@
+//! Stores, regions and leaders as the stores report them.
+//!
+//! The truth about a region is in its own raft group; what is here is hearsay, good enough to find
+//! the way. Of two claims about a region's leader the one of the higher term is right. A leader is
+//! trusted as long as its own store is heard; a store that falls silent, or whose connection
+//! breaks, makes its leaders doubtful, and who asks for them does well to wait a moment for a
+//! fresher claim.
+
+use crate::route_table::{RegionInfo, ReplicaInfo, RouteTable};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How long silence is taken lightly.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// After so long without a word from a store its leaders are doubtful. Milliseconds; must be
+    /// more than the interval of the reports.
+    pub suspect_ms: u64,
+    /// After so long its replicas are named as down. Milliseconds.
+    pub down_ms: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { suspect_ms: 1_500, down_ms: 20_000 }
+    }
+}
+
+/// One store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreInfo {
+    /// Its id.
+    pub id: u64,
+    /// Its name in the initial cluster.
+    pub name: String,
+    /// Where it listens, `host:port`.
+    pub address: String,
+    /// When it was heard last; `None` if never by this leader.
+    pub heard_ms: Option<u64>,
+}
+
+/// What one replica knows of its region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionHeartbeat {
+    /// The region as this replica has it.
+    pub region: RegionInfo,
+    /// The replica's term.
+    pub term: u64,
+    /// Whom it takes for the leader of this term.
+    pub leader: Option<ReplicaInfo>,
+}
+
+/// How far the word about a leader goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaderStatus {
+    /// Its store was heard just now.
+    Fresh,
+    /// Its store has fallen silent; there may be another leader by now.
+    Suspect,
+    /// No leader is known.
+    Unknown,
+}
+
+/// The answer to the question where a key is.
+#[derive(Clone, Copy, Debug)]
+pub struct RegionRoute<'a> {
+    /// The region.
+    pub region: &'a RegionInfo,
+    /// Its leader, if one is known.
+    pub leader: Option<ReplicaInfo>,
+    /// What that is worth.
+    pub leader_status: LeaderStatus,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct LeaderClaim {
+    term: u64,
+    leader: Option<ReplicaInfo>,
+}
+
+/// Everything that is known about the cluster.
+#[derive(Clone, Debug)]
+pub struct ClusterView {
+    config: Config,
+    stores: BTreeMap<u64, StoreInfo>,
+    routes: RouteTable,
+    leaders: BTreeMap<u64, LeaderClaim>,
+}
+
+impl ClusterView {
+    /// A cluster of these stores, none of which was heard yet.
+    #[must_use]
+    pub fn new(config: Config, stores: impl IntoIterator<Item = StoreInfo>) -> Self {
+        let stores = stores.into_iter().map(|store| (store.id, store)).collect();
+        Self { config, stores, routes: RouteTable::default(), leaders: BTreeMap::new() }
+    }
+
+    /// Takes in what a store reports. True if a route or a leader changed, or a doubt ended: who
+    /// waits for either should look again. A store that is not of the cluster is not believed.
+    ///
+    /// A `full` report names every region that the store leads: it leads no other.
+    pub fn observe(
+        &mut self,
+        now_ms: u64,
+        store: u64,
+        heartbeats: &[RegionHeartbeat],
+        full: bool,
+    ) -> bool {
+        let doubted = self.is_silent(now_ms, store);
+        let Some(known) = self.stores.get_mut(&store) else {
+            return false;
+        };
+        known.heard_ms = Some(now_ms);
+        let mut changed = doubted;
+        for heartbeat in heartbeats {
+            changed |= self.routes.learn(&heartbeat.region);
+            changed |= self.update_leader(store, heartbeat);
+        }
+        if full {
+            let named: BTreeSet<u64> = heartbeats.iter().map(|named| named.region.id).collect();
+            for (region, claim) in &mut self.leaders {
+                let leads = claim.leader.is_some_and(|leader| leader.store == store);
+                if leads && !named.contains(region) {
+                    claim.leader = None;
+                }
+            }
+        }
+        changed
+    }
+
+    /// Takes over what the registry says of a store: it may be new, or have moved.
+    pub fn learn_store(&mut self, id: u64, name: &str, address: &str) {
+        let store =
+            self.stores.entry(id).or_insert_with(|| StoreInfo { id, ..StoreInfo::default() });
+        name.clone_into(&mut store.name);
+        address.clone_into(&mut store.address);
+    }
+
+    /// Notes that the connection to a store broke: its leaders are doubtful until it is heard.
+    pub fn disconnect(&mut self, store: u64) {
+        if let Some(store) = self.stores.get_mut(&store) {
+            store.heard_ms = None;
+        }
+    }
+
+    /// The region that holds `key`.
+    #[must_use]
+    pub fn locate(&self, now_ms: u64, key: &[u8]) -> Option<RegionRoute<'_>> {
+        self.routes.locate(key).map(|region| self.route(now_ms, region))
+    }
+
+    /// The region before the one that holds `key`.
+    #[must_use]
+    pub fn before(&self, now_ms: u64, key: &[u8]) -> Option<RegionRoute<'_>> {
+        self.routes.before(key).map(|region| self.route(now_ms, region))
+    }
+
+    /// The region of this id.
+    #[must_use]
+    pub fn region(&self, now_ms: u64, id: u64) -> Option<RegionRoute<'_>> {
+        self.routes.get(id).map(|region| self.route(now_ms, region))
+    }
+
+    /// The regions that hold a part of `[start, end)`, in order; an empty `end` is no end.
+    pub fn scan(
+        &self,
+        now_ms: u64,
+        start: &[u8],
+        end: &[u8],
+    ) -> impl Iterator<Item = RegionRoute<'_>> {
+        self.routes.scan(start, end).map(move |region| self.route(now_ms, region))
+    }
+
+    /// The store of this id.
+    #[must_use]
+    pub fn store(&self, id: u64) -> Option<&StoreInfo> {
+        self.stores.get(&id)
+    }
+
+    /// All stores, by id.
+    pub fn stores(&self) -> impl Iterator<Item = &StoreInfo> {
+        self.stores.values()
+    }
+
+    /// The replicas of `region` whose stores have been silent for long, and for how long.
+    pub fn down<'a>(
+        &'a self,
+        now_ms: u64,
+        region: &'a RegionInfo,
+    ) -> impl Iterator<Item = (ReplicaInfo, u64)> + 'a {
+        region.replicas.iter().filter_map(move |replica| {
+            let silent_ms = now_ms.saturating_sub(self.stores.get(&replica.store)?.heard_ms?);
+            (silent_ms >= self.config.down_ms).then_some((*replica, silent_ms))
+        })
+    }
+
+    fn route<'a>(&self, now_ms: u64, region: &'a RegionInfo) -> RegionRoute<'a> {
+        let leader = self.leaders.get(&region.id).and_then(|claim| claim.leader);
+        let leader_status = match leader {
+            None => LeaderStatus::Unknown,
+            Some(leader) if self.is_silent(now_ms, leader.store) => LeaderStatus::Suspect,
+            Some(_) => LeaderStatus::Fresh,
+        };
+        RegionRoute { region, leader, leader_status }
+    }
+
+    fn is_silent(&self, now_ms: u64, store: u64) -> bool {
+        let heard_ms = self.stores.get(&store).and_then(|store| store.heard_ms);
+        heard_ms.is_none_or(|heard_ms| now_ms.saturating_sub(heard_ms) >= self.config.suspect_ms)
+    }
+
+    fn update_leader(&mut self, store: u64, heartbeat: &RegionHeartbeat) -> bool {
+        let new = LeaderClaim { term: heartbeat.term, leader: heartbeat.leader };
+        let Some(known) = self.leaders.get_mut(&heartbeat.region.id) else {
+            self.leaders.insert(heartbeat.region.id, new);
+            return true;
+        };
+        // Within a term there is one leader, so a name outweighs none, unless the one who is
+        // named says so: it has stepped down.
+        let stepped_down = known.leader.is_some_and(|leader| leader.store == store);
+        let newer = new.term > known.term
+            || (new.term == known.term
+                && match (known.leader, new.leader) {
+                    (None, Some(_)) => true,
+                    (Some(_), None) => stepped_down,
+                    _ => false,
+                });
+        if newer {
+            *known = new;
+        }
+        newer
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! A replica as recovery found it on disk, and the checks of what raft takes for granted.
+
+use crate::descriptor::Descriptor;
+use crate::entry::{HardState, LogEntry};
+use crate::error::CreateReplicaError;
+use crate::ids::{Index, PeerId, Term};
+
+/// A replica as it was found. The store has mended the seam of its two engines already: a log that
+/// does not connect with the applied state was reset, term and vote are the newest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecoveredReplica {
+    /// The region, in the form that it had at `applied`.
+    pub descriptor: Descriptor,
+    /// The replica on this store.
+    pub peer: PeerId,
+    /// The newest hard state. Its commit index may lag behind `applied`.
+    pub hard_state: HardState,
+    /// The last entry whose effects are in the region's data, and its term.
+    pub applied: (Index, Term),
+    /// The entry before the first of the log, and its term.
+    pub truncated: (Index, Term),
+    /// The runs of terms in the log: the first entry of each term, in order.
+    pub terms: Vec<(Index, Term)>,
+    /// The last entry of the log; that of `truncated` if it is empty.
+    pub last: Index,
+    /// Every entry above `applied`.
+    pub tail: Vec<LogEntry>,
+}
+
+impl RecoveredReplica {
+    /// A replica that has never seen anything.
+    #[must_use]
+    pub fn fresh(descriptor: Descriptor, peer: PeerId) -> Self {
+        Self {
+            descriptor,
+            peer,
+            hard_state: HardState::default(),
+            applied: (Index(0), Term(0)),
+            truncated: (Index(0), Term(0)),
+            terms: vec![],
+            last: Index(0),
+            tail: vec![],
+        }
+    }
+
+    /// The commit index to start from: what is applied was committed.
+    pub(crate) fn commit(&self) -> Index {
+        self.hard_state.commit.max(self.applied.0)
+    }
+
+    /// The term of an entry of the log, as far as the runs tell.
+    fn term(&self, index: Index) -> Option<Term> {
+        if index == self.truncated.0 {
+            return Some(self.truncated.1);
+        }
+        let runs = self.terms.partition_point(|(first, _)| *first <= index);
+        let inside = index > self.truncated.0 && index <= self.last;
+        runs.checked_sub(1).filter(|_| inside).map(|run| self.terms[run].1)
+    }
+
+    /// Checks everything that raft would panic about, and that its lease and vote rules rest on.
+    pub(crate) fn check(&self) -> Result<(), CreateReplicaError> {
+        let region = self.descriptor.id;
+        self.check_members()?;
+        let order = [
+            ("truncated and applied", self.truncated.0, self.applied.0),
+            ("applied and last", self.applied.0, self.last),
+            ("committed and last", self.commit(), self.last),
+        ];
+        for (what, low, high) in order {
+            if low > high {
+                return Err(CreateReplicaError::IndexOrder { region, what, low, high });
+            }
+        }
+        let broken = |index| CreateReplicaError::InvalidLog { region, index };
+        self.check_terms().map_err(broken)?;
+        self.check_tail().map_err(broken)
+    }
+
+    fn check_members(&self) -> Result<(), CreateReplicaError> {
+        let ids = || self.descriptor.peers.iter().map(|peer| peer.id);
+        let once = |id| ids().filter(|other| *other == id).count() == 1;
+        if ids().all(|id| id != PeerId(0) && once(id)) && ids().any(|id| id == self.peer) {
+            return Ok(());
+        }
+        Err(CreateReplicaError::NotMember { region: self.descriptor.id, peer: self.peer })
+    }
+
+    /// The runs cover the log from its first entry on, and their terms grow.
+    fn check_terms(&self) -> Result<(), Index> {
+        let first = Index(self.truncated.0.0 + 1);
+        let covered = self.terms.first().is_some_and(|run| run.0 <= first);
+        if !covered && self.last != self.truncated.0 {
+            return Err(first);
+        }
+        if self.truncated.1 > self.hard_state.term {
+            return Err(self.truncated.0);
+        }
+        let mut before = None;
+        for &(index, term) in &self.terms {
+            let grows = before.is_none_or(|(i, t)| i < index && t < term);
+            if !grows || index > self.last || term > self.hard_state.term {
+                return Err(index);
+            }
+            before = Some((index, term));
+        }
+        if self.term(self.applied.0) == Some(self.applied.1) { Ok(()) } else { Err(self.applied.0) }
+    }
+
+    fn check_tail(&self) -> Result<(), Index> {
+        let mut next = Index(self.applied.0.0 + 1);
+        for entry in &self.tail {
+            if entry.index != next || self.term(next) != Some(entry.term) {
+                return Err(next);
+            }
+            next = Index(next.0 + 1);
+        }
+        if next.0 == self.last.0 + 1 { Ok(()) } else { Err(next) }
+    }
+}

@@ -1,0 +1,122 @@
+//! How far into their corners runs have come: what never happened was not tried.
+
+use std::ops::AddAssign;
+
+/// Sums over the lives of all stores of a run, or of many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// Stores opened.
+    pub starts: u64,
+    /// Of these, with a log whose end was torn.
+    pub torn_tails: u64,
+    /// Entries found above what the pages hold, to be applied again.
+    pub replayed_entries: u64,
+    /// Checkpoints that wrote something.
+    pub checkpoints: u64,
+    /// Times that applying had to wait because too much was in memory only.
+    pub apply_stalls: u64,
+    /// What was done with the logs.
+    pub log: LogCoverage,
+    /// What was done with the space of the pages' files.
+    pub pages: PagesCoverage,
+    /// Stores that died of their disk, inside an operation.
+    pub deaths_inside: u64,
+    /// Terms led.
+    pub leaderships: u64,
+    /// Reads answered under a lease.
+    pub reads_by_lease: u64,
+    /// Reads for which a quorum was asked.
+    pub reads_by_index: u64,
+    /// Votes withheld because of a promise.
+    pub votes_withheld: u64,
+    /// Who stores are, and who was taken for one of them.
+    pub identity: IdentityCoverage,
+    /// What the bounds on time and on messages have met.
+    pub bounds: BoundsCoverage,
+}
+
+/// Sums over the logs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogCoverage {
+    /// Times that a region's log was shortened.
+    pub compactions: u64,
+    /// Segments removed.
+    pub segments_purged: u64,
+    /// Bytes moved to the end of a log so that a segment could go.
+    pub moved_bytes: u64,
+    /// Times that entries were read from disk for a follower.
+    pub fetches: u64,
+    /// Of these, answered that it cannot be done now.
+    pub fetches_failed: u64,
+}
+
+/// Sums over bootstraps, handshakes, and directories that were exchanged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IdentityCoverage {
+    /// Stores that became members.
+    pub bootstraps: u64,
+    /// Greetings that were accepted.
+    pub handshakes: u64,
+    /// Starts, or stores that ran, that were refused in words.
+    pub refusals: u64,
+    /// Directories that were wiped, halved or replaced by an older copy.
+    pub directory_swaps: u64,
+}
+
+/// Sums over what came too late, or from too far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BoundsCoverage {
+    /// How long machines were suspended.
+    pub suspended_us: u64,
+    /// Steps that were too late to serve by a lease.
+    pub late_steps: u64,
+    /// Reads that they turned back.
+    pub reads_turned_back: u64,
+    /// Messages refused for their terms.
+    pub wild_terms: u64,
+}
+
+/// Sums over the files of pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PagesCoverage {
+    /// Moved towards the beginning of their file.
+    pub moved_bytes: u64,
+    /// Cut off from the end of the files.
+    pub trimmed_bytes: u64,
+    /// Holes made in the files.
+    pub punched_bytes: u64,
+    /// Given back of the trash by upkeep, not by the operations that made it.
+    pub reclaimed_bytes: u64,
+}
+
+impl AddAssign for Coverage {
+    fn add_assign(&mut self, more: Self) {
+        self.starts += more.starts;
+        self.identity.bootstraps += more.identity.bootstraps;
+        self.identity.handshakes += more.identity.handshakes;
+        self.identity.refusals += more.identity.refusals;
+        self.identity.directory_swaps += more.identity.directory_swaps;
+        self.torn_tails += more.torn_tails;
+        self.replayed_entries += more.replayed_entries;
+        self.checkpoints += more.checkpoints;
+        self.apply_stalls += more.apply_stalls;
+        self.log.compactions += more.log.compactions;
+        self.log.segments_purged += more.log.segments_purged;
+        self.log.moved_bytes += more.log.moved_bytes;
+        self.pages.moved_bytes += more.pages.moved_bytes;
+        self.pages.trimmed_bytes += more.pages.trimmed_bytes;
+        self.pages.punched_bytes += more.pages.punched_bytes;
+        self.pages.reclaimed_bytes += more.pages.reclaimed_bytes;
+        self.log.fetches += more.log.fetches;
+        self.log.fetches_failed += more.log.fetches_failed;
+        self.deaths_inside += more.deaths_inside;
+        self.leaderships += more.leaderships;
+        self.reads_by_lease += more.reads_by_lease;
+        self.reads_by_index += more.reads_by_index;
+        self.votes_withheld += more.votes_withheld;
+        self.bounds.suspended_us += more.bounds.suspended_us;
+        self.bounds.late_steps += more.bounds.late_steps;
+        self.bounds.reads_turned_back += more.bounds.reads_turned_back;
+        self.bounds.wild_terms += more.bounds.wild_terms;
+    }
+}

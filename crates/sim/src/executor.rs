@@ -1,0 +1,330 @@
+//! What carries a core's effects out on the disk: later, in order, and told only when done.
+//!
+//! In the node these are threads: one writes the log, one applies, tasks read. Here each keeps a
+//! queue and a place on the agenda.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use fastrand::Rng;
+use flotilla_region::{
+    ApplyTask, Compaction, Event, Index, LogFetch, LogWrite, ReadGrant, RegionId, Term,
+};
+use flotilla_store::{
+    Commit, Error, MaintenanceStep, Pacer, ReadError, RegionSnapshot, ScanRequest, Store,
+};
+
+use crate::coverage::{Coverage, PagesCoverage};
+use crate::event_queue::SimTime;
+use crate::layout;
+use crate::request::{ClientReply, ClientRequest, RequestBody};
+use crate::task::{Outbox, Task};
+use crate::terms::{self, SyncedTerms};
+
+/// How long things take at most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TaskDelays {
+    pub(crate) sync_us_max: u64,
+    pub(crate) apply_us_max: u64,
+    /// From something's being done to its being told.
+    pub(crate) notify_us_max: u64,
+}
+
+/// From a checkpoint to the purge of the log.
+const PURGE_US_MAX: u64 = 100_000;
+/// Steps of the log's upkeep behind a purge are fewer than this.
+const LOG_STEPS_END: u64 = 6;
+/// Steps of the pages' upkeep there are fewer than this.
+const PAGE_STEPS_END: u64 = 4;
+/// Whoever waits until less is in memory only looks so often whether it is.
+const LOOK_US_MAX: u64 = 5_000;
+/// From asking for a checkpoint to its beginning.
+const ASK_US_MAX: u64 = 10_000;
+/// Of so many reads of old entries one finds no memory.
+const FETCHES_TO_A_FAILURE: u64 = 8;
+/// Bytes that a scan may return: more than there ever are.
+const SCAN_BYTES_MAX: u64 = 64 << 20;
+
+#[derive(Debug)]
+pub(crate) struct Executor {
+    store: Store,
+    rng: Rng,
+    delays: TaskDelays,
+    log: TaskQueue<QueuedLogBatch>,
+    /// What of it is on disk.
+    terms: SyncedTerms,
+    apply: TaskQueue<ApplyTask>,
+    /// Says how long applying waits.
+    pacer: Pacer,
+    /// A checkpoint was asked for before its time.
+    is_asked: bool,
+    coverage: Coverage,
+}
+
+/// What was handed to the log at once.
+#[derive(Debug)]
+struct QueuedLogBatch {
+    commit: Commit,
+    /// The writes to be told of.
+    numbers: Vec<(RegionId, u64)>,
+    /// The terms that are on disk then.
+    terms: Vec<(RegionId, Term)>,
+}
+
+/// Work that is done one piece after the other.
+#[derive(Debug)]
+struct TaskQueue<T> {
+    waiting: VecDeque<T>,
+    is_scheduled: bool,
+    /// When the core hears of the last piece: later pieces are told later.
+    notified_at: SimTime,
+}
+
+impl<T> Default for TaskQueue<T> {
+    fn default() -> Self {
+        Self { waiting: VecDeque::new(), is_scheduled: false, notified_at: 0 }
+    }
+}
+
+impl Executor {
+    pub(crate) fn new(store: Store, rng: Rng, delays: TaskDelays, terms: SyncedTerms) -> Self {
+        let coverage = Coverage::default();
+        let (log, apply) = (TaskQueue::default(), TaskQueue::default());
+        let pacer = Pacer::default();
+        Self { store, rng, delays, log, terms, apply, pacer, is_asked: false, coverage }
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(crate) fn coverage(&self) -> Coverage {
+        let stats = self.store.stats();
+        Coverage {
+            checkpoints: stats.checkpoints,
+            pages: PagesCoverage {
+                moved_bytes: stats.pages_moved_bytes,
+                trimmed_bytes: stats.pages.trim_punch.trimmed_bytes,
+                punched_bytes: stats.pages.trim_punch.punched_bytes,
+                reclaimed_bytes: stats.pages_reclaimed_bytes,
+            },
+            ..self.coverage
+        }
+    }
+
+    pub(crate) fn set_delays(&mut self, delays: TaskDelays) {
+        self.delays = delays;
+    }
+
+    /// What the log has on disk.
+    pub(crate) fn terms(&self) -> &SyncedTerms {
+        &self.terms
+    }
+
+    /// Hands writes to the log, all as one batch.
+    pub(crate) fn write(
+        &mut self,
+        writes: &[LogWrite],
+        compactions: &[Compaction],
+        out: &mut Outbox,
+    ) {
+        self.coverage.log.compactions += compactions.len() as u64;
+        let commit = self.store.write_log(writes, compactions);
+        let numbers = writes.iter().map(|write| (write.region, write.number)).collect();
+        self.log.waiting.push_back(QueuedLogBatch { commit, numbers, terms: terms::of(writes) });
+        if !self.log.is_scheduled {
+            self.log.is_scheduled = true;
+            out.tasks.push((self.rng.u64(1..=self.delays.sync_us_max), Task::Flush));
+        }
+    }
+
+    /// Writes and syncs what waits for the log; the core hears of it later.
+    pub(crate) fn flush(&mut self, now: SimTime, out: &mut Outbox) -> Result<(), Error> {
+        self.log.is_scheduled = false;
+        self.store.flush_log();
+        let mut done = Vec::new();
+        while let Some(mut batch) = self.log.waiting.pop_front() {
+            match batch.commit.try_take() {
+                Some(result) => {
+                    result?;
+                    let event = |(region, number)| Event::Persisted { region, number };
+                    done.extend(batch.numbers.into_iter().map(event));
+                    batch
+                        .terms
+                        .into_iter()
+                        .for_each(|(region, term)| self.terms.note(region, term));
+                }
+                None => {
+                    self.log.waiting.push_front(batch);
+                    break;
+                }
+            }
+        }
+        notify_core(&mut self.log, &mut self.rng, self.delays, now, done, out);
+        if !self.log.waiting.is_empty() {
+            self.log.is_scheduled = true;
+            out.tasks.push((self.rng.u64(1..=self.delays.sync_us_max), Task::Flush));
+        }
+        Ok(())
+    }
+
+    /// Queues committed entries.
+    pub(crate) fn queue(&mut self, tasks: impl Iterator<Item = ApplyTask>, out: &mut Outbox) {
+        self.apply.waiting.extend(tasks);
+        if !self.apply.is_scheduled && !self.apply.waiting.is_empty() {
+            self.apply.is_scheduled = true;
+            out.tasks.push((self.rng.u64(1..=self.delays.apply_us_max), Task::Apply));
+        }
+    }
+
+    /// Applies some or all of what waits, answers who waited, and tells the core later. Returns
+    /// how far regions came.
+    pub(crate) fn apply(
+        &mut self,
+        now: SimTime,
+        out: &mut Outbox,
+    ) -> Result<Vec<(RegionId, Index)>, Error> {
+        if let Some(later_us) = self.stall_us(now, out) {
+            out.tasks.push((later_us, Task::Apply));
+            return Ok(Vec::new());
+        }
+        self.apply.is_scheduled = false;
+        let count = self.rng.usize(1..=self.apply.waiting.len());
+        let tasks: Vec<_> = self.apply.waiting.drain(..count).collect();
+        let applied = self.store.apply(&tasks)?;
+        let reply = |(ticket, outcome)| (ticket, ClientReply::Wrote(outcome));
+        out.replies.extend(applied.outcomes.into_iter().map(reply));
+        let event = |(region, index): &_| Event::Applied { region: *region, index: *index };
+        let done = applied.regions.iter().map(event).collect();
+        notify_core(&mut self.apply, &mut self.rng, self.delays, now, done, out);
+        self.queue(std::iter::empty(), out);
+        Ok(applied.regions)
+    }
+
+    /// How long applying has to wait because of what is in memory only, if it has to. Asks for a
+    /// checkpoint once so much is, as the node's threads do.
+    fn stall_us(&mut self, now: SimTime, out: &mut Outbox) -> Option<u64> {
+        let (limits, dirty) = (self.store.dirty_limits(), self.store.dirty_bytes());
+        if self.store.wants_checkpoint() && !self.is_asked {
+            self.is_asked = true;
+            out.tasks.push((self.rng.u64(1..=ASK_US_MAX), Task::Checkpoint));
+        }
+        let clock = Duration::from_micros(now);
+        let left = self.pacer.left(limits, dirty, clock);
+        if left == Some(Duration::ZERO) {
+            self.pacer.begin(dirty, clock);
+            return None;
+        }
+        self.coverage.apply_stalls += 1;
+        let left_us = left.map(|left| u64::try_from(left.as_micros()).unwrap_or(u64::MAX));
+        Some(left_us.unwrap_or(LOOK_US_MAX).clamp(1, LOOK_US_MAX))
+    }
+
+    /// Reads entries from the log. What is not there any more is told as well.
+    ///
+    /// # Errors
+    ///
+    /// The log cannot read what it has acknowledged.
+    pub(crate) fn fetch(&mut self, fetch: &LogFetch, out: &mut Outbox) -> Result<(), Error> {
+        self.coverage.log.fetches += 1;
+        let (region, context) = (fetch.region, fetch.context);
+        let fetched = self.store.fetch(fetch);
+        // Not drawn, so that old seeds draw the rest as ever: now and then there is no memory.
+        let fails = self.coverage.log.fetches.is_multiple_of(FETCHES_TO_A_FAILURE);
+        let is_gone = |error: &Error| error.is_gone();
+        self.coverage.log.fetches_failed +=
+            u64::from(fails || fetched.as_ref().is_err_and(is_gone));
+        let event = match fetched {
+            Ok(_) if fails => Event::FetchFailed { region, context },
+            Ok(entries) => Event::Fetched { region, context, entries },
+            Err(error) if error.is_gone() => Event::FetchFailed { region, context },
+            Err(error) => return Err(error),
+        };
+        out.tasks.push((self.notify_delay_us(), Task::Post(vec![event])));
+        Ok(())
+    }
+
+    /// Takes a snapshot for a granted read and answers it.
+    pub(crate) fn read(
+        &mut self,
+        grant: ReadGrant,
+        request: &ClientRequest,
+        out: &mut Outbox,
+    ) -> Result<(), ReadError> {
+        let view = self.store.read();
+        let applied = view.applied(grant.region);
+        assert!(
+            applied.as_ref().is_ok_and(|applied| *applied >= grant.index),
+            "{grant:?} is served from a snapshot at {applied:?}"
+        );
+        let region = view.region(grant.region, Some(layout::VERSION))?;
+        let reply = match &request.body {
+            RequestBody::Get(key) => ClientReply::Got(region.get(key)?),
+            RequestBody::Scan | RequestBody::Write(_) => ClientReply::Scanned(rows(&region)?),
+        };
+        out.replies.push((grant.ticket, reply));
+        Ok(())
+    }
+
+    /// Makes a checkpoint and tells the core. The log is purged later: more was written then.
+    pub(crate) fn checkpoint(&mut self, out: &mut Outbox) -> Result<(), Error> {
+        self.is_asked = false;
+        let durable = self.store.checkpoint()?;
+        let event = |(region, applied)| Event::Checkpointed { region, applied };
+        let events = durable.into_iter().map(event).collect();
+        out.tasks.push((self.notify_delay_us(), Task::Post(events)));
+        out.tasks.push((self.rng.u64(1..=PURGE_US_MAX), Task::Purge));
+        Ok(())
+    }
+
+    /// Removes log segments that nobody needs, and does some of the log's upkeep: not always all of
+    /// it, so that writes find it done or have to do it.
+    pub(crate) fn purge(&mut self) -> Result<(), Error> {
+        let purged = self.store.purge_log()?;
+        self.coverage.log.segments_purged += purged.segments;
+        self.coverage.log.moved_bytes += purged.rewritten_bytes;
+        for _ in 0..self.rng.u64(..LOG_STEPS_END) {
+            self.store.maintain_log()?;
+        }
+        // Not drawn, so that old seeds draw the rest as ever.
+        for _ in 0..self.store.stats().checkpoints % PAGE_STEPS_END {
+            if matches!(self.store.maintain_pages()?, MaintenanceStep::Done) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// When a granted read takes its snapshot.
+    pub(crate) fn notify_delay_us(&mut self) -> u64 {
+        self.rng.u64(1..=self.delays.notify_us_max)
+    }
+}
+
+/// All rows of a region, in order.
+pub(crate) fn rows(region: &RegionSnapshot) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
+    let all = ScanRequest {
+        start: Bytes::new(),
+        end: Bytes::new(),
+        limit: u64::MAX,
+        reverse: false,
+        key_only: false,
+        bytes_max: SCAN_BYTES_MAX,
+    };
+    Ok(region.scan(&all)?.rows)
+}
+
+fn notify_core<T>(
+    queue: &mut TaskQueue<T>,
+    rng: &mut Rng,
+    delays: TaskDelays,
+    now: SimTime,
+    done: Vec<Event>,
+    out: &mut Outbox,
+) {
+    if !done.is_empty() {
+        queue.notified_at = queue.notified_at.max(now + rng.u64(1..=delays.notify_us_max));
+        out.tasks.push((queue.notified_at - now, Task::Post(done)));
+    }
+}

@@ -1,0 +1,574 @@
+//! One store and what drives it: carries effects out late, loses power, stands still, starts anew.
+//!
+//! The real node's threads become tasks on the agenda. Between asking for a thing and its being
+//! done lies time, and between its being done and the core's hearing of it again; the power may go
+//! at any of these moments, and inside the engines' work on the disk.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fastrand::Rng;
+use flotilla_identity::StoreUuid;
+use flotilla_region::{
+    Config, Descriptor, Effects, Event, HardState, Index, RegionId, Shard, Status,
+};
+use flotilla_store::{Error, StartSeed, Store, StoreDirectory};
+use flotilla_vfs::fault::{FaultFs, FaultStats};
+
+use crate::clock::LocalClock;
+use crate::coverage::Coverage;
+use crate::event_queue::SimTime;
+use crate::executor::{self, Executor, TaskDelays};
+use crate::layout;
+use crate::reference_model::{CheckFailure, ReferenceModel};
+use crate::task::{Outbox, StopReason, Task};
+use crate::terms::SyncedTerms;
+use crate::workload::ClientWorkload;
+
+mod bootstrapping;
+mod handshakes;
+mod receiving;
+mod running;
+mod spare_disks;
+mod stall;
+mod swap_directory;
+
+use bootstrapping::BootstrappingStore;
+pub(crate) use bootstrapping::OperatorFlags;
+use handshakes::HandshakeDriver;
+use running::RunningStore;
+pub(crate) use spare_disks::DirectorySwap;
+use spare_disks::SpareDisks;
+use stall::Stall;
+
+/// Where a store keeps its files.
+const DIRECTORY: &str = "/data";
+/// Effects come in so many lists; the power may go between any two.
+const LISTS: usize = 7;
+/// From an event's coming in to the core's step.
+const STEP_US_MAX: u64 = 200;
+/// Between two looks of a store that is no member yet, and between two greetings of one that is.
+const BOOTSTRAP_US: u64 = 20_000;
+const GREET_US_MAX: u64 = 60_000;
+/// A slow disk takes so many times as long.
+const SLOWNESS: u64 = 50;
+/// One of so many batches is followed by a comparison of the region with the truth.
+const COMPARED_OF: u32 = 16;
+
+/// What all machines of a run share.
+#[derive(Clone, Debug)]
+pub(crate) struct RunSettings {
+    pub(crate) stores: usize,
+    pub(crate) regions: Vec<Descriptor>,
+    pub(crate) region: Config,
+    pub(crate) store: flotilla_store::Config,
+    pub(crate) delays: TaskDelays,
+}
+
+pub(crate) struct SimNode {
+    place: usize,
+    fs: FaultFs,
+    clock: LocalClock,
+    rng: Rng,
+    settings: Arc<RunSettings>,
+    /// Counts starts; tasks of an earlier life are void.
+    incarnation: u64,
+    running: Option<RunningStore>,
+    /// What there is instead of that before the store is a member.
+    bootstrapping: Option<BootstrappingStore>,
+    /// What the operator says at the next start.
+    flags: OperatorFlags,
+    /// Starts that the directory in use has seen.
+    starts: u64,
+    spare_disks: SpareDisks,
+    /// Whether the directory was seen to be a member's.
+    was_member: bool,
+    /// Whether the directory may keep a plan of which others know that it does.
+    had_plan: bool,
+    /// The greatest count of starts of each other store that was accepted, and is remembered.
+    accepted: Vec<u64>,
+    /// Whether the disk was told to fail: an error is then the death of the store, not a fault.
+    has_disk_fault: bool,
+    /// Of all lives that are over, and of starts.
+    coverage: Coverage,
+}
+
+impl SimNode {
+    pub(crate) fn new(
+        place: usize,
+        clock: LocalClock,
+        settings: Arc<RunSettings>,
+        mut rng: Rng,
+    ) -> Self {
+        let fs = FaultFs::new(rng.u64(..));
+        let coverage = Coverage::default();
+        let accepted = vec![0; settings.stores];
+        Self {
+            place,
+            fs,
+            clock,
+            rng,
+            settings,
+            incarnation: 0,
+            running: None,
+            bootstrapping: None,
+            flags: OperatorFlags::default(),
+            starts: 0,
+            spare_disks: SpareDisks::default(),
+            was_member: false,
+            had_plan: false,
+            accepted,
+            has_disk_fault: false,
+            coverage,
+        }
+    }
+
+    pub(crate) fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// Whether its process runs.
+    pub(crate) fn is_up(&self) -> bool {
+        self.is_running() || self.bootstrapping.is_some()
+    }
+
+    /// Whether it serves as a member.
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Whether its directory is that of a member, or was.
+    pub(crate) fn is_member(&self) -> bool {
+        let has_become = self.bootstrapping.as_ref().is_some_and(BootstrappingStore::has_tried);
+        self.was_member || self.is_running() || has_become
+    }
+
+    /// Whether its directory may keep a plan: who empties it then loses a store.
+    pub(crate) fn has_plan(&self) -> bool {
+        self.had_plan || self.bootstrapping.as_ref().is_some_and(BootstrappingStore::has_plan)
+    }
+
+    /// The greatest count of starts of another store that this one remembers to have accepted.
+    pub(crate) fn accepted(&self, store: usize) -> u64 {
+        self.accepted[store]
+    }
+
+    /// The store ended in words, as it should.
+    pub(crate) fn count_refusal(&mut self) {
+        self.coverage.identity.refusals += 1;
+    }
+
+    /// Whether refusing to start is right: another disk or other flags are in use.
+    pub(crate) fn is_to_be_refused(&self) -> bool {
+        self.is_swapped() || self.flags != OperatorFlags::Right
+    }
+
+    /// Whether the operator told it something else than the others.
+    pub(crate) fn has_wrong_flags(&self) -> bool {
+        self.flags != OperatorFlags::Right
+    }
+
+    /// What the operator says from the next start on.
+    pub(crate) fn set_flags(&mut self, flags: OperatorFlags) {
+        self.flags = flags;
+    }
+
+    /// Whether the disk was told to fail and has not yet done its worst.
+    pub(crate) fn has_disk_fault(&self) -> bool {
+        self.has_disk_fault
+    }
+
+    pub(crate) fn disk(&self) -> FaultStats {
+        self.fs.stats()
+    }
+
+    /// What the store has been through.
+    pub(crate) fn coverage(&self) -> Coverage {
+        let mut coverage = self.coverage;
+        coverage.bounds.suspended_us = self.clock.suspended_us();
+        if let Some(running) = &self.running {
+            let stats = running.shard.stats();
+            coverage += running.executor.coverage();
+            coverage.reads_by_lease += stats.reads_by_lease;
+            coverage.reads_by_index += stats.reads_by_index;
+            coverage.votes_withheld += stats.dropped.votes_withheld;
+            coverage.bounds.late_steps += stats.late_steps;
+            coverage.bounds.reads_turned_back += stats.reads_turned_back;
+            coverage.bounds.wild_terms += stats.dropped.wild_terms;
+        }
+        coverage
+    }
+
+    /// The store's clock.
+    pub(crate) fn clock(&self) -> LocalClock {
+        self.clock
+    }
+
+    pub(crate) fn status(&self, region: RegionId) -> Option<Status> {
+        self.running.as_ref()?.shard.status(region)
+    }
+
+    /// A replica's applied index and the hash of its rows.
+    pub(crate) fn digest(&self, region: RegionId) -> Result<(Index, u64), CheckFailure> {
+        let running = self.running.as_ref().ok_or("the store is down")?;
+        running.executor.store().region_digest(region).map_err(|error| error.to_string())
+    }
+
+    /// Opens the directory, and the store if it is a member's.
+    pub(crate) fn start(
+        &mut self,
+        now: SimTime,
+        reference_model: &ReferenceModel,
+        out: &mut Outbox,
+    ) -> Result<(), StopReason> {
+        assert!(!self.is_up(), "store {} is up already", self.place);
+        self.incarnation += 1;
+        let uuid = StoreUuid(u128::from(self.rng.u64(..)));
+        let seed = StartSeed { uuid, nonce: self.rng.u64(..) };
+        let config = self.settings.store.clone();
+        let fs = Arc::new(self.fs.clone());
+        let directory = StoreDirectory::open(fs, Path::new(DIRECTORY), config, seed);
+        let directory = directory.map_err(|error| match error {
+            Error::WrongDirectory(words) => StopReason::Refused(words),
+            error => self.stop(&error),
+        })?;
+        self.coverage.starts += 1;
+        self.starts = directory.identity().run.starts;
+        if directory.identity().is_member() {
+            // As the node compares what it is given with the directory's copy.
+            if self.flags == OperatorFlags::OtherSetting {
+                return Err(StopReason::Refused("a setting differs from the copy".to_owned()));
+            }
+            return self.run(directory, now, reference_model, out);
+        }
+        self.bootstrapping = Some(BootstrappingStore::new(
+            self.place,
+            self.incarnation,
+            directory,
+            (self.flags, self.settings.stores),
+            &self.settings.regions,
+            self.clock.read(now),
+        ));
+        out.tasks.push((self.rng.u64(1..=BOOTSTRAP_US), Task::Bootstrap));
+        Ok(())
+    }
+
+    /// Opens the store of a member, and compares what it found with the truth.
+    fn run(
+        &mut self,
+        directory: StoreDirectory,
+        now: SimTime,
+        reference_model: &ReferenceModel,
+        out: &mut Outbox,
+    ) -> Result<(), StopReason> {
+        let settings = Arc::clone(&self.settings);
+        let copies = directory.copies().map_err(|error| self.stop(&error))?;
+        let (store, recovered) = Store::start(directory).map_err(|error| self.stop(&error))?;
+        let handshakes =
+            HandshakeDriver::new(self.place, self.incarnation, settings.stores, &store, copies);
+        let handshakes = handshakes.map_err(|error| self.stop(&error))?;
+        self.coverage.torn_tails += u64::from(store.log_recovery().torn_bytes > 0);
+        let seed = self.rng.u64(..);
+        let mut shard = Shard::new(Config { seed, ..settings.region.clone() });
+        let time = self.clock.read(now);
+        let mut terms = SyncedTerms::default();
+        for region in recovered {
+            let id = region.descriptor.id;
+            terms.note(id, region.hard_state.term);
+            self.coverage.replayed_entries += region.tail.len() as u64;
+            // At the first start leaders are spread; later whoever has the longest log wins.
+            let is_fresh = region.hard_state == HardState::default();
+            let first = id.0 as usize % settings.regions.len() == self.place && is_fresh;
+            shard.create(time, region, first).map_err(|error| {
+                StopReason::CheckFailure(format!(
+                    "store {} cannot start: {error}",
+                    layout::id(self.place)
+                ))
+            })?;
+        }
+        let executor = Executor::new(store, self.rng.fork(), settings.delays, terms);
+        self.running = Some(RunningStore {
+            shard,
+            executor,
+            handshakes,
+            effects: Effects::default(),
+            inbox: Vec::new(),
+            is_step_scheduled: false,
+            wake: None,
+            lists_left: None,
+            cut_in_flush: None,
+            stall: Stall::default(),
+        });
+        for region in &settings.regions {
+            if region.peer_on(layout::id(self.place)).is_some() {
+                self.compare(region.id, reference_model)?;
+            }
+        }
+        out.tasks.push((1, Task::Greet));
+        self.schedule_step(out);
+        Ok(())
+    }
+
+    /// Goes on with the bootstrap; a store that has become a member runs.
+    fn step_bootstrap(
+        &mut self,
+        now: SimTime,
+        reference_model: &ReferenceModel,
+        out: &mut Outbox,
+    ) -> Result<(), StopReason> {
+        let time = self.clock.read(now);
+        let Some(mut bootstrapping) = self.bootstrapping.take() else { return Ok(()) };
+        let stepped = bootstrapping.step(time, &mut self.rng, out);
+        self.was_member |= bootstrapping.has_tried();
+        self.had_plan |= bootstrapping.has_plan();
+        stepped.map_err(|error| self.stop(&error))?;
+        if bootstrapping.is_member() {
+            bootstrapping.announce(out);
+            self.coverage.identity.bootstraps += 1;
+            return self.run(bootstrapping.into_directory(), now, reference_model, out);
+        }
+        self.bootstrapping = Some(bootstrapping);
+        out.tasks.push((self.rng.u64(1..=BOOTSTRAP_US), Task::Bootstrap));
+        Ok(())
+    }
+
+    /// The store's disk failed under it.
+    pub(crate) fn count_death(&mut self) {
+        self.coverage.deaths_inside += 1;
+    }
+
+    /// The store is gone. With `power`, so is what was not synced.
+    pub(crate) fn crash(&mut self, power: bool) {
+        self.incarnation += 1;
+        self.coverage = self.coverage();
+        self.was_member = self.is_member();
+        self.had_plan = self.has_plan();
+        self.running = None;
+        self.bootstrapping = None;
+        self.fs.fail_syncs(false);
+        self.fs.fail_writes(false);
+        // A disk that was told to lose power does so, whoever else comes first.
+        if power || self.has_disk_fault {
+            self.fs.power_loss(self.rng.u64(..));
+        }
+        self.has_disk_fault = false;
+    }
+
+    /// Lets the power go inside the work on the disk: in the operation so many from now, or in one
+    /// of the next write to the log, or between two lists of effects.
+    pub(crate) fn cut_inside(&mut self, operations: u64) {
+        self.has_disk_fault = true;
+        match &mut self.running {
+            Some(running) if operations.is_multiple_of(4) => {
+                running.lists_left = Some(operations as usize / 4 % LISTS);
+            }
+            Some(running) if operations.is_multiple_of(2) => {
+                running.cut_in_flush = Some(1 + operations / 2 % 2);
+            }
+            _ => self.fs.cut_power_after(operations),
+        }
+    }
+
+    /// Lets the disk refuse syncs, or all writes.
+    pub(crate) fn inject_disk_errors(&mut self, writes_too: bool) {
+        self.has_disk_fault = true;
+        self.fs.fail_syncs(true);
+        self.fs.fail_writes(writes_too);
+    }
+
+    /// The store will stand still in its next step that grants a read under a lease.
+    pub(crate) fn stall(&mut self, us: u64) {
+        if let Some(running) = &mut self.running {
+            running.stall.us = Some(us);
+        }
+    }
+
+    /// The machine was suspended for so long.
+    pub(crate) fn suspend(&mut self, us: u64) {
+        self.clock.suspend(us);
+    }
+
+    pub(crate) fn set_slow(&mut self, slow: bool) {
+        let mut delays = self.settings.delays;
+        if slow {
+            delays.sync_us_max *= SLOWNESS;
+            delays.apply_us_max *= SLOWNESS;
+        }
+        if let Some(running) = &mut self.running {
+            running.executor.set_delays(delays);
+        }
+    }
+
+    /// Something happened; the core hears of it soon.
+    pub(crate) fn post(&mut self, event: Event, out: &mut Outbox) {
+        if let Some(running) = &mut self.running {
+            running.inbox.push(event);
+            self.schedule_step(out);
+        }
+    }
+
+    /// Does one piece of work.
+    pub(crate) fn act(
+        &mut self,
+        task: Task,
+        now: SimTime,
+        reference_model: &mut ReferenceModel,
+        workload: &ClientWorkload,
+        out: &mut Outbox,
+    ) -> Result<(), StopReason> {
+        if matches!(task, Task::Bootstrap) {
+            return self.step_bootstrap(now, reference_model, out);
+        }
+        let Some(running) = &mut self.running else { return Ok(()) };
+        match task {
+            Task::Bootstrap => {}
+            Task::Greet => {
+                running.handshakes.greet(out);
+                out.tasks.push((self.rng.u64(1..=GREET_US_MAX), Task::Greet));
+            }
+            Task::Step => return self.step(now, reference_model, workload, out),
+            Task::Wake(moment) => {
+                if running.wake != Some(moment) {
+                    return Ok(());
+                }
+                running.wake = None;
+                return self.step(now, reference_model, workload, out);
+            }
+            Task::Post(events) => {
+                running.inbox.extend(events);
+                self.schedule_step(out);
+            }
+            Task::Flush => {
+                if let Some(operations) = running.cut_in_flush.take() {
+                    self.fs.cut_power_after(operations);
+                }
+                running.executor.flush(now, out).map_err(|error| self.stop(&error))?;
+            }
+            Task::Fetch(fetch) => {
+                running.executor.fetch(&fetch, out).map_err(|error| self.stop(&error))?;
+            }
+            Task::Apply => {
+                let applied =
+                    running.executor.apply(now, out).map_err(|error| self.stop(&error))?;
+                for (region, _) in applied {
+                    if self.rng.u32(..COMPARED_OF) == 0 {
+                        self.compare(region, reference_model)?;
+                    }
+                }
+            }
+            Task::Read(grant) => {
+                let request = workload.request(grant.ticket);
+                let read = running.executor.read(grant, request, out);
+                read.map_err(|error| {
+                    StopReason::CheckFailure(format!("a granted read failed: {error}"))
+                })?;
+            }
+            Task::Checkpoint => {
+                running.executor.checkpoint(out).map_err(|error| self.stop(&error))?;
+            }
+            Task::Purge => running.executor.purge().map_err(|error| self.stop(&error))?,
+            Task::DispatchEffects => {
+                running.dispatch_effects(
+                    self.clock,
+                    now,
+                    layout::id(self.place),
+                    reference_model,
+                    out,
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Proves the page store whole.
+    pub(crate) fn check(&self) -> Result<(), CheckFailure> {
+        let Some(running) = &self.running else { return Ok(()) };
+        let store = layout::id(self.place);
+        running
+            .executor
+            .store()
+            .check()
+            .map(|_| ())
+            .map_err(|error| format!("store {store}: {error}"))
+    }
+
+    /// Compares a region's rows with what its log makes of them.
+    pub(crate) fn compare(
+        &self,
+        region: RegionId,
+        reference_model: &ReferenceModel,
+    ) -> Result<(), StopReason> {
+        let Some(running) = &self.running else { return Ok(()) };
+        let broken = |what: String| {
+            let store = layout::id(self.place);
+            StopReason::CheckFailure(format!("store {store}, region {region}: {what}"))
+        };
+        let store = running.executor.store();
+        let view = store.read();
+        let found = view
+            .region(region, None)
+            .and_then(|region| executor::rows(&region))
+            .map_err(|error| broken(error.to_string()))?;
+        let (index, _) = self.digest(region).map_err(broken)?;
+        let mut expected = reference_model.rows(region, index);
+        let same = found.iter().all(|(key, value)| expected.next() == Some((key, value)));
+        if same && expected.next().is_none() {
+            return Ok(());
+        }
+        let expected: Vec<_> = reference_model.rows(region, index).collect();
+        Err(broken(format!("at index {index} it holds {found:?} and not {expected:?}")))
+    }
+
+    fn step(
+        &mut self,
+        now: SimTime,
+        reference_model: &mut ReferenceModel,
+        workload: &ClientWorkload,
+        out: &mut Outbox,
+    ) -> Result<(), StopReason> {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        running.is_step_scheduled = false;
+        running.effects.clear();
+        running.stall.note_terms(&running.shard);
+        running.shard.step(self.clock.read(now), running.inbox.drain(..), &mut running.effects);
+        running.shard.check_invariants();
+        let store = layout::id(self.place);
+        for role in &running.effects.roles {
+            if role.is_leader {
+                self.coverage.leaderships += 1;
+                reference_model
+                    .lead(role.region, role.term, store)
+                    .map_err(StopReason::CheckFailure)?;
+            }
+        }
+        for task in &running.effects.apply {
+            reference_model
+                .agree(store, task, |ticket| workload.command(ticket))
+                .map_err(StopReason::CheckFailure)?;
+        }
+        if running.stall.begins(&running.effects, out) {
+            return Ok(());
+        }
+        running.dispatch_effects(self.clock, now, store, reference_model, out)
+    }
+
+    fn schedule_step(&mut self, out: &mut Outbox) {
+        let Some(running) = &mut self.running else { return };
+        if !running.is_step_scheduled {
+            running.is_step_scheduled = true;
+            out.tasks.push((self.rng.u64(1..=STEP_US_MAX), Task::Step));
+        }
+    }
+
+    /// An error of the store is its end; if the disk was not told to fail, it is a fault.
+    fn stop(&self, error: &Error) -> StopReason {
+        stop_of(self.place, self.has_disk_fault, error)
+    }
+}
+
+fn stop_of(place: usize, has_disk_fault: bool, error: &Error) -> StopReason {
+    if has_disk_fault {
+        return StopReason::Died;
+    }
+    StopReason::CheckFailure(format!("store {} failed on a good disk: {error}", layout::id(place)))
+}

@@ -1,0 +1,116 @@
+//! A member's handshakes with the others, and which frames it sends and takes.
+
+use flotilla_identity::{
+    BootstrapRequest, BootstrapResponse, ClusterSettings, Handshake, HelloDecision, StoreHello,
+    StoreIdentity, StoreRegistry, StoreRun, member_answer,
+};
+use flotilla_region::Envelope;
+use flotilla_store::{Error, Store};
+
+use crate::layout;
+use crate::packet::{Packet, PacketBody};
+use crate::task::{Outbox, StopReason};
+
+/// One member's links.
+pub(super) struct HandshakeDriver {
+    place: usize,
+    incarnation: u64,
+    identity: StoreIdentity,
+    handshake: Handshake,
+    /// Stores that have accepted a greeting of this start, so that frames may be sent to them.
+    linked: Vec<bool>,
+}
+
+impl HandshakeDriver {
+    pub(super) fn new(
+        place: usize,
+        incarnation: u64,
+        stores: usize,
+        store: &Store,
+        (registry, settings): (StoreRegistry, ClusterSettings),
+    ) -> Result<Self, Error> {
+        let identity = store.identity().clone();
+        let run = (identity.uuid, identity.run);
+        let address = format!("h:{}", place + 1);
+        let handshakes =
+            Handshake::introduction(store.member_id(), &identity.name, &address, run, settings);
+        let (history, known) = (store.history().clone(), store.peer_runs()?);
+        let handshake = Handshake::new(handshakes, history, registry, known, false);
+        Ok(Self { place, incarnation, identity, handshake, linked: vec![false; stores] })
+    }
+
+    /// What a member answers to a store that is none.
+    pub(super) fn answer(&self, request: &BootstrapRequest) -> BootstrapResponse {
+        member_answer(&self.identity, self.handshake.registry(), request)
+    }
+
+    /// Greets all to whom there is no link.
+    pub(super) fn greet(&self, out: &mut Outbox) {
+        for to in (0..self.linked.len()).filter(|to| *to != self.place && !self.linked[*to]) {
+            let hello = Box::new(self.handshake.greet(layout::id(to)));
+            let body = PacketBody::Hello { incarnation: self.incarnation, hello };
+            out.packets.push(Packet::new(self.place, to, body));
+        }
+    }
+
+    /// Takes a greeting, durably, and answers it. True if its sender was accepted.
+    pub(super) fn hear(
+        &mut self,
+        store: &Store,
+        hello: &StoreHello,
+        failed: impl Fn(&Error) -> StopReason,
+    ) -> Result<bool, StopReason> {
+        match self.handshake.decide(hello, store.log_end()) {
+            HelloDecision::Accept(write) => {
+                if let Some(write) = write {
+                    store.remember_peer(&write).map_err(|error| failed(&error))?;
+                }
+                self.handshake.accept(hello);
+                Ok(true)
+            }
+            HelloDecision::Unconfirmed | HelloDecision::Refuse(_) => Ok(false),
+            HelloDecision::Stop(words) => Err(StopReason::Refused(words)),
+        }
+    }
+
+    /// The answer to a greeting of `to`, which asked in a life of its own.
+    pub(super) fn answer_hello(&self, to: usize, incarnation: u64, accepted: bool) -> Packet {
+        let hello = Box::new(self.handshake.greet(layout::id(to)));
+        Packet::new(self.place, to, PacketBody::HelloAnswer { incarnation, hello, accepted })
+    }
+
+    /// A greeting of this start was answered by `from`, which is accepted here as well.
+    pub(super) fn link(&mut self, from: usize) {
+        self.linked[from] = true;
+    }
+
+    /// `from` does not take frames of this start.
+    pub(super) fn unlink(&mut self, from: usize, run: StoreRun) {
+        if run == self.identity.run {
+            self.linked[from] = false;
+        }
+    }
+
+    pub(super) fn is_linked(&self, to: usize) -> bool {
+        self.linked[to]
+    }
+
+    /// A message of raft as it travels.
+    pub(super) fn frame(&self, store: &Store, envelope: Envelope) -> Packet {
+        let (uuid, run, log_end) = (self.identity.uuid, self.identity.run, store.log_end());
+        let (from, to) = (self.place, layout::place(envelope.to.store));
+        let envelope = Box::new(envelope);
+        Packet::new(from, to, PacketBody::Frame { uuid, run, log_end, envelope })
+    }
+
+    /// Whether a frame of this start of `from` is taken; if so, its word on the sender's log counts.
+    pub(super) fn takes(&mut self, from: usize, body: &PacketBody) -> bool {
+        let PacketBody::Frame { uuid, run, log_end, .. } = body else { return false };
+        let store = layout::id(from);
+        let takes = self.handshake.takes(store, *uuid, *run);
+        if takes {
+            self.handshake.note_log_end(store, *log_end);
+        }
+        takes
+    }
+}

@@ -1,0 +1,105 @@
+//! What a store does with what others send it, and in which form its own messages leave.
+
+use flotilla_identity::StoreHello;
+use flotilla_region::{Envelope, Event};
+use flotilla_store::Error;
+
+use super::running::RunningStore;
+use super::{SimNode, stop_of};
+use crate::layout;
+use crate::packet::{Packet, PacketBody};
+use crate::task::{Outbox, StopReason};
+
+impl SimNode {
+    /// Takes what another store has sent.
+    pub(crate) fn receive(&mut self, packet: Packet, out: &mut Outbox) -> Result<(), StopReason> {
+        let Packet { from, body, is_sound, .. } = packet;
+        match body {
+            PacketBody::Frame { .. } => self.take_frame(from, body, out),
+            PacketBody::FrameRefused { run } => {
+                if let Some(running) = &mut self.running {
+                    running.handshakes.unlink(from, run);
+                }
+            }
+            PacketBody::Question { incarnation, token, request } => {
+                let response = match (&mut self.bootstrapping, &self.running) {
+                    (Some(bootstrapping), _) => bootstrapping.answer(&request),
+                    (None, Some(running)) => Ok(Some(running.handshakes.answer(&request))),
+                    (None, None) => Ok(None),
+                };
+                if let Some(response) = response.map_err(|error| self.stop(&error))? {
+                    let body = PacketBody::Answer { incarnation, token, response };
+                    out.packets.push(Packet::new(self.place, from, body));
+                }
+            }
+            PacketBody::Answer { incarnation, token, response } => {
+                if incarnation == self.incarnation
+                    && let Some(bootstrapping) = &mut self.bootstrapping
+                {
+                    let heard = bootstrapping.hear(from, token, &response);
+                    heard.map_err(|end| end.into_stop(|error| self.stop(error)))?;
+                }
+            }
+            PacketBody::Hello { incarnation, hello } => {
+                let Some(accepted) = self.greeted(&hello, is_sound)? else { return Ok(()) };
+                let running = self.running.as_ref().expect("it was greeted");
+                out.packets.push(running.handshakes.answer_hello(from, incarnation, accepted));
+            }
+            PacketBody::HelloAnswer { incarnation, hello, accepted } => {
+                if incarnation == self.incarnation
+                    && self.greeted(&hello, is_sound)? == Some(true)
+                    && accepted
+                    && let Some(running) = &mut self.running
+                {
+                    running.handshakes.link(from);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides about a greeting; `None` if this is no member.
+    fn greeted(&mut self, hello: &StoreHello, is_sound: bool) -> Result<Option<bool>, StopReason> {
+        let (place, has_disk_fault, is_swapped) =
+            (self.place, self.has_disk_fault, self.is_swapped());
+        let Some(RunningStore { handshakes, executor, .. }) = &mut self.running else {
+            return Ok(None);
+        };
+        let failed = |error: &Error| stop_of(place, has_disk_fault, error);
+        let accepted = handshakes.hear(executor.store(), hello, failed)?;
+        // That a copy takes an old greeting of a sound store does no harm: nobody takes its answers.
+        if accepted && !is_swapped && !is_sound {
+            let (one, other) = (layout::id(self.place), hello.from.store);
+            return Err(StopReason::CheckFailure(format!(
+                "stores {one} and {other} greet each other, and the other has not its newest disk"
+            )));
+        }
+        if accepted {
+            self.coverage.identity.handshakes += 1;
+            let from = layout::place(hello.from.store);
+            self.accepted[from] = self.accepted[from].max(hello.run.starts);
+        }
+        Ok(Some(accepted))
+    }
+
+    fn take_frame(&mut self, from: usize, body: PacketBody, out: &mut Outbox) {
+        let Some(running) = &mut self.running else { return };
+        let takes = running.handshakes.takes(from, &body);
+        let PacketBody::Frame { run, envelope, .. } = body else { return };
+        if takes {
+            self.post(Event::Message(*envelope), out);
+        } else {
+            let body = PacketBody::FrameRefused { run };
+            out.packets.push(Packet::new(self.place, from, body));
+        }
+    }
+
+    /// A message as it travels, if there is a link to its receiver; `is_forged`: whether there is
+    /// or not.
+    pub(crate) fn frame(&self, envelope: Envelope, is_forged: bool) -> Option<Packet> {
+        let running = self.running.as_ref()?;
+        let is_linked = running.handshakes.is_linked(layout::place(envelope.to.store));
+        let store = running.executor.store();
+        (is_linked || is_forged).then(|| running.handshakes.frame(store, envelope))
+    }
+}

@@ -1,0 +1,103 @@
+//! A store that is up: the core, the hands, and what lies between.
+
+use flotilla_region::{Effects, Event, Shard, StoreId};
+
+use super::handshakes::HandshakeDriver;
+use crate::clock::LocalClock;
+use crate::event_queue::SimTime;
+use crate::executor::Executor;
+use crate::reference_model::ReferenceModel;
+use crate::request::ClientReply;
+use crate::task::{Outbox, StopReason, Task};
+
+use super::stall::Stall;
+
+/// A store that is up.
+pub(super) struct RunningStore {
+    pub(super) shard: Shard,
+    pub(super) executor: Executor,
+    pub(super) handshakes: HandshakeDriver,
+    pub(super) effects: Effects,
+    pub(super) inbox: Vec<Event>,
+    pub(super) is_step_scheduled: bool,
+    pub(super) wake: Option<SimTime>,
+    /// The power goes after so many lists of the next effects.
+    pub(super) lists_left: Option<usize>,
+    /// The power goes in this operation of the next write to the log.
+    pub(super) cut_in_flush: Option<u64>,
+    pub(super) stall: Stall,
+}
+
+impl RunningStore {
+    /// Hands out what the last step has brought forth, as the node's thread does: after another look
+    /// at the clock.
+    pub(super) fn dispatch_effects(
+        &mut self,
+        clock: LocalClock,
+        now: SimTime,
+        store: StoreId,
+        reference_model: &ReferenceModel,
+        out: &mut Outbox,
+    ) -> Result<(), StopReason> {
+        self.shard.drop_leases_if_late(clock.read(now), &mut self.effects);
+        self.shard.check_invariants();
+        if let Some(lost) = self.effects.lost_logs.first() {
+            return Err(StopReason::CheckFailure(format!("store {store}: {lost}")));
+        }
+        self.stall
+            .check(store, &self.effects, reference_model)
+            .map_err(StopReason::CheckFailure)?;
+        self.carry_out(out)?;
+        self.schedule_wake(clock, now, out);
+        Ok(())
+    }
+
+    /// Does what the core wants, list by list.
+    /// What proves a loss was looked at before; wild terms are counted by the core.
+    fn carry_out(&mut self, out: &mut Outbox) -> Result<(), StopReason> {
+        let effects = &mut self.effects;
+        effects.wild_terms.clear();
+        let mut lists_left = self.lists_left.filter(|_| !effects.is_empty());
+        let mut goes_on = || match &mut lists_left {
+            None => Ok(()),
+            Some(0) => Err(StopReason::Died),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+        };
+        let terms = self.executor.terms();
+        for envelope in &effects.messages {
+            terms.check(envelope).map_err(StopReason::CheckFailure)?;
+        }
+        out.envelopes.append(&mut effects.messages);
+        goes_on()?;
+        if !effects.log.is_empty() || !effects.compact.is_empty() {
+            self.executor.write(&effects.log, &effects.compact, out);
+        }
+        goes_on()?;
+        for fetch in effects.fetches.drain(..) {
+            out.tasks.push((self.executor.notify_delay_us(), Task::Fetch(fetch)));
+        }
+        goes_on()?;
+        self.executor.queue(effects.apply.drain(..), out);
+        goes_on()?;
+        for grant in effects.reads.drain(..) {
+            out.tasks.push((self.executor.notify_delay_us(), Task::Read(grant)));
+        }
+        goes_on()?;
+        let refused = |(ticket, reject)| (ticket, ClientReply::Refused(reject));
+        out.replies.extend(effects.rejected.drain(..).map(refused));
+        goes_on()?;
+        out.roles.append(&mut effects.roles);
+        goes_on()
+    }
+
+    fn schedule_wake(&mut self, clock: LocalClock, now: SimTime, out: &mut Outbox) {
+        let next = self.shard.next_step().map(|time| clock.moment(time, now + 1));
+        if next != self.wake {
+            self.wake = next;
+            out.tasks.extend(next.map(|moment| (moment - now, Task::Wake(moment))));
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What clients ask for, drawn by chance. Every value that is written is unique.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use fastrand::Rng;
+use flotilla_region::Ticket;
+use flotilla_region::command::Op;
+
+use crate::checker::RegisterValue;
+use crate::request::RequestBody;
+
+/// What a client asks for that knows of these keys, and last saw these values. What values are padded
+/// with is `weight` times as long as in light runs.
+pub(crate) fn draw(
+    rng: &mut Rng,
+    keys: &[Bytes],
+    seen: &BTreeMap<Bytes, RegisterValue>,
+    ticket: Ticket,
+    weight: usize,
+) -> RequestBody {
+    let put = |rng: &mut Rng, key: &Bytes, nth| Op::Put {
+        key: key.clone(),
+        value: value(rng, ticket, nth, weight),
+    };
+    let key = &keys[rng.usize(..keys.len())];
+    match rng.u8(..32) {
+        0..10 => RequestBody::Get(key.clone()),
+        10 => RequestBody::Scan,
+        11..21 => RequestBody::Write(vec![put(rng, key, 0)]),
+        21..24 => RequestBody::Write(vec![Op::Delete { key: key.clone() }]),
+        24..29 => {
+            let expected = seen.get(key).cloned().flatten();
+            let value = (rng.u8(..8) > 0).then(|| value(rng, ticket, 0, weight));
+            RequestBody::Write(vec![Op::CompareAndSwap { key: key.clone(), expected, value }])
+        }
+        29..31 => {
+            // Each key once: within a batch the order of two writes on one key is hidden.
+            let ops = keys.iter().enumerate().map(|(nth, key)| match rng.u8(..4) {
+                0 => Op::Delete { key: key.clone() },
+                _ => put(rng, key, nth),
+            });
+            RequestBody::Write(ops.collect())
+        }
+        _ => {
+            let end = &keys[rng.usize(..keys.len())];
+            let (start, end) = if key <= end { (key, end) } else { (end, key) };
+            RequestBody::Write(vec![Op::DeleteRange {
+                start: start.clone(),
+                end: Some(end.clone()),
+            }])
+        }
+    }
+}
+
+/// Mostly short; some values do not fit into a leaf, some into no page at all.
+fn value(rng: &mut Rng, ticket: Ticket, nth: usize, weight: usize) -> Bytes {
+    let mut value = format!("{ticket}.{nth};").into_bytes();
+    let padding = match rng.u8(..32) {
+        0..6 => rng.usize(200..3_000),
+        6 => rng.usize(3_000..20_000),
+        _ => 0,
+    };
+    value.resize(value.len() + padding * weight, b'.');
+    value.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn values_are_unique() {
+        let mut rng = Rng::with_seed(1);
+        let keys = [Bytes::from_static(b"a"), Bytes::from_static(b"b")];
+        let mut written = BTreeSet::new();
+        let mut count = 0;
+        for ticket in 1..2_000 {
+            let RequestBody::Write(ops) =
+                draw(&mut rng, &keys, &BTreeMap::new(), Ticket(ticket), 1)
+            else {
+                continue;
+            };
+            for op in ops {
+                if let Op::Put { value, .. } | Op::CompareAndSwap { value: Some(value), .. } = op {
+                    count += 1;
+                    written.insert(value);
+                }
+            }
+        }
+        assert!(count > 1_000);
+        assert_eq!(written.len(), count);
+    }
+}

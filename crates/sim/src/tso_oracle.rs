@@ -1,0 +1,214 @@
+//! The timestamp oracle of one store: drives `placement`'s clock as the node does, and checks that
+//! what all stores hand out together never goes back.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use flotilla_placement::rows::TSO_KEY;
+use flotilla_placement::{SwapResult, Timestamp, Tso};
+use flotilla_region::command::Op;
+use flotilla_region::{RoleChange, Ticket};
+use flotilla_store::ApplyOutcome;
+
+use crate::layout;
+use crate::reference_model::CheckFailure;
+use crate::request::{ClientReply, ClientRequest, RequestBody, RequestOwner};
+use crate::workload::ClientWorkload;
+
+/// All timestamps that clients got.
+#[derive(Debug, Default)]
+pub(crate) struct GrantedTimestamps {
+    /// The last of each batch and its size.
+    granted: BTreeMap<Timestamp, u64>,
+}
+
+impl GrantedTimestamps {
+    pub(crate) fn count(&self) -> u64 {
+        self.granted.len() as u64
+    }
+
+    /// The greatest timestamp that anybody has by now.
+    fn latest(&self) -> Option<Timestamp> {
+        self.granted.last_key_value().map(|(stamp, _)| *stamp)
+    }
+
+    /// A client gets a batch that it asked for when `floor` was the greatest.
+    fn grant(
+        &mut self,
+        stamp: Timestamp,
+        count: u64,
+        floor: Option<Timestamp>,
+    ) -> Result<(), CheckFailure> {
+        let first = stamp.logical + 1 - count;
+        let above =
+            |other: Timestamp| (stamp.physical_ms, first) > (other.physical_ms, other.logical);
+        if let Some(floor) = floor.filter(|floor| !above(*floor)) {
+            return Err(format!("timestamp {stamp:?} x {count} after {floor:?} was granted"));
+        }
+        let before = self.granted.range(..stamp).next_back();
+        if let Some((before, _)) = before.filter(|(before, _)| !above(**before)) {
+            return Err(format!("timestamps {stamp:?} x {count} and {before:?} overlap"));
+        }
+        let after = self.granted.range(stamp..).next();
+        if let Some((after, size)) = after.filter(|(after, size)| {
+            after.physical_ms == stamp.physical_ms && after.logical + 1 - **size <= stamp.logical
+        }) {
+            return Err(format!("timestamps {stamp:?} x {count} and {after:?} x {size} overlap"));
+        }
+        self.granted.insert(stamp, count);
+        Ok(())
+    }
+}
+
+/// A batch that was pending and waits for the proof that its store led then.
+#[derive(Debug)]
+struct PendingBatch {
+    ticket: Ticket,
+    stamp: Timestamp,
+    count: u64,
+    floor: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+enum OracleState {
+    Idle,
+    /// Leads and reads where its predecessor ended; not asked yet if `None`.
+    Reading(Option<Ticket>),
+    Serving {
+        tso: Tso,
+        writing: Option<Ticket>,
+        pending: Option<PendingBatch>,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct TsoOracle {
+    place: usize,
+    state: OracleState,
+}
+
+impl TsoOracle {
+    pub(crate) fn new(place: usize) -> Self {
+        Self { place, state: OracleState::Idle }
+    }
+
+    /// The store has crashed.
+    pub(crate) fn reset(&mut self) {
+        self.state = OracleState::Idle;
+    }
+
+    /// The system region has another leader, or another term.
+    pub(crate) fn on_role_change(&mut self, role: &RoleChange) {
+        self.state = if role.is_leader { OracleState::Reading(None) } else { OracleState::Idle };
+    }
+
+    /// Asks what there is to ask. The tickets are on their way to the own store.
+    pub(crate) fn tick(
+        &mut self,
+        now_ms: u64,
+        count: u64,
+        stamps: &GrantedTimestamps,
+        workload: &mut ClientWorkload,
+    ) -> Vec<Ticket> {
+        let mut sent = Vec::new();
+        let place = self.place;
+        let mut ask = |body| {
+            let request =
+                ClientRequest::new(RequestOwner::TsoOracle(place), layout::SYSTEM, place, body);
+            let ticket = workload.send(request);
+            sent.push(ticket);
+            ticket
+        };
+        let read = RequestBody::Get(Bytes::from_static(TSO_KEY));
+        match &mut self.state {
+            OracleState::Reading(reading @ None) => *reading = Some(ask(read)),
+            OracleState::Idle | OracleState::Reading(Some(_)) => {}
+            OracleState::Serving { tso, writing, pending } => {
+                if writing.is_none() {
+                    *writing = tso.wants(now_ms).map(|swap| {
+                        ask(RequestBody::Write(vec![Op::CompareAndSwap {
+                            key: Bytes::from_static(swap.key),
+                            expected: swap.expected.map(Bytes::from),
+                            value: Some(swap.value.into()),
+                        }]))
+                    });
+                }
+                if pending.is_none() {
+                    // An error means that the window is not written yet.
+                    *pending = tso.take(now_ms, count).ok().map(|stamp| {
+                        let floor = stamps.latest();
+                        PendingBatch { ticket: ask(read), stamp, count, floor }
+                    });
+                }
+            }
+        }
+        sent
+    }
+
+    /// The own store answers.
+    pub(crate) fn on_reply(
+        &mut self,
+        ticket: Ticket,
+        reply: ClientReply,
+        stamps: &mut GrantedTimestamps,
+    ) -> Result<(), CheckFailure> {
+        let wrong = |error: &dyn std::fmt::Display| format!("store {}: {error}", self.place + 1);
+        match &mut self.state {
+            OracleState::Reading(reading) if *reading == Some(ticket) => match reply {
+                ClientReply::Got(row) => {
+                    let tso = Tso::recover(row.as_deref()).map_err(|error| wrong(&error))?;
+                    self.state = OracleState::Serving { tso, writing: None, pending: None };
+                }
+                _ => *reading = None,
+            },
+            OracleState::Serving { tso, writing, .. } if *writing == Some(ticket) => {
+                *writing = None;
+                tso.complete(swap_result(reply)).map_err(|error| wrong(&error))?;
+            }
+            OracleState::Serving { pending, .. }
+                if pending.as_ref().is_some_and(|pending| pending.ticket == ticket) =>
+            {
+                let done = pending.take().expect("looked at just now");
+                if let ClientReply::Got(_) = reply {
+                    stamps.grant(done.stamp, done.count, done.floor)?;
+                }
+            }
+            // Asked under an earlier leadership.
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn swap_result(reply: ClientReply) -> SwapResult {
+    match reply {
+        ClientReply::Wrote(ApplyOutcome::Swapped { succeeded: true, .. }) => SwapResult::Done,
+        ClientReply::Wrote(ApplyOutcome::Swapped { succeeded: false, previous }) => {
+            SwapResult::Refused { current: previous.map(Into::into) }
+        }
+        _ => SwapResult::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamp(physical_ms: u64, logical: u64) -> Timestamp {
+        Timestamp { physical_ms, logical }
+    }
+
+    #[test]
+    fn timestamps_neither_overlap_nor_go_back() {
+        let mut stamps = GrantedTimestamps::default();
+        assert_eq!(stamps.grant(stamp(5, 10), 10, None), Ok(()));
+        assert_eq!(stamps.grant(stamp(5, 30), 10, Some(stamp(5, 10))), Ok(()));
+        // Two that were asked for at the same time may come in either order.
+        assert_eq!(stamps.grant(stamp(5, 15), 5, Some(stamp(5, 10))), Ok(()));
+        assert!(stamps.grant(stamp(5, 21), 2, Some(stamp(5, 10))).is_err(), "into the next batch");
+        assert!(stamps.grant(stamp(5, 18), 4, Some(stamp(5, 10))).is_err(), "into the last one");
+        assert!(stamps.grant(stamp(5, 30), 1, None).is_err(), "the same again");
+        assert!(stamps.grant(stamp(5, 19), 1, stamps.latest()).is_err(), "went back");
+        assert_eq!(stamps.grant(stamp(6, 1), 1, stamps.latest()), Ok(()));
+    }
+}

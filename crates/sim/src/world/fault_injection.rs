@@ -1,0 +1,336 @@
+//! How faults strike the cluster, and how stores come back.
+
+use flotilla_region::{Envelope, Event, Index, Message, MessageKind, RegionId, Role, Term};
+
+use crate::faults::Fault;
+use crate::layout;
+use crate::network::Partition;
+use crate::node::{DirectorySwap, OperatorFlags, SimNode};
+use crate::reference_model::CheckFailure;
+use crate::task::Task;
+
+use super::{CUT_US_MAX, SimEvent, SimWorld};
+
+/// One of so many directories of stores that went down is copied.
+const COPIED_OF: u8 = 3;
+/// How long a usurped leader hears nobody.
+const ISOLATED_US: u64 = 1_000_000;
+/// Between two looks at whether a region has two leaders, and how many there are.
+const PROBE_US: u64 = 20_000;
+const PROBES: u32 = 80;
+/// By then most answers have come.
+const ANSWERED_US: u64 = 60_000;
+
+impl SimWorld {
+    /// Plans the next fault.
+    pub(super) fn schedule_fault(&mut self) {
+        if let Some((delay_us, fault)) = self.swarm.next(&mut self.rng) {
+            self.schedule(delay_us, SimEvent::InjectFault(fault));
+        }
+    }
+
+    /// Plans the next of the faults that are drawn apart.
+    pub(super) fn schedule_extra_fault(&mut self) {
+        if let Some((delay_us, fault)) = self.swarm.next_extra() {
+            self.schedule(delay_us, SimEvent::InjectFault(fault));
+        }
+    }
+
+    /// Plans the next checkpoint of a store.
+    pub(super) fn schedule_checkpoint(&mut self, store: usize) {
+        let incarnation = self.nodes[store].incarnation();
+        let delay_us = self.rng.u64(1..=2 * self.swarm.checkpoint_us);
+        self.schedule(delay_us, SimEvent::Checkpoint { store, incarnation });
+    }
+
+    pub(super) fn inject(&mut self, fault: Fault) -> Result<(), CheckFailure> {
+        if !self.has_faults {
+            return Ok(());
+        }
+        if fault.is_extra() {
+            self.schedule_extra_fault();
+        } else {
+            self.schedule_fault();
+        }
+        self.say(format_args!("{fault:?}"));
+        self.counts.faults += 1;
+        match fault {
+            Fault::PowerLoss(store) => self.crash(store, true),
+            Fault::Kill(store) => self.crash(store, false),
+            Fault::Blackout => (0..self.nodes.len()).for_each(|store| self.crash(store, true)),
+            Fault::CutInside { store, operations } => {
+                self.nodes[store].cut_inside(operations);
+                self.schedule_power_loss(store);
+            }
+            Fault::DiskErrors { store, writes_too } => {
+                self.nodes[store].inject_disk_errors(writes_too);
+                self.schedule_power_loss(store);
+            }
+            Fault::Campaign { store, region } => {
+                self.nodes[store].post(Event::Campaign { region }, &mut self.out);
+                self.dispatch(store, Ok(()))?;
+            }
+            Fault::Pause { store, us, is_after_sending: false } => self.pause(store, us),
+            Fault::Pause { store, us, is_after_sending: true } => {
+                self.pauses[store].after_sending_us = Some(us);
+            }
+            Fault::Freeze { region, us } => {
+                if let Some(leader) = self.leader(region) {
+                    self.pauses[leader].after_asking_us = Some(us);
+                    self.schedule_probes(region, leader);
+                }
+            }
+            Fault::SecondLeader { region, us } => self.force_second_leader(region, us),
+            Fault::Partition { cut, us } => {
+                self.network.cut(&cut);
+                self.schedule(us, SimEvent::HealLinks);
+            }
+            Fault::SlowDisk { store, us } => {
+                self.nodes[store].set_slow(true);
+                self.schedule(us, SimEvent::RestoreDiskSpeed(store));
+            }
+            Fault::Suspend { region, us } => self.suspend(region, us),
+            Fault::Stall { region, us } => {
+                if let Some(leader) = self.leader(region) {
+                    self.nodes[leader].stall(us);
+                    self.schedule_probes(region, leader);
+                }
+            }
+            Fault::WildTerm { region, from, to, kind, term } => {
+                self.send_wild_term(region, [from, to], kind, term);
+            }
+            Fault::DirectorySwap { store, how, us } => self.swap_directory(store, how, us),
+        }
+        Ok(())
+    }
+
+    /// The machine of a leader is suspended, and cut off when it comes back.
+    fn suspend(&mut self, region: RegionId, us: u64) {
+        let Some(leader) = self.leader(region) else { return };
+        if self.pauses[leader].held.is_none() {
+            self.schedule_probes(region, leader);
+            self.freeze(leader, us);
+            self.pauses[leader].suspended_at = Some(self.now());
+        }
+    }
+
+    /// The time that a suspended machine has missed, if it was one.
+    fn end_suspension(&mut self, store: usize) {
+        if let Some(since) = self.pauses[store].suspended_at.take() {
+            let us = self.now() - since;
+            self.nodes[store].suspend(us);
+        }
+    }
+
+    /// A message with a term that cannot be, in the name of a member. A replica without a log would
+    /// have to believe it.
+    fn send_wild_term(&mut self, region: RegionId, ends: [usize; 2], kind: MessageKind, term: u64) {
+        let Some(described) = self.settings.regions.iter().find(|other| other.id == region) else {
+            return;
+        };
+        let [from, to] = ends.map(|end| described.peers[end % described.peers.len()]);
+        let status = self.nodes[layout::place(to.store)].status(region);
+        if from == to || status.is_none_or(|status| status.last == Index(0)) {
+            return;
+        }
+        let envelope = Envelope {
+            region,
+            from,
+            to,
+            epoch: described.epoch,
+            gc_floor: Index(0),
+            message: Message { kind, term: Term(term), ..Message::default() },
+        };
+        let forged = self.nodes[layout::place(from.store)].frame(envelope, true);
+        if let Some(packet) = forged {
+            self.schedule(1, SimEvent::Packet(Box::new(packet)));
+        }
+    }
+
+    /// An operator puts something else in the place of a directory.
+    fn swap_directory(&mut self, store: usize, how: DirectorySwap, us: u64) {
+        if !self.nodes.iter().any(SimNode::is_member) {
+            self.crash(store, true);
+            // A plan that is kept may have been counted: the answer may still be under way.
+            if !self.nodes[store].has_plan() {
+                self.nodes[store].wipe();
+            }
+            return;
+        }
+        // More than a minority of lost directories is more than a cluster survives.
+        if self.nodes.iter().any(SimNode::is_swapped) {
+            return;
+        }
+        // What goes down may be copied.
+        self.crash(store, true);
+        // Only those that have heard more than a copy knows can tell that it is one.
+        let heard = |starts: u64| {
+            let mut others = (0..self.nodes.len()).filter(|other| *other != store);
+            others.all(|other| self.nodes[other].accepted(store) > starts)
+        };
+        if how.needs_copy() && !self.nodes[store].copied_starts().is_some_and(heard) {
+            return;
+        }
+        if self.nodes[store].swap_directory(how) {
+            self.say(format_args!("store {}: {how:?}", layout::id(store)));
+            self.schedule(us, SimEvent::RestoreDirectory(store));
+        }
+    }
+
+    /// The newest disk of a store comes back.
+    pub(super) fn restore_directory(&mut self, store: usize) {
+        if self.nodes[store].is_swapped() {
+            self.crash(store, false);
+            self.nodes[store].restore_directory();
+        }
+    }
+
+    /// A store is told the right thing, if it was not.
+    pub(super) fn correct_flags(&mut self, store: usize) {
+        if self.nodes[store].has_wrong_flags() {
+            self.crash(store, false);
+            self.nodes[store].set_flags(OperatorFlags::Right);
+        }
+    }
+
+    /// The store has read its clock, and hands out what its step has granted when it goes on.
+    pub(super) fn stall_in_step(&mut self, store: usize, us: u64) {
+        let incarnation = self.nodes[store].incarnation();
+        self.pause(store, us);
+        let held = self.pauses[store].held.get_or_insert_default();
+        held.push(SimEvent::Work { store, incarnation, task: Task::DispatchEffects });
+    }
+
+    /// The store forgets everything that is not on its disk; without `power` even that lost what
+    /// was not synced. It starts again some time later.
+    pub(super) fn crash(&mut self, store: usize, power: bool) {
+        let delay_us = self.rng.u64(1_000..=self.swarm.restart_us_max);
+        self.crash_for(store, power, delay_us);
+    }
+
+    fn crash_for(&mut self, store: usize, power: bool, delay_us: u64) {
+        if self.nodes[store].is_up() {
+            self.counts.crashes += 1;
+        }
+        self.say(format_args!("store {} is down", layout::id(store)));
+        self.trace.add(&[self.now(), store as u64, u64::from(power)]);
+        self.nodes[store].crash(power);
+        if self.rng.u8(..COPIED_OF) == 0 {
+            self.nodes[store].copy_directory();
+        }
+        self.oracles[store].reset();
+        self.end_suspension(store);
+        // What it would have found is void, but for what others sent: it may still arrive.
+        for event in std::mem::take(&mut self.pauses[store]).held.into_iter().flatten() {
+            self.schedule(1, event);
+        }
+        for client in self.workload.lose_store(store) {
+            self.resume_client(Some(client));
+        }
+        self.schedule(delay_us, SimEvent::Start(store));
+    }
+
+    pub(super) fn start(&mut self, store: usize) -> Result<(), CheckFailure> {
+        self.say(format_args!("store {} starts", layout::id(store)));
+        let now = self.now();
+        let done = self.nodes[store].start(now, &self.reference_model, &mut self.out);
+        self.dispatch(store, done)?;
+        if self.nodes[store].is_up() {
+            self.schedule_checkpoint(store);
+        }
+        Ok(())
+    }
+
+    /// The store goes on and finds all that came meanwhile, in order.
+    pub(super) fn resume(&mut self, store: usize) -> Result<(), CheckFailure> {
+        self.end_suspension(store);
+        let found = std::mem::take(&mut self.pauses[store]).held;
+        for event in found.into_iter().flatten() {
+            match &mut self.pauses[store].held {
+                // It stands still again; the rest comes behind what it has left undone.
+                Some(held) => held.push(event),
+                None => self.handle(event)?,
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn pause(&mut self, store: usize, us: u64) {
+        if self.nodes[store].is_up() && self.pauses[store].held.is_none() {
+            self.say(format_args!("store {} stands still", layout::id(store)));
+            self.pauses[store].held = Some(Vec::new());
+            let incarnation = self.nodes[store].incarnation();
+            self.schedule(us, SimEvent::Resume { store, incarnation });
+        }
+    }
+
+    /// Cuts a leader off from as many replicas as it can spare.
+    fn force_second_leader(&mut self, region: RegionId, us: u64) {
+        let Some(leader) = self.leader(region) else { return };
+        self.schedule_probes(region, leader);
+        let mut regions = self.settings.regions.iter();
+        let peers = regions.find(|other| other.id == region).map(|region| region.peers.iter());
+        let places = peers.into_iter().flatten().map(|peer| layout::place(peer.store));
+        let mut places: Vec<_> = places.filter(|place| *place != leader).collect();
+        self.rng.shuffle(&mut places);
+        let keepers = places.len().div_ceil(2);
+        for rebel in &places[keepers..] {
+            self.network.cut(&Partition::Link { from: leader, to: *rebel });
+            self.network.cut(&Partition::Link { from: *rebel, to: leader });
+        }
+        self.schedule(us, SimEvent::RestartVoter { leader, voter: places[0] });
+    }
+
+    /// The store stands still; the answers to what it has asked get through, and nothing later.
+    pub(super) fn freeze(&mut self, store: usize, us: u64) {
+        self.pause(store, us);
+        self.schedule(ANSWERED_US.min(us), SimEvent::Isolate(store));
+        self.schedule(us + ISOLATED_US, SimEvent::HealLinks);
+    }
+
+    fn schedule_probes(&mut self, region: RegionId, leader: usize) {
+        self.schedule(PROBE_US, SimEvent::Probe { region, leader, times: PROBES });
+    }
+
+    pub(super) fn probe(&mut self, region: RegionId, leader: usize, times: u32) {
+        if self.has_faults && times > 0 {
+            for ticket in self.workload.probe(region, leader) {
+                self.schedule(1, SimEvent::Arrive(ticket));
+            }
+            let delay_us = self.rng.u64(1..2 * PROBE_US);
+            self.schedule(delay_us, SimEvent::Probe { region, leader, times: times - 1 });
+        }
+    }
+
+    pub(super) fn isolate(&mut self, store: usize) {
+        if self.has_faults {
+            let alone = (0..self.nodes.len()).map(|place| place == store).collect();
+            self.network.cut(&Partition::Split(alone));
+        }
+    }
+
+    fn leader(&self, region: RegionId) -> Option<usize> {
+        let leads =
+            |node: &SimNode| node.status(region).is_some_and(|status| status.role == Role::Leader);
+        self.nodes.iter().position(leads)
+    }
+
+    pub(super) fn restart_voter(&mut self, leader: usize, voter: usize) {
+        if !self.has_faults {
+            return;
+        }
+        self.isolate(leader);
+        self.schedule(ISOLATED_US, SimEvent::HealLinks);
+        // Quick: what it has promised would be over otherwise.
+        let delay_us = self.rng.u64(1_000..100_000);
+        let power = self.rng.bool();
+        self.crash_for(voter, power, delay_us);
+    }
+
+    /// A store whose disk fails soon is dead at the latest then.
+    fn schedule_power_loss(&mut self, store: usize) {
+        let incarnation = self.nodes[store].incarnation();
+        let delay_us = self.rng.u64(1..=CUT_US_MAX);
+        self.schedule(delay_us, SimEvent::DelayedPowerLoss { store, incarnation });
+    }
+}

@@ -1,0 +1,136 @@
+//! What stores tell each other, and what clients and stores do.
+
+use flotilla_region::{Envelope, Event, PeerId, RegionId, Ticket};
+
+use super::{SimEvent, SimWorld, TICK_US};
+use crate::event_queue::SimTime;
+use crate::layout;
+use crate::packet::{Packet, PacketBody};
+use crate::reference_model::CheckFailure;
+use crate::request::{ClientReply, RequestOwner};
+use crate::task::Task;
+
+/// A client waits so long for an answer before it turns to something else.
+const CLIENT_TIMEOUT_US: u64 = 3_000_000;
+/// A request takes up to this long to a store, and an answer back.
+const REQUEST_DELAY_US_MAX: u64 = 500;
+/// One of so many messages that do not get through is reported to the sender.
+const REPORTED_OF: u32 = 8;
+
+impl SimWorld {
+    /// Gives a message to the network.
+    pub(super) fn post(&mut self, from: usize, envelope: Envelope) {
+        let to = layout::place(envelope.to.store);
+        let [first, second] = self.network.arrivals(self.event_queue.now(), from, to);
+        let (message, region, peer) = (&envelope.message, envelope.region, envelope.to.id);
+        self.trace.add(&[
+            u64::from(message.kind.number()),
+            envelope.region.0,
+            message.term.0,
+            message.index.0,
+            message.entries.len() as u64,
+            first.unwrap_or(0),
+        ]);
+        // Without a link nothing leaves.
+        let packet = first.and_then(|_| self.nodes[from].frame(envelope, false));
+        match (first, packet) {
+            (Some(first), Some(packet)) => self.schedule_arrivals(packet, first, second),
+            _ => {
+                self.counts.lost += 1;
+                self.report_unreachable(from, region, peer);
+            }
+        }
+    }
+
+    /// Gives a greeting or a question to the network.
+    pub(super) fn send_packet(&mut self, packet: Packet) {
+        let [first, second] = self.network.arrivals(self.now(), packet.from, packet.to);
+        self.trace.add(&[packet.from as u64, packet.to as u64, first.unwrap_or(0)]);
+        if let Some(first) = first {
+            self.schedule_arrivals(packet, first, second);
+        }
+    }
+
+    fn schedule_arrivals(&mut self, packet: Packet, first: SimTime, second: Option<SimTime>) {
+        if let Some(second) = second {
+            self.schedule(second - self.now(), SimEvent::Packet(Box::new(packet.clone())));
+        }
+        self.schedule(first - self.now(), SimEvent::Packet(Box::new(packet)));
+    }
+
+    fn report_unreachable(&mut self, from: usize, region: RegionId, peer: PeerId) {
+        if self.rng.u32(..REPORTED_OF) == 0 {
+            let incarnation = self.nodes[from].incarnation();
+            let task = Task::Post(vec![Event::Unreachable { region, peer }]);
+            self.schedule(REQUEST_DELAY_US_MAX, SimEvent::Work { store: from, incarnation, task });
+        }
+    }
+
+    pub(super) fn deliver(&mut self, packet: Packet) -> Result<(), CheckFailure> {
+        let to = packet.to;
+        if !self.nodes[to].is_up() {
+            self.counts.lost += 1;
+            if let PacketBody::Frame { envelope, .. } = &packet.body {
+                self.report_unreachable(packet.from, envelope.region, envelope.to.id);
+            }
+            return Ok(());
+        }
+        self.counts.messages += 1;
+        let received = self.nodes[to].receive(packet, &mut self.out);
+        self.dispatch(to, received)
+    }
+
+    pub(super) fn issue_request(&mut self, client: usize) {
+        if self.clients_active {
+            let ticket = self.workload.next_request(client);
+            self.schedule(CLIENT_TIMEOUT_US, SimEvent::ClientTimeout { client, ticket });
+            let delay_us = self.rng.u64(1..=REQUEST_DELAY_US_MAX);
+            self.schedule(delay_us, SimEvent::Arrive(ticket));
+        }
+    }
+
+    pub(super) fn arrive(&mut self, ticket: Ticket) -> Result<(), CheckFailure> {
+        let store = self.workload.request(ticket).store;
+        if !self.nodes[store].is_running() {
+            let freed = self.workload.refuse_connection(ticket);
+            self.resume_client(freed);
+            return Ok(());
+        }
+        let event = self.workload.arrive(ticket);
+        self.say(format_args!("ticket {ticket}: {:?}", self.workload.request(ticket).body));
+        self.nodes[store].post(event, &mut self.out);
+        self.dispatch(store, Ok(()))
+    }
+
+    pub(super) fn reply(&mut self, ticket: Ticket, reply: ClientReply) -> Result<(), CheckFailure> {
+        self.trace.add(&[ticket.0, reply.print()]);
+        self.say(format_args!("ticket {ticket} is told {reply:?}"));
+        let freed = self.workload.answer(ticket, &reply, &self.reference_model)?;
+        if let RequestOwner::TsoOracle(store) = self.workload.request(ticket).owner {
+            self.oracles[store].on_reply(ticket, reply, &mut self.stamps)?;
+        }
+        self.resume_client(freed);
+        Ok(())
+    }
+
+    /// A client that got what it waited for, or never will, thinks of something else.
+    pub(super) fn resume_client(&mut self, freed: Option<usize>) {
+        if let Some(client) = freed {
+            let delay_us = self.think_us();
+            self.schedule(delay_us, SimEvent::NextRequest(client));
+        }
+    }
+
+    pub(super) fn tick(&mut self, store: usize) {
+        self.schedule(TICK_US, SimEvent::OracleTick(store));
+        if !self.nodes[store].is_running() || !self.clients_active {
+            return;
+        }
+        let now_ms = self.nodes[store].clock().read(self.event_queue.now()).0;
+        let count = self.rng.u64(1..1_000);
+        let asked = self.oracles[store].tick(now_ms, count, &self.stamps, &mut self.workload);
+        for ticket in asked {
+            self.schedule(1, SimEvent::Arrive(ticket));
+        }
+    }
+}

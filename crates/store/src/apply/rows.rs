@@ -1,0 +1,123 @@
+//! Operations on a region's rows. A proposal is checked whole before its first row changes.
+
+use bytes::Bytes;
+use flotilla_pagestore::{KEY_BYTES_MAX, TreeMut, VALUE_BYTES_MAX};
+use flotilla_region::Descriptor;
+use flotilla_region::command::Op;
+
+use super::outcome::{ApplyOutcome, ApplyReject};
+use crate::error::Error;
+use crate::schema;
+
+/// A value takes a byte more in its row.
+const USER_VALUE_BYTES_MAX: usize = VALUE_BYTES_MAX - 1;
+
+/// The rows of one region.
+pub(super) struct RegionRows<'a> {
+    tree: TreeMut<'a>,
+    descriptor: &'a Descriptor,
+    /// Memory for the row that is being put.
+    row: Vec<u8>,
+}
+
+impl<'a> RegionRows<'a> {
+    pub(super) fn new(tree: TreeMut<'a>, descriptor: &'a Descriptor) -> Self {
+        Self { tree, descriptor, row: Vec::new() }
+    }
+
+    /// Carries out a proposal that was admitted under `version` of the range, or none of it.
+    pub(super) fn execute(&mut self, version: u64, ops: &[Op]) -> Result<ApplyOutcome, Error> {
+        if version != self.descriptor.epoch.version {
+            let current = vec![self.descriptor.clone()];
+            return Ok(ApplyOutcome::Rejected(ApplyReject::EpochNotMatch { current }));
+        }
+        if let Err(reject) = ops.iter().try_for_each(|op| self.check(op)) {
+            return Ok(ApplyOutcome::Rejected(reject));
+        }
+        let mut outcome = ApplyOutcome::Done;
+        for op in ops {
+            match op {
+                Op::Put { key, value } => self.put(key, value)?,
+                Op::Delete { key } => {
+                    self.tree.delete(key)?;
+                }
+                Op::DeleteRange { start, end } => self.delete_range(start, end.as_ref())?,
+                Op::CompareAndSwap { key, expected, value } => {
+                    outcome = self.compare_and_swap(key, expected.as_ref(), value.as_ref())?;
+                }
+            }
+        }
+        Ok(outcome)
+    }
+
+    fn check(&self, op: &Op) -> Result<(), ApplyReject> {
+        match op {
+            Op::Put { key, value } => {
+                self.check_key(key)?;
+                check_size("a value", value, USER_VALUE_BYTES_MAX)
+            }
+            Op::Delete { key } => self.check_key(key),
+            // Clipped to the region when it is carried out: its end may lie beyond.
+            Op::DeleteRange { .. } => Ok(()),
+            Op::CompareAndSwap { key, value, .. } => {
+                self.check_key(key)?;
+                value.as_ref().map_or(Ok(()), |v| check_size("a value", v, USER_VALUE_BYTES_MAX))
+            }
+        }
+    }
+
+    fn check_key(&self, key: &Bytes) -> Result<(), ApplyReject> {
+        if !self.descriptor.contains(key) {
+            return Err(ApplyReject::KeyNotInRegion { key: key.clone() });
+        }
+        check_size("a key", key, KEY_BYTES_MAX)
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        schema::encode_value(value, &mut self.row);
+        Ok(self.tree.put(key, &self.row)?)
+    }
+
+    fn delete_range(&mut self, start: &Bytes, end: Option<&Bytes>) -> Result<(), Error> {
+        let start = start.max(&self.descriptor.start);
+        let region_end = Some(&self.descriptor.end).filter(|end| !end.is_empty());
+        let end = match (end, region_end) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        // An inverted range is an empty one.
+        if end.is_none_or(|end| start < end) {
+            self.tree.delete_range(start, end.map(|end| &end[..]))?;
+        }
+        Ok(())
+    }
+
+    fn compare_and_swap(
+        &mut self,
+        key: &Bytes,
+        expected: Option<&Bytes>,
+        value: Option<&Bytes>,
+    ) -> Result<ApplyOutcome, Error> {
+        let row = self.tree.get(key)?;
+        let value_of = |row| schema::decode_value(row).map(Bytes::copy_from_slice);
+        let previous = row.as_deref().map(value_of).transpose()?;
+        drop(row);
+        let succeeded = previous.as_ref() == expected;
+        match value {
+            _ if !succeeded => {}
+            Some(value) => self.put(key, value)?,
+            None => {
+                self.tree.delete(key)?;
+            }
+        }
+        Ok(ApplyOutcome::Swapped { succeeded, previous })
+    }
+}
+
+fn check_size(what: &'static str, bytes: &[u8], limit: usize) -> Result<(), ApplyReject> {
+    if bytes.len() > limit {
+        let (size, limit) = (bytes.len() as u64, limit as u64);
+        return Err(ApplyReject::TooLarge { what, size, limit });
+    }
+    Ok(())
+}

@@ -1,0 +1,161 @@
+//! From two engines on disk to replicas that raft can start from.
+//!
+//! The durable root of the page store says how far each region is applied; the log has everything
+//! above, and hard states that may be newer than the root's copies. Where the two do not connect,
+//! this is the place that mends it or says why it cannot: raft would panic.
+
+use flotilla_pagestore::PageStore;
+use flotilla_raftlog::{Durability, Group, LogBatch, LogEngine};
+use flotilla_region::{Descriptor, HardState, Index, PeerId, RecoveredReplica, StoreId, Term};
+
+use crate::error::Error;
+use crate::log_reader;
+use crate::schema::{ApplyState, CheckpointLsn, HARD_STATE_KEY};
+use crate::snapshot_read::StoreSnapshot;
+use crate::store_log::{self, RecoveredGroup, StoreLog};
+
+/// The log must reach up to the mark of the durable root.
+pub(crate) fn check_log_position(pages: &PageStore, log: &LogEngine) -> Result<(), Error> {
+    let position = CheckpointLsn::decode(pages.read().commit_metadata())?;
+    let found = log.durable_lsn();
+    if found < position.lsn {
+        return Err(Error::Corrupt(format!(
+            "the pages follow the log up to {}, but it ends at {found}: a part of it is missing; \
+             bring the whole directory back",
+            position.lsn
+        )));
+    }
+    Ok(())
+}
+
+/// All replicas of this store, in the order of their regions.
+pub(crate) fn recover(
+    pages: &PageStore,
+    log: &StoreLog,
+    store: StoreId,
+) -> Result<Vec<RecoveredReplica>, Error> {
+    let view = StoreSnapshot::new(pages.read());
+    let mut recovered = vec![];
+    for descriptor in view.descriptors()? {
+        let peer = descriptor.peer_on(store).ok_or_else(|| {
+            Error::Corrupt(format!("region {} has no replica on this store", descriptor.id))
+        })?;
+        let state = view.state(descriptor.id)?;
+        recovered.push(replica(log, descriptor, peer.id, &state)?);
+    }
+    Ok(recovered)
+}
+
+fn replica(
+    log: &StoreLog,
+    descriptor: Descriptor,
+    peer: PeerId,
+    state: &ApplyState,
+) -> Result<RecoveredReplica, Error> {
+    let region = descriptor.id;
+    let applied = (state.applied, state.term);
+    let group = log.engine().group(peer.0);
+    let logged = group.as_ref().map(store_log::hard_state).transpose()?.flatten();
+    let mut hard_state = logged.map_or(state.hard_state, |newer| state.hard_state.merge(newer));
+    hard_state.commit = hard_state.commit.max(applied.0);
+
+    let mut recovered = RecoveredReplica {
+        descriptor,
+        peer,
+        hard_state,
+        applied,
+        truncated: applied,
+        terms: vec![],
+        last: applied.0,
+        tail: vec![],
+    };
+    let continuity =
+        group.as_ref().map_or(Ok(LogContinuity::Empty), |group| continuity(group, applied));
+    match continuity.map_err(|what| Error::Corrupt(format!("region {region}: {what}")))? {
+        LogContinuity::Connected(truncated) => {
+            let group = group.as_ref().expect("only a group connects");
+            read_log(&mut recovered, group, truncated)?;
+        }
+        LogContinuity::Empty => {}
+        LogContinuity::Diverged => reset(log, peer, applied, hard_state)?,
+    }
+    if hard_state.commit > recovered.last {
+        return Err(Error::Corrupt(format!(
+            "region {region}: entry {} is committed, but the log ends at {}",
+            hard_state.commit, recovered.last
+        )));
+    }
+    let group = log.engine().group(peer.0);
+    let found = RecoveredGroup {
+        durable: applied,
+        hard_state_ahead: group.as_ref().is_some_and(|group| group.get(HARD_STATE_KEY).is_some()),
+        absent: group.is_none_or(|group| has_not_begun(&group)),
+    };
+    log.note_recovered(region, peer, found);
+    Ok(recovered)
+}
+
+/// How a log and an applied index lie to each other.
+enum LogContinuity {
+    /// The log goes on where the applied entries end, or reaches below. With the entry before its
+    /// first.
+    Connected((Index, Term)),
+    /// The log holds no entry and never did, or forgot that it had.
+    Empty,
+    /// The log ends below the applied index, or went another way.
+    Diverged,
+}
+
+fn continuity(group: &Group, applied: (Index, Term)) -> Result<LogContinuity, String> {
+    let (first, last) = (group.first_index(), group.last_index());
+    let index = applied.0.0;
+    if has_not_begun(group) {
+        return Ok(LogContinuity::Empty);
+    }
+    if first > index + 1 {
+        return Err(format!("the log begins at {first}, but only {index} is applied"));
+    }
+    // The term of an entry that the log does not know is not this one either.
+    if last < index || !group.term(index).is_ok_and(|term| Term(term) == applied.1) {
+        return Ok(LogContinuity::Diverged);
+    }
+    let before = group.term(first - 1).map_err(|error| error.to_string())?;
+    Ok(LogContinuity::Connected((Index(first - 1), Term(before))))
+}
+
+fn has_not_begun(group: &Group) -> bool {
+    store_log::is_empty(group) && group.last_index() == 0
+}
+
+fn read_log(
+    recovered: &mut RecoveredReplica,
+    group: &Group,
+    truncated: (Index, Term),
+) -> Result<(), Error> {
+    recovered.truncated = truncated;
+    recovered.last = Index(group.last_index());
+    recovered.terms =
+        group.term_runs().into_iter().map(|(first, term)| (Index(first), Term(term))).collect();
+    let low = Index(recovered.applied.0.0 + 1);
+    let high = Index(recovered.last.0 + 1);
+    if low < high {
+        recovered.tail = log_reader::read(group, low, high, u64::MAX)?;
+    }
+    Ok(())
+}
+
+/// Empties a log that does not belong to the applied state. Term and vote are kept: they may have
+/// been promised.
+fn reset(
+    log: &StoreLog,
+    peer: PeerId,
+    applied: (Index, Term),
+    hard_state: HardState,
+) -> Result<(), Error> {
+    let mut batch = LogBatch::new();
+    batch.remove_group(peer.0);
+    batch.compact_to(peer.0, applied.0.0 + 1, applied.1.0);
+    batch.put(peer.0, HARD_STATE_KEY, &hard_state.encode());
+    log.engine().write(batch, Durability::Synced).wait()?;
+    Ok(())
+}

@@ -1,0 +1,297 @@
+//! Reads on a snapshot. The region's descriptor is read from the same snapshot as its rows, so a
+//! change of range between the grant and the read cannot be missed.
+
+use std::fmt;
+use std::ops::Bound;
+
+use bytes::Bytes;
+use flotilla_pagestore::{Snapshot, Tree};
+use flotilla_region::{Descriptor, Index, RegionId};
+
+use crate::error::{Error, ReadError};
+use crate::schema::{self, APPLY, ApplyState, REGION};
+
+/// Everything on the store as it was at one moment. Cheap to take and to clone; while it lives,
+/// the pages that it sees are not used again.
+#[derive(Clone)]
+pub struct StoreSnapshot {
+    snapshot: Snapshot,
+}
+
+impl fmt::Debug for StoreSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StoreSnapshot({})", self.snapshot.txid())
+    }
+}
+
+impl StoreSnapshot {
+    pub(crate) fn new(snapshot: Snapshot) -> Self {
+        Self { snapshot }
+    }
+
+    /// One region, if its range still has the version under which the read was admitted; `None`
+    /// takes any.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError::RegionNotFound`] and [`ReadError::EpochNotMatch`], or the page store failed.
+    pub fn region(&self, id: RegionId, version: Option<u64>) -> Result<RegionSnapshot, ReadError> {
+        let regions = self.snapshot.tree(REGION)?.ok_or(ReadError::RegionNotFound)?;
+        let row = regions.get(&schema::region_key(id))?.ok_or(ReadError::RegionNotFound)?;
+        let descriptor = schema::decode_descriptor(id, &row)?;
+        if version.is_some_and(|version| version != descriptor.epoch.version) {
+            return Err(ReadError::EpochNotMatch(descriptor));
+        }
+        let rows = self.snapshot.tree(schema::data_tree(descriptor.space))?;
+        Ok(RegionSnapshot { descriptor, rows })
+    }
+
+    /// How far the region is applied in this snapshot: what a read's grant asks for at least.
+    ///
+    /// # Errors
+    ///
+    /// The page store failed, or its row is damaged.
+    pub fn applied(&self, region: RegionId) -> Result<Index, Error> {
+        Ok(self.state(region)?.applied)
+    }
+
+    pub(crate) fn txid(&self) -> u64 {
+        self.snapshot.txid()
+    }
+
+    pub(crate) fn descriptors(&self) -> Result<Vec<Descriptor>, Error> {
+        let Some(regions) = self.snapshot.tree(REGION)? else { return Ok(vec![]) };
+        let mut descriptors = vec![];
+        let mut rows = regions.range(Bound::Unbounded, Bound::Unbounded);
+        while let Some((key, row)) = rows.next()? {
+            descriptors.push(schema::decode_descriptor(schema::region_of_key(key)?, row)?);
+        }
+        Ok(descriptors)
+    }
+
+    pub(crate) fn state(&self, region: RegionId) -> Result<ApplyState, Error> {
+        let Some(states) = self.snapshot.tree(APPLY)? else {
+            return Ok(ApplyState::decode(region, None)?);
+        };
+        Ok(ApplyState::decode(region, states.get(&schema::region_key(region))?.as_deref())?)
+    }
+
+    pub(crate) fn states(&self) -> Result<Vec<(RegionId, ApplyState)>, Error> {
+        let Some(tree) = self.snapshot.tree(APPLY)? else { return Ok(vec![]) };
+        let mut states = vec![];
+        let mut rows = tree.range(Bound::Unbounded, Bound::Unbounded);
+        while let Some((key, row)) = rows.next()? {
+            let region = schema::region_of_key(key)?;
+            states.push((region, ApplyState::decode(region, Some(row))?));
+        }
+        Ok(states)
+    }
+}
+
+/// What to scan. The part of the range that lies outside of the region is left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScanRequest {
+    /// The first key, in either direction.
+    pub start: Bytes,
+    /// The first key beyond, in either direction; empty means that there is no end.
+    pub end: Bytes,
+    /// The most rows to return. All rows of the range are returned if they are fewer.
+    pub limit: u64,
+    /// From the end of the range down to its start.
+    pub reverse: bool,
+    /// Leaves the values empty.
+    pub key_only: bool,
+    /// The most bytes of keys and values that the reader can take.
+    pub bytes_max: u64,
+}
+
+/// The rows of a scan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScanResult {
+    /// Keys and values, in the order that was asked for.
+    pub rows: Vec<(Bytes, Bytes)>,
+}
+
+/// One region at one moment.
+#[derive(Clone)]
+pub struct RegionSnapshot {
+    descriptor: Descriptor,
+    /// None if nothing was ever written to the space.
+    rows: Option<Tree>,
+}
+
+impl fmt::Debug for RegionSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RegionSnapshot({:?})", self.descriptor)
+    }
+}
+
+impl RegionSnapshot {
+    /// The region, in the form that it had at this moment.
+    #[must_use]
+    pub fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
+    }
+
+    /// The value of a key; `None` if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError::KeyNotInRegion`], or the page store failed.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        if !self.descriptor.contains(key) {
+            return Err(ReadError::KeyNotInRegion {
+                key: Bytes::copy_from_slice(key),
+                descriptor: Box::new(self.descriptor.clone()),
+            });
+        }
+        let Some(rows) = &self.rows else { return Ok(None) };
+        let row = rows.get(key)?;
+        let Some(row) = row else { return Ok(None) };
+        Ok(Some(Bytes::copy_from_slice(schema::decode_value(&row)?)))
+    }
+
+    /// The rows of a range: `limit` of them, or all there are in this region. Never fewer, because
+    /// clients take fewer for all and go on behind the region's end.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError::TooLarge`] if they exceed `bytes_max`, or the page store failed.
+    pub fn scan(&self, request: &ScanRequest) -> Result<ScanResult, ReadError> {
+        let mut rows = vec![];
+        let copy = |key: &[u8], value: &[u8]| {
+            rows.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(value)));
+        };
+        self.scan_part(request, u64::MAX, copy)?;
+        Ok(ScanResult { rows })
+    }
+
+    /// Calls `each` with the key and the value of the first rows of what [`RegionSnapshot::scan`] would
+    /// return, about `part_bytes` of them, and returns the request for the others; `None` if there
+    /// are none. It may turn out that there are none, too. All parts together are all rows, so that
+    /// a long scan can let others go first between two of them.
+    ///
+    /// `each` gets the bytes where they lie in the pages, and copies what it wants to keep. A row
+    /// counts for 64 bytes and its own, so that the time of a part is bounded as well.
+    ///
+    /// # Errors
+    ///
+    /// As [`RegionSnapshot::scan`], if this part exceeds the `bytes_max` that is left. Some of its rows
+    /// may have been told then.
+    pub fn scan_part(
+        &self,
+        request: &ScanRequest,
+        part_bytes: u64,
+        mut each: impl FnMut(&[u8], &[u8]),
+    ) -> Result<Option<ScanRequest>, ReadError> {
+        let Some((rows, range)) = self.clip(&request.start, &request.end) else {
+            return Ok(None);
+        };
+        let mut budget = ScanBudget::new(request, part_bytes);
+        if request.key_only {
+            let mut keys = rows.keys(range.start, range.end);
+            while budget.wants_more() {
+                let key = if request.reverse { keys.next_back()? } else { keys.next()? };
+                let Some(key) = key else { return Ok(None) };
+                budget.count(key, b"")?;
+                each(key, b"");
+            }
+        } else {
+            let mut rows = rows.range(range.start, range.end);
+            while budget.wants_more() {
+                let row = if request.reverse { rows.next_back()? } else { rows.next()? };
+                let Some((key, row)) = row else { return Ok(None) };
+                let value = schema::decode_value(row)?;
+                budget.count(key, value)?;
+                each(key, value);
+            }
+        }
+        Ok(budget.rest(request))
+    }
+
+    /// Calls `each` with the key and the value of every row of the region, in order.
+    pub(crate) fn for_each_row(&self, mut each: impl FnMut(&[u8], &[u8])) -> Result<(), ReadError> {
+        let Some((rows, range)) = self.clip(b"", b"") else { return Ok(()) };
+        let mut rows = rows.range(range.start, range.end);
+        while let Some((key, row)) = rows.next()? {
+            each(key, schema::decode_value(row)?);
+        }
+        Ok(())
+    }
+
+    /// The part of `[start, end)` that lies in the region; an empty `end` is none.
+    fn clip<'a>(&'a self, start: &'a [u8], end: &'a [u8]) -> Option<(&'a Tree, ScanBounds<'a>)> {
+        let start = start.max(&self.descriptor.start[..]);
+        let ends = [end, &self.descriptor.end[..]];
+        let end = ends.into_iter().filter(|end| !end.is_empty()).min();
+        // An inverted range is an empty one; the tree need not see it.
+        if end.is_some_and(|end| start >= end) {
+            return None;
+        }
+        let end = end.map_or(Bound::Unbounded, Bound::Excluded);
+        Some((self.rows.as_ref()?, ScanBounds { start: Bound::Included(start), end }))
+    }
+}
+
+/// Bounds of a scan that lie in the region.
+struct ScanBounds<'a> {
+    start: Bound<&'a [u8]>,
+    end: Bound<&'a [u8]>,
+}
+
+/// What a row counts for in a part of a scan, beside its bytes.
+const ROW_BYTES: u64 = 64;
+
+/// Counts rows: as many as are asked for, or an error if they are too large.
+struct ScanBudget {
+    rows_left: u64,
+    bytes_max: u64,
+    bytes_left: u64,
+    part_bytes_left: u64,
+    /// The key of the last row of a part that its size has ended.
+    last: Option<Bytes>,
+}
+
+impl ScanBudget {
+    fn new(request: &ScanRequest, part_bytes: u64) -> Self {
+        let ScanRequest { limit, bytes_max, .. } = *request;
+        Self {
+            rows_left: limit,
+            bytes_max,
+            bytes_left: bytes_max,
+            part_bytes_left: part_bytes,
+            last: None,
+        }
+    }
+
+    fn wants_more(&self) -> bool {
+        self.rows_left > 0 && self.part_bytes_left > 0
+    }
+
+    fn count(&mut self, key: &[u8], value: &[u8]) -> Result<(), ReadError> {
+        let bytes = (key.len() + value.len()) as u64;
+        let too_large = ReadError::TooLarge { bytes_max: self.bytes_max };
+        self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or(too_large)?;
+        self.part_bytes_left = self.part_bytes_left.saturating_sub(bytes + ROW_BYTES);
+        self.rows_left -= 1;
+        if self.part_bytes_left == 0 {
+            self.last = Some(Bytes::copy_from_slice(key));
+        }
+        Ok(())
+    }
+
+    /// The scan that goes on behind the last row, if only the size of a part has ended this one.
+    fn rest(self, request: &ScanRequest) -> Option<ScanRequest> {
+        let last = self.last.filter(|_| self.rows_left > 0)?;
+        let (limit, bytes_max) = (self.rows_left, self.bytes_left);
+        let mut rest = ScanRequest { limit, bytes_max, ..request.clone() };
+        if !request.reverse {
+            rest.start = [&last[..], &[0]].concat().into();
+            return Some(rest);
+        }
+        // Nothing lies below the empty key, which as an end would mean that there is none.
+        let is_lowest = last.is_empty();
+        rest.end = last;
+        (!is_lowest).then_some(rest)
+    }
+}

@@ -1,0 +1,289 @@
+//! What regions write to their logs, as one batch of the log engine, and what of it is not yet in
+//! a durable root of the page store.
+//!
+//! Invariants:
+//! - A group's entries are forgotten only up to what the last durable root has applied.
+//! - What the log gives up it gives up together with the number of the root that has it, so that
+//!   older pages are never taken for those that belong to it.
+//! - A group's hard state is forgotten only if the last durable root has the same, and no other is
+//!   on its way: it might be a vote that was given already.
+
+use std::collections::BTreeMap;
+
+use flotilla_identity::PeerWrite;
+use flotilla_raftlog::{Commit, Durability, EntryRef, Group, LogBatch, LogEngine};
+use flotilla_region::{Compaction, HardState, Index, LogEntry, LogWrite, PeerId, RegionId, Term};
+use parking_lot::Mutex;
+
+use crate::error::Error;
+use crate::schema::{HARD_STATE_KEY, RELIED_ROOT_KEY, STORE_GROUP};
+use crate::store_group;
+
+/// The way into the log for all regions of the store.
+#[derive(Debug)]
+pub(crate) struct StoreLog {
+    engine: LogEngine,
+    uncheckpointed: Mutex<UncheckpointedLog>,
+}
+
+/// What the log is ahead of the last durable root.
+#[derive(Debug, Default)]
+struct UncheckpointedLog {
+    hard_state_writes: BTreeMap<PeerId, HardStateWrite>,
+    /// Counts calls of `write`.
+    writes: u64,
+    bytes: u64,
+    /// The transaction of the last durable root, and the one that the log says it relies on.
+    root: u64,
+    relied_root: u64,
+    /// How far the last durable root has applied each replica.
+    durable: BTreeMap<PeerId, Index>,
+    /// Groups that the log holds nothing of, with the entry before their next one.
+    absent: BTreeMap<PeerId, (Index, Term)>,
+}
+
+/// When a replica's hard state was last written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct HardStateWrite {
+    region: RegionId,
+    write: u64,
+}
+
+/// What a checkpoint has to take over from the log.
+#[derive(Debug, Default)]
+pub(crate) struct CheckpointInput {
+    hard_state_writes: BTreeMap<PeerId, HardStateWrite>,
+    bytes: u64,
+}
+
+impl CheckpointInput {
+    /// Whose hard states were written since the last checkpoint.
+    pub(crate) fn replicas(&self) -> impl Iterator<Item = (RegionId, PeerId)> {
+        self.hard_state_writes.iter().map(|(peer, last_write)| (last_write.region, *peer))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.hard_state_writes.is_empty() && self.bytes == 0
+    }
+}
+
+impl StoreLog {
+    /// A log whose pages have this durable root.
+    pub(crate) fn new(engine: LogEngine, root: u64) -> Result<Self, Error> {
+        let relied_root = store_group::relied_root(&engine)?;
+        assert!(
+            relied_root <= root,
+            "the log relies on root {relied_root}, the pages are at {root}"
+        );
+        Ok(Self {
+            engine,
+            uncheckpointed: Mutex::new(UncheckpointedLog {
+                root,
+                relied_root,
+                ..UncheckpointedLog::default()
+            }),
+        })
+    }
+
+    pub(crate) fn engine(&self) -> &LogEngine {
+        &self.engine
+    }
+
+    /// Queues everything as one batch.
+    pub(crate) fn write(&self, writes: &[LogWrite], compactions: &[Compaction]) -> Commit {
+        let mut batch = LogBatch::new();
+        // Held until the batch is queued: nobody may forget a hard state while it is replaced.
+        let mut uncheckpointed = self.uncheckpointed.lock();
+        uncheckpointed.writes += 1;
+        for write in writes {
+            uncheckpointed.add(write, &mut batch);
+        }
+        for compaction in compactions {
+            uncheckpointed.compact(compaction, &mut batch);
+        }
+        if !compactions.is_empty() {
+            uncheckpointed.record_relied_root(&mut batch);
+        }
+        uncheckpointed.bytes += batch.bytes();
+        let synced = writes.iter().any(|write| write.sync);
+        let durability = if synced { Durability::Synced } else { Durability::Buffered };
+        if batch.is_empty() {
+            // All that was asked for is done already; earlier batches may still be on their way.
+            return self.engine.sync();
+        }
+        self.engine.write(batch, durability)
+    }
+
+    /// Remembers a start of another store, durably.
+    pub(crate) fn remember_peer(&self, write: &PeerWrite) -> Result<(), Error> {
+        let uncheckpointed = self.uncheckpointed.lock();
+        let commit = store_group::put_peer_run(&self.engine, write);
+        drop(uncheckpointed);
+        commit.wait()?;
+        Ok(())
+    }
+
+    /// Writes the store's own group again, as it is when all that is queued is carried out. Under
+    /// the lock of those who change it, or what was read of it would be put over what has been
+    /// written since.
+    pub(crate) fn rewrite_own_group(&self) -> Result<(), Error> {
+        let uncheckpointed = self.uncheckpointed.lock();
+        // What is queued is not seen by a read. No callback runs here that could want the lock: the
+        // store sets none.
+        self.engine.flush();
+        let commit = store_group::rewrite(&self.engine);
+        drop(uncheckpointed);
+        commit.wait()?;
+        Ok(())
+    }
+
+    /// Bytes of batches that no checkpoint has taken yet.
+    pub(crate) fn bytes_ahead(&self) -> u64 {
+        self.uncheckpointed.lock().bytes
+    }
+
+    /// Tells what was found when the store was opened.
+    pub(crate) fn note_recovered(&self, region: RegionId, peer: PeerId, found: RecoveredGroup) {
+        let mut uncheckpointed = self.uncheckpointed.lock();
+        uncheckpointed.durable.insert(peer, found.durable.0);
+        if found.hard_state_ahead {
+            uncheckpointed.hard_state_writes.insert(peer, HardStateWrite { region, write: 0 });
+        }
+        if found.absent {
+            uncheckpointed.absent.insert(peer, found.durable);
+        }
+    }
+
+    /// What was queued up to now and no checkpoint has taken.
+    pub(crate) fn checkpoint_input(&self) -> CheckpointInput {
+        let uncheckpointed = self.uncheckpointed.lock();
+        CheckpointInput {
+            hard_state_writes: uncheckpointed.hard_state_writes.clone(),
+            bytes: uncheckpointed.bytes,
+        }
+    }
+
+    /// A durable root now holds what was taken, and these applied indexes.
+    pub(crate) fn complete_checkpoint(
+        &self,
+        taken: &CheckpointInput,
+        root: u64,
+        durable: impl Iterator<Item = (PeerId, Index)>,
+    ) {
+        let mut uncheckpointed = self.uncheckpointed.lock();
+        assert!(root >= uncheckpointed.root, "root {root} after {}", uncheckpointed.root);
+        uncheckpointed.root = root;
+        uncheckpointed.bytes -= taken.bytes;
+        // What was written again in the meantime is still ahead.
+        uncheckpointed
+            .hard_state_writes
+            .retain(|peer, last_write| taken.hard_state_writes.get(peer) != Some(last_write));
+        for (peer, applied) in durable {
+            let before = uncheckpointed.durable.insert(peer, applied).unwrap_or_default();
+            assert!(applied >= before, "peer {peer}: durable index {applied} after {before}");
+        }
+    }
+
+    /// Lets the log forget what groups hold only for a restart that the last durable root serves
+    /// as well. Returns false if there was nothing of the kind.
+    pub(crate) fn forget(&self, groups: impl Iterator<Item = u64>) -> Result<bool, Error> {
+        let mut batch = LogBatch::new();
+        let mut uncheckpointed = self.uncheckpointed.lock();
+        for id in groups {
+            let peer = PeerId(id);
+            let idle = uncheckpointed.durable.contains_key(&peer)
+                && !uncheckpointed.hard_state_writes.contains_key(&peer);
+            let Some(group) = self.engine.group(id).filter(|_| idle) else { continue };
+            if is_empty(&group) {
+                let last = (Index(group.last_index()), Term(group.term(group.last_index())?));
+                uncheckpointed.absent.insert(peer, last);
+                batch.remove_group(id);
+            } else if group.get(HARD_STATE_KEY).is_some() {
+                batch.delete(id, HARD_STATE_KEY);
+            }
+        }
+        if batch.is_empty() {
+            return Ok(false);
+        }
+        uncheckpointed.record_relied_root(&mut batch);
+        let commit = self.engine.write(batch, Durability::Buffered);
+        drop(uncheckpointed);
+        commit.wait()?;
+        Ok(true)
+    }
+}
+
+impl UncheckpointedLog {
+    /// Notes in a batch that gives something up which root has it.
+    fn record_relied_root(&mut self, batch: &mut LogBatch) {
+        if self.relied_root < self.root {
+            self.relied_root = self.root;
+            batch.put(STORE_GROUP, RELIED_ROOT_KEY, &self.root.to_le_bytes());
+        }
+    }
+
+    fn add(&mut self, write: &LogWrite, batch: &mut LogBatch) {
+        let group = write.peer.0;
+        assert!(
+            write.entries.is_empty() || write.hard_state.is_some(),
+            "region {}: entries without the hard state that they were accepted under",
+            write.region
+        );
+        let Some(hard_state) = write.hard_state else { return };
+        if let Some((last, term)) = self.absent.remove(&write.peer)
+            && last > Index(0)
+        {
+            // Else nobody could tell the term of the entry before the log's first.
+            batch.compact_to(group, last.0 + 1, term.0);
+        }
+        batch.append(group, write.entries.iter().map(to_logged));
+        batch.put(group, HARD_STATE_KEY, &hard_state.encode());
+        self.hard_state_writes
+            .insert(write.peer, HardStateWrite { region: write.region, write: self.writes });
+    }
+
+    fn compact(&mut self, compaction: &Compaction, batch: &mut LogBatch) {
+        let Compaction { peer, first, .. } = *compaction;
+        let durable = self.durable.get(&peer).copied().unwrap_or_default();
+        assert!(
+            first.0 <= durable.0 + 1,
+            "region {}: the log would begin at {first}, but only {durable} is durable",
+            compaction.region
+        );
+        // A late one would bring back a group that the log has forgotten, and hold a segment.
+        if !self.absent.contains_key(&peer) {
+            batch.compact_to(peer.0, first.0, compaction.term_before.0);
+        }
+    }
+}
+
+/// What opening found about one replica.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecoveredGroup {
+    /// How far the durable root has applied it.
+    pub(crate) durable: (Index, Term),
+    /// The log has a hard state that the root may not have.
+    pub(crate) hard_state_ahead: bool,
+    /// The log holds nothing of it.
+    pub(crate) absent: bool,
+}
+
+/// The hard state that a group holds.
+pub(crate) fn hard_state(group: &Group) -> Result<Option<HardState>, Error> {
+    let Some(bytes) = group.get(HARD_STATE_KEY) else { return Ok(None) };
+    let decoded = HardState::decode(bytes);
+    Ok(Some(decoded.map_err(|error| Error::Corrupt(format!("in the log: {error}")))?))
+}
+
+pub(crate) fn is_empty(group: &Group) -> bool {
+    group.last_index() < group.first_index()
+}
+
+fn to_logged(entry: &LogEntry) -> EntryRef<'_> {
+    EntryRef {
+        index: entry.index.0,
+        term: entry.term.0,
+        kind: entry.kind.to_byte(),
+        data: &entry.data,
+    }
+}

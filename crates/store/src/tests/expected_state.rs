@@ -1,0 +1,175 @@
+//! What must be true after any crash, kept beside the store while it works.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use flotilla_region::command::{self, Op};
+use flotilla_region::{HardState, Index, LogEntry, RecoveredReplica};
+
+use super::*;
+
+/// One replica, as those who wait for it know it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ReplicaState {
+    /// Whatever was ever on its way to the log, by index and term.
+    written: BTreeMap<(u64, u64), LogEntry>,
+    /// The log as it is when all that is on its way arrives.
+    pub(super) log: BTreeMap<u64, LogEntry>,
+    /// The entry before its first.
+    truncated: u64,
+    /// The term and index of what was acknowledged and has not been replaced since.
+    acked: BTreeMap<u64, u64>,
+    /// The hard state when all that is on its way arrives, and the last acknowledged one.
+    pub(super) hard_state: HardState,
+    acked_state: HardState,
+    /// What was applied, from index 1 on; nothing else may ever be.
+    applied: Vec<LogEntry>,
+    pub(super) applied_now: u64,
+    /// How far a durable root has applied it.
+    pub(super) durable: u64,
+}
+
+impl ReplicaState {
+    pub(super) fn last(&self) -> u64 {
+        self.log.keys().next_back().copied().unwrap_or(self.truncated)
+    }
+
+    /// Forgets the entries below `first`.
+    pub(super) fn compact(&mut self, first: u64) {
+        self.log = self.log.split_off(&first);
+        self.truncated = first - 1;
+    }
+
+    /// The last entry up to which all are acknowledged.
+    pub(super) fn persisted(&self) -> u64 {
+        self.acked.keys().next_back().copied().unwrap_or(0).max(self.durable)
+    }
+
+    /// The last entry that the other replicas know to be committed. No leader replaces it, even
+    /// if this replica forgot what it knew.
+    pub(super) fn committed(&self) -> u64 {
+        self.hard_state.commit.0.max(self.applied.len() as u64)
+    }
+
+    /// Entries are on their way.
+    pub(super) fn queue(&mut self, write: &LogWrite) {
+        self.hard_state = write.hard_state.unwrap();
+        if let Some(first) = write.entries.first() {
+            // Whether the old ones or the new ones are found after a crash is now open.
+            self.acked.split_off(&first.index.0);
+            self.log.split_off(&first.index.0);
+        }
+        for entry in &write.entries {
+            self.log.insert(entry.index.0, entry.clone());
+            self.written.insert((entry.index.0, entry.term.0), entry.clone());
+        }
+    }
+
+    /// They have arrived.
+    pub(super) fn ack(&mut self, write: &LogWrite) {
+        for entry in &write.entries {
+            // Unless others are on the way to their places.
+            if self.log.get(&entry.index.0) == Some(entry) {
+                self.acked.insert(entry.index.0, entry.term.0);
+            }
+        }
+        if write.sync {
+            self.acked_state = write.hard_state.unwrap();
+        }
+    }
+
+    pub(super) fn apply(&mut self, entries: &[LogEntry]) {
+        for entry in entries {
+            self.applied_now += 1;
+            assert_eq!(entry.index.0, self.applied_now);
+            match self.applied.get(entry.index.0 as usize - 1) {
+                Some(before) => assert_eq!(before, entry, "another entry is applied again"),
+                None => self.applied.push(entry.clone()),
+            }
+        }
+    }
+
+    /// What was found after a crash, against what may be found.
+    pub(super) fn check(&self, found: &RecoveredReplica, rows: &[Row]) {
+        let RecoveredReplica { applied, tail, last, hard_state, .. } = found;
+        let region = found.descriptor.id;
+        assert!(applied.0.0 >= self.durable, "region {region} fell back behind a durable root");
+        assert!(found.truncated.0 <= applied.0, "region {region} has a hole");
+        assert_eq!(tail.len() as u64, last.0 - applied.0.0, "region {region}");
+        let entry = |index: u64| tail.get((index - applied.0.0 - 1) as usize);
+        for found in tail {
+            let written = self.written.get(&(found.index.0, found.term.0));
+            assert_eq!(written, Some(found), "region {region} has an entry that nobody wrote");
+        }
+        for (&index, &term) in self.acked.range(applied.0.0 + 1..) {
+            let found = entry(index).map(|entry| entry.term.0);
+            assert_eq!(found, Some(term), "region {region} lost acknowledged entry {index}");
+        }
+        for committed in self.applied.iter().skip(applied.0.0 as usize) {
+            let found = entry(committed.index.0);
+            assert_eq!(found, Some(committed), "region {region} lost a committed entry");
+        }
+        let (had, has) = (self.acked_state, hard_state);
+        let kept = has.term > had.term
+            || (has.term == had.term && (has.vote == had.vote || had.vote.is_none()));
+        assert!(kept, "region {region} forgot {had:?}, it has {has:?}");
+        assert!(has.commit >= applied.0 && has.commit <= *last, "region {region}: {found:?}");
+        assert_eq!(
+            rows,
+            self.rows_at(applied.0),
+            "region {region} has other rows at {}",
+            applied.0
+        );
+    }
+
+    /// Goes on from what was found. It counts as acknowledged: raft takes it for persisted.
+    pub(super) fn restart(&mut self, found: &RecoveredReplica) {
+        self.log = found.tail.iter().map(|entry| (entry.index.0, entry.clone())).collect();
+        self.truncated = found.truncated.0.0;
+        for entry in self.applied.iter().take(found.applied.0.0 as usize) {
+            if entry.index > found.truncated.0 {
+                self.log.insert(entry.index.0, entry.clone());
+            }
+        }
+        self.acked = self.log.values().map(|entry| (entry.index.0, entry.term.0)).collect();
+        self.hard_state = found.hard_state;
+        self.acked_state = found.hard_state;
+        self.applied_now = found.applied.0.0;
+        self.durable = found.applied.0.0;
+    }
+
+    /// The rows after so many entries, by the simplest means.
+    pub(super) fn rows_at(&self, applied: Index) -> Vec<Row> {
+        let mut rows = BTreeMap::new();
+        for entry in &self.applied[..applied.0 as usize] {
+            for proposal in command::proposals(&entry.data) {
+                for op in command::decode(proposal.unwrap().command).unwrap() {
+                    execute(&mut rows, op);
+                }
+            }
+        }
+        rows.into_iter().collect()
+    }
+}
+
+fn execute(rows: &mut BTreeMap<Bytes, Bytes>, op: Op) {
+    match op {
+        Op::Put { key, value } => {
+            rows.insert(key, value);
+        }
+        Op::Delete { key } => {
+            rows.remove(&key);
+        }
+        Op::DeleteRange { start, end } => {
+            rows.retain(|key, _| *key < start || end.as_ref().is_some_and(|end| key >= end));
+        }
+        Op::CompareAndSwap { key, expected, value } => {
+            if rows.get(&key) == expected.as_ref() {
+                match value {
+                    Some(value) => rows.insert(key, value),
+                    None => rows.remove(&key),
+                };
+            }
+        }
+    }
+}
