@@ -1,7 +1,8 @@
-//! Makes the pages durable, so that the log may be shortened.
+//! Checkpoints: the pages become durable, so that the log may be shortened.
 //!
 //! The order is what matters:
-//! 1. What the log was given so far is written, so that its index shows the newest hard states.
+//! 1. All batches queued so far are written to the log, so that its index has the newest hard
+//!    states.
 //! 2. They are copied into the rows, with the place in the log up to which this is all of them.
 //! 3. The log is synced: no root may know of an entry, applied or committed, that a power loss
 //!    could still take from the log.

@@ -1,4 +1,4 @@
-//! A data directory that is open: whose it is, and how it becomes that of a cluster's store.
+//! An open data directory: its identity, its starts, and the bootstrap of its store.
 //!
 //! The identity has two halves, one in the log and one in the pages. The log's is synced before
 //! the root that says the same, so it is at most one start ahead; halves that differ otherwise are
@@ -30,7 +30,7 @@ const STARTS_KEPT: u64 = 1_000;
 /// Random numbers for one start, drawn by the driver.
 #[derive(Clone, Copy, Debug)]
 pub struct StartSeed {
-    /// What an empty directory becomes.
+    /// The uuid of a directory that was empty.
     pub uuid: StoreUuid,
     /// Tells this start from one of a copy of the directory.
     pub nonce: u64,
@@ -77,7 +77,7 @@ impl StoreDirectory {
         Ok(directory)
     }
 
-    /// Whose directory it is.
+    /// The identity of the directory.
     #[must_use]
     pub fn identity(&self) -> &StoreIdentity {
         &self.identity

@@ -12,7 +12,7 @@ pub(crate) fn fetch(engine: &LogEngine, fetch: &LogFetch) -> Result<Vec<LogEntry
     read(&group, fetch.low, fetch.high, fetch.bytes_max)
 }
 
-/// The entries from `low` to below `high`, or fewer after so many bytes, but at least one.
+/// The entries from `low` to below `high`, or fewer after `bytes_max` bytes, but at least one.
 pub(crate) fn read(
     group: &Group,
     low: Index,

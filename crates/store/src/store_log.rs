@@ -1,10 +1,10 @@
-//! What regions write to their logs, as one batch of the log engine, and what of it is not yet in
-//! a durable root of the page store.
+//! The log of all regions of the store: batches of the log engine, and the part of the log that no
+//! durable root of the page store covers yet.
 //!
 //! Invariants:
 //! - A group's entries are forgotten only up to what the last durable root has applied.
-//! - What the log gives up it gives up together with the number of the root that has it, so that
-//!   older pages are never taken for those that belong to it.
+//! - The log gives up data together with the number of the root that has it, so that older pages
+//!   are never taken for those that belong to it.
 //! - A group's hard state is forgotten only if the last durable root has the same, and no other is
 //!   on its way: it might be a vote that was given already.
 
@@ -26,7 +26,7 @@ pub(crate) struct StoreLog {
     uncheckpointed: Mutex<UncheckpointedLog>,
 }
 
-/// What the log is ahead of the last durable root.
+/// The part of the log that the last durable root does not cover.
 #[derive(Debug, Default)]
 struct UncheckpointedLog {
     hard_state_writes: BTreeMap<PeerId, HardStateWrite>,
@@ -49,7 +49,7 @@ struct HardStateWrite {
     write: u64,
 }
 
-/// What a checkpoint has to take over from the log.
+/// The part of the log that a checkpoint has to cover.
 #[derive(Debug, Default)]
 pub(crate) struct CheckpointInput {
     hard_state_writes: BTreeMap<PeerId, HardStateWrite>,
@@ -57,7 +57,7 @@ pub(crate) struct CheckpointInput {
 }
 
 impl CheckpointInput {
-    /// Whose hard states were written since the last checkpoint.
+    /// The replicas whose hard states were written since the last checkpoint.
     pub(crate) fn replicas(&self) -> impl Iterator<Item = (RegionId, PeerId)> {
         self.hard_state_writes.iter().map(|(peer, last_write)| (last_write.region, *peer))
     }
@@ -92,7 +92,7 @@ impl StoreLog {
     /// Queues everything as one batch.
     pub(crate) fn write(&self, writes: &[LogWrite], compactions: &[Compaction]) -> Commit {
         let mut batch = LogBatch::new();
-        // Held until the batch is queued: nobody may forget a hard state while it is replaced.
+        // Held until the batch is queued: no hard state may be forgotten while it is replaced.
         let mut uncheckpointed = self.uncheckpointed.lock();
         uncheckpointed.writes += 1;
         for write in writes {
@@ -123,13 +123,12 @@ impl StoreLog {
         Ok(())
     }
 
-    /// Writes the store's own group again, as it is when all that is queued is carried out. Under
-    /// the lock of those who change it, or what was read of it would be put over what has been
-    /// written since.
+    /// Writes the store's own group again, as it is once the queue is written. Holds the lock of
+    /// those that change it: else a value that was read here would overwrite a newer one.
     pub(crate) fn rewrite_own_group(&self) -> Result<(), Error> {
         let uncheckpointed = self.uncheckpointed.lock();
-        // What is queued is not seen by a read. No callback runs here that could want the lock: the
-        // store sets none.
+        // Reads do not see the queue. No callback runs here that could want the lock: the store
+        // sets none.
         self.engine.flush();
         let commit = store_group::rewrite(&self.engine);
         drop(uncheckpointed);
@@ -154,7 +153,7 @@ impl StoreLog {
         }
     }
 
-    /// What was queued up to now and no checkpoint has taken.
+    /// The writes that were queued up to now and that no checkpoint has covered.
     pub(crate) fn checkpoint_input(&self) -> CheckpointInput {
         let uncheckpointed = self.uncheckpointed.lock();
         CheckpointInput {
@@ -174,7 +173,7 @@ impl StoreLog {
         assert!(root >= uncheckpointed.root, "root {root} after {}", uncheckpointed.root);
         uncheckpointed.root = root;
         uncheckpointed.bytes -= taken.bytes;
-        // What was written again in the meantime is still ahead.
+        // Hard states that were written again in the meantime are still uncovered.
         uncheckpointed
             .hard_state_writes
             .retain(|peer, last_write| taken.hard_state_writes.get(peer) != Some(last_write));
@@ -233,7 +232,7 @@ impl UncheckpointedLog {
         if let Some((last, term)) = self.absent.remove(&write.peer)
             && last > Index(0)
         {
-            // Else nobody could tell the term of the entry before the log's first.
+            // Else the term of the entry before the log's first would be lost.
             batch.compact_to(group, last.0 + 1, term.0);
         }
         batch.append(group, write.entries.iter().map(to_logged));
@@ -257,7 +256,7 @@ impl UncheckpointedLog {
     }
 }
 
-/// What opening found about one replica.
+/// The state of one replica's log group as recovery found it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecoveredGroup {
     /// How far the durable root has applied it.

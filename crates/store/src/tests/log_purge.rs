@@ -1,4 +1,4 @@
-//! What the log may forget while others write to it.
+//! Tests of log garbage collection with concurrent writes.
 
 use std::path::Path;
 use std::sync::Arc;

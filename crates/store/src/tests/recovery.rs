@@ -1,4 +1,4 @@
-//! What a store finds when it is opened again, and what it refuses to open.
+//! Tests of recovery: what a store restores when it is opened again, and what it refuses to open.
 
 use std::path::Path;
 use std::sync::Arc;
