@@ -67,12 +67,26 @@ impl CheckpointState {
         let mut replicas = vec![];
         for (descriptor, (region, applied)) in view.descriptors()?.iter().zip(&durable) {
             assert!(descriptor.id == *region, "rows of {} and of {region}", descriptor.id);
-            replicas.extend(descriptor.peer_on(self.store).map(|peer| (peer.id, *applied)));
+            let Some(peer) = descriptor.peer_on(self.store) else { continue };
+            check_applied(log, *region, peer.id, *applied);
+            replicas.push((peer.id, *applied));
         }
         log.complete_checkpoint(&taken, done.txid, replicas.into_iter());
         self.durable.lock().clone_from(&durable);
         Ok((durable, true))
     }
+}
+
+/// A root that has applied entries which the log lacks could not be followed by the log any more: a
+/// restart would reset the log and with it the acknowledged entries above.
+fn check_applied(log: &StoreLog, region: RegionId, peer: PeerId, applied: Index) {
+    let Some(group) = log.engine().group(peer.0) else { return };
+    let last = group.last_index();
+    // A group without entries holds a hard state only: its log was forgotten.
+    assert!(
+        last == 0 || applied.0 <= last,
+        "region {region}: entry {applied} is applied, but the log ends at {last}"
+    );
 }
 
 /// Publishes a root that knows every hard state that the log holds.
@@ -90,6 +104,13 @@ fn copy_hard_states(
         let key = schema::region_key(region);
         let mut state = ApplyState::decode(region, states.get(&key)?.as_deref())?;
         state.hard_state = state.hard_state.merge(newest);
+        // The hard state is written along with the entries that it was raised for.
+        assert!(
+            state.hard_state.term >= state.term,
+            "region {region}: an entry of term {} is applied, and the log is in {:?}",
+            state.term,
+            state.hard_state
+        );
         states.put(&key, &state.encode())?;
     }
     txn.set_mark(&position.encode());

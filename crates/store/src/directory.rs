@@ -105,6 +105,8 @@ impl StoreDirectory {
     /// Makes the start durable: first in the log, then in the pages.
     pub(crate) fn count_start(&mut self) -> Result<(), Error> {
         let StoreIdentity { uuid, run, .. } = self.identity;
+        let latest = self.history.runs.keys().next_back();
+        assert_eq!(latest, Some(&run.starts), "a start is the latest of its directory");
         store_group::put_identity(&self.log, &LogIdentity { uuid, run })?;
         let mut txn = self.pages.write()?;
         if self.identity.state == IdentityState::New {
@@ -131,6 +133,12 @@ impl StoreDirectory {
     /// then. Else an engine failed.
     pub fn write(&mut self, write: &BootstrapWrite) -> Result<(), Error> {
         let next = write.apply(&self.identity);
+        assert!(
+            !self.identity.is_member() && next.state >= self.identity.state,
+            "the bootstrap leads from {:?} to {:?}",
+            self.identity.state,
+            next.state
+        );
         let mut txn = self.pages.write()?;
         if let BootstrapWrite::Form { plan, .. } = write {
             region_ranges::check_first(&plan.regions)?;

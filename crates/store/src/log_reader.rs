@@ -19,7 +19,17 @@ pub(crate) fn read(
     high: Index,
     bytes_max: u64,
 ) -> Result<Vec<LogEntry>, Error> {
-    group.entries(low.0..high.0, bytes_max)?.into_iter().map(from_logged).collect()
+    let entries = group.entries(low.0..high.0, bytes_max)?;
+    let (first, last) = (entries.first(), entries.last());
+    // Raft takes them as they come.
+    assert!(
+        first.is_some_and(|first| first.index == low.0)
+            && last.is_some_and(|last| last.index < high.0),
+        "entries from {low} to below {high} are {:?} to {:?}",
+        first.map(|first| first.index),
+        last.map(|last| last.index)
+    );
+    entries.into_iter().map(from_logged).collect()
 }
 
 fn compacted(first: Index) -> Error {

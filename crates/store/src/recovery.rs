@@ -88,6 +88,7 @@ fn replica(
     let group = log.engine().group(peer.0);
     let found = RecoveredGroup {
         durable: applied,
+        hard_state,
         hard_state_ahead: group.as_ref().is_some_and(|group| group.get(HARD_STATE_KEY).is_some()),
         absent: group.is_none_or(|group| has_not_begun(&group)),
     };
@@ -141,6 +142,9 @@ fn read_log(
     if low < high {
         recovered.tail = log_reader::read(group, low, high, u64::MAX)?;
     }
+    // Raft would panic later, at the first entry that is missing.
+    let (count, missing) = (recovered.tail.len() as u64, high.0.saturating_sub(low.0));
+    assert_eq!(count, missing, "entries read from {low} to below {high}");
     Ok(())
 }
 

@@ -228,6 +228,13 @@ impl RegionSnapshot {
         if end.is_some_and(|end| start >= end) {
             return None;
         }
+        let region_end = &self.descriptor.end[..];
+        assert!(
+            self.descriptor.contains(start)
+                && (region_end.is_empty() || end.is_some_and(|end| end <= region_end)),
+            "region {}: rows of another region would be read",
+            self.descriptor.id
+        );
         let end = end.map_or(Bound::Unbounded, Bound::Excluded);
         Some((self.rows.as_ref()?, ScanBounds { start: Bound::Included(start), end }))
     }

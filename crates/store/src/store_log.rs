@@ -42,11 +42,12 @@ struct UncheckpointedLog {
     absent: BTreeMap<PeerId, (Index, Term)>,
 }
 
-/// When a replica's hard state was last written.
+/// The last write of a replica's hard state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct HardStateWrite {
     region: RegionId,
     write: u64,
+    hard_state: HardState,
 }
 
 /// The part of the log that a checkpoint has to cover.
@@ -146,7 +147,9 @@ impl StoreLog {
         let mut uncheckpointed = self.uncheckpointed.lock();
         uncheckpointed.durable.insert(peer, found.durable.0);
         if found.hard_state_ahead {
-            uncheckpointed.hard_state_writes.insert(peer, HardStateWrite { region, write: 0 });
+            uncheckpointed
+                .hard_state_writes
+                .insert(peer, HardStateWrite { region, write: 0, hard_state: found.hard_state });
         }
         if found.absent {
             uncheckpointed.absent.insert(peer, found.durable);
@@ -162,21 +165,28 @@ impl StoreLog {
         }
     }
 
-    /// A durable root now holds what was taken, and these applied indexes.
+    /// A durable root now covers `input`, and holds these applied indexes.
     pub(crate) fn complete_checkpoint(
         &self,
-        taken: &CheckpointInput,
+        input: &CheckpointInput,
         root: u64,
         durable: impl Iterator<Item = (PeerId, Index)>,
     ) {
         let mut uncheckpointed = self.uncheckpointed.lock();
         assert!(root >= uncheckpointed.root, "root {root} after {}", uncheckpointed.root);
         uncheckpointed.root = root;
-        uncheckpointed.bytes -= taken.bytes;
+        // Else the count would wrap and every look at it would want a checkpoint.
+        assert!(
+            input.bytes <= uncheckpointed.bytes,
+            "a checkpoint covers {} bytes of {}",
+            input.bytes,
+            uncheckpointed.bytes
+        );
+        uncheckpointed.bytes -= input.bytes;
         // Hard states that were written again in the meantime are still uncovered.
         uncheckpointed
             .hard_state_writes
-            .retain(|peer, last_write| taken.hard_state_writes.get(peer) != Some(last_write));
+            .retain(|peer, last_write| input.hard_state_writes.get(peer) != Some(last_write));
         for (peer, applied) in durable {
             let before = uncheckpointed.durable.insert(peer, applied).unwrap_or_default();
             assert!(applied >= before, "peer {peer}: durable index {applied} after {before}");
@@ -195,6 +205,12 @@ impl StoreLog {
             let Some(group) = self.engine.group(id).filter(|_| idle) else { continue };
             if is_empty(&group) {
                 let last = (Index(group.last_index()), Term(group.term(group.last_index())?));
+                let durable = uncheckpointed.durable[&peer];
+                assert!(
+                    last.0 <= durable,
+                    "peer {peer}: the log forgets entries up to {}, only {durable} is durable",
+                    last.0
+                );
                 uncheckpointed.absent.insert(peer, last);
                 batch.remove_group(id);
             } else if group.get(HARD_STATE_KEY).is_some() {
@@ -229,6 +245,8 @@ impl UncheckpointedLog {
             write.region
         );
         let Some(hard_state) = write.hard_state else { return };
+        check_entries(write, &hard_state);
+        self.check_order(write, &hard_state);
         if let Some((last, term)) = self.absent.remove(&write.peer)
             && last > Index(0)
         {
@@ -237,8 +255,32 @@ impl UncheckpointedLog {
         }
         batch.append(group, write.entries.iter().map(to_logged));
         batch.put(group, HARD_STATE_KEY, &hard_state.encode());
-        self.hard_state_writes
-            .insert(write.peer, HardStateWrite { region: write.region, write: self.writes });
+        let last_write = HardStateWrite { region: write.region, write: self.writes, hard_state };
+        self.hard_state_writes.insert(write.peer, last_write);
+    }
+
+    /// Checks a write against earlier ones of the replica: a vote that is taken back elects two
+    /// leaders, and an entry that is applied durably can not be applied again.
+    fn check_order(&self, write: &LogWrite, hard_state: &HardState) {
+        let LogWrite { region, peer, .. } = *write;
+        let durable = self.durable.get(&peer).copied().unwrap_or_default();
+        assert!(
+            write.entries.first().is_none_or(|first| first.index > durable),
+            "region {region}: an entry at or below the durably applied {durable} is replaced"
+        );
+        let Some(last) = self.hard_state_writes.get(&peer) else { return };
+        assert_eq!(last.region, region, "peer {peer} belongs to one region");
+        let before = last.hard_state;
+        assert!(
+            hard_state.term >= before.term && hard_state.commit >= before.commit,
+            "region {region}: the hard state went back from {before:?} to {hard_state:?}"
+        );
+        assert!(
+            hard_state.term > before.term
+                || before.vote.is_none()
+                || hard_state.vote == before.vote,
+            "region {region}: a second vote in one term, {before:?} and {hard_state:?}"
+        );
     }
 
     fn compact(&mut self, compaction: &Compaction, batch: &mut LogBatch) {
@@ -256,11 +298,34 @@ impl UncheckpointedLog {
     }
 }
 
+/// Checks the entries of one write, which raft takes for granted after a restart.
+fn check_entries(write: &LogWrite, hard_state: &HardState) {
+    let region = write.region;
+    for pair in write.entries.windows(2) {
+        let (one, next) = (&pair[0], &pair[1]);
+        assert!(
+            next.index.0 == one.index.0 + 1 && next.term >= one.term,
+            "region {region}: entry {} of term {} follows {} of term {}",
+            next.index,
+            next.term,
+            one.index,
+            one.term
+        );
+    }
+    // The last entry has the highest term.
+    assert!(
+        write.entries.last().is_none_or(|last| last.term <= hard_state.term),
+        "region {region}: an entry of a later term than {hard_state:?}"
+    );
+}
+
 /// The state of one replica's log group as recovery found it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecoveredGroup {
     /// How far the durable root has applied it.
     pub(crate) durable: (Index, Term),
+    /// The newest hard state, of the log and the root.
+    pub(crate) hard_state: HardState,
     /// The log has a hard state that the root may not have.
     pub(crate) hard_state_ahead: bool,
     /// The log holds nothing of it.

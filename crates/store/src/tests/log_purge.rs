@@ -20,7 +20,12 @@ fn log() -> StoreLog {
     log.note_recovered(
         RegionId(2),
         peer(2),
-        RecoveredGroup { durable, hard_state_ahead: false, absent: true },
+        RecoveredGroup {
+            durable,
+            hard_state: HardState::default(),
+            hard_state_ahead: false,
+            absent: true,
+        },
     );
     log
 }
