@@ -1,4 +1,4 @@
-//! What travels between simulated stores: frames of raft, greetings, questions of the bootstrap.
+//! Packets between simulated stores: raft frames, handshakes, and bootstrap requests.
 
 use flotilla_identity::{
     BootstrapRequest, BootstrapResponse, QuestionToken, StoreHello, StoreRun, StoreUuid,
@@ -23,7 +23,7 @@ impl Packet {
     }
 }
 
-/// What a packet holds.
+/// The body of a packet.
 #[derive(Clone, Debug)]
 pub(crate) enum PacketBody {
     /// A message of raft, with the sender's start and how far its log is synced.
