@@ -6,7 +6,7 @@ use std::{env, fs};
 
 use prost::Message as _;
 
-/// The files that nobody else imports; protox finds the rest by their imports.
+/// The files that no other file imports; protox finds the rest by their imports.
 const ROOTS: [&str; 4] = [
     "tikv/tikvpb.proto",
     "tikv/meta_storagepb.proto",

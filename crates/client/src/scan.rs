@@ -7,7 +7,8 @@ use crate::error::Error;
 use crate::request_router::RequestRouter;
 use crate::retry_budget::RetryBudget;
 
-/// What a scan should return: rows of `[start, end)`, ascending, or descending if `reverse`.
+/// The range and the limits of a scan: rows of `[start, end)`, ascending, or descending if
+/// `reverse`.
 #[derive(Debug, Clone, Default)]
 pub struct Scan {
     /// Lowest key.

@@ -1,4 +1,4 @@
-//! The regions that a cluster begins with, and which store campaigns first in each.
+//! The first regions of a cluster, and the store that campaigns first in each.
 
 use bytes::Bytes;
 use flotilla_region::{Descriptor, Epoch, Peer, PeerId, RegionId, Space, StoreId};

@@ -5,7 +5,7 @@
 //!    completions, the time                  entries to apply, grants, rejections, leaders
 //!              │                                              ▲
 //!              ▼                                              │
-//!            Event ──► Shard::step ──► Peer ──► raft ──► Ready ──► Effects
+//!            Event ──► Shard::step ──► Replica ──► raft ──► Ready ──► Effects
 //! ```
 //!
 //! A [`Shard`] decides and does nothing: a driver hands it events and the time, and carries out the

@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-/// Sums over the lives of all stores of a run, or of many.
+/// Sums over the incarnations of all stores of a run, or of many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     /// Stores opened.

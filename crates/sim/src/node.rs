@@ -71,7 +71,7 @@ pub(crate) struct SimNode {
     clock: LocalClock,
     rng: Rng,
     settings: Arc<RunSettings>,
-    /// Counts starts; tasks of an earlier life are void.
+    /// Counts starts; tasks of an earlier incarnation are void.
     incarnation: u64,
     running: Option<RunningStore>,
     /// The bootstrap, before the store is a member.
@@ -89,7 +89,7 @@ pub(crate) struct SimNode {
     accepted: Vec<u64>,
     /// Whether a disk fault was injected: an error is then the death of the store, not a bug.
     has_disk_fault: bool,
-    /// Of all lives that are over, and of starts.
+    /// Of all earlier incarnations, and of starts.
     coverage: Coverage,
 }
 
@@ -253,7 +253,7 @@ impl SimNode {
         Ok(())
     }
 
-    /// Opens the store of a member, and compares what it found with the truth.
+    /// Opens the store of a member, and compares the recovered rows with the reference model.
     fn run(
         &mut self,
         directory: StoreDirectory,

@@ -1,4 +1,4 @@
-//! One run: a storm, then a calm in which the cluster must recover, then the audit.
+//! One run: faults, then a healing phase in which the cluster must recover, then the audit.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

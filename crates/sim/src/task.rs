@@ -63,7 +63,7 @@ pub(crate) struct Outbox {
     pub(crate) packets: Vec<Packet>,
     pub(crate) replies: Vec<(Ticket, ClientReply)>,
     pub(crate) roles: Vec<RoleChange>,
-    /// The store stands still for so long, and hands out its effects then.
+    /// The store stalls for this long, and hands out its effects then.
     pub(crate) stall_us: Option<u64>,
 }
 

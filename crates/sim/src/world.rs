@@ -45,13 +45,13 @@ enum SimEvent {
         ticket: Ticket,
     },
     OracleTick(usize),
-    /// A checkpoint is due, if the store is still in this life.
+    /// A checkpoint is due, if the store is still in this incarnation.
     Checkpoint {
         store: usize,
         incarnation: u64,
     },
     InjectFault(Fault),
-    /// The store goes on after a pause, if it is still in this life.
+    /// The store goes on after a pause, if it is still in this incarnation.
     Resume {
         store: usize,
         incarnation: u64,
@@ -75,7 +75,7 @@ enum SimEvent {
     RestoreDirectory(usize),
     /// The operator corrects the flags of a store.
     CorrectFlags(usize),
-    /// The store loses power, if it is still in this life.
+    /// The store loses power, if it is still in this incarnation.
     DelayedPowerLoss {
         store: usize,
         incarnation: u64,

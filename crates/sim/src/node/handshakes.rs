@@ -1,4 +1,4 @@
-//! A member's handshakes with the others, and which frames it sends and takes.
+//! The handshakes of a member with the others, and the frames that it sends and takes.
 
 use flotilla_identity::{
     BootstrapRequest, BootstrapResponse, ClusterSettings, Handshake, HelloDecision, StoreHello,
@@ -73,7 +73,7 @@ impl HandshakeDriver {
         }
     }
 
-    /// The answer to a greeting of `to`, which asked in a life of its own.
+    /// The answer to a greeting of `to`, which asked in an incarnation of its own.
     pub(super) fn answer_hello(&self, to: usize, incarnation: u64, accepted: bool) -> Packet {
         let hello = Box::new(self.handshake.greet(layout::id(to)));
         Packet::new(self.place, to, PacketBody::HelloAnswer { incarnation, hello, accepted })
