@@ -167,6 +167,7 @@ impl RetryBudget {
         }
         let now = Instant::now();
         let until = now + self.length(wait);
+        // A wait that cannot be followed by an attempt only delays the error.
         if until >= self.deadline {
             return Err(Error::Deadline {
                 waited_ms: millis(now - self.started),
@@ -188,6 +189,7 @@ impl RetryBudget {
             RetryDelay::No | RetryDelay::Backoff => Duration::ZERO,
             RetryDelay::AtLeast(least) => least,
         };
+        // Jitter, or all clients of a store that restarts would come back at the same moment.
         let jittered = self.backoff.mul_f64(0.5 + fastrand::f64() / 2.0);
         self.backoff = (self.backoff * 2).min(self.backoff_max);
         self.free_attempts = FREE_ATTEMPTS;

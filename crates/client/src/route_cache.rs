@@ -90,6 +90,7 @@ impl RouteCache {
             .map(|(_, known)| Arc::clone(known))
             .filter(|known| known.overlaps(&route.region))
             .collect();
+        // Placement learns of a split after the stores, so its answer may be older than the cache.
         if overlapped.iter().any(|known| known.version() > route.version()) {
             return route;
         }

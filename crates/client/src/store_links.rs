@@ -33,6 +33,7 @@ impl StoreLinks {
         config: &Config,
     ) -> Result<Arc<StoreLink>, Error> {
         let link = Arc::new(StoreLink::new(store, address, config)?);
+        // The first one wins: its connections may be in use already.
         Ok(Arc::clone(self.lock().entry(store).or_insert(link)))
     }
 

@@ -8,6 +8,8 @@
 //! learns of a member of its own plan. Until then any round may be repeated; after that an empty
 //! directory is a lost one, and is refused.
 //!
+//! The reasons for rounds and promises: `docs/decisions/0019-one-bootstrap.md`.
+//!
 //! The machine holds no clock and does no IO: [`Bootstrap::answer`], [`Bootstrap::hear`] and
 //! [`Bootstrap::advance`] say what to write, the driver makes that durable, calls
 //! [`Bootstrap::written`], and only then sends what depends on it. Every write makes void what was
@@ -195,6 +197,8 @@ impl Bootstrap {
                 let promised = own.promised.max(own.round);
                 match *round {
                     0 => (None, BootstrapResponse::Fresh),
+                    // Also the same round: two founders may ask with it, and only one may have the
+                    // promise.
                     round if round <= promised => (None, BootstrapResponse::Higher { promised }),
                     round => {
                         let response = BootstrapResponse::Promised { uuid: own.uuid, round };
@@ -222,6 +226,8 @@ impl Bootstrap {
         let own = &self.identity;
         let is_for_us = plan.uuids.get(self.place) == Some(&own.uuid)
             && self.spec.conflict(&plan.spec).is_none();
+        // A founder writes its own plan itself. After a promise of a later round, that round's
+        // founder counts on this store (docs/decisions/0019).
         if !is_for_us || self.place == 0 || round <= own.round || round < own.promised {
             return (None, BootstrapResponse::NotFormed);
         }

@@ -305,6 +305,7 @@ impl Handshake {
         let known = self.peers.get(&from).and_then(|peer| peer.known);
         match known {
             Some(known) if known.run == hello.run => HelloDecision::Accept(None),
+            // Else a new start of an older copy would overwrite the memory that convicts it.
             Some(known) if hello.confirmed != Some(known) => HelloDecision::Unconfirmed,
             _ => {
                 let (run, address) = (hello.run, hello.address.clone());
@@ -402,6 +403,7 @@ impl Handshake {
     pub fn accept(&mut self, hello: &StoreHello) {
         let peer = self.peers.entry(hello.from.store).or_default();
         let log_end = peer.known.filter(|known| known.run == hello.run).map_or(0, |k| k.log_end);
+        // A new start begins without a log position: none was sent in it yet.
         peer.known = Some(KnownRun { run: hello.run, log_end });
         peer.accepted = Some((hello.uuid, hello.run));
         peer.address = Some((hello.run.starts, hello.address.clone()));

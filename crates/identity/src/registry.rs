@@ -143,6 +143,7 @@ impl StoreRegistry {
         changed.version += 1;
         changed.stores[at] = record;
         let least = changed.stores.iter().map(|store| store.level).min();
+        // Never lower: other stores may have used the features of the level already.
         changed.level = changed.level.max(least.unwrap_or_default());
         Some(changed)
     }

@@ -57,6 +57,8 @@ impl BootstrapSchedule {
     ) -> Vec<(usize, QuestionToken, BootstrapRequest)> {
         let patience_is_over = now >= self.phase_since.after_ms(PATIENCE_MS);
         if bootstrap.is_forming_as_founder() && patience_is_over {
+            // A store may have emptied its directory since it promised: only a new round learns its
+            // new uuid.
             bootstrap.ask_anew(0);
         }
         let phase = Some((bootstrap.token(), bootstrap.is_forming_as_founder()));

@@ -120,6 +120,8 @@ impl ClusterView {
             let named: BTreeSet<u64> = heartbeats.iter().map(|named| named.region.id).collect();
             for (region, claim) in &mut self.leaders {
                 let leads = claim.leader.is_some_and(|leader| leader.store == store);
+                // The store has stepped down there, and the heartbeat of the new leader may still
+                // be under way.
                 if leads && !named.contains(region) {
                     claim.leader = None;
                 }

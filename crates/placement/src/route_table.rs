@@ -67,6 +67,7 @@ impl RouteTable {
         let overlapped: Vec<u64> = self
             .overlapping(region)
             .filter(|other| other.id != region.id)
+            // A split raises the version of both halves, so the newer range replaces the older one.
             .map(|other| if other.version < region.version { other.id } else { 0 })
             .collect();
         if overlapped.contains(&0) {

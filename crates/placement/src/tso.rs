@@ -78,6 +78,7 @@ impl Tso {
         if now_ms > physical_ms {
             (physical_ms, logical) = (now_ms, 0);
         }
+        // The counter of this millisecond is exhausted: time runs ahead of the clock, never back.
         if logical + count >= LOGICAL_END {
             (physical_ms, logical) = (physical_ms + 1, 0);
         }
@@ -98,6 +99,8 @@ impl Tso {
         if self.window_end_ms > from_ms.saturating_add(WINDOW_MS / 2) {
             return None;
         }
+        // Above the watermark, even if the clock went back: a former leader has used what lies
+        // below.
         let to_ms = from_ms.max(self.watermark.end()).checked_add(WINDOW_MS)?;
         self.watermark.raise(to_ms)
     }

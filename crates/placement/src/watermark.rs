@@ -74,6 +74,7 @@ impl HighWatermark {
             }
             SwapResult::Refused { current } => {
                 let now = current.map(|row| rows::decode(self.key, &row)).transpose()?;
+                // Numbers above the row may be in use, so this leader must not go on from it.
                 if now < self.seen {
                     let from = self.end();
                     return Err(RowError::WentBack { key: self.key, from, to: now });
@@ -81,6 +82,7 @@ impl HighWatermark {
                 self.seen = now;
                 Ok(None)
             }
+            // The next raise finds out: its compare-and-swap is refused if this one happened.
             SwapResult::Unknown => Ok(None),
         }
     }

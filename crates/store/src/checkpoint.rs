@@ -45,6 +45,8 @@ impl CheckpointState {
         pages: &PageStore,
         log: &StoreLog,
     ) -> Result<(Vec<(RegionId, Index)>, bool), Error> {
+        // Two checkpoints at once could end in the wrong order, and the durable indexes would go
+        // back.
         let _one = self.making.lock();
         let taken = log.checkpoint_input();
         if taken.is_empty() && pages.read().txid() == pages.durable().txid {
@@ -55,6 +57,7 @@ impl CheckpointState {
         // Taken before the checkpoint, so the durable root has applied at least as much.
         let view = StoreSnapshot::new(pages.read());
         log.engine().sync().wait()?;
+        // The log was synced just now: no root may hold an entry that the log could still lose.
         let done = pages.checkpoint()?;
         assert!(
             done.txid >= view.txid(),

@@ -107,6 +107,8 @@ impl StoreDirectory {
         let StoreIdentity { uuid, run, .. } = self.identity;
         let latest = self.history.runs.keys().next_back();
         assert_eq!(latest, Some(&run.starts), "a start is the latest of its directory");
+        // The log comes first: a crash in between leaves it one start ahead, which the next start
+        // accepts.
         store_group::put_identity(&self.log, &LogIdentity { uuid, run })?;
         let mut txn = self.pages.write()?;
         if self.identity.state == IdentityState::New {
@@ -116,6 +118,7 @@ impl StoreDirectory {
         ident.put(IDENTITY_KEY, &self.identity.encode())?;
         let record = self.history.runs[&run.starts];
         ident.put(&schema::start_key(run.starts), &schema::encode_start(record))?;
+        // Bounded: a store that crashes in a loop must not fill its directory with starts.
         if let Some(old) = run.starts.checked_sub(STARTS_KEPT) {
             ident.delete(&schema::start_key(old))?;
             self.history.runs.remove(&old);

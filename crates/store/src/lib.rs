@@ -15,8 +15,8 @@
 //! - [`Store::checkpoint`], [`Store::purge_log`] and [`Store::maintain_pages`] are the driver's to
 //!   call, now and then.
 //!
-//! It decides nothing about consensus, starts no threads and reads no clock. `docs/durability.md`
-//! has the rules that make every crash safe.
+//! It decides nothing about consensus, starts no threads (`docs/decisions/0003-who-flushes.md`) and
+//! reads no clock. `docs/durability.md` has the rules that make every crash safe.
 
 mod apply;
 mod check;

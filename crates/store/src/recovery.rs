@@ -57,6 +57,7 @@ fn replica(
     let group = log.engine().group(peer.0);
     let logged = group.as_ref().map(store_log::hard_state).transpose()?.flatten();
     let mut hard_state = logged.map_or(state.hard_state, |newer| state.hard_state.merge(newer));
+    // A commit index is synced only along with entries, so it may lag behind the applied index.
     hard_state.commit = hard_state.commit.max(applied.0);
 
     let mut recovered = RecoveredReplica {

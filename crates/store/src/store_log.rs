@@ -107,6 +107,7 @@ impl StoreLog {
         }
         uncheckpointed.bytes += batch.bytes();
         let synced = writes.iter().any(|write| write.sync);
+        // A mere commit index is found again after a crash, so it waits for no sync.
         let durability = if synced { Durability::Synced } else { Durability::Buffered };
         if batch.is_empty() {
             // All that was asked for is done already; earlier batches may still be on their way.
@@ -221,6 +222,8 @@ impl StoreLog {
             return Ok(false);
         }
         uncheckpointed.record_relied_root(&mut batch);
+        // Not synced: a deletion that a crash takes back costs a segment for a while, and nothing
+        // else.
         let commit = self.engine.write(batch, Durability::Buffered);
         drop(uncheckpointed);
         commit.wait()?;

@@ -242,6 +242,7 @@ impl ChunkMaps {
 
     fn chunk(&self, file: &fs::File, number: u64) -> io::Result<Arc<MmapRaw>> {
         let slot = number as usize;
+        // Shared first: almost every view finds its chunk mapped.
         if let Some(Some(map)) = self.chunks.read().get(slot) {
             return Ok(Arc::clone(map));
         }

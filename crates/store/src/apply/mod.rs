@@ -82,6 +82,7 @@ fn load(txn: &mut WriteTxn<'_>, region: RegionId) -> Result<ReplicaState, Error>
 
 /// Moves the applied index to the entry; false if it is there already.
 fn advance(state: &mut ApplyState, region: RegionId, entry: &LogEntry) -> bool {
+    // After a crash entries are applied again from the durable root on.
     if entry.index <= state.applied {
         return false;
     }
