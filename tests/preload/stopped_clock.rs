@@ -1,11 +1,11 @@
 //! A library to preload, with which the clocks of a process that stand still while a machine is
 //! suspended stand still when a test wants them to.
 //!
-//! The file that the variable `FLOTILLA_STOPPED_CLOCK` names holds nanoseconds, as eight bytes in the
-//! machine's order. So much earlier is what `clock_gettime` says of `CLOCK_MONOTONIC` and its
-//! relatives. A test stops the process with SIGSTOP, adds the time that it stood still to the file,
-//! and lets it go on: what the process finds is what it would find after a suspension. The clocks
-//! that go on in suspend, `CLOCK_BOOTTIME` and `CLOCK_REALTIME`, are left alone.
+//! The file that the variable `FLOTILLA_STOPPED_CLOCK` names holds nanoseconds, as eight bytes in
+//! the machine's order. `clock_gettime` reports `CLOCK_MONOTONIC` and its relatives earlier by
+//! that. A test stops the process with SIGSTOP, adds the time that it stood still to the file, and
+//! lets it go on: the process then finds the clocks as after a suspension. The clocks that go on in
+//! suspend, `CLOCK_BOOTTIME` and `CLOCK_REALTIME`, are left alone.
 //!
 //! Needs nothing but libc's symbols, so that a test can have it compiled by itself.
 
@@ -29,7 +29,7 @@ const SYS_CLOCK_GETTIME: c_long = 113;
 const PROT_READ: c_int = 1;
 const MAP_SHARED: c_int = 1;
 
-/// What the kernel fills in; both fields are of eight bytes where this is run.
+/// The kernel's struct; both fields are of eight bytes where this is run.
 #[repr(C)]
 pub struct Timespec {
     seconds: i64,
@@ -55,13 +55,13 @@ unsafe extern "C" {
 /// As libc's: `time` points to where a time may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clock_gettime(clock: c_int, time: *mut Timespec) -> c_int {
-    // SAFETY: the caller gives what the system call asks for.
+    // SAFETY: the caller passes arguments that the system call accepts.
     let failed = unsafe { syscall(SYS_CLOCK_GETTIME, c_long::from(clock), time) };
     if failed != 0 {
         return -1;
     }
     if STOPPED.contains(&clock) {
-        // SAFETY: the kernel has just written there, so nobody else has it.
+        // SAFETY: the kernel has just written there, and there is no other reference.
         let time = unsafe { &mut *time };
         let nanos = time.seconds * NANOS + time.nanos - stopped_nanos();
         (time.seconds, time.nanos) = (nanos.div_euclid(NANOS), nanos.rem_euclid(NANOS));

@@ -89,7 +89,7 @@ async fn the_rust_client_does_not_notice_that_stores_are_killed() {
             let mut round = 0;
             while !stop.load(Ordering::SeqCst) {
                 one_round(&client, round).await.unwrap_or_else(|error| panic!("{round}: {error}"));
-                // What stays: one key of the round, to be found at the end.
+                // One key of the round stays, to be found at the end.
                 let put = client.put(kept(round), round.to_be_bytes().to_vec()).await;
                 put.unwrap_or_else(|error| panic!("{round}: {error}"));
                 round += 1;

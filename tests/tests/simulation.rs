@@ -1,5 +1,5 @@
-//! Whole clusters from fixed seeds: none breaks a rule, the same seed repeats exactly, and the seeds
-//! that once found something stay good. Many more seeds: `cargo run --release -p flotilla-sim`.
+//! Whole clusters from fixed seeds: none breaks a rule, the same seed repeats exactly, and the
+//! seeds that once found a bug stay good. Many more seeds: `cargo run --release -p flotilla-sim`.
 
 use flotilla_sim::{Options, SimReport, run};
 

@@ -83,8 +83,8 @@ async fn a_suspended_leader_serves_nothing_by_its_lease() {
     );
 }
 
-/// Suspends the leader until another one has taken a write, and says of each read that waited for it
-/// whether it was answered.
+/// Suspends the leader until another one has taken a write, and reports of each read that waited
+/// for it whether it was answered.
 async fn suspend_a_leader(
     cluster: &Processes,
     clocks: &StoppedClocks,
@@ -162,7 +162,7 @@ fn context() -> Option<Context> {
     Some(Context { region_id: REGION, ..Default::default() })
 }
 
-/// What all clients did and were told.
+/// The history of all clients.
 struct Seen {
     began: Instant,
     history: Mutex<History<Bytes>>,
@@ -283,7 +283,7 @@ impl Seen {
     }
 }
 
-/// What a client was told, as far as it is certain.
+/// The answer to a client, as far as it is certain.
 async fn certain(
     asked: impl Future<Output = Result<RegisterAnswer, flotilla_client::Error>>,
 ) -> Result<Option<RegisterAnswer>, ()> {
@@ -342,7 +342,7 @@ impl StoppedClocks {
         }
     }
 
-    /// A store's clocks have stood still for so much longer.
+    /// Adds to the time for which a store's clocks have stood still.
     fn add(&self, place: usize, longer: Duration) {
         let mut stopped = self.stopped[place].lock().unwrap();
         *stopped += longer;

@@ -90,6 +90,7 @@ async fn send<I: KeyedItem, C: Call>(
         let mut worst: Option<AttemptFailure> = None;
         let mut running = JoinSet::new();
         loop {
+            // Bounded, so that a large batch does not take the connections of all other calls.
             let room = router.config.fan_out_max - running.len();
             for (route, part) in parts.by_ref().take(room) {
                 budget.attempt();

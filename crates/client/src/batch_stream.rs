@@ -1,12 +1,13 @@
 //! One `BatchCommands` stream: many callers, one message for all that wait.
 //!
-//! A caller registers its id, queues its command and waits. Two places are bounded by the same
-//! permits: the queue of commands and the table of callers. Nobody waits for company: whatever is
-//! queued when the connection can take a message goes into it.
+//! A caller registers its id, queues its command and waits. The same permits bound both the queue
+//! of commands and the table of callers. No command waits for a batch to fill: all commands that
+//! are queued when the connection can take a message go into it.
 //!
 //! Invariants:
-//! - A caller that gives up takes its entry out of the table; an answer without an entry is dropped.
-//! - Once the stream is broken, no entry is in the table and none can be added: nobody waits for
+//! - A caller that gives up takes its entry out of the table; an answer without an entry is
+//!   dropped.
+//! - Once the stream is broken, no entry is in the table and none can be added: no caller waits for
 //!   an answer that cannot come.
 
 use std::collections::HashMap;
@@ -85,7 +86,7 @@ impl Drop for BatchStream {
 
 type Waiting = oneshot::Sender<Result<Reply, Status>>;
 
-/// Who waits for which answer.
+/// The callers that wait, by request id.
 #[derive(Debug, Default)]
 struct Callers {
     table: Mutex<CallerTable>,
@@ -146,7 +147,7 @@ impl Drop for CallerEntry<'_> {
     }
 }
 
-/// What waits in the queue, as messages: the request half of the stream.
+/// The queued commands, as messages: the request half of the stream.
 struct BatchedRequests {
     queue: mpsc::Receiver<(u64, Command)>,
     batch_max: usize,
@@ -200,7 +201,7 @@ async fn read(mut client: TikvClient<Channel>, requests: BatchedRequests, caller
 
 fn deliver(message: BatchCommandsResponse, callers: &Callers) {
     if message.responses.len() != message.request_ids.len() {
-        // Answers and ids would be paired wrongly: better none than somebody else's.
+        // Answers and ids would be paired wrongly: better no answer than that of another caller.
         let status = Status::data_loss("the batch stream's ids do not match its responses");
         return message.request_ids.iter().for_each(|id| callers.answer(*id, Err(status.clone())));
     }

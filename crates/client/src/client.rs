@@ -1,4 +1,4 @@
-//! The client: what callers see.
+//! The client: the public API.
 
 use std::sync::Arc;
 
@@ -24,12 +24,12 @@ pub struct Client {
     router: Arc<RequestRouter>,
 }
 
-/// What a compare-and-swap found.
+/// The result of a compare-and-swap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CasOutcome {
     /// Whether the key held what was expected, and was changed.
     pub succeeded: bool,
-    /// What the key held before; `None` if it was absent.
+    /// The former value of the key; `None` if it was absent.
     pub previous: Option<Bytes>,
 }
 
@@ -38,7 +38,7 @@ pub struct CasOutcome {
 pub struct LocatedRegion {
     /// Range, epoch and replicas.
     pub region: metapb::Region,
-    /// Who leads it, if that is known.
+    /// The leader, if known.
     pub leader: Option<metapb::Peer>,
 }
 

@@ -1,4 +1,4 @@
-//! What a client may be told: deadlines, connections, limits.
+//! Settings of a client: deadlines, connections, limits.
 
 use std::time::Duration;
 
@@ -49,8 +49,8 @@ pub struct Config {
     /// Requests of one batch that are on their way at once. Default 16.
     pub fan_out_max: usize,
     /// Whether a put or delete is sent again after an attempt that may have had an effect. Such a
-    /// write may take effect twice, and the second time after somebody else's later write; switch
-    /// it off where that matters. Compare-and-swap is never sent again. Default true.
+    /// write may take effect twice, and the second time after a later write of another client;
+    /// switch it off where that matters. Compare-and-swap is never sent again. Default true.
     pub resend_undetermined: bool,
 }
 

@@ -1,18 +1,18 @@
-//! What can go wrong for a caller, one variant for each thing that a caller can do about it.
+//! Errors of a call, one variant for each way in which a caller can react.
 
 /// Why a call failed.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The client was told something impossible. Mend the configuration.
+    /// The configuration is invalid. Correct it.
     #[error("bad client configuration: {0}")]
     Config(String),
-    /// Nobody answered at the endpoints. Check the addresses, and that the stores run.
+    /// No endpoint answered. Check the addresses, and that the stores run.
     #[error("no store answers at {endpoints}: {reason}")]
     Unreachable {
-        /// What was tried.
+        /// The endpoints that were tried.
         endpoints: String,
-        /// What each of them failed with.
+        /// The failure of each of them.
         reason: String,
     },
     /// A store answers, and refuses: it has no cluster yet, or stops. It says what it waits for.
@@ -20,14 +20,14 @@ pub enum Error {
     NotServing {
         /// The store that was asked.
         endpoint: String,
-        /// What it said.
+        /// The reason that it gave.
         reason: String,
     },
-    /// Stores answer, and know of nobody who leads placement: fewer stores may run than the
-    /// cluster needs. Find out which do not answer, and start them.
+    /// Stores answer, but none knows a leader of placement: fewer stores may run than the cluster
+    /// needs. Find out which do not answer, and start them.
     #[error("placement has no leader: {reason}")]
     NoLeader {
-        /// What each endpoint said.
+        /// The answer of each endpoint.
         reason: String,
     },
     /// The deadline passed. Try again later; the cluster may be without a leader or overloaded.
@@ -49,7 +49,7 @@ pub enum Error {
     /// use.
     #[error("the cluster refuses the request: {0}")]
     Rejected(String),
-    /// The answer makes no sense: whoever answered is no store of Flotilla's, or a broken one.
+    /// The answer makes no sense: the peer is no store of Flotilla's, or a broken one.
     #[error("an answer that makes no sense: {0}")]
     Protocol(String),
 }

@@ -1,4 +1,4 @@
-//! Asking placement: who leads it, which region holds a key, where a store is.
+//! The client of placement: its leader, the region of a key, the address of a store.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -234,7 +234,7 @@ impl PlacementClient {
     }
 }
 
-/// Asks each endpoint in turn who the members are, until one names a leader. Else, what each said.
+/// Asks each endpoint in turn for the members, until one names a leader. Else, returns all answers.
 async fn ask_members(
     endpoints: &[String],
     config: &Config,
@@ -282,7 +282,7 @@ impl EndpointAnswer {
 }
 
 impl LeaderAbsence {
-    /// What each endpoint said, those that said the same together.
+    /// The answers of all endpoints, equal ones together.
     fn reason(&self) -> String {
         let mut groups: Vec<(String, &str)> = Vec::new();
         for (endpoint, answer) in &self.answers {

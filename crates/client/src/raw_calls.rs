@@ -30,7 +30,7 @@ pub(crate) trait Call: Clone + Send + 'static {
     ) -> impl Future<Output = Result<Self::Response, Status>> + Send;
 }
 
-/// What all responses have in common.
+/// The common part of all responses.
 pub(crate) trait RawResponse: Send + 'static {
     fn region_error(&mut self) -> Option<errorpb::Error>;
     /// Why the request is refused for good; empty if it is not.

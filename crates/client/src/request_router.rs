@@ -1,4 +1,4 @@
-//! One attempt at one region: find it, send, and learn from the failure.
+//! The request router: one attempt at one region, and the lessons of its failure.
 
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
-//! What a region's error asks the client to do.
+//! Retry actions: how the client reacts to a region error.
 
 use std::time::Duration;
 
 use flotilla_proto::{errorpb, metapb};
 
-/// What to do about a region error.
+/// The reaction to a region error.
 #[derive(Debug, PartialEq)]
 pub(crate) enum RetryAction {
     /// This replica leads now.
@@ -19,7 +19,7 @@ pub(crate) enum RetryAction {
     ReloadStore,
     /// Right, but not now.
     After(Duration),
-    /// Nobody can say whether the request had its effect.
+    /// It is not known whether the request had its effect.
     Undetermined,
     /// Not in this form, ever.
     Refuse(String),

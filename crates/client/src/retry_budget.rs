@@ -1,4 +1,4 @@
-//! How long one call may go on trying, and how long it waits between attempts.
+//! The retry budget of one call: its deadline, its attempts, and the backoff between them.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(crate) enum AttemptFailure {
     },
 }
 
-/// What should pass before the next attempt.
+/// The delay before the next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RetryDelay {
     /// Nothing: the failure said where to go instead.
@@ -50,7 +50,7 @@ impl AttemptFailure {
         }
     }
 
-    /// What a failed RPC means for a request that was perhaps sent.
+    /// The meaning of a failed RPC for a request that was perhaps sent.
     pub(crate) fn of_status(status: &Status, who: &str) -> AttemptFailure {
         let reason = format!("{who}: {}", describe(status));
         match status.code() {
@@ -167,6 +167,7 @@ impl RetryBudget {
         }
         let now = Instant::now();
         let until = now + self.length(wait);
+        // A wait that cannot be followed by an attempt only delays the error.
         if until >= self.deadline {
             return Err(Error::Deadline {
                 waited_ms: millis(now - self.started),
@@ -188,6 +189,7 @@ impl RetryBudget {
             RetryDelay::No | RetryDelay::Backoff => Duration::ZERO,
             RetryDelay::AtLeast(least) => least,
         };
+        // Jitter, or all clients of a store that restarts would come back at the same moment.
         let jittered = self.backoff.mul_f64(0.5 + fastrand::f64() / 2.0);
         self.backoff = (self.backoff * 2).min(self.backoff_max);
         self.free_attempts = FREE_ATTEMPTS;

@@ -1,4 +1,4 @@
-//! Which region holds a key and who leads it, as far as the client has heard.
+//! The route cache: regions by key and their leaders, as far as the client knows.
 //!
 //! A hint, never the truth: the store checks the region's epoch and corrects the client.
 //!
@@ -90,6 +90,7 @@ impl RouteCache {
             .map(|(_, known)| Arc::clone(known))
             .filter(|known| known.overlaps(&route.region))
             .collect();
+        // Placement learns of a split after the stores, so its answer may be older than the cache.
         if overlapped.iter().any(|known| known.version() > route.version()) {
             return route;
         }
@@ -130,7 +131,7 @@ impl RouteCache {
         self.replace(route, None);
     }
 
-    /// Does nothing if somebody else has replaced the route meanwhile: they knew more.
+    /// Does nothing if another task has replaced the route meanwhile: it knew more.
     fn replace(&self, old: &Arc<CachedRoute>, new: Option<CachedRoute>) {
         let mut routes = self.write();
         let start = &old.region.start_key;

@@ -7,7 +7,8 @@ use crate::error::Error;
 use crate::request_router::RequestRouter;
 use crate::retry_budget::RetryBudget;
 
-/// What a scan should return: rows of `[start, end)`, ascending, or descending if `reverse`.
+/// The range and the limits of a scan: rows of `[start, end)`, ascending, or descending if
+/// `reverse`.
 #[derive(Debug, Clone, Default)]
 pub struct Scan {
     /// Lowest key.
@@ -94,6 +95,7 @@ pub(crate) async fn delete_range(
     loop {
         let route = router.route(&position, &mut budget).await?;
         let is_last = ends(&route.region.end_key, &end);
+        // One region a request: a store refuses a range that reaches beyond its region.
         let request = kvrpcpb::RawDeleteRangeRequest {
             start_key: position.clone(),
             end_key: if is_last { end.clone() } else { route.region.end_key.clone() },

@@ -1,4 +1,4 @@
-//! What one store says about itself: for tools that watch a cluster.
+//! Status of a single store: for tools that watch a cluster.
 
 use flotilla_proto::metapb;
 use flotilla_proto::peers::{self, status_client::StatusClient};
@@ -66,7 +66,7 @@ impl Observer {
         }
     }
 
-    /// What this store has done since it started.
+    /// The store's counters since it started.
     ///
     /// # Errors
     ///

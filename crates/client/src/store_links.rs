@@ -25,7 +25,7 @@ impl StoreLinks {
         self.lock().get(&store).cloned()
     }
 
-    /// Opens connections to the store, or returns those that somebody else just opened.
+    /// Opens connections to the store, or returns those that another task just opened.
     pub(crate) fn add(
         &self,
         store: u64,
@@ -33,10 +33,11 @@ impl StoreLinks {
         config: &Config,
     ) -> Result<Arc<StoreLink>, Error> {
         let link = Arc::new(StoreLink::new(store, address, config)?);
+        // The first one wins: its connections may be in use already.
         Ok(Arc::clone(self.lock().entry(store).or_insert(link)))
     }
 
-    /// Forgets the store's address, unless somebody else already has found another one.
+    /// Forgets the store's address, unless another task has found another one already.
     pub(crate) fn forget(&self, link: &Arc<StoreLink>) {
         let mut links = self.lock();
         if links.get(&link.store).is_some_and(|known| Arc::ptr_eq(known, link)) {

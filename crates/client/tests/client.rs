@@ -11,7 +11,7 @@ use fake::{Fault, World};
 use flotilla_client::{Client, Config, Error, Scan, Transport};
 use tokio::task::JoinSet;
 
-/// Where nobody listens: below the ports that are given out, and of a service that is no more.
+/// An address without a listener: below the ephemeral ports, and of a service that is no more.
 const NOBODY: &str = "127.0.0.1:1";
 
 fn config(transport: Transport) -> Config {

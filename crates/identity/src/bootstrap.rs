@@ -1,12 +1,14 @@
-//! How a list of empty stores becomes a cluster, once.
+//! Bootstrap: a list of empty stores becomes a cluster, once.
 //!
 //! Two phases, as in Paxos with a fixed proposer. The first store of the list, the *founder*, asks
-//! all listed stores to promise a round; each promises durably if it is no member, bears the
-//! listed name, was told the same list and settings, and promised no such round yet. When all
-//! have promised, the founder draws a random cluster id and sends one plan to all, each of which
-//! keeps its rows durably (`Forming`). When all do, the founder becomes a member, and so does each
-//! store that hears of a member of its own plan. Until then any round may be repeated; after that
-//! an empty directory is a lost one, and is refused.
+//! all listed stores to promise a round; each promises durably if it is no member, bears the listed
+//! name, has the same list and settings, and promised no such round yet. When all have promised,
+//! the founder draws a random cluster id and sends one plan to all, each of which keeps its rows
+//! durably (`Forming`). When all do, the founder becomes a member, and so does each store that
+//! learns of a member of its own plan. Until then any round may be repeated; after that an empty
+//! directory is a lost one, and is refused.
+//!
+//! The reasons for rounds and promises: `docs/decisions/0019-one-bootstrap.md`.
 //!
 //! The machine holds no clock and does no IO: [`Bootstrap::answer`], [`Bootstrap::hear`] and
 //! [`Bootstrap::advance`] say what to write, the driver makes that durable, calls
@@ -61,12 +63,13 @@ impl BootstrapWrite {
     }
 }
 
-/// What a question was asked with. Its answer counts only while nothing was written since. Each
-/// write raises one of the three: how far the store is, the round it keeps, the one it promised.
+/// The state in which a question was asked. Its answer counts only while nothing was written since.
+/// Each write raises one of the three: the identity's state, the round it keeps, the one it
+/// promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QuestionToken(IdentityState, u64, u64);
 
-/// What is known of another listed store, for the operator.
+/// The state of another listed store, for the operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 enum PeerNote {
     #[default]
@@ -116,7 +119,7 @@ impl Bootstrap {
         &self.identity
     }
 
-    /// What this store was told.
+    /// The configuration of this store.
     #[must_use]
     pub fn spec(&self) -> &ClusterSpec {
         &self.spec
@@ -134,7 +137,7 @@ impl Bootstrap {
         matches!(self.founder, Some(Founder::Forming { .. }))
     }
 
-    /// What answers are to be compared with.
+    /// The token that answers are compared with.
     #[must_use]
     pub fn token(&self) -> QuestionToken {
         let StoreIdentity { state, round, promised, .. } = self.identity;
@@ -142,8 +145,8 @@ impl Bootstrap {
     }
 
     /// The questions to which this store lacks answers, with the places that they go to. A store
-    /// that has promised is asked how far it is, until all have: a member of an earlier plan may
-    /// have told it since that the cluster exists.
+    /// that has promised is asked for its state, until all have: a member of an earlier plan may
+    /// since have told it that the cluster exists.
     #[must_use]
     pub fn questions(&self) -> Vec<(usize, BootstrapRequest)> {
         let others = (0..self.spec.stores.len()).filter(|place| *place != self.place);
@@ -161,8 +164,8 @@ impl Bootstrap {
         }
     }
 
-    /// What a founder that has become a member says to all others, once; a store that misses it
-    /// asks and is told.
+    /// The announcement of a founder that has become a member, sent once; a store that misses it
+    /// asks and gets the same answer.
     #[must_use]
     pub fn announcement(&self) -> BootstrapRequest {
         let StoreIdentity { cluster_id, round, .. } = self.identity;
@@ -194,6 +197,8 @@ impl Bootstrap {
                 let promised = own.promised.max(own.round);
                 match *round {
                     0 => (None, BootstrapResponse::Fresh),
+                    // Also the same round: two founders may ask with it, and only one may have the
+                    // promise.
                     round if round <= promised => (None, BootstrapResponse::Higher { promised }),
                     round => {
                         let response = BootstrapResponse::Promised { uuid: own.uuid, round };
@@ -221,6 +226,8 @@ impl Bootstrap {
         let own = &self.identity;
         let is_for_us = plan.uuids.get(self.place) == Some(&own.uuid)
             && self.spec.conflict(&plan.spec).is_none();
+        // A founder writes its own plan itself. After a promise of a later round, that round's
+        // founder counts on this store (docs/decisions/0019).
         if !is_for_us || self.place == 0 || round <= own.round || round < own.promised {
             return (None, BootstrapResponse::NotFormed);
         }
@@ -286,7 +293,7 @@ impl Bootstrap {
         }
     }
 
-    /// What a founder writes next, if all have answered. `cluster_id` is random.
+    /// The next write of a founder, if all have answered. `cluster_id` is random.
     #[must_use]
     pub fn advance(&mut self, cluster_id: u64) -> Option<BootstrapWrite> {
         let founder = self.founder.as_ref().filter(|_| !self.is_member())?;
@@ -348,7 +355,7 @@ impl Bootstrap {
         };
     }
 
-    /// What this store waits for, a line for the operator.
+    /// The reason for waiting, a line for the operator.
     #[must_use]
     pub fn waiting(&self) -> String {
         let listed = self.spec.stores.iter().zip(&self.notes).enumerate();
@@ -370,7 +377,7 @@ impl Bootstrap {
     }
 }
 
-/// What a member answers to questions of the bootstrap.
+/// The answer of a member to a question of the bootstrap.
 #[must_use]
 pub fn member_answer(
     own: &StoreIdentity,

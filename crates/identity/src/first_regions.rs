@@ -1,4 +1,4 @@
-//! The regions that a cluster begins with, and which store campaigns first in each.
+//! The first regions of a cluster, and the store that campaigns first in each.
 
 use bytes::Bytes;
 use flotilla_region::{Descriptor, Epoch, Peer, PeerId, RegionId, Space, StoreId};
@@ -31,6 +31,7 @@ pub fn first_regions(stores: usize, regions: u64, replicas: usize) -> Vec<Descri
     for place in 0..regions {
         let region_id = RegionId(SYSTEM_REGION.0 + 1 + place);
         let first = region_id.0 as usize;
+        // Round-robin, so that replicas and first leaders are spread over the stores.
         let replicas = (first..first + replicas.min(stores)).map(id);
         let end = if place + 1 == regions { Bytes::new() } else { border(place + 1, regions) };
         all.push(region(region_id, Space::Raw, border(place, regions), end, replicas));

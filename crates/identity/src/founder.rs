@@ -1,4 +1,5 @@
-//! The first store of the list: it asks all for a round, then sends all of them one plan.
+//! The founder, the first store of the list: it asks all for a round, then sends all of them one
+//! plan.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +13,7 @@ pub(crate) enum Founder {
     Asking {
         /// The round that it asks for.
         round: u64,
-        /// Which directory promised, by place in the list.
+        /// The directories that promised, by place in the list.
         uuids: Vec<Option<StoreUuid>>,
     },
     /// It waits until all listed stores keep the rows of its plan.

@@ -1,4 +1,4 @@
-//! What members tell each other before the first raft message of a start.
+//! Handshakes of members before the first raft message of a start.
 //!
 //! Each store remembers of each other one the last start that it took messages of, durably, and
 //! how far that store's log was synced when it was last heard. A greeting says so. The greeted
@@ -57,7 +57,7 @@ impl RunHistory {
     }
 }
 
-/// What one member says to another.
+/// The greeting of one member to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreHello {
     /// The sender.
@@ -78,10 +78,10 @@ pub struct StoreHello {
     pub settings: ClusterSettings,
     /// The directory that the sender's registry has for the receiver, if it has the receiver.
     pub expected_uuid: Option<StoreUuid>,
-    /// What the sender knows of the receiver.
+    /// The start of the receiver that the sender knows.
     pub known: Option<KnownRun>,
-    /// What the receiver knows of the sender, if the sender has found it in its own history: the
-    /// whole of it, since the receiver may have heard of a longer log meanwhile.
+    /// The start of the sender that the receiver knows, if the sender has found it in its own
+    /// history: the whole record, since the receiver may have learned of a longer log meanwhile.
     pub confirmed: Option<KnownRun>,
 }
 
@@ -168,9 +168,9 @@ pub enum HandshakeRefusal {
     OlderCopy {
         /// The store.
         store: StoreId,
-        /// What was heard.
+        /// The start that was known.
         known: StoreRun,
-        /// What speaks now.
+        /// The start of the message.
         found: StoreRun,
     },
 }
@@ -187,7 +187,7 @@ pub struct PeerWrite {
     pub address: String,
 }
 
-/// What follows from a greeting.
+/// The decision about a greeting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HelloDecision {
     /// Messages of this start are taken, once the write is durable and [`Handshake::accept`] was
@@ -201,13 +201,13 @@ pub enum HelloDecision {
     Stop(String),
 }
 
-/// What is known of one other store.
+/// The knowledge of one other store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct PeerKnowledge {
     known: Option<KnownRun>,
     /// The start whose messages are taken.
     accepted: Option<(StoreUuid, StoreRun)>,
-    /// What it knows of this store, found in the own history.
+    /// The start of this store that it knows, found in the own history.
     confirmed: Option<KnownRun>,
     /// The address that it gave in its latest start.
     address: Option<(u64, String)>,
@@ -224,7 +224,7 @@ pub struct Handshake {
     settings: ClusterSettings,
     history: RunHistory,
     registry: StoreRegistry,
-    /// The operator said that the cluster of this one store is meant, whoever dials.
+    /// The operator confirmed this cluster of one store, even if members of another one dial it.
     is_meant_alone: bool,
     peers: BTreeMap<StoreId, PeerKnowledge>,
 }
@@ -247,13 +247,14 @@ impl Handshake {
             let known = Some(KnownRun { run, log_end: 0 });
             (store, PeerKnowledge { known, address, ..PeerKnowledge::default() })
         };
-        // The own address is kept beside those of the others.
+        // The own address is kept in the same rows as those of the others.
         let others = known.into_iter().filter(|known| known.store != own.store);
         let peers = others.map(knowledge).collect();
         Self { own, name, address, uuid, run, settings, history, registry, is_meant_alone, peers }
     }
 
-    /// A greeting to no store in particular, from which [`Handshake::new`] takes who this is.
+    /// A greeting to no store in particular, from which [`Handshake::new`] takes this store's
+    /// identity.
     #[must_use]
     pub fn introduction(
         own: MemberId,
@@ -277,7 +278,7 @@ impl Handshake {
         }
     }
 
-    /// What this store says to `to`.
+    /// The greeting of this store to `to`.
     #[must_use]
     pub fn greet(&self, to: StoreId) -> StoreHello {
         let peer = self.peers.get(&to);
@@ -291,7 +292,7 @@ impl Handshake {
         }
     }
 
-    /// What follows from a greeting. `log_end` is where the own log is synced.
+    /// Decides about a greeting. `log_end` is where the own log is synced.
     pub fn decide(&mut self, hello: &StoreHello, log_end: u64) -> HelloDecision {
         let decided = self.check_meeting(hello).and_then(|()| self.check_self(hello, log_end));
         if let Err(decision) = decided {
@@ -304,6 +305,7 @@ impl Handshake {
         let known = self.peers.get(&from).and_then(|peer| peer.known);
         match known {
             Some(known) if known.run == hello.run => HelloDecision::Accept(None),
+            // Else a new start of an older copy would overwrite the memory that convicts it.
             Some(known) if hello.confirmed != Some(known) => HelloDecision::Unconfirmed,
             _ => {
                 let (run, address) = (hello.run, hello.address.clone());
@@ -397,10 +399,11 @@ impl Handshake {
         }
     }
 
-    /// From now on messages of the greeting's start are taken. What had to be written is durable.
+    /// From now on messages of the greeting's start are taken. The decision's write is durable.
     pub fn accept(&mut self, hello: &StoreHello) {
         let peer = self.peers.entry(hello.from.store).or_default();
         let log_end = peer.known.filter(|known| known.run == hello.run).map_or(0, |k| k.log_end);
+        // A new start begins without a log position: none was sent in it yet.
         peer.known = Some(KnownRun { run: hello.run, log_end });
         peer.accepted = Some((hello.uuid, hello.run));
         peer.address = Some((hello.run.starts, hello.address.clone()));

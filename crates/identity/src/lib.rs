@@ -1,4 +1,4 @@
-//! Which stores are a cluster, and how a store proves that it is the one it says it is.
+//! Store identity: the members of a cluster, and the proof that a store is the one it claims to be.
 //!
 //! A store's name and address are claims; its *identity* is a random number that its data
 //! directory got when it was empty, the [`StoreUuid`]. This crate holds the rules that keep an
@@ -7,13 +7,13 @@
 //!
 //! - [`StoreIdentity`]: what a directory says about itself, with the count of its starts.
 //! - [`ClusterSettings`]: the values on which any two stores must agree.
-//! - [`StoreRegistry`]: all stores of the cluster; the truth is one row of the system region.
+//! - [`StoreRegistry`]: all stores of the cluster; one row of the system region is authoritative.
 //! - [`Bootstrap`]: how a list of empty stores becomes a cluster, once. Two phases as in Paxos: a
 //!   founder asks all listed stores to promise a round, then sends all of them one plan.
 //! - [`Handshake`]: what members tell each other before the first raft message of a start.
 //!
-//! No trust is placed in what a store remembers of itself: whoever acknowledged something is
-//! remembered by those who heard it, and an older copy of its disk is told so by them.
+//! A store's own memory is not trusted: a store that acknowledged something is remembered by the
+//! receivers of the acknowledgement, and they reject an older copy of its disk.
 
 mod bootstrap;
 mod codec;

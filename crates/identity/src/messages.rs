@@ -1,4 +1,4 @@
-//! What listed stores ask each other until there is a cluster.
+//! Messages of the bootstrap between listed stores.
 
 use crate::settings::SettingConflict;
 use crate::spec::{BootstrapPlan, ClusterSpec};
@@ -7,13 +7,13 @@ use crate::store_identity::StoreUuid;
 /// A question of the bootstrap.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum BootstrapRequest {
-    /// "Were you told the same as I, and do you promise this round to me?"
+    /// "Is your configuration the same as mine, and do you promise this round to me?"
     Prepare {
         /// The name of the store that asks.
         from: String,
         /// The name that the list gives to the store that is asked.
         to: String,
-        /// What the asking store was told.
+        /// The configuration of the asking store.
         spec: ClusterSpec,
         /// The round to promise; 0 promises nothing, and asks only how far the other is.
         round: u64,
@@ -46,7 +46,7 @@ pub enum BootstrapResponse {
         /// The greatest round so far.
         promised: u64,
     },
-    /// The store was told something else; `ours` is its value.
+    /// The store has another configuration; `ours` is its value.
     Differs(SettingConflict),
     /// The store has another name than the list says.
     Misdirected {
@@ -57,7 +57,7 @@ pub enum BootstrapResponse {
     Member {
         /// Of this cluster.
         cluster_id: u64,
-        /// Which began by the plan of this round.
+        /// The round of the plan by which it began.
         round: u64,
         /// Whether a store of that cluster has the name of the one that asks.
         knows_asker: bool,

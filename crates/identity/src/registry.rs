@@ -1,5 +1,5 @@
-//! All stores of a cluster. The truth is one row of the system region, changed whole by
-//! compare-and-swap; each store keeps a copy, so that it can start without a quorum.
+//! The registry of all stores of a cluster. One row of the system region is authoritative, changed
+//! whole by compare-and-swap; each store keeps a copy, so that it can start without a quorum.
 
 use flotilla_region::StoreId;
 use flotilla_region::codec::{FieldReader, Malformed, put_varint};
@@ -47,11 +47,11 @@ pub struct StoreRecord {
     pub level: u64,
     /// The schema of its rows.
     pub schema: u64,
-    /// The last of its starts that the registry was told of.
+    /// The last of its starts that the registry knows.
     pub run: StoreRun,
 }
 
-/// What a store says about its current start.
+/// A store's report of its current start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunReport {
     /// The store.
@@ -143,6 +143,7 @@ impl StoreRegistry {
         changed.version += 1;
         changed.stores[at] = record;
         let least = changed.stores.iter().map(|store| store.level).min();
+        // Never lower: other stores may have used the features of the level already.
         changed.level = changed.level.max(least.unwrap_or_default());
         Some(changed)
     }

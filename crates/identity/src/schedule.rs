@@ -1,4 +1,4 @@
-//! When the questions of the bootstrap are asked, and asked again.
+//! The schedule of the bootstrap's questions, and of their repetition.
 
 use flotilla_region::Time;
 
@@ -48,8 +48,8 @@ impl BootstrapSchedule {
         now >= self.begins
     }
 
-    /// The questions that are due, each with the place it goes to. What is returned counts as
-    /// asked: [`BootstrapSchedule::answered`] must follow, or its patience ends.
+    /// The questions that are due, each with the place it goes to. The returned ones count as
+    /// asked: [`BootstrapSchedule::answered`] must follow, or they time out.
     pub fn due(
         &mut self,
         now: Time,
@@ -57,6 +57,8 @@ impl BootstrapSchedule {
     ) -> Vec<(usize, QuestionToken, BootstrapRequest)> {
         let patience_is_over = now >= self.phase_since.after_ms(PATIENCE_MS);
         if bootstrap.is_forming_as_founder() && patience_is_over {
+            // A store may have emptied its directory since it promised: only a new round learns its
+            // new uuid.
             bootstrap.ask_anew(0);
         }
         let phase = Some((bootstrap.token(), bootstrap.is_forming_as_founder()));

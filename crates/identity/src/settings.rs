@@ -1,4 +1,4 @@
-//! The values on which any two stores must agree.
+//! Cluster settings: the values on which any two stores must agree.
 //!
 //! At the bootstrap the effective values of all listed stores must be equal. Afterwards each store
 //! takes them from its own copy, and only a value that an operator gives is compared with it.
@@ -61,8 +61,8 @@ impl Default for ClusterSettings {
     }
 }
 
-/// What flags or a file say about the settings of the cluster. The rest is taken from the store's
-/// copy, so that a default that a new version changes refuses nobody.
+/// Settings of the cluster given by flags or a file. The rest is taken from the store's copy, so
+/// that a new version's default refuses no store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GivenSettings {
     /// As [`ClusterSettings::replicas`].

@@ -1,4 +1,4 @@
-//! What the operators of the listed stores ask for, and the plan that a founder makes of it.
+//! The cluster specification of the listed stores, and the plan that a founder makes of it.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub struct InitialStore {
     pub address: String,
 }
 
-/// What is wrong with a list of initial stores.
+/// The defect of a list of initial stores.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidList {
     /// An item is not of the form `name=host:port`.
@@ -31,7 +31,7 @@ pub enum InvalidList {
     Count(usize),
 }
 
-/// What a cluster is to be. All listed stores must be told the same, or none of them begins.
+/// The specification of a cluster. All listed stores must have the same, or none of them begins.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClusterSpec {
     /// The stores, in the order of the list. The first is the founder.
@@ -92,7 +92,7 @@ impl ClusterSpec {
         items.join(",")
     }
 
-    /// The first value that another store was told differently.
+    /// The first value in which another store's specification differs.
     #[must_use]
     pub fn conflict(&self, theirs: &Self) -> Option<SettingConflict> {
         let differ = |name: &str, ours: String, theirs: String| {
@@ -123,7 +123,7 @@ pub struct BootstrapPlan {
     pub round: u64,
     /// The directories that are meant, in the order of the list.
     pub uuids: Vec<StoreUuid>,
-    /// What all stores were told.
+    /// The specification of all stores.
     pub spec: ClusterSpec,
     /// The first regions, with all their replicas.
     pub regions: Vec<Descriptor>,

@@ -1,4 +1,4 @@
-//! What a data directory says about itself: the identity row of the pages and its half in the log.
+//! The identity of a data directory: the identity row of the pages and its half in the log.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ impl fmt::Display for StoreUuid {
     }
 }
 
-/// Which store of which cluster.
+/// The cluster and the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberId {
     /// The cluster. Never 0.
@@ -102,7 +102,7 @@ impl StoreIdentity {
         self.state == IdentityState::Member
     }
 
-    /// Which store of which cluster; both 0 while `New`.
+    /// The cluster and the store; both 0 while `New`.
     #[must_use]
     pub fn member_id(&self) -> MemberId {
         MemberId { cluster_id: self.cluster_id, store: self.store }

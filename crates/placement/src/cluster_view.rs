@@ -1,9 +1,9 @@
-//! Stores, regions and leaders as the stores report them.
+//! The cluster view: stores, regions and leaders as the heartbeats of the stores report them.
 //!
-//! The truth about a region is in its own raft group; what is here is hearsay, good enough to find
-//! the way. Of two claims about a region's leader the one of the higher term is right. A leader is
-//! trusted as long as its own store is heard; a store that falls silent, or whose connection
-//! breaks, makes its leaders doubtful, and who asks for them does well to wait a moment for a
+//! Each region's own raft group is authoritative for the region; the view is a hint, good enough to
+//! find the way. Of two claims about a region's leader the one of the higher term is right. A
+//! leader is trusted as long as its own store sends heartbeats; a store that falls silent, or whose
+//! connection breaks, makes its leaders suspect, and a request for them should wait a moment for a
 //! fresher claim.
 
 use crate::route_table::{RegionInfo, ReplicaInfo, RouteTable};
@@ -38,14 +38,14 @@ pub struct StoreInfo {
     pub heard_ms: Option<u64>,
 }
 
-/// What one replica knows of its region.
+/// One replica's heartbeat: its view of its region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionHeartbeat {
     /// The region as this replica has it.
     pub region: RegionInfo,
     /// The replica's term.
     pub term: u64,
-    /// Whom it takes for the leader of this term.
+    /// The leader of this term as the replica knows it.
     pub leader: Option<ReplicaInfo>,
 }
 
@@ -67,7 +67,7 @@ pub struct RegionRoute<'a> {
     pub region: &'a RegionInfo,
     /// Its leader, if one is known.
     pub leader: Option<ReplicaInfo>,
-    /// What that is worth.
+    /// How far the leader is trusted.
     pub leader_status: LeaderStatus,
 }
 
@@ -94,8 +94,9 @@ impl ClusterView {
         Self { config, stores, routes: RouteTable::default(), leaders: BTreeMap::new() }
     }
 
-    /// Takes in what a store reports. True if a route or a leader changed, or a doubt ended: who
-    /// waits for either should look again. A store that is not of the cluster is not believed.
+    /// Applies the heartbeats of a store. True if a route or a leader changed, or a suspicion
+    /// ended: requests that wait for either should look again. A store that is not of the cluster
+    /// is not believed.
     ///
     /// A `full` report names every region that the store leads: it leads no other.
     pub fn observe(
@@ -119,6 +120,8 @@ impl ClusterView {
             let named: BTreeSet<u64> = heartbeats.iter().map(|named| named.region.id).collect();
             for (region, claim) in &mut self.leaders {
                 let leads = claim.leader.is_some_and(|leader| leader.store == store);
+                // The store has stepped down there, and the heartbeat of the new leader may still
+                // be under way.
                 if leads && !named.contains(region) {
                     claim.leader = None;
                 }
@@ -214,8 +217,8 @@ impl ClusterView {
             self.leaders.insert(heartbeat.region.id, new);
             return true;
         };
-        // Within a term there is one leader, so a name outweighs none, unless the one who is
-        // named says so: it has stepped down.
+        // Within a term there is one leader, so a name outweighs none, unless the named leader
+        // itself reports none: it has stepped down.
         let stepped_down = known.leader.is_some_and(|leader| leader.store == store);
         let newer = new.term > known.term
             || (new.term == known.term

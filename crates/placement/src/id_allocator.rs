@@ -1,7 +1,7 @@
-//! Numbers that name regions, peers and stores: unique in the cluster, never used twice.
+//! The id allocator: numbers of regions, peers and stores, unique in the cluster, never used twice.
 //!
-//! A leader leases blocks of them by raising a row and hands out only what lies in a block of its
-//! own. What is left of a block when leadership goes is lost, which costs nothing.
+//! A leader leases blocks of ids by raising a row and hands out only ids of a block of its own. The
+//! rest of a block is lost when leadership goes, which costs nothing.
 
 use crate::rows::{IDS_KEY, RowError, RowSwap, SwapResult};
 use crate::watermark::HighWatermark;
@@ -10,7 +10,7 @@ use std::ops::Range;
 /// How many ids a leader leases at once.
 pub const BLOCK_COUNT: u64 = 10_000;
 /// The first id that is handed out. Below it lie the ids of the first stores, regions and peers,
-/// which everybody derives from the initial cluster.
+/// which every store derives from the initial cluster.
 pub const FLOOR: u64 = 1_000_000;
 
 /// The allocator of one leader.
@@ -18,7 +18,7 @@ pub const FLOOR: u64 = 1_000_000;
 pub struct IdAllocator {
     watermark: HighWatermark,
     free: Range<u64>,
-    /// The most that somebody waits for.
+    /// The largest count that a request waits for.
     wanted_count: u64,
 }
 

@@ -1,15 +1,16 @@
 //! Where replicas and leaders are, the cluster's ids and its timestamps, without IO or a clock.
 //!
-//! The node that leads the system region owns one of each machine here and drives it: events and
-//! the time go in, rows to write come out.
+//! The node that leads the system region owns one of each state machine here and drives it: events
+//! and the time go in, rows to write come out.
 //!
-//! - [`ClusterView`] knows stores, regions and leaders from the reports of the stores.
-//! - [`IdAllocator`] hands out numbers that nobody else in the cluster gets.
+//! - [`ClusterView`] knows stores, regions and leaders from the heartbeats of the stores.
+//! - [`IdAllocator`] hands out numbers that are unique in the cluster.
 //! - [`Tso`] hands out timestamps that never go back.
 //!
-//! `IdAllocator` and `Tso` survive a change of leader by the same means, a [`HighWatermark`]: a row of the system
-//! region that only grows, and only by a compare-and-swap. A leader uses what lies below the mark
-//! that it has raised itself; the next leader starts at the mark that it reads.
+//! `IdAllocator` and `Tso` survive a change of leader by the same means, a [`HighWatermark`]: a row
+//! of the system region that only grows, and only by a compare-and-swap. A leader uses the numbers
+//! below the watermark that it has raised itself; the next leader starts at the watermark that it
+//! reads.
 
 mod cluster_view;
 mod id_allocator;

@@ -1,4 +1,4 @@
-//! Which region holds which key: regions that do not overlap, in the order of their keys.
+//! The route table: regions by key range, in the order of their keys, none of which overlap.
 //!
 //! Invariants:
 //! - No two regions overlap. Of two that would, the one with the higher version stays.
@@ -15,7 +15,7 @@ pub struct ReplicaInfo {
     pub store: u64,
 }
 
-/// A range of keys and who holds it.
+/// A range of keys and its replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegionInfo {
     /// The region's id.
@@ -67,6 +67,7 @@ impl RouteTable {
         let overlapped: Vec<u64> = self
             .overlapping(region)
             .filter(|other| other.id != region.id)
+            // A split raises the version of both halves, so the newer range replaces the older one.
             .map(|other| if other.version < region.version { other.id } else { 0 })
             .collect();
         if overlapped.contains(&0) {

@@ -1,15 +1,16 @@
 //! The rows of the system region: their keys, their bytes, and how they are changed.
 //!
 //! [`CLUSTER_KEY`], [`IDS_KEY`] and [`TSO_KEY`] hold one number each: a version byte, then eight
-//! bytes, most significant first. The other two are the cluster's registry and settings, whose bytes
-//! are those of the copies that each store keeps (`docs/durability.md`). A row changes by a compare-and-swap only, so that of two leaders that both mean to be the one, at
-//! most one gets what it asked for.
+//! bytes, most significant first. The other two are the cluster's registry and settings, whose
+//! bytes are those of the copies that each store keeps (`docs/durability.md`). A row changes by a
+//! compare-and-swap only, so that of two leaders that both believe to be in office, at most one
+//! succeeds.
 
 use thiserror::Error;
 
 /// The row that holds the cluster's id. Written once.
 pub const CLUSTER_KEY: &[u8] = b"placement/cluster";
-/// The row that holds the first id that nobody has leased.
+/// The row that holds the first id that is not leased.
 pub const IDS_KEY: &[u8] = b"placement/ids";
 /// The row that holds the first millisecond of which no timestamp may have been handed out.
 pub const TSO_KEY: &[u8] = b"placement/tso";
@@ -25,25 +26,25 @@ const ROW_BYTES: usize = 9;
 /// One change of a row that the driver is asked to replicate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowSwap {
-    /// Which row.
+    /// The key of the row.
     pub key: &'static [u8],
-    /// What the row must hold for the change to happen; `None` if it must not exist.
+    /// The value that the row must hold for the change to happen; `None` if it must not exist.
     pub expected: Option<Vec<u8>>,
-    /// What it holds afterwards.
+    /// The value that it holds afterwards.
     pub value: Vec<u8>,
 }
 
-/// What became of a [`RowSwap`].
+/// The result of a [`RowSwap`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SwapResult {
     /// The row holds the new value.
     Done,
     /// The row held something else and is unchanged.
     Refused {
-        /// What it holds.
+        /// The value that it holds.
         current: Option<Vec<u8>>,
     },
-    /// Nobody knows; it may have happened, or may still happen.
+    /// The result is not known; the change may have happened, or may still happen.
     Unknown,
 }
 
@@ -53,7 +54,7 @@ pub enum RowError {
     /// Its length or its version is wrong.
     #[error("row {} holds {bytes} bytes that are not a number of version {VERSION}", key.escape_ascii())]
     Malformed {
-        /// Which row.
+        /// The key of the row.
         key: &'static [u8],
         /// How long it is.
         bytes: usize,
@@ -61,11 +62,11 @@ pub enum RowError {
     /// It is gone, or smaller than it was.
     #[error("row {} went back from {from} to {to:?}", key.escape_ascii())]
     WentBack {
-        /// Which row.
+        /// The key of the row.
         key: &'static [u8],
-        /// What it was.
+        /// The former value.
         from: u64,
-        /// What it is.
+        /// The value now.
         to: Option<u64>,
     },
 }

@@ -1,13 +1,13 @@
-//! Timestamps that never go back, whatever clocks do and whoever leads.
+//! The timestamp oracle: timestamps that never go back, across changes of clocks and leaders.
 //!
 //! A timestamp is a number of milliseconds and a counter within it. The leader may hand out only
 //! what lies below the end of a window that it has written ahead; the next leader starts at the
 //! end that it reads. Two leaders can therefore never hand out the same timestamp, and the later
 //! one is always ahead.
 //!
-//! One thing is the driver's: after [`Tso::take`] it must make sure that it still led *then*, by a
+//! The driver has one duty: after [`Tso::take`] it must make sure that it still led *then*, by a
 //! linearizable read of the system region, before it gives the timestamp away. Else a leader that
-//! was deposed without knowing would answer below what its successor has said already.
+//! was deposed without knowing would answer below the timestamps of its successor.
 //!
 //! Invariants:
 //! - `(physical, logical)` grows with each timestamp and `logical` stays below 2^18.
@@ -78,6 +78,7 @@ impl Tso {
         if now_ms > physical_ms {
             (physical_ms, logical) = (now_ms, 0);
         }
+        // The counter of this millisecond is exhausted: time runs ahead of the clock, never back.
         if logical + count >= LOGICAL_END {
             (physical_ms, logical) = (physical_ms + 1, 0);
         }
@@ -98,6 +99,8 @@ impl Tso {
         if self.window_end_ms > from_ms.saturating_add(WINDOW_MS / 2) {
             return None;
         }
+        // Above the watermark, even if the clock went back: a former leader has used what lies
+        // below.
         let to_ms = from_ms.max(self.watermark.end()).checked_add(WINDOW_MS)?;
         self.watermark.raise(to_ms)
     }
@@ -109,8 +112,8 @@ impl Tso {
     /// The row is not what this clock may find; the leader must stop.
     pub fn complete(&mut self, result: SwapResult) -> Result<(), RowError> {
         if let Some(window) = self.watermark.complete(result)? {
-            // What lies between our last window and this one is somebody else's: another leader's,
-            // or reserved by a write of our own of which we did not learn.
+            // The gap between our last window and this one is not ours: it belongs to another
+            // leader, or was reserved by a write of our own whose result was lost.
             if window.start > self.window_end_ms && window.start > self.physical_ms {
                 (self.physical_ms, self.logical) = (window.start, 0);
             }

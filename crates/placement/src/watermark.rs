@@ -1,16 +1,17 @@
-//! A number in a row that only grows: what lies below it may have been used, what lies above not.
+//! A high watermark: a number in a row that only grows. Numbers below it may be in use, those above
+//! are free.
 //!
 //! Invariants:
 //! - At most one raise is under way.
 //! - A range that `complete` gives out was never given out before, by this mark or any other of the
 //!   same row: the row itself has moved over it, once.
-//! - A raise of which nobody knows what became is never taken for done. The next one is refused if
-//!   it was, and starts above it.
+//! - A raise whose result is not known is never taken for done. The next one is refused if it was,
+//!   and starts above it.
 
 use crate::rows::{self, RowError, RowSwap, SwapResult};
 use std::ops::Range;
 
-/// The reservation of numbers by a row of the system region.
+/// The high watermark of a row of the system region, with the raise that is under way.
 #[derive(Clone, Debug)]
 pub struct HighWatermark {
     key: &'static [u8],
@@ -32,7 +33,7 @@ impl HighWatermark {
         Ok(Self { key, seen, floor, raising: None })
     }
 
-    /// The first number above everything that is known to be reserved, by whomever.
+    /// The first number above everything that is known to be reserved, by any leader.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.seen.map_or(self.floor, |seen| seen.max(self.floor))
@@ -44,8 +45,8 @@ impl HighWatermark {
         self.raising.is_some()
     }
 
-    /// Asks for everything from [`HighWatermark::end`] up to `to`. Nothing is asked while a raise is under
-    /// way, or if `to` is not above the mark.
+    /// Asks for everything from [`HighWatermark::end`] up to `to`. Nothing is asked while a raise
+    /// is under way, or if `to` is not above the watermark.
     pub fn raise(&mut self, to: u64) -> Option<RowSwap> {
         if self.raising.is_some() || to <= self.end() {
             return None;
@@ -73,6 +74,7 @@ impl HighWatermark {
             }
             SwapResult::Refused { current } => {
                 let now = current.map(|row| rows::decode(self.key, &row)).transpose()?;
+                // Numbers above the row may be in use, so this leader must not go on from it.
                 if now < self.seen {
                     let from = self.end();
                     return Err(RowError::WentBack { key: self.key, from, to: now });
@@ -80,6 +82,7 @@ impl HighWatermark {
                 self.seen = now;
                 Ok(None)
             }
+            // The next raise finds out: its compare-and-swap is refused if this one happened.
             SwapResult::Unknown => Ok(None),
         }
     }

@@ -52,7 +52,7 @@ pub mod keyspacepb {
 
 /// Flotilla's own packages; generated code refers to its neighbours through this path.
 mod flotilla {
-    /// What stores say to one another and tell about themselves.
+    /// Messages between stores, and the status of a store.
     #[allow(missing_docs, clippy::all, clippy::too_many_lines)]
     pub mod peers {
         tonic::include_proto!("flotilla.peers");

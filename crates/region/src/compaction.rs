@@ -7,7 +7,9 @@
 //!
 //! The floor stays true: an entry on all disks is in the log of every later leader.
 //!
-//! An entry must also be in a *durable* root of the page store: what was applied since is lost in a
+//! The rule and its price: `docs/decisions/0004-log-gc-without-snapshots.md`.
+//! An entry must also be in a *durable* root of the page store: later entries are lost there in a
+//! crash, and applied again from the log.
 //! crash, and applied again from the log.
 
 use crate::ids::Index;
@@ -54,6 +56,7 @@ impl Compactor {
         let durable = self.durable.min(applied);
         let bound = durable.min(self.floor);
         let worth = bound == durable || bound.0 >= truncated.0 + STEP_COUNT;
+        // An idle region keeps nothing, so that it does not hold an old segment.
         let keep = if bound == last { 0 } else { KEEP_COUNT };
         let target = Index(bound.0.saturating_sub(keep));
         (worth && target > truncated).then_some(Index(target.0 + 1))

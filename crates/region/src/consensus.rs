@@ -37,6 +37,7 @@ impl Consensus {
             applied: found.applied.0.0,
             max_size_per_msg: config.message_bytes_max,
             max_inflight_msgs: config.messages_max,
+            // Leases rest on both (docs/decisions/0005).
             check_quorum: true,
             pre_vote: true,
             max_uncommitted_size: config.uncommitted_bytes_max,
@@ -73,6 +74,7 @@ impl Consensus {
     /// Whether a leader may add this many bytes to its uncommitted entries.
     pub(crate) fn has_room(&self, bytes: usize, limit: u64) -> bool {
         let uncommitted = self.raw.raft.uncommitted_size();
+        // A single entry above the limit would never be proposed otherwise.
         uncommitted == 0 || (uncommitted + bytes) as u64 <= limit
     }
 
@@ -212,6 +214,8 @@ impl Consensus {
     }
 
     fn set_election_timeout(&mut self) {
+        // raft draws the timeout from the thread's generator, which no seed repeats
+        // (docs/decisions/0002).
         let spread = mix(self.seed, self.raw.raft.id, self.raw.raft.term);
         let extra = spread % self.election_ticks as u64;
         let ticks = self.election_ticks + usize::try_from(extra).expect("less than a usize");

@@ -68,6 +68,7 @@ impl HardState {
     #[must_use]
     pub fn merge(self, other: Self) -> Self {
         let newest = if other.term > self.term { other } else { self };
+        // A replica votes once in a term, but one of the copies may be from before the vote.
         let vote = if self.term == other.term { self.vote.or(other.vote) } else { newest.vote };
         Self { term: newest.term, vote, commit: self.commit.max(other.commit) }
     }

@@ -24,6 +24,7 @@ pub(crate) fn check(
     if let Some(request) = precondition.peer.filter(|peer| *peer != here.peer) {
         return Err(Reject::MismatchPeer { request, here: here.peer });
     }
+    // Before the epoch: a client that went to the wrong store learns the leader, not a stale range.
     if leader_only && !here.is_leader {
         return Err(Reject::NotLeader { leader: here.leader });
     }

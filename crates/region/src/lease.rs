@@ -10,6 +10,8 @@
 //! minute wait unread. It does not depend on the term either: raft itself forgets the leader when
 //! it receives a higher term from any replica, and would then vote while the lease still runs.
 //!
+//! The reasons for each number: `docs/decisions/0005-leases.md`.
+//!
 //! A restarted replica does not know what it promised, so it starts with a whole promise.
 
 use crate::ids::{Term, Time};
@@ -29,6 +31,7 @@ impl Lease {
     pub(crate) fn renew(&mut self, term: Term, asked: Time, length_ms: u64) {
         assert!(term >= self.term, "a lease of term {term} after one of {}", self.term);
         let until = asked.after_ms(length_ms);
+        // Rounds of one term may be confirmed out of order.
         self.until = if term == self.term { self.until.max(until) } else { until };
         self.term = term;
     }
@@ -64,6 +67,7 @@ pub(crate) struct Promise {
 impl Promise {
     /// The promise of a replica that starts: whole, if it may have made one before.
     pub(crate) fn at_start(term: Term, election_ticks: u32) -> Self {
+        // The promise was in memory only, and a leader may still count on it.
         Self { ticks: if term > Term(0) { election_ticks } else { 0 } }
     }
 

@@ -5,12 +5,13 @@
 //!    completions, the time                  entries to apply, grants, rejections, leaders
 //!              │                                              ▲
 //!              ▼                                              │
-//!            Event ──► Shard::step ──► Peer ──► raft ──► Ready ──► Effects
+//!            Event ──► Shard::step ──► Replica ──► raft ──► Ready ──► Effects
 //! ```
 //!
-//! A [`Shard`] decides and does nothing: a driver hands it events and the time, and carries out the
-//! effects that come back, list by list. It reports their completion as further events, in order
-//! for each region. Two shards with the same input have the same output.
+//! A [`Shard`] decides and does nothing (`docs/decisions/0001-one-seam.md`): a driver hands it
+//! events and the time, and carries out the effects that come back, list by list. It reports their
+//! completion as further events, in order for each region. Two shards with the same input have the
+//! same output.
 //!
 //! The promises of the crate, and how it keeps them:
 //! - A ticket that goes in comes out once: with the applied entry, granted, or rejected. A rejected

@@ -240,6 +240,7 @@ impl Storage for LogWindow {
             "raft cannot wait for entry {low}, the window starts at {start}"
         );
         let bytes_max = bytes_max.unwrap_or(u64::MAX);
+        // Entries from `start` on are in memory; raft asks for them next.
         self.fetches.borrow_mut().want(low, high.min(start), bytes_max, context);
         Err(Error::Store(StorageError::LogTemporarilyUnavailable))
     }

@@ -66,6 +66,7 @@ pub(crate) fn filter(envelope: &Envelope, view: &FilterView<'_>) -> Result<(), R
         return Err(Refusal::Misrouted);
     }
     let from = envelope.from;
+    // A stranger's vote or acknowledgement must not count.
     if from.id == view.me.id || view.descriptor.peer(from.id) != Some(from) {
         return Err(Refusal::Stranger);
     }

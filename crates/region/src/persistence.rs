@@ -87,6 +87,8 @@ impl InflightWrites {
         // A question promises nothing.
         let is_question = |message: &Message| message.msg_type == MessageType::MsgReadIndex;
         taken.messages.extend(messages.extract_if(.., |message| is_question(message)));
+        // Messages of a Ready without a synced write wait for the last one that has: they may
+        // promise its entries.
         if must_sync {
             self.held.push_back(InflightWrite { number, messages });
         } else if let Some(last) = self.held.back_mut() {

@@ -131,6 +131,8 @@ impl ProposalQueue {
         while let Some(first) = self.proposed.first_entry().filter(|first| first.key().0 <= index) {
             lost.push(first.remove());
         }
+        // An entry of a former term that is not committed by now never will be: terms grow along a
+        // log.
         if term > self.committed_term {
             self.committed_term = term;
             lost.extend(

@@ -99,6 +99,7 @@ impl ReadIndexQueue {
     pub(crate) fn confirm(&mut self, context: &[u8], index: Index) -> Option<(Time, Term)> {
         let (_, number) = context.split_last_chunk::<8>()?;
         let number = u64::from_be_bytes(*number);
+        // An earlier run, or another replica, may have asked with the same number.
         if self.name(number) != context {
             return None;
         }
@@ -153,6 +154,7 @@ impl ReadIndexQueue {
         mut reject: impl FnMut(Ticket, Reject),
     ) {
         let rounds = std::mem::take(&mut self.rounds).into_values();
+        // The new leader does not know the requests to the former one.
         self.waiting.extend(rounds.flat_map(|round| round.reads));
         if !is_leader {
             for read in self.waiting.extract_if(.., |read| !read.follower) {

@@ -111,6 +111,7 @@ impl Replica {
 
     /// Tries to become leader, unless another leader may count on this replica.
     pub(crate) fn campaign(&mut self) {
+        // A leader may serve reads under a lease that rests on the promise.
         if !self.promise.binds() {
             self.consensus.campaign();
         }
@@ -180,6 +181,7 @@ impl Replica {
     }
 
     fn take_message(&mut self, envelope: Envelope, step: &mut StepContext<'_>) {
+        // The floor may be ahead of the commit index here, and counts only up to it.
         self.compactor.raise_floor(envelope.gc_floor.min(self.consensus.commit()));
         let (from, kind) = (envelope.from.id, envelope.message.kind);
         step.stats.messages_taken += 1;
@@ -304,6 +306,7 @@ impl Replica {
 
     /// Turns what came of the step's events into effects.
     pub(crate) fn finish(&mut self, step: &mut StepContext<'_>) {
+        // The role comes first: a deposed leader proposes nothing, and rejects what was queued.
         self.notice_role(step);
         self.propose_entry(step);
         self.read_path.ask(&mut self.consensus, step);
@@ -314,6 +317,7 @@ impl Replica {
         }
         self.read_path.release(region, self.consensus.applied_index(), step);
         self.send(step);
+        // At the end of the step, when raft has asked for all of them.
         let fetches = self.consensus.window_mut().fetches().take_unsent(region, self.me.id);
         step.effects.fetches.extend(fetches);
         self.compact(step);

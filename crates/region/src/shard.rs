@@ -96,6 +96,8 @@ impl Shard {
     /// breaks an invariant. The process must end then. No message from another store causes it.
     pub fn step(&mut self, now: Time, events: impl Iterator<Item = Event>, effects: &mut Effects) {
         self.move_time(now);
+        // Ticks come before events: ticks that are caught up right after a heartbeat was read would
+        // end the promise that it renewed (docs/decisions/0005).
         while let Some(region) = self.timers.take_due(now) {
             self.timers.set(region, now.after_ms(self.config.tick_ms));
             self.touch(region, effects, |replica, step| replica.tick(step));
@@ -131,6 +133,8 @@ impl Shard {
                 replica.revoke_grant(&grant, served, step)
             });
         }
+        // A follower would serve its read by such an answer, so it is as much a lease read as a
+        // grant.
         let is_answer =
             |envelope: &Envelope| envelope.message.kind == MessageKind::ReadIndexResponse;
         if effects.messages.iter().any(is_answer) {

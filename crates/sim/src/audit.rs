@@ -1,4 +1,5 @@
-//! What must be true of a cluster a while after all faults ended: it recovers, and it agrees.
+//! The audit at the end of a run: some time after all faults ended, the cluster must have
+//! recovered, and its replicas must agree.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +38,7 @@ pub(crate) fn reads(world: &mut SimWorld) -> Result<(), CheckFailure> {
     serve(world, "serves no reads", asks.into_iter())
 }
 
-/// All replicas come to the same index, nobody waits any more, and all hold the same.
+/// All replicas reach the same index, no request waits any more, and all hold the same rows.
 pub(crate) fn replicas(world: &mut SimWorld) -> Result<(), CheckFailure> {
     let regions = world.regions().to_vec();
     wait(world, |world| {

@@ -1,11 +1,12 @@
-//! Linearizability of registers: is there one order of all operations that explains every answer?
+//! Linearizability checker for registers: one order of all operations must explain every answer.
 //!
-//! Each key is a register by itself, so a history is checked key by key. [`History`] collects what
-//! clients asked and were told; [`check`] decides one register. `search.rs` holds the search.
+//! Each key is a register by itself, so a history is checked key by key. [`History`] collects the
+//! calls of clients and their answers; [`check`] decides one register. `search.rs` holds the
+//! search.
 //!
-//! What an operation without an answer means: it may have taken effect at any time after its call,
-//! or never. An operation that surely had no effect does not belong into a history; take it out
-//! with [`History::forget`].
+//! An operation without an answer may have taken effect at any time after its call, or never. An
+//! operation that surely had no effect does not belong into a history; take it out with
+//! [`History::forget`].
 //!
 //! Moments are any numbers that grow with real time. Two operations overlap unless one returned at
 //! a moment strictly before the other's call: equal moments count as overlapping.
@@ -41,7 +42,7 @@ pub fn check(operations: &[RegisterOp]) -> Result<(), Violation> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OperationId(usize);
 
-/// What clients asked of many registers, named by `K`, and what they were told.
+/// The calls of clients on many registers, named by `K`, and their answers.
 #[derive(Clone, Debug)]
 pub struct History<K> {
     operations: Vec<Option<(K, RegisterOp)>>,
@@ -53,7 +54,7 @@ impl<K> Default for History<K> {
     }
 }
 
-/// What [`History::check`] looked at.
+/// The numbers of registers and operations that [`History::check`] has checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckedCounts {
     /// Registers.

@@ -34,7 +34,7 @@ impl LocalClock {
         self.suspended_us
     }
 
-    /// What the store's clock says at a moment.
+    /// The reading of the store's clock at a moment.
     pub(crate) fn read(self, moment: SimTime) -> Time {
         Time((self.offset_us + moment * self.rate / MILLION as u64) / US_PER_MS)
     }

@@ -1,8 +1,8 @@
-//! How far into their corners runs have come: what never happened was not tried.
+//! Coverage: how often runs reached each corner. A corner with count 0 was not tried.
 
 use std::ops::AddAssign;
 
-/// Sums over the lives of all stores of a run, or of many.
+/// Sums over the incarnations of all stores of a run, or of many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     /// Stores opened.
@@ -15,9 +15,9 @@ pub struct Coverage {
     pub checkpoints: u64,
     /// Times that applying had to wait because too much was in memory only.
     pub apply_stalls: u64,
-    /// What was done with the logs.
+    /// Operations on the logs.
     pub log: LogCoverage,
-    /// What was done with the space of the pages' files.
+    /// Operations on the space of the pages' files.
     pub pages: PagesCoverage,
     /// Stores that died of their disk, inside an operation.
     pub deaths_inside: u64,
@@ -29,9 +29,9 @@ pub struct Coverage {
     pub reads_by_index: u64,
     /// Votes withheld because of a promise.
     pub votes_withheld: u64,
-    /// Who stores are, and who was taken for one of them.
+    /// Bootstraps, handshakes and refusals.
     pub identity: IdentityCoverage,
-    /// What the bounds on time and on messages have met.
+    /// Effects of the bounds on time and on messages.
     pub bounds: BoundsCoverage,
 }
 
@@ -85,7 +85,7 @@ pub struct PagesCoverage {
     pub trimmed_bytes: u64,
     /// Holes made in the files.
     pub punched_bytes: u64,
-    /// Given back of the trash by upkeep, not by the operations that made it.
+    /// Freed by deferred frees, not by the operations that dropped the pages.
     pub reclaimed_bytes: u64,
 }
 

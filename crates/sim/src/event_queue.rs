@@ -1,4 +1,4 @@
-//! What will happen, by moment: the only clock of a simulated cluster.
+//! The event queue of the discrete-event simulation: the only clock of a simulated cluster.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

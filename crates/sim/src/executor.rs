@@ -1,4 +1,5 @@
-//! What carries a core's effects out on the disk: later, in order, and told only when done.
+//! The executor carries out a core's effects on the disk: later, in order, and reports them only
+//! when they are done.
 //!
 //! In the node these are threads: one writes the log, one applies, tasks read. Here each keeps a
 //! queue and a place on the agenda.
@@ -27,7 +28,7 @@ use crate::terms::{self, SyncedTerms};
 pub(crate) struct TaskDelays {
     pub(crate) sync_us_max: u64,
     pub(crate) apply_us_max: u64,
-    /// From something's being done to its being told.
+    /// From the completion of a task to the core's notification.
     pub(crate) notify_us_max: u64,
 }
 
@@ -37,11 +38,11 @@ const PURGE_US_MAX: u64 = 100_000;
 const LOG_STEPS_END: u64 = 6;
 /// Steps of the pages' upkeep there are fewer than this.
 const PAGE_STEPS_END: u64 = 4;
-/// Whoever waits until less is in memory only looks so often whether it is.
+/// A stalled apply looks at least this often whether enough dirty bytes are written.
 const LOOK_US_MAX: u64 = 5_000;
 /// From asking for a checkpoint to its beginning.
 const ASK_US_MAX: u64 = 10_000;
-/// Of so many reads of old entries one finds no memory.
+/// One of this many reads of old entries finds no memory.
 const FETCHES_TO_A_FAILURE: u64 = 8;
 /// Bytes that a scan may return: more than there ever are.
 const SCAN_BYTES_MAX: u64 = 64 << 20;
@@ -52,7 +53,7 @@ pub(crate) struct Executor {
     rng: Rng,
     delays: TaskDelays,
     log: TaskQueue<QueuedLogBatch>,
-    /// What of it is on disk.
+    /// The terms that are on disk.
     terms: SyncedTerms,
     apply: TaskQueue<ApplyTask>,
     /// Says how long applying waits.
@@ -62,11 +63,11 @@ pub(crate) struct Executor {
     coverage: Coverage,
 }
 
-/// What was handed to the log at once.
+/// One batch of the log.
 #[derive(Debug)]
 struct QueuedLogBatch {
     commit: Commit,
-    /// The writes to be told of.
+    /// The numbers of the writes, to be reported.
     numbers: Vec<(RegionId, u64)>,
     /// The terms that are on disk then.
     terms: Vec<(RegionId, Term)>,
@@ -77,7 +78,7 @@ struct QueuedLogBatch {
 struct TaskQueue<T> {
     waiting: VecDeque<T>,
     is_scheduled: bool,
-    /// When the core hears of the last piece: later pieces are told later.
+    /// The time at which the core is notified of the last task: later tasks are reported later.
     notified_at: SimTime,
 }
 
@@ -117,7 +118,7 @@ impl Executor {
         self.delays = delays;
     }
 
-    /// What the log has on disk.
+    /// The terms that the log has on disk.
     pub(crate) fn terms(&self) -> &SyncedTerms {
         &self.terms
     }
@@ -178,8 +179,8 @@ impl Executor {
         }
     }
 
-    /// Applies some or all of what waits, answers who waited, and tells the core later. Returns
-    /// how far regions came.
+    /// Applies some or all waiting tasks, replies to their clients, and notifies the core later.
+    /// Returns how far regions are applied.
     pub(crate) fn apply(
         &mut self,
         now: SimTime,
@@ -202,8 +203,8 @@ impl Executor {
         Ok(applied.regions)
     }
 
-    /// How long applying has to wait because of what is in memory only, if it has to. Asks for a
-    /// checkpoint once so much is, as the node's threads do.
+    /// How long applying has to wait because of dirty pages, if it has to (write stall). Asks for a
+    /// checkpoint once there are enough of them, as the node's threads do.
     fn stall_us(&mut self, now: SimTime, out: &mut Outbox) -> Option<u64> {
         let (limits, dirty) = (self.store.dirty_limits(), self.store.dirty_bytes());
         if self.store.wants_checkpoint() && !self.is_asked {
@@ -221,7 +222,7 @@ impl Executor {
         Some(left_us.unwrap_or(LOOK_US_MAX).clamp(1, LOOK_US_MAX))
     }
 
-    /// Reads entries from the log. What is not there any more is told as well.
+    /// Reads entries from the log. Entries that are not there any more are reported as well.
     ///
     /// # Errors
     ///
@@ -278,8 +279,8 @@ impl Executor {
         Ok(())
     }
 
-    /// Removes log segments that nobody needs, and does some of the log's upkeep: not always all of
-    /// it, so that writes find it done or have to do it.
+    /// Removes log segments that are not needed, and does some of the log's background work: not
+    /// always all of it, so that writes find it done or have to do it.
     pub(crate) fn purge(&mut self) -> Result<(), Error> {
         let purged = self.store.purge_log()?;
         self.coverage.log.segments_purged += purged.segments;

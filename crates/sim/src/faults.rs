@@ -1,4 +1,4 @@
-//! What goes wrong: each seed draws its own probabilities, then its own mishaps.
+//! Fault injection by swarm testing: each seed draws its own fault rates, then its own faults.
 //!
 //! Probabilities that are the same in every run leave corners unvisited: where everything fails all
 //! the time nothing gets far. So each kind of fault is absent, rare or frequent, seed by seed.
@@ -28,14 +28,15 @@ pub(crate) enum Fault {
     /// A leader stands still as soon as it has asked to be confirmed, hears the answers when it
     /// comes to itself, and nothing of what happened since.
     Freeze { region: RegionId, us: u64 },
-    /// What it takes to elect a second leader while the first may still believe in itself: the
-    /// leader hears some replicas no more; later one that it does hear restarts, and forgets it.
+    /// Tries to elect a second leader while the first may still trust its lease: some replicas are
+    /// partitioned from the leader; later one that still follows it restarts, and forgets the
+    /// promise.
     SecondLeader { region: RegionId, us: u64 },
     /// Links are cut for a while.
     Partition { cut: Partition, us: u64 },
     /// The disk takes much longer for a while.
     SlowDisk { store: usize, us: u64 },
-    /// An operator empties the store's directory, or puts something older in its place, and puts the
+    /// An operator empties the store's directory, or replaces it by an older copy, and puts the
     /// newest one back later. As long as there is no cluster it is emptied for good.
     DirectorySwap { store: usize, how: DirectorySwap, us: u64 },
     /// The disk refuses syncs, or writes as well, until the store has stopped because of it.
@@ -43,11 +44,11 @@ pub(crate) enum Fault {
     /// The machine of a leader is suspended, and cut off when it comes back. Clocks that count only
     /// while it runs would have stood still.
     Suspend { region: RegionId, us: u64 },
-    /// The leader stands still in its next step that grants a read under a lease, between reading its
-    /// clock and handing out what the step has granted.
+    /// The leader stalls in its next step that grants a read under a lease, between reading its
+    /// clock and handing out the effects of the step.
     Stall { region: RegionId, us: u64 },
-    /// Somebody sends one of the region's replicas, by place, a message in the name of another, with
-    /// a term that cannot have come to be.
+    /// A forged message: one of the region's replicas, by place, receives it in the name of
+    /// another, with a term that cannot have come to be.
     WildTerm { region: RegionId, from: usize, to: usize, kind: MessageKind, term: u64 },
 }
 
@@ -68,11 +69,11 @@ pub(crate) struct Swarm {
     /// Regions of the clients' keys.
     pub(crate) data_regions: usize,
     pub(crate) clients: usize,
-    /// Few, but for wide runs, in which the trees have so many leaves that deleting a range cuts some
-    /// of them off. Only in runs that are not heavy.
+    /// Few, but for wide runs, in which the trees have so many leaves that a range deletion drops
+    /// some of them. Only in runs that are not heavy.
     pub(crate) keys_per_region: usize,
-    /// How many times as long as in other runs the padding of values is. In heavy runs the files of the
-    /// pages become so long that their ends are moved and cut off.
+    /// The factor by which the padding of values is longer than in other runs. In heavy runs the
+    /// files of the pages become so long that they are defragmented and truncated.
     pub(crate) weight: usize,
     /// Nothing is moved nor cut off from the end of the pages' files, so that what is free stays so
     /// long that holes are made of it. Only in heavy runs.
@@ -85,9 +86,9 @@ pub(crate) struct Swarm {
     /// Applying a batch takes up to this long.
     pub(crate) apply_us_max: u64,
     pub(crate) checkpoint_us: MeanInterval,
-    /// Each store's clock runs so much fast or slow, in millionths.
+    /// The drift of each store's clock, in millionths.
     pub(crate) drift_ppm: Vec<i64>,
-    /// A store that is told something wrong at first, and for how long.
+    /// A store with wrong flags at first, and for how long.
     pub(crate) wrong_flags: Option<(usize, OperatorFlags, u64)>,
     /// Time from a crash to the start, at most.
     pub(crate) restart_us_max: u64,

@@ -1,4 +1,4 @@
-//! Which regions a simulated cluster starts with, and where their replicas are.
+//! The layout of a simulated cluster: its first regions and the places of their replicas.
 
 use bytes::Bytes;
 use fastrand::Rng;

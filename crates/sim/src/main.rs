@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         stores: arguments.stores.map(usize::from),
         printed: arguments.trace,
     };
-    // What a run's panic says is in its report; the usual words about threads would drown it.
+    // A run's panic is in its report; the usual output about threads would drown it.
     std::panic::set_hook(Box::new(|_| {}));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let jobs = if arguments.trace { 1 } else { arguments.jobs.unwrap_or(cores).max(1) };
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
         drop(send);
         for report in receive {
             if arguments.stop && report.failure.is_some() {
-                // Whoever draws a seed from now on finds none.
+                // Jobs that draw a seed from now on find none.
                 next.store(end, Ordering::Relaxed);
             }
             summary.add(&report);
@@ -81,7 +81,7 @@ fn main() -> ExitCode {
     if summary.failures > 0 || !untried.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// So many runs of so many events must have come into every corner.
+/// This many runs of this many events must have reached every corner.
 const SEEDS_MIN: u64 = 100;
 const EVENTS_MIN: u64 = 20_000;
 
@@ -132,7 +132,7 @@ impl RunSummary {
         sum.trace = sum.trace.wrapping_add(report.trace);
     }
 
-    /// What never happened although there were many runs, so that it was not tried.
+    /// Corners that were never reached although there were many runs.
     fn untried(&self) -> Vec<&'static str> {
         if self.seeds < SEEDS_MIN || self.sum.counts.events < self.seeds * EVENTS_MIN {
             return Vec::new();

@@ -33,14 +33,14 @@ impl NetworkConditions {
     };
 }
 
-/// Which links are cut.
+/// The links that are cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Partition {
     /// The stores of this set and the others do not hear each other.
     Split(Vec<bool>),
-    /// Nobody hears this store; it hears everybody.
+    /// No store hears this one; it hears all others.
     Mute(usize),
-    /// This store hears nobody; everybody hears it.
+    /// This store hears no other one; all others hear it.
     Deaf(usize),
     /// The one does not hear the other; all else works.
     Link { from: usize, to: usize },

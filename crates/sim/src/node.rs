@@ -43,19 +43,19 @@ use stall::Stall;
 
 /// Where a store keeps its files.
 const DIRECTORY: &str = "/data";
-/// Effects come in so many lists; the power may go between any two.
+/// The number of lists of effects; the power may go between any two.
 const LISTS: usize = 7;
 /// From an event's coming in to the core's step.
 const STEP_US_MAX: u64 = 200;
 /// Between two looks of a store that is no member yet, and between two greetings of one that is.
 const BOOTSTRAP_US: u64 = 20_000;
 const GREET_US_MAX: u64 = 60_000;
-/// A slow disk takes so many times as long.
+/// The factor by which a slow disk is slower.
 const SLOWNESS: u64 = 50;
-/// One of so many batches is followed by a comparison of the region with the truth.
+/// One of this many batches is followed by a comparison of the region with the reference model.
 const COMPARED_OF: u32 = 16;
 
-/// What all machines of a run share.
+/// The settings that all nodes of a run share.
 #[derive(Clone, Debug)]
 pub(crate) struct RunSettings {
     pub(crate) stores: usize,
@@ -71,12 +71,12 @@ pub(crate) struct SimNode {
     clock: LocalClock,
     rng: Rng,
     settings: Arc<RunSettings>,
-    /// Counts starts; tasks of an earlier life are void.
+    /// Counts starts; tasks of an earlier incarnation are void.
     incarnation: u64,
     running: Option<RunningStore>,
-    /// What there is instead of that before the store is a member.
+    /// The bootstrap, before the store is a member.
     bootstrapping: Option<BootstrappingStore>,
-    /// What the operator says at the next start.
+    /// The operator's flags for the next start.
     flags: OperatorFlags,
     /// Starts that the directory in use has seen.
     starts: u64,
@@ -87,9 +87,9 @@ pub(crate) struct SimNode {
     had_plan: bool,
     /// The greatest count of starts of each other store that was accepted, and is remembered.
     accepted: Vec<u64>,
-    /// Whether the disk was told to fail: an error is then the death of the store, not a fault.
+    /// Whether a disk fault was injected: an error is then the death of the store, not a bug.
     has_disk_fault: bool,
-    /// Of all lives that are over, and of starts.
+    /// Of all earlier incarnations, and of starts.
     coverage: Coverage,
 }
 
@@ -143,7 +143,7 @@ impl SimNode {
         self.was_member || self.is_running() || has_become
     }
 
-    /// Whether its directory may keep a plan: who empties it then loses a store.
+    /// Whether its directory may keep a plan: an operator who empties it then loses a store.
     pub(crate) fn has_plan(&self) -> bool {
         self.had_plan || self.bootstrapping.as_ref().is_some_and(BootstrappingStore::has_plan)
     }
@@ -163,17 +163,17 @@ impl SimNode {
         self.is_swapped() || self.flags != OperatorFlags::Right
     }
 
-    /// Whether the operator told it something else than the others.
+    /// Whether the operator gave it other flags than the others.
     pub(crate) fn has_wrong_flags(&self) -> bool {
         self.flags != OperatorFlags::Right
     }
 
-    /// What the operator says from the next start on.
+    /// Sets the operator's flags from the next start on.
     pub(crate) fn set_flags(&mut self, flags: OperatorFlags) {
         self.flags = flags;
     }
 
-    /// Whether the disk was told to fail and has not yet done its worst.
+    /// Whether an injected disk fault has not yet ended the store.
     pub(crate) fn has_disk_fault(&self) -> bool {
         self.has_disk_fault
     }
@@ -182,7 +182,7 @@ impl SimNode {
         self.fs.stats()
     }
 
-    /// What the store has been through.
+    /// The coverage of the store so far.
     pub(crate) fn coverage(&self) -> Coverage {
         let mut coverage = self.coverage;
         coverage.bounds.suspended_us = self.clock.suspended_us();
@@ -253,7 +253,7 @@ impl SimNode {
         Ok(())
     }
 
-    /// Opens the store of a member, and compares what it found with the truth.
+    /// Opens the store of a member, and compares the recovered rows with the reference model.
     fn run(
         &mut self,
         directory: StoreDirectory,
@@ -276,7 +276,7 @@ impl SimNode {
             let id = region.descriptor.id;
             terms.note(id, region.hard_state.term);
             self.coverage.replayed_entries += region.tail.len() as u64;
-            // At the first start leaders are spread; later whoever has the longest log wins.
+            // At the first start leaders are spread; later the replica with the longest log wins.
             let is_fresh = region.hard_state == HardState::default();
             let first = id.0 as usize % settings.regions.len() == self.place && is_fresh;
             shard.create(time, region, first).map_err(|error| {
@@ -347,15 +347,15 @@ impl SimNode {
         self.bootstrapping = None;
         self.fs.fail_syncs(false);
         self.fs.fail_writes(false);
-        // A disk that was told to lose power does so, whoever else comes first.
+        // A disk that was ordered to lose power does so, also if a process kill comes first.
         if power || self.has_disk_fault {
             self.fs.power_loss(self.rng.u64(..));
         }
         self.has_disk_fault = false;
     }
 
-    /// Lets the power go inside the work on the disk: in the operation so many from now, or in one
-    /// of the next write to the log, or between two lists of effects.
+    /// Cuts the power inside the work on the disk: at operation number `operations` from now, or in
+    /// one of the next write to the log, or between two lists of effects.
     pub(crate) fn cut_inside(&mut self, operations: u64) {
         self.has_disk_fault = true;
         match &mut self.running {
@@ -560,7 +560,7 @@ impl SimNode {
         }
     }
 
-    /// An error of the store is its end; if the disk was not told to fail, it is a fault.
+    /// An error ends the store; without an injected disk fault, it is a bug.
     fn stop(&self, error: &Error) -> StopReason {
         stop_of(self.place, self.has_disk_fault, error)
     }

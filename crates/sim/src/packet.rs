@@ -1,4 +1,4 @@
-//! What travels between simulated stores: frames of raft, greetings, questions of the bootstrap.
+//! Packets between simulated stores: raft frames, handshakes, and bootstrap requests.
 
 use flotilla_identity::{
     BootstrapRequest, BootstrapResponse, QuestionToken, StoreHello, StoreRun, StoreUuid,
@@ -23,19 +23,19 @@ impl Packet {
     }
 }
 
-/// What a packet holds.
+/// The body of a packet.
 #[derive(Clone, Debug)]
 pub(crate) enum PacketBody {
     /// A message of raft, with the sender's start and how far its log is synced.
     Frame { uuid: StoreUuid, run: StoreRun, log_end: u64, envelope: Box<Envelope> },
     /// The receiver does not take frames of this start: the stream ends.
     FrameRefused { run: StoreRun },
-    /// A question of the bootstrap, asked in a life of the sender.
+    /// A question of the bootstrap, asked in an incarnation of the sender.
     Question { incarnation: u64, token: QuestionToken, request: BootstrapRequest },
-    /// Its answer, for that life of the receiver.
+    /// Its answer, for that incarnation of the receiver.
     Answer { incarnation: u64, token: QuestionToken, response: BootstrapResponse },
-    /// A greeting, sent in a life of the sender.
+    /// A greeting, sent in an incarnation of the sender.
     Hello { incarnation: u64, hello: Box<StoreHello> },
-    /// Its answer, for that life of the receiver, and whether the greeting was accepted.
+    /// Its answer, for that incarnation of the receiver, and whether the greeting was accepted.
     HelloAnswer { incarnation: u64, hello: Box<StoreHello>, accepted: bool },
 }

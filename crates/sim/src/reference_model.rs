@@ -1,4 +1,4 @@
-//! What the cluster has agreed on: each region's log, entry by entry, and the state it makes.
+//! The reference model: each region's agreed log, entry by entry, and the state that it makes.
 //!
 //! The first replica that hands a committed entry out to be applied tells what stands at its place;
 //! every other replica, and the same one after a crash, must say the same. From these entries a
@@ -21,11 +21,11 @@ pub(crate) type CheckFailure = String;
 pub(crate) struct ReferenceModel {
     regions: BTreeMap<RegionId, RegionModel>,
     leaders: BTreeMap<(RegionId, Term), StoreId>,
-    /// Which proposal of which entry a ticket came out with.
+    /// The proposal and the entry that each ticket came out with.
     tickets: BTreeMap<Ticket, (RegionId, Index, usize)>,
 }
 
-/// What one operation did.
+/// The result of one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OpResult {
     Done,
@@ -41,11 +41,11 @@ struct RegionModel {
     values: BTreeMap<Bytes, Vec<(Index, Option<Bytes>)>>,
 }
 
-/// What stands at one index.
+/// The entry at one index.
 #[derive(Debug)]
 struct AgreedEntry {
     print: u64,
-    /// What each operation of each proposal did.
+    /// The results of each operation of each proposal.
     results: Vec<Vec<OpResult>>,
 }
 
@@ -93,13 +93,13 @@ impl ReferenceModel {
         Err(format!("region {region} has two leaders in term {term}: stores {other} and {store}"))
     }
 
-    /// Who has led the region in a term later than this, if anybody: the first of them.
+    /// The first leader of the region in a term later than this, if there is one.
     pub(crate) fn leader_after(&self, region: RegionId, term: Term) -> Option<(Term, StoreId)> {
         let later = (region, Term(term.0 + 1))..=(region, Term(u64::MAX));
         self.leaders.range(later).next().map(|((_, term), store)| (*term, *store))
     }
 
-    /// What the proposal with this ticket did; `None` if it was not handed out to be applied.
+    /// The results of the proposal with this ticket; `None` if it was not handed out to be applied.
     pub(crate) fn results(&self, ticket: Ticket) -> Option<&[OpResult]> {
         let (region, index, place) = self.tickets.get(&ticket)?;
         let entry = &self.regions[region].entries[index.0 as usize - 1];

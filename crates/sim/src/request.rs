@@ -1,4 +1,4 @@
-//! What clients ask of stores, and what stores tell them.
+//! Requests of clients and the replies of stores.
 
 use bytes::Bytes;
 use flotilla_region::command::{self, Op};
@@ -9,7 +9,7 @@ use crate::checker::{OperationId, RegisterAction};
 use crate::layout;
 use crate::trace::{digest, mix};
 
-/// Who asks.
+/// The owner of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestOwner {
     /// A client of the workload.
@@ -20,7 +20,7 @@ pub(crate) enum RequestOwner {
     Auditor,
 }
 
-/// What is asked.
+/// The body of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RequestBody {
     Write(Vec<Op>),
@@ -28,7 +28,7 @@ pub(crate) enum RequestBody {
     Scan,
 }
 
-/// What is told.
+/// The reply of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ClientReply {
     Wrote(ApplyOutcome),
@@ -64,7 +64,7 @@ pub(crate) enum RequestState {
     Served,
     /// It had no effect and will have none.
     Refused,
-    /// The store lost it in a crash; nobody knows what became of it.
+    /// The store lost it in a crash; its fate is open.
     Lost,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct ClientRequest {
     pub(crate) forged: Option<ForgedField>,
     pub(crate) state: RequestState,
     pub(crate) calls: Vec<OperationId>,
-    /// What was proposed, if it is a write.
+    /// The proposal, if it is a write.
     pub(crate) command: Option<Bytes>,
 }
 
@@ -178,7 +178,7 @@ impl ClientRequest {
                 precondition.peer = peer.map(|id| flotilla_region::PeerId(id.0 + 50))
             }
             Some(ForgedField::Span) => {
-                // The system region has no borders, and nobody lies to it.
+                // The system region has no borders, and no request to it is forged.
                 let outside = if region.end.is_empty() { Bytes::new() } else { region.end.clone() };
                 precondition.span = Some(KeySpan { first: outside.clone(), last: outside });
             }

@@ -1,4 +1,4 @@
-//! What clients ask for, drawn by chance. Every value that is written is unique.
+//! The request generator: random requests. Every value that is written is unique.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use flotilla_region::command::Op;
 use crate::checker::RegisterValue;
 use crate::request::RequestBody;
 
-/// What a client asks for that knows of these keys, and last saw these values. What values are padded
-/// with is `weight` times as long as in light runs.
+/// Draws the request of a client that knows these keys, and last saw these values. The padding of
+/// values is `weight` times as long as in light runs.
 pub(crate) fn draw(
     rng: &mut Rng,
     keys: &[Bytes],

@@ -1,4 +1,4 @@
-//! One run: a storm, then a calm in which the cluster must recover, then the audit.
+//! One run: faults, then a healing phase in which the cluster must recover, then the audit.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -18,7 +18,7 @@ use crate::trace::Trace;
 use crate::workload::ClientCounts;
 use crate::world::{EventCounts, SimWorld};
 
-/// What to run.
+/// The options of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Events before the faults end.
@@ -35,22 +35,22 @@ impl Default for Options {
     }
 }
 
-/// What came of a run.
+/// The report of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SimReport {
     /// The seed.
     pub seed: u64,
-    /// What must never happen and did.
+    /// The violation that was found.
     pub failure: Option<String>,
     /// A hash over all that happened: equal runs have equal ones.
     pub trace: u64,
     /// How long the cluster lived.
     pub simulated_us: u64,
-    /// What happened how often.
+    /// The events by kind.
     pub counts: EventCounts,
     /// Requests.
     pub tally: ClientCounts,
-    /// What the checker saw.
+    /// The numbers of the linearizability checker.
     pub checked: CheckedCounts,
     /// Batches of timestamps given away.
     pub stamps: u64,

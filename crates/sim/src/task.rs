@@ -1,4 +1,4 @@
-//! What a store has still to do, and what comes out of doing it.
+//! Tasks of a store, and the outbox with their results.
 
 use flotilla_region::{Envelope, Event, LogFetch, ReadGrant, RoleChange, Ticket};
 
@@ -23,11 +23,11 @@ pub(crate) enum Task {
     Fetch(LogFetch),
     Read(ReadGrant),
     Checkpoint,
-    /// Remove log segments that nobody needs.
+    /// Remove log segments that are not needed.
     Purge,
     /// Go on with the bootstrap.
     Bootstrap,
-    /// Greet those to whom there is no link.
+    /// Greet the stores without a link.
     Greet,
     /// Hand out what a step has brought forth, in which the store stood still.
     DispatchEffects,
@@ -53,27 +53,27 @@ impl Task {
     }
 }
 
-/// What a store's work brings forth. The lists are reused.
+/// The results of a store's work. The lists are reused.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// More work, so many microseconds later.
+    /// More tasks, each with its delay in microseconds.
     pub(crate) tasks: Vec<(u64, Task)>,
     pub(crate) envelopes: Vec<Envelope>,
     /// Greetings, and questions of the bootstrap.
     pub(crate) packets: Vec<Packet>,
     pub(crate) replies: Vec<(Ticket, ClientReply)>,
     pub(crate) roles: Vec<RoleChange>,
-    /// The store stands still for so long, and hands out its effects then.
+    /// The store stalls for this long, and hands out its effects then.
     pub(crate) stall_us: Option<u64>,
 }
 
 /// Why a store does not go on.
 #[derive(Debug)]
 pub(crate) enum StopReason {
-    /// The disk failed as it was told to.
+    /// The disk failed as was ordered.
     Died,
-    /// It must not run, and says why: its directory is not the one that the cluster knows, or it was
-    /// told something else than the others.
+    /// It must not run, and says why: its directory is not the one that the cluster knows, or its
+    /// flags differ from those of the others.
     Refused(String),
     /// Something happened that must never happen.
     CheckFailure(CheckFailure),

@@ -1,7 +1,8 @@
-//! Which term each replica of a store has on disk: it may speak in no later one.
+//! The terms that the replicas of a store have on disk: a replica may send messages in no later
+//! one.
 //!
-//! A replica that was heard in a term and forgets it in a crash may vote in it a second time. Only
-//! who asks whether it would be elected, and who answers that, names a term that it is not in.
+//! A replica that sent a message in a term and forgets the term in a crash may vote in it a second
+//! time. Only pre-vote requests and their responses name a term that the sender is not in.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ pub(crate) struct SyncedTerms {
 }
 
 impl SyncedTerms {
-    /// What was found at the start, or what a batch of the log has brought to the disk.
+    /// Notes a term that was found at the start, or that a batch of the log has made durable.
     pub(crate) fn note(&mut self, region: RegionId, term: Term) {
         let synced = self.synced.entry(region).or_default();
         *synced = term.max(*synced);

@@ -27,7 +27,7 @@ impl GrantedTimestamps {
         self.granted.len() as u64
     }
 
-    /// The greatest timestamp that anybody has by now.
+    /// The greatest timestamp that was granted so far.
     fn latest(&self) -> Option<Timestamp> {
         self.granted.last_key_value().map(|(stamp, _)| *stamp)
     }

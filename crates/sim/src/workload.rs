@@ -1,8 +1,8 @@
-//! The clients: what they ask, whom, what they were told, and whether that can be.
+//! The client workload: requests, their targets, their answers, and the check of both.
 //!
 //! Every written value is unique, so each answer tells which write it saw. A call begins when the
-//! store gets it and ends when the store answers: whether the answer reaches the client is the
-//! client's affair, the store has promised all the same. What a crash swallows stays unknown.
+//! store gets it and ends when the store answers: the store has promised the answer even if it does
+//! not reach the client. The fate of a request that a crash swallows stays unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +37,7 @@ struct SimClient {
     waits_for: Option<Ticket>,
     /// Where it thinks that leaders are.
     leaders: BTreeMap<RegionId, usize>,
-    /// What it last knew of each key, to swap with.
+    /// The values that it last saw, to swap with.
     seen: BTreeMap<Bytes, RegisterValue>,
 }
 
@@ -92,7 +92,7 @@ impl ClientWorkload {
         &self.requests[index(ticket)]
     }
 
-    /// What the owner of this ticket wanted to be written.
+    /// The proposal of this ticket.
     pub(crate) fn command(&self, ticket: Ticket) -> Option<Bytes> {
         self.requests.get(index(ticket))?.command.clone()
     }
@@ -102,7 +102,7 @@ impl ClientWorkload {
         self.keys.iter().flat_map(|(region, keys)| keys.iter().map(|key| (*region, key)))
     }
 
-    /// Requests that are not answered, though nobody lost them.
+    /// Requests that are neither answered nor lost.
     pub(crate) fn open(&self) -> &BTreeSet<Ticket> {
         &self.open
     }
@@ -111,7 +111,7 @@ impl ClientWorkload {
         self.tally
     }
 
-    /// Whether all that clients were told can be.
+    /// Whether the answers are linearizable.
     pub(crate) fn check(&self) -> Result<checker::CheckedCounts, CheckFailure> {
         self.history.check().map_err(|((region, key), violation)| {
             format!("region {region}, key {:?}: {violation}", key.escape_ascii().to_string())
@@ -141,8 +141,8 @@ impl ClientWorkload {
         self.send(request)
     }
 
-    /// Somebody who wants to know whether the region has two leaders writes to a replica that may
-    /// have become one, and reads from `leader`.
+    /// Probes whether the region has two leaders: writes to a replica that may have become one, and
+    /// reads from `leader`.
     pub(crate) fn probe(&mut self, region: RegionId, leader: usize) -> Vec<Ticket> {
         let Some(key) = self.keys[&region].first().cloned() else { return Vec::new() };
         let other = self.any_replica(region);
@@ -342,7 +342,7 @@ impl ClientWorkload {
             return *store;
         }
         let store = self.any_replica(region);
-        // Whoever is asked first is asked again, until it says no.
+        // The first target is asked again, until it refuses.
         self.clients[client].leaders.insert(region, store);
         store
     }
@@ -353,7 +353,7 @@ impl ClientWorkload {
     }
 }
 
-/// Whether a client may be told this of a proposal that did that.
+/// Whether this outcome is a right answer for a proposal with these results.
 fn is_outcome_of(outcome: &ApplyOutcome, results: &[OpResult]) -> bool {
     match (outcome, results) {
         (ApplyOutcome::Swapped { succeeded, previous }, [result]) => {

@@ -1,4 +1,4 @@
-//! The whole cluster: what is planned happens, one thing after the other, and brings forth more.
+//! The simulated cluster: events happen one after the other, and schedule more.
 
 use std::fmt::Arguments;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ mod messaging;
 
 /// Between two beats of an oracle.
 const TICK_US: u64 = 100_000;
-/// A store that was told to lose power inside its next operations loses it after this at the
+/// A store that was ordered to lose power inside its next operations loses it after this at the
 /// latest.
 const CUT_US_MAX: u64 = 200_000;
 
@@ -45,25 +45,25 @@ enum SimEvent {
         ticket: Ticket,
     },
     OracleTick(usize),
-    /// A checkpoint is due, if the store is still in this life.
+    /// A checkpoint is due, if the store is still in this incarnation.
     Checkpoint {
         store: usize,
         incarnation: u64,
     },
     InjectFault(Fault),
-    /// The store goes on after a pause, if it is still in this life.
+    /// The store goes on after a pause, if it is still in this incarnation.
     Resume {
         store: usize,
         incarnation: u64,
     },
     HealLinks,
-    /// Somebody looks whether the region has two leaders, and so many times more.
+    /// Probes whether the region has two leaders, `times` more times.
     Probe {
         region: RegionId,
         leader: usize,
         times: u32,
     },
-    /// Nobody hears the store any more, and it hears nobody.
+    /// The store is cut off from all others.
     Isolate(usize),
     /// The second half of a usurpation: the leader is cut off, a replica that heard it restarts.
     RestartVoter {
@@ -73,9 +73,9 @@ enum SimEvent {
     RestoreDiskSpeed(usize),
     /// The operator puts the newest disk of a store back.
     RestoreDirectory(usize),
-    /// The operator finds out what he told a store wrong.
+    /// The operator corrects the flags of a store.
     CorrectFlags(usize),
-    /// The store loses power, if it is still in this life.
+    /// The store loses power, if it is still in this incarnation.
     DelayedPowerLoss {
         store: usize,
         incarnation: u64,
@@ -86,7 +86,7 @@ enum SimEvent {
 /// Whether a store stands still.
 #[derive(Debug, Default)]
 struct PauseState {
-    /// What it will find when it goes on.
+    /// The events that it will find when it goes on.
     held: Option<Vec<SimEvent>>,
     /// It will stand still for so long as soon as it has sent something.
     after_sending_us: Option<u64>,
@@ -97,7 +97,7 @@ struct PauseState {
     suspended_at: Option<SimTime>,
 }
 
-/// What happened how often.
+/// Events by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventCounts {
     /// Things that happened, of any kind.
@@ -259,7 +259,7 @@ impl SimWorld {
         let event = self.event_queue.next().expect("timers never end");
         self.counts.events += 1;
         match self.target_store(&event) {
-            // What a store that stands still should do waits until it goes on.
+            // Events of a store that stands still wait until it goes on.
             Some(store) if self.pauses[store].held.is_some() => {
                 self.pauses[store].held.get_or_insert_default().push(event);
                 Ok(())

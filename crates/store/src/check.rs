@@ -1,4 +1,4 @@
-//! Proves that what is on disk fits together.
+//! Consistency check of a whole store: pages, rows and logs fit together.
 
 use std::ops::Bound;
 
@@ -11,7 +11,7 @@ use crate::schema::{self, ApplyState};
 use crate::snapshot_read::StoreSnapshot;
 use crate::store_log::StoreLog;
 
-/// What was checked.
+/// The result of a check.
 #[derive(Clone, Debug)]
 pub struct StoreCheckReport {
     /// The page store's own report: every page is reachable, free or pending.

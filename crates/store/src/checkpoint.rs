@@ -1,7 +1,8 @@
-//! Makes the pages durable, so that the log may be shortened.
+//! Checkpoints: the pages become durable, so that the log may be shortened.
 //!
 //! The order is what matters:
-//! 1. What the log was given so far is written, so that its index shows the newest hard states.
+//! 1. All batches queued so far are written to the log, so that its index has the newest hard
+//!    states.
 //! 2. They are copied into the rows, with the place in the log up to which this is all of them.
 //! 3. The log is synced: no root may know of an entry, applied or committed, that a power loss
 //!    could still take from the log.
@@ -44,6 +45,8 @@ impl CheckpointState {
         pages: &PageStore,
         log: &StoreLog,
     ) -> Result<(Vec<(RegionId, Index)>, bool), Error> {
+        // Two checkpoints at once could end in the wrong order, and the durable indexes would go
+        // back.
         let _one = self.making.lock();
         let taken = log.checkpoint_input();
         if taken.is_empty() && pages.read().txid() == pages.durable().txid {
@@ -54,6 +57,7 @@ impl CheckpointState {
         // Taken before the checkpoint, so the durable root has applied at least as much.
         let view = StoreSnapshot::new(pages.read());
         log.engine().sync().wait()?;
+        // The log was synced just now: no root may hold an entry that the log could still lose.
         let done = pages.checkpoint()?;
         assert!(
             done.txid >= view.txid(),
@@ -66,12 +70,26 @@ impl CheckpointState {
         let mut replicas = vec![];
         for (descriptor, (region, applied)) in view.descriptors()?.iter().zip(&durable) {
             assert!(descriptor.id == *region, "rows of {} and of {region}", descriptor.id);
-            replicas.extend(descriptor.peer_on(self.store).map(|peer| (peer.id, *applied)));
+            let Some(peer) = descriptor.peer_on(self.store) else { continue };
+            check_applied(log, *region, peer.id, *applied);
+            replicas.push((peer.id, *applied));
         }
         log.complete_checkpoint(&taken, done.txid, replicas.into_iter());
         self.durable.lock().clone_from(&durable);
         Ok((durable, true))
     }
+}
+
+/// A root that has applied entries which the log lacks could not be followed by the log any more: a
+/// restart would reset the log and with it the acknowledged entries above.
+fn check_applied(log: &StoreLog, region: RegionId, peer: PeerId, applied: Index) {
+    let Some(group) = log.engine().group(peer.0) else { return };
+    let last = group.last_index();
+    // A group without entries holds a hard state only: its log was forgotten.
+    assert!(
+        last == 0 || applied.0 <= last,
+        "region {region}: entry {applied} is applied, but the log ends at {last}"
+    );
 }
 
 /// Publishes a root that knows every hard state that the log holds.
@@ -89,6 +107,13 @@ fn copy_hard_states(
         let key = schema::region_key(region);
         let mut state = ApplyState::decode(region, states.get(&key)?.as_deref())?;
         state.hard_state = state.hard_state.merge(newest);
+        // The hard state is written along with the entries that it was raised for.
+        assert!(
+            state.hard_state.term >= state.term,
+            "region {region}: an entry of term {} is applied, and the log is in {:?}",
+            state.term,
+            state.hard_state
+        );
         states.put(&key, &state.encode())?;
     }
     txn.set_commit_metadata(&position.encode());

@@ -1,4 +1,4 @@
-//! What a caller may choose.
+//! Settings of the store and of its two engines.
 
 use flotilla_pagestore::Options;
 
@@ -13,11 +13,11 @@ pub struct Config {
     /// memory until then; a checkpoint writes them.
     pub checkpoint_dirty_bytes: u64,
     /// Bytes of log batches from which on a checkpoint is wanted. Default 256 MiB. A restart reads
-    /// about so much, and the log keeps it.
+    /// about as many bytes, and the log keeps them.
     pub checkpoint_log_bytes: u64,
-    /// Bytes of changed pages at which nothing should be applied before a checkpoint has written some
-    /// of them; between `checkpoint_dirty_bytes` and this, applying should wait the longer the more
-    /// there are: [`dirty_limits`]. Default 256 MiB.
+    /// Bytes of changed pages at which nothing should be applied before a checkpoint has written
+    /// some of them; between `checkpoint_dirty_bytes` and this, applying should wait the longer the
+    /// more there are (write stall): [`dirty_limits`]. Default 256 MiB.
     ///
     /// [`dirty_limits`]: crate::Store::dirty_limits
     pub dirty_bytes_max: u64,

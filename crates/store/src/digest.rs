@@ -1,4 +1,4 @@
-//! A hash over a region, to compare replicas.
+//! A hash over a region's rows, to compare replicas.
 
 use flotilla_region::{Index, RegionId};
 
@@ -27,7 +27,7 @@ fn read_failed(region: RegionId, error: ReadError) -> Error {
 }
 
 /// FNV-1a with 64 bits: the same on every machine, and simple. It guards against mistakes, not
-/// against somebody who wants two replicas to look alike.
+/// against an attacker that wants two replicas to look alike.
 struct RowDigest(u64);
 
 impl RowDigest {

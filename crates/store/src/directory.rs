@@ -1,4 +1,4 @@
-//! A data directory that is open: whose it is, and how it becomes that of a cluster's store.
+//! An open data directory: its identity, its starts, and the bootstrap of its store.
 //!
 //! The identity has two halves, one in the log and one in the pages. The log's is synced before
 //! the root that says the same, so it is at most one start ahead; halves that differ otherwise are
@@ -30,7 +30,7 @@ const STARTS_KEPT: u64 = 1_000;
 /// Random numbers for one start, drawn by the driver.
 #[derive(Clone, Copy, Debug)]
 pub struct StartSeed {
-    /// What an empty directory becomes.
+    /// The uuid of a directory that was empty.
     pub uuid: StoreUuid,
     /// Tells this start from one of a copy of the directory.
     pub nonce: u64,
@@ -77,7 +77,7 @@ impl StoreDirectory {
         Ok(directory)
     }
 
-    /// Whose directory it is.
+    /// The identity of the directory.
     #[must_use]
     pub fn identity(&self) -> &StoreIdentity {
         &self.identity
@@ -105,6 +105,10 @@ impl StoreDirectory {
     /// Makes the start durable: first in the log, then in the pages.
     pub(crate) fn count_start(&mut self) -> Result<(), Error> {
         let StoreIdentity { uuid, run, .. } = self.identity;
+        let latest = self.history.runs.keys().next_back();
+        assert_eq!(latest, Some(&run.starts), "a start is the latest of its directory");
+        // The log comes first: a crash in between leaves it one start ahead, which the next start
+        // accepts.
         store_group::put_identity(&self.log, &LogIdentity { uuid, run })?;
         let mut txn = self.pages.write()?;
         if self.identity.state == IdentityState::New {
@@ -114,6 +118,7 @@ impl StoreDirectory {
         ident.put(IDENTITY_KEY, &self.identity.encode())?;
         let record = self.history.runs[&run.starts];
         ident.put(&schema::start_key(run.starts), &schema::encode_start(record))?;
+        // Bounded: a store that crashes in a loop must not fill its directory with starts.
         if let Some(old) = run.starts.checked_sub(STARTS_KEPT) {
             ident.delete(&schema::start_key(old))?;
             self.history.runs.remove(&old);
@@ -131,6 +136,12 @@ impl StoreDirectory {
     /// then. Else an engine failed.
     pub fn write(&mut self, write: &BootstrapWrite) -> Result<(), Error> {
         let next = write.apply(&self.identity);
+        assert!(
+            !self.identity.is_member() && next.state >= self.identity.state,
+            "the bootstrap leads from {:?} to {:?}",
+            self.identity.state,
+            next.state
+        );
         let mut txn = self.pages.write()?;
         if let BootstrapWrite::Form { plan, .. } = write {
             region_ranges::check_first(&plan.regions)?;

@@ -1,4 +1,4 @@
-//! Why the store could not do what was asked.
+//! Errors of the store and of its reads.
 
 use bytes::Bytes;
 use flotilla_region::{Descriptor, Index, Malformed, RegionId};
@@ -7,9 +7,9 @@ use crate::schema::MalformedRow;
 
 /// Why the store could not do what was asked.
 ///
-/// None of these is the same on every replica, so none may be answered by going on: whoever gets
-/// one while logging, applying or making a checkpoint stops the store. What every replica decides
-/// alike is an [`ApplyOutcome`](crate::ApplyOutcome).
+/// An error may occur on one replica and not on another, so none may be answered by going on: a
+/// caller that gets one while logging, applying or making a checkpoint stops the store. An outcome
+/// that every replica decides alike is an [`ApplyOutcome`](crate::ApplyOutcome).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -29,7 +29,7 @@ pub enum Error {
     /// The regions of the first start contradict each other. The settings are wrong.
     #[error("first regions: {0}")]
     Bootstrap(String),
-    /// What is on disk cannot have been written by a store that worked. Another replica may help.
+    /// The data on disk cannot have been written by a sound store. Another replica may help.
     #[error("corrupt data: {0}")]
     Corrupt(String),
     /// A committed entry cannot be read. It was damaged, or made by a newer version. It is never
@@ -40,7 +40,7 @@ pub enum Error {
         region: RegionId,
         /// The entry.
         index: Index,
-        /// What is wrong with it.
+        /// The defect.
         source: Malformed,
     },
     /// Entries for a region that is not here.
@@ -50,7 +50,7 @@ pub enum Error {
 
 impl Error {
     /// Whether log entries were asked for that were compacted or replaced meanwhile: nothing is
-    /// wrong, and whoever asked looks again what there is.
+    /// wrong, and the caller reads the bounds of the log again.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         use flotilla_raftlog::Error::{Compacted, Unavailable};
@@ -68,7 +68,7 @@ pub enum ReadError {
     /// The region's range has changed since the read was admitted. The client takes this one.
     #[error("region {} has changed", .0.id)]
     EpochNotMatch(Descriptor),
-    /// The key is in another region. A mistake of whoever asks.
+    /// The key is in another region. A mistake of the caller.
     #[error("key {key:?} is not in region {}", descriptor.id)]
     KeyNotInRegion {
         /// The key.
@@ -77,7 +77,7 @@ pub enum ReadError {
         descriptor: Box<Descriptor>,
     },
     /// The rows are larger than the reader can take at once. A part of them would look like all:
-    /// who asks must ask for fewer.
+    /// the caller must ask for fewer.
     #[error("the rows exceed {bytes_max} bytes")]
     TooLarge {
         /// The bound that was given.

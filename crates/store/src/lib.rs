@@ -1,12 +1,12 @@
-//! Carries out what regions decide, on one machine's disk.
+//! The store: carries out the decisions of regions on one machine's disk.
 //!
 //! A [`StoreDirectory`] is an opened data directory that may not belong to a cluster yet; that of a
 //! member becomes a [`Store`].
 //!
 //! A [`Store`] owns a data directory with two engines: the log, where entries and hard states of
-//! all replicas become durable before anybody hears of them, and the pages, where committed
-//! entries become rows. The pages are written in checkpoints only; what came since the last is
-//! applied again from the log after a crash.
+//! all replicas become durable before a message promises them, and the pages, where committed
+//! entries become rows. The pages are written in checkpoints only; later entries are applied again
+//! from the log after a crash.
 //!
 //! - [`Store::write_log`] carries out `Effects::log` and `Effects::compact`: one batch.
 //! - [`Store::fetch`] answers `Effects::fetches`.
@@ -15,8 +15,8 @@
 //! - [`Store::checkpoint`], [`Store::purge_log`] and [`Store::maintain_pages`] are the driver's to
 //!   call, now and then.
 //!
-//! It decides nothing about consensus, starts no threads and reads no clock. `docs/durability.md`
-//! has the rules that make every crash safe.
+//! It decides nothing about consensus, starts no threads (`docs/decisions/0003-who-flushes.md`) and
+//! reads no clock. `docs/durability.md` has the rules that make every crash safe.
 
 mod apply;
 mod check;

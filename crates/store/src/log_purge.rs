@@ -1,4 +1,4 @@
-//! Removes what no restart needs from the log.
+//! Log garbage collection: removes segments that no restart needs.
 
 use flotilla_raftlog::PurgeReport;
 

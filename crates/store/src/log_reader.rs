@@ -12,14 +12,24 @@ pub(crate) fn fetch(engine: &LogEngine, fetch: &LogFetch) -> Result<Vec<LogEntry
     read(&group, fetch.low, fetch.high, fetch.bytes_max)
 }
 
-/// The entries from `low` to below `high`, or fewer after so many bytes, but at least one.
+/// The entries from `low` to below `high`, or fewer after `bytes_max` bytes, but at least one.
 pub(crate) fn read(
     group: &Group,
     low: Index,
     high: Index,
     bytes_max: u64,
 ) -> Result<Vec<LogEntry>, Error> {
-    group.entries(low.0..high.0, bytes_max)?.into_iter().map(from_logged).collect()
+    let entries = group.entries(low.0..high.0, bytes_max)?;
+    let (first, last) = (entries.first(), entries.last());
+    // Raft takes them as they come.
+    assert!(
+        first.is_some_and(|first| first.index == low.0)
+            && last.is_some_and(|last| last.index < high.0),
+        "entries from {low} to below {high} are {:?} to {:?}",
+        first.map(|first| first.index),
+        last.map(|last| last.index)
+    );
+    entries.into_iter().map(from_logged).collect()
 }
 
 fn compacted(first: Index) -> Error {

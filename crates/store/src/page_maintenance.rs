@@ -1,13 +1,14 @@
-//! The page store's upkeep, one small step at a time: what was cut off from the trees is given back,
-//! what is spare of the file goes back to the file system, and what lies at the end of a file that is
-//! mostly free moves to free places before it.
+//! Page maintenance, one small step at a time: deferred frees of dropped subtrees, hole punching
+//! and truncation of the file, and defragmentation, which moves pages from the end of a file that
+//! is mostly free to free places before it.
 //!
 //! Where a step changes pages it is a transaction like any other, so a crash takes back what no
 //! checkpoint has, and nothing of it has to be replayed from the log.
 //!
-//! What has moved is memory until a checkpoint writes it, so a budget holds between two of them. The
-//! file can be cut off after the next two checkpoints; only then can be seen what a round has come to,
-//! and another one begins when so much more is free that as much would be cut off at once.
+//! Moved pages are memory until a checkpoint writes them, so a budget holds between two
+//! checkpoints. The file can be truncated after the next two checkpoints; only then the result of a
+//! round is known, and another round begins when the free space has grown by as much as one
+//! truncation would return.
 
 use flotilla_pagestore::{Error as PagesError, PageStore, Stats};
 use parking_lot::Mutex;
@@ -16,25 +17,25 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::stats::Counter;
 
-/// What is given back of the trash in one step.
+/// Bytes of deferred frees in one step.
 const RECLAIM_BYTES: u64 = 1 << 20;
-/// What is moved in one step.
+/// Bytes that are moved in one step.
 const MOVE_BYTES: u64 = 1 << 20;
 /// Checkpoints behind a round until its file is cut off.
 const REST_CHECKPOINTS: u32 = 3;
 
-/// What came of one step.
+/// The result of one step.
 #[derive(Debug)]
 pub enum MaintenanceStep {
     /// Something was done, and there may be more.
     More,
-    /// As [`MaintenanceStep::More`], and what was done may have held up others at the disk: who does many
-    /// steps rests for some times as long as this one took.
+    /// As [`MaintenanceStep::More`], and the step may have kept the disk busy: a caller that does
+    /// many steps pauses between two of them for some times as long as this one took.
     SpaceReturned,
     /// There is nothing to do before the next checkpoint.
     Done,
-    /// What was cut off from the trees cannot be read, so it is not given back, and its space is lost
-    /// until the store is made anew. No row is affected. Told once.
+    /// A deferred free found an unreadable page: the subtree is not freed, and its space is lost
+    /// until the store is made anew. No row is affected. Reported once.
     DeferredFreeUnreadable(PagesError),
 }
 
@@ -44,7 +45,7 @@ pub(crate) struct PageMaintenance {
     state: Mutex<MaintenanceState>,
     /// Bytes of pages moved.
     pub(crate) moved_bytes: Counter,
-    /// Bytes of the trash given back.
+    /// Bytes that deferred frees have returned.
     pub(crate) reclaimed_bytes: Counter,
 }
 

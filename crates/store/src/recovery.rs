@@ -57,6 +57,7 @@ fn replica(
     let group = log.engine().group(peer.0);
     let logged = group.as_ref().map(store_log::hard_state).transpose()?.flatten();
     let mut hard_state = logged.map_or(state.hard_state, |newer| state.hard_state.merge(newer));
+    // A commit index is synced only along with entries, so it may lag behind the applied index.
     hard_state.commit = hard_state.commit.max(applied.0);
 
     let mut recovered = RecoveredReplica {
@@ -88,6 +89,7 @@ fn replica(
     let group = log.engine().group(peer.0);
     let found = RecoveredGroup {
         durable: applied,
+        hard_state,
         hard_state_ahead: group.as_ref().is_some_and(|group| group.get(HARD_STATE_KEY).is_some()),
         absent: group.is_none_or(|group| has_not_begun(&group)),
     };
@@ -141,6 +143,9 @@ fn read_log(
     if low < high {
         recovered.tail = log_reader::read(group, low, high, u64::MAX)?;
     }
+    // Raft would panic later, at the first entry that is missing.
+    let (count, missing) = (recovered.tail.len() as u64, high.0.saturating_sub(low.0));
+    assert_eq!(count, missing, "entries read from {low} to below {high}");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Whether regions fit together: distinct ids, disjoint ranges.
+//! Checks that the regions of a store have distinct ids and disjoint ranges.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Which tree and key of the page store holds what, byte by byte.
+//! The schema of the page store and of the log groups, byte by byte: trees, keys and rows.
 //!
 //! Every row begins with a format byte, so that a later version can tell old rows from its own.
 
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use flotilla_region::codec::Malformed;
 use flotilla_region::{Descriptor, HardState, Index, RegionId, Space, StoreId, Term};
 
-/// Whose data directory it is: one row, and one for each of its last starts.
+/// The identity of the data directory: one row, and one for each of its last starts.
 pub(crate) const IDENT: &str = "ident";
 /// The store's own copies of the registry and of the cluster's settings.
 pub(crate) const CLUSTER: &str = "cluster";
@@ -45,7 +45,7 @@ const START_BYTES: usize = 1 + 8 + 8;
 #[derive(Debug)]
 pub(crate) struct MalformedRow(pub(crate) String);
 
-/// What the page store knows of a region besides its descriptor and data.
+/// The apply row of a region: its applied index and its hard state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ApplyState {
     /// The last entry whose effects are in this root, and its term.
@@ -123,7 +123,7 @@ pub(crate) fn encode_start((nonce, log_end): (u64, u64)) -> Vec<u8> {
     out
 }
 
-/// What [`encode_start`] wrote.
+/// Decodes the row of [`encode_start`].
 pub(crate) fn decode_start(row: &[u8]) -> Result<(u64, u64), MalformedRow> {
     match row {
         [FORMAT, rest @ ..] if rest.len() == 16 => Ok((number(rest, 0), number(rest, 8))),
@@ -138,7 +138,7 @@ pub(crate) fn encode_peer_run(run: (u64, u64), address: &str) -> Vec<u8> {
     out
 }
 
-/// What [`encode_peer_run`] wrote.
+/// Decodes the row of [`encode_peer_run`].
 pub(crate) fn decode_peer_run(row: &[u8]) -> Result<((u64, u64), String), MalformedRow> {
     let bad = || MalformedRow("the start of another store is malformed".to_owned());
     let (run, address) = row.split_at_checked(START_BYTES).ok_or_else(bad)?;

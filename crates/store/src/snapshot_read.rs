@@ -88,7 +88,7 @@ impl StoreSnapshot {
     }
 }
 
-/// What to scan. The part of the range that lies outside of the region is left out.
+/// The range and the limits of a scan. Keys outside of the region are left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanRequest {
     /// The first key, in either direction.
@@ -166,18 +166,18 @@ impl RegionSnapshot {
         Ok(ScanResult { rows })
     }
 
-    /// Calls `each` with the key and the value of the first rows of what [`RegionSnapshot::scan`] would
-    /// return, about `part_bytes` of them, and returns the request for the others; `None` if there
-    /// are none. It may turn out that there are none, too. All parts together are all rows, so that
-    /// a long scan can let others go first between two of them.
+    /// Calls `each` with the key and the value of the first rows of [`RegionSnapshot::scan`]'s
+    /// result, about `part_bytes` of them, and returns the request for the others; `None` if there
+    /// are none. The rest may turn out to be empty, too. All parts together are all rows, so that a
+    /// long scan can yield between two of them.
     ///
     /// `each` gets the bytes where they lie in the pages, and copies what it wants to keep. A row
     /// counts for 64 bytes and its own, so that the time of a part is bounded as well.
     ///
     /// # Errors
     ///
-    /// As [`RegionSnapshot::scan`], if this part exceeds the `bytes_max` that is left. Some of its rows
-    /// may have been told then.
+    /// As [`RegionSnapshot::scan`], if this part exceeds the `bytes_max` that is left. `each` may
+    /// have been called for some of its rows then.
     pub fn scan_part(
         &self,
         request: &ScanRequest,
@@ -228,6 +228,13 @@ impl RegionSnapshot {
         if end.is_some_and(|end| start >= end) {
             return None;
         }
+        let region_end = &self.descriptor.end[..];
+        assert!(
+            self.descriptor.contains(start)
+                && (region_end.is_empty() || end.is_some_and(|end| end <= region_end)),
+            "region {}: rows of another region would be read",
+            self.descriptor.id
+        );
         let end = end.map_or(Bound::Unbounded, Bound::Excluded);
         Some((self.rows.as_ref()?, ScanBounds { start: Bound::Included(start), end }))
     }
@@ -239,7 +246,7 @@ struct ScanBounds<'a> {
     end: Bound<&'a [u8]>,
 }
 
-/// What a row counts for in a part of a scan, beside its bytes.
+/// The overhead that a row counts for in a part of a scan, in addition to its bytes.
 const ROW_BYTES: u64 = 64;
 
 /// Counts rows: as many as are asked for, or an error if they are too large.

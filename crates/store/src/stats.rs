@@ -1,10 +1,10 @@
-//! Counters since the start.
+//! Counters of the store since its start.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use flotilla_region::{Index, RegionId};
 
-/// What the store has done since it was opened, and what its engines hold.
+/// The counters of the store since it was opened, and those of its engines.
 #[derive(Clone, Debug)]
 pub struct Stats {
     /// The log engine's own.

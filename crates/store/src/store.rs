@@ -1,4 +1,4 @@
-//! Opens both engines and hands out what can be done with them.
+//! The store: opens both engines and offers their operations.
 
 use std::fmt;
 
@@ -79,13 +79,13 @@ impl Store {
         Ok((store, recovered))
     }
 
-    /// Whose data directory it is.
+    /// The identity of the data directory.
     #[must_use]
     pub fn identity(&self) -> &StoreIdentity {
         &self.identity
     }
 
-    /// Which store of which cluster.
+    /// The id of the cluster and of the store.
     #[must_use]
     pub fn member_id(&self) -> MemberId {
         self.identity.member_id()
@@ -97,8 +97,8 @@ impl Store {
         &self.history
     }
 
-    /// How far the log is synced: a position that only grows, over all starts. What was acknowledged
-    /// lies below.
+    /// How far the log is synced: a position that only grows, over all starts. Acknowledged writes
+    /// lie below.
     #[must_use]
     pub fn log_end(&self) -> u64 {
         self.log.engine().durable_lsn()
@@ -139,7 +139,7 @@ impl Store {
         Ok(())
     }
 
-    /// What the log engine found when it was opened.
+    /// The report of the log engine's recovery.
     #[must_use]
     pub fn log_recovery(&self) -> &RecoveryReport {
         &self.log_recovery
@@ -167,8 +167,9 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::Log`], if they were compacted or replaced, as [`Error::is_gone`] tells, or cannot be
-    /// read; [`Error::Corrupt`]. All but what is gone is counted, see [`Stats::log_reads_failed`].
+    /// [`Error::Log`], if they were compacted or replaced, as [`Error::is_gone`] tells, or cannot
+    /// be read; [`Error::Corrupt`]. All errors but the former are counted, see
+    /// [`Stats::log_reads_failed`].
     pub fn fetch(&self, fetch: &LogFetch) -> Result<Vec<LogEntry>, Error> {
         let fetched = log_reader::fetch(self.log.engine(), fetch);
         if fetched.as_ref().is_err_and(|error| !error.is_gone()) {
@@ -219,7 +220,8 @@ impl Store {
         Ok(durable)
     }
 
-    /// Whether so much is not durable in the pages yet that a checkpoint is due, whatever the time.
+    /// Whether enough bytes are not durable in the pages yet that a checkpoint is due, whatever the
+    /// time.
     #[must_use]
     pub fn wants_checkpoint(&self) -> bool {
         self.pages.dirty_bytes() >= self.config.checkpoint_dirty_bytes
@@ -232,8 +234,8 @@ impl Store {
         self.pages.dirty_bytes()
     }
 
-    /// Between which amounts of [`Store::dirty_bytes`] applying should wait, as a [`Pacer`] says, so
-    /// that it adds no more than checkpoints take away.
+    /// The range of [`Store::dirty_bytes`] in which applying should be throttled, as a [`Pacer`]
+    /// says, so that it adds no more than checkpoints take away.
     ///
     /// [`Pacer`]: crate::Pacer
     #[must_use]
@@ -254,13 +256,13 @@ impl Store {
         self.pages.make_slabs();
     }
 
-    /// Does one small step of the page store's own upkeep: gives back some of what deletions of ranges
-    /// have cut off, or moves some of what lies at the end of a file that is mostly free, in a
-    /// transaction that appliers wait for as for any other; or gives a piece of the file back to the
-    /// file system, for which none of them waits.
+    /// Does one small step of page maintenance: frees pages of subtrees that deletions of ranges
+    /// have dropped, or defragments the end of a file that is mostly free, in a transaction that
+    /// appliers wait for as for any other; or punches holes or truncates the file, for which none
+    /// of them waits.
     ///
-    /// Call it after a checkpoint until it says that it is done. Not durable by itself; a crash takes
-    /// back what no checkpoint has.
+    /// Call it after a checkpoint until it says that it is done. Not durable by itself; a crash
+    /// undoes the steps after the last checkpoint.
     ///
     /// # Errors
     ///
@@ -269,8 +271,8 @@ impl Store {
         self.page_maintenance.step(&self.pages, &self.config)
     }
 
-    /// Removes segments of the log that nothing needs any more, oldest first, and tells who holds
-    /// the oldest that is left.
+    /// Removes segments of the log that nothing needs any more, oldest first, and reports the
+    /// groups that hold the oldest segment that is left.
     ///
     /// # Errors
     ///
@@ -279,8 +281,8 @@ impl Store {
         log_purge::purge(&self.log)
     }
 
-    /// Does one piece of the log's own upkeep: makes a file ahead or seals one that is full. True if
-    /// there may be more. What nobody does here, writes of the log do when they need it.
+    /// Does one step of the log's background work: preallocates a segment or seals a full one. True
+    /// if there may be more. Writes of the log do the work themselves where it was not done ahead.
     ///
     /// # Errors
     ///
@@ -327,7 +329,7 @@ impl Store {
         check::check(&self.pages, &self.log, self.identity.store, &self.checkpoints.durable())
     }
 
-    /// What was done so far, and what the engines hold.
+    /// The counters so far, and those of the engines.
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats {

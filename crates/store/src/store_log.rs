@@ -1,10 +1,10 @@
-//! What regions write to their logs, as one batch of the log engine, and what of it is not yet in
-//! a durable root of the page store.
+//! The log of all regions of the store: batches of the log engine, and the part of the log that no
+//! durable root of the page store covers yet.
 //!
 //! Invariants:
 //! - A group's entries are forgotten only up to what the last durable root has applied.
-//! - What the log gives up it gives up together with the number of the root that has it, so that
-//!   older pages are never taken for those that belong to it.
+//! - The log gives up data together with the number of the root that has it, so that older pages
+//!   are never taken for those that belong to it.
 //! - A group's hard state is forgotten only if the last durable root has the same, and no other is
 //!   on its way: it might be a vote that was given already.
 
@@ -26,7 +26,7 @@ pub(crate) struct StoreLog {
     uncheckpointed: Mutex<UncheckpointedLog>,
 }
 
-/// What the log is ahead of the last durable root.
+/// The part of the log that the last durable root does not cover.
 #[derive(Debug, Default)]
 struct UncheckpointedLog {
     hard_state_writes: BTreeMap<PeerId, HardStateWrite>,
@@ -42,14 +42,15 @@ struct UncheckpointedLog {
     absent: BTreeMap<PeerId, (Index, Term)>,
 }
 
-/// When a replica's hard state was last written.
+/// The last write of a replica's hard state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct HardStateWrite {
     region: RegionId,
     write: u64,
+    hard_state: HardState,
 }
 
-/// What a checkpoint has to take over from the log.
+/// The part of the log that a checkpoint has to cover.
 #[derive(Debug, Default)]
 pub(crate) struct CheckpointInput {
     hard_state_writes: BTreeMap<PeerId, HardStateWrite>,
@@ -57,7 +58,7 @@ pub(crate) struct CheckpointInput {
 }
 
 impl CheckpointInput {
-    /// Whose hard states were written since the last checkpoint.
+    /// The replicas whose hard states were written since the last checkpoint.
     pub(crate) fn replicas(&self) -> impl Iterator<Item = (RegionId, PeerId)> {
         self.hard_state_writes.iter().map(|(peer, last_write)| (last_write.region, *peer))
     }
@@ -92,7 +93,7 @@ impl StoreLog {
     /// Queues everything as one batch.
     pub(crate) fn write(&self, writes: &[LogWrite], compactions: &[Compaction]) -> Commit {
         let mut batch = LogBatch::new();
-        // Held until the batch is queued: nobody may forget a hard state while it is replaced.
+        // Held until the batch is queued: no hard state may be forgotten while it is replaced.
         let mut uncheckpointed = self.uncheckpointed.lock();
         uncheckpointed.writes += 1;
         for write in writes {
@@ -106,6 +107,7 @@ impl StoreLog {
         }
         uncheckpointed.bytes += batch.bytes();
         let synced = writes.iter().any(|write| write.sync);
+        // A mere commit index is found again after a crash, so it waits for no sync.
         let durability = if synced { Durability::Synced } else { Durability::Buffered };
         if batch.is_empty() {
             // All that was asked for is done already; earlier batches may still be on their way.
@@ -123,13 +125,12 @@ impl StoreLog {
         Ok(())
     }
 
-    /// Writes the store's own group again, as it is when all that is queued is carried out. Under
-    /// the lock of those who change it, or what was read of it would be put over what has been
-    /// written since.
+    /// Writes the store's own group again, as it is once the queue is written. Holds the lock of
+    /// those that change it: else a value that was read here would overwrite a newer one.
     pub(crate) fn rewrite_own_group(&self) -> Result<(), Error> {
         let uncheckpointed = self.uncheckpointed.lock();
-        // What is queued is not seen by a read. No callback runs here that could want the lock: the
-        // store sets none.
+        // Reads do not see the queue. No callback runs here that could want the lock: the store
+        // sets none.
         self.engine.flush();
         let commit = store_group::rewrite(&self.engine);
         drop(uncheckpointed);
@@ -147,14 +148,16 @@ impl StoreLog {
         let mut uncheckpointed = self.uncheckpointed.lock();
         uncheckpointed.durable.insert(peer, found.durable.0);
         if found.hard_state_ahead {
-            uncheckpointed.hard_state_writes.insert(peer, HardStateWrite { region, write: 0 });
+            uncheckpointed
+                .hard_state_writes
+                .insert(peer, HardStateWrite { region, write: 0, hard_state: found.hard_state });
         }
         if found.absent {
             uncheckpointed.absent.insert(peer, found.durable);
         }
     }
 
-    /// What was queued up to now and no checkpoint has taken.
+    /// The writes that were queued up to now and that no checkpoint has covered.
     pub(crate) fn checkpoint_input(&self) -> CheckpointInput {
         let uncheckpointed = self.uncheckpointed.lock();
         CheckpointInput {
@@ -163,21 +166,28 @@ impl StoreLog {
         }
     }
 
-    /// A durable root now holds what was taken, and these applied indexes.
+    /// A durable root now covers `input`, and holds these applied indexes.
     pub(crate) fn complete_checkpoint(
         &self,
-        taken: &CheckpointInput,
+        input: &CheckpointInput,
         root: u64,
         durable: impl Iterator<Item = (PeerId, Index)>,
     ) {
         let mut uncheckpointed = self.uncheckpointed.lock();
         assert!(root >= uncheckpointed.root, "root {root} after {}", uncheckpointed.root);
         uncheckpointed.root = root;
-        uncheckpointed.bytes -= taken.bytes;
-        // What was written again in the meantime is still ahead.
+        // Else the count would wrap and every look at it would want a checkpoint.
+        assert!(
+            input.bytes <= uncheckpointed.bytes,
+            "a checkpoint covers {} bytes of {}",
+            input.bytes,
+            uncheckpointed.bytes
+        );
+        uncheckpointed.bytes -= input.bytes;
+        // Hard states that were written again in the meantime are still uncovered.
         uncheckpointed
             .hard_state_writes
-            .retain(|peer, last_write| taken.hard_state_writes.get(peer) != Some(last_write));
+            .retain(|peer, last_write| input.hard_state_writes.get(peer) != Some(last_write));
         for (peer, applied) in durable {
             let before = uncheckpointed.durable.insert(peer, applied).unwrap_or_default();
             assert!(applied >= before, "peer {peer}: durable index {applied} after {before}");
@@ -196,6 +206,12 @@ impl StoreLog {
             let Some(group) = self.engine.group(id).filter(|_| idle) else { continue };
             if is_empty(&group) {
                 let last = (Index(group.last_index()), Term(group.term(group.last_index())?));
+                let durable = uncheckpointed.durable[&peer];
+                assert!(
+                    last.0 <= durable,
+                    "peer {peer}: the log forgets entries up to {}, only {durable} is durable",
+                    last.0
+                );
                 uncheckpointed.absent.insert(peer, last);
                 batch.remove_group(id);
             } else if group.get(HARD_STATE_KEY).is_some() {
@@ -206,6 +222,8 @@ impl StoreLog {
             return Ok(false);
         }
         uncheckpointed.record_relied_root(&mut batch);
+        // Not synced: a deletion that a crash takes back costs a segment for a while, and nothing
+        // else.
         let commit = self.engine.write(batch, Durability::Buffered);
         drop(uncheckpointed);
         commit.wait()?;
@@ -230,16 +248,42 @@ impl UncheckpointedLog {
             write.region
         );
         let Some(hard_state) = write.hard_state else { return };
+        check_entries(write, &hard_state);
+        self.check_order(write, &hard_state);
         if let Some((last, term)) = self.absent.remove(&write.peer)
             && last > Index(0)
         {
-            // Else nobody could tell the term of the entry before the log's first.
+            // Else the term of the entry before the log's first would be lost.
             batch.compact_to(group, last.0 + 1, term.0);
         }
         batch.append(group, write.entries.iter().map(to_logged));
         batch.put(group, HARD_STATE_KEY, &hard_state.encode());
-        self.hard_state_writes
-            .insert(write.peer, HardStateWrite { region: write.region, write: self.writes });
+        let last_write = HardStateWrite { region: write.region, write: self.writes, hard_state };
+        self.hard_state_writes.insert(write.peer, last_write);
+    }
+
+    /// Checks a write against earlier ones of the replica: a vote that is taken back elects two
+    /// leaders, and an entry that is applied durably can not be applied again.
+    fn check_order(&self, write: &LogWrite, hard_state: &HardState) {
+        let LogWrite { region, peer, .. } = *write;
+        let durable = self.durable.get(&peer).copied().unwrap_or_default();
+        assert!(
+            write.entries.first().is_none_or(|first| first.index > durable),
+            "region {region}: an entry at or below the durably applied {durable} is replaced"
+        );
+        let Some(last) = self.hard_state_writes.get(&peer) else { return };
+        assert_eq!(last.region, region, "peer {peer} belongs to one region");
+        let before = last.hard_state;
+        assert!(
+            hard_state.term >= before.term && hard_state.commit >= before.commit,
+            "region {region}: the hard state went back from {before:?} to {hard_state:?}"
+        );
+        assert!(
+            hard_state.term > before.term
+                || before.vote.is_none()
+                || hard_state.vote == before.vote,
+            "region {region}: a second vote in one term, {before:?} and {hard_state:?}"
+        );
     }
 
     fn compact(&mut self, compaction: &Compaction, batch: &mut LogBatch) {
@@ -257,11 +301,34 @@ impl UncheckpointedLog {
     }
 }
 
-/// What opening found about one replica.
+/// Checks the entries of one write, which raft takes for granted after a restart.
+fn check_entries(write: &LogWrite, hard_state: &HardState) {
+    let region = write.region;
+    for pair in write.entries.windows(2) {
+        let (one, next) = (&pair[0], &pair[1]);
+        assert!(
+            next.index.0 == one.index.0 + 1 && next.term >= one.term,
+            "region {region}: entry {} of term {} follows {} of term {}",
+            next.index,
+            next.term,
+            one.index,
+            one.term
+        );
+    }
+    // The last entry has the highest term.
+    assert!(
+        write.entries.last().is_none_or(|last| last.term <= hard_state.term),
+        "region {region}: an entry of a later term than {hard_state:?}"
+    );
+}
+
+/// The state of one replica's log group as recovery found it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecoveredGroup {
     /// How far the durable root has applied it.
     pub(crate) durable: (Index, Term),
+    /// The newest hard state, of the log and the root.
+    pub(crate) hard_state: HardState,
     /// The log has a hard state that the root may not have.
     pub(crate) hard_state_ahead: bool,
     /// The log holds nothing of it.

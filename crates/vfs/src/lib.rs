@@ -1,11 +1,12 @@
-//! The one door to the disk: two traits, what they promise, and two things that keep the promise.
+//! The virtual file system, the only access to the disk: two traits, their contract, and two
+//! implementations.
 //!
 //! [`os::OsFs`] is the real file system. [`fault::FaultFs`] is a disk in memory that loses, tears,
 //! delays and refuses by seed, so that an engine can be tried on a disk that lies. Both pass the
 //! suite in [`conformance`]. [`hooked::HookedFs`] lets a test in between.
 //!
-//! What a caller may rely on, and what not:
-//! - Bytes written are readable at once, by anybody who has the file open.
+//! The contract:
+//! - Bytes written are readable at once, through every handle of the file.
 //! - Bytes are durable only after [`File::sync`] has returned `Ok`. Until then a power loss keeps
 //!   any part of them: none, all, or some sectors of 512 bytes.
 //! - After a failed `write_at` or `sync` nothing is known about the bytes since the last good
@@ -45,13 +46,13 @@ pub trait FileSystem: Send + Sync + Debug {
     ///
     /// # Errors
     ///
-    /// `NotFound` and `AlreadyExists` as `mode` says; otherwise what the system refused.
+    /// `NotFound` and `AlreadyExists` as `mode` says; otherwise the system's error.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>>;
 
-    /// Opens a file that exists for reading and writing, so that [`File::write_synced`] passes the
-    /// system's cache by where it can: a write of whole sectors of 512 bytes, in one part that begins
-    /// at such a multiple in memory too, then goes to the disk as it is. Nothing has to be read for
-    /// it first, and it does not wait behind what the system is just writing back. Any other write
+    /// Opens a file that exists for reading and writing, so that [`File::write_synced`] bypasses
+    /// the page cache where it can (direct I/O): a write of whole sectors of 512 bytes, in one part
+    /// that begins at such a multiple in memory too, then goes to the disk as it is. Nothing has to
+    /// be read for it first, and it does not wait behind the kernel's writeback. Any other write
     /// goes its usual way; all are seen by all handles.
     ///
     /// # Errors
@@ -72,7 +73,7 @@ pub trait FileSystem: Send + Sync + Debug {
     ///
     /// # Errors
     ///
-    /// What the system refused.
+    /// The system's error.
     fn create_dir_all(&self, dir: &Path) -> io::Result<()>;
 
     /// Gives `from` the name `to`, replacing what had it.
@@ -93,7 +94,7 @@ pub trait FileSystem: Send + Sync + Debug {
     ///
     /// # Errors
     ///
-    /// What the system refused; see the module's third rule.
+    /// The system's error; see the module's third rule.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
     /// Takes an exclusive lock on the file `path`, made if missing, until the guard is dropped or
@@ -101,7 +102,7 @@ pub trait FileSystem: Send + Sync + Debug {
     ///
     /// # Errors
     ///
-    /// `WouldBlock` if somebody else, in this process or another, holds it.
+    /// `WouldBlock` if another holder, in this process or another, has it.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>>;
 }
 
@@ -114,7 +115,7 @@ pub trait File: Send + Sync + Debug {
     ///
     /// # Errors
     ///
-    /// What the system refused.
+    /// The system's error.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 
     /// Writes all of `parts`, one after the other, as if they were one buffer. Grows the file as
@@ -122,12 +123,12 @@ pub trait File: Send + Sync + Debug {
     ///
     /// # Errors
     ///
-    /// What the system refused; `StorageFull` if the disk is full. Any part may have been written.
+    /// The system's error; `StorageFull` if the disk is full. Any part may have been written.
     fn write_all_at(&self, parts: &[io::IoSlice<'_>], offset: u64) -> io::Result<()>;
 
     /// Writes all of `parts`, as [`File::write_all_at`], and makes these bytes durable before it
-    /// returns. Of what was written before it says nothing, and waits for none of it where the
-    /// system can tell them apart: so it is quick beside somebody who writes much.
+    /// returns. It makes no promise about earlier writes, and waits for none of them where the
+    /// kernel can tell them apart: so it is quick next to heavy writers.
     ///
     /// # Errors
     ///
@@ -141,7 +142,7 @@ pub trait File: Send + Sync + Debug {
     ///
     /// # Errors
     ///
-    /// What the system refused; see the module's third rule.
+    /// The system's error; see the module's third rule.
     fn sync(&self) -> io::Result<()>;
 
     /// Reserves space for `range` and grows the file to its end, so that writes there neither fill
@@ -156,7 +157,7 @@ pub trait File: Send + Sync + Debug {
     ///
     /// # Errors
     ///
-    /// What the system refused.
+    /// The system's error.
     fn len(&self) -> io::Result<u64>;
 
     /// Whether the file holds no byte.
@@ -168,13 +169,13 @@ pub trait File: Send + Sync + Debug {
         Ok(self.len()? == 0)
     }
 
-    /// Where the bytes end that were ever written, as far as the file system knows without reading
-    /// them: from there on to the end of the file all are zero. It may well be too far, by a block or
-    /// by all that was reserved; a file system that does not know says the file's length.
+    /// The end of the bytes that were ever written, as far as the file system knows without reading
+    /// them: from there on to the end of the file all are zero. It may be too far, by a block or by
+    /// all that was reserved; a file system that does not know returns the file's length.
     ///
     /// # Errors
     ///
-    /// What the system refused.
+    /// The system's error.
     fn data_end(&self) -> io::Result<u64> {
         self.len()
     }
@@ -183,7 +184,7 @@ pub trait File: Send + Sync + Debug {
     ///
     /// # Errors
     ///
-    /// What the system refused.
+    /// The system's error.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
     /// Gives the space of `range`, which must lie inside the file and begin and end at multiples of
@@ -194,14 +195,14 @@ pub trait File: Send + Sync + Debug {
     ///
     /// # Errors
     ///
-    /// What the system refused.
+    /// The system's error.
     fn punch(&self, _range: Range<u64>) -> io::Result<bool> {
         Ok(false)
     }
 
-    /// The bytes of `range`, which must lie inside the file, without a copy where the system can.
+    /// The bytes of `range`, which must lie inside the file, without a copy where possible.
     ///
-    /// The range must be sealed: until the view is dropped nobody writes to it or cuts it off. A
+    /// The range must be sealed: until the view is dropped it is neither written nor cut off. A
     /// file is cut only through a handle that all its views come from.
     ///
     /// # Errors
@@ -209,8 +210,8 @@ pub trait File: Send + Sync + Debug {
     /// `UnexpectedEof` if the range ends beyond the file.
     fn view(&self, range: Range<u64>) -> io::Result<View>;
 
-    /// As [`File::view`], but nothing if the bytes would have to be copied: who wants a few pieces
-    /// of a long range then asks for each of them.
+    /// As [`File::view`], but nothing if the bytes would have to be copied: a caller that wants a
+    /// few pieces of a long range then asks for each of them.
     ///
     /// # Errors
     ///
@@ -220,18 +221,18 @@ pub trait File: Send + Sync + Debug {
     }
 
     /// The file from its beginning on, mapped for reading `len` bytes long, which may be far beyond
-    /// its end: what is written there later is seen through the same map. Nothing where the system
-    /// does not map, or was asked not to.
+    /// its end: later writes there are seen through the same map. Nothing where mapping is not
+    /// possible, or is switched off.
     ///
     /// # Errors
     ///
-    /// What the system refused, such as a length beyond its limit.
+    /// The system's error, such as a length beyond its limit.
     fn map_ahead(&self, _len: u64) -> io::Result<Option<FileMap>> {
         Ok(None)
     }
 
-    /// Says that `range` is going to be read soon, so that the disk may fetch it beside other
-    /// things. Only a hint: whoever asks for many places first and reads them then waits for the
+    /// Announces that `range` is going to be read soon, so that the disk may fetch it concurrently.
+    /// Only a hint: a caller that announces many ranges first and reads them then waits for the
     /// disk about once.
     fn will_need(&self, _range: Range<u64>) {}
 

@@ -1,8 +1,8 @@
-//! Bytes of a file, mapped where the system can and owned where it cannot.
+//! Memory-mapped views of a file, with owned bytes where mapping is not possible.
 //!
-//! A [`ChunkMaps`] maps a file in large chunks and keeps them, so that a view costs one atomic increment
-//! and no system call. Chunks are mapped whole, beyond the end of the file too: a map stays good
-//! while the file grows into it.
+//! A [`ChunkMaps`] maps a file in large chunks and keeps them, so that a view costs one atomic
+//! increment and no system call. Chunks are mapped whole, beyond the end of the file too: a map
+//! stays good while the file grows into it.
 
 use std::fmt;
 use std::fs;
@@ -65,12 +65,12 @@ impl Deref for View {
     fn deref(&self) -> &[u8] {
         match &self.source {
             ViewSource::Owned(bytes) => &bytes[self.start..self.start + self.len],
-            // SAFETY: `ChunkMaps::view`, the only place that makes a mapped view, has checked that the
-            // range lies inside the map and inside the file, and `slice` only narrows it. The map
-            // lives as long as the `Arc` in `self`, from which the slice borrows. Nobody changes
-            // the bytes or cuts them off while the slice lives: whoever calls `File::view` promises
-            // it for exactly this range, and keeps other programs away with `FileSystem::lock`.
-            // No reference to any other part of the map is ever made.
+            // SAFETY: `ChunkMaps::view`, the only place that makes a mapped view, has checked that
+            // the range lies inside the map and inside the file, and `slice` only narrows it. The
+            // map lives as long as the `Arc` in `self`, from which the slice borrows. The bytes are
+            // neither changed nor cut off while the slice lives: the caller of `File::view`
+            // promises it for exactly this range, and keeps other programs away with
+            // `FileSystem::lock`. No reference to any other part of the map is ever made.
             ViewSource::Mapped(map) => unsafe {
                 std::slice::from_raw_parts(map.as_ptr().add(self.start), self.len)
             },
@@ -94,8 +94,8 @@ impl fmt::Debug for View {
     }
 }
 
-/// A file as [`File::map_ahead`](crate::File::map_ahead) has mapped it: one map, which stays where it
-/// is as long as this lives.
+/// A file mapped by [`File::map_ahead`](crate::File::map_ahead): one map, which stays where it is
+/// as long as this lives.
 pub struct FileMap {
     map: MmapRaw,
 }
@@ -114,9 +114,9 @@ impl FileMap {
 
     /// The bytes of `range`.
     ///
-    /// The caller promises what [`File::view`](crate::File::view) asks for: the range lies inside the
-    /// file, and as long as the bytes are borrowed nobody writes to them or cuts them off. Where the
-    /// file has ended, or the disk cannot read, the process ends by the signal `SIGBUS`.
+    /// The caller promises what [`File::view`](crate::File::view) asks for: the range lies inside
+    /// the file, and as long as the bytes are borrowed they are neither written nor cut off. Where
+    /// the file has ended, or the disk cannot read, the process ends by the signal `SIGBUS`.
     ///
     /// # Panics
     ///
@@ -129,10 +129,10 @@ impl FileMap {
             range.start <= range.end && range.end <= self.len_bytes(),
             "{range:?} is not mapped"
         );
-        // SAFETY: The range lies inside the map, which lives as long as `self`, from which the slice
-        // borrows. Nobody changes the bytes while it lives: the caller promises it for exactly this
-        // range, and keeps other programs away with `FileSystem::lock`. No reference to any other
-        // part of the map is made here.
+        // SAFETY: The range lies inside the map, which lives as long as `self`, from which the
+        // slice borrows. The bytes do not change while it lives: the caller promises it for exactly
+        // this range, and keeps other programs away with `FileSystem::lock`. No reference to any
+        // other part of the map is made here.
         unsafe {
             let start = self.map.as_ptr().add(range.start as usize);
             std::slice::from_raw_parts(start, (range.end - range.start) as usize)
@@ -146,27 +146,27 @@ impl fmt::Debug for FileMap {
     }
 }
 
-/// Memory of no file, which the system gives and gets back beside the heap.
+/// An anonymous mapping: memory that is mapped from the kernel, outside of the heap.
 #[derive(Debug)]
 pub struct AnonymousMap {
     map: MmapRaw,
 }
 
 impl AnonymousMap {
-    /// So many bytes, zero until somebody writes to them, in pages as the system likes.
+    /// A mapping of `len` bytes, zero until they are written, in pages of the kernel's choice.
     ///
     /// # Errors
     ///
-    /// If the system has not so much.
+    /// If the kernel lacks the memory.
     pub fn new(len: usize) -> io::Result<AnonymousMap> {
         Ok(AnonymousMap { map: MmapRaw::from(MmapMut::map_anon(len)?) })
     }
 
-    /// As [`AnonymousMap::new`], in large pages where the system has such.
+    /// As [`AnonymousMap::new`], with transparent huge pages where the kernel has them.
     ///
     /// # Errors
     ///
-    /// If the system has not so much.
+    /// If the kernel lacks the memory.
     pub fn with_huge_pages(len: usize) -> io::Result<AnonymousMap> {
         let memory = AnonymousMap::new(len)?;
         // Where this is refused the memory comes in small pages.
@@ -175,15 +175,15 @@ impl AnonymousMap {
         Ok(memory)
     }
 
-    /// Has the system find all of `range` now, so that nobody waits for it who writes to it later.
+    /// Prefaults all of `range`, so that later writes to it do not wait for page faults.
     ///
     /// # Panics
     ///
     /// If the range does not lie inside the memory.
     pub fn populate(&self, range: Range<usize>) {
         assert!(range.start <= range.end && range.end <= self.map.len(), "{range:?}");
-        // A system that is older than the call, or another, finds it when it is first written to: nothing
-        // is lost but time. One that is short of memory says so then.
+        // An older or another kernel maps the pages when they are first written: only time is lost.
+        // A lack of memory shows then.
         #[cfg(target_os = "linux")]
         self.map.advise_range(memmap2::Advice::PopulateWrite, range.start, range.len()).ok();
     }
@@ -200,7 +200,7 @@ impl AnonymousMap {
 #[derive(Debug, Default)]
 pub(crate) struct ChunkMaps {
     chunks: RwLock<Vec<Option<Arc<MmapRaw>>>>,
-    /// The file is at least so long; spares asking the system each time.
+    /// The file is at least this long; saves a system call for each view.
     len_seen: AtomicU64,
 }
 
@@ -242,6 +242,7 @@ impl ChunkMaps {
 
     fn chunk(&self, file: &fs::File, number: u64) -> io::Result<Arc<MmapRaw>> {
         let slot = number as usize;
+        // Shared first: almost every view finds its chunk mapped.
         if let Some(Some(map)) = self.chunks.read().get(slot) {
             return Ok(Arc::clone(map));
         }
@@ -260,8 +261,8 @@ impl ChunkMaps {
     }
 }
 
-/// The length of a file. Nothing else is asked for: a system that was asked for a file's times gives
-/// the next write a time of its own, however soon it comes, and the sync after that write may have to
+/// The length of a file. Nothing else is asked for: after a `stat` of a file's times the kernel
+/// gives the next write a fine-grained time of its own, and the sync after that write may have to
 /// bring the time to the disk as well.
 #[cfg(target_os = "linux")]
 pub(crate) fn len_of(file: &fs::File) -> io::Result<u64> {

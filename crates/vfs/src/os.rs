@@ -1,4 +1,4 @@
-//! The real file system.
+//! The file system of the operating system.
 
 use std::fs;
 use std::io;
@@ -18,8 +18,8 @@ use crate::{File, FileSystem, LockGuard, OpenMode, View};
 /// How many buffers one vectored write may take; the least that POSIX systems agree on is 1024.
 const PARTS_MAX: usize = 1024;
 
-/// How many stretches of written bytes are walked over in search of the last. A file with more of
-/// them is one that somebody writes to here and there, and full of data.
+/// The data ranges that are walked over in search of the last one. A file with more of them is
+/// written here and there, and full of data.
 #[cfg(target_os = "linux")]
 const DATA_RANGES_MAX: usize = 64;
 
@@ -30,8 +30,8 @@ pub struct OsFs {
 }
 
 impl OsFs {
-    /// The file system of the operating system. Views are mapped: where the disk cannot read what is
-    /// under one, the process ends by the signal `SIGBUS` when the bytes are looked at.
+    /// The file system of the operating system. Views are mapped: where the disk cannot read the
+    /// bytes of a view, the process ends by the signal `SIGBUS` when they are accessed.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -78,7 +78,7 @@ impl FileSystem for OsFs {
             if entry.file_type().map_err(with_path("list", dir))?.is_dir() {
                 continue;
             }
-            // A name that is not UTF-8 is none of ours, so nobody can ask for it.
+            // A name that is not UTF-8 is none of ours, so it cannot be asked for.
             if let Ok(name) = entry.file_name().into_string() {
                 names.push(name);
             }
@@ -237,7 +237,7 @@ impl File for OsFile {
         write_vectored(parts, offset, |batch, at| rustix::io::pwritev(&self.file, batch, at))
     }
 
-    /// One system call, and the system brings only these bytes to the disk.
+    /// One system call, and the kernel brings only these bytes to the disk.
     #[cfg(target_os = "linux")]
     fn write_synced(&self, parts: &[io::IoSlice<'_>], offset: u64) -> io::Result<()> {
         use rustix::io::{ReadWriteFlags, pwritev2};
@@ -266,8 +266,8 @@ impl File for OsFile {
         }
     }
 
-    /// Elsewhere the call that reserves is missing, or cuts a file that is longer off where the range
-    /// ends. As no holes are made there, what a file has is reserved, and zeros reserve the rest.
+    /// Elsewhere the call that reserves is missing, or truncates a longer file at the end of the
+    /// range. As no holes are made there, existing bytes are reserved, and zeros reserve the rest.
     #[cfg(not(target_os = "linux"))]
     fn allocate(&self, range: Range<u64>) -> io::Result<()> {
         if range.is_empty() { Ok(()) } else { self.grow_with_zeros(range.end) }
@@ -289,7 +289,7 @@ impl File for OsFile {
         }
     }
 
-    /// What the system refuses to fetch ahead, the read will ask for again and tell.
+    /// If the kernel refuses to read ahead, the read itself will report the error.
     #[cfg(target_os = "linux")]
     fn will_need(&self, range: Range<u64>) {
         let len = std::num::NonZeroU64::new(range.end.saturating_sub(range.start));
@@ -309,7 +309,7 @@ impl File for OsFile {
         use rustix::fs::{SeekFrom, seek};
         let mut end = 0;
         for _ in 0..DATA_RANGES_MAX {
-            // Nobody uses the place that this moves: all reads and writes name theirs.
+            // The file's position, which this moves, is not used: all reads and writes name theirs.
             match seek(&self.file, SeekFrom::Data(end)) {
                 Ok(begin) => end = seek(&self.file, SeekFrom::Hole(begin))?,
                 Err(Errno::NXIO) => return Ok(end),

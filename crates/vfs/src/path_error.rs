@@ -1,4 +1,4 @@
-//! Errors of the system that say what could not be done, and with which file.
+//! I/O errors that name the operation and the file.
 
 use crate::{File, FileMap, View};
 use std::error::Error;
@@ -7,7 +7,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// What the system said, and of what.
+/// The system's error with its operation and its file.
 #[derive(Debug)]
 struct PathError {
     what: &'static str,

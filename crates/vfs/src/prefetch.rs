@@ -1,4 +1,4 @@
-//! Telling the processor which bytes are wanted soon, so that several of them come at once.
+//! CPU prefetch hints: several cache lines are loaded at once.
 #![expect(unsafe_code, reason = "the hint is a processor's instruction")]
 
 /// Bytes that come together.
@@ -10,7 +10,7 @@ pub fn bytes(wanted: &[u8]) {
     bytes_at(wanted.as_ptr(), wanted.len());
 }
 
-/// Wants so many bytes from an address on, whatever lies there.
+/// Prefetches `len` bytes from an address on, valid or not.
 #[inline]
 pub fn bytes_at(address: *const u8, len: usize) {
     for at in (0..len).step_by(LINE_BYTES) {
@@ -28,7 +28,7 @@ pub fn line_at(address: *const u8) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
 }
 
-/// Wants the line of this address, whatever lies there. Does nothing on this processor.
+/// Prefetches the cache line of this address, valid or not. Does nothing on this CPU.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 #[inline(always)]
 pub fn line_at(_address: *const u8) {}

@@ -1,5 +1,5 @@
-//! Any messages, among other events, to a region that lives: what a frame from another store may hold
-//! once it can be read.
+//! Fuzzes a live region with arbitrary messages, among other events: all that a decodable frame
+//! from another store may hold.
 //!
 //! Nothing panics, the core's invariants hold after each step, each ticket comes out once, a term
 //! grows within its bound, no message leaves with a term that is not on disk, and a late step serves
@@ -60,7 +60,7 @@ impl Input<'_> {
     }
 }
 
-/// What was asked for and is not done yet.
+/// Effects that were asked for and are not done yet.
 enum Work {
     Write(LogWrite),
     Fetch(LogFetch),

@@ -1,4 +1,4 @@
-//! Batch streams that make no sense, and ones whose answers nobody fetches.
+//! Batch streams that are malformed, and ones whose answers are never fetched.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ async fn batches_that_make_no_sense() {
     }
     assert_eq!(answers[&3].error, "this request is not served in a batch");
 
-    // More or fewer ids than requests: nobody can tell what is whose.
+    // More or fewer ids than requests: they cannot be paired.
     for ids in [vec![1, 2], vec![1, 2, 3, 4], vec![]] {
         let stream = target.kv.batch_commands(tokio_stream::iter([frame(ids)])).await.unwrap();
         let status = stream.into_inner().message().await.unwrap_err();

@@ -19,7 +19,7 @@ async fn connections_that_do_not_speak_the_protocol() {
     let mut random = fastrand::Rng::with_seed(8);
     let mut noise = vec![0; 1 << 16];
     random.fill(&mut noise);
-    // Noise after the right beginning, too: it is then a frame of a length that nobody may send.
+    // Noise after a valid preface, too: it is then a frame of an illegal length.
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let claims_4_gib = h2_call("/tikvpb.Tikv/RawPut", &[0, 0xff, 0xff, 0xff, 0xff, 1, 2, 3]);
     for said in [
@@ -94,7 +94,7 @@ async fn a_thousand_idle_connections() {
     }
     println!("a good client: {:?} for a put and a get", began.elapsed() / 50);
     target.has_not_grown(before);
-    // And a new client finds its way in beside them.
+    // And a new client connects at the same time.
     let channel = Channel::from_shared(format!("http://{addr}")).unwrap().connect().await.unwrap();
     let request = GetRegionRequest::default();
     assert!(

@@ -1,5 +1,5 @@
-//! What clients should not do. Each case gets a precise answer, memory stays bounded, and a client
-//! that behaves goes on being served.
+//! Misbehaving clients. Each case gets a precise answer, memory stays bounded, and a well-behaved
+//! client goes on being served.
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 

@@ -79,7 +79,7 @@ async fn messages_that_are_none() {
                 Err(status) => status,
                 Ok(answer) => match answer.into_inner().message().await {
                     Err(status) => status,
-                    // What looks like noise may be a message without a field that we know.
+                    // Noise may be a valid message without a known field.
                     Ok(_) => continue,
                 },
             };

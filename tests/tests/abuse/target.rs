@@ -12,7 +12,7 @@ use tonic::transport::Channel;
 
 use crate::processes::Processes;
 
-/// What a store's memory may grow by, whatever clients do.
+/// The bound on the growth of a store's memory under abuse.
 const GROWTH_BYTES_MAX: u64 = 128 << 20;
 /// An answer may be as large as the server likes.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
@@ -35,7 +35,7 @@ impl Target {
         Self { cluster, kv, pd: PdClient::new(channel) }
     }
 
-    /// What a client that behaves says about the region of `key`.
+    /// The context of a well-behaved client for the region of `key`.
     pub(crate) async fn context(&mut self, key: &[u8]) -> Context {
         let region_key = Bytes::copy_from_slice(key);
         let request = GetRegionRequest { region_key, ..Default::default() };

@@ -42,7 +42,7 @@ async fn all_addresses_may_change_at_once() {
         cluster.stop(place);
         cluster.readdress(place);
     }
-    // Two are told by a new list, the third by its own address alone.
+    // Two get a new list, the third learns of it by its own address alone.
     for place in 0..2 {
         cluster.configure(place, &cluster.settings(place));
     }

@@ -12,8 +12,7 @@ async fn an_emptied_store_never_votes_and_nothing_acknowledged_is_lost() {
     cluster.kill(2);
     let kept = cluster.move_away(2);
 
-    // Nobody who knows the cluster answers it: it waits, names those that are missing, and does
-    // not serve.
+    // No member of the cluster answers it: it waits, names the missing stores, and does not serve.
     cluster.restart(2);
     let [first, second] = [0, 1].map(|place| cluster.endpoints()[place].clone());
     let (first, second) = (format!("s0={first}"), format!("s1={second}"));

@@ -1,10 +1,10 @@
-//! Settings that differ: before the bootstrap all stores wait, after it the one that is told
-//! something else is refused.
+//! Settings that differ: before the bootstrap all stores wait, after it the store with another
+//! value is refused.
 
 use crate::processes::Processes;
 use crate::{get, put};
 
-/// Something that one store is told, and what each side of it calls the difference.
+/// A setting of one store, and the name that each side gives to the difference.
 struct Difference {
     line: String,
     name: &'static str,
@@ -90,8 +90,8 @@ async fn a_member_is_refused_for_what_is_given_and_differs_and_for_nothing_else(
         cluster.refused(2, &[words]).await;
     }
 
-    // What is not given is the copy's, the number of first regions is never compared again, and a
-    // member needs no list.
+    // Values that are not given are the copy's, the number of first regions is never compared
+    // again, and a member needs no list.
     cluster.configure(2, &with_line(&cluster, 2, "regions = 5"));
     cluster.restart(2);
     cluster.ready().await;

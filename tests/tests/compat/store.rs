@@ -141,7 +141,7 @@ fn write(dir: &Path) {
     }
 }
 
-/// What the rows of a region are after so many entries.
+/// The rows of a region after the entries up to `last`.
 fn rows(region: u64, last: u64) -> Vec<(Bytes, Bytes)> {
     let mut rows = std::collections::BTreeMap::new();
     for index in 1..=last {

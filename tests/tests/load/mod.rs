@@ -1,5 +1,5 @@
-//! Clients at work on a cluster, and the check of what they were told: one order of their operations
-//! explains it, and no acknowledged write is lost.
+//! Clients at work on a cluster, and the check of their answers: one order of their operations
+//! explains them, and no acknowledged write is lost.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ pub(crate) async fn client(endpoints: &[String]) -> Client {
     Client::connect(endpoints, config).await.unwrap()
 }
 
-/// Clients that work until they are told to end.
+/// Clients that work until they are stopped.
 pub(crate) struct Load {
     shared: Arc<SharedLoad>,
     clients: JoinSet<()>,
@@ -40,7 +40,7 @@ impl Load {
         Self { shared, clients }
     }
 
-    /// Waits until so many more operations were acknowledged.
+    /// Waits until `count` more operations were acknowledged.
     pub(crate) async fn progress(&self, count: u64) {
         self.shared.progress(count).await;
     }
@@ -78,7 +78,7 @@ fn register(first: u8, round: u64, place: u8) -> Bytes {
     key(first, &format!("register-{round}-{place}"))
 }
 
-/// What all clients share, and what they were told.
+/// The shared state of all clients, with their history.
 struct SharedLoad {
     began: Instant,
     /// Goes into the names of keys, so that no register collects too many operations whose fate is
@@ -102,7 +102,7 @@ impl SharedLoad {
         }
     }
 
-    /// Waits until so many more operations were acknowledged.
+    /// Waits until `count` more operations were acknowledged.
     async fn progress(&self, count: u64) {
         let mut acknowledged = self.acknowledged.subscribe();
         let enough = *acknowledged.borrow() + count;
@@ -114,7 +114,7 @@ impl SharedLoad {
     /// own that is written once and never again.
     async fn run(&self, number: u64, client: &Client) {
         let mut random = fastrand::Rng::with_seed(number);
-        // What each register held when this client heard of it last, for swaps that may succeed.
+        // The last known value of each register, for swaps that may succeed.
         let mut held: BTreeMap<Bytes, checker::RegisterValue> = BTreeMap::new();
         for count in 0u64.. {
             if self.stop.load(Ordering::Relaxed) {

@@ -32,10 +32,10 @@ const LOOK_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) struct Processes {
     stores: Vec<Option<Child>>,
     endpoints: Vec<String>,
-    /// Kept while no store listens there, for nobody else to get them.
+    /// Kept while no store listens there, so that no other process gets them.
     ports: Vec<Port>,
     regions: u64,
-    /// What each store's process finds in its environment.
+    /// The environment of each store's process.
     environment: Environment,
     /// How long the file of each store's words was when its process was started.
     said_before: Vec<usize>,
@@ -234,7 +234,7 @@ impl Processes {
         took
     }
 
-    /// What a store has written to standard error since its last start.
+    /// The standard error of a store since its last start.
     pub(crate) fn said(&self, place: usize) -> String {
         let said = fs::read(self.log_path(place)).unwrap_or_default();
         String::from_utf8_lossy(&said[self.said_before[place]..]).into_owned()

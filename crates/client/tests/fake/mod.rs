@@ -1,7 +1,7 @@
 //! A cluster in this process that serves RawKV and placement from one map, and errs on request.
 //!
-//! It checks what a store checks (leader, epoch, key range), so a client that routes wrongly is
-//! told so. Each store has a runtime of its own: killing one cuts its connections at once.
+//! It checks what a store checks (leader, epoch, key range), so a client that routes wrongly gets
+//! an error. Each store has a runtime of its own: killing one cuts its connections at once.
 
 mod pd;
 mod store;
@@ -21,12 +21,12 @@ use tonic::transport::Server;
 
 pub(crate) const CLUSTER_ID: u64 = 77;
 
-/// What a store does to the next request instead of serving it.
+/// The fault that a store has with the next request instead of serving it.
 #[derive(Debug, Clone)]
 pub(crate) enum Fault {
     /// Answers that it is busy for these milliseconds.
     Busy(u64),
-    /// Answers that it does not lead and knows nobody who does.
+    /// Answers that it does not lead and knows no leader.
     NoLeader,
     /// Answers that the proposal lost its place.
     Stale,
@@ -42,7 +42,7 @@ pub(crate) enum Fault {
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// By start key; the leader's store beside it.
+    /// By start key, each with the leader's store.
     pub(crate) regions: BTreeMap<Bytes, (metapb::Region, u64)>,
     pub(crate) rows: BTreeMap<Bytes, Bytes>,
     pub(crate) faults: VecDeque<Fault>,

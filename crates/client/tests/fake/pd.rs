@@ -1,4 +1,4 @@
-//! The fake store's placement service: everybody knows everything.
+//! The fake store's placement service: every store knows everything.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -45,7 +45,7 @@ impl pdpb::pd_server::Pd for Store {
         Ok(Response::new(pdpb::GetMembersResponse {
             header: self.header(),
             members: members.clone().collect(),
-            // Whoever is asked says it leads; in this cluster everybody knows everything.
+            // The asked store says that it leads; in this cluster every store knows everything.
             leader: members.clone().nth(self.store as usize - 1),
             etcd_leader: None,
             tso_allocator_leaders: BTreeMap::new(),

@@ -1,4 +1,4 @@
-//! What one store of the fake cluster does with a command.
+//! The command handlers of one store of the fake cluster.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

@@ -42,7 +42,7 @@ pub(crate) enum ModelAction {
     Hear(usize),
     Advance(usize),
     GiveUp(usize),
-    /// A client is told by two members that its write is done.
+    /// Two members tell a client that its write is done.
     Acknowledge {
         first: usize,
         second: usize,

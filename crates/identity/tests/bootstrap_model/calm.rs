@@ -1,5 +1,5 @@
-//! What must come of any state once nothing fails any more: all stores are started with the right
-//! list, and all messages arrive.
+//! The required outcome of any state once nothing fails any more: all stores are started with the
+//! right list, and all messages arrive.
 
 use std::rc::Rc;
 
@@ -85,7 +85,7 @@ fn exchange(world: &mut ModelWorld, table: &mut StepTable, at: usize) {
     world.questions.clear();
 }
 
-/// What is wrong with the end. A store that is down was refused.
+/// The defect of the final state. A store that is down was refused.
 fn judge(world: &ModelWorld, table: &StepTable, rules: &mut ModelRules) -> Option<&'static str> {
     let stores = world.stores.len();
     let is_serving = |at: &usize| table.store(world, *at).is_serving();

@@ -1,5 +1,5 @@
-//! An exhaustive model of the bootstrap, around the real code: whatever two or three stores do,
-//! crash, lose and are told, there is one cluster, and sound stores come into it.
+//! An exhaustive model of the bootstrap, around the real code: for all actions, crashes, losses and
+//! configurations of two or three stores, there is one cluster, and sound stores come into it.
 //!
 //! `BOOTSTRAP_STATES` says how many states of three stores each exploration looks at; if it is set,
 //! two stores are looked at with a wiped directory and another list together.

@@ -13,7 +13,7 @@ use crate::world::{ModelWorld, StepTable};
 #[derive(Debug, Default)]
 pub(crate) struct ModelRules {
     accepted: BTreeMap<(usize, usize), bool>,
-    /// What a calm end depends on, messages under way aside: stores, losses, plans drawn.
+    /// The inputs of a final state, messages under way aside: stores, losses, plans drawn.
     calm: BTreeMap<(Vec<usize>, u8, usize), Option<&'static str>>,
 }
 

@@ -11,24 +11,24 @@ use flotilla_identity::{
 /// The stores' names, by number.
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// What is durable at one store.
+/// The durable state of one store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct StoreDirectory {
     /// `None` is an empty directory.
     pub(crate) identity: Option<StoreIdentity>,
     /// The plan whose rows it holds.
     pub(crate) rows: Option<Rc<BootstrapPlan>>,
-    /// Whether it holds the write that a client was told to be done.
+    /// Whether it holds the write that was acknowledged to a client.
     pub(crate) has_write: bool,
 }
 
-/// What runs at one store.
+/// The process of one store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum StoreProcess {
     /// Nothing.
     #[default]
     Down,
-    /// A store that is no member yet, and what it was told: a place in [`given_specs`].
+    /// A store that is no member yet, and its specification: a place in [`given_specs`].
     Bootstrapping(usize, Box<Bootstrap>),
     /// A store that serves.
     Member,
@@ -64,7 +64,7 @@ pub(crate) enum StoreEvent {
     Acknowledge,
 }
 
-/// What follows from an event.
+/// The result of an event.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreStep {
     pub(crate) store: ModelStore,
@@ -131,7 +131,7 @@ impl ModelStore {
         questions.map(|(place, request)| (number(place), request)).collect()
     }
 
-    /// What follows from `event`.
+    /// The result of `event`.
     pub(crate) fn step(&self, event: &StoreEvent, specs: &[ClusterSpec]) -> StoreStep {
         let mut step = StoreStep {
             store: self.clone(),
@@ -210,7 +210,7 @@ impl StoreStep {
         let StoreProcess::Bootstrapping(_, bootstrap) = &mut self.store.process else { return };
         let place = bootstrap.spec().place(NAMES[from]).expect("all lists name all stores");
         let heard = bootstrap.hear(place, token, response);
-        // Operators are shown who answers; nothing else depends on it.
+        // Operators see which stores answer; nothing else depends on it.
         bootstrap.note_silence(place);
         match heard {
             Ok(Some(write)) => self.write(&write),

@@ -85,7 +85,7 @@ impl<T: Hash> ValueTable<T> {
     }
 }
 
-/// What follows from an event at a store, by numbers.
+/// The result of an event at a store, by numbers.
 #[derive(Debug)]
 struct KnownStep {
     step: StoreStep,
@@ -223,7 +223,7 @@ impl StepTable {
     }
 }
 
-/// What the one who made an event happen hears of it.
+/// The feedback to the origin of an event.
 #[derive(Debug)]
 pub(crate) struct Happened {
     pub(crate) response: Option<BootstrapResponse>,

@@ -1,5 +1,5 @@
-//! Members that greet each other, around the real handshake: an older copy of a disk is not taken
-//! by those who heard its later state, and sound stores always come to take each other.
+//! Handshakes of members, around the real code: an older copy of a disk is not accepted by members
+//! that know its later state, and sound stores always come to accept each other.
 
 mod histories;
 mod members;

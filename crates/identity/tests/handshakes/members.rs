@@ -30,7 +30,7 @@ pub(crate) fn uuid(id: u64) -> StoreUuid {
     StoreUuid(u128::from(id) * 100)
 }
 
-/// Who a store is in a start.
+/// The identity of a store in a start.
 pub(crate) fn introduction(id: u64, run: StoreRun) -> StoreHello {
     let own = MemberId { cluster_id: CLUSTER, store: StoreId(id) };
     let identity = (uuid(id), run);
@@ -38,7 +38,7 @@ pub(crate) fn introduction(id: u64, run: StoreRun) -> StoreHello {
     Handshake::introduction(own, &name, &address, identity, ClusterSettings::default())
 }
 
-/// What is durable at one member.
+/// The durable state of one member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MemberDirectory {
     history: RunHistory,
@@ -142,7 +142,7 @@ impl MemberTrio {
         }
     }
 
-    /// A greeting arrives; who cannot yet take the sender's messages greets it.
+    /// A greeting arrives; a receiver that cannot yet take the sender's messages greets it.
     pub(crate) fn arrive(&mut self, sent: &SentHello) {
         let SentHello { from, to, hello } = sent;
         let member = &mut self.members[*to];
@@ -221,7 +221,7 @@ impl MemberTrio {
         }
     }
 
-    /// What a member knows durably of another, with what it must not forget.
+    /// Compares the durable knowledge of another member with what must not be forgotten.
     pub(crate) fn check_memory(&self) {
         for (at, member) in self.members.iter().enumerate() {
             let Some(process) = &member.process else { continue };
@@ -271,7 +271,7 @@ pub(crate) fn remembered(known: BTreeMap<StoreId, StoreRun>) -> Vec<PeerWrite> {
     known.into_iter().map(write).collect()
 }
 
-/// What was heard of a store, as a greeting says it.
+/// A known start of a store, as in a greeting.
 pub(crate) fn known(starts: u64, nonce: u64, log_end: u64) -> Option<KnownRun> {
     Some(KnownRun { run: StoreRun { starts, nonce }, log_end })
 }

@@ -1,4 +1,4 @@
-//! Whom the cluster believes.
+//! Tests of the cluster view: which claims about leaders it believes.
 
 use super::*;
 
@@ -73,7 +73,7 @@ fn a_silent_store_is_doubted_and_believed_again() {
     cluster.observe(0, 1, &[heartbeat(5, Some(1))], false);
     assert_eq!(leader(&cluster, 99), (Some(1), LeaderStatus::Fresh));
     assert_eq!(leader(&cluster, 100), (Some(1), LeaderStatus::Suspect));
-    // What others say of it does not help; its own word does, and wakes who waits.
+    // Heartbeats of other stores do not help; its own does, and wakes the requests that wait.
     cluster.observe(100, 2, &[heartbeat(5, Some(1))], false);
     assert_eq!(leader(&cluster, 100), (Some(1), LeaderStatus::Suspect));
     assert!(cluster.observe(110, 1, &[], false));

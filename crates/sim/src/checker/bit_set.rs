@@ -1,8 +1,8 @@
-//! Sets of operations, and a quick hash to remember them by.
+//! A bit set of operations, and a fast hasher for the memo of the search.
 
 use std::hash::Hasher;
 
-/// Which operations are placed.
+/// The operations that are placed.
 pub(super) struct BitSet(Vec<u64>);
 
 impl BitSet {

@@ -1,6 +1,7 @@
-//! Calls and returns of a history by moment, as a list that can be thinned and mended.
+//! The history as a doubly linked list of calls and returns by moment; operations can be lifted and
+//! put back.
 
-/// What stands at one place of the list: the call or the return of an operation.
+/// An event of the history: the call or the return of an operation.
 #[derive(Clone, Copy)]
 pub(super) enum HistoryEvent {
     Call(usize),

@@ -1,13 +1,13 @@
-//! One register: what can be asked of it, what it answers, and what is wrong with a history.
+//! The sequential specification of a register: its actions, its answers, and violations.
 
 use std::fmt::{self, Debug};
 
 use bytes::Bytes;
 
-/// What a register holds; `None` is "nothing".
+/// The value of a register; `None` is "nothing".
 pub type RegisterValue = Option<Bytes>;
 
-/// What a client asked for.
+/// The request of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegisterAction {
     /// Tell me the value.
@@ -18,14 +18,14 @@ pub enum RegisterAction {
     Delete,
     /// Replace the value by `value` if it is `expected`.
     Swap {
-        /// What the register must hold.
+        /// The value that the register must hold.
         expected: RegisterValue,
-        /// What it holds then.
+        /// The new value.
         value: RegisterValue,
     },
 }
 
-/// What a client was told.
+/// The answer to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegisterAnswer {
     /// A put or a delete took effect.
@@ -36,7 +36,7 @@ pub enum RegisterAnswer {
     Swapped {
         /// Whether the value was replaced.
         succeeded: bool,
-        /// What the register held.
+        /// The former value.
         previous: RegisterValue,
     },
 }
@@ -44,11 +44,11 @@ pub enum RegisterAnswer {
 /// One call on one register.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegisterOp {
-    /// Who asked; only printed.
+    /// The client; only printed.
     pub client: u64,
     /// The moment of the call.
     pub called: u64,
-    /// What was asked.
+    /// The request.
     pub action: RegisterAction,
     /// The moment of the answer and the answer; `None` if its fate is unknown.
     pub returned: Option<(u64, RegisterAnswer)>,
@@ -73,7 +73,7 @@ pub enum Violation {
         stuck: Box<RegisterOp>,
         /// How many operations the best order placed before it.
         placed: usize,
-        /// What the register held then.
+        /// The value of the register then.
         held: RegisterValue,
         /// The operations that overlap the stuck one, and the last few before it.
         around: Vec<RegisterOp>,
@@ -104,7 +104,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What a register holds right after an answered operation.
+/// The value of a register right after an answered operation.
 #[must_use]
 pub fn held_after(action: &RegisterAction, answer: &RegisterAnswer) -> RegisterValue {
     match (action, answer) {

@@ -6,8 +6,8 @@
 //! from walking the same way twice.
 //!
 //! Three things keep it nearly linear on histories of a register:
-//! - What changes nothing is placed as soon as it can be, and never tried elsewhere.
-//! - Writes that nobody saw are all the same, and come right before another write.
+//! - An operation that changes nothing is placed as soon as it can be, and never tried elsewhere.
+//! - Writes that no read observed are all the same, and come right before another write.
 //! - Operations without an answer have a call and no return. They need not be placed; those that
 //!   could explain nothing are left out, and of equal ones only the earliest is tried.
 
@@ -25,10 +25,10 @@ const SHOWN_BEFORE: usize = 12;
 
 /// A value by number, 0 for "nothing".
 type ValueNumber = u32;
-/// Any of the values that nobody saw.
+/// Any of the values that no read observed.
 const UNOBSERVED: ValueNumber = ValueNumber::MAX;
 
-/// What an operation needs the register to hold, and leaves in it.
+/// The value that an operation needs the register to hold, and the one that it leaves.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum RegisterStep {
     Write(ValueNumber),
@@ -176,9 +176,9 @@ impl<'a> ValueNumbers<'a> {
     }
 }
 
-/// Tells the writes apart whose value nobody needs. Those of unknown fate are left out: an order
-/// with such a write stays good without it, because whatever stood between it and the next write
-/// looked at nothing. Of the others it does not matter which value they wrote.
+/// Marks the writes whose value no operation observed. Those of unknown fate are left out: an order
+/// with such a write stays valid without it, because no operation between it and the next write
+/// observed the register. Of the others it does not matter which value they wrote.
 fn drop_unobserved_writes(items: &mut Vec<SearchOp>) {
     let mut needed = BTreeSet::new();
     loop {
@@ -281,8 +281,8 @@ impl Search {
         self.list.first()
     }
 
-    /// A write that nobody saw and that may come next. It costs nothing right before another
-    /// write, so while there is one no other write is tried.
+    /// An unobserved write that may come next. It costs nothing right before another write, so
+    /// while there is one no other write is tried.
     fn unobserved(&self, held: ValueNumber) -> Option<usize> {
         let mut event = self.list.first();
         while held != UNOBSERVED && event > 0 {

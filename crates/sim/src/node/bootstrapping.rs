@@ -11,7 +11,7 @@ use flotilla_store::{Error, StoreDirectory};
 use crate::packet::{Packet, PacketBody};
 use crate::task::{Outbox, StopReason};
 
-/// What the operator of a store told it.
+/// The flags that the operator gave to a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OperatorFlags {
     /// The same as all others.
@@ -24,7 +24,7 @@ pub(crate) enum OperatorFlags {
 }
 
 impl OperatorFlags {
-    /// What a store is told with these flags.
+    /// The cluster specification of a store with these flags.
     pub(super) fn spec(self, stores: usize) -> ClusterSpec {
         let store = |place: usize| InitialStore {
             name: format!("s{}", place + 1),
@@ -107,7 +107,7 @@ impl BootstrappingStore {
         self.directory
     }
 
-    /// What a founder says once.
+    /// The announcement that a founder sends once.
     pub(super) fn announce(&self, out: &mut Outbox) {
         if self.numbers[0] == self.place {
             let begin = self.bootstrap.announcement();

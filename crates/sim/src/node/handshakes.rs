@@ -1,4 +1,4 @@
-//! A member's handshakes with the others, and which frames it sends and takes.
+//! The handshakes of a member with the others, and the frames that it sends and takes.
 
 use flotilla_identity::{
     BootstrapRequest, BootstrapResponse, ClusterSettings, Handshake, HelloDecision, StoreHello,
@@ -39,12 +39,12 @@ impl HandshakeDriver {
         Ok(Self { place, incarnation, identity, handshake, linked: vec![false; stores] })
     }
 
-    /// What a member answers to a store that is none.
+    /// The answer of a member to a store that is none.
     pub(super) fn answer(&self, request: &BootstrapRequest) -> BootstrapResponse {
         member_answer(&self.identity, self.handshake.registry(), request)
     }
 
-    /// Greets all to whom there is no link.
+    /// Greets all stores without a link.
     pub(super) fn greet(&self, out: &mut Outbox) {
         for to in (0..self.linked.len()).filter(|to| *to != self.place && !self.linked[*to]) {
             let hello = Box::new(self.handshake.greet(layout::id(to)));
@@ -73,7 +73,7 @@ impl HandshakeDriver {
         }
     }
 
-    /// The answer to a greeting of `to`, which asked in a life of its own.
+    /// The answer to a greeting of `to`, which asked in an incarnation of its own.
     pub(super) fn answer_hello(&self, to: usize, incarnation: u64, accepted: bool) -> Packet {
         let hello = Box::new(self.handshake.greet(layout::id(to)));
         Packet::new(self.place, to, PacketBody::HelloAnswer { incarnation, hello, accepted })
@@ -103,7 +103,7 @@ impl HandshakeDriver {
         Packet::new(from, to, PacketBody::Frame { uuid, run, log_end, envelope })
     }
 
-    /// Whether a frame of this start of `from` is taken; if so, its word on the sender's log counts.
+    /// Whether a frame of this start of `from` is accepted; if so, its log position is noted.
     pub(super) fn takes(&mut self, from: usize, body: &PacketBody) -> bool {
         let PacketBody::Frame { uuid, run, log_end, .. } = body else { return false };
         let store = layout::id(from);

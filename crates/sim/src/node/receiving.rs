@@ -1,4 +1,4 @@
-//! What a store does with what others send it, and in which form its own messages leave.
+//! Packets between stores: how a node receives them, and how its own messages leave.
 
 use flotilla_identity::StoreHello;
 use flotilla_region::{Envelope, Event};
@@ -67,7 +67,8 @@ impl SimNode {
         };
         let failed = |error: &Error| stop_of(place, has_disk_fault, error);
         let accepted = handshakes.hear(executor.store(), hello, failed)?;
-        // That a copy takes an old greeting of a sound store does no harm: nobody takes its answers.
+        // That a copy takes an old greeting of a sound store does no harm: no store takes its
+        // answers.
         if accepted && !is_swapped && !is_sound {
             let (one, other) = (layout::id(self.place), hello.from.store);
             return Err(StopReason::CheckFailure(format!(

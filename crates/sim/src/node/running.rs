@@ -1,4 +1,4 @@
-//! A store that is up: the core, the hands, and what lies between.
+//! A running member: the core, its executor, and the state between them.
 
 use flotilla_region::{Effects, Event, Shard, StoreId};
 
@@ -21,7 +21,7 @@ pub(super) struct RunningStore {
     pub(super) inbox: Vec<Event>,
     pub(super) is_step_scheduled: bool,
     pub(super) wake: Option<SimTime>,
-    /// The power goes after so many lists of the next effects.
+    /// The power goes after this many lists of the next effects.
     pub(super) lists_left: Option<usize>,
     /// The power goes in this operation of the next write to the log.
     pub(super) cut_in_flush: Option<u64>,
@@ -29,8 +29,8 @@ pub(super) struct RunningStore {
 }
 
 impl RunningStore {
-    /// Hands out what the last step has brought forth, as the node's thread does: after another look
-    /// at the clock.
+    /// Hands out the effects of the last step, as the node's thread does: after another reading of
+    /// the clock.
     pub(super) fn dispatch_effects(
         &mut self,
         clock: LocalClock,
@@ -52,8 +52,8 @@ impl RunningStore {
         Ok(())
     }
 
-    /// Does what the core wants, list by list.
-    /// What proves a loss was looked at before; wild terms are counted by the core.
+    /// Carries out the core's effects, list by list. Proofs of a lost log were handled before; wild
+    /// terms are counted by the core.
     fn carry_out(&mut self, out: &mut Outbox) -> Result<(), StopReason> {
         let effects = &mut self.effects;
         effects.wild_terms.clear();

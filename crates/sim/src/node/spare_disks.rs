@@ -1,9 +1,9 @@
-//! What may stand in the place of a directory, and the disks that are not in use.
+//! Directory swaps by operators, and the disks that are not in use.
 
 use fastrand::Rng;
 use flotilla_vfs::fault::FaultFs;
 
-/// What a directory is replaced by.
+/// The replacement of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DirectorySwap {
     /// Nothing.

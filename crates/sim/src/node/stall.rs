@@ -1,5 +1,4 @@
-//! A store that stands still at the worst moment: between reading the clock and handing out what the
-//! step has granted.
+//! A stall at the worst moment: between reading the clock and handing out the effects of the step.
 
 use flotilla_region::{Effects, RegionId, Shard, StoreId, Term};
 

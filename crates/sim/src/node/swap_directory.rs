@@ -1,4 +1,4 @@
-//! What operators do to data directories: they empty them, lose a half, or put an older copy back.
+//! Operators and data directories: they empty them, lose a half, or put an older copy back.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! How faults strike the cluster, and how stores come back.
+//! Fault injection into the cluster, and the return of stores.
 
 use flotilla_region::{Envelope, Event, Index, Message, MessageKind, RegionId, Role, Term};
 
@@ -11,9 +11,9 @@ use crate::task::Task;
 
 use super::{CUT_US_MAX, SimEvent, SimWorld};
 
-/// One of so many directories of stores that went down is copied.
+/// One of this many directories of stores that went down is copied.
 const COPIED_OF: u8 = 3;
-/// How long a usurped leader hears nobody.
+/// How long a leader is isolated.
 const ISOLATED_US: u64 = 1_000_000;
 /// Between two looks at whether a region has two leaders, and how many there are.
 const PROBE_US: u64 = 20_000;
@@ -161,7 +161,7 @@ impl SimWorld {
         if self.nodes.iter().any(SimNode::is_swapped) {
             return;
         }
-        // What goes down may be copied.
+        // A directory that goes down may be copied.
         self.crash(store, true);
         // Only those that have heard more than a copy knows can tell that it is one.
         let heard = |starts: u64| {
@@ -185,7 +185,7 @@ impl SimWorld {
         }
     }
 
-    /// A store is told the right thing, if it was not.
+    /// Corrects the flags of a store, if they were wrong.
     pub(super) fn correct_flags(&mut self, store: usize) {
         if self.nodes[store].has_wrong_flags() {
             self.crash(store, false);
@@ -220,7 +220,7 @@ impl SimWorld {
         }
         self.oracles[store].reset();
         self.end_suspension(store);
-        // What it would have found is void, but for what others sent: it may still arrive.
+        // Its own events are void, but those from other stores may still arrive.
         for event in std::mem::take(&mut self.pauses[store]).held.into_iter().flatten() {
             self.schedule(1, event);
         }

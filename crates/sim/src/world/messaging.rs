@@ -1,4 +1,4 @@
-//! What stores tell each other, and what clients and stores do.
+//! Messages between stores, and the requests of clients and timestamp oracles.
 
 use flotilla_region::{Envelope, Event, PeerId, RegionId, Ticket};
 
@@ -14,7 +14,7 @@ use crate::task::Task;
 const CLIENT_TIMEOUT_US: u64 = 3_000_000;
 /// A request takes up to this long to a store, and an answer back.
 const REQUEST_DELAY_US_MAX: u64 = 500;
-/// One of so many messages that do not get through is reported to the sender.
+/// One of this many messages that do not get through is reported to the sender.
 const REPORTED_OF: u32 = 8;
 
 impl SimWorld {

@@ -1,4 +1,4 @@
-//! Committed entries become rows: many regions, one page-store transaction.
+//! Applying: committed entries of many regions become rows in one page-store transaction.
 //!
 //! Data, applied index and the rest of a region's state change in the same transaction, so every
 //! root, and with it every snapshot and every state after a crash, holds a region at exactly one
@@ -22,12 +22,12 @@ mod rows;
 
 pub use outcome::{ApplyOutcome, ApplyReject};
 
-/// What applying came to.
+/// The result of applying.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// How far each region of the tasks is applied now.
     pub regions: Vec<(RegionId, Index)>,
-    /// What became of the proposals that somebody here waits for, in the order of the log.
+    /// The outcomes of the proposals that have a ticket here, in the order of the log.
     pub outcomes: Vec<(Ticket, ApplyOutcome)>,
     /// How many entries were applied; those that were applied before do not count.
     pub entries: u64,
@@ -82,6 +82,7 @@ fn load(txn: &mut WriteTxn<'_>, region: RegionId) -> Result<ReplicaState, Error>
 
 /// Moves the applied index to the entry; false if it is there already.
 fn advance(state: &mut ApplyState, region: RegionId, entry: &LogEntry) -> bool {
+    // After a crash entries are applied again from the durable root on.
     if entry.index <= state.applied {
         return false;
     }

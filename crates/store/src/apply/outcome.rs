@@ -1,9 +1,9 @@
-//! What became of a proposal. Every replica comes to the same.
+//! The outcome of a proposal, the same on every replica.
 
 use bytes::Bytes;
 use flotilla_region::Descriptor;
 
-/// What became of a proposal.
+/// The outcome of a proposal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApplyOutcome {
     /// It was carried out.
@@ -12,7 +12,7 @@ pub enum ApplyOutcome {
     Swapped {
         /// Whether the key had the expected value, and has the new one now.
         succeeded: bool,
-        /// What the key had before; `None` if it was not there.
+        /// The former value of the key; `None` if it was not there.
         previous: Option<Bytes>,
     },
     /// It had no effect, neither here nor on any other replica.
@@ -26,7 +26,7 @@ pub enum ApplyReject {
     /// now hold it.
     #[error("the region has changed")]
     EpochNotMatch {
-        /// What became of the region.
+        /// The regions that hold the range now.
         current: Vec<Descriptor>,
     },
     /// A key lies outside of the region, though the claim that admitted it said otherwise.
@@ -38,7 +38,7 @@ pub enum ApplyReject {
     /// A key or a value is longer than a row can be.
     #[error("{what} of {size} bytes is over the limit of {limit}")]
     TooLarge {
-        /// What is too long.
+        /// The part that is too long.
         what: &'static str,
         /// Its size in bytes.
         size: u64,

@@ -87,6 +87,12 @@ impl<'a> RegionRows<'a> {
         };
         // An inverted range is an empty one.
         if end.is_none_or(|end| start < end) {
+            assert!(
+                self.descriptor.contains(start)
+                    && region_end.is_none_or(|last| end.is_some_and(|end| end <= last)),
+                "region {}: rows of another region would be deleted",
+                self.descriptor.id
+            );
             self.tree.delete_range(start, end.map(|end| &end[..]))?;
         }
         Ok(())

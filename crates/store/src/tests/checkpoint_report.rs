@@ -1,5 +1,6 @@
-//! A checkpoint is told to be durable: with the power gone before any of its operations and after,
-//! the store must have at least that much, whatever was applied while it was made.
+//! A checkpoint that is reported as durable is durable: with the power gone before any of its
+//! operations and after, the store must have at least that much, with any entries applied while it
+//! was made.
 
 use std::sync::Arc;
 
@@ -10,20 +11,21 @@ use parking_lot::Mutex;
 use super::expected_state::ReplicaState;
 use super::*;
 
-/// What is known of the store while it works.
+/// The expected state of the store while it works.
 #[derive(Default)]
 struct Known {
     /// Operations since the checkpoint began; none are counted before.
     count: Option<u64>,
     /// To apply one more entry with, at its operation.
     store: Option<Arc<Store>>,
-    /// What region 2 and the others must have after a crash now.
+    /// The least state that region 2 and the others must have after a crash now.
     expected: ReplicaState,
     has_applied: bool,
 }
 
 const ENTRIES: u64 = 6;
-/// Of these so many are applied before the checkpoint, and the next while it is made.
+/// The number of entries that are applied before the checkpoint; the next one is applied while it
+/// is made.
 const APPLIED: usize = 4;
 
 fn entries() -> Vec<LogEntry> {
@@ -47,9 +49,9 @@ fn look(crashed: FaultFs, expected: &ReplicaState, at: &str) {
     store.check().unwrap_or_else(|error| panic!("{at}: {error}"));
 }
 
-/// Makes a checkpoint, with an entry applied before its operation `at`, and lets the log forget
-/// what that holds. Before each operation and at the end it looks at what a crash would leave.
-/// Returns whether the checkpoint has so many operations.
+/// Makes a checkpoint, with an entry applied before its operation `at`, and lets the log forget the
+/// entries which that covers. Before each operation and at the end it checks the state that a crash
+/// would leave. Returns whether the checkpoint has as many operations.
 fn checkpoint(at: u64) -> bool {
     let fs = FaultFs::new(at);
     let known: Arc<Mutex<Known>> = Arc::default();
@@ -107,7 +109,7 @@ fn checkpoint(at: u64) -> bool {
     }
     compact(&store, 2, applied.0 + 1, 1);
     store.purge_log().unwrap();
-    // Nobody acts any more when the store ends.
+    // The store does nothing more when it ends.
     known.lock().count = None;
     drop(store);
     fs.power_loss(at);

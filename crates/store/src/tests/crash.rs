@@ -19,7 +19,7 @@ fn work(fs: &FaultFs, expected: &mut ExpectedStates) -> Result<(), Error> {
             let first = 4 * round - 3;
             let entries: Vec<LogEntry> = (first..first + 4).map(|i| filled(region, i)).collect();
             let replica = expected.get_mut(&region).unwrap();
-            let term = entries[0].term.0;
+            let term = entries[3].term.0;
             log(&store, replica, write(region, hard_state(term, 0, first), &entries))?;
             store.apply(&[task(region, &entries[..3])])?;
             replica.apply(&entries[..3]);

@@ -1,4 +1,4 @@
-//! What must be true after any crash, kept beside the store while it works.
+//! The expected state: everything that must be true after any crash.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use flotilla_region::{HardState, Index, LogEntry, RecoveredReplica};
 
 use super::*;
 
-/// One replica, as those who wait for it know it.
+/// One replica, as its clients know it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReplicaState {
     /// Whatever was ever on its way to the log, by index and term.
@@ -22,7 +22,7 @@ pub(super) struct ReplicaState {
     /// The hard state when all that is on its way arrives, and the last acknowledged one.
     pub(super) hard_state: HardState,
     acked_state: HardState,
-    /// What was applied, from index 1 on; nothing else may ever be.
+    /// The applied entries, from index 1 on; no other may ever be applied.
     applied: Vec<LogEntry>,
     pub(super) applied_now: u64,
     /// How far a durable root has applied it.
@@ -89,7 +89,7 @@ impl ReplicaState {
         }
     }
 
-    /// What was found after a crash, against what may be found.
+    /// Compares the state found after a crash with the states that are allowed.
     pub(super) fn check(&self, found: &RecoveredReplica, rows: &[Row]) {
         let RecoveredReplica { applied, tail, last, hard_state, .. } = found;
         let region = found.descriptor.id;
@@ -138,7 +138,7 @@ impl ReplicaState {
         self.durable = found.applied.0.0;
     }
 
-    /// The rows after so many entries, by the simplest means.
+    /// The rows after the first `applied` entries, by the simplest means.
     pub(super) fn rows_at(&self, applied: Index) -> Vec<Row> {
         let mut rows = BTreeMap::new();
         for entry in &self.applied[..applied.0 as usize] {

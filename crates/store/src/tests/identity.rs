@@ -1,4 +1,4 @@
-//! Whose a directory is: what an empty one becomes, and which damaged ones are refused.
+//! Tests of data directories: the identity of an empty one, and the refusal of damaged ones.
 
 use flotilla_identity::{PeerWrite, StoreIdentity, StoreRegistry, StoreRun};
 use flotilla_raftlog::{Durability, LogBatch, LogEngine};
@@ -21,7 +21,7 @@ fn refused(fs: &FaultFs) -> String {
     }
 }
 
-/// Puts the log of one disk beside the pages of another.
+/// Joins the log of one disk and the pages of another.
 fn halves(log: &FaultFs, pages: &FaultFs) -> FaultFs {
     let whole = FaultFs::new(0);
     whole.replace_below(Path::new("/data/store/pages"), pages);

@@ -1,4 +1,4 @@
-//! What the log may forget while others write to it.
+//! Tests of log garbage collection with concurrent writes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,12 @@ fn log() -> StoreLog {
     log.note_recovered(
         RegionId(2),
         peer(2),
-        RecoveredGroup { durable, hard_state_ahead: false, absent: true },
+        RecoveredGroup {
+            durable,
+            hard_state: HardState::default(),
+            hard_state_ahead: false,
+            absent: true,
+        },
     );
     log
 }

@@ -36,7 +36,7 @@ pub(super) struct Seen {
     pub(super) replaced: u64,
 }
 
-/// The disk failed, as it was told to.
+/// The disk failed, as was ordered.
 struct Down;
 
 impl<E: std::error::Error> From<E> for Down {
@@ -140,7 +140,7 @@ impl History {
         self.queue(vec![write(region, state, &[])]);
     }
 
-    /// Only the commit index moves: nobody waits for it.
+    /// Only the commit index moves: no message waits for it.
     fn tell_commit(&mut self) {
         let region = self.any_region();
         let (last, mut state) = (self.replica(region).last(), self.replica(region).hard_state);
@@ -158,7 +158,7 @@ impl History {
         Ok(())
     }
 
-    /// What is committed and persisted is applied, in one transaction for several regions.
+    /// Committed and persisted entries are applied, in one transaction for several regions.
     fn apply(&mut self) -> Result<(), Down> {
         let mut tasks = vec![];
         for region in 1..=4 {

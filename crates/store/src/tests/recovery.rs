@@ -1,4 +1,4 @@
-//! What a store finds when it is opened again, and what it refuses to open.
+//! Tests of recovery: what a store restores when it is opened again, and what it refuses to open.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -203,7 +203,8 @@ fn a_log_apart_from_the_applied_state_is_reset() {
             assert_eq!((two.terms.len(), two.tail.len()), (0, 0));
         }
         let (store, _) = open(&fs);
-        append(&store, 2, &[entry(11, 8, Bytes::new())], 10);
+        let next = write(2, hard_state(8, 202, 10), &[entry(11, 8, Bytes::new())]);
+        store.write_log(&[next], &[]).wait().unwrap();
         drop(store);
         let (store, recovered) = open(&fs);
         let two = of(&recovered, 2);

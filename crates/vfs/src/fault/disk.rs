@@ -1,6 +1,6 @@
 //! The faulty disk: files, names, locks, and when it refuses.
 //!
-//! Names are like bytes: the visible ones are kept, and beside them the durable ones with the list
+//! Names are like bytes: the visible ones are kept, and next to them the durable ones with the list
 //! of changes in between. A power loss carries out some of these changes and forgets the others.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use fastrand::Rng;
 
 use super::inode::{Inode, SECTOR_BYTES};
 
-/// What the faulty disk was asked to do so far.
+/// Operations of the faulty disk so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultStats {
     /// Reads and views.
@@ -30,7 +30,7 @@ pub struct FaultStats {
     pub bytes_synced: u64,
 }
 
-/// What the disk was told to refuse.
+/// The injected faults.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InjectedFaults {
     pub(super) fail_reads: bool,
@@ -128,7 +128,7 @@ impl FaultDisk {
     }
 
     /// Counts one changing operation. `Ok(true)` if the power goes during it: its effect may be
-    /// there, but whoever asked gets [`power_is_gone`].
+    /// there, but the caller gets [`power_is_gone`].
     pub(super) fn begin(&mut self) -> io::Result<bool> {
         self.check_power()?;
         self.operations += 1;
@@ -354,7 +354,7 @@ impl FaultDisk {
     fn room_for(&self, id: u64, range: &Range<u64>) -> io::Result<()> {
         let Some(capacity) = self.injected.capacity_bytes else { return Ok(()) };
         let wanted = self.inode(id).space_wanted(range);
-        // What fits into space that is already taken fits always.
+        // A write into reserved space always fits.
         if wanted == 0 || self.space() + wanted <= capacity {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! One file of the faulty disk: what programs see, and what the medium is sure to hold.
+//! One file of the faulty disk: the bytes that programs see, and the bytes that are durable.
 //!
 //! The visible bytes are kept whole. Of the durable ones only those are kept that differ: each
 //! write first saves the sectors it touches, if they were not saved since the last sync. If they
@@ -11,7 +11,7 @@ use fastrand::Rng;
 
 use super::sparse::SparseBytes;
 
-/// What a disk writes whole or not at all.
+/// The atomic unit of a disk's writes.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
 /// How many contents of a sector between its durable and its visible one are kept, the newest.
@@ -34,7 +34,7 @@ pub(super) struct Inode {
     durable_len: u64,
     /// By first sector; they do not overlap.
     durable_sectors: BTreeMap<u64, DurableSectors>,
-    /// What sectors held after some writes since the last sync, and before others.
+    /// Contents of sectors between two writes since the last sync.
     intermediate: BTreeMap<u64, Vec<Sector>>,
     /// Handles of the running program.
     pub(super) handles: u32,
@@ -99,7 +99,7 @@ impl Inode {
         sectors * SECTOR_BYTES
     }
 
-    /// What a failed sync does: some sectors fall back to what they were, and count as clean.
+    /// A failed sync: some sectors fall back to their durable content, and count as clean.
     pub(super) fn drop_unsynced(&mut self, rng: &mut Rng) {
         let len = self.len();
         for (&first, durable_sectors) in &self.durable_sectors {
@@ -109,7 +109,7 @@ impl Inode {
         self.visible.set_len(len);
     }
 
-    /// What a power loss does: each unsynced sector, and the length, is kept or lost.
+    /// A power loss: each unsynced sector, and the length, is kept or lost.
     pub(super) fn lose_power(&mut self, rng: &mut Rng) {
         let (old_len, new_len) = (self.durable_len, self.len());
         for (&first, durable_sectors) in &self.durable_sectors {
@@ -203,8 +203,8 @@ impl Inode {
     }
 }
 
-/// Gives some sectors back the content that was saved; those beyond `len` always, for nobody has
-/// written anything else to them.
+/// Restores the saved content of some sectors; those beyond `len` always, as nothing else was
+/// written to them.
 fn revert_some(
     visible: &mut SparseBytes,
     first: u64,

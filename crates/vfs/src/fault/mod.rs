@@ -31,22 +31,21 @@ pub struct FaultFs {
 }
 
 impl FaultFs {
-    /// An empty disk, well-behaved until it is told otherwise. `seed` decides how much of a refused
+    /// An empty disk without faults until some are injected. `seed` decides how much of a refused
     /// write or sync is done all the same.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { disk: Arc::new(Mutex::new(FaultDisk::new(seed))) }
     }
 
-    /// Turns the power off and on again. What was not synced is kept, lost or torn by `seed`. From
-    /// now on files and locks of before are dead: every call on them fails. Paths may be opened
-    /// anew.
+    /// Turns the power off and on again. Unsynced data is kept, lost or torn by `seed`. From now on
+    /// files and locks of before are dead: every call on them fails. Paths may be opened anew.
     pub fn power_loss(&self, seed: u64) {
         self.disk.lock().lose_power(seed);
     }
 
-    /// Another disk, which holds what this one might hold if its power went now: what was not synced
-    /// is kept, lost or torn by `seed`. This one goes on.
+    /// Another disk, in a state that this one might have if its power went now: unsynced data is
+    /// kept, lost or torn by `seed`. This one goes on.
     #[must_use]
     pub fn crashed(&self, seed: u64) -> FaultFs {
         let mut disk = self.disk.lock().clone();
@@ -93,7 +92,7 @@ impl FaultFs {
         self.disk.lock().injected.fail_reads = on;
     }
 
-    /// Gives the disk so much space for files, in blocks of 4 KiB; `None` is boundless.
+    /// Limits the space for files, in blocks of 4 KiB; `None` is boundless.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.disk.lock().injected.capacity_bytes = bytes;
     }
@@ -112,7 +111,7 @@ impl FaultFs {
         inode.flip_bit(offset, bit);
     }
 
-    /// What the disk was asked to do so far.
+    /// The operations of the disk so far.
     #[must_use]
     pub fn stats(&self) -> FaultStats {
         self.disk.lock().stats

@@ -1,4 +1,4 @@
-//! Bytes with holes: what a file of the faulty disk holds, and how much space it takes.
+//! Sparse file content: bytes with holes, and the space that they take.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -103,7 +103,7 @@ impl SparseBytes {
         }
     }
 
-    /// Cuts or grows to `len`. What is cut off is gone: growing again reads zeros.
+    /// Cuts or grows to `len`. Bytes that are cut off are gone: growing again reads zeros.
     pub(super) fn set_len(&mut self, len: u64) {
         if len < self.len {
             self.blocks.truncate(len.div_ceil(BLOCK_BYTES) as usize);

@@ -1,4 +1,4 @@
-//! What the faulty disk keeps, loses and refuses.
+//! Tests of the faulty disk: the data that it keeps and loses, and the calls that it refuses.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;

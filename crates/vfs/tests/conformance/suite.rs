@@ -1,4 +1,4 @@
-//! One suite of checks that every file system of this crate must pass.
+//! The conformance suite: checks that every file system of the crate must pass.
 //!
 //! It checks what can be seen without a power loss; what a power loss may do is the business of
 //! the faulty disk's own tests.
@@ -190,7 +190,7 @@ fn what_is_behind_the_data_is_zero(fs: &dyn FileSystem, dir: &Path) {
         assert!((offset + 5000..=len(&*file)).contains(&end), "{offset}: {end}");
         assert!(read(&*file, end, 1 << 20).iter().all(|byte| *byte == 0), "{offset}");
     }
-    // A read brings pages into memory that nobody has written; those below the end count.
+    // A read brings pages into memory that were never written; those below the end count.
     assert!(data_end() >= 705_001);
     file.set_len(1 << 21).expect("a file can grow");
     assert!((705_001..=1 << 21).contains(&data_end()));
@@ -255,7 +255,7 @@ fn views_outlive_growth_removal_and_handles(fs: &dyn FileSystem, dir: &Path) {
     write(&*file, b"second", far);
     let second = file.view(far..far + 6).expect("the range lies inside");
     let third = file.view(far + 3..far + 6).expect("the range lies inside");
-    // What would have to be copied is not, if nobody asked for it.
+    // A view that would have to be copied is refused, if no copy was asked for.
     assert!(file.view_mapped(far..far + 6).expect("the range lies inside").is_none());
     fs.remove(&path).expect("it exists");
     write(&*file, b"!", 5);
