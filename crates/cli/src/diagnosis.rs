@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use flotilla_proto::peers::{Space, StatsResponse};
 use tokio::task::JoinSet;
 
-use crate::tool::{Error, Target};
+use crate::tool::{ClusterTarget, Error};
 
 /// A store of the registry, and what came of asking it.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ struct ClusterDiagnosis {
 ///
 /// As `tool`, with [`Error::Client`] explained where the stores that answer show a cause.
 pub async fn explained(
-    target: &Target,
+    target: &ClusterTarget,
     tool: impl Future<Output = Result<(), Error>>,
 ) -> Result<(), Error> {
     match tool.await {
@@ -43,7 +43,7 @@ pub async fn explained(
 }
 
 /// Says of an error that may come of a missing quorum whether it does.
-async fn explain(target: &Target, error: flotilla_client::Error) -> Error {
+async fn explain(target: &ClusterTarget, error: flotilla_client::Error) -> Error {
     let is_leaderless = matches!(error, flotilla_client::Error::NoLeader { .. });
     if !is_leaderless && !matches!(error, flotilla_client::Error::Deadline { .. }) {
         return error.into();
@@ -57,7 +57,7 @@ async fn explain(target: &Target, error: flotilla_client::Error) -> Error {
     }
 }
 
-async fn ask(target: &Target) -> Result<ClusterDiagnosis, Error> {
+async fn ask(target: &ClusterTarget) -> Result<ClusterDiagnosis, Error> {
     let mut asking = JoinSet::new();
     for known in target.stores().await? {
         let store = known.store.unwrap_or_default();

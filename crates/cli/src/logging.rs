@@ -1,6 +1,6 @@
 //! One line for each thing that an operator should know, on standard error.
 //!
-//! Logging neither blocks nor panics, whatever has become of standard error: see `log_queue.rs`.
+//! Logging neither blocks nor panics, whatever has become of standard error: see `log_line_queue.rs`.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write};
@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::log_queue::LogQueue;
+use crate::log_line_queue::LogQueue;
 
 /// The variable that wins over the settings.
 const VARIABLE: &str = "FLOTILLA_LOG";

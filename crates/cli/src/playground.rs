@@ -10,14 +10,14 @@ use flotilla_proto::peers;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
 
-use crate::port::Port;
+use crate::reserved_port::ReservedPort;
 
 /// Between two looks at whether the cluster is ready.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// What kind of cluster.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct PlaygroundConfig {
     /// Stores, 1 to 9.
     pub stores: usize,
     /// The directory below which each store has its own.
@@ -29,7 +29,7 @@ pub struct Settings {
     pub common: NodeConfig,
 }
 
-impl Settings {
+impl PlaygroundConfig {
     /// Three stores on free ports below `dir`, everything else by default.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
@@ -52,7 +52,7 @@ pub struct Playground {
     configs: Vec<NodeConfig>,
     nodes: Vec<Option<Node>>,
     /// Where each listens; kept, for those that are stopped and started again.
-    ports: Vec<Port>,
+    ports: Vec<ReservedPort>,
 }
 
 impl Playground {
@@ -61,7 +61,7 @@ impl Playground {
     /// # Errors
     ///
     /// What the first node that does not start says.
-    pub async fn start(settings: &Settings) -> Result<Self, StartError> {
+    pub async fn start(settings: &PlaygroundConfig) -> Result<Self, StartError> {
         assert!((1..=9).contains(&settings.stores), "a playground has 1 to 9 stores");
         let ports = ports(settings)?;
         let configs = configs(settings, &ports);
@@ -195,20 +195,21 @@ impl Playground {
 /// # Errors
 ///
 /// The first that cannot be had.
-pub(crate) fn ports(settings: &Settings) -> Result<Vec<Port>, StartError> {
+pub(crate) fn ports(settings: &PlaygroundConfig) -> Result<Vec<ReservedPort>, StartError> {
     let of_store = |store| if settings.base_port == 0 { 0 } else { settings.base_port + store };
     (0..settings.stores as u16)
         .map(|store| keep(SocketAddr::from(([127, 0, 0, 1], of_store(store)))))
         .collect()
 }
 
-fn keep(addr: SocketAddr) -> Result<Port, StartError> {
-    Port::keep(addr).map_err(|source| StartError::Listen { addr: addr.to_string(), source })
+fn keep(addr: SocketAddr) -> Result<ReservedPort, StartError> {
+    ReservedPort::reserve(addr)
+        .map_err(|source| StartError::Listen { addr: addr.to_string(), source })
 }
 
 /// The settings of each node of a cluster at `ports`.
 #[must_use]
-pub(crate) fn configs(settings: &Settings, ports: &[Port]) -> Vec<NodeConfig> {
+pub(crate) fn configs(settings: &PlaygroundConfig, ports: &[ReservedPort]) -> Vec<NodeConfig> {
     let name = |place: usize| format!("s{}", place + 1);
     let members = ports.iter().enumerate();
     let members: Vec<_> =

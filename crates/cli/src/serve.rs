@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use flotilla_node::config::ConfigError;
-use flotilla_node::{Node, NodeConfig, shorten_time_slices};
+use flotilla_node::{Node, NodeConfig, set_sched_slice};
 
 use crate::{fail_stop, logging, signals};
 
@@ -92,7 +92,7 @@ pub fn run(args: ServeArgs) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(config.threads.runtime_count())
         .thread_name("rim")
-        .on_thread_start(shorten_time_slices)
+        .on_thread_start(set_sched_slice)
         .enable_all()
         .build();
     let code = match runtime {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 /// Where the cluster is.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Target {
+pub struct ClusterTarget {
     /// Any stores of the cluster; one that answers is enough
     #[arg(
         long,
@@ -31,7 +31,7 @@ pub struct Target {
 /// How long one store is waited for that is only asked about itself.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl Target {
+impl ClusterTarget {
     /// The client's configuration for this target; the rest is the client's default.
     #[must_use]
     pub fn config(&self) -> flotilla_client::Config {
@@ -211,7 +211,7 @@ mod tests {
     #[tokio::test]
     async fn every_endpoint_that_is_silent_is_named() {
         let endpoints = vec!["127.0.0.1:1".to_owned(), "127.0.0.1:2".to_owned()];
-        let target = Target { endpoints: endpoints.clone(), json: false, timeout: 1 };
+        let target = ClusterTarget { endpoints: endpoints.clone(), json: false, timeout: 1 };
         let error = target.stores().await.unwrap_err().to_string();
         assert!(endpoints.iter().all(|endpoint| error.contains(endpoint)), "{error}");
     }

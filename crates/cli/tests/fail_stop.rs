@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use flotilla_cli::{Port, fail_stop, playground};
+use flotilla_cli::{ReservedPort, fail_stop, playground};
 use flotilla_client::{Client, Config, Observer};
 use rustix::pipe::fcntl_getpipe_size;
 use rustix::process::{Pid, Signal, kill_process};
@@ -92,8 +92,8 @@ fn dead_pipe() -> PipeWriter {
 }
 
 /// A port of this test alone.
-fn port() -> Port {
-    Port::keep(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap()
+fn port() -> ReservedPort {
+    ReservedPort::reserve(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap()
 }
 
 async fn client(addr: &str) -> Client {

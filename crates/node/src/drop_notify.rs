@@ -8,22 +8,22 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// A thing that many hold by an [`Arc`], and whose end somebody waits for.
-pub(crate) struct Shared<T> {
+pub(crate) struct DropNotify<T> {
     // Fields are dropped in this order: the news comes when the thing is gone.
     it: T,
     _news: oneshot::Sender<Infallible>,
 }
 
-/// The news that a [`Shared`] thing is gone.
-pub(crate) struct Gone(oneshot::Receiver<Infallible>);
+/// The news that a [`DropNotify`] thing is gone.
+pub(crate) struct DropWaiter(oneshot::Receiver<Infallible>);
 
 /// Shares `it`.
-pub(crate) fn share<T>(it: T) -> (Arc<Shared<T>>, Gone) {
+pub(crate) fn drop_notify<T>(it: T) -> (Arc<DropNotify<T>>, DropWaiter) {
     let (news, gone) = oneshot::channel();
-    (Arc::new(Shared { it, _news: news }), Gone(gone))
+    (Arc::new(DropNotify { it, _news: news }), DropWaiter(gone))
 }
 
-impl<T> Deref for Shared<T> {
+impl<T> Deref for DropNotify<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -31,7 +31,7 @@ impl<T> Deref for Shared<T> {
     }
 }
 
-impl Gone {
+impl DropWaiter {
     /// Waits until nobody holds the thing any more and it has been dropped, for so long at most.
     /// Returns whether it has.
     ///
@@ -65,7 +65,7 @@ mod tests {
     #[tokio::test]
     async fn news_comes_when_the_last_has_let_go_and_the_thing_is_gone() {
         let ((begins, began), (may, waits)) = (channel(), channel());
-        let (first, mut gone) = share(Slow(begins, Mutex::new(waits)));
+        let (first, mut gone) = drop_notify(Slow(begins, Mutex::new(waits)));
         let second = Arc::clone(&first);
         drop(first);
         assert!(!gone.wait(Duration::ZERO).await, "somebody has it");

@@ -16,13 +16,13 @@ use crate::sched;
 
 /// Where threads report what they cannot survive. Clones share one state.
 #[derive(Clone)]
-pub struct Failure {
+pub struct NodeFailure {
     reason: Arc<watch::Sender<Option<String>>>,
     is_refusal: Arc<AtomicBool>,
     halt: Arc<dyn Fn() + Send + Sync>,
 }
 
-impl Failure {
+impl NodeFailure {
     /// `halt` runs once, on the thread that fails first, before anybody is told: after it has
     /// returned nothing may be acknowledged any more.
     pub fn new(halt: impl Fn() + Send + Sync + 'static) -> Self {
@@ -91,7 +91,7 @@ impl Failure {
         let failure = self.clone();
         let told = name.to_owned();
         thread::Builder::new().name(name.to_owned()).spawn(move || {
-            sched::shorten_time_slices();
+            sched::set_sched_slice();
             if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(body)) {
                 failure.report(&format!("thread {told} panicked: {}", message(&*panic)));
             }
@@ -117,7 +117,7 @@ mod tests {
     #[tokio::test]
     async fn a_panicking_thread_fails_the_node_and_the_first_reason_stays() {
         let halts = Arc::new(AtomicUsize::new(0));
-        let failure = Failure::new({
+        let failure = NodeFailure::new({
             let halts = Arc::clone(&halts);
             move || {
                 halts.fetch_add(1, Ordering::SeqCst);

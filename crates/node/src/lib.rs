@@ -46,7 +46,7 @@ mod transport;
 pub use config::NodeConfig;
 pub use driver::router;
 pub use node::Node;
-pub use sched::shorten_time_slices;
+pub use sched::set_sched_slice;
 pub use start::{StartError, bind};
 pub use status::metrics;
 pub use transport::TransportCounts;

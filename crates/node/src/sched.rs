@@ -20,7 +20,7 @@ const SLICE_NANOS: u64 = 100_000;
 /// usual one knows better, and it stays.
 ///
 /// A system that refuses is told of in the log, once: requests wait longer there, and are served.
-pub fn shorten_time_slices() {
+pub fn set_sched_slice() {
     static TOLD: Once = Once::new();
     if let Err(error) = set(SLICE_NANOS) {
         TOLD.call_once(|| tracing::info!("the system grants no short time slices: {error}"));
@@ -37,17 +37,17 @@ const STINT_BYTES: usize = 128 << 10;
 /// who works for as long as that without waiting for anything asks by itself. Where nobody waits
 /// that is one call of the system, half a microsecond.
 #[derive(Debug)]
-pub(crate) struct Stint {
+pub(crate) struct YieldBudget {
     bytes_left: usize,
 }
 
-impl Default for Stint {
+impl Default for YieldBudget {
     fn default() -> Self {
         Self { bytes_left: STINT_BYTES }
     }
 }
 
-impl Stint {
+impl YieldBudget {
     /// Counts bytes that were moved. After enough of them whoever waits for this processor has it.
     pub(crate) fn spend(&mut self, bytes: usize) {
         match self.bytes_left.checked_sub(bytes) {
@@ -105,7 +105,7 @@ mod stints {
 
     #[test]
     fn a_stint_ends_with_its_bytes_and_the_next_is_whole() {
-        let mut stint = Stint::default();
+        let mut stint = YieldBudget::default();
         stint.spend(STINT_BYTES - 1);
         assert_eq!(stint.bytes_left, 1);
         stint.spend(1);
@@ -125,7 +125,7 @@ mod tests {
     fn a_thread_and_its_children_have_short_slices_and_nothing_else_changes() {
         let (before, after, child) = thread::spawn(|| {
             let before = read().unwrap();
-            shorten_time_slices();
+            set_sched_slice();
             (before, read().unwrap(), thread::spawn(|| read().unwrap()).join().unwrap())
         })
         .join()
@@ -150,7 +150,7 @@ mod tests {
             let refused = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const batch, 0) };
             assert_eq!(refused, 0);
             let before = read().unwrap();
-            shorten_time_slices();
+            set_sched_slice();
             (before, read().unwrap())
         });
         let (before, after) = kept.join().unwrap();

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flotilla_cli::playground::{self, Playground, Settings};
+use flotilla_cli::playground::{self, Playground, PlaygroundConfig};
 use flotilla_client::{Client, Config};
 use flotilla_identity::{FEATURE_LEVEL, StoreRun, StoreUuid};
 use flotilla_node::{Node, NodeConfig};
@@ -33,7 +33,7 @@ struct Impostor {
 
 impl Impostor {
     async fn start(dir: &TempDir) -> Self {
-        let mut settings = Settings::new(dir.path());
+        let mut settings = PlaygroundConfig::new(dir.path());
         settings.common.regions = 1;
         let mut cluster = Playground::start(&settings).await.unwrap();
         cluster.ready(PATIENCE).await.unwrap();

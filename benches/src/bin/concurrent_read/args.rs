@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use flotilla_cli::bench::{Keys, Spread};
-use flotilla_cli::tool::{Error, Target};
+use flotilla_cli::bench::{KeySpread, LoadKeys};
+use flotilla_cli::tool::{ClusterTarget, Error};
 
 /// What the command line says.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    pub(crate) target: Target,
+    pub(crate) target: ClusterTarget,
     /// Different keys, all written before the first run
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) keys: u64,
@@ -47,8 +47,8 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) unary: bool,
     /// Where the keys are
-    #[arg(long, value_enum, default_value_t = Spread::All)]
-    pub(crate) regions: Spread,
+    #[arg(long, value_enum, default_value_t = KeySpread::All)]
+    pub(crate) regions: KeySpread,
     /// Do not write the keys before the first run: they are there
     #[arg(long)]
     pub(crate) no_fill: bool,
@@ -75,8 +75,8 @@ impl Args {
         Err(Error::Argument(wrong))
     }
 
-    pub(crate) fn keys(&self) -> Keys {
-        Keys::new(self.keys, self.key_size, self.regions)
+    pub(crate) fn keys(&self) -> LoadKeys {
+        LoadKeys::new(self.keys, self.key_size, self.regions)
     }
 
     /// Rows of one page of a large scan.

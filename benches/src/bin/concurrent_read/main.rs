@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use clap::Parser;
-use flotilla_cli::bench::{Keys, bar, fill_with};
+use flotilla_cli::bench::{LoadKeys, bar, fill_with};
 use flotilla_cli::diagnosis::explained;
 use flotilla_cli::tool::{self, Error};
 use flotilla_client::{Client, Config, Error as ClientError, Scan, Transport};
@@ -76,7 +76,7 @@ async fn measure(args: &Args) -> Result<(), Error> {
 /// What a run needs.
 struct Work<'a> {
     args: &'a Args,
-    keys: Keys,
+    keys: LoadKeys,
     values: Values,
     /// One client for each kind of requests: on one connection or thread they would wait for each
     /// other's bytes, and the store has no part in that.

@@ -5,24 +5,24 @@ use std::io::Write;
 use comfy_table::{Cell, Table};
 use serde_json::{Value, json};
 
-use super::args::{Args, Workload};
-use super::counts::Counts;
-use super::load::Outcome;
+use super::args::{LoadArgs, Workload};
+use super::counts::StoreCounts;
+use super::load::LoadOutcome;
 use crate::tool::{Error, number, table};
 
 /// The parts of a hundred of the requests that were at least as fast as shown.
 const PERCENTILES: [f64; 6] = [50.0, 90.0, 95.0, 99.0, 99.9, 100.0];
 
 /// All that is told of one load.
-pub(crate) struct Report<'a> {
+pub(crate) struct LoadReport<'a> {
     pub(crate) workload: Workload,
-    pub(crate) args: &'a Args,
-    pub(crate) outcome: &'a Outcome,
+    pub(crate) args: &'a LoadArgs,
+    pub(crate) outcome: &'a LoadOutcome,
     /// `None` if the stores' counts cannot be compared.
-    pub(crate) counts: Option<Counts>,
+    pub(crate) counts: Option<StoreCounts>,
 }
 
-impl Report<'_> {
+impl LoadReport<'_> {
     pub(crate) fn print(&self, out: &mut impl Write) -> Result<(), Error> {
         if self.args.target.json {
             return Ok(writeln!(out, "{:#}", self.to_json())?);
@@ -81,7 +81,7 @@ impl Report<'_> {
     }
 
     /// What the stores did for it, all of them together.
-    fn work(&self, counts: Counts) -> Table {
+    fn work(&self, counts: StoreCounts) -> Table {
         let mut table = table(&["all stores", "count", "for each put", "and store"]);
         let rows = [
             ("puts acknowledged", counts.writes_acknowledged),

@@ -23,6 +23,16 @@ pub enum ConfigError {
         /// Line, column and reason.
         source: Box<toml::de::Error>,
     },
+    /// The file has a key by a name of an earlier version.
+    #[error("{path}: `{old}` is now `{new}`: rename it")]
+    Renamed {
+        /// The file.
+        path: PathBuf,
+        /// The name in the file, with its group.
+        old: String,
+        /// The name that it has now.
+        new: String,
+    },
     /// The list of initial stores is wrong.
     #[error("initial_cluster: {0}")]
     Cluster(#[from] InvalidList),

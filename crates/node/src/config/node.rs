@@ -10,6 +10,13 @@ use super::limits::{LimitsConfig, ThreadsConfig};
 use super::raft::RaftConfig;
 use super::storage::StorageConfig;
 
+/// Keys that an earlier version knew by another name: group, old name, new name.
+const RENAMED_KEYS: [(&str, &str, &str); 3] = [
+    ("limits", "hold_ms", "leader_wait_ms"),
+    ("limits", "held_count_max", "leader_wait_count_max"),
+    ("limits", "inbox_bytes_max", "mailbox_bytes_max"),
+];
+
 /// The settings of one node.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -83,13 +90,30 @@ impl NodeConfig {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Read`] and [`ConfigError::Parse`].
+    /// [`ConfigError::Read`], [`ConfigError::Renamed`] and [`ConfigError::Parse`].
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        if let Some((old, new)) = renamed_key(&text) {
+            return Err(ConfigError::Renamed { path: path.to_owned(), old, new });
+        }
         toml::from_str(&text).map_err(|source| ConfigError::Parse {
             path: path.to_owned(),
             source: Box::new(source),
         })
     }
+}
+
+/// The first key of `text` that has another name now, and that name, both with their group.
+fn renamed_key(text: &str) -> Option<(String, String)> {
+    // Text that is no TOML is refused by the parser, which says where.
+    let table: toml::Table = text.parse().ok()?;
+    let is_there = |(group, old, _): &&(&str, &str, &str)| {
+        table
+            .get(*group)
+            .and_then(toml::Value::as_table)
+            .is_some_and(|keys| keys.contains_key(*old))
+    };
+    let (group, old, new) = RENAMED_KEYS.iter().find(is_there)?;
+    Some((format!("{group}.{old}"), format!("{group}.{new}")))
 }

@@ -4,7 +4,7 @@
 //! effects to the `workers`; `router` is the way of a request to its region and back, with
 //! `admission` before it and `tickets` behind it; `routes` is what is known of leaders. `threads`
 //! starts and ends them, `context` is what they share. Sockets are not known here: what goes to
-//! other stores goes to an [`shard_thread::Outbox`].
+//! other stores goes to an [`shard_thread::MessageSink`].
 
 pub(crate) mod admission;
 pub(crate) mod context;

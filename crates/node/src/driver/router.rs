@@ -25,13 +25,13 @@ use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
 
-use crate::driver::admission::{Budget, Hold, Holds, Refused};
-use crate::driver::context::Commons;
+use crate::driver::admission::{AdmissionError, LeaderWait, LeaderWaitState, MemoryBudget};
+use crate::driver::context::NodeContext;
 use crate::driver::mailbox::Lane;
 pub use crate::driver::routes::Leadership;
-use crate::driver::shard_message::Letter;
-use crate::driver::tickets::{Answer, Waiting};
-use crate::failure::Failure;
+use crate::driver::shard_message::ShardMessage;
+use crate::driver::tickets::{PendingRequest, TicketAnswer};
+use crate::failure::NodeFailure;
 
 /// What a request costs of the budget beside its bytes: the task, the ticket, the event.
 const REQUEST_OVERHEAD_BYTES: usize = 1024;
@@ -41,7 +41,7 @@ const TOLD_APART: Duration = Duration::from_secs(10);
 
 /// How much the router takes on. Every limit is a bound on memory or on waiting.
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub struct RouterLimits {
     /// Bytes of requests that are under way, 1 KiB for each included. Least: 1 MiB.
     pub request_bytes_max: u32,
     /// Requests that may wait for that budget; more are told that the store is busy.
@@ -49,19 +49,19 @@ pub struct Limits {
     /// How long a request may take before it is given up.
     pub request_timeout: Duration,
     /// How long a request waits for its region to have a leader.
-    pub hold: Duration,
+    pub leader_wait: Duration,
     /// Requests that may wait for leaders; more are told at once that there is none.
-    pub held_count_max: usize,
+    pub leader_wait_count_max: usize,
 }
 
-impl Default for Limits {
+impl Default for RouterLimits {
     fn default() -> Self {
         Self {
             request_bytes_max: 256 << 20,
             queued_count_max: 16 * 1024,
             request_timeout: Duration::from_secs(10),
-            hold: Duration::from_millis(1000),
-            held_count_max: 4096,
+            leader_wait: Duration::from_millis(1000),
+            leader_wait_count_max: 4096,
         }
     }
 }
@@ -80,7 +80,7 @@ pub enum RequestError {
 
 /// Counts of requests since the node started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RequestCounts {
+pub struct RouterStats {
     /// Proposals that were applied.
     pub writes_acknowledged: u64,
     /// Proposals that were refused or left undecided.
@@ -94,55 +94,55 @@ pub struct RequestCounts {
     /// Requests that wait for their answer now.
     pub waiting: u64,
     /// Times that a request was held because its region had no leader.
-    pub held: u64,
+    pub leader_waits: u64,
 }
 
 /// The handle that services have on the node. Cheap to clone.
 #[derive(Clone)]
 pub struct Router {
-    shared: Arc<Shared>,
+    shared: Arc<RouterShared>,
 }
 
-struct Shared {
+struct RouterShared {
     identity: MemberId,
-    commons: Commons,
-    failure: Failure,
-    limits: Limits,
-    budget: Budget,
-    holds: Holds,
-    counts: Counts,
+    context: NodeContext,
+    failure: NodeFailure,
+    limits: RouterLimits,
+    budget: MemoryBudget,
+    leader_wait: LeaderWait,
+    counts: RouterCounters,
     /// When a read that failed was told of last.
     failed_read_told: Mutex<Option<Instant>>,
 }
 
 #[derive(Default)]
-struct Counts {
+struct RouterCounters {
     writes_acknowledged: AtomicU64,
     writes_rejected: AtomicU64,
     reads_granted: AtomicU64,
     reads_rejected: AtomicU64,
     reads_failed: AtomicU64,
-    held: AtomicU64,
+    leader_waits: AtomicU64,
 }
 
 impl Router {
     /// A router into the shards of a node.
     pub(crate) fn new(
         identity: MemberId,
-        commons: Commons,
-        limits: Limits,
-        failure: Failure,
+        context: NodeContext,
+        limits: RouterLimits,
+        failure: NodeFailure,
     ) -> Self {
-        let budget = Budget::new(limits.request_bytes_max, limits.queued_count_max);
-        let holds = Holds::new(limits.held_count_max, limits.hold);
-        let shared = Shared {
+        let budget = MemoryBudget::new(limits.request_bytes_max, limits.queued_count_max);
+        let leader_wait = LeaderWait::new(limits.leader_wait_count_max, limits.leader_wait);
+        let shared = RouterShared {
             identity,
-            commons,
+            context,
             failure,
             limits,
             budget,
-            holds,
-            counts: Counts::default(),
+            leader_wait,
+            counts: RouterCounters::default(),
             failed_read_told: Mutex::new(None),
         };
         Self { shared: Arc::new(shared) }
@@ -158,7 +158,7 @@ impl Router {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future frees what the request holds. A command that has entered the log by
+    /// Dropping the future frees what the request leader_waits. A command that has entered the log by
     /// then may still be carried out.
     pub async fn propose(
         &self,
@@ -174,9 +174,9 @@ impl Router {
             command: command.clone(),
         };
         let result = match self.ask(region, bytes, event, RequestError::Undecided).await {
-            Ok(Answer::Applied(outcome)) => Ok(outcome),
-            Ok(Answer::Rejected(reject)) => Err(RequestError::Rejected(reject)),
-            Ok(Answer::Granted(_)) => unreachable!("the region grants reads only"),
+            Ok(TicketAnswer::Applied(outcome)) => Ok(outcome),
+            Ok(TicketAnswer::Rejected(reject)) => Err(RequestError::Rejected(reject)),
+            Ok(TicketAnswer::Granted(_)) => unreachable!("the region grants reads only"),
             Err(error) => Err(error),
         };
         let counts = &self.shared.counts;
@@ -196,7 +196,7 @@ impl Router {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future frees what the request holds.
+    /// Dropping the future frees what the request leader_waits.
     pub async fn read(
         &self,
         region: RegionId,
@@ -206,9 +206,9 @@ impl Router {
         let event = |ticket| Event::Read { region, ticket, guard: guard.clone(), follower };
         let late = RequestError::Rejected(Reject::ReadIndexNotReady);
         let result = match self.ask(region, 0, event, late).await {
-            Ok(Answer::Granted(index)) => Ok(self.snapshot(region, index)),
-            Ok(Answer::Rejected(reject)) => Err(RequestError::Rejected(reject)),
-            Ok(Answer::Applied(_)) => unreachable!("only proposals are applied"),
+            Ok(TicketAnswer::Granted(index)) => Ok(self.snapshot(region, index)),
+            Ok(TicketAnswer::Rejected(reject)) => Err(RequestError::Rejected(reject)),
+            Ok(TicketAnswer::Applied(_)) => unreachable!("only proposals are applied"),
             Err(error) => Err(error),
         };
         let counts = &self.shared.counts;
@@ -218,7 +218,7 @@ impl Router {
 
     /// Everything as it is now, for a read whose grant asks for `index`.
     fn snapshot(&self, region: RegionId, index: Index) -> View {
-        let view = self.shared.commons.store.read();
+        let view = self.shared.context.store.read();
         // Two more rows for each read: too dear for a release. What the disk refuses proves nothing.
         debug_assert!(
             view.applied(region).map_or(true, |applied| applied >= index),
@@ -231,31 +231,31 @@ impl Router {
     /// The region of `space` that holds `key`, as far as this node knows.
     #[must_use]
     pub fn locate(&self, space: Space, key: &[u8]) -> Option<Descriptor> {
-        self.shared.commons.routes.locate(space, key)
+        self.shared.context.routes.locate(space, key)
     }
 
     /// A region with a replica here.
     #[must_use]
     pub fn descriptor(&self, region: RegionId) -> Option<Descriptor> {
-        self.shared.commons.routes.descriptor(region)
+        self.shared.context.routes.descriptor(region)
     }
 
     /// All regions with a replica here, by id.
     #[must_use]
     pub fn descriptors(&self) -> Vec<Descriptor> {
-        self.shared.commons.routes.descriptors()
+        self.shared.context.routes.descriptors()
     }
 
     /// Who leads the region, with the term, as last heard here. `None` while nobody is known to.
     #[must_use]
     pub fn leader(&self, region: RegionId) -> Option<(Term, Peer)> {
-        self.shared.commons.routes.leader(region)
+        self.shared.context.routes.leader(region)
     }
 
     /// How many regions have a replica here, and those of them whose leader is not known, by id.
     #[must_use]
     pub fn leaderless(&self) -> (usize, Vec<RegionId>) {
-        self.shared.commons.routes.leaderless()
+        self.shared.context.routes.leaderless()
     }
 
     /// True if the replica of `region` on this store leads it, as last heard from its shard.
@@ -268,13 +268,13 @@ impl Router {
     /// reads [`Router::leader`] of all regions anew.
     #[must_use]
     pub fn roles(&self) -> broadcast::Receiver<RoleChange> {
-        self.shared.commons.routes.changes()
+        self.shared.context.routes.changes()
     }
 
     /// A handle on who leads `region`, that wakes when it changes. `None` without a replica here.
     #[must_use]
     pub fn leadership(&self, region: RegionId) -> Option<tokio::sync::watch::Receiver<Leadership>> {
-        self.shared.commons.routes.leadership(region)
+        self.shared.context.routes.leadership(region)
     }
 
     /// Which store of which cluster this is.
@@ -303,23 +303,23 @@ impl Router {
 
     /// Counts of requests.
     #[must_use]
-    pub fn counts(&self) -> RequestCounts {
+    pub fn counts(&self) -> RouterStats {
         let counts = &self.shared.counts;
-        RequestCounts {
+        RouterStats {
             writes_acknowledged: counts.writes_acknowledged.load(Ordering::Relaxed),
             writes_rejected: counts.writes_rejected.load(Ordering::Relaxed),
             reads_granted: counts.reads_granted.load(Ordering::Relaxed),
             reads_rejected: counts.reads_rejected.load(Ordering::Relaxed),
             reads_failed: counts.reads_failed.load(Ordering::Relaxed),
-            waiting: self.shared.commons.tickets.count() as u64,
-            held: counts.held.load(Ordering::Relaxed),
+            waiting: self.shared.context.tickets.count() as u64,
+            leader_waits: counts.leader_waits.load(Ordering::Relaxed),
         }
     }
 
     /// Takes no more requests, and waits until those under way are answered, or `patience` ends.
     pub(crate) async fn finish(&self, patience: Duration) {
         if !self.shared.budget.finish(patience).await {
-            let requests = self.shared.commons.tickets.count();
+            let requests = self.shared.context.tickets.count();
             tracing::info!(requests, "requests are given up");
         }
     }
@@ -332,11 +332,11 @@ impl Router {
         bytes: usize,
         event: impl Fn(Ticket) -> Event,
         late: RequestError,
-    ) -> Result<Answer, RequestError> {
+    ) -> Result<TicketAnswer, RequestError> {
         let deadline = Instant::now() + self.shared.limits.request_timeout;
         let weight = bytes.saturating_add(REQUEST_OVERHEAD_BYTES);
         let _budget = self.shared.budget.admit(weight, deadline).await.map_err(refused)?;
-        let mut hold = Hold::default();
+        let mut wait = LeaderWaitState::default();
         loop {
             let mut waiting = self.send(region, weight, &event, deadline).await?;
             let answer = match timeout_at(deadline, &mut waiting.answer).await {
@@ -346,8 +346,9 @@ impl Router {
                 Ok(Err(_)) => return Err(RequestError::Stopping),
                 Err(_) => return Err(late),
             };
-            let leaderless = matches!(answer, Answer::Rejected(Reject::NotLeader { leader: None }));
-            if !leaderless || !self.await_leader(region, &mut hold).await {
+            let leaderless =
+                matches!(answer, TicketAnswer::Rejected(Reject::NotLeader { leader: None }));
+            if !leaderless || !self.await_leader(region, &mut wait).await {
                 return Ok(answer);
             }
         }
@@ -360,11 +361,11 @@ impl Router {
         weight: usize,
         event: impl Fn(Ticket) -> Event,
         deadline: Instant,
-    ) -> Result<Waiting, RequestError> {
+    ) -> Result<PendingRequest, RequestError> {
         let shared = &self.shared;
-        let waiting = shared.commons.tickets.open().ok_or(RequestError::Stopping)?;
-        let letter = Letter::Event(event(waiting.ticket));
-        let sending = shared.commons.mailboxes.of(region).send(Lane::Clients, letter, weight);
+        let waiting = shared.context.tickets.open().ok_or(RequestError::Stopping)?;
+        let message = ShardMessage::Event(event(waiting.ticket));
+        let sending = shared.context.mailboxes.of(region).send(Lane::Clients, message, weight);
         match timeout_at(deadline, sending).await {
             Ok(Ok(())) => Ok(waiting),
             Ok(Err(_)) => Err(RequestError::Stopping),
@@ -373,20 +374,20 @@ impl Router {
     }
 
     /// Waits until the region has a leader. False if it is not worth trying again.
-    async fn await_leader(&self, region: RegionId, hold: &mut Hold) -> bool {
+    async fn await_leader(&self, region: RegionId, wait: &mut LeaderWaitState) -> bool {
         let shared = &self.shared;
-        let Some(leadership) = shared.commons.routes.leadership(region) else { return false };
-        if hold.is_new() {
-            shared.counts.held.fetch_add(1, Ordering::Relaxed);
+        let Some(leadership) = shared.context.routes.leadership(region) else { return false };
+        if wait.is_new() {
+            shared.counts.leader_waits.fetch_add(1, Ordering::Relaxed);
         }
-        shared.holds.await_leader(leadership, hold).await
+        shared.leader_wait.await_leader(leadership, wait).await
     }
 }
 
-fn refused(refused: Refused) -> RequestError {
+fn refused(refused: AdmissionError) -> RequestError {
     match refused {
-        Refused::Full(reason) => busy(reason),
-        Refused::Stopping => RequestError::Stopping,
+        AdmissionError::Full(reason) => busy(reason),
+        AdmissionError::Stopping => RequestError::Stopping,
     }
 }
 

@@ -24,31 +24,31 @@ pub struct Leadership {
 }
 
 /// Regions by key and by id, and their leaders.
-pub(crate) struct Routes {
-    table: RwLock<Table>,
+pub(crate) struct RoutingTable {
+    table: RwLock<RouteMaps>,
     changes: broadcast::Sender<RoleChange>,
 }
 
 #[derive(Default)]
-struct Table {
+struct RouteMaps {
     by_key: BTreeMap<(u8, Bytes), RegionId>,
-    by_id: BTreeMap<RegionId, Route>,
+    by_id: BTreeMap<RegionId, RegionEntry>,
 }
 
-struct Route {
+struct RegionEntry {
     descriptor: Descriptor,
     leadership: watch::Sender<Leadership>,
 }
 
-impl Routes {
+impl RoutingTable {
     /// Routes to `descriptors`, without leaders yet.
     pub(crate) fn new(descriptors: Vec<Descriptor>) -> Self {
-        let mut table = Table::default();
+        let mut table = RouteMaps::default();
         for descriptor in descriptors {
             let start = (space_order(descriptor.space), descriptor.start.clone());
             table.by_key.insert(start, descriptor.id);
             let leadership = watch::Sender::new(Leadership::default());
-            table.by_id.insert(descriptor.id, Route { descriptor, leadership });
+            table.by_id.insert(descriptor.id, RegionEntry { descriptor, leadership });
         }
         Self { table: RwLock::new(table), changes: broadcast::Sender::new(CHANGES_KEPT) }
     }
@@ -91,7 +91,7 @@ impl Routes {
     /// How many regions there are, and those of them whose leader is not known, by id.
     pub(crate) fn leaderless(&self) -> (usize, Vec<RegionId>) {
         let table = self.table.read();
-        let without = |route: &Route| route.leadership.borrow().leader.is_none();
+        let without = |route: &RegionEntry| route.leadership.borrow().leader.is_none();
         let ids = table.by_id.iter().filter(|(_, route)| without(route)).map(|(id, _)| *id);
         (table.by_id.len(), ids.collect())
     }

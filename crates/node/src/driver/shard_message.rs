@@ -7,7 +7,7 @@ use flotilla_region::{Event, RegionId, Shard};
 use crate::driver::mailbox::Mailbox;
 
 /// One thing for a shard.
-pub(crate) enum Letter {
+pub(crate) enum ShardMessage {
     /// Something that happened.
     Event(Event),
     /// Somebody who wants to look at the regions as they are between two steps.
@@ -17,7 +17,7 @@ pub(crate) enum Letter {
 /// The mailboxes of all shards of a node.
 #[derive(Clone)]
 pub(crate) struct Mailboxes {
-    shards: Arc<[Mailbox<Letter>]>,
+    shards: Arc<[Mailbox<ShardMessage>]>,
 }
 
 impl Mailboxes {
@@ -39,28 +39,28 @@ impl Mailboxes {
     }
 
     /// The mailbox of the shard that a region lives in.
-    pub(crate) fn of(&self, region: RegionId) -> &Mailbox<Letter> {
+    pub(crate) fn of(&self, region: RegionId) -> &Mailbox<ShardMessage> {
         self.at(self.place(region))
     }
 
     /// The mailbox at a place.
-    pub(crate) fn at(&self, place: usize) -> &Mailbox<Letter> {
+    pub(crate) fn at(&self, place: usize) -> &Mailbox<ShardMessage> {
         &self.shards[place]
     }
 
     /// Posts completions to the shards of their regions, in order; each shard wakes once.
     pub(crate) fn complete_all(&self, events: impl IntoIterator<Item = Event>) {
         if let [only] = &*self.shards {
-            return only.complete_all(events.into_iter().map(Letter::Event));
+            return only.complete_all(events.into_iter().map(ShardMessage::Event));
         }
-        let mut by_shard: Vec<Vec<Letter>> = Vec::new();
+        let mut by_shard: Vec<Vec<ShardMessage>> = Vec::new();
         by_shard.resize_with(self.count(), Vec::new);
         for event in events {
-            by_shard[self.place(event.region())].push(Letter::Event(event));
+            by_shard[self.place(event.region())].push(ShardMessage::Event(event));
         }
-        for (mailbox, letters) in self.shards.iter().zip(by_shard) {
-            if !letters.is_empty() {
-                mailbox.complete_all(letters);
+        for (mailbox, messages) in self.shards.iter().zip(by_shard) {
+            if !messages.is_empty() {
+                mailbox.complete_all(messages);
             }
         }
     }

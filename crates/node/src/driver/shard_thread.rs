@@ -17,30 +17,30 @@ use std::time::Instant;
 use flotilla_region::{ApplyTask, Effects, Envelope, Event, LogFetch, Shard, StoreId};
 
 use crate::clock::Clock;
-use crate::driver::mailbox::Open;
-use crate::driver::routes::Routes;
-use crate::driver::shard_message::{Letter, Mailboxes};
-use crate::driver::tickets::{Answer, Tickets};
+use crate::driver::mailbox::OpenLanes;
+use crate::driver::routes::RoutingTable;
+use crate::driver::shard_message::{Mailboxes, ShardMessage};
+use crate::driver::tickets::{TicketAnswer, Tickets};
 use crate::driver::workers::applier;
 use crate::driver::workers::log_writer::LogTask;
-use crate::driver::workers::work_queue::Backlog;
-use crate::failure::Failure;
+use crate::driver::workers::work_queue::WorkQueue;
+use crate::failure::NodeFailure;
 
 /// Takes messages to other stores. Never waits: a shard must not wait for a network.
-pub(crate) trait Outbox: Send + Sync + 'static {
+pub(crate) trait MessageSink: Send + Sync + 'static {
     /// Queues a message. If one is dropped for want of room, this or an older one, returns what its
     /// region must hear.
     fn send(&self, envelope: Envelope) -> Option<Event>;
 }
 
 /// Where the effects of shards go.
-pub(crate) struct Outlets<O> {
+pub(crate) struct EffectSinks<O> {
     pub(crate) transport: O,
-    pub(crate) log: Arc<Backlog<LogTask>>,
-    pub(crate) fetches: Arc<Backlog<LogFetch>>,
-    pub(crate) applies: Arc<Backlog<ApplyTask>>,
+    pub(crate) log: Arc<WorkQueue<LogTask>>,
+    pub(crate) log_reads: Arc<WorkQueue<LogFetch>>,
+    pub(crate) applies: Arc<WorkQueue<ApplyTask>>,
     pub(crate) tickets: Arc<Tickets>,
-    pub(crate) routes: Arc<Routes>,
+    pub(crate) routes: Arc<RoutingTable>,
     /// Bytes behind which clients are left waiting.
     pub(crate) backlog_bytes_max: usize,
 }
@@ -50,17 +50,17 @@ pub(crate) struct ShardThread<O> {
     pub(crate) shard: Shard,
     pub(crate) place: usize,
     pub(crate) mailboxes: Mailboxes,
-    pub(crate) outlets: Arc<Outlets<O>>,
+    pub(crate) sinks: Arc<EffectSinks<O>>,
     pub(crate) clock: Clock,
     /// Whose thread it is, for words.
     pub(crate) store: StoreId,
-    pub(crate) failure: Failure,
+    pub(crate) failure: NodeFailure,
 }
 
-impl<O: Outbox> ShardThread<O> {
+impl<O: MessageSink> ShardThread<O> {
     /// Runs until the mailbox is closed.
     pub(crate) fn run(mut self) {
-        let mut letters: VecDeque<Letter> = VecDeque::new();
+        let mut messages: VecDeque<ShardMessage> = VecDeque::new();
         let mut events: VecDeque<Event> = VecDeque::new();
         let mut effects = Effects::default();
         loop {
@@ -70,14 +70,14 @@ impl<O: Outbox> ShardThread<O> {
                 // The last step left something to be told; there is no time to sleep.
                 Some(Instant::now())
             };
-            let open = self.outlets.open();
-            if !self.mailboxes.at(self.place).take(&mut letters, open, deadline) {
+            let open = self.sinks.open();
+            if !self.mailboxes.at(self.place).take(&mut messages, open, deadline) {
                 return;
             }
-            for letter in letters.drain(..) {
-                match letter {
-                    Letter::Event(event) => events.push_back(event),
-                    Letter::Inspect(look) => look(&self.shard),
+            for message in messages.drain(..) {
+                match message {
+                    ShardMessage::Event(event) => events.push_back(event),
+                    ShardMessage::Inspect(look) => look(&self.shard),
                 }
             }
             effects.clear();
@@ -88,16 +88,16 @@ impl<O: Outbox> ShardThread<O> {
                 self.failure.refuse(&format!("store {}: {lost}", self.store));
                 return;
             }
-            self.outlets.carry_out(&mut effects, &mut events);
+            self.sinks.carry_out(&mut effects, &mut events);
         }
     }
 }
 
-impl<O: Outbox> Outlets<O> {
+impl<O: MessageSink> EffectSinks<O> {
     /// Which lanes are open, with the workers as far behind as they are.
-    fn open(&self) -> Open {
+    fn open(&self) -> OpenLanes {
         let behind = self.log.bytes().max(self.applies.bytes());
-        Open {
+        OpenLanes {
             clients: behind <= self.backlog_bytes_max,
             appends: behind <= 2 * self.backlog_bytes_max,
         }
@@ -117,7 +117,7 @@ impl<O: Outbox> Outlets<O> {
             }));
         }
         if !effects.fetches.is_empty() {
-            self.fetches.push_all(effects.fetches.drain(..).map(|fetch| (fetch, 64)));
+            self.log_reads.push_all(effects.fetches.drain(..).map(|fetch| (fetch, 64)));
         }
         if !effects.apply.is_empty() {
             self.applies.push_all(effects.apply.drain(..).map(|task| {
@@ -137,10 +137,10 @@ impl<O: Outbox> Outlets<O> {
             tracing::warn!("{wild}");
         }
         for grant in effects.reads.drain(..) {
-            self.tickets.answer(grant.ticket, Answer::Granted(grant.index));
+            self.tickets.answer(grant.ticket, TicketAnswer::Granted(grant.index));
         }
         for (ticket, reject) in effects.rejected.drain(..) {
-            self.tickets.answer(ticket, Answer::Rejected(reject));
+            self.tickets.answer(ticket, TicketAnswer::Rejected(reject));
         }
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 /// What a request is told.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum TicketAnswer {
     /// The proposal was applied, with this outcome.
     Applied(Outcome),
     /// The read may take its snapshot now, which must have applied this entry.
@@ -27,51 +27,51 @@ pub(crate) enum Answer {
 }
 
 /// Parts of the table, so that the shard, the applier and callers seldom meet at one lock.
-const PARTS: usize = 16;
+const SHARDS: usize = 16;
 
 /// All waiting requests of a node. Bounded by the router's budget, which each of them holds.
 pub(crate) struct Tickets {
     next: AtomicU64,
-    parts: [Mutex<Part>; PARTS],
+    shards: [Mutex<TicketShard>; SHARDS],
 }
 
 #[derive(Default)]
-struct Part {
-    waiting: HashMap<Ticket, oneshot::Sender<Answer>>,
+struct TicketShard {
+    waiting: HashMap<Ticket, oneshot::Sender<TicketAnswer>>,
     closed: bool,
 }
 
 /// One waiting request: await `answer`. Dropping it gives the ticket up.
-pub(crate) struct Waiting {
+pub(crate) struct PendingRequest {
     /// The ticket to send along with the request.
     pub(crate) ticket: Ticket,
     /// The answer; an error if the node stops first.
-    pub(crate) answer: oneshot::Receiver<Answer>,
+    pub(crate) answer: oneshot::Receiver<TicketAnswer>,
     table: Arc<Tickets>,
 }
 
 impl Tickets {
     /// An empty table.
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { next: AtomicU64::new(1), parts: Default::default() })
+        Arc::new(Self { next: AtomicU64::new(1), shards: Default::default() })
     }
 
     /// Opens a ticket that was never used before. None once the table is closed.
-    pub(crate) fn open(self: &Arc<Self>) -> Option<Waiting> {
+    pub(crate) fn open(self: &Arc<Self>) -> Option<PendingRequest> {
         let ticket = Ticket(self.next.fetch_add(1, Ordering::Relaxed));
         let (sender, answer) = oneshot::channel();
-        let mut part = self.part(ticket).lock();
-        if part.closed {
+        let mut shard = self.shard(ticket).lock();
+        if shard.closed {
             return None;
         }
-        part.waiting.insert(ticket, sender);
-        Some(Waiting { ticket, answer, table: Arc::clone(self) })
+        shard.waiting.insert(ticket, sender);
+        Some(PendingRequest { ticket, answer, table: Arc::clone(self) })
     }
 
     /// Tells the request behind `ticket`, if it still waits.
-    pub(crate) fn answer(&self, ticket: Ticket, answer: Answer) {
-        let mut part = self.part(ticket).lock();
-        if let Some(sender) = part.waiting.remove(&ticket) {
+    pub(crate) fn answer(&self, ticket: Ticket, answer: TicketAnswer) {
+        let mut shard = self.shard(ticket).lock();
+        if let Some(sender) = shard.waiting.remove(&ticket) {
             // Sent under the lock, so that nobody is answered once `close` has returned. The caller
             // may be gone; that is its right.
             let _ = sender.send(answer);
@@ -80,26 +80,26 @@ impl Tickets {
 
     /// Wakes everybody without an answer, and refuses who comes.
     pub(crate) fn close(&self) {
-        for part in &self.parts {
-            let mut part = part.lock();
-            part.closed = true;
-            part.waiting.clear();
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.closed = true;
+            shard.waiting.clear();
         }
     }
 
     /// How many requests wait.
     pub(crate) fn count(&self) -> usize {
-        self.parts.iter().map(|part| part.lock().waiting.len()).sum()
+        self.shards.iter().map(|shard| shard.lock().waiting.len()).sum()
     }
 
-    fn part(&self, ticket: Ticket) -> &Mutex<Part> {
-        &self.parts[ticket.0 as usize % PARTS]
+    fn shard(&self, ticket: Ticket) -> &Mutex<TicketShard> {
+        &self.shards[ticket.0 as usize % SHARDS]
     }
 }
 
-impl Drop for Waiting {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
-        self.table.part(self.ticket).lock().waiting.remove(&self.ticket);
+        self.table.shard(self.ticket).lock().waiting.remove(&self.ticket);
     }
 }
 
@@ -112,8 +112,8 @@ mod tests {
         let tickets = Tickets::new();
         let mut first = tickets.open().unwrap();
         let mut second = tickets.open().unwrap();
-        tickets.answer(second.ticket, Answer::Granted(Index(1)));
-        assert!(matches!((&mut second.answer).await, Ok(Answer::Granted(Index(1)))));
+        tickets.answer(second.ticket, TicketAnswer::Granted(Index(1)));
+        assert!(matches!((&mut second.answer).await, Ok(TicketAnswer::Granted(Index(1)))));
         assert!(first.answer.try_recv().is_err());
         assert_eq!(tickets.count(), 1);
     }
@@ -125,7 +125,7 @@ mod tests {
         let ticket = waiting.ticket;
         drop(waiting);
         assert_eq!(tickets.count(), 0);
-        tickets.answer(ticket, Answer::Granted(Index(1)));
+        tickets.answer(ticket, TicketAnswer::Granted(Index(1)));
     }
 
     #[tokio::test]
@@ -133,7 +133,7 @@ mod tests {
         let tickets = Tickets::new();
         let mut waiting = tickets.open().unwrap();
         tickets.close();
-        tickets.answer(waiting.ticket, Answer::Granted(Index(1)));
+        tickets.answer(waiting.ticket, TicketAnswer::Granted(Index(1)));
         assert!((&mut waiting.answer).await.is_err());
         assert!(tickets.open().is_none());
     }

@@ -14,7 +14,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
 use tonic::transport::Server;
 
-use crate::net::connection::{OpeningLimits, Stop, accept};
+use crate::net::connection::{OpeningLimits, ServerStop, accept};
 
 /// Bytes of the header lines of one request at most.
 const HEADER_LIST_BYTES_MAX: u32 = 16 << 10;
@@ -50,7 +50,7 @@ pub(crate) async fn serve(
     listener: TcpListener,
     routes: Routes,
     limits: ServerLimits,
-    stop: watch::Receiver<Stop>,
+    stop: watch::Receiver<ServerStop>,
 ) -> Result<(), tonic::transport::Error> {
     let (taken, connections) = mpsc::channel::<io::Result<_>>(1);
     let opening = OpeningLimits::default();
@@ -71,7 +71,7 @@ pub(crate) async fn serve(
         .add_routes(routes)
         .serve_with_incoming_shutdown(ReceiverStream::new(connections), async move {
             // An error means that whoever could stop the server is gone: stop.
-            let _ = until.wait_for(|stop| *stop >= Stop::Listening).await;
+            let _ = until.wait_for(|stop| *stop >= ServerStop::Listening).await;
         })
         .await;
     accepting.abort();

@@ -18,7 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::context::Driver;
+use super::context::PdContext;
 use super::convert;
 use crate::membership::{KnownStore, run_to_wire, uuid_to_wire};
 use crate::net::dial;
@@ -36,13 +36,13 @@ const KEEPALIVE: Duration = Duration::from_secs(2);
 const QUEUE_COUNT_MAX: usize = 16;
 
 /// Runs as long as the node.
-pub(super) async fn run(driver: Driver) {
+pub(super) async fn run(context: PdContext) {
     let mut turn = 0;
     loop {
-        let leader = candidate(&driver, turn).await;
+        let leader = candidate(&context, turn).await;
         if let Some(leader) = leader {
-            let result = session(&driver, &leader).await;
-            driver.shared.reported_to.send_replace(None);
+            let result = session(&context, &leader).await;
+            context.shared.reported_to.send_replace(None);
             if let Err(status) = result {
                 tracing::debug!("reports to {} ended: {status}", leader.name);
             }
@@ -54,19 +54,19 @@ pub(super) async fn run(driver: Driver) {
 
 /// Whom to try. A store without a replica of the system region does not hear who leads it, and
 /// asks one after the other.
-async fn candidate(driver: &Driver, turn: usize) -> Option<KnownStore> {
-    let shared = &driver.shared;
+async fn candidate(context: &PdContext, turn: usize) -> Option<KnownStore> {
+    let shared = &context.shared;
     if let Some(mut leadership) = shared.router.leadership(SYSTEM_REGION) {
         let known = *leadership.wait_for(|now| now.leader.is_some()).await.ok()?;
-        return driver.member(known.leader?.store);
+        return context.member(known.leader?.store);
     }
     let stores = shared.membership.stores();
     stores.get(turn % stores.len().max(1)).cloned()
 }
 
 /// Reports to `leader` until it leads no longer or cannot be reached.
-async fn session(driver: &Driver, leader: &KnownStore) -> Result<(), Status> {
-    let shared = &driver.shared;
+async fn session(context: &PdContext, leader: &KnownStore) -> Result<(), Status> {
+    let shared = &context.shared;
     // Before the first full report, so that no change falls between the two.
     let mut roles = shared.router.roles();
     let endpoint = dial::endpoint(&leader.address, CONNECT_TIMEOUT)
@@ -77,7 +77,8 @@ async fn session(driver: &Driver, leader: &KnownStore) -> Result<(), Status> {
     let channel =
         endpoint.connect().await.map_err(|error| Status::unavailable(error.to_string()))?;
     let (reports, outgoing) = mpsc::channel(QUEUE_COUNT_MAX);
-    let mut session = Session { driver: driver.clone(), leading: BTreeSet::new(), echo: 0 };
+    let mut session =
+        HeartbeatSession { context: context.clone(), leading: BTreeSet::new(), echo: 0 };
     let first = session.everything();
     reports.send(first).await.map_err(|_| gone())?;
     let mut client = PlacementClient::new(channel);
@@ -86,15 +87,15 @@ async fn session(driver: &Driver, leader: &KnownStore) -> Result<(), Status> {
     session.run(leader.store, &mut roles, &mut answers, &reports).await
 }
 
-struct Session {
-    driver: Driver,
+struct HeartbeatSession {
+    context: PdContext,
     /// What the leader believes that this store leads.
     leading: BTreeSet<RegionId>,
     /// The last number that the leader wanted a word with.
     echo: u64,
 }
 
-impl Session {
+impl HeartbeatSession {
     async fn run(
         &mut self,
         leader: StoreId,
@@ -141,14 +142,14 @@ impl Session {
     /// Takes over the registry that the leader of placement has.
     async fn learn(&self, row: &[u8]) {
         match StoreRegistry::decode(row) {
-            Ok(registry) => self.driver.shared.membership.learn_registry(registry).await,
+            Ok(registry) => self.context.shared.membership.learn_registry(registry).await,
             Err(error) => tracing::warn!("placement sent a registry that cannot be read: {error}"),
         }
     }
 
     /// All that this store leads.
     fn everything(&mut self) -> ReportRequest {
-        let router = &self.driver.shared.router;
+        let router = &self.context.shared.router;
         let mine = router.identity().store;
         self.leading.clear();
         let mut regions = Vec::new();
@@ -164,7 +165,7 @@ impl Session {
 
     /// What is to be told about a change, if anything: this store leads now, or no longer.
     fn change(&mut self, change: &RoleChange) -> Option<ReportRequest> {
-        let descriptor = self.driver.shared.router.descriptor(change.region)?;
+        let descriptor = self.context.shared.router.descriptor(change.region)?;
         let led = if change.is_leader {
             self.leading.insert(change.region);
             true
@@ -176,12 +177,12 @@ impl Session {
     }
 
     fn report(&self, regions: Vec<RegionLeader>, full: bool) -> ReportRequest {
-        let shared = &self.driver.shared;
+        let shared = &self.context.shared;
         let run = shared.membership.run_report();
         let store =
             metapb::Store { id: run.store.0, address: run.address, ..metapb::Store::default() };
         ReportRequest {
-            cluster_id: self.driver.cluster_id(),
+            cluster_id: self.context.cluster_id(),
             store: Some(store),
             regions,
             full,

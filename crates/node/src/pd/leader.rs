@@ -22,8 +22,8 @@ use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
 use super::errors::not_leader;
-use super::heartbeat_sessions::{Pings, Sessions};
-use super::lookup::Sight;
+use super::heartbeat_sessions::{HeartbeatSessions, Pings};
+use super::lookup::LookupResult;
 use crate::driver::router::{RequestError, Router};
 use crate::membership::Membership;
 
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Why the office cannot be held.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum OfficeError {
+pub(super) enum PdLeaderError {
     /// The system region did not serve; mostly because somebody else leads it by now.
     #[error("the system region did not serve: {0:?}")]
     Region(RequestError),
@@ -58,12 +58,12 @@ pub(super) enum OfficeError {
 }
 
 /// The placement driver of one term.
-pub(super) struct Office {
+pub(super) struct PdLeader {
     term: Term,
     router: Router,
     started: Instant,
     cluster: Mutex<Cluster>,
-    sessions: Mutex<Sessions>,
+    sessions: Mutex<HeartbeatSessions>,
     /// Counts changes of the cluster, for those who wait for one.
     changes: watch::Sender<u64>,
     ids: Mutex<Ids>,
@@ -78,20 +78,20 @@ pub(super) struct Office {
 
 /// Which machine a row belongs to.
 #[derive(Clone, Copy)]
-enum Machine {
+enum RowOwner {
     Ids,
     Tso,
 }
 
-impl Office {
+impl PdLeader {
     /// Takes up office: this store leads the system region in `term`.
-    pub(super) async fn take_up(
+    pub(super) async fn start_term(
         router: Router,
         membership: Membership,
         term: Term,
-    ) -> Result<Arc<Self>, OfficeError> {
+    ) -> Result<Arc<Self>, PdLeaderError> {
         let guard = Guard { term: Some(term), ..Guard::default() };
-        let view = router.read(SYSTEM_REGION, guard, false).await.map_err(OfficeError::Region)?;
+        let view = router.read(SYSTEM_REGION, guard, false).await.map_err(PdLeaderError::Region)?;
         let view = view.region(SYSTEM_REGION, None)?;
         let row = |key| view.get(key);
         let ids = Ids::recover(row(rows::IDS_KEY)?.as_deref())?;
@@ -100,7 +100,7 @@ impl Office {
         let found = row(rows::CLUSTER_KEY)?;
         let found = found.map(|row| rows::decode(rows::CLUSTER_KEY, &row)).transpose()?;
         if let Some(found) = found.filter(|&found| found != here) {
-            return Err(OfficeError::Foreign { found, here });
+            return Err(PdLeaderError::Foreign { found, here });
         }
         let stored = row(rows::STORES_KEY)?.map(|row| StoreRegistry::decode(&row)).transpose()?;
         let has_settings = row(rows::SETTINGS_KEY)?.is_some();
@@ -111,12 +111,12 @@ impl Office {
             ..Store::default()
         });
         let registry = stored.clone().unwrap_or_else(|| membership.registry());
-        let office = Arc::new(Self {
+        let pd_leader = Arc::new(Self {
             term,
             router,
             started: Instant::now(),
             cluster: Mutex::new(Cluster::new(Config::default(), stores)),
-            sessions: Mutex::new(Sessions::new(here_store)),
+            sessions: Mutex::new(HeartbeatSessions::new(here_store)),
             changes: watch::Sender::new(0),
             ids: Mutex::new(ids),
             tso: Mutex::new(tso),
@@ -128,18 +128,18 @@ impl Office {
             // If somebody else was faster, it was with the same id.
             let value = rows::encode(here);
             let swap = RowSwap { key: rows::CLUSTER_KEY, expected: None, value };
-            office.write(swap).await;
+            pd_leader.write(swap).await;
         }
         // The copies of all stores began alike.
         if stored.is_none() {
             let (key, value) = (rows::STORES_KEY, registry.encode());
-            office.write(RowSwap { key, expected: None, value }).await;
+            pd_leader.write(RowSwap { key, expected: None, value }).await;
         }
         if !has_settings {
             let (key, value) = (rows::SETTINGS_KEY, membership.settings().encode());
-            office.write(RowSwap { key, expected: None, value }).await;
+            pd_leader.write(RowSwap { key, expected: None, value }).await;
         }
-        Ok(office)
+        Ok(pd_leader)
     }
 
     /// Takes in what a store says of its current start, and writes it down if it is news. Returns
@@ -155,9 +155,9 @@ impl Office {
             && let Some(changed) = registry.0.with_run(report)
         {
             registry.1 = true;
-            let office = Arc::clone(self);
+            let pd_leader = Arc::clone(self);
             let expected = registry.0.encode();
-            tokio::spawn(async move { office.change_registry(expected, changed).await });
+            tokio::spawn(async move { pd_leader.change_registry(expected, changed).await });
         }
         newer
     }
@@ -226,20 +226,20 @@ impl Office {
     /// then.
     pub(super) async fn look<T>(
         &self,
-        hold: Duration,
-        holds: &Semaphore,
-        look: impl Fn(&Cluster, u64) -> Sight<T>,
+        leader_wait: Duration,
+        leader_waits: &Semaphore,
+        look: impl Fn(&Cluster, u64) -> LookupResult<T>,
     ) -> T {
         let see = || look(&self.cluster.lock(), self.now_ms());
-        let Ok(_place) = holds.try_acquire() else { return see().found };
+        let Ok(_place) = leader_waits.try_acquire() else { return see().found };
         let mut changes = self.changes.subscribe();
         let number = self.sessions.lock().number_question();
-        let until = Instant::now() + hold;
+        let until = Instant::now() + leader_wait;
         loop {
-            let sight = see();
-            let mute = self.sessions.lock().ask(&sight.leaders, number);
-            if sight.good && mute.is_empty() {
-                return sight.found;
+            let lookup = see();
+            let mute = self.sessions.lock().ask(&lookup.leaders, number);
+            if lookup.good && mute.is_empty() {
+                return lookup.found;
             }
             if !matches!(timeout_at(until, changes.changed()).await, Ok(Ok(()))) {
                 let mut cluster = self.cluster.lock();
@@ -257,7 +257,7 @@ impl Office {
             return Err(Status::invalid_argument(message));
         }
         let range = self
-            .insist(Machine::Ids, || {
+            .insist(RowOwner::Ids, || {
                 let mut ids = self.ids.lock();
                 let range = ids.take(count.max(1));
                 Ok((range, ids.wants()))
@@ -271,7 +271,7 @@ impl Office {
     /// this call.
     pub(super) async fn timestamp(self: &Arc<Self>, count: u64) -> Result<Timestamp, Status> {
         let taken = self
-            .insist(Machine::Tso, || {
+            .insist(RowOwner::Tso, || {
                 let now_ms = wall_ms();
                 let mut tso = self.tso.lock();
                 let taken = match tso.take(now_ms, count) {
@@ -304,7 +304,7 @@ impl Office {
     /// Tries until there is something to give, writing the rows that are wanted for it.
     async fn insist<T>(
         self: &Arc<Self>,
-        machine: Machine,
+        owner: RowOwner,
         attempt: impl Fn() -> Result<(Option<T>, Option<RowSwap>), Status>,
     ) -> Result<T, Status> {
         let until = Instant::now() + PATIENCE;
@@ -314,7 +314,7 @@ impl Office {
             settled.as_mut().enable();
             let (given, swap) = attempt()?;
             if let Some(swap) = swap {
-                self.raise(machine, swap);
+                self.raise(owner, swap);
             }
             if let Some(given) = given {
                 return Ok(given);
@@ -327,19 +327,19 @@ impl Office {
 
     /// Writes a row in the background: whoever asked for it may go away, but what became of it
     /// must be learnt.
-    fn raise(self: &Arc<Self>, machine: Machine, swap: RowSwap) {
-        let office = Arc::clone(self);
+    fn raise(self: &Arc<Self>, owner: RowOwner, swap: RowSwap) {
+        let pd_leader = Arc::clone(self);
         tokio::spawn(async move {
-            let settled = office.write(swap).await;
-            let result = match machine {
-                Machine::Ids => office.ids.lock().settle(settled),
-                Machine::Tso => office.tso.lock().settle(settled),
+            let settled = pd_leader.write(swap).await;
+            let result = match owner {
+                RowOwner::Ids => pd_leader.ids.lock().settle(settled),
+                RowOwner::Tso => pd_leader.tso.lock().settle(settled),
             };
             if let Err(error) = result {
                 tracing::error!("placement lays down its office: {error}");
-                office.broken.send_replace(true);
+                pd_leader.broken.send_replace(true);
             }
-            office.settled.notify_waiters();
+            pd_leader.settled.notify_waiters();
         });
     }
 

@@ -1,10 +1,10 @@
 //! The embedded placement driver.
 //!
 //! It lives on the store that leads the system region and follows that leadership: `duty` takes
-//! it up and lays it down, `office` is what a leader holds during one term, `reporter` on every
+//! it up and lays it down, `pd_leader` is what a leader holds during one term, `reporter` on every
 //! store tells the leader which regions the store leads. `service` answers clients, by `lookup`;
 //! `reports` takes in what the stores say; `extras` are small services that clients expect
-//! beside it. `driver` is what they share, `placement` puts them together.
+//! beside it. `context` is what they share, `placement` puts them together.
 
 mod context;
 mod convert;
@@ -19,5 +19,5 @@ mod placement_driver;
 mod service;
 mod stubs;
 
-pub use context::Settings;
-pub use placement_driver::Placement;
+pub use context::PdConfig;
+pub use placement_driver::PlacementDriver;

@@ -8,7 +8,7 @@ use super::health_monitor::{HealthLine, HealthMonitor, HealthSample, PeerSample}
 use crate::clock::Clock;
 use crate::driver::router::Router;
 use crate::membership::Membership;
-use crate::transport::Connections;
+use crate::transport::PeerConnections;
 
 /// Between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -17,7 +17,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(crate) struct HealthWatch {
     pub(crate) membership: Membership,
-    pub(crate) connections: Connections,
+    pub(crate) connections: PeerConnections,
     pub(crate) router: Router,
     pub(crate) clock: Clock,
 }

@@ -4,8 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use flotilla_proto::peers;
 
-use crate::driver::context::Commons;
-use crate::driver::router::{RequestCounts, Router};
+use crate::driver::context::NodeContext;
+use crate::driver::router::{Router, RouterStats};
 use crate::transport::{TransportCounters, TransportCounts};
 
 /// Where the process's logger says how many lines it had to drop.
@@ -25,21 +25,21 @@ pub(crate) fn log_lines_lost() -> u64 {
 
 /// Where the counts are read.
 #[derive(Clone)]
-pub(crate) struct Gauges {
-    pub(crate) commons: Commons,
+pub(crate) struct NodeStatsReader {
+    pub(crate) context: NodeContext,
     pub(crate) router: Router,
     pub(crate) counters: Arc<TransportCounters>,
 }
 
-impl Gauges {
+impl NodeStatsReader {
     /// The counts now.
     pub(crate) fn read(&self) -> NodeStats {
         NodeStats {
             requests: self.router.counts(),
             transport: self.counters.read(),
-            store: self.commons.store.stats(),
-            log_backlog_bytes: self.commons.works.log.bytes() as u64,
-            apply_backlog_bytes: self.commons.works.applies.bytes() as u64,
+            store: self.context.store.stats(),
+            log_backlog_bytes: self.context.queues.log.bytes() as u64,
+            apply_backlog_bytes: self.context.queues.applies.bytes() as u64,
         }
     }
 }
@@ -48,7 +48,7 @@ impl Gauges {
 #[derive(Clone, Debug)]
 pub struct NodeStats {
     /// Requests of clients.
-    pub requests: RequestCounts,
+    pub requests: RouterStats,
     /// Messages between stores.
     pub transport: TransportCounts,
     /// The disk.

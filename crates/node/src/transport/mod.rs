@@ -16,7 +16,7 @@ mod links;
 mod peer_stream;
 mod send_queue;
 
-pub(crate) use counters::Counts as TransportCounters;
+pub(crate) use counters::TransportCounters;
 pub use counters::TransportCounts;
-pub(crate) use frame_receiver::Receiver;
-pub(crate) use links::{Connections, Transport};
+pub(crate) use frame_receiver::FrameReceiver;
+pub(crate) use links::{PeerConnections, PeerTransport};

@@ -1,7 +1,7 @@
 //! The threads around a store: each takes all that waits, carries it out at once, and reports.
 //!
 //! Who waits for whom, and why nobody waits for ever:
-//! - A shard hands its effects over without waiting ([`Backlog::push`]), posts nothing that can
+//! - A shard hands its effects over without waiting ([`WorkQueue::push`]), posts nothing that can
 //!   block, and sleeps only on its own mailbox.
 //! - A worker sleeps only on its own backlog, for a rest of bounded length, or in the disk. It reports by completions, which
 //!   never wait (see `mailbox.rs`).

@@ -11,7 +11,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 const LARGE_BYTES: usize = 256 << 10;
 
 /// Does what takes as long as so many bytes take. If they are many, other tasks need not wait.
-pub(super) fn aside<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+pub(super) fn block_in_place<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
     // With a single thread there is nobody to take over.
     let may = Handle::try_current()
         .is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
@@ -34,7 +34,7 @@ mod tests {
         let encoding = runtime.spawn(async move {
             // Behind this task on the only thread.
             tokio::spawn(async move { told.send(()).unwrap() });
-            aside(LARGE_BYTES, || heard.recv_timeout(Duration::from_secs(30)))
+            block_in_place(LARGE_BYTES, || heard.recv_timeout(Duration::from_secs(30)))
         });
         assert_eq!(runtime.block_on(encoding).unwrap(), Ok(()));
     }
@@ -42,10 +42,10 @@ mod tests {
     #[test]
     fn what_is_small_or_has_one_thread_is_done_in_place() {
         let one = Builder::new_current_thread().build().unwrap();
-        assert_eq!(one.block_on(async { aside(LARGE_BYTES, || 1) }), 1);
-        assert_eq!(aside(LARGE_BYTES, || 2), 2);
+        assert_eq!(one.block_on(async { block_in_place(LARGE_BYTES, || 1) }), 1);
+        assert_eq!(block_in_place(LARGE_BYTES, || 2), 2);
         let many = Builder::new_multi_thread().worker_threads(1).build().unwrap();
-        let small = async { aside(LARGE_BYTES - 1, || 3) };
+        let small = async { block_in_place(LARGE_BYTES - 1, || 3) };
         assert_eq!(many.block_on(many.spawn(small)).unwrap(), 3);
     }
 }

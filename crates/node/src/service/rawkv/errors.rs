@@ -14,7 +14,7 @@ use crate::driver::router::RequestError;
 
 /// Why a request has no result.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum RequestFailure {
     /// The sender is not one of ours, or the message makes no sense. Ends the call or the stream.
     Call(Status),
     /// The region did not serve it. The client's library knows what to do.
@@ -23,7 +23,7 @@ pub(crate) enum Failure {
     Refused(String),
 }
 
-impl Failure {
+impl RequestFailure {
     /// `max_execution_duration_ms` has passed before anything was done. TiKV's clients know these
     /// words.
     pub(crate) fn late() -> Self {
@@ -142,7 +142,7 @@ impl Failure {
 }
 
 /// A response that can say what went wrong.
-pub(crate) trait Answer: Default {
+pub(crate) trait RpcResponse: Default {
     /// Where region errors go.
     fn set_region_error(&mut self, error: errorpb::Error);
     /// Where everything else goes. Responses without such a field say it by a region error
@@ -153,20 +153,20 @@ pub(crate) trait Answer: Default {
 }
 
 /// A failure as the response says it, or as the call does.
-pub(crate) fn answer<T: Answer>(result: Result<T, Failure>) -> Result<T, Status> {
+pub(crate) fn answer<T: RpcResponse>(result: Result<T, RequestFailure>) -> Result<T, Status> {
     let mut response = T::default();
     match result {
         Ok(response) => return Ok(response),
-        Err(Failure::Call(status)) => return Err(status),
-        Err(Failure::Region(error)) => response.set_region_error(*error),
-        Err(Failure::Refused(message)) => response.set_error(message),
+        Err(RequestFailure::Call(status)) => return Err(status),
+        Err(RequestFailure::Region(error)) => response.set_region_error(*error),
+        Err(RequestFailure::Refused(message)) => response.set_error(message),
     }
     Ok(response)
 }
 
 macro_rules! answers {
     ($($response:ident),* $(,)?) => {$(
-        impl Answer for kvrpcpb::$response {
+        impl RpcResponse for kvrpcpb::$response {
             fn set_region_error(&mut self, error: errorpb::Error) {
                 self.region_error = Some(error);
             }
@@ -176,7 +176,7 @@ macro_rules! answers {
 
 macro_rules! answers_with_error {
     ($($response:ident),* $(,)?) => {$(
-        impl Answer for kvrpcpb::$response {
+        impl RpcResponse for kvrpcpb::$response {
             fn set_region_error(&mut self, error: errorpb::Error) {
                 self.region_error = Some(error);
             }
@@ -218,7 +218,7 @@ fn peer_to_proto(peer: &Peer) -> metapb::Peer {
     metapb::Peer { id: peer.id.0, store_id: peer.store.0, ..Default::default() }
 }
 
-fn not_leader(id: RegionId, leader: Option<&Peer>) -> Failure {
+fn not_leader(id: RegionId, leader: Option<&Peer>) -> RequestFailure {
     let leader = leader.map(peer_to_proto);
     let known = if leader.is_some() { "another peer is" } else { "no leader is known" };
     region(&format!("peer is not leader for region {id}, {known}"), |error| {
@@ -226,14 +226,14 @@ fn not_leader(id: RegionId, leader: Option<&Peer>) -> Failure {
     })
 }
 
-fn epoch_not_match(id: RegionId, current: &[Descriptor]) -> Failure {
+fn epoch_not_match(id: RegionId, current: &[Descriptor]) -> RequestFailure {
     region(&format!("epoch not match: region {id} has changed"), |error| {
         let current_regions = current.iter().map(region_to_proto).collect();
         error.epoch_not_match = Some(errorpb::EpochNotMatch { current_regions });
     })
 }
 
-fn key_not_in_region(key: Bytes, descriptor: &Descriptor) -> Failure {
+fn key_not_in_region(key: Bytes, descriptor: &Descriptor) -> RequestFailure {
     let id = descriptor.id;
     let message = format!(
         "key {} is not in region key range [{}, {}) for region {id}",
@@ -251,10 +251,10 @@ fn key_not_in_region(key: Bytes, descriptor: &Descriptor) -> Failure {
     })
 }
 
-fn region(message: &str, kind: impl FnOnce(&mut errorpb::Error)) -> Failure {
+fn region(message: &str, kind: impl FnOnce(&mut errorpb::Error)) -> RequestFailure {
     let mut error = errorpb::Error { message: message.to_owned(), ..Default::default() };
     kind(&mut error);
-    Failure::Region(Box::new(error))
+    RequestFailure::Region(Box::new(error))
 }
 
 fn hex(key: &[u8]) -> String {
@@ -284,13 +284,13 @@ mod tests {
         }
     }
 
-    fn told(failure: Failure) -> errorpb::Error {
+    fn told(failure: RequestFailure) -> errorpb::Error {
         let response = answer::<kvrpcpb::RawScanResponse>(Err(failure)).unwrap();
         response.region_error.unwrap()
     }
 
     fn rejected(reject: Reject) -> errorpb::Error {
-        told(Failure::from_router(ID, RequestError::Rejected(reject)))
+        told(RequestFailure::from_router(ID, RequestError::Rejected(reject)))
     }
 
     #[test]
@@ -310,8 +310,8 @@ mod tests {
         let error = rejected(Reject::EntryTooLarge { size: 9, limit: 8 });
         assert_eq!(error.message, "raft entry is too large, region 2, entry size 9");
         assert_eq!(error.raft_entry_too_large.unwrap().entry_size, 9);
-        assert!(told(Failure::undecided()).undetermined_result.is_some());
-        assert_eq!(told(Failure::late()).message, "Deadline is exceeded");
+        assert!(told(RequestFailure::undecided()).undetermined_result.is_some());
+        assert_eq!(told(RequestFailure::late()).message, "Deadline is exceeded");
     }
 
     #[test]
@@ -319,8 +319,8 @@ mod tests {
         let current = || vec![descriptor()];
         for error in [
             rejected(Reject::EpochNotMatch { current: current() }),
-            told(Failure::from_read(ID, ReadError::EpochNotMatch(descriptor()))),
-            told(Failure::from_apply(
+            told(RequestFailure::from_read(ID, ReadError::EpochNotMatch(descriptor()))),
+            told(RequestFailure::from_apply(
                 &descriptor(),
                 ApplyReject::EpochNotMatch { current: current() },
             )),
@@ -342,11 +342,11 @@ mod tests {
 
     #[test]
     fn what_the_caller_did_wrong_is_in_the_field_for_it_if_there_is_one() {
-        let refused = || Failure::Refused("no".to_owned());
+        let refused = || RequestFailure::Refused("no".to_owned());
         let put = answer::<kvrpcpb::RawPutResponse>(Err(refused())).unwrap();
         assert_eq!((put.error.as_str(), put.region_error), ("no", None));
         assert_eq!(told(refused()).message, "no");
-        let call = Failure::Call(Status::invalid_argument("no"));
+        let call = RequestFailure::Call(Status::invalid_argument("no"));
         assert!(answer::<kvrpcpb::RawPutResponse>(Err(call)).is_err());
     }
 }

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
-use crate::sched::Stint;
+use crate::sched::YieldBudget;
 
 /// The field of an answer that has the rows, and the fields of a row.
 const ROWS_FIELD: u32 = 2;
@@ -21,15 +21,15 @@ const HEADS_BYTES_MAX: usize = 2 * (5 + 10);
 
 /// Encoded rows, in pieces that follow each other.
 #[derive(Debug, Default)]
-pub(super) struct Rows {
+pub(super) struct RowEncoder {
     full: Vec<Bytes>,
     open: Vec<u8>,
     /// Bytes of the full pieces.
     full_bytes: usize,
-    copying: Stint,
+    copying: YieldBudget,
 }
 
-impl Rows {
+impl RowEncoder {
     /// Adds a row behind the others. Offers the processor to others each few rows.
     pub(super) fn push(&mut self, key: &[u8], value: &[u8]) {
         let bytes = field_bytes(KEY_FIELD, key) + field_bytes(VALUE_FIELD, value);
@@ -58,7 +58,7 @@ impl Rows {
         self.head(field, bytes.len());
         let mut left = bytes;
         while !left.is_empty() {
-            let (now, later) = left.split_at(left.len().min(self.room()));
+            let (now, later) = left.split_at(left.len().min(self.spare_capacity()));
             self.open.extend_from_slice(now);
             left = later;
         }
@@ -73,7 +73,7 @@ impl Rows {
     }
 
     /// Bytes that can be added, at least one. A piece grows by doubling, so that few rows take little.
-    fn room(&mut self) -> usize {
+    fn spare_capacity(&mut self) -> usize {
         if self.open.len() >= PIECE_BYTES {
             self.close();
         }
@@ -111,7 +111,7 @@ mod tests {
 
     /// Rows of all lengths, and what the library makes of them.
     fn encoded(kvs: &[KvPair]) -> (Vec<u8>, usize) {
-        let mut rows = Rows::default();
+        let mut rows = RowEncoder::default();
         kvs.iter().for_each(|row| rows.push(&row.key, &row.value));
         let bytes = rows.encoded_len();
         let pieces = rows.into_pieces();

@@ -13,15 +13,15 @@ use tokio::net::TcpSocket;
 /// A port of this machine, kept until this is dropped. Connections to it are refused while nobody
 /// listens; one listener at a time may be bound to it, by any process.
 #[derive(Debug)]
-pub struct Port(TcpSocket);
+pub struct ReservedPort(TcpSocket);
 
-impl Port {
+impl ReservedPort {
     /// Keeps the port of `addr`; any that is free if that is 0.
     ///
     /// # Errors
     ///
     /// What the system says: most likely that somebody listens there.
-    pub fn keep(addr: SocketAddr) -> io::Result<Self> {
+    pub fn reserve(addr: SocketAddr) -> io::Result<Self> {
         let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         socket.set_reuseaddr(true)?;
         socket.bind(addr)?;
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn a_kept_port_refuses_and_takes_one_listener_after_the_other() {
-        let port = Port::keep(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let port = ReservedPort::reserve(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         for _ in 0..2 {
             let refused = TcpStream::connect(port.addr()).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
@@ -51,14 +51,17 @@ mod tests {
             TcpStream::connect(port.addr()).unwrap();
             let second = TcpListener::bind(port.addr()).unwrap_err();
             assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
-            assert_eq!(Port::keep(port.addr()).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+            assert_eq!(
+                ReservedPort::reserve(port.addr()).unwrap_err().kind(),
+                io::ErrorKind::AddrInUse
+            );
         }
     }
 
     /// Whoever does not share addresses is told that this one is in use, also when nobody listens.
     #[test]
     fn a_kept_port_is_not_free() {
-        let port = Port::keep(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let port = ReservedPort::reserve(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         let stranger = TcpSocket::new_v4().unwrap();
         let refused = stranger.bind(port.addr()).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
