@@ -1,4 +1,4 @@
-//! What threads and tasks share, and who waits until the last of them has let go of it.
+//! A shared value that notifies its owner when the last holder has dropped it.
 
 use std::convert::Infallible;
 use std::ops::Deref;
@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-/// A thing that many hold by an [`Arc`], and whose end somebody waits for.
+/// A value that many hold by an [`Arc`], and whose drop is waited for.
 pub(crate) struct DropNotify<T> {
-    // Fields are dropped in this order: the news comes when the thing is gone.
+    // Fields are dropped in this order: the notification comes when the value is gone.
     it: T,
     _news: oneshot::Sender<Infallible>,
 }
 
-/// The news that a [`DropNotify`] thing is gone.
+/// Waits for the drop of a [`DropNotify`].
 pub(crate) struct DropWaiter(oneshot::Receiver<Infallible>);
 
-/// Shares `it`.
+/// Shares `it`, and returns the handle that waits for its drop.
 pub(crate) fn drop_notify<T>(it: T) -> (Arc<DropNotify<T>>, DropWaiter) {
     let (news, gone) = oneshot::channel();
     (Arc::new(DropNotify { it, _news: news }), DropWaiter(gone))
@@ -32,14 +32,14 @@ impl<T> Deref for DropNotify<T> {
 }
 
 impl DropWaiter {
-    /// Waits until nobody holds the thing any more and it has been dropped, for so long at most.
-    /// Returns whether it has.
+    /// Waits until the value has been dropped by its last holder, `timeout` at most. Returns
+    /// whether it has.
     ///
     /// # Cancel safety
     ///
     /// May be dropped and called again.
     pub(crate) async fn wait(&mut self, timeout: Duration) -> bool {
-        // Nothing is ever sent: what is told is that the sender went.
+        // Nothing is ever sent: the drop of the sender is the notification.
         tokio::time::timeout(timeout, &mut self.0).await.is_ok()
     }
 }

@@ -1,9 +1,9 @@
-//! Fail-stop: the first thing that goes wrong for good ends the whole node, once, with one line.
+//! Fail-stop: the first failure that cannot be survived ends the whole node, once, with one line.
 //!
-//! An engine that refused a write knows no more than we do about what is on disk, and a thread
-//! that panicked has left its regions in the middle of something. Going on would mean guessing, so
-//! nobody tries: the first report closes every waiting request unanswered and wakes the owner of
-//! the node, who ends the process.
+//! An engine that refused a write knows no more than we do about what is on disk, and a thread that
+//! panicked has left its regions in the middle of something. To go on would mean to guess. So the
+//! first report closes every pending request unanswered and wakes the owner of the node, which ends
+//! the process.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct NodeFailure {
 }
 
 impl NodeFailure {
-    /// `halt` runs once, on the thread that fails first, before anybody is told: after it has
+    /// `halt` runs once, on the thread that fails first, before the owner is woken: after it has
     /// returned nothing may be acknowledged any more.
     pub fn new(halt: impl Fn() + Send + Sync + 'static) -> Self {
         let reason = Arc::new(watch::Sender::new(None));
@@ -37,7 +37,7 @@ impl NodeFailure {
         self.reason.send_if_modified(|kept| {
             let first = kept.is_none();
             if first {
-                // Before the owner is told: it may end the process at once.
+                // Before the owner is woken: it may end the process at once.
                 tracing::error!("the node stops: {reason}");
                 *kept = Some(reason.to_owned());
             }
@@ -77,12 +77,12 @@ impl NodeFailure {
         failed.ok().and_then(|reason| reason.clone()).expect("`self` keeps the sender alive")
     }
 
-    /// Runs `body` on a thread of its own, with short time slices. A panic inside it fails the node instead of leaving a
-    /// thread that is silently gone.
+    /// Runs `body` on a thread of its own, with short time slices. A panic inside it fails the node
+    /// instead of leaving a thread that is silently gone.
     ///
     /// # Errors
     ///
-    /// What the system says if it cannot start a thread.
+    /// The kernel cannot start a thread.
     pub fn guard(
         &self,
         name: &str,
@@ -99,7 +99,7 @@ impl NodeFailure {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn message(panic: &(dyn std::any::Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()

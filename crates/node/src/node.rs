@@ -1,4 +1,4 @@
-//! One node, assembled: store, shards, workers, streams to other stores, and the server.
+//! Assembles one node: store, shards, workers, streams to other stores, and the server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -38,13 +38,13 @@ use crate::status::metrics::NodeStatsReader;
 use crate::status::server::StatusServer;
 use crate::transport::{FrameReceiver, PeerTransport, TransportCounters};
 
-/// How long requests that are under way may take to finish when the node is told to stop.
+/// How long requests that are under way may take to finish at a shutdown.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long connections may take to send their last answers after that.
 const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// How long the last reader may take to let go of the store after that.
+/// How long the last reader may take to drop the store after that.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A running node. Ended by [`Node::shutdown`]; dropping it ends it as [`Node::abandon`] does, but
@@ -55,7 +55,7 @@ pub struct Node {
     addr: SocketAddr,
     router: Router,
     failure: NodeFailure,
-    /// Nobody has the store open any more.
+    /// Wakes when the last holder has dropped the store.
     closed: DropWaiter,
     threads: NodeThreads,
     placement: PlacementDriver,
@@ -90,7 +90,7 @@ impl Node {
         Self::run(Some(listener), config.resolve()?, Arc::new(OsFs::new())).await
     }
 
-    /// As [`Node::start_on`], with another disk than the system's.
+    /// As [`Node::start_on`], with another file system than the machine's.
     ///
     /// # Errors
     ///
@@ -252,13 +252,13 @@ impl Node {
         self.addr
     }
 
-    /// The way to the node's regions, without a network between.
+    /// The router to the node's regions, without a network between.
     #[must_use]
     pub fn router(&self) -> &Router {
         &self.router
     }
 
-    /// Where to hear of the node's failure without holding on to the node.
+    /// A handle that reports the node's failure without holding on to the node.
     #[must_use]
     pub fn failure(&self) -> NodeFailure {
         self.failure.clone()
@@ -281,7 +281,7 @@ impl Node {
         self.failure.is_refusal()
     }
 
-    /// Takes no more requests, finishes those under way, writes what waits, makes a checkpoint.
+    /// Takes no more requests, finishes those under way, drains the queues, makes a checkpoint.
     ///
     /// # Errors
     ///
@@ -295,8 +295,8 @@ impl Node {
         self.end(NodeThreads::finish).await
     }
 
-    /// Ends at once, as a crash of the process would: nothing that waits is finished. What had
-    /// been acknowledged is on disk.
+    /// Ends at once, as a crash of the process would: nothing that is queued is finished.
+    /// Acknowledged writes are on disk.
     pub async fn abandon(self) {
         self.router.finish(Duration::ZERO).await;
         let ended = self.end(|threads| {
@@ -333,7 +333,7 @@ impl Node {
         let reason = failure.reason();
         drop(failure);
         let ended = tokio::task::spawn_blocking(move || end(threads)).await;
-        // Whoever opens the directory next finds its lock free.
+        // Once the store is dropped, the next process that opens the directory finds its lock free.
         if !closed.wait(CLOSE_TIMEOUT).await {
             tracing::warn!(
                 "a task still holds the store; its directory stays locked until that ends"
@@ -347,7 +347,7 @@ impl Node {
     }
 }
 
-/// Does something that blocks, on a thread for that.
+/// Runs `act` on a thread that may block.
 async fn blocking<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(act).await.expect("opening a store does not panic")
 }

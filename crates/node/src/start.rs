@@ -1,4 +1,4 @@
-//! What a node needs before it runs: a listener, the store, and the replicas in it.
+//! Opens what a node needs before it runs: a listener, the store, and the replicas in it.
 
 use std::io;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub enum StartError {
     Listen {
         /// The address.
         addr: String,
-        /// What the system said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// The data directory cannot be used.
@@ -44,8 +44,8 @@ pub enum StartError {
         /// Why.
         source: Unfit,
     },
-    /// The directory is not one that this store may be started with, or was not told the same as
-    /// the others. The text says what to do.
+    /// The directory is not one that this store may be started with, or its settings differ from
+    /// those of the others. The text says what to do.
     #[error("{0}")]
     Refused(String),
     /// The system refused a thread.
@@ -57,7 +57,7 @@ pub enum StartError {
 ///
 /// # Errors
 ///
-/// [`StartError::Listen`] with what the system said.
+/// [`StartError::Listen`] with the error of the kernel.
 pub async fn bind(addr: String) -> Result<TcpListener, StartError> {
     TcpListener::bind(&addr).await.map_err(|source| StartError::Listen { addr, source })
 }
@@ -135,8 +135,8 @@ pub(crate) fn open_store(
     let greeting =
         Handshake::introduction(store.member_id(), &identity.name, address, run, settings);
     let known = store.peer_runs().map_err(|source| store_error(resolved, source))?;
-    // A later start that is told nothing goes on where this one was, whether or not placement has
-    // heard of it.
+    // A later start without an address in its settings goes on at this one, whether or not
+    // placement has heard of it.
     let own = PeerWrite { store: identity.store, run: identity.run, address: address.to_owned() };
     store.remember_peer(&own).map_err(|source| store_error(resolved, source))?;
     let handshake = Handshake::new(greeting, store.history().clone(), registry, known, config.new);

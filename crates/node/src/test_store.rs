@@ -15,7 +15,7 @@ use crate::drop_notify::{DropNotify, drop_notify};
 use crate::failure::NodeFailure;
 use crate::membership::Membership;
 
-/// Where nobody listens.
+/// An address without a listener.
 const ADDRESS: &str = "h:1";
 
 /// The store 1 of a cluster that begins with these regions, in an empty directory.

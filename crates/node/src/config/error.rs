@@ -1,10 +1,10 @@
-//! Why settings are refused, in words that say what to change.
+//! Errors of settings, which say what to change.
 
 use std::path::PathBuf;
 
 use flotilla_identity::InvalidList;
 
-/// What is wrong with the settings. The text says what to change.
+/// The error of a setting. The text says what to change.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -12,7 +12,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the kernel.
         source: std::io::Error,
     },
     /// The file is not TOML, or has a name or a type that does not belong there.

@@ -11,10 +11,11 @@ use crate::driver::router;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitsConfig {
-    /// Bytes of client requests under way, 1 KiB for each included. Default 256 MiB, at least
-    /// 16 MiB. Who finds it spent waits.
+    /// Bytes of client requests under way, 1 KiB for each included. Default 256 MiB, at least 16
+    /// MiB. When it is spent, requests wait.
     pub request_bytes_max: u32,
-    /// Requests that may wait for that; more are told that the store is busy. Default 16 384.
+    /// Requests that may wait for that; more are rejected because the store is busy. Default 16
+    /// 384.
     pub queued_count_max: usize,
     /// Milliseconds until a request is given up. Default 10 000, at least 100.
     pub request_timeout_ms: u64,

@@ -21,7 +21,8 @@ const RENAMED_KEYS: [(&str, &str, &str); 3] = [
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeConfig {
-    /// Which of the initial stores this is. Default: `s1`; on a store that has data, its own name.
+    /// The name of this store among the initial ones. Default: `s1`; on a store that has data, its
+    /// own name.
     pub name: String,
     /// Where the node listens, as `host:port`. Default: the address that `initial_cluster` gives
     /// for `name`, or `127.0.0.1:20160` without a list. May change at any start.
@@ -46,11 +47,11 @@ pub struct NodeConfig {
     /// Replicas of each data region, as far as there are stores. Default 3; odd, or a majority
     /// costs one more for nothing. A setting of the cluster.
     pub replicas: Option<u64>,
-    /// A new cluster of this one store is meant, whoever else knows its address: begin at once,
-    /// and go on if a store of another cluster dials. A flag of the command line only.
+    /// A new cluster of this one store is meant, even if another cluster knows its address: begin
+    /// at once, and go on if a store of another cluster dials. A flag of the command line only.
     #[serde(skip)]
     pub new: bool,
-    /// What is logged to standard error, as a filter of `tracing` (`info`,
+    /// The filter of the log on standard error, in the syntax of `tracing` (`info`,
     /// `flotilla_node=debug,warn`). Default `info`. The variable `FLOTILLA_LOG` wins.
     pub log: String,
     /// Ticks, elections and entries.

@@ -39,7 +39,7 @@ pub(super) fn check_settings(settings: &ClusterSettings) -> Result<(), ConfigErr
     within("raft.entry_bytes_max", settings.entry_bytes_max, 64 << 10, 12 << 20)
 }
 
-/// What the shards of a store take. `seed` must be another one at each start.
+/// The configuration of the shards of a store. `seed` must be another one at each start.
 #[must_use]
 pub fn shard_config(settings: &ClusterSettings, seed: u64) -> flotilla_region::Config {
     let ticks = |count: u64| u32::try_from(count).expect("checked to be at most 10 000");

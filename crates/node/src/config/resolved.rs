@@ -1,4 +1,4 @@
-//! Settings with every default put in, checked against each other and against a directory.
+//! Resolved settings: every default put in, checked against each other and against a directory.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -46,7 +46,7 @@ impl NodeConfig {
         Ok(ResolvedConfig { config: self, spec, place, is_named, is_listed })
     }
 
-    /// What is said about the settings of the cluster.
+    /// The settings of the cluster that are given.
     fn given(&self) -> GivenSettings {
         GivenSettings {
             replicas: self.replicas,
@@ -66,7 +66,7 @@ impl NodeConfig {
     }
 }
 
-/// Where a store listens that was told nothing.
+/// The address of a store without one in its settings.
 pub(super) const DEFAULT_ADDR: &str = "127.0.0.1:20160";
 
 /// Settings that fit together, and what follows from them.
@@ -121,7 +121,7 @@ impl ResolvedConfig {
         }
     }
 
-    /// Compares what is given with what a member's directory says.
+    /// Compares the given settings with those of a member's directory.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Each setting reaches what it is for, and a wrong one is refused by its name.
+//! Tests: each setting reaches its engine, and a wrong one is refused by its name.
 
 use std::fs;
 use std::path::Path;

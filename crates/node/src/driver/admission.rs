@@ -1,4 +1,4 @@
-//! Waiting with bounds: for a part of the budget, and for a leader.
+//! Admission control: requests wait for a share of a memory budget, and for a leader, with bounds.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::driver::routes::Leadership;
 
-/// Why a request gets no part of the budget.
+/// Why a request is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdmissionError {
     /// Too much is under way; the reason.
@@ -17,7 +17,8 @@ pub(crate) enum AdmissionError {
     Stopping,
 }
 
-/// Bytes that requests may hold, all together. Who finds them spent waits in order.
+/// Bytes that all requests together may hold: a weighted semaphore. When it is spent, requests wait
+/// in the order of their arrival (backpressure), up to a number of them.
 pub(crate) struct MemoryBudget {
     bytes: Semaphore,
     bytes_max: u32,
@@ -27,7 +28,7 @@ pub(crate) struct MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// A budget of so many bytes, and so many requests that may wait for it.
+    /// A budget of `bytes_max`, for which up to `queued_count_max` requests may wait.
     pub(crate) fn new(bytes_max: u32, queued_count_max: usize) -> Self {
         Self {
             bytes: Semaphore::new(bytes_max as usize),
@@ -38,7 +39,8 @@ impl MemoryBudget {
         }
     }
 
-    /// Takes a part, until the permit is dropped. A request larger than all of it takes all of it.
+    /// Takes `bytes` of the budget until the permit is dropped. A request larger than the whole
+    /// budget takes all of it. Waits until `deadline` at most.
     pub(crate) async fn admit(
         &self,
         bytes: usize,
@@ -60,11 +62,12 @@ impl MemoryBudget {
         }
     }
 
-    /// Admits nobody any more, and waits until all is given back. False if `patience` ends first.
-    pub(crate) async fn finish(&self, patience: Duration) -> bool {
+    /// Admits no more requests, and waits until all permits are given back. False if `time_limit`
+    /// ends first.
+    pub(crate) async fn finish(&self, time_limit: Duration) -> bool {
         self.finishing.store(true, Ordering::SeqCst);
-        // Who has all of it is alone.
-        let alone = timeout(patience, self.bytes.acquire_many(self.bytes_max)).await;
+        // A permit for the whole budget is granted only when no request holds a part of it.
+        let alone = timeout(time_limit, self.bytes.acquire_many(self.bytes_max)).await;
         self.bytes.close();
         matches!(alone, Ok(Ok(_)))
     }
@@ -86,13 +89,13 @@ impl Drop for QueueSlot<'_> {
     }
 }
 
-/// Requests that wait for their region to have a leader, so many at most.
+/// Bounds the requests that wait for their region to have a leader, in number and in time.
 pub(crate) struct LeaderWait {
     places: Semaphore,
     timeout: Duration,
 }
 
-/// How long one request has been held, and for whom it was let go last.
+/// How long one request has waited, and the leader at which it was tried last.
 #[derive(Default)]
 pub(crate) struct LeaderWaitState {
     until: Option<Instant>,
@@ -100,14 +103,14 @@ pub(crate) struct LeaderWaitState {
 }
 
 impl LeaderWaitState {
-    /// Whether the request has not been held yet.
+    /// Whether the request has not waited yet.
     pub(crate) fn is_new(&self) -> bool {
         self.until.is_none()
     }
 }
 
 impl LeaderWait {
-    /// So many at most, each for so long.
+    /// At most `count_max` requests wait, each for `timeout` in all.
     pub(crate) fn new(count_max: usize, timeout: Duration) -> Self {
         Self { places: Semaphore::new(count_max), timeout }
     }
@@ -120,8 +123,9 @@ impl LeaderWait {
     ) -> bool {
         let Ok(_place) = self.places.try_acquire() else { return false };
         let until = *state.until.get_or_insert_with(|| Instant::now() + self.timeout);
-        // A leader that has refused already is no reason to ask it again: the shard told its role
-        // before it told the refusal, so this is a leader that does not know of its own office yet.
+        // The shard publishes its role before it refuses a request. So a leader that refused this
+        // one does not know yet that it leads, and a retry at the same leadership would be refused
+        // again.
         let tried = state.tried.take();
         let worth = |now: &Leadership| now.leader.is_some() && Some(*now) != tried;
         match timeout_at(until, leadership.wait_for(worth)).await {

@@ -1,4 +1,4 @@
-//! What all threads and tasks of a node share, and how it is brought to a halt.
+//! The handles that all threads and tasks of a node share, and how they are halted.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(crate) struct NodeContext {
     pub(crate) clock: Clock,
 }
 
-/// The work that waits for each worker.
+/// The work queue of each worker.
 #[derive(Clone)]
 pub(crate) struct WorkQueues {
     pub(crate) log: Arc<WorkQueue<LogTask>>,
@@ -47,8 +47,8 @@ impl WorkQueues {
 }
 
 impl NodeContext {
-    /// Ends everything where it stands: once this has returned nothing is answered any more, and
-    /// nothing is written or applied but what a worker has in its hands.
+    /// Ends everything at once. After it has returned, no request is answered any more, and a
+    /// worker only finishes the write or the transaction that it has begun.
     pub(crate) fn halt(&self) {
         self.tickets.close();
         self.mailboxes.close();

@@ -1,15 +1,16 @@
-//! What waits for one shard, in lanes that do not hold each other up.
+//! The mailbox of one shard: bounded lanes, so that one kind of message does not block another.
 //!
 //! - *Completions* of the shard's own effects come first. Posting one never waits, or the workers
 //!   could wait for the shard while the shard waits for them. The lane is bounded all the same: at
 //!   most one completion for each effect that is outstanding, and the shard bounds those.
 //! - *Urgent* messages of other stores (votes, heartbeats, acknowledgements), *appends* of other
-//!   stores, and *client* requests each have room for so many bytes. Who has a letter waits for
-//!   room as a future, without blocking a thread; the shard gives the room back when it takes the
-//!   letter out.
+//!   stores, and *client* requests each have a semaphore of bytes. A sender waits for room as a
+//!   future, without blocking a thread; the shard gives the room back when it takes the message
+//!   out.
 //!
-//! The shard leaves the lanes of appends and clients alone while its workers are behind (see
-//! [`OpenLanes`]), so a slow disk is felt by those who send work, and never stops heartbeats.
+//! This is the node's backpressure: the shard leaves the lanes of appends and clients alone while
+//! its workers are behind (see [`OpenLanes`]). A slow disk slows down the senders of work and never
+//! stops heartbeats.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -17,7 +18,7 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::Semaphore;
 
-/// Letters of one lane that a shard takes at once, so that a step stays short.
+/// Messages of one lane that a shard takes at once, so that a step stays short.
 const TAKEN_AT_ONCE_MAX: usize = 4096;
 
 /// A way into the mailbox with room of its own.
@@ -31,7 +32,7 @@ pub(crate) enum Lane {
     Clients,
 }
 
-/// Which lanes a shard is ready to take from; the others are always open.
+/// The lanes that a shard is ready to take from; the others are always open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpenLanes {
     pub(crate) appends: bool,
@@ -52,12 +53,13 @@ impl OpenLanes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MailboxClosed;
 
-/// Letters for one shard.
+/// Messages for one shard, which alone takes them out.
 pub(crate) struct Mailbox<T> {
     state: Mutex<MailboxState<T>>,
     wake: Condvar,
     room: [Semaphore; LANES.len()],
-    /// What a lane holds at most; a heavier letter counts as this much, or it could never get in.
+    /// Bytes that a lane holds at most. A heavier message counts as this much, or it could never
+    /// get in.
     weight_max: [u32; LANES.len()],
 }
 
@@ -71,7 +73,7 @@ struct MailboxState<T> {
 const LANES: [Lane; 3] = [Lane::Urgent, Lane::Appends, Lane::Clients];
 
 impl<T> Mailbox<T> {
-    /// An empty mailbox with room for so many bytes in each lane.
+    /// An empty mailbox whose lanes have room for these numbers of bytes.
     pub(crate) fn new(urgent_bytes: u32, appends_bytes: u32, clients_bytes: u32) -> Self {
         let weight_max = [urgent_bytes, appends_bytes, clients_bytes];
         Self {
@@ -87,7 +89,7 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Puts a letter of `bytes` into `lane` as soon as there is room.
+    /// Puts a message of `bytes` into `lane` as soon as there is room.
     ///
     /// # Cancel safety
     ///
@@ -121,8 +123,8 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Moves what waits in open lanes to `into`, completions first. Waits for the first letter
-    /// until `deadline`, for ever without one. False once the mailbox is closed.
+    /// Moves the messages in open lanes to `into`, completions first. Waits for the first one until
+    /// `deadline`, for ever without one. False once the mailbox is closed.
     pub(crate) fn take(
         &self,
         into: &mut VecDeque<T>,
@@ -163,7 +165,7 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Drops what waits and refuses what comes.
+    /// Drops all messages and refuses new ones.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -177,7 +179,7 @@ impl<T> Mailbox<T> {
         self.wake.notify_all();
     }
 
-    /// Wakes the shard if it sleeps; spares the system call if it does not.
+    /// Wakes the shard if it sleeps. Without the flag each message would cost a futex call.
     fn wake_shard(&self, state: &mut MailboxState<T>) {
         if state.parked {
             state.parked = false;

@@ -4,11 +4,11 @@
 //! ticket, puts the event into the mailbox of the region's shard, and waits for the answer. It
 //! decides nothing: leader, epoch and keys are checked by the region.
 //!
-//! What it adds is patience, with bounds:
-//! - Each request holds a part of one budget of bytes until it is answered or dropped. Who finds
-//!   the budget spent waits in order; of those that wait there are so many at most.
-//! - A region without a leader mostly has one a moment later. Its requests are held, so many at
-//!   most, until a change of roles wakes them, and only then told that there is none.
+//! It adds admission control and retries, with bounds:
+//! - Each request holds a share of one memory budget until it is answered or dropped. When the
+//!   budget is spent, requests wait in order, up to a number of them.
+//! - A region without a leader mostly has one a moment later. Its requests wait, up to a number of
+//!   them, until a change of roles wakes them, and are rejected only then.
 //! - Every request has a deadline.
 
 use std::sync::Arc;
@@ -33,24 +33,25 @@ use crate::driver::shard_message::ShardMessage;
 use crate::driver::tickets::{PendingRequest, TicketAnswer};
 use crate::failure::NodeFailure;
 
-/// What a request costs of the budget beside its bytes: the task, the ticket, the event.
+/// Bytes of the budget that a request takes in addition to its own: the task, the ticket, the
+/// event.
 const REQUEST_OVERHEAD_BYTES: usize = 1024;
 
-/// How far apart lines about reads that failed are at least.
+/// Least time between two log lines about reads that failed.
 const TOLD_APART: Duration = Duration::from_secs(10);
 
-/// How much the router takes on. Every limit is a bound on memory or on waiting.
+/// Admission limits of the router. Every one bounds memory or waiting.
 #[derive(Clone, Debug)]
 pub struct RouterLimits {
     /// Bytes of requests that are under way, 1 KiB for each included. Least: 1 MiB.
     pub request_bytes_max: u32,
-    /// Requests that may wait for that budget; more are told that the store is busy.
+    /// Requests that may wait for that budget; more are rejected as `Busy`.
     pub queued_count_max: usize,
     /// How long a request may take before it is given up.
     pub request_timeout: Duration,
     /// How long a request waits for its region to have a leader.
     pub leader_wait: Duration,
-    /// Requests that may wait for leaders; more are told at once that there is none.
+    /// Requests that may wait for leaders; more are rejected at once with `NotLeader`.
     pub leader_wait_count_max: usize,
 }
 
@@ -93,7 +94,7 @@ pub struct RouterStats {
     pub reads_failed: u64,
     /// Requests that wait for their answer now.
     pub waiting: u64,
-    /// Times that a request was held because its region had no leader.
+    /// Requests that had to wait because their region had no leader.
     pub leader_waits: u64,
 }
 
@@ -111,7 +112,7 @@ struct RouterShared {
     budget: MemoryBudget,
     leader_wait: LeaderWait,
     counts: RouterCounters,
-    /// When a read that failed was told of last.
+    /// When a failed read was logged last.
     failed_read_told: Mutex<Option<Instant>>,
 }
 
@@ -158,8 +159,8 @@ impl Router {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future frees what the request leader_waits. A command that has entered the log by
-    /// then may still be carried out.
+    /// Dropping the future frees what the request holds. A command that has entered the log by then
+    /// may still be carried out.
     pub async fn propose(
         &self,
         region: RegionId,
@@ -184,8 +185,8 @@ impl Router {
         result
     }
 
-    /// A snapshot that holds every write acknowledged before this call. `follower` allows a
-    /// replica that does not lead to serve it, by asking the leader how far it must have applied.
+    /// A snapshot that holds every write acknowledged before this call. `follower` allows a replica
+    /// that does not lead to serve it, by asking the leader how far it must have applied.
     ///
     /// The snapshot is taken after the grant. The region may have changed between the two, so the
     /// caller opens it by the epoch that it was asked for.
@@ -196,7 +197,7 @@ impl Router {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future frees what the request leader_waits.
+    /// Dropping the future frees what the request holds.
     pub async fn read(
         &self,
         region: RegionId,
@@ -219,7 +220,8 @@ impl Router {
     /// Everything as it is now, for a read whose grant asks for `index`.
     fn snapshot(&self, region: RegionId, index: Index) -> View {
         let view = self.shared.context.store.read();
-        // Two more rows for each read: too dear for a release. What the disk refuses proves nothing.
+        // Two more rows for each read: too expensive for a release build. An error of the disk
+        // proves nothing.
         debug_assert!(
             view.applied(region).map_or(true, |applied| applied >= index),
             "region {region}: a read of entry {index} got a snapshot at {:?}",
@@ -246,7 +248,7 @@ impl Router {
         self.shared.context.routes.descriptors()
     }
 
-    /// Who leads the region, with the term, as last heard here. `None` while nobody is known to.
+    /// The leader of the region and its term, as last heard here. `None` while none is known.
     #[must_use]
     pub fn leader(&self, region: RegionId) -> Option<(Term, Peer)> {
         self.shared.context.routes.leader(region)
@@ -264,20 +266,21 @@ impl Router {
         self.leader(region).is_some_and(|(_, peer)| peer.store == self.shared.identity.store)
     }
 
-    /// Every change of roles from now on. A listener that lags too far behind is told so, and
+    /// Every change of roles from now on. A listener that lags too far behind gets `Lagged`, and
     /// reads [`Router::leader`] of all regions anew.
     #[must_use]
     pub fn roles(&self) -> broadcast::Receiver<RoleChange> {
         self.shared.context.routes.changes()
     }
 
-    /// A handle on who leads `region`, that wakes when it changes. `None` without a replica here.
+    /// A handle on the leadership of `region`, which wakes on each change. `None` without a replica
+    /// here.
     #[must_use]
     pub fn leadership(&self, region: RegionId) -> Option<tokio::sync::watch::Receiver<Leadership>> {
         self.shared.context.routes.leadership(region)
     }
 
-    /// Which store of which cluster this is.
+    /// The id of this store and of its cluster.
     #[must_use]
     pub fn identity(&self) -> MemberId {
         self.shared.identity
@@ -289,8 +292,8 @@ impl Router {
         self.shared.failure.report(reason);
     }
 
-    /// Counts a read that was granted and could not be carried out. Says so in the log: at once, but
-    /// then not again for ten seconds, because a disk may refuse every read.
+    /// Counts a read that was granted and could not be carried out, and logs it: at once, but then
+    /// not again for ten seconds, because a disk may refuse every read.
     pub(crate) fn note_failed_read(&self, region: RegionId, error: &ReadError) {
         let failed = self.shared.counts.reads_failed.fetch_add(1, Ordering::Relaxed) + 1;
         let mut told = self.shared.failed_read_told.lock();
@@ -316,16 +319,16 @@ impl Router {
         }
     }
 
-    /// Takes no more requests, and waits until those under way are answered, or `patience` ends.
-    pub(crate) async fn finish(&self, patience: Duration) {
-        if !self.shared.budget.finish(patience).await {
+    /// Takes no more requests, and waits until those under way are answered, `time_limit` at most.
+    pub(crate) async fn finish(&self, time_limit: Duration) {
+        if !self.shared.budget.finish(time_limit).await {
             let requests = self.shared.context.tickets.count();
             tracing::info!(requests, "requests are given up");
         }
     }
 
-    /// Sends a request and waits for its answer; once more whenever its region gets a leader,
-    /// within bounds. `late` is the error after the deadline, if the request was sent.
+    /// Sends a request and waits for its answer; retries when its region gets a leader, within
+    /// bounds. `late` is the error after the deadline, if the request was sent.
     async fn ask(
         &self,
         region: RegionId,
@@ -373,7 +376,7 @@ impl Router {
         }
     }
 
-    /// Waits until the region has a leader. False if it is not worth trying again.
+    /// Waits until the region has a leader. False if a retry is of no use.
     async fn await_leader(&self, region: RegionId, wait: &mut LeaderWaitState) -> bool {
         let shared = &self.shared;
         let Some(leadership) = shared.context.routes.leadership(region) else { return false };

@@ -1,7 +1,7 @@
-//! What this node knows about its regions: which keys they hold and who leads them.
+//! The routing table of a node: the key ranges of its regions, and their leaders.
 //!
-//! A hint for callers, not the truth: the region itself checks leader and epoch again. Written by
-//! the shards, read by the services.
+//! It is a hint for callers, not the truth: the region itself checks leader and epoch again. The
+//! shards write it, the services read it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -14,7 +14,7 @@ use tokio::sync::{broadcast, watch};
 /// Role changes that a slow listener may lag behind before it has to read everything anew.
 const CHANGES_KEPT: usize = 4096;
 
-/// Who leads a region, as far as this node knows.
+/// The leadership of a region, as far as this node knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leadership {
     /// The term in which that is so.
@@ -76,12 +76,12 @@ impl RoutingTable {
         self.table.read().by_id.values().map(|route| route.descriptor.clone()).collect()
     }
 
-    /// A handle on who leads the region, that wakes when it changes.
+    /// A handle on the leadership of the region, which wakes on each change.
     pub(crate) fn leadership(&self, id: RegionId) -> Option<watch::Receiver<Leadership>> {
         self.table.read().by_id.get(&id).map(|route| route.leadership.subscribe())
     }
 
-    /// Who leads the region, if somebody is known to.
+    /// The leader of the region, if one is known.
     pub(crate) fn leader(&self, id: RegionId) -> Option<(Term, Peer)> {
         let table = self.table.read();
         let leadership = table.by_id.get(&id)?.leadership.borrow();
@@ -101,13 +101,13 @@ impl RoutingTable {
         self.changes.subscribe()
     }
 
-    /// Notes a change of roles and wakes who waits for it.
+    /// Records a change of roles and wakes the tasks that wait for it.
     pub(crate) fn note(&self, change: RoleChange) {
         if let Some(route) = self.table.read().by_id.get(&change.region) {
             let now = Leadership { term: change.term, leader: change.leader };
             route.leadership.send_replace(now);
         }
-        // Nobody listening is no error.
+        // An error means that there is no listener.
         let _ = self.changes.send(change);
     }
 }

@@ -1,4 +1,4 @@
-//! What is put into the mailboxes of a node's shards, and which region lives in which shard.
+//! Messages to shards, the mailboxes of all shards, and the placement of regions on shards.
 
 use std::sync::Arc;
 
@@ -6,11 +6,11 @@ use flotilla_region::{Event, RegionId, Shard};
 
 use crate::driver::mailbox::Mailbox;
 
-/// One thing for a shard.
+/// A message to one shard.
 pub(crate) enum ShardMessage {
     /// Something that happened.
     Event(Event),
-    /// Somebody who wants to look at the regions as they are between two steps.
+    /// A closure that inspects the regions between two steps.
     Inspect(Box<dyn FnOnce(&Shard) + Send>),
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct Mailboxes {
 }
 
 impl Mailboxes {
-    /// So many mailboxes with room for so many bytes in each lane.
+    /// `count` mailboxes, each with room for `lane_bytes_max` in each lane.
     pub(crate) fn new(count: usize, lane_bytes_max: u32) -> Self {
         assert!(count > 0, "a node without shards does nothing");
         let mailbox = || Mailbox::new(lane_bytes_max, lane_bytes_max, lane_bytes_max);
@@ -33,12 +33,12 @@ impl Mailboxes {
         self.shards.len()
     }
 
-    /// Which shard a region lives in.
+    /// The place of the shard that drives a region.
     pub(crate) fn place(&self, region: RegionId) -> usize {
         region.0 as usize % self.shards.len()
     }
 
-    /// The mailbox of the shard that a region lives in.
+    /// The mailbox of the shard that drives a region.
     pub(crate) fn of(&self, region: RegionId) -> &Mailbox<ShardMessage> {
         self.at(self.place(region))
     }

@@ -1,14 +1,14 @@
-//! A shard's thread: mailbox, step, carry out, and again.
+//! The thread of one shard: take messages, step the regions, hand over the effects, repeat.
 //!
 //! The clock is read twice for each step: before it, once its events are taken out, and after it,
-//! because what a lease has granted must not leave late. Effects are handed over in the order of the
-//! lists and nothing is waited for; whatever is slow happens on a worker and comes back as a
+//! because what a lease has granted must not leave late. Effects are handed over in the order of
+//! the lists and nothing is waited for; slow work happens on a worker and comes back as a
 //! completion.
 //!
-//! Before it takes more work the shard looks at how far its workers are behind: from a certain
-//! number of bytes on it leaves clients waiting, from twice as much on also the entries of other
-//! leaders. Completions, votes, heartbeats and acknowledgements always get through, so a slow
-//! disk slows writers down and unseats nobody.
+//! Backpressure: before it takes more work the shard looks at how far its workers are behind. From
+//! `backlog_bytes_max` on it leaves clients waiting, from twice as much on also the entries of
+//! other leaders. Completions, votes, heartbeats and acknowledgements always get through, so a slow
+//! disk slows writers down and deposes no leader.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(crate) trait MessageSink: Send + Sync + 'static {
     fn send(&self, envelope: Envelope) -> Option<Event>;
 }
 
-/// Where the effects of shards go.
+/// The queues and tables that take the effects of all shards.
 pub(crate) struct EffectSinks<O> {
     pub(crate) transport: O,
     pub(crate) log: Arc<WorkQueue<LogTask>>,
@@ -41,18 +41,18 @@ pub(crate) struct EffectSinks<O> {
     pub(crate) applies: Arc<WorkQueue<ApplyTask>>,
     pub(crate) tickets: Arc<Tickets>,
     pub(crate) routes: Arc<RoutingTable>,
-    /// Bytes behind which clients are left waiting.
+    /// Bytes of unfinished work above which clients are left waiting.
     pub(crate) backlog_bytes_max: usize,
 }
 
-/// What the thread of one shard needs.
+/// The thread of one shard, before it runs.
 pub(crate) struct ShardThread<O> {
     pub(crate) shard: Shard,
     pub(crate) place: usize,
     pub(crate) mailboxes: Mailboxes,
     pub(crate) sinks: Arc<EffectSinks<O>>,
     pub(crate) clock: Clock,
-    /// Whose thread it is, for words.
+    /// The store, for messages.
     pub(crate) store: StoreId,
     pub(crate) failure: NodeFailure,
 }
@@ -67,7 +67,7 @@ impl<O: MessageSink> ShardThread<O> {
             let deadline = if events.is_empty() {
                 self.shard.next_step().map(|time| self.clock.instant(time))
             } else {
-                // The last step left something to be told; there is no time to sleep.
+                // The last step left events for the next one, so the thread must not sleep.
                 Some(Instant::now())
             };
             let open = self.sinks.open();
@@ -84,7 +84,8 @@ impl<O: MessageSink> ShardThread<O> {
             self.shard.step(self.clock.now(), events.drain(..), &mut effects);
             self.shard.drop_leases_if_late(self.clock.now(), &mut effects);
             if let Some(lost) = effects.lost_logs.first() {
-                // Nothing of this step leaves the store: its disk has forgotten what it promised.
+                // Nothing of this step leaves the store: its disk has forgotten what it had
+                // promised.
                 self.failure.refuse(&format!("store {}: {lost}", self.store));
                 return;
             }
@@ -94,7 +95,7 @@ impl<O: MessageSink> ShardThread<O> {
 }
 
 impl<O: MessageSink> EffectSinks<O> {
-    /// Which lanes are open, with the workers as far behind as they are.
+    /// The lanes that are open while the workers have their present backlog.
     fn open(&self) -> OpenLanes {
         let behind = self.log.bytes().max(self.applies.bytes());
         OpenLanes {
@@ -103,7 +104,8 @@ impl<O: MessageSink> EffectSinks<O> {
         }
     }
 
-    /// Hands everything over. What comes back at once is put into `events`, for the next step.
+    /// Hands all effects over. Events that come back at once are put into `events`, for the next
+    /// step.
     fn carry_out(&self, effects: &mut Effects, events: &mut VecDeque<Event>) {
         events.extend(
             effects.messages.drain(..).filter_map(|envelope| self.transport.send(envelope)),
@@ -125,8 +127,8 @@ impl<O: MessageSink> EffectSinks<O> {
                 (task, bytes)
             }));
         }
-        // Roles before answers: who is told that there is no leader looks at the roles next, and
-        // must not find the one that has just gone.
+        // Roles before answers: a request that is rejected for want of a leader looks at the roles
+        // next, and must not find the leader that has just gone.
         for change in effects.roles.drain(..) {
             tracing::debug!(
                 region = %change.region, term = %change.term, leader = ?change.leader, "role"

@@ -1,8 +1,8 @@
 //! The threads of a node: started together, ended in order.
 //!
 //! The order of the end: shards first, so that nothing new comes; then the log writer and the
-//! applier, each after it has done what waits; last a checkpoint, so that the next start has
-//! little to replay. After a failure or in a test that plays a crash, nobody finishes anything.
+//! applier, each after it has drained its queue; last a checkpoint, so that the next start has
+//! little to replay. After a failure, or in a test that plays a crash, no queue is drained.
 
 use std::io;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::driver::workers::log_reader::LogReader;
 use crate::driver::workers::log_writer::LogWriterThread;
 use crate::failure::NodeFailure;
 
-/// Bounds and times that the threads keep to.
+/// Bounds and intervals of the threads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkerConfig {
     pub(crate) backlog_bytes_max: usize,
@@ -33,7 +33,7 @@ pub(crate) struct NodeThreads {
     shards: Vec<JoinHandle<()>>,
     workers: Vec<JoinHandle<()>>,
     checkpointer: Option<JoinHandle<()>>,
-    /// Makes and seals the log's files behind the log writer's back.
+    /// Preallocates and seals the log's segments in the background.
     log_maintenance: Option<LogMaintenance>,
 }
 
@@ -42,7 +42,7 @@ impl NodeThreads {
     ///
     /// # Errors
     ///
-    /// What the system says if it has no more threads to give.
+    /// The kernel has no more threads to give.
     pub(crate) fn start(
         context: NodeContext,
         shards: Vec<Shard>,
@@ -117,7 +117,7 @@ impl NodeThreads {
         Ok(())
     }
 
-    /// Does what waits, makes a checkpoint, ends. Blocks.
+    /// Drains the work queues, makes a checkpoint, ends. Blocks.
     ///
     /// # Errors
     ///
@@ -137,7 +137,8 @@ impl NodeThreads {
         context.store.checkpoint().map(drop)
     }
 
-    /// Ends where it stands. Blocks until the threads have put down what they have in their hands.
+    /// Ends at once. Blocks until each thread has finished the step, write or transaction that it
+    /// is in.
     pub(crate) fn abandon(mut self) {
         self.context.halt();
         join(self.shards.drain(..));
@@ -149,7 +150,8 @@ impl NodeThreads {
 
 impl Drop for NodeThreads {
     fn drop(&mut self) {
-        // Whoever forgets to end a node leaves no threads behind; ended ones do not mind.
+        // A node that is dropped without an end leaves no threads behind. A second halt has no
+        // effect.
         self.context.halt();
     }
 }

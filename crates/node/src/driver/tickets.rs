@@ -1,10 +1,10 @@
-//! Requests that wait for their answer, by ticket.
+//! Tickets: requests that wait for their answer.
 //!
-//! A ticket is opened before its request is sent and answered once, by whoever decides: the shard
-//! (granted, rejected) or the applier (applied). A caller that goes away takes its ticket along;
-//! an answer that finds no ticket is dropped. Closing the table wakes everybody without an answer,
-//! and from then on nobody is told anything: that is what "nothing is acknowledged after a
-//! failure" rests on, so closing and answering exclude each other by the lock of each part.
+//! A ticket is opened before its request is sent and answered once: by the shard (granted,
+//! rejected) or by the applier (applied). A caller that goes away takes its ticket along; an answer
+//! that finds no ticket is dropped. Closing the table wakes every caller without an answer, and
+//! from then on no request is answered. "Nothing is acknowledged after a failure" rests on that, so
+//! closing and answering exclude each other by the lock of each stripe of the table.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use flotilla_store::Outcome;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// What a request is told.
+/// The answer to a request.
 #[derive(Debug)]
 pub(crate) enum TicketAnswer {
     /// The proposal was applied, with this outcome.
@@ -26,22 +26,24 @@ pub(crate) enum TicketAnswer {
     Rejected(Reject),
 }
 
-/// Parts of the table, so that the shard, the applier and callers seldom meet at one lock.
-const SHARDS: usize = 16;
+/// Stripes of the table, so that the regions' threads, the applier and callers seldom contend for
+/// one lock.
+const STRIPES: usize = 16;
 
-/// All waiting requests of a node. Bounded by the router's budget, which each of them holds.
+/// All pending requests of a node. Bounded by the router's budget, of which each of them holds a
+/// share.
 pub(crate) struct Tickets {
     next: AtomicU64,
-    shards: [Mutex<TicketShard>; SHARDS],
+    stripes: [Mutex<TicketStripe>; STRIPES],
 }
 
 #[derive(Default)]
-struct TicketShard {
+struct TicketStripe {
     waiting: HashMap<Ticket, oneshot::Sender<TicketAnswer>>,
     closed: bool,
 }
 
-/// One waiting request: await `answer`. Dropping it gives the ticket up.
+/// One pending request: await `answer`. Dropping it gives the ticket up.
 pub(crate) struct PendingRequest {
     /// The ticket to send along with the request.
     pub(crate) ticket: Ticket,
@@ -53,53 +55,53 @@ pub(crate) struct PendingRequest {
 impl Tickets {
     /// An empty table.
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { next: AtomicU64::new(1), shards: Default::default() })
+        Arc::new(Self { next: AtomicU64::new(1), stripes: Default::default() })
     }
 
     /// Opens a ticket that was never used before. None once the table is closed.
     pub(crate) fn open(self: &Arc<Self>) -> Option<PendingRequest> {
         let ticket = Ticket(self.next.fetch_add(1, Ordering::Relaxed));
         let (sender, answer) = oneshot::channel();
-        let mut shard = self.shard(ticket).lock();
-        if shard.closed {
+        let mut stripe = self.stripe(ticket).lock();
+        if stripe.closed {
             return None;
         }
-        shard.waiting.insert(ticket, sender);
+        stripe.waiting.insert(ticket, sender);
         Some(PendingRequest { ticket, answer, table: Arc::clone(self) })
     }
 
-    /// Tells the request behind `ticket`, if it still waits.
+    /// Answers the request of `ticket`, if it still waits.
     pub(crate) fn answer(&self, ticket: Ticket, answer: TicketAnswer) {
-        let mut shard = self.shard(ticket).lock();
-        if let Some(sender) = shard.waiting.remove(&ticket) {
-            // Sent under the lock, so that nobody is answered once `close` has returned. The caller
-            // may be gone; that is its right.
+        let mut stripe = self.stripe(ticket).lock();
+        if let Some(sender) = stripe.waiting.remove(&ticket) {
+            // Sent under the lock, so that no request is answered once `close` has returned. An
+            // error means that the caller has given up.
             let _ = sender.send(answer);
         }
     }
 
-    /// Wakes everybody without an answer, and refuses who comes.
+    /// Wakes every caller without an answer, and opens no more tickets.
     pub(crate) fn close(&self) {
-        for shard in &self.shards {
-            let mut shard = shard.lock();
-            shard.closed = true;
-            shard.waiting.clear();
+        for stripe in &self.stripes {
+            let mut stripe = stripe.lock();
+            stripe.closed = true;
+            stripe.waiting.clear();
         }
     }
 
     /// How many requests wait.
     pub(crate) fn count(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().waiting.len()).sum()
+        self.stripes.iter().map(|stripe| stripe.lock().waiting.len()).sum()
     }
 
-    fn shard(&self, ticket: Ticket) -> &Mutex<TicketShard> {
-        &self.shards[ticket.0 as usize % SHARDS]
+    fn stripe(&self, ticket: Ticket) -> &Mutex<TicketStripe> {
+        &self.stripes[ticket.0 as usize % STRIPES]
     }
 }
 
 impl Drop for PendingRequest {
     fn drop(&mut self) {
-        self.table.shard(self.ticket).lock().waiting.remove(&self.ticket);
+        self.table.stripe(self.ticket).lock().waiting.remove(&self.ticket);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The way of a directory from wherever it stands to that of a member.
+//! Drives a directory from any state to that of a member.
 
 use flotilla_store::StoreDirectory;
 use tokio::net::TcpListener;
@@ -16,7 +16,7 @@ use crate::net::listen::{self, ServerLimits};
 use crate::start::StartError;
 
 /// Makes the directory that of a member of the cluster that `resolved` describes. Serves the other
-/// listed stores on `listener` meanwhile, and nobody else.
+/// listed stores on `listener` meanwhile, and no clients.
 ///
 /// # Errors
 ///
@@ -55,8 +55,8 @@ pub(crate) async fn become_member(
     Ok(bootstrap.take_directory().expect("only this takes the directory"))
 }
 
-/// Another handle on the listening socket: the node's own server goes on with it, and what waits in
-/// its queue is not lost.
+/// Another handle on the listening socket: the node's own server goes on with it, and connections
+/// in its backlog are not lost.
 fn bind_again(listener: &TcpListener) -> Result<TcpListener, StartError> {
     use std::os::fd::AsFd as _;
     let again = || {

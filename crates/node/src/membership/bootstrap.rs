@@ -1,4 +1,4 @@
-//! Asks and answers, until the directory is that of a member.
+//! Drives the bootstrap protocol: asks and answers until the directory is that of a member.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::start::StartError;
 /// The longest pause between two looks at what is due.
 const STEP: Duration = Duration::from_millis(50);
 
-/// A store that waits says for what, first after this and then each `WAITING_TOLD_APART`.
+/// A waiting store logs what it waits for, first after this and then each `WAITING_TOLD_APART`.
 const WAITING_FIRST_TOLD: Duration = Duration::from_secs(2);
 const WAITING_TOLD_APART: Duration = Duration::from_secs(10);
 
@@ -140,7 +140,7 @@ impl BootstrapDriver {
         response.ok_or_else(|| Status::unavailable("the store stops, or starts to serve"))
     }
 
-    /// Somebody greets this address as a store of another cluster.
+    /// A store of another cluster has dialled this address.
     pub(crate) fn dialled(&self, cluster_id: u64, store: u64, by: String) {
         let mut state = self.shared.state.lock();
         if state.machine.spec().stores.len() == 1 && state.listens {
@@ -149,13 +149,13 @@ impl BootstrapDriver {
         }
     }
 
-    /// What the store waits for.
+    /// The stores or settings that the bootstrap waits for, for messages.
     pub(crate) fn waiting(&self) -> String {
         self.shared.state.lock().machine.waiting()
     }
 
-    /// Tells the other stores that the cluster has begun, if this one founded it. Those that miss
-    /// it ask.
+    /// Announces to the other stores that the cluster has begun, if this one founded it. A store
+    /// that misses it asks.
     pub(super) fn announce(&self, resolved: &ResolvedConfig, channels: Vec<Channel>) {
         if resolved.place != 0 {
             return;
@@ -167,7 +167,7 @@ impl BootstrapDriver {
         }
     }
 
-    /// Does something that may write to the disk.
+    /// Runs `act` on a thread that may block on the disk.
     async fn on_disk<T: Send + 'static>(
         &self,
         act: impl FnOnce(&mut BootstrapState, flotilla_region::Time) -> T + Send + 'static,
@@ -249,7 +249,7 @@ impl BootstrapState {
         is_durable.then_some(response)
     }
 
-    /// Writes, and tells the machine. False if the disk refuses.
+    /// Writes, and reports the write to the state machine. False if the disk refuses.
     fn carry_out(&mut self, write: &BootstrapWrite) -> bool {
         let Some(directory) = &mut self.directory else { return false };
         match directory.write(write) {

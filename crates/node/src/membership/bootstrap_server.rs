@@ -1,5 +1,5 @@
-//! What a store serves before it is a member: the questions of the bootstrap, and to everybody
-//! else that there is no cluster yet, in the status that makes clients try again.
+//! Serves the bootstrap protocol before a store is a member; every other call gets `UNAVAILABLE`,
+//! the status that makes clients retry.
 
 use flotilla_proto::peers::peers_server::{Peers, PeersServer};
 use flotilla_proto::peers::{

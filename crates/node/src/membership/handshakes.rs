@@ -1,5 +1,5 @@
-//! What all parts of a running member share about the cluster: who this store is, whose messages
-//! are taken, and where the others are.
+//! The membership of a running store: its identity, the starts whose messages it takes, and the
+//! addresses of the others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(crate) struct KnownStore {
 /// Why a handshake did not come about.
 #[derive(Clone, Debug)]
 pub(crate) enum HandshakeError {
-    /// One of the two does not take the other, in words.
+    /// One of the two refuses the other, with the reason.
     Refused(String),
     /// The connection failed.
     Failed(Status),
@@ -58,9 +58,9 @@ struct MembershipShared {
     handshake: Mutex<Handshake>,
     /// Held from a decision until it is durable, so that decisions do not overtake each other.
     deciding: tokio::sync::Mutex<()>,
-    /// Addresses of the list of this start, tried beside those that are known.
+    /// Addresses of the list of this start, tried in addition to those that are known.
     listed: BTreeMap<String, String>,
-    /// What each store was last told in the log, so that it is told once.
+    /// The last warning about each store, so that it is logged once.
     told: Mutex<BTreeMap<StoreId, String>>,
 }
 
@@ -87,7 +87,7 @@ impl Membership {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Which store of which cluster this is.
+    /// The id of this store and of its cluster.
     pub(crate) fn id(&self) -> MemberId {
         self.shared.identity.member_id()
     }
@@ -134,7 +134,7 @@ impl Membership {
         KnownStore { name: name.to_owned(), store, address: address.to_owned() }
     }
 
-    /// Where to look for a store: where it is known to be, then where the list of this start says.
+    /// The addresses to try for a store: the known one, then the one of this start's list.
     pub(crate) fn addresses(&self, store: StoreId) -> Vec<String> {
         let Some(known) = self.store(store) else { return Vec::new() };
         let listed = self.shared.listed.get(&known.name).cloned();
@@ -143,7 +143,7 @@ impl Membership {
         addresses
     }
 
-    /// What this store says about itself to placement.
+    /// The report of this start to placement.
     pub(crate) fn run_report(&self) -> RunReport {
         let identity = &self.shared.identity;
         RunReport {
@@ -206,7 +206,7 @@ impl Membership {
         self.shared.handshake.lock().note_log_end(from, log_end);
     }
 
-    /// What this member answers to questions of the bootstrap.
+    /// The answer of a member to a request of the bootstrap protocol.
     pub(crate) fn answer_bootstrap(&self, request: &BootstrapRequest) -> BootstrapResponse {
         let handshake = self.shared.handshake.lock();
         member_answer(&self.shared.identity, handshake.registry(), request)
@@ -310,7 +310,8 @@ impl Membership {
         }
     }
 
-    /// Writes something down, on a thread that may block. False if that failed, and the node with it.
+    /// Makes a write durable, on a thread that may block. False if that failed, and the node with
+    /// it.
     async fn keep(
         &self,
         write: impl FnOnce(&Store) -> Result<(), flotilla_store::Error> + Send + 'static,
@@ -326,7 +327,7 @@ impl Membership {
         false
     }
 
-    /// Warns of a store, once until something else is wrong with it.
+    /// Logs a warning about a store, once until the warning is another one.
     pub(crate) fn tell(&self, store: StoreId, words: &str) {
         let before = self.shared.told.lock().insert(store, words.to_owned());
         if before.as_deref() != Some(words) {
@@ -335,7 +336,7 @@ impl Membership {
     }
 }
 
-/// What became of a greeting.
+/// The outcome of a greeting.
 enum HelloOutcome {
     Accepted,
     Unconfirmed,

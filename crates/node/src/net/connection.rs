@@ -1,8 +1,9 @@
-//! Connections, so many at most, and none that never makes a request.
+//! Connection limits of the server: a maximum number, and a deadline for the first request.
 //!
-//! The server library takes connections without end, and holds those that say nothing, or half of a
-//! preface, for ever: a client that opens some thousands of them would keep all others out. Both are
-//! mended here, below HTTP. A listener that has run out of file descriptors pauses, and recovers.
+//! The server library accepts connections without end, and holds those that say nothing, or half of
+//! a preface, for ever: a client that opens some thousands of them would keep all others out. Both
+//! are mended here, below HTTP. A listener that has run out of file descriptors pauses, and
+//! recovers.
 
 use std::future::Future;
 use std::io;
@@ -20,11 +21,11 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 use crate::net::preface::{OpeningFrames, OpeningStage};
 use crate::sched::YieldBudget;
 
-/// How long to wait after the system has refused a connection, most likely for want of a file
+/// How long to wait after the kernel has refused a connection, most likely for want of a file
 /// descriptor: some other connection must end first.
 const REFUSED_PAUSE: Duration = Duration::from_millis(50);
 
-/// How far a server has been told to stop.
+/// How far a server is to stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ServerStop {
     /// Not at all.
@@ -36,8 +37,8 @@ pub(crate) enum ServerStop {
     Connections,
 }
 
-/// How long a client may take to open its connection, counted from when that was taken. Clients are
-/// asked whether they are there from the preface on, so later ones that are gone are noticed.
+/// How long a client may take to open its connection, counted from its accept. Keepalive begins
+/// with the preface, so clients that are gone later are noticed by that.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpeningLimits {
     /// Until the preface and its settings are here. A client sends both at once, unasked.
@@ -52,8 +53,8 @@ impl Default for OpeningLimits {
     }
 }
 
-/// Takes connections from `listener` and hands them to `taken` until nobody takes them any more.
-/// While `connections_max` are open the next ones wait in the system's backlog.
+/// Accepts connections from `listener` and hands them to `taken` until its receiver is dropped.
+/// While `connections_max` are open the next ones wait in the kernel's backlog.
 pub(crate) async fn accept(
     listener: TcpListener,
     connections_max: usize,
@@ -72,7 +73,8 @@ pub(crate) async fn accept(
         };
         match accepted {
             Ok((stream, _)) => {
-                // Small answers must not wait for company; failing to say so only costs time.
+                // Without Nagle's algorithm small answers leave at once; an error only costs
+                // latency.
                 let _ = stream.set_nodelay(true);
                 let connection = ServerConnection::new(stream, place, opening, stop.clone());
                 if taken.send(Ok(connection)).await.is_err() {
@@ -95,12 +97,12 @@ pub(crate) struct ServerConnection {
     opening: Option<OpeningWatch>,
     /// Ready when the server breaks off; gone after that.
     broken_off: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// The library writes megabytes without looking up.
+    /// The library writes megabytes without a yield.
     writing: YieldBudget,
     _place: OwnedSemaphorePermit,
 }
 
-/// What the client owes, and until when.
+/// The stage of a connection that opens, and its deadline.
 struct OpeningWatch {
     frames: OpeningFrames,
     stage: OpeningStage,
@@ -138,7 +140,7 @@ impl ServerConnection {
         mut stop: watch::Receiver<ServerStop>,
     ) -> Self {
         let broken_off = async move {
-            // An error means that whoever could stop the server is gone: stop.
+            // An error means that the server's owner is gone: stop.
             let _ = stop.wait_for(|stop| *stop >= ServerStop::Connections).await;
         };
         Self {
@@ -182,7 +184,7 @@ impl ServerConnection {
 }
 
 impl YieldBudget {
-    /// Counts what a connection took; one that takes no more ends it.
+    /// Counts the bytes that a connection took; one that takes no more ends the budget's period.
     fn count(&mut self, written: &Poll<io::Result<usize>>) {
         match written {
             Poll::Ready(Ok(bytes)) => self.spend(*bytes),

@@ -1,4 +1,4 @@
-//! What the services and tasks of the placement driver share.
+//! The state that the services and tasks of the placement driver share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use super::leader::PdLeader;
 use crate::driver::router::Router;
 use crate::membership::{KnownStore, Membership};
 
-/// How patient the placement driver is.
+/// Limits and targets of the placement driver.
 #[derive(Clone, Copy, Debug)]
 pub struct PdConfig {
-    /// How long an answer waits for a leader to be known, or for fresher word of one whose store
-    /// has fallen silent. Some clients give up after a second and a half.
+    /// How long an answer waits for a leader to be known, or for a fresh heartbeat of one whose
+    /// store has fallen silent. Some clients give up after a second and a half.
     pub leader_wait: Duration,
-    /// Answers that may wait so; more are given at once with what is known.
+    /// Answers that may wait so; more are given at once from what is known.
     pub leader_wait_count_max: usize,
     /// How many replicas a region should have.
     pub replica_count: u32,
@@ -36,7 +36,7 @@ impl Default for PdConfig {
     }
 }
 
-/// What the services share. Cheap to clone.
+/// Handle on the shared state. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct PdContext {
     pub(super) shared: Arc<PdShared>,
@@ -46,9 +46,9 @@ pub(super) struct PdShared {
     pub(super) router: Router,
     pub(super) membership: Membership,
     pub(super) settings: PdConfig,
-    /// What this store holds while it leads the system region.
+    /// The state of the leader while this store leads the system region.
     pub(super) pd_leader: watch::Sender<Option<Arc<PdLeader>>>,
-    /// The store that takes this store's reports; `None` while nobody does.
+    /// The store that takes this store's heartbeats; `None` while there is none.
     pub(super) reported_to: watch::Sender<Option<StoreId>>,
     pub(super) leader_waits: Semaphore,
 }
@@ -70,7 +70,7 @@ impl PdContext {
         self.shared.router.identity().cluster_id
     }
 
-    /// Refuses who means another cluster. Who does not say which is let in.
+    /// Refuses a caller that names another cluster. A caller that names none is let in.
     pub(super) fn check_cluster(&self, claimed: u64) -> Result<(), Status> {
         let mine = self.cluster_id();
         if claimed != 0 && claimed != mine {
@@ -81,7 +81,8 @@ impl PdContext {
         Ok(())
     }
 
-    /// The office of this store, if it leads. Just elected, it may still be reading its rows.
+    /// The leader's state of this store, if it leads. Just elected, it may still be reading its
+    /// rows.
     pub(super) async fn pd_leader(&self) -> Result<Arc<PdLeader>, Status> {
         let mut pd_leader = self.shared.pd_leader.subscribe();
         let until = Instant::now() + self.shared.settings.leader_wait;
@@ -97,9 +98,9 @@ impl PdContext {
         found.ok_or_else(not_leader)
     }
 
-    /// Who leads placement: the one that takes this store's reports. A leader that was only heard
-    /// of may be dead, and clients that are sent to it give up; so who asks in the moments between
-    /// two leaders waits a little, and is told hearsay only then.
+    /// The leader of placement: the store that takes this store's heartbeats. A leader that was
+    /// only heard of may be dead, and clients that are sent to it give up; so a caller in the
+    /// moments between two leaders waits a little, and gets hearsay only then.
     pub(super) async fn leader(&self) -> Option<KnownStore> {
         let shared = &self.shared;
         let until = Instant::now() + shared.settings.leader_wait;

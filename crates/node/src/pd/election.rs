@@ -1,5 +1,5 @@
-//! Follows the leadership of the system region: takes up office when this store is elected, lays
-//! it down when another one is.
+//! Follows the leadership of the system region: starts a leader's term when this store is elected,
+//! ends it when another one is.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use flotilla_region::Term;
 use super::context::PdContext;
 use super::leader::{PdLeader, PdLeaderError};
 
-/// After a failure to take up office, the next attempt comes so much later.
+/// Backoff after a term could not be started.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// Runs as long as the node. A store without a replica of the system region has nothing to do.
@@ -22,13 +22,13 @@ pub(super) async fn follow(context: PdContext) {
         let elected = now.leader.is_some_and(|leader| leader.store == mine).then_some(now.term);
         let held = shared.pd_leader.borrow().as_ref().map(|pd_leader| pd_leader.term());
         if held.is_some() && held != elected {
-            tracing::info!("placement: laid down the office of term {}", held.unwrap_or_default());
+            tracing::info!("placement: stepped down, term {}", held.unwrap_or_default());
             shared.pd_leader.send_replace(None);
         }
         match elected {
             Some(term) if held != elected => {
                 if let Err(error) = start_term(&context, term).await {
-                    tracing::warn!("placement: no office in term {term}: {error}");
+                    tracing::warn!("placement: cannot lead in term {term}: {error}");
                     tokio::time::sleep(RETRY).await;
                     continue;
                 }
@@ -57,7 +57,7 @@ async fn start_term(context: &PdContext, term: Term) -> Result<(), PdLeaderError
     let shared = &context.shared;
     let pd_leader =
         PdLeader::start_term(shared.router.clone(), shared.membership.clone(), term).await?;
-    tracing::info!("placement: took up the office of term {term}");
+    tracing::info!("placement: this store leads in term {term}");
     shared.pd_leader.send_replace(Some(pd_leader));
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Takes in the reports of the stores. A stream stands for a store: when it breaks, the store may
-//! be gone, and its leaders are doubtful from that moment.
+//! Receives region heartbeats of the stores. A stream stands for a store: when it breaks, the store
+//! may be gone, and its leaders are suspect from that moment.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::heartbeat_sessions::Pings;
 use super::leader::PdLeader;
 use crate::membership::{run_from_wire, uuid_from_wire};
 
-/// The service that stores report to.
+/// The service that takes heartbeats.
 pub(super) struct HeartbeatReceiver {
     context: PdContext,
 }
@@ -75,7 +75,7 @@ async fn listen(
     }
 }
 
-/// Takes in one report.
+/// Takes in one heartbeat.
 fn take(
     context: &PdContext,
     pd_leader: &Arc<PdLeader>,

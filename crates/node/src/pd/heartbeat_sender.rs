@@ -1,8 +1,8 @@
-//! Tells the leader of placement which regions this store leads.
+//! Sends region heartbeats: tells the leader of placement which regions this store leads.
 //!
-//! Changes are told at once. A word comes now and then even if nothing changed, for the leader
-//! takes silence for trouble; everything is told when a session begins and every few seconds, so
-//! that no mistake lasts.
+//! Changes are sent at once. A heartbeat is sent now and then even if nothing changed, for the
+//! leader takes silence for trouble; a full one is sent when a session begins and every few
+//! seconds, so that no mistake lasts.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,16 +23,16 @@ use super::convert;
 use crate::membership::{KnownStore, run_to_wire, uuid_to_wire};
 use crate::net::dial;
 
-/// A word at least so often. Several fit into the silence that placement takes lightly.
+/// The heartbeat interval. Several intervals fit into the silence that placement tolerates.
 const WORD: Duration = Duration::from_millis(300);
-/// Everything so often.
+/// The interval of full heartbeats.
 const FULL: Duration = Duration::from_secs(5);
-/// After a session that failed, the next begins so much later.
+/// Backoff after a session that failed.
 const RETRY: Duration = Duration::from_millis(100);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a connection may be mute before it counts as broken.
+/// Keepalive: how long a connection may be silent before it counts as broken.
 const KEEPALIVE: Duration = Duration::from_secs(2);
-/// Reports that wait for the connection.
+/// Heartbeats that wait for the connection.
 const QUEUE_COUNT_MAX: usize = 16;
 
 /// Runs as long as the node.
@@ -52,8 +52,8 @@ pub(super) async fn run(context: PdContext) {
     }
 }
 
-/// Whom to try. A store without a replica of the system region does not hear who leads it, and
-/// asks one after the other.
+/// The store to try next. A store without a replica of the system region does not learn its leader,
+/// and tries one store after the other.
 async fn candidate(context: &PdContext, turn: usize) -> Option<KnownStore> {
     let shared = &context.shared;
     if let Some(mut leadership) = shared.router.leadership(SYSTEM_REGION) {
@@ -89,9 +89,9 @@ async fn session(context: &PdContext, leader: &KnownStore) -> Result<(), Status>
 
 struct HeartbeatSession {
     context: PdContext,
-    /// What the leader believes that this store leads.
+    /// The regions that the leader believes this store to lead.
     leading: BTreeSet<RegionId>,
-    /// The last number that the leader wanted a word with.
+    /// The last ping of the leader, echoed in each heartbeat.
     echo: u64,
 }
 
@@ -147,7 +147,7 @@ impl HeartbeatSession {
         }
     }
 
-    /// All that this store leads.
+    /// A full heartbeat: all regions that this store leads.
     fn everything(&mut self) -> ReportRequest {
         let router = &self.context.shared.router;
         let mine = router.identity().store;
@@ -163,7 +163,7 @@ impl HeartbeatSession {
         self.report(regions, true)
     }
 
-    /// What is to be told about a change, if anything: this store leads now, or no longer.
+    /// The heartbeat for a change of roles, if one is due: this store leads now, or no longer.
     fn change(&mut self, change: &RoleChange) -> Option<ReportRequest> {
         let descriptor = self.context.shared.router.descriptor(change.region)?;
         let led = if change.is_leader {

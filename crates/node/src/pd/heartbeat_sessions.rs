@@ -1,8 +1,8 @@
-//! The streams on which stores report, and how a store is asked for a word.
+//! The heartbeat streams of the stores, and pings that prove a store alive.
 //!
-//! Questions are numbered. A store that has echoed a number, or a later one, was there after that
-//! question came. Only the latest number is asked for, so that any number of questions at the same
-//! time cost one ping.
+//! Lookups are numbered. A store that has echoed a number, or a later one, was alive after that
+//! lookup came. Only the latest number is pinged, so that any number of lookups at the same time
+//! cost one ping.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ pub(super) type Pings = mpsc::Sender<Result<ReportResponse, Status>>;
 
 /// The sessions of all stores.
 pub(super) struct HeartbeatSessions {
-    /// This very store is there as long as anybody asks.
+    /// This store itself, which is alive as long as it answers.
     here: StoreId,
     session_count: u64,
     question_count: u64,

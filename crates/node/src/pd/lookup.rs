@@ -1,4 +1,4 @@
-//! Answers about regions, from what is known and in the form that clients want.
+//! Region lookups in the cluster view, in the form that clients want.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,11 +8,11 @@ use flotilla_proto::pdpb;
 
 use super::convert::{region_to_proto, replica_to_proto};
 
-/// Something that was found.
+/// The result of a lookup.
 #[derive(Debug)]
 pub(super) struct LookupResult<T> {
     pub(super) found: T,
-    /// Nothing is missing, and no leader is doubtful: waiting would bring nothing better.
+    /// Nothing is missing, and no leader is suspect: waiting would bring nothing better.
     pub(super) good: bool,
     /// The stores of the leaders that it names.
     pub(super) leaders: BTreeSet<u64>,
@@ -140,7 +140,7 @@ pub(super) fn scan_all(
     all
 }
 
-/// A route in the words of the protocol. A doubtful leader is not named: some clients give up when
+/// A route in the form of the protocol. A suspect leader is not named: some clients give up when
 /// they cannot connect to the store that they were sent to, while all ask again if there is none.
 fn found(cluster: &Cluster, now_ms: u64, route: Option<Route<'_>>) -> Found {
     let good = route.is_some_and(|route| route.trust == Trust::Fresh);
@@ -167,7 +167,7 @@ mod tests {
 
     use super::*;
 
-    /// Three regions with borders g and p, led by stores 1, 2 and nobody.
+    /// Three regions with borders g and p, led by stores 1, 2 and none.
     fn cluster() -> Cluster {
         let stores = (1..=2).map(|id| Store { id, ..Store::default() });
         let mut cluster = Cluster::new(Config::default(), stores);

@@ -1,4 +1,4 @@
-//! The placement driver of a store, put together.
+//! Assembles the placement driver of a store: its tasks and its services.
 
 use flotilla_proto::keyspacepb::keyspace_server::{Keyspace, KeyspaceServer};
 use flotilla_proto::meta_storagepb::meta_storage_server::{MetaStorage, MetaStorageServer};
@@ -21,8 +21,8 @@ pub struct PlacementDriver {
 }
 
 impl PlacementDriver {
-    /// Begins to follow the leadership of the system region, and to report to its leader. Must be
-    /// called within the runtime that serves.
+    /// Begins to follow the leadership of the system region, and to send heartbeats to its leader.
+    /// Must be called within the runtime that serves.
     #[must_use]
     pub(crate) fn start(router: Router, membership: Membership, settings: PdConfig) -> Self {
         let context = PdContext::new(router, membership, settings);
@@ -38,19 +38,19 @@ impl PlacementDriver {
         PdServer::new(PdService::new(self.context.clone()))
     }
 
-    /// The service that the stores report to.
+    /// The service that takes heartbeats.
     #[must_use]
     pub fn report_server(&self) -> PlacementServer<impl placement_server::Placement> {
         PlacementServer::new(HeartbeatReceiver::new(self.context.clone()))
     }
 
-    /// The service of published facts, which has none.
+    /// The meta storage of PD, which is empty.
     #[must_use]
     pub fn meta_storage_server(&self) -> MetaStorageServer<impl MetaStorage> {
         MetaStorageServer::new(EmptyMetaStorage::new(self.context.clone()))
     }
 
-    /// The service of keyspaces, which says that there are none.
+    /// The keyspaces of PD, which has none.
     #[must_use]
     pub fn keyspace_server(&self) -> KeyspaceServer<impl Keyspace> {
         KeyspaceServer::new(EmptyKeyspaces::new(self.context.clone()))

@@ -1,4 +1,4 @@
-//! The service that TiKV's clients ask where regions are, for ids and for timestamps.
+//! The PD service: regions, stores, ids and timestamps for TiKV's clients.
 //!
 //! Clients of two generations ask in different ways: the older by one call for each region, the
 //! newer by a stream of batches. Both get a header in every answer; some clients crash without.
@@ -28,7 +28,7 @@ use super::convert::{member_to_proto, store_to_proto};
 use super::leader::PdLeader;
 use super::lookup::{self, LookupResult};
 
-/// Regions that one answer holds at most; who asks for more asks again from where it ended.
+/// Regions that one answer holds at most; a client that wants more asks again from where it ended.
 const SCAN_COUNT_MAX: usize = 10_000;
 /// Lookups of one batch at most.
 const BATCH_COUNT_MAX: usize = 10_000;
@@ -38,7 +38,7 @@ const STREAM_COUNT_MAX: usize = 4;
 /// The answers of a stream.
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send + 'static>>;
 
-/// The placement driver's face to clients.
+/// The service, over the shared state.
 #[derive(Clone)]
 pub(super) struct PdService {
     context: PdContext,
@@ -58,13 +58,13 @@ impl PdService {
         Some(ResponseHeader { cluster_id: self.context.cluster_id(), error })
     }
 
-    /// The office, for a request of our cluster.
+    /// The leader's state, for a request of this cluster.
     async fn pd_leader(&self, header: Option<RequestHeader>) -> Result<Arc<PdLeader>, Status> {
         self.context.check_cluster(header.unwrap_or_default().cluster_id)?;
         self.context.pd_leader().await
     }
 
-    /// What `look` finds, waiting a moment for something better than nothing or hearsay.
+    /// The result of `look`, waiting a moment for something better than nothing or hearsay.
     async fn look<T>(
         &self,
         pd_leader: &PdLeader,
@@ -292,7 +292,7 @@ impl Pd for PdService {
         let store = pd_leader.see(|cluster| cluster.store(store_id).map(store_to_proto));
         let header = match store {
             Some(_) => self.header(),
-            // Clients look for both halves of these words.
+            // Clients search the message for both halves of it.
             None => self
                 .header_with(ErrorType::Unknown, format!("invalid store ID {store_id}, not found")),
         };

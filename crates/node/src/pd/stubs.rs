@@ -1,5 +1,5 @@
-//! Small services that clients expect beside a placement driver. They have nothing to tell, and
-//! say so at once, which saves clients the seconds that they would spend on trying again.
+//! Stubs of services that clients expect of a placement driver. They answer at once that they have
+//! nothing, which saves clients the seconds that they would spend on retries.
 
 use flotilla_proto::keyspacepb::keyspace_server::Keyspace;
 use flotilla_proto::keyspacepb::{LoadKeyspaceRequest, LoadKeyspaceResponse};
@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status};
 
 use super::context::PdContext;
 
-/// Published facts: none.
+/// The meta storage, which has no keys.
 pub(super) struct EmptyMetaStorage {
     context: PdContext,
 }

@@ -1,4 +1,4 @@
-//! Looks each second at connections and leaders, and says in the log what lasts too long.
+//! Samples connections and leaders each second, and logs trouble that lasts.
 
 use std::time::Duration;
 

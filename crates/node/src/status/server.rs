@@ -1,4 +1,4 @@
-//! What a store tells about itself: its replicas, its counts, and which stores it knows.
+//! The status service: the replicas of a store, its counters, and the stores that it knows.
 
 use std::time::Instant;
 
@@ -126,7 +126,7 @@ impl StatusServer {
                     .into_iter()
                     .filter_map(|region| Some((shard.status(region.id)?, region)))
                     .map(|(status, region)| to_wire(&region, &status));
-                // Whoever asked may be gone.
+                // An error means that the caller has given up.
                 let _ = sender.send(looked.collect::<Vec<_>>());
             };
             let message = ShardMessage::Inspect(Box::new(look));

@@ -1,7 +1,7 @@
-//! Messages of the core to and from the wire. Bytes move; nothing is copied.
+//! Converts raft messages to and from the wire format. Bytes move; nothing is copied.
 //!
-//! What comes in is checked for form here, so that the core never sees a kind that only a
-//! replica itself may use. Whether it makes sense is for the core to say.
+//! Messages that come in are checked for form here, so that the core never sees a kind that only a
+//! replica itself may use. Their meaning is for the core to check.
 
 use flotilla_proto::{metapb, peers};
 use flotilla_region::{

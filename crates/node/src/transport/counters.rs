@@ -1,4 +1,4 @@
-//! What the streams between stores have carried.
+//! Counters of the streams between stores.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

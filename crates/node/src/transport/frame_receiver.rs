@@ -1,8 +1,8 @@
-//! Takes frames of other stores, checks that they are meant for this one, and feeds the shards.
+//! Receives frames of other stores, checks their addressee, and feeds the shards.
 //!
-//! A frame that is not, or that cannot be read, ends its stream with a status that says why; the
-//! sender logs it and comes back later. A shard that is behind is felt as a stream that does not
-//! read, and so as a full queue at the sender.
+//! A frame that is for another store, or that cannot be read, ends its stream with a status that
+//! says why; the sender logs it and comes back later. A shard that is behind is felt as a stream
+//! that is not read, and so as a full queue at the sender (backpressure).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The queues to all other stores.
+//! The links to all other stores: two queues and two streams each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ struct PeerLink {
     fault: Arc<LinkFault>,
 }
 
-/// Which stores there are connections to, for the log and for operators. Cheap to clone.
+/// The state of the connections to other stores, for the log and for operators. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct PeerConnections {
     links: Arc<BTreeMap<StoreId, PeerLink>>,
@@ -45,7 +45,7 @@ impl PeerConnections {
     }
 }
 
-/// The way out, for shards. Sending never waits.
+/// The outgoing side of the transport, for shards. Sending never waits.
 pub(crate) struct PeerTransport {
     links: Arc<BTreeMap<StoreId, PeerLink>>,
     counts: Arc<TransportCounters>,
@@ -83,7 +83,7 @@ impl PeerTransport {
         Self { links: Arc::new(links), counts }
     }
 
-    /// Which of the links are up.
+    /// The state of the links.
     pub(crate) fn connections(&self) -> PeerConnections {
         PeerConnections { links: Arc::clone(&self.links) }
     }

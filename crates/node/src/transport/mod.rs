@@ -1,12 +1,12 @@
-//! Messages between stores: for each other store two streams of frames, over gRPC.
+//! The transport between stores: for each other store two gRPC streams of frames.
 //!
 //! The *urgent* stream has what is small and of use only now (votes, heartbeats, answers); the
 //! *append* stream has log entries. Each has a connection of its own, so that a vote never waits
 //! behind a megabyte. Messages of one kind from one replica to another keep their order: they take
 //! the same stream, and a receiver drops an old stream as soon as the same store opens a new one.
 //!
-//! Nothing here waits for room or repeats a message. What finds a queue full is dropped, and the
-//! region is told (`Event::Unreachable`), so that it probes instead of sending ahead.
+//! Nothing here waits for room or repeats a message. A message that finds its queue full is
+//! dropped, and the region gets `Event::Unreachable`, so that it probes instead of sending ahead.
 
 mod convert;
 mod counters;

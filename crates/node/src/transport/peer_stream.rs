@@ -1,4 +1,4 @@
-//! One stream to another store: connect, greet, send frames, and again after a pause when it ends.
+//! The task of one stream to another store: connect, greet, send frames, and retry after a backoff.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,12 +25,12 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a handshake may take: some exchanges, and a synced write on each side.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Pauses between attempts. Short at first, because a store that restarts is back soon and its
+/// Backoff between attempts. Short at first, because a store that restarts is back soon and its
 /// replicas are waited for.
 const PAUSE_LEAST: Duration = Duration::from_millis(50);
 const PAUSE_MOST: Duration = Duration::from_millis(1000);
 
-/// What the task of one stream needs.
+/// The task of one stream, before it runs.
 pub(super) struct PeerStream {
     pub(super) kind: StreamKind,
     pub(super) membership: Membership,
@@ -53,14 +53,14 @@ impl PeerStream {
                     tracing::debug!(store = %self.to, kind = ?self.kind, "connected");
                     match self.serve(channel, address).await {
                         ConnectionEnd::Streamed => pause = PAUSE_LEAST,
-                        // The other side has told us that we do not belong together; that seldom
-                        // heals by itself, so ask seldom.
+                        // The other store does not take this one; that seldom heals by itself, so
+                        // retry seldom.
                         ConnectionEnd::Refused => pause = PAUSE_MOST,
                         ConnectionEnd::Lost => {}
                     }
                 }
                 Err(error) => {
-                    // The log says so once it has lasted, once for both streams.
+                    // The health monitor logs it once it has lasted, once for both streams.
                     let cause = deepest_cause(&error);
                     tracing::debug!(store = %self.to, address, "no connection: {cause}");
                     self.fault.note(cause);
@@ -129,7 +129,7 @@ impl PeerStream {
         ended.err().unwrap_or_else(|| Status::unavailable("the store ended the stream"))
     }
 
-    /// Tells the regions whose entries were dropped with the connection.
+    /// Reports to the regions whose entries were dropped with the connection.
     fn report_lost(&self) {
         let lost = self.queue.disconnected();
         self.mailboxes.complete_all(
@@ -153,7 +153,7 @@ impl PeerStream {
     }
 }
 
-/// The last of an error's causes, which names the system's reason; or what it says itself.
+/// The deepest of an error's causes, which names the kernel's reason; or the error itself.
 fn deepest_cause(error: &dyn std::error::Error) -> String {
     let mut deepest = error;
     while let Some(cause) = deepest.source() {
@@ -162,7 +162,7 @@ fn deepest_cause(error: &dyn std::error::Error) -> String {
     deepest.to_string()
 }
 
-/// What became of a connection.
+/// How a connection ended.
 enum ConnectionEnd {
     /// Frames were sent.
     Streamed,

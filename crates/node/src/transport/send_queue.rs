@@ -1,7 +1,7 @@
-//! What waits for one stream to another store, bounded in bytes, and the frames made of it.
+//! The send queue of one stream to another store, bounded in bytes, and the frames made of it.
 //!
-//! The stream pulls: a frame is built when HTTP/2 has room for it, so what waits is here, where it
-//! is bounded and counted, and not in a buffer below. A message that finds the queue full is
+//! The stream pulls: a frame is built when HTTP/2 has room for it, so messages wait here, where
+//! they are bounded and counted, and not in a buffer below. A message that finds the queue full is
 //! refused and raft sends it again later, which is cheaper than holding up a shard.
 
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ const FRAME_BYTES: usize = 256 << 10;
 /// Messages of a frame at most.
 const FRAME_MESSAGES_MAX: usize = 1024;
 
-/// What one message costs beside the bytes of its entries.
+/// Bytes that a message counts for in addition to its entries.
 const MESSAGE_OVERHEAD_BYTES: usize = 128;
 
 /// Bytes that a queue of urgent messages keeps while there is no connection: enough for a vote or
@@ -33,7 +33,7 @@ const MESSAGE_OVERHEAD_BYTES: usize = 128;
 /// wait for a second try only because the stores have not found each other yet.
 const KEPT_WHILE_DOWN_BYTES: usize = 1 << 20;
 
-/// Which of the two streams to a store.
+/// The two streams to a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum StreamKind {
     /// Votes, heartbeats, answers. The latest are kept while there is no connection.
@@ -111,7 +111,7 @@ impl SendQueue {
         lost
     }
 
-    /// Takes the messages of one frame, or leaves word to be woken.
+    /// Takes the messages of one frame, or registers the task to be woken.
     fn poll_take(&self, context: &Context<'_>) -> Poll<Vec<Envelope>> {
         let mut state = self.state.lock();
         if state.waiting.is_empty() {
@@ -163,7 +163,7 @@ pub(super) struct FrameStream<E> {
     pub(super) sent: Arc<TransportCounters>,
 }
 
-/// Who sends, as each frame says.
+/// The sender, as each frame names it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrameSender {
     pub(super) id: MemberId,

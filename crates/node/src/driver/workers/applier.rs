@@ -1,4 +1,4 @@
-//! Applies committed entries of all regions of a store: everything that waits, one transaction.
+//! Applies committed entries of all regions of a store: the whole queue in one transaction.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crate::driver::tickets::{TicketAnswer, Tickets};
 use crate::drop_notify::DropNotify;
 use crate::failure::NodeFailure;
 
-/// The bytes that a task counts for in the backlog.
+/// Bytes that a task counts for in the work queue.
 pub(crate) fn weight(task: &ApplyTask) -> usize {
     task.entries.iter().map(|committed| 64 + committed.entry.data.len()).sum()
 }
 
-/// What the thread needs.
+/// The applier's thread, before it runs.
 pub(crate) struct Applier {
     pub(crate) store: Arc<DropNotify<Store>>,
     pub(crate) queue: Arc<WorkQueue<ApplyTask>>,
@@ -28,11 +28,11 @@ pub(crate) struct Applier {
 }
 
 impl Applier {
-    /// Runs until the backlog is closed or applying fails.
+    /// Runs until the queue is closed or applying fails.
     pub(crate) fn run(self) {
         let mut tasks: Vec<ApplyTask> = Vec::new();
         while let Some(bytes) = self.queue.take(&mut tasks) {
-            // What waits meanwhile keeps the shards from taking more.
+            // The queue grows meanwhile, and its bytes keep the shards from taking more.
             self.signal.throttle(self.store.dirty_limits(), || self.store.dirty_bytes());
             let applied = match self.store.apply(&tasks) {
                 Ok(applied) => applied,
@@ -45,7 +45,7 @@ impl Applier {
                 self.tickets.answer(ticket, TicketAnswer::Applied(outcome));
             }
             tasks.clear();
-            // First the bytes: a shard that the report wakes looks at them.
+            // The bytes first: a shard that the completion wakes reads them.
             self.queue.finish(bytes);
             self.mailboxes.complete_all(
                 applied.regions.into_iter().map(|(region, index)| Event::Applied { region, index }),

@@ -1,4 +1,4 @@
-//! Makes applied state durable now and then, so that the log before it may go.
+//! Checkpoints: make applied state durable now and then, so that the log before it can be purged.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,15 +15,16 @@ use crate::failure::NodeFailure;
 /// Steps of the pages' upkeep after one checkpoint, of a megabyte or less each.
 const UPKEEP_STEPS_MAX: usize = 1024;
 
-/// After a step that may have held others up at the disk, a rest of so many times as long.
+/// After a step that may have slowed others at the disk, the rest is this many times as long.
 const RESTS: u32 = 9;
 /// The longest of these rests.
 const REST_MAX: Duration = Duration::from_millis(250);
 
-/// Who waits until less is in memory only looks so often whether it is.
+/// A throttled applier looks this often whether fewer dirty bytes are in memory.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Tells the checkpointer that there is something to do. A store at rest makes no checkpoints.
+/// Wakes the checkpointer when there is work, and throttles the applier. A store at rest makes no
+/// checkpoints.
 pub(crate) struct CheckpointSignal {
     /// Times are counted from here.
     start: Instant,
@@ -42,11 +43,11 @@ struct SignalState {
     stopped: bool,
     /// Made until now.
     checkpoints: u64,
-    /// Says how long applying waits.
+    /// The rate at which applying may go on.
     pacer: Pacer,
 }
 
-/// What the checkpointer is to do.
+/// The next work of the checkpointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CheckpointWork {
     Checkpoint,
@@ -60,7 +61,7 @@ impl CheckpointSignal {
         Self { start: Instant::now(), state: Mutex::default(), wake: Condvar::new() }
     }
 
-    /// Something was applied; `urgent` if too much waits for the disk.
+    /// Entries were applied; `urgent` if too many dirty bytes are in memory.
     pub(crate) fn changed(&self, urgent: bool) {
         let mut state = self.state.lock();
         let news = !state.changed || (urgent && !state.urgent);
@@ -79,7 +80,7 @@ impl CheckpointSignal {
         }
     }
 
-    /// A checkpoint was made, which has written so many bytes in so long.
+    /// A checkpoint was made, which has written `bytes` in `took`.
     fn checkpointed(&self, bytes: u64, took: Duration) {
         let mut state = self.state.lock();
         state.checkpoints += 1;
@@ -87,14 +88,13 @@ impl CheckpointSignal {
         self.wake.notify_all();
     }
 
-    /// Whether a checkpoint is wanted at once, or has been wanted since `due` has come, or none any
-    /// more.
+    /// Whether a checkpoint is urgent, or has been due since `due`, or the checkpointer is stopped.
     fn is_pressing(&self, due: Instant) -> bool {
         let state = self.state.lock();
         state.urgent || state.stopped || (state.changed && Instant::now() >= due)
     }
 
-    /// Rests for so long, or until a checkpoint is wanted.
+    /// Rests for `time`, or until a checkpoint is urgent.
     fn rest(&self, time: Duration) {
         let end = Instant::now() + time;
         let mut state = self.state.lock();
@@ -104,12 +104,13 @@ impl CheckpointSignal {
         }
     }
 
-    /// Waits as long as what is applied next has to, so that applying adds no more than checkpoints
-    /// take away: the longer, the nearer what is in memory only comes to its limit. At the limit until a
-    /// checkpoint has written some of it, or the checkpointer is stopped.
+    /// The write throttle: blocks the applier as long as its next transaction has to wait, so that
+    /// applying adds no more dirty bytes than checkpoints take away. The nearer the dirty bytes
+    /// come to their hard limit, the longer it waits; at the limit until a checkpoint has written
+    /// some of them, or the checkpointer is stopped.
     ///
-    /// If the disk is full this is until there is room: what clients write waits in the meantime, and
-    /// is refused when too much does.
+    /// If the disk is full it waits until there is room: writes of clients queue up in the
+    /// meantime, and are rejected when the queue is full.
     pub(crate) fn throttle(&self, limits: DirtyLimits, dirty_bytes: impl Fn() -> u64) {
         let mut asked = None;
         let mut state = self.state.lock();
@@ -120,7 +121,7 @@ impl CheckpointSignal {
                 state.pacer.begin(dirty, now);
                 return;
             }
-            // Once for each checkpoint: one that the full disk refuses is tried again in its time.
+            // Once for each checkpoint: one that a full disk refused is retried in its time.
             if left.is_none() && asked != Some(state.checkpoints) {
                 asked = Some(state.checkpoints);
                 (state.changed, state.urgent) = (true, true);
@@ -136,8 +137,8 @@ impl CheckpointSignal {
         self.wake.notify_all();
     }
 
-    /// Waits until there is something to do. A checkpoint is due if something has changed, and it is
-    /// urgent or `due` has come.
+    /// Waits until there is work. A checkpoint is due if something has changed, and it is urgent or
+    /// `due` has come.
     fn wait(&self, due: Instant) -> CheckpointWork {
         let mut state = self.state.lock();
         while !state.stopped {
@@ -159,7 +160,7 @@ impl CheckpointSignal {
     }
 }
 
-/// What the thread needs.
+/// The checkpointer's thread, before it runs.
 pub(crate) struct Checkpointer {
     pub(crate) store: Arc<DropNotify<Store>>,
     pub(crate) signal: Arc<CheckpointSignal>,
@@ -214,8 +215,8 @@ impl Checkpointer {
         self.maintain_pages(due)
     }
 
-    /// The pages' own upkeep, within its budget, as long as nobody waits for a checkpoint and none is
-    /// due. What it has done is in memory until the next one.
+    /// Background maintenance of the page file, in bounded steps, until a checkpoint is urgent or
+    /// due. Its changes are in memory until the next checkpoint.
     fn maintain_pages(&self, due: Instant) -> Result<(), Error> {
         for _ in 0..UPKEEP_STEPS_MAX {
             if self.signal.is_pressing(due) {
@@ -224,7 +225,7 @@ impl Checkpointer {
             self.store.make_slabs();
             let began = Instant::now();
             match self.store.maintain_pages()? {
-                // Others go on meanwhile, and there is no hurry.
+                // Nothing waits for this step: the rest leaves the disk to writers.
                 PagesUpkeep::GaveBack => self.signal.rest((began.elapsed() * RESTS).min(REST_MAX)),
                 PagesUpkeep::More => self.signal.changed(self.store.wants_checkpoint()),
                 PagesUpkeep::Done => break,
@@ -275,7 +276,7 @@ mod tests {
             for left in [3000, 1000] {
                 // It is urgent; the first of the two does not suffice.
                 assert_eq!(signal.wait(later()), CheckpointWork::Checkpoint);
-                // Refused, as by a full disk: nobody presses for another one.
+                // Refused, as by a full disk: it is not urgent a second time.
                 signal.changed(false);
                 assert!(!signal.is_pressing(later()) && signal.is_pressing(Instant::now()));
                 assert_eq!(signal.wait(Instant::now()), CheckpointWork::Checkpoint);
@@ -298,7 +299,7 @@ mod tests {
 
         let signal = CheckpointSignal::new();
         let limits = DirtyLimits { soft_bytes: 64 << 20, hard_bytes: 256 << 20 };
-        // What is above the limit now takes days to write.
+        // At this rate it takes days to write what is above the limit.
         signal.checkpointed(1 << 20, Duration::from_secs(3600));
         let (dirty, looks) = (AtomicU64::new(200 << 20), AtomicU64::new(0));
         std::thread::scope(|scope| {

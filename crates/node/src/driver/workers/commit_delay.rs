@@ -1,21 +1,22 @@
-//! When the log writer rests: after a flush that had company, for a few times as long as flushes take.
+//! The delay before a group commit, as PostgreSQL's `commit_delay`: it lets more writes share a
+//! sync.
 //!
-//! Every flush costs more than the sync: a round of reports, messages and wake-ups for each region
-//! in it, on every store. Work that comes one by one makes a flush of nearly every write as soon
-//! as the disk is quick, and the store is busy with rounds. After a flush that carried several
-//! writes more will come; a rest lets them share the next one. A lone writer never waits.
-//! `docs/decisions` has the measurements.
+//! Every flush costs more than the sync: completions, messages and wake-ups for each region in it,
+//! on every store. Writes that come one by one make a flush of nearly every write as soon as the
+//! disk is quick, and the store is busy with flushes. After a flush that carried several writes
+//! more will come; a short delay lets them share the next one. A lone writer never waits. Decision
+//! 7 (`docs/decisions/0007-a-rest-between-syncs.md`) has the measurements.
 
 use std::time::{Duration, Instant};
 
-/// Writes in a flush from which on it had company.
+/// Writes in a flush from which on the next flush is delayed.
 const COMMIT_SIBLINGS: usize = 3;
-/// The rest, in times of what a flush takes on average.
+/// The delay, as a multiple of the average time of a flush.
 const DELAY_FLUSHES: u32 = 4;
-/// The longest rest: a slow disk makes large batches without one.
+/// The longest delay: a slow disk makes large batches without one.
 const DELAY_MAX: Duration = Duration::from_millis(2);
 
-/// What the last flushes were like.
+/// The average duration of flushes, and the end of the current delay.
 #[derive(Default)]
 pub(crate) struct CommitDelay {
     /// Moving average over about eight flushes.
@@ -24,12 +25,12 @@ pub(crate) struct CommitDelay {
 }
 
 impl CommitDelay {
-    /// Until when to gather before the next flush, if at all.
+    /// Until when to wait for more writes before the next flush, if at all.
     pub(crate) fn delay_until(&self, now: Instant) -> Option<Instant> {
         self.delay_until.filter(|until| *until > now)
     }
 
-    /// A flush of so many writes is done.
+    /// A flush of `writes` writes is done.
     pub(crate) fn note(&mut self, began: Instant, ended: Instant, writes: usize) {
         self.flush = (self.flush * 7 + (ended - began)) / 8;
         let rest = (self.flush * DELAY_FLUSHES).min(DELAY_MAX);

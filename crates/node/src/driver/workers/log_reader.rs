@@ -1,11 +1,12 @@
 //! Reads entries back from the log for followers that are far behind.
 //!
-//! On a thread of its own, because what is read may have left memory, and a shard must not wait
-//! for a disk. A region has few fetches under way at once, each bounded in bytes.
+//! It has a thread of its own, because the entries may have left memory, and a shard must not wait
+//! for a disk. A region has few reads under way at once, each bounded in bytes.
 //!
-//! What the log holds was acknowledged, so an entry that cannot be read ends the node, as a damaged
-//! page does and as the system does where the file is mapped: a leader that can never send it would
-//! hold its follower up for good, and another replica has it. Only a want of memory passes.
+//! The entries in the log were acknowledged, so one that cannot be read ends the node, as a damaged
+//! page does and as the kernel does where the file is mapped: a leader that can never send the
+//! entry would stop its follower for good, and another replica has it. Only a want of memory
+//! passes.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -19,10 +20,10 @@ use crate::driver::shard_message::Mailboxes;
 use crate::drop_notify::DropNotify;
 use crate::failure::NodeFailure;
 
-/// How far apart lines about reads that failed are at least.
+/// Least time between two log lines about reads that failed.
 const TOLD_APART: Duration = Duration::from_secs(10);
 
-/// What the thread needs.
+/// The log reader's thread, before it runs.
 pub(crate) struct LogReader {
     pub(crate) store: Arc<DropNotify<Store>>,
     pub(crate) queue: Arc<WorkQueue<LogFetch>>,
@@ -31,7 +32,7 @@ pub(crate) struct LogReader {
 }
 
 impl LogReader {
-    /// Runs until the backlog is closed or an entry cannot be read.
+    /// Runs until the queue is closed or an entry cannot be read.
     pub(crate) fn run(self) {
         let mut log_reads: Vec<LogFetch> = Vec::new();
         let mut told: Option<Instant> = None;
@@ -43,7 +44,7 @@ impl LogReader {
                         Event::Fetched { region, context, entries }
                     }
                     Ok(_) => Event::FetchFailed { region, context },
-                    // Compacted or replaced in the meantime: raft looks what there is.
+                    // Compacted or replaced in the meantime: raft looks again at what there is.
                     Err(error) if error.is_gone() => {
                         tracing::debug!(%region, "log entries are not read: {error}");
                         Event::FetchFailed { region, context }
@@ -74,7 +75,7 @@ fn unread(fetch: &LogFetch, error: &Error) -> String {
     format!("region {region}: log entries from {low} to below {high} cannot be read: {error}")
 }
 
-/// Whether the same read may well succeed later: the system had no memory to map a file.
+/// Whether a retry of the read may succeed: the kernel had no memory to map a file.
 fn passes(error: &Error) -> bool {
     matches!(error, Error::Log(LogError::Io(error)) if error.kind() == ErrorKind::OutOfMemory)
 }

@@ -1,7 +1,8 @@
-//! Writes the log of all regions of a store: everything that waits, one batch, one sync.
+//! Writes the log of all regions of a store: the whole queue as one batch with one sync (group
+//! commit).
 //!
-//! While a sync runs the shards gather the next batch in the backlog, so the batches grow with the
-//! time that the disk takes. Under load a short rest between syncs lets them grow further (see
+//! While a sync runs the shards push the next batch into the queue, so the batches grow with the
+//! time that the disk takes. Under load a short delay between syncs lets them grow further (see
 //! `commit_delay.rs`); a lone writer is synced at once.
 
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ use crate::driver::shard_message::Mailboxes;
 use crate::drop_notify::DropNotify;
 use crate::failure::NodeFailure;
 
-/// One thing to be written.
+/// One record for the log.
 pub(crate) enum LogTask {
     /// Entries and hard state of one replica.
     Write(LogWrite),
@@ -26,7 +27,7 @@ pub(crate) enum LogTask {
 }
 
 impl LogTask {
-    /// The bytes that the task counts for in the backlog.
+    /// Bytes that the task counts for in the work queue.
     pub(crate) fn weight(&self) -> usize {
         match self {
             Self::Write(write) => {
@@ -42,7 +43,7 @@ impl LogTask {
 /// own limit, and a single write is far below it.
 const BATCH_BYTES: usize = 16 << 20;
 
-/// What the thread needs.
+/// The log writer's thread, before it runs.
 pub(crate) struct LogWriterThread {
     pub(crate) store: Arc<DropNotify<Store>>,
     pub(crate) queue: Arc<WorkQueue<LogTask>>,
@@ -51,7 +52,7 @@ pub(crate) struct LogWriterThread {
 }
 
 impl LogWriterThread {
-    /// Runs until the backlog is closed or a write fails.
+    /// Runs until the queue is closed or a write fails.
     pub(crate) fn run(self) {
         let mut tasks = Vec::new();
         let (mut writes, mut compactions) = (Vec::new(), Vec::new());
@@ -76,7 +77,7 @@ impl LogWriterThread {
                     self.failure.report(&format!("the log cannot be written: {error}"));
                     return;
                 }
-                // First the bytes: a shard that the report wakes looks at them.
+                // The bytes first: a shard that the completion wakes reads them.
                 self.queue.finish(bytes);
                 self.report(&writes);
                 writes.clear();
@@ -86,7 +87,7 @@ impl LogWriterThread {
         }
     }
 
-    /// Tells each region the last of its writes; that implies the earlier ones.
+    /// Reports to each region the last of its writes; that implies the earlier ones.
     fn report(&self, writes: &[LogWrite]) {
         let mut last: BTreeMap<RegionId, u64> = BTreeMap::new();
         for write in writes {
@@ -144,7 +145,7 @@ mod tests {
         }
     }
 
-    /// What waits may be more than one batch, and each batch of many regions in many shards.
+    /// The queue may hold more than one batch, and each batch many regions of many shards.
     #[test]
     fn every_region_is_told_of_its_last_write_whatever_batch_it_was_in() {
         let regions: Vec<_> = (1..=4).map(region).collect();

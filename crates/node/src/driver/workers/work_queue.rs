@@ -1,11 +1,11 @@
-//! Work handed to one worker thread, counted in bytes.
+//! The queue of one worker thread, counted in bytes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-/// Work that waits or is being carried out. Pushing never waits; who pushes looks at
+/// Work that waits or is being carried out. Pushing never waits; the producer looks at
 /// [`WorkQueue::bytes`] first.
 pub(crate) struct WorkQueue<T> {
     state: Mutex<QueueState<T>>,
@@ -37,7 +37,7 @@ impl<T> WorkQueue<T> {
         Self { state: Mutex::new(state), wake: Condvar::new(), bytes: AtomicUsize::new(0) }
     }
 
-    /// Hands work over, in order. Dropped without a word once the backlog is closed.
+    /// Pushes work, in order. Dropped without a word once the queue is closed.
     pub(crate) fn push_all(&self, work: impl IntoIterator<Item = (T, usize)>) {
         let mut state = self.state.lock();
         if state.end != QueueEnd::Open {
@@ -72,15 +72,15 @@ impl<T> WorkQueue<T> {
         }
     }
 
-    /// Waits until `until` or the end, and moves what has come meanwhile to `into` as well. Returns
-    /// its bytes. Who pushes does not wake this wait.
+    /// Waits until `until` or the end, and moves the work that has come meanwhile to `into` as
+    /// well. Returns its bytes. A push does not end this wait.
     pub(crate) fn take_until(&self, into: &mut Vec<T>, until: Instant) -> usize {
         let mut state = self.state.lock();
         while state.end == QueueEnd::Open && !self.wake.wait_until(&mut state, until).timed_out() {}
         state.hand_over(into)
     }
 
-    /// Work of so many bytes is done.
+    /// Work of `bytes` is done.
     pub(crate) fn finish(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -90,12 +90,12 @@ impl<T> WorkQueue<T> {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes no more work. The worker ends when it has done what waits.
+    /// Takes no more work. The worker ends when it has carried out what is queued.
     pub(crate) fn drain(&self) {
         self.close(QueueEnd::Drain);
     }
 
-    /// Takes no more work, and drops what waits.
+    /// Takes no more work, and drops what is queued.
     pub(crate) fn halt(&self) {
         self.close(QueueEnd::Halt);
     }

@@ -1,4 +1,4 @@
-//! An office whose region is played by the test: it decides what is granted, carried out, refused.
+//! A leader whose region is played by the test: it decides what is granted, carried out, refused.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,7 +22,7 @@ use crate::test_store;
 
 const TERM: Term = Term(5);
 
-/// A store with the system region and nobody who drives it.
+/// A store with the system region and no thread that drives it.
 struct World {
     context: NodeContext,
     router: Router,
@@ -72,7 +72,7 @@ impl World {
         Self { context, router, membership, rows: Mutex::default() }
     }
 
-    /// Answers whatever has come for the region. All of it must be asked in the office's term.
+    /// Answers the requests to the region. All of them must be asked in the leader's term.
     fn answer(&self, region: Region) {
         let mut messages = VecDeque::new();
         let open = OpenLanes { appends: true, clients: true };
@@ -104,7 +104,7 @@ impl World {
         }
     }
 
-    /// Carries out a compare-and-swap, the only command of an office.
+    /// Carries out a compare-and-swap, the only command of a leader.
     fn swap(&self, command: Bytes) -> Outcome {
         let ops = command::decode(command).expect("it was encoded here");
         let [Op::CompareAndSwap { key, expected, value: Some(value) }] = &ops[..] else {
@@ -121,7 +121,7 @@ impl World {
 
     /// The number in a row of the region.
     fn row(&self, key: &'static [u8]) -> Option<u64> {
-        self.rows.lock().get(key).map(|row| rows::decode(key, row).expect("an office wrote it"))
+        self.rows.lock().get(key).map(|row| rows::decode(key, row).expect("a leader wrote it"))
     }
 
     /// Waits for an answer, as long as the region answers.
@@ -194,9 +194,9 @@ async fn a_write_that_was_refused_reserves_nothing() {
     assert!(reserved, "{stamp:?} was never reserved");
 }
 
-/// The office goes with the term, whether another store leads or nobody does.
+/// The leader's state goes with the term, whether another store leads or none does.
 #[tokio::test(start_paused = true)]
-async fn an_office_is_laid_down_with_its_term() {
+async fn a_leader_steps_down_with_its_term() {
     let world = World::new();
     let driver =
         PdContext::new(world.router.clone(), world.membership.clone(), PdConfig::default());

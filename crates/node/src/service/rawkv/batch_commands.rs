@@ -1,12 +1,12 @@
-//! Many requests on one stream, answered in any order.
+//! The stream `BatchCommands`: many requests on one stream, answered in any order.
 //!
 //! One task reads frames and starts a task for each request; another gathers answers into frames.
-//! Nothing that is wrong with one request ends the stream. What ends it is a frame that makes no
-//! sense, a client of another cluster, and the client's leaving.
+//! An error in one request does not end the stream. It ends with a frame that makes no sense, with
+//! a client of another cluster, and when the client leaves.
 //!
-//! A stream whose client does not fetch its answers stops: answers keep their share of the budget
-//! until the connection takes them, requests wait for the budget, and the client's own window
-//! fills up.
+//! Backpressure: answers keep their share of the stream's budget until the connection takes them,
+//! and requests wait for the budget. So a stream whose client does not fetch its answers stops, and
+//! the client's own window fills up.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,11 +28,11 @@ use super::service::RawKv;
 
 /// Answers that one frame holds at most.
 const FRAME_ANSWERS_MAX: usize = 256;
-/// Once a frame has so many bytes it leaves, whatever else is ready.
+/// A frame of this many bytes is sent, even if more answers are ready.
 const FRAME_BYTES: usize = 1 << 20;
-/// Frames that wait to be fetched from one stream.
+/// Frames of one stream that wait for the connection.
 const FRAMES_MAX: usize = 2;
-/// What any request costs beside its bytes.
+/// Bytes that a request counts for in addition to its own.
 const REQUEST_OVERHEAD_BYTES: usize = 512;
 /// The fields of an answer in a batch that has rows.
 const BATCH_GET_FIELD: u32 = 14;
@@ -60,7 +60,7 @@ impl OutgoingMessage {
     }
 }
 
-/// A request's share of the budgets, and then its answer's.
+/// A request's share of the stream's budget, and then its answer's.
 struct BudgetShare {
     place: OwnedSemaphorePermit,
     bytes: OwnedSemaphorePermit,
@@ -83,7 +83,7 @@ pub(super) fn serve(service: RawKv, requests: Streaming<BatchCommandsRequest>) -
     tokio::spawn(gather(answers, frames_in));
     tokio::spawn(async move {
         if let Err(status) = read(service, requests, &answers_in).await {
-            // The client may be gone; then nobody needs to know.
+            // An error means that the client has gone.
             let _ = answers_in.send(Err(status)).await;
         }
     });
@@ -117,7 +117,7 @@ async fn read(
             tokio::spawn(async move {
                 let answered = tokio::select! {
                     answered = respond(&service, &budget, request, share) => answered,
-                    // The client is gone: what has not entered a log yet need not.
+                    // The client is gone: a request that has not entered a log yet is dropped.
                     () = answers.closed() => return,
                 };
                 let answered = answered.map(|(response, share)| (id, response, share));
@@ -129,10 +129,9 @@ async fn read(
 
 /// Carries out one request, and finds room for its answer.
 ///
-/// An answer for which there is no room is not kept until there is: a client that asks for many
-/// large values and fetches none could fill the memory with them. It is thrown away, and the
-/// request carried out again when its share is there. That is for reads only; the answers to
-/// writes are small.
+/// An answer without room is not kept until there is: a client that asks for many large values and
+/// fetches none could fill the memory with them. It is thrown away, and the request carried out
+/// again when its share is there. That is for reads only; the answers to writes are small.
 async fn respond(
     service: &RawKv,
     budget: &StreamBudget,
@@ -164,7 +163,7 @@ fn is_read(request: &Request) -> bool {
     )
 }
 
-/// What one stream may have under way.
+/// The budget of one stream: requests, and bytes of requests and answers.
 #[derive(Clone)]
 struct StreamBudget {
     requests: Arc<Semaphore>,
@@ -189,9 +188,8 @@ impl StreamBudget {
         Ok(BudgetShare { place, bytes })
     }
 
-    /// Makes a request's share, once the request is done with, one for an answer of so many bytes.
-    /// What it has is given back first: two answers that each waited for the other's share would
-    /// wait for ever.
+    /// Exchanges the share of a request, which is done, for one of `answer_bytes`. The old share is
+    /// given back first: two answers that each waited for the other's share would deadlock.
     async fn exchange(
         &self,
         share: BudgetShare,
@@ -224,7 +222,7 @@ impl StreamBudget {
         self.bytes.clone().acquire_many_owned(weight).await.map_err(|_| stopping())
     }
 
-    /// What so many bytes cost. Nothing costs more than there is.
+    /// The permits that `bytes` take, never more than there are.
     fn weight(&self, bytes: usize) -> u32 {
         let bytes = u32::try_from(bytes.saturating_add(REQUEST_OVERHEAD_BYTES));
         bytes.unwrap_or(self.bytes_max).min(self.bytes_max)
@@ -271,7 +269,7 @@ async fn carry_out(service: &RawKv, request: Request) -> Result<BatchReply, Stat
     Ok(BatchReply::Message(Box::new(Response { cmd: Some(told) })))
 }
 
-/// Rows in the field of the answer that has them, or in words why there are none.
+/// Rows in their field of the answer, or the error instead of them.
 fn rows<T: RpcResponse>(
     field: u32,
     result: Result<RowEncoder, RequestFailure>,
@@ -287,7 +285,7 @@ fn rows<T: RpcResponse>(
 }
 
 /// The answer to a request of a kind that is not served. It must be of some kind, for clients take
-/// an unset one for a broken stream; of all of them RawGet's says most plainly what is wrong.
+/// an unset one for a broken stream; RawGet's has the plainest field for an error.
 fn unknown<T: RpcResponse>() -> T {
     let failure = RequestFailure::Refused("this request is not served in a batch".to_owned());
     answer(Err(failure)).unwrap_or_default()
@@ -300,7 +298,7 @@ async fn gather(
 ) {
     let mut ready = Vec::with_capacity(FRAME_ANSWERS_MAX);
     loop {
-        // Dropping `answers` on the way out tells the stream's other tasks to stop.
+        // Dropping `answers` on return stops the stream's other tasks.
         let count = tokio::select! {
             count = answers.recv_many(&mut ready, FRAME_ANSWERS_MAX) => count,
             () = frames.closed() => return,

@@ -1,18 +1,19 @@
-//! Work that takes a thread for long, without other tasks waiting for it.
+//! Runs long CPU work in place, after the runtime has moved the other tasks to another thread.
 //!
-//! To encode ten megabytes takes some milliseconds, in one piece. On a thread that serves connections
-//! every request behind it would wait for that, and the messages between stores, too; a node on few
-//! cores has one such thread or two. So it is done on a thread that has given its place to another
-//! one first, and the system shares the cores among the two.
+//! To encode ten megabytes takes some milliseconds, in one piece. On a thread that serves
+//! connections every request behind it would wait for that, and the messages between stores, too; a
+//! node on few cores has one such thread or two. So the thread first hands its tasks to another
+//! one, and the kernel shares the cores among the two.
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// Bytes from which on an answer is large: a tenth of a millisecond's work.
+/// Bytes from which on an answer is large: a tenth of a millisecond of CPU time.
 const LARGE_BYTES: usize = 256 << 10;
 
-/// Does what takes as long as so many bytes take. If they are many, other tasks need not wait.
+/// Runs `work`, which takes as long as encoding `bytes`. If that is long, other tasks do not wait
+/// for it.
 pub(super) fn block_in_place<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
-    // With a single thread there is nobody to take over.
+    // A runtime of one thread has no other thread to take over.
     let may = Handle::try_current()
         .is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
     if bytes >= LARGE_BYTES && may { tokio::task::block_in_place(work) } else { work() }

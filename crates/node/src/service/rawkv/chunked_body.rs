@@ -1,4 +1,4 @@
-//! A message on its way out, in pieces: long ones are sent from where they lie.
+//! The chunks of one gRPC message: long values are sent from where they lie, without a copy.
 
 use std::collections::VecDeque;
 
@@ -14,10 +14,10 @@ use super::row_encoder::RowEncoder;
 /// The fields of a batch of answers.
 const RESPONSES_FIELD: u32 = 1;
 const IDS_FIELD: u32 = 2;
-/// Shorter pieces are copied together: to send one apart costs more.
+/// Shorter pieces are copied together: a chunk of its own costs more than the copy.
 const PIECE_BYTES_MIN: usize = 16 << 10;
 
-/// The bytes of one message, those that announce it included.
+/// The bytes of one message, gRPC's header included.
 #[derive(Debug)]
 pub(super) struct ChunkedBody {
     whole: VecDeque<Bytes>,
@@ -27,7 +27,7 @@ pub(super) struct ChunkedBody {
 /// One answer in a batch.
 #[derive(Debug)]
 pub(super) enum BatchReply {
-    /// In words.
+    /// A message that is encoded as a whole.
     Message(Box<Response>),
     /// The rows of an answer that stands in this field.
     Rows { field: u32, rows: RowEncoder },
@@ -58,7 +58,7 @@ impl BatchReply {
 }
 
 impl ChunkedBody {
-    /// A batch of answers, each to the request of the id beside it.
+    /// A batch of answers, with the ids of their requests in the same order.
     ///
     /// # Errors
     ///
@@ -103,11 +103,11 @@ impl ChunkedBody {
         self.whole.pop_front()
     }
 
-    /// gRPC's head: that it is not compressed, and how long it is.
+    /// Begins with gRPC's header: not compressed, and the length of the message.
     ///
     /// # Errors
     ///
-    /// Its length is beyond what gRPC can say.
+    /// The length is beyond what gRPC can say.
     fn announce(bytes: usize) -> Result<ChunkedBody, Status> {
         let length = u32::try_from(bytes)
             .map_err(|_| Status::resource_exhausted(format!("an answer of {bytes} bytes")))?;
@@ -119,7 +119,7 @@ impl ChunkedBody {
 
     fn put_message(&mut self, message: &impl Message, bytes: usize) {
         block_in_place(bytes, || {
-            // Once, or it would be doubled again and again, and copied.
+            // Reserved once: else the buffer would be doubled, and copied, again and again.
             self.open.reserve(bytes);
             message.encode_raw(&mut self.open);
         });
@@ -143,7 +143,7 @@ impl ChunkedBody {
     }
 }
 
-/// Bytes of a field of so many bytes, with its name and length.
+/// Bytes of a field of `bytes`, with its key and length.
 fn delimited_len(field: u32, bytes: usize) -> usize {
     key_len(field) + encoded_len_varint(bytes as u64) + bytes
 }
@@ -165,7 +165,7 @@ mod tests {
         std::iter::from_fn(|| pieces.take()).flatten().collect()
     }
 
-    /// What the library would send.
+    /// The bytes that the library would send.
     fn announced(message: &impl Message) -> Vec<u8> {
         let length = u32::try_from(message.encoded_len()).unwrap();
         [&[0], &length.to_be_bytes()[..], &message.encode_to_vec()].concat()

@@ -1,8 +1,7 @@
-//! Why a request has no result, in the words of TiKV's protocol. Nobody else knows `errorpb`.
+//! Maps errors to region errors of TiKV's protocol. No other file knows `errorpb`.
 //!
-//! Clients act on the kind of a region error, so each of ours has the kind whose treatment fits:
-//! what may be tried again elsewhere, what must be looked up anew, and what the caller must be
-//! told.
+//! Clients act on the kind of a region error, so each error here has the kind whose treatment fits:
+//! retry elsewhere, look the region up anew, or hand the message to the caller.
 
 use bytes::Bytes;
 use flotilla_proto::{errorpb, kvrpcpb, metapb};
@@ -15,17 +14,18 @@ use crate::driver::router::RequestError;
 /// Why a request has no result.
 #[derive(Debug)]
 pub(crate) enum RequestFailure {
-    /// The sender is not one of ours, or the message makes no sense. Ends the call or the stream.
+    /// The caller is of another cluster, or the message makes no sense. Ends the call or the
+    /// stream.
     Call(Status),
-    /// The region did not serve it. The client's library knows what to do.
+    /// The region did not serve it. The client's library acts on the kind.
     Region(Box<errorpb::Error>),
-    /// The request itself is wrong and will never be right; for the caller's eyes.
+    /// The request itself is wrong and will never be right; the message is for the caller.
     Refused(String),
 }
 
 impl RequestFailure {
-    /// `max_execution_duration_ms` has passed before anything was done. TiKV's clients know these
-    /// words.
+    /// `max_execution_duration_ms` has passed before anything was done. TiKV's clients know this
+    /// message.
     pub(crate) fn late() -> Self {
         region("Deadline is exceeded", |_| ())
     }
@@ -38,7 +38,7 @@ impl RequestFailure {
         })
     }
 
-    /// The message is for another store; the client's address book is old.
+    /// The message is for another store; the client's store addresses are old.
     pub(crate) fn wrong_store(request: u64, here: StoreId) -> Self {
         region(&format!("to store id {request}, mine {here}"), |error| {
             error.store_not_match =
@@ -66,7 +66,8 @@ impl RequestFailure {
         })
     }
 
-    /// Too much is going on. Costs the client seconds, so only where queueing is no way out.
+    /// Too much is going on. A client backs off for seconds then, so this is the last resort after
+    /// queueing.
     pub(crate) fn busy(reason: &str) -> Self {
         region(&format!("server is busy: {reason}"), |error| {
             error.server_is_busy =
@@ -74,29 +75,29 @@ impl RequestFailure {
         })
     }
 
-    /// What the router or the region said about a request to region `id`.
+    /// The error of the router or of the region about a request to region `id`.
     pub(crate) fn from_router(id: RegionId, error: RequestError) -> Self {
         match error {
             RequestError::Rejected(reject) => Self::from_reject(id, reject),
             RequestError::Undecided => Self::undecided(),
-            // No kind of its own: the client goes on to the next replica at once.
+            // Without a kind: the client goes on to the next replica at once.
             RequestError::Stopping => region("the store is stopping", |_| ()),
         }
     }
 
-    /// What the snapshot said: the region changed after the read was granted.
+    /// The error of the snapshot: the region changed after the read was granted.
     pub(crate) fn from_read(id: RegionId, error: ReadError) -> Self {
         match error {
             ReadError::RegionNotFound => Self::region_not_found(id),
             ReadError::EpochNotMatch(current) => epoch_not_match(id, &[current]),
             ReadError::KeyNotInRegion { key, descriptor } => key_not_in_region(key, &descriptor),
             ReadError::TooLarge { bytes_max } => Self::answer_too_large(id, bytes_max),
-            // An engine that cannot read its own disk; another replica may do better.
+            // The engine cannot read its own disk; another replica may do better.
             error => region(&format!("region {id} cannot be read here: {error}"), |_| ()),
         }
     }
 
-    /// What every replica said when the write's turn came: it had no effect.
+    /// The rejection of a write when it was applied, on every replica alike: it had no effect.
     pub(crate) fn from_apply(descriptor: &Descriptor, reject: ApplyReject) -> Self {
         match reject {
             ApplyReject::EpochNotMatch { current } => epoch_not_match(descriptor.id, &current),
@@ -141,18 +142,18 @@ impl RequestFailure {
     }
 }
 
-/// A response that can say what went wrong.
+/// A response with fields for errors.
 pub(crate) trait RpcResponse: Default {
-    /// Where region errors go.
+    /// Sets the region error.
     fn set_region_error(&mut self, error: errorpb::Error);
-    /// Where everything else goes. Responses without such a field say it by a region error
-    /// without a kind, the only place of theirs that clients look at.
+    /// Sets any other error. Responses without such a field carry it as a region error without a
+    /// kind, the only place of theirs that clients look at.
     fn set_error(&mut self, message: String) {
         self.set_region_error(errorpb::Error { message, ..Default::default() });
     }
 }
 
-/// A failure as the response says it, or as the call does.
+/// Puts a failure into the response, or into the status of the call.
 pub(crate) fn answer<T: RpcResponse>(result: Result<T, RequestFailure>) -> Result<T, Status> {
     let mut response = T::default();
     match result {

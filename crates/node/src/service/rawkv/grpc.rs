@@ -1,8 +1,8 @@
-//! The gRPC service: each call to its handler, and answers on their way out.
+//! The gRPC service: each call to its handler, and chunked answers.
 //!
-//! Requests are taken apart by the library. Answers are made here, in pieces: one with many rows is
-//! sent from where a scan has put them, and never copied into one message. A connection takes a
-//! piece when it has room for it, so other streams of the connection are served between two.
+//! The library decodes requests. Answers are made here, in chunks: one with many rows is sent from
+//! where a scan has put them, and never copied into one message. A connection takes a chunk when it
+//! has room for it, so other streams of the connection are served between two.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -47,7 +47,7 @@ impl RawKv {
 }
 
 impl RawKvServer {
-    /// Takes requests of one kind apart. Its own answer is empty: ours takes its place.
+    /// Decodes requests of one kind. Its own answer is empty: ours takes its place.
     fn grpc<T: Message + Default + 'static>(&self) -> Grpc<ProstCodec<(), T>> {
         Grpc::new(ProstCodec::default()).max_decoding_message_size(self.message_bytes_max)
     }
@@ -111,20 +111,20 @@ where
     }
 }
 
-/// What a call of a method that is not there gets.
+/// The answer to a call of a method that does not exist.
 fn unknown<E>() -> BoxFuture<http::Response<Body>, E> {
     let unknown = Status::new(tonic::Code::Unimplemented, "");
     Box::pin(async move { Ok(unknown.into_http()) })
 }
 
-/// An answer in words.
+/// An answer without rows.
 fn message<T: RpcResponse + Message>(
     result: Result<T, RequestFailure>,
 ) -> Result<ChunkedBody, Status> {
     ChunkedBody::message(&answer(result)?)
 }
 
-/// Rows, or in words why there are none.
+/// Rows, or the error instead of them.
 fn rows<T: RpcResponse + Message>(
     result: Result<RowEncoder, RequestFailure>,
 ) -> Result<ChunkedBody, Status> {
@@ -148,7 +148,7 @@ where
     }
 }
 
-/// A method with one answer, which goes another way than the library's.
+/// A method with one answer, which goes around the library's encoder.
 struct UnaryMethod<F> {
     handle: Option<F>,
     told: Option<oneshot::Sender<Once<Result<OutgoingMessage, Status>>>>,
@@ -178,14 +178,14 @@ where
             let (Some(handling), Some(told)) = (handling, told) else {
                 return Err(Status::internal("a call was made twice"));
             };
-            // Who called is gone if nobody hears it.
+            // An error means that the caller has gone.
             let _ = told.send(once(Ok(OutgoingMessage::alone(handling.await?))));
             Ok(Response::new(()))
         })
     }
 }
 
-/// The batch stream, whose answers go another way than the library's.
+/// The batch stream, whose answers go around the library's encoder.
 struct BatchMethod {
     service: RawKv,
     told: Option<oneshot::Sender<BatchAnswers>>,
@@ -198,13 +198,13 @@ impl StreamingService<BatchCommandsRequest> for BatchMethod {
 
     fn call(&mut self, request: Request<Streaming<BatchCommandsRequest>>) -> Self::Future {
         let answers = batch_commands::serve(self.service.clone(), request.into_inner());
-        // Who called is gone if nobody hears it.
+        // An error means that the caller has gone.
         let _ = self.told.take().map(|told| told.send(answers));
         Box::pin(async { Ok(Response::new(tokio_stream::empty())) })
     }
 }
 
-/// A body: answers piece by piece, then how it ended.
+/// A body: answers chunk by chunk, then the status.
 struct AnswerBody<S> {
     answers: S,
     now: Option<OutgoingMessage>,

@@ -1,8 +1,8 @@
-//! Ranges of requests against the borders of a region.
+//! Clips ranges of requests to the borders of a region.
 //!
-//! Clients do not clip: a scan goes on to its own end, and the store stops at the region's. What
-//! must lie in the region is where the scan begins; for a reverse one that is its upper bound,
-//! which may be the region's end.
+//! Clients do not clip: a scan goes on to its own end, and the store stops at the region's. The
+//! start of a scan must lie in the region; for a reverse scan that is its upper bound, which may be
+//! the region's end.
 
 use bytes::Bytes;
 use flotilla_region::Descriptor;
@@ -14,7 +14,7 @@ pub(crate) struct KeyRange {
     pub(crate) end: Bytes,
 }
 
-/// What a range means in a region.
+/// A range, clipped to a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClippedRange {
     /// The keys that it covers there; `None` if there are none.

@@ -1,16 +1,16 @@
-//! How reads of many rows share the threads that read.
+//! Schedules reads of many rows: short reads first, long ones interleaved and bounded in number.
 //!
-//! A read is done in parts of a millisecond or so. Between two parts it gives up its thread, so that
-//! no read, however long, is waited for longer than for a part. What is done within its first part
-//! is *short*. A read that is not is *long*: few of them are under way, because each keeps what it
-//! has read; and fewer still read at the same time, because there must be cores left for the others.
-//! Whoever waits is served in the order of coming.
+//! A read is done in parts of a millisecond or so. Between two parts it gives up its thread, so
+//! that no request waits for a read, however long, for more than a part. A read that ends within
+//! its first part is *short*; every other is *long*. Few long reads are under way, because each
+//! keeps what it has read; and fewer still read at the same time, because there must be cores left
+//! for the others. Waiting reads are served first come, first served.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How many reads there may be.
+/// Limits on concurrent reads.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadSchedulerConfig {
     /// Reads that are in their first part at the same time. Default 8.
@@ -39,7 +39,7 @@ pub(super) trait ChunkedRead: Send + 'static {
     fn restart(&mut self);
 }
 
-/// Where reads wait for each other.
+/// Three semaphores: first parts, long reads, and long reads that read at this moment.
 pub(super) struct ReadScheduler {
     short: Arc<Semaphore>,
     long: Arc<Semaphore>,
@@ -87,14 +87,14 @@ async fn place(of: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
     Arc::clone(of).acquire_owned().await.ok()
 }
 
-/// What came of one part.
+/// The outcome of one part.
 enum ReadStep<T: ChunkedRead> {
     Last(Result<T::Output, T::Error>),
     More(T),
 }
 
-/// Reads one part, on a thread that may block; the place is held as long as the thread is, also if
-/// nobody waits for it any more.
+/// Reads one part, on a thread that may block. The permit is held as long as the thread reads, even
+/// if the caller is gone.
 async fn part<T: ChunkedRead>(mut job: T, place: OwnedSemaphorePermit) -> Option<ReadStep<T>> {
     let reading = tokio::task::spawn_blocking(move || {
         let _place = place;
@@ -116,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// What the reads of a test have in common.
+    /// The state that the reads of a test share.
     #[derive(Default)]
     struct World {
         may_end: AtomicBool,
@@ -126,7 +126,7 @@ mod tests {
         restarted: Notify,
     }
 
-    /// Reads at least so many parts, and goes on until it may end.
+    /// Reads at least `least` parts, and goes on until it may end.
     struct Parts {
         world: Arc<World>,
         least: u32,

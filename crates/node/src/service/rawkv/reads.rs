@@ -1,4 +1,4 @@
-//! Requests that read. The region grants the read, then a snapshot is taken and looked at.
+//! Requests that read: the region grants the read, then a snapshot is taken and read.
 
 use bytes::Bytes;
 use flotilla_pagestore::Error as PagesError;
@@ -19,15 +19,15 @@ use super::service::RawKv;
 use super::validate;
 use crate::driver::router::Router;
 
-/// What a scan or a batch of gets reads before it lets others go first. At a gigabyte in a second, a
-/// millisecond.
+/// Bytes that a scan or a batch of gets reads before it lets others go first: a millisecond at a
+/// gigabyte per second.
 const PART_BYTES: u64 = 1 << 20;
-/// What a key of a batch of gets counts for, beside its bytes.
+/// Bytes that a key of a batch of gets counts for in addition to its own.
 const GET_BYTES: u64 = 1024;
 /// Ranges that one batch scan may have; more would keep a thread for too long.
 const RANGES_MAX: usize = 1024;
 
-/// How the rows of a scan are options.
+/// Limit, direction and columns of a scan.
 #[derive(Clone, Copy)]
 struct ScanOptions {
     limit: u32,
@@ -135,7 +135,7 @@ impl RawKv {
         self.read_rows(checked, scans).await
     }
 
-    /// Carries out `reading` on a snapshot, on threads that may take their time, part by part.
+    /// Carries out `reading` on a snapshot, on threads that may block, part by part.
     async fn read_rows<T: RowReader>(
         &self,
         checked: RequestContext,
@@ -155,8 +155,10 @@ impl RawKv {
     async fn snapshot(&self, checked: RequestContext) -> Result<RegionView, RequestFailure> {
         let (id, version) = (checked.region(), checked.guard.version);
         let grant = self.router().read(id, checked.guard, checked.follower);
-        let granted = match checked.patience {
-            Some(patience) => timeout(patience, grant).await.map_err(|_| RequestFailure::late())?,
+        let granted = match checked.time_limit {
+            Some(time_limit) => {
+                timeout(time_limit, grant).await.map_err(|_| RequestFailure::late())?
+            }
             None => grant.await,
         };
         let view = granted.map_err(|error| RequestFailure::from_router(id, error))?;
@@ -164,9 +166,9 @@ impl RawKv {
     }
 }
 
-/// A read that the store could not carry out. If that is because of damage the node stops: who has
-/// read one page that is not what was written cannot vouch for the others. What the disk refuses it
-/// may give the next time, so that is counted and told; the client hears of it, too.
+/// Maps a read that the store could not carry out. If its cause is damage the node stops: after one
+/// page that is not what was written, the others cannot be trusted. An error of the disk may pass,
+/// so it is counted and logged, and the client gets it, too.
 fn read_failed(router: &Router, id: RegionId, error: ReadError) -> RequestFailure {
     match &error {
         ReadError::Corrupt(_) | ReadError::Pages(PagesError::Corrupt { .. }) => {
@@ -183,7 +185,8 @@ fn read_failed(router: &Router, id: RegionId, error: ReadError) -> RequestFailur
 trait RowReader: Send + 'static {
     /// Reads about [`PART_BYTES`] more. True when all is read.
     fn read_on(&mut self, view: &RegionView) -> Result<bool, ReadError>;
-    /// What was read; leaves nothing of it behind, so that it can be read again from the beginning.
+    /// Takes the rows read so far, and leaves nothing of them behind, so that the read can begin
+    /// again.
     fn take(&mut self) -> RowEncoder;
 }
 
@@ -246,7 +249,7 @@ struct BatchScan {
     options: ScanOptions,
     /// The range after the one that is being read.
     next: usize,
-    /// What is left of the range that is being read.
+    /// The rest of the range that is being read.
     rest: Option<ScanRequest>,
     rows: RowEncoder,
     bytes: u64,
@@ -266,7 +269,7 @@ impl RowReader for BatchScan {
                 *bytes += (key.len() + value.len()) as u64;
                 rows.push(key, value);
             });
-            // The bound that the request as a whole has, and not what was left of it.
+            // The bound of the whole request, and not of what was left of it.
             let too_large = ReadError::TooLarge { bytes_max: self.bytes_max };
             self.rest = rest.map_err(|error| match error {
                 ReadError::TooLarge { .. } => too_large,

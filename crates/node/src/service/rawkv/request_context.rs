@@ -1,7 +1,7 @@
-//! What a request claims about its region, taken from TiKV's `Context`.
+//! The claims of a request about its region, taken from TiKV's `Context`.
 //!
-//! Every part of it is optional: what a client does not checked is not checked. The order of checks
-//! is TiKV's: the cluster and the store here, then everything else in the region itself.
+//! Every claim is optional: one that a client does not make is not checked. The order of checks is
+//! TiKV's: the cluster and the store here, then everything else in the region itself.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ use super::errors::RequestFailure;
 pub(crate) struct RequestContext {
     /// The region as this store knows it; the region's own checks decide.
     pub(crate) descriptor: Descriptor,
-    /// What the region has to check.
+    /// The claims that the region has to check.
     pub(crate) guard: Guard,
     /// Whether a replica that does not lead may answer.
     pub(crate) follower: bool,
     /// How long the client waits for the answer, if it said so.
-    pub(crate) patience: Option<Duration>,
+    pub(crate) time_limit: Option<Duration>,
 }
 
 impl RequestContext {
@@ -56,13 +56,13 @@ impl RequestContext {
             conf_version: context.region_epoch.as_ref().map(|epoch| epoch.conf_ver),
             span: None,
         };
-        let patience_ms = context.max_execution_duration_ms;
-        let patience = (patience_ms != 0).then(|| Duration::from_millis(patience_ms));
+        let time_limit_ms = context.max_execution_duration_ms;
+        let time_limit = (time_limit_ms != 0).then(|| Duration::from_millis(time_limit_ms));
         let follower = context.replica_read || context.stale_read;
-        Ok(Self { descriptor, guard, follower, patience })
+        Ok(Self { descriptor, guard, follower, time_limit })
     }
 
-    /// Which region.
+    /// The id of the region.
     pub(crate) fn region(&self) -> RegionId {
         self.descriptor.id
     }
@@ -82,8 +82,8 @@ impl RequestContext {
         self
     }
 
-    /// Pins the request to the range as it is known here, if the client did not say which range it
-    /// means. For requests whose meaning was made up from the region's borders.
+    /// Pins the request to the region's range as it is known here, if the client did not say which
+    /// version it means. For requests whose meaning depends on the region's borders.
     pub(crate) fn at_known_version(mut self) -> Self {
         self.guard.version.get_or_insert(self.descriptor.epoch.version);
         self
@@ -120,7 +120,7 @@ mod tests {
     fn nothing_but_the_region_has_to_be_said() {
         let checked = check_context(Context { region_id: 2, ..Default::default() }).unwrap();
         assert_eq!(checked.guard, Guard::default());
-        assert!(!checked.follower && checked.patience.is_none());
+        assert!(!checked.follower && checked.time_limit.is_none());
         assert_eq!(checked.at_known_version().guard.version, Some(4));
     }
 
@@ -147,10 +147,10 @@ mod tests {
         };
         assert_eq!(checked.guard, guard);
         assert!(checked.follower);
-        assert_eq!(checked.patience, Some(Duration::from_millis(1_500)));
+        assert_eq!(checked.time_limit, Some(Duration::from_millis(1_500)));
     }
 
-    /// Each context is wrong in every later respect as well: the first wrong one is told.
+    /// Each context is wrong in every later respect as well: the first wrong one is reported.
     #[test]
     fn cluster_then_store_then_region() {
         let wrong_store = Some(metapb::Peer { id: 1, store_id: 3, ..Default::default() });

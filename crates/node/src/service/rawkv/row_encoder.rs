@@ -1,7 +1,7 @@
-//! Rows in the form in which answers bear them: copied once, from a page to what is sent.
+//! Encodes rows as protobuf fields of an answer: one copy, from a page to the bytes that are sent.
 //!
 //! All answers with rows have them in the same field, a pair of key and value each, so that their
-//! bytes can be written before it is known which answer it will be, and how many there are.
+//! bytes can be written before the kind of the answer and the number of rows are known.
 
 use bytes::Bytes;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
@@ -13,8 +13,8 @@ const ROWS_FIELD: u32 = 2;
 const KEY_FIELD: u32 = 2;
 const VALUE_FIELD: u32 = 3;
 
-/// Bytes of a piece of memory, when there are many. An answer that is as long as the longest needs
-/// no more in one piece, and a connection takes one at a time.
+/// Bytes of a chunk, when there are many. The longest answer needs no more in one piece, and a
+/// connection takes one chunk at a time.
 const PIECE_BYTES: usize = 256 << 10;
 /// Bytes of the name and the length of a field at most, twice.
 const HEADS_BYTES_MAX: usize = 2 * (5 + 10);
@@ -30,7 +30,7 @@ pub(super) struct RowEncoder {
 }
 
 impl RowEncoder {
-    /// Adds a row behind the others. Offers the processor to others each few rows.
+    /// Adds a row behind the others. Yields the core each few rows.
     pub(super) fn push(&mut self, key: &[u8], value: &[u8]) {
         let bytes = field_bytes(KEY_FIELD, key) + field_bytes(VALUE_FIELD, value);
         self.head(ROWS_FIELD, bytes);
@@ -50,7 +50,7 @@ impl RowEncoder {
         self.full
     }
 
-    /// A field; what is empty is left out, as the protocol wants it.
+    /// A field. An empty one is left out, as proto3 wants it.
     fn field(&mut self, field: u32, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -72,7 +72,8 @@ impl RowEncoder {
         encode_varint(bytes as u64, &mut self.open);
     }
 
-    /// Bytes that can be added, at least one. A piece grows by doubling, so that few rows take little.
+    /// Bytes that can be added, at least one. A chunk grows by doubling, so that few rows take
+    /// little memory.
     fn spare_capacity(&mut self) -> usize {
         if self.open.len() >= PIECE_BYTES {
             self.close();

@@ -1,4 +1,4 @@
-//! What the handlers of requests share: the router and the limits.
+//! The state that the handlers of requests share: the router and the limits.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::read_scheduler::{ReadScheduler, ReadSchedulerConfig};
 use super::request_context::RequestContext;
 use crate::driver::router::Router;
 
-/// How much the service takes on at once. Every limit is a bound on memory.
+/// Limits of the service. Every one bounds memory.
 #[derive(Clone, Copy, Debug)]
 pub struct RawKvLimits {
     /// Bytes of one message that comes in. TiKV's clients send entries of up to 8 MiB.
@@ -62,7 +62,7 @@ impl RawKv {
         Self { shared: Arc::new(RawKvShared { router, limits, read_scheduler }) }
     }
 
-    /// What a client that calls `RawGet` is answered, for who is in the same process.
+    /// The answer to a `RawGet`, for callers in the same process.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl RawKv {
         answer(self.get(request).await)
     }
 
-    /// What a client that calls `RawPut` is answered, for who is in the same process.
+    /// The answer to a `RawPut`, for callers in the same process.
     ///
     /// # Errors
     ///
@@ -80,12 +80,12 @@ impl RawKv {
         answer(self.put(request).await)
     }
 
-    /// The way to the regions.
+    /// The router to the regions.
     pub(super) fn router(&self) -> &Router {
         &self.shared.router
     }
 
-    /// How much is taken on.
+    /// The limits.
     pub(super) fn limits(&self) -> &RawKvLimits {
         &self.shared.limits
     }
@@ -99,7 +99,7 @@ impl RawKv {
         RequestContext::check(context, &router.identity(), |id| router.descriptor(id))
     }
 
-    /// Where scans and batches of gets wait for each other.
+    /// The scheduler of scans and batches of gets.
     pub(super) fn read_scheduler(&self) -> &ReadScheduler {
         &self.shared.read_scheduler
     }

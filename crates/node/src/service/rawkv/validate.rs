@@ -1,19 +1,19 @@
-//! What a request may say at all, before any region is asked. TiKV's limits, in TiKV's words.
+//! Validates requests before any region is asked: TiKV's limits, with TiKV's messages.
 
 use flotilla_proto::kvrpcpb::Context;
 
 use super::errors::RequestFailure;
 
-/// A key has so many bytes at most.
+/// The longest key, in bytes.
 pub(crate) const KEY_BYTES_MAX: usize = 8 * 1024;
 
 /// API V1, the only one that is spoken: keys are stored as they come.
 const API_V1: i32 = 0;
 
-/// The parts that all requests have in common.
+/// Checks the parts that all requests have in common.
 ///
-/// There is one column family. TiKV has two more for raw keys that nobody uses; they are refused
-/// like unknown ones, for answering from the wrong one would be worse.
+/// There is one column family. TiKV has two more for raw keys, which are hardly used; they are
+/// refused like unknown ones, for answering from the wrong one would be worse.
 pub(crate) fn common(context: Option<&Context>, cf: &str) -> Result<(), RequestFailure> {
     let api_version = context.map_or(API_V1, |context| context.api_version);
     if api_version != API_V1 {
@@ -73,7 +73,7 @@ fn version_name(api_version: i32) -> String {
     }
 }
 
-/// The beginning of a name that somebody else chose: an answer must not be as long as the request.
+/// The beginning of a name from a request: an answer must not be as long as the request.
 fn head(name: &str) -> String {
     name.chars().take(64).collect()
 }

@@ -1,7 +1,7 @@
-//! Requests that change something: each is one proposal, so it happens wholly or not at all.
+//! Requests that write: each is one proposal, so it happens wholly or not at all.
 //!
-//! `for_cas` asks TiKV to keep a write apart from a compare-and-swap that is under way. Here all
-//! of them pass through the region's log one by one, so every write is kept apart.
+//! `for_cas` asks TiKV to keep a write apart from a compare-and-swap that is under way. Here all of
+//! them pass through the region's log one by one, so every write is kept apart.
 
 use bytes::Bytes;
 use flotilla_proto::kvrpcpb::{
@@ -124,10 +124,10 @@ impl RawKv {
         let (id, descriptor) = (checked.region(), checked.descriptor);
         let command: Bytes = command::encode(ops);
         let proposal = self.router().propose(id, checked.guard, command);
-        let result = match checked.patience {
-            // Whoever gives up waiting does not know whether the write is on its way.
-            Some(patience) => {
-                timeout(patience, proposal).await.map_err(|_| RequestFailure::undecided())?
+        let result = match checked.time_limit {
+            // After a timeout the write may still be on its way.
+            Some(time_limit) => {
+                timeout(time_limit, proposal).await.map_err(|_| RequestFailure::undecided())?
             }
             None => proposal.await,
         };

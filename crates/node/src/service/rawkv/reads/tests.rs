@@ -1,4 +1,4 @@
-//! Parts make the whole: of scans and batches that take many parts, over keys that extend each other
+//! Scans and batches in many parts give the same rows as in one, over keys that extend each other
 //! by zero bytes, also if they begin again, and for each end and limit.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::{Node, NodeConfig};
 
 type Model = BTreeMap<Bytes, Bytes>;
 
-/// A row of so many bytes is a part of its own.
+/// A row of this size is a part of its own.
 const LARGE_BYTES: usize = PART_BYTES as usize;
 
 /// One place for a long read, so that of several at once all but one lose theirs and begin again.
@@ -85,7 +85,7 @@ impl World {
         RawScanRequest { context, start_key, end_key, limit, reverse, key_only, cf }
     }
 
-    /// What a scan must find, by the simplest means.
+    /// The rows that a scan must find, by the simplest means.
     fn expected(&self, range: &KeyRange, limit: u32, reverse: bool, key_only: bool) -> Vec<KvPair> {
         let (low, high) = match reverse {
             false => (&range.start_key, &range.end_key),
@@ -197,7 +197,7 @@ async fn batches_of_many_parts_are_whole_and_in_order() {
     world.end().await;
 }
 
-/// Reads a job as [`super::super::read_scheduler::ReadScheduler`] does, but lets it begin again after `parts`.
+/// Reads as the read scheduler does, but begins again after `parts`.
 fn read_with_restart<T: RowReader>(mut job: SnapshotRead<T>, parts: usize) -> (RowEncoder, usize) {
     for _ in 0..parts {
         if let Some(rows) = job.read_on().unwrap() {
