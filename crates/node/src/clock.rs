@@ -34,6 +34,7 @@ impl Clock {
     /// The time now.
     #[must_use]
     pub fn now(&self) -> Time {
+        // Saturating: the time must not go back, whatever the kernel says.
         let elapsed = since_boot().saturating_sub(self.origin);
         Time(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX))
     }

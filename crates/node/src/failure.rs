@@ -33,6 +33,8 @@ impl NodeFailure {
     /// Ends the node because of `reason`. Only the first report counts; later ones are mostly its
     /// echo.
     pub fn report(&self, reason: &str) {
+        // Before the reason is published: its readers may rely on nothing being acknowledged any
+        // more.
         (self.halt)();
         self.reason.send_if_modified(|kept| {
             let first = kept.is_none();

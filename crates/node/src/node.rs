@@ -324,13 +324,16 @@ impl Node {
             membership,
             ..
         } = self;
+        // Their tasks hold the membership, and with it the store.
         streams.shutdown().await;
         let last_answers = async { while servers.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, last_answers).await;
         stop.send_replace(ServerStop::Connections);
         while servers.join_next().await.is_some() {}
+        // Each of them holds the store, which must be closed when this returns.
         drop((router, services, placement, membership));
         let reason = failure.reason();
+        // Its closure holds the store as well.
         drop(failure);
         let ended = tokio::task::spawn_blocking(move || end(threads)).await;
         // Once the store is dropped, the next process that opens the directory finds its lock free.

@@ -142,12 +142,15 @@ pub(crate) fn open_store(
     let handshake = Handshake::new(greeting, store.history().clone(), registry, known, config.new);
     let descriptors = recovered.iter().map(|replica| replica.descriptor.clone()).collect();
     let mut region_config = shard_config(&settings, random_u64());
+    // A lease counts on a clock that goes on in suspend: decision 5,
+    // `docs/decisions/0005-leases.md`.
     region_config.reads.leases &= Clock::GOES_ON_IN_SUSPEND;
     let count = config.threads.shard_count();
     let mut shards: Vec<Shard> =
         std::iter::repeat_with(|| Shard::new(region_config.clone())).take(count).collect();
     for replica in recovered {
         let place = replica.descriptor.id.0 as usize % count;
+        // In a new region one replica campaigns at once. If all of them did, the votes would split.
         let fresh = replica.hard_state.term == Term(0);
         let first = first_campaigner(&replica.descriptor) == Some(identity.store);
         shards[place].create(clock.now(), replica, fresh && first).map_err(|source| {

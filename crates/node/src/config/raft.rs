@@ -33,6 +33,8 @@ pub(super) fn check_settings(settings: &ClusterSettings) -> Result<(), ConfigErr
     within(
         "raft.election_ticks (at least three times raft.heartbeat_ticks)",
         settings.election_ticks,
+        // A follower must miss several heartbeats before it campaigns, or a single lost one would
+        // cost the leader its place.
         (3 * settings.heartbeat_ticks).max(4),
         10_000,
     )?;

@@ -106,6 +106,8 @@ impl StorageConfig {
             .cache_bytes(self.cache_bytes)
             .growth_bytes(self.pages_growth_bytes)
             .trim_bytes(self.pages_trim_bytes);
+        // Two limits: at the first a checkpoint is due, between it and the second applying slows
+        // down.
         config.checkpoint_dirty_bytes = self.dirty_bytes_max;
         config.dirty_bytes_max = self.dirty_bytes_hard_max();
         config.pages_move_bytes_max = self.pages_move_bytes_max;

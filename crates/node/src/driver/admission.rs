@@ -46,6 +46,7 @@ impl MemoryBudget {
         bytes: usize,
         deadline: Instant,
     ) -> Result<SemaphorePermit<'_>, AdmissionError> {
+        // Looked at first: a permit that is free must not let a request in after the end has begun.
         if self.finishing.load(Ordering::SeqCst) {
             return Err(AdmissionError::Stopping);
         }
@@ -121,6 +122,7 @@ impl LeaderWait {
         mut leadership: watch::Receiver<Leadership>,
         state: &mut LeaderWaitState,
     ) -> bool {
+        // Not queued: a request that would wait for a place to wait is better rejected at once.
         let Ok(_place) = self.places.try_acquire() else { return false };
         let until = *state.until.get_or_insert_with(|| Instant::now() + self.timeout);
         // The shard publishes its role before it refuses a request. So a leader that refused this

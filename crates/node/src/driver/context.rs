@@ -50,6 +50,7 @@ impl NodeContext {
     /// Ends everything at once. After it has returned, no request is answered any more, and a
     /// worker only finishes the write or the transaction that it has begun.
     pub(crate) fn halt(&self) {
+        // Tickets first: a write that still completes must not be acknowledged any more.
         self.tickets.close();
         self.mailboxes.close();
         self.queues.log.halt();

@@ -101,6 +101,7 @@ impl<T> Mailbox<T> {
         bytes: usize,
     ) -> Result<(), MailboxClosed> {
         let limit = self.weight_max[lane as usize];
+        // At least one permit: a message without weight would escape the bound.
         let weight = u32::try_from(bytes).unwrap_or(limit).clamp(1, limit);
         let room =
             self.room[lane as usize].acquire_many(weight).await.map_err(|_| MailboxClosed)?;
@@ -108,6 +109,7 @@ impl<T> Mailbox<T> {
         if state.closed {
             return Err(MailboxClosed);
         }
+        // The permits come back when the shard takes the message out, not at the end of this call.
         room.forget();
         state.lanes[lane as usize].push_back((message, weight));
         self.wake_shard(&mut state);
@@ -151,6 +153,7 @@ impl<T> Mailbox<T> {
             if into.len() > had {
                 return true;
             }
+            // Set under the lock: a sender that takes the lock next sees it and wakes this thread.
             state.parked = true;
             match deadline {
                 None => self.wake.wait(&mut state),
@@ -174,6 +177,7 @@ impl<T> Mailbox<T> {
             lane.clear();
         }
         for room in &self.room {
+            // Senders that wait for room get an error instead of waiting for ever.
             room.close();
         }
         self.wake.notify_all();

@@ -336,8 +336,11 @@ impl Router {
         event: impl Fn(Ticket) -> Event,
         late: RequestError,
     ) -> Result<TicketAnswer, RequestError> {
+        // One deadline for admission, all retries and the answer: together they must not outlast
+        // it.
         let deadline = Instant::now() + self.shared.limits.request_timeout;
         let weight = bytes.saturating_add(REQUEST_OVERHEAD_BYTES);
+        // Held until the answer is here: a request that waits in a shard still occupies memory.
         let _budget = self.shared.budget.admit(weight, deadline).await.map_err(refused)?;
         let mut wait = LeaderWaitState::default();
         loop {
@@ -349,6 +352,8 @@ impl Router {
                 Ok(Err(_)) => return Err(RequestError::Stopping),
                 Err(_) => return Err(late),
             };
+            // A client that gets `NotLeader` without a leader backs off, so the request waits here:
+            // decision 6, `docs/decisions/0006-waiting-for-a-leader.md`.
             let leaderless =
                 matches!(answer, TicketAnswer::Rejected(Reject::NotLeader { leader: None }));
             if !leaderless || !self.await_leader(region, &mut wait).await {

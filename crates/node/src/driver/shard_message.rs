@@ -35,6 +35,7 @@ impl Mailboxes {
 
     /// The place of the shard that drives a region.
     pub(crate) fn place(&self, region: RegionId) -> usize {
+        // Ids of regions are dense, so the remainder spreads them evenly over the shards.
         region.0 as usize % self.shards.len()
     }
 
@@ -50,6 +51,7 @@ impl Mailboxes {
 
     /// Posts completions to the shards of their regions, in order; each shard wakes once.
     pub(crate) fn complete_all(&self, events: impl IntoIterator<Item = Event>) {
+        // The usual case on few cores: nothing is to be sorted.
         if let [only] = &*self.shards {
             return only.complete_all(events.into_iter().map(ShardMessage::Event));
         }

@@ -82,6 +82,8 @@ impl<O: MessageSink> ShardThread<O> {
             }
             effects.clear();
             self.shard.step(self.clock.now(), events.drain(..), &mut effects);
+            // The step itself may have taken longer than a lease had left (decision 5,
+            // `docs/decisions/0005-leases.md`).
             self.shard.drop_leases_if_late(self.clock.now(), &mut effects);
             if let Some(lost) = effects.lost_logs.first() {
                 // Nothing of this step leaves the store: its disk has forgotten what it had
@@ -97,6 +99,7 @@ impl<O: MessageSink> ShardThread<O> {
 impl<O: MessageSink> EffectSinks<O> {
     /// The lanes that are open while the workers have their present backlog.
     fn open(&self) -> OpenLanes {
+        // The longer of the two queues counts: entries that are logged are applied next.
         let behind = self.log.bytes().max(self.applies.bytes());
         OpenLanes {
             clients: behind <= self.backlog_bytes_max,

@@ -125,6 +125,7 @@ impl NodeThreads {
     pub(crate) fn finish(mut self) -> Result<(), flotilla_store::Error> {
         let context = &self.context;
         context.mailboxes.close();
+        // Joined before the workers are drained: a shard could still push work.
         join(self.shards.drain(..));
         context.queues.log.drain();
         context.queues.applies.drain();

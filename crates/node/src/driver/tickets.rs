@@ -60,6 +60,7 @@ impl Tickets {
 
     /// Opens a ticket that was never used before. None once the table is closed.
     pub(crate) fn open(self: &Arc<Self>) -> Option<PendingRequest> {
+        // Relaxed: only that each number is given once counts, and not their order.
         let ticket = Ticket(self.next.fetch_add(1, Ordering::Relaxed));
         let (sender, answer) = oneshot::channel();
         let mut stripe = self.stripe(ticket).lock();

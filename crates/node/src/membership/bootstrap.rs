@@ -207,6 +207,7 @@ impl BootstrapState {
         now: flotilla_region::Time,
         cluster_id: u64,
     ) -> (Due, Option<Result<(), BootstrapError>>) {
+        // The rules of rounds and promises are decision 19, `docs/decisions/0019-one-bootstrap.md`.
         if self.schedule.may_begin(now)
             && let Some(write) = self.machine.advance(cluster_id)
         {

@@ -271,6 +271,7 @@ impl Membership {
 
     /// Decides about a greeting, and makes durable what follows from it.
     async fn judge(&self, hello: &StoreHello) -> HelloOutcome {
+        // A decision rests on what earlier ones made durable.
         let _one = self.shared.deciding.lock().await;
         let log_end = self.log_end();
         let decision = self.shared.handshake.lock().decide(hello, log_end);

@@ -65,6 +65,7 @@ pub(crate) async fn accept(
     let places = Arc::new(Semaphore::new(connections_max));
     let mut stopped = stop.clone();
     loop {
+        // Before the accept: connections beyond the limit stay in the kernel's backlog.
         let place =
             Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
         let accepted = tokio::select! {
@@ -158,6 +159,8 @@ impl ServerConnection {
         if self.broken_off.is_none() {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
+        // A connection that has made a request may be silent for ever; keepalive watches it from
+        // then on.
         self.opening.take_if(|opening| opening.stage == OpeningStage::Open);
         if let Some(opening) = &mut self.opening
             && opening.deadline.as_mut().poll(context).is_ready()

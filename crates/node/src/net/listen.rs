@@ -60,6 +60,8 @@ pub(crate) async fn serve(
     let served = Server::builder()
         .max_concurrent_streams(limits.streams_per_connection_max)
         .concurrency_limit_per_connection(limits.streams_per_connection_max as usize)
+        // A request above the limit is refused at once. Queued, it would hold memory that nothing
+        // bounds.
         .load_shed(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)

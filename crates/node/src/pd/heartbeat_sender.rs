@@ -105,6 +105,7 @@ impl HeartbeatSession {
     ) -> Result<(), Status> {
         let mut word = interval(WORD);
         let mut full = interval_at(Instant::now() + FULL, FULL);
+        // After a suspend one heartbeat is enough, and not one for each interval that was missed.
         word.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let report = tokio::select! {

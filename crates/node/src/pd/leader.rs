@@ -97,6 +97,7 @@ impl PdLeader {
         let ids = Ids::recover(row(rows::IDS_KEY)?.as_deref())?;
         let tso = Tso::recover(row(rows::TSO_KEY)?.as_deref())?;
         let MemberId { cluster_id: here, store: here_store } = router.identity();
+        // A directory from another cluster must not lead this one, whatever its registry says.
         let found = row(rows::CLUSTER_KEY)?;
         let found = found.map(|row| rows::decode(rows::CLUSTER_KEY, &row)).transpose()?;
         if let Some(found) = found.filter(|&found| found != here) {
@@ -263,6 +264,8 @@ impl PdLeader {
                 Ok((range, ids.wants()))
             })
             .await?;
+        // Confirmed after the take: a deposed leader must not hand out what a later one may give
+        // again.
         self.confirm().await?;
         Ok(range.end - 1)
     }

@@ -26,6 +26,7 @@ impl HealthWatch {
     /// Runs until it is aborted.
     pub(crate) async fn run(self) {
         let mut looks = interval(LOOK_INTERVAL);
+        // After a suspend one sample is enough, and not one for each second that was missed.
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut monitor = HealthMonitor::default();
         loop {

@@ -57,6 +57,7 @@ impl FrameReceiver {
         self.check(&frame, from)?;
         let number = self.supersede(from, kind);
         loop {
+            // The newer stream may have superseded this one while it waited for a frame.
             if self.opened.lock().get(&(from, kind)) != Some(&number) {
                 return Err(Status::aborted("the store has opened a newer stream"));
             }

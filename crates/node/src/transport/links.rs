@@ -98,6 +98,7 @@ impl MessageSink for PeerTransport {
     /// Only lost entries make a difference to raft.
     fn send(&self, envelope: Envelope) -> Option<Event> {
         let append = envelope.message.kind == MessageKind::Append;
+        // Entries in a queue of their own, so that heartbeats are never behind them.
         let (region, peer) = match self.links.get(&envelope.to.store) {
             Some(link) if append => link.appends.push(envelope),
             Some(link) => link.urgent.push(envelope),

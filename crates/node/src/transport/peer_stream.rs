@@ -66,6 +66,7 @@ impl PeerStream {
                     self.fault.note(cause);
                 }
             }
+            // Jitter: stores that lost each other together must not retry together.
             tokio::time::sleep(jittered(pause)).await;
             pause = (pause * 2).min(PAUSE_MOST);
         }

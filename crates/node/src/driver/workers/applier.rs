@@ -33,6 +33,8 @@ impl Applier {
         let mut tasks: Vec<ApplyTask> = Vec::new();
         while let Some(bytes) = self.queue.take(&mut tasks) {
             // The queue grows meanwhile, and its bytes keep the shards from taking more.
+            // Before the transaction: at the hard limit it has to wait until a checkpoint has
+            // written pages.
             self.signal.throttle(self.store.dirty_limits(), || self.store.dirty_bytes());
             let applied = match self.store.apply(&tasks) {
                 Ok(applied) => applied,

@@ -208,6 +208,7 @@ impl Checkpointer {
             applied.into_iter().map(|(region, applied)| Event::Checkpointed { region, applied }),
         );
         self.signal.checkpointed(dirty_bytes, took);
+        // After the checkpoint: what it made durable is what the log may lose.
         let purged = self.store.purge_log()?;
         if purged.segments > 0 {
             tracing::debug!(segments = purged.segments, bytes = purged.bytes, "log purged");

@@ -73,6 +73,8 @@ impl LogWriterThread {
                         LogTask::Compact(compaction) => compactions.push(compaction),
                     }
                 }
+                // The engine starts no threads: this one waits for the disk, for all regions
+                // (decision 3, `docs/decisions/0003-who-flushes.md`).
                 if let Err(error) = self.store.write_log(&writes, &compactions).wait() {
                     self.failure.report(&format!("the log cannot be written: {error}"));
                     return;
@@ -91,6 +93,8 @@ impl LogWriterThread {
     fn report(&self, writes: &[LogWrite]) {
         let mut last: BTreeMap<RegionId, u64> = BTreeMap::new();
         for write in writes {
+            // A later write of the same region replaces the earlier one: the log is written in
+            // order.
             last.insert(write.region, write.number);
         }
         self.mailboxes.complete_all(

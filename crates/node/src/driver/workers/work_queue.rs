@@ -46,6 +46,8 @@ impl<T> WorkQueue<T> {
         let had = state.waiting.len();
         state.waiting.extend(work);
         let bytes = state.waiting[had..].iter().map(|(_, bytes)| bytes).sum();
+        // Relaxed: the figure steers backpressure. A shard that reads an old one takes a little
+        // more or a little less.
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         if state.parked {
             state.parked = false;

@@ -112,6 +112,8 @@ async fn read(
             )));
         }
         for (request, id) in requests.into_iter().zip(ids) {
+            // Admitted before the next frame is read: the stream stops here when its budget is
+            // spent.
             let share = budget.admit(request.encoded_len()).await?;
             let (service, budget, answers) = (service.clone(), budget.clone(), answers.clone());
             tokio::spawn(async move {

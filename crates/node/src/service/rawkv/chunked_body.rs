@@ -112,6 +112,7 @@ impl ChunkedBody {
         let length = u32::try_from(bytes)
             .map_err(|_| Status::resource_exhausted(format!("an answer of {bytes} bytes")))?;
         let mut open = BytesMut::new();
+        // The flag "not compressed".
         open.put_u8(0);
         open.put_u32(length);
         Ok(ChunkedBody { whole: VecDeque::new(), open })

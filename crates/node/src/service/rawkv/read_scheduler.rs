@@ -66,6 +66,7 @@ impl ReadScheduler {
             ReadStep::Last(answer) => return Some(answer),
             ReadStep::More(job) => job,
         };
+        // The permit is held to the end of the read: its rows are in memory until then.
         let _long = match Arc::clone(&self.long).try_acquire_owned() {
             Ok(place) => place,
             Err(_) => {

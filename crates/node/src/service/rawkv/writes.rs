@@ -122,6 +122,7 @@ impl RawKv {
             return Ok(Outcome::Done);
         }
         let (id, descriptor) = (checked.region(), checked.descriptor);
+        // One command, so that the region's log keeps the batch together.
         let command: Bytes = command::encode(ops);
         let proposal = self.router().propose(id, checked.guard, command);
         let result = match checked.time_limit {
