@@ -1,6 +1,6 @@
-//! Why a cluster does not serve: how many of its stores answer, which do not, how many it needs.
+//! Diagnoses why a cluster does not serve: which stores answer, and how many it needs.
 //!
-//! Asked of the stores themselves, one by one: placement is what may be missing.
+//! The stores themselves are asked, one by one: placement may be missing.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::tool::{ClusterTarget, Error};
 
-/// A store of the registry, and what came of asking it.
+/// A store of the registry, and its answer.
 #[derive(Clone, Debug)]
 struct AskedStore {
     id: u64,
@@ -18,7 +18,7 @@ struct AskedStore {
     answer: Result<StatsResponse, String>,
 }
 
-/// What the stores that answer say of the whole.
+/// The answers of all stores.
 #[derive(Clone, Debug, Default)]
 struct ClusterDiagnosis {
     stores: Vec<AskedStore>,
@@ -95,8 +95,8 @@ pub(crate) fn reason(error: &flotilla_client::Error) -> String {
 }
 
 impl ClusterDiagnosis {
-    /// What keeps the cluster from serving, if that is seen from here. `is_leaderless`: placement
-    /// has no leader, so something is.
+    /// The cause that keeps the cluster from serving, if the answers show it. `is_leaderless`:
+    /// placement has no leader, so there is one.
     fn words(&self, is_leaderless: bool) -> Option<String> {
         let (count, answering) = (self.stores.len(), self.answering().count());
         let (needed, voters) = self.need();

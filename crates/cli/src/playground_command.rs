@@ -15,10 +15,10 @@ use crate::reserved_port::ReservedPort;
 use crate::signals::{self, Signals};
 use crate::{fail_stop, logging};
 
-/// Where clients of TiKV look for placement if nobody tells them.
+/// The address at which clients of TiKV look for placement by default.
 const PLACEMENT: &str = "127.0.0.1:2379";
 
-/// How long it may take to find out who answers there.
+/// How long it may take to find out which cluster answers there.
 const PLACEMENT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long the cluster may take until it is ready.
@@ -27,7 +27,7 @@ const READY_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a child process may take to end in good order before it is killed.
 const CHILD_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the command line says about a playground.
+/// The arguments of `flotilla playground`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PlaygroundArgs {
     /// Stores, 1 to 9
@@ -167,8 +167,8 @@ async fn announce(
     Ok(())
 }
 
-/// Whether the store at `addr` belongs to who answers where clients look for placement. It may be
-/// another cluster: a store that does not get that address does without.
+/// Whether the store at `addr` belongs to the cluster that answers where clients look for
+/// placement. It may be another cluster: a store that does not get that address does without.
 async fn is_placement_of(addr: &str) -> bool {
     let config = Config { deadline: PLACEMENT_PATIENCE, ..Config::default() };
     let stores = async { Client::connect(&[PLACEMENT], config).await?.stores().await };
@@ -185,7 +185,8 @@ async fn with_processes(settings: &PlaygroundConfig, signals: &mut Signals) -> R
         (name, status) = children.ended() => Err(format!("store {name} ended: {status}")),
         _ = signals.next() => return children.terminate().await,
     };
-    // Nobody is started again: what a cluster does without a store is worth looking at.
+    // A store that has ended is not started again: the behaviour of a cluster without it is worth
+    // looking at.
     while outcome.is_ok() && !children.running.is_empty() {
         tokio::select! {
             (name, status) = children.ended() => {
@@ -202,7 +203,7 @@ async fn with_processes(settings: &PlaygroundConfig, signals: &mut Signals) -> R
 
 /// Processes of this same program, one for each store.
 struct Children {
-    /// Where they listen; kept, so that nobody else does once one has ended.
+    /// Their ports, reserved: no other process gets one when its store has ended.
     ports: Vec<ReservedPort>,
     pids: Vec<Pid>,
     running: JoinSet<(String, Pid, std::io::Result<ExitStatus>)>,

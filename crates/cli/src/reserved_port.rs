@@ -1,26 +1,26 @@
-//! A port that stays one's own while nobody listens at it.
+//! Reserves a TCP port while no process listens on it.
 //!
-//! A stopped store's port may be given away before the store is started again: to whoever asks for
-//! any free port, or to a connection that goes out. A socket that is bound and does not listen
-//! keeps it from both, and from nobody who asks for this very port and means to share the address
-//! (`SO_REUSEADDR`), as every listener here does.
+//! The kernel may give the port of a stopped store away before the store is started again: to a
+//! process that asks for any free port, or to a connection that goes out. A socket that is bound
+//! and does not listen keeps the port from both. It does not keep it from a process that asks for
+//! this very port and shares the address (`SO_REUSEADDR`), as every listener here does.
 
 use std::io;
 use std::net::SocketAddr;
 
 use tokio::net::TcpSocket;
 
-/// A port of this machine, kept until this is dropped. Connections to it are refused while nobody
-/// listens; one listener at a time may be bound to it, by any process.
+/// A port of this machine, reserved until this is dropped. Connections to it are refused while no
+/// process listens; one listener at a time may be bound to it, by any process.
 #[derive(Debug)]
 pub struct ReservedPort(TcpSocket);
 
 impl ReservedPort {
-    /// Keeps the port of `addr`; any that is free if that is 0.
+    /// Reserves the port of `addr`; any that is free if that is 0.
     ///
     /// # Errors
     ///
-    /// What the system says: most likely that somebody listens there.
+    /// The error of the kernel: most likely another process listens there.
     pub fn reserve(addr: SocketAddr) -> io::Result<Self> {
         let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         socket.set_reuseaddr(true)?;
@@ -28,7 +28,7 @@ impl ReservedPort {
         Ok(Self(socket))
     }
 
-    /// Where to listen and to connect to.
+    /// The address to listen on and to connect to.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.0.local_addr().expect("a bound socket has an address")
@@ -58,7 +58,7 @@ mod tests {
         }
     }
 
-    /// Whoever does not share addresses is told that this one is in use, also when nobody listens.
+    /// Without shared addresses the port is in use, also while no process listens.
     #[test]
     fn a_kept_port_is_not_free() {
         let port = ReservedPort::reserve(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();

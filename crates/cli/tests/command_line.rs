@@ -37,8 +37,8 @@ fn three_ports() -> Vec<ReservedPort> {
     }
 }
 
-/// A process that a test has started. A test that fails leaves none behind: dropping this ends it, and
-/// waits until it has ended.
+/// A process that a test has started. A test that fails leaves none behind: dropping this ends it,
+/// and waits until it has ended.
 struct Started {
     child: Option<Child>,
     pid: Pid,
@@ -63,7 +63,8 @@ impl Started {
 impl Drop for Started {
     fn drop(&mut self) {
         let Some(child) = self.child.take() else { return };
-        // Asked first: a playground then ends its stores too. Its id is its own until it is waited for.
+        // Asked first: a playground then ends its stores too. Its id is its own until it is waited
+        // for.
         let _ = kill_process(self.pid, Signal::TERM);
         let (ended, end) = mpsc::channel();
         std::thread::spawn(move || ended.send(child.wait_with_output()));

@@ -168,8 +168,9 @@ async fn a_store_that_cannot_go_on_ends_with_its_code_though_nobody_reads_why() 
         let (dir, port) = (TempDir::new().unwrap(), port());
         let addr = port.addr().to_string();
         let serve = serve(&addr, &dir, "info");
-        // A disk that takes no more: files may have 512 blocks of 512 bytes less than 8 MiB, and the
-        // signal that says so is left out. Its log is in small files, so its pages meet that first.
+        // A disk that takes no more: files may have 512 blocks of 512 bytes less than 8 MiB, and
+        // the signal that says so is left out. Its log is in small files, so its pages meet that
+        // first.
         let config = dir.path().join("small.toml");
         std::fs::write(&config, "[storage]\nsegment_bytes = 1048576\n").unwrap();
         let mut limited = Command::new("/bin/sh");

@@ -24,8 +24,8 @@ use tonic::{Code, Status};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A cluster of three, and the last of its stores played by the test: the greeting of another start of
-/// its directory was taken.
+/// A cluster of three, and the last of its stores played by the test: the greeting of another start
+/// of its directory was taken.
 struct Impostor {
     cluster: Playground,
     hello: StoreHello,

@@ -1,11 +1,11 @@
-//! What the experiment may be told; the defaults are the published ones.
+//! Arguments of the experiment; the defaults are the published ones.
 
 use std::time::Duration;
 
 use flotilla_cli::bench::{KeySpread, LoadKeys};
 use flotilla_cli::tool::{ClusterTarget, Error};
 
-/// What the command line says.
+/// The arguments of `concurrent-read`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -62,7 +62,7 @@ pub(crate) struct Args {
 const PAGE_BYTES_MAX: u64 = 16 << 20;
 
 impl Args {
-    /// What the parser cannot see: values that do not fit together.
+    /// Checks values that do not fit together, which the parser cannot.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let Args { value_bytes_min, value_bytes_max, large_scan_rows, keys, .. } = self;
         let wrong = if value_bytes_min > value_bytes_max {

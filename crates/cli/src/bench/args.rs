@@ -1,8 +1,8 @@
-//! What a load may be told.
+//! Arguments of a load.
 
 use crate::tool::ClusterTarget;
 
-/// What the command line says of a load.
+/// The arguments of `flotilla bench put`, `get`, `scan` and `mixed`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct LoadArgs {
     #[command(flatten)]
@@ -51,7 +51,7 @@ pub(crate) struct LoadArgs {
     pub(crate) seed: u64,
 }
 
-/// What the callers ask for.
+/// The kind of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Workload {
     /// Writes of random keys

@@ -1,4 +1,4 @@
-//! What the stores counted while a load ran.
+//! The counters of all stores before and after a load.
 
 use flotilla_proto::peers::StatsResponse;
 use tokio::task::JoinSet;
@@ -50,7 +50,7 @@ impl StoreCounts {
         self.frame_bytes_sent += raft.frame_bytes_sent;
     }
 
-    /// What came to it since `before`. `None` if a store has come or gone or has started anew
+    /// The increase since `before`. `None` if a store has come or gone or has started anew
     /// meanwhile: the difference would mean nothing.
     pub(crate) fn since(self, before: StoreCounts) -> Option<StoreCounts> {
         let minus = |now: u64, then: u64| now.checked_sub(then);

@@ -15,7 +15,7 @@ pub struct LoadKeys {
 /// Where the keys of one region lie: not at the border of any even split of the key space.
 const ONE_PREFIX: &[u8] = b"bench/";
 
-/// Bytes that tell two keys apart.
+/// Bytes in which two keys differ.
 const NUMBER_BYTES: usize = 8;
 
 impl LoadKeys {

@@ -1,4 +1,4 @@
-//! The load itself: callers that ask, wait for the answer, and ask again.
+//! Runs a load: a closed loop of callers, each with one request at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use super::args::{LoadArgs, Workload};
 use super::keys::LoadKeys;
 use crate::tool::Error;
 
-/// The longest time that the histogram tells apart, a minute; longer ones count as that.
+/// The longest latency that the histogram resolves, a minute; longer ones count as that.
 pub const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
 /// An empty histogram of latencies in nanoseconds, with three digits.
@@ -28,7 +28,7 @@ pub fn latencies() -> Histogram<u64> {
 /// Pairs of one request of the fill.
 const FILL_COUNT: usize = 1000;
 
-/// What came of a load.
+/// The results of a load.
 #[derive(Debug)]
 pub(crate) struct LoadOutcome {
     pub(crate) elapsed: Duration,
@@ -119,13 +119,13 @@ pub(crate) async fn run(
     outcome
 }
 
-/// What all callers share.
+/// The state that all callers share.
 struct LoadPlan {
     workload: Workload,
     keys: LoadKeys,
     value: Bytes,
     args: LoadArgs,
-    /// Requests that nobody has taken yet.
+    /// Requests that no caller has taken yet.
     left: AtomicU64,
     until: Option<Instant>,
     bar: ProgressBar,

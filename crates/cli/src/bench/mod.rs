@@ -1,4 +1,5 @@
-//! `flotilla bench`: a load on a running cluster, what it took, and what the stores did for it.
+//! `flotilla bench`: puts a load on a running cluster; reports throughput, latency and the work of
+//! the stores.
 
 mod args;
 mod bars;
@@ -23,7 +24,7 @@ pub use load::{LATENCY_NS_MAX, fill_with, latencies};
 use report::LoadReport;
 pub use report::millis;
 
-/// What the command line says.
+/// The arguments of `flotilla bench`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct BenchArgs {
     #[command(subcommand)]

@@ -1,4 +1,4 @@
-//! What a load has shown, for people and for programs.
+//! Reports the throughput and latency of a load, as tables or as JSON.
 
 use std::io::Write;
 
@@ -10,10 +10,10 @@ use super::counts::StoreCounts;
 use super::load::LoadOutcome;
 use crate::tool::{Error, number, table};
 
-/// The parts of a hundred of the requests that were at least as fast as shown.
+/// The percentiles of the latency that are shown.
 const PERCENTILES: [f64; 6] = [50.0, 90.0, 95.0, 99.0, 99.9, 100.0];
 
-/// All that is told of one load.
+/// The report of one load.
 pub(crate) struct LoadReport<'a> {
     pub(crate) workload: Workload,
     pub(crate) args: &'a LoadArgs,
@@ -80,7 +80,7 @@ impl LoadReport<'_> {
         table
     }
 
-    /// What the stores did for it, all of them together.
+    /// The work of the stores for it, all of them together.
     fn work(&self, counts: StoreCounts) -> Table {
         let mut table = table(&["all stores", "count", "for each put", "and store"]);
         let rows = [

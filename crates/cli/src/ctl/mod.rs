@@ -13,7 +13,7 @@ use crate::tool::{self, ClusterTarget, Error};
 use text::ByteFormat;
 pub(crate) use text::{escape, hex};
 
-/// What the command line says.
+/// The arguments of `flotilla ctl`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CtlArgs {
     #[command(flatten)]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::text::{ByteFormat, escape, hex};
 use crate::tool::{Error, table};
 
-/// Which rows to print.
+/// The arguments of `flotilla ctl scan`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ScanArgs {
     /// First key [default: the very first]

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::tool::Error;
 
-/// How bytes are given and shown.
+/// The format of keys and values in arguments and in output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ByteFormat {
     pub(crate) is_hex: bool,
@@ -55,7 +55,7 @@ fn unhex(digits: &str) -> Option<Bytes> {
 }
 
 /// Text stays as it is; a backslash is doubled, and other bytes become `\xNN`. A row must not be
-/// able to move the cursor of whoever looks at it.
+/// able to move the cursor of the terminal that shows it.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

@@ -22,7 +22,7 @@ use crate::tool::{ClusterTarget, Error, number, table};
 /// Digits of a directory's number in a table: as many as tell a few of them apart.
 const UUID_DIGITS_SHOWN: usize = 8;
 
-/// A store, and what it says or why it does not.
+/// A store, and its answer or the error instead of it.
 struct StoreAnswer<A> {
     store: KnownStore,
     answer: Result<A, flotilla_client::Error>,
@@ -187,7 +187,7 @@ impl StoreHealth {
     }
 }
 
-/// What a store is called that says nothing of itself.
+/// The state that is shown for a store without an answer.
 fn absence(error: &flotilla_client::Error) -> &'static str {
     match error {
         flotilla_client::Error::NotServing { .. } => "not serving",
@@ -252,15 +252,15 @@ pub(crate) async fn regions(
     Ok(())
 }
 
-/// What the stores say about one region.
+/// The answers of the stores about one region.
 #[derive(Default)]
 struct RegionSummary {
     replicas: Vec<(u64, RegionStatus)>,
 }
 
 impl RegionSummary {
-    /// The replica that knows best: the leader of the highest term, or else whoever has heard of
-    /// it.
+    /// The replica that knows best: the leader of the highest term, or else a replica that has
+    /// heard of that term.
     fn best(&self) -> Option<&RegionStatus> {
         let replicas = self.replicas.iter().map(|(_, status)| status);
         replicas.max_by_key(|status| (status.term, status.role() == Role::Leader, status.applied))

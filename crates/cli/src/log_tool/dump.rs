@@ -1,4 +1,4 @@
-//! `flotilla log dump`: what the files say, in the order in which it was written.
+//! `flotilla log dump`: prints the records of a log in the order in which they were written.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -12,7 +12,7 @@ use crate::ctl::{escape, hex};
 use crate::offline::disk;
 use crate::tool::Error;
 
-/// What to print.
+/// The arguments of `flotilla log dump`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct LogDumpArgs {
     /// The log, such as the `log` directory of a store

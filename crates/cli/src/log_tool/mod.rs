@@ -1,4 +1,4 @@
-//! `flotilla log`: a store's log as it lies on disk: looked at, checked, copied, rescued.
+//! `flotilla log`: info, dump, verify, copies and salvage of a log on disk.
 
 mod access;
 mod dump;
@@ -17,7 +17,7 @@ use crate::offline::{Bar, disk, finish, named};
 use crate::tool::{self, Error};
 use access::{read_only, refused};
 
-/// What the command line says.
+/// The arguments of `flotilla log`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LogArgs {
     /// Print JSON instead of tables
@@ -143,7 +143,7 @@ fn export(
     };
     drop(bar);
     if is_stdout {
-        // What is printed is the stream, and nothing else.
+        // Standard output is the stream, and nothing else.
         return Ok(out.flush()?);
     }
     views::carried(&done, is_json, out)?;
@@ -163,7 +163,7 @@ fn import(dir: &Path, file: &Path) -> Result<raftlog::Exported, Error> {
     let done =
         raftlog::import(&log, &mut *stream, &mut |done| bar.show(done.bytes_done, done.bytes));
     drop(bar);
-    // What was imported before an error stays, and is closed as well.
+    // Groups that were imported before an error stay, and are closed as well.
     log.close().map_err(refused)?;
     done.map_err(refused)
 }

@@ -1,4 +1,4 @@
-//! `flotilla pages`: a page file as it lies on disk: looked at, checked, drawn, copied, rescued.
+//! `flotilla pages`: info, check, dump, map, copies and repair of a page file on disk.
 
 mod access;
 mod backup;
@@ -18,7 +18,7 @@ use crate::offline::{Bar, disk, named};
 use crate::tool::{self, Error};
 use access::{copying, open};
 
-/// What the command line says.
+/// The arguments of `flotilla pages`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PagesArgs {
     /// Print JSON instead of tables

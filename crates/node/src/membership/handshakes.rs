@@ -166,7 +166,8 @@ impl Membership {
         self.shared.handshake.lock().registry().version
     }
 
-    /// The last start of another store that this one knows of: by its handshake, or by the registry.
+    /// The last start of another store that this one knows of: by its handshake, or by the
+    /// registry.
     pub(crate) fn known_run(&self, store: StoreId) -> StoreRun {
         let handshake = self.shared.handshake.lock();
         let heard = handshake.greet(store).known.map(|known| known.run);
