@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use flotilla_cli::playground::{Playground, Settings};
+use flotilla_cli::playground::{Playground, PlaygroundConfig};
 use flotilla_client::{Client, Config};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
@@ -18,7 +18,8 @@ fn node_put(criterion: &mut Criterion) {
     let runtime = Runtime::new().expect("threads can be started");
     let dir = tempfile::tempdir().expect("there is a place for temporary files");
     let (playground, client) = runtime.block_on(async {
-        let playground = Playground::start(&Settings::new(dir.path())).await.expect("it starts");
+        let playground =
+            Playground::start(&PlaygroundConfig::new(dir.path())).await.expect("it starts");
         playground.ready(Duration::from_secs(60)).await.expect("every region gets a leader");
         let client = Client::connect(&playground.endpoints(), Config::default()).await;
         (playground, client.expect("the stores answer"))

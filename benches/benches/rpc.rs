@@ -26,9 +26,9 @@ mod jsonrpc;
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use flotilla_cli::playground::{Playground, Settings};
+use flotilla_cli::playground::{Playground, PlaygroundConfig};
 use flotilla_client::{Client, Config, Transport};
-use flotilla_node::service::rawkv::{Limits, RawKv};
+use flotilla_node::service::rawkv::{RawKv, RawKvLimits};
 use tokio::task::JoinSet;
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -51,14 +51,14 @@ fn main() -> Result<(), Failure> {
 
 async fn compare(requests: u64) -> Result<(), Failure> {
     let dir = tempfile::tempdir()?;
-    let mut settings = Settings::new(dir.path());
+    let mut settings = PlaygroundConfig::new(dir.path());
     settings.common.regions = 1;
     let playground = Playground::start(&settings).await?;
     playground.ready(Duration::from_secs(60)).await?;
 
     let leader = leader_of(&playground).ok_or("no store leads the region")?;
     let router = playground.node(leader).ok_or("the leader's store is gone")?.router().clone();
-    let json = jsonrpc::serve(RawKv::new(router.clone(), Limits::default()), router).await?;
+    let json = jsonrpc::serve(RawKv::new(router.clone(), RawKvLimits::default()), router).await?;
     let endpoints = playground.endpoints();
     let client = async |transport| {
         let config = Config { transport, connections_per_store: 1, ..Config::default() };

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use flotilla_cli::playground::{Playground, Settings};
+use flotilla_cli::playground::{Playground, PlaygroundConfig};
 use load::{Load, client};
 use processes::Processes;
 
@@ -22,8 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const KILLS: u64 = 6;
 const KILLS_VARIABLE: &str = "FLOTILLA_KILLS";
 
-fn settings(dir: &Path) -> Settings {
-    let mut settings = Settings::new(dir);
+fn settings(dir: &Path) -> PlaygroundConfig {
+    let mut settings = PlaygroundConfig::new(dir);
     settings.common.regions = 4;
     settings
 }

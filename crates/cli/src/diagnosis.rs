@@ -1,15 +1,15 @@
-//! Why a cluster does not serve: how many of its stores answer, which do not, how many it needs.
+//! Diagnoses why a cluster does not serve: which stores answer, and how many it needs.
 //!
-//! Asked of the stores themselves, one by one: placement is what may be missing.
+//! The stores themselves are asked, one by one: placement may be missing.
 
 use std::collections::BTreeSet;
 
 use flotilla_proto::peers::{Space, StatsResponse};
 use tokio::task::JoinSet;
 
-use crate::tool::{Error, Target};
+use crate::tool::{ClusterTarget, Error};
 
-/// A store of the registry, and what came of asking it.
+/// A store of the registry, and its answer.
 #[derive(Clone, Debug)]
 struct AskedStore {
     id: u64,
@@ -18,7 +18,7 @@ struct AskedStore {
     answer: Result<StatsResponse, String>,
 }
 
-/// What the stores that answer say of the whole.
+/// The answers of all stores.
 #[derive(Clone, Debug, Default)]
 struct ClusterDiagnosis {
     stores: Vec<AskedStore>,
@@ -33,7 +33,7 @@ struct ClusterDiagnosis {
 ///
 /// As `tool`, with [`Error::Client`] explained where the stores that answer show a cause.
 pub async fn explained(
-    target: &Target,
+    target: &ClusterTarget,
     tool: impl Future<Output = Result<(), Error>>,
 ) -> Result<(), Error> {
     match tool.await {
@@ -43,7 +43,7 @@ pub async fn explained(
 }
 
 /// Says of an error that may come of a missing quorum whether it does.
-async fn explain(target: &Target, error: flotilla_client::Error) -> Error {
+async fn explain(target: &ClusterTarget, error: flotilla_client::Error) -> Error {
     let is_leaderless = matches!(error, flotilla_client::Error::NoLeader { .. });
     if !is_leaderless && !matches!(error, flotilla_client::Error::Deadline { .. }) {
         return error.into();
@@ -57,7 +57,7 @@ async fn explain(target: &Target, error: flotilla_client::Error) -> Error {
     }
 }
 
-async fn ask(target: &Target) -> Result<ClusterDiagnosis, Error> {
+async fn ask(target: &ClusterTarget) -> Result<ClusterDiagnosis, Error> {
     let mut asking = JoinSet::new();
     for known in target.stores().await? {
         let store = known.store.unwrap_or_default();
@@ -95,8 +95,8 @@ pub(crate) fn reason(error: &flotilla_client::Error) -> String {
 }
 
 impl ClusterDiagnosis {
-    /// What keeps the cluster from serving, if that is seen from here. `is_leaderless`: placement
-    /// has no leader, so something is.
+    /// The cause that keeps the cluster from serving, if the answers show it. `is_leaderless`:
+    /// placement has no leader, so there is one.
     fn words(&self, is_leaderless: bool) -> Option<String> {
         let (count, answering) = (self.stores.len(), self.answering().count());
         let (needed, voters) = self.need();

@@ -24,7 +24,8 @@ pub const FAILED: i32 = 70;
 /// Exit code after a panic: a defect of the program, and not of a disk.
 pub const PANICKED: i32 = 71;
 
-/// How long a line may take to be written where it is the last one, or one that somebody waits for.
+/// How long a line may take to be written if it is the last one, or one that another program waits
+/// for.
 const LINE_LIMIT: Duration = Duration::from_millis(300);
 
 /// How long lines of the log may take that were logged before it.
@@ -48,7 +49,7 @@ static OUTPUT: BoundedWriter = BoundedWriter::new("announce", |line| {
 /// From here on a panic on any thread, in any task, ends the process with the code [`PANICKED`] and
 /// one line on standard error. For programs; a library leaves that to its owner.
 pub fn end_process_on_panic() {
-    // Started now: a panic may come because the system has no thread left.
+    // Started now: a panic may come because the kernel has no thread left.
     ERRORS.start();
     panic::set_hook(Box::new(|panic| {
         static PANICKED_BEFORE: AtomicBool = AtomicBool::new(false);
@@ -106,7 +107,7 @@ impl BoundedWriter {
         Self { name, write, lines: OnceLock::new() }
     }
 
-    /// The way to the thread; `None` if the system refused it.
+    /// The channel to the thread; `None` if the kernel refused it.
     fn start(&self) -> Option<&SyncSender<LastLine>> {
         let started = self.lines.get_or_init(|| {
             let (sender, lines) = mpsc::sync_channel::<LastLine>(LINES_QUEUED_MAX);

@@ -1,6 +1,7 @@
-//! One line for each thing that an operator should know, on standard error.
+//! Logging to standard error: one line for each event that an operator should know.
 //!
-//! Logging neither blocks nor panics, whatever has become of standard error: see `log_queue.rs`.
+//! Logging neither blocks nor panics, whatever has become of standard error: see
+//! `log_line_queue.rs`.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write};
@@ -13,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::log_queue::LogQueue;
+use crate::log_line_queue::LogQueue;
 
 /// The variable that wins over the settings.
 const VARIABLE: &str = "FLOTILLA_LOG";
@@ -25,7 +26,7 @@ static QUEUE: OnceLock<LogQueue> = OnceLock::new();
 ///
 /// # Errors
 ///
-/// What is wrong with the filter, or what the system refused.
+/// The filter is wrong, or the kernel refused a thread or a file descriptor.
 pub fn start(filter: &str) -> Result<(), String> {
     let (name, text) = match std::env::var(VARIABLE) {
         Ok(text) if !text.is_empty() => (VARIABLE, text),
@@ -53,7 +54,7 @@ pub fn start(filter: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Waits until standard error has all lines that were logged before, for so long at most.
+/// Waits until standard error has all lines that were logged before, `limit` at most.
 pub(crate) fn flush(limit: Duration) {
     if let Some(queue) = QUEUE.get() {
         queue.flush(limit);

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use flotilla_cli::play::{self, PlaygroundArgs};
+use flotilla_cli::playground_command::{self, PlaygroundArgs};
 use flotilla_cli::serve::{self, ServeArgs};
 use flotilla_cli::{bench, ctl, log_tool, page_tool};
 
@@ -22,19 +22,19 @@ enum Command {
     /// Runs a small cluster on this machine
     Playground(PlaygroundArgs),
     /// Asks a running cluster, or writes to it
-    Ctl(ctl::Args),
+    Ctl(ctl::CtlArgs),
     /// Puts a load on a running cluster and measures
-    Bench(bench::Args),
+    Bench(bench::BenchArgs),
     /// Looks at a log on disk, checks it, copies it, rescues it
-    Log(log_tool::Args),
+    Log(log_tool::LogArgs),
     /// Looks at a page file on disk, checks it, draws it, copies it, rescues it
-    Pages(page_tool::Args),
+    Pages(page_tool::PagesArgs),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => serve::run(args),
-        Command::Playground(args) => play::run(&args),
+        Command::Playground(args) => playground_command::run(&args),
         Command::Ctl(args) => ctl::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Log(args) => log_tool::run(&args),

@@ -1,4 +1,4 @@
-//! What `flotilla log` and `flotilla pages` have in common: the disk, a bar, and how to end.
+//! Shared by `flotilla log` and `flotilla pages`: the file system, progress, and the verdict.
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal as _, Write};
@@ -22,7 +22,7 @@ pub(crate) fn finish(out: BufWriter<File>, file: &Path) -> io::Result<()> {
     disk().sync_dir(dir.unwrap_or(Path::new(".")))
 }
 
-/// What the system says about a file, and which one it is.
+/// The error of the kernel about a file, with its path.
 pub(crate) fn named(file: &Path, error: &io::Error) -> Error {
     let what = format!("{}: {error}", file.display());
     match error.kind() {
@@ -32,7 +32,7 @@ pub(crate) fn named(file: &Path, error: &io::Error) -> Error {
     }
 }
 
-/// The last words about something with so many problems, of which there is an error as well.
+/// Prints the verdict; with problems it is an error as well.
 pub(crate) fn verdict(problems: u64, is_json: bool, out: &mut impl Write) -> Result<(), Error> {
     if problems == 0 && !is_json {
         writeln!(out, "nothing is wrong")?;
@@ -54,7 +54,7 @@ impl Bar {
         Bar(ProgressBar::new(0).with_style(style).with_prefix(name))
     }
 
-    /// How much is done of how much, in bytes. The latter may be a guess.
+    /// Shows progress in bytes. The total may be a guess.
     pub(crate) fn show(&self, bytes_done: u64, bytes: u64) {
         self.0.set_length(bytes.max(bytes_done));
         self.0.set_position(bytes_done);

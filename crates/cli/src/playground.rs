@@ -1,4 +1,4 @@
-//! A small cluster on one machine: some nodes in one process, ready when every region serves.
+//! A cluster of several nodes in one process, for tests, benches and `flotilla playground`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,26 +10,26 @@ use flotilla_proto::peers;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
 
-use crate::port::Port;
+use crate::reserved_port::ReservedPort;
 
-/// Between two looks at whether the cluster is ready.
+/// The interval at which readiness is polled.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
-/// What kind of cluster.
+/// The shape of the cluster.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct PlaygroundConfig {
     /// Stores, 1 to 9.
     pub stores: usize,
     /// The directory below which each store has its own.
     pub dir: PathBuf,
     /// The first store's port on 127.0.0.1; the others have the next ones. 0: any that are free.
     pub base_port: u16,
-    /// What all nodes have in common: regions, times, limits. Names, addresses and directories
-    /// are put in.
+    /// The settings that all nodes have in common: regions, times, limits. Names, addresses and
+    /// directories are put in.
     pub common: NodeConfig,
 }
 
-impl Settings {
+impl PlaygroundConfig {
     /// Three stores on free ports below `dir`, everything else by default.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
@@ -43,7 +43,7 @@ impl Settings {
 pub struct NotReady {
     /// How long it was waited for.
     pub waited: Duration,
-    /// What was missing last.
+    /// The reason of the last poll.
     pub why: String,
 }
 
@@ -52,7 +52,7 @@ pub struct Playground {
     configs: Vec<NodeConfig>,
     nodes: Vec<Option<Node>>,
     /// Where each listens; kept, for those that are stopped and started again.
-    ports: Vec<Port>,
+    ports: Vec<ReservedPort>,
 }
 
 impl Playground {
@@ -60,8 +60,8 @@ impl Playground {
     ///
     /// # Errors
     ///
-    /// What the first node that does not start says.
-    pub async fn start(settings: &Settings) -> Result<Self, StartError> {
+    /// The error of the first node that does not start.
+    pub async fn start(settings: &PlaygroundConfig) -> Result<Self, StartError> {
         assert!((1..=9).contains(&settings.stores), "a playground has 1 to 9 stores");
         let ports = ports(settings)?;
         let configs = configs(settings, &ports);
@@ -71,8 +71,8 @@ impl Playground {
         Ok(playground)
     }
 
-    /// Starts all nodes that do not run, at the same time: a new cluster begins only once all of its
-    /// stores are there.
+    /// Starts all nodes that do not run, at the same time: a new cluster begins only once all of
+    /// its stores are there.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl Playground {
         Ok(())
     }
 
-    /// Where the stores listen, which is where placement answers too.
+    /// The addresses of the stores, where placement answers too.
     #[must_use]
     pub fn endpoints(&self) -> Vec<String> {
         self.ports.iter().map(|port| port.addr().to_string()).collect()
@@ -114,9 +114,9 @@ impl Playground {
     ///
     /// # Errors
     ///
-    /// [`NotReady`] if that takes longer than `patience`.
-    pub async fn ready(&self, patience: Duration) -> Result<Duration, NotReady> {
-        ready(&self.endpoints(), self.configs[0].regions, patience).await
+    /// [`NotReady`] if that takes longer than `time_limit`.
+    pub async fn ready(&self, time_limit: Duration) -> Result<Duration, NotReady> {
+        ready(&self.endpoints(), self.configs[0].regions, time_limit).await
     }
 
     /// Ends a node at once, as a crash of its process would.
@@ -152,7 +152,7 @@ impl Playground {
         Ok(())
     }
 
-    /// Waits until a node fails; which store, and why.
+    /// Waits until a node fails: its name, and the reason.
     ///
     /// # Cancel safety
     ///
@@ -195,20 +195,21 @@ impl Playground {
 /// # Errors
 ///
 /// The first that cannot be had.
-pub(crate) fn ports(settings: &Settings) -> Result<Vec<Port>, StartError> {
+pub(crate) fn ports(settings: &PlaygroundConfig) -> Result<Vec<ReservedPort>, StartError> {
     let of_store = |store| if settings.base_port == 0 { 0 } else { settings.base_port + store };
     (0..settings.stores as u16)
         .map(|store| keep(SocketAddr::from(([127, 0, 0, 1], of_store(store)))))
         .collect()
 }
 
-fn keep(addr: SocketAddr) -> Result<Port, StartError> {
-    Port::keep(addr).map_err(|source| StartError::Listen { addr: addr.to_string(), source })
+fn keep(addr: SocketAddr) -> Result<ReservedPort, StartError> {
+    ReservedPort::reserve(addr)
+        .map_err(|source| StartError::Listen { addr: addr.to_string(), source })
 }
 
 /// The settings of each node of a cluster at `ports`.
 #[must_use]
-pub(crate) fn configs(settings: &Settings, ports: &[Port]) -> Vec<NodeConfig> {
+pub(crate) fn configs(settings: &PlaygroundConfig, ports: &[ReservedPort]) -> Vec<NodeConfig> {
     let name = |place: usize| format!("s{}", place + 1);
     let members = ports.iter().enumerate();
     let members: Vec<_> =
@@ -231,15 +232,15 @@ pub(crate) fn configs(settings: &Settings, ports: &[Port]) -> Vec<NodeConfig> {
 ///
 /// # Errors
 ///
-/// [`NotReady`] if that takes longer than `patience`.
+/// [`NotReady`] if that takes longer than `time_limit`.
 pub async fn ready(
     endpoints: &[String],
     regions: u64,
-    patience: Duration,
+    time_limit: Duration,
 ) -> Result<Duration, NotReady> {
     let began = Instant::now();
     let mut why = "nobody was asked yet".to_owned();
-    while began.elapsed() < patience {
+    while began.elapsed() < time_limit {
         match look(endpoints, regions).await {
             Ok(()) => return Ok(began.elapsed()),
             Err(missing) => why = missing,
@@ -265,7 +266,7 @@ async fn look(endpoints: &[String], regions: u64) -> Result<(), String> {
     if (led.len() as u64) < wanted {
         return Err(format!("{} of {wanted} regions have a leader", led.len()));
     }
-    // The row is there for a moment only, under a name that nobody else will use.
+    // The row is there for a moment only, under a name that no other client uses.
     let key = format!("flotilla/ready/{:016x}", fastrand::u64(..));
     let put = async {
         let client = Client::connect(endpoints, config).await?;

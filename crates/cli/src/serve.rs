@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use flotilla_node::config::ConfigError;
-use flotilla_node::{Node, NodeConfig, shorten_time_slices};
+use flotilla_node::{Node, NodeConfig, set_sched_slice};
 
 use crate::{fail_stop, logging, signals};
 
-/// What the command line says about one store. Flags win over the file.
+/// The arguments of `flotilla serve`. Flags win over the file.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ServeArgs {
     /// TOML file with settings; see docs/configuration.md
@@ -23,8 +23,8 @@ pub struct ServeArgs {
     /// One more address to listen on, if it is free; may be given several times
     #[arg(long, value_name = "HOST:PORT")]
     pub also_listen: Vec<String>,
-    /// Address that clients and other stores are told [default: the one that --initial-cluster gives
-    /// for --name, or --addr]
+    /// Address that clients and other stores are told [default: the one that --initial-cluster
+    /// gives for --name, or --addr]
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise_addr: Option<String>,
     /// Directory for everything that the store keeps [default: data/NAME]
@@ -36,7 +36,8 @@ pub struct ServeArgs {
     /// Number that the cluster must have [default: any]
     #[arg(long, value_name = "NUMBER")]
     pub cluster_id: Option<u64>,
-    /// A new cluster of this one store is meant, whoever else knows its address: do not listen first
+    /// A new cluster of this one store is meant, whoever else knows its address: do not listen
+    /// first
     #[arg(long)]
     pub new: bool,
     /// Regions that the key space begins with; counts at the bootstrap only [default: 16]
@@ -92,7 +93,7 @@ pub fn run(args: ServeArgs) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(config.threads.runtime_count())
         .thread_name("rim")
-        .on_thread_start(shorten_time_slices)
+        .on_thread_start(set_sched_slice)
         .enable_all()
         .build();
     let code = match runtime {
@@ -110,7 +111,8 @@ async fn serve(config: NodeConfig) -> ExitCode {
     };
     let started = tokio::select! {
         started = Node::start(config) => started,
-        // It waits for others, or opens what it has: nothing is lost by ending in between.
+        // Still waiting for other stores, or opening the directory: nothing is lost by ending in
+        // between.
         signal = signals.next() => {
             tracing::info!("{signal}");
             return ExitCode::SUCCESS;
@@ -133,7 +135,7 @@ async fn serve(config: NodeConfig) -> ExitCode {
     }
 }
 
-/// Ends the process of a node that has failed, or that must not run at all: then the words say what
+/// Ends the process of a node that has failed, or that must not run at all: then the line says what
 /// an operator has to do, and the exit code is that of a start that was refused.
 fn end(node: &Node, reason: &str) -> ! {
     if node.is_refused() {
@@ -142,8 +144,8 @@ fn end(node: &Node, reason: &str) -> ! {
     fail(reason)
 }
 
-/// Ends the process at once. Threads may be stuck in a disk that does not answer, so nobody waits
-/// for anybody; the log alone says what is acknowledged, and it needs no good-bye.
+/// Ends the process at once, without joining threads: they may be stuck in a disk that does not
+/// answer. Acknowledged writes are in the log, which needs no orderly end.
 fn fail(reason: &str) -> ! {
     fail_stop::end(fail_stop::FAILED, &format!("flotilla: stopped: {reason}"))
 }

@@ -14,7 +14,7 @@ pub(crate) struct Signals {
 ///
 /// # Errors
 ///
-/// What the system refused.
+/// The error of the kernel.
 pub(crate) fn listen() -> io::Result<Signals> {
     Ok(Signals {
         interrupt: signal(SignalKind::interrupt())?,

@@ -1,4 +1,4 @@
-//! What the subcommands have in common: whom to ask, how to fail.
+//! Shared by the subcommands: the target cluster, errors with exit codes, tables, the runtime.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 /// Where the cluster is.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Target {
+pub struct ClusterTarget {
     /// Any stores of the cluster; one that answers is enough
     #[arg(
         long,
@@ -28,10 +28,10 @@ pub struct Target {
     pub timeout: u64,
 }
 
-/// How long one store is waited for that is only asked about itself.
+/// How long a single store is waited for that is asked about itself.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl Target {
+impl ClusterTarget {
     /// The client's configuration for this target; the rest is the client's default.
     #[must_use]
     pub fn config(&self) -> flotilla_client::Config {
@@ -73,7 +73,7 @@ pub enum Error {
         "{0}. Does the cluster run? `flotilla playground` starts one; --endpoints says where yours is"
     )]
     Silent(String),
-    /// Stores answer, but have no cluster yet, or stop. Their words say what they wait for.
+    /// Stores answer, but have no cluster yet, or stop. Their messages say what they wait for.
     #[error("{0}")]
     NotServing(String),
     /// Stores answer, but too few for the cluster to have leaders.
@@ -85,7 +85,7 @@ pub enum Error {
     /// An argument makes no sense.
     #[error("{0}")]
     Argument(String),
-    /// What was asked for is not there.
+    /// The key, file or group does not exist.
     #[error("{0}")]
     Absent(String),
     /// Some requests of a load failed.
@@ -175,7 +175,7 @@ pub fn run(is_json: bool, tool: impl Future<Output = Result<(), Error>>) -> Exit
 pub(crate) fn end(is_json: bool, result: Result<(), Error>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads has had enough, as `head` has; that is no failure of ours.
+        // The reader of the output has ended, as `head` does; that is no failure of ours.
         Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS
         }
@@ -211,7 +211,7 @@ mod tests {
     #[tokio::test]
     async fn every_endpoint_that_is_silent_is_named() {
         let endpoints = vec!["127.0.0.1:1".to_owned(), "127.0.0.1:2".to_owned()];
-        let target = Target { endpoints: endpoints.clone(), json: false, timeout: 1 };
+        let target = ClusterTarget { endpoints: endpoints.clone(), json: false, timeout: 1 };
         let error = target.stores().await.unwrap_err().to_string();
         assert!(endpoints.iter().all(|endpoint| error.contains(endpoint)), "{error}");
     }

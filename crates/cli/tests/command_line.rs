@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use flotilla_cli::{Port, playground};
+use flotilla_cli::{ReservedPort, playground};
 use flotilla_client::{Client, Config};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
@@ -25,9 +25,9 @@ fn flotilla() -> Command {
 }
 
 /// Three ports, one after the other: of no other test, and none that is given to whoever wants any.
-fn three_ports() -> Vec<Port> {
+fn three_ports() -> Vec<ReservedPort> {
     static TRIES: AtomicU32 = AtomicU32::new(0);
-    let keep = |port: u16| Port::keep(SocketAddr::from(([127, 0, 0, 1], port)));
+    let keep = |port: u16| ReservedPort::reserve(SocketAddr::from(([127, 0, 0, 1], port)));
     loop {
         let place = (std::process::id() + TRIES.fetch_add(1, Ordering::Relaxed)) % 3_000;
         let first = 22_000 + place as u16 * 3;
@@ -37,8 +37,8 @@ fn three_ports() -> Vec<Port> {
     }
 }
 
-/// A process that a test has started. A test that fails leaves none behind: dropping this ends it, and
-/// waits until it has ended.
+/// A process that a test has started. A test that fails leaves none behind: dropping this ends it,
+/// and waits until it has ended.
 struct Started {
     child: Option<Child>,
     pid: Pid,
@@ -63,7 +63,8 @@ impl Started {
 impl Drop for Started {
     fn drop(&mut self) {
         let Some(child) = self.child.take() else { return };
-        // Asked first: a playground then ends its stores too. Its id is its own until it is waited for.
+        // Asked first: a playground then ends its stores too. Its id is its own until it is waited
+        // for.
         let _ = kill_process(self.pid, Signal::TERM);
         let (ended, end) = mpsc::channel();
         std::thread::spawn(move || ended.send(child.wait_with_output()));
@@ -124,7 +125,7 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
 #[tokio::test]
 async fn a_store_ends_well_by_signal_and_finds_its_data_again() {
     let dir = tempfile::tempdir().unwrap();
-    let port = Port::keep(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let port = ReservedPort::reserve(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let addr = port.addr().to_string();
     for (round, ending) in [Signal::TERM, Signal::INT, Signal::TERM].into_iter().enumerate() {
         let store = serve(&addr, dir.path());
@@ -144,7 +145,7 @@ async fn a_store_ends_well_by_signal_and_finds_its_data_again() {
     }
 }
 
-fn play(args: &[&str]) -> (Started, Lines<BufReader<ChildStdout>>, Vec<Port>) {
+fn play(args: &[&str]) -> (Started, Lines<BufReader<ChildStdout>>, Vec<ReservedPort>) {
     let ports = three_ports();
     let mut command = flotilla();
     command

@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use flotilla_cli::{Port, fail_stop, playground};
+use flotilla_cli::{ReservedPort, fail_stop, playground};
 use flotilla_client::{Client, Config, Observer};
 use rustix::pipe::fcntl_getpipe_size;
 use rustix::process::{Pid, Signal, kill_process};
@@ -92,8 +92,8 @@ fn dead_pipe() -> PipeWriter {
 }
 
 /// A port of this test alone.
-fn port() -> Port {
-    Port::keep(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap()
+fn port() -> ReservedPort {
+    ReservedPort::reserve(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap()
 }
 
 async fn client(addr: &str) -> Client {
@@ -168,8 +168,9 @@ async fn a_store_that_cannot_go_on_ends_with_its_code_though_nobody_reads_why() 
         let (dir, port) = (TempDir::new().unwrap(), port());
         let addr = port.addr().to_string();
         let serve = serve(&addr, &dir, "info");
-        // A disk that takes no more: files may have 512 blocks of 512 bytes less than 8 MiB, and the
-        // signal that says so is left out. Its log is in small files, so its pages meet that first.
+        // A disk that takes no more: files may have 512 blocks of 512 bytes less than 8 MiB, and
+        // the signal that says so is left out. Its log is in small files, so its pages meet that
+        // first.
         let config = dir.path().join("small.toml");
         std::fs::write(&config, "[storage]\nsegment_bytes = 1048576\n").unwrap();
         let mut limited = Command::new("/bin/sh");

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use flotilla_cli::Port;
-use flotilla_cli::playground::{Playground, Settings};
+use flotilla_cli::ReservedPort;
+use flotilla_cli::playground::{Playground, PlaygroundConfig};
 use flotilla_node::{Node, NodeConfig};
 use serde_json::Value;
 use tokio::process::Command;
@@ -42,7 +42,7 @@ fn column<'a>(stores: &'a Value, key: &str) -> Vec<&'a Value> {
 #[tokio::test(flavor = "multi_thread")]
 async fn where_no_store_answers_each_address_is_named_with_its_reason() {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let ports: Vec<Port> = (0..2).map(|_| Port::keep(any).unwrap()).collect();
+    let ports: Vec<ReservedPort> = (0..2).map(|_| ReservedPort::reserve(any).unwrap()).collect();
     let endpoints: Vec<String> = ports.iter().map(|port| port.addr().to_string()).collect();
     for command in [&["get", "a", "--timeout", "1"][..], &["stores"], &["regions"]] {
         let said = refusal(command, &endpoints).await;
@@ -55,7 +55,7 @@ async fn where_no_store_answers_each_address_is_named_with_its_reason() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_without_a_cluster_says_what_it_waits_for() {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let (own, other) = (Port::keep(any).unwrap(), Port::keep(any).unwrap());
+    let (own, other) = (ReservedPort::reserve(any).unwrap(), ReservedPort::reserve(any).unwrap());
     let dir = tempfile::tempdir().unwrap();
     let config = NodeConfig {
         name: "s1".to_owned(),
@@ -86,7 +86,7 @@ async fn a_store_without_a_cluster_says_what_it_waits_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_quorum_the_stores_that_are_missing_are_named() {
     let dir = tempfile::tempdir().unwrap();
-    let mut settings = Settings::new(dir.path());
+    let mut settings = PlaygroundConfig::new(dir.path());
     settings.common.regions = 4;
     let mut playground = Playground::start(&settings).await.unwrap();
     playground.ready(PATIENCE).await.unwrap();

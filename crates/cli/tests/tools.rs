@@ -5,7 +5,7 @@
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use flotilla_cli::playground::{Playground, Settings};
+use flotilla_cli::playground::{Playground, PlaygroundConfig};
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -19,7 +19,7 @@ struct Cluster {
 impl Cluster {
     async fn start() -> Cluster {
         let dir = tempfile::tempdir().unwrap();
-        let mut settings = Settings::new(dir.path());
+        let mut settings = PlaygroundConfig::new(dir.path());
         settings.common.regions = 4;
         let playground = Playground::start(&settings).await.unwrap();
         playground.ready(PATIENCE).await.unwrap();

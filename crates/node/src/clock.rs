@@ -1,12 +1,13 @@
-//! The one clock of a node, read before each step of a shard and after it.
+//! The monotonic clock of a node, read before each step of a shard and after it.
 //!
 //! Leases rest on it, so it must go on while the machine is suspended: a leader that comes back
 //! after a minute must know that a minute has passed. Linux' `CLOCK_BOOTTIME` does; the clock
-//! behind [`Instant`], `CLOCK_MONOTONIC`, stands still. It is read through libc's
-//! `clock_gettime`, so that a preloaded library can stand between, as tests do.
+//! behind [`Instant`], `CLOCK_MONOTONIC`, stands still. It is read through libc's `clock_gettime`,
+//! so that a preloaded library can stand between, as tests do.
 //!
-//! Waits are counted by the other clock. Who waits while the machine is suspended wakes later than
-//! asked for, by as much as was left of the wait: ticks come late then, and none comes early.
+//! Waits are counted by the other clock. A thread that waits while the machine is suspended wakes
+//! later than asked for, by as much as was left of the wait: ticks come late then, and none comes
+//! early.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use flotilla_region::Time;
 /// Counts milliseconds since the node started. Never goes back.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// What the machine's clock said then.
+    /// The reading of the machine's clock at the start.
     origin: Duration,
 }
 
@@ -33,6 +34,7 @@ impl Clock {
     /// The time now.
     #[must_use]
     pub fn now(&self) -> Time {
+        // Saturating: the time must not go back, whatever the kernel says.
         let elapsed = since_boot().saturating_sub(self.origin);
         Time(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX))
     }

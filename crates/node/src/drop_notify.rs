@@ -1,4 +1,4 @@
-//! What threads and tasks share, and who waits until the last of them has let go of it.
+//! A shared value that notifies its owner when the last holder has dropped it.
 
 use std::convert::Infallible;
 use std::ops::Deref;
@@ -7,23 +7,23 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-/// A thing that many hold by an [`Arc`], and whose end somebody waits for.
-pub(crate) struct Shared<T> {
-    // Fields are dropped in this order: the news comes when the thing is gone.
+/// A value that many hold by an [`Arc`], and whose drop is waited for.
+pub(crate) struct DropNotify<T> {
+    // Fields are dropped in this order: the notification comes when the value is gone.
     it: T,
     _news: oneshot::Sender<Infallible>,
 }
 
-/// The news that a [`Shared`] thing is gone.
-pub(crate) struct Gone(oneshot::Receiver<Infallible>);
+/// Waits for the drop of a [`DropNotify`].
+pub(crate) struct DropWaiter(oneshot::Receiver<Infallible>);
 
-/// Shares `it`.
-pub(crate) fn share<T>(it: T) -> (Arc<Shared<T>>, Gone) {
+/// Shares `it`, and returns the handle that waits for its drop.
+pub(crate) fn drop_notify<T>(it: T) -> (Arc<DropNotify<T>>, DropWaiter) {
     let (news, gone) = oneshot::channel();
-    (Arc::new(Shared { it, _news: news }), Gone(gone))
+    (Arc::new(DropNotify { it, _news: news }), DropWaiter(gone))
 }
 
-impl<T> Deref for Shared<T> {
+impl<T> Deref for DropNotify<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -31,15 +31,15 @@ impl<T> Deref for Shared<T> {
     }
 }
 
-impl Gone {
-    /// Waits until nobody holds the thing any more and it has been dropped, for so long at most.
-    /// Returns whether it has.
+impl DropWaiter {
+    /// Waits until the value has been dropped by its last holder, `timeout` at most. Returns
+    /// whether it has.
     ///
     /// # Cancel safety
     ///
     /// May be dropped and called again.
     pub(crate) async fn wait(&mut self, timeout: Duration) -> bool {
-        // Nothing is ever sent: what is told is that the sender went.
+        // Nothing is ever sent: the drop of the sender is the notification.
         tokio::time::timeout(timeout, &mut self.0).await.is_ok()
     }
 }
@@ -65,7 +65,7 @@ mod tests {
     #[tokio::test]
     async fn news_comes_when_the_last_has_let_go_and_the_thing_is_gone() {
         let ((begins, began), (may, waits)) = (channel(), channel());
-        let (first, mut gone) = share(Slow(begins, Mutex::new(waits)));
+        let (first, mut gone) = drop_notify(Slow(begins, Mutex::new(waits)));
         let second = Arc::clone(&first);
         drop(first);
         assert!(!gone.wait(Duration::ZERO).await, "somebody has it");

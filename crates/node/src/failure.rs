@@ -1,9 +1,9 @@
-//! Fail-stop: the first thing that goes wrong for good ends the whole node, once, with one line.
+//! Fail-stop: the first failure that cannot be survived ends the whole node, once, with one line.
 //!
-//! An engine that refused a write knows no more than we do about what is on disk, and a thread
-//! that panicked has left its regions in the middle of something. Going on would mean guessing, so
-//! nobody tries: the first report closes every waiting request unanswered and wakes the owner of
-//! the node, who ends the process.
+//! An engine that refused a write knows no more than we do about what is on disk, and a thread that
+//! panicked has left its regions in the middle of something. To go on would mean to guess. So the
+//! first report closes every pending request unanswered and wakes the owner of the node, which ends
+//! the process.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::sched;
 
 /// Where threads report what they cannot survive. Clones share one state.
 #[derive(Clone)]
-pub struct Failure {
+pub struct NodeFailure {
     reason: Arc<watch::Sender<Option<String>>>,
     is_refusal: Arc<AtomicBool>,
     halt: Arc<dyn Fn() + Send + Sync>,
 }
 
-impl Failure {
-    /// `halt` runs once, on the thread that fails first, before anybody is told: after it has
+impl NodeFailure {
+    /// `halt` runs once, on the thread that fails first, before the owner is woken: after it has
     /// returned nothing may be acknowledged any more.
     pub fn new(halt: impl Fn() + Send + Sync + 'static) -> Self {
         let reason = Arc::new(watch::Sender::new(None));
@@ -33,11 +33,13 @@ impl Failure {
     /// Ends the node because of `reason`. Only the first report counts; later ones are mostly its
     /// echo.
     pub fn report(&self, reason: &str) {
+        // Before the reason is published: its readers may rely on nothing being acknowledged any
+        // more.
         (self.halt)();
         self.reason.send_if_modified(|kept| {
             let first = kept.is_none();
             if first {
-                // Before the owner is told: it may end the process at once.
+                // Before the owner is woken: it may end the process at once.
                 tracing::error!("the node stops: {reason}");
                 *kept = Some(reason.to_owned());
             }
@@ -77,12 +79,12 @@ impl Failure {
         failed.ok().and_then(|reason| reason.clone()).expect("`self` keeps the sender alive")
     }
 
-    /// Runs `body` on a thread of its own, with short time slices. A panic inside it fails the node instead of leaving a
-    /// thread that is silently gone.
+    /// Runs `body` on a thread of its own, with short time slices. A panic inside it fails the node
+    /// instead of leaving a thread that is silently gone.
     ///
     /// # Errors
     ///
-    /// What the system says if it cannot start a thread.
+    /// The kernel cannot start a thread.
     pub fn guard(
         &self,
         name: &str,
@@ -91,7 +93,7 @@ impl Failure {
         let failure = self.clone();
         let told = name.to_owned();
         thread::Builder::new().name(name.to_owned()).spawn(move || {
-            sched::shorten_time_slices();
+            sched::set_sched_slice();
             if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(body)) {
                 failure.report(&format!("thread {told} panicked: {}", message(&*panic)));
             }
@@ -99,7 +101,7 @@ impl Failure {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn message(panic: &(dyn std::any::Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()
@@ -117,7 +119,7 @@ mod tests {
     #[tokio::test]
     async fn a_panicking_thread_fails_the_node_and_the_first_reason_stays() {
         let halts = Arc::new(AtomicUsize::new(0));
-        let failure = Failure::new({
+        let failure = NodeFailure::new({
             let halts = Arc::clone(&halts);
             move || {
                 halts.fetch_add(1, Ordering::SeqCst);

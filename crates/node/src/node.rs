@@ -1,4 +1,4 @@
-//! One node, assembled: store, shards, workers, streams to other stores, and the server.
+//! Assembles one node: store, shards, workers, streams to other stores, and the server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,53 +15,53 @@ use tonic::service::Routes as GrpcRoutes;
 use tonic_health::server::HealthReporter;
 
 use crate::clock::Clock;
-use crate::config::{NodeConfig, Settled};
-use crate::driver::context::{Commons, Works};
+use crate::config::{NodeConfig, ResolvedConfig};
+use crate::driver::context::{NodeContext, WorkQueues};
 use crate::driver::router::Router;
-use crate::driver::routes::Routes;
+use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::Mailboxes;
-use crate::driver::threads::{Pace, Threads};
+use crate::driver::threads::{NodeThreads, WorkerConfig};
 use crate::driver::tickets::Tickets;
-use crate::drop_notify::{Gone, share};
-use crate::failure::Failure;
+use crate::drop_notify::{DropWaiter, drop_notify};
+use crate::failure::NodeFailure;
 use crate::membership::{Membership, become_member};
-use crate::net::connection::Stop;
+use crate::net::connection::ServerStop;
 use crate::net::dial::PEER_MESSAGE_BYTES_MAX;
 use crate::net::listen::{self, ServerLimits};
-use crate::pd::{self, Placement};
+use crate::pd::{self, PlacementDriver};
 use crate::service::rawkv::RawKv;
 use crate::start::{
     OpenedMember, OpenedStore, StartError, bind, check_given, open_directory, open_store,
 };
 use crate::status::health::HealthWatch;
-use crate::status::metrics::Gauges;
+use crate::status::metrics::NodeStatsReader;
 use crate::status::server::StatusServer;
-use crate::transport::{Receiver, Transport, TransportCounters};
+use crate::transport::{FrameReceiver, PeerTransport, TransportCounters};
 
-/// How long requests that are under way may take to finish when the node is told to stop.
+/// How long requests that are under way may take to finish at a shutdown.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long connections may take to send their last answers after that.
 const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// How long the last reader may take to let go of the store after that.
+/// How long the last reader may take to drop the store after that.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A running node. Ended by [`Node::shutdown`]; dropping it ends it as [`Node::abandon`] does, but
 /// without waiting.
 pub struct Node {
-    settled: Arc<Settled>,
+    resolved: Arc<ResolvedConfig>,
     membership: Membership,
     addr: SocketAddr,
     router: Router,
-    failure: Failure,
-    /// Nobody has the store open any more.
-    closed: Gone,
-    threads: Threads,
-    placement: Placement,
+    failure: NodeFailure,
+    /// Wakes when the last holder has dropped the store.
+    closed: DropWaiter,
+    threads: NodeThreads,
+    placement: PlacementDriver,
     services: GrpcRoutes,
     health: HealthReporter,
-    stop: watch::Sender<Stop>,
+    stop: watch::Sender<ServerStop>,
     /// Streams to other stores.
     streams: JoinSet<()>,
     /// Listeners.
@@ -77,7 +77,7 @@ impl Node {
     ///
     /// [`StartError`] says what to change. Nothing runs then.
     pub async fn start(config: NodeConfig) -> Result<Self, StartError> {
-        Self::run(None, config.settle()?, Arc::new(OsFs::new())).await
+        Self::run(None, config.resolve()?, Arc::new(OsFs::new())).await
     }
 
     /// Starts a node on a listener that is open already; for many nodes in one process, whose
@@ -87,10 +87,10 @@ impl Node {
     ///
     /// As [`Node::start`].
     pub async fn start_on(listener: TcpListener, config: NodeConfig) -> Result<Self, StartError> {
-        Self::run(Some(listener), config.settle()?, Arc::new(OsFs::new())).await
+        Self::run(Some(listener), config.resolve()?, Arc::new(OsFs::new())).await
     }
 
-    /// As [`Node::start_on`], with another disk than the system's.
+    /// As [`Node::start_on`], with another file system than the machine's.
     ///
     /// # Errors
     ///
@@ -100,52 +100,52 @@ impl Node {
         config: NodeConfig,
         disk: Arc<dyn FileSystem>,
     ) -> Result<Self, StartError> {
-        Self::run(Some(listener), config.settle()?, disk).await
+        Self::run(Some(listener), config.resolve()?, disk).await
     }
 
     async fn run(
         listener: Option<TcpListener>,
-        settled: Settled,
+        resolved: ResolvedConfig,
         disk: Arc<dyn FileSystem>,
     ) -> Result<Self, StartError> {
-        let settled = Arc::new(settled);
+        let resolved = Arc::new(resolved);
         let clock = Clock::start();
         let directory = {
-            let settled = Arc::clone(&settled);
-            blocking(move || open_directory(&settled, disk)).await?
+            let resolved = Arc::clone(&resolved);
+            blocking(move || open_directory(&resolved, disk)).await?
         };
         if directory.identity().is_member() {
             // Before it listens: with another store's name it would find that one's port taken.
-            check_given(&settled, &directory)?;
+            check_given(&resolved, &directory)?;
         }
         let known = directory.own_address().map_err(|source| StartError::Store {
-            dir: settled.config.data_dir.display().to_string(),
+            dir: resolved.config.data_dir.display().to_string(),
             source,
         })?;
         let listener = match listener {
             Some(listener) => listener,
-            None => bind(settled.listen_addr(known.as_deref())).await?,
+            None => bind(resolved.listen_addr(known.as_deref())).await?,
         };
         let addr = listener.local_addr().map_err(|source| {
-            let addr = settled.listen_addr(known.as_deref());
+            let addr = resolved.listen_addr(known.as_deref());
             StartError::Listen { addr, source }
         })?;
         let directory = match directory.identity().is_member() {
             true => directory,
-            false => become_member(directory, &settled, &listener, clock).await?,
+            false => become_member(directory, &resolved, &listener, clock).await?,
         };
-        let member = OpenedMember::check(&settled, directory)?;
-        let address = settled.advertised(&addr.to_string(), known.as_deref());
+        let member = OpenedMember::check(&resolved, directory)?;
+        let address = resolved.advertised(&addr.to_string(), known.as_deref());
         let opened = {
-            let (settled, address) = (Arc::clone(&settled), address.clone());
-            blocking(move || open_store(&settled, member, &address, clock)).await?
+            let (resolved, address) = (Arc::clone(&resolved), address.clone());
+            blocking(move || open_store(&resolved, member, &address, clock)).await?
         };
-        Self::assemble(settled, listener, address, opened, clock).await
+        Self::assemble(resolved, listener, address, opened, clock).await
     }
 
     /// Starts what an opened store needs to run.
     async fn assemble(
-        settled: Arc<Settled>,
+        resolved: Arc<ResolvedConfig>,
         listener: TcpListener,
         address: String,
         opened: OpenedStore,
@@ -155,49 +155,49 @@ impl Node {
         let addr = listener
             .local_addr()
             .map_err(|source| StartError::Listen { addr: address.clone(), source })?;
-        let limits = &settled.config.limits;
-        let (store, closed) = share(store);
-        let commons = Commons {
+        let limits = &resolved.config.limits;
+        let (store, closed) = drop_notify(store);
+        let context = NodeContext {
             tickets: Tickets::new(),
-            routes: Arc::new(Routes::new(descriptors)),
-            mailboxes: Mailboxes::new(shards.len(), limits.inbox_bytes_max),
-            works: Works::new(),
+            routes: Arc::new(RoutingTable::new(descriptors)),
+            mailboxes: Mailboxes::new(shards.len(), limits.mailbox_bytes_max),
+            queues: WorkQueues::new(),
             store,
             clock,
         };
-        let failure = Failure::new({
-            let commons = commons.clone();
-            move || commons.halt()
+        let failure = NodeFailure::new({
+            let context = context.clone();
+            move || context.halt()
         });
         let membership = Membership::new(
-            Arc::clone(&commons.store),
+            Arc::clone(&context.store),
             handshake,
             address,
-            settled.listed_addresses(),
+            resolved.listed_addresses(),
             failure.clone(),
         );
         let mut streams = JoinSet::new();
         let queue_bytes_max = limits.peer_queue_bytes_max;
         let transport =
-            Transport::start(&membership, queue_bytes_max, &commons.mailboxes, &mut streams);
+            PeerTransport::start(&membership, queue_bytes_max, &context.mailboxes, &mut streams);
         let (counters, connections) = (Arc::clone(transport.counters()), transport.connections());
-        let pace = Pace {
+        let workers = WorkerConfig {
             backlog_bytes_max: limits.backlog_bytes_max,
             checkpoint_interval: Duration::from_millis(
-                settled.config.storage.checkpoint_interval_ms,
+                resolved.config.storage.checkpoint_interval_ms,
             ),
         };
-        let threads = Threads::start(commons.clone(), shards, transport, pace, &failure)
+        let threads = NodeThreads::start(context.clone(), shards, transport, workers, &failure)
             .map_err(StartError::Thread)?;
         let router =
-            Router::new(membership.id(), commons.clone(), limits.router(), failure.clone());
-        let placement = place(&settled, &membership, &router);
+            Router::new(membership.id(), context.clone(), limits.router(), failure.clone());
+        let placement = place(&resolved, &membership, &router);
         let watch = HealthWatch { membership, connections, router, clock };
-        let (health, services) = services(&watch, &commons, counters, &placement);
+        let (health, services) = services(&watch, &context, counters, &placement);
         let HealthWatch { membership, router, .. } = watch.clone();
         streams.spawn(watch.run());
         let node = Self {
-            settled,
+            resolved,
             membership,
             addr,
             router,
@@ -207,7 +207,7 @@ impl Node {
             placement,
             services,
             health,
-            stop: watch::Sender::new(Stop::Not),
+            stop: watch::Sender::new(ServerStop::Not),
             streams,
             servers: JoinSet::new(),
         };
@@ -217,7 +217,7 @@ impl Node {
     /// Serves on all of its listeners.
     async fn serve(mut self, listener: TcpListener) -> Self {
         self.listen(listener);
-        for addr in self.settled.config.also_listen.clone() {
+        for addr in self.resolved.config.also_listen.clone() {
             match bind(addr).await {
                 Ok(listener) => self.listen(listener),
                 Err(error) => tracing::warn!("{error}"),
@@ -234,8 +234,8 @@ impl Node {
     /// Serves on one more listener.
     pub fn listen(&mut self, listener: TcpListener) {
         let limits = ServerLimits {
-            connections_max: self.settled.config.limits.connections_max,
-            streams_per_connection_max: self.settled.config.limits.streams_per_connection_max,
+            connections_max: self.resolved.config.limits.connections_max,
+            streams_per_connection_max: self.resolved.config.limits.streams_per_connection_max,
         };
         let served = listen::serve(listener, self.services.clone(), limits, self.stop.subscribe());
         let failure = self.failure.clone();
@@ -252,15 +252,15 @@ impl Node {
         self.addr
     }
 
-    /// The way to the node's regions, without a network between.
+    /// The router to the node's regions, without a network between.
     #[must_use]
     pub fn router(&self) -> &Router {
         &self.router
     }
 
-    /// Where to hear of the node's failure without holding on to the node.
+    /// A handle that reports the node's failure without holding on to the node.
     #[must_use]
-    pub fn failure(&self) -> Failure {
+    pub fn failure(&self) -> NodeFailure {
         self.failure.clone()
     }
 
@@ -281,7 +281,7 @@ impl Node {
         self.failure.is_refusal()
     }
 
-    /// Takes no more requests, finishes those under way, writes what waits, makes a checkpoint.
+    /// Takes no more requests, finishes those under way, drains the queues, makes a checkpoint.
     ///
     /// # Errors
     ///
@@ -290,13 +290,13 @@ impl Node {
     pub async fn shutdown(self) -> Result<(), String> {
         tracing::info!(name = self.membership.name(), "the node stops");
         self.health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
-        self.stop.send_replace(Stop::Listening);
+        self.stop.send_replace(ServerStop::Listening);
         self.router.finish(FINISH_TIMEOUT).await;
-        self.end(Threads::finish).await
+        self.end(NodeThreads::finish).await
     }
 
-    /// Ends at once, as a crash of the process would: nothing that waits is finished. What had
-    /// been acknowledged is on disk.
+    /// Ends at once, as a crash of the process would: nothing that is queued is finished.
+    /// Acknowledged writes are on disk.
     pub async fn abandon(self) {
         self.router.finish(Duration::ZERO).await;
         let ended = self.end(|threads| {
@@ -309,7 +309,7 @@ impl Node {
 
     async fn end(
         self,
-        end: impl FnOnce(Threads) -> Result<(), flotilla_store::Error> + Send + 'static,
+        end: impl FnOnce(NodeThreads) -> Result<(), flotilla_store::Error> + Send + 'static,
     ) -> Result<(), String> {
         let Self {
             mut streams,
@@ -324,16 +324,19 @@ impl Node {
             membership,
             ..
         } = self;
+        // Their tasks hold the membership, and with it the store.
         streams.shutdown().await;
         let last_answers = async { while servers.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, last_answers).await;
-        stop.send_replace(Stop::Connections);
+        stop.send_replace(ServerStop::Connections);
         while servers.join_next().await.is_some() {}
+        // Each of them holds the store, which must be closed when this returns.
         drop((router, services, placement, membership));
         let reason = failure.reason();
+        // Its closure holds the store as well.
         drop(failure);
         let ended = tokio::task::spawn_blocking(move || end(threads)).await;
-        // Whoever opens the directory next finds its lock free.
+        // Once the store is dropped, the next process that opens the directory finds its lock free.
         if !closed.wait(CLOSE_TIMEOUT).await {
             tracing::warn!(
                 "a task still holds the store; its directory stays locked until that ends"
@@ -347,38 +350,38 @@ impl Node {
     }
 }
 
-/// Does something that blocks, on a thread for that.
+/// Runs `act` on a thread that may block.
 async fn blocking<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(act).await.expect("opening a store does not panic")
 }
 
 /// Starts the node's part of placement.
-fn place(settled: &Settled, membership: &Membership, router: &Router) -> Placement {
-    let limits = &settled.config.limits;
-    let settings = pd::Settings {
-        hold: Duration::from_millis(limits.hold_ms),
-        held_count_max: limits.held_count_max,
+fn place(resolved: &ResolvedConfig, membership: &Membership, router: &Router) -> PlacementDriver {
+    let limits = &resolved.config.limits;
+    let settings = pd::PdConfig {
+        leader_wait: Duration::from_millis(limits.leader_wait_ms),
+        leader_wait_count_max: limits.leader_wait_count_max,
         replica_count: u32::try_from(membership.settings().replicas).expect("at most 7"),
     };
-    Placement::start(router.clone(), membership.clone(), settings)
+    PlacementDriver::start(router.clone(), membership.clone(), settings)
 }
 
 /// Everything that the node serves, on one port.
 fn services(
     watch: &HealthWatch,
-    commons: &Commons,
+    context: &NodeContext,
     counters: Arc<TransportCounters>,
-    placement: &Placement,
+    placement: &PlacementDriver,
 ) -> (HealthReporter, GrpcRoutes) {
     let HealthWatch { membership, router, connections, .. } = watch;
     let receiver =
-        Receiver::new(membership.clone(), commons.mailboxes.clone(), Arc::clone(&counters));
+        FrameReceiver::new(membership.clone(), context.mailboxes.clone(), Arc::clone(&counters));
     let peers = PeersServer::new(receiver).max_decoding_message_size(PEER_MESSAGE_BYTES_MAX);
     let status = StatusServer {
         membership: membership.clone(),
-        mailboxes: commons.mailboxes.clone(),
+        mailboxes: context.mailboxes.clone(),
         router: router.clone(),
-        gauges: Gauges { commons: commons.clone(), router: router.clone(), counters },
+        gauges: NodeStatsReader { context: context.clone(), router: router.clone(), counters },
         connections: connections.clone(),
         started: Instant::now(),
     };

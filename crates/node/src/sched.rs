@@ -1,11 +1,13 @@
-//! Short time slices: threads that somebody waits for have a processor soon, and not for long.
+//! Short time slices for threads with requests on them: low latency on busy cores, without a
+//! privilege.
 //!
-//! A request passes from thread to thread a dozen times. When all processors are busy each of them
-//! waits for one, until whoever has it has used up its slice: with Linux's defaults that is a
-//! millisecond and a half, and four where the clock ticks 250 times a second. A thread that has asked
-//! for a shorter slice takes the processor from one with a longer slice at once, and gives it up as
-//! soon when its own is over. Its share of the processors stays what it was: this is about when, and
-//! not about how much, so it needs no privilege and starves nobody.
+//! A request passes from thread to thread a dozen times. When all cores are busy each of these
+//! threads waits for one, until the running thread has used up its slice: with Linux's defaults
+//! that is a millisecond and a half, and four where the clock ticks 250 times a second. A thread
+//! that has asked for a shorter slice preempts one with a longer slice at once, and gives the core
+//! up as soon when its own slice is over. Its share of CPU time stays what it was: this is about
+//! when, and not about how much, so it needs no privilege and starves no other thread. Decision 18
+//! (`docs/decisions/0018-short-time-slices.md`) has the measurements.
 #![expect(unsafe_code, reason = "neither std nor rustix knows these two calls of the system")]
 
 use std::io;
@@ -15,40 +17,40 @@ use std::sync::Once;
 /// ten microseconds of work, and waits.
 const SLICE_NANOS: u64 = 100_000;
 
-/// Asks for short slices for this thread, and those that it starts. Linux has them from 6.12 on; an
-/// older one takes the wish and does nothing. Who runs the process with a policy other than the
-/// usual one knows better, and it stays.
+/// Asks the kernel for short slices for this thread, and those that it starts. Linux has them from
+/// 6.12 on; an older kernel accepts the call and ignores it. A scheduling policy other than the
+/// default was chosen by an operator, and stays.
 ///
-/// A system that refuses is told of in the log, once: requests wait longer there, and are served.
-pub fn shorten_time_slices() {
+/// A refusal of the kernel is logged once: requests wait longer there, and are served.
+pub fn set_sched_slice() {
     static TOLD: Once = Once::new();
     if let Err(error) = set(SLICE_NANOS) {
         TOLD.call_once(|| tracing::info!("the system grants no short time slices: {error}"));
     }
 }
 
-/// Bytes that are copied from here to there within a slice, or less.
+/// Bytes that a thread copies within a slice, or less.
 const STINT_BYTES: usize = 128 << 10;
 
-/// Work that moves many bytes, and offers the processor to others each 128 KiB.
+/// Yields the core each 128 KiB of work that copies many bytes.
 ///
-/// Threads with slices of one length do not take the processor from each other before it is over,
-/// and Linux looks at that when its clock ticks: every four milliseconds, if 250 times a second. So
-/// who works for as long as that without waiting for anything asks by itself. Where nobody waits
-/// that is one call of the system, half a microsecond.
+/// Threads with slices of one length do not preempt each other before the slice is over, and Linux
+/// looks at that when its clock ticks: every four milliseconds, if 250 times a second. So a thread
+/// that works for as long as that without waiting yields by itself. Where no thread waits for the
+/// core that is one system call, half a microsecond.
 #[derive(Debug)]
-pub(crate) struct Stint {
+pub(crate) struct YieldBudget {
     bytes_left: usize,
 }
 
-impl Default for Stint {
+impl Default for YieldBudget {
     fn default() -> Self {
         Self { bytes_left: STINT_BYTES }
     }
 }
 
-impl Stint {
-    /// Counts bytes that were moved. After enough of them whoever waits for this processor has it.
+impl YieldBudget {
+    /// Counts bytes that were copied, and yields the core after enough of them.
     pub(crate) fn spend(&mut self, bytes: usize) {
         match self.bytes_left.checked_sub(bytes) {
             Some(left) if left > 0 => self.bytes_left = left,
@@ -79,7 +81,7 @@ fn set(_nanos: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// How the system runs this thread.
+/// The scheduling attributes of this thread.
 #[cfg(target_os = "linux")]
 fn read() -> io::Result<libc::sched_attr> {
     let size = u32::try_from(size_of::<libc::sched_attr>()).expect("some tens of bytes");
@@ -105,7 +107,7 @@ mod stints {
 
     #[test]
     fn a_stint_ends_with_its_bytes_and_the_next_is_whole() {
-        let mut stint = Stint::default();
+        let mut stint = YieldBudget::default();
         stint.spend(STINT_BYTES - 1);
         assert_eq!(stint.bytes_left, 1);
         stint.spend(1);
@@ -125,7 +127,7 @@ mod tests {
     fn a_thread_and_its_children_have_short_slices_and_nothing_else_changes() {
         let (before, after, child) = thread::spawn(|| {
             let before = read().unwrap();
-            shorten_time_slices();
+            set_sched_slice();
             (before, read().unwrap(), thread::spawn(|| read().unwrap()).join().unwrap())
         })
         .join()
@@ -150,7 +152,7 @@ mod tests {
             let refused = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const batch, 0) };
             assert_eq!(refused, 0);
             let before = read().unwrap();
-            shorten_time_slices();
+            set_sched_slice();
             (before, read().unwrap())
         });
         let (before, after) = kept.join().unwrap();

@@ -1,4 +1,4 @@
-//! What a node needs before it runs: a listener, the store, and the replicas in it.
+//! Opens what a node needs before it runs: a listener, the store, and the replicas in it.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use flotilla_vfs::FileSystem;
 use tokio::net::TcpListener;
 
 use crate::clock::Clock;
-use crate::config::{ConfigError, Settled, shard_config};
+use crate::config::{ConfigError, ResolvedConfig, shard_config};
 
 /// Why a node did not start.
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +25,7 @@ pub enum StartError {
     Listen {
         /// The address.
         addr: String,
-        /// What the system said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// The data directory cannot be used.
@@ -44,8 +44,8 @@ pub enum StartError {
         /// Why.
         source: CreateReplicaError,
     },
-    /// The directory is not one that this store may be started with, or was not told the same as
-    /// the others. The text says what to do.
+    /// The directory is not one that this store may be started with, or its settings differ from
+    /// those of the others. The text says what to do.
     #[error("{0}")]
     Refused(String),
     /// The system refused a thread.
@@ -57,7 +57,7 @@ pub enum StartError {
 ///
 /// # Errors
 ///
-/// [`StartError::Listen`] with what the system said.
+/// [`StartError::Listen`] with the error of the kernel.
 pub async fn bind(addr: String) -> Result<TcpListener, StartError> {
     TcpListener::bind(&addr).await.map_err(|source| StartError::Listen { addr, source })
 }
@@ -71,14 +71,14 @@ pub(crate) fn random_u64() -> u64 {
 
 /// Opens the directory, and counts this start of it. Blocks.
 pub(crate) fn open_directory(
-    settled: &Settled,
+    resolved: &ResolvedConfig,
     disk: Arc<dyn FileSystem>,
 ) -> Result<StoreDirectory, StartError> {
     let uuid = u128::from(random_u64()) << 64 | u128::from(random_u64());
     let seed = StartSeed { uuid: StoreUuid(uuid), nonce: random_u64() };
-    let config = &settled.config;
+    let config = &resolved.config;
     StoreDirectory::open(disk, &config.data_dir, config.storage.store(), seed)
-        .map_err(|source| store_error(settled, source))
+        .map_err(|source| store_error(resolved, source))
 }
 
 /// A member's directory with its own copies of what the cluster is.
@@ -90,20 +90,24 @@ pub(crate) struct OpenedMember {
 
 impl OpenedMember {
     /// Reads the copies, and compares them with what is given.
-    pub(crate) fn check(settled: &Settled, directory: StoreDirectory) -> Result<Self, StartError> {
-        let (registry, settings) = check_given(settled, &directory)?;
+    pub(crate) fn check(
+        resolved: &ResolvedConfig,
+        directory: StoreDirectory,
+    ) -> Result<Self, StartError> {
+        let (registry, settings) = check_given(resolved, &directory)?;
         Ok(Self { directory, registry, settings })
     }
 }
 
 /// Compares what is given with what a member's directory says; its copies.
 pub(crate) fn check_given(
-    settled: &Settled,
+    resolved: &ResolvedConfig,
     directory: &StoreDirectory,
 ) -> Result<(StoreRegistry, ClusterSettings), StartError> {
-    let (registry, settings) = directory.copies().map_err(|source| store_error(settled, source))?;
+    let (registry, settings) =
+        directory.copies().map_err(|source| store_error(resolved, source))?;
     let identity = directory.identity();
-    settled.check_member(&identity.name, identity.cluster_id, &settings)?;
+    resolved.check_member(&identity.name, identity.cluster_id, &settings)?;
     Ok((registry, settings))
 }
 
@@ -117,33 +121,36 @@ pub(crate) struct OpenedStore {
 
 /// Opens the store and makes its shards. Blocks.
 pub(crate) fn open_store(
-    settled: &Settled,
+    resolved: &ResolvedConfig,
     member: OpenedMember,
     address: &str,
     clock: Clock,
 ) -> Result<OpenedStore, StartError> {
     let OpenedMember { directory, registry, settings } = member;
-    let config = &settled.config;
+    let config = &resolved.config;
     let (store, recovered) =
-        Store::start(directory).map_err(|source| store_error(settled, source))?;
+        Store::start(directory).map_err(|source| store_error(resolved, source))?;
     let identity = store.identity();
     let run = (identity.uuid, identity.run);
     let greeting =
         Handshake::introduction(store.member_id(), &identity.name, address, run, settings);
-    let known = store.peer_runs().map_err(|source| store_error(settled, source))?;
-    // A later start that is told nothing goes on where this one was, whether or not placement has
-    // heard of it.
+    let known = store.peer_runs().map_err(|source| store_error(resolved, source))?;
+    // A later start without an address in its settings goes on at this one, whether or not
+    // placement has heard of it.
     let own = PeerWrite { store: identity.store, run: identity.run, address: address.to_owned() };
-    store.remember_peer(&own).map_err(|source| store_error(settled, source))?;
+    store.remember_peer(&own).map_err(|source| store_error(resolved, source))?;
     let handshake = Handshake::new(greeting, store.history().clone(), registry, known, config.new);
     let descriptors = recovered.iter().map(|replica| replica.descriptor.clone()).collect();
     let mut region_config = shard_config(&settings, random_u64());
+    // A lease counts on a clock that goes on in suspend: decision 5,
+    // `docs/decisions/0005-leases.md`.
     region_config.reads.leases &= Clock::GOES_ON_IN_SUSPEND;
     let count = config.threads.shard_count();
     let mut shards: Vec<Shard> =
         std::iter::repeat_with(|| Shard::new(region_config.clone())).take(count).collect();
     for replica in recovered {
         let place = replica.descriptor.id.0 as usize % count;
+        // In a new region one replica campaigns at once. If all of them did, the votes would split.
         let fresh = replica.hard_state.term == Term(0);
         let first = first_campaigner(&replica.descriptor) == Some(identity.store);
         shards[place].create(clock.now(), replica, fresh && first).map_err(|source| {
@@ -153,6 +160,6 @@ pub(crate) fn open_store(
     Ok(OpenedStore { store, handshake, descriptors, shards })
 }
 
-fn store_error(settled: &Settled, source: flotilla_store::Error) -> StartError {
-    StartError::Store { dir: settled.config.data_dir.display().to_string(), source }
+fn store_error(resolved: &ResolvedConfig, source: flotilla_store::Error) -> StartError {
+    StartError::Store { dir: resolved.config.data_dir.display().to_string(), source }
 }

@@ -11,11 +11,11 @@ use flotilla_region::Descriptor;
 use flotilla_store::{Config, StartSeed, Store, StoreDirectory};
 use flotilla_vfs::fault::FaultFs;
 
-use crate::drop_notify::{Shared, share};
-use crate::failure::Failure;
+use crate::drop_notify::{DropNotify, drop_notify};
+use crate::failure::NodeFailure;
 use crate::membership::Membership;
 
-/// Where nobody listens.
+/// An address without a listener.
 const ADDRESS: &str = "h:1";
 
 /// The store 1 of a cluster that begins with these regions, in an empty directory.
@@ -27,7 +27,7 @@ pub(crate) fn open(disk: &FaultFs, regions: &[Descriptor]) -> Store {
 pub(crate) fn open_member(
     disk: &FaultFs,
     regions: &[Descriptor],
-) -> (Arc<Shared<Store>>, Membership) {
+) -> (Arc<DropNotify<Store>>, Membership) {
     let directory = directory(disk, regions);
     let (registry, settings) = directory.copies().expect("a member has them");
     let (store, _) = Store::start(directory).expect("a member's directory");
@@ -37,7 +37,7 @@ pub(crate) fn open_member(
         Handshake::introduction(store.member_id(), &identity.name, ADDRESS, run, settings);
     let history = store.history().clone();
     let handshake = Handshake::new(greeting, history, registry, Vec::new(), true);
-    let (store, failure) = (share(store).0, Failure::new(|| ()));
+    let (store, failure) = (drop_notify(store).0, NodeFailure::new(|| ()));
     let listed = BTreeMap::new();
     let membership =
         Membership::new(Arc::clone(&store), handshake, ADDRESS.to_owned(), listed, failure);

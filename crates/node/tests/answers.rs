@@ -316,7 +316,7 @@ async fn what_is_refused_because_it_took_too_long_never_happens() {
         request_bytes_max: 16 << 20,
         queued_count_max: 4,
         request_timeout_ms: 2000,
-        inbox_bytes_max: 1 << 20,
+        mailbox_bytes_max: 1 << 20,
         backlog_bytes_max: 1 << 20,
         ..LimitsConfig::default()
     };

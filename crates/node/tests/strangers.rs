@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flotilla_cli::playground::{self, Playground, Settings};
+use flotilla_cli::playground::{self, Playground, PlaygroundConfig};
 use flotilla_client::{Client, Config};
 use flotilla_identity::{FEATURE_LEVEL, StoreRun, StoreUuid};
 use flotilla_node::{Node, NodeConfig};
@@ -24,8 +24,8 @@ use tonic::{Code, Status};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A cluster of three, and the last of its stores played by the test: the greeting of another start of
-/// its directory was taken.
+/// A cluster of three, and the last of its stores played by the test: the greeting of another start
+/// of its directory was taken.
 struct Impostor {
     cluster: Playground,
     hello: StoreHello,
@@ -33,7 +33,7 @@ struct Impostor {
 
 impl Impostor {
     async fn start(dir: &TempDir) -> Self {
-        let mut settings = Settings::new(dir.path());
+        let mut settings = PlaygroundConfig::new(dir.path());
         settings.common.regions = 1;
         let mut cluster = Playground::start(&settings).await.unwrap();
         cluster.ready(PATIENCE).await.unwrap();

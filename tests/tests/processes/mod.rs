@@ -13,7 +13,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use flotilla_cli::serve::{self, ServeArgs};
-use flotilla_cli::{Port, playground};
+use flotilla_cli::{ReservedPort, playground};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -32,8 +32,8 @@ const LOOK_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) struct Processes {
     stores: Vec<Option<Child>>,
     endpoints: Vec<String>,
-    /// Kept while no store listens there, so that no other process gets them.
-    ports: Vec<Port>,
+    /// Kept while no store listens there, for nobody else to get them.
+    ports: Vec<ReservedPort>,
     regions: u64,
     /// The environment of each store's process.
     environment: Environment,
@@ -46,8 +46,8 @@ pub(crate) struct Processes {
 pub(crate) type Environment = Box<dyn Fn(usize) -> Vec<(OsString, OsString)> + Send>;
 
 /// Keeps a port that is free.
-fn any_port() -> Port {
-    Port::keep(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap()
+fn any_port() -> ReservedPort {
+    ReservedPort::reserve(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap()
 }
 
 impl Processes {
@@ -70,7 +70,7 @@ impl Processes {
     }
 
     fn plan_in(count: usize, regions: u64, environment: Environment) -> Self {
-        let ports: Vec<Port> = (0..count).map(|_| any_port()).collect();
+        let ports: Vec<ReservedPort> = (0..count).map(|_| any_port()).collect();
         let endpoints = ports.iter().map(|port| port.addr().to_string()).collect();
         let stores = (0..count).map(|_| None).collect();
         let (said_before, dir) = (vec![0; count], TempDir::new().unwrap());

@@ -3,7 +3,8 @@
 use crate::tree;
 use std::path::Path;
 
-/// A crate, the crates of ours that it may use, and whether outside packages of the rim are allowed.
+/// A crate, the crates of ours that it may use, and whether outside packages of the rim are
+/// allowed.
 struct Allowed {
     name: &'static str,
     ours: &'static [&'static str],

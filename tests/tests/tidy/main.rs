@@ -1,7 +1,8 @@
 //! The rules of the house that a tool can check: arrows, cycles, sizes, first lines, words, links.
 //!
-//! Each rule returns what breaks it, one line a finding; a test fails with the whole list. The rules
-//! themselves are tried on small bad examples beside them, so that a rule that sees nothing is seen.
+//! Each rule returns what breaks it, one line a finding; a test fails with the whole list. The
+//! rules themselves are tried on small bad examples beside them, so that a rule that sees nothing
+//! is seen.
 
 mod arrows;
 mod census;

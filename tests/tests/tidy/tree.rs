@@ -14,7 +14,8 @@ pub(crate) fn shown(path: &Path) -> String {
     path.strip_prefix(top()).unwrap_or(path).display().to_string()
 }
 
-/// All files below `dir` whose name ends in `.ext`, sorted; build output and hidden folders left out.
+/// All files below `dir` whose name ends in `.ext`, sorted; build output and hidden folders left
+/// out.
 pub(crate) fn files(dir: &Path, ext: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![dir.to_owned()];

@@ -1,15 +1,15 @@
-//! What the experiment may be told; the defaults are the published ones.
+//! Arguments of the experiment; the defaults are the published ones.
 
 use std::time::Duration;
 
-use flotilla_cli::bench::{Keys, Spread};
-use flotilla_cli::tool::{Error, Target};
+use flotilla_cli::bench::{KeySpread, LoadKeys};
+use flotilla_cli::tool::{ClusterTarget, Error};
 
-/// What the command line says.
+/// The arguments of `concurrent-read`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    pub(crate) target: Target,
+    pub(crate) target: ClusterTarget,
     /// Different keys, all written before the first run
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) keys: u64,
@@ -47,8 +47,8 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) unary: bool,
     /// Where the keys are
-    #[arg(long, value_enum, default_value_t = Spread::All)]
-    pub(crate) regions: Spread,
+    #[arg(long, value_enum, default_value_t = KeySpread::All)]
+    pub(crate) regions: KeySpread,
     /// Do not write the keys before the first run: they are there
     #[arg(long)]
     pub(crate) no_fill: bool,
@@ -62,7 +62,7 @@ pub(crate) struct Args {
 const PAGE_BYTES_MAX: u64 = 16 << 20;
 
 impl Args {
-    /// What the parser cannot see: values that do not fit together.
+    /// Checks values that do not fit together, which the parser cannot.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let Args { value_bytes_min, value_bytes_max, large_scan_rows, keys, .. } = self;
         let wrong = if value_bytes_min > value_bytes_max {
@@ -75,8 +75,8 @@ impl Args {
         Err(Error::Argument(wrong))
     }
 
-    pub(crate) fn keys(&self) -> Keys {
-        Keys::new(self.keys, self.key_size, self.regions)
+    pub(crate) fn keys(&self) -> LoadKeys {
+        LoadKeys::new(self.keys, self.key_size, self.regions)
     }
 
     /// Rows of one page of a large scan.

@@ -1,4 +1,4 @@
-//! Clients that do not share threads: each sends requests of one kind, as a process of its own would.
+//! A client on a thread of its own: requests of one kind, as from a process of their own.
 
 use flotilla_cli::tool::Error;
 use flotilla_client::{Client, Config};
@@ -19,7 +19,7 @@ impl Lane {
     ///
     /// # Errors
     ///
-    /// As of the client; [`Error::Output`] if the system has no thread to give.
+    /// As of the client; [`Error::Output`] if the kernel has no thread to give.
     pub(crate) async fn connect(
         name: &str,
         endpoints: &[String],

@@ -1,4 +1,4 @@
-//! `concurrent-read`: latencies of short scans and puts with and without large scans next to them.
+//! `concurrent-read`: the latency of short scans and puts with and without large scans.
 //!
 //! The experiment is that of "Strong Consistency and Fully Concurrent Reads", the article on etcd
 //! 3.4: short scans and puts come at a fixed rate; in half of the time a large scan begins every
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use clap::Parser;
-use flotilla_cli::bench::{Keys, bar, fill_with};
+use flotilla_cli::bench::{LoadKeys, bar, fill_with};
 use flotilla_cli::diagnosis::explained;
 use flotilla_cli::tool::{self, Error};
 use flotilla_client::{Client, Config, Error as ClientError, Scan, Transport};
@@ -36,6 +36,7 @@ const LARGE_AT_ONCE_MAX: usize = 8;
 /// Different contents of a value of one length.
 const OFFSETS: usize = 4096;
 
+/// Short scans and puts at a fixed rate, alone and next to large scans
 #[derive(Debug, Parser)]
 #[command(name = "concurrent-read", max_term_width = 100)]
 struct Cli {
@@ -73,10 +74,10 @@ async fn measure(args: &Args) -> Result<(), Error> {
     run::judge(&runs)
 }
 
-/// What a run needs.
+/// The clients and data of a run.
 struct Work<'a> {
     args: &'a Args,
-    keys: Keys,
+    keys: LoadKeys,
     values: Values,
     /// One client for each kind of requests: on one connection or thread they would wait for each
     /// other's bytes, and the store has no part in that.

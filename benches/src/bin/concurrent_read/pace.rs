@@ -1,4 +1,4 @@
-//! Requests at a fixed rate, whether those before them have been answered or not.
+//! An open loop: requests at a fixed rate, whether those before them have been answered or not.
 //!
 //! The latency of a request counts from the moment at which it was due. So when a store stalls, all
 //! requests that should have been sent meanwhile show it, and not the one alone that met the stall.
@@ -24,7 +24,7 @@ pub(crate) struct Pace {
     pub(crate) at_once_max: usize,
 }
 
-/// What came of the requests of one kind.
+/// The results of the requests of one kind.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
     /// Of each request that succeeded, in nanoseconds.
@@ -99,7 +99,7 @@ where
     tally
 }
 
-/// An answer, or the panic of whoever waited for it.
+/// An answer, or the panic of its task.
 fn unwrap(answer: Result<Answer, tokio::task::JoinError>) -> Answer {
     answer.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
@@ -126,7 +126,7 @@ mod tests {
         let tally =
             send(runtime.handle(), overdue(100, 8), &bar, |number| async move { Ok(number) });
         assert_eq!((tally.latencies.len(), tally.rows, tally.failed), (100, 99 * 100 / 2, 0));
-        // An hour is more than the histogram tells apart.
+        // An hour is more than the histogram resolves.
         assert!(tally.latencies.min() >= LATENCY_NS_MAX / 2);
         assert_eq!(bar.position(), 100);
     }

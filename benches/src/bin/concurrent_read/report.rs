@@ -1,4 +1,4 @@
-//! What the runs have shown, for people and for programs.
+//! Reports the latencies of all runs, as a table or as JSON.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use super::args::Args;
 use super::pace::Tally;
 use super::run::{Half, Run};
 
-/// All that is told.
+/// The report of all runs.
 pub(crate) struct Report<'a> {
     pub(crate) args: &'a Args,
     pub(crate) runs: &'a [Run],
@@ -184,7 +184,7 @@ fn half_to_json(half: &Half) -> Value {
     report
 }
 
-/// Without, with and the ratio, of both percentiles; empty where there is nothing to tell.
+/// Without, with and the ratio, of both percentiles; empty without figures.
 fn cells(without: Option<Figures>, with: Option<Figures>) -> [Cell; 6] {
     let ratio = with.zip(without).map(|(with, without)| with.ratio(without));
     let time = |nanos: Option<f64>| nanos.map_or_else(|| Cell::new(""), millis);

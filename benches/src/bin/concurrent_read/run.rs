@@ -1,10 +1,10 @@
-//! What came of the runs.
+//! The results of a run: one half without, one with large scans.
 
 use flotilla_cli::tool::Error;
 
 use super::pace::Tally;
 
-/// What came of one run without or with large scans.
+/// The results of one half.
 #[derive(Clone, Debug)]
 pub(crate) struct Half {
     pub(crate) scans: Tally,

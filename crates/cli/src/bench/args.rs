@@ -1,12 +1,12 @@
-//! What a load may be told.
+//! Arguments of a load.
 
-use crate::tool::Target;
+use crate::tool::ClusterTarget;
 
-/// What the command line says of a load.
+/// The arguments of `flotilla bench put`, `get`, `scan` and `mixed`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct LoadArgs {
     #[command(flatten)]
-    pub(crate) target: Target,
+    pub(crate) target: ClusterTarget,
     /// Callers, each with one request on its way
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) clients: u32,
@@ -35,8 +35,8 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) unary: bool,
     /// Where the keys are
-    #[arg(long, value_enum, default_value_t = Spread::All)]
-    pub(crate) regions: Spread,
+    #[arg(long, value_enum, default_value_t = KeySpread::All)]
+    pub(crate) regions: KeySpread,
     /// Rows of one scan
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) scan_rows: u32,
@@ -51,7 +51,7 @@ pub(crate) struct Args {
     pub(crate) seed: u64,
 }
 
-/// What the callers ask for.
+/// The kind of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Workload {
     /// Writes of random keys
@@ -81,7 +81,7 @@ impl Workload {
 
 /// How keys lie in the key space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Spread {
+pub enum KeySpread {
     /// Evenly over the whole key space, so over all regions
     All,
     /// Close together, so in one region

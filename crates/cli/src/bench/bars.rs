@@ -1,4 +1,4 @@
-//! How far a load has come, for whoever watches it.
+//! Progress bars of a load.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -10,7 +10,7 @@ pub fn bar(name: &'static str, count: u64) -> ProgressBar {
     ProgressBar::new(count).with_style(style).with_prefix(name)
 }
 
-/// As [`bar`], where nobody knows how much there is to do.
+/// As [`bar`], for a load without a known number of requests.
 pub(crate) fn spinner(name: &'static str) -> ProgressBar {
     let style = "{prefix:>6} {spinner} {pos} {per_sec} {elapsed}";
     let style = ProgressStyle::with_template(style).expect("the template is well formed");

@@ -1,13 +1,13 @@
-//! What the stores counted while a load ran.
+//! The counters of all stores before and after a load.
 
 use flotilla_proto::peers::StatsResponse;
 use tokio::task::JoinSet;
 
-use crate::tool::{Error, Target};
+use crate::tool::{ClusterTarget, Error};
 
 /// Counts of all stores together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct StoreCounts {
     pub(crate) stores: u64,
     pub(crate) writes_acknowledged: u64,
     pub(crate) log_syncs: u64,
@@ -21,15 +21,15 @@ pub(crate) struct Counts {
     pub(crate) frame_bytes_sent: u64,
 }
 
-impl Counts {
+impl StoreCounts {
     /// Asks all stores; those that do not answer are left out, and `stores` says so.
-    pub(crate) async fn read(target: &Target) -> Result<Counts, Error> {
+    pub(crate) async fn read(target: &ClusterTarget) -> Result<StoreCounts, Error> {
         let mut asking = JoinSet::new();
         for store in target.stores().await? {
             let observer = target.observer(&store.store.unwrap_or_default().address)?;
             asking.spawn(async move { observer.stats().await });
         }
-        let mut counts = Counts::default();
+        let mut counts = StoreCounts::default();
         asking.join_all().await.iter().flatten().for_each(|stats| counts.add(stats));
         Ok(counts)
     }
@@ -50,12 +50,12 @@ impl Counts {
         self.frame_bytes_sent += raft.frame_bytes_sent;
     }
 
-    /// What came to it since `before`. `None` if a store has come or gone or has started anew
+    /// The increase since `before`. `None` if a store has come or gone or has started anew
     /// meanwhile: the difference would mean nothing.
-    pub(crate) fn since(self, before: Counts) -> Option<Counts> {
+    pub(crate) fn since(self, before: StoreCounts) -> Option<StoreCounts> {
         let minus = |now: u64, then: u64| now.checked_sub(then);
         (self.stores == before.stores).then_some(())?;
-        Some(Counts {
+        Some(StoreCounts {
             stores: self.stores,
             writes_acknowledged: minus(self.writes_acknowledged, before.writes_acknowledged)?,
             log_syncs: minus(self.log_syncs, before.log_syncs)?,
@@ -77,10 +77,10 @@ mod tests {
 
     #[test]
     fn a_difference_is_refused_if_a_store_went_or_began_anew() {
-        let before = Counts { stores: 3, log_syncs: 10, ..Counts::default() };
-        let after = Counts { stores: 3, log_syncs: 17, ..Counts::default() };
+        let before = StoreCounts { stores: 3, log_syncs: 10, ..StoreCounts::default() };
+        let after = StoreCounts { stores: 3, log_syncs: 17, ..StoreCounts::default() };
         assert_eq!(after.since(before).unwrap().log_syncs, 7);
         assert_eq!(before.since(after), None);
-        assert_eq!(Counts { stores: 2, ..after }.since(before), None);
+        assert_eq!(StoreCounts { stores: 2, ..after }.since(before), None);
     }
 }

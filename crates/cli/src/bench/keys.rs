@@ -2,27 +2,27 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::args::Spread;
+use super::args::KeySpread;
 
 /// Makes the same key from the same number, always.
 #[derive(Clone, Copy, Debug)]
-pub struct Keys {
+pub struct LoadKeys {
     count: u64,
     bytes: usize,
-    spread: Spread,
+    spread: KeySpread,
 }
 
 /// Where the keys of one region lie: not at the border of any even split of the key space.
 const ONE_PREFIX: &[u8] = b"bench/";
 
-/// Bytes that tell two keys apart.
+/// Bytes in which two keys differ.
 const NUMBER_BYTES: usize = 8;
 
-impl Keys {
+impl LoadKeys {
     /// `count` keys of `bytes` bytes, which are at least eight.
     #[must_use]
-    pub fn new(count: u64, bytes: u16, spread: Spread) -> Keys {
-        Keys { count, bytes: usize::from(bytes), spread }
+    pub fn new(count: u64, bytes: u16, spread: KeySpread) -> LoadKeys {
+        LoadKeys { count, bytes: usize::from(bytes), spread }
     }
 
     /// Each key once.
@@ -39,8 +39,8 @@ impl Keys {
     fn of(&self, number: u64) -> Bytes {
         let mut key = BytesMut::with_capacity(self.bytes);
         match self.spread {
-            Spread::All => key.put_u64(scatter(number)),
-            Spread::One => {
+            KeySpread::All => key.put_u64(scatter(number)),
+            KeySpread::One => {
                 let room = self.bytes - NUMBER_BYTES;
                 key.put_slice(&ONE_PREFIX[..room.min(ONE_PREFIX.len())]);
                 key.put_u64(number);
@@ -67,9 +67,9 @@ mod tests {
     #[test]
     fn keys_differ_and_have_their_length() {
         for (spread, bytes) in
-            [(Spread::All, 8), (Spread::All, 40), (Spread::One, 8), (Spread::One, 20)]
+            [(KeySpread::All, 8), (KeySpread::All, 40), (KeySpread::One, 8), (KeySpread::One, 20)]
         {
-            let keys = Keys::new(5000, bytes, spread);
+            let keys = LoadKeys::new(5000, bytes, spread);
             let all: BTreeSet<_> = keys.all().collect();
             assert_eq!(all.len(), 5000, "{spread:?} {bytes}");
             assert!(all.iter().all(|key| key.len() == usize::from(bytes)));
@@ -80,12 +80,12 @@ mod tests {
 
     #[test]
     fn keys_lie_evenly_or_close_together() {
-        let keys = Keys::new(16_000, 16, Spread::All);
+        let keys = LoadKeys::new(16_000, 16, KeySpread::All);
         let mut sixteenths = [0; 16];
         keys.all().for_each(|key| sixteenths[usize::from(key[0] >> 4)] += 1);
         assert!(sixteenths.iter().all(|count| (800..1200).contains(count)), "{sixteenths:?}");
 
-        let keys = Keys::new(16_000, 16, Spread::One);
+        let keys = LoadKeys::new(16_000, 16, KeySpread::One);
         assert!(keys.all().all(|key| key.starts_with(ONE_PREFIX)));
     }
 }

@@ -1,4 +1,4 @@
-//! The load itself: callers that ask, wait for the answer, and ask again.
+//! Runs a load: a closed loop of callers, each with one request at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,11 +11,11 @@ use indicatif::ProgressBar;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::args::{Args, Workload};
-use super::keys::Keys;
+use super::args::{LoadArgs, Workload};
+use super::keys::LoadKeys;
 use crate::tool::Error;
 
-/// The longest time that the histogram tells apart, a minute; longer ones count as that.
+/// The longest latency that the histogram resolves, a minute; longer ones count as that.
 pub const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
 /// An empty histogram of latencies in nanoseconds, with three digits.
@@ -28,9 +28,9 @@ pub fn latencies() -> Histogram<u64> {
 /// Pairs of one request of the fill.
 const FILL_COUNT: usize = 1000;
 
-/// What came of a load.
+/// The results of a load.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct LoadOutcome {
     pub(crate) elapsed: Duration,
     /// Time of each request that succeeded, in nanoseconds.
     pub(crate) latencies: Histogram<u64>,
@@ -42,14 +42,14 @@ pub(crate) struct Outcome {
     pub(crate) first_failure: Option<flotilla_client::Error>,
 }
 
-impl Outcome {
-    fn new() -> Outcome {
+impl LoadOutcome {
+    fn new() -> LoadOutcome {
         let latencies = latencies();
         let elapsed = Duration::ZERO;
-        Outcome { elapsed, latencies, puts: 0, rows: 0, failed: 0, first_failure: None }
+        LoadOutcome { elapsed, latencies, puts: 0, rows: 0, failed: 0, first_failure: None }
     }
 
-    fn add(&mut self, other: Outcome) {
+    fn add(&mut self, other: LoadOutcome) {
         self.latencies.add(other.latencies).expect("both have the same bounds");
         self.puts += other.puts;
         self.rows += other.rows;
@@ -59,7 +59,7 @@ impl Outcome {
 }
 
 /// Writes every key once, so that what is read is there.
-pub(crate) async fn fill(client: &Client, args: &Args, bar: &ProgressBar) -> Result<(), Error> {
+pub(crate) async fn fill(client: &Client, args: &LoadArgs, bar: &ProgressBar) -> Result<(), Error> {
     let value = value(args);
     let pairs = keys(args).all().map(|key| (key, value.clone()));
     fill_with(client, pairs, value.len(), bar).await
@@ -93,11 +93,11 @@ pub async fn fill_with(
 pub(crate) async fn run(
     client: &Client,
     workload: Workload,
-    args: &Args,
+    args: &LoadArgs,
     bar: &ProgressBar,
-) -> Outcome {
+) -> LoadOutcome {
     let began = Instant::now();
-    let plan = Arc::new(Plan {
+    let plan = Arc::new(LoadPlan {
         workload,
         keys: keys(args),
         value: value(args),
@@ -111,7 +111,7 @@ pub(crate) async fn run(
         let chance = fastrand::Rng::with_seed(args.seed.wrapping_add(u64::from(caller) << 32));
         callers.spawn(ask(client.clone(), Arc::clone(&plan), chance));
     }
-    let mut outcome = Outcome::new();
+    let mut outcome = LoadOutcome::new();
     while let Some(done) = callers.join_next().await {
         outcome.add(done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())));
     }
@@ -119,19 +119,19 @@ pub(crate) async fn run(
     outcome
 }
 
-/// What all callers share.
-struct Plan {
+/// The state that all callers share.
+struct LoadPlan {
     workload: Workload,
-    keys: Keys,
+    keys: LoadKeys,
     value: Bytes,
-    args: Args,
-    /// Requests that nobody has taken yet.
+    args: LoadArgs,
+    /// Requests that no caller has taken yet.
     left: AtomicU64,
     until: Option<Instant>,
     bar: ProgressBar,
 }
 
-impl Plan {
+impl LoadPlan {
     /// Takes one request, unless the load is at its end.
     fn take(&self) -> bool {
         let has_time = self.until.is_none_or(|until| Instant::now() < until);
@@ -140,17 +140,17 @@ impl Plan {
     }
 }
 
-fn keys(args: &Args) -> Keys {
-    Keys::new(args.keys, args.key_size, args.regions)
+fn keys(args: &LoadArgs) -> LoadKeys {
+    LoadKeys::new(args.keys, args.key_size, args.regions)
 }
 
-fn value(args: &Args) -> Bytes {
+fn value(args: &LoadArgs) -> Bytes {
     let mut chance = fastrand::Rng::with_seed(args.seed);
     std::iter::repeat_with(|| chance.u8(..)).take(args.value_size as usize).collect()
 }
 
-async fn ask(client: Client, plan: Arc<Plan>, mut chance: fastrand::Rng) -> Outcome {
-    let mut outcome = Outcome::new();
+async fn ask(client: Client, plan: Arc<LoadPlan>, mut chance: fastrand::Rng) -> LoadOutcome {
+    let mut outcome = LoadOutcome::new();
     while plan.take() {
         let key = plan.keys.random(&mut chance);
         let is_put = match plan.workload {

@@ -1,4 +1,5 @@
-//! `flotilla bench`: a load on a running cluster, what it took, and what the stores did for it.
+//! `flotilla bench`: puts a load on a running cluster; reports throughput, latency and the work of
+//! the stores.
 
 mod args;
 mod bars;
@@ -13,19 +14,19 @@ use flotilla_client::{Client, Config, Transport};
 
 use crate::diagnosis::explained;
 use crate::tool::{self, Error};
-pub use args::Spread;
+pub use args::KeySpread;
 use args::Workload;
 pub use bars::bar;
 use bars::spinner;
-use counts::Counts;
-pub use keys::Keys;
+use counts::StoreCounts;
+pub use keys::LoadKeys;
 pub use load::{LATENCY_NS_MAX, fill_with, latencies};
-use report::Report;
+use report::LoadReport;
 pub use report::millis;
 
-/// What the command line says.
+/// The arguments of `flotilla bench`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Args {
+pub struct BenchArgs {
     #[command(subcommand)]
     bench: Bench,
 }
@@ -33,18 +34,18 @@ pub struct Args {
 #[derive(Clone, Debug, clap::Subcommand)]
 enum Bench {
     /// Writes of random keys
-    Put(args::Args),
+    Put(args::LoadArgs),
     /// Reads of random keys
-    Get(args::Args),
+    Get(args::LoadArgs),
     /// Rows from a random key on
-    Scan(args::Args),
+    Scan(args::LoadArgs),
     /// Gets and puts
-    Mixed(args::Args),
+    Mixed(args::LoadArgs),
 }
 
 /// Does what the command line says.
 #[must_use]
-pub fn run(args: &Args) -> ExitCode {
+pub fn run(args: &BenchArgs) -> ExitCode {
     let (workload, args) = match &args.bench {
         Bench::Put(args) => (Workload::Put, args),
         Bench::Get(args) => (Workload::Get, args),
@@ -54,22 +55,22 @@ pub fn run(args: &Args) -> ExitCode {
     tool::run(args.target.json, explained(&args.target, measure(workload, args)))
 }
 
-async fn measure(workload: Workload, args: &args::Args) -> Result<(), Error> {
+async fn measure(workload: Workload, args: &args::LoadArgs) -> Result<(), Error> {
     let client = Client::connect(&args.target.endpoints, config(args)).await?;
     if workload.reads() && !args.no_fill {
         let bar = bar("fill", args.keys);
         load::fill(&client, args, &bar).await?;
         bar.finish_and_clear();
     }
-    let before = Counts::read(&args.target).await?;
+    let before = StoreCounts::read(&args.target).await?;
     let bar = match args.seconds {
         None => bar(workload.name(), args.requests),
         Some(_) => spinner(workload.name()),
     };
     let outcome = load::run(&client, workload, args, &bar).await;
     bar.finish_and_clear();
-    let counts = Counts::read(&args.target).await?.since(before);
-    let report = Report { workload, args, outcome: &outcome, counts };
+    let counts = StoreCounts::read(&args.target).await?.since(before);
+    let report = LoadReport { workload, args, outcome: &outcome, counts };
     report.print(&mut std::io::stdout().lock())?;
     match outcome.first_failure {
         None => Ok(()),
@@ -81,7 +82,7 @@ async fn measure(workload: Workload, args: &args::Args) -> Result<(), Error> {
     }
 }
 
-fn config(args: &args::Args) -> Config {
+fn config(args: &args::LoadArgs) -> Config {
     let defaults = args.target.config();
     Config {
         transport: if args.unary { Transport::Unary } else { Transport::Stream },

@@ -1,28 +1,28 @@
-//! What a load has shown, for people and for programs.
+//! Reports the throughput and latency of a load, as tables or as JSON.
 
 use std::io::Write;
 
 use comfy_table::{Cell, Table};
 use serde_json::{Value, json};
 
-use super::args::{Args, Workload};
-use super::counts::Counts;
-use super::load::Outcome;
+use super::args::{LoadArgs, Workload};
+use super::counts::StoreCounts;
+use super::load::LoadOutcome;
 use crate::tool::{Error, number, table};
 
-/// The parts of a hundred of the requests that were at least as fast as shown.
+/// The percentiles of the latency that are shown.
 const PERCENTILES: [f64; 6] = [50.0, 90.0, 95.0, 99.0, 99.9, 100.0];
 
-/// All that is told of one load.
-pub(crate) struct Report<'a> {
+/// The report of one load.
+pub(crate) struct LoadReport<'a> {
     pub(crate) workload: Workload,
-    pub(crate) args: &'a Args,
-    pub(crate) outcome: &'a Outcome,
+    pub(crate) args: &'a LoadArgs,
+    pub(crate) outcome: &'a LoadOutcome,
     /// `None` if the stores' counts cannot be compared.
-    pub(crate) counts: Option<Counts>,
+    pub(crate) counts: Option<StoreCounts>,
 }
 
-impl Report<'_> {
+impl LoadReport<'_> {
     pub(crate) fn print(&self, out: &mut impl Write) -> Result<(), Error> {
         if self.args.target.json {
             return Ok(writeln!(out, "{:#}", self.to_json())?);
@@ -80,8 +80,8 @@ impl Report<'_> {
         table
     }
 
-    /// What the stores did for it, all of them together.
-    fn work(&self, counts: Counts) -> Table {
+    /// The work of the stores for it, all of them together.
+    fn work(&self, counts: StoreCounts) -> Table {
         let mut table = table(&["all stores", "count", "for each put", "and store"]);
         let rows = [
             ("puts acknowledged", counts.writes_acknowledged),

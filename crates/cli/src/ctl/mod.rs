@@ -9,24 +9,24 @@ use std::process::ExitCode;
 use flotilla_client::Client;
 
 use crate::diagnosis::explained;
-use crate::tool::{self, Error, Target};
-use text::Form;
+use crate::tool::{self, ClusterTarget, Error};
+use text::ByteFormat;
 pub(crate) use text::{escape, hex};
 
-/// What the command line says.
+/// The arguments of `flotilla ctl`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Args {
+pub struct CtlArgs {
     #[command(flatten)]
-    target: Target,
+    target: ClusterTarget,
     /// Keys and values are hexadecimal digits, given and printed
     #[arg(long, global = true)]
     hex: bool,
     #[command(subcommand)]
-    command: Command,
+    command: CtlCommand,
 }
 
 #[derive(Clone, Debug, clap::Subcommand)]
-enum Command {
+enum CtlCommand {
     /// Writes a value
     Put {
         /// Where
@@ -59,37 +59,39 @@ enum Command {
 
 /// Does what the command line says.
 #[must_use]
-pub fn run(args: &Args) -> ExitCode {
+pub fn run(args: &CtlArgs) -> ExitCode {
     tool::run(args.target.json, explained(&args.target, answer(args)))
 }
 
-async fn answer(args: &Args) -> Result<(), Error> {
-    let form = Form { is_hex: args.hex, is_json: args.target.json };
+async fn answer(args: &CtlArgs) -> Result<(), Error> {
+    let format = ByteFormat { is_hex: args.hex, is_json: args.target.json };
     let out = &mut std::io::stdout().lock();
     match &args.command {
-        Command::Regions => return views::regions(&args.target, form, out).await,
-        Command::Stores => return views::stores(&args.target, form, out).await,
+        CtlCommand::Regions => return views::regions(&args.target, format, out).await,
+        CtlCommand::Stores => return views::stores(&args.target, format, out).await,
         _ => {}
     }
     let client = Client::connect(&args.target.endpoints, args.target.config()).await?;
     match &args.command {
-        Command::Put { key, value } => {
-            client.put(form.parse(key)?, form.parse(value)?).await?;
-            rows::done(form, out)
+        CtlCommand::Put { key, value } => {
+            client.put(format.parse(key)?, format.parse(value)?).await?;
+            rows::done(format, out)
         }
-        Command::Get { key } => {
-            let key = form.parse(key)?;
+        CtlCommand::Get { key } => {
+            let key = format.parse(key)?;
             match client.get(key.clone()).await? {
-                Some(value) => rows::value(&key, &value, form, out),
-                None => Err(Error::Absent(format!("{} has no value", form.quote(&key)))),
+                Some(value) => rows::value(&key, &value, format, out),
+                None => Err(Error::Absent(format!("{} has no value", format.quote(&key)))),
             }
         }
-        Command::Delete { key } => {
-            client.delete(form.parse(key)?).await?;
-            rows::done(form, out)
+        CtlCommand::Delete { key } => {
+            client.delete(format.parse(key)?).await?;
+            rows::done(format, out)
         }
-        Command::Scan(scan) => rows::scan(&client, scan, form, out).await,
-        Command::LeaderOf { key } => views::leader_of(&client, &form.parse(key)?, form, out).await,
-        Command::Regions | Command::Stores => unreachable!("answered above"),
+        CtlCommand::Scan(scan) => rows::scan(&client, scan, format, out).await,
+        CtlCommand::LeaderOf { key } => {
+            views::leader_of(&client, &format.parse(key)?, format, out).await
+        }
+        CtlCommand::Regions | CtlCommand::Stores => unreachable!("answered above"),
     }
 }

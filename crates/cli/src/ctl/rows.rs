@@ -5,10 +5,10 @@ use std::io::Write;
 use flotilla_client::{Client, Pair, Scan};
 use serde_json::{Value, json};
 
-use super::text::{Form, escape, hex};
+use super::text::{ByteFormat, escape, hex};
 use crate::tool::{Error, table};
 
-/// Which rows to print.
+/// The arguments of `flotilla ctl scan`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ScanArgs {
     /// First key [default: the very first]
@@ -34,23 +34,23 @@ pub(crate) struct ScanArgs {
 pub(crate) async fn scan(
     client: &Client,
     args: &ScanArgs,
-    form: Form,
+    format: ByteFormat,
     out: &mut impl Write,
 ) -> Result<(), Error> {
-    let start = form.parse(&args.start)?;
-    let end = if args.prefix { after_prefix(&start).into() } else { form.parse(&args.end)? };
+    let start = format.parse(&args.start)?;
+    let end = if args.prefix { after_prefix(&start).into() } else { format.parse(&args.end)? };
     let limit = args.limit;
     let scan = Scan { start, end, limit, reverse: args.reverse, key_only: args.keys_only };
     let rows = client.scan(scan).await?;
-    if form.is_json {
+    if format.is_json {
         let rows = rows.iter().map(|row| to_json(row, args.keys_only)).collect();
         return Ok(writeln!(out, "{:#}", Value::Array(rows))?);
     }
     let mut table = if args.keys_only { table(&["key"]) } else { table(&["key", "value"]) };
     for (key, value) in &rows {
-        let mut cells = vec![form.show(key)];
+        let mut cells = vec![format.show(key)];
         if !args.keys_only {
-            cells.push(form.show(value));
+            cells.push(format.show(value));
         }
         table.add_row(cells);
     }
@@ -64,13 +64,13 @@ pub(crate) async fn scan(
 pub(crate) fn value(
     key: &[u8],
     value: &[u8],
-    form: Form,
+    format: ByteFormat,
     out: &mut impl Write,
 ) -> Result<(), Error> {
-    if form.is_json {
+    if format.is_json {
         let row = (key.to_vec().into(), value.to_vec().into());
         writeln!(out, "{:#}", to_json(&row, false))?;
-    } else if form.is_hex {
+    } else if format.is_hex {
         writeln!(out, "{}", hex(value))?;
     } else {
         out.write_all(value)?;
@@ -79,8 +79,8 @@ pub(crate) fn value(
     Ok(())
 }
 
-pub(crate) fn done(form: Form, out: &mut impl Write) -> Result<(), Error> {
-    let text = if form.is_json { "{}" } else { "done" };
+pub(crate) fn done(format: ByteFormat, out: &mut impl Write) -> Result<(), Error> {
+    let text = if format.is_json { "{}" } else { "done" };
     Ok(writeln!(out, "{text}")?)
 }
 
@@ -121,11 +121,11 @@ mod tests {
     #[test]
     fn a_value_is_printed_as_it_is_and_as_json_in_two_forms() {
         let mut out = Vec::new();
-        let form = |is_hex, is_json| Form { is_hex, is_json };
-        value(b"k", b"\xff\n", form(false, false), &mut out).unwrap();
+        let format = |is_hex, is_json| ByteFormat { is_hex, is_json };
+        value(b"k", b"\xff\n", format(false, false), &mut out).unwrap();
         assert_eq!(out, b"\xff\n\n");
         out.clear();
-        value(b"k", b"\xff\n", form(false, true), &mut out).unwrap();
+        value(b"k", b"\xff\n", format(false, true), &mut out).unwrap();
         let row: Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(row["value"], "\\xff\\x0a");
         assert_eq!(row["value_hex"], "ff0a");

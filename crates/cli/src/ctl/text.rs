@@ -6,14 +6,14 @@ use bytes::Bytes;
 
 use crate::tool::Error;
 
-/// How bytes are given and shown.
+/// The format of keys and values in arguments and in output.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Form {
+pub(crate) struct ByteFormat {
     pub(crate) is_hex: bool,
     pub(crate) is_json: bool,
 }
 
-impl Form {
+impl ByteFormat {
     /// The bytes that an argument stands for.
     pub(crate) fn parse(self, argument: &str) -> Result<Bytes, Error> {
         if !self.is_hex {
@@ -55,7 +55,7 @@ fn unhex(digits: &str) -> Option<Bytes> {
 }
 
 /// Text stays as it is; a backslash is doubled, and other bytes become `\xNN`. A row must not be
-/// able to move the cursor of whoever looks at it.
+/// able to move the cursor of the terminal that shows it.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -83,21 +83,21 @@ mod tests {
 
     #[test]
     fn hexadecimal_digits_become_bytes_and_back() {
-        let form = Form { is_hex: true, is_json: false };
-        assert_eq!(form.parse("").unwrap(), "");
-        assert_eq!(form.parse("00fFa0").unwrap(), [0, 255, 160].as_slice());
-        assert_eq!(form.show(&[0, 255, 160]), "00ffa0");
+        let format = ByteFormat { is_hex: true, is_json: false };
+        assert_eq!(format.parse("").unwrap(), "");
+        assert_eq!(format.parse("00fFa0").unwrap(), [0, 255, 160].as_slice());
+        assert_eq!(format.show(&[0, 255, 160]), "00ffa0");
         for bad in ["0", "0g", "+1", "zz", "é"] {
-            assert_eq!(form.parse(bad).unwrap_err().exit_code(), 2, "{bad}");
+            assert_eq!(format.parse(bad).unwrap_err().exit_code(), 2, "{bad}");
         }
     }
 
     #[test]
     fn what_would_spoil_the_screen_is_escaped() {
-        let form = Form { is_hex: false, is_json: false };
-        assert_eq!(form.show("naïve \\ key".as_bytes()), "naïve \\\\ key");
-        assert_eq!(form.show(b"a\x1b[2J\n\xff"), "a\\x1b[2J\\x0a\\xff");
-        assert_eq!(form.show("\u{9b}".as_bytes()), "\\xc2\\x9b");
-        assert_eq!(form.quote(b""), "\"\"");
+        let format = ByteFormat { is_hex: false, is_json: false };
+        assert_eq!(format.show("naïve \\ key".as_bytes()), "naïve \\\\ key");
+        assert_eq!(format.show(b"a\x1b[2J\n\xff"), "a\\x1b[2J\\x0a\\xff");
+        assert_eq!(format.show("\u{9b}".as_bytes()), "\\xc2\\x9b");
+        assert_eq!(format.quote(b""), "\"\"");
     }
 }

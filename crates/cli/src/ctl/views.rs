@@ -15,24 +15,24 @@ use flotilla_proto::peers::{KnownStore, PageStats, RegionStatus, Role, Space, St
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::text::{Form, escape, hex};
+use super::text::{ByteFormat, escape, hex};
 use crate::diagnosis::reason;
-use crate::tool::{Error, Target, number, table};
+use crate::tool::{ClusterTarget, Error, number, table};
 
 /// Digits of a directory's number in a table: as many as tell a few of them apart.
 const UUID_DIGITS_SHOWN: usize = 8;
 
-/// A store, and what it says or why it does not.
-struct Seen<A> {
+/// A store, and its answer or the error instead of it.
+struct StoreAnswer<A> {
     store: KnownStore,
     answer: Result<A, flotilla_client::Error>,
 }
 
 /// Asks every store of the cluster the same thing.
 async fn ask_all<A: Send + 'static, F>(
-    target: &Target,
+    target: &ClusterTarget,
     ask: impl Fn(flotilla_client::Observer) -> F,
-) -> Result<Vec<Seen<A>>, Error>
+) -> Result<Vec<StoreAnswer<A>>, Error>
 where
     F: Future<Output = Result<A, flotilla_client::Error>> + Send + 'static,
 {
@@ -40,16 +40,20 @@ where
     for (place, store) in target.stores().await?.into_iter().enumerate() {
         let address = store.store.clone().unwrap_or_default().address;
         let answer = ask(target.observer(&address)?);
-        asking.spawn(async move { (place, Seen { store, answer: answer.await }) });
+        asking.spawn(async move { (place, StoreAnswer { store, answer: answer.await }) });
     }
     let mut seen = asking.join_all().await;
     seen.sort_by_key(|(place, _)| *place);
     Ok(seen.into_iter().map(|(_, seen)| seen).collect())
 }
 
-pub(crate) async fn stores(target: &Target, form: Form, out: &mut impl Write) -> Result<(), Error> {
+pub(crate) async fn stores(
+    target: &ClusterTarget,
+    format: ByteFormat,
+    out: &mut impl Write,
+) -> Result<(), Error> {
     let seen = ask_all(target, async |observer| observer.stats().await).await?;
-    if form.is_json {
+    if format.is_json {
         let stores = seen.iter().map(store_to_json).collect();
         return Ok(writeln!(out, "{:#}", Value::Array(stores))?);
     }
@@ -68,7 +72,7 @@ pub(crate) async fn stores(target: &Target, form: Form, out: &mut impl Write) ->
         "uptime",
     ];
     let mut table = table(&headings);
-    for Seen { store, answer } in &seen {
+    for StoreAnswer { store, answer } in &seen {
         let place = store.store.clone().unwrap_or_default();
         let mut row = vec![number(place.id), Cell::new(&store.name), Cell::new(&place.address)];
         row.push(Cell::new(uuid(store).chars().take(UUID_DIGITS_SHOWN).collect::<String>()));
@@ -92,7 +96,7 @@ pub(crate) async fn stores(target: &Target, form: Form, out: &mut impl Write) ->
     Ok(writeln!(out, "{table}")?)
 }
 
-fn store_to_json(seen: &Seen<StatsResponse>) -> Value {
+fn store_to_json(seen: &StoreAnswer<StatsResponse>) -> Value {
     let place = seen.store.store.clone().unwrap_or_default();
     let mut row = json!({
         "id": place.id,
@@ -183,7 +187,7 @@ impl StoreHealth {
     }
 }
 
-/// What a store is called that says nothing of itself.
+/// The state that is shown for a store without an answer.
 fn absence(error: &flotilla_client::Error) -> &'static str {
     match error {
         flotilla_client::Error::NotServing { .. } => "not serving",
@@ -199,14 +203,14 @@ fn uuid(store: &KnownStore) -> String {
 }
 
 pub(crate) async fn regions(
-    target: &Target,
-    form: Form,
+    target: &ClusterTarget,
+    format: ByteFormat,
     out: &mut impl Write,
 ) -> Result<(), Error> {
     let seen = ask_all(target, async |observer| observer.regions().await).await?;
-    let mut regions = BTreeMap::<u64, Region>::new();
+    let mut regions = BTreeMap::<u64, RegionSummary>::new();
     let mut silent = Vec::new();
-    for Seen { store, answer } in seen {
+    for StoreAnswer { store, answer } in seen {
         match answer {
             Ok(replicas) => {
                 let id = store.store.unwrap_or_default().id;
@@ -218,8 +222,8 @@ pub(crate) async fn regions(
             Err(error) => silent.push(format!("{}: {}", store.name, reason(&error))),
         }
     }
-    if form.is_json {
-        let regions = regions.values().filter_map(Region::to_json).collect();
+    if format.is_json {
+        let regions = regions.values().filter_map(RegionSummary::to_json).collect();
         writeln!(out, "{:#}", Value::Array(regions))?;
     } else {
         let headings = [
@@ -236,7 +240,7 @@ pub(crate) async fn regions(
             "log",
         ];
         let mut table = table(&headings);
-        for row in regions.values().filter_map(|region| region.to_row(form)) {
+        for row in regions.values().filter_map(|region| region.to_row(format)) {
             table.add_row(row);
         }
         writeln!(out, "{table}")?;
@@ -248,15 +252,15 @@ pub(crate) async fn regions(
     Ok(())
 }
 
-/// What the stores say about one region.
+/// The answers of the stores about one region.
 #[derive(Default)]
-struct Region {
+struct RegionSummary {
     replicas: Vec<(u64, RegionStatus)>,
 }
 
-impl Region {
-    /// The replica that knows best: the leader of the highest term, or else whoever has heard of
-    /// it.
+impl RegionSummary {
+    /// The replica that knows best: the leader of the highest term, or else a replica that has
+    /// heard of that term.
     fn best(&self) -> Option<&RegionStatus> {
         let replicas = self.replicas.iter().map(|(_, status)| status);
         replicas.max_by_key(|status| (status.term, status.role() == Role::Leader, status.applied))
@@ -268,7 +272,7 @@ impl Region {
         (applied.clone().min().unwrap_or(0), applied.max().unwrap_or(0))
     }
 
-    fn to_row(&self, form: Form) -> Option<Vec<Cell>> {
+    fn to_row(&self, format: ByteFormat) -> Option<Vec<Cell>> {
         let best = self.best()?;
         let region = best.region.as_ref()?;
         let epoch = region.region_epoch.unwrap_or_default();
@@ -282,8 +286,8 @@ impl Region {
         Some(vec![
             number(region.id),
             Cell::new(space(best)),
-            Cell::new(bound(&region.start_key, form)),
-            Cell::new(bound(&region.end_key, form)),
+            Cell::new(bound(&region.start_key, format)),
+            Cell::new(bound(&region.end_key, format)),
             Cell::new(format!("{}.{}", epoch.version, epoch.conf_ver)),
             Cell::new(stores.join(" ")),
             Cell::new(leader),
@@ -349,14 +353,14 @@ fn role(status: &RegionStatus) -> &'static str {
 
 /// Both the first key and the missing end are empty; neither is worth a word in a table. Others
 /// are quoted, for a key may end in spaces.
-fn bound(key: &[u8], form: Form) -> String {
-    if key.is_empty() { "-".to_owned() } else { form.quote(key) }
+fn bound(key: &[u8], format: ByteFormat) -> String {
+    if key.is_empty() { "-".to_owned() } else { format.quote(key) }
 }
 
 pub(crate) async fn leader_of(
     client: &Client,
     key: &Bytes,
-    form: Form,
+    format: ByteFormat,
     out: &mut impl Write,
 ) -> Result<(), Error> {
     let found = client.region_of(key.clone()).await?;
@@ -368,7 +372,7 @@ pub(crate) async fn leader_of(
     let stores = client.stores().await?;
     let store = stores.iter().find(|store| store.id == leader.store_id);
     let address = store.map_or("an unknown address", |store| store.address.as_str());
-    if form.is_json {
+    if format.is_json {
         let answer = json!({
             "key": escape(key),
             "key_hex": hex(key),
@@ -406,7 +410,7 @@ mod tests {
 
     #[test]
     fn an_old_leader_does_not_speak_for_its_region() {
-        let region = Region {
+        let region = RegionSummary {
             replicas: vec![
                 replica(1, 5, Role::Leader, 90),
                 replica(2, 6, Role::Follower, 95),
@@ -443,7 +447,7 @@ mod tests {
 
     #[test]
     fn a_region_without_leader_has_none() {
-        let region = Region { replicas: vec![replica(2, 6, Role::Candidate, 95)] };
+        let region = RegionSummary { replicas: vec![replica(2, 6, Role::Candidate, 95)] };
         assert_eq!(region.to_json().unwrap()["leader_store"], Value::Null);
     }
 }

@@ -1,4 +1,4 @@
-//! The way to a log on disk, and what to say where there is none.
+//! Opens logs on disk for the tools, and explains errors of the log engine.
 
 use std::io;
 use std::path::Path;
@@ -14,14 +14,14 @@ pub(super) fn read_only(dir: &Path) -> Result<LogEngine, Error> {
     opened.map(|(log, _)| log).map_err(refused)
 }
 
-/// What the log says, and what to do about it.
+/// The error of the log engine, with a hint.
 pub(super) fn refused(error: raftlog::Error) -> Error {
     let hint = match &error {
         raftlog::Error::NoLog { .. } | raftlog::Error::NoGroup { .. } => {
             return Error::Absent(error.to_string());
         }
         raftlog::Error::Invalid(_) => return Error::Argument(error.to_string()),
-        // Standard output is gone, most likely, and whoever reads has had enough.
+        // Standard output is gone, most likely because its reader has ended.
         raftlog::Error::Io(cause) if cause.kind() == io::ErrorKind::BrokenPipe => {
             return Error::Output(io::ErrorKind::BrokenPipe.into());
         }

@@ -1,4 +1,4 @@
-//! `flotilla log dump`: what the files say, in the order in which it was written.
+//! `flotilla log dump`: prints the records of a log in the order in which they were written.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -12,9 +12,9 @@ use crate::ctl::{escape, hex};
 use crate::offline::disk;
 use crate::tool::Error;
 
-/// What to print.
+/// The arguments of `flotilla log dump`.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct DumpArgs {
+pub(super) struct LogDumpArgs {
     /// The log, such as the `log` directory of a store
     dir: PathBuf,
     /// Only what concerns this group
@@ -33,7 +33,7 @@ pub(super) struct DumpArgs {
 
 /// Prints a line for each thing, not a table: a log may have millions, and a reader wants the first
 /// ones at once. With JSON each line is an object.
-pub(super) fn dump(args: &DumpArgs, is_json: bool, out: &mut impl Write) -> Result<(), Error> {
+pub(super) fn dump(args: &LogDumpArgs, is_json: bool, out: &mut impl Write) -> Result<(), Error> {
     let options = DumpOptions { group: args.group, entries: args.entries || args.data };
     let mut left = args.limit.unwrap_or(u64::MAX);
     let mut written = Ok(());

@@ -1,4 +1,4 @@
-//! `flotilla log`: a store's log as it lies on disk: looked at, checked, copied, rescued.
+//! `flotilla log`: info, dump, verify, copies and salvage of a log on disk.
 
 mod access;
 mod dump;
@@ -17,25 +17,25 @@ use crate::offline::{Bar, disk, finish, named};
 use crate::tool::{self, Error};
 use access::{read_only, refused};
 
-/// What the command line says.
+/// The arguments of `flotilla log`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Args {
+pub struct LogArgs {
     /// Print JSON instead of tables
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
-    command: Command,
+    command: LogCommand,
 }
 
 #[derive(Clone, Debug, clap::Subcommand)]
-enum Command {
+enum LogCommand {
     /// Lists segments and groups
     Info {
         /// The log, such as the `log` directory of a store
         dir: PathBuf,
     },
     /// Prints what the log says, in the order in which it was written
-    Dump(dump::DumpArgs),
+    Dump(dump::LogDumpArgs),
     /// Checks every byte; exit code 1 if anything is wrong
     Verify {
         /// The log, such as the `log` directory of a store
@@ -79,17 +79,17 @@ enum Command {
 
 /// Does what the command line says.
 #[must_use]
-pub fn run(args: &Args) -> ExitCode {
+pub fn run(args: &LogArgs) -> ExitCode {
     tool::end(args.json, answer(args))
 }
 
-fn answer(args: &Args) -> Result<(), Error> {
+fn answer(args: &LogArgs) -> Result<(), Error> {
     let out = &mut BufWriter::new(io::stdout().lock());
     let is_json = args.json;
     match &args.command {
-        Command::Info { dir } => views::info(&read_only(dir)?, is_json, out)?,
-        Command::Dump(dump) => dump::dump(dump, is_json, out)?,
-        Command::Verify { dir, quick } => {
+        LogCommand::Info { dir } => views::info(&read_only(dir)?, is_json, out)?,
+        LogCommand::Dump(dump) => dump::dump(dump, is_json, out)?,
+        LogCommand::Verify { dir, quick } => {
             let level = if *quick { VerifyLevel::Frames } else { VerifyLevel::Entries };
             let bar = Bar::new("verify");
             let look = &mut |done: ToolProgress| bar.show(done.bytes_done, done.bytes);
@@ -97,14 +97,14 @@ fn answer(args: &Args) -> Result<(), Error> {
             drop(bar);
             return views::verified(&report, is_json, out);
         }
-        Command::Salvage { dir, to } => {
+        LogCommand::Salvage { dir, to } => {
             let bar = Bar::new("salvage");
             let look = &mut |done: ToolProgress| bar.show(done.bytes_done, done.bytes);
             let report = raftlog::salvage(disk(), dir, to, look).map_err(refused)?;
             drop(bar);
             views::salvaged(&report, is_json, out)?;
         }
-        Command::Checkpoint { dir, to } => {
+        LogCommand::Checkpoint { dir, to } => {
             let log = read_only(dir)?;
             let bar = Bar::new("copy");
             let look = &mut |done: ToolProgress| bar.show(done.bytes_done, done.bytes);
@@ -112,8 +112,8 @@ fn answer(args: &Args) -> Result<(), Error> {
             drop(bar);
             views::copied(&made, is_json, out)?;
         }
-        Command::Export { dir, file, groups } => return export(dir, file, groups, is_json, out),
-        Command::Import { dir, file } => {
+        LogCommand::Export { dir, file, groups } => return export(dir, file, groups, is_json, out),
+        LogCommand::Import { dir, file } => {
             let done = import(dir, file)?;
             views::carried(&done, is_json, out)?;
         }
@@ -143,7 +143,7 @@ fn export(
     };
     drop(bar);
     if is_stdout {
-        // What is printed is the stream, and nothing else.
+        // Standard output is the stream, and nothing else.
         return Ok(out.flush()?);
     }
     views::carried(&done, is_json, out)?;
@@ -163,7 +163,7 @@ fn import(dir: &Path, file: &Path) -> Result<raftlog::Exported, Error> {
     let done =
         raftlog::import(&log, &mut *stream, &mut |done| bar.show(done.bytes_done, done.bytes));
     drop(bar);
-    // What was imported before an error stays, and is closed as well.
+    // Groups that were imported before an error stay, and are closed as well.
     log.close().map_err(refused)?;
     done.map_err(refused)
 }

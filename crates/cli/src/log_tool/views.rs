@@ -1,4 +1,4 @@
-//! Answers as tables and as JSON.
+//! Prints the results of `flotilla log`, as tables or as JSON.
 
 use std::io::Write;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use super::access::refused;
 use crate::offline::verdict;
 use crate::tool::{Error, number, table};
 
-/// So many keys of a group are named in a table.
+/// Keys of a group that a table names.
 const KEYS_SHOWN: usize = 4;
 
 pub(super) fn info(log: &LogEngine, is_json: bool, out: &mut impl Write) -> Result<(), Error> {

@@ -1,4 +1,4 @@
-//! The way to a page file, and what to say where there is none.
+//! Opens page files for the tools, and explains errors of the page store.
 
 use std::io;
 use std::path::Path;
@@ -14,10 +14,10 @@ pub(super) fn open(file: &Path) -> Result<PageFile, Error> {
     PageFile::open(&OsFs::new(), file).map_err(|error| refused(file, error))
 }
 
-/// What the page store says, and what to do about it.
+/// The error of the page store, with a hint.
 pub(super) fn refused(file: &Path, error: pagestore::Error) -> Error {
     let hint = match &error {
-        // Standard output is gone, most likely, and whoever reads has had enough.
+        // Standard output is gone, most likely because its reader has ended.
         pagestore::Error::Io(cause) if cause.kind() == io::ErrorKind::BrokenPipe => {
             return Error::Output(io::ErrorKind::BrokenPipe.into());
         }
@@ -28,7 +28,8 @@ pub(super) fn refused(file: &Path, error: pagestore::Error) -> Error {
     Error::Data(format!("{}: {error}{hint}", file.display()))
 }
 
-/// As [`refused`], where one file is copied into another, which alone may exist or lack a directory.
+/// As [`refused`], where one file is copied into another, which alone may exist or lack a
+/// directory.
 pub(super) fn copying(file: &Path, to: &Path, error: pagestore::Error) -> Error {
     match &error {
         pagestore::Error::Io(cause) if cause.kind() == io::ErrorKind::AlreadyExists => {

@@ -1,5 +1,5 @@
-//! A map of a page file as a picture: a field of cells, each as many units as fit, in the colour of
-//! the owner that has most of it.
+//! Draws the map of a page file: a field of cells, each of several pages, in the colour of the
+//! owner that has most of them.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -76,7 +76,7 @@ fn colour(owner: UnitOwner) -> String {
     fixed.to_owned()
 }
 
-/// What an owner is called.
+/// The name of an owner.
 pub(super) fn name(map: &SpaceMap, owner: UnitOwner) -> String {
     let name = match owner {
         UnitOwner::Meta => "meta pages",

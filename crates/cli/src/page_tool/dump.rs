@@ -11,9 +11,9 @@ use super::access::{open, refused};
 use crate::ctl::{escape, hex};
 use crate::tool::Error;
 
-/// What to print.
+/// The arguments of `flotilla pages dump`.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct DumpArgs {
+pub(super) struct PageDumpArgs {
     /// The page file, such as the file `pages` of a store
     file: PathBuf,
     /// Only this tree
@@ -30,9 +30,9 @@ pub(super) struct DumpArgs {
     limit: Option<u64>,
 }
 
-/// Prints a line for each entry, not a table: a tree may have millions, and a reader wants the first
-/// ones at once. With JSON each line is an object.
-pub(super) fn dump(args: &DumpArgs, is_json: bool, out: &mut impl Write) -> Result<(), Error> {
+/// Prints a line for each entry, not a table: a tree may have millions, and a reader wants the
+/// first ones at once. With JSON each line is an object.
+pub(super) fn dump(args: &PageDumpArgs, is_json: bool, out: &mut impl Write) -> Result<(), Error> {
     let file = open(&args.file)?;
     let mut left = args.limit.unwrap_or(u64::MAX);
     if let Some(page) = args.page {

@@ -1,4 +1,4 @@
-//! `flotilla pages`: a page file as it lies on disk: looked at, checked, drawn, copied, rescued.
+//! `flotilla pages`: info, check, dump, map, copies and repair of a page file on disk.
 
 mod access;
 mod backup;
@@ -18,18 +18,18 @@ use crate::offline::{Bar, disk, named};
 use crate::tool::{self, Error};
 use access::{copying, open};
 
-/// What the command line says.
+/// The arguments of `flotilla pages`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Args {
+pub struct PagesArgs {
     /// Print JSON instead of tables
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
-    command: Command,
+    command: PagesCommand,
 }
 
 #[derive(Clone, Debug, clap::Subcommand)]
-enum Command {
+enum PagesCommand {
     /// Lists meta pages, trees, space and the redo area
     Info {
         /// The page file, such as the file `pages` of a store
@@ -41,7 +41,7 @@ enum Command {
         file: PathBuf,
     },
     /// Prints the entries of trees, or what one page says
-    Dump(dump::DumpArgs),
+    Dump(dump::PageDumpArgs),
     /// Draws which part of the file belongs to whom
     Map {
         /// The page file, such as the file `pages` of a store
@@ -89,24 +89,24 @@ enum Command {
 
 /// Does what the command line says.
 #[must_use]
-pub fn run(args: &Args) -> ExitCode {
+pub fn run(args: &PagesArgs) -> ExitCode {
     tool::end(args.json, answer(args))
 }
 
-fn answer(args: &Args) -> Result<(), Error> {
+fn answer(args: &PagesArgs) -> Result<(), Error> {
     let out = &mut BufWriter::new(io::stdout().lock());
     let is_json = args.json;
     match &args.command {
-        Command::Info { file } => views::info(&open(file)?.info(), is_json, out)?,
-        Command::Check { file } => {
+        PagesCommand::Info { file } => views::info(&open(file)?.info(), is_json, out)?,
+        PagesCommand::Check { file } => {
             let pages = open(file)?;
             let bar = Bar::new("check");
             let report = pages.check(&mut |done| bar.show(done.bytes_done, done.bytes));
             drop(bar);
             return views::checked(&report, is_json, out);
         }
-        Command::Dump(dump) => dump::dump(dump, is_json, out)?,
-        Command::Map { file, svg } => {
+        PagesCommand::Dump(dump) => dump::dump(dump, is_json, out)?,
+        PagesCommand::Map { file, svg } => {
             let pages = open(file)?;
             let bar = Bar::new("map");
             let map = pages.map(&mut |done| bar.show(done.bytes_done, done.bytes));
@@ -119,7 +119,7 @@ fn answer(args: &Args) -> Result<(), Error> {
             }
             views::map(&map, is_json, out)?;
         }
-        Command::Compact { file, to } => {
+        PagesCommand::Compact { file, to } => {
             let pages = open(file)?;
             let bar = Bar::new("compact");
             let made =
@@ -127,15 +127,15 @@ fn answer(args: &Args) -> Result<(), Error> {
             drop(bar);
             views::compacted(&made.map_err(|error| copying(file, to, error))?, is_json, out)?;
         }
-        Command::Backup { file, to, since } => {
+        PagesCommand::Backup { file, to, since } => {
             let made = backup::backup(file, to, since)?;
             views::backed_up(&made, is_json, out)?;
         }
-        Command::Restore { to, backups } => {
+        PagesCommand::Restore { to, backups } => {
             let made = backup::restore(to, backups)?;
             views::restored(&made, is_json, out)?;
         }
-        Command::Repair { file, to, older } => {
+        PagesCommand::Repair { file, to, older } => {
             let bar = Bar::new("repair");
             let look = &mut |done: ScanProgress| bar.show(done.bytes_done, done.bytes);
             let report = pagestore::tool::repair(&disk(), file, to, *older, look);

@@ -1,4 +1,4 @@
-//! Answers as tables and as JSON.
+//! Prints the results of `flotilla pages`, as tables or as JSON.
 
 use std::io::Write;
 

@@ -1,10 +1,10 @@
-//! Why settings are refused, in words that say what to change.
+//! Errors of settings, which say what to change.
 
 use std::path::PathBuf;
 
 use flotilla_identity::InvalidList;
 
-/// What is wrong with the settings. The text says what to change.
+/// The error of a setting. The text says what to change.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -12,7 +12,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the kernel.
         source: std::io::Error,
     },
     /// The file is not TOML, or has a name or a type that does not belong there.
@@ -22,6 +22,16 @@ pub enum ConfigError {
         path: PathBuf,
         /// Line, column and reason.
         source: Box<toml::de::Error>,
+    },
+    /// The file has a key by a name of an earlier version.
+    #[error("{path}: `{old}` is now `{new}`: rename it")]
+    Renamed {
+        /// The file.
+        path: PathBuf,
+        /// The name in the file, with its group.
+        old: String,
+        /// The name that it has now.
+        new: String,
     },
     /// The list of initial stores is wrong.
     #[error("initial_cluster: {0}")]

@@ -11,21 +11,22 @@ use crate::driver::router;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitsConfig {
-    /// Bytes of client requests under way, 1 KiB for each included. Default 256 MiB, at least
-    /// 16 MiB. Who finds it spent waits.
+    /// Bytes of client requests under way, 1 KiB for each included. Default 256 MiB, at least 16
+    /// MiB. When it is spent, requests wait.
     pub request_bytes_max: u32,
-    /// Requests that may wait for that; more are told that the store is busy. Default 16 384.
+    /// Requests that may wait for that; more are rejected because the store is busy. Default 16
+    /// 384.
     pub queued_count_max: usize,
     /// Milliseconds until a request is given up. Default 10 000, at least 100.
     pub request_timeout_ms: u64,
     /// Milliseconds that a request waits for its region to have a leader. Default 1000, less than
     /// what clients retry for.
-    pub hold_ms: u64,
+    pub leader_wait_ms: u64,
     /// Requests that may wait for leaders. Default 4096.
-    pub held_count_max: usize,
+    pub leader_wait_count_max: usize,
     /// Bytes that may wait in a shard for each of: urgent messages, appends, client requests.
     /// Default 32 MiB, at least 1 MiB.
-    pub inbox_bytes_max: u32,
+    pub mailbox_bytes_max: u32,
     /// Bytes that may wait for another store on each of its two streams. More are dropped, and
     /// raft sends them again. Default 32 MiB, at least 16 MiB so that any message fits.
     pub peer_queue_bytes_max: usize,
@@ -50,15 +51,15 @@ pub struct ThreadsConfig {
 
 impl Default for LimitsConfig {
     fn default() -> Self {
-        let router = router::Limits::default();
+        let router = router::RouterLimits::default();
         let millis = |time: Duration| u64::try_from(time.as_millis()).expect("some seconds");
         Self {
             request_bytes_max: router.request_bytes_max,
             queued_count_max: router.queued_count_max,
             request_timeout_ms: millis(router.request_timeout),
-            hold_ms: millis(router.hold),
-            held_count_max: router.held_count_max,
-            inbox_bytes_max: 32 << 20,
+            leader_wait_ms: millis(router.leader_wait),
+            leader_wait_count_max: router.leader_wait_count_max,
+            mailbox_bytes_max: 32 << 20,
             peer_queue_bytes_max: 32 << 20,
             backlog_bytes_max: 32 << 20,
             connections_max: 4096,
@@ -91,9 +92,9 @@ impl LimitsConfig {
         let bytes = u64::from(self.request_bytes_max);
         within("limits.request_bytes_max", bytes, 16 << 20, u64::from(u32::MAX))?;
         within("limits.request_timeout_ms", self.request_timeout_ms, 100, 3_600_000)?;
-        within("limits.hold_ms", self.hold_ms, 0, self.request_timeout_ms)?;
-        let bytes = u64::from(self.inbox_bytes_max);
-        within("limits.inbox_bytes_max", bytes, 1 << 20, u64::from(u32::MAX))?;
+        within("limits.leader_wait_ms", self.leader_wait_ms, 0, self.request_timeout_ms)?;
+        let bytes = u64::from(self.mailbox_bytes_max);
+        within("limits.mailbox_bytes_max", bytes, 1 << 20, u64::from(u32::MAX))?;
         let bytes = self.peer_queue_bytes_max as u64;
         within("limits.peer_queue_bytes_max", bytes, 16 << 20, 1 << 40)?;
         within("limits.backlog_bytes_max", self.backlog_bytes_max as u64, 1 << 20, 1 << 40)?;
@@ -104,13 +105,13 @@ impl LimitsConfig {
 
     /// The part that the router keeps to.
     #[must_use]
-    pub fn router(&self) -> router::Limits {
-        router::Limits {
+    pub fn router(&self) -> router::RouterLimits {
+        router::RouterLimits {
             request_bytes_max: self.request_bytes_max,
             queued_count_max: self.queued_count_max,
             request_timeout: Duration::from_millis(self.request_timeout_ms),
-            hold: Duration::from_millis(self.hold_ms),
-            held_count_max: self.held_count_max,
+            leader_wait: Duration::from_millis(self.leader_wait_ms),
+            leader_wait_count_max: self.leader_wait_count_max,
         }
     }
 }

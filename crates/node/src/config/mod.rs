@@ -17,5 +17,5 @@ pub use error::ConfigError;
 pub use limits::{LimitsConfig, ThreadsConfig};
 pub use node::NodeConfig;
 pub use raft::{RaftConfig, shard_config};
-pub use resolved::Settled;
+pub use resolved::ResolvedConfig;
 pub use storage::{PagesReadMode, StorageConfig};

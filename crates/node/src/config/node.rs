@@ -10,11 +10,19 @@ use super::limits::{LimitsConfig, ThreadsConfig};
 use super::raft::RaftConfig;
 use super::storage::StorageConfig;
 
+/// Keys that an earlier version knew by another name: group, old name, new name.
+const RENAMED_KEYS: [(&str, &str, &str); 3] = [
+    ("limits", "hold_ms", "leader_wait_ms"),
+    ("limits", "held_count_max", "leader_wait_count_max"),
+    ("limits", "inbox_bytes_max", "mailbox_bytes_max"),
+];
+
 /// The settings of one node.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeConfig {
-    /// Which of the initial stores this is. Default: `s1`; on a store that has data, its own name.
+    /// The name of this store among the initial ones. Default: `s1`; on a store that has data, its
+    /// own name.
     pub name: String,
     /// Where the node listens, as `host:port`. Default: the address that `initial_cluster` gives
     /// for `name`, or `127.0.0.1:20160` without a list. May change at any start.
@@ -39,11 +47,11 @@ pub struct NodeConfig {
     /// Replicas of each data region, as far as there are stores. Default 3; odd, or a majority
     /// costs one more for nothing. A setting of the cluster.
     pub replicas: Option<u64>,
-    /// A new cluster of this one store is meant, whoever else knows its address: begin at once,
-    /// and go on if a store of another cluster dials. A flag of the command line only.
+    /// A new cluster of this one store is meant, even if another cluster knows its address: begin
+    /// at once, and go on if a store of another cluster dials. A flag of the command line only.
     #[serde(skip)]
     pub new: bool,
-    /// What is logged to standard error, as a filter of `tracing` (`info`,
+    /// The filter of the log on standard error, in the syntax of `tracing` (`info`,
     /// `flotilla_node=debug,warn`). Default `info`. The variable `FLOTILLA_LOG` wins.
     pub log: String,
     /// Ticks, elections and entries.
@@ -83,13 +91,30 @@ impl NodeConfig {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Read`] and [`ConfigError::Parse`].
+    /// [`ConfigError::Read`], [`ConfigError::Renamed`] and [`ConfigError::Parse`].
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        if let Some((old, new)) = renamed_key(&text) {
+            return Err(ConfigError::Renamed { path: path.to_owned(), old, new });
+        }
         toml::from_str(&text).map_err(|source| ConfigError::Parse {
             path: path.to_owned(),
             source: Box::new(source),
         })
     }
+}
+
+/// The first key of `text` that has another name now, and that name, both with their group.
+fn renamed_key(text: &str) -> Option<(String, String)> {
+    // Text that is no TOML is refused by the parser, which says where.
+    let table: toml::Table = text.parse().ok()?;
+    let is_there = |(group, old, _): &&(&str, &str, &str)| {
+        table
+            .get(*group)
+            .and_then(toml::Value::as_table)
+            .is_some_and(|keys| keys.contains_key(*old))
+    };
+    let (group, old, new) = RENAMED_KEYS.iter().find(is_there)?;
+    Some((format!("{group}.{old}"), format!("{group}.{new}")))
 }

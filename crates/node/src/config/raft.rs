@@ -33,13 +33,15 @@ pub(super) fn check_settings(settings: &ClusterSettings) -> Result<(), ConfigErr
     within(
         "raft.election_ticks (at least three times raft.heartbeat_ticks)",
         settings.election_ticks,
+        // A follower must miss several heartbeats before it campaigns, or a single lost one would
+        // cost the leader its place.
         (3 * settings.heartbeat_ticks).max(4),
         10_000,
     )?;
     within("raft.entry_bytes_max", settings.entry_bytes_max, 64 << 10, 12 << 20)
 }
 
-/// What the shards of a store take. `seed` must be another one at each start.
+/// The configuration of the shards of a store. `seed` must be another one at each start.
 #[must_use]
 pub fn shard_config(settings: &ClusterSettings, seed: u64) -> flotilla_region::Config {
     let ticks = |count: u64| u32::try_from(count).expect("checked to be at most 10 000");

@@ -1,4 +1,4 @@
-//! Settings with every default put in, checked against each other and against a directory.
+//! Resolved settings: every default put in, checked against each other and against a directory.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ impl NodeConfig {
     /// # Errors
     ///
     /// The first value that is wrong, with what would be right.
-    pub fn settle(mut self) -> Result<Settled, ConfigError> {
+    pub fn resolve(mut self) -> Result<ResolvedConfig, ConfigError> {
         let is_named = !self.name.is_empty();
         if !is_named {
             "s1".clone_into(&mut self.name);
@@ -43,10 +43,10 @@ impl NodeConfig {
         check_settings(&settings)?;
         let spec =
             ClusterSpec { stores, settings, regions: self.regions, cluster_id: self.cluster_id };
-        Ok(Settled { config: self, spec, place, is_named, is_listed })
+        Ok(ResolvedConfig { config: self, spec, place, is_named, is_listed })
     }
 
-    /// What is said about the settings of the cluster.
+    /// The settings of the cluster that are given.
     fn given(&self) -> GivenSettings {
         GivenSettings {
             replicas: self.replicas,
@@ -66,12 +66,12 @@ impl NodeConfig {
     }
 }
 
-/// Where a store listens that was told nothing.
+/// The address of a store without one in its settings.
 pub(super) const DEFAULT_ADDR: &str = "127.0.0.1:20160";
 
 /// Settings that fit together, and what follows from them.
 #[derive(Clone, Debug)]
-pub struct Settled {
+pub struct ResolvedConfig {
     /// The settings, with no default left open but the addresses.
     pub config: NodeConfig,
     /// The cluster that this store is to begin, if its directory is empty.
@@ -84,7 +84,7 @@ pub struct Settled {
     is_listed: bool,
 }
 
-impl Settled {
+impl ResolvedConfig {
     /// This store in the list.
     #[must_use]
     pub fn own(&self) -> &InitialStore {
@@ -121,7 +121,7 @@ impl Settled {
         }
     }
 
-    /// Compares what is given with what a member's directory says.
+    /// Compares the given settings with those of a member's directory.
     ///
     /// # Errors
     ///

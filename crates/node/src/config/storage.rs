@@ -5,8 +5,8 @@ use serde::Deserialize;
 
 use super::error::{ConfigError, within};
 
-/// Files and checkpoints. What begins with `log_` is handed to the log engine as it is, and has its
-/// meaning, default and limits there: [`flotilla_raftlog::Config`].
+/// Files and checkpoints. Settings that begin with `log_` are handed to the log engine as they are,
+/// and have their meaning, default and limits there: [`flotilla_raftlog::Config`].
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StorageConfig {
@@ -30,11 +30,11 @@ pub struct StorageConfig {
     /// Milliseconds between checkpoints of the pages while something is written. Default 2000,
     /// 50 to 600 000. Longer means fewer page writes, a longer log and a longer restart.
     pub checkpoint_interval_ms: u64,
-    /// Bytes of changed pages in memory that ask for a checkpoint before its time. Default
-    /// 64 MiB, at least 4 MiB.
+    /// Bytes of dirty pages that ask for a checkpoint before its time. Default 64 MiB, at least 4
+    /// MiB.
     pub dirty_bytes_max: u64,
-    /// Bytes of changed pages in memory at which applying waits until a checkpoint has written some of
-    /// them. From `dirty_bytes_max` on it waits the longer the nearer they come to this. Default four
+    /// Bytes of dirty pages at which applying waits until a checkpoint has written some of them.
+    /// From `dirty_bytes_max` on it waits the longer the nearer they come to this. Default four
     /// times `dirty_bytes_max`, and at least that.
     pub dirty_bytes_hard_max: Option<u64>,
     /// Bytes of clean pages to keep in memory where the page file cannot be mapped. Default 64 MiB,
@@ -57,7 +57,7 @@ pub struct StorageConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PagesReadMode {
-    /// From a map of the file; the system decides what stays in memory.
+    /// From a memory map of the file; the kernel decides what stays in memory.
     Mapped,
     /// Into a cache of `cache_bytes`.
     Cached,
@@ -89,7 +89,7 @@ impl Default for StorageConfig {
 }
 
 impl StorageConfig {
-    /// What the store takes.
+    /// The configuration of the store.
     #[must_use]
     pub fn store(&self) -> flotilla_store::Config {
         let mut config =
@@ -106,6 +106,8 @@ impl StorageConfig {
             .cache_bytes(self.cache_bytes)
             .growth_bytes(self.pages_growth_bytes)
             .trim_bytes(self.pages_trim_bytes);
+        // Two limits: at the first a checkpoint is due, between it and the second applying slows
+        // down.
         config.checkpoint_dirty_bytes = self.dirty_bytes_max;
         config.dirty_bytes_max = self.dirty_bytes_hard_max();
         config.pages_move_bytes_max = self.pages_move_bytes_max;

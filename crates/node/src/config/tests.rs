@@ -1,4 +1,4 @@
-//! Each setting reaches what it is for, and a wrong one is refused by its name.
+//! Tests: each setting reaches its engine, and a wrong one is refused by its name.
 
 use std::fs;
 use std::path::Path;
@@ -13,18 +13,18 @@ fn refused(text: &str) -> String {
     let config: Result<NodeConfig, _> = toml::from_str(text);
     match config {
         Err(error) => error.to_string(),
-        Ok(config) => config.settle().unwrap_err().to_string(),
+        Ok(config) => config.resolve().unwrap_err().to_string(),
     }
 }
 
 #[test]
 fn nothing_set_gives_one_store_that_works() {
-    let settled = NodeConfig::default().settle().unwrap();
-    assert!(settled.listed_addresses().is_empty(), "this store is no other's address");
-    assert_eq!(settled.listen_addr(None), "127.0.0.1:20160");
-    assert_eq!(settled.config.data_dir, Path::new("data/s1"));
-    assert_eq!(settled.spec.stores.len(), 1);
-    assert!(settled.config.threads.shard_count() >= 1);
+    let resolved = NodeConfig::default().resolve().unwrap();
+    assert!(resolved.listed_addresses().is_empty(), "this store is no other's address");
+    assert_eq!(resolved.listen_addr(None), "127.0.0.1:20160");
+    assert_eq!(resolved.config.data_dir, Path::new("data/s1"));
+    assert_eq!(resolved.spec.stores.len(), 1);
+    assert!(resolved.config.threads.shard_count() >= 1);
 }
 
 #[test]
@@ -32,20 +32,20 @@ fn a_file_sets_what_it_names_and_keeps_the_rest() {
     let config: NodeConfig =
         toml::from_str("name = 'b'\ninitial_cluster = 'a=h:1,b=h:2'\n[raft]\ntick_ms = 20\n")
             .unwrap();
-    let settled = config.settle().unwrap();
-    assert_eq!(settled.place, 1);
-    assert_eq!(settled.listen_addr(Some("known:1")), "h:2");
-    assert_eq!(settled.spec.settings.tick_ms, 20);
-    assert_eq!(settled.spec.settings.election_ticks, 12);
+    let resolved = config.resolve().unwrap();
+    assert_eq!(resolved.place, 1);
+    assert_eq!(resolved.listen_addr(Some("known:1")), "h:2");
+    assert_eq!(resolved.spec.settings.tick_ms, 20);
+    assert_eq!(resolved.spec.settings.election_ticks, 12);
 }
 
 #[test]
 fn addresses_follow_from_what_is_given_at_this_start() {
     let addresses = |text: &str, known: Option<&str>| {
         let config: NodeConfig = toml::from_str(text).unwrap();
-        let settled = config.settle().unwrap();
-        let listen = settled.listen_addr(known);
-        (settled.advertised(&listen, known), listen)
+        let resolved = config.resolve().unwrap();
+        let listen = resolved.listen_addr(known);
+        (resolved.advertised(&listen, known), listen)
     };
     let of = |advertised: &str, listen: &str| (advertised.to_owned(), listen.to_owned());
     let list = "initial_cluster = 's1=h:1,s2=h:2'";
@@ -64,7 +64,7 @@ fn a_member_is_started_with_what_its_directory_says_or_refused_with_both_values(
     let check = |text: &str| {
         let config: NodeConfig = toml::from_str(text).unwrap();
         let copy = ClusterSettings { election_ticks: 20, ..ClusterSettings::default() };
-        config.settle().unwrap().check_member("s1", 7, &copy).map_err(|e| e.to_string())
+        config.resolve().unwrap().check_member("s1", 7, &copy).map_err(|e| e.to_string())
     };
     assert_eq!(check(""), Ok(()));
     assert_eq!(check("cluster_id = 7\nname = 's1'\nregions = 5"), Ok(()));
@@ -93,7 +93,7 @@ fn a_wrong_setting_is_refused_by_its_name() {
 fn each_setting_of_the_log_reaches_the_engine() {
     let log = |line: &str| {
         let config: NodeConfig = toml::from_str(&format!("[storage]\n{line}\n")).unwrap();
-        config.settle().unwrap().config.storage.store()
+        config.resolve().unwrap().config.storage.store()
     };
     assert_eq!(log("segment_bytes = 2097152").log.segment_bytes, 2 << 20);
     assert_eq!(log("log_purge_above_bytes = 5").log.purge_above_bytes, 5);
@@ -114,7 +114,7 @@ fn each_setting_of_the_log_reaches_the_engine() {
 fn each_setting_of_the_pages_reaches_the_engine_or_is_refused() {
     let store = |line: &str| {
         let config: NodeConfig = toml::from_str(&format!("[storage]\n{line}\n")).unwrap();
-        config.settle().unwrap().config.storage.store()
+        config.resolve().unwrap().config.storage.store()
     };
     assert_eq!(store("").pages.read_mode, PageReadMode::Mapped);
     assert_eq!(store("pages_read_mode = 'cached'").pages.read_mode, PageReadMode::Cached);
@@ -151,6 +151,25 @@ fn the_engine_refuses_what_is_wrong_about_its_log() {
     let larger = wrong("segment_bytes = 134217728\nlog_disk_bytes_max = 536870912");
     assert_eq!(larger, disk(536_870_912));
     assert!(wrong("log_spare_segments = -1").contains("log_spare_segments"));
+}
+
+#[test]
+fn a_key_of_an_earlier_version_is_refused_with_its_new_name() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for (old, new) in [
+        ("hold_ms", "leader_wait_ms"),
+        ("held_count_max", "leader_wait_count_max"),
+        ("inbox_bytes_max", "mailbox_bytes_max"),
+    ] {
+        let read = |key: &str| {
+            fs::write(file.path(), format!("name = 's1'\n[limits]\n{key} = 2097152\n")).unwrap();
+            NodeConfig::read(file.path())
+        };
+        let error = read(old).unwrap_err().to_string();
+        let words = format!("`limits.{old}` is now `limits.{new}`: rename it");
+        assert!(error.ends_with(&words) && error.contains(&*file.path().to_string_lossy()));
+        assert!(read(new).is_ok(), "{new}");
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Waiting with bounds: for a part of the budget, and for a leader.
+//! Admission control: requests wait for a share of a memory budget, and for a leader, with bounds.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,17 +8,18 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::driver::routes::Leadership;
 
-/// Why a request gets no part of the budget.
+/// Why a request is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum AdmissionError {
     /// Too much is under way; the reason.
     Full(&'static str),
     /// The node stops.
     Stopping,
 }
 
-/// Bytes that requests may hold, all together. Who finds them spent waits in order.
-pub(crate) struct Budget {
+/// Bytes that all requests together may hold: a weighted semaphore. When it is spent, requests wait
+/// in the order of their arrival (backpressure), up to a number of them.
+pub(crate) struct MemoryBudget {
     bytes: Semaphore,
     bytes_max: u32,
     queued: AtomicUsize,
@@ -26,8 +27,8 @@ pub(crate) struct Budget {
     finishing: AtomicBool,
 }
 
-impl Budget {
-    /// A budget of so many bytes, and so many requests that may wait for it.
+impl MemoryBudget {
+    /// A budget of `bytes_max`, for which up to `queued_count_max` requests may wait.
     pub(crate) fn new(bytes_max: u32, queued_count_max: usize) -> Self {
         Self {
             bytes: Semaphore::new(bytes_max as usize),
@@ -38,95 +39,100 @@ impl Budget {
         }
     }
 
-    /// Takes a part, until the permit is dropped. A request larger than all of it takes all of it.
+    /// Takes `bytes` of the budget until the permit is dropped. A request larger than the whole
+    /// budget takes all of it. Waits until `deadline` at most.
     pub(crate) async fn admit(
         &self,
         bytes: usize,
         deadline: Instant,
-    ) -> Result<SemaphorePermit<'_>, Refused> {
+    ) -> Result<SemaphorePermit<'_>, AdmissionError> {
+        // Looked at first: a permit that is free must not let a request in after the end has begun.
         if self.finishing.load(Ordering::SeqCst) {
-            return Err(Refused::Stopping);
+            return Err(AdmissionError::Stopping);
         }
         let weight = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.bytes_max);
         if let Ok(permit) = self.bytes.try_acquire_many(weight) {
             return Ok(permit);
         }
-        let _place = Place::take(&self.queued, self.queued_count_max)
-            .ok_or(Refused::Full("too many requests wait"))?;
+        let _place = QueueSlot::take(&self.queued, self.queued_count_max)
+            .ok_or(AdmissionError::Full("too many requests wait"))?;
         match timeout_at(deadline, self.bytes.acquire_many(weight)).await {
             Ok(Ok(permit)) => Ok(permit),
-            Ok(Err(_)) => Err(Refused::Stopping),
-            Err(_) => Err(Refused::Full("the requests before this one took too long")),
+            Ok(Err(_)) => Err(AdmissionError::Stopping),
+            Err(_) => Err(AdmissionError::Full("the requests before this one took too long")),
         }
     }
 
-    /// Admits nobody any more, and waits until all is given back. False if `patience` ends first.
-    pub(crate) async fn finish(&self, patience: Duration) -> bool {
+    /// Admits no more requests, and waits until all permits are given back. False if `time_limit`
+    /// ends first.
+    pub(crate) async fn finish(&self, time_limit: Duration) -> bool {
         self.finishing.store(true, Ordering::SeqCst);
-        // Who has all of it is alone.
-        let alone = timeout(patience, self.bytes.acquire_many(self.bytes_max)).await;
+        // A permit for the whole budget is granted only when no request holds a part of it.
+        let alone = timeout(time_limit, self.bytes.acquire_many(self.bytes_max)).await;
         self.bytes.close();
         matches!(alone, Ok(Ok(_)))
     }
 }
 
 /// One of a bounded number of places in a queue; dropping it leaves.
-struct Place<'a>(&'a AtomicUsize);
+struct QueueSlot<'a>(&'a AtomicUsize);
 
-impl<'a> Place<'a> {
+impl<'a> QueueSlot<'a> {
     fn take(taken: &'a AtomicUsize, limit: usize) -> Option<Self> {
         let place = Self(taken);
         (taken.fetch_add(1, Ordering::Relaxed) < limit).then_some(place)
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueueSlot<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Requests that wait for their region to have a leader, so many at most.
-pub(crate) struct Holds {
+/// Bounds the requests that wait for their region to have a leader, in number and in time.
+pub(crate) struct LeaderWait {
     places: Semaphore,
-    hold: Duration,
+    timeout: Duration,
 }
 
-/// How long one request has been held, and for whom it was let go last.
+/// How long one request has waited, and the leader at which it was tried last.
 #[derive(Default)]
-pub(crate) struct Hold {
+pub(crate) struct LeaderWaitState {
     until: Option<Instant>,
     tried: Option<Leadership>,
 }
 
-impl Hold {
-    /// Whether the request has not been held yet.
+impl LeaderWaitState {
+    /// Whether the request has not waited yet.
     pub(crate) fn is_new(&self) -> bool {
         self.until.is_none()
     }
 }
 
-impl Holds {
-    /// So many at most, each for so long.
-    pub(crate) fn new(count_max: usize, hold: Duration) -> Self {
-        Self { places: Semaphore::new(count_max), hold }
+impl LeaderWait {
+    /// At most `count_max` requests wait, each for `timeout` in all.
+    pub(crate) fn new(count_max: usize, timeout: Duration) -> Self {
+        Self { places: Semaphore::new(count_max), timeout }
     }
 
     /// Waits until there is a leader. False if it is not worth trying again.
     pub(crate) async fn await_leader(
         &self,
         mut leadership: watch::Receiver<Leadership>,
-        hold: &mut Hold,
+        state: &mut LeaderWaitState,
     ) -> bool {
+        // Not queued: a request that would wait for a place to wait is better rejected at once.
         let Ok(_place) = self.places.try_acquire() else { return false };
-        let until = *hold.until.get_or_insert_with(|| Instant::now() + self.hold);
-        // A leader that has refused already is no reason to ask it again: the shard told its role
-        // before it told the refusal, so this is a leader that does not know of its own office yet.
-        let tried = hold.tried.take();
+        let until = *state.until.get_or_insert_with(|| Instant::now() + self.timeout);
+        // The shard publishes its role before it refuses a request. So a leader that refused this
+        // one does not know yet that it leads, and a retry at the same leadership would be refused
+        // again.
+        let tried = state.tried.take();
         let worth = |now: &Leadership| now.leader.is_some() && Some(*now) != tried;
         match timeout_at(until, leadership.wait_for(worth)).await {
             Ok(Ok(now)) => {
-                hold.tried = Some(*now);
+                state.tried = Some(*now);
                 true
             }
             _ => false,
@@ -153,7 +159,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_finds_the_budget_spent_waits_until_it_is_given_back_or_too_late() {
-        let budget = Arc::new(Budget::new(10, 1));
+        let budget = Arc::new(MemoryBudget::new(10, 1));
         let first = budget.admit(1 << 40, soon()).await.unwrap();
         let second = tokio::spawn({
             let budget = Arc::clone(&budget);
@@ -162,52 +168,56 @@ mod tests {
         tokio::task::yield_now().await;
         // One may wait, and does.
         let third = budget.admit(1, soon()).await.map(drop);
-        assert_eq!(third, Err(Refused::Full("too many requests wait")));
+        assert_eq!(third, Err(AdmissionError::Full("too many requests wait")));
         drop(first);
         assert_eq!(second.await.unwrap(), Ok(()));
 
         let _all = budget.admit(10, soon()).await.unwrap();
         let late = budget.admit(1, soon()).await.map(drop);
-        assert_eq!(late, Err(Refused::Full("the requests before this one took too long")));
+        assert_eq!(late, Err(AdmissionError::Full("the requests before this one took too long")));
         assert_eq!(budget.queued.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn finishing_waits_for_those_under_way_and_admits_nobody() {
-        let budget = Arc::new(Budget::new(10, 1));
+        let budget = Arc::new(MemoryBudget::new(10, 1));
         let under_way = budget.admit(3, soon()).await.unwrap();
         let finishing = tokio::spawn({
             let budget = Arc::clone(&budget);
             async move { budget.finish(Duration::from_secs(5)).await }
         });
         tokio::task::yield_now().await;
-        assert_eq!(budget.admit(1, soon()).await.map(drop), Err(Refused::Stopping));
+        assert_eq!(budget.admit(1, soon()).await.map(drop), Err(AdmissionError::Stopping));
         assert!(!finishing.is_finished());
         drop(under_way);
         assert!(finishing.await.unwrap());
 
-        let budget = Budget::new(10, 1);
+        let budget = MemoryBudget::new(10, 1);
         let _stuck = budget.admit(1, soon()).await.unwrap();
         assert!(!budget.finish(Duration::from_secs(5)).await);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_new_leader_lets_a_held_request_go_at_once() {
-        let holds = Arc::new(Holds::new(1, Duration::from_secs(1)));
+        let leader_wait = Arc::new(LeaderWait::new(1, Duration::from_secs(1)));
         let leadership = watch::Sender::new(Leadership::default());
         let began = Instant::now();
         let held = tokio::spawn({
-            let (holds, leadership) = (Arc::clone(&holds), leadership.subscribe());
+            let (leader_wait, leadership) = (Arc::clone(&leader_wait), leadership.subscribe());
             async move {
-                let mut hold = Hold::default();
-                let found = holds.await_leader(leadership.clone(), &mut hold).await;
+                let mut state = LeaderWaitState::default();
+                let found = leader_wait.await_leader(leadership.clone(), &mut state).await;
                 // The same leader again is no news.
-                (found, holds.await_leader(leadership, &mut hold).await)
+                (found, leader_wait.await_leader(leadership, &mut state).await)
             }
         });
         tokio::task::yield_now().await;
         // The only place is taken.
-        assert!(!holds.await_leader(leadership.subscribe(), &mut Hold::default()).await);
+        assert!(
+            !leader_wait
+                .await_leader(leadership.subscribe(), &mut LeaderWaitState::default())
+                .await
+        );
         leadership.send_replace(led(1));
         assert_eq!(held.await.unwrap(), (true, false));
         assert_eq!(began.elapsed(), Duration::from_secs(1));
@@ -215,17 +225,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_is_held_for_so_long_and_no_longer_however_often_leaders_change() {
-        let holds = Holds::new(1, Duration::from_secs(1));
+        let leader_wait = LeaderWait::new(1, Duration::from_secs(1));
         let leadership = watch::Sender::new(Leadership::default());
-        let mut hold = Hold::default();
+        let mut state = LeaderWaitState::default();
         let began = Instant::now();
         for term in 1..4 {
             leadership.send_replace(led(term));
-            assert!(holds.await_leader(leadership.subscribe(), &mut hold).await);
+            assert!(leader_wait.await_leader(leadership.subscribe(), &mut state).await);
             leadership.send_replace(Leadership { term: Term(term), leader: None });
             tokio::time::advance(Duration::from_millis(300)).await;
         }
-        assert!(!holds.await_leader(leadership.subscribe(), &mut hold).await);
+        assert!(!leader_wait.await_leader(leadership.subscribe(), &mut state).await);
         assert_eq!(began.elapsed(), Duration::from_secs(1));
     }
 }

@@ -1,4 +1,4 @@
-//! What all threads and tasks of a node share, and how it is brought to a halt.
+//! The handles that all threads and tasks of a node share, and how they are halted.
 
 use std::sync::Arc;
 
@@ -6,55 +6,56 @@ use flotilla_region::{ApplyTask, LogFetch};
 use flotilla_store::Store;
 
 use crate::clock::Clock;
-use crate::driver::routes::Routes;
+use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::Mailboxes;
 use crate::driver::tickets::Tickets;
-use crate::driver::workers::checkpointer::Alarm;
+use crate::driver::workers::checkpointer::CheckpointSignal;
 use crate::driver::workers::log_writer::LogTask;
-use crate::driver::workers::work_queue::Backlog;
-use crate::drop_notify::Shared;
+use crate::driver::workers::work_queue::WorkQueue;
+use crate::drop_notify::DropNotify;
 
 /// Handles on everything that is shared. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Commons {
-    pub(crate) store: Arc<Shared<Store>>,
+pub(crate) struct NodeContext {
+    pub(crate) store: Arc<DropNotify<Store>>,
     pub(crate) tickets: Arc<Tickets>,
-    pub(crate) routes: Arc<Routes>,
+    pub(crate) routes: Arc<RoutingTable>,
     pub(crate) mailboxes: Mailboxes,
-    pub(crate) works: Works,
+    pub(crate) queues: WorkQueues,
     pub(crate) clock: Clock,
 }
 
-/// The work that waits for each worker.
+/// The work queue of each worker.
 #[derive(Clone)]
-pub(crate) struct Works {
-    pub(crate) log: Arc<Backlog<LogTask>>,
-    pub(crate) applies: Arc<Backlog<ApplyTask>>,
-    pub(crate) fetches: Arc<Backlog<LogFetch>>,
-    pub(crate) alarm: Arc<Alarm>,
+pub(crate) struct WorkQueues {
+    pub(crate) log: Arc<WorkQueue<LogTask>>,
+    pub(crate) applies: Arc<WorkQueue<ApplyTask>>,
+    pub(crate) log_reads: Arc<WorkQueue<LogFetch>>,
+    pub(crate) checkpoint_signal: Arc<CheckpointSignal>,
 }
 
-impl Works {
+impl WorkQueues {
     /// Nothing waits.
     pub(crate) fn new() -> Self {
         Self {
-            log: Arc::new(Backlog::new()),
-            applies: Arc::new(Backlog::new()),
-            fetches: Arc::new(Backlog::new()),
-            alarm: Arc::new(Alarm::new()),
+            log: Arc::new(WorkQueue::new()),
+            applies: Arc::new(WorkQueue::new()),
+            log_reads: Arc::new(WorkQueue::new()),
+            checkpoint_signal: Arc::new(CheckpointSignal::new()),
         }
     }
 }
 
-impl Commons {
-    /// Ends everything where it stands: once this has returned nothing is answered any more, and
-    /// nothing is written or applied but what a worker has in its hands.
+impl NodeContext {
+    /// Ends everything at once. After it has returned, no request is answered any more, and a
+    /// worker only finishes the write or the transaction that it has begun.
     pub(crate) fn halt(&self) {
+        // Tickets first: a write that still completes must not be acknowledged any more.
         self.tickets.close();
         self.mailboxes.close();
-        self.works.log.halt();
-        self.works.applies.halt();
-        self.works.fetches.halt();
-        self.works.alarm.stop();
+        self.queues.log.halt();
+        self.queues.applies.halt();
+        self.queues.log_reads.halt();
+        self.queues.checkpoint_signal.stop();
     }
 }

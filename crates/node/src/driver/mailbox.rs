@@ -1,15 +1,16 @@
-//! What waits for one shard, in lanes that do not hold each other up.
+//! The mailbox of one shard: bounded lanes, so that one kind of message does not block another.
 //!
 //! - *Completions* of the shard's own effects come first. Posting one never waits, or the workers
 //!   could wait for the shard while the shard waits for them. The lane is bounded all the same: at
 //!   most one completion for each effect that is outstanding, and the shard bounds those.
 //! - *Urgent* messages of other stores (votes, heartbeats, acknowledgements), *appends* of other
-//!   stores, and *client* requests each have room for so many bytes. Who has a letter waits for
-//!   room as a future, without blocking a thread; the shard gives the room back when it takes the
-//!   letter out.
+//!   stores, and *client* requests each have a semaphore of bytes. A sender waits for room as a
+//!   future, without blocking a thread; the shard gives the room back when it takes the message
+//!   out.
 //!
-//! The shard leaves the lanes of appends and clients alone while its workers are behind (see
-//! [`Open`]), so a slow disk is felt by those who send work, and never stops heartbeats.
+//! This is the node's backpressure: the shard leaves the lanes of appends and clients alone while
+//! its workers are behind (see [`OpenLanes`]). A slow disk slows down the senders of work and never
+//! stops heartbeats.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -17,7 +18,7 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::Semaphore;
 
-/// Letters of one lane that a shard takes at once, so that a step stays short.
+/// Messages of one lane that a shard takes at once, so that a step stays short.
 const TAKEN_AT_ONCE_MAX: usize = 4096;
 
 /// A way into the mailbox with room of its own.
@@ -31,14 +32,14 @@ pub(crate) enum Lane {
     Clients,
 }
 
-/// Which lanes a shard is ready to take from; the others are always open.
+/// The lanes that a shard is ready to take from; the others are always open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Open {
+pub(crate) struct OpenLanes {
     pub(crate) appends: bool,
     pub(crate) clients: bool,
 }
 
-impl Open {
+impl OpenLanes {
     fn lets(self, lane: Lane) -> bool {
         match lane {
             Lane::Urgent => true,
@@ -50,18 +51,19 @@ impl Open {
 
 /// The mailbox is closed: its shard has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Closed;
+pub(crate) struct MailboxClosed;
 
-/// Letters for one shard.
+/// Messages for one shard, which alone takes them out.
 pub(crate) struct Mailbox<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<MailboxState<T>>,
     wake: Condvar,
     room: [Semaphore; LANES.len()],
-    /// What a lane holds at most; a heavier letter counts as this much, or it could never get in.
+    /// Bytes that a lane holds at most. A heavier message counts as this much, or it could never
+    /// get in.
     weight_max: [u32; LANES.len()],
 }
 
-struct State<T> {
+struct MailboxState<T> {
     completions: VecDeque<T>,
     lanes: [VecDeque<(T, u32)>; LANES.len()],
     parked: bool,
@@ -71,11 +73,11 @@ struct State<T> {
 const LANES: [Lane; 3] = [Lane::Urgent, Lane::Appends, Lane::Clients];
 
 impl<T> Mailbox<T> {
-    /// An empty mailbox with room for so many bytes in each lane.
+    /// An empty mailbox whose lanes have room for these numbers of bytes.
     pub(crate) fn new(urgent_bytes: u32, appends_bytes: u32, clients_bytes: u32) -> Self {
         let weight_max = [urgent_bytes, appends_bytes, clients_bytes];
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(MailboxState {
                 completions: VecDeque::new(),
                 lanes: [VecDeque::new(), VecDeque::new(), VecDeque::new()],
                 parked: false,
@@ -87,40 +89,48 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Puts a letter of `bytes` into `lane` as soon as there is room.
+    /// Puts a message of `bytes` into `lane` as soon as there is room.
     ///
     /// # Cancel safety
     ///
     /// Dropped before it is done, it has put nothing.
-    pub(crate) async fn send(&self, lane: Lane, letter: T, bytes: usize) -> Result<(), Closed> {
+    pub(crate) async fn send(
+        &self,
+        lane: Lane,
+        message: T,
+        bytes: usize,
+    ) -> Result<(), MailboxClosed> {
         let limit = self.weight_max[lane as usize];
+        // At least one permit: a message without weight would escape the bound.
         let weight = u32::try_from(bytes).unwrap_or(limit).clamp(1, limit);
-        let room = self.room[lane as usize].acquire_many(weight).await.map_err(|_| Closed)?;
+        let room =
+            self.room[lane as usize].acquire_many(weight).await.map_err(|_| MailboxClosed)?;
         let mut state = self.state.lock();
         if state.closed {
-            return Err(Closed);
+            return Err(MailboxClosed);
         }
+        // The permits come back when the shard takes the message out, not at the end of this call.
         room.forget();
-        state.lanes[lane as usize].push_back((letter, weight));
-        self.rouse(&mut state);
+        state.lanes[lane as usize].push_back((message, weight));
+        self.wake_shard(&mut state);
         Ok(())
     }
 
     /// Posts completions of effects, in order. Never waits; after the end they are dropped.
-    pub(crate) fn complete_all(&self, letters: impl IntoIterator<Item = T>) {
+    pub(crate) fn complete_all(&self, messages: impl IntoIterator<Item = T>) {
         let mut state = self.state.lock();
         if !state.closed {
-            state.completions.extend(letters);
-            self.rouse(&mut state);
+            state.completions.extend(messages);
+            self.wake_shard(&mut state);
         }
     }
 
-    /// Moves what waits in open lanes to `into`, completions first. Waits for the first letter
-    /// until `deadline`, for ever without one. False once the mailbox is closed.
+    /// Moves the messages in open lanes to `into`, completions first. Waits for the first one until
+    /// `deadline`, for ever without one. False once the mailbox is closed.
     pub(crate) fn take(
         &self,
         into: &mut VecDeque<T>,
-        open: Open,
+        open: OpenLanes,
         deadline: Option<Instant>,
     ) -> bool {
         let mut state = self.state.lock();
@@ -134,15 +144,16 @@ impl<T> Mailbox<T> {
                 let waiting = &mut state.lanes[lane as usize];
                 let count = waiting.len().min(TAKEN_AT_ONCE_MAX);
                 let mut freed = 0;
-                for (letter, weight) in waiting.drain(..count) {
+                for (message, weight) in waiting.drain(..count) {
                     freed += weight as usize;
-                    into.push_back(letter);
+                    into.push_back(message);
                 }
                 self.room[lane as usize].add_permits(freed);
             }
             if into.len() > had {
                 return true;
             }
+            // Set under the lock: a sender that takes the lock next sees it and wakes this thread.
             state.parked = true;
             match deadline {
                 None => self.wake.wait(&mut state),
@@ -157,7 +168,7 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Drops what waits and refuses what comes.
+    /// Drops all messages and refuses new ones.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -166,13 +177,14 @@ impl<T> Mailbox<T> {
             lane.clear();
         }
         for room in &self.room {
+            // Senders that wait for room get an error instead of waiting for ever.
             room.close();
         }
         self.wake.notify_all();
     }
 
-    /// Wakes the shard if it sleeps; spares the system call if it does not.
-    fn rouse(&self, state: &mut State<T>) {
+    /// Wakes the shard if it sleeps. Without the flag each message would cost a futex call.
+    fn wake_shard(&self, state: &mut MailboxState<T>) {
         if state.parked {
             state.parked = false;
             self.wake.notify_one();
@@ -187,12 +199,12 @@ mod tests {
 
     use super::*;
 
-    const ALL: Open = Open { appends: true, clients: true };
+    const ALL: OpenLanes = OpenLanes { appends: true, clients: true };
 
-    fn taken(mailbox: &Mailbox<u32>, open: Open) -> Vec<u32> {
-        let mut letters = VecDeque::new();
-        mailbox.take(&mut letters, open, Some(Instant::now()));
-        letters.into()
+    fn taken(mailbox: &Mailbox<u32>, open: OpenLanes) -> Vec<u32> {
+        let mut messages = VecDeque::new();
+        mailbox.take(&mut messages, open, Some(Instant::now()));
+        messages.into()
     }
 
     #[tokio::test]
@@ -238,8 +250,8 @@ mod tests {
         let mailbox = Mailbox::new(10, 10, 10);
         mailbox.send(Lane::Clients, 1, 10).await.unwrap();
         mailbox.send(Lane::Urgent, 2, 1).await.unwrap();
-        assert_eq!(taken(&mailbox, Open { appends: true, clients: false }), [2]);
-        assert!(taken(&mailbox, Open { appends: true, clients: false }).is_empty());
+        assert_eq!(taken(&mailbox, OpenLanes { appends: true, clients: false }), [2]);
+        assert!(taken(&mailbox, OpenLanes { appends: true, clients: false }).is_empty());
         assert_eq!(taken(&mailbox, ALL), [1]);
     }
 
@@ -252,10 +264,10 @@ mod tests {
         }
         let (mut all, mut takes) = (Vec::new(), 0);
         while all.len() < count as usize {
-            let mut letters = VecDeque::new();
-            assert!(mailbox.take(&mut letters, ALL, Some(Instant::now())));
-            assert!((1..=TAKEN_AT_ONCE_MAX).contains(&letters.len()), "{}", letters.len());
-            all.extend(letters);
+            let mut messages = VecDeque::new();
+            assert!(mailbox.take(&mut messages, ALL, Some(Instant::now())));
+            assert!((1..=TAKEN_AT_ONCE_MAX).contains(&messages.len()), "{}", messages.len());
+            all.extend(messages);
             takes += 1;
         }
         assert!(all.into_iter().eq(0..count));
@@ -273,15 +285,15 @@ mod tests {
         assert!(taker.join().unwrap());
         mailbox.close();
         assert!(!mailbox.take(&mut VecDeque::new(), ALL, None));
-        assert_eq!(mailbox.send(Lane::Urgent, 2, 1).await, Err(Closed));
+        assert_eq!(mailbox.send(Lane::Urgent, 2, 1).await, Err(MailboxClosed));
     }
 
     #[test]
     fn a_deadline_ends_the_wait() {
         let mailbox = Mailbox::<u32>::new(10, 10, 10);
-        let mut letters = VecDeque::new();
+        let mut messages = VecDeque::new();
         let deadline = Instant::now() + Duration::from_millis(5);
-        assert!(mailbox.take(&mut letters, ALL, Some(deadline)));
-        assert!(letters.is_empty() && Instant::now() >= deadline);
+        assert!(mailbox.take(&mut messages, ALL, Some(deadline)));
+        assert!(messages.is_empty() && Instant::now() >= deadline);
     }
 }

@@ -1,10 +1,10 @@
-//! The threads of a node and all that passes between them.
+//! The threads of a node, and the queues and tables between them.
 //!
-//! A shard's thread (`shard_thread`) steps its regions, with what `mailbox` has for it, and hands
-//! effects to the `workers`; `router` is the way of a request to its region and back, with
-//! `admission` before it and `tickets` behind it; `routes` is what is known of leaders. `threads`
-//! starts and ends them, `context` is what they share. Sockets are not known here: what goes to
-//! other stores goes to an [`shard_thread::Outbox`].
+//! A shard's thread (`shard_thread`) steps its regions with the messages of its `mailbox`, and
+//! hands effects to the `workers`; `router` carries a request to its region and back, with
+//! `admission` control before it and `tickets` behind it; `routes` is the routing table. `threads`
+//! starts and ends the threads, `context` has the handles that they share. Sockets are not known
+//! here: messages to other stores go to a [`shard_thread::MessageSink`].
 
 pub(crate) mod admission;
 pub(crate) mod context;

@@ -4,11 +4,11 @@
 //! ticket, puts the event into the mailbox of the region's shard, and waits for the answer. It
 //! decides nothing: leader, epoch and keys are checked by the region.
 //!
-//! What it adds is patience, with bounds:
-//! - Each request holds a part of one budget of bytes until it is answered or dropped. Who finds
-//!   the budget spent waits in order; of those that wait there are so many at most.
-//! - A region without a leader mostly has one a moment later. Its requests are held, so many at
-//!   most, until a change of roles wakes them, and only then told that there is none.
+//! It adds admission control and retries, with bounds:
+//! - Each request holds a share of one memory budget until it is answered or dropped. When the
+//!   budget is spent, requests wait in order, up to a number of them.
+//! - A region without a leader mostly has one a moment later. Its requests wait, up to a number of
+//!   them, until a change of roles wakes them, and are rejected only then.
 //! - Every request has a deadline.
 
 use std::sync::Arc;
@@ -26,43 +26,44 @@ use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
 
-use crate::driver::admission::{Budget, Hold, Holds, Refused};
-use crate::driver::context::Commons;
+use crate::driver::admission::{AdmissionError, LeaderWait, LeaderWaitState, MemoryBudget};
+use crate::driver::context::NodeContext;
 use crate::driver::mailbox::Lane;
 pub use crate::driver::routes::Leadership;
-use crate::driver::shard_message::Letter;
-use crate::driver::tickets::{Answer, Waiting};
-use crate::failure::Failure;
+use crate::driver::shard_message::ShardMessage;
+use crate::driver::tickets::{PendingRequest, TicketAnswer};
+use crate::failure::NodeFailure;
 
-/// What a request costs of the budget beside its bytes: the task, the ticket, the event.
+/// Bytes of the budget that a request takes in addition to its own: the task, the ticket, the
+/// event.
 const REQUEST_OVERHEAD_BYTES: usize = 1024;
 
-/// How far apart lines about reads that failed are at least.
+/// Least time between two log lines about reads that failed.
 const TOLD_APART: Duration = Duration::from_secs(10);
 
-/// How much the router takes on. Every limit is a bound on memory or on waiting.
+/// Admission limits of the router. Every one bounds memory or waiting.
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub struct RouterLimits {
     /// Bytes of requests that are under way, 1 KiB for each included. Least: 1 MiB.
     pub request_bytes_max: u32,
-    /// Requests that may wait for that budget; more are told that the store is busy.
+    /// Requests that may wait for that budget; more are rejected as `Busy`.
     pub queued_count_max: usize,
     /// How long a request may take before it is given up.
     pub request_timeout: Duration,
     /// How long a request waits for its region to have a leader.
-    pub hold: Duration,
-    /// Requests that may wait for leaders; more are told at once that there is none.
-    pub held_count_max: usize,
+    pub leader_wait: Duration,
+    /// Requests that may wait for leaders; more are rejected at once with `NotLeader`.
+    pub leader_wait_count_max: usize,
 }
 
-impl Default for Limits {
+impl Default for RouterLimits {
     fn default() -> Self {
         Self {
             request_bytes_max: 256 << 20,
             queued_count_max: 16 * 1024,
             request_timeout: Duration::from_secs(10),
-            hold: Duration::from_millis(1000),
-            held_count_max: 4096,
+            leader_wait: Duration::from_millis(1000),
+            leader_wait_count_max: 4096,
         }
     }
 }
@@ -81,7 +82,7 @@ pub enum RequestError {
 
 /// Counts of requests since the node started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RequestCounts {
+pub struct RouterStats {
     /// Proposals that were applied.
     pub writes_acknowledged: u64,
     /// Proposals that were refused or left undecided.
@@ -94,56 +95,56 @@ pub struct RequestCounts {
     pub reads_failed: u64,
     /// Requests that wait for their answer now.
     pub waiting: u64,
-    /// Times that a request was held because its region had no leader.
-    pub held: u64,
+    /// Requests that had to wait because their region had no leader.
+    pub leader_waits: u64,
 }
 
 /// The handle that services have on the node. Cheap to clone.
 #[derive(Clone)]
 pub struct Router {
-    shared: Arc<Shared>,
+    shared: Arc<RouterShared>,
 }
 
-struct Shared {
+struct RouterShared {
     identity: MemberId,
-    commons: Commons,
-    failure: Failure,
-    limits: Limits,
-    budget: Budget,
-    holds: Holds,
-    counts: Counts,
-    /// When a read that failed was told of last.
+    context: NodeContext,
+    failure: NodeFailure,
+    limits: RouterLimits,
+    budget: MemoryBudget,
+    leader_wait: LeaderWait,
+    counts: RouterCounters,
+    /// When a failed read was logged last.
     failed_read_told: Mutex<Option<Instant>>,
 }
 
 #[derive(Default)]
-struct Counts {
+struct RouterCounters {
     writes_acknowledged: AtomicU64,
     writes_rejected: AtomicU64,
     reads_granted: AtomicU64,
     reads_rejected: AtomicU64,
     reads_failed: AtomicU64,
-    held: AtomicU64,
+    leader_waits: AtomicU64,
 }
 
 impl Router {
     /// A router into the shards of a node.
     pub(crate) fn new(
         identity: MemberId,
-        commons: Commons,
-        limits: Limits,
-        failure: Failure,
+        context: NodeContext,
+        limits: RouterLimits,
+        failure: NodeFailure,
     ) -> Self {
-        let budget = Budget::new(limits.request_bytes_max, limits.queued_count_max);
-        let holds = Holds::new(limits.held_count_max, limits.hold);
-        let shared = Shared {
+        let budget = MemoryBudget::new(limits.request_bytes_max, limits.queued_count_max);
+        let leader_wait = LeaderWait::new(limits.leader_wait_count_max, limits.leader_wait);
+        let shared = RouterShared {
             identity,
-            commons,
+            context,
             failure,
             limits,
             budget,
-            holds,
-            counts: Counts::default(),
+            leader_wait,
+            counts: RouterCounters::default(),
             failed_read_told: Mutex::new(None),
         };
         Self { shared: Arc::new(shared) }
@@ -159,8 +160,8 @@ impl Router {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future frees what the request holds. A command that has entered the log by
-    /// then may still be carried out.
+    /// Dropping the future frees what the request holds. A command that has entered the log by then
+    /// may still be carried out.
     pub async fn propose(
         &self,
         region: RegionId,
@@ -175,9 +176,9 @@ impl Router {
             command: command.clone(),
         };
         let result = match self.ask(region, bytes, event, RequestError::Undecided).await {
-            Ok(Answer::Applied(outcome)) => Ok(outcome),
-            Ok(Answer::Rejected(reject)) => Err(RequestError::Rejected(reject)),
-            Ok(Answer::Granted(_)) => unreachable!("the region grants reads only"),
+            Ok(TicketAnswer::Applied(outcome)) => Ok(outcome),
+            Ok(TicketAnswer::Rejected(reject)) => Err(RequestError::Rejected(reject)),
+            Ok(TicketAnswer::Granted(_)) => unreachable!("the region grants reads only"),
             Err(error) => Err(error),
         };
         let counts = &self.shared.counts;
@@ -185,8 +186,8 @@ impl Router {
         result
     }
 
-    /// A snapshot that holds every write acknowledged before this call. `follower` allows a
-    /// replica that does not lead to serve it, by asking the leader how far it must have applied.
+    /// A snapshot that holds every write acknowledged before this call. `follower` allows a replica
+    /// that does not lead to serve it, by asking the leader how far it must have applied.
     ///
     /// The snapshot is taken after the grant. The region may have changed between the two, so the
     /// caller opens it by the epoch that it was asked for.
@@ -208,9 +209,9 @@ impl Router {
             |ticket| Event::Read { region, ticket, precondition: precondition.clone(), follower };
         let late = RequestError::Rejected(Reject::ReadIndexNotReady);
         let result = match self.ask(region, 0, event, late).await {
-            Ok(Answer::Granted(index)) => Ok(self.snapshot(region, index)),
-            Ok(Answer::Rejected(reject)) => Err(RequestError::Rejected(reject)),
-            Ok(Answer::Applied(_)) => unreachable!("only proposals are applied"),
+            Ok(TicketAnswer::Granted(index)) => Ok(self.snapshot(region, index)),
+            Ok(TicketAnswer::Rejected(reject)) => Err(RequestError::Rejected(reject)),
+            Ok(TicketAnswer::Applied(_)) => unreachable!("only proposals are applied"),
             Err(error) => Err(error),
         };
         let counts = &self.shared.counts;
@@ -220,8 +221,9 @@ impl Router {
 
     /// Everything as it is now, for a read whose grant asks for `index`.
     fn snapshot(&self, region: RegionId, index: Index) -> StoreSnapshot {
-        let view = self.shared.commons.store.read();
-        // Two more rows for each read: too dear for a release. What the disk refuses proves nothing.
+        let view = self.shared.context.store.read();
+        // Two more rows for each read: too expensive for a release build. An error of the disk
+        // proves nothing.
         debug_assert!(
             view.applied(region).map_or(true, |applied| applied >= index),
             "region {region}: a read of entry {index} got a snapshot at {:?}",
@@ -233,31 +235,31 @@ impl Router {
     /// The region of `space` that holds `key`, as far as this node knows.
     #[must_use]
     pub fn locate(&self, space: Space, key: &[u8]) -> Option<Descriptor> {
-        self.shared.commons.routes.locate(space, key)
+        self.shared.context.routes.locate(space, key)
     }
 
     /// A region with a replica here.
     #[must_use]
     pub fn descriptor(&self, region: RegionId) -> Option<Descriptor> {
-        self.shared.commons.routes.descriptor(region)
+        self.shared.context.routes.descriptor(region)
     }
 
     /// All regions with a replica here, by id.
     #[must_use]
     pub fn descriptors(&self) -> Vec<Descriptor> {
-        self.shared.commons.routes.descriptors()
+        self.shared.context.routes.descriptors()
     }
 
-    /// Who leads the region, with the term, as last heard here. `None` while nobody is known to.
+    /// The leader of the region and its term, as last heard here. `None` while none is known.
     #[must_use]
     pub fn leader(&self, region: RegionId) -> Option<(Term, Peer)> {
-        self.shared.commons.routes.leader(region)
+        self.shared.context.routes.leader(region)
     }
 
     /// How many regions have a replica here, and those of them whose leader is not known, by id.
     #[must_use]
     pub fn leaderless(&self) -> (usize, Vec<RegionId>) {
-        self.shared.commons.routes.leaderless()
+        self.shared.context.routes.leaderless()
     }
 
     /// True if the replica of `region` on this store leads it, as last heard from its shard.
@@ -266,20 +268,21 @@ impl Router {
         self.leader(region).is_some_and(|(_, peer)| peer.store == self.shared.identity.store)
     }
 
-    /// Every change of roles from now on. A listener that lags too far behind is told so, and
+    /// Every change of roles from now on. A listener that lags too far behind gets `Lagged`, and
     /// reads [`Router::leader`] of all regions anew.
     #[must_use]
     pub fn roles(&self) -> broadcast::Receiver<RoleChange> {
-        self.shared.commons.routes.changes()
+        self.shared.context.routes.changes()
     }
 
-    /// A handle on who leads `region`, that wakes when it changes. `None` without a replica here.
+    /// A handle on the leadership of `region`, which wakes on each change. `None` without a replica
+    /// here.
     #[must_use]
     pub fn leadership(&self, region: RegionId) -> Option<tokio::sync::watch::Receiver<Leadership>> {
-        self.shared.commons.routes.leadership(region)
+        self.shared.context.routes.leadership(region)
     }
 
-    /// Which store of which cluster this is.
+    /// The id of this store and of its cluster.
     #[must_use]
     pub fn identity(&self) -> MemberId {
         self.shared.identity
@@ -291,8 +294,8 @@ impl Router {
         self.shared.failure.report(reason);
     }
 
-    /// Counts a read that was granted and could not be carried out. Says so in the log: at once, but
-    /// then not again for ten seconds, because a disk may refuse every read.
+    /// Counts a read that was granted and could not be carried out, and logs it: at once, but then
+    /// not again for ten seconds, because a disk may refuse every read.
     pub(crate) fn note_failed_read(&self, region: RegionId, error: &ReadError) {
         let failed = self.shared.counts.reads_failed.fetch_add(1, Ordering::Relaxed) + 1;
         let mut told = self.shared.failed_read_told.lock();
@@ -305,40 +308,43 @@ impl Router {
 
     /// Counts of requests.
     #[must_use]
-    pub fn counts(&self) -> RequestCounts {
+    pub fn counts(&self) -> RouterStats {
         let counts = &self.shared.counts;
-        RequestCounts {
+        RouterStats {
             writes_acknowledged: counts.writes_acknowledged.load(Ordering::Relaxed),
             writes_rejected: counts.writes_rejected.load(Ordering::Relaxed),
             reads_granted: counts.reads_granted.load(Ordering::Relaxed),
             reads_rejected: counts.reads_rejected.load(Ordering::Relaxed),
             reads_failed: counts.reads_failed.load(Ordering::Relaxed),
-            waiting: self.shared.commons.tickets.count() as u64,
-            held: counts.held.load(Ordering::Relaxed),
+            waiting: self.shared.context.tickets.count() as u64,
+            leader_waits: counts.leader_waits.load(Ordering::Relaxed),
         }
     }
 
-    /// Takes no more requests, and waits until those under way are answered, or `patience` ends.
-    pub(crate) async fn finish(&self, patience: Duration) {
-        if !self.shared.budget.finish(patience).await {
-            let requests = self.shared.commons.tickets.count();
+    /// Takes no more requests, and waits until those under way are answered, `time_limit` at most.
+    pub(crate) async fn finish(&self, time_limit: Duration) {
+        if !self.shared.budget.finish(time_limit).await {
+            let requests = self.shared.context.tickets.count();
             tracing::info!(requests, "requests are given up");
         }
     }
 
-    /// Sends a request and waits for its answer; once more whenever its region gets a leader,
-    /// within bounds. `late` is the error after the deadline, if the request was sent.
+    /// Sends a request and waits for its answer; retries when its region gets a leader, within
+    /// bounds. `late` is the error after the deadline, if the request was sent.
     async fn ask(
         &self,
         region: RegionId,
         bytes: usize,
         event: impl Fn(Ticket) -> Event,
         late: RequestError,
-    ) -> Result<Answer, RequestError> {
+    ) -> Result<TicketAnswer, RequestError> {
+        // One deadline for admission, all retries and the answer: together they must not outlast
+        // it.
         let deadline = Instant::now() + self.shared.limits.request_timeout;
         let weight = bytes.saturating_add(REQUEST_OVERHEAD_BYTES);
+        // Held until the answer is here: a request that waits in a shard still occupies memory.
         let _budget = self.shared.budget.admit(weight, deadline).await.map_err(refused)?;
-        let mut hold = Hold::default();
+        let mut wait = LeaderWaitState::default();
         loop {
             let mut waiting = self.send(region, weight, &event, deadline).await?;
             let answer = match timeout_at(deadline, &mut waiting.answer).await {
@@ -348,8 +354,11 @@ impl Router {
                 Ok(Err(_)) => return Err(RequestError::Stopping),
                 Err(_) => return Err(late),
             };
-            let leaderless = matches!(answer, Answer::Rejected(Reject::NotLeader { leader: None }));
-            if !leaderless || !self.await_leader(region, &mut hold).await {
+            // A client that gets `NotLeader` without a leader backs off, so the request waits here:
+            // decision 6, `docs/decisions/0006-waiting-for-a-leader.md`.
+            let leaderless =
+                matches!(answer, TicketAnswer::Rejected(Reject::NotLeader { leader: None }));
+            if !leaderless || !self.await_leader(region, &mut wait).await {
                 return Ok(answer);
             }
         }
@@ -362,11 +371,11 @@ impl Router {
         weight: usize,
         event: impl Fn(Ticket) -> Event,
         deadline: Instant,
-    ) -> Result<Waiting, RequestError> {
+    ) -> Result<PendingRequest, RequestError> {
         let shared = &self.shared;
-        let waiting = shared.commons.tickets.open().ok_or(RequestError::Stopping)?;
-        let letter = Letter::Event(event(waiting.ticket));
-        let sending = shared.commons.mailboxes.of(region).send(Lane::Clients, letter, weight);
+        let waiting = shared.context.tickets.open().ok_or(RequestError::Stopping)?;
+        let message = ShardMessage::Event(event(waiting.ticket));
+        let sending = shared.context.mailboxes.of(region).send(Lane::Clients, message, weight);
         match timeout_at(deadline, sending).await {
             Ok(Ok(())) => Ok(waiting),
             Ok(Err(_)) => Err(RequestError::Stopping),
@@ -374,21 +383,21 @@ impl Router {
         }
     }
 
-    /// Waits until the region has a leader. False if it is not worth trying again.
-    async fn await_leader(&self, region: RegionId, hold: &mut Hold) -> bool {
+    /// Waits until the region has a leader. False if a retry is of no use.
+    async fn await_leader(&self, region: RegionId, wait: &mut LeaderWaitState) -> bool {
         let shared = &self.shared;
-        let Some(leadership) = shared.commons.routes.leadership(region) else { return false };
-        if hold.is_new() {
-            shared.counts.held.fetch_add(1, Ordering::Relaxed);
+        let Some(leadership) = shared.context.routes.leadership(region) else { return false };
+        if wait.is_new() {
+            shared.counts.leader_waits.fetch_add(1, Ordering::Relaxed);
         }
-        shared.holds.await_leader(leadership, hold).await
+        shared.leader_wait.await_leader(leadership, wait).await
     }
 }
 
-fn refused(refused: Refused) -> RequestError {
+fn refused(refused: AdmissionError) -> RequestError {
     match refused {
-        Refused::Full(reason) => busy(reason),
-        Refused::Stopping => RequestError::Stopping,
+        AdmissionError::Full(reason) => busy(reason),
+        AdmissionError::Stopping => RequestError::Stopping,
     }
 }
 

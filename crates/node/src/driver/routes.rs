@@ -1,7 +1,7 @@
-//! What this node knows about its regions: which keys they hold and who leads them.
+//! The routing table of a node: the key ranges of its regions, and their leaders.
 //!
-//! A hint for callers, not the truth: the region itself checks leader and epoch again. Written by
-//! the shards, read by the services.
+//! It is a hint for callers, not the truth: the region itself checks leader and epoch again. The
+//! shards write it, the services read it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -14,7 +14,7 @@ use tokio::sync::{broadcast, watch};
 /// Role changes that a slow listener may lag behind before it has to read everything anew.
 const CHANGES_KEPT: usize = 4096;
 
-/// Who leads a region, as far as this node knows.
+/// The leadership of a region, as far as this node knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leadership {
     /// The term in which that is so.
@@ -24,31 +24,31 @@ pub struct Leadership {
 }
 
 /// Regions by key and by id, and their leaders.
-pub(crate) struct Routes {
-    table: RwLock<Table>,
+pub(crate) struct RoutingTable {
+    table: RwLock<RouteMaps>,
     changes: broadcast::Sender<RoleChange>,
 }
 
 #[derive(Default)]
-struct Table {
+struct RouteMaps {
     by_key: BTreeMap<(u8, Bytes), RegionId>,
-    by_id: BTreeMap<RegionId, Route>,
+    by_id: BTreeMap<RegionId, RegionEntry>,
 }
 
-struct Route {
+struct RegionEntry {
     descriptor: Descriptor,
     leadership: watch::Sender<Leadership>,
 }
 
-impl Routes {
+impl RoutingTable {
     /// Routes to `descriptors`, without leaders yet.
     pub(crate) fn new(descriptors: Vec<Descriptor>) -> Self {
-        let mut table = Table::default();
+        let mut table = RouteMaps::default();
         for descriptor in descriptors {
             let start = (space_order(descriptor.space), descriptor.start.clone());
             table.by_key.insert(start, descriptor.id);
             let leadership = watch::Sender::new(Leadership::default());
-            table.by_id.insert(descriptor.id, Route { descriptor, leadership });
+            table.by_id.insert(descriptor.id, RegionEntry { descriptor, leadership });
         }
         Self { table: RwLock::new(table), changes: broadcast::Sender::new(CHANGES_KEPT) }
     }
@@ -76,12 +76,12 @@ impl Routes {
         self.table.read().by_id.values().map(|route| route.descriptor.clone()).collect()
     }
 
-    /// A handle on who leads the region, that wakes when it changes.
+    /// A handle on the leadership of the region, which wakes on each change.
     pub(crate) fn leadership(&self, id: RegionId) -> Option<watch::Receiver<Leadership>> {
         self.table.read().by_id.get(&id).map(|route| route.leadership.subscribe())
     }
 
-    /// Who leads the region, if somebody is known to.
+    /// The leader of the region, if one is known.
     pub(crate) fn leader(&self, id: RegionId) -> Option<(Term, Peer)> {
         let table = self.table.read();
         let leadership = table.by_id.get(&id)?.leadership.borrow();
@@ -91,7 +91,7 @@ impl Routes {
     /// How many regions there are, and those of them whose leader is not known, by id.
     pub(crate) fn leaderless(&self) -> (usize, Vec<RegionId>) {
         let table = self.table.read();
-        let without = |route: &Route| route.leadership.borrow().leader.is_none();
+        let without = |route: &RegionEntry| route.leadership.borrow().leader.is_none();
         let ids = table.by_id.iter().filter(|(_, route)| without(route)).map(|(id, _)| *id);
         (table.by_id.len(), ids.collect())
     }
@@ -101,13 +101,13 @@ impl Routes {
         self.changes.subscribe()
     }
 
-    /// Notes a change of roles and wakes who waits for it.
+    /// Records a change of roles and wakes the tasks that wait for it.
     pub(crate) fn note(&self, change: RoleChange) {
         if let Some(route) = self.table.read().by_id.get(&change.region) {
             let now = Leadership { term: change.term, leader: change.leader };
             route.leadership.send_replace(now);
         }
-        // Nobody listening is no error.
+        // An error means that there is no listener.
         let _ = self.changes.send(change);
     }
 }

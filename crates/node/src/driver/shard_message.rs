@@ -1,4 +1,4 @@
-//! What is put into the mailboxes of a node's shards, and which region lives in which shard.
+//! Messages to shards, the mailboxes of all shards, and the placement of regions on shards.
 
 use std::sync::Arc;
 
@@ -6,22 +6,22 @@ use flotilla_region::{Event, RegionId, Shard};
 
 use crate::driver::mailbox::Mailbox;
 
-/// One thing for a shard.
-pub(crate) enum Letter {
+/// A message to one shard.
+pub(crate) enum ShardMessage {
     /// Something that happened.
     Event(Event),
-    /// Somebody who wants to look at the regions as they are between two steps.
+    /// A closure that inspects the regions between two steps.
     Inspect(Box<dyn FnOnce(&Shard) + Send>),
 }
 
 /// The mailboxes of all shards of a node.
 #[derive(Clone)]
 pub(crate) struct Mailboxes {
-    shards: Arc<[Mailbox<Letter>]>,
+    shards: Arc<[Mailbox<ShardMessage>]>,
 }
 
 impl Mailboxes {
-    /// So many mailboxes with room for so many bytes in each lane.
+    /// `count` mailboxes, each with room for `lane_bytes_max` in each lane.
     pub(crate) fn new(count: usize, lane_bytes_max: u32) -> Self {
         assert!(count > 0, "a node without shards does nothing");
         let mailbox = || Mailbox::new(lane_bytes_max, lane_bytes_max, lane_bytes_max);
@@ -33,34 +33,36 @@ impl Mailboxes {
         self.shards.len()
     }
 
-    /// Which shard a region lives in.
+    /// The place of the shard that drives a region.
     pub(crate) fn place(&self, region: RegionId) -> usize {
+        // Ids of regions are dense, so the remainder spreads them evenly over the shards.
         region.0 as usize % self.shards.len()
     }
 
-    /// The mailbox of the shard that a region lives in.
-    pub(crate) fn of(&self, region: RegionId) -> &Mailbox<Letter> {
+    /// The mailbox of the shard that drives a region.
+    pub(crate) fn of(&self, region: RegionId) -> &Mailbox<ShardMessage> {
         self.at(self.place(region))
     }
 
     /// The mailbox at a place.
-    pub(crate) fn at(&self, place: usize) -> &Mailbox<Letter> {
+    pub(crate) fn at(&self, place: usize) -> &Mailbox<ShardMessage> {
         &self.shards[place]
     }
 
     /// Posts completions to the shards of their regions, in order; each shard wakes once.
     pub(crate) fn complete_all(&self, events: impl IntoIterator<Item = Event>) {
+        // The usual case on few cores: nothing is to be sorted.
         if let [only] = &*self.shards {
-            return only.complete_all(events.into_iter().map(Letter::Event));
+            return only.complete_all(events.into_iter().map(ShardMessage::Event));
         }
-        let mut by_shard: Vec<Vec<Letter>> = Vec::new();
+        let mut by_shard: Vec<Vec<ShardMessage>> = Vec::new();
         by_shard.resize_with(self.count(), Vec::new);
         for event in events {
-            by_shard[self.place(event.region())].push(Letter::Event(event));
+            by_shard[self.place(event.region())].push(ShardMessage::Event(event));
         }
-        for (mailbox, letters) in self.shards.iter().zip(by_shard) {
-            if !letters.is_empty() {
-                mailbox.complete_all(letters);
+        for (mailbox, messages) in self.shards.iter().zip(by_shard) {
+            if !messages.is_empty() {
+                mailbox.complete_all(messages);
             }
         }
     }

@@ -1,8 +1,8 @@
 //! The threads of a node: started together, ended in order.
 //!
 //! The order of the end: shards first, so that nothing new comes; then the log writer and the
-//! applier, each after it has done what waits; last a checkpoint, so that the next start has
-//! little to replay. After a failure or in a test that plays a crash, nobody finishes anything.
+//! applier, each after it has drained its queue; last a checkpoint, so that the next start has
+//! little to replay. After a failure, or in a test that plays a crash, no queue is drained.
 
 use std::io;
 use std::sync::Arc;
@@ -12,133 +12,136 @@ use std::time::Duration;
 use flotilla_region::Shard;
 use flotilla_store::LogMaintenance;
 
-use crate::driver::context::Commons;
-use crate::driver::shard_thread::{Outbox, Outlets, ShardThread};
+use crate::driver::context::NodeContext;
+use crate::driver::shard_thread::{EffectSinks, MessageSink, ShardThread};
 use crate::driver::workers::applier::Applier;
 use crate::driver::workers::checkpointer::Checkpointer;
-use crate::driver::workers::log_reader::Fetcher;
-use crate::driver::workers::log_writer::LogWriter;
-use crate::failure::Failure;
+use crate::driver::workers::log_reader::LogReader;
+use crate::driver::workers::log_writer::LogWriterThread;
+use crate::failure::NodeFailure;
 
-/// Bounds and times that the threads keep to.
+/// Bounds and intervals of the threads.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct WorkerConfig {
     pub(crate) backlog_bytes_max: usize,
     pub(crate) checkpoint_interval: Duration,
 }
 
 /// Running threads.
-pub(crate) struct Threads {
-    commons: Commons,
+pub(crate) struct NodeThreads {
+    context: NodeContext,
     shards: Vec<JoinHandle<()>>,
     workers: Vec<JoinHandle<()>>,
     checkpointer: Option<JoinHandle<()>>,
-    /// Makes and seals the log's files behind the log writer's back.
+    /// Preallocates and seals the log's segments in the background.
     log_maintenance: Option<LogMaintenance>,
 }
 
-impl Threads {
+impl NodeThreads {
     /// Starts one thread for each of `shards`, and the workers.
     ///
     /// # Errors
     ///
-    /// What the system says if it has no more threads to give.
+    /// The kernel has no more threads to give.
     pub(crate) fn start(
-        commons: Commons,
+        context: NodeContext,
         shards: Vec<Shard>,
-        transport: impl Outbox,
-        pace: Pace,
-        failure: &Failure,
+        transport: impl MessageSink,
+        workers: WorkerConfig,
+        failure: &NodeFailure,
     ) -> io::Result<Self> {
         let mut threads = Self {
-            commons,
+            context,
             shards: Vec::new(),
             workers: Vec::new(),
             checkpointer: None,
             log_maintenance: None,
         };
-        threads.start_workers(pace, failure)?;
-        let Commons { store, tickets, routes, mailboxes, works, clock } = threads.commons.clone();
-        let outlets = Arc::new(Outlets {
+        threads.start_workers(workers, failure)?;
+        let NodeContext { store, tickets, routes, mailboxes, queues, clock } =
+            threads.context.clone();
+        let sinks = Arc::new(EffectSinks {
             transport,
-            log: works.log,
-            fetches: works.fetches,
-            applies: works.applies,
+            log: queues.log,
+            log_reads: queues.log_reads,
+            applies: queues.applies,
             tickets,
             routes,
-            backlog_bytes_max: pace.backlog_bytes_max,
+            backlog_bytes_max: workers.backlog_bytes_max,
         });
         for (place, shard) in shards.into_iter().enumerate() {
             let mailboxes = mailboxes.clone();
-            let outlets = Arc::clone(&outlets);
+            let sinks = Arc::clone(&sinks);
             let (store, report) = (store.identity().store, failure.clone());
             let thread =
-                ShardThread { shard, place, mailboxes, outlets, clock, store, failure: report };
+                ShardThread { shard, place, mailboxes, sinks, clock, store, failure: report };
             threads.shards.push(failure.guard(&format!("shard-{place}"), || thread.run())?);
         }
         Ok(threads)
     }
 
-    fn start_workers(&mut self, pace: Pace, failure: &Failure) -> io::Result<()> {
-        let Commons { store, tickets, mailboxes, works, .. } = self.commons.clone();
+    fn start_workers(&mut self, workers: WorkerConfig, failure: &NodeFailure) -> io::Result<()> {
+        let NodeContext { store, tickets, mailboxes, queues, .. } = self.context.clone();
         self.log_maintenance = Some(store.maintain_log_in_background().map_err(io::Error::other)?);
-        let log_writer = LogWriter {
+        let log_writer = LogWriterThread {
             store: Arc::clone(&store),
-            backlog: works.log,
+            queue: queues.log,
             mailboxes: mailboxes.clone(),
             failure: failure.clone(),
         };
         let applier = Applier {
             store: Arc::clone(&store),
-            backlog: works.applies,
+            queue: queues.applies,
             mailboxes: mailboxes.clone(),
             tickets,
-            alarm: Arc::clone(&works.alarm),
+            signal: Arc::clone(&queues.checkpoint_signal),
             failure: failure.clone(),
         };
-        let fetcher = Fetcher {
+        let log_reader = LogReader {
             store: Arc::clone(&store),
-            backlog: works.fetches,
+            queue: queues.log_reads,
             mailboxes: mailboxes.clone(),
             failure: failure.clone(),
         };
         let checkpointer = Checkpointer {
             store,
-            alarm: works.alarm,
-            interval: pace.checkpoint_interval,
+            signal: queues.checkpoint_signal,
+            interval: workers.checkpoint_interval,
             mailboxes,
             failure: failure.clone(),
         };
         self.workers.push(failure.guard("log-writer", || log_writer.run())?);
         self.workers.push(failure.guard("applier", || applier.run())?);
-        self.workers.push(failure.guard("log-reader", || fetcher.run())?);
+        self.workers.push(failure.guard("log-reader", || log_reader.run())?);
         self.checkpointer = Some(failure.guard("checkpointer", || checkpointer.run())?);
         Ok(())
     }
 
-    /// Does what waits, makes a checkpoint, ends. Blocks.
+    /// Drains the work queues, makes a checkpoint, ends. Blocks.
     ///
     /// # Errors
     ///
     /// Why the last checkpoint failed. Nothing is lost by that; the next start replays the log.
     pub(crate) fn finish(mut self) -> Result<(), flotilla_store::Error> {
-        let commons = &self.commons;
-        commons.mailboxes.close();
+        let context = &self.context;
+        context.mailboxes.close();
+        // Joined before the workers are drained: a shard could still push work.
         join(self.shards.drain(..));
-        commons.works.log.drain();
-        commons.works.applies.drain();
-        commons.works.fetches.halt();
-        commons.works.alarm.stop();
+        context.queues.log.drain();
+        context.queues.applies.drain();
+        context.queues.log_reads.halt();
+        context.queues.checkpoint_signal.stop();
         join(self.workers.drain(..));
         join(self.checkpointer.take());
         drop(self.log_maintenance.take());
-        commons.tickets.close();
-        commons.store.checkpoint().map(drop)
+        context.tickets.close();
+        context.store.checkpoint().map(drop)
     }
 
-    /// Ends where it stands. Blocks until the threads have put down what they have in their hands.
+    /// Ends at once. Blocks until each thread has finished the step, write or transaction that it
+    /// is in.
     pub(crate) fn abandon(mut self) {
-        self.commons.halt();
+        self.context.halt();
         join(self.shards.drain(..));
         join(self.workers.drain(..));
         join(self.checkpointer.take());
@@ -146,10 +149,11 @@ impl Threads {
     }
 }
 
-impl Drop for Threads {
+impl Drop for NodeThreads {
     fn drop(&mut self) {
-        // Whoever forgets to end a node leaves no threads behind; ended ones do not mind.
-        self.commons.halt();
+        // A node that is dropped without an end leaves no threads behind. A second halt has no
+        // effect.
+        self.context.halt();
     }
 }
 

@@ -1,10 +1,10 @@
-//! Requests that wait for their answer, by ticket.
+//! Tickets: requests that wait for their answer.
 //!
-//! A ticket is opened before its request is sent and answered once, by whoever decides: the shard
-//! (granted, rejected) or the applier (applied). A caller that goes away takes its ticket along;
-//! an answer that finds no ticket is dropped. Closing the table wakes everybody without an answer,
-//! and from then on nobody is told anything: that is what "nothing is acknowledged after a
-//! failure" rests on, so closing and answering exclude each other by the lock of each part.
+//! A ticket is opened before its request is sent and answered once: by the shard (granted,
+//! rejected) or by the applier (applied). A caller that goes away takes its ticket along; an answer
+//! that finds no ticket is dropped. Closing the table wakes every caller without an answer, and
+//! from then on no request is answered. "Nothing is acknowledged after a failure" rests on that, so
+//! closing and answering exclude each other by the lock of each stripe of the table.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use flotilla_store::ApplyOutcome;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// What a request is told.
+/// The answer to a request.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum TicketAnswer {
     /// The proposal was applied, with this outcome.
     Applied(ApplyOutcome),
     /// The read may take its snapshot now, which must have applied this entry.
@@ -26,80 +26,83 @@ pub(crate) enum Answer {
     Rejected(Reject),
 }
 
-/// Parts of the table, so that the shard, the applier and callers seldom meet at one lock.
-const PARTS: usize = 16;
+/// Stripes of the table, so that the regions' threads, the applier and callers seldom contend for
+/// one lock.
+const STRIPES: usize = 16;
 
-/// All waiting requests of a node. Bounded by the router's budget, which each of them holds.
+/// All pending requests of a node. Bounded by the router's budget, of which each of them holds a
+/// share.
 pub(crate) struct Tickets {
     next: AtomicU64,
-    parts: [Mutex<Part>; PARTS],
+    stripes: [Mutex<TicketStripe>; STRIPES],
 }
 
 #[derive(Default)]
-struct Part {
-    waiting: HashMap<Ticket, oneshot::Sender<Answer>>,
+struct TicketStripe {
+    waiting: HashMap<Ticket, oneshot::Sender<TicketAnswer>>,
     closed: bool,
 }
 
-/// One waiting request: await `answer`. Dropping it gives the ticket up.
-pub(crate) struct Waiting {
+/// One pending request: await `answer`. Dropping it gives the ticket up.
+pub(crate) struct PendingRequest {
     /// The ticket to send along with the request.
     pub(crate) ticket: Ticket,
     /// The answer; an error if the node stops first.
-    pub(crate) answer: oneshot::Receiver<Answer>,
+    pub(crate) answer: oneshot::Receiver<TicketAnswer>,
     table: Arc<Tickets>,
 }
 
 impl Tickets {
     /// An empty table.
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { next: AtomicU64::new(1), parts: Default::default() })
+        Arc::new(Self { next: AtomicU64::new(1), stripes: Default::default() })
     }
 
     /// Opens a ticket that was never used before. None once the table is closed.
-    pub(crate) fn open(self: &Arc<Self>) -> Option<Waiting> {
+    pub(crate) fn open(self: &Arc<Self>) -> Option<PendingRequest> {
+        // Relaxed: only that each number is given once counts, and not their order.
         let ticket = Ticket(self.next.fetch_add(1, Ordering::Relaxed));
         let (sender, answer) = oneshot::channel();
-        let mut part = self.part(ticket).lock();
-        if part.closed {
+        let mut stripe = self.stripe(ticket).lock();
+        if stripe.closed {
             return None;
         }
-        part.waiting.insert(ticket, sender);
-        Some(Waiting { ticket, answer, table: Arc::clone(self) })
+        stripe.waiting.insert(ticket, sender);
+        Some(PendingRequest { ticket, answer, table: Arc::clone(self) })
     }
 
-    /// Tells the request behind `ticket`, if it still waits.
-    pub(crate) fn answer(&self, ticket: Ticket, answer: Answer) {
-        let mut part = self.part(ticket).lock();
-        if let Some(sender) = part.waiting.remove(&ticket) {
-            // Sent under the lock, so that nobody is answered once `close` has returned. The caller
-            // may be gone; that is its right.
+    /// Answers the request of `ticket`, if it still waits.
+    pub(crate) fn answer(&self, ticket: Ticket, answer: TicketAnswer) {
+        let mut stripe = self.stripe(ticket).lock();
+        if let Some(sender) = stripe.waiting.remove(&ticket) {
+            // Sent under the lock, so that no request is answered once `close` has returned. An
+            // error means that the caller has given up.
             let _ = sender.send(answer);
         }
     }
 
-    /// Wakes everybody without an answer, and refuses who comes.
+    /// Wakes every caller without an answer, and opens no more tickets.
     pub(crate) fn close(&self) {
-        for part in &self.parts {
-            let mut part = part.lock();
-            part.closed = true;
-            part.waiting.clear();
+        for stripe in &self.stripes {
+            let mut stripe = stripe.lock();
+            stripe.closed = true;
+            stripe.waiting.clear();
         }
     }
 
     /// How many requests wait.
     pub(crate) fn count(&self) -> usize {
-        self.parts.iter().map(|part| part.lock().waiting.len()).sum()
+        self.stripes.iter().map(|stripe| stripe.lock().waiting.len()).sum()
     }
 
-    fn part(&self, ticket: Ticket) -> &Mutex<Part> {
-        &self.parts[ticket.0 as usize % PARTS]
+    fn stripe(&self, ticket: Ticket) -> &Mutex<TicketStripe> {
+        &self.stripes[ticket.0 as usize % STRIPES]
     }
 }
 
-impl Drop for Waiting {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
-        self.table.part(self.ticket).lock().waiting.remove(&self.ticket);
+        self.table.stripe(self.ticket).lock().waiting.remove(&self.ticket);
     }
 }
 
@@ -112,8 +115,8 @@ mod tests {
         let tickets = Tickets::new();
         let mut first = tickets.open().unwrap();
         let mut second = tickets.open().unwrap();
-        tickets.answer(second.ticket, Answer::Granted(Index(1)));
-        assert!(matches!((&mut second.answer).await, Ok(Answer::Granted(Index(1)))));
+        tickets.answer(second.ticket, TicketAnswer::Granted(Index(1)));
+        assert!(matches!((&mut second.answer).await, Ok(TicketAnswer::Granted(Index(1)))));
         assert!(first.answer.try_recv().is_err());
         assert_eq!(tickets.count(), 1);
     }
@@ -125,7 +128,7 @@ mod tests {
         let ticket = waiting.ticket;
         drop(waiting);
         assert_eq!(tickets.count(), 0);
-        tickets.answer(ticket, Answer::Granted(Index(1)));
+        tickets.answer(ticket, TicketAnswer::Granted(Index(1)));
     }
 
     #[tokio::test]
@@ -133,7 +136,7 @@ mod tests {
         let tickets = Tickets::new();
         let mut waiting = tickets.open().unwrap();
         tickets.close();
-        tickets.answer(waiting.ticket, Answer::Granted(Index(1)));
+        tickets.answer(waiting.ticket, TicketAnswer::Granted(Index(1)));
         assert!((&mut waiting.answer).await.is_err());
         assert!(tickets.open().is_none());
     }

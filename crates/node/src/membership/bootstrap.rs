@@ -1,4 +1,4 @@
-//! Asks and answers, until the directory is that of a member.
+//! Drives the bootstrap protocol: asks and answers until the directory is that of a member.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,30 +17,30 @@ use tonic::transport::Channel;
 
 use super::bootstrap_client::ask;
 use crate::clock::Clock;
-use crate::config::Settled;
+use crate::config::ResolvedConfig;
 use crate::start::StartError;
 
 /// The longest pause between two looks at what is due.
 const STEP: Duration = Duration::from_millis(50);
 
-/// A store that waits says for what, first after this and then each `WAITING_TOLD_APART`.
+/// A waiting store logs what it waits for, first after this and then each `WAITING_TOLD_APART`.
 const WAITING_FIRST_TOLD: Duration = Duration::from_secs(2);
 const WAITING_TOLD_APART: Duration = Duration::from_secs(10);
 
 /// A bootstrap under way, shared with the server that answers for it. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Founding {
-    shared: Arc<FoundingShared>,
+pub(crate) struct BootstrapDriver {
+    shared: Arc<BootstrapShared>,
 }
 
-struct FoundingShared {
-    state: Mutex<FoundingState>,
+struct BootstrapShared {
+    state: Mutex<BootstrapState>,
     /// Rings when a question of another store has changed something.
     changed: Notify,
     clock: Clock,
 }
 
-struct FoundingState {
+struct BootstrapState {
     /// Gone once the store runs.
     directory: Option<StoreDirectory>,
     machine: Bootstrap,
@@ -54,30 +54,30 @@ struct FoundingState {
 /// A question that was asked, and what came of it.
 type Answered = (usize, QuestionToken, Result<BootstrapResponse, Status>);
 
-impl Founding {
+impl BootstrapDriver {
     pub(super) fn new(
         directory: StoreDirectory,
-        settled: &Settled,
+        resolved: &ResolvedConfig,
         clock: Clock,
     ) -> Result<Self, StartError> {
         let identity = directory.identity().clone();
-        let own = settled.own();
+        let own = resolved.own();
         if !identity.name.is_empty() && identity.name != own.name {
             return Err(StartError::Refused(format!(
                 "name = \"{}\", but the data directory {} is that of store {}: correct --name or \
                  --data-dir",
                 own.name,
-                settled.config.data_dir.display(),
+                resolved.config.data_dir.display(),
                 identity.name
             )));
         }
-        let spec = settled.spec.clone();
+        let spec = resolved.spec.clone();
         let replicas = usize::try_from(spec.settings.replicas).expect("checked to be at most 7");
         let regions = first_regions(spec.stores.len(), spec.regions, replicas);
-        let machine = Bootstrap::new(identity, spec, settled.place, regions);
-        let listens = !settled.config.new;
+        let machine = Bootstrap::new(identity, spec, resolved.place, regions);
+        let listens = !resolved.config.new;
         let schedule = BootstrapSchedule::new(clock.now(), &machine, listens);
-        let state = FoundingState {
+        let state = BootstrapState {
             directory: Some(directory),
             machine,
             schedule,
@@ -85,14 +85,14 @@ impl Founding {
             refused: None,
             failed: None,
         };
-        let shared = FoundingShared { state: Mutex::new(state), changed: Notify::new(), clock };
+        let shared = BootstrapShared { state: Mutex::new(state), changed: Notify::new(), clock };
         Ok(Self { shared: Arc::new(shared) })
     }
 
     pub(super) async fn run(
         &self,
         channels: &[Channel],
-        settled: &Settled,
+        resolved: &ResolvedConfig,
     ) -> Result<(), StartError> {
         let mut asking: JoinSet<Answered> = JoinSet::new();
         let mut tells = Instant::now() + WAITING_FIRST_TOLD;
@@ -100,7 +100,7 @@ impl Founding {
             let cluster_id = random_cluster_id();
             let (due, ended) = self.on_disk(move |state, now| state.step(now, cluster_id)).await;
             if let Some(ended) = ended {
-                return ended.map_err(|error| error.into_start_error(settled));
+                return ended.map_err(|error| error.into_start_error(resolved));
             }
             for (place, token, request) in due {
                 let channel = channels[place].clone();
@@ -140,7 +140,7 @@ impl Founding {
         response.ok_or_else(|| Status::unavailable("the store stops, or starts to serve"))
     }
 
-    /// Somebody greets this address as a store of another cluster.
+    /// A store of another cluster has dialled this address.
     pub(crate) fn dialled(&self, cluster_id: u64, store: u64, by: String) {
         let mut state = self.shared.state.lock();
         if state.machine.spec().stores.len() == 1 && state.listens {
@@ -149,15 +149,15 @@ impl Founding {
         }
     }
 
-    /// What the store waits for.
+    /// The stores or settings that the bootstrap waits for, for messages.
     pub(crate) fn waiting(&self) -> String {
         self.shared.state.lock().machine.waiting()
     }
 
-    /// Tells the other stores that the cluster has begun, if this one founded it. Those that miss
-    /// it ask.
-    pub(super) fn announce(&self, settled: &Settled, channels: Vec<Channel>) {
-        if settled.place != 0 {
+    /// Announces to the other stores that the cluster has begun, if this one founded it. A store
+    /// that misses it asks.
+    pub(super) fn announce(&self, resolved: &ResolvedConfig, channels: Vec<Channel>) {
+        if resolved.place != 0 {
             return;
         }
         let begin = self.shared.state.lock().machine.announcement();
@@ -167,10 +167,10 @@ impl Founding {
         }
     }
 
-    /// Does something that may write to the disk.
+    /// Runs `act` on a thread that may block on the disk.
     async fn on_disk<T: Send + 'static>(
         &self,
-        act: impl FnOnce(&mut FoundingState, flotilla_region::Time) -> T + Send + 'static,
+        act: impl FnOnce(&mut BootstrapState, flotilla_region::Time) -> T + Send + 'static,
     ) -> T {
         let shared = Arc::clone(&self.shared);
         let acted = tokio::task::spawn_blocking(move || {
@@ -182,14 +182,14 @@ impl Founding {
 }
 
 /// Why a bootstrap ended without a member.
-enum FoundingError {
+enum BootstrapError {
     Refused(BootstrapRefusal),
     Disk(flotilla_store::Error),
 }
 
-impl FoundingError {
-    fn into_start_error(self, settled: &Settled) -> StartError {
-        let dir = settled.config.data_dir.display().to_string();
+impl BootstrapError {
+    fn into_start_error(self, resolved: &ResolvedConfig) -> StartError {
+        let dir = resolved.config.data_dir.display().to_string();
         match self {
             Self::Refused(refusal) => StartError::Refused(format!("{dir}: {refusal}")),
             Self::Disk(source) => StartError::Store { dir, source },
@@ -200,23 +200,24 @@ impl FoundingError {
 /// Questions that are due.
 type Due = Vec<(usize, QuestionToken, BootstrapRequest)>;
 
-impl FoundingState {
+impl BootstrapState {
     /// Goes on as far as it can: what to ask now, or how it ended.
     fn step(
         &mut self,
         now: flotilla_region::Time,
         cluster_id: u64,
-    ) -> (Due, Option<Result<(), FoundingError>>) {
+    ) -> (Due, Option<Result<(), BootstrapError>>) {
+        // The rules of rounds and promises are decision 19, `docs/decisions/0019-one-bootstrap.md`.
         if self.schedule.may_begin(now)
             && let Some(write) = self.machine.advance(cluster_id)
         {
             self.carry_out(&write);
         }
         if let Some(error) = self.failed.take() {
-            return (Due::new(), Some(Err(FoundingError::Disk(error))));
+            return (Due::new(), Some(Err(BootstrapError::Disk(error))));
         }
         if let Some(refusal) = self.refused.take() {
-            return (Due::new(), Some(Err(FoundingError::Refused(refusal))));
+            return (Due::new(), Some(Err(BootstrapError::Refused(refusal))));
         }
         if self.machine.is_member() {
             return (Due::new(), Some(Ok(())));
@@ -249,7 +250,7 @@ impl FoundingState {
         is_durable.then_some(response)
     }
 
-    /// Writes, and tells the machine. False if the disk refuses.
+    /// Writes, and reports the write to the state machine. False if the disk refuses.
     fn carry_out(&mut self, write: &BootstrapWrite) -> bool {
         let Some(directory) = &mut self.directory else { return false };
         match directory.write(write) {

@@ -1,4 +1,4 @@
-//! One question of the bootstrap to another listed store.
+//! Sends one request of the bootstrap protocol to another listed store.
 
 use std::time::Duration;
 

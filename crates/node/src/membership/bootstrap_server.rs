@@ -1,5 +1,5 @@
-//! What a store serves before it is a member: the questions of the bootstrap, and to everybody
-//! else that there is no cluster yet, in the status that makes clients try again.
+//! Serves the bootstrap protocol before a store is a member; every other call gets `UNAVAILABLE`,
+//! the status that makes clients retry.
 
 use flotilla_proto::peers::peers_server::{Peers, PeersServer};
 use flotilla_proto::peers::{
@@ -9,34 +9,34 @@ use flotilla_proto::peers::{
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::bootstrap::Founding;
+use super::bootstrap::BootstrapDriver;
 use super::convert::{WireQuestion, bootstrap_from_wire, bootstrap_response_to_wire};
 use crate::net::dial::PEER_MESSAGE_BYTES_MAX;
 
 /// The services of a store that is no member yet.
-pub(super) fn routes(founding: &Founding) -> Routes {
-    let peers = PeersServer::new(BootstrapServer { founding: founding.clone() })
+pub(super) fn routes(bootstrap: &BootstrapDriver) -> Routes {
+    let peers = PeersServer::new(BootstrapServer { bootstrap: bootstrap.clone() })
         .max_decoding_message_size(PEER_MESSAGE_BYTES_MAX);
     let (_, health) = tonic_health::server::health_reporter();
     let mut routes = Routes::new(peers).add_service(health);
     let router = std::mem::take(routes.axum_router_mut());
-    let founding = founding.clone();
+    let bootstrap = bootstrap.clone();
     *routes.axum_router_mut() = router.fallback(move || {
-        let founding = founding.clone();
-        async move { no_cluster(&founding).into_http::<tonic::body::Body>() }
+        let bootstrap = bootstrap.clone();
+        async move { no_cluster(&bootstrap).into_http::<tonic::body::Body>() }
     });
     routes.prepare()
 }
 
 /// Answers for a store that is no member yet.
 struct BootstrapServer {
-    founding: Founding,
+    bootstrap: BootstrapDriver,
 }
 
 impl BootstrapServer {
     async fn answer(&self, question: WireQuestion) -> Result<Response<BootstrapResponse>, Status> {
         let request = bootstrap_from_wire(question)?;
-        let response = self.founding.answer(request).await?;
+        let response = self.bootstrap.answer(request).await?;
         Ok(Response::new(bootstrap_response_to_wire(response)))
     }
 }
@@ -44,18 +44,18 @@ impl BootstrapServer {
 #[tonic::async_trait]
 impl Peers for BootstrapServer {
     async fn urgent(&self, _: Request<Streaming<Frame>>) -> Result<Response<Done>, Status> {
-        Err(no_cluster(&self.founding))
+        Err(no_cluster(&self.bootstrap))
     }
 
     async fn appends(&self, _: Request<Streaming<Frame>>) -> Result<Response<Done>, Status> {
-        Err(no_cluster(&self.founding))
+        Err(no_cluster(&self.bootstrap))
     }
 
     async fn hello(&self, hello: Request<StoreHello>) -> Result<Response<HelloResponse>, Status> {
         let hello = hello.into_inner();
         let by = format!("{} at {}", hello.name, hello.address);
-        self.founding.dialled(hello.cluster_id, hello.to_store, by);
-        Err(no_cluster(&self.founding))
+        self.bootstrap.dialled(hello.cluster_id, hello.to_store, by);
+        Err(no_cluster(&self.bootstrap))
     }
 
     async fn prepare(
@@ -80,6 +80,6 @@ impl Peers for BootstrapServer {
     }
 }
 
-fn no_cluster(founding: &Founding) -> Status {
-    Status::unavailable(format!("no cluster yet: waiting for {}", founding.waiting()))
+fn no_cluster(bootstrap: &BootstrapDriver) -> Status {
+    Status::unavailable(format!("no cluster yet: waiting for {}", bootstrap.waiting()))
 }

@@ -1,5 +1,5 @@
-//! What all parts of a running member share about the cluster: who this store is, whose messages
-//! are taken, and where the others are.
+//! The membership of a running store: its identity, the starts whose messages it takes, and the
+//! addresses of the others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use super::convert::{hello_from_wire, hello_to_wire};
-use crate::drop_notify::Shared;
-use crate::failure::Failure;
+use crate::drop_notify::DropNotify;
+use crate::failure::NodeFailure;
 
 /// Greetings that one handshake may take: each side confirms once.
 const EXCHANGES_MAX: u32 = 4;
@@ -37,7 +37,7 @@ pub(crate) struct KnownStore {
 /// Why a handshake did not come about.
 #[derive(Clone, Debug)]
 pub(crate) enum HandshakeError {
-    /// One of the two does not take the other, in words.
+    /// One of the two refuses the other, with the reason.
     Refused(String),
     /// The connection failed.
     Failed(Status),
@@ -46,34 +46,34 @@ pub(crate) enum HandshakeError {
 /// A member's place in the cluster. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Membership {
-    part: Arc<Part>,
+    shared: Arc<MembershipShared>,
 }
 
-struct Part {
+struct MembershipShared {
     identity: StoreIdentity,
     address: String,
     settings: ClusterSettings,
-    store: Arc<Shared<Store>>,
-    failure: Failure,
+    store: Arc<DropNotify<Store>>,
+    failure: NodeFailure,
     handshake: Mutex<Handshake>,
     /// Held from a decision until it is durable, so that decisions do not overtake each other.
     deciding: tokio::sync::Mutex<()>,
-    /// Addresses of the list of this start, tried beside those that are known.
+    /// Addresses of the list of this start, tried in addition to those that are known.
     listed: BTreeMap<String, String>,
-    /// What each store was last told in the log, so that it is told once.
+    /// The last warning about each store, so that it is logged once.
     told: Mutex<BTreeMap<StoreId, String>>,
 }
 
 impl Membership {
     /// The part of the store whose directory is open as `store`.
     pub(crate) fn new(
-        store: Arc<Shared<Store>>,
+        store: Arc<DropNotify<Store>>,
         handshake: Handshake,
         address: String,
         listed: BTreeMap<String, String>,
-        failure: Failure,
+        failure: NodeFailure,
     ) -> Self {
-        let part = Part {
+        let shared = MembershipShared {
             identity: store.identity().clone(),
             address,
             settings: *handshake.settings(),
@@ -84,72 +84,72 @@ impl Membership {
             listed,
             told: Mutex::default(),
         };
-        Self { part: Arc::new(part) }
+        Self { shared: Arc::new(shared) }
     }
 
-    /// Which store of which cluster this is.
+    /// The id of this store and of its cluster.
     pub(crate) fn id(&self) -> MemberId {
-        self.part.identity.member_id()
+        self.shared.identity.member_id()
     }
 
     /// The store's name.
     pub(crate) fn name(&self) -> &str {
-        &self.part.identity.name
+        &self.shared.identity.name
     }
 
     /// The directory's number and this start.
     pub(crate) fn run(&self) -> (StoreUuid, StoreRun) {
-        (self.part.identity.uuid, self.part.identity.run)
+        (self.shared.identity.uuid, self.shared.identity.run)
     }
 
     /// The settings of the cluster that this start runs with.
     pub(crate) fn settings(&self) -> &ClusterSettings {
-        &self.part.settings
+        &self.shared.settings
     }
 
     /// How far the log is synced.
     pub(crate) fn log_end(&self) -> u64 {
-        self.part.store.log_end()
+        self.shared.store.log_end()
     }
 
     /// All stores that the registry has, this one included, with their newest addresses.
     pub(crate) fn stores(&self) -> Vec<KnownStore> {
-        let handshake = self.part.handshake.lock();
+        let handshake = self.shared.handshake.lock();
         let stores = handshake.registry().stores.iter();
         stores.map(|record| self.known(&handshake, record.id, &record.name)).collect()
     }
 
     /// The store with this id.
     pub(crate) fn store(&self, store: StoreId) -> Option<KnownStore> {
-        let handshake = self.part.handshake.lock();
+        let handshake = self.shared.handshake.lock();
         let name = handshake.registry().store(store)?.name.clone();
         Some(self.known(&handshake, store, &name))
     }
 
     fn known(&self, handshake: &Handshake, store: StoreId, name: &str) -> KnownStore {
-        let address = match store == self.part.identity.store {
-            true => &self.part.address,
+        let address = match store == self.shared.identity.store {
+            true => &self.shared.address,
             false => handshake.address(store).unwrap_or_default(),
         };
         KnownStore { name: name.to_owned(), store, address: address.to_owned() }
     }
 
-    /// Where to look for a store: where it is known to be, then where the list of this start says.
+    /// The addresses to try for a store: the known one, then the one of this start's list.
     pub(crate) fn addresses(&self, store: StoreId) -> Vec<String> {
         let Some(known) = self.store(store) else { return Vec::new() };
-        let listed = self.part.listed.get(&known.name).cloned();
+        let listed = self.shared.listed.get(&known.name).cloned();
         let mut addresses = vec![known.address];
         addresses.extend(listed.filter(|listed| *listed != addresses[0]));
         addresses
     }
 
-    /// What this store says about itself to placement.
+    /// The report of this start to placement.
     pub(crate) fn run_report(&self) -> RunReport {
-        let identity = &self.part.identity;
+        let identity = &self.shared.identity;
         RunReport {
             store: identity.store,
             uuid: identity.uuid,
-            address: self.part.address.clone(),
+            address: self.shared.address.clone(),
             run: identity.run,
             level: flotilla_identity::FEATURE_LEVEL,
             schema: identity.schema,
@@ -158,17 +158,18 @@ impl Membership {
 
     /// The registry as this store has it.
     pub(crate) fn registry(&self) -> StoreRegistry {
-        self.part.handshake.lock().registry().clone()
+        self.shared.handshake.lock().registry().clone()
     }
 
     /// The version of that.
     pub(crate) fn registry_version(&self) -> u64 {
-        self.part.handshake.lock().registry().version
+        self.shared.handshake.lock().registry().version
     }
 
-    /// The last start of another store that this one knows of: by its handshake, or by the registry.
+    /// The last start of another store that this one knows of: by its handshake, or by the
+    /// registry.
     pub(crate) fn known_run(&self, store: StoreId) -> StoreRun {
-        let handshake = self.part.handshake.lock();
+        let handshake = self.shared.handshake.lock();
         let heard = handshake.greet(store).known.map(|known| known.run);
         let registered = handshake.registry().store(store).map(|record| record.run);
         heard.max(registered).unwrap_or_default()
@@ -176,7 +177,7 @@ impl Membership {
 
     /// Takes a registry over, and keeps a copy, if it is newer.
     pub(crate) async fn learn_registry(&self, registry: StoreRegistry) {
-        if self.part.handshake.lock().learn_registry(registry.clone()) {
+        if self.shared.handshake.lock().learn_registry(registry.clone()) {
             self.keep(move |store| store.keep_copies(Some(&registry), None)).await;
         }
     }
@@ -192,24 +193,24 @@ impl Membership {
         uuid: StoreUuid,
         run: StoreRun,
     ) -> Result<(), Status> {
-        if self.part.handshake.lock().takes(from, uuid, run) {
+        if self.shared.handshake.lock().takes(from, uuid, run) {
             return Ok(());
         }
         Err(Status::failed_precondition(format!(
             "no handshake of {run} of store {from} was taken by store {}",
-            self.part.identity.store
+            self.shared.identity.store
         )))
     }
 
     /// A store whose frames are taken said how far its log is synced.
     pub(crate) fn note_log_end(&self, from: StoreId, log_end: u64) {
-        self.part.handshake.lock().note_log_end(from, log_end);
+        self.shared.handshake.lock().note_log_end(from, log_end);
     }
 
-    /// What this member answers to questions of the bootstrap.
+    /// The answer of a member to a request of the bootstrap protocol.
     pub(crate) fn answer_bootstrap(&self, request: &BootstrapRequest) -> BootstrapResponse {
-        let handshake = self.part.handshake.lock();
-        member_answer(&self.part.identity, handshake.registry(), request)
+        let handshake = self.shared.handshake.lock();
+        member_answer(&self.shared.identity, handshake.registry(), request)
     }
 
     /// Answers a greeting.
@@ -223,13 +224,13 @@ impl Membership {
     ) -> Result<peers::HelloResponse, Status> {
         let hello = hello_from_wire(wire)?;
         let judged = self.judge(&hello).await;
-        let own = self.part.handshake.lock().greet(hello.from.store);
+        let own = self.shared.handshake.lock().greet(hello.from.store);
         let hello = Some(hello_to_wire(&own));
         let (accepted, refusal) = match judged {
-            Judgement::Accepted => (true, String::new()),
-            Judgement::Unconfirmed => (false, String::new()),
-            Judgement::Refused(why) => (false, why),
-            Judgement::Stopping => return Err(Status::unavailable("the store stops")),
+            HelloOutcome::Accepted => (true, String::new()),
+            HelloOutcome::Unconfirmed => (false, String::new()),
+            HelloOutcome::Refused(why) => (false, why),
+            HelloOutcome::Stopping => return Err(Status::unavailable("the store stops")),
         };
         Ok(peers::HelloResponse { hello, accepted, refusal })
     }
@@ -246,7 +247,7 @@ impl Membership {
     ) -> Result<(), HandshakeError> {
         let refused = |why: String| Err(HandshakeError::Refused(why));
         for _ in 0..EXCHANGES_MAX {
-            let own = self.part.handshake.lock().greet(to);
+            let own = self.shared.handshake.lock().greet(to);
             let response = client.hello(hello_to_wire(&own)).await;
             let response = response.map_err(HandshakeError::Failed)?.into_inner();
             let Some(theirs) = response.hello else {
@@ -258,10 +259,10 @@ impl Membership {
                 return refused(response.refusal);
             }
             match judged {
-                Judgement::Accepted if response.accepted => return Ok(()),
-                Judgement::Accepted | Judgement::Unconfirmed => {}
-                Judgement::Refused(why) => return refused(why),
-                Judgement::Stopping => {
+                HelloOutcome::Accepted if response.accepted => return Ok(()),
+                HelloOutcome::Accepted | HelloOutcome::Unconfirmed => {}
+                HelloOutcome::Refused(why) => return refused(why),
+                HelloOutcome::Stopping => {
                     return Err(HandshakeError::Failed(Status::unavailable("this store stops")));
                 }
             }
@@ -270,73 +271,75 @@ impl Membership {
     }
 
     /// Decides about a greeting, and makes durable what follows from it.
-    async fn judge(&self, hello: &StoreHello) -> Judgement {
-        let _one = self.part.deciding.lock().await;
+    async fn judge(&self, hello: &StoreHello) -> HelloOutcome {
+        // A decision rests on what earlier ones made durable.
+        let _one = self.shared.deciding.lock().await;
         let log_end = self.log_end();
-        let decision = self.part.handshake.lock().decide(hello, log_end);
+        let decision = self.shared.handshake.lock().decide(hello, log_end);
         match decision {
             HelloDecision::Accept(write) => {
                 if let Some(write) = write
                     && !self.keep(move |store| store.remember_peer(&write)).await
                 {
-                    return Judgement::Stopping;
+                    return HelloOutcome::Stopping;
                 }
                 self.accept(hello).await;
-                Judgement::Accepted
+                HelloOutcome::Accepted
             }
-            HelloDecision::Unconfirmed => Judgement::Unconfirmed,
+            HelloDecision::Unconfirmed => HelloOutcome::Unconfirmed,
             HelloDecision::Refuse(refusal) => {
                 let why = refusal.to_string();
                 self.tell(hello.from.store, &format!("{} at {}: {why}", hello.name, hello.address));
-                Judgement::Refused(why)
+                HelloOutcome::Refused(why)
             }
             HelloDecision::Stop(words) => {
-                self.part.failure.refuse(&words);
-                Judgement::Stopping
+                self.shared.failure.refuse(&words);
+                HelloOutcome::Stopping
             }
         }
     }
 
     async fn accept(&self, hello: &StoreHello) {
         let is_news = {
-            let mut handshake = self.part.handshake.lock();
+            let mut handshake = self.shared.handshake.lock();
             handshake.accept(hello);
             handshake.learn_settings(hello.settings)
         };
-        self.part.told.lock().remove(&hello.from.store);
+        self.shared.told.lock().remove(&hello.from.store);
         let settings = hello.settings;
         if is_news {
             self.keep(move |store| store.keep_copies(None, Some(&settings))).await;
         }
     }
 
-    /// Writes something down, on a thread that may block. False if that failed, and the node with it.
+    /// Makes a write durable, on a thread that may block. False if that failed, and the node with
+    /// it.
     async fn keep(
         &self,
         write: impl FnOnce(&Store) -> Result<(), flotilla_store::Error> + Send + 'static,
     ) -> bool {
-        let store = Arc::clone(&self.part.store);
+        let store = Arc::clone(&self.shared.store);
         let written = tokio::task::spawn_blocking(move || write(&store)).await;
         let error = match written {
             Ok(Ok(())) => return true,
             Ok(Err(error)) => error.to_string(),
             Err(error) => error.to_string(),
         };
-        self.part.failure.report(&format!("cannot keep what is known of the cluster: {error}"));
+        self.shared.failure.report(&format!("cannot keep what is known of the cluster: {error}"));
         false
     }
 
-    /// Warns of a store, once until something else is wrong with it.
+    /// Logs a warning about a store, once until the warning is another one.
     pub(crate) fn tell(&self, store: StoreId, words: &str) {
-        let before = self.part.told.lock().insert(store, words.to_owned());
+        let before = self.shared.told.lock().insert(store, words.to_owned());
         if before.as_deref() != Some(words) {
             tracing::warn!(%store, "{words}");
         }
     }
 }
 
-/// What became of a greeting.
-enum Judgement {
+/// The outcome of a greeting.
+enum HelloOutcome {
     Accepted,
     Unconfirmed,
     Refused(String),

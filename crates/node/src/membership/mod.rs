@@ -1,9 +1,9 @@
-//! This node's place in its cluster: from an empty directory to a member, and a member's
-//! handshakes with the others.
+//! Membership: from an empty directory to a member, and a member's handshakes with the others.
 //!
 //! The rules are in `flotilla_identity`. Here are their clocks, sockets and threads: `bootstrap`
-//! asks and answers until the directory is a member's, `handshakes` is what all parts of a
-//! running member share, `convert` reads and writes the wire.
+//! drives the protocol until the directory is a member's (`bootstrap_client` asks,
+//! `bootstrap_server` answers), `become_member` puts that together, `handshakes` is the state of a
+//! running member, `convert` reads and writes the wire.
 
 mod become_member;
 mod bootstrap;

@@ -1,8 +1,9 @@
-//! Connections, so many at most, and none that never makes a request.
+//! Connection limits of the server: a maximum number, and a deadline for the first request.
 //!
-//! The server library takes connections without end, and holds those that say nothing, or half of a
-//! preface, for ever: a client that opens some thousands of them would keep all others out. Both are
-//! mended here, below HTTP. A listener that has run out of file descriptors pauses, and recovers.
+//! The server library accepts connections without end, and holds those that say nothing, or half of
+//! a preface, for ever: a client that opens some thousands of them would keep all others out. Both
+//! are mended here, below HTTP. A listener that has run out of file descriptors pauses, and
+//! recovers.
 
 use std::future::Future;
 use std::io;
@@ -18,15 +19,15 @@ use tokio::time::{Instant, Sleep};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use crate::net::preface::{OpeningFrames, OpeningStage};
-use crate::sched::Stint;
+use crate::sched::YieldBudget;
 
-/// How long to wait after the system has refused a connection, most likely for want of a file
+/// How long to wait after the kernel has refused a connection, most likely for want of a file
 /// descriptor: some other connection must end first.
 const REFUSED_PAUSE: Duration = Duration::from_millis(50);
 
-/// How far a server has been told to stop.
+/// How far a server is to stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Stop {
+pub(crate) enum ServerStop {
     /// Not at all.
     #[default]
     Not,
@@ -36,8 +37,8 @@ pub(crate) enum Stop {
     Connections,
 }
 
-/// How long a client may take to open its connection, counted from when that was taken. Clients are
-/// asked whether they are there from the preface on, so later ones that are gone are noticed.
+/// How long a client may take to open its connection, counted from its accept. Keepalive begins
+/// with the preface, so clients that are gone later are noticed by that.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpeningLimits {
     /// Until the preface and its settings are here. A client sends both at once, unasked.
@@ -52,29 +53,31 @@ impl Default for OpeningLimits {
     }
 }
 
-/// Takes connections from `listener` and hands them to `taken` until nobody takes them any more.
-/// While `connections_max` are open the next ones wait in the system's backlog.
+/// Accepts connections from `listener` and hands them to `taken` until its receiver is dropped.
+/// While `connections_max` are open the next ones wait in the kernel's backlog.
 pub(crate) async fn accept(
     listener: TcpListener,
     connections_max: usize,
     opening: OpeningLimits,
-    taken: mpsc::Sender<io::Result<Connection>>,
-    stop: watch::Receiver<Stop>,
+    taken: mpsc::Sender<io::Result<ServerConnection>>,
+    stop: watch::Receiver<ServerStop>,
 ) {
     let places = Arc::new(Semaphore::new(connections_max));
     let mut stopped = stop.clone();
     loop {
+        // Before the accept: connections beyond the limit stay in the kernel's backlog.
         let place =
             Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = stopped.wait_for(|stop| *stop >= Stop::Listening) => return,
+            _ = stopped.wait_for(|stop| *stop >= ServerStop::Listening) => return,
         };
         match accepted {
             Ok((stream, _)) => {
-                // Small answers must not wait for company; failing to say so only costs time.
+                // Without Nagle's algorithm small answers leave at once; an error only costs
+                // latency.
                 let _ = stream.set_nodelay(true);
-                let connection = Connection::new(stream, place, opening, stop.clone());
+                let connection = ServerConnection::new(stream, place, opening, stop.clone());
                 if taken.send(Ok(connection)).await.is_err() {
                     return;
                 }
@@ -89,18 +92,18 @@ pub(crate) async fn accept(
 
 /// A connection that ends by itself if its first request does not come in time, or when the server
 /// breaks off.
-pub(crate) struct Connection {
+pub(crate) struct ServerConnection {
     stream: TcpStream,
     /// Gone once a request has come.
     opening: Option<OpeningWatch>,
     /// Ready when the server breaks off; gone after that.
     broken_off: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// The library writes megabytes without looking up.
-    writing: Stint,
+    /// The library writes megabytes without a yield.
+    writing: YieldBudget,
     _place: OwnedSemaphorePermit,
 }
 
-/// What the client owes, and until when.
+/// The stage of a connection that opens, and its deadline.
 struct OpeningWatch {
     frames: OpeningFrames,
     stage: OpeningStage,
@@ -130,22 +133,22 @@ impl OpeningWatch {
     }
 }
 
-impl Connection {
+impl ServerConnection {
     fn new(
         stream: TcpStream,
         place: OwnedSemaphorePermit,
         limits: OpeningLimits,
-        mut stop: watch::Receiver<Stop>,
+        mut stop: watch::Receiver<ServerStop>,
     ) -> Self {
         let broken_off = async move {
-            // An error means that whoever could stop the server is gone: stop.
-            let _ = stop.wait_for(|stop| *stop >= Stop::Connections).await;
+            // An error means that the server's owner is gone: stop.
+            let _ = stop.wait_for(|stop| *stop >= ServerStop::Connections).await;
         };
         Self {
             stream,
             opening: Some(OpeningWatch::start(limits)),
             broken_off: Some(Box::pin(broken_off)),
-            writing: Stint::default(),
+            writing: YieldBudget::default(),
             _place: place,
         }
     }
@@ -156,6 +159,8 @@ impl Connection {
         if self.broken_off.is_none() {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
+        // A connection that has made a request may be silent for ever; keepalive watches it from
+        // then on.
         self.opening.take_if(|opening| opening.stage == OpeningStage::Open);
         if let Some(opening) = &mut self.opening
             && opening.deadline.as_mut().poll(context).is_ready()
@@ -181,17 +186,17 @@ impl Connection {
     }
 }
 
-impl Stint {
-    /// Counts what a connection took; one that takes no more ends it.
+impl YieldBudget {
+    /// Counts the bytes that a connection took; one that takes no more ends the budget's period.
     fn count(&mut self, written: &Poll<io::Result<usize>>) {
         match written {
             Poll::Ready(Ok(bytes)) => self.spend(*bytes),
-            Poll::Ready(Err(_)) | Poll::Pending => *self = Stint::default(),
+            Poll::Ready(Err(_)) | Poll::Pending => *self = YieldBudget::default(),
         }
     }
 }
 
-impl AsyncRead for Connection {
+impl AsyncRead for ServerConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -208,7 +213,7 @@ impl AsyncRead for Connection {
     }
 }
 
-impl AsyncWrite for Connection {
+impl AsyncWrite for ServerConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -242,7 +247,7 @@ impl AsyncWrite for Connection {
     }
 }
 
-impl Connected for Connection {
+impl Connected for ServerConnection {
     type ConnectInfo = TcpConnectInfo;
 
     fn connect_info(&self) -> TcpConnectInfo {
@@ -258,11 +263,15 @@ mod tests {
 
     async fn listening(
         connections_max: usize,
-    ) -> (std::net::SocketAddr, mpsc::Receiver<io::Result<Connection>>, watch::Sender<Stop>) {
+    ) -> (
+        std::net::SocketAddr,
+        mpsc::Receiver<io::Result<ServerConnection>>,
+        watch::Sender<ServerStop>,
+    ) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (taken, connections) = mpsc::channel(1);
-        let (stop, stopped) = watch::channel(Stop::Not);
+        let (stop, stopped) = watch::channel(ServerStop::Not);
         let limits = OpeningLimits::default();
         tokio::spawn(accept(listener, connections_max, limits, taken, stopped));
         (addr, connections, stop)
@@ -283,7 +292,7 @@ mod tests {
 
     /// Reads until the connection ends by itself: how, and how long after it was taken. Time is the
     /// test's, and passes when nothing else is to be done.
-    async fn given_up(here: &mut Connection, taken: Instant) -> (io::ErrorKind, Duration) {
+    async fn given_up(here: &mut ServerConnection, taken: Instant) -> (io::ErrorKind, Duration) {
         tokio::time::pause();
         let error = here.read_u8().await.unwrap_err();
         let after = taken.elapsed();
@@ -352,7 +361,7 @@ mod tests {
         let mut here = connections.recv().await.unwrap().unwrap();
         let reader = tokio::spawn(async move { here.read_u8().await });
         tokio::task::yield_now().await;
-        stop.send_replace(Stop::Connections);
+        stop.send_replace(ServerStop::Connections);
         let error = reader.await.unwrap().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
         assert!(connections.recv().await.is_none());

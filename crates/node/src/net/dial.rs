@@ -12,8 +12,7 @@ pub(crate) fn url(address: &str) -> String {
     format!("http://{address}")
 }
 
-/// What a connection to the store at `address` is made from. Callers add the keepalive that they
-/// want.
+/// The endpoint of the store at `address`. Callers add their keepalive.
 ///
 /// # Errors
 ///

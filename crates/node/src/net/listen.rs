@@ -1,4 +1,4 @@
-//! The gRPC server: one set of services on one or more listeners, with limits on everything.
+//! The gRPC server on one listener, with limits on connections, streams, windows and resets.
 //!
 //! The library's own defaults leave the number of streams and of resets open; a client that opens
 //! streams and forgets them would cost memory that never comes back. There is no limit on how long
@@ -14,13 +14,13 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
 use tonic::transport::Server;
 
-use crate::net::connection::{OpeningLimits, Stop, accept};
+use crate::net::connection::{OpeningLimits, ServerStop, accept};
 
 /// Bytes of the header lines of one request at most.
 const HEADER_LIST_BYTES_MAX: u32 = 16 << 10;
 
-/// A client that says nothing for this long is asked whether it is there, and given up if it does
-/// not answer. Clients of TiKV ask as often themselves.
+/// A client that is silent for this long is pinged, and given up if it does not answer. Clients of
+/// TiKV ping as often themselves.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -41,16 +41,16 @@ pub(crate) struct ServerLimits {
     pub(crate) streams_per_connection_max: u32,
 }
 
-/// Serves `routes` until `stop` turns true, then until the last connection has ended.
+/// Serves `routes` until `stop` says so, then until the last connection has ended.
 ///
 /// # Errors
 ///
-/// What the server library says; none is expected once the listener is open.
+/// As of the server library; none is expected once the listener is open.
 pub(crate) async fn serve(
     listener: TcpListener,
     routes: Routes,
     limits: ServerLimits,
-    stop: watch::Receiver<Stop>,
+    stop: watch::Receiver<ServerStop>,
 ) -> Result<(), tonic::transport::Error> {
     let (taken, connections) = mpsc::channel::<io::Result<_>>(1);
     let opening = OpeningLimits::default();
@@ -60,6 +60,8 @@ pub(crate) async fn serve(
     let served = Server::builder()
         .max_concurrent_streams(limits.streams_per_connection_max)
         .concurrency_limit_per_connection(limits.streams_per_connection_max as usize)
+        // A request above the limit is refused at once. Queued, it would hold memory that nothing
+        // bounds.
         .load_shed(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -70,8 +72,8 @@ pub(crate) async fn serve(
         .http2_max_local_error_reset_streams(Some(ERROR_RESETS_MAX))
         .add_routes(routes)
         .serve_with_incoming_shutdown(ReceiverStream::new(connections), async move {
-            // An error means that whoever could stop the server is gone: stop.
-            let _ = until.wait_for(|stop| *stop >= Stop::Listening).await;
+            // An error means that the server's owner is gone: stop.
+            let _ = until.wait_for(|stop| *stop >= ServerStop::Listening).await;
         })
         .await;
     accepting.abort();

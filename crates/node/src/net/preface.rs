@@ -1,4 +1,4 @@
-//! How far a client has come in opening an HTTP/2 connection, read from the bytes that it sends.
+//! Follows the opening of an HTTP/2 connection in the bytes that a client sends.
 //!
 //! A connection opens with a fixed preface and a frame of settings; the first request is a block of
 //! headers, in one frame or several (RFC 9113, sections 3.4, 4.1 and 6.10). Only the lengths, kinds

@@ -1,4 +1,4 @@
-//! What the services and tasks of the placement driver share.
+//! The state that the services and tasks of the placement driver share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,54 +10,58 @@ use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
 use super::errors::not_leader;
-use super::leader::Office;
+use super::leader::PdLeader;
 use crate::driver::router::Router;
 use crate::membership::{KnownStore, Membership};
 
-/// How patient the placement driver is.
+/// Limits and targets of the placement driver.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// How long an answer waits for a leader to be known, or for fresher word of one whose store
-    /// has fallen silent. Some clients give up after a second and a half.
-    pub hold: Duration,
-    /// Answers that may wait so; more are given at once with what is known.
-    pub held_count_max: usize,
+pub struct PdConfig {
+    /// How long an answer waits for a leader to be known, or for a fresh heartbeat of one whose
+    /// store has fallen silent. Some clients give up after a second and a half.
+    pub leader_wait: Duration,
+    /// Answers that may wait so; more are given at once from what is known.
+    pub leader_wait_count_max: usize,
     /// How many replicas a region should have.
     pub replica_count: u32,
 }
 
-impl Default for Settings {
+impl Default for PdConfig {
     fn default() -> Self {
-        Self { hold: Duration::from_millis(1_000), held_count_max: 1024, replica_count: 3 }
+        Self {
+            leader_wait: Duration::from_millis(1_000),
+            leader_wait_count_max: 1024,
+            replica_count: 3,
+        }
     }
 }
 
-/// What the services share. Cheap to clone.
+/// Handle on the shared state. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Driver {
-    pub(super) shared: Arc<Shared>,
+pub(super) struct PdContext {
+    pub(super) shared: Arc<PdShared>,
 }
 
-pub(super) struct Shared {
+pub(super) struct PdShared {
     pub(super) router: Router,
     pub(super) membership: Membership,
-    pub(super) settings: Settings,
-    /// What this store holds while it leads the system region.
-    pub(super) office: watch::Sender<Option<Arc<Office>>>,
-    /// The store that takes this store's reports; `None` while nobody does.
+    pub(super) settings: PdConfig,
+    /// The state of the leader while this store leads the system region.
+    pub(super) pd_leader: watch::Sender<Option<Arc<PdLeader>>>,
+    /// The store that takes this store's heartbeats; `None` while there is none.
     pub(super) reported_to: watch::Sender<Option<StoreId>>,
-    pub(super) holds: Semaphore,
+    pub(super) leader_waits: Semaphore,
 }
 
-impl Driver {
-    pub(super) fn new(router: Router, membership: Membership, settings: Settings) -> Self {
-        let shared = Shared {
+impl PdContext {
+    pub(super) fn new(router: Router, membership: Membership, settings: PdConfig) -> Self {
+        let shared = PdShared {
             router,
             membership,
             settings,
-            office: watch::Sender::new(None),
+            pd_leader: watch::Sender::new(None),
             reported_to: watch::Sender::new(None),
-            holds: Semaphore::new(settings.held_count_max),
+            leader_waits: Semaphore::new(settings.leader_wait_count_max),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -66,7 +70,7 @@ impl Driver {
         self.shared.router.identity().cluster_id
     }
 
-    /// Refuses who means another cluster. Who does not say which is let in.
+    /// Refuses a caller that names another cluster. A caller that names none is let in.
     pub(super) fn check_cluster(&self, claimed: u64) -> Result<(), Status> {
         let mine = self.cluster_id();
         if claimed != 0 && claimed != mine {
@@ -77,28 +81,29 @@ impl Driver {
         Ok(())
     }
 
-    /// The office of this store, if it leads. Just elected, it may still be reading its rows.
-    pub(super) async fn office(&self) -> Result<Arc<Office>, Status> {
-        let mut office = self.shared.office.subscribe();
-        let until = Instant::now() + self.shared.settings.hold;
+    /// The leader's state of this store, if it leads. Just elected, it may still be reading its
+    /// rows.
+    pub(super) async fn pd_leader(&self) -> Result<Arc<PdLeader>, Status> {
+        let mut pd_leader = self.shared.pd_leader.subscribe();
+        let until = Instant::now() + self.shared.settings.leader_wait;
         let leads = self.shared.router.leads(SYSTEM_REGION);
-        let held = office.borrow_and_update().clone();
+        let held = pd_leader.borrow_and_update().clone();
         let found = match held {
             None if leads => {
-                let taken_up = timeout_at(until, office.wait_for(Option::is_some)).await;
-                taken_up.ok().and_then(Result::ok).and_then(|office| office.clone())
+                let taken_up = timeout_at(until, pd_leader.wait_for(Option::is_some)).await;
+                taken_up.ok().and_then(Result::ok).and_then(|pd_leader| pd_leader.clone())
             }
             held => held,
         };
         found.ok_or_else(not_leader)
     }
 
-    /// Who leads placement: the one that takes this store's reports. A leader that was only heard
-    /// of may be dead, and clients that are sent to it give up; so who asks in the moments between
-    /// two leaders waits a little, and is told hearsay only then.
+    /// The leader of placement: the store that takes this store's heartbeats. A leader that was
+    /// only heard of may be dead, and clients that are sent to it give up; so a caller in the
+    /// moments between two leaders waits a little, and gets hearsay only then.
     pub(super) async fn leader(&self) -> Option<KnownStore> {
         let shared = &self.shared;
-        let until = Instant::now() + shared.settings.hold;
+        let until = Instant::now() + shared.settings.leader_wait;
         let mut reported_to = shared.reported_to.subscribe();
         let known = timeout_at(until, reported_to.wait_for(Option::is_some)).await;
         let known = known.ok().and_then(Result::ok).and_then(|store| *store);

@@ -1,4 +1,4 @@
-//! Between placement's plain types and the protocols of clients and stores.
+//! Converts between placement's plain types and the protocols of clients and stores.
 
 use bytes::Bytes;
 use flotilla_placement::{RegionHeartbeat, RegionInfo, ReplicaInfo, StoreInfo};
@@ -66,13 +66,13 @@ pub(super) fn region_from_descriptor(descriptor: &Descriptor) -> RegionInfo {
     }
 }
 
-/// What a store says of a region that it leads, or has just ceased to lead.
+/// The heartbeat of a region that the store leads, or has just ceased to lead.
 pub(super) fn report(
     descriptor: &Descriptor,
     term: Term,
     leader: Option<&Peer>,
 ) -> Option<RegionLeader> {
-    // Placement's own region is no affair of clients.
+    // The system region is not a part of the clients' key space.
     (descriptor.space == Space::Raw).then(|| RegionLeader {
         region: Some(region_to_proto(&region_from_descriptor(descriptor))),
         space: SpaceProto::Raw.into(),
@@ -81,13 +81,13 @@ pub(super) fn report(
     })
 }
 
-/// What a store says of a region whose role has changed.
+/// The heartbeat of a region whose role has changed.
 pub(super) fn report_change(descriptor: &Descriptor, change: &RoleChange) -> Option<RegionLeader> {
     let leader = change.leader.as_ref().filter(|_| change.is_leader);
     report(descriptor, change.term, leader)
 }
 
-/// What placement makes of that; `None` if it is not about the clients' keys.
+/// The heartbeat as placement takes it; `None` if it is not about the clients' keys.
 pub(super) fn sighting_from_proto(said: RegionLeader) -> Option<RegionHeartbeat> {
     if said.space != i32::from(SpaceProto::Raw) {
         return None;

@@ -1,8 +1,8 @@
-//! Words that clients search for in messages.
+//! Error messages that clients search for.
 
 use tonic::Status;
 
-/// The words by which clients know that they have to look for the leader.
+/// The message by which clients know that they have to look for the leader.
 pub(super) fn not_leader() -> Status {
     Status::unavailable("not leader")
 }

@@ -1,5 +1,5 @@
-//! Takes in the reports of the stores. A stream stands for a store: when it breaks, the store may
-//! be gone, and its leaders are doubtful from that moment.
+//! Receives region heartbeats of the stores. A stream stands for a store: when it breaks, the store
+//! may be gone, and its leaders are suspect from that moment.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::context::Driver;
+use super::context::PdContext;
 use super::convert;
 use super::errors::not_leader;
 use super::heartbeat_sessions::Pings;
-use super::leader::Office;
+use super::leader::PdLeader;
 use crate::membership::{run_from_wire, uuid_from_wire};
 
-/// The service that stores report to.
-pub(super) struct Reports {
-    driver: Driver,
+/// The service that takes heartbeats.
+pub(super) struct HeartbeatReceiver {
+    context: PdContext,
 }
 
-impl Reports {
-    pub(super) fn new(driver: Driver) -> Self {
-        Self { driver }
+impl HeartbeatReceiver {
+    pub(super) fn new(context: PdContext) -> Self {
+        Self { context }
     }
 }
 
 #[tonic::async_trait]
-impl Placement for Reports {
+impl Placement for HeartbeatReceiver {
     type ReportStream =
         Pin<Box<dyn Stream<Item = Result<ReportResponse, Status>> + Send + 'static>>;
 
@@ -40,57 +40,57 @@ impl Placement for Reports {
         &self,
         request: Request<Streaming<ReportRequest>>,
     ) -> Result<Response<Self::ReportStream>, Status> {
-        let office = self.driver.office().await?;
+        let pd_leader = self.context.pd_leader().await?;
         let (pings, answers) = mpsc::channel(1);
-        tokio::spawn(listen(self.driver.clone(), office, request.into_inner(), pings));
+        tokio::spawn(listen(self.context.clone(), pd_leader, request.into_inner(), pings));
         Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
     }
 }
 
 async fn listen(
-    driver: Driver,
-    office: Arc<Office>,
+    context: PdContext,
+    pd_leader: Arc<PdLeader>,
     mut reports: Streaming<ReportRequest>,
     pings: Pings,
 ) {
-    let mut offices = driver.shared.office.subscribe();
+    let mut pd_leaders = context.shared.pd_leader.subscribe();
     let mut session = None;
     let status = loop {
-        let laid_down =
-            offices.wait_for(|held| !held.as_ref().is_some_and(|held| Arc::ptr_eq(held, &office)));
+        let stepped_down = pd_leaders
+            .wait_for(|held| !held.as_ref().is_some_and(|held| Arc::ptr_eq(held, &pd_leader)));
         let report = tokio::select! {
             report = reports.message() => report,
-            _ = laid_down => break Some(not_leader()),
+            _ = stepped_down => break Some(not_leader()),
         };
         let Ok(Some(report)) = report else { break None };
-        if let Err(status) = take(&driver, &office, report, &pings, &mut session) {
+        if let Err(status) = take(&context, &pd_leader, report, &pings, &mut session) {
             break Some(status);
         }
     };
     if let Some((store, number)) = session {
-        office.end_session(store, number);
+        pd_leader.end_session(store, number);
     }
     if let Some(status) = status {
         let _ = pings.send(Err(status)).await;
     }
 }
 
-/// Takes in one report.
+/// Takes in one heartbeat.
 fn take(
-    driver: &Driver,
-    office: &Arc<Office>,
+    context: &PdContext,
+    pd_leader: &Arc<PdLeader>,
     report: ReportRequest,
     pings: &Pings,
     session: &mut Option<(StoreId, u64)>,
 ) -> Result<(), Status> {
-    driver.check_cluster(report.cluster_id)?;
+    context.check_cluster(report.cluster_id)?;
     let told = report.store.unwrap_or_default();
     let store = StoreId(told.id);
-    if driver.member(store).is_none() {
+    if context.member(store).is_none() {
         return Err(Status::invalid_argument(format!("store {store} is not of this cluster")));
     }
     if session.is_none_or(|(known, _)| known != store) {
-        *session = Some((store, office.begin_session(store, pings.clone())));
+        *session = Some((store, pd_leader.begin_session(store, pings.clone())));
     }
     let run = RunReport {
         store,
@@ -100,13 +100,13 @@ fn take(
         level: report.level,
         schema: report.schema,
     };
-    if let Some(newer) = office.note_run(&run, report.registry_version) {
+    if let Some(newer) = pd_leader.note_run(&run, report.registry_version) {
         let registry = newer.encode().into();
         // Full: the next report finds it missing again.
         let _ = pings.try_send(Ok(ReportResponse { registry, ..ReportResponse::default() }));
     }
     let sightings: Vec<_> =
         report.regions.into_iter().filter_map(convert::sighting_from_proto).collect();
-    office.hear(store, &sightings, report.full, report.echo);
+    pd_leader.hear(store, &sightings, report.full, report.echo);
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! Tells the leader of placement which regions this store leads.
+//! Sends region heartbeats: tells the leader of placement which regions this store leads.
 //!
-//! Changes are told at once. A word comes now and then even if nothing changed, for the leader
-//! takes silence for trouble; everything is told when a session begins and every few seconds, so
-//! that no mistake lasts.
+//! Changes are sent at once. A heartbeat is sent now and then even if nothing changed, for the
+//! leader takes silence for trouble; a full one is sent when a session begins and every few
+//! seconds, so that no mistake lasts.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,31 +18,31 @@ use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::context::Driver;
+use super::context::PdContext;
 use super::convert;
 use crate::membership::{KnownStore, run_to_wire, uuid_to_wire};
 use crate::net::dial;
 
-/// A word at least so often. Several fit into the silence that placement takes lightly.
+/// The heartbeat interval. Several intervals fit into the silence that placement tolerates.
 const WORD: Duration = Duration::from_millis(300);
-/// Everything so often.
+/// The interval of full heartbeats.
 const FULL: Duration = Duration::from_secs(5);
-/// After a session that failed, the next begins so much later.
+/// Backoff after a session that failed.
 const RETRY: Duration = Duration::from_millis(100);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a connection may be mute before it counts as broken.
+/// Keepalive: how long a connection may be silent before it counts as broken.
 const KEEPALIVE: Duration = Duration::from_secs(2);
-/// Reports that wait for the connection.
+/// Heartbeats that wait for the connection.
 const QUEUE_COUNT_MAX: usize = 16;
 
 /// Runs as long as the node.
-pub(super) async fn run(driver: Driver) {
+pub(super) async fn run(context: PdContext) {
     let mut turn = 0;
     loop {
-        let leader = candidate(&driver, turn).await;
+        let leader = candidate(&context, turn).await;
         if let Some(leader) = leader {
-            let result = session(&driver, &leader).await;
-            driver.shared.reported_to.send_replace(None);
+            let result = session(&context, &leader).await;
+            context.shared.reported_to.send_replace(None);
             if let Err(status) = result {
                 tracing::debug!("reports to {} ended: {status}", leader.name);
             }
@@ -52,21 +52,21 @@ pub(super) async fn run(driver: Driver) {
     }
 }
 
-/// Whom to try. A store without a replica of the system region does not hear who leads it, and
-/// asks one after the other.
-async fn candidate(driver: &Driver, turn: usize) -> Option<KnownStore> {
-    let shared = &driver.shared;
+/// The store to try next. A store without a replica of the system region does not learn its leader,
+/// and tries one store after the other.
+async fn candidate(context: &PdContext, turn: usize) -> Option<KnownStore> {
+    let shared = &context.shared;
     if let Some(mut leadership) = shared.router.leadership(SYSTEM_REGION) {
         let known = *leadership.wait_for(|now| now.leader.is_some()).await.ok()?;
-        return driver.member(known.leader?.store);
+        return context.member(known.leader?.store);
     }
     let stores = shared.membership.stores();
     stores.get(turn % stores.len().max(1)).cloned()
 }
 
 /// Reports to `leader` until it leads no longer or cannot be reached.
-async fn session(driver: &Driver, leader: &KnownStore) -> Result<(), Status> {
-    let shared = &driver.shared;
+async fn session(context: &PdContext, leader: &KnownStore) -> Result<(), Status> {
+    let shared = &context.shared;
     // Before the first full report, so that no change falls between the two.
     let mut roles = shared.router.roles();
     let endpoint = dial::endpoint(&leader.address, CONNECT_TIMEOUT)
@@ -77,7 +77,8 @@ async fn session(driver: &Driver, leader: &KnownStore) -> Result<(), Status> {
     let channel =
         endpoint.connect().await.map_err(|error| Status::unavailable(error.to_string()))?;
     let (reports, outgoing) = mpsc::channel(QUEUE_COUNT_MAX);
-    let mut session = Session { driver: driver.clone(), leading: BTreeSet::new(), echo: 0 };
+    let mut session =
+        HeartbeatSession { context: context.clone(), leading: BTreeSet::new(), echo: 0 };
     let first = session.everything();
     reports.send(first).await.map_err(|_| gone())?;
     let mut client = PlacementClient::new(channel);
@@ -86,15 +87,15 @@ async fn session(driver: &Driver, leader: &KnownStore) -> Result<(), Status> {
     session.run(leader.store, &mut roles, &mut answers, &reports).await
 }
 
-struct Session {
-    driver: Driver,
-    /// What the leader believes that this store leads.
+struct HeartbeatSession {
+    context: PdContext,
+    /// The regions that the leader believes this store to lead.
     leading: BTreeSet<RegionId>,
-    /// The last number that the leader wanted a word with.
+    /// The last ping of the leader, echoed in each heartbeat.
     echo: u64,
 }
 
-impl Session {
+impl HeartbeatSession {
     async fn run(
         &mut self,
         leader: StoreId,
@@ -104,6 +105,7 @@ impl Session {
     ) -> Result<(), Status> {
         let mut word = interval(WORD);
         let mut full = interval_at(Instant::now() + FULL, FULL);
+        // After a suspend one heartbeat is enough, and not one for each interval that was missed.
         word.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let report = tokio::select! {
@@ -141,14 +143,14 @@ impl Session {
     /// Takes over the registry that the leader of placement has.
     async fn learn(&self, row: &[u8]) {
         match StoreRegistry::decode(row) {
-            Ok(registry) => self.driver.shared.membership.learn_registry(registry).await,
+            Ok(registry) => self.context.shared.membership.learn_registry(registry).await,
             Err(error) => tracing::warn!("placement sent a registry that cannot be read: {error}"),
         }
     }
 
-    /// All that this store leads.
+    /// A full heartbeat: all regions that this store leads.
     fn everything(&mut self) -> ReportRequest {
-        let router = &self.driver.shared.router;
+        let router = &self.context.shared.router;
         let mine = router.identity().store;
         self.leading.clear();
         let mut regions = Vec::new();
@@ -162,9 +164,9 @@ impl Session {
         self.report(regions, true)
     }
 
-    /// What is to be told about a change, if anything: this store leads now, or no longer.
+    /// The heartbeat for a change of roles, if one is due: this store leads now, or no longer.
     fn change(&mut self, change: &RoleChange) -> Option<ReportRequest> {
-        let descriptor = self.driver.shared.router.descriptor(change.region)?;
+        let descriptor = self.context.shared.router.descriptor(change.region)?;
         let led = if change.is_leader {
             self.leading.insert(change.region);
             true
@@ -176,12 +178,12 @@ impl Session {
     }
 
     fn report(&self, regions: Vec<RegionLeader>, full: bool) -> ReportRequest {
-        let shared = &self.driver.shared;
+        let shared = &self.context.shared;
         let run = shared.membership.run_report();
         let store =
             metapb::Store { id: run.store.0, address: run.address, ..metapb::Store::default() };
         ReportRequest {
-            cluster_id: self.driver.cluster_id(),
+            cluster_id: self.context.cluster_id(),
             store: Some(store),
             regions,
             full,

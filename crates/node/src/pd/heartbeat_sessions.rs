@@ -1,8 +1,8 @@
-//! The streams on which stores report, and how a store is asked for a word.
+//! The heartbeat streams of the stores, and pings that prove a store alive.
 //!
-//! Questions are numbered. A store that has echoed a number, or a later one, was there after that
-//! question came. Only the latest number is asked for, so that any number of questions at the same
-//! time cost one ping.
+//! Lookups are numbered. A store that has echoed a number, or a later one, was alive after that
+//! lookup came. Only the latest number is pinged, so that any number of lookups at the same time
+//! cost one ping.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,22 +16,22 @@ use tonic::Status;
 pub(super) type Pings = mpsc::Sender<Result<ReportResponse, Status>>;
 
 /// The sessions of all stores.
-pub(super) struct Sessions {
-    /// This very store is there as long as anybody asks.
+pub(super) struct HeartbeatSessions {
+    /// This store itself, which is alive as long as it answers.
     here: StoreId,
     session_count: u64,
     question_count: u64,
-    by_store: BTreeMap<StoreId, Session>,
+    by_store: BTreeMap<StoreId, StoreSession>,
 }
 
-struct Session {
+struct StoreSession {
     number: u64,
     pings: Pings,
     wanted: u64,
     echoed: u64,
 }
 
-impl Sessions {
+impl HeartbeatSessions {
     /// No store reports yet; `here` is where these sessions are kept.
     pub(super) fn new(here: StoreId) -> Self {
         Self { here, session_count: 0, question_count: 0, by_store: BTreeMap::new() }
@@ -41,7 +41,7 @@ impl Sessions {
     pub(super) fn begin(&mut self, store: StoreId, pings: Pings) -> u64 {
         self.session_count += 1;
         let number = self.session_count;
-        self.by_store.insert(store, Session { number, pings, wanted: 0, echoed: 0 });
+        self.by_store.insert(store, StoreSession { number, pings, wanted: 0, echoed: 0 });
         number
     }
 
@@ -91,7 +91,7 @@ impl Sessions {
     }
 }
 
-impl Session {
+impl StoreSession {
     fn want(&mut self, number: u64) {
         if number > self.wanted {
             self.wanted = number;
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_word_counts_for_all_questions_that_came_before_its_ping() {
-        let mut sessions = Sessions::new(StoreId(1));
+        let mut sessions = HeartbeatSessions::new(StoreId(1));
         let (sender, mut pings) = mpsc::channel(1);
         sessions.begin(StoreId(2), sender);
         let asked = BTreeSet::from([1, 2]);
@@ -141,14 +141,14 @@ mod tests {
 
     #[test]
     fn a_store_without_a_session_is_mute() {
-        let mut sessions = Sessions::new(StoreId(1));
+        let mut sessions = HeartbeatSessions::new(StoreId(1));
         let number = sessions.number_question();
         assert_eq!(sessions.ask(&BTreeSet::from([3]), number), [3]);
     }
 
     #[test]
     fn the_end_of_an_old_session_says_nothing_about_the_new() {
-        let mut sessions = Sessions::new(StoreId(1));
+        let mut sessions = HeartbeatSessions::new(StoreId(1));
         let old = sessions.begin(StoreId(2), mpsc::channel(1).0);
         let new = sessions.begin(StoreId(2), mpsc::channel(1).0);
         assert!(!sessions.end(StoreId(2), old));

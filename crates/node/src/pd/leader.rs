@@ -1,8 +1,8 @@
-//! What the leader of placement holds during one term: the cluster as reported, ids, timestamps.
+//! The leader of placement during one term: the cluster view, id allocation, the timestamp oracle.
 //!
-//! Rows of the system region are read once, when the office is taken up, in a linearizable way,
-//! and changed by compare-and-swap under the office's term. Whoever has been deposed finds that
-//! out by the refusal of its next write or by the check after each timestamp.
+//! Rows of the system region are read once, when the term starts, in a linearizable way, and
+//! changed by compare-and-swap under that term. A deposed leader finds that out by the refusal of
+//! its next write or by the check after each timestamp.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -22,8 +22,8 @@ use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
 use super::errors::not_leader;
-use super::heartbeat_sessions::{Pings, Sessions};
-use super::lookup::Sight;
+use super::heartbeat_sessions::{HeartbeatSessions, Pings};
+use super::lookup::LookupResult;
 use crate::driver::router::{RequestError, Router};
 use crate::membership::Membership;
 
@@ -32,10 +32,10 @@ const IDS_MAX: u64 = 100_000;
 /// How long ids and timestamps are waited for.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Why the office cannot be held.
+/// Why a term cannot be started.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum OfficeError {
-    /// The system region did not serve; mostly because somebody else leads it by now.
+pub(super) enum PdLeaderError {
+    /// The system region did not serve; mostly because another store leads it by now.
     #[error("the system region did not serve: {0:?}")]
     Region(RequestError),
     /// Its rows cannot be read from this store's disk.
@@ -50,57 +50,58 @@ pub(super) enum OfficeError {
     /// The data belongs to another cluster.
     #[error("the rows are of cluster {found}, this is cluster {here}")]
     Foreign {
-        /// Whose they are.
+        /// The cluster in the row.
         found: u64,
-        /// Who we are.
+        /// The cluster of this store.
         here: u64,
     },
 }
 
 /// The placement driver of one term.
-pub(super) struct Office {
+pub(super) struct PdLeader {
     term: Term,
     router: Router,
     started: Instant,
     cluster: Mutex<ClusterView>,
-    sessions: Mutex<Sessions>,
+    sessions: Mutex<HeartbeatSessions>,
     /// Counts changes of the cluster, for those who wait for one.
     changes: watch::Sender<u64>,
     ids: Mutex<IdAllocator>,
     tso: Mutex<Tso>,
     /// The registry as its row was seen last, and whether a change of it is under way.
     registry: Mutex<(StoreRegistry, bool)>,
-    /// Rings when a row was written, or was not.
+    /// Notifies the waiters when a row was written, or was not.
     settled: Notify,
-    /// What made the office impossible to hold.
+    /// True once a row is not what it should be: the term must end.
     broken: watch::Sender<bool>,
 }
 
-/// Which machine a row belongs to.
+/// The state machine that a row belongs to.
 #[derive(Clone, Copy)]
-enum Machine {
+enum RowOwner {
     Ids,
     Tso,
 }
 
-impl Office {
-    /// Takes up office: this store leads the system region in `term`.
-    pub(super) async fn take_up(
+impl PdLeader {
+    /// Starts a term: this store leads the system region in `term`.
+    pub(super) async fn start_term(
         router: Router,
         membership: Membership,
         term: Term,
-    ) -> Result<Arc<Self>, OfficeError> {
+    ) -> Result<Arc<Self>, PdLeaderError> {
         let guard = RequestPrecondition { term: Some(term), ..RequestPrecondition::default() };
-        let view = router.read(SYSTEM_REGION, guard, false).await.map_err(OfficeError::Region)?;
+        let view = router.read(SYSTEM_REGION, guard, false).await.map_err(PdLeaderError::Region)?;
         let view = view.region(SYSTEM_REGION, None)?;
         let row = |key| view.get(key);
         let ids = IdAllocator::recover(row(rows::IDS_KEY)?.as_deref())?;
         let tso = Tso::recover(row(rows::TSO_KEY)?.as_deref())?;
         let MemberId { cluster_id: here, store: here_store } = router.identity();
+        // A directory from another cluster must not lead this one, whatever its registry says.
         let found = row(rows::CLUSTER_KEY)?;
         let found = found.map(|row| rows::decode(rows::CLUSTER_KEY, &row)).transpose()?;
         if let Some(found) = found.filter(|&found| found != here) {
-            return Err(OfficeError::Foreign { found, here });
+            return Err(PdLeaderError::Foreign { found, here });
         }
         let stored = row(rows::STORES_KEY)?.map(|row| StoreRegistry::decode(&row)).transpose()?;
         let has_settings = row(rows::SETTINGS_KEY)?.is_some();
@@ -111,12 +112,12 @@ impl Office {
             ..StoreInfo::default()
         });
         let registry = stored.clone().unwrap_or_else(|| membership.registry());
-        let office = Arc::new(Self {
+        let pd_leader = Arc::new(Self {
             term,
             router,
             started: Instant::now(),
             cluster: Mutex::new(ClusterView::new(Config::default(), stores)),
-            sessions: Mutex::new(Sessions::new(here_store)),
+            sessions: Mutex::new(HeartbeatSessions::new(here_store)),
             changes: watch::Sender::new(0),
             ids: Mutex::new(ids),
             tso: Mutex::new(tso),
@@ -125,25 +126,25 @@ impl Office {
             broken: watch::Sender::new(false),
         });
         if found.is_none() {
-            // If somebody else was faster, it was with the same id.
+            // Another leader can only have written the same id.
             let value = rows::encode(here);
             let swap = RowSwap { key: rows::CLUSTER_KEY, expected: None, value };
-            office.write(swap).await;
+            pd_leader.write(swap).await;
         }
         // The copies of all stores began alike.
         if stored.is_none() {
             let (key, value) = (rows::STORES_KEY, registry.encode());
-            office.write(RowSwap { key, expected: None, value }).await;
+            pd_leader.write(RowSwap { key, expected: None, value }).await;
         }
         if !has_settings {
             let (key, value) = (rows::SETTINGS_KEY, membership.settings().encode());
-            office.write(RowSwap { key, expected: None, value }).await;
+            pd_leader.write(RowSwap { key, expected: None, value }).await;
         }
-        Ok(office)
+        Ok(pd_leader)
     }
 
-    /// Takes in what a store says of its current start, and writes it down if it is news. Returns
-    /// the registry if it is newer than the `version` that the store has.
+    /// Takes in the run report of a store, and writes it to the registry if it is news. Returns the
+    /// registry if it is newer than the `version` that the store has.
     pub(super) fn note_run(
         self: &Arc<Self>,
         report: &RunReport,
@@ -155,9 +156,9 @@ impl Office {
             && let Some(changed) = registry.0.with_run(report)
         {
             registry.1 = true;
-            let office = Arc::clone(self);
+            let pd_leader = Arc::clone(self);
             let expected = registry.0.encode();
-            tokio::spawn(async move { office.change_registry(expected, changed).await });
+            tokio::spawn(async move { pd_leader.change_registry(expected, changed).await });
         }
         newer
     }
@@ -183,12 +184,12 @@ impl Office {
         registry.0 = now;
     }
 
-    /// The term of office.
+    /// The term.
     pub(super) fn term(&self) -> Term {
         self.term
     }
 
-    /// Milliseconds since the office was taken up.
+    /// Milliseconds since the term started.
     fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -208,44 +209,44 @@ impl Office {
         }
     }
 
-    /// A store begins to report, and can be asked for a word by `pings`. The number tells this
+    /// A store begins a heartbeat stream, and can be pinged by `pings`. The number tells this
     /// session from later ones.
     pub(super) fn begin_session(&self, store: StoreId, pings: Pings) -> u64 {
         self.sessions.lock().begin(store, pings)
     }
 
-    /// A session broke: the store may be gone, unless it reports in a newer one already.
+    /// A stream broke: the store may be gone, unless it has opened a newer one already.
     pub(super) fn end_session(&self, store: StoreId, number: u64) {
         if self.sessions.lock().end(store, number) {
             self.cluster.lock().disconnect(store.0);
         }
     }
 
-    /// What `look` makes of the cluster now.
+    /// The result of `look` on the cluster view as it is now.
     pub(super) fn see<T>(&self, look: impl FnOnce(&ClusterView) -> T) -> T {
         look(&self.cluster.lock())
     }
 
-    /// What `look` finds in the cluster as soon as that is good, and the stores of all leaders
-    /// have given a word since the question came: a client asks because it could not reach one,
-    /// and must not be sent there again. After `hold`, or if too many wait already, what it finds
+    /// The result of `look` as soon as it is good, and the stores of all leaders have answered a
+    /// ping since the call: a client asks because it could not reach one, and must not be sent
+    /// there again. After `leader_wait`, or if too many callers wait already, the result as it is
     /// then.
     pub(super) async fn look<T>(
         &self,
-        hold: Duration,
-        holds: &Semaphore,
-        look: impl Fn(&ClusterView, u64) -> Sight<T>,
+        leader_wait: Duration,
+        leader_waits: &Semaphore,
+        look: impl Fn(&ClusterView, u64) -> LookupResult<T>,
     ) -> T {
         let see = || look(&self.cluster.lock(), self.now_ms());
-        let Ok(_place) = holds.try_acquire() else { return see().found };
+        let Ok(_place) = leader_waits.try_acquire() else { return see().found };
         let mut changes = self.changes.subscribe();
         let number = self.sessions.lock().number_question();
-        let until = Instant::now() + hold;
+        let until = Instant::now() + leader_wait;
         loop {
-            let sight = see();
-            let mute = self.sessions.lock().ask(&sight.leaders, number);
-            if sight.good && mute.is_empty() {
-                return sight.found;
+            let lookup = see();
+            let mute = self.sessions.lock().ask(&lookup.leaders, number);
+            if lookup.good && mute.is_empty() {
+                return lookup.found;
             }
             if !matches!(timeout_at(until, changes.changed()).await, Ok(Ok(()))) {
                 let mut cluster = self.cluster.lock();
@@ -256,28 +257,30 @@ impl Office {
         see().found
     }
 
-    /// `count` ids that nobody else has; the last of them.
+    /// Allocates `count` ids that were never given before; the last of them.
     pub(super) async fn ids(self: &Arc<Self>, count: u64) -> Result<u64, Status> {
         if count > IDS_MAX {
             let message = format!("{count} ids were asked for, at most {IDS_MAX} can be had");
             return Err(Status::invalid_argument(message));
         }
         let range = self
-            .insist(Machine::Ids, || {
+            .retry_until_taken(RowOwner::Ids, || {
                 let mut ids = self.ids.lock();
                 let range = ids.take(count.max(1));
                 Ok((range, ids.wants()))
             })
             .await?;
+        // Confirmed after the take: a deposed leader must not hand out what a later one may give
+        // again.
         self.confirm().await?;
         Ok(range.end - 1)
     }
 
-    /// `count` timestamps; the last of them. Greater than every one that anybody was given before
-    /// this call.
+    /// Allocates `count` timestamps; the last of them. Greater than every one that was given to any
+    /// client before this call.
     pub(super) async fn timestamp(self: &Arc<Self>, count: u64) -> Result<Timestamp, Status> {
         let taken = self
-            .insist(Machine::Tso, || {
+            .retry_until_taken(RowOwner::Tso, || {
                 let now_ms = wall_ms();
                 let mut tso = self.tso.lock();
                 let taken = match tso.take(now_ms, count) {
@@ -292,35 +295,35 @@ impl Office {
         Ok(taken)
     }
 
-    /// Makes sure that nobody else led when something was taken before this call: only then it may
-    /// be handed out.
+    /// Confirms by a linearizable read that no other store led when something was taken before this
+    /// call: only then it may be handed out.
     async fn confirm(&self) -> Result<(), Status> {
         let guard = RequestPrecondition { term: Some(self.term), ..RequestPrecondition::default() };
         self.router.read(SYSTEM_REGION, guard, false).await.map_err(|_| not_leader())?;
         Ok(())
     }
 
-    /// Waits until the office cannot be held any longer because a row is not what it should be.
+    /// Waits until the term must end because a row is not what it should be.
     pub(super) async fn broken(&self) {
         let mut broken = self.broken.subscribe();
         // The sender lives as long as `self`.
         let _ = broken.wait_for(|broken| *broken).await;
     }
 
-    /// Tries until there is something to give, writing the rows that are wanted for it.
-    async fn insist<T>(
+    /// Retries until there is something to give, writing the rows that are wanted for it.
+    async fn retry_until_taken<T>(
         self: &Arc<Self>,
-        machine: Machine,
+        owner: RowOwner,
         attempt: impl Fn() -> Result<(Option<T>, Option<RowSwap>), Status>,
     ) -> Result<T, Status> {
         let until = Instant::now() + PATIENCE;
         loop {
-            // Enabled before the attempt, so that no ring is missed between the two.
+            // Enabled before the attempt, so that no notification is missed between the two.
             let mut settled = std::pin::pin!(self.settled.notified());
             settled.as_mut().enable();
             let (given, swap) = attempt()?;
             if let Some(swap) = swap {
-                self.raise(machine, swap);
+                self.spawn_write(owner, swap);
             }
             if let Some(given) = given {
                 return Ok(given);
@@ -331,21 +334,21 @@ impl Office {
         }
     }
 
-    /// Writes a row in the background: whoever asked for it may go away, but what became of it
-    /// must be learnt.
-    fn raise(self: &Arc<Self>, machine: Machine, swap: RowSwap) {
-        let office = Arc::clone(self);
+    /// Writes a row in the background: the caller may be dropped, but the outcome of the write must
+    /// be learnt.
+    fn spawn_write(self: &Arc<Self>, owner: RowOwner, swap: RowSwap) {
+        let pd_leader = Arc::clone(self);
         tokio::spawn(async move {
-            let settled = office.write(swap).await;
-            let result = match machine {
-                Machine::Ids => office.ids.lock().complete(settled),
-                Machine::Tso => office.tso.lock().complete(settled),
+            let settled = pd_leader.write(swap).await;
+            let result = match owner {
+                RowOwner::Ids => pd_leader.ids.lock().complete(settled),
+                RowOwner::Tso => pd_leader.tso.lock().complete(settled),
             };
             if let Err(error) = result {
-                tracing::error!("placement lays down its office: {error}");
-                office.broken.send_replace(true);
+                tracing::error!("placement steps down: {error}");
+                pd_leader.broken.send_replace(true);
             }
-            office.settled.notify_waiters();
+            pd_leader.settled.notify_waiters();
         });
     }
 
@@ -361,13 +364,13 @@ impl Office {
             Ok(ApplyOutcome::Swapped { succeeded: false, previous }) => {
                 SwapResult::Refused { current: previous.map(|row| row.to_vec()) }
             }
-            // Not carried out, or nobody knows: the next attempt finds out.
+            // Not carried out, or the outcome is unknown: the next attempt finds out.
             Ok(_) | Err(_) => SwapResult::Unknown,
         }
     }
 }
 
-/// What the machine's clock says. It may be wrong and may jump; `Tso` does not mind.
+/// The wall clock of the machine. It may be wrong and may jump; `Tso` tolerates that.
 fn wall_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

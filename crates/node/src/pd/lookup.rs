@@ -1,4 +1,4 @@
-//! Answers about regions, from what is known and in the form that clients want.
+//! Region lookups in the cluster view, in the form that clients want.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,11 +8,11 @@ use flotilla_proto::pdpb;
 
 use super::convert::{region_to_proto, replica_to_proto};
 
-/// Something that was found.
+/// The result of a lookup.
 #[derive(Debug)]
-pub(super) struct Sight<T> {
+pub(super) struct LookupResult<T> {
     pub(super) found: T,
-    /// Nothing is missing, and no leader is doubtful: waiting would bring nothing better.
+    /// Nothing is missing, and no leader is suspect: waiting would bring nothing better.
     pub(super) good: bool,
     /// The stores of the leaders that it names.
     pub(super) leaders: BTreeSet<u64>,
@@ -20,13 +20,13 @@ pub(super) struct Sight<T> {
 
 /// Regions in the order of their keys.
 #[derive(Debug, Default)]
-pub(super) struct Scanned {
+pub(super) struct ScannedRegions {
     pub(super) regions: Vec<pdpb::Region>,
     /// They follow each other from the start to the end that was asked for, or to the limit.
     pub(super) whole: bool,
 }
 
-type Found = Sight<Option<pdpb::Region>>;
+type Found = LookupResult<Option<pdpb::Region>>;
 
 /// The region that holds `key`.
 pub(super) fn by_key(cluster: &ClusterView, now_ms: u64, key: &[u8]) -> Found {
@@ -51,12 +51,12 @@ pub(super) fn batch(
     cluster: &ClusterView,
     now_ms: u64,
     request: &pdpb::QueryRegionRequest,
-) -> Sight<pdpb::QueryRegionResponse> {
+) -> LookupResult<pdpb::QueryRegionResponse> {
     let mut regions_by_id = BTreeMap::new();
-    let mut sight = Sight { found: (), good: true, leaders: BTreeSet::new() };
+    let mut lookup = LookupResult { found: (), good: true, leaders: BTreeSet::new() };
     let mut note = |one: Found| {
-        sight.good &= one.good;
-        sight.leaders.extend(one.leaders);
+        lookup.good &= one.good;
+        lookup.leaders.extend(one.leaders);
         let Some(found) = one.found else { return 0 };
         let id = found.region.as_ref().map_or(0, |region| region.id);
         let pdpb::Region { region, leader, down_peers, pending_peers } = found;
@@ -72,7 +72,7 @@ pub(super) fn batch(
     }
     let found =
         pdpb::QueryRegionResponse { header: None, key_id_map, prev_key_id_map, regions_by_id };
-    Sight { found, good: sight.good, leaders: sight.leaders }
+    LookupResult { found, good: lookup.good, leaders: lookup.leaders }
 }
 
 /// The regions that hold a part of `[start, end)`, in order, `limit` at most.
@@ -82,8 +82,8 @@ pub(super) fn scan(
     start: &[u8],
     end: &[u8],
     limit: usize,
-) -> Sight<Scanned> {
-    let mut scanned = Scanned { regions: Vec::new(), whole: true };
+) -> LookupResult<ScannedRegions> {
+    let mut scanned = ScannedRegions { regions: Vec::new(), whole: true };
     let mut leaders = BTreeSet::new();
     let mut good = true;
     let mut reached = Some(Bytes::copy_from_slice(start));
@@ -107,7 +107,7 @@ pub(super) fn scan(
     let empty = !end.is_empty() && start >= end;
     scanned.whole &= limited || to_the_end || empty;
     let good = good && scanned.whole;
-    Sight { found: scanned, good, leaders }
+    LookupResult { found: scanned, good, leaders }
 }
 
 /// Several ranges at once. A region that two neighbours share comes once.
@@ -116,9 +116,9 @@ pub(super) fn scan_all(
     now_ms: u64,
     ranges: &[pdpb::KeyRange],
     limit: usize,
-) -> Sight<Scanned> {
-    let found = Scanned { regions: Vec::new(), whole: true };
-    let mut all = Sight { found, good: true, leaders: BTreeSet::new() };
+) -> LookupResult<ScannedRegions> {
+    let found = ScannedRegions { regions: Vec::new(), whole: true };
+    let mut all = LookupResult { found, good: true, leaders: BTreeSet::new() };
     for range in ranges {
         let left_count = limit.saturating_sub(all.found.regions.len());
         if left_count == 0 {
@@ -140,7 +140,7 @@ pub(super) fn scan_all(
     all
 }
 
-/// A route in the words of the protocol. A doubtful leader is not named: some clients give up when
+/// A route in the form of the protocol. A suspect leader is not named: some clients give up when
 /// they cannot connect to the store that they were sent to, while all ask again if there is none.
 fn found(cluster: &ClusterView, now_ms: u64, route: Option<RegionRoute<'_>>) -> Found {
     let good = route.is_some_and(|route| route.leader_status == LeaderStatus::Fresh);
@@ -158,7 +158,7 @@ fn found(cluster: &ClusterView, now_ms: u64, route: Option<RegionRoute<'_>>) -> 
         pending_peers: Vec::new(),
     });
     let leaders = leader.into_iter().map(|leader| leader.store).collect();
-    Sight { found: region, good, leaders }
+    LookupResult { found: region, good, leaders }
 }
 
 #[cfg(test)]
@@ -167,7 +167,7 @@ mod tests {
 
     use super::*;
 
-    /// Three regions with borders g and p, led by stores 1, 2 and nobody.
+    /// Three regions with borders g and p, led by stores 1, 2 and none.
     fn cluster() -> ClusterView {
         let stores = (1..=2).map(|id| StoreInfo { id, ..StoreInfo::default() });
         let mut cluster = ClusterView::new(Config::default(), stores);
@@ -197,7 +197,7 @@ mod tests {
             ids: vec![3, 99],
             ..Default::default()
         };
-        let Sight { found: response, good, leaders } = batch(&cluster(), 0, &request);
+        let LookupResult { found: response, good, leaders } = batch(&cluster(), 0, &request);
         assert_eq!(leaders.into_iter().collect::<Vec<_>>(), [1, 2]);
         assert_eq!(response.key_id_map, [2, 2, 3, 4]);
         assert_eq!(response.prev_key_id_map, [2, 0]);
@@ -206,7 +206,7 @@ mod tests {
 
         let nothing = pdpb::QueryRegionRequest { keys: keys(&["a"]), ..Default::default() };
         let none = ClusterView::new(Config::default(), []);
-        let Sight { found, good, .. } = batch(&none, 0, &nothing);
+        let LookupResult { found, good, .. } = batch(&none, 0, &nothing);
         assert_eq!((found.key_id_map, good), (vec![0], false));
     }
 
@@ -235,8 +235,8 @@ mod tests {
     #[test]
     fn a_scan_says_whether_it_is_whole() {
         let cluster = cluster();
-        let ids = |sight: &Sight<Scanned>| -> Vec<u64> {
-            let regions = sight.found.regions.iter();
+        let ids = |lookup: &LookupResult<ScannedRegions>| -> Vec<u64> {
+            let regions = lookup.found.regions.iter();
             regions.filter_map(|region| Some(region.region.as_ref()?.id)).collect()
         };
         let all = scan(&cluster, 0, b"", b"", 10);

@@ -1,10 +1,10 @@
-//! The embedded placement driver.
+//! The embedded placement driver (PD).
 //!
-//! It lives on the store that leads the system region and follows that leadership: `duty` takes
-//! it up and lays it down, `office` is what a leader holds during one term, `reporter` on every
-//! store tells the leader which regions the store leads. `service` answers clients, by `lookup`;
-//! `reports` takes in what the stores say; `extras` are small services that clients expect
-//! beside it. `driver` is what they share, `placement` puts them together.
+//! It lives on the store that leads the system region: `election` follows that leadership, `leader`
+//! is the state of one term, `heartbeat_sender` on every store reports the regions that the store
+//! leads. `service` answers clients, by `lookup`; `heartbeat_receiver` takes in the heartbeats,
+//! `heartbeat_sessions` knows their streams; `stubs` are small services that clients expect of a
+//! PD. `context` is their shared state, `placement_driver` puts them together.
 
 mod context;
 mod convert;
@@ -19,5 +19,5 @@ mod placement_driver;
 mod service;
 mod stubs;
 
-pub use context::Settings;
-pub use placement_driver::Placement;
+pub use context::PdConfig;
+pub use placement_driver::PlacementDriver;

@@ -1,4 +1,4 @@
-//! The service that TiKV's clients ask where regions are, for ids and for timestamps.
+//! The PD service: regions, stores, ids and timestamps for TiKV's clients.
 //!
 //! Clients of two generations ask in different ways: the older by one call for each region, the
 //! newer by a stream of batches. Both get a header in every answer; some clients crash without.
@@ -23,12 +23,12 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::context::Driver;
+use super::context::PdContext;
 use super::convert::{member_to_proto, store_to_proto};
-use super::leader::Office;
-use super::lookup::{self, Sight};
+use super::leader::PdLeader;
+use super::lookup::{self, LookupResult};
 
-/// Regions that one answer holds at most; who asks for more asks again from where it ended.
+/// Regions that one answer holds at most; a client that wants more asks again from where it ended.
 const SCAN_COUNT_MAX: usize = 10_000;
 /// Lookups of one batch at most.
 const BATCH_COUNT_MAX: usize = 10_000;
@@ -38,45 +38,49 @@ const STREAM_COUNT_MAX: usize = 4;
 /// The answers of a stream.
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send + 'static>>;
 
-/// The placement driver's face to clients.
+/// The service, over the shared state.
 #[derive(Clone)]
 pub(super) struct PdService {
-    driver: Driver,
+    context: PdContext,
 }
 
 impl PdService {
-    pub(super) fn new(driver: Driver) -> Self {
-        Self { driver }
+    pub(super) fn new(context: PdContext) -> Self {
+        Self { context }
     }
 
     fn header(&self) -> Option<ResponseHeader> {
-        Some(ResponseHeader { cluster_id: self.driver.cluster_id(), error: None })
+        Some(ResponseHeader { cluster_id: self.context.cluster_id(), error: None })
     }
 
     fn header_with(&self, kind: ErrorType, message: String) -> Option<ResponseHeader> {
         let error = Some(Error { r#type: kind.into(), message });
-        Some(ResponseHeader { cluster_id: self.driver.cluster_id(), error })
+        Some(ResponseHeader { cluster_id: self.context.cluster_id(), error })
     }
 
-    /// The office, for a request of our cluster.
-    async fn office(&self, header: Option<RequestHeader>) -> Result<Arc<Office>, Status> {
-        self.driver.check_cluster(header.unwrap_or_default().cluster_id)?;
-        self.driver.office().await
+    /// The leader's state, for a request of this cluster.
+    async fn pd_leader(&self, header: Option<RequestHeader>) -> Result<Arc<PdLeader>, Status> {
+        self.context.check_cluster(header.unwrap_or_default().cluster_id)?;
+        self.context.pd_leader().await
     }
 
-    /// What `look` finds, waiting a moment for something better than nothing or hearsay.
-    async fn look<T>(&self, office: &Office, look: impl Fn(&ClusterView, u64) -> Sight<T>) -> T {
-        let shared = &self.driver.shared;
-        office.look(shared.settings.hold, &shared.holds, look).await
+    /// The result of `look`, waiting a moment for something better than nothing or hearsay.
+    async fn look<T>(
+        &self,
+        pd_leader: &PdLeader,
+        look: impl Fn(&ClusterView, u64) -> LookupResult<T>,
+    ) -> T {
+        let shared = &self.context.shared;
+        pd_leader.look(shared.settings.leader_wait, &shared.leader_waits, look).await
     }
 
     async fn region(
         &self,
         header: Option<RequestHeader>,
-        look: impl Fn(&ClusterView, u64) -> Sight<Option<Region>>,
+        look: impl Fn(&ClusterView, u64) -> LookupResult<Option<Region>>,
     ) -> Result<Response<GetRegionResponse>, Status> {
-        let office = self.office(header).await?;
-        let found = self.look(&office, look).await.unwrap_or_default();
+        let pd_leader = self.pd_leader(header).await?;
+        let found = self.look(&pd_leader, look).await.unwrap_or_default();
         let Region { region, leader, down_peers, pending_peers } = found;
         let header = self.header();
         let response = GetRegionResponse { header, region, leader, down_peers, pending_peers };
@@ -84,20 +88,20 @@ impl PdService {
     }
 
     async fn query(&self, request: QueryRegionRequest) -> Result<QueryRegionResponse, Status> {
-        let office = self.office(request.header.clone()).await?;
+        let pd_leader = self.pd_leader(request.header.clone()).await?;
         let count = request.keys.len() + request.prev_keys.len() + request.ids.len();
         if count > BATCH_COUNT_MAX {
             let message = format!("{count} lookups in one batch, at most {BATCH_COUNT_MAX}");
             return Err(Status::invalid_argument(message));
         }
         let look = |cluster: &ClusterView, now_ms| lookup::batch(cluster, now_ms, &request);
-        let response = self.look(&office, look).await;
+        let response = self.look(&pd_leader, look).await;
         Ok(QueryRegionResponse { header: self.header(), ..response })
     }
 
     async fn timestamps(&self, request: TsoRequest) -> Result<TsoResponse, Status> {
-        let office = self.office(request.header).await?;
-        let taken = office.timestamp(u64::from(request.count)).await?;
+        let pd_leader = self.pd_leader(request.header).await?;
+        let taken = pd_leader.timestamp(u64::from(request.count)).await?;
         let physical = i64::try_from(taken.physical_ms).unwrap_or(i64::MAX);
         // Below 2^18, so it fits.
         let logical = i64::try_from(taken.logical).unwrap_or(i64::MAX);
@@ -147,10 +151,10 @@ impl Pd for PdService {
         &self,
         _request: Request<GetMembersRequest>,
     ) -> Result<Response<GetMembersResponse>, Status> {
-        let leader = self.driver.leader().await.as_ref().map(member_to_proto);
+        let leader = self.context.leader().await.as_ref().map(member_to_proto);
         Ok(Response::new(GetMembersResponse {
             header: self.header(),
-            members: self.driver.shared.membership.stores().iter().map(member_to_proto).collect(),
+            members: self.context.shared.membership.stores().iter().map(member_to_proto).collect(),
             leader: leader.clone(),
             etcd_leader: leader,
             ..GetMembersResponse::default()
@@ -172,9 +176,9 @@ impl Pd for PdService {
         &self,
         request: Request<GetClusterConfigRequest>,
     ) -> Result<Response<GetClusterConfigResponse>, Status> {
-        self.office(request.into_inner().header).await?;
-        let max_peer_count = self.driver.shared.settings.replica_count;
-        let cluster = Some(metapb::Cluster { id: self.driver.cluster_id(), max_peer_count });
+        self.pd_leader(request.into_inner().header).await?;
+        let max_peer_count = self.context.shared.settings.replica_count;
+        let cluster = Some(metapb::Cluster { id: self.context.cluster_id(), max_peer_count });
         Ok(Response::new(GetClusterConfigResponse { header: self.header(), cluster }))
     }
 
@@ -183,7 +187,7 @@ impl Pd for PdService {
         &self,
         request: Request<IsBootstrappedRequest>,
     ) -> Result<Response<IsBootstrappedResponse>, Status> {
-        self.office(request.into_inner().header).await?;
+        self.pd_leader(request.into_inner().header).await?;
         Ok(Response::new(IsBootstrappedResponse { header: self.header(), bootstrapped: true }))
     }
 
@@ -193,7 +197,7 @@ impl Pd for PdService {
     ) -> Result<Response<AllocIdResponse>, Status> {
         let AllocIdRequest { header, count } = request.into_inner();
         let count = count.max(1);
-        let id = self.office(header).await?.ids(u64::from(count)).await?;
+        let id = self.pd_leader(header).await?.ids(u64::from(count)).await?;
         Ok(Response::new(AllocIdResponse { header: self.header(), id, count }))
     }
 
@@ -227,11 +231,11 @@ impl Pd for PdService {
         request: Request<ScanRegionsRequest>,
     ) -> Result<Response<ScanRegionsResponse>, Status> {
         let ScanRegionsRequest { header, start_key, end_key, limit: asked } = request.into_inner();
-        let office = self.office(header).await?;
+        let pd_leader = self.pd_leader(header).await?;
         let look = |cluster: &ClusterView, now_ms| {
             lookup::scan(cluster, now_ms, &start_key, &end_key, limit(asked))
         };
-        let regions = self.look(&office, look).await.regions;
+        let regions = self.look(&pd_leader, look).await.regions;
         // Older clients read the two lists, in which a region without a leader has an empty one.
         let region_metas = regions.iter().filter_map(|region| region.region.clone()).collect();
         let leaders = regions.iter().map(|region| region.leader.unwrap_or_default());
@@ -246,7 +250,7 @@ impl Pd for PdService {
     ) -> Result<Response<BatchScanRegionsResponse>, Status> {
         let BatchScanRegionsRequest { header, ranges, limit: asked, contain_all_key_range, .. } =
             request.into_inner();
-        let office = self.office(header).await?;
+        let pd_leader = self.pd_leader(header).await?;
         if ranges.len() > BATCH_COUNT_MAX {
             let message =
                 format!("{} ranges in one batch, at most {BATCH_COUNT_MAX}", ranges.len());
@@ -255,7 +259,7 @@ impl Pd for PdService {
         let look = |cluster: &ClusterView, now_ms| {
             lookup::scan_all(cluster, now_ms, &ranges, limit(asked))
         };
-        let scanned = self.look(&office, look).await;
+        let scanned = self.look(&pd_leader, look).await;
         if contain_all_key_range && !scanned.whole {
             let kind = ErrorType::RegionsNotContainAllKeyRange;
             let header = self.header_with(kind, "the regions do not contain all keys".to_owned());
@@ -271,7 +275,7 @@ impl Pd for PdService {
         &self,
         request: Request<Streaming<QueryRegionRequest>>,
     ) -> Result<Response<Self::QueryRegionStream>, Status> {
-        self.driver.office().await?;
+        self.context.pd_leader().await?;
         let service = self.clone();
         let answer = move |request| {
             let service = service.clone();
@@ -285,11 +289,11 @@ impl Pd for PdService {
         request: Request<GetStoreRequest>,
     ) -> Result<Response<GetStoreResponse>, Status> {
         let GetStoreRequest { header, store_id } = request.into_inner();
-        let office = self.office(header).await?;
-        let store = office.see(|cluster| cluster.store(store_id).map(store_to_proto));
+        let pd_leader = self.pd_leader(header).await?;
+        let store = pd_leader.see(|cluster| cluster.store(store_id).map(store_to_proto));
         let header = match store {
             Some(_) => self.header(),
-            // Clients look for both halves of these words.
+            // Clients search the message for both halves of it.
             None => self
                 .header_with(ErrorType::Unknown, format!("invalid store ID {store_id}, not found")),
         };
@@ -300,8 +304,8 @@ impl Pd for PdService {
         &self,
         request: Request<GetAllStoresRequest>,
     ) -> Result<Response<GetAllStoresResponse>, Status> {
-        let office = self.office(request.into_inner().header).await?;
-        let stores = office.see(|cluster| cluster.stores().map(store_to_proto).collect());
+        let pd_leader = self.pd_leader(request.into_inner().header).await?;
+        let stores = pd_leader.see(|cluster| cluster.stores().map(store_to_proto).collect());
         Ok(Response::new(GetAllStoresResponse { header: self.header(), stores }))
     }
 
@@ -311,7 +315,7 @@ impl Pd for PdService {
         &self,
         request: Request<Streaming<TsoRequest>>,
     ) -> Result<Response<Self::TsoStream>, Status> {
-        self.driver.office().await?;
+        self.context.pd_leader().await?;
         let service = self.clone();
         let answer = move |request| {
             let service = service.clone();

@@ -1,5 +1,5 @@
-//! Small services that clients expect beside a placement driver. They have nothing to tell, and
-//! say so at once, which saves clients the seconds that they would spend on trying again.
+//! Stubs of services that clients expect of a placement driver. They answer at once that they have
+//! nothing, which saves clients the seconds that they would spend on retries.
 
 use flotilla_proto::keyspacepb::keyspace_server::Keyspace;
 use flotilla_proto::keyspacepb::{LoadKeyspaceRequest, LoadKeyspaceResponse};
@@ -8,54 +8,54 @@ use flotilla_proto::meta_storagepb::{GetRequest, GetResponse, ResponseHeader};
 use flotilla_proto::pdpb;
 use tonic::{Request, Response, Status};
 
-use super::context::Driver;
+use super::context::PdContext;
 
-/// Published facts: none.
-pub(super) struct NoFacts {
-    driver: Driver,
+/// The meta storage, which has no keys.
+pub(super) struct EmptyMetaStorage {
+    context: PdContext,
 }
 
-impl NoFacts {
-    pub(super) fn new(driver: Driver) -> Self {
-        Self { driver }
+impl EmptyMetaStorage {
+    pub(super) fn new(context: PdContext) -> Self {
+        Self { context }
     }
 }
 
 #[tonic::async_trait]
-impl MetaStorage for NoFacts {
+impl MetaStorage for EmptyMetaStorage {
     async fn get(&self, request: Request<GetRequest>) -> Result<Response<GetResponse>, Status> {
         let header = request.into_inner().header.unwrap_or_default();
-        self.driver.check_cluster(header.cluster_id)?;
-        let cluster_id = self.driver.cluster_id();
+        self.context.check_cluster(header.cluster_id)?;
+        let cluster_id = self.context.cluster_id();
         let header = Some(ResponseHeader { cluster_id, ..ResponseHeader::default() });
         Ok(Response::new(GetResponse { header, ..GetResponse::default() }))
     }
 }
 
 /// Keyspaces, which need API V2: none.
-pub(super) struct NoKeyspaces {
-    driver: Driver,
+pub(super) struct EmptyKeyspaces {
+    context: PdContext,
 }
 
-impl NoKeyspaces {
-    pub(super) fn new(driver: Driver) -> Self {
-        Self { driver }
+impl EmptyKeyspaces {
+    pub(super) fn new(context: PdContext) -> Self {
+        Self { context }
     }
 }
 
 #[tonic::async_trait]
-impl Keyspace for NoKeyspaces {
+impl Keyspace for EmptyKeyspaces {
     async fn load_keyspace(
         &self,
         request: Request<LoadKeyspaceRequest>,
     ) -> Result<Response<LoadKeyspaceResponse>, Status> {
         let header = request.into_inner().header.unwrap_or_default();
-        self.driver.check_cluster(header.cluster_id)?;
+        self.context.check_cluster(header.cluster_id)?;
         let error = pdpb::Error {
             r#type: pdpb::ErrorType::EntryNotFound.into(),
             message: "there are no keyspaces: API V2 is not spoken here, use V1".to_owned(),
         };
-        let cluster_id = self.driver.cluster_id();
+        let cluster_id = self.context.cluster_id();
         let header = Some(pdpb::ResponseHeader { cluster_id, error: Some(error) });
         Ok(Response::new(LoadKeyspaceResponse { header, ..LoadKeyspaceResponse::default() }))
     }

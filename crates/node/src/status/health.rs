@@ -1,4 +1,4 @@
-//! Looks each second at connections and leaders, and says in the log what lasts too long.
+//! Samples connections and leaders each second, and logs trouble that lasts.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::health_monitor::{HealthLine, HealthMonitor, HealthSample, PeerSample}
 use crate::clock::Clock;
 use crate::driver::router::Router;
 use crate::membership::Membership;
-use crate::transport::Connections;
+use crate::transport::PeerConnections;
 
 /// Between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -17,7 +17,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(crate) struct HealthWatch {
     pub(crate) membership: Membership,
-    pub(crate) connections: Connections,
+    pub(crate) connections: PeerConnections,
     pub(crate) router: Router,
     pub(crate) clock: Clock,
 }
@@ -26,6 +26,7 @@ impl HealthWatch {
     /// Runs until it is aborted.
     pub(crate) async fn run(self) {
         let mut looks = interval(LOOK_INTERVAL);
+        // After a suspend one sample is enough, and not one for each second that was missed.
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut monitor = HealthMonitor::default();
         loop {

@@ -1,18 +1,18 @@
-//! What lasts too long: a store without a connection, without a quorum, regions without leaders.
+//! Detects lasting trouble: a store without a connection, a lost quorum, regions without leaders.
 //!
-//! Figures and the time go in, lines for the log come out. Each trouble is told once, when it has
-//! lasted for a while, with its cause; and once when it is over. What ends before is not told: a
-//! store that restarts and an election are no news.
+//! Figures and the time go in, lines for the log come out. Each trouble is reported once, when it
+//! has lasted for a while, with its cause; and once when it is over. A trouble that ends before is
+//! not reported: a store that restarts and an election are no news.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use flotilla_region::{RegionId, StoreId, Time};
 
-/// How long a connection, or a quorum, is away before that is told.
+/// How long a connection, or a quorum, is missing before that is reported.
 const CONNECTION_AWAY_MS: u64 = 3_000;
 
-/// How long a region is without a leader before that is told.
+/// How long a region is without a leader before that is reported.
 const LEADER_AWAY_MS: u64 = 10_000;
 
 /// Regions that a line names at most.
@@ -53,7 +53,7 @@ pub(crate) enum HealthLine {
     Recovery(String),
 }
 
-/// Remembers what is wrong since when, and what of it was told.
+/// Remembers since when each trouble lasts, and whether it was reported.
 #[derive(Debug, Default)]
 pub(crate) struct HealthMonitor {
     connections: BTreeMap<StoreId, TroubleSpan>,
@@ -63,7 +63,7 @@ pub(crate) struct HealthMonitor {
 }
 
 impl HealthMonitor {
-    /// Takes a look, and returns what is to be told now.
+    /// Takes a sample, and returns the lines that are due now.
     pub(crate) fn observe(&mut self, now: Time, sample: &HealthSample) -> Vec<HealthLine> {
         let mut lines = Vec::new();
         self.observe_connections(now, sample, &mut lines);
@@ -179,18 +179,18 @@ impl fmt::Display for Quorum {
     }
 }
 
-/// One trouble: since when, and whether it was told.
+/// One trouble: its beginning, and whether it was reported.
 #[derive(Clone, Copy, Debug, Default)]
 struct TroubleSpan {
     since: Option<Time>,
     is_told: bool,
 }
 
-/// What is to be told of a trouble.
+/// The report that a trouble is due.
 enum SpanChange {
     /// It has lasted long enough.
     Lasts,
-    /// It was told, and is over.
+    /// It was reported, and is over.
     Over(Lasted),
 }
 
@@ -251,7 +251,7 @@ mod tests {
         }
     }
 
-    /// What is told when the node is looked at each second, from `from` on, for so many seconds.
+    /// The lines for one sample each second, from second `from` on, for `seconds` seconds.
     fn watch(
         monitor: &mut HealthMonitor,
         from: u64,

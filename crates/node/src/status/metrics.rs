@@ -1,14 +1,14 @@
-//! Everything that a node counts, in one place, read from the parts that count it.
+//! The counters of a node in one snapshot, read from the parts that keep them.
 
 use std::sync::{Arc, OnceLock};
 
 use flotilla_proto::peers;
 
-use crate::driver::context::Commons;
-use crate::driver::router::{RequestCounts, Router};
+use crate::driver::context::NodeContext;
+use crate::driver::router::{Router, RouterStats};
 use crate::transport::{TransportCounters, TransportCounts};
 
-/// Where the process's logger says how many lines it had to drop.
+/// Returns the lines that the process's logger had to drop.
 static LOG_LINES_LOST: OnceLock<fn() -> u64> = OnceLock::new();
 
 /// Lets the nodes of this process report the lines that its logger had to drop: `count` returns how
@@ -23,23 +23,23 @@ pub(crate) fn log_lines_lost() -> u64 {
     LOG_LINES_LOST.get().map_or(0, |count| count())
 }
 
-/// Where the counts are read.
+/// Handles on all parts that keep counters.
 #[derive(Clone)]
-pub(crate) struct Gauges {
-    pub(crate) commons: Commons,
+pub(crate) struct NodeStatsReader {
+    pub(crate) context: NodeContext,
     pub(crate) router: Router,
     pub(crate) counters: Arc<TransportCounters>,
 }
 
-impl Gauges {
+impl NodeStatsReader {
     /// The counts now.
     pub(crate) fn read(&self) -> NodeStats {
         NodeStats {
             requests: self.router.counts(),
             transport: self.counters.read(),
-            store: self.commons.store.stats(),
-            log_backlog_bytes: self.commons.works.log.bytes() as u64,
-            apply_backlog_bytes: self.commons.works.applies.bytes() as u64,
+            store: self.context.store.stats(),
+            log_backlog_bytes: self.context.queues.log.bytes() as u64,
+            apply_backlog_bytes: self.context.queues.applies.bytes() as u64,
         }
     }
 }
@@ -48,7 +48,7 @@ impl Gauges {
 #[derive(Clone, Debug)]
 pub struct NodeStats {
     /// Requests of clients.
-    pub requests: RequestCounts,
+    pub requests: RouterStats,
     /// Messages between stores.
     pub transport: TransportCounts,
     /// The disk.
@@ -60,7 +60,7 @@ pub struct NodeStats {
 }
 
 impl NodeStats {
-    /// The part that other stores and operators are told. Who the store is, is left to the caller.
+    /// The part that other stores and operators see. The caller adds the identity of the store.
     #[must_use]
     pub fn to_wire(&self) -> peers::StatsResponse {
         let Self { requests, transport, store, .. } = self;

@@ -1,8 +1,8 @@
-//! What a node says of itself: its counts, its replicas, and what lasts too long.
+//! Status of a node: its counters, its replicas, and its health.
 //!
-//! `server` answers operators and tools, `metrics` gathers what all parts count, `health` looks
-//! each second at connections and leaders and logs what lasts too long. Nothing here changes
-//! anything.
+//! `server` answers operators and tools, `metrics` gathers the counters of all parts, `health`
+//! samples connections and leaders each second, and `health_monitor` decides which trouble is
+//! logged. Nothing here changes state.
 
 pub(crate) mod health;
 mod health_monitor;

@@ -1,4 +1,4 @@
-//! What a store tells about itself: its replicas, its counts, and which stores it knows.
+//! The status service: the replicas of a store, its counters, and the stores that it knows.
 
 use std::time::Instant;
 
@@ -9,10 +9,10 @@ use tokio::sync::oneshot;
 use tonic::{Request, Response};
 
 use crate::driver::mailbox::Lane;
-use crate::driver::shard_message::{Letter, Mailboxes};
+use crate::driver::shard_message::{Mailboxes, ShardMessage};
 use crate::membership::{Membership, uuid_to_wire};
-use crate::status::metrics::Gauges;
-use crate::transport::Connections;
+use crate::status::metrics::NodeStatsReader;
+use crate::transport::PeerConnections;
 
 /// Replicas of one answer at most.
 const PAGE_COUNT_MAX: usize = 1000;
@@ -25,8 +25,8 @@ pub(crate) struct StatusServer {
     pub(crate) membership: Membership,
     pub(crate) mailboxes: Mailboxes,
     pub(crate) router: crate::driver::router::Router,
-    pub(crate) gauges: Gauges,
-    pub(crate) connections: Connections,
+    pub(crate) gauges: NodeStatsReader,
+    pub(crate) connections: PeerConnections,
     pub(crate) started: Instant,
 }
 
@@ -126,11 +126,11 @@ impl StatusServer {
                     .into_iter()
                     .filter_map(|region| Some((shard.status(region.id)?, region)))
                     .map(|(status, region)| to_wire(&region, &status));
-                // Whoever asked may be gone.
+                // An error means that the caller has given up.
                 let _ = sender.send(looked.collect::<Vec<_>>());
             };
-            let letter = Letter::Inspect(Box::new(look));
-            let sent = self.mailboxes.at(place).send(Lane::Urgent, letter, LOOK_BYTES).await;
+            let message = ShardMessage::Inspect(Box::new(look));
+            let sent = self.mailboxes.at(place).send(Lane::Urgent, message, LOOK_BYTES).await;
             sent.map_err(|_| stops())?;
             answers.push(answer);
         }

@@ -1,7 +1,7 @@
-//! Messages of the core to and from the wire. Bytes move; nothing is copied.
+//! Converts raft messages to and from the wire format. Bytes move; nothing is copied.
 //!
-//! What comes in is checked for form here, so that the core never sees a kind that only a
-//! replica itself may use. Whether it makes sense is for the core to say.
+//! Messages that come in are checked for form here, so that the core never sees a kind that only a
+//! replica itself may use. Their meaning is for the core to check.
 
 use flotilla_proto::{metapb, peers};
 use flotilla_region::{
@@ -11,7 +11,7 @@ use flotilla_region::{
 
 /// Why a message of another store cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Unreadable {
+pub(super) enum MalformedMessage {
     /// A part that every message has is not there.
     #[error("a message of region {region} has no `{part}`")]
     Missing {
@@ -67,15 +67,15 @@ pub(super) fn to_wire(envelope: Envelope) -> peers::RegionMessage {
 }
 
 /// The message as the core takes it.
-pub(super) fn from_wire(wire: peers::RegionMessage) -> Result<Envelope, Unreadable> {
+pub(super) fn from_wire(wire: peers::RegionMessage) -> Result<Envelope, MalformedMessage> {
     let region = wire.region_id;
-    let missing = |part| Unreadable::Missing { region, part };
+    let missing = |part| MalformedMessage::Missing { region, part };
     let message = wire.message.ok_or_else(|| missing("message"))?;
     let epoch = wire.epoch.ok_or_else(|| missing("epoch"))?;
     let kind = u32::try_from(message.msg_type)
         .ok()
         .and_then(MessageKind::from_number)
-        .ok_or(Unreadable::Kind { region, kind: message.msg_type })?;
+        .ok_or(MalformedMessage::Kind { region, kind: message.msg_type })?;
     let entries: Result<Vec<_>, _> =
         message.entries.into_iter().map(|entry| entry_from_wire(region, entry)).collect();
     Ok(Envelope {
@@ -109,11 +109,11 @@ fn entry_to_wire(entry: LogEntry) -> peers::Entry {
     }
 }
 
-fn entry_from_wire(region: u64, entry: peers::Entry) -> Result<LogEntry, Unreadable> {
+fn entry_from_wire(region: u64, entry: peers::Entry) -> Result<LogEntry, MalformedMessage> {
     let kind = u8::try_from(entry.entry_type)
         .ok()
         .and_then(|byte| EntryKind::from_byte(byte).ok())
-        .ok_or(Unreadable::EntryKind { region, kind: entry.entry_type })?;
+        .ok_or(MalformedMessage::EntryKind { region, kind: entry.entry_type })?;
     Ok(LogEntry { index: Index(entry.index), term: Term(entry.term), kind, data: entry.data })
 }
 
@@ -186,13 +186,13 @@ pub(super) mod tests {
             from_wire(wire).unwrap_err()
         };
         let missing = change(|wire| wire.to = None);
-        assert_eq!(missing, Unreadable::Missing { region: 2, part: "to" });
+        assert_eq!(missing, MalformedMessage::Missing { region: 2, part: "to" });
         for kind in [0, 1, 2, 7, 10, 13, 14, -1, i32::MAX] {
             let mut wire = good.clone();
             wire.message.as_mut().unwrap().msg_type = kind;
-            assert_eq!(from_wire(wire), Err(Unreadable::Kind { region: 2, kind }));
+            assert_eq!(from_wire(wire), Err(MalformedMessage::Kind { region: 2, kind }));
         }
         let entry = change(|wire| wire.message.as_mut().unwrap().entries[0].entry_type = 2);
-        assert_eq!(entry, Unreadable::EntryKind { region: 2, kind: 2 });
+        assert_eq!(entry, MalformedMessage::EntryKind { region: 2, kind: 2 });
     }
 }

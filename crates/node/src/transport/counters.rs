@@ -1,10 +1,10 @@
-//! What the streams between stores have carried.
+//! Counters of the streams between stores.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts of frames and messages since the node started.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct TransportCounters {
     frames_sent: AtomicU64,
     frames_received: AtomicU64,
     frame_bytes_sent: AtomicU64,
@@ -27,7 +27,7 @@ pub struct TransportCounts {
     pub messages_dropped: u64,
 }
 
-impl Counts {
+impl TransportCounters {
     /// A frame was handed to a connection.
     pub(super) fn count_frame_sent(&self, bytes: usize) {
         self.frames_sent.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Why there is no connection to a store, for the log.
+//! The last connection error of a link, for the log.
 
 use parking_lot::Mutex;
 

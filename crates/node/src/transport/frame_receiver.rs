@@ -1,8 +1,8 @@
-//! Takes frames of other stores, checks that they are meant for this one, and feeds the shards.
+//! Receives frames of other stores, checks their addressee, and feeds the shards.
 //!
-//! A frame that is not, or that cannot be read, ends its stream with a status that says why; the
-//! sender logs it and comes back later. A shard that is behind is felt as a stream that does not
-//! read, and so as a full queue at the sender.
+//! A frame that is for another store, or that cannot be read, ends its stream with a status that
+//! says why; the sender logs it and comes back later. A shard that is behind is felt as a stream
+//! that is not read, and so as a full queue at the sender (backpressure).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,32 +18,36 @@ use parking_lot::Mutex;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::convert;
-use super::counters::Counts;
-use super::send_queue::{Kind, weight};
+use super::counters::TransportCounters;
+use super::send_queue::{StreamKind, weight};
 use crate::driver::mailbox::Lane;
-use crate::driver::shard_message::{Letter, Mailboxes};
+use crate::driver::shard_message::{Mailboxes, ShardMessage};
 use crate::membership::{
     Membership, WireQuestion, bootstrap_from_wire, bootstrap_response_to_wire, uuid_from_wire,
 };
 
 /// The receiving side of all streams.
-pub(crate) struct Receiver {
+pub(crate) struct FrameReceiver {
     membership: Membership,
     mailboxes: Mailboxes,
-    counts: Arc<Counts>,
+    counts: Arc<TransportCounters>,
     /// How many streams of a kind each store has opened; only the latest is listened to.
-    opened: Mutex<BTreeMap<(StoreId, Kind), u64>>,
+    opened: Mutex<BTreeMap<(StoreId, StreamKind), u64>>,
 }
 
-impl Receiver {
+impl FrameReceiver {
     /// A receiver that listens to the stores whose handshakes were taken.
-    pub(crate) fn new(membership: Membership, mailboxes: Mailboxes, counts: Arc<Counts>) -> Self {
+    pub(crate) fn new(
+        membership: Membership,
+        mailboxes: Mailboxes,
+        counts: Arc<TransportCounters>,
+    ) -> Self {
         Self { membership, mailboxes, counts, opened: Mutex::default() }
     }
 
     async fn listen(
         &self,
-        kind: Kind,
+        kind: StreamKind,
         mut frames: Streaming<Frame>,
     ) -> Result<Response<Done>, Status> {
         let Some(mut frame) = frames.message().await? else {
@@ -53,6 +57,7 @@ impl Receiver {
         self.check(&frame, from)?;
         let number = self.supersede(from, kind);
         loop {
+            // The newer stream may have superseded this one while it waited for a frame.
             if self.opened.lock().get(&(from, kind)) != Some(&number) {
                 return Err(Status::aborted("the store has opened a newer stream"));
             }
@@ -66,7 +71,7 @@ impl Receiver {
     }
 
     /// Makes the stream that asks the one that is listened to.
-    fn supersede(&self, from: StoreId, kind: Kind) -> u64 {
+    fn supersede(&self, from: StoreId, kind: StreamKind) -> u64 {
         let mut opened = self.opened.lock();
         let number = opened.entry((from, kind)).or_default();
         *number += 1;
@@ -100,10 +105,10 @@ impl Receiver {
         Ok(())
     }
 
-    async fn feed(&self, kind: Kind, frame: Frame) -> Result<(), Status> {
+    async fn feed(&self, kind: StreamKind, frame: Frame) -> Result<(), Status> {
         let lane = match kind {
-            Kind::Urgent => Lane::Urgent,
-            Kind::Appends => Lane::Appends,
+            StreamKind::Urgent => Lane::Urgent,
+            StreamKind::Appends => Lane::Appends,
         };
         let mut bytes = 0;
         for message in frame.messages {
@@ -120,8 +125,8 @@ impl Receiver {
             let weight = weight(&envelope);
             bytes += weight;
             let mailbox = self.mailboxes.of(envelope.region);
-            let letter = Letter::Event(Event::Message(envelope));
-            let sent = mailbox.send(lane, letter, weight).await;
+            let message = ShardMessage::Event(Event::Message(envelope));
+            let sent = mailbox.send(lane, message, weight).await;
             sent.map_err(|_| Status::unavailable("the store stops"))?;
         }
         self.counts.count_frame_received(bytes);
@@ -130,13 +135,13 @@ impl Receiver {
 }
 
 #[tonic::async_trait]
-impl Peers for Receiver {
+impl Peers for FrameReceiver {
     async fn urgent(&self, frames: Request<Streaming<Frame>>) -> Result<Response<Done>, Status> {
-        self.listen(Kind::Urgent, frames.into_inner()).await
+        self.listen(StreamKind::Urgent, frames.into_inner()).await
     }
 
     async fn appends(&self, frames: Request<Streaming<Frame>>) -> Result<Response<Done>, Status> {
-        self.listen(Kind::Appends, frames.into_inner()).await
+        self.listen(StreamKind::Appends, frames.into_inner()).await
     }
 
     async fn hello(&self, hello: Request<StoreHello>) -> Result<Response<HelloResponse>, Status> {
@@ -165,7 +170,7 @@ impl Peers for Receiver {
     }
 }
 
-impl Receiver {
+impl FrameReceiver {
     fn answer_bootstrap(
         &self,
         question: WireQuestion,

@@ -1,4 +1,4 @@
-//! The queues to all other stores.
+//! The links to all other stores: two queues and two streams each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,31 +6,31 @@ use std::sync::Arc;
 use flotilla_region::{Envelope, Event, MessageKind, StoreId};
 use tokio::task::JoinSet;
 
-use super::counters::Counts;
+use super::counters::TransportCounters;
 use super::fault::LinkFault;
-use super::peer_stream::Sender;
-use super::send_queue::{Kind, Queue};
+use super::peer_stream::PeerStream;
+use super::send_queue::{SendQueue, StreamKind};
 use crate::driver::shard_message::Mailboxes;
-use crate::driver::shard_thread::Outbox;
+use crate::driver::shard_thread::MessageSink;
 use crate::membership::Membership;
 
 /// The queues to one other store.
-struct Link {
-    urgent: Arc<Queue>,
-    appends: Arc<Queue>,
+struct PeerLink {
+    urgent: Arc<SendQueue>,
+    appends: Arc<SendQueue>,
     fault: Arc<LinkFault>,
 }
 
-/// Which stores there are connections to, for the log and for operators. Cheap to clone.
+/// The state of the connections to other stores, for the log and for operators. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Connections {
-    links: Arc<BTreeMap<StoreId, Link>>,
+pub(crate) struct PeerConnections {
+    links: Arc<BTreeMap<StoreId, PeerLink>>,
 }
 
-impl Connections {
+impl PeerConnections {
     /// Whether messages flow to `store`, of both kinds.
     pub(crate) fn is_up(&self, store: StoreId) -> bool {
-        let is_up = |link: &Link| link.urgent.is_up() && link.appends.is_up();
+        let is_up = |link: &PeerLink| link.urgent.is_up() && link.appends.is_up();
         self.links.get(&store).is_some_and(is_up)
     }
 
@@ -45,13 +45,13 @@ impl Connections {
     }
 }
 
-/// The way out, for shards. Sending never waits.
-pub(crate) struct Transport {
-    links: Arc<BTreeMap<StoreId, Link>>,
-    counts: Arc<Counts>,
+/// The outgoing side of the transport, for shards. Sending never waits.
+pub(crate) struct PeerTransport {
+    links: Arc<BTreeMap<StoreId, PeerLink>>,
+    counts: Arc<TransportCounters>,
 }
 
-impl Transport {
+impl PeerTransport {
     /// Queues to all stores but this one, and a task for each stream, started on `tasks`.
     pub(crate) fn start(
         membership: &Membership,
@@ -59,15 +59,15 @@ impl Transport {
         mailboxes: &Mailboxes,
         tasks: &mut JoinSet<()>,
     ) -> Self {
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(TransportCounters::default());
         let mut links = BTreeMap::new();
         let own = membership.id().store;
         for other in membership.stores().into_iter().filter(|other| other.store != own) {
-            let urgent = Arc::new(Queue::new(queue_bytes_max, Kind::Urgent));
-            let appends = Arc::new(Queue::new(queue_bytes_max, Kind::Appends));
+            let urgent = Arc::new(SendQueue::new(queue_bytes_max, StreamKind::Urgent));
+            let appends = Arc::new(SendQueue::new(queue_bytes_max, StreamKind::Appends));
             let fault = Arc::new(LinkFault::default());
-            for (queue, kind) in [(&urgent, Kind::Urgent), (&appends, Kind::Appends)] {
-                let sender = Sender {
+            for (queue, kind) in [(&urgent, StreamKind::Urgent), (&appends, StreamKind::Appends)] {
+                let sender = PeerStream {
                     kind,
                     membership: membership.clone(),
                     to: other.store,
@@ -78,26 +78,27 @@ impl Transport {
                 };
                 tasks.spawn(sender.run());
             }
-            links.insert(other.store, Link { urgent, appends, fault });
+            links.insert(other.store, PeerLink { urgent, appends, fault });
         }
         Self { links: Arc::new(links), counts }
     }
 
-    /// Which of the links are up.
-    pub(crate) fn connections(&self) -> Connections {
-        Connections { links: Arc::clone(&self.links) }
+    /// The state of the links.
+    pub(crate) fn connections(&self) -> PeerConnections {
+        PeerConnections { links: Arc::clone(&self.links) }
     }
 
     /// The counters of both directions.
-    pub(crate) fn counters(&self) -> &Arc<Counts> {
+    pub(crate) fn counters(&self) -> &Arc<TransportCounters> {
         &self.counts
     }
 }
 
-impl Outbox for Transport {
+impl MessageSink for PeerTransport {
     /// Only lost entries make a difference to raft.
     fn send(&self, envelope: Envelope) -> Option<Event> {
         let append = envelope.message.kind == MessageKind::Append;
+        // Entries in a queue of their own, so that heartbeats are never behind them.
         let (region, peer) = match self.links.get(&envelope.to.store) {
             Some(link) if append => link.appends.push(envelope),
             Some(link) => link.urgent.push(envelope),

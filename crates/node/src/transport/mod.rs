@@ -1,12 +1,12 @@
-//! Messages between stores: for each other store two streams of frames, over gRPC.
+//! The transport between stores: for each other store two gRPC streams of frames.
 //!
 //! The *urgent* stream has what is small and of use only now (votes, heartbeats, answers); the
 //! *append* stream has log entries. Each has a connection of its own, so that a vote never waits
 //! behind a megabyte. Messages of one kind from one replica to another keep their order: they take
 //! the same stream, and a receiver drops an old stream as soon as the same store opens a new one.
 //!
-//! Nothing here waits for room or repeats a message. What finds a queue full is dropped, and the
-//! region is told (`Event::Unreachable`), so that it probes instead of sending ahead.
+//! Nothing here waits for room or repeats a message. A message that finds its queue full is
+//! dropped, and the region gets `Event::Unreachable`, so that it probes instead of sending ahead.
 
 mod convert;
 mod counters;
@@ -16,7 +16,7 @@ mod links;
 mod peer_stream;
 mod send_queue;
 
-pub(crate) use counters::Counts as TransportCounters;
+pub(crate) use counters::TransportCounters;
 pub use counters::TransportCounts;
-pub(crate) use frame_receiver::Receiver;
-pub(crate) use links::{Connections, Transport};
+pub(crate) use frame_receiver::FrameReceiver;
+pub(crate) use links::{PeerConnections, PeerTransport};

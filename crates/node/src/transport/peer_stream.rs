@@ -1,4 +1,4 @@
-//! One stream to another store: connect, greet, send frames, and again after a pause when it ends.
+//! The task of one stream to another store: connect, greet, send frames, and retry after a backoff.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use flotilla_region::{Event, StoreId};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use super::counters::Counts;
+use super::counters::TransportCounters;
 use super::fault::LinkFault;
-use super::send_queue::{FrameSender, Frames, Kind, Queue};
+use super::send_queue::{FrameSender, FrameStream, SendQueue, StreamKind};
 use crate::driver::shard_message::Mailboxes;
 use crate::membership::{HandshakeError, Membership};
 use crate::net::dial::{self, PEER_MESSAGE_BYTES_MAX};
@@ -25,23 +25,23 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a handshake may take: some exchanges, and a synced write on each side.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Pauses between attempts. Short at first, because a store that restarts is back soon and its
+/// Backoff between attempts. Short at first, because a store that restarts is back soon and its
 /// replicas are waited for.
 const PAUSE_LEAST: Duration = Duration::from_millis(50);
 const PAUSE_MOST: Duration = Duration::from_millis(1000);
 
-/// What the task of one stream needs.
-pub(super) struct Sender {
-    pub(super) kind: Kind,
+/// The task of one stream, before it runs.
+pub(super) struct PeerStream {
+    pub(super) kind: StreamKind,
     pub(super) membership: Membership,
     pub(super) to: StoreId,
-    pub(super) queue: Arc<Queue>,
+    pub(super) queue: Arc<SendQueue>,
     pub(super) fault: Arc<LinkFault>,
     pub(super) mailboxes: Mailboxes,
-    pub(super) counts: Arc<Counts>,
+    pub(super) counts: Arc<TransportCounters>,
 }
 
-impl Sender {
+impl PeerStream {
     /// Runs until it is aborted.
     pub(super) async fn run(self) {
         let mut pause = PAUSE_LEAST;
@@ -52,20 +52,21 @@ impl Sender {
                 Ok(channel) => {
                     tracing::debug!(store = %self.to, kind = ?self.kind, "connected");
                     match self.serve(channel, address).await {
-                        Served::Streamed => pause = PAUSE_LEAST,
-                        // The other side has told us that we do not belong together; that seldom
-                        // heals by itself, so ask seldom.
-                        Served::Refused => pause = PAUSE_MOST,
-                        Served::Lost => {}
+                        ConnectionEnd::Streamed => pause = PAUSE_LEAST,
+                        // The other store does not take this one; that seldom heals by itself, so
+                        // retry seldom.
+                        ConnectionEnd::Refused => pause = PAUSE_MOST,
+                        ConnectionEnd::Lost => {}
                     }
                 }
                 Err(error) => {
-                    // The log says so once it has lasted, once for both streams.
+                    // The health monitor logs it once it has lasted, once for both streams.
                     let cause = deepest_cause(&error);
                     tracing::debug!(store = %self.to, address, "no connection: {cause}");
                     self.fault.note(cause);
                 }
             }
+            // Jitter: stores that lost each other together must not retry together.
             tokio::time::sleep(jittered(pause)).await;
             pause = (pause * 2).min(PAUSE_MOST);
         }
@@ -81,7 +82,7 @@ impl Sender {
     }
 
     /// Greets the other store, then sends frames until the stream ends.
-    async fn serve(&self, channel: Channel, address: &str) -> Served {
+    async fn serve(&self, channel: Channel, address: &str) -> ConnectionEnd {
         let mut client =
             PeersClient::new(channel).max_encoding_message_size(PEER_MESSAGE_BYTES_MAX);
         let greeting = self.membership.greet(&mut client, self.to);
@@ -90,24 +91,24 @@ impl Sender {
             Ok(Err(HandshakeError::Refused(why))) => {
                 self.membership.tell(self.to, &format!("no link to {address}: {why}"));
                 self.fault.note(why);
-                return Served::Refused;
+                return ConnectionEnd::Refused;
             }
             Ok(Err(HandshakeError::Failed(status))) => {
                 self.note_end(&status);
-                return Served::Lost;
+                return ConnectionEnd::Lost;
             }
             Err(_) => {
                 self.note_end(&Status::deadline_exceeded("the handshake was not answered"));
-                return Served::Lost;
+                return ConnectionEnd::Lost;
             }
         }
-        self.queue.raise();
+        self.queue.connected();
         let ended = self.stream(client).await;
         self.report_lost();
         self.note_end(&ended);
         match ended.code() {
-            Code::FailedPrecondition => Served::Refused,
-            _ => Served::Streamed,
+            Code::FailedPrecondition => ConnectionEnd::Refused,
+            _ => ConnectionEnd::Streamed,
         }
     }
 
@@ -115,7 +116,7 @@ impl Sender {
     async fn stream(&self, mut client: PeersClient<Channel>) -> Status {
         let (uuid, run) = self.membership.run();
         let membership = self.membership.clone();
-        let frames = Frames {
+        let frames = FrameStream {
             queue: Arc::clone(&self.queue),
             from: FrameSender { id: self.membership.id(), uuid, run },
             log_end: move || membership.log_end(),
@@ -123,15 +124,15 @@ impl Sender {
             sent: Arc::clone(&self.counts),
         };
         let ended = match self.kind {
-            Kind::Urgent => client.urgent(frames).await,
-            Kind::Appends => client.appends(frames).await,
+            StreamKind::Urgent => client.urgent(frames).await,
+            StreamKind::Appends => client.appends(frames).await,
         };
         ended.err().unwrap_or_else(|| Status::unavailable("the store ended the stream"))
     }
 
-    /// Tells the regions whose entries were dropped with the connection.
+    /// Reports to the regions whose entries were dropped with the connection.
     fn report_lost(&self) {
-        let lost = self.queue.lower();
+        let lost = self.queue.disconnected();
         self.mailboxes.complete_all(
             lost.into_iter().map(|(region, peer)| Event::Unreachable { region, peer }),
         );
@@ -153,7 +154,7 @@ impl Sender {
     }
 }
 
-/// The last of an error's causes, which names the system's reason; or what it says itself.
+/// The deepest of an error's causes, which names the kernel's reason; or the error itself.
 fn deepest_cause(error: &dyn std::error::Error) -> String {
     let mut deepest = error;
     while let Some(cause) = deepest.source() {
@@ -162,8 +163,8 @@ fn deepest_cause(error: &dyn std::error::Error) -> String {
     deepest.to_string()
 }
 
-/// What became of a connection.
-enum Served {
+/// How a connection ended.
+enum ConnectionEnd {
     /// Frames were sent.
     Streamed,
     /// The two stores do not take each other.

@@ -1,7 +1,7 @@
-//! What waits for one stream to another store, bounded in bytes, and the frames made of it.
+//! The send queue of one stream to another store, bounded in bytes, and the frames made of it.
 //!
-//! The stream pulls: a frame is built when HTTP/2 has room for it, so what waits is here, where it
-//! is bounded and counted, and not in a buffer below. A message that finds the queue full is
+//! The stream pulls: a frame is built when HTTP/2 has room for it, so messages wait here, where
+//! they are bounded and counted, and not in a buffer below. A message that finds the queue full is
 //! refused and raft sends it again later, which is cheaper than holding up a shard.
 
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio_stream::Stream;
 
 use super::convert;
-use super::counters::Counts;
+use super::counters::TransportCounters;
 use crate::membership::uuid_to_wire;
 
 /// Bytes of a frame after which no further message is put in.
@@ -25,7 +25,7 @@ const FRAME_BYTES: usize = 256 << 10;
 /// Messages of a frame at most.
 const FRAME_MESSAGES_MAX: usize = 1024;
 
-/// What one message costs beside the bytes of its entries.
+/// Bytes that a message counts for in addition to its entries.
 const MESSAGE_OVERHEAD_BYTES: usize = 128;
 
 /// Bytes that a queue of urgent messages keeps while there is no connection: enough for a vote or
@@ -33,9 +33,9 @@ const MESSAGE_OVERHEAD_BYTES: usize = 128;
 /// wait for a second try only because the stores have not found each other yet.
 const KEPT_WHILE_DOWN_BYTES: usize = 1 << 20;
 
-/// Which of the two streams to a store.
+/// The two streams to a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum StreamKind {
     /// Votes, heartbeats, answers. The latest are kept while there is no connection.
     Urgent,
     /// Log entries. Refused while there is no connection; their sender stops sending ahead.
@@ -43,23 +43,23 @@ pub(super) enum Kind {
 }
 
 /// Messages for one stream.
-pub(super) struct Queue {
-    state: Mutex<State>,
+pub(super) struct SendQueue {
+    state: Mutex<SendQueueState>,
     bytes_max: usize,
-    kind: Kind,
+    kind: StreamKind,
 }
 
 #[derive(Default)]
-struct State {
+struct SendQueueState {
     waiting: VecDeque<Envelope>,
     bytes: usize,
     up: bool,
     waker: Option<Waker>,
 }
 
-impl Queue {
+impl SendQueue {
     /// An empty queue without a connection.
-    pub(super) fn new(bytes_max: usize, kind: Kind) -> Self {
+    pub(super) fn new(bytes_max: usize, kind: StreamKind) -> Self {
         Self { state: Mutex::default(), bytes_max, kind }
     }
 
@@ -68,7 +68,7 @@ impl Queue {
     pub(super) fn push(&self, envelope: Envelope) -> Option<(RegionId, PeerId)> {
         let bytes = weight(&envelope);
         let mut state = self.state.lock();
-        if !state.up && self.kind == Kind::Appends {
+        if !state.up && self.kind == StreamKind::Appends {
             return Some(addressee(&envelope));
         }
         let bytes_max = if state.up { self.bytes_max } else { KEPT_WHILE_DOWN_BYTES };
@@ -86,7 +86,7 @@ impl Queue {
     }
 
     /// There is a connection; messages flow.
-    pub(super) fn raise(&self) {
+    pub(super) fn connected(&self) {
         self.state.lock().up = true;
     }
 
@@ -96,11 +96,11 @@ impl Queue {
     }
 
     /// The connection is gone. Gives back the places of what was dropped, each once.
-    pub(super) fn lower(&self) -> Vec<(RegionId, PeerId)> {
+    pub(super) fn disconnected(&self) -> Vec<(RegionId, PeerId)> {
         let mut state = self.state.lock();
         state.up = false;
         state.waker = None;
-        if self.kind == Kind::Urgent {
+        if self.kind == StreamKind::Urgent {
             return Vec::new();
         }
         state.bytes = 0;
@@ -111,7 +111,7 @@ impl Queue {
         lost
     }
 
-    /// Takes the messages of one frame, or leaves word to be woken.
+    /// Takes the messages of one frame, or registers the task to be woken.
     fn poll_take(&self, context: &Context<'_>) -> Poll<Vec<Envelope>> {
         let mut state = self.state.lock();
         if state.waiting.is_empty() {
@@ -134,7 +134,7 @@ impl Queue {
     }
 }
 
-impl State {
+impl SendQueueState {
     fn pop(&mut self) -> Option<Envelope> {
         let envelope = self.waiting.pop_front()?;
         self.bytes -= weight(&envelope);
@@ -154,16 +154,16 @@ pub(super) fn weight(envelope: &Envelope) -> usize {
 }
 
 /// The frames of one stream, for as long as its connection lasts.
-pub(super) struct Frames<E> {
-    pub(super) queue: Arc<Queue>,
+pub(super) struct FrameStream<E> {
+    pub(super) queue: Arc<SendQueue>,
     pub(super) from: FrameSender,
     /// Where the sender's log is synced now.
     pub(super) log_end: E,
     pub(super) to: StoreId,
-    pub(super) sent: Arc<Counts>,
+    pub(super) sent: Arc<TransportCounters>,
 }
 
-/// Who sends, as each frame says.
+/// The sender, as each frame names it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrameSender {
     pub(super) id: MemberId,
@@ -171,7 +171,7 @@ pub(super) struct FrameSender {
     pub(super) run: StoreRun,
 }
 
-impl<E: Fn() -> u64 + Unpin> Stream for Frames<E> {
+impl<E: Fn() -> u64 + Unpin> Stream for FrameStream<E> {
     type Item = Frame;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Frame>> {
@@ -207,9 +207,9 @@ mod tests {
         envelope
     }
 
-    fn frames(queue: &Arc<Queue>) -> Frames<impl Fn() -> u64 + Unpin + use<>> {
+    fn frames(queue: &Arc<SendQueue>) -> FrameStream<impl Fn() -> u64 + Unpin + use<>> {
         let id = MemberId { cluster_id: 1, store: StoreId(1) };
-        Frames {
+        FrameStream {
             queue: Arc::clone(queue),
             from: FrameSender { id, uuid: StoreUuid(3), run: StoreRun::default() },
             log_end: || 7,
@@ -218,15 +218,15 @@ mod tests {
         }
     }
 
-    async fn numbers(frames: &mut Frames<impl Fn() -> u64 + Unpin>) -> Vec<u64> {
+    async fn numbers(frames: &mut FrameStream<impl Fn() -> u64 + Unpin>) -> Vec<u64> {
         let frame = frames.next().await.unwrap();
         frame.messages.iter().map(|message| message.message.as_ref().unwrap().index).collect()
     }
 
     #[tokio::test]
     async fn a_frame_holds_what_waits_in_order() {
-        let queue = Arc::new(Queue::new(1 << 20, Kind::Appends));
-        queue.raise();
+        let queue = Arc::new(SendQueue::new(1 << 20, StreamKind::Appends));
+        queue.connected();
         for number in 1..=3 {
             assert_eq!(queue.push(numbered(number)), None);
         }
@@ -235,8 +235,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_that_waits_is_woken() {
-        let queue = Arc::new(Queue::new(1 << 20, Kind::Urgent));
-        queue.raise();
+        let queue = Arc::new(SendQueue::new(1 << 20, StreamKind::Urgent));
+        queue.connected();
         let mut frames = frames(&queue);
         let waiting = tokio::spawn(async move { numbers(&mut frames).await });
         tokio::task::yield_now().await;
@@ -247,8 +247,8 @@ mod tests {
     #[test]
     fn a_full_queue_refuses_the_new_and_keeps_its_order() {
         let one = weight(&numbered(1));
-        let queue = Queue::new(2 * one, Kind::Appends);
-        queue.raise();
+        let queue = SendQueue::new(2 * one, StreamKind::Appends);
+        queue.connected();
         assert_eq!(queue.push(numbered(1)), None);
         assert_eq!(queue.push(numbered(2)), None);
         let dropped = queue.push(numbered(3)).unwrap();
@@ -259,32 +259,32 @@ mod tests {
 
     #[test]
     fn without_a_connection_entries_are_refused_and_lost_ones_told_once() {
-        let queue = Queue::new(1 << 20, Kind::Appends);
+        let queue = SendQueue::new(1 << 20, StreamKind::Appends);
         assert!(queue.push(numbered(1)).is_some());
-        queue.raise();
+        queue.connected();
         queue.push(numbered(1));
         queue.push(numbered(2));
-        assert_eq!(queue.lower(), [addressee(&numbered(1))]);
+        assert_eq!(queue.disconnected(), [addressee(&numbered(1))]);
         assert_eq!(queue.state.lock().bytes, 0);
         assert!(queue.push(numbered(3)).is_some());
     }
 
     #[tokio::test]
     async fn without_a_connection_the_latest_urgent_messages_are_kept() {
-        let queue = Arc::new(Queue::new(1 << 20, Kind::Urgent));
+        let queue = Arc::new(SendQueue::new(1 << 20, StreamKind::Urgent));
         let count = (KEPT_WHILE_DOWN_BYTES / weight(&numbered(1))) as u64;
         for number in 0..count + 5 {
             assert_eq!(queue.push(numbered(number)).is_some(), number >= count);
         }
-        assert!(queue.lower().is_empty());
-        queue.raise();
+        assert!(queue.disconnected().is_empty());
+        queue.connected();
         assert_eq!(numbers(&mut frames(&queue)).await[0], 5);
     }
 
     #[tokio::test]
     async fn a_large_message_has_a_frame_of_its_own() {
-        let queue = Arc::new(Queue::new(64 << 20, Kind::Appends));
-        queue.raise();
+        let queue = Arc::new(SendQueue::new(64 << 20, StreamKind::Appends));
+        queue.connected();
         let mut large = numbered(2);
         large.message.entries[0].data = vec![0; 8 << 20].into();
         queue.push(numbered(1));

@@ -1,39 +1,41 @@
-//! Applies committed entries of all regions of a store: everything that waits, one transaction.
+//! Applies committed entries of all regions of a store: the whole queue in one transaction.
 
 use std::sync::Arc;
 
 use flotilla_region::{ApplyTask, Event};
 use flotilla_store::Store;
 
-use super::checkpointer::Alarm;
-use super::work_queue::Backlog;
+use super::checkpointer::CheckpointSignal;
+use super::work_queue::WorkQueue;
 use crate::driver::shard_message::Mailboxes;
-use crate::driver::tickets::{Answer, Tickets};
-use crate::drop_notify::Shared;
-use crate::failure::Failure;
+use crate::driver::tickets::{TicketAnswer, Tickets};
+use crate::drop_notify::DropNotify;
+use crate::failure::NodeFailure;
 
-/// The bytes that a task counts for in the backlog.
+/// Bytes that a task counts for in the work queue.
 pub(crate) fn weight(task: &ApplyTask) -> usize {
     task.entries.iter().map(|committed| 64 + committed.entry.data.len()).sum()
 }
 
-/// What the thread needs.
+/// The applier's thread, before it runs.
 pub(crate) struct Applier {
-    pub(crate) store: Arc<Shared<Store>>,
-    pub(crate) backlog: Arc<Backlog<ApplyTask>>,
+    pub(crate) store: Arc<DropNotify<Store>>,
+    pub(crate) queue: Arc<WorkQueue<ApplyTask>>,
     pub(crate) mailboxes: Mailboxes,
     pub(crate) tickets: Arc<Tickets>,
-    pub(crate) alarm: Arc<Alarm>,
-    pub(crate) failure: Failure,
+    pub(crate) signal: Arc<CheckpointSignal>,
+    pub(crate) failure: NodeFailure,
 }
 
 impl Applier {
-    /// Runs until the backlog is closed or applying fails.
+    /// Runs until the queue is closed or applying fails.
     pub(crate) fn run(self) {
         let mut tasks: Vec<ApplyTask> = Vec::new();
-        while let Some(bytes) = self.backlog.take(&mut tasks) {
-            // What waits meanwhile keeps the shards from taking more.
-            self.alarm.hold(self.store.dirty_limits(), || self.store.dirty_bytes());
+        while let Some(bytes) = self.queue.take(&mut tasks) {
+            // The queue grows meanwhile, and its bytes keep the shards from taking more.
+            // Before the transaction: at the hard limit it has to wait until a checkpoint has
+            // written pages.
+            self.signal.throttle(self.store.dirty_limits(), || self.store.dirty_bytes());
             let applied = match self.store.apply(&tasks) {
                 Ok(applied) => applied,
                 Err(error) => {
@@ -42,17 +44,17 @@ impl Applier {
                 }
             };
             for (ticket, outcome) in applied.outcomes {
-                self.tickets.answer(ticket, Answer::Applied(outcome));
+                self.tickets.answer(ticket, TicketAnswer::Applied(outcome));
             }
             tasks.clear();
-            // First the bytes: a shard that the report wakes looks at them.
-            self.backlog.finish(bytes);
+            // The bytes first: a shard that the completion wakes reads them.
+            self.queue.finish(bytes);
             self.mailboxes.complete_all(
                 applied.regions.into_iter().map(|(region, index)| Event::Applied { region, index }),
             );
-            self.alarm.changed(self.store.wants_checkpoint());
+            self.signal.changed(self.store.wants_checkpoint());
             if self.store.wants_slabs() {
-                self.alarm.want_slabs();
+                self.signal.want_slabs();
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Makes applied state durable now and then, so that the log before it may go.
+//! Checkpoints: make applied state durable now and then, so that the log before it can be purged.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,30 +9,31 @@ use flotilla_store::{DirtyLimits, Error, MaintenanceStep, Pacer, Store};
 use parking_lot::{Condvar, Mutex};
 
 use crate::driver::shard_message::Mailboxes;
-use crate::drop_notify::Shared;
-use crate::failure::Failure;
+use crate::drop_notify::DropNotify;
+use crate::failure::NodeFailure;
 
 /// Steps of the pages' upkeep after one checkpoint, of a megabyte or less each.
 const UPKEEP_STEPS_MAX: usize = 1024;
 
-/// After a step that may have held others up at the disk, a rest of so many times as long.
+/// After a step that may have slowed others at the disk, the rest is this many times as long.
 const RESTS: u32 = 9;
 /// The longest of these rests.
 const REST_MAX: Duration = Duration::from_millis(250);
 
-/// Who waits until less is in memory only looks so often whether it is.
+/// A throttled applier looks this often whether fewer dirty bytes are in memory.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Tells the checkpointer that there is something to do. A store at rest makes no checkpoints.
-pub(crate) struct Alarm {
+/// Wakes the checkpointer when there is work, and throttles the applier. A store at rest makes no
+/// checkpoints.
+pub(crate) struct CheckpointSignal {
     /// Times are counted from here.
     start: Instant,
-    state: Mutex<State>,
+    state: Mutex<SignalState>,
     wake: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct SignalState {
     /// Something was applied since the last checkpoint began.
     changed: bool,
     /// The next checkpoint should not wait for its time.
@@ -42,25 +43,25 @@ struct State {
     stopped: bool,
     /// Made until now.
     checkpoints: u64,
-    /// Says how long applying waits.
+    /// The rate at which applying may go on.
     pacer: Pacer,
 }
 
-/// What the checkpointer is to do.
+/// The next work of the checkpointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
+enum CheckpointWork {
     Checkpoint,
     Slabs,
     End,
 }
 
-impl Alarm {
+impl CheckpointSignal {
     /// Nothing to do.
     pub(crate) fn new() -> Self {
         Self { start: Instant::now(), state: Mutex::default(), wake: Condvar::new() }
     }
 
-    /// Something was applied; `urgent` if too much waits for the disk.
+    /// Entries were applied; `urgent` if too many dirty bytes are in memory.
     pub(crate) fn changed(&self, urgent: bool) {
         let mut state = self.state.lock();
         let news = !state.changed || (urgent && !state.urgent);
@@ -79,22 +80,21 @@ impl Alarm {
         }
     }
 
-    /// A checkpoint was made, which has written so many bytes in so long.
-    fn relieved(&self, bytes: u64, took: Duration) {
+    /// A checkpoint was made, which has written `bytes` in `took`.
+    fn checkpointed(&self, bytes: u64, took: Duration) {
         let mut state = self.state.lock();
         state.checkpoints += 1;
         state.pacer.note_checkpoint(bytes, took);
         self.wake.notify_all();
     }
 
-    /// Whether a checkpoint is wanted at once, or has been wanted since `due` has come, or none any
-    /// more.
-    fn presses(&self, due: Instant) -> bool {
+    /// Whether a checkpoint is urgent, or has been due since `due`, or the checkpointer is stopped.
+    fn is_pressing(&self, due: Instant) -> bool {
         let state = self.state.lock();
         state.urgent || state.stopped || (state.changed && Instant::now() >= due)
     }
 
-    /// Rests for so long, or until a checkpoint is wanted.
+    /// Rests for `time`, or until a checkpoint is urgent.
     fn rest(&self, time: Duration) {
         let end = Instant::now() + time;
         let mut state = self.state.lock();
@@ -104,13 +104,14 @@ impl Alarm {
         }
     }
 
-    /// Waits as long as what is applied next has to, so that applying adds no more than checkpoints
-    /// take away: the longer, the nearer what is in memory only comes to its limit. At the limit until a
-    /// checkpoint has written some of it, or the checkpointer is stopped.
+    /// The write throttle: blocks the applier as long as its next transaction has to wait, so that
+    /// applying adds no more dirty bytes than checkpoints take away. The nearer the dirty bytes
+    /// come to their hard limit, the longer it waits; at the limit until a checkpoint has written
+    /// some of them, or the checkpointer is stopped.
     ///
-    /// If the disk is full this is until there is room: what clients write waits in the meantime, and
-    /// is refused when too much does.
-    pub(crate) fn hold(&self, limits: DirtyLimits, dirty_bytes: impl Fn() -> u64) {
+    /// If the disk is full it waits until there is room: writes of clients queue up in the
+    /// meantime, and are rejected when the queue is full.
+    pub(crate) fn throttle(&self, limits: DirtyLimits, dirty_bytes: impl Fn() -> u64) {
         let mut asked = None;
         let mut state = self.state.lock();
         while !state.stopped {
@@ -120,7 +121,7 @@ impl Alarm {
                 state.pacer.begin(dirty, now);
                 return;
             }
-            // Once for each checkpoint: one that the full disk refuses is tried again in its time.
+            // Once for each checkpoint: one that a full disk refused is retried in its time.
             if left.is_none() && asked != Some(state.checkpoints) {
                 asked = Some(state.checkpoints);
                 (state.changed, state.urgent) = (true, true);
@@ -136,18 +137,18 @@ impl Alarm {
         self.wake.notify_all();
     }
 
-    /// Waits until there is something to do. A checkpoint is due if something has changed, and it is
-    /// urgent or `due` has come.
-    fn wait(&self, due: Instant) -> Wanted {
+    /// Waits until there is work. A checkpoint is due if something has changed, and it is urgent or
+    /// `due` has come.
+    fn wait(&self, due: Instant) -> CheckpointWork {
         let mut state = self.state.lock();
         while !state.stopped {
             if std::mem::take(&mut state.wants_slabs) {
-                return Wanted::Slabs;
+                return CheckpointWork::Slabs;
             }
             let late = Instant::now() >= due;
             if state.changed && (state.urgent || late) {
                 (state.changed, state.urgent) = (false, false);
-                return Wanted::Checkpoint;
+                return CheckpointWork::Checkpoint;
             }
             if state.changed {
                 self.wake.wait_until(&mut state, due);
@@ -155,17 +156,17 @@ impl Alarm {
                 self.wake.wait(&mut state);
             }
         }
-        Wanted::End
+        CheckpointWork::End
     }
 }
 
-/// What the thread needs.
+/// The checkpointer's thread, before it runs.
 pub(crate) struct Checkpointer {
-    pub(crate) store: Arc<Shared<Store>>,
-    pub(crate) alarm: Arc<Alarm>,
+    pub(crate) store: Arc<DropNotify<Store>>,
+    pub(crate) signal: Arc<CheckpointSignal>,
     pub(crate) interval: Duration,
     pub(crate) mailboxes: Mailboxes,
-    pub(crate) failure: Failure,
+    pub(crate) failure: NodeFailure,
 }
 
 impl Checkpointer {
@@ -173,13 +174,13 @@ impl Checkpointer {
     pub(crate) fn run(self) {
         let mut due = Instant::now() + self.interval;
         loop {
-            match self.alarm.wait(due) {
-                Wanted::End => return,
-                Wanted::Slabs => {
+            match self.signal.wait(due) {
+                CheckpointWork::End => return,
+                CheckpointWork::Slabs => {
                     self.store.make_slabs();
                     continue;
                 }
-                Wanted::Checkpoint => due = Instant::now() + self.interval,
+                CheckpointWork::Checkpoint => due = Instant::now() + self.interval,
             }
             match self.checkpoint(due) {
                 Ok(()) => {}
@@ -187,7 +188,7 @@ impl Checkpointer {
                 // in memory until there is room.
                 Err(Error::Pages(PagesError::NoSpace)) => {
                     tracing::warn!("no checkpoint: the disk is full");
-                    self.alarm.changed(false);
+                    self.signal.changed(false);
                 }
                 Err(error) => {
                     self.failure.report(&format!("a checkpoint failed: {error}"));
@@ -206,7 +207,8 @@ impl Checkpointer {
         self.mailboxes.complete_all(
             applied.into_iter().map(|(region, applied)| Event::Checkpointed { region, applied }),
         );
-        self.alarm.relieved(dirty_bytes, took);
+        self.signal.checkpointed(dirty_bytes, took);
+        // After the checkpoint: what it made durable is what the log may lose.
         let purged = self.store.purge_log()?;
         if purged.segments > 0 {
             tracing::debug!(segments = purged.segments, bytes = purged.bytes, "log purged");
@@ -214,21 +216,21 @@ impl Checkpointer {
         self.maintain_pages(due)
     }
 
-    /// The pages' own upkeep, within its budget, as long as nobody waits for a checkpoint and none is
-    /// due. What it has done is in memory until the next one.
+    /// Background maintenance of the page file, in bounded steps, until a checkpoint is urgent or
+    /// due. Its changes are in memory until the next checkpoint.
     fn maintain_pages(&self, due: Instant) -> Result<(), Error> {
         for _ in 0..UPKEEP_STEPS_MAX {
-            if self.alarm.presses(due) {
+            if self.signal.is_pressing(due) {
                 break;
             }
             self.store.make_slabs();
             let began = Instant::now();
             match self.store.maintain_pages()? {
-                // Others go on meanwhile, and there is no hurry.
+                // Nothing waits for this step: the rest leaves the disk to writers.
                 MaintenanceStep::SpaceReturned => {
-                    self.alarm.rest((began.elapsed() * RESTS).min(REST_MAX))
+                    self.signal.rest((began.elapsed() * RESTS).min(REST_MAX))
                 }
-                MaintenanceStep::More => self.alarm.changed(self.store.wants_checkpoint()),
+                MaintenanceStep::More => self.signal.changed(self.store.wants_checkpoint()),
                 MaintenanceStep::Done => break,
                 MaintenanceStep::DeferredFreeUnreadable(error) => {
                     tracing::warn!("space of a deleted range is not given back: {error}");
@@ -251,45 +253,45 @@ mod tests {
 
     #[test]
     fn a_checkpoint_is_due_by_time_or_by_size_and_only_after_a_change() {
-        let alarm = Alarm::new();
-        alarm.changed(false);
-        assert_eq!(alarm.wait(Instant::now()), Wanted::Checkpoint);
-        alarm.changed(true);
-        assert_eq!(alarm.wait(later()), Wanted::Checkpoint);
+        let signal = CheckpointSignal::new();
+        signal.changed(false);
+        assert_eq!(signal.wait(Instant::now()), CheckpointWork::Checkpoint);
+        signal.changed(true);
+        assert_eq!(signal.wait(later()), CheckpointWork::Checkpoint);
 
         // Nothing has changed since, so the time alone makes none due; only the stop ends this.
         let waiting = std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| alarm.wait(Instant::now()));
-            alarm.stop();
+            let waiter = scope.spawn(|| signal.wait(Instant::now()));
+            signal.stop();
             waiter.join().unwrap()
         });
-        assert_eq!(waiting, Wanted::End);
+        assert_eq!(waiting, CheckpointWork::End);
     }
 
     #[test]
     fn who_waits_asks_once_for_each_checkpoint_and_goes_on_when_there_is_room() {
         use std::sync::atomic::{AtomicU64, Ordering};
 
-        let alarm = Alarm::new();
+        let signal = CheckpointSignal::new();
         let dirty = AtomicU64::new(3000);
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| alarm.hold(LIMITS, || dirty.load(Ordering::SeqCst)));
+            let waiter = scope.spawn(|| signal.throttle(LIMITS, || dirty.load(Ordering::SeqCst)));
             for left in [3000, 1000] {
                 // It is urgent; the first of the two does not suffice.
-                assert_eq!(alarm.wait(later()), Wanted::Checkpoint);
-                // Refused, as by a full disk: nobody presses for another one.
-                alarm.changed(false);
-                assert!(!alarm.presses(later()) && alarm.presses(Instant::now()));
-                assert_eq!(alarm.wait(Instant::now()), Wanted::Checkpoint);
+                assert_eq!(signal.wait(later()), CheckpointWork::Checkpoint);
+                // Refused, as by a full disk: it is not urgent a second time.
+                signal.changed(false);
+                assert!(!signal.is_pressing(later()) && signal.is_pressing(Instant::now()));
+                assert_eq!(signal.wait(Instant::now()), CheckpointWork::Checkpoint);
                 dirty.store(left, Ordering::SeqCst);
-                alarm.relieved(2000, Duration::ZERO);
+                signal.checkpointed(2000, Duration::ZERO);
             }
             waiter.join().unwrap();
         });
         // Full for good, but stopped.
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| alarm.hold(LIMITS, || 3000));
-            alarm.stop();
+            let waiter = scope.spawn(|| signal.throttle(LIMITS, || 3000));
+            signal.stop();
             waiter.join().unwrap();
         });
     }
@@ -298,14 +300,14 @@ mod tests {
     fn who_is_between_the_limits_rests_and_presses_nobody() {
         use std::sync::atomic::{AtomicU64, Ordering};
 
-        let alarm = Alarm::new();
+        let signal = CheckpointSignal::new();
         let limits = DirtyLimits { soft_bytes: 64 << 20, hard_bytes: 256 << 20 };
-        // What is above the limit now takes days to write.
-        alarm.relieved(1 << 20, Duration::from_secs(3600));
+        // At this rate it takes days to write what is above the limit.
+        signal.checkpointed(1 << 20, Duration::from_secs(3600));
         let (dirty, looks) = (AtomicU64::new(200 << 20), AtomicU64::new(0));
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| {
-                alarm.hold(limits, || {
+                signal.throttle(limits, || {
                     looks.fetch_add(1, Ordering::SeqCst);
                     dirty.load(Ordering::SeqCst)
                 });
@@ -317,41 +319,41 @@ mod tests {
             dirty.store(64 << 20, Ordering::SeqCst);
             waiter.join().unwrap();
         });
-        assert!(!alarm.presses(Instant::now()), "no checkpoint was asked for");
+        assert!(!signal.is_pressing(Instant::now()), "no checkpoint was asked for");
     }
 
     #[test]
     fn memory_is_made_ready_at_once_and_a_checkpoint_keeps_its_time() {
-        let alarm = Alarm::new();
-        alarm.changed(false);
+        let signal = CheckpointSignal::new();
+        signal.changed(false);
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| alarm.wait(later()));
-            alarm.want_slabs();
-            assert_eq!(waiter.join().unwrap(), Wanted::Slabs);
+            let waiter = scope.spawn(|| signal.wait(later()));
+            signal.want_slabs();
+            assert_eq!(waiter.join().unwrap(), CheckpointWork::Slabs);
         });
-        assert_eq!(alarm.wait(Instant::now()), Wanted::Checkpoint, "once");
+        assert_eq!(signal.wait(Instant::now()), CheckpointWork::Checkpoint, "once");
     }
 
     #[test]
     fn a_rest_ends_when_a_checkpoint_is_wanted() {
-        let alarm = Alarm::new();
-        alarm.rest(Duration::ZERO);
+        let signal = CheckpointSignal::new();
+        signal.rest(Duration::ZERO);
         std::thread::scope(|scope| {
-            let resting = scope.spawn(|| alarm.rest(Duration::from_secs(3600)));
-            alarm.changed(false);
-            alarm.changed(true);
+            let resting = scope.spawn(|| signal.rest(Duration::from_secs(3600)));
+            signal.changed(false);
+            signal.changed(true);
             resting.join().unwrap();
         });
     }
 
     #[test]
     fn size_wakes_a_checkpointer_that_waits_for_its_time() {
-        let alarm = Alarm::new();
-        alarm.changed(false);
+        let signal = CheckpointSignal::new();
+        signal.changed(false);
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| alarm.wait(later()));
-            alarm.changed(true);
-            assert_eq!(waiter.join().unwrap(), Wanted::Checkpoint);
+            let waiter = scope.spawn(|| signal.wait(later()));
+            signal.changed(true);
+            assert_eq!(waiter.join().unwrap(), CheckpointWork::Checkpoint);
         });
     }
 }

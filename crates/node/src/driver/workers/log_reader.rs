@@ -1,11 +1,12 @@
 //! Reads entries back from the log for followers that are far behind.
 //!
-//! On a thread of its own, because what is read may have left memory, and a shard must not wait
-//! for a disk. A region has few fetches under way at once, each bounded in bytes.
+//! It has a thread of its own, because the entries may have left memory, and a shard must not wait
+//! for a disk. A region has few reads under way at once, each bounded in bytes.
 //!
-//! What the log holds was acknowledged, so an entry that cannot be read ends the node, as a damaged
-//! page does and as the system does where the file is mapped: a leader that can never send it would
-//! hold its follower up for good, and another replica has it. Only a want of memory passes.
+//! The entries in the log were acknowledged, so one that cannot be read ends the node, as a damaged
+//! page does and as the kernel does where the file is mapped: a leader that can never send the
+//! entry would stop its follower for good, and another replica has it. Only a want of memory
+//! passes.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -14,36 +15,36 @@ use std::time::{Duration, Instant};
 use flotilla_region::{Event, LogFetch};
 use flotilla_store::{Error, LogError, Store};
 
-use super::work_queue::Backlog;
+use super::work_queue::WorkQueue;
 use crate::driver::shard_message::Mailboxes;
-use crate::drop_notify::Shared;
-use crate::failure::Failure;
+use crate::drop_notify::DropNotify;
+use crate::failure::NodeFailure;
 
-/// How far apart lines about reads that failed are at least.
+/// Least time between two log lines about reads that failed.
 const TOLD_APART: Duration = Duration::from_secs(10);
 
-/// What the thread needs.
-pub(crate) struct Fetcher {
-    pub(crate) store: Arc<Shared<Store>>,
-    pub(crate) backlog: Arc<Backlog<LogFetch>>,
+/// The log reader's thread, before it runs.
+pub(crate) struct LogReader {
+    pub(crate) store: Arc<DropNotify<Store>>,
+    pub(crate) queue: Arc<WorkQueue<LogFetch>>,
     pub(crate) mailboxes: Mailboxes,
-    pub(crate) failure: Failure,
+    pub(crate) failure: NodeFailure,
 }
 
-impl Fetcher {
-    /// Runs until the backlog is closed or an entry cannot be read.
+impl LogReader {
+    /// Runs until the queue is closed or an entry cannot be read.
     pub(crate) fn run(self) {
-        let mut fetches: Vec<LogFetch> = Vec::new();
+        let mut log_reads: Vec<LogFetch> = Vec::new();
         let mut told: Option<Instant> = None;
-        while let Some(bytes) = self.backlog.take(&mut fetches) {
-            for fetch in fetches.drain(..) {
+        while let Some(bytes) = self.queue.take(&mut log_reads) {
+            for fetch in log_reads.drain(..) {
                 let (region, context) = (fetch.region, fetch.context);
                 let event = match self.store.fetch(&fetch) {
                     Ok(entries) if !entries.is_empty() => {
                         Event::Fetched { region, context, entries }
                     }
                     Ok(_) => Event::FetchFailed { region, context },
-                    // Compacted or replaced in the meantime: raft looks what there is.
+                    // Compacted or replaced in the meantime: raft looks again at what there is.
                     Err(error) if error.is_gone() => {
                         tracing::debug!(%region, "log entries are not read: {error}");
                         Event::FetchFailed { region, context }
@@ -64,7 +65,7 @@ impl Fetcher {
                 };
                 self.mailboxes.complete_all([event]);
             }
-            self.backlog.finish(bytes);
+            self.queue.finish(bytes);
         }
     }
 }
@@ -74,7 +75,7 @@ fn unread(fetch: &LogFetch, error: &Error) -> String {
     format!("region {region}: log entries from {low} to below {high} cannot be read: {error}")
 }
 
-/// Whether the same read may well succeed later: the system had no memory to map a file.
+/// Whether a retry of the read may succeed: the kernel had no memory to map a file.
 fn passes(error: &Error) -> bool {
     matches!(error, Error::Log(LogError::Io(error)) if error.kind() == ErrorKind::OutOfMemory)
 }
@@ -91,15 +92,15 @@ mod tests {
     use flotilla_vfs::fault::FaultFs;
 
     use super::*;
-    use crate::driver::mailbox::Open;
-    use crate::driver::shard_message::Letter;
+    use crate::driver::mailbox::OpenLanes;
+    use crate::driver::shard_message::ShardMessage;
     use crate::test_store;
 
     const REGION: RegionId = RegionId(2);
     const PEER: PeerId = PeerId(201);
 
     /// A fetcher over a log with the entries 1 to 4 of a region.
-    fn fetcher(disk: &FaultFs) -> Fetcher {
+    fn log_reader(disk: &FaultFs) -> LogReader {
         let region = |id, peer, space| Descriptor {
             id,
             space,
@@ -121,39 +122,39 @@ mod tests {
         let (entries, sync) = (entries.collect(), true);
         let write = LogWrite { region: REGION, peer: PEER, number: 1, hard_state, entries, sync };
         store.write_log(&[write], &[]).wait().expect("a good disk");
-        Fetcher {
-            store: crate::drop_notify::share(store).0,
-            backlog: Arc::new(Backlog::new()),
+        LogReader {
+            store: crate::drop_notify::drop_notify(store).0,
+            queue: Arc::new(WorkQueue::new()),
             mailboxes: Mailboxes::new(1, 1 << 20),
-            failure: Failure::new(|| ()),
+            failure: NodeFailure::new(|| ()),
         }
     }
 
     /// Carries out one fetch, with whatever that does.
-    fn fetch(fetcher: Fetcher, low: u64, high: u64) -> (Option<Event>, Option<String>, u64) {
-        let (store, mailboxes) = (Arc::clone(&fetcher.store), fetcher.mailboxes.clone());
-        let (failure, (low, high)) = (fetcher.failure.clone(), (Index(low), Index(high)));
+    fn fetch(log_reader: LogReader, low: u64, high: u64) -> (Option<Event>, Option<String>, u64) {
+        let (store, mailboxes) = (Arc::clone(&log_reader.store), log_reader.mailboxes.clone());
+        let (failure, (low, high)) = (log_reader.failure.clone(), (Index(low), Index(high)));
         let fetch =
             LogFetch { region: REGION, peer: PEER, context: 9, low, high, bytes_max: 1 << 20 };
-        fetcher.backlog.push_all([(fetch, 1)]);
-        fetcher.backlog.drain();
-        fetcher.run();
-        let mut letters = VecDeque::new();
-        let open = Open { appends: true, clients: true };
-        mailboxes.at(0).take(&mut letters, open, Some(Instant::now()));
-        let event = letters.pop_front().map(|letter| match letter {
-            Letter::Event(event) => event,
-            Letter::Inspect(_) => panic!("nobody looks"),
+        log_reader.queue.push_all([(fetch, 1)]);
+        log_reader.queue.drain();
+        log_reader.run();
+        let mut messages = VecDeque::new();
+        let open = OpenLanes { appends: true, clients: true };
+        mailboxes.at(0).take(&mut messages, open, Some(Instant::now()));
+        let event = messages.pop_front().map(|message| match message {
+            ShardMessage::Event(event) => event,
+            ShardMessage::Inspect(_) => panic!("nobody looks"),
         });
         (event, failure.reason(), store.stats().log_reads_failed)
     }
 
     #[test]
     fn what_is_there_comes_and_what_is_gone_is_no_failure() {
-        let (event, reason, failed) = fetch(fetcher(&FaultFs::new(1)), 2, 5);
+        let (event, reason, failed) = fetch(log_reader(&FaultFs::new(1)), 2, 5);
         let Some(Event::Fetched { entries, context: 9, .. }) = event else { panic!("{event:?}") };
         assert_eq!((entries.len(), reason, failed), (3, None, 0));
-        let (event, reason, failed) = fetch(fetcher(&FaultFs::new(1)), 5, 7);
+        let (event, reason, failed) = fetch(log_reader(&FaultFs::new(1)), 5, 7);
         assert!(matches!(event, Some(Event::FetchFailed { context: 9, .. })), "{event:?}");
         assert_eq!((reason, failed), (None, 0));
     }
@@ -161,9 +162,9 @@ mod tests {
     #[test]
     fn an_entry_that_the_disk_refuses_ends_the_node() {
         let disk = FaultFs::new(1);
-        let fetcher = fetcher(&disk);
+        let log_reader = log_reader(&disk);
         disk.fail_reads(true);
-        let (event, reason, failed) = fetch(fetcher, 2, 5);
+        let (event, reason, failed) = fetch(log_reader, 2, 5);
         assert!(event.is_none(), "{event:?}");
         let reason = reason.expect("it has failed");
         let expected = "region 2: log entries from 2 to below 5 cannot be read: log: input";

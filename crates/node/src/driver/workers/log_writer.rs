@@ -1,8 +1,9 @@
-//! Writes the log of all regions of a store: everything that waits, one batch, one sync.
+//! Writes the log of all regions of a store: the whole queue as one batch with one sync (group
+//! commit).
 //!
-//! While a sync runs the shards gather the next batch in the backlog, so the batches grow with the
-//! time that the disk takes. Under load a short rest between syncs lets them grow further (see
-//! `pace.rs`); a lone writer is synced at once.
+//! While a sync runs the shards push the next batch into the queue, so the batches grow with the
+//! time that the disk takes. Under load a short delay between syncs lets them grow further (see
+//! `commit_delay.rs`); a lone writer is synced at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,13 +12,13 @@ use std::time::Instant;
 use flotilla_region::{Compaction, Event, LogWrite, RegionId};
 use flotilla_store::Store;
 
-use super::commit_delay::Pace;
-use super::work_queue::Backlog;
+use super::commit_delay::CommitDelay;
+use super::work_queue::WorkQueue;
 use crate::driver::shard_message::Mailboxes;
-use crate::drop_notify::Shared;
-use crate::failure::Failure;
+use crate::drop_notify::DropNotify;
+use crate::failure::NodeFailure;
 
-/// One thing to be written.
+/// One record for the log.
 pub(crate) enum LogTask {
     /// Entries and hard state of one replica.
     Write(LogWrite),
@@ -26,7 +27,7 @@ pub(crate) enum LogTask {
 }
 
 impl LogTask {
-    /// The bytes that the task counts for in the backlog.
+    /// Bytes that the task counts for in the work queue.
     pub(crate) fn weight(&self) -> usize {
         match self {
             Self::Write(write) => {
@@ -42,23 +43,23 @@ impl LogTask {
 /// own limit, and a single write is far below it.
 const BATCH_BYTES: usize = 16 << 20;
 
-/// What the thread needs.
-pub(crate) struct LogWriter {
-    pub(crate) store: Arc<Shared<Store>>,
-    pub(crate) backlog: Arc<Backlog<LogTask>>,
+/// The log writer's thread, before it runs.
+pub(crate) struct LogWriterThread {
+    pub(crate) store: Arc<DropNotify<Store>>,
+    pub(crate) queue: Arc<WorkQueue<LogTask>>,
     pub(crate) mailboxes: Mailboxes,
-    pub(crate) failure: Failure,
+    pub(crate) failure: NodeFailure,
 }
 
-impl LogWriter {
-    /// Runs until the backlog is closed or a write fails.
+impl LogWriterThread {
+    /// Runs until the queue is closed or a write fails.
     pub(crate) fn run(self) {
         let mut tasks = Vec::new();
         let (mut writes, mut compactions) = (Vec::new(), Vec::new());
-        let mut pace = Pace::default();
-        while self.backlog.take(&mut tasks).is_some() {
-            if let Some(until) = pace.rest_until(Instant::now()) {
-                self.backlog.gather(&mut tasks, until);
+        let mut commit_delay = CommitDelay::default();
+        while self.queue.take(&mut tasks).is_some() {
+            if let Some(until) = commit_delay.delay_until(Instant::now()) {
+                self.queue.take_until(&mut tasks, until);
             }
             let began = Instant::now();
             let count = tasks.len();
@@ -72,24 +73,28 @@ impl LogWriter {
                         LogTask::Compact(compaction) => compactions.push(compaction),
                     }
                 }
+                // The engine starts no threads: this one waits for the disk, for all regions
+                // (decision 3, `docs/decisions/0003-who-flushes.md`).
                 if let Err(error) = self.store.write_log(&writes, &compactions).wait() {
                     self.failure.report(&format!("the log cannot be written: {error}"));
                     return;
                 }
-                // First the bytes: a shard that the report wakes looks at them.
-                self.backlog.finish(bytes);
+                // The bytes first: a shard that the completion wakes reads them.
+                self.queue.finish(bytes);
                 self.report(&writes);
                 writes.clear();
                 compactions.clear();
             }
-            pace.note(began, Instant::now(), count);
+            commit_delay.note(began, Instant::now(), count);
         }
     }
 
-    /// Tells each region the last of its writes; that implies the earlier ones.
+    /// Reports to each region the last of its writes; that implies the earlier ones.
     fn report(&self, writes: &[LogWrite]) {
         let mut last: BTreeMap<RegionId, u64> = BTreeMap::new();
         for write in writes {
+            // A later write of the same region replaces the earlier one: the log is written in
+            // order.
             last.insert(write.region, write.number);
         }
         self.mailboxes.complete_all(
@@ -109,8 +114,8 @@ mod tests {
     use flotilla_vfs::fault::FaultFs;
 
     use super::*;
-    use crate::driver::mailbox::Open;
-    use crate::driver::shard_message::Letter;
+    use crate::driver::mailbox::OpenLanes;
+    use crate::driver::shard_message::ShardMessage;
     use crate::test_store;
 
     fn region(id: u64) -> Descriptor {
@@ -144,18 +149,18 @@ mod tests {
         }
     }
 
-    /// What waits may be more than one batch, and each batch of many regions in many shards.
+    /// The queue may hold more than one batch, and each batch many regions of many shards.
     #[test]
     fn every_region_is_told_of_its_last_write_whatever_batch_it_was_in() {
         let regions: Vec<_> = (1..=4).map(region).collect();
         let store = test_store::open(&FaultFs::new(1), &regions);
         let large = BATCH_BYTES / 2 + 1;
-        let (backlog, mailboxes) = (Arc::new(Backlog::new()), Mailboxes::new(3, 1 << 20));
-        let writer = LogWriter {
-            store: crate::drop_notify::share(store).0,
-            backlog: Arc::clone(&backlog),
+        let (queue, mailboxes) = (Arc::new(WorkQueue::new()), Mailboxes::new(3, 1 << 20));
+        let writer = LogWriterThread {
+            store: crate::drop_notify::drop_notify(store).0,
+            queue: Arc::clone(&queue),
             mailboxes: mailboxes.clone(),
-            failure: Failure::new(|| ()),
+            failure: NodeFailure::new(|| ()),
         };
         let writes = [
             write(1, 1, 10),
@@ -167,20 +172,20 @@ mod tests {
             write(1, 2, 10),
             write(1, 3, 10),
         ];
-        backlog.push_all(writes.map(LogTask::Write).map(|task| {
+        queue.push_all(writes.map(LogTask::Write).map(|task| {
             let bytes = task.weight();
             (task, bytes)
         }));
-        backlog.drain();
+        queue.drain();
         writer.run();
-        assert_eq!(backlog.bytes(), 0, "all is done");
+        assert_eq!(queue.bytes(), 0, "all is done");
         let mut told: BTreeMap<RegionId, Vec<u64>> = BTreeMap::new();
         for place in 0..mailboxes.count() {
-            let mut letters = VecDeque::new();
-            let open = Open { appends: true, clients: true };
-            mailboxes.at(place).take(&mut letters, open, Some(Instant::now()));
-            for letter in letters {
-                let Letter::Event(Event::Persisted { region, number }) = letter else {
+            let mut messages = VecDeque::new();
+            let open = OpenLanes { appends: true, clients: true };
+            mailboxes.at(place).take(&mut messages, open, Some(Instant::now()));
+            for message in messages {
+                let ShardMessage::Event(Event::Persisted { region, number }) = message else {
                     panic!("a writer tells of writes only");
                 };
                 assert_eq!(mailboxes.place(region), place, "told the wrong shard");

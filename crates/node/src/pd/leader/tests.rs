@@ -1,4 +1,4 @@
-//! An office whose region is played by the test: it decides what is granted, carried out, refused.
+//! A leader whose region is played by the test: it decides what is granted, carried out, refused.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,23 +8,23 @@ use flotilla_region::{
 use flotilla_vfs::fault::FaultFs;
 use tonic::Code;
 
-use super::super::context::{Driver, Settings};
+use super::super::context::{PdConfig, PdContext};
 use super::*;
 use crate::clock::Clock;
-use crate::driver::context::{Commons, Works};
-use crate::driver::mailbox::Open;
-use crate::driver::router::Limits;
-use crate::driver::routes::Routes;
-use crate::driver::shard_message::{Letter, Mailboxes};
-use crate::driver::tickets::{Answer, Tickets};
-use crate::failure::Failure;
+use crate::driver::context::{NodeContext, WorkQueues};
+use crate::driver::mailbox::OpenLanes;
+use crate::driver::router::RouterLimits;
+use crate::driver::routes::RoutingTable;
+use crate::driver::shard_message::{Mailboxes, ShardMessage};
+use crate::driver::tickets::{TicketAnswer, Tickets};
+use crate::failure::NodeFailure;
 use crate::test_store;
 
 const TERM: Term = Term(5);
 
-/// A store with the system region and nobody who drives it.
+/// A store with the system region and no thread that drives it.
 struct World {
-    commons: Commons,
+    context: NodeContext,
     router: Router,
     membership: Membership,
     /// The rows of the region.
@@ -58,27 +58,28 @@ impl World {
         };
         let regions = [region(SYSTEM_REGION, Space::System), region(RegionId(2), Space::Raw)];
         let (store, membership) = test_store::open_member(&FaultFs::new(1), &regions);
-        let commons = Commons {
+        let context = NodeContext {
             store,
             tickets: Tickets::new(),
-            routes: Arc::new(Routes::new(regions.to_vec())),
+            routes: Arc::new(RoutingTable::new(regions.to_vec())),
             mailboxes: Mailboxes::new(1, 1 << 20),
-            works: Works::new(),
+            queues: WorkQueues::new(),
             clock: Clock::start(),
         };
-        let failure = Failure::new(|| ());
-        let router = Router::new(membership.id(), commons.clone(), Limits::default(), failure);
-        Self { commons, router, membership, rows: Mutex::default() }
+        let failure = NodeFailure::new(|| ());
+        let router =
+            Router::new(membership.id(), context.clone(), RouterLimits::default(), failure);
+        Self { context, router, membership, rows: Mutex::default() }
     }
 
-    /// Answers whatever has come for the region. All of it must be asked in the office's term.
+    /// Answers the requests to the region. All of them must be asked in the leader's term.
     fn answer(&self, region: Region) {
-        let mut letters = VecDeque::new();
-        let open = Open { appends: true, clients: true };
+        let mut messages = VecDeque::new();
+        let open = OpenLanes { appends: true, clients: true };
         let now = Some(std::time::Instant::now());
-        self.commons.mailboxes.at(0).take(&mut letters, open, now);
-        for letter in letters {
-            let Letter::Event(event) = letter else { panic!("nobody looks") };
+        self.context.mailboxes.at(0).take(&mut messages, open, now);
+        for message in messages {
+            let ShardMessage::Event(event) = message else { panic!("nobody looks") };
             let (ticket, precondition, command) = match event {
                 Event::Read { ticket, precondition, follower, .. } => {
                     assert!(!follower, "only the leader may confirm itself");
@@ -95,17 +96,17 @@ impl World {
                 Region::Deposed => false,
                 Region::DeposedAfterItsWrite => command.is_some(),
             };
-            let refused = Answer::Rejected(Reject::NotLeader { leader: Some(peer(2)) });
+            let refused = TicketAnswer::Rejected(Reject::NotLeader { leader: Some(peer(2)) });
             let answer = match command {
                 _ if !is_served => refused,
-                Some(command) => Answer::Applied(self.swap(command)),
-                None => Answer::Granted(Index(0)),
+                Some(command) => TicketAnswer::Applied(self.swap(command)),
+                None => TicketAnswer::Granted(Index(0)),
             };
-            self.commons.tickets.answer(ticket, answer);
+            self.context.tickets.answer(ticket, answer);
         }
     }
 
-    /// Carries out a compare-and-swap, the only command of an office.
+    /// Carries out a compare-and-swap, the only command of a leader.
     fn swap(&self, command: Bytes) -> ApplyOutcome {
         let ops = command::decode(command).expect("it was encoded here");
         let [Op::CompareAndSwap { key, expected, value: Some(value) }] = &ops[..] else {
@@ -122,7 +123,7 @@ impl World {
 
     /// The number in a row of the region.
     fn row(&self, key: &'static [u8]) -> Option<u64> {
-        self.rows.lock().get(key).map(|row| rows::decode(key, row).expect("an office wrote it"))
+        self.rows.lock().get(key).map(|row| rows::decode(key, row).expect("a leader wrote it"))
     }
 
     /// Waits for an answer, as long as the region answers.
@@ -139,32 +140,32 @@ impl World {
         }
     }
 
-    async fn office(&self) -> Arc<Office> {
-        let office = Office::take_up(self.router.clone(), self.membership.clone(), TERM);
-        self.told(Region::Leads, office).await.expect("the region leads")
+    async fn pd_leader(&self) -> Arc<PdLeader> {
+        let pd_leader = PdLeader::start_term(self.router.clone(), self.membership.clone(), TERM);
+        self.told(Region::Leads, pd_leader).await.expect("the region leads")
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_leads_hands_out_ids_and_timestamps_once_its_rows_are_written() {
     let world = World::new();
-    let office = world.office().await;
-    let first = world.told(Region::Leads, office.ids(10)).await.unwrap();
-    assert_eq!(world.told(Region::Leads, office.ids(1)).await.unwrap(), first + 1);
-    let one = world.told(Region::Leads, office.timestamp(1)).await.unwrap();
-    assert!(world.told(Region::Leads, office.timestamp(1)).await.unwrap() > one);
+    let pd_leader = world.pd_leader().await;
+    let first = world.told(Region::Leads, pd_leader.ids(10)).await.unwrap();
+    assert_eq!(world.told(Region::Leads, pd_leader.ids(1)).await.unwrap(), first + 1);
+    let one = world.told(Region::Leads, pd_leader.timestamp(1)).await.unwrap();
+    assert!(world.told(Region::Leads, pd_leader.timestamp(1)).await.unwrap() > one);
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_was_deposed_hands_out_nothing_of_what_it_has() {
     let world = World::new();
-    let office = world.office().await;
+    let pd_leader = world.pd_leader().await;
     // It has ids and a window of timestamps, and need not write before it takes of them.
-    world.told(Region::Leads, office.ids(1)).await.unwrap();
-    world.told(Region::Leads, office.timestamp(1)).await.unwrap();
-    let status = world.told(Region::Deposed, office.ids(1)).await.unwrap_err();
+    world.told(Region::Leads, pd_leader.ids(1)).await.unwrap();
+    world.told(Region::Leads, pd_leader.timestamp(1)).await.unwrap();
+    let status = world.told(Region::Deposed, pd_leader.ids(1)).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
-    let status = world.told(Region::Deposed, office.timestamp(1)).await.unwrap_err();
+    let status = world.told(Region::Deposed, pd_leader.timestamp(1)).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
 }
 
@@ -172,10 +173,10 @@ async fn who_was_deposed_hands_out_nothing_of_what_it_has() {
 async fn who_is_deposed_while_it_writes_or_after_hands_out_nothing() {
     for region in [Region::Deposed, Region::DeposedAfterItsWrite] {
         let world = World::new();
-        let office = world.office().await;
-        let status = world.told(region, office.ids(1)).await.unwrap_err();
+        let pd_leader = world.pd_leader().await;
+        let status = world.told(region, pd_leader.ids(1)).await.unwrap_err();
         assert_eq!(status.code(), Code::Unavailable, "{status}");
-        let status = world.told(region, office.timestamp(1)).await.unwrap_err();
+        let status = world.told(region, pd_leader.timestamp(1)).await.unwrap_err();
         assert_eq!(status.code(), Code::Unavailable, "{status}");
     }
 }
@@ -183,23 +184,24 @@ async fn who_is_deposed_while_it_writes_or_after_hands_out_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_write_that_was_refused_reserves_nothing() {
     let world = World::new();
-    let office = world.office().await;
-    world.told(Region::Deposed, office.ids(1)).await.unwrap_err();
-    world.told(Region::Deposed, office.timestamp(1)).await.unwrap_err();
+    let pd_leader = world.pd_leader().await;
+    world.told(Region::Deposed, pd_leader.ids(1)).await.unwrap_err();
+    world.told(Region::Deposed, pd_leader.timestamp(1)).await.unwrap_err();
     assert_eq!((world.row(rows::IDS_KEY), world.row(rows::TSO_KEY)), (None, None));
     // It was no other leader after all, but this one for a moment without a quorum.
-    let id = world.told(Region::Leads, office.ids(1)).await.unwrap();
+    let id = world.told(Region::Leads, pd_leader.ids(1)).await.unwrap();
     assert!(world.row(rows::IDS_KEY).is_some_and(|end| id < end), "{id} was never reserved");
-    let stamp = world.told(Region::Leads, office.timestamp(1)).await.unwrap();
+    let stamp = world.told(Region::Leads, pd_leader.timestamp(1)).await.unwrap();
     let reserved = world.row(rows::TSO_KEY).is_some_and(|end| stamp.physical_ms < end);
     assert!(reserved, "{stamp:?} was never reserved");
 }
 
-/// The office goes with the term, whether another store leads or nobody does.
+/// The leader's state goes with the term, whether another store leads or none does.
 #[tokio::test(start_paused = true)]
-async fn an_office_is_laid_down_with_its_term() {
+async fn a_leader_steps_down_with_its_term() {
     let world = World::new();
-    let driver = Driver::new(world.router.clone(), world.membership.clone(), Settings::default());
+    let driver =
+        PdContext::new(world.router.clone(), world.membership.clone(), PdConfig::default());
     let following = tokio::spawn(super::super::election::follow(driver.clone()));
     for (term, leader) in [(TERM, Some(peer(2))), (Term(6), None)] {
         let elected = |term, leader| RoleChange {
@@ -208,15 +210,16 @@ async fn an_office_is_laid_down_with_its_term() {
             leader,
             is_leader: leader.is_some_and(|leader: Peer| leader.store == StoreId(1)),
         };
-        world.commons.routes.note(elected(TERM, Some(peer(1))));
-        let office = world.told(Region::Leads, driver.office()).await.expect("it was elected");
-        assert_eq!(office.term(), TERM);
-        world.commons.routes.note(elected(term, leader));
-        let mut held = driver.shared.office.subscribe();
+        world.context.routes.note(elected(TERM, Some(peer(1))));
+        let pd_leader =
+            world.told(Region::Leads, driver.pd_leader()).await.expect("it was elected");
+        assert_eq!(pd_leader.term(), TERM);
+        world.context.routes.note(elected(term, leader));
+        let mut held = driver.shared.pd_leader.subscribe();
         let gone = held.wait_for(Option::is_none);
         tokio::time::timeout(Duration::from_secs(1), gone).await.expect("it is laid down").unwrap();
         assert_eq!(
-            driver.office().await.err().map(|status| status.code()),
+            driver.pd_leader().await.err().map(|status| status.code()),
             Some(Code::Unavailable)
         );
     }

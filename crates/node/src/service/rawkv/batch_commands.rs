@@ -1,12 +1,12 @@
-//! Many requests on one stream, answered in any order.
+//! The stream `BatchCommands`: many requests on one stream, answered in any order.
 //!
 //! One task reads frames and starts a task for each request; another gathers answers into frames.
-//! Nothing that is wrong with one request ends the stream. What ends it is a frame that makes no
-//! sense, a client of another cluster, and the client's leaving.
+//! An error in one request does not end the stream. It ends with a frame that makes no sense, with
+//! a client of another cluster, and when the client leaves.
 //!
-//! A stream whose client does not fetch its answers stops: answers keep their share of the budget
-//! until the connection takes them, requests wait for the budget, and the client's own window
-//! fills up.
+//! Backpressure: answers keep their share of the stream's budget until the connection takes them,
+//! and requests wait for the budget. So a stream whose client does not fetch its answers stops, and
+//! the client's own window fills up.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::Stream;
 use tonic::{Status, Streaming};
 
-use super::chunked_body::{Pieces, Reply};
-use super::errors::{Answer, Failure, answer};
-use super::row_encoder::Rows;
+use super::chunked_body::{BatchReply, ChunkedBody};
+use super::errors::{RequestFailure, RpcResponse, answer};
+use super::row_encoder::RowEncoder;
 use super::service::RawKv;
 
 /// Answers that one frame holds at most.
 const FRAME_ANSWERS_MAX: usize = 256;
-/// Once a frame has so many bytes it leaves, whatever else is ready.
+/// A frame of this many bytes is sent, even if more answers are ready.
 const FRAME_BYTES: usize = 1 << 20;
-/// Frames that wait to be fetched from one stream.
+/// Frames of one stream that wait for the connection.
 const FRAMES_MAX: usize = 2;
-/// What any request costs beside its bytes.
+/// Bytes that a request counts for in addition to its own.
 const REQUEST_OVERHEAD_BYTES: usize = 512;
 /// The fields of an answer in a batch that has rows.
 const BATCH_GET_FIELD: u32 = 14;
@@ -42,34 +42,34 @@ const BATCH_SCAN_FIELD: u32 = 21;
 const DELAY_MAX: Duration = Duration::from_secs(10);
 
 /// The answers of one stream.
-pub(super) struct Answers {
-    frames: mpsc::Receiver<Result<Outgoing, Status>>,
+pub(super) struct BatchAnswers {
+    frames: mpsc::Receiver<Result<OutgoingMessage, Status>>,
 }
 
 /// A message on its way out.
-pub(super) struct Outgoing {
-    pub(super) pieces: Pieces,
+pub(super) struct OutgoingMessage {
+    pub(super) pieces: ChunkedBody,
     /// Given back when the last piece has been fetched.
-    _shares: Vec<Share>,
+    _shares: Vec<BudgetShare>,
 }
 
-impl Outgoing {
+impl OutgoingMessage {
     /// A message that has no part in a stream's budget.
-    pub(super) fn alone(pieces: Pieces) -> Outgoing {
-        Outgoing { pieces, _shares: vec![] }
+    pub(super) fn alone(pieces: ChunkedBody) -> OutgoingMessage {
+        OutgoingMessage { pieces, _shares: vec![] }
     }
 }
 
-/// A request's share of the budgets, and then its answer's.
-struct Share {
+/// A request's share of the stream's budget, and then its answer's.
+struct BudgetShare {
     place: OwnedSemaphorePermit,
     bytes: OwnedSemaphorePermit,
 }
 
-type Answered = Result<(u64, Reply, Share), Status>;
+type Answered = Result<(u64, BatchReply, BudgetShare), Status>;
 
-impl Stream for Answers {
-    type Item = Result<Outgoing, Status>;
+impl Stream for BatchAnswers {
+    type Item = Result<OutgoingMessage, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.frames.poll_recv(context)
@@ -77,17 +77,17 @@ impl Stream for Answers {
 }
 
 /// Serves a stream until its client ends it or sends something that makes no sense.
-pub(super) fn serve(service: RawKv, requests: Streaming<BatchCommandsRequest>) -> Answers {
+pub(super) fn serve(service: RawKv, requests: Streaming<BatchCommandsRequest>) -> BatchAnswers {
     let (frames_in, frames) = mpsc::channel(FRAMES_MAX);
     let (answers_in, answers) = mpsc::channel(FRAME_ANSWERS_MAX);
     tokio::spawn(gather(answers, frames_in));
     tokio::spawn(async move {
         if let Err(status) = read(service, requests, &answers_in).await {
-            // The client may be gone; then nobody needs to know.
+            // An error means that the client has gone.
             let _ = answers_in.send(Err(status)).await;
         }
     });
-    Answers { frames }
+    BatchAnswers { frames }
 }
 
 /// Takes frames apart and starts their requests.
@@ -96,7 +96,7 @@ async fn read(
     mut requests: Streaming<BatchCommandsRequest>,
     answers: &mpsc::Sender<Answered>,
 ) -> Result<(), Status> {
-    let room = Room::new(&service);
+    let budget = StreamBudget::new(&service);
     loop {
         let frame = tokio::select! {
             frame = requests.message() => frame?,
@@ -112,12 +112,14 @@ async fn read(
             )));
         }
         for (request, id) in requests.into_iter().zip(ids) {
-            let share = room.admit(request.encoded_len()).await?;
-            let (service, room, answers) = (service.clone(), room.clone(), answers.clone());
+            // Admitted before the next frame is read: the stream stops here when its budget is
+            // spent.
+            let share = budget.admit(request.encoded_len()).await?;
+            let (service, budget, answers) = (service.clone(), budget.clone(), answers.clone());
             tokio::spawn(async move {
                 let answered = tokio::select! {
-                    answered = respond(&service, &room, request, share) => answered,
-                    // The client is gone: what has not entered a log yet need not.
+                    answered = respond(&service, &budget, request, share) => answered,
+                    // The client is gone: a request that has not entered a log yet is dropped.
                     () = answers.closed() => return,
                 };
                 let answered = answered.map(|(response, share)| (id, response, share));
@@ -129,29 +131,28 @@ async fn read(
 
 /// Carries out one request, and finds room for its answer.
 ///
-/// An answer for which there is no room is not kept until there is: a client that asks for many
-/// large values and fetches none could fill the memory with them. It is thrown away, and the
-/// request carried out again when its share is there. That is for reads only; the answers to
-/// writes are small.
+/// An answer without room is not kept until there is: a client that asks for many large values and
+/// fetches none could fill the memory with them. It is thrown away, and the request carried out
+/// again when its share is there. That is for reads only; the answers to writes are small.
 async fn respond(
     service: &RawKv,
-    room: &Room,
+    budget: &StreamBudget,
     request: Request,
-    mut share: Share,
-) -> Result<(Reply, Share), Status> {
+    mut share: BudgetShare,
+) -> Result<(BatchReply, BudgetShare), Status> {
     let again = is_read(&request).then(|| request.clone());
     let mut response = carry_out(service, request).await?;
     loop {
         let bytes = response.encoded_len();
-        share = match room.exchange_now(share, bytes) {
+        share = match budget.exchange_now(share, bytes) {
             Ok(share) => return Ok((response, share)),
             Err(share) => share,
         };
         let Some(again) = &again else {
-            return Ok((response, room.exchange(share, bytes).await?));
+            return Ok((response, budget.exchange(share, bytes).await?));
         };
         drop(response);
-        share = room.exchange(share, bytes).await?;
+        share = budget.exchange(share, bytes).await?;
         response = carry_out(service, again.clone()).await?;
     }
 }
@@ -164,42 +165,49 @@ fn is_read(request: &Request) -> bool {
     )
 }
 
-/// What one stream may have under way.
+/// The budget of one stream: requests, and bytes of requests and answers.
 #[derive(Clone)]
-struct Room {
-    places: Arc<Semaphore>,
+struct StreamBudget {
+    requests: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
     bytes_max: u32,
 }
 
-impl Room {
+impl StreamBudget {
     fn new(service: &RawKv) -> Self {
         let limits = service.limits();
         Self {
-            places: Arc::new(Semaphore::new(limits.stream_requests_max as usize)),
+            requests: Arc::new(Semaphore::new(limits.stream_requests_max as usize)),
             bytes: Arc::new(Semaphore::new(limits.stream_bytes_max as usize)),
             bytes_max: limits.stream_bytes_max,
         }
     }
 
     /// Waits until there is room for a request.
-    async fn admit(&self, request_bytes: usize) -> Result<Share, Status> {
-        let place = self.places.clone().acquire_owned().await.map_err(|_| stopping())?;
+    async fn admit(&self, request_bytes: usize) -> Result<BudgetShare, Status> {
+        let place = self.requests.clone().acquire_owned().await.map_err(|_| stopping())?;
         let bytes = self.take(request_bytes).await?;
-        Ok(Share { place, bytes })
+        Ok(BudgetShare { place, bytes })
     }
 
-    /// Makes a request's share, once the request is done with, one for an answer of so many bytes.
-    /// What it has is given back first: two answers that each waited for the other's share would
-    /// wait for ever.
-    async fn exchange(&self, share: Share, answer_bytes: usize) -> Result<Share, Status> {
-        let Share { place, bytes } = share;
+    /// Exchanges the share of a request, which is done, for one of `answer_bytes`. The old share is
+    /// given back first: two answers that each waited for the other's share would deadlock.
+    async fn exchange(
+        &self,
+        share: BudgetShare,
+        answer_bytes: usize,
+    ) -> Result<BudgetShare, Status> {
+        let BudgetShare { place, bytes } = share;
         drop(bytes);
-        Ok(Share { place, bytes: self.take(answer_bytes).await? })
+        Ok(BudgetShare { place, bytes: self.take(answer_bytes).await? })
     }
 
     /// The same without waiting; the old share if there is no room.
-    fn exchange_now(&self, mut share: Share, answer_bytes: usize) -> Result<Share, Share> {
+    fn exchange_now(
+        &self,
+        mut share: BudgetShare,
+        answer_bytes: usize,
+    ) -> Result<BudgetShare, BudgetShare> {
         let has = u32::try_from(share.bytes.num_permits()).unwrap_or(u32::MAX);
         let missing = self.weight(answer_bytes).saturating_sub(has);
         match self.bytes.clone().try_acquire_many_owned(missing) {
@@ -216,7 +224,7 @@ impl Room {
         self.bytes.clone().acquire_many_owned(weight).await.map_err(|_| stopping())
     }
 
-    /// What so many bytes cost. Nothing costs more than there is.
+    /// The permits that `bytes` take, never more than there are.
     fn weight(&self, bytes: usize) -> u32 {
         let bytes = u32::try_from(bytes.saturating_add(REQUEST_OVERHEAD_BYTES));
         bytes.unwrap_or(self.bytes_max).min(self.bytes_max)
@@ -228,7 +236,7 @@ fn stopping() -> Status {
 }
 
 /// Carries out one request of a frame. An error ends the stream.
-async fn carry_out(service: &RawKv, request: Request) -> Result<Reply, Status> {
+async fn carry_out(service: &RawKv, request: Request) -> Result<BatchReply, Status> {
     use request::Cmd as Ask;
     use response::Cmd as Told;
     let told = match request.cmd {
@@ -260,39 +268,39 @@ async fn carry_out(service: &RawKv, request: Request) -> Result<Reply, Status> {
         }
         None => Told::RawGet(unknown()),
     };
-    Ok(Reply::Message(Box::new(Response { cmd: Some(told) })))
+    Ok(BatchReply::Message(Box::new(Response { cmd: Some(told) })))
 }
 
-/// Rows in the field of the answer that has them, or in words why there are none.
-fn rows<T: Answer>(
+/// Rows in their field of the answer, or the error instead of them.
+fn rows<T: RpcResponse>(
     field: u32,
-    result: Result<Rows, Failure>,
+    result: Result<RowEncoder, RequestFailure>,
     told: fn(T) -> response::Cmd,
-) -> Result<Reply, Status> {
+) -> Result<BatchReply, Status> {
     match result {
-        Ok(rows) => Ok(Reply::Rows { field, rows }),
+        Ok(rows) => Ok(BatchReply::Rows { field, rows }),
         Err(failure) => {
             let cmd = Some(told(answer(Err(failure))?));
-            Ok(Reply::Message(Box::new(Response { cmd })))
+            Ok(BatchReply::Message(Box::new(Response { cmd })))
         }
     }
 }
 
 /// The answer to a request of a kind that is not served. It must be of some kind, for clients take
-/// an unset one for a broken stream; of all of them RawGet's says most plainly what is wrong.
-fn unknown<T: Answer>() -> T {
-    let failure = Failure::Refused("this request is not served in a batch".to_owned());
+/// an unset one for a broken stream; RawGet's has the plainest field for an error.
+fn unknown<T: RpcResponse>() -> T {
+    let failure = RequestFailure::Refused("this request is not served in a batch".to_owned());
     answer(Err(failure)).unwrap_or_default()
 }
 
 /// Makes frames of answers, as large as what is ready.
 async fn gather(
     mut answers: mpsc::Receiver<Answered>,
-    frames: mpsc::Sender<Result<Outgoing, Status>>,
+    frames: mpsc::Sender<Result<OutgoingMessage, Status>>,
 ) {
     let mut ready = Vec::with_capacity(FRAME_ANSWERS_MAX);
     loop {
-        // Dropping `answers` on the way out tells the stream's other tasks to stop.
+        // Dropping `answers` on return stops the stream's other tasks.
         let count = tokio::select! {
             count = answers.recv_many(&mut ready, FRAME_ANSWERS_MAX) => count,
             () = frames.closed() => return,
@@ -317,7 +325,7 @@ async fn gather(
 }
 
 /// The next frame if there are answers for it, and why the stream ends after it, if it does.
-fn fill(answers: &mut impl Iterator<Item = Answered>) -> (Option<Outgoing>, Option<Status>) {
+fn fill(answers: &mut impl Iterator<Item = Answered>) -> (Option<OutgoingMessage>, Option<Status>) {
     let (mut replies, mut ids, mut shares) = (vec![], vec![], vec![]);
     let mut bytes = 0;
     let mut end = None;
@@ -338,8 +346,8 @@ fn fill(answers: &mut impl Iterator<Item = Answered>) -> (Option<Outgoing>, Opti
     if replies.is_empty() {
         return (None, end);
     }
-    match Pieces::batch(replies, &ids) {
-        Ok(pieces) => (Some(Outgoing { pieces, _shares: shares }), end),
+    match ChunkedBody::batch(replies, &ids) {
+        Ok(pieces) => (Some(OutgoingMessage { pieces, _shares: shares }), end),
         Err(status) => (None, Some(status)),
     }
 }

@@ -1,4 +1,4 @@
-//! A message on its way out, in pieces: long ones are sent from where they lie.
+//! The chunks of one gRPC message: long values are sent from where they lie, without a copy.
 
 use std::collections::VecDeque;
 
@@ -8,48 +8,48 @@ use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len, uint64};
 use tonic::Status;
 
-use super::block_in_place::aside;
-use super::row_encoder::Rows;
+use super::block_in_place::block_in_place;
+use super::row_encoder::RowEncoder;
 
 /// The fields of a batch of answers.
 const RESPONSES_FIELD: u32 = 1;
 const IDS_FIELD: u32 = 2;
-/// Shorter pieces are copied together: to send one apart costs more.
+/// Shorter pieces are copied together: a chunk of its own costs more than the copy.
 const PIECE_BYTES_MIN: usize = 16 << 10;
 
-/// The bytes of one message, those that announce it included.
+/// The bytes of one message, gRPC's header included.
 #[derive(Debug)]
-pub(super) struct Pieces {
+pub(super) struct ChunkedBody {
     whole: VecDeque<Bytes>,
     open: BytesMut,
 }
 
 /// One answer in a batch.
 #[derive(Debug)]
-pub(super) enum Reply {
-    /// In words.
+pub(super) enum BatchReply {
+    /// A message that is encoded as a whole.
     Message(Box<Response>),
     /// The rows of an answer that stands in this field.
-    Rows { field: u32, rows: Rows },
+    Rows { field: u32, rows: RowEncoder },
 }
 
-impl Reply {
+impl BatchReply {
     /// Bytes of the answer.
     pub(super) fn encoded_len(&self) -> usize {
         match self {
-            Reply::Message(response) => response.encoded_len(),
-            Reply::Rows { field, rows } => delimited_len(*field, rows.encoded_len()),
+            BatchReply::Message(response) => response.encoded_len(),
+            BatchReply::Rows { field, rows } => delimited_len(*field, rows.encoded_len()),
         }
     }
 
-    fn encode(self, pieces: &mut Pieces) {
+    fn encode(self, pieces: &mut ChunkedBody) {
         let bytes = self.encoded_len();
         head(RESPONSES_FIELD, bytes, &mut pieces.open);
         match self {
-            Reply::Message(response) => {
+            BatchReply::Message(response) => {
                 pieces.put_message(&*response, bytes);
             }
-            Reply::Rows { field, rows } => {
+            BatchReply::Rows { field, rows } => {
                 head(field, rows.encoded_len(), &mut pieces.open);
                 pieces.put(rows);
             }
@@ -57,16 +57,16 @@ impl Reply {
     }
 }
 
-impl Pieces {
-    /// A batch of answers, each to the request of the id beside it.
+impl ChunkedBody {
+    /// A batch of answers, with the ids of their requests in the same order.
     ///
     /// # Errors
     ///
-    /// As [`Pieces::announce`].
-    pub(super) fn batch(replies: Vec<Reply>, ids: &[u64]) -> Result<Pieces, Status> {
+    /// As [`ChunkedBody::announce`].
+    pub(super) fn batch(replies: Vec<BatchReply>, ids: &[u64]) -> Result<ChunkedBody, Status> {
         let bytes = replies.iter().map(|reply| delimited_len(RESPONSES_FIELD, reply.encoded_len()));
         let bytes = bytes.sum::<usize>() + uint64::encoded_len_packed(IDS_FIELD, ids);
-        let mut pieces = Pieces::announce(bytes)?;
+        let mut pieces = ChunkedBody::announce(bytes)?;
         replies.into_iter().for_each(|reply| reply.encode(&mut pieces));
         uint64::encode_packed(IDS_FIELD, ids, &mut pieces.open);
         pieces.close();
@@ -77,10 +77,10 @@ impl Pieces {
     ///
     /// # Errors
     ///
-    /// As [`Pieces::announce`].
-    pub(super) fn message(message: &impl Message) -> Result<Pieces, Status> {
+    /// As [`ChunkedBody::announce`].
+    pub(super) fn message(message: &impl Message) -> Result<ChunkedBody, Status> {
         let bytes = message.encoded_len();
-        let mut pieces = Pieces::announce(bytes)?;
+        let mut pieces = ChunkedBody::announce(bytes)?;
         pieces.put_message(message, bytes);
         pieces.close();
         Ok(pieces)
@@ -90,9 +90,9 @@ impl Pieces {
     ///
     /// # Errors
     ///
-    /// As [`Pieces::announce`].
-    pub(super) fn rows(rows: Rows) -> Result<Pieces, Status> {
-        let mut pieces = Pieces::announce(rows.encoded_len())?;
+    /// As [`ChunkedBody::announce`].
+    pub(super) fn rows(rows: RowEncoder) -> Result<ChunkedBody, Status> {
+        let mut pieces = ChunkedBody::announce(rows.encoded_len())?;
         pieces.put(rows);
         pieces.close();
         Ok(pieces)
@@ -103,29 +103,30 @@ impl Pieces {
         self.whole.pop_front()
     }
 
-    /// gRPC's head: that it is not compressed, and how long it is.
+    /// Begins with gRPC's header: not compressed, and the length of the message.
     ///
     /// # Errors
     ///
-    /// Its length is beyond what gRPC can say.
-    fn announce(bytes: usize) -> Result<Pieces, Status> {
+    /// The length is beyond what gRPC can say.
+    fn announce(bytes: usize) -> Result<ChunkedBody, Status> {
         let length = u32::try_from(bytes)
             .map_err(|_| Status::resource_exhausted(format!("an answer of {bytes} bytes")))?;
         let mut open = BytesMut::new();
+        // The flag "not compressed".
         open.put_u8(0);
         open.put_u32(length);
-        Ok(Pieces { whole: VecDeque::new(), open })
+        Ok(ChunkedBody { whole: VecDeque::new(), open })
     }
 
     fn put_message(&mut self, message: &impl Message, bytes: usize) {
-        aside(bytes, || {
-            // Once, or it would be doubled again and again, and copied.
+        block_in_place(bytes, || {
+            // Reserved once: else the buffer would be doubled, and copied, again and again.
             self.open.reserve(bytes);
             message.encode_raw(&mut self.open);
         });
     }
 
-    fn put(&mut self, rows: Rows) {
+    fn put(&mut self, rows: RowEncoder) {
         for piece in rows.into_pieces() {
             if piece.len() < PIECE_BYTES_MIN {
                 self.open.extend_from_slice(&piece);
@@ -143,7 +144,7 @@ impl Pieces {
     }
 }
 
-/// Bytes of a field of so many bytes, with its name and length.
+/// Bytes of a field of `bytes`, with its key and length.
 fn delimited_len(field: u32, bytes: usize) -> usize {
     key_len(field) + encoded_len_varint(bytes as u64) + bytes
 }
@@ -161,20 +162,20 @@ mod tests {
 
     use super::*;
 
-    fn bytes(mut pieces: Pieces) -> Vec<u8> {
+    fn bytes(mut pieces: ChunkedBody) -> Vec<u8> {
         std::iter::from_fn(|| pieces.take()).flatten().collect()
     }
 
-    /// What the library would send.
+    /// The bytes that the library would send.
     fn announced(message: &impl Message) -> Vec<u8> {
         let length = u32::try_from(message.encoded_len()).unwrap();
         [&[0], &length.to_be_bytes()[..], &message.encode_to_vec()].concat()
     }
 
-    fn scan(value_bytes: usize, rows: usize) -> (Rows, RawScanResponse) {
+    fn scan(value_bytes: usize, rows: usize) -> (RowEncoder, RawScanResponse) {
         let row = KvPair { key: Bytes::from_static(b"key"), value: vec![5; value_bytes].into() };
         let kvs = vec![row; rows];
-        let mut encoded = Rows::default();
+        let mut encoded = RowEncoder::default();
         kvs.iter().for_each(|row| encoded.push(&row.key, &row.value));
         (encoded, RawScanResponse { kvs, ..Default::default() })
     }
@@ -186,11 +187,11 @@ mod tests {
             let (encoded, response) = scan(value_bytes, rows);
             let words = |cmd| Response { cmd: Some(cmd) };
             let replies = vec![
-                Reply::Message(Box::new(words(Cmd::RawGet(get.clone())))),
-                Reply::Rows { field: 19, rows: encoded },
-                Reply::Message(Box::new(words(Cmd::RawGet(RawGetResponse::default())))),
+                BatchReply::Message(Box::new(words(Cmd::RawGet(get.clone())))),
+                BatchReply::Rows { field: 19, rows: encoded },
+                BatchReply::Message(Box::new(words(Cmd::RawGet(RawGetResponse::default())))),
             ];
-            let lengths: Vec<_> = replies.iter().map(Reply::encoded_len).collect();
+            let lengths: Vec<_> = replies.iter().map(BatchReply::encoded_len).collect();
             let request_ids = vec![1, u64::MAX, 300];
             let responses = [
                 Cmd::RawGet(get.clone()),
@@ -204,7 +205,7 @@ mod tests {
                 request_ids: request_ids.clone(),
                 ..Default::default()
             };
-            let pieces = Pieces::batch(replies, &request_ids).unwrap();
+            let pieces = ChunkedBody::batch(replies, &request_ids).unwrap();
             assert!(bytes(pieces) == announced(&message), "{rows} rows of {value_bytes}");
         }
     }
@@ -213,16 +214,16 @@ mod tests {
     fn an_answer_alone_is_what_the_library_makes_of_it() {
         for (value_bytes, rows) in [(0, 0), (10, 3), (30_000, 100)] {
             let (encoded, response) = scan(value_bytes, rows);
-            assert!(bytes(Pieces::rows(encoded).unwrap()) == announced(&response));
-            assert!(bytes(Pieces::message(&response).unwrap()) == announced(&response));
+            assert!(bytes(ChunkedBody::rows(encoded).unwrap()) == announced(&response));
+            assert!(bytes(ChunkedBody::message(&response).unwrap()) == announced(&response));
         }
     }
 
     #[test]
     fn what_cannot_be_announced_is_an_error() {
         let longest = u32::MAX as usize;
-        assert!(Pieces::announce(longest).is_ok());
-        let refused = Pieces::announce(longest + 1).unwrap_err();
+        assert!(ChunkedBody::announce(longest).is_ok());
+        let refused = ChunkedBody::announce(longest + 1).unwrap_err();
         assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
     }
 }

@@ -1,8 +1,7 @@
-//! Why a request has no result, in the words of TiKV's protocol. Nobody else knows `errorpb`.
+//! Maps errors to region errors of TiKV's protocol. No other file knows `errorpb`.
 //!
-//! Clients act on the kind of a region error, so each of ours has the kind whose treatment fits:
-//! what may be tried again elsewhere, what must be looked up anew, and what the caller must be
-//! told.
+//! Clients act on the kind of a region error, so each error here has the kind whose treatment fits:
+//! retry elsewhere, look the region up anew, or hand the message to the caller.
 
 use bytes::Bytes;
 use flotilla_proto::{errorpb, kvrpcpb, metapb};
@@ -14,18 +13,19 @@ use crate::driver::router::RequestError;
 
 /// Why a request has no result.
 #[derive(Debug)]
-pub(crate) enum Failure {
-    /// The sender is not one of ours, or the message makes no sense. Ends the call or the stream.
+pub(crate) enum RequestFailure {
+    /// The caller is of another cluster, or the message makes no sense. Ends the call or the
+    /// stream.
     Call(Status),
-    /// The region did not serve it. The client's library knows what to do.
+    /// The region did not serve it. The client's library acts on the kind.
     Region(Box<errorpb::Error>),
-    /// The request itself is wrong and will never be right; for the caller's eyes.
+    /// The request itself is wrong and will never be right; the message is for the caller.
     Refused(String),
 }
 
-impl Failure {
-    /// `max_execution_duration_ms` has passed before anything was done. TiKV's clients know these
-    /// words.
+impl RequestFailure {
+    /// `max_execution_duration_ms` has passed before anything was done. TiKV's clients know this
+    /// message.
     pub(crate) fn late() -> Self {
         region("Deadline is exceeded", |_| ())
     }
@@ -38,7 +38,7 @@ impl Failure {
         })
     }
 
-    /// The message is for another store; the client's address book is old.
+    /// The message is for another store; the client's store addresses are old.
     pub(crate) fn wrong_store(request: u64, here: StoreId) -> Self {
         region(&format!("to store id {request}, mine {here}"), |error| {
             error.store_not_match =
@@ -66,7 +66,8 @@ impl Failure {
         })
     }
 
-    /// Too much is going on. Costs the client seconds, so only where queueing is no way out.
+    /// Too much is going on. A client backs off for seconds then, so this is the last resort after
+    /// queueing.
     pub(crate) fn busy(reason: &str) -> Self {
         region(&format!("server is busy: {reason}"), |error| {
             error.server_is_busy =
@@ -74,29 +75,29 @@ impl Failure {
         })
     }
 
-    /// What the router or the region said about a request to region `id`.
+    /// The error of the router or of the region about a request to region `id`.
     pub(crate) fn from_router(id: RegionId, error: RequestError) -> Self {
         match error {
             RequestError::Rejected(reject) => Self::from_reject(id, reject),
             RequestError::Undecided => Self::undecided(),
-            // No kind of its own: the client goes on to the next replica at once.
+            // Without a kind: the client goes on to the next replica at once.
             RequestError::Stopping => region("the store is stopping", |_| ()),
         }
     }
 
-    /// What the snapshot said: the region changed after the read was granted.
+    /// The error of the snapshot: the region changed after the read was granted.
     pub(crate) fn from_read(id: RegionId, error: ReadError) -> Self {
         match error {
             ReadError::RegionNotFound => Self::region_not_found(id),
             ReadError::EpochNotMatch(current) => epoch_not_match(id, &[current]),
             ReadError::KeyNotInRegion { key, descriptor } => key_not_in_region(key, &descriptor),
             ReadError::TooLarge { bytes_max } => Self::answer_too_large(id, bytes_max),
-            // An engine that cannot read its own disk; another replica may do better.
+            // The engine cannot read its own disk; another replica may do better.
             error => region(&format!("region {id} cannot be read here: {error}"), |_| ()),
         }
     }
 
-    /// What every replica said when the write's turn came: it had no effect.
+    /// The rejection of a write when it was applied, on every replica alike: it had no effect.
     pub(crate) fn from_apply(descriptor: &Descriptor, reject: ApplyReject) -> Self {
         match reject {
             ApplyReject::EpochNotMatch { current } => epoch_not_match(descriptor.id, &current),
@@ -141,32 +142,32 @@ impl Failure {
     }
 }
 
-/// A response that can say what went wrong.
-pub(crate) trait Answer: Default {
-    /// Where region errors go.
+/// A response with fields for errors.
+pub(crate) trait RpcResponse: Default {
+    /// Sets the region error.
     fn set_region_error(&mut self, error: errorpb::Error);
-    /// Where everything else goes. Responses without such a field say it by a region error
-    /// without a kind, the only place of theirs that clients look at.
+    /// Sets any other error. Responses without such a field carry it as a region error without a
+    /// kind, the only place of theirs that clients look at.
     fn set_error(&mut self, message: String) {
         self.set_region_error(errorpb::Error { message, ..Default::default() });
     }
 }
 
-/// A failure as the response says it, or as the call does.
-pub(crate) fn answer<T: Answer>(result: Result<T, Failure>) -> Result<T, Status> {
+/// Puts a failure into the response, or into the status of the call.
+pub(crate) fn answer<T: RpcResponse>(result: Result<T, RequestFailure>) -> Result<T, Status> {
     let mut response = T::default();
     match result {
         Ok(response) => return Ok(response),
-        Err(Failure::Call(status)) => return Err(status),
-        Err(Failure::Region(error)) => response.set_region_error(*error),
-        Err(Failure::Refused(message)) => response.set_error(message),
+        Err(RequestFailure::Call(status)) => return Err(status),
+        Err(RequestFailure::Region(error)) => response.set_region_error(*error),
+        Err(RequestFailure::Refused(message)) => response.set_error(message),
     }
     Ok(response)
 }
 
 macro_rules! answers {
     ($($response:ident),* $(,)?) => {$(
-        impl Answer for kvrpcpb::$response {
+        impl RpcResponse for kvrpcpb::$response {
             fn set_region_error(&mut self, error: errorpb::Error) {
                 self.region_error = Some(error);
             }
@@ -176,7 +177,7 @@ macro_rules! answers {
 
 macro_rules! answers_with_error {
     ($($response:ident),* $(,)?) => {$(
-        impl Answer for kvrpcpb::$response {
+        impl RpcResponse for kvrpcpb::$response {
             fn set_region_error(&mut self, error: errorpb::Error) {
                 self.region_error = Some(error);
             }
@@ -218,7 +219,7 @@ fn peer_to_proto(peer: &Peer) -> metapb::Peer {
     metapb::Peer { id: peer.id.0, store_id: peer.store.0, ..Default::default() }
 }
 
-fn not_leader(id: RegionId, leader: Option<&Peer>) -> Failure {
+fn not_leader(id: RegionId, leader: Option<&Peer>) -> RequestFailure {
     let leader = leader.map(peer_to_proto);
     let known = if leader.is_some() { "another peer is" } else { "no leader is known" };
     region(&format!("peer is not leader for region {id}, {known}"), |error| {
@@ -226,14 +227,14 @@ fn not_leader(id: RegionId, leader: Option<&Peer>) -> Failure {
     })
 }
 
-fn epoch_not_match(id: RegionId, current: &[Descriptor]) -> Failure {
+fn epoch_not_match(id: RegionId, current: &[Descriptor]) -> RequestFailure {
     region(&format!("epoch not match: region {id} has changed"), |error| {
         let current_regions = current.iter().map(region_to_proto).collect();
         error.epoch_not_match = Some(errorpb::EpochNotMatch { current_regions });
     })
 }
 
-fn key_not_in_region(key: Bytes, descriptor: &Descriptor) -> Failure {
+fn key_not_in_region(key: Bytes, descriptor: &Descriptor) -> RequestFailure {
     let id = descriptor.id;
     let message = format!(
         "key {} is not in region key range [{}, {}) for region {id}",
@@ -251,10 +252,10 @@ fn key_not_in_region(key: Bytes, descriptor: &Descriptor) -> Failure {
     })
 }
 
-fn region(message: &str, kind: impl FnOnce(&mut errorpb::Error)) -> Failure {
+fn region(message: &str, kind: impl FnOnce(&mut errorpb::Error)) -> RequestFailure {
     let mut error = errorpb::Error { message: message.to_owned(), ..Default::default() };
     kind(&mut error);
-    Failure::Region(Box::new(error))
+    RequestFailure::Region(Box::new(error))
 }
 
 fn hex(key: &[u8]) -> String {
@@ -284,13 +285,13 @@ mod tests {
         }
     }
 
-    fn told(failure: Failure) -> errorpb::Error {
+    fn told(failure: RequestFailure) -> errorpb::Error {
         let response = answer::<kvrpcpb::RawScanResponse>(Err(failure)).unwrap();
         response.region_error.unwrap()
     }
 
     fn rejected(reject: Reject) -> errorpb::Error {
-        told(Failure::from_router(ID, RequestError::Rejected(reject)))
+        told(RequestFailure::from_router(ID, RequestError::Rejected(reject)))
     }
 
     #[test]
@@ -310,8 +311,8 @@ mod tests {
         let error = rejected(Reject::EntryTooLarge { size: 9, limit: 8 });
         assert_eq!(error.message, "raft entry is too large, region 2, entry size 9");
         assert_eq!(error.raft_entry_too_large.unwrap().entry_size, 9);
-        assert!(told(Failure::undecided()).undetermined_result.is_some());
-        assert_eq!(told(Failure::late()).message, "Deadline is exceeded");
+        assert!(told(RequestFailure::undecided()).undetermined_result.is_some());
+        assert_eq!(told(RequestFailure::late()).message, "Deadline is exceeded");
     }
 
     #[test]
@@ -319,8 +320,8 @@ mod tests {
         let current = || vec![descriptor()];
         for error in [
             rejected(Reject::EpochNotMatch { current: current() }),
-            told(Failure::from_read(ID, ReadError::EpochNotMatch(descriptor()))),
-            told(Failure::from_apply(
+            told(RequestFailure::from_read(ID, ReadError::EpochNotMatch(descriptor()))),
+            told(RequestFailure::from_apply(
                 &descriptor(),
                 ApplyReject::EpochNotMatch { current: current() },
             )),
@@ -342,11 +343,11 @@ mod tests {
 
     #[test]
     fn what_the_caller_did_wrong_is_in_the_field_for_it_if_there_is_one() {
-        let refused = || Failure::Refused("no".to_owned());
+        let refused = || RequestFailure::Refused("no".to_owned());
         let put = answer::<kvrpcpb::RawPutResponse>(Err(refused())).unwrap();
         assert_eq!((put.error.as_str(), put.region_error), ("no", None));
         assert_eq!(told(refused()).message, "no");
-        let call = Failure::Call(Status::invalid_argument("no"));
+        let call = RequestFailure::Call(Status::invalid_argument("no"));
         assert!(answer::<kvrpcpb::RawPutResponse>(Err(call)).is_err());
     }
 }

@@ -1,8 +1,8 @@
-//! The gRPC service: each call to its handler, and answers on their way out.
+//! The gRPC service: each call to its handler, and chunked answers.
 //!
-//! Requests are taken apart by the library. Answers are made here, in pieces: one with many rows is
-//! sent from where a scan has put them, and never copied into one message. A connection takes a
-//! piece when it has room for it, so other streams of the connection are served between two.
+//! The library decodes requests. Answers are made here, in chunks: one with many rows is sent from
+//! where a scan has put them, and never copied into one message. A connection takes a chunk when it
+//! has room for it, so other streams of the connection are served between two.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -24,10 +24,10 @@ use tonic::server::{Grpc, NamedService, StreamingService, UnaryService};
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use super::batch_commands::{self, Answers, Outgoing};
-use super::chunked_body::Pieces;
-use super::errors::{Answer, Failure, answer};
-use super::row_encoder::Rows;
+use super::batch_commands::{self, BatchAnswers, OutgoingMessage};
+use super::chunked_body::ChunkedBody;
+use super::errors::{RequestFailure, RpcResponse, answer};
+use super::row_encoder::RowEncoder;
 use super::service::RawKv;
 
 /// The service that every store offers to clients, as a server takes it.
@@ -47,7 +47,7 @@ impl RawKv {
 }
 
 impl RawKvServer {
-    /// Takes requests of one kind apart. Its own answer is empty: ours takes its place.
+    /// Decodes requests of one kind. Its own answer is empty: ours takes its place.
     fn grpc<T: Message + Default + 'static>(&self) -> Grpc<ProstCodec<(), T>> {
         Grpc::new(ProstCodec::default()).max_decoding_message_size(self.message_bytes_max)
     }
@@ -77,7 +77,7 @@ where
                 let handle = move |request| async move { $encode(service.$handler(request).await) };
                 Box::pin(async move {
                     let (told, heard) = oneshot::channel();
-                    let response = grpc.unary(Unary::new(handle, told), request).await;
+                    let response = grpc.unary(UnaryMethod::new(handle, told), request).await;
                     Ok(with_body(response, heard))
                 })
             }};
@@ -90,7 +90,7 @@ where
                 let (service, mut grpc) = (self.service.clone(), self.grpc());
                 Box::pin(async move {
                     let (told, heard) = oneshot::channel();
-                    let method = Batches { service, told: Some(told) };
+                    let method = BatchMethod { service, told: Some(told) };
                     let response = grpc.streaming(method, request).await;
                     Ok(with_body(response, heard))
                 })
@@ -111,21 +111,25 @@ where
     }
 }
 
-/// What a call of a method that is not there gets.
+/// The answer to a call of a method that does not exist.
 fn unknown<E>() -> BoxFuture<http::Response<Body>, E> {
     let unknown = Status::new(tonic::Code::Unimplemented, "");
     Box::pin(async move { Ok(unknown.into_http()) })
 }
 
-/// An answer in words.
-fn message<T: Answer + Message>(result: Result<T, Failure>) -> Result<Pieces, Status> {
-    Pieces::message(&answer(result)?)
+/// An answer without rows.
+fn message<T: RpcResponse + Message>(
+    result: Result<T, RequestFailure>,
+) -> Result<ChunkedBody, Status> {
+    ChunkedBody::message(&answer(result)?)
 }
 
-/// Rows, or in words why there are none.
-fn rows<T: Answer + Message>(result: Result<Rows, Failure>) -> Result<Pieces, Status> {
+/// Rows, or the error instead of them.
+fn rows<T: RpcResponse + Message>(
+    result: Result<RowEncoder, RequestFailure>,
+) -> Result<ChunkedBody, Status> {
     match result {
-        Ok(rows) => Pieces::rows(rows),
+        Ok(rows) => ChunkedBody::rows(rows),
         Err(failure) => message::<T>(Err(failure)),
     }
 }
@@ -136,30 +140,33 @@ fn with_body<S>(
     mut answers: oneshot::Receiver<S>,
 ) -> http::Response<Body>
 where
-    S: Stream<Item = Result<Outgoing, Status>> + Send + Unpin + 'static,
+    S: Stream<Item = Result<OutgoingMessage, Status>> + Send + Unpin + 'static,
 {
     match answers.try_recv() {
-        Ok(answers) => response.map(|_| Body::new(Sending { answers, now: None, ended: false })),
+        Ok(answers) => response.map(|_| Body::new(AnswerBody { answers, now: None, ended: false })),
         Err(_) => response,
     }
 }
 
-/// A method with one answer, which goes another way than the library's.
-struct Unary<F> {
+/// A method with one answer, which goes around the library's encoder.
+struct UnaryMethod<F> {
     handle: Option<F>,
-    told: Option<oneshot::Sender<Once<Result<Outgoing, Status>>>>,
+    told: Option<oneshot::Sender<Once<Result<OutgoingMessage, Status>>>>,
 }
 
-impl<F> Unary<F> {
-    fn new(handle: F, told: oneshot::Sender<Once<Result<Outgoing, Status>>>) -> Unary<F> {
-        Unary { handle: Some(handle), told: Some(told) }
+impl<F> UnaryMethod<F> {
+    fn new(
+        handle: F,
+        told: oneshot::Sender<Once<Result<OutgoingMessage, Status>>>,
+    ) -> UnaryMethod<F> {
+        UnaryMethod { handle: Some(handle), told: Some(told) }
     }
 }
 
-impl<F, A, R> UnaryService<R> for Unary<F>
+impl<F, A, R> UnaryService<R> for UnaryMethod<F>
 where
     F: FnOnce(R) -> A,
-    A: Future<Output = Result<Pieces, Status>> + Send + 'static,
+    A: Future<Output = Result<ChunkedBody, Status>> + Send + 'static,
 {
     type Response = ();
     type Future = BoxFuture<Response<()>, Status>;
@@ -171,42 +178,42 @@ where
             let (Some(handling), Some(told)) = (handling, told) else {
                 return Err(Status::internal("a call was made twice"));
             };
-            // Who called is gone if nobody hears it.
-            let _ = told.send(once(Ok(Outgoing::alone(handling.await?))));
+            // An error means that the caller has gone.
+            let _ = told.send(once(Ok(OutgoingMessage::alone(handling.await?))));
             Ok(Response::new(()))
         })
     }
 }
 
-/// The batch stream, whose answers go another way than the library's.
-struct Batches {
+/// The batch stream, whose answers go around the library's encoder.
+struct BatchMethod {
     service: RawKv,
-    told: Option<oneshot::Sender<Answers>>,
+    told: Option<oneshot::Sender<BatchAnswers>>,
 }
 
-impl StreamingService<BatchCommandsRequest> for Batches {
+impl StreamingService<BatchCommandsRequest> for BatchMethod {
     type Response = ();
     type ResponseStream = tokio_stream::Empty<Result<(), Status>>;
     type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
 
     fn call(&mut self, request: Request<Streaming<BatchCommandsRequest>>) -> Self::Future {
         let answers = batch_commands::serve(self.service.clone(), request.into_inner());
-        // Who called is gone if nobody hears it.
+        // An error means that the caller has gone.
         let _ = self.told.take().map(|told| told.send(answers));
         Box::pin(async { Ok(Response::new(tokio_stream::empty())) })
     }
 }
 
-/// A body: answers piece by piece, then how it ended.
-struct Sending<S> {
+/// A body: answers chunk by chunk, then the status.
+struct AnswerBody<S> {
     answers: S,
-    now: Option<Outgoing>,
+    now: Option<OutgoingMessage>,
     ended: bool,
 }
 
-impl<S> HttpBody for Sending<S>
+impl<S> HttpBody for AnswerBody<S>
 where
-    S: Stream<Item = Result<Outgoing, Status>> + Unpin,
+    S: Stream<Item = Result<OutgoingMessage, Status>> + Unpin,
 {
     type Data = Bytes;
     type Error = Status;
@@ -252,9 +259,9 @@ mod tests {
 
     type Polled = Poll<Option<Result<Frame<Bytes>, Status>>>;
 
-    fn poll<S>(body: &mut Sending<S>) -> Polled
+    fn poll<S>(body: &mut AnswerBody<S>) -> Polled
     where
-        S: Stream<Item = Result<Outgoing, Status>> + Unpin,
+        S: Stream<Item = Result<OutgoingMessage, Status>> + Unpin,
     {
         let mut context = Context::from_waker(std::task::Waker::noop());
         Pin::new(body).poll_frame(&mut context)
@@ -270,16 +277,17 @@ mod tests {
         frame.into_trailers().unwrap()["grpc-status"].to_str().unwrap().to_owned()
     }
 
-    fn long_answer() -> Outgoing {
-        let mut rows = Rows::default();
+    fn long_answer() -> OutgoingMessage {
+        let mut rows = RowEncoder::default();
         rows.push(b"key", &vec![1; 600 << 10]);
-        Outgoing::alone(Pieces::rows(rows).unwrap())
+        OutgoingMessage::alone(ChunkedBody::rows(rows).unwrap())
     }
 
     #[test]
     fn answers_go_out_piece_by_piece_and_then_the_end() {
         let (tell, answers) = mpsc::channel(2);
-        let mut body = Sending { answers: ReceiverStream::new(answers), now: None, ended: false };
+        let mut body =
+            AnswerBody { answers: ReceiverStream::new(answers), now: None, ended: false };
         assert!(poll(&mut body).is_pending());
         tell.try_send(Ok(long_answer())).unwrap();
         let head = data(poll(&mut body));
@@ -299,7 +307,7 @@ mod tests {
     #[test]
     fn a_failure_ends_a_stream_with_its_status() {
         let answers = [Ok(long_answer()), Err(Status::invalid_argument("no"))];
-        let mut body = Sending { answers: tokio_stream::iter(answers), now: None, ended: false };
+        let mut body = AnswerBody { answers: tokio_stream::iter(answers), now: None, ended: false };
         (0..4).for_each(|_| drop(data(poll(&mut body))));
         assert_eq!(code(poll(&mut body)), "3");
         assert!(matches!(poll(&mut body), Poll::Ready(None)));

@@ -1,12 +1,12 @@
-//! gRPC in, router out: TiKV's RawKV service.
+//! TiKV's RawKV service: gRPC in, router out.
 //!
-//! A request passes `check` (may it be said at all?), `claim` (what does it claim about its
-//! region?) and `range` (what does it mean within the region's borders?), goes to the region by
-//! the router, and its answer or its failure (`errors`) goes back. `reads` and `writes` are where
-//! that happens for each kind of request; `places` keeps long reads from holding up others; `wire`
-//! is the gRPC service over them, and `batch` its stream that carries many requests. Answers are
-//! bytes early: `rows` encodes what a scan finds, `pieces` the message around it, and `aside` keeps
-//! that from holding up others.
+//! A request passes `validate` (TiKV's limits), `request_context` (its claims about the region) and
+//! `range` (its range within the region's borders), goes to the region by the router, and its
+//! answer or its failure (`errors`) goes back. `reads` and `writes` do that for each kind of
+//! request; `read_scheduler` keeps long reads from holding up short ones; `grpc` is the service
+//! over them, `batch_commands` its stream that carries many requests, `service` what they share.
+//! Answers are encoded early: `row_encoder` encodes the rows of a scan, `chunked_body` the message
+//! around them, and `block_in_place` keeps that from holding up other tasks.
 
 mod batch_commands;
 mod block_in_place;
@@ -23,5 +23,5 @@ mod validate;
 mod writes;
 
 pub use grpc::RawKvServer;
-pub use read_scheduler::PlacesConfig;
-pub use service::{Limits, RawKv};
+pub use read_scheduler::ReadSchedulerConfig;
+pub use service::{RawKv, RawKvLimits};

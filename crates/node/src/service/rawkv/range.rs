@@ -1,54 +1,61 @@
-//! Ranges of requests against the borders of a region.
+//! Clips ranges of requests to the borders of a region.
 //!
-//! Clients do not clip: a scan goes on to its own end, and the store stops at the region's. What
-//! must lie in the region is where the scan begins; for a reverse one that is its upper bound,
-//! which may be the region's end.
+//! Clients do not clip: a scan goes on to its own end, and the store stops at the region's. The
+//! start of a scan must lie in the region; for a reverse scan that is its upper bound, which may be
+//! the region's end.
 
 use bytes::Bytes;
 use flotilla_region::Descriptor;
 
 /// `[start, end)` in one region; an empty `end` is no end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Range {
+pub(crate) struct KeyRange {
     pub(crate) start: Bytes,
     pub(crate) end: Bytes,
 }
 
-/// What a range means in a region.
+/// A range, clipped to a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Clipped {
+pub(crate) struct ClippedRange {
     /// The keys that it covers there; `None` if there are none.
-    pub(crate) range: Option<Range>,
+    pub(crate) range: Option<KeyRange>,
     /// A key that must be in the region, or the range is not one for this region.
     pub(crate) probe: Option<Bytes>,
 }
 
 /// A scan upwards from `start`, up to `end`.
-pub(crate) fn forward(region: &Descriptor, start: Bytes, end: Bytes) -> Clipped {
+pub(crate) fn forward(region: &Descriptor, start: Bytes, end: Bytes) -> ClippedRange {
     let probe = Some(start.clone());
-    Clipped { range: Range { start, end: lesser_end(end, &region.end) }.unless_empty(), probe }
+    ClippedRange {
+        range: KeyRange { start, end: lesser_end(end, &region.end) }.unless_empty(),
+        probe,
+    }
 }
 
 /// A scan downwards from below `upper` to `lower`, `lower` included.
-pub(crate) fn reverse(region: &Descriptor, upper: Bytes, lower: Bytes) -> Clipped {
+pub(crate) fn reverse(region: &Descriptor, upper: Bytes, lower: Bytes) -> ClippedRange {
     // As an upper bound, the region's end is inside the region, and "" is the end of everything.
     let inside = upper == region.end || upper.is_empty();
     let probe = (!inside).then(|| upper.clone());
     let range =
-        Range { start: lower.max(region.start.clone()), end: lesser_end(upper, &region.end) };
-    Clipped { range: range.unless_empty(), probe }
+        KeyRange { start: lower.max(region.start.clone()), end: lesser_end(upper, &region.end) };
+    ClippedRange { range: range.unless_empty(), probe }
 }
 
 /// A deletion of `[start, end)`, which the client has clipped already; an empty `end` stands for
 /// the region's.
-pub(crate) fn delete(region: &Descriptor, start: Bytes, end: Bytes) -> (Clipped, Option<Bytes>) {
+pub(crate) fn delete(
+    region: &Descriptor,
+    start: Bytes,
+    end: Bytes,
+) -> (ClippedRange, Option<Bytes>) {
     let beyond = !region.end.is_empty() && end > region.end;
     let probe = Some(start.clone());
-    let range = Range { start, end: lesser_end(end.clone(), &region.end) };
-    (Clipped { range: range.unless_empty(), probe }, beyond.then_some(end))
+    let range = KeyRange { start, end: lesser_end(end.clone(), &region.end) };
+    (ClippedRange { range: range.unless_empty(), probe }, beyond.then_some(end))
 }
 
-impl Range {
+impl KeyRange {
     fn unless_empty(self) -> Option<Self> {
         (self.end.is_empty() || self.start < self.end).then_some(self)
     }
@@ -80,7 +87,7 @@ mod tests {
         }
     }
 
-    fn covers(clipped: &Clipped) -> Option<(&[u8], &[u8])> {
+    fn covers(clipped: &ClippedRange) -> Option<(&[u8], &[u8])> {
         clipped.range.as_ref().map(|range| (&range.start[..], &range.end[..]))
     }
 

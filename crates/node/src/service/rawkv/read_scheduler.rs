@@ -1,18 +1,18 @@
-//! How reads of many rows share the threads that read.
+//! Schedules reads of many rows: short reads first, long ones interleaved and bounded in number.
 //!
-//! A read is done in parts of a millisecond or so. Between two parts it gives up its thread, so that
-//! no read, however long, is waited for longer than for a part. What is done within its first part
-//! is *short*. A read that is not is *long*: few of them are under way, because each keeps what it
-//! has read; and fewer still read at the same time, because there must be cores left for the others.
-//! Whoever waits is served in the order of coming.
+//! A read is done in parts of a millisecond or so. Between two parts it gives up its thread, so
+//! that no request waits for a read, however long, for more than a part. A read that ends within
+//! its first part is *short*; every other is *long*. Few long reads are under way, because each
+//! keeps what it has read; and fewer still read at the same time, because there must be cores left
+//! for the others. Waiting reads are served first come, first served.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How many reads there may be.
+/// Limits on concurrent reads.
 #[derive(Clone, Copy, Debug)]
-pub struct PlacesConfig {
+pub struct ReadSchedulerConfig {
     /// Reads that are in their first part at the same time. Default 8.
     pub short_max: u32,
     /// Long reads under way, each with up to a whole answer in memory. Default 8.
@@ -21,7 +21,7 @@ pub struct PlacesConfig {
     pub long_at_once_max: u32,
 }
 
-impl Default for PlacesConfig {
+impl Default for ReadSchedulerConfig {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let half = u32::try_from(cores / 2).unwrap_or(u32::MAX).max(1);
@@ -30,24 +30,24 @@ impl Default for PlacesConfig {
 }
 
 /// A read in parts.
-pub(super) trait Job: Send + 'static {
-    type Answer: Send + 'static;
+pub(super) trait ChunkedRead: Send + 'static {
+    type Output: Send + 'static;
     type Error: Send + 'static;
     /// Reads one part more. The answer when it is whole.
-    fn read_on(&mut self) -> Result<Option<Self::Answer>, Self::Error>;
+    fn read_on(&mut self) -> Result<Option<Self::Output>, Self::Error>;
     /// Forgets what it has read, and begins again.
     fn restart(&mut self);
 }
 
-/// Where reads wait for each other.
-pub(super) struct Places {
+/// Three semaphores: first parts, long reads, and long reads that read at this moment.
+pub(super) struct ReadScheduler {
     short: Arc<Semaphore>,
     long: Arc<Semaphore>,
     long_turns: Arc<Semaphore>,
 }
 
-impl Places {
-    pub(super) fn new(config: PlacesConfig) -> Self {
+impl ReadScheduler {
+    pub(super) fn new(config: ReadSchedulerConfig) -> Self {
         let semaphore = |count: u32| Arc::new(Semaphore::new(count.max(1) as usize));
         Self {
             short: semaphore(config.short_max),
@@ -61,11 +61,12 @@ impl Places {
     /// # Cancel safety
     ///
     /// Dropped, it ends with the part that is being read.
-    pub(super) async fn read<T: Job>(&self, job: T) -> Option<Result<T::Answer, T::Error>> {
+    pub(super) async fn read<T: ChunkedRead>(&self, job: T) -> Option<Result<T::Output, T::Error>> {
         let mut job = match part(job, place(&self.short).await?).await? {
-            Part::Last(answer) => return Some(answer),
-            Part::More(job) => job,
+            ReadStep::Last(answer) => return Some(answer),
+            ReadStep::More(job) => job,
         };
+        // The permit is held to the end of the read: its rows are in memory until then.
         let _long = match Arc::clone(&self.long).try_acquire_owned() {
             Ok(place) => place,
             Err(_) => {
@@ -76,8 +77,8 @@ impl Places {
         };
         loop {
             job = match part(job, place(&self.long_turns).await?).await? {
-                Part::Last(answer) => return Some(answer),
-                Part::More(job) => job,
+                ReadStep::Last(answer) => return Some(answer),
+                ReadStep::More(job) => job,
             };
         }
     }
@@ -87,21 +88,21 @@ async fn place(of: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
     Arc::clone(of).acquire_owned().await.ok()
 }
 
-/// What came of one part.
-enum Part<T: Job> {
-    Last(Result<T::Answer, T::Error>),
+/// The outcome of one part.
+enum ReadStep<T: ChunkedRead> {
+    Last(Result<T::Output, T::Error>),
     More(T),
 }
 
-/// Reads one part, on a thread that may block; the place is held as long as the thread is, also if
-/// nobody waits for it any more.
-async fn part<T: Job>(mut job: T, place: OwnedSemaphorePermit) -> Option<Part<T>> {
+/// Reads one part, on a thread that may block. The permit is held as long as the thread reads, even
+/// if the caller is gone.
+async fn part<T: ChunkedRead>(mut job: T, place: OwnedSemaphorePermit) -> Option<ReadStep<T>> {
     let reading = tokio::task::spawn_blocking(move || {
         let _place = place;
         match job.read_on() {
-            Ok(Some(answer)) => Part::Last(Ok(answer)),
-            Ok(None) => Part::More(job),
-            Err(error) => Part::Last(Err(error)),
+            Ok(Some(answer)) => ReadStep::Last(Ok(answer)),
+            Ok(None) => ReadStep::More(job),
+            Err(error) => ReadStep::Last(Err(error)),
         }
     });
     reading.await.ok()
@@ -116,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    /// What the reads of a test have in common.
+    /// The state that the reads of a test share.
     #[derive(Default)]
     struct World {
         may_end: AtomicBool,
@@ -126,7 +127,7 @@ mod tests {
         restarted: Notify,
     }
 
-    /// Reads at least so many parts, and goes on until it may end.
+    /// Reads at least `least` parts, and goes on until it may end.
     struct Parts {
         world: Arc<World>,
         least: u32,
@@ -139,8 +140,8 @@ mod tests {
         }
     }
 
-    impl Job for Parts {
-        type Answer = u32;
+    impl ChunkedRead for Parts {
+        type Output = u32;
         type Error = ();
 
         fn read_on(&mut self) -> Result<Option<u32>, ()> {
@@ -165,13 +166,17 @@ mod tests {
         }
     }
 
-    fn places(long_max: u32, long_at_once_max: u32) -> Arc<Places> {
-        Arc::new(Places::new(PlacesConfig { short_max: 1, long_max, long_at_once_max }))
+    fn read_scheduler(long_max: u32, long_at_once_max: u32) -> Arc<ReadScheduler> {
+        Arc::new(ReadScheduler::new(ReadSchedulerConfig {
+            short_max: 1,
+            long_max,
+            long_at_once_max,
+        }))
     }
 
-    fn spawn(places: &Arc<Places>, job: Parts) -> tokio::task::JoinHandle<u32> {
-        let places = Arc::clone(places);
-        tokio::spawn(async move { places.read(job).await.unwrap().unwrap() })
+    fn spawn(read_scheduler: &Arc<ReadScheduler>, job: Parts) -> tokio::task::JoinHandle<u32> {
+        let read_scheduler = Arc::clone(read_scheduler);
+        tokio::spawn(async move { read_scheduler.read(job).await.unwrap().unwrap() })
     }
 
     /// A hang is a failure and not a test that never ends.
@@ -181,14 +186,14 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn short_reads_pass_long_ones_however_many_there_are() {
-        let (world, places) = (Arc::new(World::default()), places(3, 2));
-        let long: Vec<_> = (0..9).map(|_| spawn(&places, Parts::new(&world, 5))).collect();
+        let (world, read_scheduler) = (Arc::new(World::default()), read_scheduler(3, 2));
+        let long: Vec<_> = (0..9).map(|_| spawn(&read_scheduler, Parts::new(&world, 5))).collect();
         // All that may be long are, and the others wait for them.
         while world.restarts.load(Ordering::SeqCst) < 6 {
             soon(world.restarted.notified()).await;
         }
         for _ in 0..100 {
-            assert_eq!(soon(spawn(&places, Parts::new(&world, 1))).await.unwrap(), 1);
+            assert_eq!(soon(spawn(&read_scheduler, Parts::new(&world, 1))).await.unwrap(), 1);
         }
         world.may_end.store(true, Ordering::SeqCst);
         for read in long {
@@ -200,8 +205,8 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn who_waits_for_a_long_place_keeps_nothing_and_answers_whole() {
-        let (world, places) = (Arc::new(World::default()), places(1, 1));
-        let both = [5, 7].map(|least| spawn(&places, Parts::new(&world, least)));
+        let (world, read_scheduler) = (Arc::new(World::default()), read_scheduler(1, 1));
+        let both = [5, 7].map(|least| spawn(&read_scheduler, Parts::new(&world, least)));
         soon(world.restarted.notified()).await;
         assert!(both.iter().any(|read| !read.is_finished()));
         world.may_end.store(true, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Requests that read. The region grants the read, then a snapshot is taken and looked at.
+//! Requests that read: the region grants the read, then a snapshot is taken and read.
 
 use bytes::Bytes;
 use flotilla_pagestore::Error as PagesError;
@@ -10,36 +10,39 @@ use flotilla_region::RegionId;
 use flotilla_store::{ReadError, RegionSnapshot, ScanRequest};
 use tokio::time::timeout;
 
-use super::errors::Failure;
-use super::range::{self, Clipped, Range};
-use super::read_scheduler::Job;
-use super::request_context::Claim;
-use super::row_encoder::Rows;
+use super::errors::RequestFailure;
+use super::range::{self, ClippedRange, KeyRange};
+use super::read_scheduler::ChunkedRead;
+use super::request_context::RequestContext;
+use super::row_encoder::RowEncoder;
 use super::service::RawKv;
 use super::validate;
 use crate::driver::router::Router;
 
-/// What a scan or a batch of gets reads before it lets others go first. At a gigabyte in a second, a
-/// millisecond.
+/// Bytes that a scan or a batch of gets reads before it lets others go first: a millisecond at a
+/// gigabyte per second.
 const PART_BYTES: u64 = 1 << 20;
-/// What a key of a batch of gets counts for, beside its bytes.
+/// Bytes that a key of a batch of gets counts for in addition to its own.
 const GET_BYTES: u64 = 1024;
 /// Ranges that one batch scan may have; more would keep a thread for too long.
 const RANGES_MAX: usize = 1024;
 
-/// How the rows of a scan are wanted.
+/// Limit, direction and columns of a scan.
 #[derive(Clone, Copy)]
-struct Wanted {
+struct ScanOptions {
     limit: u32,
     reverse: bool,
     key_only: bool,
 }
 
 impl RawKv {
-    pub(super) async fn get(&self, request: RawGetRequest) -> Result<RawGetResponse, Failure> {
+    pub(super) async fn get(
+        &self,
+        request: RawGetRequest,
+    ) -> Result<RawGetResponse, RequestFailure> {
         let RawGetRequest { context, key, cf } = request;
         validate::common(context.as_ref(), &cf)?;
-        let value = self.value(self.examine(context)?, key).await?;
+        let value = self.value(self.check_context(context)?, key).await?;
         Ok(RawGetResponse {
             not_found: value.is_none(),
             value: value.unwrap_or_default(),
@@ -51,104 +54,122 @@ impl RawKv {
     pub(super) async fn get_key_ttl(
         &self,
         request: RawGetKeyTtlRequest,
-    ) -> Result<RawGetKeyTtlResponse, Failure> {
+    ) -> Result<RawGetKeyTtlResponse, RequestFailure> {
         let RawGetKeyTtlRequest { context, key, cf } = request;
         validate::common(context.as_ref(), &cf)?;
-        let value = self.value(self.examine(context)?, key).await?;
+        let value = self.value(self.check_context(context)?, key).await?;
         Ok(RawGetKeyTtlResponse { not_found: value.is_none(), ..Default::default() })
     }
 
-    pub(super) async fn batch_get(&self, request: RawBatchGetRequest) -> Result<Rows, Failure> {
+    pub(super) async fn batch_get(
+        &self,
+        request: RawBatchGetRequest,
+    ) -> Result<RowEncoder, RequestFailure> {
         let RawBatchGetRequest { context, keys, cf } = request;
         validate::common(context.as_ref(), &cf)?;
         keys.iter().try_for_each(|key| validate::key(key))?;
-        let claim = self.examine(context)?.touching(&keys);
+        let checked = self.check_context(context)?.touching(&keys);
         let bytes_max = self.limits().answer_bytes_max;
-        let rows = Rows::default();
-        self.look(claim, Gets { keys, next: 0, rows, bytes: 0, bytes_max }).await
+        let rows = RowEncoder::default();
+        self.read_rows(checked, BatchGet { keys, next: 0, rows, bytes: 0, bytes_max }).await
     }
 
-    pub(super) async fn scan(&self, request: RawScanRequest) -> Result<Rows, Failure> {
+    pub(super) async fn scan(&self, request: RawScanRequest) -> Result<RowEncoder, RequestFailure> {
         let RawScanRequest { context, start_key, limit, key_only, cf, reverse, end_key } = request;
         validate::common(context.as_ref(), &cf)?;
-        let wanted = Wanted { limit, reverse, key_only };
-        let claim = self.examine(context)?.pinned();
-        self.rows(claim, vec![(start_key, end_key)], wanted).await
+        let options = ScanOptions { limit, reverse, key_only };
+        let checked = self.check_context(context)?.at_known_version();
+        self.rows(checked, vec![(start_key, end_key)], options).await
     }
 
-    pub(super) async fn batch_scan(&self, request: RawBatchScanRequest) -> Result<Rows, Failure> {
+    pub(super) async fn batch_scan(
+        &self,
+        request: RawBatchScanRequest,
+    ) -> Result<RowEncoder, RequestFailure> {
         let RawBatchScanRequest { context, ranges, each_limit, key_only, cf, reverse } = request;
         validate::common(context.as_ref(), &cf)?;
         if ranges.len() > RANGES_MAX {
             let count = ranges.len();
-            return Err(Failure::Refused(format!("{count} ranges, at most {RANGES_MAX}")));
+            return Err(RequestFailure::Refused(format!("{count} ranges, at most {RANGES_MAX}")));
         }
-        let wanted = Wanted { limit: each_limit, reverse, key_only };
-        let claim = self.examine(context)?.pinned();
+        let options = ScanOptions { limit: each_limit, reverse, key_only };
+        let checked = self.check_context(context)?.at_known_version();
         let ranges = ranges.into_iter().map(|range| (range.start_key, range.end_key)).collect();
-        self.rows(claim, ranges, wanted).await
+        self.rows(checked, ranges, options).await
     }
 
     /// The value of one key.
-    async fn value(&self, claim: Claim, key: Bytes) -> Result<Option<Bytes>, Failure> {
+    async fn value(
+        &self,
+        checked: RequestContext,
+        key: Bytes,
+    ) -> Result<Option<Bytes>, RequestFailure> {
         validate::key(&key)?;
-        let id = claim.region();
-        let view = self.snapshot(claim.touching([&key])).await?;
-        view.get(&key).map_err(|error| unread(self.router(), id, error))
+        let id = checked.region();
+        let view = self.snapshot(checked.touching([&key])).await?;
+        view.get(&key).map_err(|error| read_failed(self.router(), id, error))
     }
 
     /// The rows of all `bounds` in the order of the request, each as long as the limit or up to
     /// the region's end.
     async fn rows(
         &self,
-        claim: Claim,
+        checked: RequestContext,
         bounds: Vec<(Bytes, Bytes)>,
-        wanted: Wanted,
-    ) -> Result<Rows, Failure> {
+        options: ScanOptions,
+    ) -> Result<RowEncoder, RequestFailure> {
         let mut probes = Vec::new();
         let mut ranges = Vec::new();
         for (start, end) in bounds {
             validate::bound(&start)?;
             validate::bound(&end)?;
-            let clip = if wanted.reverse { range::reverse } else { range::forward };
-            let Clipped { range, probe } = clip(&claim.descriptor, start, end);
+            let clip = if options.reverse { range::reverse } else { range::forward };
+            let ClippedRange { range, probe } = clip(&checked.descriptor, start, end);
             probes.extend(probe);
             ranges.extend(range);
         }
         let bytes_max = self.limits().answer_bytes_max;
-        let claim = claim.touching(&probes);
-        let rows = Rows::default();
-        let scans = Scans { ranges, wanted, next: 0, rest: None, rows, bytes: 0, bytes_max };
-        self.look(claim, scans).await
+        let checked = checked.touching(&probes);
+        let rows = RowEncoder::default();
+        let scans = BatchScan { ranges, options, next: 0, rest: None, rows, bytes: 0, bytes_max };
+        self.read_rows(checked, scans).await
     }
 
-    /// Carries out `reading` on a snapshot, on threads that may take their time, part by part.
-    async fn look<T: Reading>(&self, claim: Claim, reading: T) -> Result<Rows, Failure> {
-        let id = claim.region();
-        let view = self.snapshot(claim).await?;
-        match self.places().read(Looking { view, reading }).await {
-            Some(answer) => answer.map_err(|error| unread(self.router(), id, error)),
-            None => Err(Failure::from_router(id, crate::driver::router::RequestError::Stopping)),
+    /// Carries out `reading` on a snapshot, on threads that may block, part by part.
+    async fn read_rows<T: RowReader>(
+        &self,
+        checked: RequestContext,
+        reading: T,
+    ) -> Result<RowEncoder, RequestFailure> {
+        let id = checked.region();
+        let view = self.snapshot(checked).await?;
+        match self.read_scheduler().read(SnapshotRead { view, reading }).await {
+            Some(answer) => answer.map_err(|error| read_failed(self.router(), id, error)),
+            None => {
+                Err(RequestFailure::from_router(id, crate::driver::router::RequestError::Stopping))
+            }
         }
     }
 
     /// A snapshot of the region that holds every write acknowledged before the request came.
-    async fn snapshot(&self, claim: Claim) -> Result<RegionSnapshot, Failure> {
-        let (id, version) = (claim.region(), claim.guard.version);
-        let grant = self.router().read(id, claim.guard, claim.follower);
-        let granted = match claim.patience {
-            Some(patience) => timeout(patience, grant).await.map_err(|_| Failure::late())?,
+    async fn snapshot(&self, checked: RequestContext) -> Result<RegionSnapshot, RequestFailure> {
+        let (id, version) = (checked.region(), checked.guard.version);
+        let grant = self.router().read(id, checked.guard, checked.follower);
+        let granted = match checked.time_limit {
+            Some(time_limit) => {
+                timeout(time_limit, grant).await.map_err(|_| RequestFailure::late())?
+            }
             None => grant.await,
         };
-        let view = granted.map_err(|error| Failure::from_router(id, error))?;
-        view.region(id, version).map_err(|error| unread(self.router(), id, error))
+        let view = granted.map_err(|error| RequestFailure::from_router(id, error))?;
+        view.region(id, version).map_err(|error| read_failed(self.router(), id, error))
     }
 }
 
-/// A read that the store could not carry out. If that is because of damage the node stops: who has
-/// read one page that is not what was written cannot vouch for the others. What the disk refuses it
-/// may give the next time, so that is counted and told; the client hears of it, too.
-fn unread(router: &Router, id: RegionId, error: ReadError) -> Failure {
+/// Maps a read that the store could not carry out. If its cause is damage the node stops: after one
+/// page that is not what was written, the others cannot be trusted. An error of the disk may pass,
+/// so it is counted and logged, and the client gets it, too.
+fn read_failed(router: &Router, id: RegionId, error: ReadError) -> RequestFailure {
     match &error {
         ReadError::Corrupt(_) | ReadError::Pages(PagesError::Corrupt { .. }) => {
             router.note_failed_read(id, &error);
@@ -157,28 +178,29 @@ fn unread(router: &Router, id: RegionId, error: ReadError) -> Failure {
         ReadError::Pages(_) => router.note_failed_read(id, &error),
         _ => {}
     }
-    Failure::from_read(id, error)
+    RequestFailure::from_read(id, error)
 }
 
 /// A read of many rows.
-trait Reading: Send + 'static {
+trait RowReader: Send + 'static {
     /// Reads about [`PART_BYTES`] more. True when all is read.
     fn read_on(&mut self, view: &RegionSnapshot) -> Result<bool, ReadError>;
-    /// What was read; leaves nothing of it behind, so that it can be read again from the beginning.
-    fn take(&mut self) -> Rows;
+    /// Takes the rows read so far, and leaves nothing of them behind, so that the read can begin
+    /// again.
+    fn take(&mut self) -> RowEncoder;
 }
 
 /// A read and what it looks at.
-struct Looking<T> {
+struct SnapshotRead<T> {
     view: RegionSnapshot,
     reading: T,
 }
 
-impl<T: Reading> Job for Looking<T> {
-    type Answer = Rows;
+impl<T: RowReader> ChunkedRead for SnapshotRead<T> {
+    type Output = RowEncoder;
     type Error = ReadError;
 
-    fn read_on(&mut self) -> Result<Option<Rows>, ReadError> {
+    fn read_on(&mut self) -> Result<Option<RowEncoder>, ReadError> {
         Ok(self.reading.read_on(&self.view)?.then(|| self.reading.take()))
     }
 
@@ -188,15 +210,15 @@ impl<T: Reading> Job for Looking<T> {
 }
 
 /// The values of many keys.
-struct Gets {
+struct BatchGet {
     keys: Vec<Bytes>,
     next: usize,
-    rows: Rows,
+    rows: RowEncoder,
     bytes: u64,
     bytes_max: u64,
 }
 
-impl Reading for Gets {
+impl RowReader for BatchGet {
     fn read_on(&mut self, view: &RegionSnapshot) -> Result<bool, ReadError> {
         let mut part_bytes = 0;
         while part_bytes < PART_BYTES {
@@ -215,26 +237,26 @@ impl Reading for Gets {
         Ok(false)
     }
 
-    fn take(&mut self) -> Rows {
+    fn take(&mut self) -> RowEncoder {
         (self.next, self.bytes) = (0, 0);
         std::mem::take(&mut self.rows)
     }
 }
 
 /// The rows of ranges, which together must fit into one answer.
-struct Scans {
-    ranges: Vec<Range>,
-    wanted: Wanted,
+struct BatchScan {
+    ranges: Vec<KeyRange>,
+    options: ScanOptions,
     /// The range after the one that is being read.
     next: usize,
-    /// What is left of the range that is being read.
+    /// The rest of the range that is being read.
     rest: Option<ScanRequest>,
-    rows: Rows,
+    rows: RowEncoder,
     bytes: u64,
     bytes_max: u64,
 }
 
-impl Reading for Scans {
+impl RowReader for BatchScan {
     fn read_on(&mut self, view: &RegionSnapshot) -> Result<bool, ReadError> {
         let before = self.bytes;
         while self.bytes - before < PART_BYTES {
@@ -247,7 +269,7 @@ impl Reading for Scans {
                 *bytes += (key.len() + value.len()) as u64;
                 rows.push(key, value);
             });
-            // The bound that the request as a whole has, and not what was left of it.
+            // The bound of the whole request, and not of what was left of it.
             let too_large = ReadError::TooLarge { bytes_max: self.bytes_max };
             self.rest = rest.map_err(|error| match error {
                 ReadError::TooLarge { .. } => too_large,
@@ -260,22 +282,22 @@ impl Reading for Scans {
         Ok(false)
     }
 
-    fn take(&mut self) -> Rows {
+    fn take(&mut self) -> RowEncoder {
         (self.next, self.rest, self.bytes) = (0, None, 0);
         std::mem::take(&mut self.rows)
     }
 }
 
-impl Scans {
+impl BatchScan {
     fn next_range(&mut self) -> Option<ScanRequest> {
-        let Range { start, end } = self.ranges.get(self.next)?.clone();
+        let KeyRange { start, end } = self.ranges.get(self.next)?.clone();
         self.next += 1;
         Some(ScanRequest {
             start,
             end,
-            limit: u64::from(self.wanted.limit),
-            reverse: self.wanted.reverse,
-            key_only: self.wanted.key_only,
+            limit: u64::from(self.options.limit),
+            reverse: self.options.reverse,
+            key_only: self.options.key_only,
             bytes_max: self.bytes_max - self.bytes,
         })
     }

@@ -1,7 +1,7 @@
-//! What a request claims about its region, taken from TiKV's `Context`.
+//! The claims of a request about its region, taken from TiKV's `Context`.
 //!
-//! Every part of it is optional: what a client does not claim is not checked. The order of checks
-//! is TiKV's: the cluster and the store here, then everything else in the region itself.
+//! Every claim is optional: one that a client does not make is not checked. The order of checks is
+//! TiKV's: the cluster and the store here, then everything else in the region itself.
 
 use std::time::Duration;
 
@@ -11,44 +11,44 @@ use flotilla_proto::kvrpcpb::Context;
 use flotilla_region::{Descriptor, KeySpan, PeerId, RegionId, RequestPrecondition, Space, Term};
 use tonic::Status;
 
-use super::errors::Failure;
+use super::errors::RequestFailure;
 
 /// A request's claims, checked as far as that is possible without its region.
 #[derive(Clone, Debug)]
-pub(crate) struct Claim {
+pub(crate) struct RequestContext {
     /// The region as this store knows it; the region's own checks decide.
     pub(crate) descriptor: Descriptor,
-    /// What the region has to check.
+    /// The claims that the region has to check.
     pub(crate) guard: RequestPrecondition,
     /// Whether a replica that does not lead may answer.
     pub(crate) follower: bool,
     /// How long the client waits for the answer, if it said so.
-    pub(crate) patience: Option<Duration>,
+    pub(crate) time_limit: Option<Duration>,
 }
 
-impl Claim {
+impl RequestContext {
     /// Reads the context of a request that reached the store `here`. `find` knows its regions.
-    pub(crate) fn examine(
+    pub(crate) fn check(
         context: Option<Context>,
         here: &MemberId,
         find: impl FnOnce(RegionId) -> Option<Descriptor>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, RequestFailure> {
         let context = context.unwrap_or_default();
         if context.cluster_id != 0 && context.cluster_id != here.cluster_id {
-            return Err(Failure::Call(Status::invalid_argument(format!(
+            return Err(RequestFailure::Call(Status::invalid_argument(format!(
                 "cluster id mismatch, request: {}, mine: {}",
                 context.cluster_id, here.cluster_id
             ))));
         }
         let peer = context.peer.unwrap_or_default();
         if peer.store_id != 0 && peer.store_id != here.store.0 {
-            return Err(Failure::wrong_store(peer.store_id, here.store));
+            return Err(RequestFailure::wrong_store(peer.store_id, here.store));
         }
         let id = RegionId(context.region_id);
         // The system region is no part of the clients' key space: for them it does not exist.
         let descriptor = find(id)
             .filter(|descriptor| descriptor.space == Space::Raw)
-            .ok_or_else(|| Failure::region_not_found(id))?;
+            .ok_or_else(|| RequestFailure::region_not_found(id))?;
         let guard = RequestPrecondition {
             peer: (peer.id != 0).then_some(PeerId(peer.id)),
             term: (context.term != 0).then_some(Term(context.term)),
@@ -56,13 +56,13 @@ impl Claim {
             conf_version: context.region_epoch.as_ref().map(|epoch| epoch.conf_ver),
             span: None,
         };
-        let patience_ms = context.max_execution_duration_ms;
-        let patience = (patience_ms != 0).then(|| Duration::from_millis(patience_ms));
+        let time_limit_ms = context.max_execution_duration_ms;
+        let time_limit = (time_limit_ms != 0).then(|| Duration::from_millis(time_limit_ms));
         let follower = context.replica_read || context.stale_read;
-        Ok(Self { descriptor, guard, follower, patience })
+        Ok(Self { descriptor, guard, follower, time_limit })
     }
 
-    /// Which region.
+    /// The id of the region.
     pub(crate) fn region(&self) -> RegionId {
         self.descriptor.id
     }
@@ -82,9 +82,9 @@ impl Claim {
         self
     }
 
-    /// Pins the request to the range as it is known here, if the client did not say which range it
-    /// means. For requests whose meaning was made up from the region's borders.
-    pub(crate) fn pinned(mut self) -> Self {
+    /// Pins the request to the region's range as it is known here, if the client did not say which
+    /// version it means. For requests whose meaning depends on the region's borders.
+    pub(crate) fn at_known_version(mut self) -> Self {
         self.guard.version.get_or_insert(self.descriptor.epoch.version);
         self
     }
@@ -112,21 +112,21 @@ mod tests {
         Some(Descriptor { id, space, start, end, epoch, peers: vec![] })
     }
 
-    fn examine(context: Context) -> Result<Claim, Failure> {
-        Claim::examine(Some(context), &here(), find)
+    fn check_context(context: Context) -> Result<RequestContext, RequestFailure> {
+        RequestContext::check(Some(context), &here(), find)
     }
 
     #[test]
     fn nothing_but_the_region_has_to_be_said() {
-        let claim = examine(Context { region_id: 2, ..Default::default() }).unwrap();
-        assert_eq!(claim.guard, RequestPrecondition::default());
-        assert!(!claim.follower && claim.patience.is_none());
-        assert_eq!(claim.pinned().guard.version, Some(4));
+        let checked = check_context(Context { region_id: 2, ..Default::default() }).unwrap();
+        assert_eq!(checked.guard, RequestPrecondition::default());
+        assert!(!checked.follower && checked.time_limit.is_none());
+        assert_eq!(checked.at_known_version().guard.version, Some(4));
     }
 
     #[test]
     fn what_is_said_is_handed_on() {
-        let claim = examine(Context {
+        let checked = check_context(Context {
             region_id: 2,
             region_epoch: Some(metapb::RegionEpoch { conf_ver: 3, version: 9 }),
             peer: Some(metapb::Peer { id: 202, store_id: 2, ..Default::default() }),
@@ -137,7 +137,7 @@ mod tests {
             ..Default::default()
         })
         .unwrap()
-        .pinned();
+        .at_known_version();
         let guard = RequestPrecondition {
             peer: Some(PeerId(202)),
             term: Some(Term(6)),
@@ -145,48 +145,50 @@ mod tests {
             conf_version: Some(3),
             span: None,
         };
-        assert_eq!(claim.guard, guard);
-        assert!(claim.follower);
-        assert_eq!(claim.patience, Some(Duration::from_millis(1_500)));
+        assert_eq!(checked.guard, guard);
+        assert!(checked.follower);
+        assert_eq!(checked.time_limit, Some(Duration::from_millis(1_500)));
     }
 
-    /// Each context is wrong in every later respect as well: the first wrong one is told.
+    /// Each context is wrong in every later respect as well: the first wrong one is reported.
     #[test]
     fn cluster_then_store_then_region() {
         let wrong_store = Some(metapb::Peer { id: 1, store_id: 3, ..Default::default() });
         let wrong =
             Context { cluster_id: 8, peer: wrong_store, region_id: 99, ..Default::default() };
-        let Err(Failure::Call(status)) = examine(wrong.clone()) else { panic!() };
+        let Err(RequestFailure::Call(status)) = check_context(wrong.clone()) else { panic!() };
         assert_eq!(status.code(), tonic::Code::InvalidArgument);
 
-        let error = region_error(examine(Context { cluster_id: 7, ..wrong.clone() }));
+        let error = region_error(check_context(Context { cluster_id: 7, ..wrong.clone() }));
         let told = error.store_not_match.unwrap();
         assert_eq!((told.request_store_id, told.actual_store_id), (3, 2));
 
-        let error = region_error(examine(Context { cluster_id: 0, peer: None, ..wrong }));
+        let error = region_error(check_context(Context { cluster_id: 0, peer: None, ..wrong }));
         assert_eq!(error.region_not_found.unwrap().region_id, 99);
     }
 
     #[test]
     fn a_client_without_region_and_one_that_pries_find_nothing() {
         for region_id in [0, 1] {
-            let error = region_error(examine(Context { region_id, ..Default::default() }));
+            let error = region_error(check_context(Context { region_id, ..Default::default() }));
             assert_eq!(error.region_not_found.unwrap().region_id, region_id);
         }
-        assert!(Claim::examine(None, &here(), find).is_err());
+        assert!(RequestContext::check(None, &here(), find).is_err());
     }
 
     #[test]
     fn the_span_covers_all_keys() {
-        let claim = examine(Context { region_id: 2, ..Default::default() }).unwrap();
+        let checked = check_context(Context { region_id: 2, ..Default::default() }).unwrap();
         let keys = ["f", "c", "k"].map(Bytes::from);
-        let span = claim.touching(&keys).guard.span.unwrap();
+        let span = checked.touching(&keys).guard.span.unwrap();
         assert_eq!((span.first, span.last), (Bytes::from("c"), Bytes::from("k")));
     }
 
-    fn region_error(result: Result<Claim, Failure>) -> flotilla_proto::errorpb::Error {
+    fn region_error(
+        result: Result<RequestContext, RequestFailure>,
+    ) -> flotilla_proto::errorpb::Error {
         match result {
-            Err(Failure::Region(error)) => *error,
+            Err(RequestFailure::Region(error)) => *error,
             other => panic!("{other:?}"),
         }
     }

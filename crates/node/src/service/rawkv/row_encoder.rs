@@ -1,36 +1,36 @@
-//! Rows in the form in which answers bear them: copied once, from a page to what is sent.
+//! Encodes rows as protobuf fields of an answer: one copy, from a page to the bytes that are sent.
 //!
 //! All answers with rows have them in the same field, a pair of key and value each, so that their
-//! bytes can be written before it is known which answer it will be, and how many there are.
+//! bytes can be written before the kind of the answer and the number of rows are known.
 
 use bytes::Bytes;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
-use crate::sched::Stint;
+use crate::sched::YieldBudget;
 
 /// The field of an answer that has the rows, and the fields of a row.
 const ROWS_FIELD: u32 = 2;
 const KEY_FIELD: u32 = 2;
 const VALUE_FIELD: u32 = 3;
 
-/// Bytes of a piece of memory, when there are many. An answer that is as long as the longest needs
-/// no more in one piece, and a connection takes one at a time.
+/// Bytes of a chunk, when there are many. The longest answer needs no more in one piece, and a
+/// connection takes one chunk at a time.
 const PIECE_BYTES: usize = 256 << 10;
 /// Bytes of the name and the length of a field at most, twice.
 const HEADS_BYTES_MAX: usize = 2 * (5 + 10);
 
 /// Encoded rows, in pieces that follow each other.
 #[derive(Debug, Default)]
-pub(super) struct Rows {
+pub(super) struct RowEncoder {
     full: Vec<Bytes>,
     open: Vec<u8>,
     /// Bytes of the full pieces.
     full_bytes: usize,
-    copying: Stint,
+    copying: YieldBudget,
 }
 
-impl Rows {
-    /// Adds a row behind the others. Offers the processor to others each few rows.
+impl RowEncoder {
+    /// Adds a row behind the others. Yields the core each few rows.
     pub(super) fn push(&mut self, key: &[u8], value: &[u8]) {
         let bytes = field_bytes(KEY_FIELD, key) + field_bytes(VALUE_FIELD, value);
         self.head(ROWS_FIELD, bytes);
@@ -50,7 +50,7 @@ impl Rows {
         self.full
     }
 
-    /// A field; what is empty is left out, as the protocol wants it.
+    /// A field. An empty one is left out, as proto3 wants it.
     fn field(&mut self, field: u32, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -58,7 +58,7 @@ impl Rows {
         self.head(field, bytes.len());
         let mut left = bytes;
         while !left.is_empty() {
-            let (now, later) = left.split_at(left.len().min(self.room()));
+            let (now, later) = left.split_at(left.len().min(self.spare_capacity()));
             self.open.extend_from_slice(now);
             left = later;
         }
@@ -72,8 +72,9 @@ impl Rows {
         encode_varint(bytes as u64, &mut self.open);
     }
 
-    /// Bytes that can be added, at least one. A piece grows by doubling, so that few rows take little.
-    fn room(&mut self) -> usize {
+    /// Bytes that can be added, at least one. A chunk grows by doubling, so that few rows take
+    /// little memory.
+    fn spare_capacity(&mut self) -> usize {
         if self.open.len() >= PIECE_BYTES {
             self.close();
         }
@@ -111,7 +112,7 @@ mod tests {
 
     /// Rows of all lengths, and what the library makes of them.
     fn encoded(kvs: &[KvPair]) -> (Vec<u8>, usize) {
-        let mut rows = Rows::default();
+        let mut rows = RowEncoder::default();
         kvs.iter().for_each(|row| rows.push(&row.key, &row.value));
         let bytes = rows.encoded_len();
         let pieces = rows.into_pieces();

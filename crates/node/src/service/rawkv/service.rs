@@ -1,4 +1,4 @@
-//! What the handlers of requests share: the router and the limits.
+//! The state that the handlers of requests share: the router and the limits.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use flotilla_proto::kvrpcpb::{
 };
 use tonic::Status;
 
-use super::errors::{Failure, answer};
-use super::read_scheduler::{Places, PlacesConfig};
-use super::request_context::Claim;
+use super::errors::{RequestFailure, answer};
+use super::read_scheduler::{ReadScheduler, ReadSchedulerConfig};
+use super::request_context::RequestContext;
 use crate::driver::router::Router;
 
-/// How much the service takes on at once. Every limit is a bound on memory.
+/// Limits of the service. Every one bounds memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct RawKvLimits {
     /// Bytes of one message that comes in. TiKV's clients send entries of up to 8 MiB.
     pub message_bytes_max: usize,
     /// Bytes of one answer; a scan that finds more is refused. Ten thousand rows, the most that
     /// TiKV's Go client asks for, fit in if they have 3 KiB on average.
     pub answer_bytes_max: u64,
     /// How scans and batches of gets share the store.
-    pub reads: PlacesConfig,
+    pub reads: ReadSchedulerConfig,
     /// Requests of one batch stream that are under way.
     pub stream_requests_max: u32,
     /// Bytes of the requests of one batch stream that are under way, and of its answers that wait
@@ -30,12 +30,12 @@ pub struct Limits {
     pub stream_bytes_max: u32,
 }
 
-impl Default for Limits {
+impl Default for RawKvLimits {
     fn default() -> Self {
         Self {
             message_bytes_max: 16 << 20,
             answer_bytes_max: 32 << 20,
-            reads: PlacesConfig::default(),
+            reads: ReadSchedulerConfig::default(),
             stream_requests_max: 1024,
             stream_bytes_max: 64 << 20,
         }
@@ -45,24 +45,24 @@ impl Default for Limits {
 /// The service that every store offers to clients.
 #[derive(Clone)]
 pub struct RawKv {
-    shared: Arc<Shared>,
+    shared: Arc<RawKvShared>,
 }
 
-struct Shared {
+struct RawKvShared {
     router: Router,
-    limits: Limits,
-    places: Places,
+    limits: RawKvLimits,
+    read_scheduler: ReadScheduler,
 }
 
 impl RawKv {
     /// A service that sends its requests to `router`.
     #[must_use]
-    pub fn new(router: Router, limits: Limits) -> Self {
-        let places = Places::new(limits.reads);
-        Self { shared: Arc::new(Shared { router, limits, places }) }
+    pub fn new(router: Router, limits: RawKvLimits) -> Self {
+        let read_scheduler = ReadScheduler::new(limits.reads);
+        Self { shared: Arc::new(RawKvShared { router, limits, read_scheduler }) }
     }
 
-    /// What a client that calls `RawGet` is answered, for who is in the same process.
+    /// The answer to a `RawGet`, for callers in the same process.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl RawKv {
         answer(self.get(request).await)
     }
 
-    /// What a client that calls `RawPut` is answered, for who is in the same process.
+    /// The answer to a `RawPut`, for callers in the same process.
     ///
     /// # Errors
     ///
@@ -80,24 +80,27 @@ impl RawKv {
         answer(self.put(request).await)
     }
 
-    /// The way to the regions.
+    /// The router to the regions.
     pub(super) fn router(&self) -> &Router {
         &self.shared.router
     }
 
-    /// How much is taken on.
-    pub(super) fn limits(&self) -> &Limits {
+    /// The limits.
+    pub(super) fn limits(&self) -> &RawKvLimits {
         &self.shared.limits
     }
 
     /// The claims of a request that reached this store.
-    pub(super) fn examine(&self, context: Option<Context>) -> Result<Claim, Failure> {
+    pub(super) fn check_context(
+        &self,
+        context: Option<Context>,
+    ) -> Result<RequestContext, RequestFailure> {
         let router = self.router();
-        Claim::examine(context, &router.identity(), |id| router.descriptor(id))
+        RequestContext::check(context, &router.identity(), |id| router.descriptor(id))
     }
 
-    /// Where scans and batches of gets wait for each other.
-    pub(super) fn places(&self) -> &Places {
-        &self.shared.places
+    /// The scheduler of scans and batches of gets.
+    pub(super) fn read_scheduler(&self) -> &ReadScheduler {
+        &self.shared.read_scheduler
     }
 }

@@ -1,20 +1,20 @@
-//! What a request may say at all, before any region is asked. TiKV's limits, in TiKV's words.
+//! Validates requests before any region is asked: TiKV's limits, with TiKV's messages.
 
 use flotilla_proto::kvrpcpb::Context;
 
-use super::errors::Failure;
+use super::errors::RequestFailure;
 
-/// A key has so many bytes at most.
+/// The longest key, in bytes.
 pub(crate) const KEY_BYTES_MAX: usize = 8 * 1024;
 
 /// API V1, the only one that is spoken: keys are stored as they come.
 const API_V1: i32 = 0;
 
-/// The parts that all requests have in common.
+/// Checks the parts that all requests have in common.
 ///
-/// There is one column family. TiKV has two more for raw keys that nobody uses; they are refused
-/// like unknown ones, for answering from the wrong one would be worse.
-pub(crate) fn common(context: Option<&Context>, cf: &str) -> Result<(), Failure> {
+/// There is one column family. TiKV has two more for raw keys, which are hardly used; they are
+/// refused like unknown ones, for answering from the wrong one would be worse.
+pub(crate) fn common(context: Option<&Context>, cf: &str) -> Result<(), RequestFailure> {
     let api_version = context.map_or(API_V1, |context| context.api_version);
     if api_version != API_V1 {
         return refuse(format!(
@@ -29,7 +29,7 @@ pub(crate) fn common(context: Option<&Context>, cf: &str) -> Result<(), Failure>
 }
 
 /// A key that is read or written. A bound of a range may be empty; this may not.
-pub(crate) fn key(key: &[u8]) -> Result<(), Failure> {
+pub(crate) fn key(key: &[u8]) -> Result<(), RequestFailure> {
     if key.is_empty() {
         return refuse("key is empty".to_owned());
     }
@@ -37,7 +37,7 @@ pub(crate) fn key(key: &[u8]) -> Result<(), Failure> {
 }
 
 /// A bound of a range.
-pub(crate) fn bound(key: &[u8]) -> Result<(), Failure> {
+pub(crate) fn bound(key: &[u8]) -> Result<(), RequestFailure> {
     let size = key.len();
     if size > KEY_BYTES_MAX {
         return refuse(format!("max key size exceeded, size: {size}, limit: {KEY_BYTES_MAX}"));
@@ -46,7 +46,7 @@ pub(crate) fn bound(key: &[u8]) -> Result<(), Failure> {
 }
 
 /// A time to live, which values here do not have: only 0, none, is possible.
-pub(crate) fn ttl(seconds: u64) -> Result<(), Failure> {
+pub(crate) fn ttl(seconds: u64) -> Result<(), RequestFailure> {
     if seconds != 0 {
         return refuse("ttl is not enabled, but get put request with ttl".to_owned());
     }
@@ -54,15 +54,15 @@ pub(crate) fn ttl(seconds: u64) -> Result<(), Failure> {
 }
 
 /// The times to live of a batch: none, one for all, or one each.
-pub(crate) fn ttls(seconds: &[u64], pair_count: usize) -> Result<(), Failure> {
+pub(crate) fn ttls(seconds: &[u64], pair_count: usize) -> Result<(), RequestFailure> {
     if seconds.len() > 1 && seconds.len() != pair_count {
         return refuse("The length of ttls does not equal to the length of pairs".to_owned());
     }
     seconds.iter().try_for_each(|&seconds| ttl(seconds))
 }
 
-fn refuse(message: String) -> Result<(), Failure> {
-    Err(Failure::Refused(message))
+fn refuse(message: String) -> Result<(), RequestFailure> {
+    Err(RequestFailure::Refused(message))
 }
 
 fn version_name(api_version: i32) -> String {
@@ -73,7 +73,7 @@ fn version_name(api_version: i32) -> String {
     }
 }
 
-/// The beginning of a name that somebody else chose: an answer must not be as long as the request.
+/// The beginning of a name from a request: an answer must not be as long as the request.
 fn head(name: &str) -> String {
     name.chars().take(64).collect()
 }
@@ -82,10 +82,10 @@ fn head(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn words(result: Result<(), Failure>) -> String {
+    fn words(result: Result<(), RequestFailure>) -> String {
         match result {
             Ok(()) => String::new(),
-            Err(Failure::Refused(message)) => message,
+            Err(RequestFailure::Refused(message)) => message,
             Err(other) => panic!("not for the caller's eyes: {other:?}"),
         }
     }

@@ -1,7 +1,7 @@
-//! Requests that change something: each is one proposal, so it happens wholly or not at all.
+//! Requests that write: each is one proposal, so it happens wholly or not at all.
 //!
-//! `for_cas` asks TiKV to keep a write apart from a compare-and-swap that is under way. Here all
-//! of them pass through the region's log one by one, so every write is kept apart.
+//! `for_cas` asks TiKV to keep a write apart from a compare-and-swap that is under way. Here all of
+//! them pass through the region's log one by one, so every write is kept apart.
 
 use bytes::Bytes;
 use flotilla_proto::kvrpcpb::{
@@ -13,26 +13,29 @@ use flotilla_region::command::{self, Op};
 use flotilla_store::ApplyOutcome;
 use tokio::time::timeout;
 
-use super::errors::Failure;
-use super::request_context::Claim;
+use super::errors::RequestFailure;
+use super::request_context::RequestContext;
 use super::service::RawKv;
 use super::{range, validate};
 
 impl RawKv {
-    pub(super) async fn put(&self, request: RawPutRequest) -> Result<RawPutResponse, Failure> {
+    pub(super) async fn put(
+        &self,
+        request: RawPutRequest,
+    ) -> Result<RawPutResponse, RequestFailure> {
         let RawPutRequest { context, key, value, cf, ttl, for_cas: _ } = request;
         validate::common(context.as_ref(), &cf)?;
         validate::key(&key)?;
         validate::ttl(ttl)?;
-        let claim = self.examine(context)?.touching([&key]);
-        self.write(claim, &[Op::Put { key, value }]).await?;
+        let checked = self.check_context(context)?.touching([&key]);
+        self.write(checked, &[Op::Put { key, value }]).await?;
         Ok(RawPutResponse::default())
     }
 
     pub(super) async fn batch_put(
         &self,
         request: RawBatchPutRequest,
-    ) -> Result<RawBatchPutResponse, Failure> {
+    ) -> Result<RawBatchPutResponse, RequestFailure> {
         // Older clients say one time to live for all in a field of its own.
         #[allow(deprecated)]
         let ttl_for_all = request.ttl;
@@ -41,52 +44,52 @@ impl RawKv {
         pairs.iter().try_for_each(|pair| validate::key(&pair.key))?;
         validate::ttl(ttl_for_all)?;
         validate::ttls(&ttls, pairs.len())?;
-        let claim = self.examine(context)?.touching(pairs.iter().map(|pair| &pair.key));
+        let checked = self.check_context(context)?.touching(pairs.iter().map(|pair| &pair.key));
         let put = pairs.into_iter().map(|pair| Op::Put { key: pair.key, value: pair.value });
-        self.write(claim, &put.collect::<Vec<_>>()).await?;
+        self.write(checked, &put.collect::<Vec<_>>()).await?;
         Ok(RawBatchPutResponse::default())
     }
 
     pub(super) async fn delete(
         &self,
         request: RawDeleteRequest,
-    ) -> Result<RawDeleteResponse, Failure> {
+    ) -> Result<RawDeleteResponse, RequestFailure> {
         let RawDeleteRequest { context, key, cf, for_cas: _ } = request;
         validate::common(context.as_ref(), &cf)?;
         validate::key(&key)?;
-        let claim = self.examine(context)?.touching([&key]);
-        self.write(claim, &[Op::Delete { key }]).await?;
+        let checked = self.check_context(context)?.touching([&key]);
+        self.write(checked, &[Op::Delete { key }]).await?;
         Ok(RawDeleteResponse::default())
     }
 
     pub(super) async fn batch_delete(
         &self,
         request: RawBatchDeleteRequest,
-    ) -> Result<RawBatchDeleteResponse, Failure> {
+    ) -> Result<RawBatchDeleteResponse, RequestFailure> {
         let RawBatchDeleteRequest { context, keys, cf, for_cas: _ } = request;
         validate::common(context.as_ref(), &cf)?;
         keys.iter().try_for_each(|key| validate::key(key))?;
-        let claim = self.examine(context)?.touching(&keys);
+        let checked = self.check_context(context)?.touching(&keys);
         let delete = keys.into_iter().map(|key| Op::Delete { key });
-        self.write(claim, &delete.collect::<Vec<_>>()).await?;
+        self.write(checked, &delete.collect::<Vec<_>>()).await?;
         Ok(RawBatchDeleteResponse::default())
     }
 
     pub(super) async fn delete_range(
         &self,
         request: RawDeleteRangeRequest,
-    ) -> Result<RawDeleteRangeResponse, Failure> {
+    ) -> Result<RawDeleteRangeResponse, RequestFailure> {
         let RawDeleteRangeRequest { context, start_key, end_key, cf } = request;
         validate::common(context.as_ref(), &cf)?;
         validate::bound(&start_key)?;
         validate::bound(&end_key)?;
-        let claim = self.examine(context)?.pinned();
-        let (clipped, beyond) = range::delete(&claim.descriptor, start_key, end_key);
-        let claim = claim.touching(clipped.probe.iter().chain(&beyond));
+        let checked = self.check_context(context)?.at_known_version();
+        let (clipped, beyond) = range::delete(&checked.descriptor, start_key, end_key);
+        let checked = checked.touching(clipped.probe.iter().chain(&beyond));
         // An empty or inverted range deletes nothing, and costs nothing.
         if let Some(range) = clipped.range {
             let end = (!range.end.is_empty()).then_some(range.end);
-            self.write(claim, &[Op::DeleteRange { start: range.start, end }]).await?;
+            self.write(checked, &[Op::DeleteRange { start: range.start, end }]).await?;
         }
         Ok(RawDeleteRangeResponse::default())
     }
@@ -94,15 +97,15 @@ impl RawKv {
     pub(super) async fn compare_and_swap(
         &self,
         request: RawCasRequest,
-    ) -> Result<RawCasResponse, Failure> {
+    ) -> Result<RawCasResponse, RequestFailure> {
         let RawCasRequest { context, key, value, cf, ttl, delete, .. } = request;
         validate::common(context.as_ref(), &cf)?;
         validate::key(&key)?;
         validate::ttl(ttl)?;
         let expected = (!request.previous_not_exist).then_some(request.previous_value);
-        let claim = self.examine(context)?.touching([&key]);
+        let checked = self.check_context(context)?.touching([&key]);
         let value = (!delete).then_some(value);
-        match self.write(claim, &[Op::CompareAndSwap { key, expected, value }]).await? {
+        match self.write(checked, &[Op::CompareAndSwap { key, expected, value }]).await? {
             ApplyOutcome::Swapped { succeeded, previous } => Ok(RawCasResponse {
                 succeed: succeeded,
                 previous_not_exist: previous.is_none(),
@@ -114,22 +117,27 @@ impl RawKv {
     }
 
     /// Replicates and applies `ops`, as one.
-    async fn write(&self, claim: Claim, ops: &[Op]) -> Result<ApplyOutcome, Failure> {
+    async fn write(
+        &self,
+        checked: RequestContext,
+        ops: &[Op],
+    ) -> Result<ApplyOutcome, RequestFailure> {
         if ops.is_empty() {
             return Ok(ApplyOutcome::Done);
         }
-        let (id, descriptor) = (claim.region(), claim.descriptor);
+        let (id, descriptor) = (checked.region(), checked.descriptor);
+        // One command, so that the region's log keeps the batch together.
         let command: Bytes = command::encode(ops);
-        let proposal = self.router().propose(id, claim.guard, command);
-        let result = match claim.patience {
-            // Whoever gives up waiting does not know whether the write is on its way.
-            Some(patience) => {
-                timeout(patience, proposal).await.map_err(|_| Failure::undecided())?
+        let proposal = self.router().propose(id, checked.guard, command);
+        let result = match checked.time_limit {
+            // After a timeout the write may still be on its way.
+            Some(time_limit) => {
+                timeout(time_limit, proposal).await.map_err(|_| RequestFailure::undecided())?
             }
             None => proposal.await,
         };
-        match result.map_err(|error| Failure::from_router(id, error))? {
-            ApplyOutcome::Rejected(reject) => Err(Failure::from_apply(&descriptor, reject)),
+        match result.map_err(|error| RequestFailure::from_router(id, error))? {
+            ApplyOutcome::Rejected(reject) => Err(RequestFailure::from_apply(&descriptor, reject)),
             outcome => Ok(outcome),
         }
     }

@@ -1,4 +1,4 @@
-//! Parts make the whole: of scans and batches that take many parts, over keys that extend each other
+//! Scans and batches in many parts give the same rows as in one, over keys that extend each other
 //! by zero bytes, also if they begin again, and for each end and limit.
 
 use std::collections::BTreeMap;
@@ -11,18 +11,19 @@ use flotilla_vfs::fault::FaultFs;
 use prost::Message;
 use tokio::net::TcpListener;
 
-use super::super::read_scheduler::PlacesConfig;
-use super::super::service::Limits;
+use super::super::read_scheduler::ReadSchedulerConfig;
+use super::super::service::RawKvLimits;
 use super::*;
 use crate::{Node, NodeConfig};
 
 type Model = BTreeMap<Bytes, Bytes>;
 
-/// A row of so many bytes is a part of its own.
+/// A row of this size is a part of its own.
 const LARGE_BYTES: usize = PART_BYTES as usize;
 
 /// One place for a long read, so that of several at once all but one lose theirs and begin again.
-const ONE_PLACE: PlacesConfig = PlacesConfig { short_max: 2, long_max: 1, long_at_once_max: 1 };
+const ONE_PLACE: ReadSchedulerConfig =
+    ReadSchedulerConfig { short_max: 2, long_max: 1, long_at_once_max: 1 };
 
 /// Keys that follow each other as closely as keys can, and some others.
 fn keys() -> Vec<Bytes> {
@@ -52,7 +53,7 @@ struct World {
 }
 
 impl World {
-    async fn new(large: fn(usize) -> bool, limits: Limits) -> Self {
+    async fn new(large: fn(usize) -> bool, limits: RawKvLimits) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let config = NodeConfig { regions: 1, data_dir: "/s".into(), ..NodeConfig::default() };
         let disk = Arc::new(FaultFs::new(1));
@@ -86,7 +87,7 @@ impl World {
         RawScanRequest { context, start_key, end_key, limit, reverse, key_only, cf }
     }
 
-    /// What a scan must find, by the simplest means.
+    /// The rows that a scan must find, by the simplest means.
     fn expected(&self, range: &KeyRange, limit: u32, reverse: bool, key_only: bool) -> Vec<KvPair> {
         let (low, high) = match reverse {
             false => (&range.start_key, &range.end_key),
@@ -113,12 +114,12 @@ fn range(start: &Bytes, end: &Bytes) -> KeyRange {
 }
 
 /// The rows of an answer, as a client finds them.
-fn pairs(rows: Rows) -> Vec<KvPair> {
+fn pairs(rows: RowEncoder) -> Vec<KvPair> {
     RawScanResponse::decode(&rows.into_pieces().concat()[..]).unwrap().kvs
 }
 
 /// Compares without printing megabytes.
-fn assert_rows(found: Rows, expected: &[KvPair], what: &str) {
+fn assert_rows(found: RowEncoder, expected: &[KvPair], what: &str) {
     let found = pairs(found);
     let names = |rows: &[KvPair]| -> Vec<(Bytes, usize)> {
         rows.iter().map(|row| (row.key.clone(), row.value.len())).collect()
@@ -131,7 +132,7 @@ fn assert_rows(found: Rows, expected: &[KvPair], what: &str) {
 async fn scans_of_many_parts_are_whole_for_each_end_and_limit() {
     let mixed: [fn(usize) -> bool; 2] = [|_| true, |place| place % 3 == 1];
     for large in mixed {
-        let world = World::new(large, Limits::default()).await;
+        let world = World::new(large, RawKvLimits::default()).await;
         let mut bounds = keys();
         bounds.push(Bytes::new());
         for bound in &bounds {
@@ -156,7 +157,7 @@ async fn scans_of_many_parts_are_whole_for_each_end_and_limit() {
 /// Ranges that end with a part, within one and behind each other, that overlap and that are empty.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batches_of_many_parts_are_whole_and_in_order() {
-    let world = World::new(|place| place % 2 == 0, Limits::default()).await;
+    let world = World::new(|place| place % 2 == 0, RawKvLimits::default()).await;
     let all = keys();
     let neighbours: Vec<_> = all.windows(2).map(|pair| range(&pair[0], &pair[1])).collect();
     let overlapping: Vec<_> = all.windows(5).map(|five| range(&five[0], &five[4])).collect();
@@ -184,22 +185,22 @@ async fn batches_of_many_parts_are_whole_and_in_order() {
         }
     }
     // Backwards, some twice, some that are not there.
-    let mut wanted: Vec<_> = all.iter().rev().cloned().collect();
-    wanted.insert(4, Bytes::from_static(b"k\0\0\0\0"));
-    wanted.extend(all[2..9].iter().cloned());
+    let mut options: Vec<_> = all.iter().rev().cloned().collect();
+    options.insert(4, Bytes::from_static(b"k\0\0\0\0"));
+    options.extend(all[2..9].iter().cloned());
     let row = |key: &Bytes| {
         let value = world.model.get(key)?.clone();
         Some(KvPair { key: key.clone(), value })
     };
-    let expected: Vec<_> = wanted.iter().filter_map(row).collect();
+    let expected: Vec<_> = options.iter().filter_map(row).collect();
     let (context, cf) = (world.context.clone(), String::new());
-    let gets = RawBatchGetRequest { context, keys: wanted, cf };
+    let gets = RawBatchGetRequest { context, keys: options, cf };
     assert_rows(world.service.batch_get(gets).await.unwrap(), &expected, "gets");
     world.end().await;
 }
 
-/// Reads a job as [`super::super::read_scheduler::Places`] does, but lets it begin again after `parts`.
-fn read_with_restart<T: Reading>(mut job: Looking<T>, parts: usize) -> (Rows, usize) {
+/// Reads as the read scheduler does, but begins again after `parts`.
+fn read_with_restart<T: RowReader>(mut job: SnapshotRead<T>, parts: usize) -> (RowEncoder, usize) {
     for _ in 0..parts {
         if let Some(rows) = job.read_on().unwrap() {
             return (rows, 0);
@@ -216,7 +217,7 @@ fn read_with_restart<T: Reading>(mut job: Looking<T>, parts: usize) -> (Rows, us
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_that_begins_again_after_any_part_is_whole() {
-    let world = World::new(|place| place != 4, Limits::default()).await;
+    let world = World::new(|place| place != 4, RawKvLimits::default()).await;
     let service = &world.service;
     let everything = range(&Bytes::new(), &Bytes::new());
     // Exactly what the answer has: what was read before it began again counts for nothing.
@@ -225,26 +226,34 @@ async fn a_read_that_begins_again_after_any_part_is_whole() {
     };
     for reverse in [false, true] {
         for parts in 1..12 {
-            let claim = service.examine(world.context.clone()).unwrap();
-            let view = service.snapshot(claim).await.unwrap();
-            let wanted = Wanted { limit: 7, reverse, key_only: false };
-            let all = Range { start: Bytes::new(), end: Bytes::new() };
+            let checked = service.check_context(world.context.clone()).unwrap();
+            let view = service.snapshot(checked).await.unwrap();
+            let options = ScanOptions { limit: 7, reverse, key_only: false };
+            let all = range::KeyRange { start: Bytes::new(), end: Bytes::new() };
             let once = world.expected(&everything, 7, reverse, false);
             let expected = [once.clone(), once].concat();
             let bytes_max = bytes(&expected);
             // The second range begins within an answer and reads the first one's rows again.
             let ranges = vec![all.clone(), all];
-            let rows = Rows::default();
-            let scans = Scans { ranges, wanted, next: 0, rest: None, rows, bytes: 0, bytes_max };
+            let rows = RowEncoder::default();
+            let scans =
+                BatchScan { ranges, options, next: 0, rest: None, rows, bytes: 0, bytes_max };
             let (found, count) =
-                read_with_restart(Looking { view: view.clone(), reading: scans }, parts);
+                read_with_restart(SnapshotRead { view: view.clone(), reading: scans }, parts);
             assert!(count > 10, "a scan of {count} parts");
             assert_rows(found, &expected, &format!("again after {parts}"));
 
             let expected = world.expected(&everything, 100, false, false);
             let bytes_max = bytes(&expected);
-            let gets = Gets { keys: keys(), next: 0, rows: Rows::default(), bytes: 0, bytes_max };
-            let (found, count) = read_with_restart(Looking { view, reading: gets }, parts.min(9));
+            let gets = BatchGet {
+                keys: keys(),
+                next: 0,
+                rows: RowEncoder::default(),
+                bytes: 0,
+                bytes_max,
+            };
+            let (found, count) =
+                read_with_restart(SnapshotRead { view, reading: gets }, parts.min(9));
             assert!(count > 9, "a batch of {count} parts");
             assert_rows(found, &expected, &format!("gets again after {parts}"));
         }
@@ -254,7 +263,7 @@ async fn a_read_that_begins_again_after_any_part_is_whole() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_that_lose_their_place_to_others_are_whole() {
-    let limits = Limits { reads: ONE_PLACE, ..Limits::default() };
+    let limits = RawKvLimits { reads: ONE_PLACE, ..RawKvLimits::default() };
     let world = World::new(|_| true, limits).await;
     let everything = range(&Bytes::new(), &Bytes::new());
     let mut reads = tokio::task::JoinSet::new();
@@ -287,7 +296,7 @@ async fn an_answer_is_bounded_as_a_whole() {
     let all = keys();
     let whole: u64 = all.iter().map(row_bytes).sum();
     for (answer_bytes_max, fits) in [(whole, true), (whole - 1, false)] {
-        let limits = Limits { answer_bytes_max, ..Limits::default() };
+        let limits = RawKvLimits { answer_bytes_max, ..RawKvLimits::default() };
         let world = World::new(|_| true, limits).await;
         let everything = range(&Bytes::new(), &Bytes::new());
         let halves = vec![range(&Bytes::new(), &all[6]), range(&all[6], &Bytes::new())];

@@ -5,20 +5,20 @@ use std::process::{ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
 use flotilla_client::{Client, Config};
-use flotilla_node::{NodeConfig, bind, shorten_time_slices};
+use flotilla_node::{NodeConfig, bind, set_sched_slice};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 
-use crate::playground::{self, Playground, Settings};
-use crate::port::Port;
+use crate::playground::{self, Playground, PlaygroundConfig};
+use crate::reserved_port::ReservedPort;
 use crate::signals::{self, Signals};
 use crate::{fail_stop, logging};
 
-/// Where clients of TiKV look for placement if nobody tells them.
+/// The address at which clients of TiKV look for placement by default.
 const PLACEMENT: &str = "127.0.0.1:2379";
 
-/// How long it may take to find out who answers there.
+/// How long it may take to find out which cluster answers there.
 const PLACEMENT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long the cluster may take until it is ready.
@@ -27,7 +27,7 @@ const READY_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a child process may take to end in good order before it is killed.
 const CHILD_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the command line says about a playground.
+/// The arguments of `flotilla playground`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PlaygroundArgs {
     /// Stores, 1 to 9
@@ -57,7 +57,7 @@ pub fn run(args: &PlaygroundArgs) -> ExitCode {
     fail_stop::end_process_on_panic();
     let result = logging::start(&args.log).and_then(|()| {
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .on_thread_start(shorten_time_slices)
+            .on_thread_start(set_sched_slice)
             .enable_all()
             .build()
             .map_err(|error| format!("cannot start threads: {error}"))?;
@@ -94,7 +94,7 @@ async fn play(args: &PlaygroundArgs) -> Result<(), String> {
         (None, Some(temporary)) => temporary.path(),
         (None, None) => unreachable!("one of the two is there"),
     };
-    let settings = Settings {
+    let settings = PlaygroundConfig {
         stores: usize::from(args.stores),
         dir: dir.to_owned(),
         base_port: args.port,
@@ -111,7 +111,7 @@ async fn play(args: &PlaygroundArgs) -> Result<(), String> {
     }
 }
 
-async fn in_one_process(settings: &Settings, signals: &mut Signals) -> Result<(), String> {
+async fn in_one_process(settings: &PlaygroundConfig, signals: &mut Signals) -> Result<(), String> {
     let started = tokio::select! {
         started = Playground::start(settings) => started,
         _ = signals.next() => return Ok(()),
@@ -167,8 +167,8 @@ async fn announce(
     Ok(())
 }
 
-/// Whether the store at `addr` belongs to who answers where clients look for placement. It may be
-/// another cluster: a store that does not get that address does without.
+/// Whether the store at `addr` belongs to the cluster that answers where clients look for
+/// placement. It may be another cluster: a store that does not get that address does without.
 async fn is_placement_of(addr: &str) -> bool {
     let config = Config { deadline: PLACEMENT_PATIENCE, ..Config::default() };
     let stores = async { Client::connect(&[PLACEMENT], config).await?.stores().await };
@@ -176,7 +176,7 @@ async fn is_placement_of(addr: &str) -> bool {
     stores.iter().any(|store| store.address == addr)
 }
 
-async fn with_processes(settings: &Settings, signals: &mut Signals) -> Result<(), String> {
+async fn with_processes(settings: &PlaygroundConfig, signals: &mut Signals) -> Result<(), String> {
     let mut children = Children::start(settings)?;
     let endpoints: Vec<_> = children.ports.iter().map(|port| port.addr().to_string()).collect();
     let ready = playground::ready(&endpoints, settings.common.regions, READY_PATIENCE);
@@ -185,7 +185,8 @@ async fn with_processes(settings: &Settings, signals: &mut Signals) -> Result<()
         (name, status) = children.ended() => Err(format!("store {name} ended: {status}")),
         _ = signals.next() => return children.terminate().await,
     };
-    // Nobody is started again: what a cluster does without a store is worth looking at.
+    // A store that has ended is not started again: the behaviour of a cluster without it is worth
+    // looking at.
     while outcome.is_ok() && !children.running.is_empty() {
         tokio::select! {
             (name, status) = children.ended() => {
@@ -202,14 +203,14 @@ async fn with_processes(settings: &Settings, signals: &mut Signals) -> Result<()
 
 /// Processes of this same program, one for each store.
 struct Children {
-    /// Where they listen; kept, so that nobody else does once one has ended.
-    ports: Vec<Port>,
+    /// Their ports, reserved: no other process gets one when its store has ended.
+    ports: Vec<ReservedPort>,
     pids: Vec<Pid>,
     running: JoinSet<(String, Pid, std::io::Result<ExitStatus>)>,
 }
 
 impl Children {
-    fn start(settings: &Settings) -> Result<Self, String> {
+    fn start(settings: &PlaygroundConfig) -> Result<Self, String> {
         let program = std::env::current_exe()
             .map_err(|error| format!("cannot find this program's file: {error}"))?;
         let ports = playground::ports(settings).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! The queue between the threads that log and the pipe that takes the lines.
+//! The bounded queue between threads that log and standard error: logging never blocks.
 //!
 //! Standard error may be a pipe whose reader is slow, has stopped or has died. A thread that logs
 //! must neither wait for it nor fail with it, so it only copies its line into memory; a thread of
@@ -51,8 +51,8 @@ impl LogQueue {
         self.lines_lost.load(Ordering::Relaxed)
     }
 
-    /// Waits until all that was queued is written, for so long at most. A panic may have taken the
-    /// lock with it, so that is waited for within bounds too.
+    /// Waits until all queued lines are written, `limit` at most. A panicking thread may hold the
+    /// lock, so waiting for that is bounded too.
     pub(crate) fn flush(&self, limit: Duration) {
         let Some(mut queued) = self.queued.try_lock_for(limit) else { return };
         let is_busy = |queued: &mut QueuedLines| queued.is_writing || !queued.bytes.is_empty();
@@ -113,8 +113,8 @@ impl LogQueue {
     }
 }
 
-/// Takes lines of any length, and never refuses one: a logger that is told of an error would report
-/// that to standard error itself, where it must not wait.
+/// Takes lines of any length, and never refuses one: a logger that gets an error would report it to
+/// standard error itself, where it must not wait.
 impl Write for &LogQueue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.push(line);
@@ -134,7 +134,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// Takes a line when the test gives it leave to, and tells the test of it.
+    /// Takes a line when the test gives it leave to, and sends the line to the test.
     struct SteppedOutput {
         leave: mpsc::Receiver<io::Result<()>>,
         written: mpsc::Sender<String>,
