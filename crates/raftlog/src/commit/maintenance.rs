@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// How often the thread checks whether the log is idle, or a full disk has room again.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The thread that maintains a log. It stops when this is dropped, which waits for the step that is
 /// under way, or when the log is dropped.
@@ -32,7 +32,7 @@ pub(crate) fn step(group_commit: &GroupCommit) -> Result<bool, Error> {
     group_commit.check()?;
     let pool = &group_commit.pool;
     let broken = |error| group_commit.fail(error);
-    match pool.prepare() {
+    match pool.preallocate() {
         // Without room until then, writes are refused once the active segment is full.
         Err(AppendFailure::NoSpace | AppendFailure::Full(_)) => {}
         Err(AppendFailure::Broken(error)) => return Err(broken(error)),
@@ -82,7 +82,7 @@ fn run(is_over: &AtomicBool, event_count: &EventCount, log: &Weak<GroupCommit>) 
     while !is_over.load(Ordering::Acquire) {
         match log.upgrade().map(|group_commit| step(&group_commit)) {
             Some(Ok(true)) => {}
-            Some(Ok(false)) => seen = event_count.wait(seen, LOOK_EVERY),
+            Some(Ok(false)) => seen = event_count.wait(seen, POLL_INTERVAL),
             // The log is gone, closed or poisoned. The next writer gets the error.
             Some(Err(_)) | None => return,
         }

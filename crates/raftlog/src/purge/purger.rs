@@ -64,7 +64,7 @@ pub struct BlockingGroup {
 /// What purge remembers from one call to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Purger {
-    named: Option<ReportedSegment>,
+    reported: Option<ReportedSegment>,
     throttle: RewriteThrottle,
 }
 
@@ -101,7 +101,7 @@ impl Purger {
         let mut last_rewritten = None;
         loop {
             log.remove_dead(&mut purged)?;
-            let Some(oldest) = log.movable(newest).filter(|_| budget > 0) else { break };
+            let Some(oldest) = log.oldest_full(newest).filter(|_| budget > 0) else { break };
             if last_rewritten.replace(oldest.number()) == Some(oldest.number()) {
                 // It should be gone. To empty it again and again would not end.
                 debug_assert!(false, "segment {} was emptied and is not dead", oldest.number());
@@ -159,9 +159,9 @@ impl Purger {
 
     /// Counts how often the holders of a segment were named in vain, this time included.
     fn count_report(&mut self, segment: u64, live_bytes: u64) -> u32 {
-        let before = self.named.filter(|n| n.segment == segment && n.live_bytes <= live_bytes);
-        let count = before.map_or(1, |named| named.count.saturating_add(1));
-        self.named = Some(ReportedSegment { segment, live_bytes, count });
+        let before = self.reported.filter(|n| n.segment == segment && n.live_bytes <= live_bytes);
+        let count = before.map_or(1, |reported| reported.count.saturating_add(1));
+        self.reported = Some(ReportedSegment { segment, live_bytes, count });
         count
     }
 }
@@ -207,7 +207,7 @@ impl PurgeContext<'_> {
     }
 
     /// The oldest segment, if it is older than `newest`.
-    fn movable(self, newest: u64) -> Option<Arc<Segment>> {
+    fn oldest_full(self, newest: u64) -> Option<Arc<Segment>> {
         let (oldest, _) = self.segments.oldest()?;
         Some(oldest).filter(|oldest| oldest.number() < newest)
     }

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How many full segments may wait to be sealed. Over it an append seals the oldest itself, or what
 /// is not on disk would grow without bounds.
-const OUTGOING_MAX: usize = 2;
+const UNSEALED_MAX: usize = 2;
 
 /// The next segment is filled with zeros if there was a sync for each so many bytes of the last one.
 /// Syncs of bytes that only replace others are quicker; where one covers much, writing everything
@@ -204,7 +204,7 @@ impl SegmentPool {
     ///
     /// [`AppendFailure::NoSpace`] and [`AppendFailure::Full`] if there is no room for it now; after any other
     /// nobody knows what is there.
-    pub(crate) fn prepare(&self) -> Result<bool, AppendFailure> {
+    pub(crate) fn preallocate(&self) -> Result<bool, AppendFailure> {
         let _one = self.make_lock.lock();
         {
             let state = self.state.lock();
@@ -298,7 +298,7 @@ impl SegmentPool {
             state.unsealed.len()
         };
         self.event_count.notify();
-        if waiting > OUTGOING_MAX {
+        if waiting > UNSEALED_MAX {
             self.seal_oldest()?;
         }
         Ok(())
@@ -451,7 +451,7 @@ mod tests {
             if is_synced {
                 pool.sync().expect("nothing to sync");
             }
-            assert!(pool.prepare().expect("there is room"));
+            assert!(pool.preallocate().expect("there is room"));
             let preallocated = pool.state.lock().preallocated.take().expect("it was made");
             assert_eq!(preallocated.segment.file.len().expect("known"), SEGMENT_BYTES);
             preallocated.segment.file.data_end().expect("known")
