@@ -19,7 +19,7 @@ const FILLER_BYTES_MAX: u64 = 1 << 20;
 /// Bytes of one write, about.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// What a footer says.
+/// A decoded footer.
 #[derive(Debug)]
 pub(crate) struct Footer {
     pub(crate) summary: SegmentSummary,
@@ -27,8 +27,7 @@ pub(crate) struct Footer {
     pub(crate) end: u64,
 }
 
-/// The body of a footer on its way to the file. It goes in pieces, so that a long one takes no
-/// more memory than a short one.
+/// Writes the body of a footer in pieces, so that a long one takes no more memory than a short one.
 struct FooterWriter<'a> {
     segment: &'a Segment,
     /// Where the next piece goes.
@@ -104,19 +103,19 @@ fn write_frame(
     Ok(end + frame_bytes)
 }
 
-/// How long the frame is if there is so much room for it in the file.
+/// The length of the frame, if the file has `room` for it.
 fn frame_bytes(summary_bytes: u64, room: u64, file_bytes: u64) -> u64 {
     let least_bytes = FRAME_HEADER_BYTES as u64 + summary_bytes + TRAILER_BYTES as u64;
     let least_bytes = least_bytes.next_multiple_of(ALIGNMENT_BYTES as u64);
-    // A little room is filled rather than given back: the file may be used again.
+    // A little room is filled, not freed: the file may be recycled.
     let spare = room.saturating_sub(least_bytes);
     let is_little = spare <= FILLER_BYTES_MAX.min(file_bytes / 16);
     let is_aligned = room.is_multiple_of(ALIGNMENT_BYTES as u64);
     least_bytes + if is_little && is_aligned { spare } else { 0 }
 }
 
-/// The footer of a segment, if it has one that is whole. It is read into the buffer, which becomes as
-/// long as it has to be: whoever reads many keeps one, since new memory costs more than reading.
+/// The footer of a segment, if it has one that is whole. It is read into the buffer, which grows as
+/// needed: a caller that reads many keeps one, since new memory costs more than reading.
 pub(crate) fn read(segment: &Segment, buffer: &mut Vec<u8>) -> io::Result<Option<Footer>> {
     let file_bytes = segment.file.len()?;
     let least = SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES + TRAILER_BYTES;
