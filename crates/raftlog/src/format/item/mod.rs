@@ -8,8 +8,6 @@
 mod decode;
 mod encode;
 mod head;
-#[cfg(test)]
-mod tests;
 
 pub(crate) use decode::take_item;
 pub(crate) use encode::{
@@ -141,3 +139,6 @@ impl<A, B> Item<A, B> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
