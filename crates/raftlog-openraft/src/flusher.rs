@@ -15,8 +15,8 @@ use std::thread::{Builder, JoinHandle};
 /// queued, all of which is done next. A second thread makes and seals segments, see
 /// [`LogEngine::maintain`].
 ///
-/// When it is dropped it writes what is queued, and both end. What groups that are still there queue
-/// later is written by whoever queues it.
+/// When it is dropped it writes what is queued, and both end. What groups that are still there
+/// queue later is written by whoever queues it.
 #[derive(Debug)]
 pub struct Flusher {
     notify: Arc<FlushNotify>,
@@ -43,8 +43,8 @@ impl Flusher {
     ///
     /// # Errors
     ///
-    /// The system gives no more threads; or the log takes no writes, since it is closed, poisoned or
-    /// open for reading only.
+    /// The system gives no more threads; or the log takes no writes, since it is closed, poisoned
+    /// or open for reading only.
     pub fn start(log: LogEngine) -> io::Result<Flusher> {
         let maintenance = log.maintain_in_background().map_err(io::Error::other)?;
         let notify =

@@ -47,8 +47,8 @@ impl EntryCache {
         self.entries.extend(entries.iter().cloned());
     }
 
-    /// Lets go of the oldest entries, as long as there is more than `bytes_max` and they are written
-    /// (those up to `written`), or as they are below `first`.
+    /// Lets go of the oldest entries, as long as there is more than `bytes_max` and they are
+    /// written (those up to `written`), or as they are below `first`.
     pub(crate) fn release(&mut self, first: u64, written: u64, bytes_max: u64) {
         let can_go = |cache: &EntryCache| {
             let front = cache.first()?;

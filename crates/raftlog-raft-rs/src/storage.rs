@@ -5,7 +5,8 @@
 //! - Below the tail the log on disk says what raft may see: what is still to be written replaces
 //!   nothing there. `state.generation` counts the writes that replace entries, and is written with
 //!   them, so a look at the log tells whether all of those are done; until then the tail keeps all.
-//! - `pending_snapshot` is a snapshot that is still to be written; nothing on disk counts until it is.
+//! - `pending_snapshot` is a snapshot that is still to be written; nothing on disk counts until it
+//!   is.
 
 use crate::codec::{self, PersistedState};
 use crate::entry_cache::EntryCache;

@@ -154,8 +154,8 @@ impl LogBatch {
     }
 
     /// Drops the entries below `first`. The term of the one just before stays answerable and is
-    /// `term_before`. With a `first` above the last index plus one the log is reset: it is empty and
-    /// the next append begins at exactly `first`. Below the first index nothing changes.
+    /// `term_before`. With a `first` above the last index plus one the log is reset: it is empty
+    /// and the next append begins at exactly `first`. Below the first index nothing changes.
     pub fn compact_to(&mut self, group: u64, first: u64, term_before: u64) {
         if first == 0 || first == u64::MAX {
             return self.set_fault(wrong_begin(group, first));

@@ -71,7 +71,7 @@ impl LogAppender {
         }
     }
 
-    /// Writes frames in order and says where each one lies. Not synced.
+    /// Writes frames in order and returns the location of each. Not synced.
     ///
     /// Returns the places of the frames that were written, and why there are fewer than frames.
     pub(crate) fn append(&mut self, frames: &mut [&mut Frame]) -> (Places, Option<AppendFailure>) {

@@ -10,9 +10,9 @@
 //!
 //! Once a write or a sync has failed, every queued write fails and the log takes nothing more.
 //!
-//! Locks: no thread holds `log` and `write_queue` at once. Under either one the locks of the index may
-//! be taken, and under `write_queue` the lock of the callback queue. No callback and no waker of an
-//! embedder runs under any of them.
+//! Locks: no thread holds `log` and `write_queue` at once. Under either one the locks of the index
+//! may be taken, and under `write_queue` the lock of the callback queue. No callback and no waker
+//! of an embedder runs under any of them.
 
 use crate::batch::compress::Compressor;
 use crate::batch::frame::{Changes, Frame, WritePriority};

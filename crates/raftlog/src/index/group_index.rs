@@ -337,7 +337,7 @@ impl StoredValue {
 mod tests {
     use super::*;
 
-    /// A group and its ledger; each append is an item of its own, ten bytes an entry.
+    /// A group and its segment usage; each append is an item of its own, ten bytes an entry.
     #[derive(Default)]
     struct Fixture {
         index: GroupIndex,

@@ -17,8 +17,8 @@ pub struct RecoveryReport {
     pub groups: u64,
     /// The last batch, which is durable now as are all before it.
     pub last_lsn: u64,
-    /// Bytes cut off at the end, or left alone where nothing may be changed: batches that were being
-    /// written when the power or the process went, and had not been acknowledged as synced.
+    /// Bytes cut off at the end, or left alone where nothing may be changed: batches that were
+    /// being written when the power or the process went, and had not been acknowledged as synced.
     pub torn_bytes: u64,
     /// The result of the salvage, if the log was damaged and its whole part took its place
     /// ([`crate::RecoveryMode::Salvage`]). The sequence numbers of batches, and those of segments,

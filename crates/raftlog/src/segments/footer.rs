@@ -1,9 +1,10 @@
 //! The footer of a sealed segment: a frame that reaches to the end of the file and holds the
 //! segment's summary.
 //!
-//! Its body is the summary, zeros, and a trailer of 32 bytes, by which it is found from the end of the
-//! file. It is written only after the frames before it were synced, so a whole footer proves that they
-//! are on disk. It is not synced itself: without it, or with part of it, the segment is scanned.
+//! Its body is the summary, zeros, and a trailer of 32 bytes, by which it is found from the end of
+//! the file. It is written only after the frames before it were synced, so a whole footer proves
+//! that they are on disk. It is not synced itself: without it, or with part of it, the segment is
+//! scanned.
 
 use crate::format::layout::{
     self, ALIGNMENT_BYTES, FRAME_HEADER_BYTES, FrameHeader, FrameKind, SEGMENT_HEADER_BYTES,
