@@ -24,9 +24,9 @@
 //! | `queue` | admission of writes, backpressure, completions, callbacks | waits for the disk |
 //! | `commit` | group commit: rounds, leader, followers, appender, maintenance | frees space |
 //! | `read` | read handles of groups, range reads, the block cache | takes a lock over the disk |
-//! | `recovery` | opening: footers, scans, the torn tail | changes a segment before all are checked |
+//! | `recovery` | opening: footers, scans, the torn tail | changes a segment before all checks |
 //! | `purge` | garbage collection: dead segments, rewrites, the throttle | removes out of order |
-//! | `tools` | verify, dump, checkpoint, export, salvage | changes a log, but for salvage in place |
+//! | `tools` | verify, dump, checkpoint, export, salvage | changes a log (but salvage in place) |
 //!
 //! ```
 //! use flotilla_raftlog::{Config, Durability, Entry, LogBatch, LogEngine};

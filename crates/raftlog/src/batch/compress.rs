@@ -44,7 +44,10 @@ impl Compressor {
 
     /// Compresses the appends of the batch that are large enough and become smaller.
     pub(crate) fn compress(&self, batch: &mut LogBatch) {
-        let is_large = |change: &Change| matches!(change, Change::Append(append) if u64::from(append.item_bytes) > self.above_bytes);
+        let is_large = |change: &Change| match change {
+            Change::Append(append) => u64::from(append.item_bytes) > self.above_bytes,
+            _ => false,
+        };
         if !batch.changes.iter().any(is_large) {
             return;
         }
