@@ -1,9 +1,9 @@
-//! A thread that carries out what is queued in a log, and one that maintains it.
+//! The flusher: a thread that leads the group commits of a log, and one that maintains it.
 //!
-//! A thread, and not a blocking task for each append: no runtime is assumed, and one that flushes
-//! for all groups takes whatever has come during the last sync, which is the group commit. Another
-//! one maintains the log: to make a segment takes as long as many syncs, and a flusher that does it
-//! whenever it is idle keeps whoever comes next waiting.
+//! A thread, and not a blocking task for each append: no runtime is assumed, and one thread that
+//! flushes for all groups takes all that was queued during the last sync, which is the group
+//! commit. Maintenance has a thread of its own: to preallocate a segment takes as long as many
+//! syncs, and a flusher that did so in its idle time would delay the next writer.
 
 use flotilla_raftlog::{LogEngine, LogMaintenance};
 use std::io;
@@ -11,12 +11,12 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{Builder, JoinHandle};
 
-/// A thread that writes what the groups of one log have queued. While it writes and syncs, more is
-/// queued, all of which is done next. A second thread makes and seals segments, see
+/// A thread that writes the queued batches of the groups of one log. While it writes and syncs,
+/// more is queued, all of which is done next. A second thread preallocates and seals segments, see
 /// [`LogEngine::maintain`].
 ///
-/// When it is dropped it writes what is queued, and both end. What groups that are still there queue
-/// later is written by whoever queues it.
+/// When it is dropped it writes what is queued, and both end. A group that is still there then
+/// writes by itself what it queues later.
 #[derive(Debug)]
 pub struct Flusher {
     notify: Arc<FlushNotify>,
@@ -24,7 +24,7 @@ pub struct Flusher {
     _maintenance: LogMaintenance,
 }
 
-/// What wakes the thread.
+/// Wakes the thread.
 #[derive(Debug)]
 pub(crate) struct FlushNotify {
     pub(crate) log: LogEngine,
@@ -43,7 +43,7 @@ impl Flusher {
     ///
     /// # Errors
     ///
-    /// The system gives no more threads; or the log takes no writes, since it is closed, poisoned or
+    /// The kernel refuses more threads; or the log takes no writes, since it is closed, poisoned or
     /// open for reading only.
     pub fn start(log: LogEngine) -> io::Result<Flusher> {
         let maintenance = log.maintain_in_background().map_err(io::Error::other)?;
@@ -70,7 +70,7 @@ impl Drop for Flusher {
         self.notify.lock().is_over = true;
         self.notify.notified.notify_one();
         if let Some(thread) = self.thread.take() {
-            // It catches panics, so there is nothing to hear from it.
+            // The thread catches panics, so there is none to report.
             let _ = thread.join();
         }
     }
@@ -107,8 +107,8 @@ impl FlushNotify {
     }
 
     fn flush(&self) {
-        // A callback that panics has been reported by then. Others wait behind it, and the log is
-        // made for that: their callbacks run with the next flush.
+        // A callback that panics was reported by then. Others wait behind it: the log runs them
+        // with the next flush.
         while panic::catch_unwind(AssertUnwindSafe(|| self.log.flush())).unwrap_or(true) {}
     }
 

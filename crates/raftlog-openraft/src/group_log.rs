@@ -1,4 +1,4 @@
-//! One group of the log, as openraft reads and writes it.
+//! openraft's log storage over one group of the log.
 
 #![expect(clippy::result_large_err, reason = "the error is openraft's, which its traits ask for")]
 
@@ -22,23 +22,23 @@ const VOTE_KEY: &[u8] = b"openraft/vote";
 const COMMITTED_KEY: &[u8] = b"openraft/committed";
 const PURGED_KEY: &[u8] = b"openraft/purged";
 
-/// Bytes of entries after which `limited_get_log_entries` ends, so that a follower far behind does
-/// not cost more memory than this.
+/// Bytes of entries after which `limited_get_log_entries` ends: the memory that one slow follower
+/// may cost.
 const LIMITED_READ_BYTES: u64 = 4 << 20;
 
 /// How often a read begins again because the log has changed under it.
 const READ_TRIES: usize = 16;
 
-/// How openraft's types become bytes, and those become types again.
+/// The encoding of openraft's types.
 pub trait Format: Send + Sync + 'static {
     /// The bytes of a value.
     ///
     /// # Errors
     ///
-    /// The value cannot be encoded. What it was for fails, and openraft stops the node.
+    /// The value cannot be encoded. The call that needs it fails, and openraft stops the node.
     fn encode<T: Serialize>(value: &T) -> io::Result<Vec<u8>>;
 
-    /// The value that was encoded.
+    /// The value of encoded bytes.
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ pub trait Format: Send + Sync + 'static {
 
 /// One group's log. A clone is another handle, to read with.
 ///
-/// Only one may be open for a group, and nobody else may change the group's entries, nor its keys
+/// Only one may be open for a group, and no other code may change the group's entries, nor its keys
 /// that begin with `openraft/`. Other keys are the embedder's.
 pub struct GroupLog<C: RaftTypeConfig, F> {
     group: u64,
@@ -96,7 +96,8 @@ impl<C: RaftTypeConfig, F: Format> GroupLog<C, F> {
         self.view.lock().expect("nothing panics with the lock")
     }
 
-    /// Queues a batch, once there is room, and has it carried out.
+    /// Queues a batch, once there is room, and notifies the flusher. This is where openraft feels
+    /// backpressure.
     async fn queue(
         &self,
         build: impl Fn(&mut LogBatch) + Send + Sync,
@@ -118,7 +119,7 @@ impl<C: RaftTypeConfig, F: Format> GroupLog<C, F> {
                 self.notify.notify_flush();
                 return Ok(commit);
             }
-            // When this is done, so is all that takes the room.
+            // When this sync is done, the batches that take the room are written.
             let queue = self.notify.log.sync();
             self.notify.notify_flush();
             queue.await.map_err(io::Error::other)?;
@@ -130,7 +131,8 @@ impl<C: RaftTypeConfig, F: Format> GroupLog<C, F> {
         self.queue(build).await?.await.map(drop).map_err(io::Error::other)
     }
 
-    /// What there is of the range; only the first of it, if there is more than `bytes_max`.
+    /// The entries of the range that exist; only the first of them, if they have more than
+    /// `bytes_max`.
     fn read(&self, range: Range<u64>, bytes_max: u64) -> Result<Vec<C::Entry>, Failure<C>> {
         let mut tries = 0;
         loop {
@@ -143,7 +145,7 @@ impl<C: RaftTypeConfig, F: Format> GroupLog<C, F> {
                     }
                     return decode::<C, F>(entries);
                 }
-                // Between the two looks something was purged or truncated.
+                // Entries were purged or truncated between the two looks.
                 Err(Error::Compacted { .. } | Error::Unavailable { .. }) if tries < READ_TRIES => {
                     tries += 1;
                 }
@@ -152,7 +154,7 @@ impl<C: RaftTypeConfig, F: Format> GroupLog<C, F> {
         }
     }
 
-    /// Entries that are written.
+    /// Entries on disk.
     fn read_disk(&self, range: Range<u64>, bytes_max: u64) -> Result<Vec<Entry>, Error> {
         match self.notify.log.group(self.group) {
             Some(group) if !range.is_empty() => {
@@ -234,7 +236,7 @@ impl<C: RaftTypeConfig, F: Format> RaftLogStorage<C> for GroupLog<C, F> {
         I::IntoIter: OptionalSend,
     {
         let purged = self.view().purged.as_ref().map(|purged| purged.index);
-        // Nobody reads what is purged, so it need not be written either.
+        // Purged entries are never read, so they need not be written either.
         let entries = entries.into_iter().filter(|e| Some(e.get_log_id().index) > purged);
         let entries: Vec<_> = entries.collect();
         let Some(last) = entries.last().map(|last| last.get_log_id().clone()) else {
@@ -256,7 +258,7 @@ impl<C: RaftTypeConfig, F: Format> RaftLogStorage<C> for GroupLog<C, F> {
         let commit = commit.map_err(|error| StorageIOError::write_logs(&error))?;
         let view = self.view.clone();
         commit.on_done(move |outcome| {
-            // What was not written stays in memory: openraft stops the node.
+            // Unwritten entries stay in memory: openraft stops the node.
             if outcome.is_ok() {
                 view.lock().expect("nothing panics with the lock").release(number);
             }

@@ -1,24 +1,25 @@
-//! [openraft] 0.9's `RaftLogStorage` over one group of a shared [`LogEngine`]: many raft
-//! groups, one log, one sync for all of them.
+//! [openraft] 0.9's `RaftLogStorage` over one group of a shared [`LogEngine`]: many raft groups,
+//! one log, one sync for all of them.
 //!
-//! A [`Flusher`] is what the embedder starts, one for each log: a thread that carries out what the
-//! groups queue, so that no task of openraft waits in a sync, and one that maintains the log, so that
+//! The embedder starts one [`Flusher`] for each log: a thread that carries out what the groups
+//! queue, so that no task of openraft waits in a sync, and one that maintains the log, so that
 //! neither waits for a new segment. To purge segments now and then is the embedder's part, see
-//! [`LogEngine::purge_expired_files`](flotilla_raftlog::LogEngine::purge_expired_files). A [`GroupLog`] is one group's log:
+//! [`LogEngine::purge_expired_files`]. A [`GroupLog`] is one group's log:
 //!
 //! - `append` queues the entries and returns; they can be read at once, from memory, and the
 //!   callback comes when they are synced. Appends of all groups that come meanwhile share the next
-//!   sync. When too much is queued, `append` waits. Entries at or below what was purged are left
-//!   out.
+//!   sync. When too much is queued, `append` waits: that is the backpressure. Entries at or below
+//!   the purged ones are left out.
 //! - `save_vote`, `truncate` and `purge` return when they are synced; on disk the order is that of
 //!   the calls.
-//! - `save_committed` is free: the newest one is written along with whatever comes next. After a
-//!   crash an older one may be read, which openraft allows.
+//! - `save_committed` is free: the newest one is written along with the next batch. After a crash
+//!   an older one may be read, which openraft allows.
 //! - Entries that are written are read from disk where openraft asks for them, on its task.
 //!
-//! A [`Format`] says how entries become bytes. openraft counts entries from 0 and the log from 1, so
-//! that entry `i` is number `i + 1` to whoever looks at the group with other tools.
+//! A [`Format`] is the encoding of entries. openraft counts entries from 0 and the log from 1, so
+//! that other tools show entry `i` as number `i + 1`.
 //!
+//! [`LogEngine::purge_expired_files`]: flotilla_raftlog::LogEngine::purge_expired_files
 //! [`LogEngine`]: flotilla_raftlog::LogEngine
 //!
 //! ```

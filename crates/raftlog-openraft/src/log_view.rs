@@ -1,7 +1,7 @@
-//! A group's log as it will be when all that is queued is written.
+//! The view of a group's log as it will be when all queued batches are written.
 //!
-//! - `tail` holds the entries that are queued, in order, each with the number of its append. Below
-//!   it, the log on disk says what there is: what is queued replaces nothing there.
+//! - `tail` holds the queued entries, in order, each with the number of its append. Below it the
+//!   log on disk counts: queued batches replace nothing there.
 //! - Appends are completed in their order, so the tail loses entries from its front only.
 
 use flotilla_raftlog::Entry;
@@ -16,7 +16,7 @@ pub(crate) struct LogView<N: NodeId> {
     /// `committed` is to be written with the next batch.
     pub(crate) has_new_committed: bool,
     pub(crate) purged: Option<LogId<N>>,
-    /// The last entry or, without entries, what was purged last.
+    /// The last entry or, without entries, the last purged one.
     pub(crate) last: Option<LogId<N>>,
     /// The first entry or, without entries, the next.
     pub(crate) first: u64,
@@ -43,7 +43,7 @@ impl<N: NodeId> LogView<N> {
         self.last.as_ref().map_or(self.first, |last| last.index + 1)
     }
 
-    /// Takes in entries that end with `last`, and gives them a number.
+    /// Adds entries that end with `last`. Returns the number of the append.
     pub(crate) fn append(&mut self, entries: &[Entry], last: LogId<N>) -> u64 {
         if self.last.is_none() {
             self.first = last.index + 1 - entries.len() as u64;
@@ -81,7 +81,7 @@ impl<N: NodeId> LogView<N> {
         self.purged = Some(purged);
     }
 
-    /// What there is of the range: the part that is on disk, and the entries that follow it.
+    /// The range, cut to the log: the part that is on disk, and the entries that follow it.
     pub(crate) fn split(&self, range: Range<u64>) -> (Range<u64>, Vec<Entry>) {
         let (start, end) = (range.start.max(self.first), range.end.min(self.next()));
         let tail_first = self.tail.front().map_or(self.next(), |(_, entry)| index_of(entry));

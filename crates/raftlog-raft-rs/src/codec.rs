@@ -1,4 +1,4 @@
-//! raft-rs' structs as the bytes that the log keeps.
+//! The encoding of raft-rs' structs in the log.
 //!
 //! An entry's kind byte holds its type in the low bits, and two flags. Only an entry with a context
 //! is copied: its data are the context's length (4 bytes, little endian), the context, the data.
@@ -10,7 +10,7 @@ const HAS_CONTEXT: u8 = 0x80;
 const SYNC_LOG: u8 = 0x40;
 const LENGTH_BYTES: usize = 4;
 
-/// What the group remembers beside its entries, in 32 bytes.
+/// The hard state and the generation of a group, in 32 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PersistedState {
     pub(crate) term: u64,

@@ -1,10 +1,11 @@
-//! The newest entries, in memory: those that are not yet written, and some that are.
+//! The entry cache: the newest entries of a group, those that are not yet written and some that
+//! are.
 
 use raft::eraftpb::Entry;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// What an entry takes besides its data and context.
+/// The memory of an entry besides its data and context.
 const ENTRY_BYTES: u64 = size_of::<Entry>() as u64;
 
 /// Entries that follow one another, up to the log's last one. It may be empty.
@@ -36,7 +37,7 @@ impl EntryCache {
         self.entries.range(place(range.start)..place(range.end).max(place(range.start)))
     }
 
-    /// Takes entries in, which replace everything from the first of them on.
+    /// Adds entries, which replace everything from the first of them on.
     pub(crate) fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first().map(|entry| entry.index) else { return };
         while self.last().is_some_and(|last| last >= first) {
@@ -47,7 +48,7 @@ impl EntryCache {
         self.entries.extend(entries.iter().cloned());
     }
 
-    /// Lets go of the oldest entries, as long as there is more than `bytes_max` and they are written
+    /// Evicts the oldest entries, as long as there is more than `bytes_max` and they are written
     /// (those up to `written`), or as they are below `first`.
     pub(crate) fn release(&mut self, first: u64, written: u64, bytes_max: u64) {
         let can_go = |cache: &EntryCache| {

@@ -1,7 +1,8 @@
-//! Reads of old entries that raft waits for while somebody else carries them out.
+//! Asynchronous fetches: reads of old entries that raft waits for while another thread carries them
+//! out.
 //!
-//! Raft asks again at every heartbeat while an answer is under way, so one fetch serves all who
-//! asked from the same entry on.
+//! Raft asks again at every heartbeat while an answer is under way, so one fetch serves all
+//! requests from the same entry on.
 
 use crate::codec;
 use flotilla_raftlog::{Entry as LogEntry, Error, LogEngine};
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-/// Fetches under way, and askers of one. Who finds no room asks again.
+/// The most fetches under way, and requests for one. Beyond, raft asks again.
 const FETCHES_MAX: usize = 16;
 
 /// A read that raft waits for. It may be carried out by any thread; if it is dropped instead, raft
@@ -51,15 +52,15 @@ impl Fetch {
 /// The reads of one group that are under way.
 #[derive(Debug, Default)]
 pub(crate) struct PendingFetches {
-    /// By first entry: whether somebody still has the fetch, and who asked.
+    /// By first entry: whether the fetch still exists, and the requests that it serves.
     pending: BTreeMap<u64, (Weak<()>, Vec<GetEntriesContext>)>,
     new: Vec<Fetch>,
-    /// What was fetched, while raft is told of it.
+    /// The fetched entries, while raft reads them.
     pub(crate) fetched: Vec<Entry>,
 }
 
 impl PendingFetches {
-    /// Remembers who wants to have the range.
+    /// Adds a request for the range.
     pub(crate) fn want(
         &mut self,
         log: &LogEngine,
@@ -85,7 +86,7 @@ impl PendingFetches {
         std::mem::take(&mut self.new)
     }
 
-    /// Ends a fetch: who waits for it.
+    /// Ends a fetch. Returns the requests that it serves.
     pub(crate) fn end(&mut self, low: u64) -> Vec<GetEntriesContext> {
         self.pending.remove(&low).map(|(_, askers)| askers).unwrap_or_default()
     }

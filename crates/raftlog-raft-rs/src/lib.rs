@@ -1,8 +1,8 @@
 //! [raft-rs](raft)'s `Storage` over one group of a shared [`LogEngine`]: many raft groups, one log,
 //! one sync for all of them.
 //!
-//! A [`GroupStorage`] is what a `RawNode` reads from. What a `Ready` wants written goes into a
-//! [`LogBatch`], together with that of as many other groups as there are:
+//! A `RawNode` reads from a [`GroupStorage`]. The writes of a `Ready` go into a [`LogBatch`],
+//! together with those of any number of other groups:
 //!
 //! 1. [`GroupStorage::persist_ready`] for each node that has a `Ready`, all into one batch. From
 //!    now on the node reads the new entries from memory, so `advance_append_async` may be called at
@@ -11,13 +11,13 @@
 //! 3. When the commit is done: `on_persist_ready` (or `advance`, if step 1 did not use the
 //!    asynchronous one), and only then send `persisted_messages`.
 //!
-//! If the write fails with [`Error::Poisoned`] the node has seen entries of which nobody knows
-//! whether they are in the log: it must be dropped, and the log be opened again. After any other
+//! If the write fails with [`Error::Poisoned`] the node has seen entries that may or may not be in
+//! the log: it must be dropped, and the log be opened again. After any other
 //! error nothing of the batch was written, and the same `Ready`s are to be put into another one, in
 //! the same order.
 //!
-//! No thread is started here. Reads that raft can wait for are handed out as [`Fetch`]es if
-//! [`Config::async_fetches`] says so; the rest is read in the calling thread.
+//! No thread is started here. With [`Config::async_fetches`] reads that raft can wait for become
+//! [`Fetch`]es for the embedder; the rest is read in the calling thread.
 //!
 //! [`LogEngine`]: flotilla_raftlog::LogEngine
 //! [`LogEngine::write`]: flotilla_raftlog::LogEngine::write

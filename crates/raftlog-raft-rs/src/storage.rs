@@ -1,11 +1,12 @@
-//! One group of the log, as raft reads it and as it wants it written.
+//! raft-rs' storage over one group of the log.
 //!
-//! What raft sees is the log as it will be when all that was put into batches is written. Hence:
+//! Raft sees the log as it will be when all batches are written. Hence:
 //! - Entries that are not yet written are in `cache`, which ends with the last one.
-//! - Below the tail the log on disk says what raft may see: what is still to be written replaces
-//!   nothing there. `state.generation` counts the writes that replace entries, and is written with
-//!   them, so a look at the log tells whether all of those are done; until then the tail keeps all.
-//! - `pending_snapshot` is a snapshot that is still to be written; nothing on disk counts until it is.
+//! - Below the cache raft sees the log on disk: queued batches replace nothing there.
+//!   `state.generation` counts the writes that replace entries, and is written with them, so a look
+//!   at the log tells whether all of those are done; until then the cache keeps all.
+//! - `pending_snapshot` is a snapshot that is still to be written; nothing on disk counts until it
+//!   is.
 
 use crate::codec::{self, PersistedState};
 use crate::entry_cache::EntryCache;
@@ -20,20 +21,20 @@ use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
 
-/// Where the state is kept among the group's keys.
+/// The key of the state.
 const STATE_KEY: &[u8] = b"raft/state";
-/// Where the voters and learners are kept.
+/// The key of the voters and learners.
 const CONF_KEY: &[u8] = b"raft/conf";
 
-/// What an embedder may choose.
+/// The configuration of a storage.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Most bytes of entries kept in memory once they are written. Default 1 MiB. Raft reads an
     /// entry again to send it to each follower that does not keep up, and once to apply it.
     pub entry_cache_bytes_max: u64,
-    /// Whether entries for a follower that are not in memory are fetched by the embedder, who then
-    /// calls [`GroupStorage::take_fetches`] after every step, tick and `Ready`. Default no: they
-    /// are read where raft asks, and the node waits for the disk.
+    /// Whether entries for a follower that are not in memory are fetched by the embedder, which
+    /// then calls [`GroupStorage::take_fetches`] after every step, tick and `Ready`. Default no:
+    /// they are read where raft asks, and the node waits for the disk.
     pub async_fetches: bool,
 }
 
@@ -43,7 +44,7 @@ impl Default for Config {
     }
 }
 
-/// Where snapshots come from: takes the least index that will do, and the peer that asks.
+/// A source of snapshots: takes the least index that will do, and the peer that asks.
 ///
 /// [`StorageError::SnapshotTemporarilyUnavailable`] makes raft ask again later; any other error
 /// makes it panic.
@@ -51,7 +52,7 @@ pub type SnapshotSource = Box<dyn Fn(u64, u64) -> raft::Result<Snapshot> + Send>
 
 /// raft-rs' `Storage` over one group of a log.
 ///
-/// Only one may be open for a group, and nobody else may change the group's entries, nor its keys
+/// Only one may be open for a group, and no other code may change the group's entries, nor its keys
 /// that begin with `raft/`. Other keys are the embedder's.
 pub struct GroupStorage {
     log: LogEngine,
@@ -65,7 +66,7 @@ pub struct GroupStorage {
     snapshots: Option<SnapshotSource>,
 }
 
-/// The place of a snapshot that replaces the log.
+/// The index and term of a snapshot that replaces the log.
 #[derive(Clone, Copy, Debug)]
 struct PendingSnapshot {
     index: u64,
@@ -101,7 +102,7 @@ impl GroupStorage {
         })
     }
 
-    /// Says where snapshots come from. Without that, raft is told that there is none yet.
+    /// Sets the source of snapshots. Without one, raft learns that there is none yet.
     #[must_use]
     pub fn with_snapshots(mut self, snapshots: SnapshotSource) -> GroupStorage {
         self.snapshots = Some(snapshots);
@@ -114,10 +115,10 @@ impl GroupStorage {
         self.group
     }
 
-    /// Puts what a `Ready` wants kept into a batch: snapshot, entries, hard state. Of a snapshot
-    /// that is its place and its peers; its data are the embedder's to keep, before the batch is
-    /// written. Raft may read all of it at once. The same `Ready` may be put into a second batch if
-    /// nothing of the first was written.
+    /// Puts the snapshot, the entries and the hard state of a `Ready` into a batch. Of a snapshot
+    /// that is its index, its term and its peers; its data are the embedder's to keep, before the
+    /// batch is written. Raft may read all of it at once. The same `Ready` may be put into a second
+    /// batch if nothing of the first was written.
     ///
     /// # Errors
     ///
@@ -217,7 +218,7 @@ impl GroupStorage {
 
     /// The log becomes empty, whatever it holds, and goes on behind the snapshot.
     fn persist_reset(&mut self, batch: &mut LogBatch, index: u64, term: u64, ready: u64) {
-        // The second time, what is beyond the snapshot came with it.
+        // The second time, the entries beyond the snapshot came with it.
         let first_time = self.pending_snapshot.filter(|snapshot| snapshot.ready == ready);
         let truncates = first_time.map_or(self.last() > index, |snapshot| snapshot.truncates);
         if truncates {
@@ -239,7 +240,7 @@ impl GroupStorage {
         self.cache.append(entries);
     }
 
-    /// Lets go of what need not be in memory.
+    /// Evicts entries that need not be in memory.
     fn release(&mut self) {
         if self.is_settled() {
             self.pending_snapshot = None;
@@ -249,7 +250,7 @@ impl GroupStorage {
         }
     }
 
-    /// Whether all that replaces anything is written.
+    /// Whether all writes that replace anything are done.
     fn is_settled(&self) -> bool {
         let written = self.on_disk().and_then(|group| group.get(STATE_KEY));
         let written =
@@ -280,7 +281,7 @@ impl GroupStorage {
         self.cache.last().unwrap_or_else(below_cache)
     }
 
-    /// What was fetched of the range, if it is still so.
+    /// The fetched entries of the range, as far as the log still has them.
     fn fetched_entries(&self, range: &Range<u64>) -> Vec<Entry> {
         let fetches = self.fetches.borrow();
         let fetched = fetches.fetched.iter().skip_while(|entry| entry.index < range.start);
@@ -290,7 +291,7 @@ impl GroupStorage {
         fetched.zip(range.clone()).take_while(is_so).map(|(entry, _)| entry.clone()).collect()
     }
 
-    /// Entries below the tail.
+    /// Entries below the cache.
     fn old_entries(
         &self,
         range: Range<u64>,
@@ -319,7 +320,7 @@ impl Storage for GroupStorage {
     }
 
     /// A range that ends behind the last entry is an error, not a panic. If the disk fails or is
-    /// corrupt, raft-rs panics about the error, unless the read was handed out.
+    /// corrupt, raft-rs panics about the error, unless the read was an asynchronous fetch.
     fn entries(
         &self,
         low: u64,
@@ -348,7 +349,7 @@ impl Storage for GroupStorage {
                 room = room.saturating_sub(entry.data.len() as u64);
                 fits
             };
-            // Always one, and what is about right; the limit is kept below.
+            // Always one, and about as many as fit; the exact limit is kept below.
             let count = self.cache.range(next..high).take_while(fits).count().max(1);
             entries.extend(self.cache.range(next..high).take(count).cloned());
         }
@@ -385,8 +386,8 @@ impl Storage for GroupStorage {
         Ok(self.last())
     }
 
-    /// From the source. A snapshot that is of no use to who asks, because it is older than what was
-    /// asked for or than the log's beginning, is taken as none.
+    /// From the source. A snapshot that is older than the request or than the log's beginning is of
+    /// no use, and counts as none.
     fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<Snapshot> {
         let none = || StorageError::SnapshotTemporarilyUnavailable.into();
         let snapshot = self.snapshots.as_ref().ok_or_else(none)?(request_index, to)?;
@@ -396,13 +397,13 @@ impl Storage for GroupStorage {
 }
 
 impl Fetched {
-    /// Lets the node go on: it makes messages for those who lack the entries, which leave with its
-    /// next `Ready`. `node` must be the one whose storage asked.
+    /// Lets the node go on: it makes messages for the followers that lack the entries, which leave
+    /// with its next `Ready`. `node` must be the one whose storage asked.
     ///
     /// # Errors
     ///
-    /// Why the entries could not be read. Raft asks again later; [`Error::Corrupt`] will not pass
-    /// by itself. Entries that were compacted meanwhile are no error: raft sends a snapshot.
+    /// The error of the read. Raft asks again later; [`Error::Corrupt`] will not pass by itself.
+    /// Entries that were compacted meanwhile are no error: raft sends a snapshot.
     pub fn deliver_to(self, node: &mut RawNode<GroupStorage>) -> Result<(), Error> {
         let askers = node.store().fetches.borrow_mut().end(self.low);
         let entries = match self.result {

@@ -1,4 +1,4 @@
-//! What an embedder may choose, and the limits of it.
+//! The configuration of a log, and its limits.
 
 use crate::error::Error;
 use std::fmt::Display;
@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 /// The largest batch, whatever the configuration says: offsets within a segment are 32 bits.
 pub(crate) const BATCH_BYTES_CEILING: u64 = 1 << 30;
 
-/// To ask for the number of cores takes several reads of files, and the number stays.
+/// The query for the number of cores reads several files, and the number does not change.
 static RECOVERY_THREADS: LazyLock<usize> =
     LazyLock::new(|| std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4)));
 
@@ -20,68 +20,72 @@ pub struct Config {
     pub segment_bytes: u64,
     /// Largest encoded batch, in bytes. Default 64 MiB, at most 1 GiB.
     pub batch_bytes_max: u64,
-    /// Most bytes of batches that are queued or being written; over it a write is refused with
-    /// [`Error::Busy`]. Default 256 MiB. A single batch is taken whatever its size if nothing else
-    /// is queued. This is also the most memory that writes can hold.
+    /// Most bytes of batches that are queued or being written; above it a write is refused with
+    /// [`Error::Busy`], which is the backpressure of the log. Default 256 MiB. A single batch is
+    /// taken whatever its size if the queue is empty. This is also the most memory that writes can
+    /// hold.
     pub queue_bytes_max: u64,
-    /// How many dead segments are kept to be used again: writing to such a file is cheaper than to
-    /// a new one, which is filled with zeros first if the log is synced often and little at a time.
-    /// Default 4. They count in none of the figures but [`crate::Stats::recycled_segments`], and take up
-    /// to `segment_bytes` of disk each.
+    /// How many dead segments are recycled: writing to such a file is cheaper than to a new one,
+    /// which is filled with zeros first if the log is synced often and little at a time. Default 4.
+    /// They count in none of the figures but [`crate::Stats::recycled_segments`], and take up to
+    /// `segment_bytes` of disk each.
     pub spare_segments: usize,
     /// Appends with more data than this are compressed, in the thread that writes them; see
     /// `docs/log-format.md`. Default 8 KiB: less is too short to become much smaller. `u64::MAX`:
     /// nothing is compressed.
     pub compress_above_bytes: u64,
-    /// Most bytes of decompressed data that are kept for later reads. Default 32 MiB; with 0 each
-    /// read decompresses again. What is seldom read is not kept, nor what is read in long ranges:
-    /// to decompress it again is as quick.
+    /// Most bytes of the cache of decompressed blocks. Default 32 MiB; with 0 each read
+    /// decompresses again. A block that is seldom read is not cached, nor one of a long range: to
+    /// decompress it again is as quick.
     pub cache_bytes_max: u64,
-    /// What opening does about batches at the end of the log that were being written when the power
-    /// or the process went, and about damage. Default [`RecoveryMode::TolerateTail`].
+    /// How opening treats batches at the end of the log that were being written when the power or
+    /// the process went, and damage. Default [`RecoveryMode::TolerateTail`].
     pub recovery: RecoveryMode,
     /// How many threads read segments when the log is opened. Default as many as the machine has
     /// cores, at most 4. With 1 no thread is started: the caller's reads.
     pub recovery_threads: usize,
-    /// Bytes of all segments above which purge moves what is still needed out of the oldest ones, so
-    /// that they can go. Default 1 GiB. Below it nothing is moved, and segments go as they die: the
-    /// more there may be, the more of what is in them dies by itself, and the less is written again.
+    /// Bytes of all segments above which purge rewrites the live records of the oldest ones, so
+    /// that they can go. Default 1 GiB. Below it nothing is rewritten, and segments go as they die:
+    /// the higher it is, the more records die by themselves, and the lower is the write
+    /// amplification.
     pub purge_above_bytes: u64,
-    /// Most bytes that one call of purge moves, and so about how much it reads and writes; what is
-    /// left is moved by later calls. Default 64 MiB; with 0 nothing is ever moved.
+    /// Most bytes that one call of purge rewrites, and so about how much it reads and writes; later
+    /// calls go on. Default 64 MiB; with 0 nothing is ever rewritten.
     pub move_bytes_max: u64,
-    /// The part of the oldest segment, from 0 to 1, up to which purge moves what is needed there.
-    /// If more is needed it would cost more than it gains, and purge names the groups instead, see
-    /// [`crate::PurgeReport::blocking_groups`]. Default 0.5: at most as much is written again as is freed.
+    /// The live part of the oldest segment, from 0 to 1, up to which purge rewrites it. If more is
+    /// live it would cost more than it gains, and purge reports the groups instead, see
+    /// [`crate::PurgeReport::blocking_groups`]. Default 0.5: at most as much is written again as is
+    /// freed.
     pub move_live_ratio_max: f64,
-    /// Most bytes that the files of the log take on disk, those made ahead and spares included.
-    /// Default `None`: as many as there are. Batches that add something may not take the last two
+    /// The disk quota: most bytes that the files of the log take, preallocated and recycled
+    /// segments included. Default `None`: no quota. Batches that add data may not take the last two
     /// segments of it: once there is no room below, they are refused with [`crate::Error::Full`].
-    /// The two are for what purge moves, and for batches that only let go of things, which always
-    /// pass. At least eight segments.
+    /// The two are for rewrites of purge, and for batches that only free space, which always pass.
+    /// At least eight segments.
     pub disk_bytes_max: Option<u64>,
-    /// A number that goes into the checksums of frames, so that nobody who only chooses the data
-    /// can make bytes that pass for a frame. `None`, the default, draws one for each segment from
-    /// the operating system; a test that must repeat byte for byte sets it.
+    /// The salt of the checksums of frames, so that a client that only chooses the data cannot make
+    /// bytes that pass for a frame. `None`, the default, draws one for each segment from the
+    /// operating system; a test that must repeat byte for byte sets it.
     pub salt: Option<u64>,
 }
 
-/// What opening a log does where its end was being written to, and where it is damaged.
+/// How opening a log treats a torn end and damage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecoveryMode {
     /// It is an error, and nothing is changed.
     Strict,
-    /// What was never acknowledged as synced is cut off; see
+    /// Batches that were never acknowledged as synced are cut off; see
     /// [`crate::RecoveryReport::torn_bytes`].
     #[default]
     TolerateTail,
-    /// The same; and if bytes that were synced are damaged or missing, what is whole of the log takes
-    /// its place, see [`crate::RecoveryReport::salvaged`] and [`crate::salvage()`]. **Acknowledged
-    /// writes are then lost**, so a member of a raft group that was opened in this way must not vote
-    /// before it is brought up to date, or must be replaced. It takes as much room again. Segments
-    /// that were damaged stay in the directory, renamed to `damaged-...`, until somebody removes
-    /// them; as long as they are there, a log that is damaged once more does not open. Only damage
-    /// that opening sees counts: it does not read the entries of sealed segments.
+    /// The same; and if bytes that were synced are damaged or missing, the whole part of the log
+    /// takes its place, see [`crate::RecoveryReport::salvaged`] and [`crate::salvage()`].
+    /// **Acknowledged writes are then lost**, so a member of a raft group that was opened in this
+    /// way must not vote before it is brought up to date, or must be replaced. It takes as much
+    /// room again. Segments that were damaged stay in the directory, renamed to `damaged-...`,
+    /// until an operator removes them; as long as they are there, a log that is damaged once more
+    /// does not open. Only damage that opening sees counts: it does not read the entries of sealed
+    /// segments.
     Salvage,
 }
 
@@ -106,7 +110,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What opening a log checks first. An embedder may do so earlier, where it reads its settings.
+    /// Checks the limits, as opening a log does first. An embedder may do so earlier, where it
+    /// reads its settings.
     ///
     /// # Errors
     ///

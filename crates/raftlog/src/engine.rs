@@ -1,4 +1,4 @@
-//! The engine: open, write, read, purge. The API, no mechanism.
+//! The engine's interface: open, write, read, purge. No mechanism.
 
 use crate::batch::log_batch::LogBatch;
 use crate::commit::commit_handle::Commit;
@@ -20,10 +20,10 @@ use std::sync::Arc;
 
 /// A log for many groups in one directory. A clone is another handle of the same log.
 ///
-/// It starts no threads unless it is told to: what is written is carried out by those who wait for
-/// it or call [`LogEngine::flush`], and what should be done ahead of time or afterwards by who calls
-/// [`LogEngine::maintain`] or else by them as well. What is queued when the last handle goes, commits
-/// included, is not written.
+/// It starts no threads unless it is told to: a thread that waits for a write, or calls
+/// [`LogEngine::flush`], leads the group commit. A caller of [`LogEngine::maintain`], or else the
+/// writers themselves, preallocate and seal segments. Batches that are queued when the last handle
+/// is dropped, commits included, are not written.
 #[derive(Clone, Debug)]
 pub struct LogEngine {
     pub(crate) group_commit: Arc<GroupCommit>,
@@ -33,7 +33,7 @@ pub struct LogEngine {
 }
 
 impl LogEngine {
-    /// Opens the log as it is found.
+    /// Opens the log in the directory.
     pub(crate) fn start(directory: LogDirectory) -> Result<(LogEngine, RecoveryReport), Error> {
         let cache = Arc::new(BlockCache::new(directory.config.cache_bytes_max));
         let recovered = recover::recover(directory)?;
@@ -52,8 +52,8 @@ impl LogEngine {
     ///
     /// They come with the commit, and those that follow from the batch at once: a wrong batch
     /// ([`Error::Gap`], [`Error::Stale`], [`Error::Invalid`], [`Error::TooLarge`]) changes nothing
-    /// and does not stand in the way of others; at [`Error::Busy`] the caller has to wait for
-    /// earlier commits, or flush, first.
+    /// and does not stand in the way of others; at [`Error::Busy`] (backpressure) the caller has to
+    /// wait for earlier commits, or flush, first.
     pub fn write(&self, batch: LogBatch, durability: Durability) -> Commit {
         let queued = self.group_commit.write(batch, durability);
         Commit::new(queued, self.group_commit.clone())
@@ -83,12 +83,12 @@ impl LogEngine {
         self.group_commit.groups.ids()
     }
 
-    /// Does one piece of the work that nobody should wait for: makes the next segment, seals one
-    /// that is full, or, if nothing was written since it was called last, writes a frame that says
-    /// that the last batch is synced. True if it did, so that there may be more.
+    /// Does one step of background work: preallocates the next segment, seals a full one, or, if
+    /// nothing was written since the last call, writes a sync marker, by which a later start knows
+    /// that the last batch was synced. True if it did, so that there may be more.
     ///
-    /// Reads and writes go on meanwhile. If nobody calls this, writes do such work when they cannot
-    /// go on without, and take as long as that takes.
+    /// Reads and writes go on meanwhile. Without calls of this, writes do such work when they
+    /// cannot go on without, and take as long as that takes.
     ///
     /// # Errors
     ///
@@ -98,18 +98,19 @@ impl LogEngine {
     }
 
     /// Starts a thread that calls [`LogEngine::maintain`] whenever there may be something to do. It
-    /// stops when what this returns is dropped, and ends with the log, which it does not keep open.
+    /// stops when the returned handle is dropped, and ends with the log, which it does not keep
+    /// open.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the system refuses a thread; else as [`LogEngine::maintain`].
+    /// [`Error::Io`] if the kernel refuses a thread; else as [`LogEngine::maintain`].
     pub fn maintain_in_background(&self) -> Result<LogMaintenance, Error> {
         self.group_commit.check()?;
         Ok(LogMaintenance::start(&self.group_commit)?)
     }
 
     /// Writes what is queued, makes everything durable and seals it, so that the log opens quickly
-    /// and without a change on disk. What is written later, by any handle, is refused with
+    /// and without a change on disk. Later writes, by any handle, are refused with
     /// [`Error::Closed`]; reads go on. The directory is free once the last handle is dropped.
     /// Closing again does nothing, nor does closing a log that is open for reading only.
     ///
@@ -121,24 +122,25 @@ impl LogEngine {
         self.group_commit.close()
     }
 
-    /// Removes segments of which nothing is needed, oldest first, and names the groups that hold
-    /// the oldest one left. Reads and writes go on meanwhile. Some files may be kept to be used
-    /// again, see [`crate::Config::spare_segments`].
+    /// Garbage collection: removes dead segments, oldest first, and returns the groups with live
+    /// records in the oldest one left. Reads and writes go on meanwhile. Some files may be
+    /// recycled, see [`crate::Config::spare_segments`].
     ///
-    /// If the log is above [`crate::Config::purge_above_bytes`], or there is hardly room for it, what is
-    /// still needed of the oldest segments is moved to the end of the log, so that they can go: up to
-    /// [`crate::Config::move_bytes_max`] in one call. If much of a segment is needed that would not pay, see
-    /// [`crate::Config::move_live_ratio_max`]: then the groups that hold it are named, and it is for the
-    /// caller to compact them. A segment that was named several times and of which nothing was let
-    /// go is moved all the same, as is any while there is hardly room, if that frees some in the end.
+    /// If the log is above [`crate::Config::purge_above_bytes`], or there is hardly room for it,
+    /// the live records of the oldest segments are rewritten to the end of the log, so that the
+    /// segments can go: up to [`crate::Config::move_bytes_max`] in one call. If much of a segment
+    /// is live that would not pay, see [`crate::Config::move_live_ratio_max`]: then the report
+    /// names its groups, and it is for the caller to compact them. A segment that was reported
+    /// several times and of which nothing was released is rewritten all the same, as is any while
+    /// there is hardly room, if that frees space in the end.
     ///
-    /// A call that finds no room to move something ends with what it has done, and is no error.
+    /// A call that finds no room for a rewrite ends with what it has done, and is no error.
     ///
     /// # Errors
     ///
-    /// Those of a write, since a batch is written if there is anything to remove; [`Error::Corrupt`]
-    /// if what is to be moved is not what was written; [`Error::Io`] if it could not be read or a
-    /// file could not be removed: it is when the log is opened next.
+    /// Those of a write, since a batch is written if there is anything to remove;
+    /// [`Error::Corrupt`] if a live record is not what was written; [`Error::Io`] if it could not
+    /// be read or a file could not be removed: it is when the log is opened next.
     pub fn purge_expired_files(&self) -> Result<PurgeReport, Error> {
         if self.group_commit.pool.directory().is_read_only {
             return Err(Error::ReadOnly);
@@ -146,13 +148,14 @@ impl LogEngine {
         self.purge.lock().run(&self.group_commit, &self.segments)
     }
 
-    /// Every batch up to this sequence number is known to be durable.
+    /// The high-water mark of durability: every batch up to this sequence number is known to be
+    /// durable.
     #[must_use]
     pub fn durable_lsn(&self) -> u64 {
         self.group_commit.counters.durable_lsn.load(Ordering::Acquire)
     }
 
-    /// Figures of the moment. Costs a look at every group and segment.
+    /// The present figures. Costs a look at every group and segment.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let counters = &self.group_commit.counters;
@@ -173,7 +176,7 @@ impl LogEngine {
         for number in self.segments.numbers() {
             if let Some(segment) = self.segments.get(number) {
                 stats.segments += 1;
-                // A length that cannot be read is no reason to have no figures at all.
+                // An unreadable length is no reason to have no figures at all.
                 stats.segment_bytes += segment.file.len().unwrap_or(0);
             }
         }
@@ -186,7 +189,7 @@ impl LogEngine {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the length of a file cannot be told.
+    /// [`Error::Io`] if the length of a file cannot be read.
     pub fn segments(&self) -> Result<Vec<SegmentStats>, Error> {
         let full = self.group_commit.pool.unsealed();
         let mut all = Vec::new();
@@ -207,7 +210,8 @@ impl LogEngine {
         Ok(all)
     }
 
-    /// Whether a write or sync has failed, and with what: from then on nothing can be written.
+    /// The error of the write or sync that poisoned the log, if one did: nothing can be written any
+    /// more.
     #[must_use]
     pub fn poisoned(&self) -> Option<Error> {
         self.group_commit.poison().map(Error::Poisoned)

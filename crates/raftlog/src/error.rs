@@ -1,14 +1,14 @@
-//! Why the log could not do what was asked, one variant for each way in which a caller acts on it.
+//! The errors of a log: one variant for each way in which a caller acts on it.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Why the log could not do what was asked.
+/// An error of a log.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The operating system refused while the log was opened, read or purged. Nothing was lost;
-    /// the caller may ask again.
+    /// The operating system refused while the log was opened, read or purged. Nothing was lost; the
+    /// caller may ask again.
     #[error("input or output failed: {0}")]
     Io(Arc<io::Error>),
     /// Bytes on disk are not what was written. Nothing was changed; an operator must decide.
@@ -16,9 +16,9 @@ pub enum Error {
     Corrupt {
         /// The segment's number; its file is named after it.
         segment: u64,
-        /// Where in the file the damage begins, as far as that can be told.
+        /// Where in the file the damage begins, as far as that is known.
         offset: u64,
-        /// What is wrong there.
+        /// The kind of damage.
         what: &'static str,
     },
     /// The entries were compacted away. The caller needs a snapshot instead.
@@ -33,7 +33,8 @@ pub enum Error {
         /// The last index that there is.
         last: u64,
     },
-    /// An append or truncation would leave a hole. The caller's view of the group is wrong; nothing was written.
+    /// An append or truncation would leave a hole. The caller's view of the group is wrong; nothing
+    /// was written.
     #[error("group {group}: {got} is behind a hole, {expected} is next")]
     Gap {
         /// The group.
@@ -53,7 +54,7 @@ pub enum Error {
         /// The index at which it would have begun.
         got: u64,
     },
-    /// What was asked makes no sense, whatever the log holds. Nothing was written.
+    /// The request makes no sense, whatever the log holds. Nothing was written.
     #[error("not a valid request: {0}")]
     Invalid(String),
     /// The batch is over the limit of [`crate::Config::batch_bytes_max`]. The caller splits it.
@@ -64,8 +65,8 @@ pub enum Error {
         /// The limit.
         limit: u64,
     },
-    /// Too much is queued already, see [`crate::Config::queue_bytes_max`]. The caller waits for a
-    /// commit that it holds, or flushes, and builds the batch again.
+    /// Backpressure: too many bytes are queued already, see [`crate::Config::queue_bytes_max`]. The
+    /// caller waits for a commit that it holds, or flushes, and builds the batch again.
     #[error("{bytes} bytes are queued, the limit is {limit}")]
     Busy {
         /// Bytes queued and not yet completed.
@@ -73,7 +74,7 @@ pub enum Error {
         /// The limit.
         limit: u64,
     },
-    /// A write or a sync has failed: nobody knows what is on disk beyond the last good sync. The
+    /// A write or a sync has failed: the state on disk beyond the last good sync is unknown. The
     /// batch is not acknowledged, and the log takes no more of them until it is opened again.
     /// Entries synced before can still be read.
     #[error("the log takes no more writes since one failed: {0}")]
@@ -110,14 +111,14 @@ pub enum Error {
         /// Its version.
         version: u32,
     },
-    /// The log may not have another segment, see [`crate::Config::disk_bytes_max`]. Nothing of the
-    /// batch was written; once purge has removed segments, writes go on. Batches that only let go of
-    /// things pass.
+    /// The disk quota allows no other segment, see [`crate::Config::disk_bytes_max`]. Nothing of
+    /// the batch was written; once purge has removed segments, writes go on. Batches that only free
+    /// space pass.
     #[error("the log would take {bytes} bytes of disk, the limit for what adds to it is {limit}")]
     Full {
         /// Bytes that the log would take with another segment.
         bytes: u64,
-        /// The limit, less the room that purge needs to move things.
+        /// The limit, less the room that purge needs for rewrites.
         limit: u64,
     },
     /// The group that was asked for is not there.
@@ -135,9 +136,9 @@ pub enum Error {
     /// A stream is not what an export has written.
     #[error("the stream is damaged at byte {offset}: {what}")]
     Stream {
-        /// How many bytes of it were read when that was seen, about.
+        /// How many bytes of it were read by then, about.
         offset: u64,
-        /// What is wrong.
+        /// The kind of damage.
         what: &'static str,
     },
     /// The engine went away before it wrote the batch.

@@ -1,17 +1,32 @@
 //! An append-only log engine for many raft groups: one directory, one sequence of batches, one sync
-//! for all who wait.
+//! for all that wait.
 //!
 //! It stores, for each group (a number of the embedder's choice), a log of entries with indexes and
 //! terms, and a few small keys with values. It knows nothing of raft beyond that: bytes in, bytes
 //! out. It starts no threads unless it is told to, and needs no runtime.
 //!
-//! What it promises:
+//! Guarantees:
 //! - A batch over any number of groups is there after a crash as a whole or not at all, and only if
 //!   all batches before it are.
-//! - A batch that was acknowledged as [`Durability::Synced`] is there after a power loss, as it was;
-//!   if the disk has damaged it, opening the log fails rather than leave it out.
+//! - A batch that was acknowledged as [`Durability::Synced`] is there after a power loss, as it
+//!   was; if the disk has damaged it, opening the log fails rather than leave it out.
 //! - Wrong input is refused before anything is written.
 //! - Once a write or sync has failed nothing more is acknowledged; what was synced can be read.
+//!
+//! Code map; a folder uses only those above it, and never the ones below:
+//!
+//! | folder | owns | never |
+//! |---|---|---|
+//! | `format` | headers of segments and frames, items, blocks, varints | touches a file |
+//! | `batch` | batches on their way to a frame: built, compressed | knows where a frame lies |
+//! | `index` | live entries and keys by group, usage by segment, summaries | reads or writes disk |
+//! | `segments` | files: directory, segment pool, footers, disk quota | knows a group |
+//! | `queue` | admission of writes, backpressure, completions, callbacks | waits for the disk |
+//! | `commit` | group commit: rounds, leader, followers, appender, maintenance | frees space |
+//! | `read` | read handles of groups, range reads, the block cache | takes a lock over the disk |
+//! | `recovery` | opening: footers, scans, the torn tail | changes a segment before all checks |
+//! | `purge` | garbage collection: dead segments, rewrites, the throttle | removes out of order |
+//! | `tools` | verify, dump, checkpoint, export, salvage | changes a log (but salvage in place) |
 //!
 //! ```
 //! use flotilla_raftlog::{Config, Durability, Entry, LogBatch, LogEngine};

@@ -1,4 +1,4 @@
-//! Opening a log: for writing, for looking at it, and what is done about damage.
+//! Opening a log: for writing or for reading only, with or without a salvage.
 
 use crate::config::{Config, RecoveryMode};
 use crate::engine::LogEngine;
@@ -12,25 +12,25 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How often a log is read anew that is written meanwhile.
+/// How often opening for reading only is attempted while a writer changes the log.
 const READ_ONLY_ATTEMPTS: usize = 10;
 
 impl LogEngine {
-    /// Opens the log in `dir`, which is made if missing. Reads what sealed segments say of themselves,
-    /// with [`Config::recovery_threads`] threads, and all of what is not sealed.
+    /// Opens the log in `dir`, which is made if missing. Reads the footers of sealed segments, with
+    /// [`Config::recovery_threads`] threads, and all of those without one.
     ///
-    /// What a crash left of batches that were never acknowledged as synced is cut off; see
-    /// [`RecoveryReport::torn_bytes`]. All that is then in the log is durable. If bytes that were synced
-    /// are damaged or missing it does not open, unless [`RecoveryMode::Salvage`] is asked for; what that
-    /// has cost says [`RecoveryReport::salvaged`].
+    /// The remains of batches that were never acknowledged as synced are cut off; see
+    /// [`RecoveryReport::torn_bytes`]. All that is then in the log is durable. If bytes that were
+    /// synced are damaged or missing it does not open, unless [`RecoveryMode::Salvage`] is asked
+    /// for; [`RecoveryReport::salvaged`] reports the loss.
     ///
     /// # Errors
     ///
-    /// [`Error::Locked`] if somebody has it open; [`Error::Corrupt`] if bytes that were synced are
-    /// damaged or missing, or if the end is torn and [`Config::recovery`] forbids that, and then
-    /// nothing on disk was changed; [`Error::Invalid`] if the configuration is, or if segments are still
-    /// there that an earlier salvage took out; [`Error::Io`]; [`Error::NoSpace`] if there is no room for
-    /// what is salvaged beside what is damaged.
+    /// [`Error::Locked`] if another engine has it open; [`Error::Corrupt`] if bytes that were
+    /// synced are damaged or missing, or if the end is torn and [`Config::recovery`] forbids that,
+    /// and then nothing on disk was changed; [`Error::Invalid`] if the configuration is, or if
+    /// segments are still there that an earlier salvage took out; [`Error::Io`]; [`Error::NoSpace`]
+    /// if there is no room for the salvaged log next to the damaged one.
     pub fn open(
         fs: Arc<dyn FileSystem>,
         dir: &Path,
@@ -49,13 +49,14 @@ impl LogEngine {
         Ok((log, RecoveryReport { salvaged, ..report }))
     }
 
-    /// Opens the log in `dir` to look at it: nothing on disk is changed, and every write is refused
-    /// with [`Error::ReadOnly`]. Of the configuration only the cache and the threads of recovery matter.
+    /// Opens the log in `dir` for reading only: nothing on disk is changed, and every write is
+    /// refused with [`Error::ReadOnly`]. Of the configuration only the cache and the threads of
+    /// recovery matter.
     ///
     /// The log may be closed, left behind by a crash, or open for writing, here or in another
-    /// process, which is not hindered. What is seen is the log as it was at one moment, up to some
-    /// batch; that batch need not be durable. What the writer purges later can no longer be read:
-    /// [`Error::Io`] of the kind `NotFound`.
+    /// process, which is not hindered. The view is the log as it was at one moment, up to some
+    /// batch; that batch need not be durable. Segments that the writer purges later can no longer
+    /// be read: [`Error::Io`] of the kind `NotFound`.
     ///
     /// # Errors
     ///
@@ -95,7 +96,7 @@ impl LogEngine {
     }
 }
 
-/// Whether this is what comes of reading files that somebody else renames, removes and cuts.
+/// Whether the error may come from another process that renames, removes and cuts the files.
 fn is_vanished(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
 }

@@ -1,4 +1,4 @@
-//! What the engine counts.
+//! Counters and figures of the engine.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,34 +16,34 @@ pub struct Stats {
     pub bytes_written: u64,
     /// Bytes of batches that are queued or being written now.
     pub queued_bytes: u64,
-    /// The last batch of which it is known that the disk has it.
+    /// The high-water mark of durability: the last batch that is known to be on disk.
     pub durable_lsn: u64,
     /// Segments on disk that hold batches.
     pub segments: u64,
-    /// Those of them that are full and wait to be sealed: what [`crate::LogEngine::maintain`] is
-    /// behind with. Above two, writes do it themselves.
+    /// Full segments that wait to be sealed: the backlog of [`crate::LogEngine::maintain`]. Above
+    /// two, writes seal by themselves.
     pub unsealed_segments: u64,
-    /// Dead segments that are kept to be used again.
+    /// Dead segments that are kept to be written to again.
     pub recycled_segments: u64,
     /// Bytes of the segments' files.
     pub segment_bytes: u64,
-    /// Bytes in them that the index still names; the rest can be purged once it is oldest.
+    /// Live bytes in them; the rest is garbage, which can be purged once it is oldest.
     pub live_bytes: u64,
     /// Groups that have entries or keys.
     pub groups: u64,
-    /// Memory of the index: what its lists have room for, and the groups' places among each other.
+    /// Memory of the index: the capacity of its lists and tables.
     pub index_bytes: u64,
-    /// Memory of decompressed data that is kept for later reads.
+    /// Memory of the block cache.
     pub cache_bytes: u64,
-    /// For how long the group commit that is under way has been writing and syncing; `None` if there
-    /// is none. A disk that hangs shows here: the other figures are told without waiting for it. Of
-    /// one that wants no sync it is the time since figures were first asked for while it was under way.
+    /// For how long the group commit that is under way has been writing and syncing; `None` if
+    /// there is none. A disk that hangs shows here: the other figures do not wait for it. Of one
+    /// that wants no sync it is the time since figures were first asked for while it was under way.
     pub flush_running: Option<Duration>,
-    /// What purge has done.
+    /// Counters of purge.
     pub purge: PurgeStats,
 }
 
-/// What purge has done since the engine was opened.
+/// Counters of purge since the engine was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PurgeStats {
     /// Calls that were carried out.
@@ -52,11 +52,11 @@ pub struct PurgeStats {
     pub segments: u64,
     /// Bytes of their files.
     pub bytes: u64,
-    /// Bytes of frames that hold what was moved. They are part of [`Stats::bytes_written`], and the
-    /// rest of it is what was asked for: the one divided by the rest is how much more is written
-    /// because of purge.
+    /// Bytes of frames with rewritten records. They are part of [`Stats::bytes_written`], and the
+    /// rest of that was written by users: the whole divided by the rest is the write amplification
+    /// of purge.
     pub rewritten_bytes: u64,
-    /// Appends, keys and compactions that were moved.
+    /// Appends, keys and compactions that were rewritten.
     pub rewritten_records: u64,
 }
 
@@ -67,28 +67,28 @@ pub struct SegmentStats {
     pub number: u64,
     /// The length of its file, in bytes.
     pub bytes: u64,
-    /// Bytes in it that the index still names.
+    /// Live bytes in it.
     pub live_bytes: u64,
-    /// Where it stands between its first batch and its removal.
+    /// Its state between its first batch and its removal.
     pub state: SegmentState,
 }
 
-/// Where a segment stands between its first batch and its removal.
+/// The state of a segment between its first batch and its removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentState {
     /// Batches are appended to it.
     Active,
     /// It is full, and waits to be sealed.
     Full,
-    /// It is synced, and says by itself what it holds.
+    /// It is synced, and has a footer.
     Sealed,
 }
 
 /// No group commit is under way.
 const NO_FLUSH: u64 = 0;
 
-/// One is under way that wants no sync, and nobody has looked at it: to ask for the time would take
-/// a thirtieth of all that it takes.
+/// One is under way that wants no sync, and no figures were asked for meanwhile: to read the clock
+/// would take a thirtieth of the whole commit.
 const NOT_TIMED: u64 = u64::MAX;
 
 /// Counters that threads change as they go.
@@ -102,7 +102,7 @@ pub(crate) struct LogCounters {
     pub(crate) live_bytes: AtomicU64,
     pub(crate) purge: PurgeCounters,
     opened: Instant,
-    /// When the group commit began that is under way, in nanoseconds since the log was opened; or
+    /// The start of the group commit that is under way, in nanoseconds since the log was opened; or
     /// [`NO_FLUSH`], or [`NOT_TIMED`].
     flush_began: AtomicU64,
 }
@@ -135,7 +135,8 @@ impl LogCounters {
 
     pub(crate) fn flush_running(&self) -> Option<Duration> {
         let now = self.nanos();
-        // If it has ended meanwhile, and the next is not timed either, that one begins now.
+        // If it has ended meanwhile, and the next is not timed either, the time of that one begins
+        // now.
         let set =
             self.flush_began.compare_exchange(NOT_TIMED, now, Ordering::Relaxed, Ordering::Relaxed);
         match set {
@@ -145,7 +146,7 @@ impl LogCounters {
         }
     }
 
-    /// Since the log was opened; neither of the two numbers that mean something else.
+    /// Nanoseconds since the log was opened; never one of the two special values.
     fn nanos(&self) -> u64 {
         (self.opened.elapsed().as_nanos() as u64).clamp(NO_FLUSH + 1, NOT_TIMED - 1)
     }

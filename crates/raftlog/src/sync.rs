@@ -1,8 +1,8 @@
-//! Locks, condition variables, atomics and threads: those of every day or, when it is built with
-//! `--cfg shuttle`, those of a model checker that tries orders of threads one after the other.
+//! Synchronization: locks, condition variables, atomics, a futex and threads. With `--cfg shuttle`
+//! they are those of a model checker, which tries one schedule of the threads after the other.
 //!
-//! What other threads may meet takes them from here. Locks that are held only over plain code, with
-//! nothing of the kind inside, need not.
+//! Code in which threads may interact takes them from here. Locks that are held only over plain
+//! code, with no other synchronization inside, need not.
 
 #[cfg(not(shuttle))]
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -27,7 +27,7 @@ mod real {
         Ordering::{Acquire, Release, SeqCst},
     };
 
-    /// A word that threads sleep at until somebody who has changed it wakes them.
+    /// A futex: a word at which threads sleep until a thread that has changed it wakes them.
     #[derive(Debug)]
     pub(crate) struct Futex(AtomicU32);
 
@@ -44,12 +44,12 @@ mod real {
             self.0.store(value, Release);
         }
 
-        /// Whether it was `from`, and is `to` now.
+        /// Compare and exchange: whether it was `from`, and is `to` now.
         pub(crate) fn replace(&self, from: u32, to: u32) -> bool {
             self.0.compare_exchange(from, to, SeqCst, SeqCst).is_ok()
         }
 
-        /// Sleeps until somebody wakes it, unless it is not `seen` any more. May return early.
+        /// Sleeps until woken, unless it is not `seen` any more. May return early.
         pub(crate) fn sleep(&self, seen: u32) {
             atomic_wait::wait(&self.0, seen);
         }
@@ -112,7 +112,7 @@ mod modelled {
     }
 
     impl<T> ModelMutexGuard<'_, T> {
-        /// The model is not fair: it also tries that nobody who waits is next.
+        /// The model is not fair: it also tries schedules in which no waiter is next.
         pub(crate) fn unlock_fair(guard: Self) {
             drop(guard);
         }
@@ -138,7 +138,7 @@ mod modelled {
             guard.0 = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
         }
 
-        /// There is no time in the model: it waits until it is told.
+        /// There is no time in the model: it waits until it is notified.
         pub(crate) fn wait_for<T>(&self, guard: &mut ModelMutexGuard<'_, T>, _timeout: Duration) {
             self.wait(guard);
         }

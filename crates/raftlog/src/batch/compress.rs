@@ -1,7 +1,7 @@
 //! Compresses the data of large appends, in the caller's thread, when a batch is complete.
 //!
-//! Data that does not become smaller stays as it is; to find that out takes about a tenth of the
-//! time that compressing takes.
+//! Incompressible data stays as it is; to find that out takes about a tenth of the time that
+//! compressing takes.
 
 use crate::batch::frame::{Append, Change};
 use crate::batch::log_batch::LogBatch;
@@ -12,7 +12,7 @@ use lz4_flex::block::{CompressTable, compress_into, compress_into_with_table};
 use parking_lot::Mutex;
 use std::fmt;
 
-/// A compressed block must be smaller than its data by one part in so many to be worth it.
+/// A compressed block must be smaller than its data by at least one part in this many.
 const LEAST_SAVING: usize = 8;
 /// Buffers that are larger are not kept.
 const KEPT_BYTES_MAX: usize = 1 << 20;
@@ -27,13 +27,13 @@ pub(crate) struct Compressor {
     kept: Mutex<Vec<CompressBuffers>>,
 }
 
-/// What is needed to compress one batch.
+/// The buffers to compress one batch.
 struct CompressBuffers {
     table: CompressTable,
     blocks: Vec<DataBlock>,
     /// The data of all blocks of one append, as it will be stored.
     packed: Vec<u8>,
-    /// The batch as it will be.
+    /// The compressed batch.
     bytes: Vec<u8>,
 }
 
@@ -44,7 +44,10 @@ impl Compressor {
 
     /// Compresses the appends of the batch that are large enough and become smaller.
     pub(crate) fn compress(&self, batch: &mut LogBatch) {
-        let is_large = |change: &Change| matches!(change, Change::Append(append) if u64::from(append.item_bytes) > self.above_bytes);
+        let is_large = |change: &Change| match change {
+            Change::Append(append) => u64::from(append.item_bytes) > self.above_bytes,
+            _ => false,
+        };
         if !batch.changes.iter().any(is_large) {
             return;
         }
@@ -90,7 +93,7 @@ impl CompressBuffers {
         }
     }
 
-    /// Writes `before` and the append, if that is worth it.
+    /// Writes `before` and the append, if compression pays.
     fn append(
         &mut self,
         append: &mut Append,
@@ -111,7 +114,7 @@ impl CompressBuffers {
         true
     }
 
-    /// Packs the data of all entries. False if that makes nothing smaller.
+    /// Packs the data of all entries. False if no block becomes smaller.
     fn pack(&mut self, head: &AppendHead<'_>, mut data: &[u8]) -> bool {
         self.packed.clear();
         self.blocks.clear();
@@ -137,7 +140,7 @@ impl CompressBuffers {
         self.packed.resize(begin + bytes_max(raw.len()), 0);
         let out = &mut self.packed[begin..];
         // The kept table is for offsets of 16 bits. It would be replaced by one that is larger and
-        // slower to clear, and the bytes made would depend on what was compressed before.
+        // slower to clear, and the bytes made would depend on earlier batches.
         let compressed = if raw.len() < usize::from(u16::MAX) {
             compress_into_with_table(raw, out, &mut self.table)
         } else {

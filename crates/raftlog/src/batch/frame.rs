@@ -1,18 +1,18 @@
-//! What a batch says once it is complete: a frame but for its header, and the list of its changes,
-//! from which tails are checked, the index is changed and footers are made.
+//! A complete batch: a frame without its header, and the list of its changes for admission, index
+//! and footer.
 
 use crate::format::item::{self, DecodedItem, Item, StoredAppend, TermRuns};
 use crate::format::layout::{self, FRAME_HEADER_BYTES};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-/// What the items of a batch say: often there is one.
+/// The changes of a batch: often there is one.
 pub(crate) type Changes = SmallVec<[Change; 1]>;
 
-/// What an item says, for the index.
+/// An item for the index, with its bytes by offset.
 pub(crate) type Change = Item<Append, Bytes>;
 
-/// Entries that were appended together, and where in the frame they stand.
+/// Entries that were appended together, and their location in the frame.
 #[derive(Debug)]
 pub(crate) struct Append {
     pub(crate) group: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Append {
     pub(crate) item_bytes: u32,
 }
 
-/// Entries that lie together: the live part `first .. end` of an item.
+/// The live entries of one item: a run `first .. end` with one location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryRun {
     pub(crate) first: u64,
@@ -44,7 +44,7 @@ impl EntryRun {
 }
 
 impl Append {
-    /// Where the entries lie, if the frame begins at `frame_offset` of the segment.
+    /// The run of the entries, if the frame begins at `frame_offset` of the segment.
     pub(crate) fn run(&self, segment: u64, frame_offset: u32) -> EntryRun {
         EntryRun {
             first: self.first,
@@ -56,33 +56,32 @@ impl Append {
     }
 }
 
-/// An encoded batch. Only its header is missing, which depends on its place in the log.
+/// An encoded batch. Only its header is missing, which depends on its lsn and segment.
 #[derive(Debug)]
 pub(crate) struct Frame {
     /// Room for the header, then the padded body.
     pub(crate) bytes: Vec<u8>,
     pub(crate) body_checksum: u32,
     pub(crate) changes: Changes,
-    /// What writing it does to the space that the log takes.
+    /// Its claim on the disk quota.
     pub(crate) priority: WritePriority,
 }
 
-/// What writing a frame does to the space that the log takes.
+/// The priority of a write when space is short: its effect on the bytes that the log takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WritePriority {
-    /// It holds something new.
+    /// It adds data.
     Normal,
-    /// It holds what lay elsewhere and will be let go of there, and that is about as much as there is
-    /// to be gained.
+    /// A rewrite that costs about as many bytes as it will free.
     CostlyRewrite,
-    /// It holds what lay elsewhere, little of what it lay in.
+    /// A rewrite of a few live records of a segment, which frees most of that.
     Rewrite,
-    /// It only lets go of things.
+    /// It only frees space.
     Reclaim,
 }
 
 impl Change {
-    /// The change that an item stands for which begins `offset` bytes into its frame.
+    /// The change of an item that begins `offset` bytes into its frame.
     pub(crate) fn of(item: DecodedItem<'_>, offset: u32) -> Change {
         let append = |appended: StoredAppend<'_>| Append {
             group: appended.head.group,
@@ -97,8 +96,8 @@ impl Change {
 }
 
 impl Frame {
-    /// Makes a compaction, the `at`-th change, one that changes nothing. A restart may not see what
-    /// makes it stale, so the log must not say that it changed anything.
+    /// Makes the `at`-th change, a compaction, a stale one. A restart may no longer see the records
+    /// that make it stale, so the log must not claim that it changed anything.
     pub(crate) fn make_stale(&mut self, at: usize) {
         let body = &mut self.bytes[FRAME_HEADER_BYTES..];
         item::make_stale(body, at);
@@ -123,13 +122,13 @@ impl Frame {
         self.changes.iter().any(|change| matches!(change, Change::Stale))
     }
 
-    /// Whether the batch only lets go of things, so that writing it helps a full disk.
+    /// Whether the batch only frees space, so that writing it helps a full disk.
     pub(crate) fn only_reclaims(&self) -> bool {
         self.priority == WritePriority::Reclaim
     }
 }
 
-/// What writing a frame with these changes does.
+/// The priority of a batch with these changes.
 pub(crate) fn priority_of(changes: &[Change]) -> WritePriority {
     let adds = |c: &Change| matches!(c, Change::Append(_) | Change::Move(_) | Change::Put { .. });
     if changes.iter().any(adds) { WritePriority::Normal } else { WritePriority::Reclaim }

@@ -1,7 +1,7 @@
-//! What one atomic write holds: changes to any number of groups.
+//! A batch: the changes of one atomic write, to any number of groups.
 //!
-//! A batch is encoded while it is built, in the caller's thread. Beside the bytes it keeps a list of
-//! what they say, from which the tails are checked before the write and the index changed after it.
+//! A batch is encoded while it is built, in the caller's thread. Besides the bytes it keeps a list
+//! of its changes, by which it is checked at admission and applied to the index after the write.
 
 use crate::batch::frame::{Append, Change, Changes, Frame, WritePriority, priority_of};
 use crate::config::BATCH_BYTES_CEILING;
@@ -14,13 +14,13 @@ use smallvec::SmallVec;
 /// One entry of a group's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its place in the group's log; the first there can be is 1.
+    /// Its index in the group's log; the first there can be is 1.
     pub index: u64,
     /// The term in which it was proposed.
     pub term: u64,
-    /// What the data means to the embedder.
+    /// Opaque to the engine.
     pub kind: u8,
-    /// What the embedder wants back.
+    /// Opaque to the engine.
     pub data: Bytes,
 }
 
@@ -45,14 +45,14 @@ impl<'a> From<&'a Entry> for EntryRef<'a> {
 
 /// Changes to any number of groups that are all there after a crash, or not at all.
 ///
-/// The changes take effect in the order in which they were added. A wrong call is kept in mind and
-/// is the error of the write.
+/// The changes take effect in the order in which they were added. The first wrong call is
+/// remembered and is the error of the write.
 #[derive(Debug)]
 pub struct LogBatch {
     /// Room for the frame's header, then the items; nothing if there are none.
     pub(crate) bytes: Vec<u8>,
     pub(crate) changes: Changes,
-    /// What it needs, if that does not follow from the changes.
+    /// Its priority, if that does not follow from the changes.
     priority: Option<WritePriority>,
     fault: Option<Error>,
 }
@@ -64,7 +64,7 @@ impl LogBatch {
         LogBatch { bytes: Vec::new(), changes: Changes::new(), priority: None, fault: None }
     }
 
-    /// An empty batch for what lies elsewhere in the log, and is taken from there.
+    /// An empty batch for live records that are rewritten.
     pub(crate) fn of_rewrite(priority: WritePriority) -> LogBatch {
         LogBatch { priority: Some(priority), ..LogBatch::new() }
     }
@@ -154,8 +154,8 @@ impl LogBatch {
     }
 
     /// Drops the entries below `first`. The term of the one just before stays answerable and is
-    /// `term_before`. With a `first` above the last index plus one the log is reset: it is empty and
-    /// the next append begins at exactly `first`. Below the first index nothing changes.
+    /// `term_before`. With a `first` above the last index plus one the log is reset: it is empty
+    /// and the next append begins at exactly `first`. Below the first index nothing changes.
     pub fn compact_to(&mut self, group: u64, first: u64, term_before: u64) {
         if first == 0 || first == u64::MAX {
             return self.set_fault(wrong_begin(group, first));
@@ -178,7 +178,7 @@ impl LogBatch {
         self.push_item(Item::Remove { group });
     }
 
-    /// Says that every segment below is dead and may be missing from now on.
+    /// Makes every segment below dead: its file may be missing from now on.
     pub(crate) fn discard(&mut self, below_segment: u64) {
         self.push_item(Item::Discard { below_segment });
     }
@@ -195,9 +195,9 @@ impl LogBatch {
         }
     }
 
-    /// Says that of the append `item`, whose bytes are taken from where they lay, `count` entries
-    /// from `first` on are live, and are here from now on. The item may be as long as a batch can be:
-    /// with what stands before it, it is a little longer.
+    /// Adds a rewritten append, with its bytes verbatim: `count` entries from `first` on are live,
+    /// and are here from now on. The item may be as long as a batch can be: with its prefix it is a
+    /// little longer.
     ///
     /// # Errors
     ///

@@ -31,11 +31,11 @@ pub(crate) struct LogAppender {
     active: Option<ActiveSegment>,
     next_lsn: u64,
     synced_lsn: u64,
-    /// The last voucher.
+    /// The last sync marker.
     sync_marker_lsn: u64,
     /// The last frame when it was last asked whether the log is idle.
     idle_lsn: u64,
-    /// A write or a sync has failed, and nobody knows what is where.
+    /// A write or a sync has failed: the content of the file is unknown.
     is_broken: bool,
 }
 
@@ -47,7 +47,7 @@ struct ActiveSegment {
     end: u64,
     /// The length of the file.
     file_bytes: u64,
-    /// What its frames say, for its footer.
+    /// The net change of its frames, for its footer.
     summary: SegmentSummary,
 }
 
@@ -71,7 +71,7 @@ impl LogAppender {
         }
     }
 
-    /// Writes frames in order and says where each one lies. Not synced.
+    /// Writes frames in order and returns the location of each. Not synced.
     ///
     /// Returns the places of the frames that were written, and why there are fewer than frames.
     pub(crate) fn append(&mut self, frames: &mut [&mut Frame]) -> (Places, Option<AppendFailure>) {
@@ -97,7 +97,7 @@ impl LogAppender {
         Ok(())
     }
 
-    /// Not every thread that comes here has heard of a failure before.
+    /// Refuses work on a broken log: a thread may come here before it has heard of the failure.
     fn check(&self) -> Result<(), AppendFailure> {
         if self.is_broken {
             return Err(AppendFailure::Broken(io::Error::other("an earlier write or sync failed")));
@@ -125,7 +125,7 @@ impl LogAppender {
         (places, None)
     }
 
-    /// Makes everything durable, seals it, and leaves the log as it is best opened.
+    /// Makes everything durable and seals it, so that the next start reads footers only.
     pub(crate) fn close(&mut self) -> Result<(), AppendFailure> {
         self.sync()?;
         if let Some(active) = self.active.take() {
@@ -157,8 +157,8 @@ impl LogAppender {
         std::mem::replace(&mut self.idle_lsn, self.next_lsn - 1) == self.next_lsn - 1
     }
 
-    /// Whether a frame should tell that the last one is synced, which no other tells: everything is
-    /// synced, and the last frame is no such voucher itself. Only while there is room for it.
+    /// Whether a sync marker is due: everything is synced, no frame says so of the last one, and
+    /// the last one is no marker itself. Only while the active segment has room for it.
     pub(crate) fn wants_sync_marker(&self, frame_bytes: u64) -> bool {
         let last_lsn = self.last_lsn();
         let has_room = |active: &ActiveSegment| {
@@ -204,7 +204,7 @@ impl LogAppender {
     }
 
     fn write(&mut self, frames: &mut [&mut Frame], places: &mut Places) -> io::Result<()> {
-        // What was sealed meanwhile is synced.
+        // The background thread may have sealed segments, and so synced them, since the last write.
         self.synced_lsn = self.synced_lsn.max(self.pool.synced_lsn());
         let active = self.active.as_mut().expect("frames fit only into an active segment");
         let SegmentHeader { segment, salt, .. } = active.segment.header;

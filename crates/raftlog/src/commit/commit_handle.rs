@@ -1,4 +1,4 @@
-//! The completion of a write: waited for, polled, or told to a callback.
+//! The handle of a queued write: waited for, polled as a future, or given a callback.
 
 use crate::commit::group_commit::{GroupCommit, PendingWrite};
 use crate::error::Error;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 /// A write that is queued, or its outcome.
 ///
-/// Somebody must carry the write out: a thread in [`Commit::wait`] does, or one in
+/// A thread must carry the write out: one in [`Commit::wait`] does, or one in
 /// [`crate::LogEngine::flush`]. A callback or a future alone does not. Dropping a commit does not
 /// take the write back.
 #[derive(Debug)]

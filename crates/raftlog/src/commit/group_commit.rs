@@ -1,13 +1,18 @@
-//! Many writers, one write, one sync.
+//! Group commit: many writers, one write, one sync.
 //!
-//! Writers queue encoded frames. One thread at a time leads: it takes all that is queued, writes it
-//! with one vectored write, syncs once if anybody wants that, changes the index in the order of the
-//! log and leaves the outcomes. Meanwhile others encode and queue: no lock that they need is held
-//! over the disk. Who waits for an outcome leads if nobody does; who leads and finds others asleep
-//! for the next turn wakes one of them first and then those that are done, so that the disk does not
-//! wait for them. See [`crate::commit::rounds`].
+//! Writers queue encoded frames. One thread at a time is the leader: it takes all that is queued,
+//! writes it with one vectored write, syncs once if any write of the round wants that, changes the
+//! index in the order of the log and completes the writes. The other threads encode and queue
+//! meanwhile: no lock that they need is held over the disk. A thread that waits for an outcome
+//! becomes the leader if there is none. A leader that finds threads asleep for the next round wakes
+//! one of them first and its own followers then, so that the disk does not wait for them. See
+//! [`crate::commit::rounds`] and `docs/decisions/0003-who-flushes.md`.
 //!
-//! Once a write or a sync has failed, everything queued fails and nothing more is taken.
+//! Once a write or a sync has failed, every queued write fails and the log takes nothing more.
+//!
+//! Locks: no thread holds `log` and `write_queue` at once. Under either one the locks of the index
+//! may be taken, and under `write_queue` the lock of the callback queue. No callback and no waker
+//! of an embedder runs under any of them.
 
 use crate::batch::compress::Compressor;
 use crate::batch::frame::{Changes, Frame, WritePriority};
@@ -42,18 +47,18 @@ pub(crate) struct GroupCommit {
     compressor: Compressor,
 }
 
-/// What only the leader touches, and purge between two leaders.
+/// The part of the log that only the leader touches, and purge between two leaders.
 #[derive(Debug)]
 pub(crate) struct Log {
     pub(crate) appender: LogAppender,
     pub(crate) usage: SegmentUsage,
 }
 
-/// A write that is queued, or came to its end at once.
+/// A write that is queued, or was refused at once.
 #[derive(Debug)]
 pub(crate) struct PendingWrite {
     pub(crate) completion: Arc<Completion>,
-    /// The turn that it belongs to.
+    /// The commit round that it belongs to.
     round: u64,
 }
 
@@ -101,7 +106,8 @@ impl GroupCommit {
         self.enqueue(None, Durability::Synced).unwrap_or_else(PendingWrite::failed)
     }
 
-    /// Waits until all that is queued is carried out, by this thread or another. False if nothing is.
+    /// Waits until all that is queued is carried out, by this thread or another. False if nothing
+    /// is queued or under way.
     pub(crate) fn flush(&self) -> bool {
         let round = {
             let write_queue = self.write_queue.lock();
@@ -114,10 +120,11 @@ impl GroupCommit {
         true
     }
 
-    /// Waits for the outcome; leads if nobody does. Nobody else may ask for it, then or later.
+    /// Waits for the outcome, as the leader if there is none. No other thread may ask for the same
+    /// outcome, then or later.
     pub(crate) fn wait(&self, queued: &PendingWrite) -> Outcome {
         let own_outcome = self.wait_for(queued.round, Some(&queued.completion));
-        own_outcome.unwrap_or_else(|| queued.completion.outcome().expect("the turn is done"))
+        own_outcome.unwrap_or_else(|| queued.completion.outcome().expect("the round is done"))
     }
 
     fn wait_for(&self, round: u64, own: Option<&Arc<Completion>>) -> Option<Outcome> {
@@ -127,19 +134,19 @@ impl GroupCommit {
         }
     }
 
-    /// Runs a callback that was set when the outcome was there already, behind those of earlier
-    /// batches that may be waiting for a thread.
+    /// Runs a callback that was set after the outcome was there, behind those of earlier batches
+    /// that may wait for a thread.
     pub(crate) fn call_back(&self, completion: &Arc<Completion>, outcome: Outcome) {
         {
-            // Outcomes are left, and callbacks queued, under this lock: those of the batches that
-            // went with this one are queued now.
+            // Completions, and the callbacks that they queue, change under this lock: those of the
+            // batches of the same round are queued by now.
             let _waiting = self.write_queue.lock();
             self.callbacks.push(completion.clone(), outcome);
         }
         self.callbacks.run();
     }
 
-    /// Access to the log while nobody writes. Whoever waits to write is next.
+    /// Access to the log while no leader writes.
     pub(crate) fn with_log<T>(&self, use_log: impl FnOnce(&mut Log) -> T) -> T {
         let mut log = self.log.lock();
         let used = use_log(&mut log);
@@ -147,8 +154,8 @@ impl GroupCommit {
         used
     }
 
-    /// Writes a frame that was made while nobody else could write, and changes the index as it says.
-    /// It changes no group's bounds, so that what is queued was checked rightly. Not synced.
+    /// Writes a frame that was made under this lock, and changes the index as it says. The frame
+    /// changes no group's bounds, so that the admission of queued batches stays right. Not synced.
     pub(crate) fn append(&self, log: &mut Log, frame: &mut Frame) -> Result<(), AppendFailure> {
         let (places, failure) = log.appender.append(&mut [&mut *frame]);
         if let Some(failure) = failure {
@@ -159,7 +166,8 @@ impl GroupCommit {
         Ok(())
     }
 
-    /// What to tell whoever meets a failure. If the log is broken, all are told.
+    /// The error for the caller of a failed append. If the log is broken, all queued writes fail
+    /// with it.
     pub(crate) fn error_of(&self, failure: AppendFailure) -> Error {
         match failure {
             AppendFailure::NoSpace => self.no_space(),
@@ -180,20 +188,22 @@ impl GroupCommit {
         self.write_queue.lock().poison.clone()
     }
 
-    /// Whether the log takes anything.
+    /// Whether the log takes writes.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.write_queue.lock().check()
     }
 
-    /// Writes a frame that says nothing but that the last batch is synced, if no frame says so and
-    /// nothing was written since the last call. Returns whether it did.
+    /// Writes a sync marker, if one is due and nothing was written since the last call: a frame
+    /// without items, by which a later start knows that the frame before it was synced. Returns
+    /// whether it did.
     ///
-    /// Rot in the last batch can then be told from a torn write, however the process ends.
+    /// Bit rot in the last batch can then be distinguished from a torn write, however the process
+    /// ends.
     pub(crate) fn write_sync_marker(&self) -> Result<bool, Error> {
         let mut bytes = vec![0; FRAME_HEADER_BYTES];
         layout::pad(&mut bytes);
         let is_wanted = {
-            // If somebody writes there is no need.
+            // A leader that writes now will say itself what is synced.
             let Some(mut log) = self.log.try_lock() else { return Ok(false) };
             log.appender.is_idle() && log.appender.wants_sync_marker(bytes.len() as u64)
         };
@@ -211,7 +221,8 @@ impl GroupCommit {
         self.wait(&queued).map(|_| true)
     }
 
-    /// Fails all that is queued or comes: a write or sync that was no leader's has failed.
+    /// Poisons the log: fails all that is queued or comes, after a write or sync outside of any
+    /// round failed.
     pub(crate) fn fail(&self, error: io::Error) -> Error {
         let mut write_queue = self.write_queue.lock();
         let cause = write_queue.poison.get_or_insert_with(|| Arc::new(error)).clone();
@@ -225,7 +236,7 @@ impl GroupCommit {
         error
     }
 
-    /// Writes what is queued, makes everything durable, and takes nothing more.
+    /// Writes what is queued, makes everything durable, and takes no more writes.
     pub(crate) fn close(&self) -> Result<(), Error> {
         {
             let mut write_queue = self.write_queue.lock();
@@ -239,7 +250,7 @@ impl GroupCommit {
                 return Ok(());
             }
         }
-        // Nothing comes any more: when this turn is done, so is all.
+        // Admission is closed: when this round is done, nothing is left.
         let round = self.write_queue.lock().round;
         self.wait_for(round, None);
         let closed = self.with_log(|log| {
@@ -261,7 +272,7 @@ impl GroupCommit {
 
 impl Drop for GroupCommit {
     fn drop(&mut self) {
-        // So that a thread that maintains the log sees that it is gone.
+        // The maintenance thread wakes up, and sees that the log is gone.
         self.pool.event_count.notify();
         let mut completions = Completions::default();
         self.write_queue.get_mut().fail_queued(&Error::Closed, &mut completions);

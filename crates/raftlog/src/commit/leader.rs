@@ -1,4 +1,4 @@
-//! One thread carries out what is queued: one write, one sync, then the index, then the outcomes.
+//! The leader of a commit round: one write, one sync, then the index, then the completions.
 
 use crate::batch::frame::Frame;
 use crate::commit::group_commit::GroupCommit;
@@ -16,21 +16,21 @@ use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 
-/// A list of so many writes at most is emptied, and kept, while the queue is locked. The memory of
-/// more is given back when nobody waits for it.
+/// The longest list of writes that is emptied, and kept, while the queue is locked. The memory of a
+/// longer one is freed after the lock is released, so that no writer waits for it.
 const EMPTIED_WRITES_MAX: usize = 4;
 
-/// What became of the writes that a leader took.
+/// The outcome of the writes that a leader took.
 struct FlushOutcome {
-    /// The first so many are in the log.
+    /// How many writes, from the first on, are in the log.
     written: usize,
     /// Why the others failed.
     failure: Option<AppendFailure>,
 }
 
 impl GroupCommit {
-    /// Carries out the turn, which is this thread's. Returns the outcome of the write whose slot is
-    /// `own`, if it is one of those that were carried out; it is not left there.
+    /// Carries out the round that this thread leads. Returns the outcome of the write whose
+    /// completion is `own`, if it was carried out; it is not left in the completion then.
     pub(super) fn lead(&self, round: u64, own: Option<&Arc<Completion>>) -> Option<Outcome> {
         let mut own_outcome = None;
         loop {
@@ -44,8 +44,8 @@ impl GroupCommit {
         own_outcome
     }
 
-    /// Carries out all that is queued, and ends all turns from `round` on. True if some of it is left,
-    /// because others stood in its way; then no turn ends.
+    /// Carries out all that is queued, and ends all rounds from `round` on. True if some writes are
+    /// left, because a write before them was refused; then no round ends.
     fn commit_round(&self, round: u64, own: Option<&Arc<Completion>>) -> (bool, Option<Outcome>) {
         self.rounds.hold_window(round);
         let mut writes = {
@@ -55,7 +55,8 @@ impl GroupCommit {
             let emptied = std::mem::take(&mut write_queue.emptied);
             std::mem::replace(&mut write_queue.writes, emptied)
         };
-        // A fault of ours must not leave others waiting for ever: they are told, then it goes on.
+        // A panic in our own code must not leave followers asleep for ever: they are completed,
+        // then it goes on.
         let is_synced = writes.iter().any(|write| write.durability == Durability::Synced);
         self.counters.begin_flush(is_synced);
         let write_and_sync = || self.write_and_sync(&mut writes, is_synced);
@@ -109,7 +110,7 @@ impl GroupCommit {
         FlushOutcome { written: written.len(), failure }
     }
 
-    /// Changes the index as the frames say that now lie in the log.
+    /// Changes the index as the frames that now lie in the log say.
     fn apply(
         &self,
         writes: &mut [QueuedWrite],
@@ -130,7 +131,7 @@ impl GroupCommit {
         add(&self.counters.flushes, 1);
     }
 
-    /// Changes the index as a frame says that now lies in the log.
+    /// Changes the index as a frame that now lies in the log says.
     pub(super) fn apply_frame(
         &self,
         frame: &Frame,
@@ -146,8 +147,8 @@ impl GroupCommit {
         add(&self.counters.bytes_written, frame.bytes.len() as u64);
     }
 
-    /// Leaves the outcomes. Returns the turn that nobody has begun, unless something is left that
-    /// this thread should carry out as well.
+    /// Completes the writes. Returns the round that no thread has begun, unless writes are left
+    /// that this thread has to carry out as well.
     fn complete(
         &self,
         writes: &mut Vec<QueuedWrite>,
@@ -196,7 +197,8 @@ impl GroupCommit {
     }
 }
 
-/// Adds to what only who has the log changes.
+/// Adds to a counter that only the holder of the log's lock changes: no locked instruction is
+/// needed.
 fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
 }
@@ -207,8 +209,8 @@ impl FlushOutcome {
     }
 }
 
-/// How many writes from the first on are in the log, if so many of their frames are. Syncs behind
-/// the last frame count only if no frame is missing.
+/// How many writes, from the first on, are in the log, if `written_frames` of their frames are.
+/// Syncs behind the last frame count only if no frame is missing.
 fn written_count(writes: &[QueuedWrite], written_frames: usize, frame_count: usize) -> usize {
     if written_frames == frame_count {
         return writes.len();

@@ -1,8 +1,8 @@
-//! Work that nobody should have to wait for: making the next segment, sealing full ones, and a
-//! voucher for the last batch when the log is idle.
+//! Background maintenance: preallocates the next segment, seals full ones, and writes a sync marker
+//! when the log is idle.
 //!
-//! It is done step by step by whoever calls [`step`], or by a thread of its own. What is not done in
-//! time an append does itself, so that nothing depends on it but speed.
+//! A caller of [`step`] does it step by step, or a thread of its own. An append does by itself what
+//! is not done in time, so that only latency depends on this.
 
 use crate::commit::group_commit::GroupCommit;
 use crate::error::Error;
@@ -14,11 +14,11 @@ use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How often the thread looks whether the log is idle, or a full disk has room again.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How often the thread checks whether the log is idle, or a full disk has room again.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The thread that maintains a log. It stops when this is dropped, which waits for the step that is
-/// under way, or when the log is.
+/// under way, or when the log is dropped.
 #[derive(Debug)]
 #[must_use = "the thread stops when this is dropped"]
 pub struct LogMaintenance {
@@ -32,8 +32,8 @@ pub(crate) fn step(group_commit: &GroupCommit) -> Result<bool, Error> {
     group_commit.check()?;
     let pool = &group_commit.pool;
     let broken = |error| group_commit.fail(error);
-    match pool.prepare() {
-        // Writes will be refused when the active segment is full, if there is no room until then.
+    match pool.preallocate() {
+        // Without room until then, writes are refused once the active segment is full.
         Err(AppendFailure::NoSpace | AppendFailure::Full(_)) => {}
         Err(AppendFailure::Broken(error)) => return Err(broken(error)),
         Ok(true) => return Ok(true),
@@ -44,7 +44,7 @@ pub(crate) fn step(group_commit: &GroupCommit) -> Result<bool, Error> {
         return Ok(true);
     }
     match group_commit.write_sync_marker() {
-        // There is no hurry.
+        // A later step tries again.
         Err(Error::Busy { .. } | Error::NoSpace { .. } | Error::Full { .. }) => Ok(false),
         other => other,
     }
@@ -55,7 +55,7 @@ impl LogMaintenance {
         let (is_over, event_count) =
             (Arc::<AtomicBool>::default(), group_commit.pool.event_count.clone());
         let (over, changed) = (is_over.clone(), event_count.clone());
-        // The thread keeps no log open that nobody else has.
+        // A weak reference: the thread must not keep a log open that its owner has dropped.
         let log = Arc::downgrade(group_commit);
         let thread = thread::Builder::new()
             .name("log-maintenance".to_owned())
@@ -71,7 +71,7 @@ impl Drop for LogMaintenance {
         // A callback that the thread itself runs may drop this; it cannot wait for itself.
         let thread = self.thread.take().filter(|t| t.thread().id() != thread::current().id());
         if let Some(thread) = thread {
-            // If it panicked, that was told when it did, and to those who waited for a write.
+            // A panic was reported when it happened, and the writes that waited have failed.
             let _ = thread.join();
         }
     }
@@ -82,8 +82,8 @@ fn run(is_over: &AtomicBool, event_count: &EventCount, log: &Weak<GroupCommit>) 
     while !is_over.load(Ordering::Acquire) {
         match log.upgrade().map(|group_commit| step(&group_commit)) {
             Some(Ok(true)) => {}
-            Some(Ok(false)) => seen = event_count.wait(seen, LOOK_EVERY),
-            // It is gone, closed or poisoned. Whoever writes next is told.
+            Some(Ok(false)) => seen = event_count.wait(seen, POLL_INTERVAL),
+            // The log is gone, closed or poisoned. The next writer gets the error.
             Some(Err(_)) | None => return,
         }
     }

@@ -1,4 +1,5 @@
-//! Group commit: rounds with one leader, the append at the end of the log, background maintenance.
+//! Group commit: rounds with one leader and its followers, the append at the end of the log,
+//! background maintenance.
 
 pub(crate) mod appender;
 pub(crate) mod commit_handle;

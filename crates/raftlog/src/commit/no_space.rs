@@ -1,5 +1,4 @@
-//! What becomes of the queue when there is no room for a write: it is refused, and what would help
-//! is not.
+//! A full disk: the write that found no room is refused, and writes that free space stay queued.
 
 use crate::batch::frame::Frame;
 use crate::commit::group_commit::GroupCommit;
@@ -10,8 +9,8 @@ use std::collections::HashSet;
 
 impl GroupCommit {
     /// Fails the first write of the queue, for which there was no room, and those behind it that
-    /// count on it or add something too. What only lets go of other groups' things is what helps: it
-    /// stays in the queue. Returns whether anything does.
+    /// depend on it or add data too. A write that only frees space of other groups helps: it stays
+    /// in the queue. Returns whether any stays.
     pub(super) fn refuse_queued(
         &self,
         write_queue: &mut WriteQueue,
@@ -23,7 +22,7 @@ impl GroupCommit {
         for (at, mut write) in std::mem::take(&mut write_queue.writes).into_iter().enumerate() {
             let stays = |frame: &Frame| {
                 let is_touched = frame.groups().any(|group| refused.contains(&group));
-                // One that came too late may be so only because of what is refused.
+                // A stale compaction may be stale only because of a write that is refused here.
                 at > 0 && frame.only_reclaims() && !frame.has_stale() && !is_touched
             };
             if write.frame.as_ref().is_none_or(stays) {
@@ -34,7 +33,7 @@ impl GroupCommit {
             refused.extend(write.frame.take().iter().flat_map(Frame::groups));
             completions.complete(&write.completion, Err(error.clone()));
         }
-        // Of the tails, those stay that the kept ones make.
+        // The bounds are computed again from the writes that stay.
         write_queue.queued_bounds.clear();
         for QueuedWrite { frame, write_number, .. } in &mut kept {
             if let Some(frame) = frame {

@@ -1,14 +1,15 @@
-//! Who carries out the queue, and where the others sleep meanwhile.
+//! Commit rounds: which thread leads a group commit, and where its followers sleep.
 //!
-//! What is queued between two group commits belongs to one *turn*. Whoever waits for a turn carries
-//! it out, if all earlier ones are done and nobody else is at it. All who sleep for one turn sleep at
-//! one place, so that one system call wakes them when it is done.
+//! The writes that are queued between two group commits belong to one *round*. A thread that waits
+//! for a round becomes its leader if all earlier rounds are done and no other thread leads. All
+//! followers of one round sleep at one futex, so that one system call wakes them when it is done.
 //!
-//! A turn and the next but one share a place: where it is one's, the other is done.
+//! A round and the next but one share a slot: while the slot is one's, the other is done.
 //!
-//! No wake-up is lost: who ends a turn changes the place's word and then looks for sleepers; who goes
-//! to sleep says so and then, in the system call, looks at the word again. What tells only whether
-//! something pays is read and written without any order.
+//! No wake-up is lost: the leader that ends a round changes the word of the slot and then looks for
+//! sleepers; a follower that goes to sleep counts itself first and then, in the system call,
+//! compares the word again. Values that decide only whether waiting pays are read and written
+//! without any order.
 
 use crate::commit::window::GroupCommitWindow;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -16,36 +17,36 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, fence};
 use crate::sync::{Futex, thread};
 use std::ops::Range;
 
-/// How often a thread looks whether its turn has come, and lets others run in between, before it
-/// sleeps. Only if nobody syncs: a turn without one is over sooner than a thread is woken.
+/// How often a follower checks its round, and yields in between, before it sleeps. Only while no
+/// round syncs: a round without a sync is over sooner than a sleeping thread is woken.
 const SPIN_YIELDS_MAX: u32 = if cfg!(shuttle) { 1 } else { 50 };
 
-/// How often a thread whose turn syncs looks whether those are back that were told a moment ago, and
-/// lets others run in between: some 50 us if there are none, a part of what a sync takes.
+/// How often the leader of a round with a sync checks whether the writers of the last round have
+/// queued again, and yields in between: some 50 us if no thread is runnable, a fraction of a sync.
 const WINDOW_YIELDS_MAX: u32 = if cfg!(shuttle) { 1 } else { 200 };
 
-/// The kinds of a place's word; above these bits it holds the number of the turn.
+/// The kinds of a slot's word; above these bits it holds the number of the round.
 const KIND_BITS: u32 = 2;
-/// An earlier turn is not done.
+/// An earlier round is not done.
 const BLOCKED: u32 = 0;
-/// Whoever comes first carries it out.
+/// The first thread that comes leads it.
 const OPEN: u32 = 1;
-/// Somebody does.
+/// A thread leads it.
 const TAKEN: u32 = 2;
 const DONE: u32 = 3;
 
-/// The turns of one queue, numbered from 1.
+/// The commit rounds of one write queue, numbered from 1.
 #[derive(Debug)]
 pub(crate) struct CommitRounds {
-    /// All turns up to here are done.
+    /// All rounds up to here are done.
     done: AtomicU64,
     slots: [RoundSlot; 2],
-    /// The last turn that was begun has a sync.
+    /// The last round that was begun has a sync.
     is_syncing: AtomicBool,
     window: GroupCommitWindow,
 }
 
-/// Where threads sleep.
+/// The futex at which the followers of a round sleep.
 #[derive(Debug)]
 struct RoundSlot {
     word: Futex,
@@ -53,10 +54,10 @@ struct RoundSlot {
     sleepers: AtomicU64,
 }
 
-/// Why a thread that waited for a turn goes on.
+/// The role of a thread that waited for a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommitRole {
-    /// It has to carry it out, and call [`CommitRounds::finish`].
+    /// It has to carry the round out, and call [`CommitRounds::finish`].
     Leader,
     Follower,
 }
@@ -72,7 +73,7 @@ impl CommitRounds {
         self.done.load(Acquire) >= round
     }
 
-    /// Waits until the turn is done, or it is the caller who must carry it out.
+    /// Waits until the round is done, or the caller is its leader.
     pub(crate) fn wait(&self, round: u64) -> CommitRole {
         let slot_of = self.slot_of(round);
         let mut yields = 0;
@@ -96,8 +97,8 @@ impl CommitRounds {
         }
     }
 
-    /// Waits a little, before a turn that is likely to have a sync, for the threads that were told
-    /// of their outcomes a moment ago. Called by who carries it out.
+    /// Holds the group commit window open: waits a little, before a round that is likely to have a
+    /// sync, for the writers of the last round to queue their next writes. Called by the leader.
     pub(crate) fn hold_window(&self, round: u64) {
         let (window, sleepers) = (&self.window, &self.slot_of(round).sleepers);
         let (expected_writers, before) =
@@ -116,17 +117,17 @@ impl CommitRounds {
         window.remember(gathered > before);
     }
 
-    /// Opens the next turn, because all that belongs to this one was taken to be carried out.
+    /// Opens the next round, because the leader has taken all writes of this one.
     pub(crate) fn open(&self, next: u64) {
         self.slot_of(next).word.store(word(next, BLOCKED));
     }
 
-    /// Says whether who carries out a turn now will wait for the disk.
+    /// Notes whether the round that is carried out now waits for the disk.
     pub(crate) fn set_syncing(&self, is_syncing: bool) {
         self.is_syncing.store(is_syncing, Relaxed);
     }
 
-    /// Ends the turns that one thread carried out. Whoever comes may carry out the next.
+    /// Ends the rounds that one leader carried out. Any thread may lead the next.
     pub(crate) fn finish(&self, led: Range<u64>) {
         let (last, next) = (led.end - 1, led.end);
         let (done, free) = (self.slot_of(last), self.slot_of(next));
@@ -136,7 +137,8 @@ impl CommitRounds {
         done.word.store(word(last, DONE));
         free.word.store(word(next, OPEN));
         fence(SeqCst);
-        // First who is to go on with the disk, then those who are told.
+        // The next leader is woken first, so that the disk does not wait for the followers to be
+        // woken.
         let is_shared = last > led.start;
         free.wake(is_shared);
         done.wake(true);
@@ -160,8 +162,8 @@ impl RoundSlot {
     }
 }
 
-/// The word of a turn. Its number is cut, so a word comes again after 2^30 turns; who had begun to
-/// fall asleep so long ago would sleep until the place's next turn ends.
+/// The word of a round. The number is cut, so a word comes again after 2^30 rounds; a thread that
+/// began to fall asleep so long ago would sleep until the slot's next round ends.
 fn word(round: u64, kind: u32) -> u32 {
     ((round as u32) << KIND_BITS) | kind
 }

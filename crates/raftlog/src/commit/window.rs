@@ -1,22 +1,23 @@
-//! The group commit window: whether a leader waits a moment for threads that may write again at once.
+//! The group commit window: whether a leader waits a moment for threads that may write again at
+//! once. `docs/decisions/0012-a-leader-waits-for-company.md` has the measurements.
 
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// At most so many turns are not gathered for, after one that was so in vain.
+/// The most rounds that go without a window after one that gained nothing.
 const SKIPPED_ROUNDS_MAX: u64 = 64;
 
 /// Whether it pays to wait for threads that may write again at once.
 ///
-/// Without this, of threads that do nothing but write one half would wait for the sync of the other.
-/// Only who carries out a turn changes it.
+/// Without a window, of threads that only write one half would always wait for the sync of the
+/// other half. Only the leader changes it.
 #[derive(Debug, Default)]
 pub(super) struct GroupCommitWindow {
-    /// Threads that waited when the last turn ended, and the one that carried it out.
+    /// Threads that waited when the last round ended, and its leader.
     pub(super) expected_writers: AtomicU64,
-    /// Turns that are not gathered for.
+    /// How many of the next rounds go without a window.
     skipped: AtomicU64,
-    /// How many they are when it is in vain again.
+    /// How many rounds are skipped after the next window that gains nothing: it doubles each time.
     backoff: AtomicU64,
 }
 

@@ -1,16 +1,18 @@
-//! Blocks: the data of a large append, cut between entries and compressed piece by piece.
+//! Blocks: the data of a large append, cut at entry boundaries and compressed block by block.
 //!
-//! One entry is read by decompressing one block. What a block says of itself is believed only as
-//! far as its stored bytes can hold it, and what comes out is proved by the entries' checksums.
+//! One entry is read by decompressing one block. The lengths in a block's row are believed only as
+//! far as its stored bytes can hold them, and the decompressed data is checked by the entries'
+//! checksums.
 
 use crate::config::BATCH_BYTES_CEILING;
 use std::ops::Range;
 
-/// About how much raw data goes into a block. A larger entry is a block by itself. Longer blocks
-/// would make text smaller, and one entry slower to read.
+/// The raw data of a block, about. A larger entry is a block by itself. Longer blocks compress
+/// better, and make the read of one entry slower:
+/// `docs/decisions/0010-small-blocks-read-in-part.md`.
 pub(crate) const BLOCK_BYTES: u64 = 4 << 10;
 
-/// No sequence of lz4 makes more of one byte than this.
+/// The highest compression ratio of lz4.
 const RATIO_MAX: u64 = 255;
 
 /// How the bytes of a block are stored.
@@ -28,15 +30,15 @@ pub(crate) struct DataBlock {
     pub(crate) stored_bytes: u64,
 }
 
-/// A block, and where it is.
+/// A block, and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PlacedBlock {
-    /// Its place among the blocks of the append.
+    /// Its index among the blocks of the append.
     pub(crate) number: u32,
     pub(crate) codec: BlockCodec,
     /// Its entries, the first of the append being 0.
     pub(crate) entries: Range<u64>,
-    /// Which part of all raw data it is.
+    /// Its range of all raw data.
     pub(crate) raw: Range<u64>,
     /// Its bytes, from the beginning of the item.
     pub(crate) stored: Range<usize>,
@@ -66,7 +68,8 @@ impl BlockCodec {
 }
 
 impl DataBlock {
-    /// Whether its entries can have so much data. Only then may so much be allocated for it.
+    /// Whether its entries can have this many bytes of data. Only then may they be allocated for
+    /// it.
     pub(crate) fn can_hold(&self, raw_bytes: u64) -> bool {
         match self.codec {
             BlockCodec::Raw => raw_bytes == self.stored_bytes,

@@ -1,30 +1,30 @@
-//! Bytes of a segment: its header, and the header and padding of each frame.
+//! The layout of a segment: its header, and the header and padding of each frame.
 //!
 //! `docs/log-format.md` has the drawings and the argument for each crash. In short: a segment is a
 //! header of 64 bytes and frames one after the other; a frame is a header of 40 bytes and a body;
 //! all numbers are little-endian; every frame begins at a multiple of eight.
 //!
 //! Invariants:
-//! - A frame's length is believed only after the header's own checksum held.
-//! - The last byte of a frame is never zero, and neither is its first: where zeros were before,
-//!   a frame that was cut short can be told from a frame that was whole.
+//! - A frame's length is believed only after the header's own checksum matched.
+//! - The last byte of a frame is never zero, and neither is its first: where zeros were before, a
+//!   torn frame can be distinguished from a whole one.
 //! - A segment's number is never given to another file that holds frames of it, so a frame that
 //!   names its segment, under that segment's salt, was written in this life of the file.
 
 use crc32c::{crc32c, crc32c_append};
 
-/// Where the first frame of a segment begins.
+/// The offset of the first frame of a segment.
 pub(crate) const SEGMENT_HEADER_BYTES: usize = 64;
-/// How long the header of a frame is.
+/// The length of a frame's header.
 pub(crate) const FRAME_HEADER_BYTES: usize = 40;
-/// What frames begin and end at multiples of.
+/// The alignment of frames: they begin and end at multiples of it.
 pub(crate) const ALIGNMENT_BYTES: usize = 8;
-/// The unit in which a disk keeps or loses what was not synced.
+/// The unit in which a disk keeps or loses unsynced bytes.
 pub(crate) const SECTOR_BYTES: usize = 512;
 
 const SEGMENT_MAGIC: [u8; 8] = *b"flotilog";
 const FORMAT_VERSION: u32 = 2;
-/// The file was used before: behind the frames anything may stand.
+/// The file is recycled: behind the frames any bytes may stand.
 const FLAG_REUSED: u32 = 1;
 const SEGMENT_CHECKSUM_AT: usize = SEGMENT_HEADER_BYTES - 4;
 
@@ -33,8 +33,8 @@ const KIND_BATCH: u8 = 1;
 const KIND_FOOTER: u8 = 2;
 const FRAME_CHECKSUM_AT: usize = FRAME_HEADER_BYTES - 4;
 
-/// High half of each byte of padding; the low half says how many there are. More than one bit is
-/// set, so a single flipped bit never makes a frame look cut short.
+/// High half of each byte of padding; the low half is their number. More than one bit is set, so a
+/// single flipped bit never makes a frame look torn.
 const PADDING: u8 = 0xa0;
 
 const _: () = assert!(SEGMENT_HEADER_BYTES.is_multiple_of(ALIGNMENT_BYTES));
@@ -42,15 +42,15 @@ const _: () = assert!(FRAME_HEADER_BYTES.is_multiple_of(ALIGNMENT_BYTES));
 const _: () = assert!(SECTOR_BYTES.is_multiple_of(ALIGNMENT_BYTES));
 const _: () = assert!(ALIGNMENT_BYTES < 16, "the count of padding bytes has four bits");
 
-/// What the first bytes of a segment say.
+/// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     /// The segment's number, which is also its name.
     pub(crate) segment: u64,
     /// Goes into the checksums of the segment's frames.
     pub(crate) salt: u64,
-    /// Whether the file was another segment before. What stands behind the frames is then whatever
-    /// that one has left; else it is zeros.
+    /// Whether the file is recycled. Behind the frames are then the bytes of an earlier segment;
+    /// otherwise zeros.
     pub(crate) is_reused: bool,
 }
 
@@ -91,7 +91,7 @@ impl SegmentHeader {
     }
 }
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameKind {
     Batch,
@@ -100,14 +100,14 @@ pub(crate) enum FrameKind {
 }
 
 impl SegmentHeader {
-    /// What a header says that fails its checksum. The frames tell whether the salt is right.
+    /// The fields of a header that fails its checksum. Frames that match theirs confirm the salt.
     pub(crate) fn guess(segment: u64, bytes: &[u8]) -> Option<SegmentHeader> {
         let salt = u64_at(bytes.get(..SEGMENT_HEADER_BYTES)?, 32);
         Some(SegmentHeader { segment, salt, is_reused: true })
     }
 }
 
-/// What stands before the body of a frame.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameHeader {
     pub(crate) kind: FrameKind,
@@ -143,7 +143,7 @@ impl FrameHeader {
 
     pub(crate) fn decode(bytes: &[u8], salt: u64) -> Result<FrameHeader, &'static str> {
         let bytes = bytes.get(..FRAME_HEADER_BYTES).ok_or("a frame's header is cut short")?;
-        // The magic comes first only because it is cheap: a search tries many places.
+        // The magic is compared first because that is cheap: a search tries many offsets.
         if bytes[..2] != FRAME_MAGIC.to_le_bytes() {
             return Err("no frame begins here");
         }
@@ -175,11 +175,11 @@ impl FrameHeader {
     }
 }
 
-/// Whether at any multiple of eight the bytes may begin a frame, judging by its first two alone.
+/// Whether a frame may begin at any multiple of eight of the bytes, judging by the magic alone.
 pub(crate) fn may_begin_frame(bytes: &[u8]) -> bool {
     let (words, _) = bytes.as_chunks::<ALIGNMENT_BYTES>();
-    // Without a branch in between, so that several words are looked at in one step: what is left is
-    // zero where the magic is, and only then has less one its highest bit set.
+    // Without branches, so that the compiler can vectorize the loop: the difference is zero where
+    // the magic is, and only zero less one has its highest bit set.
     let found = words.iter().fold(0, |found, word| {
         let differs = (u64::from_le_bytes(*word) ^ u64::from(FRAME_MAGIC)) & 0xffff;
         found | differs.wrapping_sub(1)
@@ -187,8 +187,8 @@ pub(crate) fn may_begin_frame(bytes: &[u8]) -> bool {
     found >> 63 == 1
 }
 
-/// The version of a whole segment header that has another version than this one. Where magic,
-/// version and checksum stand is the same in all versions.
+/// The version of a whole segment header of another format version. Magic, version and checksum
+/// have the same offsets in all versions.
 pub(crate) fn other_version(bytes: &[u8]) -> Option<u32> {
     let bytes = bytes.get(..SEGMENT_HEADER_BYTES)?;
     let is_whole = u32_at(bytes, SEGMENT_CHECKSUM_AT) == crc32c(&bytes[..SEGMENT_CHECKSUM_AT]);
@@ -196,18 +196,18 @@ pub(crate) fn other_version(bytes: &[u8]) -> Option<u32> {
     (is_whole && bytes[..8] == SEGMENT_MAGIC && version != FORMAT_VERSION).then_some(version)
 }
 
-/// How long the trailer is, which ends a footer and the file.
+/// The length of the trailer, which ends a footer and the file.
 pub(crate) const TRAILER_BYTES: usize = 32;
 const TRAILER_MAGIC: [u8; 8] = *b"flotfoot";
 const TRAILER_CHECKSUM_AT: usize = TRAILER_BYTES - 4;
 
-/// The last bytes of a sealed segment.
+/// The trailer of a sealed segment: its last bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trailer {
     pub(crate) segment: u64,
-    /// Where the footer's frame begins.
+    /// The offset of the footer's frame.
     pub(crate) footer_offset: u64,
-    /// How much of the footer's body is the summary.
+    /// The length of the summary, at the beginning of the footer's body.
     pub(crate) summary_bytes: u32,
 }
 
@@ -236,7 +236,8 @@ impl Trailer {
     }
 }
 
-/// Fills a body up to a multiple of eight. There is always padding, so that its last byte is set.
+/// Pads a body to a multiple of eight. There is always padding, so that the last byte is never
+/// zero.
 pub(crate) fn pad(body: &mut Vec<u8>) {
     let count = ALIGNMENT_BYTES - body.len() % ALIGNMENT_BYTES;
     body.resize(body.len() + count, PADDING | count as u8);
@@ -259,7 +260,8 @@ pub(crate) fn body_checksum(body: &[u8]) -> u32 {
     crc32c(body)
 }
 
-/// The checksum of a body of which `checksum` is that of all before `piece`; 0 if that is nothing.
+/// The checksum of a body, continued: `checksum` is that of all bytes before `piece`; 0 if there
+/// are none.
 pub(crate) fn body_checksum_append(checksum: u32, piece: &[u8]) -> u32 {
     crc32c_append(checksum, piece)
 }

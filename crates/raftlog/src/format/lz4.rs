@@ -1,8 +1,9 @@
-//! Decompresses the LZ4 block format, as far as somebody wants to read.
+//! A decoder of the LZ4 block format that stops behind the last wanted byte.
 //!
-//! A block is a row of sequences: a token, some literals, and a piece of what came before. One entry
-//! is most often not the last of its block, and nothing behind it is needed to read it. Bytes are
-//! copied in steps of fixed length, which may go beyond the end of a piece: the next one is written over that.
+//! A block is a row of sequences: a token, some literals, and a match, which repeats earlier bytes.
+//! An entry is most often not the last of its block, and nothing behind it is needed to read it.
+//! Bytes are copied in steps of fixed length, which may go beyond the end of a part: the next part
+//! overwrites that.
 
 use flotilla_vfs::prefetch;
 
@@ -12,8 +13,8 @@ const SLACK: usize = 32;
 const SHORT_BYTES: usize = 38;
 const WRONG: &str = "a block cannot be decompressed";
 
-/// The first `wanted` bytes of a block that has `raw_bytes` in all. If that is all of it, the block is
-/// checked to the end. Wherever it reads, what stands `ahead` bytes behind is wanted soon.
+/// The first `wanted` bytes of a block that has `raw_bytes` in all. If that is all of it, the block
+/// is checked to the end. The bytes `ahead` of each read are prefetched.
 pub(crate) fn decompress(
     stored: &[u8],
     raw_bytes: usize,
@@ -76,9 +77,9 @@ fn fill<const IS_WHOLE: bool>(
     Ok(())
 }
 
-/// Decompresses a sequence of which both parts have at most 32 bytes, as nearly all have. Returns how
-/// much was read and written; `None`, and nothing that counts is written, if the next is no such
-/// sequence, or too near to an end to be sure.
+/// Decompresses a sequence of which both parts have at most 32 bytes, as nearly all have. Returns
+/// the lengths read and written. `None`, and nothing that counts is written, if the next is no such
+/// sequence, or too near to an end.
 #[inline(always)]
 fn short(
     stored: &[u8],
@@ -128,7 +129,7 @@ fn take_byte(stored: &[u8], from: &mut usize) -> Result<u8, &'static str> {
     Ok(byte)
 }
 
-/// A length of which four bits stand in the token; if all are set, more follows.
+/// A length whose first four bits are in the token; if all are set, more bytes follow.
 #[inline]
 fn take_length(stored: &[u8], from: &mut usize, bits: u8) -> Result<usize, &'static str> {
     let mut length = usize::from(bits);
@@ -161,8 +162,8 @@ fn copy_in(
     Ok(())
 }
 
-/// Writes again `len` bytes of what is there, from `offset` before `to` on. The two may overlap: then
-/// what is there is repeated.
+/// Copies a match: `len` bytes of the output, from `offset` before `to` on. The two ranges may
+/// overlap: then the bytes repeat.
 #[inline]
 fn repeat(raw: &mut [u8], to: usize, offset: usize, len: usize) {
     let (before, place) = raw.split_at_mut(to);
@@ -181,11 +182,12 @@ fn repeat(raw: &mut [u8], to: usize, offset: usize, len: usize) {
     }
 }
 
-/// As [`repeat`], of less than eight bytes: sixteen are made of them by one multiplication, of which
-/// each step keeps what is whole repetitions.
+/// As [`repeat`], of less than eight bytes: one multiplication makes sixteen bytes of them, and
+/// each step keeps whole repetitions.
 #[inline]
 fn repeat_few(raw: &mut [u8], to: usize, offset: usize, len: usize) {
-    // Of one byte no more is read: more could not be had before what was just written is out.
+    // Of one byte no more is read: the store of the bytes before it would not have left the store
+    // buffer yet.
     let few = if offset == 1 {
         u64::from(raw[to - 1])
     } else {
@@ -199,8 +201,8 @@ fn repeat_few(raw: &mut [u8], to: usize, offset: usize, len: usize) {
     }
 }
 
-/// By the length of what is repeated: the number with a one wherever it begins in sixteen bytes, and
-/// how many bytes are whole repetitions.
+/// By offset: the number with a one at the beginning of each repetition in sixteen bytes, and how
+/// many bytes are whole repetitions.
 const TIMES: [(u128, usize); 8] = {
     let mut times = [(1, 1); 8];
     let mut offset = 1;

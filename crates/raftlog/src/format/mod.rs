@@ -1,4 +1,4 @@
-//! The bytes of a log: segment and frame headers, items, blocks, varints.
+//! The bytes of a log: segment and frame headers, items, compressed blocks, varints.
 
 pub(crate) mod block;
 pub(crate) mod item;

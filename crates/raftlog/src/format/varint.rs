@@ -1,6 +1,7 @@
-//! Small numbers as few bytes, and byte strings behind their length, as items and summaries have them.
+//! Varints (LEB128), and byte strings with their length before them, as items and summaries use
+//! them.
 
-/// What is read ends too early.
+/// The input ends too early.
 pub(crate) const CUT_SHORT: &str = "what should be an item or a summary is cut short";
 
 pub(crate) fn put_slice(out: &mut Vec<u8>, bytes: &[u8]) {

@@ -1,7 +1,7 @@
 //! A hash for group ids: two multiplications instead of a keyed hash.
 //!
-//! Ids are chosen by the embedder, not by those whose data it stores, so nobody chooses them to
-//! collide. Ids in steps (a hundred a region, say) spread well.
+//! The embedder chooses the ids, not its clients, so no client can choose colliding ones. Ids in
+//! steps (a hundred a region, say) spread well.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

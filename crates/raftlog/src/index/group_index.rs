@@ -1,12 +1,12 @@
-//! Where each entry of one group lies, its terms, and the group's keys with their values.
+//! The index of one group: the location and term of each entry, and the keys with their values.
 //!
 //! The index is rebuilt at start and never stored.
 //!
 //! Invariants:
 //! - Entries follow one another without holes, from the first index on. While segments are replayed
 //!   there may be holes, also one between the first index and the first entry; at the end none.
-//! - If there is a mark, it is of the compaction that made the first index what it is.
-//! - The ledger counts exactly what the index names.
+//! - If there is a newest compaction, it made the first index what it is.
+//! - The segment usage counts exactly the records that the index names.
 
 use crate::batch::frame::Append;
 use crate::batch::frame::EntryRun;
@@ -17,7 +17,7 @@ use crate::index::segment_usage::{LiveUsage, SegmentUsage};
 use crate::index::summary::GroupChanges;
 use bytes::Bytes;
 
-/// What one key or mark takes in the log beside its own bytes, about.
+/// The header bytes of a key or compaction in the log, about.
 pub(crate) const RECORD_BYTES: u64 = 8;
 
 /// One group, in memory.
@@ -49,7 +49,7 @@ impl GroupIndex {
         self.first > 0
     }
 
-    /// Whether a compaction says where the log begins.
+    /// Whether the log begins at a compaction.
     pub(crate) fn is_compacted(&self) -> bool {
         self.compaction.segment > 0
     }
@@ -64,7 +64,7 @@ impl GroupIndex {
         self.extents.end().unwrap_or_else(|| self.first())
     }
 
-    /// Nothing is left that a restart would bring back.
+    /// Whether nothing is left that a restart would bring back.
     pub(crate) fn is_empty(&self) -> bool {
         !self.has_begun() && self.keys.is_empty()
     }
@@ -108,7 +108,8 @@ impl GroupIndex {
         self.keys.iter().map(|(key, value)| (copy(key), copy(&value.bytes))).collect()
     }
 
-    /// What the group holds of a segment. Costs a look at each stretch of entries and each key.
+    /// The live records of the group in a segment. Costs a look at each stretch of entries and each
+    /// key.
     pub(crate) fn live_in(&self, segment: u64) -> LiveUsage {
         let mut held = LiveUsage::default();
         self.each_live(|of, live| {
@@ -119,7 +120,7 @@ impl GroupIndex {
         held
     }
 
-    /// What the group holds of all segments; a segment may come more than once.
+    /// The live records of the group by segment; a segment may come more than once.
     pub(crate) fn each_live(&self, mut add: impl FnMut(u64, LiveUsage)) {
         self.extents.live().for_each(|(of, live)| add(of, live));
         self.keys.iter().for_each(|(key, value)| add(value.segment, value.holds(key)));
@@ -142,7 +143,7 @@ impl GroupIndex {
 
     /// # Errors
     ///
-    /// The append does not fit the log. A write was checked before, so this is a fault of the
+    /// The append does not fit the log. Writes are checked at admission, so this is a fault of the
     /// bytes that are replayed.
     pub(crate) fn append(
         &mut self,
@@ -156,7 +157,7 @@ impl GroupIndex {
         self.truncate(first, usage);
         if !self.has_begun() || first < self.first {
             // A new log; or a replay that began in the middle of one, and learns now that it had
-            // begun earlier. What it had seen is replaced by this append.
+            // begun earlier. This append replaces the entries that it had seen.
             self.first = first;
         }
         let run = append.run(segment, frame_offset);
@@ -168,7 +169,7 @@ impl GroupIndex {
         Ok(())
     }
 
-    /// Puts entries where they lie now. They take the place of those with their indexes.
+    /// Gives entries a new location, in the place of those with the same indexes.
     ///
     /// # Errors
     ///
@@ -207,7 +208,7 @@ impl GroupIndex {
         Ok(())
     }
 
-    /// Drops the entries from `from` on. Nothing being left, a log that was never compacted has not
+    /// Drops the entries from `from` on. If none is left, a log that was never compacted has not
     /// begun.
     pub(crate) fn truncate_from(&mut self, from: u64, usage: &mut SegmentUsage) {
         self.truncate(from, usage);
@@ -216,8 +217,8 @@ impl GroupIndex {
         }
     }
 
-    /// Drops the entries below `first`; all of them and the order, if `first` is beyond the end.
-    /// It is never below the first index, but may be below the first that a replay has seen so far.
+    /// Drops the entries below `first`, all of them if `first` is beyond the end. It is never below
+    /// the first index, but may be below the first that a replay has seen so far.
     pub(crate) fn compact(
         &mut self,
         first: u64,
@@ -246,7 +247,7 @@ impl GroupIndex {
         }
     }
 
-    /// Forgets everything.
+    /// Drops everything.
     pub(crate) fn remove(&mut self, usage: &mut SegmentUsage) {
         self.truncate(0, usage);
         self.release_compaction(usage);
@@ -256,7 +257,7 @@ impl GroupIndex {
         *self = GroupIndex::default();
     }
 
-    /// Carries out all that a segment changes of the group.
+    /// Applies the net change of the group in a segment.
     ///
     /// # Errors
     ///
@@ -292,7 +293,8 @@ impl GroupIndex {
     }
 
     /// Called when all segments are replayed. Holes that are left then have lost their entries: a
-    /// purge only removes what a later change hides, and that change has been replayed as well.
+    /// purge removes only records that a later change hides, and that change has been replayed as
+    /// well.
     ///
     /// # Errors
     ///
@@ -335,7 +337,7 @@ impl StoredValue {
 mod tests {
     use super::*;
 
-    /// A group and its ledger; each append is an item of its own, ten bytes an entry.
+    /// A group and its segment usage; each append is an item of its own, ten bytes an entry.
     #[derive(Default)]
     struct Fixture {
         index: GroupIndex,

@@ -1,4 +1,4 @@
-//! All groups, spread over shards so that threads that work on different groups seldom meet.
+//! The table of all groups, sharded so that threads that work on different groups seldom contend.
 
 use crate::batch::frame::Change;
 use crate::index::group_id_hash::GroupMap;
@@ -13,7 +13,7 @@ const SHARD_COUNT: u64 = 64;
 /// The two counts of an `Arc`.
 const ARC_BYTES: usize = 2 * size_of::<usize>();
 
-/// The index of one group, shared with those who hold a handle of it.
+/// The index of one group, shared with its read handles.
 pub(crate) type SharedIndex = Arc<RwLock<GroupIndex>>;
 
 /// All groups by their ids.
@@ -22,7 +22,7 @@ pub(crate) struct Groups {
     shards: Vec<RwLock<GroupMap<SharedIndex>>>,
 }
 
-/// Where in the log a frame lies.
+/// The location of a frame in the log.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FrameLocation {
     pub(crate) segment: u64,
@@ -53,7 +53,7 @@ impl Groups {
         self.shards.iter().map(|shard| shard.read().len() as u64).sum()
     }
 
-    /// Memory that all groups and the lists of them take.
+    /// Memory of all groups and of the tables.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let mut bytes = 0;
         for shard in &self.shards {
@@ -76,12 +76,12 @@ impl Groups {
         }
     }
 
-    /// Carries out a change that a frame at `place` holds. Frames come in the order of the log,
-    /// from one thread.
+    /// Applies a change of the frame at `place`. Frames come in the order of the log, from one
+    /// thread.
     ///
     /// # Errors
     ///
-    /// The change does not fit what was before it; see [`GroupIndex::append`].
+    /// The change does not fit the ones before; see [`GroupIndex::append`].
     pub(crate) fn apply(
         &self,
         change: &Change,
@@ -94,8 +94,8 @@ impl Groups {
                 let add = |index: &SharedIndex, usage: &mut SegmentUsage| {
                     index.write().append(append, segment, place.offset, usage)
                 };
-                // Under the shard's lock rather than by another handle of the group: this is what
-                // most writes are, and nobody takes the two locks the other way round.
+                // Under the shard's lock, without a clone of the handle: most writes are appends.
+                // No thread takes the two locks in the other order.
                 if let Some(index) = self.shard(append.group).read().get(&append.group) {
                     return add(index, usage);
                 }
@@ -135,8 +135,8 @@ impl Groups {
         Ok(())
     }
 
-    /// Carries out all that a segment has changed, as if each change were applied; only that there
-    /// may be holes between entries until the last segment is merged. Segments come in order.
+    /// Applies the net change of a segment, as if each change were applied; only that there may be
+    /// holes between entries until the last segment is merged. Segments come in order.
     ///
     /// # Errors
     ///
@@ -171,8 +171,8 @@ impl Groups {
         Ok(())
     }
 
-    /// What each group holds of a segment, in order of their ids; those that hold nothing are left
-    /// out. Costs a look at each group's stretches of entries, not at the entries.
+    /// The groups with live records in a segment, and their usage of it, in order of their ids.
+    /// Costs a look at each group's stretches of entries, not at the entries.
     pub(crate) fn groups_in(&self, segment: u64) -> Vec<(u64, LiveUsage)> {
         let mut groups_in = Vec::new();
         self.each(|group, index| {
@@ -184,8 +184,8 @@ impl Groups {
         groups_in
     }
 
-    /// A group of which a restart would bring nothing back is gone at once, so that what is in
-    /// memory is always what a restart would make of the log.
+    /// A group of which a restart would bring nothing back is removed at once, so that memory
+    /// always holds what a restart would make of the log.
     fn forget_if_empty(&self, group: u64, index: &SharedIndex) {
         if index.read().is_empty() {
             self.shard(group).write().remove(&group);

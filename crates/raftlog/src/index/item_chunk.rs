@@ -1,4 +1,4 @@
-//! A few hundred neighbouring items of one group: where each lies and which entries it holds.
+//! A chunk of a few hundred neighbouring items of one group: the location and the entries of each.
 //!
 //! An item takes 8 bytes here if each holds one entry, which is what most appends are. Once one
 //! holds more, each item takes 4 bytes on top, for the index of its first entry.
@@ -7,11 +7,11 @@
 //! - The items' entries follow one another without holes, and there is at least one item.
 //! - Only live entries are counted. The item on disk may hold more, before and behind them.
 
-/// A chunk with so many items is full. More would make it dear to cut the front of one, fewer would
-/// make the headers of chunks count.
+/// The most items of a chunk. More would make a cut at its front expensive, fewer would make the
+/// headers of chunks count.
 pub(crate) const ITEMS_MAX: usize = 512;
 
-/// Where an item lies in its segment.
+/// The location of an item in its segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ItemLocation {
     /// From the beginning of the segment.
@@ -35,14 +35,14 @@ pub(crate) struct ItemChunk {
 struct FirstOffsets(Vec<u32>);
 
 impl ItemChunk {
-    /// A chunk that has room for some items, and takes more.
+    /// A chunk with a first capacity, which grows.
     pub(crate) fn new(first: u64, room: usize) -> ItemChunk {
         let items = Vec::with_capacity(room.min(ITEMS_MAX));
         ItemChunk { first, count: 0, items, firsts: None }
     }
 
-    /// A chunk of the first of `left` items, as many as it takes, and their bytes. `next` says of each
-    /// where it lies and how many entries it has.
+    /// A chunk of the first of `left` items, as many as it takes, and their bytes. `next` returns
+    /// the location of each and its number of entries.
     ///
     /// # Errors
     ///
@@ -129,7 +129,7 @@ impl ItemChunk {
         None
     }
 
-    /// The place among the items of the one that holds the entry, which must be in the chunk.
+    /// The position of the item that holds the entry, which must be in the chunk.
     pub(crate) fn position(&self, index: u64) -> usize {
         let past = (index - self.first) as u32;
         match &self.firsts {
@@ -138,7 +138,7 @@ impl ItemChunk {
         }
     }
 
-    /// The item at a place, and its first entry and the end of its entries.
+    /// The item at a position, with its first entry and the end of its entries.
     pub(crate) fn item(&self, at: usize) -> (ItemLocation, u64, u64) {
         let end = if at + 1 < self.items.len() { self.relative_first(at + 1) } else { self.count };
         let first = self.first + u64::from(self.relative_first(at));
@@ -201,7 +201,7 @@ impl ItemChunk {
         self.firsts.as_ref().map_or(at as u32, |firsts| firsts.0[at])
     }
 
-    /// The first entries, which are kept from now on.
+    /// The list of first entries, made if there is none yet.
     fn firsts_mut(&mut self) -> &mut Vec<u32> {
         let count = self.items.len() as u32;
         let firsts =
@@ -210,8 +210,8 @@ impl ItemChunk {
     }
 }
 
-/// Makes room for one more, in a list that never has more than `most`. A quarter more at a time:
-/// doubling would waste a third on average.
+/// Makes room for one more in a list of at most `most`. It grows by a quarter: doubling would waste
+/// a third on average.
 pub(crate) fn grow<T>(list: &mut Vec<T>, most: usize) {
     if list.len() == list.capacity() {
         list.reserve_exact((list.len() / 4).max(2).min(most - list.len()));
@@ -225,7 +225,7 @@ fn make_room<T>(list: &mut Vec<T>, count: usize) {
     }
 }
 
-/// Gives memory back if most of it is not used.
+/// Frees memory if most of it is not used.
 pub(crate) fn shrink<T>(list: &mut Vec<T>) {
     if list.capacity() > 8 && list.len() < list.capacity() / 4 {
         list.shrink_to(list.len() * 2);

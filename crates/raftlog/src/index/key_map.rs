@@ -1,10 +1,10 @@
-//! A group's keys and what is kept with each: a list while they are few, which is nearly always, a
-//! tree once they are many. The first leaf of a tree alone takes more memory than all else that an
-//! idle group has.
+//! A map from keys to values: a sorted list while it is small, which is nearly always, a B-tree
+//! once it is large. The first leaf of a tree alone takes more memory than all the rest of an idle
+//! group.
 
 use std::collections::BTreeMap;
 
-/// So many keys are a list.
+/// The most keys of a list.
 const FEW: usize = 16;
 
 /// Values by key, in order of the keys.
@@ -44,7 +44,7 @@ impl<V> KeyMap<V> {
         }
     }
 
-    /// Returns what was kept with the key before.
+    /// Returns the former value of the key.
     pub(crate) fn insert(&mut self, key: &[u8], value: V) -> Option<V> {
         match &mut self.map {
             KeyStorage::Few(list) => match find(list, key) {
@@ -87,8 +87,9 @@ impl<V> KeyMap<V> {
         )
     }
 
-    /// Memory beside the header: exact for a list; for a tree, as if its nodes were half full, which
-    /// is the least that they are. `value_bytes` is what a value takes beside its place.
+    /// Memory besides the struct itself: exact for a list; for a tree, as if its nodes were half
+    /// full, which is the least that they are. `value_bytes` is the memory of a value besides its
+    /// place.
     pub(crate) fn memory_bytes(&self, value_bytes: impl Fn(&V) -> usize) -> u64 {
         let place = size_of::<(Box<[u8]>, V)>();
         let places = match &self.map {

@@ -1,13 +1,13 @@
-//! What a group holds of one segment, record by record, for whoever takes it elsewhere.
+//! The live records of one group in one segment, for the rewriter.
 
 use crate::batch::frame::EntryRun;
 use crate::format::item::TermRuns;
 use crate::index::group_index::{GroupIndex, RECORD_BYTES};
 
-/// Something of a group that lies in a segment and is needed.
+/// A live record of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LiveRecord {
-    /// The compaction that says where the log begins.
+    /// The compaction at which the log begins.
     Compaction { first: u64, term_before: u64 },
     /// A key and its value.
     Key { key: Box<[u8]>, value: Box<[u8]> },
@@ -16,7 +16,7 @@ pub(crate) enum LiveRecord {
 }
 
 impl LiveRecord {
-    /// What it takes in the log, about.
+    /// Its bytes in the log, about.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             LiveRecord::Compaction { .. } => RECORD_BYTES,
@@ -27,7 +27,7 @@ impl LiveRecord {
 }
 
 impl GroupIndex {
-    /// The first records that the group holds in `segment`: up to so many, and not another once
+    /// The first live records of the group in `segment`: up to `count_max`, and no further one once
     /// they have `bytes_max` together.
     pub(crate) fn records_in(
         &self,
@@ -58,8 +58,8 @@ impl GroupIndex {
             .collect()
     }
 
-    /// What of a record that lay in `segment` is still needed there. Nothing is ever added to a full
-    /// segment, so that may be less, and never more or something else.
+    /// The part of a record in `segment` that is still live there. A full segment never gains a
+    /// record, so the part only shrinks.
     pub(crate) fn left_of(&self, record: &LiveRecord, segment: u64) -> Option<LiveRecord> {
         match record {
             LiveRecord::Compaction { .. } => {
@@ -70,7 +70,7 @@ impl GroupIndex {
                 value.map(|_| record.clone())
             }
             LiveRecord::Entries { run, .. } => {
-                // Entries go from the front and from the end.
+                // Entries are dropped from the front by compaction, and from the end by truncation.
                 let first = run.first.max(self.first());
                 let run_now = (first < run.end.min(self.next())).then(|| self.run_at(first));
                 run_now.filter(|now| now.is_same_item(run)).map(|now| self.entries_of(now))

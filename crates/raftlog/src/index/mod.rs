@@ -1,4 +1,4 @@
-//! What is live, in memory: entries and keys by group, usage by segment, and the net change of one
+//! The index in memory: entries and keys by group, live bytes by segment, and the net change of one
 //! segment.
 
 pub(crate) mod extents;

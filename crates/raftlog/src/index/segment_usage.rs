@@ -1,14 +1,14 @@
-//! What each segment still holds: entries and keys that nothing newer has replaced.
+//! The usage of each segment: live entries and keys, which no later record has replaced.
 //!
-//! The ledger follows from the index and is changed together with it. A segment that holds nothing
-//! is dead. Tombstones (compactions of what is gone, deletions, removals of groups) hold nothing:
-//! segments are removed strictly oldest first, so whatever a tombstone hides goes before it does.
+//! The usage follows from the index and is changed together with it. A segment without live records
+//! is dead. Tombstones (compactions, deletions, removals of groups) are not live: segments are
+//! removed strictly oldest first, so whatever a tombstone hides goes before it does.
 //!
-//! Invariant: the first and the last row hold something.
+//! Invariant: the first and the last row are not empty.
 
 use std::collections::VecDeque;
 
-/// Live records by segment. Segments have numbers without gaps, so the rows are a list.
+/// The usage of all segments. Segments have numbers without gaps, so the rows are a list.
 #[derive(Debug, Default)]
 pub(crate) struct SegmentUsage {
     /// The segment of the first row.
@@ -17,12 +17,12 @@ pub(crate) struct SegmentUsage {
     live_bytes: u64,
 }
 
-/// What one segment still holds, or one group of it.
+/// The live records of one segment, or of one group in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LiveUsage {
     /// Entries of any group.
     pub(crate) entries: u64,
-    /// Keys of any group, and the marks from which groups know where their logs begin.
+    /// Keys of any group, and the compactions at which logs begin.
     pub(crate) keys: u64,
     /// Bytes of all these. An append that is live in part counts whole: it stays whole on disk.
     pub(crate) bytes: u64,
@@ -86,13 +86,13 @@ impl SegmentUsage {
         }
     }
 
-    /// What the segment holds.
+    /// The live records of the segment.
     pub(crate) fn live(&self, segment: u64) -> LiveUsage {
         let at = segment.checked_sub(self.first).map(|at| at as usize);
         at.and_then(|at| self.rows.get(at)).copied().unwrap_or_default()
     }
 
-    /// Whether nothing in the segment is needed any more.
+    /// Whether the segment has no live records.
     pub(crate) fn is_dead(&self, segment: u64) -> bool {
         self.live(segment).is_empty()
     }

@@ -1,16 +1,18 @@
-//! Removes dead segments, strictly oldest first, and sees to it that the oldest die.
+//! Purge: removes dead segments, strictly oldest first, and rewrites the oldest ones so that they
+//! die.
 //!
-//! A tombstone (a compaction, a deletion, the removal of a group) must outlive all that it hides. It
-//! does, because what it hides lies in the same segment or an older one, and no segment goes before
-//! all older ones. So tombstones hold nothing, and a dead segment behind a live one has to wait. That
-//! it need not wait for ever, what is live in the oldest segment is moved to the end of the log, if
-//! the log is long and that pays; see `docs/decisions/0008-one-log-oldest-first.md`.
+//! A tombstone (a compaction, a deletion, the removal of a group) must outlive all that it hides.
+//! It does, because the records that it hides lie in the same segment or an older one, and no
+//! segment goes before all older ones. So tombstones hold nothing, and a dead segment behind a live
+//! one has to wait. Lest it wait for ever, the live records of the oldest segment are rewritten to
+//! the end of the log, if the log is long and that pays; see
+//! `docs/decisions/0008-one-log-oldest-first.md`.
 //!
-//! Some dead segments are kept as spares, to become segments again.
+//! Some dead segments are recycled, to become segments again.
 //!
-//! Before files go, a batch that says which ones is made durable: it also makes durable whatever let
-//! go of their entries, moves among it, and tells a later start that segments below are missing with
-//! good reason.
+//! Before files go, a batch that names them is made durable: it also makes durable the batches that
+//! released their entries, rewrites among them, and tells a later start that segments below are
+//! missing with good reason.
 
 use crate::batch::frame::WritePriority;
 use crate::batch::log_batch::LogBatch;
@@ -24,57 +26,57 @@ use crate::segments::segment::{Segment, Segments};
 use crate::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// How often the holders of a segment are named, without anything of it being let go, until it is
-/// moved whatever that costs.
+/// How often the blocking groups of a segment are reported, without anything of it being released,
+/// until it is rewritten whatever the write amplification.
 const REPORTS_MAX: u32 = 8;
 
-/// What stands around a record that is written alone, about.
+/// The bytes of the headers around a record that is written alone, about.
 const HEADERS_BYTES: u64 = 64;
 
-/// What a purge did, and what stands in the way of more.
+/// The result of a purge, and what blocks more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PurgeReport {
     /// Segments removed.
     pub segments: u64,
     /// Bytes of their files.
     pub bytes: u64,
-    /// Bytes written to move what was needed out of old segments.
+    /// Bytes written to move live records out of old segments: the write amplification of purge.
     pub rewritten_bytes: u64,
     /// By how many bytes the segments are still above [`crate::Config::purge_above_bytes`].
     pub excess_bytes: u64,
-    /// Who holds the oldest segment that is left, in order of their ids; nobody if that is the one
-    /// being written.
+    /// The groups with live records in the oldest segment that is left, in order of their ids; none
+    /// if that is the one being written.
     pub blocking_groups: Vec<BlockingGroup>,
 }
 
-/// A group that holds the oldest segment.
+/// A group with live records in the oldest segment: it blocks the purge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockingGroup {
     /// The group.
     pub group: u64,
-    /// It has entries there: compacting lets go of them.
+    /// It has entries there: compacting the group releases them.
     pub entries: bool,
-    /// It has keys there, or the compaction that says where its log begins: writing them again lets
-    /// go of the old ones.
+    /// It has keys there, or the compaction that says where its log begins: writing them again
+    /// releases the old ones.
     pub keys: bool,
     /// Bytes that all these take there. An append with an entry that is needed counts whole.
     pub bytes: u64,
 }
 
-/// What purge remembers from one call to the next.
+/// The state of purge between two calls.
 #[derive(Debug, Default)]
 pub(crate) struct Purger {
-    named: Option<ReportedSegment>,
+    reported: Option<ReportedSegment>,
     throttle: RewriteThrottle,
 }
 
-/// A segment that was too dear to move, so that its holders were named.
+/// A segment that was too expensive to rewrite, so that its blocking groups were reported.
 #[derive(Clone, Copy, Debug)]
 struct ReportedSegment {
     segment: u64,
-    /// What was live in it.
+    /// Its live bytes at that time.
     live_bytes: u64,
-    /// How often they were named since that was so.
+    /// How often it was reported since then.
     count: u32,
 }
 
@@ -86,7 +88,7 @@ struct PurgeContext<'a> {
 }
 
 impl Purger {
-    /// Removes what can be removed, and moves what should be moved for it.
+    /// Removes dead segments, and rewrites old ones where that is due.
     pub(crate) fn run(
         &mut self,
         group_commit: &GroupCommit,
@@ -95,15 +97,15 @@ impl Purger {
         let log = PurgeContext { group_commit, segments };
         let config = &group_commit.pool.directory().config;
         let mut purged = PurgeReport::default();
-        // What is written from now on is not to be moved in this call, and moved again.
+        // Records that are written from now on are not rewritten again in this call.
         let newest = group_commit.pool.newest();
         let mut budget = config.move_bytes_max;
         let mut last_rewritten = None;
         loop {
             log.remove_dead(&mut purged)?;
-            let Some(oldest) = log.movable(newest).filter(|_| budget > 0) else { break };
+            let Some(oldest) = log.oldest_full(newest).filter(|_| budget > 0) else { break };
             if last_rewritten.replace(oldest.number()) == Some(oldest.number()) {
-                // It should be gone. To empty it again and again would not end.
+                // The segment should be gone. Without this check the loop would not end.
                 debug_assert!(false, "segment {} was emptied and is not dead", oldest.number());
                 break;
             }
@@ -130,7 +132,7 @@ impl Purger {
         Ok(purged)
     }
 
-    /// How what is needed of the oldest segment is to be moved, if there is a need for its room, and
+    /// Whether and how the oldest segment is to be rewritten: only if its space is needed, and if
     /// that pays or nothing else helps.
     fn rewrite_priority(
         &mut self,
@@ -152,16 +154,16 @@ impl Purger {
             return Ok(Some(WritePriority::Rewrite));
         }
         let is_in_vain = self.count_report(oldest.number(), live_bytes) > REPORTS_MAX;
-        // If nearly all is needed in all segments, moving it round and round frees nothing.
+        // If nearly all segments are live, rewriting them in circles frees nothing.
         let helps = (is_in_vain || is_short_of_room) && log.garbage_bytes() >= file_bytes;
         Ok(helps.then_some(WritePriority::CostlyRewrite))
     }
 
-    /// Counts how often the holders of a segment were named in vain, this time included.
+    /// Counts how often the blocking groups of a segment were reported in vain, this time included.
     fn count_report(&mut self, segment: u64, live_bytes: u64) -> u32 {
-        let before = self.named.filter(|n| n.segment == segment && n.live_bytes <= live_bytes);
-        let count = before.map_or(1, |named| named.count.saturating_add(1));
-        self.named = Some(ReportedSegment { segment, live_bytes, count });
+        let before = self.reported.filter(|n| n.segment == segment && n.live_bytes <= live_bytes);
+        let count = before.map_or(1, |reported| reported.count.saturating_add(1));
+        self.reported = Some(ReportedSegment { segment, live_bytes, count });
         count
     }
 }
@@ -178,7 +180,7 @@ impl PurgeContext<'_> {
             bytes += segment.file.len()?;
         }
         self.discard(last + 1)?;
-        // From here on they are in no list, so that nothing may keep their files from going.
+        // From here on they are in no list: an error must not keep their files.
         let dead = dead.into_iter().map(|number| (number, segments.remove(number)));
         let dead: Vec<_> = dead.collect();
         let count = dead.len() as u64;
@@ -199,7 +201,7 @@ impl PurgeContext<'_> {
             let queued = self.group_commit.write(batch, Durability::Synced);
             match self.group_commit.wait(&queued) {
                 Ok(_) => return Ok(()),
-                // Others may queue as fast as they can; that must not stop the purge.
+                // Backpressure of other writers must not stop the purge, which relieves it.
                 Err(Error::Busy { .. }) => self.group_commit.flush(),
                 Err(error) => return Err(error),
             };
@@ -207,19 +209,19 @@ impl PurgeContext<'_> {
     }
 
     /// The oldest segment, if it is older than `newest`.
-    fn movable(self, newest: u64) -> Option<Arc<Segment>> {
+    fn oldest_full(self, newest: u64) -> Option<Arc<Segment>> {
         let (oldest, _) = self.segments.oldest()?;
         Some(oldest).filter(|oldest| oldest.number() < newest)
     }
 
-    /// Seals what is full, so that its files are no longer than they must be.
+    /// Seals full segments, so that their files are no longer than they must be.
     fn seal_full(self) -> Result<(), Error> {
         let pool = &self.group_commit.pool;
         while pool.seal_oldest().map_err(|error| self.group_commit.fail(error))? {}
         Ok(())
     }
 
-    /// Bytes of full segments that nobody needs, headers of what is needed not counted.
+    /// Garbage bytes of full segments. The headers of live records do not count as garbage.
     fn garbage_bytes(self) -> u64 {
         let newest = self.group_commit.pool.newest();
         let full = self.segments.numbers().into_iter().filter(|number| *number < newest);

@@ -1,10 +1,12 @@
-//! Takes what is needed of a segment to the end of the log, so that the segment can go.
+//! The rewriter: copies the live records of a segment to the end of the log, so that the segment
+//! can go.
 //!
-//! Step by step: what groups hold there is looked up under the locks of each, shortly; its bytes are
-//! read under none; then, while nobody else writes, what is no longer needed there is left out, and
-//! one frame with the rest is written. So the frame says exactly what was needed at its place in the
-//! log, and a restart needs no more to make sense of it. Appends are taken as they lie, whatever is
-//! compressed in them; they are proved when somebody reads them.
+//! In steps: the records of each group are looked up under the lock of its index, for a short time;
+//! their bytes are read under no lock; then, while no other thread writes, records that are no
+//! longer live there are left out, and one frame with the rest is written. So the frame holds
+//! exactly the records that are live at its place in the log, and a restart needs no more than
+//! that. Appends are copied verbatim, whatever is compressed in them; readers check them by their
+//! checksums.
 
 use crate::batch::frame::{Append, Change, Frame, WritePriority};
 use crate::batch::log_batch::LogBatch;
@@ -19,24 +21,25 @@ use flotilla_vfs::View;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What one step takes, and so how long others wait for it: so many records, and not another once
-/// they have so many bytes. A step takes more only if a single append has more.
+/// The limits of one step, and so of the time that writers wait for it: at most this many records,
+/// and no further one once they have this many bytes. A step takes more only if a single append has
+/// more.
 const STEP_RECORDS_MAX: usize = 256;
 const STEP_BYTES_MAX: u64 = 256 << 10;
-/// And it takes no more than this part of a segment, so that little stays empty at the end of one.
+/// A step takes no more than this part of a segment, so that little stays empty at the end of one.
 const STEPS_IN_SEGMENT: u64 = 16;
 
-/// What became of a segment that was to be emptied.
+/// How far a segment was rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RewriteOutcome {
     Complete,
-    /// So many bytes were moved as are allowed.
+    /// The byte limit of the call is reached.
     BudgetSpent,
-    /// There is no room to move more to.
+    /// There is no room for more.
     NoSpace,
 }
 
-/// Takes what is needed of one segment.
+/// Rewrites the live records of one segment.
 #[derive(Debug)]
 pub(crate) struct Rewriter<'a> {
     group_commit: &'a GroupCommit,
@@ -50,7 +53,7 @@ pub(crate) struct Rewriter<'a> {
     pub(crate) rewritten_bytes: u64,
 }
 
-/// A record of some group, and its bytes if they have to be read.
+/// A live record of some group, and its bytes if they have to be read.
 #[derive(Debug)]
 struct RewriteItem {
     group: u64,
@@ -80,7 +83,7 @@ impl<'a> Rewriter<'a> {
         }
     }
 
-    /// Moves what the groups hold of the segment, until about `bytes_max` are moved.
+    /// Rewrites the live records of the groups, until about `bytes_max` are written.
     ///
     /// # Errors
     ///
@@ -88,7 +91,7 @@ impl<'a> Rewriter<'a> {
     pub(crate) fn run(&mut self, groups: &[u64], bytes_max: u64) -> Result<RewriteOutcome, Error> {
         let segment = self.segment.number();
         let live = self.group_commit.with_log(|log| log.usage.live(segment));
-        // Each step takes a record at least, and nothing comes to an old segment any more.
+        // Each step takes a record at least, and an old segment never gains one.
         let mut steps_left = live.entries + live.keys;
         for group in groups {
             while self.collect(*group)? {
@@ -109,7 +112,7 @@ impl<'a> Rewriter<'a> {
         })
     }
 
-    /// Adds what the group holds, as far as it goes into this step. True if the step is full.
+    /// Adds live records of the group, as far as they fit into this step. True if the step is full.
     fn collect(&mut self, group: u64) -> Result<bool, Error> {
         let count_max = STEP_RECORDS_MAX - self.items.len();
         let bytes_max = self.step_bytes_max.saturating_sub(self.item_bytes);
@@ -163,7 +166,8 @@ impl<'a> Rewriter<'a> {
         }
     }
 
-    /// Leaves out what is no longer needed where it was found. True if anything has changed.
+    /// Leaves out records that are no longer live where they were found. True if anything has
+    /// changed.
     fn refresh(&self, items: &mut Vec<RewriteItem>) -> bool {
         let mut has_changed = false;
         let segment = self.segment.number();
@@ -183,7 +187,7 @@ impl<'a> Rewriter<'a> {
     }
 }
 
-/// A frame with all the pieces.
+/// A frame with all the items.
 fn frame_of(segment: u64, priority: WritePriority, items: &[RewriteItem]) -> Result<Frame, Error> {
     let mut batch = LogBatch::of_rewrite(priority);
     for RewriteItem { group, record, view } in items {

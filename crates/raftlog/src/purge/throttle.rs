@@ -1,10 +1,11 @@
-//! Keeps work that nobody waits for from standing in the way of those who write.
+//! The throttle of the rewriter: background writes must not delay the writers of the log.
 //!
-//! What was written is also to be synced, by whoever syncs next. So after a step this waits for that
-//! sync, if others sync at all, and then rests for some times as long as the step has taken with it:
-//! others never find more than one step before them, and mostly none. If nobody else writes there is
-//! nobody to wait for, and if there is no room they wait for this. The further the log is above the
-//! length that it should have, the shorter the rest: so a purge that falls behind catches up.
+//! The bytes of a rewrite are synced by the next sync of any writer, which waits for them. So after
+//! a step the throttle waits for that sync, if others sync at all, and then pauses in proportion to
+//! the time that the step has taken with it: a writer never finds more than one step before it, and
+//! mostly none. Without other writers there is no pause, nor if there is no room and writers wait
+//! for purge. The further the log is above its target length, the shorter the pause: so a purge
+//! that falls behind catches up.
 
 use crate::commit::group_commit::GroupCommit;
 use crate::config::Config;
@@ -13,16 +14,16 @@ use crate::sync::atomic::Ordering;
 use crate::sync::thread;
 use std::time::{Duration, Instant};
 
-/// How long it rests, for each time that a step has taken.
+/// The length of a pause, in times of the step before it.
 const PAUSE_FACTOR: u32 = 1;
-/// A disk that hangs is no reason to rest for long once it does not any more.
+/// A disk that hung for a while is no reason for a long pause afterwards.
 const PAUSE_MAX: Duration = Duration::from_millis(20);
-/// Rests end when the log is above its limit by this part of it, but not before this many segments:
-/// a purge works in segments, and is never nearer to the limit than that.
+/// Pauses end when the log is above its limit by this part of it, but not before this many
+/// segments: a purge works in segments, and is never nearer to the limit than that.
 const EXCESS_PART: u64 = 4;
 const EXCESS_SEGMENTS: u64 = 4;
 
-/// How much is left of rests: all of them at the limit, nothing far above it.
+/// How much of the pauses is left: all at the limit, none far above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ThrottleLevel {
     excess_bytes: u64,
@@ -30,7 +31,7 @@ pub(crate) struct ThrottleLevel {
 }
 
 impl ThrottleLevel {
-    /// Of a log whose segments take `file_bytes`.
+    /// The level for a log whose segments take `file_bytes`.
     pub(crate) fn of(config: &Config, file_bytes: u64) -> ThrottleLevel {
         let limit = config.purge_above_bytes;
         let segments = EXCESS_SEGMENTS * config.segment_bytes;
@@ -40,7 +41,7 @@ impl ThrottleLevel {
         }
     }
 
-    /// The rest after a step that took so long.
+    /// The pause after a step of this length.
     fn pause(self, step: Duration) -> Duration {
         let left = self.excess_bytes_max.saturating_sub(self.excess_bytes);
         let part = left as f64 / self.excess_bytes_max as f64;
@@ -48,7 +49,7 @@ impl ThrottleLevel {
     }
 }
 
-/// What was seen at the last step.
+/// The state at the last step.
 #[derive(Debug, Default)]
 pub(crate) struct RewriteThrottle {
     last_lsn: u64,
@@ -76,12 +77,12 @@ impl RewriteThrottle {
         let syncs = group_commit.counters.syncs.load(Ordering::Relaxed);
         if syncs != self.syncs {
             match group_commit.wait(&group_commit.sync()) {
-                // With so much queued somebody syncs anyway.
+                // With that many bytes queued another writer syncs anyway.
                 Ok(_) | Err(Error::Busy { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        // Its own sync is no reason to sync again.
+        // The throttle's own sync is no reason to sync again.
         self.syncs = group_commit.counters.syncs.load(Ordering::Relaxed).max(syncs);
         let pause = throttle_level.pause(begin.elapsed());
         if !pause.is_zero() {

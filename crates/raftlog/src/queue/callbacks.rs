@@ -1,4 +1,4 @@
-//! Who is told how a write came out, and in which order.
+//! Completions of a round: wakers and callbacks, run in the order of the log.
 
 use crate::queue::completion::{Completion, Outcome};
 use crate::sync::Mutex;
@@ -12,19 +12,19 @@ use std::task::Waker;
 #[derive(Debug, Default)]
 pub(crate) struct CallbackQueue {
     queue: Mutex<ReadyCallbacks>,
-    /// There may be some that nobody runs.
+    /// There may be callbacks that no thread runs.
     has_new: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct ReadyCallbacks {
     ready: VecDeque<(Arc<Completion>, Outcome)>,
-    /// A thread is running them; they stay in order because nobody else does.
+    /// A thread is running them. Only one does, which keeps them in order.
     has_runner: bool,
 }
 
-/// Who is to be told of outcomes that are left already. Threads that sleep for a turn are woken by
-/// its end.
+/// Completed writes whose wakers and callbacks are still to be run. Followers that sleep for the
+/// round are woken by its end.
 #[derive(Debug, Default)]
 pub(crate) struct Completions<'a> {
     own: Option<&'a Arc<Completion>>,
@@ -34,13 +34,13 @@ pub(crate) struct Completions<'a> {
 }
 
 impl<'a> Completions<'a> {
-    /// For a thread that waits at the slot `own` and nowhere else: what would be left there it is
-    /// handed by [`Completions::wake`], without the slot's lock.
+    /// For a thread that waits for the completion `own` and for nothing else: [`Completions::wake`]
+    /// returns its outcome, without the completion's lock.
     pub(crate) fn of(own: Option<&'a Arc<Completion>>) -> Completions<'a> {
         Completions { own, ..Completions::default() }
     }
 
-    /// Leaves an outcome.
+    /// Completes a write.
     pub(crate) fn complete(&mut self, completion: &Arc<Completion>, outcome: Outcome) {
         if self.own.is_some_and(|own| Arc::ptr_eq(own, completion)) {
             self.own_outcome = Some(outcome);
@@ -53,7 +53,7 @@ impl<'a> Completions<'a> {
         }
     }
 
-    /// Wakes those who wait in a future. Returns the own outcome, if there is one by now.
+    /// Wakes the tasks that poll a future. Returns the own outcome, if there is one by now.
     pub(crate) fn wake(self) -> Option<Outcome> {
         self.wakers.into_iter().for_each(Waker::wake);
         self.own_outcome
@@ -73,7 +73,7 @@ impl CallbackQueue {
         }
     }
 
-    /// Runs them, unless another thread does; it then runs ours too.
+    /// Runs the callbacks, unless another thread does; that one then runs these too.
     pub(crate) fn run(&self) {
         if !self.has_new.load(SeqCst) {
             return;

@@ -1,10 +1,10 @@
-//! The place where the outcome of one write is left and looked for.
+//! The completion of one write: its outcome, and the waker or callback that waits for it.
 
 use crate::error::Error;
 use crate::sync::Mutex;
 use std::task::{Poll, Waker};
 
-/// What a write that succeeded is told.
+/// What a successful write returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receipt {
     /// The sequence number of the batch: batches with lower ones come before it in the log. For a
@@ -12,12 +12,12 @@ pub struct Receipt {
     pub lsn: u64,
 }
 
-/// How a write came out.
+/// The outcome of a write.
 pub(crate) type Outcome = Result<Receipt, Error>;
 
 type Callback = Box<dyn FnOnce(Outcome) + Send>;
 
-/// Where the outcome of one write is left.
+/// The completion of one write.
 #[derive(Debug, Default)]
 pub(crate) struct Completion {
     state: Mutex<CompletionState>,
@@ -36,7 +36,7 @@ impl std::fmt::Debug for CompletionState {
     }
 }
 
-/// Who waits for an outcome, besides threads that sleep for its turn.
+/// Waiters for an outcome, besides the followers that sleep for its round.
 #[derive(Debug)]
 pub(crate) struct CompletionWaiters {
     pub(crate) has_callback: bool,
@@ -54,7 +54,7 @@ impl Completion {
         self.state.lock().outcome.clone()
     }
 
-    /// Leaves the outcome, unless there is one, and says who waits for it.
+    /// Sets the outcome, unless there is one, and returns its waiters.
     pub(crate) fn complete(&self, outcome: &Outcome) -> CompletionWaiters {
         let mut state = self.state.lock();
         state.outcome.get_or_insert_with(|| outcome.clone());
@@ -69,8 +69,8 @@ impl Completion {
         }
     }
 
-    /// Keeps the callback for later. Returns the outcome if it is there already: then nobody else
-    /// runs the callback.
+    /// Keeps the callback for later. Returns the outcome if it is there already: then the caller
+    /// runs the callback, and no other thread does.
     pub(crate) fn set_callback(&self, callback: Callback) -> Option<Outcome> {
         let mut state = self.state.lock();
         state.callback = Some(callback);

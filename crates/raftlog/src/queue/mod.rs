@@ -1,4 +1,4 @@
-//! The write queue: admission, completions, callbacks.
+//! The write queue: admission control, bounds of what is queued, completions, callbacks.
 
 pub(crate) mod callbacks;
 pub(crate) mod completion;

@@ -1,10 +1,10 @@
-//! Where each group's log will begin and end once all that is queued is written.
+//! The bounds of each group's log as they will be once all that is queued is written.
 //!
-//! A batch is checked against this when it is queued, so a wrong one is refused before it is
+//! A batch is checked against them when it is queued, so a wrong one is refused before it is
 //! written, and batches behind it never fail because of it.
 //!
-//! What is known of a group is kept for its next batch: nothing but batches changes where its log
-//! begins and ends.
+//! The bounds of a group are cached for its next batch: only batches change where its log begins
+//! and ends.
 
 use crate::batch::frame::{Append, Change, Frame};
 use crate::error::Error;
@@ -13,33 +13,34 @@ use crate::index::groups::Groups;
 use smallvec::SmallVec;
 use std::collections::hash_map::Entry;
 
-/// How many groups may be known at least. Of more, those go of which the index knows as much.
+/// How many groups may be cached at least. Above, the groups are evicted of which the index knows
+/// as much.
 const KNOWN_MIN: usize = 4096;
 
-/// Groups that batches have changed lately, all that are queued among them.
+/// Bounds of groups that batches have changed lately, all that are queued among them.
 #[derive(Debug)]
 pub(crate) struct QueuedBounds {
     known: GroupMap<CachedBounds>,
-    /// Once so many are known, it is looked which can go.
+    /// With so many groups cached, the next write evicts.
     known_max: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct CachedBounds {
     tail: Option<GroupBounds>,
-    /// The last write that changes the group. Once it is done, the index knows it all.
+    /// The last write that changes the group. Once it is applied, the index has the same bounds.
     write_number: u64,
 }
 
-/// What was known of groups before a batch.
+/// The bounds of groups before a batch, in the order of its changes.
 type Undo = SmallVec<[(u64, Option<CachedBounds>); 2]>;
 
-/// The log of one group is `first .. next`.
+/// The bounds of one group: its log is `first .. next`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct GroupBounds {
     first: u64,
     next: u64,
-    /// A compaction says that it begins at `first`, so it does even if it is empty.
+    /// The log begins at `first` by a compaction, so it does even if it is empty.
     is_compacted: bool,
 }
 
@@ -50,9 +51,9 @@ impl Default for QueuedBounds {
 }
 
 impl QueuedBounds {
-    /// Takes the changes of the write `write_number` in, all of them or none. Compactions below a first
-    /// index are marked as such: so each one that the log holds as a compaction has changed
-    /// something, also for a restart that no longer sees what was before it.
+    /// Admits the changes of the write `write_number`, all of them or none. Compactions below a
+    /// first index are marked as stale: each one that the log holds as a compaction has changed
+    /// something, also for a restart that no longer sees the segments before it.
     ///
     /// # Errors
     ///
@@ -91,8 +92,8 @@ impl QueuedBounds {
         Ok(())
     }
 
-    /// All writes up to this one are written and in the index: what is known of their groups may be
-    /// forgotten, and is if it is much.
+    /// Evicts groups of which the index knows as much, since all writes up to this one are applied.
+    /// It does so only if many are cached.
     pub(crate) fn forget_applied(&mut self, write_number: u64) {
         if self.known.len() >= self.known_max {
             self.known.retain(|_, known| known.write_number > write_number);
@@ -100,7 +101,7 @@ impl QueuedBounds {
         }
     }
 
-    /// Forgets all: it is not as it was taken to be.
+    /// Forgets all: queued writes have failed, so the bounds do not come true.
     pub(crate) fn clear(&mut self) {
         self.known.clear();
     }
@@ -115,14 +116,14 @@ impl QueuedBounds {
     }
 }
 
-/// The group whose log the change moves; keys have no order to check.
+/// The group whose bounds the change may move; keys have no order to check.
 fn group_of(change: &Change) -> Option<u64> {
     match change {
         Change::Append(append) => Some(append.group),
         Change::Compact { group, .. }
         | Change::Remove { group }
         | Change::Truncate { group, .. } => Some(*group),
-        // A move changes where entries lie, not which there are.
+        // A rewrite moves entries to another place; it adds none and removes none.
         Change::Move(_)
         | Change::Put { .. }
         | Change::Delete { .. }

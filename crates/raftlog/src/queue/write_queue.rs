@@ -1,4 +1,4 @@
-//! The queue of writes, and what is known of the log as if all of it were written.
+//! The write queue: admission control by bytes and by the state of the log.
 
 use crate::batch::frame::Frame;
 use crate::error::Error;
@@ -9,24 +9,25 @@ use crate::queue::queued_bounds::QueuedBounds;
 use std::io;
 use std::sync::Arc;
 
-/// How long-lived a batch is when its write is acknowledged.
+/// How durable a batch is when its write is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// The operating system has it: it outlives the process, and perhaps not a power loss.
+    /// The kernel has it: it outlives the process, and perhaps not a power loss.
     Buffered,
     /// The disk has it.
     Synced,
 }
 
-/// What is queued behind those who carry out writes.
+/// Writes that wait for the next leader, and the state that decides whether more are admitted.
 #[derive(Debug)]
 pub(crate) struct WriteQueue {
     pub(crate) writes: Vec<QueuedWrite>,
-    /// The list that the last leader emptied.
+    /// The emptied list of the last leader, so that its memory is used again.
     pub(crate) emptied: Vec<QueuedWrite>,
-    /// The turn that `writes` belong to.
+    /// The commit round that `writes` belong to.
     pub(crate) round: u64,
-    /// Bytes of writes that are queued or being carried out.
+    /// Bytes of writes that are queued or being carried out: the backpressure of
+    /// [`WriteQueue::admit`] counts them.
     pub(crate) bytes: u64,
     last_write_number: u64,
     pub(crate) poison: Option<Arc<io::Error>>,
@@ -40,10 +41,11 @@ pub(crate) struct WriteQueue {
 pub(crate) struct QueuedWrite {
     pub(crate) frame: Option<Frame>,
     pub(crate) durability: Durability,
-    /// Its number in the order in which writes came to the queue, from 1.
+    /// The write number: its place in the order of admission, from 1. The lsn is given later, by
+    /// the leader.
     pub(crate) write_number: u64,
     pub(crate) completion: Arc<Completion>,
-    /// Its frame's number or, of a sync, that of the last frame before it; known once it is written.
+    /// The lsn of its frame or, of a sync, of the last frame before it; known once it is written.
     pub(crate) lsn: u64,
 }
 
@@ -81,7 +83,8 @@ impl WriteQueue {
         }
     }
 
-    /// Takes a write into the queue, if it fits what is there. Returns its turn.
+    /// Admits a write, if it fits the bounds of its groups and the bytes that may be queued.
+    /// Returns its round.
     pub(crate) fn admit(
         &mut self,
         mut write: QueuedWrite,
@@ -103,7 +106,8 @@ impl WriteQueue {
         Ok(self.round)
     }
 
-    /// Fails what is queued behind a failure: it was checked as if that had succeeded.
+    /// Fails the writes that are queued behind a failure: they were admitted as if it had
+    /// succeeded.
     pub(crate) fn fail_queued(&mut self, error: &Error, completions: &mut Completions<'_>) {
         for write in std::mem::take(&mut self.writes) {
             self.bytes -= write.bytes();

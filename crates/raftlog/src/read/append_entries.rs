@@ -1,5 +1,5 @@
-//! All entries of an append, one after the other, each with what became of its data. For tools; a
-//! read of some entries goes another way.
+//! All entries of an append in order, each with its data or the reason why that cannot be read. For
+//! tools; reads go by [`crate::read::range_read`].
 
 use crate::format::block::{BlockCodec, PlacedBlock};
 use crate::format::item::{self, AppendHead, EntryRow};
@@ -12,11 +12,11 @@ pub(crate) struct UnpackedEntry<'a> {
     pub(crate) index: u64,
     pub(crate) term: u64,
     pub(crate) kind: u8,
-    /// Its data, if that holds the entry's checksum.
+    /// Its data, if that matches the entry's checksum.
     pub(crate) data: Result<&'a [u8], &'static str>,
 }
 
-/// Calls `look` with each entry of the append that `item` is. Decompresses one block at a time.
+/// Calls `look` with each entry of the append `item`. Decompresses one block at a time.
 pub(crate) fn each_entry(
     item: &[u8],
     head: &AppendHead<'_>,

@@ -1,11 +1,12 @@
-//! Decompressed blocks that may be wanted again, in a bounded amount of memory.
+//! The block cache: decompressed blocks, in a bounded amount of memory, evicted by the clock
+//! algorithm.
 //!
-//! To keep a block and to let another go costs as much as to decompress a few KiB. So one is kept
-//! only if it is asked for twice within a short time: the second reader of it makes it kept.
+//! To insert a block and evict another costs as much as to decompress a few KiB. So a block is
+//! admitted only when it is missed twice within a short time: the second reader inserts it.
 //!
 //! Blocks are spread over shards, each with its own lock and an equal part of the memory. When a
-//! shard is full, a hand goes round its blocks: one that was used since the hand last passed is
-//! spared once, any other goes (the clock algorithm).
+//! shard is full, its clock hand goes round: it spares once a block that was used since the hand
+//! last passed, and evicts any other.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -13,15 +14,16 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A shard has at least so much, so that a few blocks fit.
+/// The least memory of a shard, so that a few blocks fit.
 const SHARD_BYTES_MIN: u64 = 1 << 20;
 const SHARD_COUNT_MAX: u64 = 16;
-/// About how many blocks are remembered that were asked for and not there: a short time.
+/// How many misses are remembered, about: a short time.
 const MISSED_COUNT: usize = 1024;
-/// What a block takes beside its data: its places in the map and the ring, and what owns the data.
+/// Memory of a block besides its data: its entries in the map and the ring, and the owner of the
+/// data.
 const BLOCK_OVERHEAD_BYTES: u64 = 192;
 
-/// Which block: segment numbers are never used again, nor are places in a segment.
+/// The key of a block: segment numbers are never used again, nor are offsets in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockId {
     pub(crate) segment: u64,
@@ -36,7 +38,7 @@ pub(crate) struct BlockId {
 pub(crate) struct BlockCache {
     shards: Vec<Mutex<CacheShard>>,
     shard_bytes_max: u64,
-    /// Hashes of blocks that were not there, each where its hash says; zeros at first.
+    /// Hashes of missed blocks, each at an index that follows from it; zeros at first.
     missed: Vec<AtomicU64>,
 }
 
@@ -56,7 +58,7 @@ struct CachedBlock {
 }
 
 impl BlockCache {
-    /// A cache that takes up to `bytes_max`; none if that is zero.
+    /// A cache of up to `bytes_max`; an empty one if that is zero.
     pub(crate) fn new(bytes_max: u64) -> BlockCache {
         let shard_count = (bytes_max / SHARD_BYTES_MIN).clamp(1, SHARD_COUNT_MAX);
         let shards = (0..shard_count).map(|_| Mutex::default()).collect();
@@ -72,15 +74,15 @@ impl BlockCache {
         Some(kept.raw.clone())
     }
 
-    /// Whether a block that is not there should be kept, since it was missed a short time ago too.
-    /// Another that has the same hash may be taken for it, which does no harm.
+    /// Whether a missed block should be inserted, since it was missed a short time ago too. A block
+    /// with the same hash may be taken for it, which does no harm.
     pub(crate) fn wants(&self, id: BlockId) -> bool {
         let hash = id.hash32();
         let missed = &self.missed[hash as usize % MISSED_COUNT];
         missed.swap(hash, Ordering::Relaxed) == hash
     }
 
-    /// Keeps a block, unless it is larger than all that a shard may have.
+    /// Inserts a block, unless it is larger than a shard may be.
     pub(crate) fn insert(&self, id: BlockId, raw: &Bytes) {
         let bytes = kept_bytes(raw);
         if bytes > self.shard_bytes_max {
@@ -124,13 +126,14 @@ impl BlockId {
 
 impl Hash for BlockId {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        // The higher a bit of the product, the more it depends on; a map looks at the lowest.
+        // The higher a bit of the product, the more bits of the key it depends on; a map uses the
+        // lowest ones.
         hasher.write_u64(self.spread().swap_bytes());
     }
 }
 
-/// Takes the hash that it is given. The places of blocks come from the log and not from who asks, so
-/// nobody can choose those that fall together.
+/// Takes a number for its own hash. The keys come from the log and not from clients, so that no
+/// client can choose colliding ones.
 #[derive(Debug, Default)]
 struct IdentityHasher(u64);
 
@@ -149,7 +152,7 @@ impl Hasher for IdentityHasher {
 }
 
 impl CacheShard {
-    /// Lets one block go. There must be one.
+    /// Evicts one block. There must be one.
     fn evict(&mut self) {
         loop {
             self.hand %= self.ring.len();

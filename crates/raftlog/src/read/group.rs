@@ -1,4 +1,4 @@
-//! One group, to read: its bounds, terms and keys from memory, its entries from disk.
+//! A read handle of one group: its bounds, terms and keys from memory, its entries from disk.
 
 use crate::batch::frame::EntryRun;
 use crate::batch::log_batch::Entry;
@@ -19,8 +19,8 @@ type RunList = SmallVec<[EntryRun; 4]>;
 
 /// A handle of one group, to read from.
 ///
-/// It sees what is written after it was taken. Once the group is removed it sees an empty log, and
-/// nothing of a group that has the same id later.
+/// It sees all writes that are applied after it was taken. Once the group is removed it sees an
+/// empty log, and nothing of a group that has the same id later.
 #[derive(Clone, Debug)]
 pub struct Group {
     id: u64,
@@ -94,8 +94,8 @@ impl Group {
     /// The entries of `range`, or as many from its beginning as have at most `max_bytes` of data
     /// together, but at least one. All are from one state of the log. Never waits for a write.
     ///
-    /// Data that is not compressed is not copied: it stays in the mapped file, and a file of which
-    /// somebody holds data is kept even if it is purged.
+    /// Data that is not compressed is not copied: it stays in the mapped file, and such a file is
+    /// kept, even if it is purged, until its last entry is dropped.
     ///
     /// # Errors
     ///
@@ -124,8 +124,8 @@ impl Group {
         Ok(read.entries)
     }
 
-    /// The next runs that hold wanted entries. If what was read before has been replaced since, the
-    /// read begins again.
+    /// The next runs that hold wanted entries. If entries that were read before have been replaced
+    /// since, the read begins again.
     fn look_up(&self, read: &mut RangeRead<'_>) -> Result<RunList, Error> {
         let index = self.index.read();
         let is_current = |last: &EntryRun| {

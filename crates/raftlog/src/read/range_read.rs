@@ -1,8 +1,9 @@
-//! Reads a range of a group's entries: from mapped files, one append after the other.
+//! A read of a range of entries: from mapped files, one append after the other.
 //!
-//! Data that is stored as it is comes back without a copy, as slices of the map; who holds such a
-//! slice holds the segment. Compressed blocks are decompressed once and kept for a while. Each entry
-//! is proved by its checksum before it is handed out.
+//! Uncompressed data is returned without a copy, as slices of the mapping; such a slice keeps the
+//! segment's file. Compressed blocks are decompressed once and cached for a while. Each entry is
+//! checked by its checksum before it is returned. Reads are mapped by
+//! `docs/decisions/0011-mapped-reads.md`.
 
 use crate::batch::frame::EntryRun;
 use crate::batch::log_batch::Entry;
@@ -18,17 +19,17 @@ use std::cell::OnceCell;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Room is made at once for so many entries; more make room as they come.
+/// The first capacity for entries; the list grows from there.
 const ROOM_MAX: u64 = 64;
-/// What a head takes that says nothing of single entries, about.
+/// The length of a head without its rows, about.
 const HEAD_PREFIX_BYTES: usize = 24;
-/// What a head takes for each entry, at most.
+/// The length of a row of the head, at most.
 const HEAD_ROW_BYTES: usize = 8;
-/// So many stored bytes take nine of the block table, about: 4 KiB that became half as much.
+/// This many stored bytes have one row in the block table, about: 4 KiB that compress to the half.
 const STORED_BYTES_OF_BLOCK: usize = 2 << 10;
 const BLOCK_ROW_BYTES: usize = 9;
-/// Of a longer head, and of what is before and behind the place where an entry should be, no more
-/// than this is wanted ahead of time.
+/// Of a longer head, and of the bytes before and behind the expected place of an entry, no more
+/// than this is prefetched.
 const AHEAD_BYTES: usize = 2 << 10;
 
 const CUT_SHORT: &str = "an append is cut short";
@@ -38,7 +39,7 @@ const CUT_SHORT: &str = "an append is cut short";
 pub(crate) struct RangeRead<'a> {
     group: u64,
     cache: &'a BlockCache,
-    /// What is still to be read.
+    /// The entries that are still to be read.
     pub(crate) wanted: Range<u64>,
     max_bytes: u64,
     pub(crate) budget: u64,
@@ -47,19 +48,19 @@ pub(crate) struct RangeRead<'a> {
     pub(crate) last: Option<EntryRun>,
 }
 
-/// Stored bytes, and the segment that they lie in: its file is used for something else only when
-/// nobody holds it.
+/// Stored bytes, and the segment that they lie in: its file is recycled only when no reader holds
+/// it.
 #[derive(Debug)]
 struct PinnedView {
     view: View,
     _segment: Arc<Segment>,
 }
 
-/// Bytes of a segment, of which entries are slices.
+/// Mapped bytes of a segment, of which entries are slices.
 struct MappedItems<'a> {
     segment: &'a Arc<Segment>,
     view: View,
-    /// Where in the segment they begin.
+    /// Their offset in the segment.
     begin: u64,
     /// The same bytes, once an entry is a slice of them: all entries share one owner.
     shared: OnceCell<Bytes>,
@@ -68,7 +69,7 @@ struct MappedItems<'a> {
 /// The block of the entry that was read last.
 struct EntryBlock {
     block: PlacedBlock,
-    /// Its raw bytes, if they are not a part of the source's.
+    /// Its raw bytes, if they are not a slice of the mapping.
     unpacked: Option<Bytes>,
 }
 
@@ -91,8 +92,8 @@ impl<'a> RangeRead<'a> {
         self.last = None;
     }
 
-    /// Reads what is wanted of runs that follow one another, all in `segment`; in the first is the
-    /// next wanted entry. False once nothing is wanted any more or there is no room for it.
+    /// Reads the wanted entries of consecutive runs, all in `segment`; the first run holds the next
+    /// wanted entry. False once no entry is wanted any more or there is no room for it.
     pub(crate) fn runs(
         &mut self,
         segment: &Arc<Segment>,
@@ -171,7 +172,7 @@ impl<'a> RangeRead<'a> {
         Ok(())
     }
 
-    /// A block, or the beginning of it up to the last of the `wanted` entries, of which others may
+    /// A block, or the beginning of it up to the last of the `wanted` entries, some of which may
     /// lie in later blocks.
     fn part(
         &self,
@@ -184,12 +185,12 @@ impl<'a> RangeRead<'a> {
         if block.codec == BlockCodec::Raw {
             return Ok(EntryBlock { block, unpacked: None });
         }
-        // The next block comes while this one is decompressed.
+        // The next block is prefetched while this one is decompressed.
         let ahead = if wanted.end > block.entries.end { AHEAD_BYTES } else { 0 };
         let wanted = wanted.start..wanted.end.min(block.entries.end);
         let id = BlockId { segment: run.segment, offset: run.offset, number: block.number };
-        // Several entries that are a whole block: it is decompressed as quickly as it would come from
-        // memory that nobody used for a while.
+        // Several entries that are a whole block: to decompress it is as quick as to fetch it from
+        // memory that was not used for a while.
         let is_cached = wanted != block.entries || wanted.end - wanted.start == 1;
         if let Some(raw) = is_cached.then(|| self.cache.get(id)).flatten() {
             return Ok(EntryBlock { block, unpacked: Some(raw) });
@@ -208,10 +209,10 @@ impl<'a> RangeRead<'a> {
     }
 }
 
-/// Wants what will be looked at to read the entry `index` of an append: its head, and the place where
-/// the entry is if all are equally long. Both come from memory at once, where the second would wait
-/// for what the first says: measured, a tenth of the time of reading one entry. Where the guess is
-/// wrong, only that is lost.
+/// Prefetches the bytes that a read of the entry `index` of an append will need: the head, and the
+/// place of the entry if all are equally long. Both come from memory at once, where the second
+/// would wait for the first: measured, a tenth of the time of reading one entry. A wrong guess
+/// costs no more than that.
 fn prefetch_item(item: &[u8], run: &EntryRun, index: u64) {
     let count = usize::try_from(run.end - run.first).unwrap_or(usize::MAX).max(1);
     let past = (index.saturating_sub(run.first) as usize).min(count - 1);
@@ -227,7 +228,7 @@ fn prefetch_item(item: &[u8], run: &EntryRun, index: u64) {
 }
 
 impl EntryBlock {
-    /// Shared bytes in which the data lies that is `raw` of the append, and its place there. The
+    /// The shared bytes that hold the range `raw` of the append's data, and its range in them. The
     /// append is at `begin` of the source.
     fn data<'s>(
         &'s self,
@@ -257,8 +258,8 @@ impl<'a> MappedItems<'a> {
         Ok(MappedItems { segment, view, begin, shared: OnceCell::new() })
     }
 
-    /// The bytes of all runs, and what lies between them, if that costs no copy. All of it was
-    /// written before the last of them was, and does not change any more.
+    /// The bytes of all runs, and those between them, if that costs no copy. All of them were
+    /// written before the last run was, and do not change any more.
     fn of_all(
         segment: &'a Arc<Segment>,
         runs: &[EntryRun],

@@ -1,4 +1,4 @@
-//! Entries of whole runs, for what copies groups from one log to another form.
+//! The entries of whole runs, for export and salvage.
 
 use crate::batch::frame::EntryRun;
 use crate::batch::log_batch::EntryRef;

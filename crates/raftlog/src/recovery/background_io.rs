@@ -1,17 +1,17 @@
-//! A piece of work for the disk that a thread of its own does while its caller computes.
+//! Background I/O: one call to the disk in a thread of its own while the caller computes.
 
 use std::io;
 use std::thread::{self, JoinHandle};
 
-/// Work that is under way, or done. Dropping it waits for the end: nothing goes on behind the back
-/// of a caller who has given up.
+/// A call that is under way, or done. Dropping it waits for its end: nothing touches the disk after
+/// its caller has given up.
 #[derive(Debug)]
 pub(crate) struct BackgroundIo {
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl BackgroundIo {
-    /// Starts it; `None` if the system has no thread to give, and then nothing was done.
+    /// Starts it; `None` if the kernel refuses a thread, and then nothing was done.
     pub(crate) fn start(
         work: impl FnOnce() -> io::Result<()> + Send + 'static,
     ) -> Option<BackgroundIo> {
@@ -19,7 +19,7 @@ impl BackgroundIo {
         Some(BackgroundIo { thread: Some(thread) })
     }
 
-    /// Waits until it is done, and says how it went.
+    /// Waits until it is done, and returns its result.
     pub(crate) fn wait(mut self) -> io::Result<()> {
         let thread = self.thread.take().expect("it is taken here and by the drop only");
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -29,7 +29,7 @@ impl BackgroundIo {
 impl Drop for BackgroundIo {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
-            // Whoever drops it has an error to tell already.
+            // The caller that drops it returns an earlier error.
             let _ = thread.join();
         }
     }

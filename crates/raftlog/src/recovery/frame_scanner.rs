@@ -1,18 +1,19 @@
-//! The frames of one segment, in order, and the rule for torn tails.
+//! The frame scanner: the frames of one segment, in order, and the rule that tells a torn tail from
+//! corruption.
 //!
-//! A frame is accepted if its header and body hold their checksums, it names this segment and its
-//! number is the next. Where one is not accepted the log goes on in the next segment, ends, was
-//! torn, or is corrupt. Where it does not go on:
+//! A frame is accepted if its header and body match their checksums, it names this segment and its
+//! number is the next. Behind the last accepted frame the log goes on in the next segment, ends,
+//! was torn, or is corrupt. If it does not go on:
 //!
-//! - A frame further on, in this segment or a later one, says that this one was known to be synced:
-//!   corrupt. Frames of one flush may reach the disk in any order, so a later frame alone proves
-//!   nothing; what it says does.
-//! - The damage is not of the kind that a power loss leaves: corrupt. In a file that is used for the
-//!   first time there were zeros before, and a disk writes a sector whole or not at all. So a torn
-//!   frame has a sector of zeros in it, or breaks off and is zero from there on.
-//! - Otherwise it ends or was torn. What is torn was never acknowledged as synced, and what comes
-//!   after it neither. In a file that was used before these two look alike unless something of this
-//!   life is left.
+//! - A frame further on, in this segment or a later one, has a `synced_lsn` that covers the missing
+//!   one: corrupt. Frames of one flush may reach the disk in any order, so the presence of a later
+//!   frame proves nothing; its `synced_lsn` does.
+//! - The damage is not of the kind that a power loss leaves: corrupt. In a file that is used for
+//!   the first time there were zeros before, and a disk writes a sector whole or not at all. So a
+//!   torn frame has a sector of zeros in it, or breaks off and is zero from there on.
+//! - Otherwise the log ends or was torn. A torn frame was never acknowledged as synced, and no
+//!   frame behind it either. In a recycled file these two look alike unless a header of the file's
+//!   present life is left.
 
 use crate::format::layout::{
     self, ALIGNMENT_BYTES, FRAME_HEADER_BYTES, FrameHeader, FrameKind, SECTOR_BYTES,
@@ -23,14 +24,14 @@ use std::ops::Range;
 /// How many bytes are searched at once for the beginning of a frame.
 const SEARCH_BYTES: usize = 256;
 
-/// Walks over the frames of a segment.
+/// Iterates over the frames of a segment.
 #[derive(Debug)]
 pub(crate) struct FrameScanner<'a> {
     bytes: &'a [u8],
     header: SegmentHeader,
     offset: usize,
     next_lsn: u64,
-    /// The most that a frame has said of what was synced before it.
+    /// The highest `synced_lsn` of the accepted frames.
     synced_lsn: u64,
 }
 
@@ -43,7 +44,7 @@ pub(crate) struct ScannedFrame<'a> {
 }
 
 impl<'a> FrameScanner<'a> {
-    /// `bytes` is the whole file, and `next_lsn` what its first frame must be.
+    /// `bytes` is the whole file, and `next_lsn` the number that its first frame must have.
     pub(crate) fn new(bytes: &'a [u8], header: SegmentHeader, next_lsn: u64) -> FrameScanner<'a> {
         FrameScanner { bytes, header, offset: SEGMENT_HEADER_BYTES, next_lsn, synced_lsn: 0 }
     }
@@ -53,7 +54,7 @@ impl<'a> FrameScanner<'a> {
         FrameScanner { offset, ..self }
     }
 
-    /// Where the next frame begins or, after the last one, would begin.
+    /// The offset of the next frame or, after the last one, of the end.
     pub(crate) fn offset(&self) -> usize {
         self.offset
     }
@@ -63,7 +64,8 @@ impl<'a> FrameScanner<'a> {
         self.next_lsn
     }
 
-    /// Every frame up to this one was known to be synced when one of those accepted was written.
+    /// Every frame up to this one was known to be synced when one of the accepted frames was
+    /// written.
     pub(crate) fn synced_lsn(&self) -> u64 {
         self.synced_lsn
     }
@@ -78,15 +80,15 @@ impl<'a> FrameScanner<'a> {
         Some(ScannedFrame { lsn, offset, items })
     }
 
-    /// Where the log does not go on behind the last accepted frame: how many bytes of frames that
-    /// were being written are left there.
+    /// How many bytes of frames that were being written are left behind the last accepted frame. To
+    /// be asked only if the log does not go on in the next segment.
     ///
     /// # Errors
     ///
-    /// What is there cannot be what an unsynced flush leaves behind when the power goes; says why.
+    /// The bytes there cannot be the rest of an unsynced flush after a power loss; why.
     pub(crate) fn torn_bytes(&self) -> Result<usize, &'static str> {
         let rest = &self.bytes[self.offset..];
-        // All of the rest is looked at only where no frame begins.
+        // The whole rest is read only where no frame begins.
         if is_zero(&rest[..rest.len().min(FRAME_HEADER_BYTES)]) && is_zero(rest) {
             return Ok(0);
         }
@@ -94,7 +96,7 @@ impl<'a> FrameScanner<'a> {
         let belongs_here =
             |h: FrameHeader| h.segment == self.header.segment && h.lsn == self.next_lsn;
         if header.is_some_and(|header| !belongs_here(header)) {
-            // Whole, and yet not what was written here.
+            // A whole frame, and yet not one that was written here.
             return Err("a frame is not the one that belongs here");
         }
         if header.is_some_and(|header| header.kind == FrameKind::Footer) {
@@ -126,7 +128,7 @@ impl<'a> FrameScanner<'a> {
     }
 
     fn is_ours(&self, header: &FrameHeader) -> bool {
-        // In a file's first life there is nothing that could be another segment's.
+        // In its first life a file holds no frames of another segment.
         header.segment == self.header.segment || !self.header.is_reused
     }
 
@@ -149,19 +151,19 @@ impl<'a> FrameScanner<'a> {
     }
 }
 
-/// The sequence number that the header of a segment's first frame says, if it is whole.
+/// The sequence number in the header of a segment's first frame, if that is whole.
 pub(crate) fn first_lsn(bytes: &[u8], header: SegmentHeader) -> Option<u64> {
     let first = own_header(bytes, header, SEGMENT_HEADER_BYTES)?;
     (first.kind == FrameKind::Batch).then_some(first.lsn)
 }
 
-/// Whether a frame of the segment says that `lsn` was synced before it was written.
+/// Whether a frame of the segment proves that `lsn` was synced before it was written.
 pub(crate) fn proves_synced(bytes: &[u8], header: SegmentHeader, lsn: u64) -> bool {
     FrameEvidence::find(bytes, header, SEGMENT_HEADER_BYTES).proves_synced(lsn)
 }
 
 /// How many bytes behind the segment's header are known to be of frames, whole or not, that were
-/// written to it: none if it was only prepared.
+/// written to it: none if it was only preallocated.
 pub(crate) fn touched_bytes(bytes: &[u8], header: SegmentHeader) -> usize {
     let rest = &bytes[SEGMENT_HEADER_BYTES..];
     if header.is_reused {
@@ -174,28 +176,28 @@ pub(crate) fn touched_bytes(bytes: &[u8], header: SegmentHeader) -> usize {
     }
 }
 
-/// The header of a frame that was written to this segment, if one is whole at `at`.
+/// The header of a frame that was written to this segment, if there is a whole one at `at`.
 fn own_header(bytes: &[u8], header: SegmentHeader, at: usize) -> Option<FrameHeader> {
     let frame = FrameHeader::decode(bytes.get(at..)?, header.salt).ok()?;
     (frame.segment == header.segment).then_some(frame)
 }
 
-/// What frames of this segment say whose headers are whole, wherever they stand.
+/// Evidence from the whole frame headers of this segment, wherever they lie.
 #[derive(Debug, Default, PartialEq)]
 struct FrameEvidence {
-    /// The most that one of them says of what was synced before it.
+    /// The highest `synced_lsn` of them.
     synced_lsn: Option<u64>,
-    /// Where the last one ends, which may be beyond the end of the file; zero if there is none.
+    /// The end of the last one, which may be beyond the end of the file; zero if there is none.
     end: usize,
 }
 
 impl FrameEvidence {
-    /// Looks at every place from `from` on at which a frame may begin.
+    /// Tries every offset from `from` on at which a frame may begin.
     fn find(bytes: &[u8], header: SegmentHeader, from: usize) -> FrameEvidence {
         let mut evidence = FrameEvidence::default();
         let rest = bytes.get(from..).unwrap_or_default();
         for (at, part) in rest.chunks(SEARCH_BYTES).enumerate() {
-            // Most have no frame, and that is told for all places of a part at once.
+            // Most parts hold no frame, and one test rules out all offsets of a part.
             if !layout::may_begin_frame(part) {
                 continue;
             }
@@ -210,21 +212,20 @@ impl FrameEvidence {
         evidence
     }
 
-    /// Whether one of them says that `lsn` was synced before it was written.
+    /// Whether one of them proves that `lsn` was synced before it was written.
     fn proves_synced(&self, lsn: u64) -> bool {
         self.synced_lsn.is_some_and(|synced| synced >= lsn)
     }
 }
 
-/// Whether part of the frame was never written, judging by zeros where there can be none.
+/// Whether part of the frame was never written, judging by zeros where a whole frame has none.
 fn is_cut_short(bytes: &[u8], offset: usize, frame_bytes: usize) -> bool {
     let end = offset.saturating_add(frame_bytes);
     let last_byte = bytes.get(end - 1).copied().unwrap_or(0);
     last_byte == 0 || has_zero_sector(bytes, offset..end)
 }
 
-/// Whether any sector has only zeros in its part of the range. What is beyond the end counts as
-/// zero.
+/// Whether any sector has only zeros in its part of the range. Bytes beyond the end count as zero.
 pub(crate) fn has_zero_sector(bytes: &[u8], range: Range<usize>) -> bool {
     let mut at = range.start;
     while at < range.end {
@@ -240,7 +241,7 @@ pub(crate) fn has_zero_sector(bytes: &[u8], range: Range<usize>) -> bool {
 
 fn is_zero(bytes: &[u8]) -> bool {
     static ZEROS: [u8; 4096] = [0; 4096];
-    // Whole pages at once: what is not used yet of a segment is most of it.
+    // In whole pages: most of an active segment is not written yet.
     bytes.chunks(ZEROS.len()).all(|chunk| chunk == &ZEROS[..chunk.len()])
 }
 

@@ -1,4 +1,4 @@
-//! What each segment says that it changes, read by several threads.
+//! Loads segments in parallel: the summary of a footer, or a scan of the frames.
 
 use crate::batch::frame::Change;
 use crate::error::Error;
@@ -16,29 +16,30 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// How much is looked at behind the last byte that was written, as the file system has it.
+/// How many bytes are checked behind the last byte that was written, as the file system reports it.
 const LOOK_BYTES: usize = 4096;
 
-/// A segment that is on disk, and what it says.
+/// A segment on disk, and its summary.
 #[derive(Debug)]
 pub(crate) struct LoadedSegment {
     pub(crate) segment: Segment,
-    /// The number of its first frame, if that is whole as far as its header.
+    /// The number of its first frame, if at least the header of that is whole.
     pub(crate) first_lsn: Option<u64>,
-    /// Where its last frame ends, and the number of the one that comes next.
+    /// The end of its last frame, and the number of the next one.
     pub(crate) end: u64,
     pub(crate) next_lsn: u64,
-    /// All frames up to here are synced, as its own say.
+    /// All frames up to here are synced, by the evidence of the segment itself.
     pub(crate) synced_lsn: u64,
     pub(crate) has_footer: bool,
-    /// What is behind the last frame, if nobody else can change it: see [`LoadedSegment::torn_bytes`].
+    /// The torn bytes behind the last frame, if no other process can write: see
+    /// [`LoadedSegment::torn_bytes`].
     torn: Option<Result<usize, &'static str>>,
     /// If it has no frames: see [`LoadedSegment::touched_bytes`].
     touched_bytes: Option<usize>,
     /// A sync of frames that are not known to be synced.
     syncing: Option<BackgroundIo>,
     summary: Option<SegmentSummary>,
-    /// What is wrong with a frame that is whole, and where.
+    /// The offset of a whole frame with wrong items, and the reason.
     fault: Option<(usize, &'static str)>,
 }
 
@@ -51,13 +52,13 @@ impl LoadedSegment {
         self.first_lsn.is_some_and(|first| self.next_lsn > first)
     }
 
-    /// Whether a footer says that all its frames are there and synced.
+    /// Whether it has a footer, which proves that all its frames are there and synced.
     pub(crate) fn is_sealed(&self) -> bool {
         self.has_frames() && self.has_footer
     }
 
-    /// What it changes. If it has no footer it is wanted once more, to write one; else this is to be
-    /// called once.
+    /// Its net change. Without a footer the summary is needed once more, to write one; with a
+    /// footer this is to be called once.
     pub(crate) fn take_summary(&mut self) -> Result<SegmentSummary, Error> {
         if let Some((offset, what)) = self.fault {
             return Err(self.corrupt(offset, what));
@@ -66,17 +67,17 @@ impl LoadedSegment {
         Ok(summary.unwrap_or_default())
     }
 
-    /// The segment and, if it has no footer, what that will say.
+    /// The segment and, if it has no footer, the summary for one.
     pub(crate) fn into_parts(self) -> (Segment, SegmentSummary) {
         (self.segment, self.summary.unwrap_or_default())
     }
 
-    /// How many bytes of frames that were being written are left behind the last one. To be asked of
-    /// the last segment of the log only.
+    /// How many bytes of frames that were being written are left behind the last one. To be asked
+    /// of the last segment of the log only.
     ///
     /// # Errors
     ///
-    /// Where and why what is there cannot be the rest of an unsynced flush.
+    /// The bytes there cannot be the rest of an unsynced flush: offset and reason.
     pub(crate) fn torn_bytes(&self) -> Result<usize, Error> {
         if let Some(torn) = self.torn {
             return torn.map_err(|what| self.corrupt(self.end as usize, what));
@@ -84,7 +85,7 @@ impl LoadedSegment {
         let bytes = self.view()?;
         let scan = FrameScanner::new(&bytes, self.segment.header, self.next_lsn);
         let mut scan = scan.resume(self.end as usize);
-        // Somebody else may have written to it meanwhile.
+        // Another process may have written to it meanwhile.
         while scan.step().is_some() {}
         scan.torn_bytes().map_err(|what| self.corrupt(scan.offset(), what))
     }
@@ -97,7 +98,7 @@ impl LoadedSegment {
         }
     }
 
-    /// Makes its frames durable, those up to `synced_lsn` being so.
+    /// Makes its frames durable; those up to `synced_lsn` are so already.
     pub(crate) fn sync(&mut self, synced_lsn: u64) -> io::Result<()> {
         match self.syncing.take() {
             Some(syncing) => syncing.wait(),
@@ -108,12 +109,12 @@ impl LoadedSegment {
 
     /// Cuts off what is behind the last frame, durably.
     pub(crate) fn cut(&mut self) -> io::Result<()> {
-        // One that fails may say so only once.
+        // The kernel may report a failed sync only once.
         self.syncing.take().map_or(Ok(()), BackgroundIo::wait)?;
         self.segment.cut(self.end)
     }
 
-    /// Reads the frames and, if nobody else can write, what is behind them.
+    /// Reads the frames and, if no other process can write, the bytes behind them.
     fn scan(&mut self, bytes: &[u8], first_lsn: u64, is_ours: bool) {
         let mut scan = FrameScanner::new(bytes, self.segment.header, first_lsn);
         let mut summary = SegmentSummary::default();
@@ -130,18 +131,18 @@ impl LoadedSegment {
         self.torn = is_ours.then(|| scan.torn_bytes());
     }
 
-    /// All bytes of the file, as they are in the page cache: a copy of a whole segment would cost
-    /// more than looking at it. To be dropped before the file is written to or cut.
+    /// All bytes of the file, mapped from the page cache: a copy of a whole segment would cost more
+    /// than the scan. To be dropped before the file is written to or cut.
     pub(crate) fn view(&self) -> Result<View, Error> {
         Ok(self.segment.file.view(0..self.segment.file.len()?)?)
     }
 
-    /// The same without what follows the last byte that was ever written: those are zeros, and to look
-    /// at them would bring them into memory first.
+    /// The same without the zeros behind the last byte that was ever written: a scan of them would
+    /// bring their pages into memory first.
     fn view_data(&self, file_bytes: usize, data_end: u64) -> Result<View, Error> {
         let end =
             usize::try_from(data_end).unwrap_or(file_bytes).clamp(SEGMENT_HEADER_BYTES, file_bytes);
-        // A file system that is wrong about its own files is found out where the next byte would be.
+        // A file system that misreports the end of its data is found out at the next byte.
         let next = self.segment.read(end as u64, LOOK_BYTES.min(file_bytes - end))?;
         if next.iter().any(|byte| *byte != 0) {
             return self.view();
@@ -160,7 +161,8 @@ impl LoadedSegment {
 ///
 /// # Errors
 ///
-/// A segment has no whole header, or cannot be read. What is wrong with its frames is not told here.
+/// A segment has no whole header, or cannot be read. Errors in its frames are reported later, by
+/// [`LoadedSegment::take_summary`].
 pub(crate) fn all(directory: &LogDirectory, numbers: &[u64]) -> Result<Vec<LoadedSegment>, Error> {
     let thread_count = directory.config.recovery_threads.min(numbers.len());
     if thread_count <= 1 {
@@ -179,11 +181,11 @@ pub(crate) fn all(directory: &LogDirectory, numbers: &[u64]) -> Result<Vec<Loade
                 results.lock().push((at, loaded));
             }
         };
-        // If the system has no more threads to give, those that there are do it.
+        // If the kernel refuses more threads, the present ones do the work.
         let spawn = |_| thread::Builder::new().spawn_scoped(scope, work).ok();
         let others: Vec<_> = (1..thread_count).map_while(spawn).collect();
         work();
-        // The scope would wait for the end of their work, not for theirs.
+        // The scope waits for the end of the closures, not for the exit of the threads.
         for other in others {
             other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
@@ -215,7 +217,7 @@ fn load(
         fault: None,
     };
     let file_bytes = loaded.segment.file.len()?;
-    // A footer ends with the file. To look for one where nothing was written would bring that page into
+    // A footer ends with the file. To read where nothing was written would bring that page into
     // memory, and from then on the file system would count it as data.
     let data_end = loaded.segment.file.data_end()?;
     let may_be_sealed = data_end >= file_bytes;
@@ -230,11 +232,11 @@ fn load(
         return Ok(loaded);
     }
     let file_bytes = file_bytes as usize;
-    // Most that are empty show it here.
+    // This shows most of the empty segments.
     let beginning =
         loaded.segment.read(0, file_bytes.min(SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES))?;
     loaded.first_lsn = frame_scanner::first_lsn(&beginning, loaded.segment.header);
-    // What somebody else may write to meanwhile is looked at when all is read.
+    // Bytes that another process may write to meanwhile are read when all else is read.
     let is_ours = !directory.is_read_only;
     let bytes = if is_ours { loaded.view_data(file_bytes, data_end)? } else { loaded.view()? };
     if let Some(first_lsn) = loaded.first_lsn {
@@ -249,7 +251,7 @@ fn load(
     Ok(loaded)
 }
 
-/// Takes what a frame says into a summary.
+/// Adds the items of a frame to a summary.
 fn add_frame(frame: &ScannedFrame<'_>, summary: &mut SegmentSummary) -> Result<(), &'static str> {
     let offset = u32::try_from(frame.offset).map_err(|_| "a frame begins beyond 4 GiB")?;
     summary.begin_frame(frame.lsn);

@@ -1,4 +1,4 @@
-//! From files to an index when a log is opened: footers, scans, the torn tail.
+//! Crash recovery: from files to an index when a log is opened; footers, scans, the torn tail.
 
 pub(crate) mod background_io;
 pub(crate) mod frame_scanner;

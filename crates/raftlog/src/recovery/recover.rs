@@ -1,10 +1,11 @@
-//! From files back to indexes.
+//! Recovery: rebuilds the index from the segments when a log is opened.
 //!
-//! Each segment says what it changes: a sealed one in its footer, another is scanned. That is done by
-//! several threads; then the changes are merged in order. Nothing on disk is changed before all of it
-//! was found good; then the torn tail is cut off, and what is left is made durable, since whoever
-//! opens the log takes what it reads for written. That waits for the disk, so it is begun, in threads
-//! of its own, before anything is read. Segments without a footer get one later, like any that is full.
+//! Each segment yields its net change: a sealed one from its footer, another by a scan. Several
+//! threads do that; then the changes are merged in order. Nothing on disk is changed before all of
+//! it was found good; then the torn tail is cut off, and the rest is made durable, since the opener
+//! of the log takes everything that it reads for written. Those syncs wait for the disk, so they
+//! are begun, in threads of their own, before anything is read. Segments without a footer get one
+//! later, like any full segment.
 
 use crate::commit::appender::LogAppender;
 use crate::config::RecoveryMode;
@@ -39,7 +40,7 @@ pub(crate) fn recover(directory: LogDirectory) -> Result<RecoveredLog, Error> {
     let listing = directory.list()?;
     let removal = if is_read_only { None } else { remove_unfinished_early(&directory)? };
     let numbers = &listing.segments;
-    // A purge that was cut short may have left any of the segments below its mark.
+    // A purge that was cut short may have left any of the segments that it had discarded.
     let gap = numbers.windows(2).rposition(|pair| pair[0] + 1 != pair[1]);
     let (leftover, unbroken) = numbers.split_at(gap.map_or(0, |at| at + 1));
     let mut found = load::all(&directory, unbroken)?;
@@ -64,7 +65,7 @@ pub(crate) fn recover(directory: LogDirectory) -> Result<RecoveredLog, Error> {
         dead.clear();
     } else {
         preallocated = repair_tail(&directory, &mut found, later, &end)?;
-        // A segment may have its name only in memory, if the process went just then.
+        // A segment may have its name only in memory, if the process was killed just then.
         removal.map_or_else(|| directory.sync(), BackgroundIo::wait)?;
         recycled = remove_dead_files(&directory, &listing, &dead)?;
         synced_lsn = end.next_lsn - 1;
@@ -90,7 +91,7 @@ pub(crate) fn recover(directory: LogDirectory) -> Result<RecoveredLog, Error> {
     replay.report.groups = replay.groups.count();
     let pool =
         SegmentPool::new(directory, segments.clone(), newest, preallocated, recycled, last_lsn);
-    // They get their footers like any segment that is full: by maintenance, or when more wait.
+    // They get their footers like any full segment: by maintenance, or at once if too many wait.
     unsealed.into_iter().try_for_each(|unsealed| pool.add_unsealed(unsealed))?;
     let pool = Arc::new(pool);
     let appender = LogAppender::new(pool.clone(), segments.clone(), last_lsn, synced_lsn);
@@ -98,7 +99,7 @@ pub(crate) fn recover(directory: LogDirectory) -> Result<RecoveredLog, Error> {
     Ok(RecoveredLog { appender, pool, usage, groups, segments, report })
 }
 
-/// Makes the log on disk what it was found to be. Returns the segment that was made ahead.
+/// Repairs the tail: cuts off torn bytes and syncs the rest. Returns the preallocated segment.
 fn repair_tail(
     directory: &LogDirectory,
     found: &mut [LoadedSegment],
@@ -117,8 +118,8 @@ fn repair_tail(
     Ok(preallocated)
 }
 
-/// Removes what the making of a segment has left that was cut short, and makes the names durable,
-/// if that can be done while the segments are read.
+/// Removes a half-made segment, and makes the names durable, while the segments are read if there
+/// is a thread for it.
 fn remove_unfinished_early(directory: &LogDirectory) -> Result<Option<BackgroundIo>, Error> {
     if directory.config.recovery_threads > 1 {
         let (fs, path) = (directory.fs.clone(), directory.path.clone());
@@ -134,8 +135,8 @@ fn remove_unfinished_early(directory: &LogDirectory) -> Result<Option<Background
     Ok(None)
 }
 
-/// Removes what torn flushes have left in the segments behind the log's end, newest first so that no
-/// gap ever shows. The one behind the end is kept for later if it was only made ahead.
+/// Removes segments behind the log's end that hold only torn frames, newest first so that no gap
+/// ever shows. The one behind the end is kept if it was only preallocated.
 fn remove_torn_segments(
     directory: &LogDirectory,
     later: &mut Vec<LoadedSegment>,
@@ -154,7 +155,7 @@ fn remove_torn_segments(
     Ok(None)
 }
 
-/// Removes segments that are dead and spares that are too many. Returns the spares that are left.
+/// Removes dead segments and surplus recycled ones. Returns the recycled ones that are left.
 fn remove_dead_files(
     directory: &LogDirectory,
     listing: &SegmentListing,
@@ -170,22 +171,22 @@ fn remove_dead_files(
     Ok(kept.to_vec())
 }
 
-/// Where the log ends.
+/// The end of the log.
 #[derive(Debug, Default)]
 struct LogEnd {
-    /// How many segments have frames that are of the log.
+    /// How many segments have frames of the log.
     count: usize,
     next_lsn: u64,
-    /// Up to here the segments say themselves that they are synced.
+    /// All frames up to here are synced, by the evidence of the segments.
     synced_lsn: u64,
     torn_bytes: u64,
-    /// Something torn is left behind the frames of the last segment.
+    /// Torn bytes are left behind the frames of the last segment.
     is_last_torn: bool,
     /// The segment behind the end has had frames, which are lost.
     is_next_touched: bool,
 }
 
-/// What has become of the segments that were read.
+/// The state of the replay.
 #[derive(Default)]
 struct Replay {
     groups: Groups,
@@ -195,14 +196,14 @@ struct Replay {
 }
 
 impl Replay {
-    /// Merges what the segments of the log change, and finds out where it ends and whether it may
-    /// end there.
+    /// Merges the changes of the segments of the log, and finds out where it ends and whether it
+    /// may end there.
     fn merge(&mut self, found: &mut [LoadedSegment]) -> Result<LogEnd, Error> {
         let mut end = LogEnd { next_lsn: 1, ..LogEnd::default() };
         let Some(first) = found.first() else { return Ok(end) };
         if first.number() > 1 {
-            // What came before is purged, which was made known in a batch that was synced, here or
-            // further on. So this segment's beginning was synced as well.
+            // The segments before were purged, by a batch that was synced, here or further on. So
+            // the beginning of this segment was synced as well.
             let damaged = || first.corrupt(SEGMENT_HEADER_BYTES, "the first frame is damaged");
             end.next_lsn = first.first_lsn.filter(|_| first.has_frames()).ok_or_else(damaged)?;
         }
@@ -227,7 +228,7 @@ impl Replay {
         Ok(end)
     }
 
-    /// What can be told only at the end.
+    /// Checks that need the whole log.
     fn check(&self, first: u64, last: u64) -> Result<(), Error> {
         let corrupt = |segment, what| Err(Error::Corrupt { segment, offset: 0, what });
         if first > self.discarded_below.max(1) {
@@ -245,8 +246,8 @@ impl Replay {
     }
 }
 
-/// Looks at what is behind the last frame: in its segment, and in those behind it. Whether it may be
-/// there, and how much of torn flushes is in it.
+/// Checks the bytes behind the last frame, in its segment and in those behind it: whether they may
+/// be there, and how many are torn.
 fn check_tail(
     end: &mut LogEnd,
     last: Option<&LoadedSegment>,
@@ -257,7 +258,7 @@ fn check_tail(
         end.is_last_torn = end.torn_bytes > 0;
     }
     let begin = SEGMENT_HEADER_BYTES;
-    // Where nothing is left behind the last frame, the next was the first of the next file.
+    // If nothing is left behind the last frame, the next frame was the first of the next file.
     let damaged = |damaged: &'static str| match (last, later.first()) {
         (Some(last), _) if end.is_last_torn => last.corrupt(last.end as usize, damaged),
         (_, Some(next)) => next.corrupt(begin, damaged),
@@ -266,7 +267,7 @@ fn check_tail(
     let mut touched_bytes = 0;
     for (at, found) in later.iter().enumerate() {
         let touched = found.touched_bytes()? as u64;
-        // Mostly it was only made ahead, and one look at all of it is enough.
+        // Mostly it was only preallocated, and this one scan of it is enough.
         if touched == 0 {
             continue;
         }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// What was found when the log was opened.
+/// The result of opening a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
     /// Segments with batches that were read.
@@ -17,16 +17,16 @@ pub struct RecoveryReport {
     pub groups: u64,
     /// The last batch, which is durable now as are all before it.
     pub last_lsn: u64,
-    /// Bytes cut off at the end, or left alone where nothing may be changed: batches that were being
-    /// written when the power or the process went, and had not been acknowledged as synced.
+    /// Bytes cut off at the end, or left alone where nothing may be changed: batches that were
+    /// being written when the power or the process went, and had not been acknowledged as synced.
     pub torn_bytes: u64,
-    /// If the log was damaged and what is whole of it took its place
-    /// ([`crate::RecoveryMode::Salvage`]): what was lost. The sequence numbers of batches, and those of
-    /// segments, begin anew then. Nothing if a crash cut that short and this opening ended it.
+    /// The result of the salvage, if the log was damaged and its whole part took its place
+    /// ([`crate::RecoveryMode::Salvage`]). The sequence numbers of batches, and those of segments,
+    /// begin anew then. None if a crash cut the salvage short and this opening ended it.
     pub salvaged: Option<SalvageReport>,
 }
 
-/// What was salvaged, and what was not.
+/// The result of a salvage: what was kept and what was lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SalvageReport {
     /// Batches that are whole.
@@ -44,13 +44,13 @@ pub struct SalvageReport {
     pub torn_bytes: u64,
     /// Groups of which something is missing, or may be.
     pub damaged_groups: Vec<SalvagedGroup>,
-    /// What is damaged, as [`crate::VerifyReport::problems`].
+    /// The damage, as [`crate::VerifyReport::problems`].
     pub problems: Vec<VerifyProblem>,
     /// How many more problems there are.
     pub problems_left_out: u64,
 }
 
-/// What has become of a group of which something is missing, or may be.
+/// The result for a group of which something is missing, or may be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SalvagedGroup {
     /// The group.
@@ -62,22 +62,22 @@ pub struct SalvagedGroup {
     /// Entries that are whole and were left behind, because something is lost between them and
     /// those that were kept.
     pub left_behind: Vec<Range<u64>>,
-    /// Entries from before and from after lost batches join without a hole. Nobody can see whether
-    /// a lost batch had replaced some of them.
+    /// Entries from before and from after lost batches join without a hole. It cannot be known
+    /// whether a lost batch had replaced some of them.
     pub is_joined: bool,
 }
 
-/// Something that is not as it was written.
+/// A part of a log that is not as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifyProblem {
     /// The segment; its file is named after it.
     pub segment: u64,
-    /// Where in the file it begins.
+    /// The offset in the file.
     pub offset: u64,
-    /// What is wrong there.
+    /// The kind of damage.
     pub what: &'static str,
-    /// The group that is affected, if that can be told.
+    /// The group that is affected, if that is known.
     pub group: Option<u64>,
-    /// Which of its entries, if that can be told.
+    /// The entries that are affected, if that is known.
     pub entries: Option<Range<u64>>,
 }

@@ -1,9 +1,9 @@
-//! The directory of a log: which names its files have, and how a file becomes a segment.
+//! The directory of a log: the names of its files, and how a file becomes a segment.
 //!
 //! A file is filled, given its header and synced under another name, and only then renamed to a
 //! segment's; frames go to it only after the directory was synced as well. So a file that has a
-//! segment's name has a whole header. A dead segment may be kept as a spare, under a name that says
-//! nothing but that, until it becomes a segment again.
+//! segment's name has a whole header. A dead segment may be kept as a recycled segment: its name
+//! says only that, and its content means nothing until it becomes a segment again.
 
 use crate::config::Config;
 use crate::error::Error;
@@ -17,33 +17,32 @@ use std::sync::Arc;
 const SUFFIX: &str = ".log";
 const RECYCLED_PREFIX: &str = "spare-";
 const UNFINISHED: &str = "next-segment.tmp";
-/// How much is written at once where a file is filled with zeros. A kernel may keep a larger write as
-/// one large piece of its page cache, and then look at every block of that piece in every small
-/// write that comes later.
+/// The length of one write of zeros. The kernel may keep a longer write as one large folio of its
+/// page cache, and then check every block of that folio in every small write that comes later.
 const ZEROS_BYTES: usize = 64 << 10;
 
-/// How many zeros are written before they are synced: a sync of the log that comes in between waits
-/// for so many at most, and not for all of a segment.
+/// How many zeros are written before they are synced: a sync of the log in between waits for this
+/// many bytes at most, and not for all of a segment.
 const ZEROS_PER_SYNC: u64 = 256 << 10;
 
-/// The file that is locked while anybody may write.
+/// The file that is locked while a process may write.
 pub(crate) const LOCK_FILE: &str = "LOCK";
 
-/// Such a file says that all segments are damaged and have to go, since others are there for them.
+/// A file that says: all segments are damaged and have to go, since salvaged ones take their place.
 pub(crate) const OUT_MARK: &str = "salvage-out.mark";
 
-/// Such a file says that the damaged segments are gone, and that others still have to come.
+/// A file that says: the damaged segments are gone, and the salvaged ones are still to be renamed.
 pub(crate) const IN_MARK: &str = "salvage-in.mark";
 
-/// The way to the directory, and what segments are to be like.
+/// The directory, and the configuration of its segments.
 #[derive(Clone, Debug)]
 pub(crate) struct LogDirectory {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) path: PathBuf,
     pub(crate) config: Config,
-    /// Nothing may be changed, and somebody else may write.
+    /// Nothing may be changed, and another process may write.
     pub(crate) is_read_only: bool,
-    /// Held as long as anybody can write.
+    /// Held as long as this process can write.
     pub(crate) _lock: Arc<dyn LockGuard>,
 }
 
@@ -54,23 +53,24 @@ pub(crate) struct SegmentListing {
     pub(crate) recycled: Vec<u64>,
 }
 
-/// What a file is made of when it becomes a segment.
+/// The source of a segment's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SegmentSource {
-    /// Room that reads as zeros, and is not written before frames are.
+    /// Allocated blocks that read as zeros, and are not written before frames are.
     Allocated,
-    /// Zeros that were written: a sync of frames has only their bytes to bring to the disk.
+    /// Written zeros: a sync of frames writes their bytes only, and no metadata of the file system.
     ZeroFilled,
-    /// A spare, with this number in its name.
+    /// A recycled segment, with this number in its name.
     Recycled(u64),
 }
 
 impl LogDirectory {
-    /// The directory of a log, made if missing, which nobody else may write as long as this lives.
+    /// The directory of a log, made if missing, which no other process may write as long as this
+    /// lives.
     ///
     /// # Errors
     ///
-    /// [`Error::Locked`] if somebody may.
+    /// [`Error::Locked`] if one may.
     pub(crate) fn writable(
         fs: Arc<dyn FileSystem>,
         dir: &Path,
@@ -90,11 +90,11 @@ impl LogDirectory {
         })
     }
 
-    /// The directory of a log that is only looked at: `fs` changes nothing.
+    /// The directory of a log that is opened for reading only: `fs` changes nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::NoLog`] if no file in it says that it is one; [`Error::Corrupt`] if some of the
+    /// [`Error::NoLog`] if no file in it belongs to a log; [`Error::Corrupt`] if some of the
     /// segments in it are the damaged ones and others those that were salvaged.
     pub(crate) fn read_only(
         fs: Arc<dyn FileSystem>,
@@ -130,7 +130,7 @@ impl LogDirectory {
         Ok(listing)
     }
 
-    /// Whether any file says that this is a log.
+    /// Whether any file in the directory belongs to a log.
     fn is_log(&self) -> io::Result<bool> {
         let is_ours = |name: &String| name == LOCK_FILE || number(name).is_some();
         match self.fs.list(&self.path) {
@@ -169,13 +169,13 @@ impl LogDirectory {
         self.fs.open(&self.segment_path(segment), mode)
     }
 
-    /// Makes a segment of `file_bytes`, durably, name and all. If it is filled with zeros, that ends
-    /// once they are not wanted any more.
+    /// Makes a segment of `file_bytes`, durably, with its name. Zero filling ends once
+    /// `should_zero_fill` says so.
     ///
     /// # Errors
     ///
-    /// `StorageFull` if there is no room for it: then nothing is left of it but the spare, if it was
-    /// to be made of one. After any other error nobody knows what is there.
+    /// `StorageFull` if there is no room for it: then nothing is left of it but the recycled
+    /// segment, if it was to be made of one. After any other error the state on disk is unknown.
     pub(crate) fn make(
         &self,
         segment: u64,
@@ -211,13 +211,13 @@ impl LogDirectory {
         Ok(Segment { header, file })
     }
 
-    /// Removes a segment's name. Who has it open can go on reading.
+    /// Removes a segment's name. A reader that has it open goes on reading.
     pub(crate) fn remove(&self, segment: u64) -> io::Result<()> {
         self.fs.remove(&self.segment_path(segment))
     }
 
-    /// Makes a spare of a segment, which nobody may read any more. It may be used as one once the
-    /// directory is synced.
+    /// Makes a recycled segment of a dead one, which no reader may hold any more. It may be written
+    /// to once the directory is synced: before, a power loss could undo the rename.
     pub(crate) fn recycle(&self, segment: u64) -> io::Result<()> {
         self.fs.rename(&self.segment_path(segment), &self.recycled_path(segment))
     }
@@ -245,7 +245,7 @@ impl LogDirectory {
     }
 }
 
-/// Gives the file its length, with space behind all of it.
+/// Gives the file its length, with allocated blocks behind all of it.
 fn fill(
     file: &dyn File,
     file_bytes: u64,
@@ -281,7 +281,7 @@ pub(crate) fn remove_unfinished(fs: &dyn FileSystem, dir: &Path) -> io::Result<(
     }
 }
 
-/// Where a segment of the log in `dir` lies.
+/// The path of a segment of the log in `dir`.
 pub(crate) fn segment_path(dir: &Path, segment: u64) -> PathBuf {
     dir.join(name(segment))
 }

@@ -1,39 +1,40 @@
-//! How much of the disk a log may take, and who may take the last of it.
+//! The disk quota: how many bytes a log may take, and which writes may use the last of them.
 //!
-//! There are four steps down. Batches that add are refused first. What purge moves may go on into a
-//! segment more, because it empties an older one; and if it empties that cheaply, into another one,
-//! so that what pays always finds room. Batches that only let go of things always pass as long as
-//! the disk itself has a few bytes.
+//! There are four steps. Batches that add data are refused first. A rewrite may go on into one more
+//! segment, because it empties an older one; and a cheap rewrite into another one, so that purge
+//! always finds room for work that pays. Batches that only free space always pass as long as the
+//! disk itself has a few bytes.
 
 use crate::batch::frame::WritePriority;
 use crate::config::Config;
 
-/// Files beside those of the segments that hold frames.
+/// Files besides the segments that hold frames.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReservedFiles {
-    /// Length of the segment that was made ahead.
+    /// Length of the preallocated segment.
     pub(crate) preallocated_bytes: u64,
     pub(crate) recycled_count: u64,
 }
 
-/// Over the limit with what was asked for: the bytes there would be, and the limit for such a frame.
+/// The quota does not allow another segment: the bytes there would be, and the limit for such a
+/// frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QuotaExceeded {
     pub(crate) bytes: u64,
     pub(crate) limit: u64,
 }
 
-/// Room at the end of each segment that a frame has to leave for others.
+/// Room at the end of each segment that a frame has to leave for frames of a higher priority.
 pub(crate) fn reserve_bytes(config: &Config, priority: WritePriority) -> u64 {
     match priority {
         WritePriority::Normal | WritePriority::CostlyRewrite => config.reserve_bytes(),
-        // What is moved must not use up what the purge behind it needs.
+        // A rewrite must not use up the room that the purge behind it needs.
         WritePriority::Rewrite => config.reserve_bytes() / 2,
         WritePriority::Reclaim => 0,
     }
 }
 
-/// All bytes on disk, if the segments take `segment_bytes`. Spares count as full-sized.
+/// All bytes on disk, if the segments take `segment_bytes`. Recycled segments count as full-sized.
 pub(crate) fn disk_bytes(
     config: &Config,
     segment_bytes: u64,
@@ -44,8 +45,8 @@ pub(crate) fn disk_bytes(
         + reserved_files.recycled_count * config.segment_bytes
 }
 
-/// Whether the log may go on in a segment of `wanted_bytes`, for a frame that needs it. It is the one
-/// that was made ahead, or is made of a spare, or of nothing.
+/// Whether the log may go on in a segment of `wanted_bytes`, for a frame of this priority. It is
+/// the preallocated one, or is made of a recycled one, or of nothing.
 pub(crate) fn check(
     config: &Config,
     segment_bytes: u64,
@@ -70,13 +71,13 @@ pub(crate) fn check(
     if bytes > limit { Err(QuotaExceeded { bytes, limit }) } else { Ok(()) }
 }
 
-/// Whether so little room is left that purge should free some at any price.
+/// Whether so little of the quota is left that purge should free space at any price.
 pub(crate) fn is_near(config: &Config, segment_bytes: u64, reserved_files: ReservedFiles) -> bool {
     let bytes = disk_bytes(config, segment_bytes, reserved_files) + 3 * config.segment_bytes;
     config.disk_bytes_max.is_some_and(|limit| bytes > limit)
 }
 
-/// How many spares there may be.
+/// How many recycled segments there may be.
 pub(crate) fn recycled_count_max(
     config: &Config,
     segment_bytes: u64,

@@ -1,9 +1,9 @@
-//! Tells a thread that waits for work that there may be some.
+//! An event count: wakes a background thread when there may be work.
 
 use crate::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-/// Counts reasons to look for work.
+/// Counts the events that may mean work.
 #[derive(Debug, Default)]
 pub(crate) struct EventCount {
     count: Mutex<u64>,
@@ -16,7 +16,7 @@ impl EventCount {
         self.changed.notify_all();
     }
 
-    /// Waits until the count is another than `seen`, or the time is over. Returns the count.
+    /// Waits until the count differs from `seen`, or the time is over. Returns the count.
     pub(crate) fn wait(&self, seen: u64, timeout: Duration) -> u64 {
         let mut count = self.count.lock();
         if *count == seen {

@@ -1,9 +1,10 @@
 //! The footer of a sealed segment: a frame that reaches to the end of the file and holds the
 //! segment's summary.
 //!
-//! Its body is the summary, zeros, and a trailer of 32 bytes, by which it is found from the end of the
-//! file. It is written only after the frames before it were synced, so a whole footer proves that they
-//! are on disk. It is not synced itself: without it, or with part of it, the segment is scanned.
+//! Its body is the summary, zeros, and a trailer of 32 bytes, by which it is found from the end of
+//! the file. It is written only after the frames before it were synced, so a whole footer proves
+//! that they are on disk. It is not synced itself: without it, or with part of it, the segment is
+//! scanned.
 
 use crate::format::layout::{
     self, ALIGNMENT_BYTES, FRAME_HEADER_BYTES, FrameHeader, FrameKind, SEGMENT_HEADER_BYTES,
@@ -19,7 +20,7 @@ const FILLER_BYTES_MAX: u64 = 1 << 20;
 /// Bytes of one write, about.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// What a footer says.
+/// A decoded footer.
 #[derive(Debug)]
 pub(crate) struct Footer {
     pub(crate) summary: SegmentSummary,
@@ -27,8 +28,7 @@ pub(crate) struct Footer {
     pub(crate) end: u64,
 }
 
-/// The body of a footer on its way to the file. It goes in pieces, so that a long one takes no
-/// more memory than a short one.
+/// Writes the body of a footer in pieces, so that a long one takes no more memory than a short one.
 struct FooterWriter<'a> {
     segment: &'a Segment,
     /// Where the next piece goes.
@@ -104,19 +104,19 @@ fn write_frame(
     Ok(end + frame_bytes)
 }
 
-/// How long the frame is if there is so much room for it in the file.
+/// The length of the frame, if the file has `room` for it.
 fn frame_bytes(summary_bytes: u64, room: u64, file_bytes: u64) -> u64 {
     let least_bytes = FRAME_HEADER_BYTES as u64 + summary_bytes + TRAILER_BYTES as u64;
     let least_bytes = least_bytes.next_multiple_of(ALIGNMENT_BYTES as u64);
-    // A little room is filled rather than given back: the file may be used again.
+    // A little room is filled, not freed: the file may be recycled.
     let spare = room.saturating_sub(least_bytes);
     let is_little = spare <= FILLER_BYTES_MAX.min(file_bytes / 16);
     let is_aligned = room.is_multiple_of(ALIGNMENT_BYTES as u64);
     least_bytes + if is_little && is_aligned { spare } else { 0 }
 }
 
-/// The footer of a segment, if it has one that is whole. It is read into the buffer, which becomes as
-/// long as it has to be: whoever reads many keeps one, since new memory costs more than reading.
+/// The footer of a segment, if it has one that is whole. It is read into the buffer, which grows as
+/// needed: a caller that reads many keeps one, since new memory costs more than reading.
 pub(crate) fn read(segment: &Segment, buffer: &mut Vec<u8>) -> io::Result<Option<Footer>> {
     let file_bytes = segment.file.len()?;
     let least = SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES + TRAILER_BYTES;

@@ -1,4 +1,5 @@
-//! Files: their directory, their life from preallocated to recycled, their footers and the disk quota.
+//! Segment files: the directory, the pool of preallocated and recycled segments, footers, the disk
+//! quota.
 
 pub(crate) mod directory;
 pub(crate) mod disk_quota;

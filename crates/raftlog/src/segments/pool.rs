@@ -1,14 +1,14 @@
-//! Segments before and after their time: the next one, made ahead; those that are full and not yet
-//! sealed; and dead ones that are kept to be used again.
+//! The segment pool: the preallocated next segment, full segments that wait to be sealed, and
+//! recycled ones.
 //!
-//! Whoever appends takes from here and puts back here without touching the disk, as long as somebody
-//! else makes and seals in time. If nobody does, it does so itself.
+//! An append takes from here and puts back here without touching the disk, as long as a background
+//! thread preallocates and seals in time. If none does, the append does so itself.
 //!
 //! Invariants:
-//! - At most one segment is made ahead, its number follows the newest that has frames, and it has
+//! - At most one segment is preallocated, its number follows the newest that has frames, and it has
 //!   its name and its header durably.
 //! - Full segments are sealed oldest first. A file gets no frames once it is here, so one sync that
-//!   succeeds covers it; after one that failed no other is tried, whoever asks.
+//!   succeeds covers it; after one that failed no other is tried, whichever thread asks.
 //! - No lock that an append needs is held over the disk, except to wait for the very segment or the
 //!   very sync without which it cannot go on.
 
@@ -25,38 +25,40 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How many full segments may wait to be sealed. Over it an append seals the oldest itself, or what
-/// is not on disk would grow without bounds.
-const OUTGOING_MAX: usize = 2;
+/// How many full segments may wait to be sealed. Above it an append seals the oldest itself, which
+/// bounds the bytes that are not on disk.
+const UNSEALED_MAX: usize = 2;
 
-/// The next segment is filled with zeros if there was a sync for each so many bytes of the last one.
-/// Syncs of bytes that only replace others are quicker; where one covers much, writing everything
-/// twice costs more than that gains.
+/// The next segment is filled with zeros if the last one was synced at least once for this many
+/// bytes. A sync of bytes that only overwrite others is quicker; where one sync covers many bytes,
+/// the doubled write costs more than that gains.
+/// `docs/decisions/0009-zeros-ahead-where-there-are-syncs.md`
 const ZEROS_BYTES_PER_SYNC: u64 = 16 << 10;
 
-/// Zeros are given up once so much was written without a sync.
+/// Zero filling stops once this much was written without a sync.
 const UNSYNCED_BYTES_MAX: u64 = 64 * ZEROS_BYTES_PER_SYNC;
 
-/// Segments that nobody appends to yet, or any more.
+/// The files of a log that are not appended to: preallocated, unsealed and recycled segments.
 #[derive(Debug)]
 pub(crate) struct SegmentPool {
     directory: LogDirectory,
-    /// Those that have frames.
+    /// The segments that have frames.
     segments: Arc<Segments>,
     state: Mutex<PoolState>,
     /// Held while the next segment is made.
     make_lock: Mutex<()>,
     /// Held while a segment is sealed.
     seal_lock: Mutex<()>,
-    /// Syncs since a segment was last made ahead; before that as if there had been many.
+    /// Syncs since a segment was last preallocated; at first a high number, as if there had been
+    /// many.
     sync_count: AtomicU64,
     /// Bytes of writes since the last sync that want none; the newest may not be written yet.
     unsynced_bytes: AtomicU64,
     /// A write waits for the next segment.
     is_write_waiting: AtomicBool,
-    /// All frames up to here are synced, as far as that was found out here. Each append looks at it.
+    /// All frames up to here are synced, as far as sealing has found out. Each append looks at it.
     synced_lsn: AtomicU64,
-    /// Raised when there may be something to make or to seal.
+    /// Notified when there may be something to preallocate or to seal.
     pub(crate) event_count: Arc<EventCount>,
 }
 
@@ -67,7 +69,7 @@ struct PoolState {
     preallocated: Option<PreallocatedSegment>,
     unsealed: VecDeque<Arc<UnsealedSegment>>,
     recycled: BTreeSet<u64>,
-    /// There was no room for a segment when one was to be made last.
+    /// The last attempt to make a segment found no room.
     is_short_of_room: bool,
     is_closed: bool,
 }
@@ -79,14 +81,14 @@ pub(crate) struct PreallocatedSegment {
     pub(crate) file_bytes: u64,
 }
 
-/// Why frames could not be appended.
+/// The reason why frames could not be appended.
 #[derive(Debug)]
 pub(crate) enum AppendFailure {
     /// There is no room for another segment; the log is as it was.
     NoSpace,
-    /// There may not be another segment; the log is as it was.
+    /// The quota allows no other segment; the log is as it was.
     Full(QuotaExceeded),
-    /// Something may have been written, and nobody knows what.
+    /// Something may have been written: the content of the file is unknown.
     Broken(io::Error),
 }
 
@@ -97,14 +99,14 @@ impl From<io::Error> for AppendFailure {
 }
 
 impl AppendFailure {
-    /// Why no segment was made.
+    /// The reason why no segment was made.
     fn of_making(error: io::Error) -> AppendFailure {
         if is_full(&error) { AppendFailure::NoSpace } else { AppendFailure::Broken(error) }
     }
 }
 
 impl SegmentPool {
-    /// The stock of a log of which `newest` is the last segment with frames, zero if there is none,
+    /// The pool of a log of which `newest` is the last segment with frames, zero if there is none,
     /// and all frames up to `synced_lsn` are durable.
     pub(crate) fn new(
         directory: LogDirectory,
@@ -138,7 +140,7 @@ impl SegmentPool {
         &self.directory
     }
 
-    /// The newest segment that has frames. Only whoever appends may rely on it for longer.
+    /// The newest segment that has frames. Only the thread that appends may rely on it for longer.
     pub(crate) fn newest(&self) -> u64 {
         self.state.lock().newest
     }
@@ -147,7 +149,7 @@ impl SegmentPool {
         self.synced_lsn.load(Ordering::Acquire)
     }
 
-    /// How many bytes the next segment has, if it is made.
+    /// The length of the preallocated segment, if there is one.
     pub(crate) fn preallocated_bytes(&self) -> Option<u64> {
         self.state.lock().preallocated.as_ref().map(|preallocated| preallocated.file_bytes)
     }
@@ -157,7 +159,7 @@ impl SegmentPool {
         self.state.lock().unsealed.front().map(|unsealed| unsealed.segment.number())
     }
 
-    /// How many full segments are not sealed, and how many spares there are.
+    /// How many full segments are not sealed, and how many recycled ones there are.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.unsealed.len() as u64, state.recycled.len() as u64)
@@ -168,8 +170,8 @@ impl SegmentPool {
         self.state.lock().unsealed.iter().map(|unsealed| unsealed.segment.number()).collect()
     }
 
-    /// Whether purge should free room at any price: there was none for a segment, or there soon may
-    /// not be.
+    /// Whether purge should free space at any price: there was no room for a segment, or there soon
+    /// may not be.
     pub(crate) fn is_short_of_room(&self) -> bool {
         let (is_short, reserved_files) = {
             let state = self.state.lock();
@@ -183,28 +185,28 @@ impl SegmentPool {
             )
     }
 
-    /// Takes note of bytes that are about to be written and need not be synced. To be called by one
-    /// thread at a time.
+    /// Counts bytes that are about to be written and need not be synced. To be called by one thread
+    /// at a time.
     pub(crate) fn expect_unsynced(&self, bytes: u64) {
         let before = self.unsynced_bytes.load(Ordering::Relaxed);
         self.unsynced_bytes.store(before.saturating_add(bytes), Ordering::Relaxed);
     }
 
     /// Whether a segment that is being filled with zeros should be filled further: not if writes
-    /// turn out to want no syncs, and least of all if such a one waits for the segment.
+    /// turn out to want no syncs, and least of all if such a write waits for the segment.
     fn should_zero_fill(&self) -> bool {
         let most =
             if self.is_write_waiting.load(Ordering::Relaxed) { 0 } else { UNSYNCED_BYTES_MAX };
         self.unsynced_bytes.load(Ordering::Relaxed) <= most
     }
 
-    /// Makes the next segment ahead of its time, if it is not made.
+    /// Preallocates the next segment, if there is none.
     ///
     /// # Errors
     ///
-    /// [`AppendFailure::NoSpace`] and [`AppendFailure::Full`] if there is no room for it now; after any other
-    /// nobody knows what is there.
-    pub(crate) fn prepare(&self) -> Result<bool, AppendFailure> {
+    /// [`AppendFailure::NoSpace`] and [`AppendFailure::Full`] if there is no room for it now; after
+    /// any other the state on disk is unknown.
+    pub(crate) fn preallocate(&self) -> Result<bool, AppendFailure> {
         let _one = self.make_lock.lock();
         {
             let state = self.state.lock();
@@ -227,7 +229,7 @@ impl SegmentPool {
     }
 
     /// The next segment, with room for `bytes` in all. It is made, or made longer, if it has to be;
-    /// and if the disk is full and what is to be written helps that, it may be a short one.
+    /// and if the disk is full and the write frees space, it may be a short one.
     pub(crate) fn take(
         &self,
         bytes: u64,
@@ -258,7 +260,7 @@ impl SegmentPool {
         taken
     }
 
-    /// The segment that was made ahead, with room for `bytes`, or a new one of `new_bytes`.
+    /// The preallocated segment, with room for `bytes`, or a new one of `new_bytes`.
     fn take_sized(
         &self,
         bytes: u64,
@@ -278,7 +280,7 @@ impl SegmentPool {
         made.map_err(AppendFailure::of_making)
     }
 
-    /// Whether the limit of the configuration lets the log have a next segment of so many bytes.
+    /// Whether the quota allows a next segment of this many bytes.
     fn check(&self, bytes: u64, priority: WritePriority) -> Result<(), AppendFailure> {
         let config = &self.directory.config;
         if config.disk_bytes_max.is_none() {
@@ -290,7 +292,7 @@ impl SegmentPool {
         checked.map_err(AppendFailure::Full)
     }
 
-    /// Leaves a full segment to be sealed. If too many wait, the oldest is sealed at once.
+    /// Queues a full segment to be sealed. If too many wait, the oldest is sealed at once.
     pub(crate) fn add_unsealed(&self, unsealed: UnsealedSegment) -> io::Result<()> {
         let waiting = {
             let mut state = self.state.lock();
@@ -298,7 +300,7 @@ impl SegmentPool {
             state.unsealed.len()
         };
         self.event_count.notify();
-        if waiting > OUTGOING_MAX {
+        if waiting > UNSEALED_MAX {
             self.seal_oldest()?;
         }
         Ok(())
@@ -326,12 +328,13 @@ impl SegmentPool {
         Ok(Some(oldest))
     }
 
-    /// Takes dead segments out of the log: keeps as spares as many as are wanted, of those that
-    /// nobody reads, and removes the others. They must be durably discarded.
+    /// Takes dead segments out of the log: recycles as many as are wanted, of those that no reader
+    /// holds, and removes the others. A durable batch must have discarded them.
     ///
     /// # Errors
     ///
-    /// What the system refused. Those that are left are removed when the log is opened.
+    /// The error of the file system. Dead segments that are left are removed when the log is
+    /// opened.
     pub(crate) fn discard(&self, dead: Vec<(u64, Option<Arc<Segment>>)>) -> io::Result<()> {
         let _one = self.seal_lock.lock();
         let (config, segment_bytes) = (&self.directory.config, self.segments.file_bytes());
@@ -345,7 +348,7 @@ impl SegmentPool {
         };
         let mut recycled = Vec::new();
         for (number, segment) in dead {
-            // Who reads goes on reading what was there, so such a file cannot be used again.
+            // A reader goes on reading the dead segment, so that its file cannot be written to.
             let is_free = segment.is_some_and(|segment| Arc::into_inner(segment).is_some());
             if is_free && recycled.len() < room {
                 self.directory.recycle(number)?;
@@ -359,8 +362,8 @@ impl SegmentPool {
         Ok(())
     }
 
-    /// Seals all that is left, and puts the segment that was made ahead among the spares, so that
-    /// the last segment of the log is one that is sealed. From now on nothing is made.
+    /// Seals all full segments, and recycles the preallocated one, so that the last segment of the
+    /// log is sealed. From now on no segment is made.
     pub(crate) fn close(&self) -> io::Result<()> {
         let preallocated = {
             let _one = self.make_lock.lock();
@@ -369,7 +372,7 @@ impl SegmentPool {
             state.preallocated.take()
         };
         while let Some(sealed) = self.seal_next()? {
-            // So that the next start finds the footer, whatever happens until then.
+            // The next start finds the footer then, whatever happens until then.
             sealed.segment.file.sync()?;
         }
         if let Some(preallocated) = preallocated {
@@ -400,7 +403,7 @@ impl SegmentPool {
         }
     }
 
-    /// Gives a prepared segment room for `bytes`; if there is none it stays as it was.
+    /// Gives a preallocated segment room for `bytes`; if there is none it stays as it was.
     fn grow(
         &self,
         mut preallocated: PreallocatedSegment,
@@ -451,7 +454,7 @@ mod tests {
             if is_synced {
                 pool.sync().expect("nothing to sync");
             }
-            assert!(pool.prepare().expect("there is room"));
+            assert!(pool.preallocate().expect("there is room"));
             let preallocated = pool.state.lock().preallocated.take().expect("it was made");
             assert_eq!(preallocated.segment.file.len().expect("known"), SEGMENT_BYTES);
             preallocated.segment.file.data_end().expect("known")

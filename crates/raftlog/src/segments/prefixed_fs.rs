@@ -1,12 +1,12 @@
-//! A file system in which all names of files begin with something, so that two logs fit into one
-//! directory: a file can then change from one to the other by a rename that is whole or did not happen.
+//! A file system view that prefixes all names of files, so that two logs fit into one directory: a
+//! file can then go from one to the other by an atomic rename.
 
 use flotilla_vfs::{File, FileSystem, LockGuard, OpenMode};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Another file system, of which only the names with the prefix are seen, without it.
+/// Another file system, of which only the names with the prefix are visible, without it.
 #[derive(Debug)]
 pub(crate) struct PrefixedFs {
     fs: Arc<dyn FileSystem>,

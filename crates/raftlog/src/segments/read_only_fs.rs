@@ -1,11 +1,11 @@
-//! A file system that changes nothing: for looking at a log that somebody else may be writing.
+//! A file system view that changes nothing, for a log that another process may be writing.
 //!
 //! Files are opened for reading, whatever was asked, and every change is refused. Views are copies:
-//! whoever writes may cut a file or use it for another segment at any time, and a map would then
-//! change, or end, under those who read it.
+//! the writer may cut a file or recycle it at any time, and a mapping would then change, or end,
+//! under its readers.
 //!
-//! Invariant: what is handed out of a file was in it while it still was the segment that it was
-//! when it was opened.
+//! Invariant: bytes that are handed out of a file were in it while it still was the segment that it
+//! was when it was opened.
 
 use crate::format::layout::SEGMENT_HEADER_BYTES;
 use flotilla_vfs::{File, FileSystem, LockGuard, OpenMode, View};
@@ -23,11 +23,11 @@ pub(crate) struct ReadOnlyFs {
 #[derive(Debug)]
 struct ReadOnlyFile {
     file: Arc<dyn File>,
-    /// The header of a segment, or what else the file begins with.
+    /// The header of a segment, or the first bytes of another file.
     beginning: Vec<u8>,
 }
 
-/// Stands for a lock that was not taken.
+/// A lock that was not taken.
 #[derive(Debug)]
 struct NoLock;
 

@@ -1,4 +1,4 @@
-//! One file of the log: what it says of itself, and reading from it.
+//! A segment: one file of the log, with its header; and the table of all of them.
 
 use crate::format::layout::SegmentHeader;
 use flotilla_vfs::File;
@@ -33,7 +33,7 @@ impl Segment {
     }
 }
 
-/// The segments that hold frames, by number, shared with those who read.
+/// The segments that hold frames, by number, shared with readers.
 #[derive(Debug, Default)]
 pub(crate) struct Segments {
     open: RwLock<BTreeMap<u64, Arc<Segment>>>,

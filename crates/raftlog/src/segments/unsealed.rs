@@ -35,8 +35,8 @@ impl UnsealedSegment {
         UnsealedSegment { segment, end, summary, synced }
     }
 
-    /// Makes its frames durable. Of several threads one does it, and all learn how it went: the
-    /// system tells of a failed write only once.
+    /// Makes its frames durable. Of several threads one does it, and all get its result: the kernel
+    /// reports a failed write only once.
     pub(super) fn sync(&self) -> io::Result<()> {
         let mut synced = self.synced.lock();
         match *synced {

@@ -1,8 +1,8 @@
-//! Copies the segments of a log that goes on being written.
+//! A checkpoint: copies the segments of a log that goes on being written.
 //!
-//! What is copied is looked at on the way: a copy of damaged bytes is worse than none. The oldest
+//! The bytes are verified on the way: a copy of damaged bytes is worse than none. The oldest
 //! segment gets its name last, when all others are durable under theirs. Until then the directory
-//! does not open: a log that lacks its oldest segment says so.
+//! does not open: a log without its oldest segment is refused.
 
 use crate::error::Error;
 use crate::format::layout::SegmentHeader;
@@ -28,7 +28,7 @@ pub struct LogCheckpoint {
     pub last_lsn: u64,
 }
 
-/// Copies what the snapshot holds to a directory that is empty or missing.
+/// Copies the segments of the snapshot to a directory that is empty or missing.
 pub(crate) fn copy(
     snapshot: &LogSnapshot,
     fs: &dyn FileSystem,
@@ -40,7 +40,8 @@ pub(crate) fn copy(
     let copied = copy_into(snapshot, fs, dir, on_progress, &mut made);
     if copied.is_err() {
         for path in made {
-            // What cannot be removed is in the way of the next try, which says so.
+            // A file that cannot be removed makes the next attempt fail, with an error that names
+            // the directory.
             let _ = fs.remove(&path);
         }
     }
@@ -51,7 +52,7 @@ pub(crate) fn copy(
 ///
 /// # Errors
 ///
-/// [`Error::Invalid`] if there is something in it.
+/// [`Error::Invalid`] if it is not empty.
 pub(crate) fn make_empty(fs: &dyn FileSystem, dir: &Path) -> Result<(), Error> {
     fs.create_dir_all(dir)?;
     if fs.list(dir)?.is_empty() {
@@ -105,7 +106,7 @@ fn copy_into(
     Ok(checkpoint)
 }
 
-/// Makes a log of what was copied.
+/// Makes the copied files a log.
 fn finish(
     fs: &dyn FileSystem,
     dir: &Path,
@@ -124,7 +125,7 @@ fn finish(
     fs.sync_dir(dir)
 }
 
-/// How much of a segment belongs to the copy: all of one that is sealed, or else its frames.
+/// The length of a segment's copy: all of a sealed one, or else its frames.
 fn end_of(bytes: &[u8], header: SegmentHeader, last_lsn: u64) -> usize {
     if footer::of_file(bytes, header).is_some_and(|footer| footer.summary.last_lsn() <= last_lsn) {
         return bytes.len();

@@ -1,4 +1,4 @@
-//! What the files of a log say, one thing after the other, whether or not the log can be opened.
+//! A dump of the files of a log, record by record, whether or not the log can be opened.
 
 use crate::config::Config;
 use crate::error::Error;
@@ -15,29 +15,29 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What is wanted of a dump.
+/// The options of a dump.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DumpOptions {
-    /// Only what concerns this group.
+    /// Only records of this group.
     pub group: Option<u64>,
     /// Also each entry, behind the append that it is in. Costs decompressing them.
     pub entries: bool,
 }
 
-/// Something that stands in a log.
+/// A record of a log, with its location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DumpLine<'a> {
     /// The segment.
     pub segment: u64,
     /// Where in its file it begins; of an entry, where its append does.
     pub offset: u64,
-    /// The batch it is in; zero for what is in none.
+    /// The batch it is in; zero if it is in none.
     pub lsn: u64,
-    /// What it says.
+    /// The record.
     pub record: DumpRecord<'a>,
 }
 
-/// What something in a log says. A `group` is the one that is concerned.
+/// A record of a log. `group` is the group that it changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of the calls of a batch")]
 pub enum DumpRecord<'a> {
@@ -53,14 +53,14 @@ pub enum DumpRecord<'a> {
         count: u64,
         bytes: u64,
     },
-    /// Entries that were moved here; `bytes` is what their whole append takes.
+    /// Entries that a purge rewrote to here; `bytes` is the length of their whole append.
     Move {
         group: u64,
         first: u64,
         count: u64,
         bytes: u64,
     },
-    /// One entry of an append or move, with its data or why there is none.
+    /// One entry of an append or move, with its data or the reason why there is none.
     Entry {
         group: u64,
         index: u64,
@@ -93,7 +93,7 @@ pub enum DumpRecord<'a> {
     Discard {
         below_segment: u64,
     },
-    /// A compaction that came too late and changed nothing.
+    /// A compaction below the first index of its log, which changed nothing.
     Stale,
     /// The summary of a sealed segment.
     Footer {
@@ -101,17 +101,18 @@ pub enum DumpRecord<'a> {
         frames: u64,
         entries: u64,
     },
-    /// Bytes that should be something and are not whole.
+    /// Bytes that are no whole record.
     Damaged {
         bytes: u64,
         what: &'static str,
     },
 }
 
-/// Reads the log in `dir` from its oldest segment on and calls `take` with what stands there, until
-/// it returns `Break`. Nothing is changed, and nobody hindered. One segment is in memory at a time.
+/// Reads the log in `dir` from its oldest segment on and calls `take` with each record, until it
+/// returns `Break`. Nothing is changed, and no other user of the log is hindered. One segment is in
+/// memory at a time.
 ///
-/// All that is whole is shown, also what a start would not take for the log any more.
+/// All whole records are shown, also those that a start would no longer count as part of the log.
 ///
 /// # Errors
 ///
@@ -158,7 +159,7 @@ impl Dumper<'_> {
                     self.emit(range.start, 0, record)?;
                 }
                 SegmentPart::Rest { range, what, .. } => {
-                    // Behind the frames of a segment that is not sealed anything may stand.
+                    // Behind the frames of a segment that is not sealed any bytes may stand.
                     if footer.is_some() && !range.is_empty() {
                         let record = DumpRecord::Damaged { bytes: range.len() as u64, what };
                         self.emit(range.start, 0, record)?;
@@ -235,7 +236,7 @@ impl Dumper<'_> {
         let is_wanted = match (self.options.group, record.group()) {
             (None, _) => true,
             (Some(wanted), Some(group)) => wanted == group,
-            // What is damaged may be of any group.
+            // Damaged bytes may be of any group.
             (Some(_), None) => matches!(record, DumpRecord::Damaged { .. }),
         };
         if !is_wanted {
@@ -246,7 +247,7 @@ impl Dumper<'_> {
 }
 
 impl DumpRecord<'_> {
-    /// The group that is concerned, if it is one.
+    /// The group that the record changes, if it is one.
     #[must_use]
     pub fn group(&self) -> Option<u64> {
         match *self {

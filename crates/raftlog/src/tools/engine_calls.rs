@@ -1,4 +1,4 @@
-//! What an operator asks of a log: whether it is sound, and a copy of it.
+//! The engine's calls for operators: verify a log, and copy it.
 
 use crate::config::Config;
 use crate::engine::LogEngine;
@@ -14,16 +14,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 impl LogEngine {
-    /// Reads every byte of the log up to its last batch of now, and says what is wrong. `on_progress` is
-    /// called after each segment.
+    /// Reads every byte of the log up to its present last batch, and reports all damage.
+    /// `on_progress` is called after each segment.
     ///
     /// Reads and writes go on meanwhile, but for the moment in which the index of all groups is
     /// added up. One segment is in memory at a time.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] of the kind `NotFound` if the log is open for reading only and whoever writes
-    /// it has purged a segment meanwhile. What else cannot be read is a problem, not an error.
+    /// [`Error::Io`] of the kind `NotFound` if the log is open for reading only and its writer has
+    /// purged a segment meanwhile. Any other unreadable file is a problem of the report, not an
+    /// error.
     pub fn verify(
         &self,
         level: VerifyLevel,
@@ -45,11 +46,11 @@ impl LogEngine {
         Ok(report)
     }
 
-    /// Reads every byte of the log in `dir`, whether or not it can be opened, and says what is
-    /// wrong. Nothing is changed, and nobody hindered who has it open.
+    /// Reads every byte of the log in `dir`, whether or not it can be opened, and reports all
+    /// damage. Nothing is changed, and a process that has it open is not hindered.
     ///
-    /// If the log can be opened for reading only this is [`LogEngine::verify`] of it. Else the files
-    /// are read as they are.
+    /// If the log can be opened for reading only this is [`LogEngine::verify`] of it. Else the
+    /// files are read as they are.
     ///
     /// # Errors
     ///
@@ -68,7 +69,7 @@ impl LogEngine {
                 return Ok(report);
             }
             Err(Error::Corrupt { .. } | Error::UnknownFormat { .. }) => {}
-            // A medium that is failing: which files it is will be seen.
+            // The medium fails: the report will name the files.
             Err(Error::Io(error)) if flotilla_vfs::os_error(&error).is_some() => {}
             Err(error) => return Err(error),
         }
@@ -77,18 +78,19 @@ impl LogEngine {
         Ok(inspect::verify_files(&directory, level, on_progress)?.0)
     }
 
-    /// Copies the log, as it is now up to its last batch, to the directory `dir` of `fs`, which must
-    /// be empty or missing. When this returns the copy is durable and opens as a log of its own.
+    /// Copies the log, as it is now up to its last batch, to the directory `dir` of `fs`, which
+    /// must be empty or missing. When this returns the copy is durable and opens as a log of its
+    /// own.
     ///
     /// Reads, writes and purges go on meanwhile. One segment is in memory at a time, and is checked
-    /// frame by frame, as by [`VerifyLevel::Frames`]. If it fails or the power goes, what is in the
-    /// directory does not open. `on_progress` is called after each segment.
+    /// frame by frame, as by [`VerifyLevel::Frames`]. If it fails or the power goes, the unfinished
+    /// copy does not open. `on_progress` is called after each segment.
     ///
     /// # Errors
     ///
     /// [`Error::Invalid`] if the directory is not empty; [`Error::Corrupt`] if the log is damaged;
-    /// [`Error::Io`], also if the log is open for reading only and whoever writes it has purged a
-    /// segment meanwhile: `NotFound`.
+    /// [`Error::Io`], also if the log is open for reading only and its writer has purged a segment
+    /// meanwhile: `NotFound`.
     pub fn checkpoint(
         &self,
         fs: &dyn FileSystem,

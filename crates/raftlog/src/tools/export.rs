@@ -1,4 +1,5 @@
-//! Export: groups of a log as one stream of bytes, to carry them to another log, version or machine.
+//! Export: groups of a log as one stream of bytes, to carry them to another log, version or
+//! machine.
 
 use crate::batch::frame::EntryRun;
 use crate::engine::LogEngine;
@@ -15,7 +16,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 
-/// What was exported or imported.
+/// The totals of an export or import.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exported {
     /// Groups.
@@ -30,13 +31,14 @@ pub struct Exported {
 
 /// Writes groups to a stream: these, or all that there are. `on_progress` is called now and then.
 ///
-/// Each group is as it was at one moment; all of them are only if nobody writes meanwhile. Writes
-/// and purges go on.
+/// Each group is as it was at one moment; all of them are only without writes meanwhile. Writes and
+/// purges go on.
 ///
 /// # Errors
 ///
-/// [`Error::NoGroup`] if one of `groups` is not there; [`Error::Corrupt`] if an entry is not what was
-/// written; [`Error::Io`] if the stream cannot be written. What is in the stream is then of no use.
+/// [`Error::NoGroup`] if one of `groups` is not there; [`Error::Corrupt`] if an entry is not what
+/// was written; [`Error::Io`] if the stream cannot be written. The unfinished stream is then of no
+/// use.
 pub fn export(
     log: &LogEngine,
     groups: Option<&[u64]>,
@@ -59,7 +61,7 @@ pub fn export(
     for id in ids {
         match GroupSnapshot::take(log, id) {
             Some(frozen) => writer.group(id, &frozen, &mut progress, on_progress)?,
-            // It went since it was listed.
+            // The group was removed since it was listed.
             None if groups.is_none() => {}
             None => return Err(Error::NoGroup { group: id }),
         }
@@ -72,7 +74,7 @@ pub fn export(
     Ok(writer.done)
 }
 
-/// A group at one moment, and the files that its entries are in.
+/// A snapshot of a group, and the files that its entries are in.
 struct GroupSnapshot {
     first: u64,
     next: u64,
@@ -93,7 +95,7 @@ impl GroupSnapshot {
         let (first, next) = (index.first(), index.next());
         let term_before = if index.is_compacted() { index.term(first - 1).ok() } else { None };
         let runs: Vec<EntryRun> = index.runs_from(first).collect();
-        // What the index names is not purged, and what is held is not used again.
+        // A segment with live records is not purged, and one that is held is not recycled.
         let segments = runs
             .chunk_by(|a, b| a.segment == b.segment)
             .filter_map(|runs| Some((runs[0].segment, log.segments.get(runs[0].segment)?)))

@@ -1,7 +1,8 @@
 //! The byte stream of an export: a magic, a version, then records with checksums.
 //!
-//! A record is kind, length, body and a checksum that also covers its number in the stream, so that a
-//! record that is missing, doubled or in another place is found. `docs/log-tools.md` has the format.
+//! A record is kind, length, body and a checksum that also covers its number in the stream, so that
+//! a record that is missing, doubled or in another place is found. `docs/log-tools.md` has the
+//! format.
 
 use crate::error::Error;
 use crc32c::{crc32c, crc32c_append};
@@ -20,10 +21,10 @@ pub(super) const RECORD_BYTES: usize = 1 << 20;
 /// No record is longer: an entry is at most as long as a batch.
 pub(super) const RECORD_BYTES_MAX: u32 = (1 << 30) + (2 << 20);
 pub(super) const RECORD_HEADER_BYTES: usize = 5;
-/// Records of a stream, proved.
+/// Reads the records of a stream, and checks them.
 pub(super) struct ExportReader<'a> {
     pub(super) input: &'a mut dyn Read,
-    /// Where in the stream the next byte comes from.
+    /// The offset in the stream of the next byte.
     pub(super) offset: u64,
     pub(super) records: u64,
 }
@@ -51,7 +52,7 @@ impl ExportReader<'_> {
         if body_bytes > RECORD_BYTES_MAX {
             return wrong("a record is longer than any can be");
         }
-        // The length is not proved yet: memory is taken as bytes come.
+        // The length is not checked yet: memory is taken as bytes come.
         let mut body = Vec::new();
         let count = (&mut self.input).take(body_bytes.into()).read_to_end(&mut body)?;
         self.offset += count as u64;
@@ -67,7 +68,7 @@ impl ExportReader<'_> {
         Ok((header[0], body))
     }
 
-    /// Nothing may follow.
+    /// The stream must end here.
     pub(super) fn end(&mut self) -> Result<(), Error> {
         let offset = self.offset;
         match self.input.read(&mut [0])? {
@@ -87,10 +88,10 @@ impl ExportReader<'_> {
     }
 }
 
-/// What is left of a record's body, which holds its checksum.
+/// The rest of a record's body, whose checksum matched.
 pub(super) struct RecordBody<'a> {
     pub(super) rest: &'a [u8],
-    /// Where in the stream the record ends.
+    /// The offset in the stream of the record's end.
     pub(super) offset: u64,
 }
 

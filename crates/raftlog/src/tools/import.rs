@@ -12,8 +12,8 @@ use crate::tools::export_stream::{
 use crate::tools::verify::ToolProgress;
 use std::io::Read;
 
-/// Writes the groups of a stream to a log. When this returns they are durable. `on_progress` is called now
-/// and then; how long the stream is is not known.
+/// Writes the groups of a stream to a log. When this returns they are durable. `on_progress` is
+/// called now and then; the length of the stream is not known.
 ///
 /// # Errors
 ///
@@ -36,7 +36,7 @@ pub fn import(
     if let (Err(_), Some(group)) = (&result, &importer.group) {
         let mut batch = LogBatch::new();
         batch.remove_group(group.id);
-        // If even this cannot be written the error is that no write can be.
+        // If even this cannot be written, the error is already that of a write.
         let _ = log.write(batch, Durability::Synced).wait();
     }
     result

@@ -1,7 +1,7 @@
 //! Reads whole segments one after the other, and a whole index, for tools.
 //!
-//! Nothing that a writer needs is held meanwhile, but for the time that it takes to look at what the
-//! index of each group says that segments hold.
+//! No lock that a writer needs is held meanwhile, but for the time in which the live records of all
+//! groups are added up.
 
 use crate::commit::group_commit::{GroupCommit, Log};
 use crate::error::Error;
@@ -21,8 +21,8 @@ use std::sync::Arc;
 /// How much is read at once of a group's entries.
 const READ_BYTES: u64 = 1 << 20;
 
-/// The segments of a log at one moment, and the last batch in them. They stay what they are as long
-/// as this is held: a dead segment that somebody holds is not used again.
+/// A snapshot of a log: its segments, and the last batch in them. They stay unchanged while it is
+/// held: a dead segment with a holder is not recycled.
 #[derive(Debug)]
 pub(crate) struct LogSnapshot {
     pub(crate) segments: Vec<Arc<Segment>>,
@@ -88,7 +88,7 @@ pub(crate) fn verify_open(
 }
 
 /// Checks the files of a directory that cannot be opened as a log. Returns also the first segment
-/// that is still needed: what is in those below means nothing.
+/// that is still needed: those below are leftovers of a purge.
 pub(crate) fn verify_files(
     directory: &LogDirectory,
     level: VerifyLevel,
@@ -112,7 +112,7 @@ pub(crate) fn verify_files(
             Err(_) => verifier.unreadable(*number, 0, "the file cannot be read"),
         }
         progress.bytes_done += bytes.len() as u64;
-        // Segments are of one size, but for a few.
+        // Nearly all segments are of one length.
         progress.bytes = progress.bytes_done / (done as u64 + 1) * numbers.len() as u64;
     }
     on_progress(ToolProgress { bytes: progress.bytes_done, ..progress });
@@ -144,7 +144,7 @@ pub(crate) fn header_of(segment: u64, bytes: &[u8]) -> Result<SegmentHeader, &'s
     }
 }
 
-/// Compares what segments hold by the index of each group with what was counted.
+/// Compares the segment usage with the live records of each group's index.
 pub(crate) fn verify_usage(group_commit: &GroupCommit, report: &mut VerifyReport) {
     let wrong: Vec<u64> = group_commit.with_log(|Log { usage, .. }| {
         let mut held: BTreeMap<u64, LiveUsage> = BTreeMap::new();
@@ -167,7 +167,7 @@ pub(crate) fn verify_usage(group_commit: &GroupCommit, report: &mut VerifyReport
     }
 }
 
-/// Reads every entry of the group as its users would.
+/// Reads every entry of the group as a user would.
 pub(crate) fn verify_group(id: u64, group: &Group, report: &mut VerifyReport) -> Result<(), Error> {
     let mut index = group.first_index();
     while index <= group.last_index() {
@@ -175,7 +175,7 @@ pub(crate) fn verify_group(id: u64, group: &Group, report: &mut VerifyReport) ->
         match group.entries(index..end.max(index), READ_BYTES) {
             Ok(read) if read.is_empty() => return Ok(()),
             Ok(read) => index += read.len() as u64,
-            // The log goes on while it is read.
+            // The log may be compacted while it is read.
             Err(Error::Compacted { first }) => index = first.max(index + 1),
             Err(Error::Unavailable { .. }) => {}
             Err(Error::Corrupt { .. } | Error::Io(_)) => {
@@ -197,7 +197,7 @@ pub(crate) fn verify_group(id: u64, group: &Group, report: &mut VerifyReport) ->
                         index = run.end;
                     }
                     Ok(_) => index += 1,
-                    // It has changed in between, and is looked at again.
+                    // The log has changed in between, and is read again.
                     Err(Error::Compacted { .. } | Error::Unavailable { .. }) => {}
                     Err(error) => return Err(error),
                 }
@@ -214,7 +214,7 @@ fn add_unless_known(report: &mut VerifyReport, problem: VerifyProblem) {
     }
 }
 
-/// Whether the frames have shown the same.
+/// Whether the scan of the frames has reported the same.
 fn covers(known: &VerifyProblem, problem: &VerifyProblem) -> bool {
     let holds = |range: &std::ops::Range<u64>| {
         problem.entries.as_ref().is_some_and(|entries| range.contains(&entries.start))
@@ -222,7 +222,7 @@ fn covers(known: &VerifyProblem, problem: &VerifyProblem) -> bool {
     known.group == problem.group && known.entries.as_ref().is_some_and(holds)
 }
 
-/// A cache that keeps nothing: what a tool reads once pushes nothing out.
+/// A cache without memory: the one read of a tool evicts nothing.
 pub(crate) fn no_cache() -> Arc<BlockCache> {
     Arc::new(BlockCache::new(0))
 }

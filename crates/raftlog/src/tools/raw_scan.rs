@@ -1,16 +1,16 @@
-//! What lies in a segment, whole or not: every frame that holds its checksums, in order, and what
-//! stands between and behind them. For tools that look at logs which may be damaged.
+//! A raw scan of a segment: every whole frame, in order, and the damage between and behind them.
+//! For tools that read damaged logs.
 //!
-//! A frame further on is looked for only where none is whole. It is taken for one if header and body
-//! hold their checksums under the segment's salt and its number is higher than those before: a copy
-//! of older frames, which somebody may have stored as data, is none.
+//! Behind a damaged frame the scan searches for the next whole one: header and body match their
+//! checksums under the segment's salt and its number is higher than those before. A copy of older
+//! frames, which a client may have stored as data, does not pass.
 
 use crate::format::layout::{
     self, ALIGNMENT_BYTES, FrameHeader, FrameKind, SEGMENT_HEADER_BYTES, SegmentHeader,
 };
 use std::ops::Range;
 
-/// Walks over the bytes of a segment's file.
+/// Iterates over the parts of a segment's file.
 #[derive(Debug)]
 pub(crate) struct RawScan<'a> {
     bytes: &'a [u8],
@@ -23,7 +23,7 @@ pub(crate) struct RawScan<'a> {
 #[derive(Debug, PartialEq)]
 pub(crate) enum SegmentPart<'a> {
     Frame(ValidFrame<'a>),
-    /// No frame is whole here, and one is behind it. If the header is, it is there.
+    /// No frame is whole here, and one is behind it. The header is given if that is whole.
     Damage {
         range: Range<usize>,
         header: Option<FrameHeader>,
@@ -37,7 +37,7 @@ pub(crate) enum SegmentPart<'a> {
     },
 }
 
-/// A frame that holds its checksums.
+/// A frame that matches its checksums.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ValidFrame<'a> {
     pub(crate) offset: usize,
@@ -92,7 +92,7 @@ impl<'a> Iterator for RawScan<'a> {
             }
             Err(what) => what,
         };
-        // What stands in the body of a frame is data, and may look like anything.
+        // The body of a frame is data, and may hold bytes that look like a frame.
         let header = self.header(begin).ok();
         let from = begin + header.map_or(ALIGNMENT_BYTES, |header| header.frame_bytes());
         let next =

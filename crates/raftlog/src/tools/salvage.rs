@@ -1,13 +1,13 @@
-//! What can be had of a damaged log, written to a new one.
+//! Salvage: writes the whole part of a damaged log to a new one.
 //!
-//! The files are gone through three times, one segment in memory at a time: what is damaged and
-//! where the log ends is found as [`crate::LogEngine::verify_directory`] does; then what each whole
-//! frame says is taken in, in the order of the log, holes and all; then what is left of each group
-//! is copied.
+//! The files are read three times, one segment in memory at a time: first the damage and the end of
+//! the log are found as by [`crate::LogEngine::verify_directory`]; then the items of each whole
+//! frame are applied, in the order of the log, holes and all; then the remains of each group are
+//! copied.
 //!
-//! A lost frame may have changed anything. What can be seen of it is a hole in a group's entries:
+//! A lost frame may have changed anything. The visible sign of it is a hole in a group's entries:
 //! the newest part without a hole is kept, since a log with a hole is none, and a log that ends
-//! before what was acknowledged last is worse than one that begins late, for which there are
+//! before the last acknowledged entry is worse than one that begins late, for which there are
 //! snapshots.
 
 use crate::batch::frame::EntryRun;
@@ -37,22 +37,22 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// About how much is written at once.
+/// The length of one write, about.
 const BATCH_BYTES: u64 = 1 << 20;
-/// So many ranges of lost batches are listed.
+/// The most ranges of lost batches that are listed.
 const RANGES_MAX: usize = 1000;
 
-/// Writes what is whole of the log in `dir` to a new log in `to`, which must be empty or missing.
+/// Writes the whole part of the log in `dir` to a new log in `to`, which must be empty or missing.
 /// When this returns the new log is durable, closed, and opens. Nothing is changed in `dir`, and it
 /// should not be written meanwhile. `on_progress` is called now and then.
 ///
-/// A group is kept with its keys and its entries, the latter from the last hole on. The deletion of a
-/// key, or the removal of a group, that was in a lost batch did not take place.
+/// A group is kept with its keys and its entries, the latter from the last hole on. The deletion of
+/// a key, or the removal of a group, that was in a lost batch did not take place.
 ///
 /// # Errors
 ///
-/// [`Error::NoLog`]; [`Error::Invalid`] if `to` is not empty; [`Error::Io`], and those of a write to
-/// the new log, which is then of no use.
+/// [`Error::NoLog`]; [`Error::Invalid`] if `to` is not empty; [`Error::Io`], and those of a write
+/// to the new log, which is then of no use.
 pub fn salvage(
     fs: Arc<dyn FileSystem>,
     dir: &Path,
@@ -62,7 +62,7 @@ pub fn salvage(
     copy_whole(fs.clone(), dir, fs, to, Config::default(), on_progress)
 }
 
-/// As [`salvage`]; the new log is reached by a file system of its own, and made as `config` says.
+/// As [`salvage`], with a file system and a configuration for the new log.
 pub(crate) fn copy_whole(
     fs: Arc<dyn FileSystem>,
     dir: &Path,
@@ -93,7 +93,7 @@ pub(crate) fn copy_whole(
     if needed.first().is_some_and(|first| *first <= needed_from.max(1)) {
         salvage.next_lsn = needed.first().filter(|first| **first == 1).copied();
     } else {
-        // The oldest that is needed is not there.
+        // The oldest needed segment is not there.
         salvage.losses = 1;
     }
     let mut bytes = Vec::new();
@@ -102,11 +102,11 @@ pub(crate) fn copy_whole(
         match inspect::read_file(&*file, &mut bytes) {
             Ok(()) => salvage.segment(*number, &bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error.into()),
-            // That it cannot be read was found before, and is among the problems.
+            // The verification has reported that it cannot be read.
             Err(_) => {}
         }
     }
-    // Nothing that could be written once is too large.
+    // Any batch that could be written once fits.
     let config = Config { batch_bytes_max: 1 << 30, ..config };
     let (log, _) = LogEngine::start(LogDirectory::writable(to_fs, to, config)?)?;
     salvage.copy(&log, &directory, on_progress)
@@ -118,26 +118,26 @@ struct Salvage {
     /// The last batch of the log.
     end_lsn: u64,
     next_lsn: Option<u64>,
-    /// How many times batches were missing so far.
+    /// How many gaps in the sequence of batches were seen so far.
     losses: u64,
 }
 
-/// What is known of a group.
+/// The remains of a group.
 #[derive(Default)]
 struct GroupRemains {
-    /// Where the log begins and the term before, if a compaction says so.
+    /// The first index and the term before, if the log was compacted.
     compaction: Option<(u64, u64)>,
     /// In order, without overlaps, perhaps with holes.
     runs: Vec<EntryRun>,
     keys: BTreeMap<Bytes, Bytes>,
-    /// How many losses there were when something was appended first and last.
+    /// The count of losses at the first and at the last append.
     losses: Option<(u64, u64)>,
     failing: Vec<Range<u64>>,
 }
 
 impl Salvage {
     fn segment(&mut self, number: u64, bytes: &[u8]) {
-        // What a damaged header says of the salt is right if frames hold their checksums under it.
+        // The salt of a damaged header is right if frames match their checksums under it.
         let header =
             inspect::header_of(number, bytes).ok().or_else(|| SegmentHeader::guess(number, bytes));
         let Some(header) = header else { return };
@@ -164,7 +164,7 @@ impl Salvage {
         let mut input = frame.items;
         while !input.is_empty() {
             let at = FRAME_HEADER_BYTES + frame.items.len() - input.len();
-            // What follows an item that cannot be read is a problem that was found before.
+            // The verification has reported the item that cannot be read.
             let Ok(item) = item::take_item(&mut input) else { return };
             let change = Change::of(item, at as u32);
             let failing = match &change {
@@ -224,7 +224,7 @@ impl Salvage {
         }
     }
 
-    /// Writes what was found to the new log.
+    /// Writes the remains to the new log.
     fn copy(
         mut self,
         log: &LogEngine,
@@ -334,7 +334,7 @@ impl GroupRemains {
         }
     }
 
-    /// Puts entries in the place of those with their indexes.
+    /// Puts entries in the place of those with the same indexes.
     fn relocate(&mut self, run: EntryRun) {
         let from = self.runs.partition_point(|old| old.end <= run.first);
         let to = self.runs.partition_point(|old| old.first < run.end);
@@ -354,7 +354,7 @@ impl GroupRemains {
         self.failing.retain(|range| range.end <= run.first || range.start >= run.end);
     }
 
-    /// Leaves the newest part without a hole. Says what has become of the group, if something is
+    /// Keeps the newest part without a hole. Returns the result for the group if something is
     /// missing or may be.
     fn keep_newest_part(&mut self, id: u64, has_losses: bool) -> Option<SalvagedGroup> {
         let failing = std::mem::take(&mut self.failing);
@@ -364,7 +364,7 @@ impl GroupRemains {
         let kept = self.runs.split_off(hole.map_or(0, |at| at + 1));
         let before = std::mem::replace(&mut self.runs, kept);
         let first = self.runs.first().map(|run| run.first);
-        // A mark before a hole that nothing else shows is of a compaction that changed nothing.
+        // If the one hole is before the compaction, that one had changed nothing.
         let begin =
             self.compaction.map(|(first, _)| first).filter(|_| has_losses || !before.is_empty());
         let mut next = begin.or(before.first().map(|run| run.first)).or(first);

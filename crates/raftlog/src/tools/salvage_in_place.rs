@@ -1,13 +1,14 @@
-//! Puts what can be had of a damaged log in its place.
+//! Salvage in place: replaces a damaged log by its whole part.
 //!
-//! The new log is written beside the damaged one, in the same directory, under names of its own. Once
-//! it is durable a file, the *mark*, says that it counts: then the damaged segments are renamed, a
-//! second mark says that all of them are, and then those of the new log get their names. Whatever
-//! cuts that short, the next opening sees a mark and goes on, or sees none and the damaged log as it was.
+//! The new log is written next to the damaged one, in the same directory, with a prefix to its
+//! names. Once it is durable a file, the *mark*, makes it count: then the damaged segments are
+//! renamed, a second mark says that all of them are, and then those of the new log get their names.
+//! After a crash the next opening finds a mark and goes on, or finds none and the damaged log as it
+//! was.
 //!
-//! The damaged segments are kept: they are all there is of what was lost, and it is for the operator
-//! to look at them. Until they are removed nothing else is salvaged, so they never take more than once
-//! the room of the log, and none of them is overwritten.
+//! The damaged segments are kept for the operator: they are all there is of the lost entries. Until
+//! they are removed no other salvage begins, so they never take more than once the space of the
+//! log, and none of them is overwritten.
 
 use crate::config::Config;
 use crate::error::Error;
@@ -20,17 +21,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What the names of the new log begin with until it is the log.
+/// The prefix of the new log's names.
 const NEW: &str = "salvaged-";
-/// What the names of damaged segments begin with.
+/// The prefix of damaged segments' names.
 const DAMAGED: &str = "damaged-";
 
-/// Replaces the log in the directory by what is whole of it.
+/// Replaces the log in the directory by its whole part.
 ///
 /// # Errors
 ///
-/// [`Error::Invalid`] if there are segments that were found damaged earlier; those of
-/// [`crate::salvage`]: then the damaged log is what it was.
+/// [`Error::Invalid`] if there are damaged segments of an earlier salvage; those of
+/// [`crate::salvage`]: then the damaged log is as it was.
 pub(crate) fn by_what_is_whole(directory: &LogDirectory) -> Result<SalvageReport, Error> {
     let names = directory.fs.list(&directory.path)?;
     if names.iter().any(|name| name.starts_with(DAMAGED)) {
@@ -41,7 +42,7 @@ pub(crate) fn by_what_is_whole(directory: &LogDirectory) -> Result<SalvageReport
     }
     clear(directory)?;
     let report = write_new(directory).inspect_err(|_| {
-        // What is left of it now is removed by the next try.
+        // The next attempt removes the files that are left now.
         let _ = clear(directory);
     })?;
     directory.fs.open(&directory.path.join(OUT_MARK), OpenMode::CreateNew)?;
@@ -61,7 +62,8 @@ pub(crate) fn finish(directory: &LogDirectory) -> io::Result<()> {
                 let segment = directory.segment_path(number);
                 directory.fs.rename(&segment, &with_prefix(&segment, DAMAGED))?;
             }
-            // Numbers begin anew, and a spare may hold frames from when it had one of them.
+            // Numbers begin anew, and a recycled segment may hold frames from when it had one of
+            // them.
             listing
                 .recycled
                 .into_iter()
@@ -91,7 +93,7 @@ fn write_new(directory: &LogDirectory) -> Result<SalvageReport, Error> {
     salvage::copy_whole(fs, dir, beside, dir, config, &mut |_| ())
 }
 
-/// Removes what is there of a new log and is not needed.
+/// Removes unfinished or surplus files of a new log.
 fn clear(directory: &LogDirectory) -> io::Result<()> {
     let names = directory.fs.list(&directory.path)?;
     let new = names.iter().filter(|name| name.starts_with(NEW));

@@ -1,10 +1,9 @@
-//! Whether every byte of a log is what was written: headers, frames, what they say, the order of
-//! their numbers over all segments, and that nothing is where nothing may be.
+//! The verifier: checks every byte of a log, its headers, frames and items, the order of its frames
+//! over all segments, and the unused space.
 //!
-//! Unlike a start, which stops at the first thing that is wrong, this goes on behind it, one segment
-//! in memory at a time. Where a frame is missing or damaged the rules of a start decide whether a
-//! power loss may have done that; see `docs/log-format.md`. What is known to have been written, since
-//! an engine says so, must be there.
+//! Unlike a start, which stops at the first damage, it goes on behind it, one segment in memory at
+//! a time. Where a frame is missing or damaged the rules of a start decide whether a power loss may
+//! have done that; see `docs/log-format.md`. Frames that an open engine has written must be there.
 
 use crate::batch::frame::Change;
 use crate::format::item::{self, DecodedItem, Item, StoredAppend};
@@ -17,43 +16,42 @@ use crate::segments::footer::{self, Footer};
 use crate::tools::raw_scan::{RawScan, SegmentPart, ValidFrame};
 use std::ops::Range;
 
-/// So many problems are listed; the others are only counted.
+/// The most problems that are listed; the others are only counted.
 const PROBLEMS_MAX: usize = 1000;
 
-/// How closely a log is looked at.
+/// The depth of a verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VerifyLevel {
     /// Every byte by the checksums of headers and frames, and the order of the frames.
     Frames,
-    /// Also what the frames say: each item, each block decompressed, each entry by its own checksum;
-    /// and of a log that can be opened the index, by reading each entry and by what it says that
-    /// segments hold.
+    /// Also the items: each block decompressed, each entry by its own checksum; and of a log that
+    /// can be opened the index, by reading each entry and by comparing the usage of segments.
     Entries,
 }
 
-/// What was found. The log is sound if there is no problem.
+/// The result of a verification. The log is sound if there is no problem.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
     /// Segments that were read.
     pub segments: u64,
     /// Bytes of their files.
     pub bytes: u64,
-    /// Batches that are whole.
+    /// Whole batches.
     pub frames: u64,
-    /// Entries in them, live or not. Zero if only frames were looked at.
+    /// Entries in them, live or not. Zero if only frames were checked.
     pub entries: u64,
     /// The last batch.
     pub last_lsn: u64,
     /// Bytes of batches that were being written when the power or the process went, or are right
     /// now. They are no problem: opening the log cuts them off.
     pub torn_bytes: u64,
-    /// What is wrong, in the order of the log; the first thousand.
+    /// The damage, in the order of the log; the first thousand problems.
     pub problems: Vec<VerifyProblem>,
     /// How many more there are.
     pub problems_left_out: u64,
 }
 
-/// How far a long piece of work has come.
+/// The progress of a tool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ToolProgress {
     /// Bytes done.
@@ -62,7 +60,7 @@ pub struct ToolProgress {
     pub bytes: u64,
 }
 
-/// Takes segments in, oldest first, and says in the end what is wrong.
+/// Takes segments, oldest first, and returns a report in the end.
 #[derive(Debug)]
 pub(crate) struct Verifier {
     level: VerifyLevel,
@@ -72,14 +70,14 @@ pub(crate) struct Verifier {
     next_lsn: Option<u64>,
     /// Every frame up to this one is known to have been on disk.
     proven_synced_lsn: u64,
-    /// Where the log ends, if it does not go on in the next segment.
+    /// The end of the log, if it does not go on in the next segment.
     tail: Option<MissingFrame>,
-    /// A frame is missing there, which may be the work of a power loss.
+    /// A missing frame that a power loss may explain.
     pending: Option<MissingFrame>,
     discarded_below: u64,
     /// Segments that are missing.
     gaps: Vec<u64>,
-    /// What the frames of the segment change. None: one of them is missing.
+    /// The net change of the segment's frames. None: one of them is missing.
     summary: Option<SegmentSummary>,
     report: VerifyReport,
 }
@@ -91,7 +89,7 @@ struct MissingFrame {
     offset: usize,
     lsn: u64,
     what: &'static str,
-    /// How much of a torn flush is left there; or why that cannot be.
+    /// How many bytes of a torn flush are left there; or why that cannot be.
     torn_bytes: Result<usize, &'static str>,
     /// Entries that are damaged, by group.
     named: Vec<(u64, Range<u64>)>,
@@ -115,17 +113,18 @@ impl Verifier {
         }
     }
 
-    /// A segment that cannot be looked into.
+    /// A segment that cannot be read.
     pub(crate) fn unreadable(&mut self, segment: u64, offset: u64, what: &'static str) {
         self.resolve_tail();
         self.report.segments += 1;
         self.problem(VerifyProblem { segment, offset, what, group: None, entries: None });
-        // Which frames were in it is not known.
+        // Its frames are not known.
         self.next_lsn = None;
         self.pending = None;
     }
 
-    /// The next segment: the whole file. If it may be sealed just now, part of a footer is none.
+    /// The next segment: the whole file. If it may be sealed just now, an unfinished footer is no
+    /// damage.
     pub(crate) fn segment(&mut self, header: SegmentHeader, bytes: &[u8], may_change: bool) {
         self.report.segments += 1;
         self.report.bytes += bytes.len() as u64;
@@ -136,7 +135,7 @@ impl Verifier {
         self.note_later_proof(header, bytes);
         let footer = footer::of_file(bytes, header);
         if let Some(footer) = &footer {
-            // It was written when all frames were on disk.
+            // A footer is written when all frames are on disk.
             self.proven_synced_lsn = self.proven_synced_lsn.max(footer.summary.last_lsn());
         }
         let end = footer.as_ref().map_or(bytes.len(), |footer| footer.end as usize);
@@ -178,7 +177,7 @@ impl Verifier {
         let (mut said, mut found) = (Vec::new(), Vec::new());
         footer.summary.encode(&mut said);
         self.next_lsn = Some(footer.summary.last_lsn() + 1);
-        // If a frame is damaged that is the problem.
+        // A damaged frame was reported already.
         let Some(summary) = self.summary.take() else { return };
         summary.encode(&mut found);
         if said != found {
@@ -188,7 +187,7 @@ impl Verifier {
     }
 
     /// A footer is not synced when it is written, so a power loss may leave part of it. Returns how
-    /// much, or finds it to be a problem.
+    /// many bytes, or reports a problem.
     fn damaged_footer(&mut self, header: SegmentHeader, bytes: &[u8], offset: usize) -> usize {
         let is_torn =
             !header.is_reused && frame_scanner::has_zero_sector(bytes, offset..bytes.len());
@@ -202,7 +201,7 @@ impl Verifier {
 
     /// The next segment does not follow: `missing` is not there.
     pub(crate) fn gap(&mut self, missing: u64) {
-        // How the one before ends says nothing.
+        // The end of the segment before proves nothing then.
         self.tail = None;
         self.next_lsn = None;
         self.gaps.push(missing);
@@ -224,13 +223,13 @@ impl Verifier {
         self.discarded_below
     }
 
-    /// What is wrong.
+    /// The report.
     pub(crate) fn finish(mut self) -> VerifyReport {
         self.resolve_tail();
         if let Some(pending) = self.pending.take() {
             self.report.torn_bytes += pending.torn_bytes.unwrap_or(0) as u64;
         }
-        // What lies below the mark of a purge that was cut short means nothing.
+        // Segments below the discard of a purge that was cut short are leftovers.
         let discarded_below = self.discarded_below;
         for segment in std::mem::take(&mut self.gaps) {
             let what = "the segment is missing";
@@ -245,14 +244,15 @@ impl Verifier {
         add_problem(&mut self.report, problem);
     }
 
-    /// Whether the segment says that a frame which is missing before it was on disk once.
+    /// Checks whether the segment proves that the missing frame before it was on disk once.
     fn note_later_proof(&mut self, header: SegmentHeader, bytes: &[u8]) {
         let missing = self.pending.as_ref().or(self.tail.as_ref()).map(|at| at.lsn);
         let Some(lsn) = missing else { return };
         let goes_on =
             self.pending.is_none() && frame_scanner::first_lsn(bytes, header) == Some(lsn);
         if goes_on {
-            // Then what was left behind the last frame means nothing, as for a start.
+            // The log goes on: the bytes behind its last frame in the segment before do not count,
+            // as for a start.
             self.tail = None;
         } else if frame_scanner::proves_synced(bytes, header, lsn) {
             self.proven_synced_lsn = self.proven_synced_lsn.max(lsn);
@@ -269,7 +269,7 @@ impl Verifier {
         }
     }
 
-    /// No frame is whole at `offset`. If its header is, it is `damaged`.
+    /// The missing frame at `offset`. `damaged` is its header, if that is whole.
     fn break_at(
         &self,
         header: SegmentHeader,
@@ -280,7 +280,8 @@ impl Verifier {
     ) -> MissingFrame {
         let lsn = self.next_lsn.unwrap_or(0);
         let torn_bytes = if self.next_lsn.is_none() {
-            // What came before is purged, and that was made known by a synced batch further on.
+            // The segments before were purged, by a synced batch further on: so this frame was
+            // synced.
             Err("the first frame is damaged")
         } else {
             FrameScanner::new(bytes, header, lsn).resume(offset).torn_bytes()
@@ -294,7 +295,7 @@ impl Verifier {
     /// The log did not go on in the next segment, or there is none.
     fn resolve_tail(&mut self) {
         let Some(tail) = self.tail.take() else { return };
-        // Where only zeros are left it ends as it should, as far as this place goes.
+        // Only zeros behind the last frame are an end without damage, as far as this place goes.
         let is_end = tail.torn_bytes == Ok(0) && tail.lsn > self.proven_synced_lsn;
         let is_beyond = self.end_lsn.is_some_and(|end| tail.lsn > end);
         if !is_end && !is_beyond {
@@ -305,7 +306,7 @@ impl Verifier {
     /// A frame is not there, or not whole.
     fn report_missing(&mut self, at: MissingFrame) {
         if self.pending.is_some() {
-            // Behind a flush that was torn: none of it counts.
+            // Behind a torn flush no frame counts.
             return;
         }
         let what = match at.torn_bytes {
@@ -321,7 +322,7 @@ impl Verifier {
         self.summary = None;
     }
 
-    /// Says what is damaged, and which entries if that is known.
+    /// Reports damage, by entries if those are known.
     fn report_damage(
         &mut self,
         segment: u64,
@@ -370,12 +371,12 @@ impl Verifier {
     fn out_of_order(&mut self, segment: u64, offset: usize, lsn: u64, expected: u64) {
         let what = "a frame is not the one that belongs here";
         self.summary = None;
-        // Right behind a whole frame of the same segment nothing else was ever written.
+        // Right behind a whole frame of the same segment no other frame was ever written.
         let is_behind_whole = self.pending.is_none() && offset > SEGMENT_HEADER_BYTES;
         if lsn < expected || is_behind_whole {
             self.report_damage(segment, offset, what, Vec::new());
         } else if self.pending.is_none() {
-            // The ones before it were at the end of the segment before, which looks as if they had
+            // The missing frames were at the end of the segment before, which looks as if they had
             // never been written.
             let (lsn, torn_bytes, named) = (expected, Ok(0), Vec::new());
             self.report_missing(MissingFrame { segment, offset, lsn, what, torn_bytes, named });
@@ -451,7 +452,7 @@ fn failing_entries(append: &StoredAppend<'_>) -> Vec<(u64, Range<u64>, &'static 
     failing
 }
 
-/// The entries of a damaged body that fail, as far as it can be read. Where none fails the damage is
+/// The failing entries of a damaged body, as far as it can be decoded. If none fails the damage is
 /// somewhere else.
 fn damaged_entries(body: &[u8]) -> Vec<(u64, Range<u64>)> {
     let (mut input, mut failing) = (body, Vec::new());

@@ -1,4 +1,4 @@
-//! Items read back.
+//! Decodes items.
 
 use super::head::AppendHead;
 use super::{

@@ -1,4 +1,4 @@
-//! Items as bytes.
+//! Encodes items.
 
 use super::decode::take_item;
 use super::head::{APPEND_PREFIX_BYTES, AppendHead, HAS_BLOCKS, ROW_PREFIX_BYTES, WIDTH_SHIFT};
@@ -21,7 +21,7 @@ pub(crate) fn put_plain_item(out: &mut Vec<u8>, note: PlainItem<'_>) {
         Item::Remove { group } => (TAG_REMOVE, &[group], &[]),
         Item::Discard { below_segment } => (TAG_DISCARD, &[below_segment], &[]),
         Item::Truncate { group, from } => (TAG_TRUNCATE, &[group, from], &[]),
-        // Those of the compaction that it would have been; nobody looks at them.
+        // The numbers of the compaction that it would have been; no reader uses them.
         Item::Stale => (TAG_STALE, &[0; STALE_NUMBERS], &[]),
     };
     out.push(tag);
@@ -29,8 +29,8 @@ pub(crate) fn put_plain_item(out: &mut Vec<u8>, note: PlainItem<'_>) {
     strings.iter().for_each(|string| put_slice(out, string));
 }
 
-/// Writes the head of an append of so many bytes of data. The caller adds the data of all entries
-/// behind it.
+/// Writes the head of an append with this many bytes of data. The caller adds the data of all
+/// entries behind it.
 pub(crate) fn put_append_head(
     out: &mut Vec<u8>,
     group: u64,
@@ -64,7 +64,7 @@ pub(crate) fn put_append_head(
     put_head_bytes(out, begin);
 }
 
-/// How many bytes it takes to say where data ends that is so long.
+/// How many bytes an offset into this much data takes.
 fn end_width(raw_bytes: u64) -> usize {
     match raw_bytes {
         0..=0xff => 1,
@@ -74,7 +74,8 @@ fn end_width(raw_bytes: u64) -> usize {
     }
 }
 
-/// Writes the head of an append again, which had no blocks, with these. The caller adds their data.
+/// Writes the head of an append that had no blocks again, with these blocks. The caller adds their
+/// data.
 pub(crate) fn put_head_with_blocks(
     out: &mut Vec<u8>,
     item: &[u8],
@@ -97,20 +98,21 @@ pub(crate) fn put_head_with_blocks(
     put_head_bytes(out, begin);
 }
 
-/// Fills in how long the head is that was written from `begin` on.
+/// Fills in the length of the head that was written from `begin` on.
 fn put_head_bytes(out: &mut [u8], begin: usize) {
     let head_bytes = (out.len() - begin) as u32;
     out[begin + 1..begin + APPEND_PREFIX_BYTES].copy_from_slice(&head_bytes.to_le_bytes());
 }
 
-/// Writes what stands before an append that is moved. The caller adds the append as it is.
+/// Writes the prefix of a rewritten append. The caller adds the append verbatim.
 pub(crate) fn put_move_head(out: &mut Vec<u8>, first: u64, count: u64) {
     out.push(TAG_MOVE);
     put_varint(out, first);
     put_varint(out, count);
 }
 
-/// Makes the `at`-th item of a body, which must be a compaction, one that changes nothing.
+/// Turns the `at`-th item of a body, which must be a compaction, into a stale one of the same
+/// length.
 pub(crate) fn make_stale(body: &mut [u8], at: usize) {
     let mut input = &*body;
     for _ in 0..at {

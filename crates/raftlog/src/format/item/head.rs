@@ -1,4 +1,4 @@
-//! What stands before the data of an append: its entries' terms, a row for each, and its blocks.
+//! The head of an append: the terms of its entries, a row for each, and the block table.
 
 use super::{EntryRow, TAG_APPEND, TermRun, TermRuns};
 use crate::format::block::{BlockCodec, DataBlock, PlacedBlock};
@@ -7,19 +7,18 @@ use std::ops::Range;
 
 /// Flag of an append: a block table follows its rows.
 pub(super) const HAS_BLOCKS: u8 = 1;
-/// Two bits of the flags, from this one on: how long the end of an entry's data is in its row, less
-/// one.
+/// Two bits of the flags, from this one on: the width of an end in a row, less one.
 pub(super) const WIDTH_SHIFT: u32 = 1;
 const FLAGS: u8 = HAS_BLOCKS | 3 << WIDTH_SHIFT;
 
 /// Tag and length of the head of an append: enough to know how much more to read.
 pub(super) const APPEND_PREFIX_BYTES: usize = 5;
-/// What stands in a row before the end of the entry's data: checksum and kind.
+/// A row before the end of the entry's data: checksum and kind.
 pub(super) const ROW_PREFIX_BYTES: usize = 5;
 /// A row of the block table: codec, end of the entries, end of the stored bytes.
 const BLOCK_ROW_BYTES: usize = 9;
 
-/// What stands before the data of an append, borrowed.
+/// The decoded head of an append, borrowed.
 ///
 /// Rows and blocks have a fixed length, so that one is found without a look at those before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,7 +60,7 @@ impl<'a> AppendHead<'a> {
         Ok(head)
     }
 
-    /// As [`AppendHead::decode`], but does not look at each row and block: those that are asked for
+    /// As [`AppendHead::decode`], without a check of each row and block: those that are asked for
     /// are checked then.
     pub(crate) fn open(bytes: &'a [u8]) -> Result<AppendHead<'a>, &'static str> {
         let prefix = bytes.get(..APPEND_PREFIX_BYTES).ok_or(CUT_SHORT)?;
@@ -119,8 +118,7 @@ impl<'a> AppendHead<'a> {
         std::iter::from_fn(move || take_term_run(&mut terms).ok())
     }
 
-    /// What is said of the `at`-th entry, which it must have, and which part of all raw data its
-    /// data is.
+    /// The row of the `at`-th entry, which it must have, and the range of its data in all raw data.
     ///
     /// # Errors
     ///
@@ -134,7 +132,7 @@ impl<'a> AppendHead<'a> {
         Ok((EntryRow { checksum, kind: row[4], data_bytes }, raw))
     }
 
-    /// What is said of each entry; those of a head that was not checked may end early.
+    /// The rows of all entries; those of a head that was not checked may end early.
     pub(crate) fn rows(&self) -> impl Iterator<Item = EntryRow> + Clone + use<'a> {
         let head = *self;
         (0..head.count).map_while(move |at| head.row(at).ok().map(|(row, _)| row))
@@ -151,7 +149,7 @@ impl<'a> AppendHead<'a> {
         self.blocks.len() / BLOCK_ROW_BYTES
     }
 
-    /// Where the entries and the stored bytes of a block end.
+    /// The ends of the entries and of the stored bytes of a block.
     fn block_ends(&self, number: usize) -> (u64, u64) {
         let begin = number * BLOCK_ROW_BYTES;
         let Some([_, a, b, c, d, e, f, g, h]) = self.blocks.get(begin..begin + BLOCK_ROW_BYTES)
@@ -166,7 +164,7 @@ impl<'a> AppendHead<'a> {
     ///
     /// # Errors
     ///
-    /// What is said of the block cannot be.
+    /// The row of the block contradicts the head.
     pub(crate) fn block_of(&self, at: u64) -> Result<PlacedBlock, &'static str> {
         let (mut low, mut high) = (0, self.block_count());
         while low < high {
@@ -203,12 +201,12 @@ impl<'a> AppendHead<'a> {
         Ok(PlacedBlock { number: number as u32, codec, entries: first..end_entry, raw, stored })
     }
 
-    /// Where in the item stored data lies; beyond all bytes if that cannot be.
+    /// The offset of stored data in the item; beyond all bytes if it overflows.
     fn place(&self, stored: u64) -> usize {
         usize::try_from(stored).map_or(usize::MAX, |stored| self.head_bytes.saturating_add(stored))
     }
 
-    /// The blocks of the data; if it is stored as it is, one. Those of a head that was not checked
+    /// The blocks of the data; one if it is stored as it is. Those of a head that was not checked
     /// may end early.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = PlacedBlock> + use<'a> {
         let head = *self;
@@ -241,7 +239,7 @@ const WRONG_TERMS: &str = "the terms of an append do not cover its entries";
 pub(super) const WRONG_ROWS: &str = "the data of an entry would end before it begins";
 pub(super) const WRONG_BLOCKS: &str = "the blocks of an append do not hold its entries";
 
-/// Takes so many term runs, which must cover so many entries, and returns the bytes of them.
+/// Takes `runs` term runs, which must cover `entries` entries, and returns their bytes.
 fn take_terms<'a>(input: &mut &'a [u8], runs: u64, entries: u64) -> Result<&'a [u8], &'static str> {
     let (begin, mut covered) = (*input, 0_u64);
     for _ in 0..runs {
@@ -258,7 +256,7 @@ fn take_term_run(input: &mut &[u8]) -> Result<TermRun, &'static str> {
     Ok((take_varint(input)?, take_varint(input)?))
 }
 
-/// Where the data of the entry ends whose row this is.
+/// The end of the entry's data, from its row.
 fn row_end(row: &[u8]) -> u64 {
     let end = |bytes| u64::from(u32::from_le_bytes(bytes));
     match row[ROW_PREFIX_BYTES..] {

@@ -1,15 +1,13 @@
-//! What one batch says, group by group: items, and their bytes in a frame's body.
+//! Items: the changes of a batch, and their bytes in a frame's body.
 //!
 //! An item is a tag and its fields; small numbers are varints. The entries of one append stand
 //! together: first a head with one row an entry, then the data of all of them. So an entry is found
 //! by reading the head alone, and its row has a checksum over its identity and its data, so it is
-//! proved without the rest of the frame.
+//! checked without the rest of the frame.
 
 mod decode;
 mod encode;
 mod head;
-#[cfg(test)]
-mod tests;
 
 pub(crate) use decode::take_item;
 pub(crate) use encode::{
@@ -31,7 +29,7 @@ const TAG_TRUNCATE: u8 = 7;
 const TAG_MOVE: u8 = 8;
 const TAG_STALE: u8 = 9;
 
-/// How many numbers follow the tag of what was a compaction.
+/// How many numbers follow the tag of a compaction that became stale.
 const STALE_NUMBERS: usize = 3;
 
 /// Consecutive entries of one term: how many, and the term.
@@ -39,12 +37,12 @@ pub(crate) type TermRun = (u64, u64);
 /// Those of one append: nearly always one.
 pub(crate) type TermRuns = SmallVec<[TermRun; 1]>;
 
-/// One item: `A` says where the entries of an append lie, `B` holds a key or a value.
+/// One item: `A` locates the entries of an append, `B` holds a key or a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Item<A, B> {
     Append(A),
-    /// At this place in the log exactly these entries are live, and their bytes are here: those of
-    /// the whole append from which they come.
+    /// A rewritten append: at this place in the log exactly these of its entries are live, and its
+    /// bytes are here, verbatim.
     Move(A),
     /// The entries from `from` on are gone.
     Truncate {
@@ -80,7 +78,8 @@ pub(crate) type DecodedItem<'a> = Item<StoredAppend<'a>, &'a [u8]>;
 /// An item that has no entries.
 pub(crate) type PlainItem<'a> = Item<Infallible, &'a [u8]>;
 
-/// An append as it is stored, and the entries of it that an item is about: all, or those moved.
+/// An append as it is stored, and the entries of it that an item is about: all, or the live ones of
+/// a rewrite.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct StoredAppend<'a> {
     pub(crate) first: u64,
@@ -92,7 +91,7 @@ pub(crate) struct StoredAppend<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// What the head of an append says of one entry.
+/// The row of one entry in the head of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryRow {
     pub(crate) checksum: u32,
@@ -100,7 +99,7 @@ pub(crate) struct EntryRow {
     pub(crate) data_bytes: u64,
 }
 
-/// The checksum of an entry: who it is, and what it holds.
+/// The checksum of an entry: over its identity and its data.
 pub(crate) fn entry_checksum(group: u64, index: u64, term: u64, kind: u8, data: &[u8]) -> u32 {
     let mut identity = [kind; 25];
     identity[..8].copy_from_slice(&group.to_le_bytes());
@@ -133,7 +132,7 @@ impl<A, B> Item<A, B> {
         }
     }
 
-    /// The entries that it brings, new or moved.
+    /// The entries that it brings, new or rewritten.
     pub(crate) fn entries(&self) -> Option<&A> {
         match self {
             Item::Append(entries) | Item::Move(entries) => Some(entries),
@@ -141,3 +140,6 @@ impl<A, B> Item<A, B> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,15 +1,15 @@
-//! Which entries there are, in which items they lie, in which segments, and their terms.
+//! The entries of one group: their items, segments and terms.
 //!
-//! Three lists stand beside each other, each sorted by index: the items, in chunks; the extents,
-//! one for each stretch of neighbouring entries in one segment; the terms, one row for each stretch
-//! of one term. So an entry that was appended alone takes 8 bytes, and a look-up is a binary search.
+//! Three lists, each sorted by index: the items, in chunks; the extents, one for each stretch of
+//! neighbouring entries in one segment; the terms, one row for each stretch of one term. So an
+//! entry that was appended alone takes 8 bytes, and a look-up is a binary search.
 //!
 //! Invariants:
 //! - An extent's bytes are those of its items. An item that is live in part counts whole: it stays
-//!   whole on disk, and moving it moves all of it.
-//! - No two neighbouring extents, and no two neighbouring rows of terms, say the same.
-//! - Holes lie between entries, never at an end. There are some only where not all of a log is
-//!   known: while segments are replayed, and in what a single segment changes.
+//!   whole on disk, and a rewrite copies all of it.
+//! - No two neighbouring extents have one segment, and no two neighbouring rows one term.
+//! - Holes lie between entries, never at an end. There are some only where part of a log is
+//!   unknown: while segments are replayed, and in the net change of a single segment.
 
 use crate::batch::frame::EntryRun;
 use crate::format::item::{TermRun, TermRuns};
@@ -20,10 +20,10 @@ use std::collections::VecDeque;
 /// No segment has this number; an extent of it is a hole.
 const NOWHERE: u64 = 0;
 
-/// The first room of a chunk that has others before it.
+/// The first capacity of a chunk that has others before it.
 const CHUNK_ROOM: usize = 32;
 
-/// The entries that one group has, or some of them.
+/// The entries of one group, or some of them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extents {
     chunks: VecDeque<ItemChunk>,
@@ -115,7 +115,7 @@ impl Extents {
         self.extents.iter().map(|extent| extent.bytes).sum()
     }
 
-    /// How much of each segment they hold; a segment may come more than once.
+    /// The live entries and bytes by segment; a segment may come more than once.
     pub(crate) fn live(&self) -> impl Iterator<Item = (u64, LiveUsage)> {
         let holds = |at: usize| {
             let SegmentExtent { first, segment, bytes } = self.extents[at];
@@ -132,8 +132,8 @@ impl Extents {
         lists as u64 + self.chunks.iter().map(ItemChunk::memory_bytes).sum::<u64>()
     }
 
-    /// Adds entries behind those that there are; if not just behind, there is a hole now.
-    /// `terms` cover them.
+    /// Adds entries behind those that there are, with a hole between if they do not follow. `terms`
+    /// cover them.
     pub(crate) fn push(&mut self, run: EntryRun, terms: &[TermRun]) {
         self.push_extent(run.first, run.segment, u64::from(run.item_bytes));
         let item = ItemLocation { offset: run.offset, bytes: run.item_bytes };
@@ -144,8 +144,8 @@ impl Extents {
         self.push_terms(run.first, terms);
     }
 
-    /// Adds `item_count` items that follow one another, behind what is there; a hole may be before
-    /// them. `next` says where each lies and how many entries it has. Their terms are missing until
+    /// Adds `item_count` consecutive items behind those that there are; a hole may be before them.
+    /// `next` returns the location of each and its number of entries. Their terms are missing until
     /// [`Extents::push_terms`] adds them.
     ///
     /// # Errors
@@ -160,7 +160,7 @@ impl Extents {
     ) -> Result<(), &'static str> {
         let mut left = item_count;
         while left > 0 {
-            // All that a chunk takes, and only then what is said of them together.
+            // One chunk at a time, so that the lists are updated once for all of its items.
             let (chunk, bytes) = ItemChunk::of_items(first, left, &mut next)?;
             let end = first.checked_add(chunk.entry_count()).filter(|end| *end < u64::MAX);
             let end = end.ok_or("entries go beyond the last index")?;
@@ -249,14 +249,14 @@ impl Extents {
         }
     }
 
-    /// Says that all entries lie in `segment`.
+    /// Sets the segment of all entries.
     pub(crate) fn set_segment(&mut self, segment: u64) {
         for extent in self.extents.iter_mut().filter(|extent| extent.segment != NOWHERE) {
             extent.segment = segment;
         }
     }
 
-    /// Drops the entries from `from` on, and tells what each segment holds less.
+    /// Drops the entries from `from` on, and reports the freed usage of each segment.
     pub(crate) fn truncate(&mut self, from: u64, mut freed: impl FnMut(u64, LiveUsage)) {
         let Some(mut end) = self.end().filter(|end| from < *end) else { return };
         while let Some(extent) = self.extents.pop_if(|extent| from <= extent.first) {
@@ -279,7 +279,7 @@ impl Extents {
         }
     }
 
-    /// Drops the entries below `first`, and tells what each segment holds less.
+    /// Drops the entries below `first`, and reports the freed usage of each segment.
     pub(crate) fn drop_prefix(&mut self, first: u64, mut freed: impl FnMut(u64, LiveUsage)) {
         if self.end().is_none_or(|end| end <= first) {
             return self.truncate(0, freed);
@@ -340,7 +340,7 @@ impl Extents {
         behind
     }
 
-    /// A hole behind the last entry is none.
+    /// A hole needs entries behind it.
     fn trim_hole(&mut self) {
         self.extents.pop_if(|extent| extent.segment == NOWHERE);
     }

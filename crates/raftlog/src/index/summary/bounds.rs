@@ -1,7 +1,7 @@
-//! How many bytes a summary takes at most, kept as it grows.
+//! Upper bounds of the encoded length of a summary, kept as it grows.
 //!
 //! While a segment is written, room for its footer is kept; so the bound is asked for with each
-//! frame, and must be near the truth.
+//! frame, and must be close.
 
 use crate::batch::frame::EntryRun;
 use crate::format::item::TermRun;
@@ -11,7 +11,7 @@ use crate::index::item_chunk::ItemLocation;
 /// Version, five numbers and the count of groups.
 pub(super) const HEADER_BYTES_MAX: u64 = 1 + 6 * 10;
 
-/// How many bytes more it takes once the entries of `run` are behind `extents`.
+/// The most bytes that it grows by when the entries of `run` come behind `extents`.
 pub(super) fn added_bytes_max(extents: &Extents, run: &EntryRun, terms: &[TermRun]) -> u64 {
     let last = extents.last_item();
     let is_next = extents.end() == Some(run.first);
@@ -24,7 +24,7 @@ pub(super) fn added_bytes_max(extents: &Extents, run: &EntryRun, terms: &[TermRu
     item_bytes(run, last) + terms + stretch
 }
 
-/// How many bytes more it takes at most once entries are moved to a place among `extents`.
+/// The most bytes that it grows by when entries are relocated to a place among `extents`.
 pub(super) fn relocated_bytes_max(extents: &Extents, run: &EntryRun, terms: &[TermRun]) -> u64 {
     // The distance of the item behind it changes as well.
     let item = 4 * VARINT_BYTES_OF_U32;
@@ -34,7 +34,7 @@ pub(super) fn relocated_bytes_max(extents: &Extents, run: &EntryRun, terms: &[Te
     if follows {
         return item;
     }
-    // It may cut a stretch in two and a term as well, and no longer be that the entries begin where
+    // It may cut a stretch in two and a term as well, and the entries may no longer begin where
     // earlier ones are cut off.
     let terms = (terms.len() as u64 + 1) * (VARINT_BYTES + TERM_BYTES);
     item + terms + 2 * (VARINT_BYTES + STRETCH_BYTES) + VARINT_BYTES
@@ -44,23 +44,23 @@ pub(super) fn group_bytes_max(group: u64) -> u64 {
     varint_bytes(group) + 1
 }
 
-/// What a mark takes, and what it may change: the first entry and the distance of its item, and that
-/// entries begin where earlier ones are cut off.
+/// The bytes of a compaction, and of what it may change: the first entry and the distance of its
+/// item, and that entries begin where earlier ones are cut off.
 pub(super) const COMPACTION_BYTES_MAX: u64 = 5 * VARINT_BYTES;
 /// An index from which on entries are cut off.
 pub(super) const CUT_BYTES_MAX: u64 = VARINT_BYTES;
 
 pub(super) fn value_bytes_max(key: &[u8], value: Option<&[u8]>) -> u64 {
     let length = |bytes: u64| bytes + varint_bytes(bytes + 1);
-    // One more, since their number grows by it.
+    // One more, since the count of keys may grow by a byte.
     1 + length(key.len() as u64) + value.map_or(1, |value| length(value.len() as u64))
 }
 
 const VARINT_BYTES: u64 = 10;
 const VARINT_BYTES_OF_U32: u64 = 5;
-/// How many stretches there are grows by it; how many items and terms it has.
+/// The count of stretches may grow by a byte; then the counts of items and terms of this one.
 const STRETCH_BYTES: u64 = 1 + 5 + 1;
-/// How many rows of terms there are grows by it; how many entries have the term.
+/// The count of rows may grow by a byte; then the count of entries with the term.
 const TERM_BYTES: u64 = 1 + 5;
 
 fn varint_bytes(number: u64) -> u64 {
@@ -73,7 +73,8 @@ fn item_bytes(run: &EntryRun, before: Option<ItemLocation>) -> u64 {
     varint_bytes(distance(run.offset, before)) + varint_bytes(length(run)) + more
 }
 
-/// How far from the end of the item before, which may lie behind it: the lowest bit says so.
+/// The distance from the end of the item before, which may lie behind it: the lowest bit is the
+/// sign.
 pub(super) fn distance(offset: u32, before: Option<ItemLocation>) -> u64 {
     let end = before.map_or(0, |before| i64::from(before.offset) + i64::from(before.bytes));
     let distance = i64::from(offset) - end;

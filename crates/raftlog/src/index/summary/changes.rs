@@ -1,17 +1,17 @@
-//! What a segment changes of one group.
+//! The net change of one group in a segment.
 
 use super::bounds;
 use crate::batch::frame::Append;
 use crate::index::extents::Extents;
 use crate::index::key_map::KeyMap;
 
-/// Where entries lie of which the segment is not said: the one that is summarized.
+/// The segment number of entries in the summarized segment itself.
 pub(crate) const THIS_SEGMENT: u64 = 1;
 
 /// No earlier entries were cut off.
 const NOT_CUT: u64 = u64::MAX;
 
-/// What a segment changes of one group.
+/// The net change of one group in a segment.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupChanges {
     pub(crate) group: u64,
@@ -51,13 +51,13 @@ impl GroupChanges {
         self.compaction
     }
 
-    /// Whether a group is there after them, if there was none before.
+    /// Whether the group exists after them, if it did not before.
     pub(crate) fn makes_group(&self) -> bool {
         let sets_key = self.keys.iter().any(|(_, value)| value.is_some());
         self.compaction.is_some() || !self.extents.is_empty() || sets_key
     }
 
-    // Each of these returns how many bytes more it takes at most to write the changes down.
+    // Each of these returns an upper bound of the bytes that the encoding grows by.
 
     pub(super) fn append(
         &mut self,
@@ -65,7 +65,8 @@ impl GroupChanges {
         frame_offset: u32,
     ) -> Result<u64, &'static str> {
         let cut_bytes = self.cut(append.first)?;
-        // If nothing else is there, earlier entries are cut off where the own ones begin.
+        // Without other entries, earlier ones are cut off where the own ones begin, which takes no
+        // bytes.
         let cut_bytes = if self.extents.is_empty() { 0 } else { cut_bytes };
         let run = append.run(THIS_SEGMENT, frame_offset);
         let bytes = bounds::added_bytes_max(&self.extents, &run, &append.terms);
@@ -87,7 +88,7 @@ impl GroupChanges {
         Ok(bytes)
     }
 
-    /// Drops the entries from `from` on, the own ones and those of earlier segments.
+    /// Drops the entries from `from` on, its own and those of earlier segments.
     pub(super) fn cut(&mut self, from: u64) -> Result<u64, &'static str> {
         self.check(from)?;
         self.extents.truncate(from, |_, _| ());

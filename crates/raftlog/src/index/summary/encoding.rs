@@ -1,4 +1,4 @@
-//! The changes of a group as bytes: `docs/log-format.md` has the drawing.
+//! The encoding of a group's net change: `docs/log-format.md` has the drawing.
 //!
 //! Most items are appends of one entry that follow each other at a short distance, so an item is
 //! its distance from the one before and its length: three bytes or four.
@@ -107,7 +107,7 @@ fn put_terms(out: &mut Vec<u8>, extents: &Extents, first: u64, end: u64) {
     }
 }
 
-/// Reads what [`put_group`] has written.
+/// Decodes the bytes of [`put_group`].
 pub(super) fn take_group(
     input: &mut &[u8],
     group: u64,
@@ -201,7 +201,7 @@ fn take_item(
 fn take_keys(input: &mut &[u8]) -> Result<KeyMap<Option<Box<[u8]>>>, &'static str> {
     let mut keys = KeyMap::default();
     let mut before: Option<&[u8]> = None;
-    // A length each.
+    // Each has two lengths.
     for _ in 0..take_count(input, 2)? {
         let key = take_slice(input)?;
         if before.is_some_and(|before| before >= key) {
@@ -222,7 +222,7 @@ fn take_keys(input: &mut &[u8]) -> Result<KeyMap<Option<Box<[u8]>>>, &'static st
     Ok(keys)
 }
 
-/// Two varints. Nearly always eight bytes hold both, and then they are found without a loop.
+/// Two varints. Nearly always eight bytes hold both, and then they are decoded without a loop.
 #[inline]
 fn take_pair(input: &mut &[u8]) -> Result<(u64, u64), &'static str> {
     const ENDS: u64 = 0x8080_8080_8080_8080;
@@ -251,8 +251,8 @@ fn squeeze(bytes: u64) -> u64 {
     (fours & 0x0fff_ffff) | (fours & 0x0fff_ffff_0000_0000) >> 4
 }
 
-/// How many of something follow that take so many bytes each, at least. There is at least one where
-/// this is asked for groups' contents; none only of groups.
+/// A count of elements of at least `least_bytes` each. There is at least one where this is asked
+/// for groups' contents; none only of groups.
 pub(super) fn take_count(input: &mut &[u8], least_bytes: usize) -> Result<usize, &'static str> {
     let count = usize::try_from(take(input)?).map_err(|_| CUT_SHORT)?;
     if count > input.len() / least_bytes { Err(CUT_SHORT) } else { Ok(count) }

@@ -1,4 +1,4 @@
-//! What one segment changes, all in all, group by group.
+//! The summary of one segment: its net change, group by group.
 //!
 //! A segment's summary is built change by change while the segment is written, or while it is
 //! scanned, and stands in the footer of a sealed one. A start merges the summaries of all segments
@@ -11,7 +11,7 @@
 //!
 //! Invariants:
 //! - Entries and values that the segment itself has replaced are not in it.
-//! - What it takes to write it down is at most `encoded_bytes_max`.
+//! - Its encoding takes at most `encoded_bytes_max`.
 
 use crate::batch::frame::{Append, Change};
 use crate::format::varint::{put_varint, take_u8};
@@ -27,11 +27,11 @@ pub(crate) use changes::{CompactionPoint, GroupChanges};
 
 const VERSION: u8 = 1;
 
-/// What a segment changes.
+/// The net change of a segment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SegmentSummary {
     groups: Vec<GroupChanges>,
-    /// The place of each group in the list. Empty if the summary was read.
+    /// The index of each group in the list. Empty if the summary was decoded.
     places: GroupMap<u32>,
     first_lsn: u64,
     frames: u64,
@@ -52,12 +52,12 @@ impl SegmentSummary {
         self.frames += 1;
     }
 
-    /// Takes in a change of the frame that begins at `frame_offset`.
+    /// Adds a change of the frame that begins at `frame_offset`.
     ///
     /// # Errors
     ///
-    /// The change does not fit those before it. A write was checked before, so this is a fault of
-    /// the bytes that are scanned.
+    /// The change does not fit those before it. Writes are checked at admission, so this is a fault
+    /// of the bytes that are scanned.
     pub(crate) fn apply(&mut self, change: &Change, frame_offset: u32) -> Result<(), &'static str> {
         match change {
             Change::Append(append) => {
@@ -113,23 +113,23 @@ impl SegmentSummary {
         self.entries
     }
 
-    /// The first segment that is still needed, as the newest purge in the segment says; zero if it
-    /// says nothing.
+    /// The first segment that is still needed, by the newest purge in the segment; zero if there is
+    /// none.
     pub(crate) fn discarded_below(&self) -> u64 {
         self.discarded_below
     }
 
-    /// Where the last item ends that it names, counted from the beginning of the segment.
+    /// The end of the last item, counted from the beginning of the segment.
     pub(crate) fn items_end(&self) -> u64 {
         self.items_end
     }
 
-    /// What the segment changes, by group.
+    /// The net change by group.
     pub(crate) fn into_groups(self) -> Vec<GroupChanges> {
         self.groups
     }
 
-    /// No more bytes than this are needed to write it down. Costs nothing to ask.
+    /// An upper bound of the encoded length, kept up to date by each change.
     pub(crate) fn encoded_bytes_max(&self) -> u64 {
         bounds::HEADER_BYTES_MAX + self.encoded_bytes_max
     }
@@ -167,8 +167,9 @@ impl SegmentSummary {
         Ok(())
     }
 
-    /// Reads what [`SegmentSummary::encode`] has written. Allocates at most about forty times as much as
-    /// there are bytes, and that only if they are nothing but removals of groups; usually thrice.
+    /// Decodes the bytes of [`SegmentSummary::encode`]. Allocates at most about forty times as much
+    /// as there are bytes, and that only if they are nothing but removals of groups; usually
+    /// thrice.
     ///
     /// # Errors
     ///
