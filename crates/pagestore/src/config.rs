@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use crate::pacer::DirtyLimits;
-
 /// The longest key in bytes: 8 KiB of the user's and room for what a layer above puts before it.
 pub const KEY_BYTES_MAX: usize = 8192 + 64;
 
@@ -57,6 +55,15 @@ impl TreeOptions {
         self.page_units = units;
         self
     }
+}
+
+/// Two limits of what is in memory only, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirtyLimits {
+    /// Above it a writer waits, the longer the further.
+    pub soft_bytes: u64,
+    /// At it a writer waits until there is less. Taken as no less than the first.
+    pub hard_bytes: u64,
 }
 
 /// What a caller may choose.

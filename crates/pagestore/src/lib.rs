@@ -35,88 +35,45 @@
 //! changed; `tree` is what can be done with it; `meta`, `groups`, `checkpoint` and `redo` are the
 //! way to the disk. `docs/page-format.md` has every byte.
 
-mod bits;
-mod branch;
-mod buffers;
-mod cache;
-mod catalogue;
+mod background;
 mod check;
 mod checkpoint;
-mod claim;
 mod config;
-mod counts;
-mod defragment;
-mod draft;
 mod error;
-mod frames;
-mod freelist;
-mod give_back;
-mod given;
-mod holes;
-mod ingest;
-mod keys;
-mod leaf;
-mod maintenance;
-mod meta;
-mod moving;
-mod node;
-mod own;
-mod pacer;
+mod memory;
 mod page;
-mod pieces;
-mod place;
-mod pool;
-mod prefetch;
-mod pressure;
-mod read_txn;
 mod redo;
-mod regions;
-mod replay;
-mod root;
-mod schedule;
-mod scrub;
 mod shared;
-mod size;
-mod slab;
-mod source;
 mod space;
 mod stats;
 mod store;
-mod surgery;
 mod sync;
-pub mod tool;
-mod trash;
+pub mod tools;
 mod tree;
-mod tree_mut;
-mod trim;
-mod upkeep;
-mod view;
-mod waits;
-mod work;
-mod write_txn;
+mod txn;
 
+pub use background::defragment::DefragProgress;
+pub use background::maintenance::MaintenanceThread;
 pub use check::PageCheckReport;
+pub use check::scrub::Scrub;
 pub use config::{
-    COMMIT_METADATA_BYTES_MAX, KEY_BYTES_MAX, NAME_BYTES_MAX, Options, ReadMode, TreeOptions,
-    VALUE_BYTES_MAX,
+    COMMIT_METADATA_BYTES_MAX, DirtyLimits, KEY_BYTES_MAX, NAME_BYTES_MAX, Options, ReadMode,
+    TreeOptions, VALUE_BYTES_MAX,
 };
-pub use defragment::DefragProgress;
 pub use error::Error;
-pub use freelist::Freelist;
-pub use ingest::{BuiltTree, TreeBuilder};
-pub use maintenance::MaintenanceThread;
-pub use pacer::{DirtyLimits, Pacer};
 pub use page::Span;
-pub use read_txn::{Snapshot, Tree};
-pub use scrub::Scrub;
+pub use page::view::ValueRef;
+pub use shared::pacer::Pacer;
+pub use space::freelist::Freelist;
 pub use stats::{ReadStats, Stats, TrimPunchStats};
 pub use store::{DurableState, PageStore};
-pub use surgery::DetachedTree;
+pub use tree::ingest::{BuiltTree, TreeBuilder};
 pub use tree::{Copied, Cursor, Entry, KeyIter, Range};
-pub use tree_mut::TreeMut;
-pub use view::ValueRef;
-pub use work::Savepoint;
-pub use write_txn::{CommitDurability, WriteTxn};
+pub use txn::snapshot::{Snapshot, Tree};
+pub use txn::split_join::DetachedTree;
+pub use txn::tree_mut::TreeMut;
+pub use txn::txn_state::Savepoint;
+pub use txn::write_txn::{CommitDurability, WriteTxn};
 
 #[cfg(test)]
 mod tests;

@@ -10,31 +10,31 @@ use std::time::Duration;
 use flotilla_vfs::{File, FileSystem, OpenMode};
 use parking_lot::Mutex;
 
-use crate::bits::UnitSet;
+use crate::background::defragment::{self, DefragProgress};
+use crate::background::maintenance::{self, MaintenanceStep, MaintenanceThread};
+use crate::background::trim_punch;
+use crate::check::scrub::Scrub;
 use crate::check::{self, PageCheckReport};
 use crate::checkpoint::{self, CheckpointScope};
 use crate::config::{Options, TreeOptions};
-use crate::defragment::{self, DefragProgress};
 use crate::error::{Error, Result};
-use crate::freelist::META_UNITS;
-use crate::give_back;
-use crate::holes::Holes;
-use crate::ingest::TreeBuilder;
-use crate::leaf::ValueExtent;
-use crate::maintenance::{self, MaintenanceStep, MaintenanceThread};
-use crate::meta::MetaPage;
+use crate::memory::meta::MetaPage;
+use crate::memory::page_reader::PageReader;
+use crate::memory::root::{EndedRoots, Root};
+use crate::page::layout::{META_UNITS, group_count};
+use crate::page::leaf::ValueExtent;
+use crate::page::unit_set::UnitSet;
 use crate::page::{PageSize, UNIT_BYTES};
-use crate::pool::PageReader;
-use crate::read_txn::Snapshot;
 use crate::redo::Redo;
-use crate::regions::{AllocGroups, group_count};
-use crate::replay;
-use crate::root::{EndedRoots, Root};
-use crate::scrub::Scrub;
 use crate::shared::{LastCheckpoint, StoreShared};
 use crate::space::SpaceManager;
+use crate::space::alloc_groups::AllocGroups;
+use crate::space::holes::Holes;
 use crate::stats::{ReadStats, Stats, TrimPunchStats};
-use crate::write_txn::{self, WriteTxn};
+use crate::tree::ingest::TreeBuilder;
+use crate::txn::replay;
+use crate::txn::snapshot::Snapshot;
+use crate::txn::write_txn::{self, WriteTxn};
 
 /// Trees of pages in one file. Clones are handles to the same store.
 #[derive(Clone)]
@@ -194,7 +194,7 @@ impl PageStore {
     /// [`Error::Poisoned`], or [`Error::Io`] if the system refused: then the store takes no more
     /// writes, as after a checkpoint that has failed.
     pub fn trim_punch(&self) -> Result<bool> {
-        give_back::step(&self.shared)
+        trim_punch::step(&self.shared)
     }
 
     /// Makes durable all that is published, in the way that [`WriteTxn::commit`] does it: mostly by
@@ -307,7 +307,7 @@ impl PageStore {
                 trimmed_bytes: counters.trimmed_bytes.load(Ordering::Relaxed),
                 punched_bytes: counters.punched_bytes.load(Ordering::Relaxed),
                 hole_bytes: bytes(space.holes.count()),
-                waiting_bytes: give_back::waiting_bytes(&self.shared, &space),
+                waiting_bytes: trim_punch::waiting_bytes(&self.shared, &space),
             },
         }
     }

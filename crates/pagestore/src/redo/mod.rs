@@ -13,7 +13,7 @@
 //! frames from the area's `from` on, in the frame that is being appended, and in the queue.
 
 mod area;
-mod company;
+mod commit_window;
 pub(crate) mod frame;
 mod record;
 
@@ -26,7 +26,7 @@ use flotilla_vfs::File;
 
 use crate::error::{Error, Result};
 use crate::sync::{Futex, Mutex, MutexGuard};
-use company::RedoCommitWindow;
+use commit_window::RedoCommitWindow;
 use frame::{SectorBuffer, frame_bytes};
 
 /// Who wants its transaction's record to be appended.

@@ -6,7 +6,7 @@ use flotilla_vfs::FileSystem;
 use flotilla_vfs::hooked::{HookedFs, Operation};
 
 use super::{disk, path};
-use crate::claim::Reservation;
+use crate::checkpoint::reservation::Reservation;
 use crate::page::UNIT_BYTES;
 use crate::{CommitDurability, Options, PageStore};
 

@@ -7,9 +7,9 @@ use flotilla_vfs::{File, FileSystem, OpenMode};
 
 use super::problems::{Forger, filled};
 use super::{disk, open, path, try_open};
-use crate::freelist::META_UNITS;
-use crate::node::{SLOT_BYTES, SLOTS_AT, SlottedPage};
 use crate::page::UNIT_BYTES;
+use crate::page::layout::META_UNITS;
+use crate::page::slotted::{SLOT_BYTES, SLOTS_AT, SlottedPage};
 use crate::{CommitDurability, Error, Options, PageStore, Scrub};
 
 /// A pass in steps of `bytes_max`. Returns how many there were.

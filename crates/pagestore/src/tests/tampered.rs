@@ -9,12 +9,12 @@ use flotilla_vfs::os::OsFs;
 use flotilla_vfs::{FileSystem, OpenMode};
 
 use super::{disk, path};
-use crate::branch::{self, Child};
-use crate::catalogue::TreeEntry;
-use crate::keys::joined;
-use crate::leaf::{self, LeafValue, ValueExtent};
-use crate::meta::MetaPage;
-use crate::node::{CHILD_BYTES, SlottedPage, SlottedPageMut};
+use crate::memory::meta::MetaPage;
+use crate::page::branch::{self, Child};
+use crate::page::catalogue::TreeEntry;
+use crate::page::keys::joined;
+use crate::page::leaf::{self, LeafValue, ValueExtent};
+use crate::page::slotted::{CHILD_BYTES, SlottedPage, SlottedPageMut};
 use crate::page::{self, CRC_END, PageKind, PageRef, Span, UNIT_BYTES};
 use crate::{Error, Options, PageStore, Scrub, Tree, WriteTxn};
 

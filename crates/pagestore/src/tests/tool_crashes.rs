@@ -15,7 +15,7 @@ use flotilla_vfs::{File, FileSystem, OpenMode};
 use super::model::Maps;
 use super::{disk, path};
 use crate::error::Result;
-use crate::tool::{self, BackupIndex, PageFile};
+use crate::tools::{self, BackupIndex, PageFile};
 use crate::{CommitDurability, Error, Options, PageStore};
 
 /// How each crash may turn out.
@@ -41,7 +41,7 @@ fn compact(fs: &Arc<dyn FileSystem>) -> Result<()> {
 }
 
 fn repair(fs: &Arc<dyn FileSystem>) -> Result<()> {
-    tool::repair(fs, &path(), &made(), false, &mut |_| ()).map(drop)
+    tools::repair(fs, &path(), &made(), false, &mut |_| ()).map(drop)
 }
 
 fn restore(fs: &Arc<dyn FileSystem>) -> Result<()> {
@@ -51,7 +51,7 @@ fn restore(fs: &Arc<dyn FileSystem>) -> Result<()> {
     }
     let mut streams: Vec<&mut dyn Read> =
         readers.iter_mut().map(|reader| reader as &mut dyn Read).collect();
-    tool::restore(fs, &mut streams, &made(), &mut |_| ()).map(drop)
+    tools::restore(fs, &mut streams, &made(), &mut |_| ()).map(drop)
 }
 
 struct Reader {

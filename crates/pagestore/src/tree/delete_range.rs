@@ -5,19 +5,18 @@
 
 use std::ops::Range;
 
-use crate::branch::{self, Child};
-use crate::draft::TxnPages;
 use crate::error::Result;
-use crate::leaf;
-use crate::node::{SlottedPage, SlottedPageMut};
-use crate::page::{PageRef, PageSize};
-use crate::size::SizeChange;
-use crate::source::PageSource;
+use crate::page::branch::{self, Child};
+use crate::page::slotted::{SlottedPage, SlottedPageMut};
+use crate::page::source::PageSource;
+use crate::page::subtree_size::SizeChange;
+use crate::page::{PageRef, PageSize, leaf};
 use crate::tree::get::child_page;
 use crate::tree::path::TreePath;
+use crate::tree::rebalance::rebalance_all;
 use crate::tree::reclaim::free_subtree;
-use crate::tree::settle::rebalance_all;
 use crate::tree::split::{gather, split};
+use crate::tree::txn_pages::TxnPages;
 
 /// Removes the keys from `start` up to, not including, `end`; to the last one if there is no end.
 /// Returns the new root and what has changed below it.

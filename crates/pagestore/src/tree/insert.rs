@@ -2,16 +2,16 @@
 
 use std::ops::Range;
 
-use crate::branch::{self, Child};
-use crate::draft::TxnPages;
 use crate::error::Result;
-use crate::keys::joined;
-use crate::leaf::{self, LeafValue, Payload, ValueExtent};
-use crate::node::{Cell, CellOffsets, SlottedPage, SlottedPageMut, units_of};
+use crate::page::branch::{self, Child};
+use crate::page::keys::joined;
+use crate::page::leaf::{self, LeafValue, Payload, ValueExtent};
+use crate::page::slotted::{Cell, CellOffsets, SlottedPage, SlottedPageMut, units_of};
+use crate::page::source::PageSource;
+use crate::page::subtree_size::SizeChange;
 use crate::page::{PageKind, PageRef, PageSize};
-use crate::size::SizeChange;
-use crate::source::PageSource;
 use crate::tree::path::TreePath;
+use crate::tree::txn_pages::TxnPages;
 
 /// After so many appends in a row a full page is taken to be filled in rising order: then it stays
 /// full and the next key begins a new page.

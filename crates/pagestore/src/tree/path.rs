@@ -1,11 +1,10 @@
 //! The way down to a key, made the transaction's own.
 
-use crate::branch;
-use crate::draft::TxnPages;
 use crate::error::{Error, Result};
-use crate::node::{SlottedPage, SlottedPageMut};
-use crate::page::PageRef;
-use crate::source::{PageSource, PrefetchHint};
+use crate::page::slotted::{SlottedPage, SlottedPageMut};
+use crate::page::source::{PageSource, PrefetchHint};
+use crate::page::{PageRef, branch};
+use crate::tree::txn_pages::TxnPages;
 
 /// Branches from the root down, each with the child that was taken.
 pub(crate) struct TreePath {

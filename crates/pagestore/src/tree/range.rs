@@ -6,9 +6,9 @@
 use std::ops::Bound;
 
 use crate::error::Result;
-use crate::node::SlottedPage;
 use crate::page::PageRef;
-use crate::source::PageSource;
+use crate::page::slotted::SlottedPage;
+use crate::page::source::PageSource;
 use crate::tree::entry::{Entry, EntryReader};
 use crate::tree::walk::LeafWalk;
 

@@ -1,14 +1,14 @@
 //! Places in the order of keys, by the counts in the branches: one path each.
 
-use crate::branch::{self, Child};
 use crate::error::Result;
-use crate::keys::joined;
-use crate::node::SlottedPage;
 use crate::page::PageRef;
-use crate::size::SubtreeSize;
-use crate::source::PageSource;
+use crate::page::branch::{self, Child};
+use crate::page::keys::joined;
+use crate::page::slotted::SlottedPage;
+use crate::page::source::PageSource;
+use crate::page::subtree_size::SubtreeSize;
+use crate::page::view::{PageBytes, ValueRef};
 use crate::tree::get::{child_page, value};
-use crate::view::{PageBytes, ValueRef};
 
 /// What lies before `key`, or before and at it. Units are shared out evenly among the entries of a
 /// leaf.

@@ -3,17 +3,17 @@
 //! A branch page says of each child how much lies below it, so a leaf without long values is given
 //! back without being read: its parent knows its place, and nearly its birth.
 
-use crate::branch::{self, Child};
-use crate::catalogue::TreeEntry;
-use crate::draft::TxnPages;
 use crate::error::{Error, Result};
-use crate::leaf::{self, LeafValue, ValueExtent};
-use crate::node::{CHILD_BYTES, SlottedPage};
+use crate::page::branch::{self, Child};
+use crate::page::catalogue::TreeEntry;
+use crate::page::deferred_free::DeferredFree;
+use crate::page::leaf::{self, LeafValue, ValueExtent};
+use crate::page::slotted::{CHILD_BYTES, SlottedPage};
 use crate::page::{self, CREATED_TXID_BITS, Span};
-use crate::trash::DeferredFree;
 use crate::tree::insert::put;
 use crate::tree::rank::last;
 use crate::tree::remove::remove;
+use crate::tree::txn_pages::TxnPages;
 
 /// Who has cut off what is given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

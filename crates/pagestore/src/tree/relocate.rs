@@ -4,14 +4,13 @@
 //! or if its parent says that it has long values. What is moved becomes the transaction's own like
 //! anything that it changes, and with it the branches on the way to it.
 
-use crate::branch;
-use crate::draft::TxnPages;
 use crate::error::{Error, Result};
-use crate::keys::joined;
-use crate::leaf::{self, LeafValue, Payload, ValueExtent};
-use crate::node::{SlottedPage, SlottedPageMut};
-use crate::page::{PageRef, Span};
-use crate::source::PageSource;
+use crate::page::keys::joined;
+use crate::page::leaf::{self, LeafValue, Payload, ValueExtent};
+use crate::page::slotted::{SlottedPage, SlottedPageMut};
+use crate::page::source::PageSource;
+use crate::page::{PageRef, Span, branch};
+use crate::tree::txn_pages::TxnPages;
 
 /// How much may be moved and looked at, and how much was.
 #[derive(Clone, Copy, Debug)]

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use crate::branch::{self, Child};
-use crate::draft::TxnPages;
 use crate::error::Result;
-use crate::node::{Cell, SlottedPage, SlottedPageMut, units_of};
+use crate::page::branch::{self, Child};
+use crate::page::slotted::{Cell, SlottedPage, SlottedPageMut, units_of};
 use crate::page::{PageKind, PageSize};
 use crate::tree::get::child_page;
 use crate::tree::path::TreePath;
-use crate::tree::settle::rebalance_all;
+use crate::tree::rebalance::rebalance_all;
+use crate::tree::txn_pages::TxnPages;
 
 /// Parts a tree: what lies before `key`, and `key` with what lies behind it, each a tree of its own.
 pub(crate) fn split_off(

@@ -1,12 +1,11 @@
 //! Going from leaf to leaf, in both directions.
 
-use crate::branch;
 use crate::error::Result;
-use crate::node::SlottedPage;
-use crate::page::PageRef;
-use crate::source::{PageSource, PrefetchHint};
+use crate::page::slotted::SlottedPage;
+use crate::page::source::{PageSource, PrefetchHint};
+use crate::page::view::PageBytes;
+use crate::page::{PageRef, branch};
 use crate::tree::get::child_page;
-use crate::view::PageBytes;
 
 /// A leaf of a tree and the way down to it.
 pub(crate) struct LeafWalk<'a> {
