@@ -4,8 +4,8 @@
 //! any number of snapshots read; they never wait for each other. A transaction is *published*: that
 //! makes it visible, costs no file operation, and a crash takes it back. A *checkpoint* makes the
 //! last published state durable, as a whole. A transaction that is *committed* with
-//! [`CommitDurability::Sync`] is durable at once, by its share of one append and one sync; or its caller
-//! keeps a log of his own, and a mark in the state that says how far it goes.
+//! [`CommitDurability::Sync`] is durable at once, by its share of one append and one sync; or its
+//! caller keeps a log of its own, and commit metadata in the state that say how far it goes.
 //!
 //! ```
 //! use std::{ops::Bound, path::Path, sync::Arc};
@@ -30,10 +30,23 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The parts, from below: `page`, `keys`, `node`, `leaf` and `branch` are bytes; `frames`, `cache` and
-//! `page_reader` find them by address, `view` is how readers hold them; `freelist` and `space` know which units are used; `draft` is what the writer has
-//! changed; `tree` is what can be done with it; `meta`, `groups`, `checkpoint` and `redo` are the
-//! way to the disk. `docs/page-format.md` has every byte.
+//! # Code map
+//!
+//! Lower rooms first; a room uses those above it in this list, never those below.
+//!
+//! - `page`: bytes of pages, references, keys and cells, layout of the file. Never does I/O.
+//! - `redo`: the ring of redo records, group commit with a leader. Never knows a tree.
+//! - `memory`: page table, page cache, slabs, roots and what pins them. Never decides what is free.
+//! - `space`: free list, allocation groups, epochs of readers, holes. Never reads a tree.
+//! - `shared`: state of all handles and the order of locks; writer lock, write throttle, policy.
+//! - `checkpoint`: makes a root durable, grows the file. Never runs a transaction.
+//! - `tree`: operations on one B+tree, copy on write, bulk load. Never publishes.
+//! - `txn`: write transactions, commits, snapshots, replay. Never truncates the file.
+//! - `background`: maintenance thread, defragmentation, trim and punch. Never needed for safety.
+//! - `check`: consistency check and scrub of an open store. Never changes it.
+//! - `tools`: a page file that no store has open. Never writes to it.
+//!
+//! `docs/page-format.md` has every byte.
 
 mod background;
 mod check;

@@ -1,11 +1,11 @@
-//! Giving space back while everybody goes on: what lies at the end of the file moves to free places
-//! before it.
+//! Online defragmentation: pages and long values at the end of the file move to free places before
+//! it.
 //!
-//! The target is the space that is in use and an eighth. While there is one, whoever allocates gets
-//! units before it as long as some fit, and each checkpoint gives up what is free at the end. A
-//! *pass* goes once through all trees, some of it in each call; passes follow until nothing lies
-//! beyond the target, or nothing more can be moved. Nothing of this is kept in the file: what has been
-//! moved is ordinary pages.
+//! The target is the space that is in use and an eighth. While there is one, allocations take units
+//! before it as long as some fit, and each checkpoint gives up the free units at the end. A *pass*
+//! goes once through all trees, some of it in each call; passes follow until nothing lies beyond
+//! the target, or nothing more can be moved. Nothing of this is kept in the file: moved pages are
+//! ordinary pages.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::txn::write_txn::WriteTxn;
 /// Pages that one call looks at, at most, so that a writer does not wait long.
 const PAGES_MAX: u64 = 128;
 
-/// Passes after which it is enough, whatever others have written beyond the target meanwhile.
+/// Passes after which it is enough, whatever writers have put beyond the target meanwhile.
 const PASSES_MAX: u32 = 8;
 
 /// How far a call of [`PageStore::defragment`](crate::PageStore::defragment) has come.
@@ -34,12 +34,12 @@ pub struct DefragProgress {
     pub left_bytes: u64,
     /// How long the file shall be; its length if there is nothing to be gained.
     pub target_bytes: u64,
-    /// Nothing more can be moved. After the next two checkpoints the end of the file can be given back,
-    /// if no snapshot sees what lay there.
+    /// Nothing more can be moved. After the next two checkpoints the end of the file can be given
+    /// back, if no snapshot sees what lay there.
     pub is_done: bool,
 }
 
-/// Moves some of what lies beyond the target.
+/// Moves some of the pages that lie beyond the target.
 pub(crate) fn step(shared: &Arc<StoreShared>, budget_bytes: u64) -> Result<DefragProgress> {
     let mut state = shared.defrag.lock();
     let Some(mut pass) = state.take().or_else(|| begin(shared, 0)) else {
@@ -88,8 +88,8 @@ fn begin(shared: &StoreShared, count: u32) -> Option<DefragPass> {
     Some(DefragPass::new(limit, count + 1))
 }
 
-/// Where the file shall end: room for what is used, for what changes meanwhile, and for what is left
-/// between.
+/// The target end of the file: room for the units in use, for those that change meanwhile, and for
+/// gaps.
 fn target(space: &SpaceManager) -> u64 {
     let used = space.used_units(0);
     let units = used + used / 8 + 32;

@@ -1,5 +1,5 @@
-//! Checkpoints that nobody has to think of, the return of what was cut off, and of what is spare of
-//! the file: step by step by whoever calls, or by a thread of its own.
+//! Maintenance: checkpoints when they are due, deferred frees, trim and punch; step by step for a
+//! caller, or in a thread of its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -14,21 +14,21 @@ use crate::shared::checkpoint_policy::CheckpointInputs;
 use crate::shared::write_throttle::DiskFull;
 use crate::txn::write_txn::WriteTxn;
 
-/// How often the thread looks whether something is to be done that nobody has called it for.
+/// The interval at which the thread looks for work without a notification.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// What is given back of the trash in one step.
+/// Units that one step frees of the deferred ones.
 const RECLAIM_UNITS: u64 = 256;
 
-/// A checkpoint that rests looks so often whether it still may.
+/// The interval at which a resting checkpoint looks whether it still may rest.
 const REST_MAX: Duration = Duration::from_millis(20);
 
-/// A checkpoint that may take its time syncs what it has written so often: whoever commits beside it
-/// finds less before him at the disk.
+/// A checkpoint under a rate limit syncs after this many bytes, so that a concurrent commit finds a
+/// short queue at the disk.
 const SYNC_BYTES: u64 = 8 << 20;
 
-/// The thread that keeps a store going. It stops when this is dropped, which waits for the step that is
-/// under way, or when the store is.
+/// The maintenance thread of a store. It stops when this is dropped, which waits for the step that
+/// is under way, or when the store is.
 #[derive(Debug)]
 #[must_use = "the thread stops when this is dropped"]
 pub struct MaintenanceThread {
@@ -37,14 +37,14 @@ pub struct MaintenanceThread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a step has done.
+/// The outcome of a maintenance step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MaintenanceStep {
     /// There was nothing to do.
     Nothing,
     /// Something, and there may be more.
     Something,
-    /// A piece of the file went back to the file system, which may have held others up.
+    /// A piece of the file went back to the file system, which may have blocked other threads.
     TrimmedOrPunched,
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn step(shared: &Arc<StoreShared>, now: Duration) -> Result<Maintenan
     );
     if is_due {
         return match checkpoint(shared) {
-            // What is spare of the file may be the room that is missing.
+            // The spare space of the file may be the room that is missing.
             Err(Error::NoSpace) if trim_punch::step(shared)? => {
                 Ok(MaintenanceStep::TrimmedOrPunched)
             }
@@ -92,18 +92,18 @@ pub(crate) fn step(shared: &Arc<StoreShared>, now: Duration) -> Result<Maintenan
 }
 
 fn reclaim(shared: &Arc<StoreShared>) -> Result<bool> {
-    // Whoever has the place may wait for a checkpoint, which only this thread makes.
+    // The holder of the writer lock may wait for a checkpoint, which only this thread makes.
     let Some(mut txn) = WriteTxn::try_begin(shared)? else { return Ok(false) };
     let (units, met) = txn.reclaim(RECLAIM_UNITS)?;
     txn.publish()?;
     if met.is_err() {
-        // It is told once; a check, and whoever asks for the trash himself, are told again.
+        // Reported once; a check, and a caller of `reclaim`, see the error again.
         shared.background.is_deferred_free_unreadable.store(true, Ordering::Relaxed);
     }
     met.map(|()| units > 0)
 }
 
-/// A checkpoint that lets others go first.
+/// A checkpoint under the rate limit.
 fn checkpoint(shared: &StoreShared) -> Result<()> {
     let began = Instant::now();
     let mut written = 0;
@@ -131,8 +131,8 @@ fn checkpoint(shared: &StoreShared) -> Result<()> {
     outcome
 }
 
-/// How long a checkpoint that wrote so much has to rest so that it does not write too fast. Not at all
-/// if somebody waits for it.
+/// How long a checkpoint that wrote `written` bytes has to rest to keep its rate limit. Not at all
+/// if a caller waits for it.
 fn rest(shared: &StoreShared, began: Instant, written: u64) -> Option<Duration> {
     let options = &shared.options;
     let per_second = options.checkpoint_bytes_per_second;
@@ -154,7 +154,7 @@ impl MaintenanceThread {
     pub(crate) fn start(shared: &Arc<StoreShared>) -> Result<MaintenanceThread> {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = Arc::clone(&is_over);
-        // From now on writers wait for it, however long it takes to begin.
+        // From now on writers are throttled, however long the thread takes to start.
         let joined = ThrottleAttachment::new(shared);
         let thread = std::thread::Builder::new()
             .name("page-maintenance".to_owned())
@@ -169,13 +169,13 @@ impl Drop for MaintenanceThread {
         let shared = self.shared.upgrade();
         let _urgent = shared.as_ref().map(|shared| shared.background.notify.urge());
         if let Some(thread) = self.thread.take() {
-            // If it panicked, that was told when it did.
+            // If it panicked, the panic was reported when it happened.
             let _ = thread.join();
         }
     }
 }
 
-/// Writers wait for this thread's checkpoints until it is dropped.
+/// Writers are throttled for this thread's checkpoints until it is dropped.
 struct ThrottleAttachment(Weak<StoreShared>);
 
 impl ThrottleAttachment {
@@ -197,7 +197,7 @@ fn run(is_over: &AtomicBool, ThrottleAttachment(weak): &ThrottleAttachment) {
     let began = Instant::now();
     let mut seen = 0;
     while !is_over.load(Ordering::Acquire) {
-        // Nobody has the store open any more: nor does this thread.
+        // The last handle of the store is gone, so the thread ends.
         let Some(shared) = weak.upgrade() else { return };
         let stepped = Instant::now();
         match step(&shared, began.elapsed()) {
@@ -213,9 +213,9 @@ fn run(is_over: &AtomicBool, ThrottleAttachment(weak): &ThrottleAttachment) {
     }
 }
 
-/// Whether nothing can be done after an error until the store is opened again, which whoever writes
-/// next is told. Else it is tried again: a full disk may have room then, and trash that cannot be read
-/// is left alone.
+/// Whether nothing can be done after an error until the store is opened again; the next writer is
+/// told. Else the step is tried again: a full disk may have room then, and deferred frees that
+/// cannot be read are left alone.
 fn is_end(shared: &StoreShared) -> bool {
     shared.refuse_if_poisoned().is_err()
 }
@@ -299,7 +299,7 @@ mod tests {
         // While it makes a checkpoint as well.
         checkpoint(shared).unwrap();
         assert_eq!(shared.space.lock().page_alloc.wants_slab(), None);
-        // Who makes them himself, by a call of its own or by a checkpoint.
+        // A caller that makes its own checkpoints, by a call of its own or by a checkpoint.
         for by_checkpoint in [false, true] {
             while !store.wants_slabs() {
                 assert!(first < 40_000, "a slab was taken from, and nobody was asked for more");
@@ -359,7 +359,8 @@ mod tests {
                 store.check().unwrap();
             }
         }
-        // What a checkpoint has written stays until the root that was read meanwhile is the last no more.
+        // What a checkpoint has written stays until the root that was read meanwhile is the last no
+        // more.
         let mut txn = store.write().unwrap();
         txn.set_commit_metadata(b"m");
         txn.publish().unwrap();

@@ -1,4 +1,5 @@
-//! Background work: the maintenance thread, defragmentation, and giving space back to the file system.
+//! Background work: the maintenance thread, defragmentation, and giving space back to the file
+//! system.
 
 pub(crate) mod defragment;
 pub(crate) mod maintenance;

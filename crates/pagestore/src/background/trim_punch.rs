@@ -1,8 +1,9 @@
-//! Space that checkpoints have found to be spare goes back to the file system, a piece at a time.
+//! Giving spare space back to the file system a piece at a time: truncation of the file, and hole
+//! punching.
 //!
-//! A file system holds up all who read or write the file while it shortens it or makes a hole in it,
-//! for as long as that takes: tens of milliseconds for each 16 MiB where the disk is told of it. So no
-//! checkpoint does it, nor anybody who holds a lock that writers need, and whoever does it rests
+//! A file system blocks all reads and writes of the file while it shortens it or punches a hole,
+//! for as long as that takes: tens of milliseconds for each 16 MiB where it issues discards. So no
+//! checkpoint does it, nor any thread that holds a lock that writers need, and the caller rests
 //! between two pieces.
 
 use std::sync::atomic::Ordering;
@@ -14,23 +15,23 @@ use crate::page::{Span, UNIT_BYTES};
 use crate::shared::StoreShared;
 use crate::space::SpaceManager;
 
-/// What goes back at once.
+/// The length of a piece.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Who gives pieces back one after the other rests for so many times as long as the last one took: a
-/// tenth of the time may be lost to others then.
+/// A caller that loops rests this many times as long as the last piece took: so at most a tenth of
+/// the time is lost to other threads.
 const RESTS: u32 = 9;
 
 /// The longest of these rests.
 const REST_MAX: Duration = Duration::from_millis(250);
 
-/// How long to rest after a piece that took so long.
+/// How long to rest after a piece that took `took`.
 pub(crate) fn rest(took: Duration) -> Duration {
     (took * RESTS).min(REST_MAX)
 }
 
-/// Gives one piece back. Returns whether there was one. Nobody waits for it but who wants the file to
-/// be longer.
+/// Gives one piece back. Returns whether there was one. Only a thread for which the file has to
+/// grow waits for it.
 pub(crate) fn step(shared: &StoreShared) -> Result<bool> {
     shared.refuse_if_poisoned()?;
     let outcome = match truncate_step(shared) {
@@ -43,7 +44,7 @@ pub(crate) fn step(shared: &StoreShared) -> Result<bool> {
     outcome
 }
 
-/// How much waits to be given back.
+/// Spare bytes that wait to be given back.
 pub(crate) fn waiting_bytes(shared: &StoreShared, space: &SpaceManager) -> u64 {
     let file_bytes = shared.counters.file_bytes.load(Ordering::Relaxed);
     let is_cut = space.tail.is_cut;
@@ -70,8 +71,8 @@ fn truncate_step(shared: &StoreShared) -> Result<bool> {
         // Not a part of a unit: the file may have had any length when it was opened.
         let to = file_bytes.saturating_sub(PIECE_BYTES).next_multiple_of(UNIT_BYTES as u64);
         let to = to.clamp(shortest, file_bytes);
-        // Before the file is shorter: who is given a unit beyond from now on makes it longer first,
-        // and waits for that until it is.
+        // Stored before the file is shorter: an allocation beyond the new end makes the file longer
+        // first, and waits on `resizing` until the truncation is done.
         shared.counters.file_bytes.store(to, Ordering::Relaxed);
         (file_bytes, to)
     };
@@ -82,9 +83,9 @@ fn truncate_step(shared: &StoreShared) -> Result<bool> {
     Ok(true)
 }
 
-/// Makes a hole of a piece of what checkpoints have chosen.
+/// Punches a piece of the runs that checkpoints have chosen.
 fn punch_step(shared: &StoreShared) -> Result<bool> {
-    // Nobody is given a unit of it meanwhile.
+    // Reserved, so that no unit of it is allocated meanwhile.
     let piece = shared.space.lock().take_chosen((PIECE_BYTES / UNIT_BYTES as u64) as u32);
     let Some(piece) = piece else { return Ok(false) };
     let Span { start, .. } = piece;
@@ -99,7 +100,7 @@ fn punch_step(shared: &StoreShared) -> Result<bool> {
         space.holes.add(piece);
         shared.counters.punched_bytes.fetch_add(piece.bytes(), Ordering::Relaxed);
     } else {
-        // This file system cannot do it.
+        // The file system does not support holes.
         space.holes.forget_chosen();
     }
     Ok(done)

@@ -1,4 +1,4 @@
-//! Proves that every page is reachable, free or pending, and only one of them.
+//! Consistency check: every page is reachable, free or pending, and only one of them.
 
 pub(crate) mod scrub;
 
@@ -19,7 +19,7 @@ use crate::page::{PageRef, PageSize, Span, UNIT_BYTES};
 use crate::shared::StoreShared;
 use crate::space::SpaceManager;
 
-/// What [`PageStore::check`](crate::PageStore::check) has seen.
+/// Counts of [`PageStore::check`](crate::PageStore::check).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PageCheckReport {
@@ -33,7 +33,7 @@ pub struct PageCheckReport {
     pub extent_count: u64,
     /// Bytes that the published state uses, with the directory of free space.
     pub used_bytes: u64,
-    /// Bytes of them that were cut off from the trees and are given back by and by.
+    /// Bytes of them whose free is deferred.
     pub deferred_free_bytes: u64,
     /// Bytes of trees that are being built, or wait to be put in.
     pub reservation_bytes: u64,
@@ -53,7 +53,7 @@ pub(crate) fn run(shared: &StoreShared) -> Result<PageCheckReport> {
     space.reclaim_ended(&shared.page_reader, usize::MAX);
     let current = shared.current();
     let durable = std::sync::Arc::clone(&shared.durable.read());
-    // No writer and no checkpoint is under way, so nobody changes what is looked at below, and
+    // No writer and no checkpoint is under way, so nothing that is looked at below changes, and
     // readers need none of these locks.
     let end = space.freelist.end();
     let mut published = CheckWalk::new(&shared.page_reader, &current, end, false);
@@ -127,7 +127,7 @@ fn verify_bitmap(space: &SpaceManager, reached: &UnitSet) -> Result<()> {
     }
 }
 
-/// Units that somebody has claimed.
+/// Units that have an owner.
 struct UnitOwners {
     seen: UnitSet,
     end: u64,
@@ -150,8 +150,8 @@ type Each<'a> = dyn FnMut(&[u8], Option<Vec<u8>>) + 'a;
 /// Keys that a subtree may have: from the low one on, up to, not including, the high one.
 pub(crate) type Bounds<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
 
-/// Proves that a page may stand where it does: that its level is the one expected, and its keys rise,
-/// lie between the bounds and are found by their heads. Returns them.
+/// Proves that a page may stand where it does: that its level is the one expected, and its keys
+/// rise, lie between the bounds and are found by their heads. Returns them.
 pub(crate) fn verify_cells(
     node: SlottedPage<'_>,
     page: u64,
@@ -230,7 +230,7 @@ impl<'a> CheckWalk<'a> {
         self.deferred_free()
     }
 
-    /// Checks what was cut off, as if it were still in a tree.
+    /// Checks the subtrees whose free is deferred, as if they were still in a tree.
     fn deferred_free(&mut self) -> Result<()> {
         let DeferredFree { list, units } = self.root.deferred_free;
         let corrupt = |what| Err(Error::Corrupt { page: list.root.id(), what });

@@ -1,10 +1,10 @@
-//! Reading again what the last checkpoint relies on, a part at a time, to find rot before somebody
-//! needs it.
+//! Scrubbing: reads again what the last checkpoint relies on, a part at a time, to find bit rot
+//! before a reader needs it.
 //!
-//! Pages and values are read as the durable root names them: as long as it is held, nobody writes to
-//! them. Bitmaps, directory, meta pages and redo area are no part of a root: a checkpoint writes new
-//! ones and lets go of the old. So each piece of them is read under the lock of checkpoints, which no
-//! writer waits for unless it wants one.
+//! Pages and values are read as the durable root names them: as long as it is held, their units are
+//! not written to. Bitmaps, directory, meta pages and redo area are no part of a root: a checkpoint
+//! writes new ones and releases the old. So each piece of them is read under the checkpoint lock,
+//! for which no writer waits unless it needs a checkpoint.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -28,31 +28,31 @@ use crate::shared::{LastCheckpoint, StoreShared};
 use crate::sync::{MutexGuard, unlock_fair};
 use crate::tree::Range;
 
-/// How far a pass over the whole store has come. It holds nothing of the store, and can be kept as
+/// The progress of a pass over the whole store. It holds nothing of the store, and can be kept as
 /// long as one likes between two steps.
 ///
-/// What is written while a pass is under way, or comes from one tree to another, may be left out by
-/// it.
+/// Pages that are written while a pass is under way, or that come from one tree to another, may be
+/// left out by it.
 #[derive(Clone, Debug, Default)]
 pub struct Scrub {
     part: ScrubPart,
-    /// Of trees and trash: the entry of the catalogue, or of the trash's list, that it has come to.
+    /// The entry of the catalogue, or of the list of deferred frees, to which the pass has come.
     entry: Option<ScrubEntry>,
     /// The first key of a tree that it has not come to.
     key: Vec<u8>,
     bytes: u64,
 }
 
-/// What a pass reads, in this order.
+/// The parts of a pass, in order.
 #[derive(Clone, Copy, Debug, Default)]
 enum ScrubPart {
     #[default]
     Catalogue,
     Trees,
-    /// The tree of what waits in the trash.
+    /// The tree that lists the deferred frees.
     DeferredFreeList,
     DeferredFree,
-    /// The bitmaps, from this region's on.
+    /// The bitmaps, from this group's on.
     Bitmaps(usize),
     Directory,
     MetaPages,
@@ -291,8 +291,8 @@ impl Scrub {
     }
 }
 
-/// Keeps checkpoints from writing what is no part of a root. After one that has failed nobody knows
-/// what the file has of it.
+/// Keeps checkpoints from writing what is no part of a root. After one that has failed the contents
+/// of the file are unknown.
 fn lock(shared: &StoreShared) -> Result<MutexGuard<'_, LastCheckpoint>> {
     let written = shared.last_checkpoint.lock();
     shared.refuse_if_poisoned()?;

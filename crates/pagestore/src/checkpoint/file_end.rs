@@ -1,10 +1,11 @@
-//! The end of the file: how long it must be, and how short it may become.
+//! The end of the file: growth before a checkpoint, and the bound down to which it may be
+//! truncated.
 //!
 //! A checkpoint gives up the free units at the end of the file, if they are many, when it takes its
-//! cut: the meta page that it writes names the new end. Once that is durable the file may be cut off,
-//! which `trim_punch` does. What is free is seen by nobody, so neither the durable root nor the one
-//! before it loses a page; a crash in between leaves a file that is longer than it says, which the
-//! next checkpoint finds.
+//! cut: the meta page that it writes names the new end. Once that is durable the file may be
+//! truncated, which `trim_punch` does. No root reaches free units, so neither the durable root nor
+//! the one before it loses a page; a crash in between leaves a file that is longer than it says,
+//! which the next checkpoint finds.
 
 use std::io::ErrorKind;
 use std::sync::atomic::Ordering;
@@ -16,11 +17,11 @@ use crate::shared::StoreShared;
 use crate::space::SpaceManager;
 use crate::space::alloc_groups::directory_bytes_max;
 
-/// How long the file must be for all that is in use, for so many units of a redo area, and for a
+/// The length that the file needs for all units in use, for a redo area of `redo_units`, and for a
 /// directory.
 pub(crate) fn bytes_needed(space: &SpaceManager, redo_units: u32) -> u64 {
     let end = space.freelist.end();
-    // Each of the two may begin a region, and leave what is left of the one before.
+    // Each of the two may begin a group, and leave the rest of the one before unused.
     let redo_units = u64::from(redo_units);
     let group_count = group_count(end + 2 * redo_units) + 2;
     let directory_units = u64::from(units_for(directory_bytes_max(group_count)));
@@ -44,14 +45,14 @@ pub(crate) fn grow(shared: &StoreShared, needed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Reserves what was given out of holes.
+/// Reserves the units that were allocated out of holes.
 pub(crate) fn reserve(shared: &StoreShared) -> Result<()> {
-    // Held to the end: who finds that nothing has to be reserved any more is going to write, and what
-    // lies beyond the end when this has looked must not become the end meanwhile.
+    // Held to the end: a checkpoint that finds nothing unreserved is going to write, and units that
+    // lie beyond the end when this has looked must not become part of the file meanwhile.
     let _resizing = shared.resizing.lock();
     let spans = {
         let mut space = shared.space.lock();
-        // What came back may have been cut off since.
+        // Units that were freed may have been cut off since.
         let end = space.freelist.end();
         space.holes.unreserved_before(end).to_vec()
     };
@@ -77,8 +78,8 @@ pub(crate) fn trim(shared: &StoreShared, space: &mut SpaceManager) -> bool {
     space.trim(units_min)
 }
 
-/// Takes note of a checkpoint that is durable, with the end that it names: if much behind what is
-/// needed is reserved, that is to be cut off.
+/// Notes a checkpoint that is durable, with the end that it names: if much behind what is needed is
+/// reserved, that is to be cut off.
 pub(crate) fn note_durable(shared: &StoreShared, space: &mut SpaceManager, end: u64) {
     space.tail.durable_end = end;
     let held = shared.counters.file_bytes.load(Ordering::Relaxed);
@@ -89,8 +90,8 @@ pub(crate) fn note_durable(shared: &StoreShared, space: &mut SpaceManager, end: 
     }
 }
 
-/// The shortest that the file may be now. Neither what is in use lies behind it, nor what the durable
-/// root counts as free.
+/// The shortest that the file may be now. Neither what is in use lies behind it, nor what the
+/// durable root counts as free.
 pub(crate) fn shortest(shared: &StoreShared, space: &SpaceManager) -> u64 {
     let durable_bytes = space.tail.durable_end * UNIT_BYTES as u64;
     let needed = bytes_needed(space, 0).max(durable_bytes);

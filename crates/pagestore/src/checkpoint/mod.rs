@@ -1,14 +1,14 @@
-//! Making the last published root durable.
+//! Checkpoint: makes the last published root durable.
 //!
 //! 1. Room in the file is reserved. If there is none, nothing has happened.
-//! 2. Under the lock of the space: the root is taken, with the place in the redo area behind all
-//!    that it contains, with the list of what the file lacks and the
-//!    bitmaps that have changed. This cut takes moments; writers go on right after it.
+//! 2. Under the lock of the space: the root is taken, with the position in the redo area behind all
+//!    that it contains, the list of dirty pages, and the bitmaps that have changed. This cut takes
+//!    moments; writers go on right after it.
 //! 3. Pages and long values are written in the order of their places, then bitmaps and directory.
 //!    All of it goes to units that the last durable root does not use. Sync.
 //! 4. The meta page is written over the older of the two. Sync. From here on the new root counts.
-//! 5. Frames become clean, and the old durable root lets go of its pages. What is spare of the file
-//!    is noted for `trim_punch`.
+//! 5. Dirty pages become clean, and the old durable root releases its pages. Spare space of the
+//!    file is noted for `trim_punch`.
 //!
 //! A crash before the end of 4 finds the old root whole, or the new one.
 
@@ -36,29 +36,30 @@ use crate::sync::MutexGuard;
 /// Bytes of one write, at most by one page or value more.
 const RUN_BYTES_MAX: usize = 1 << 20;
 
-/// How much is written between two moments at which a checkpoint may rest.
+/// Bytes written between two calls of the pacing callback.
 const PACE_BYTES: u64 = 1 << 20;
 
-/// The processor is told so many pages ahead which ones come: they are where they happened to be put.
+/// Prefetch distance in pages: dirty pages are scattered over memory, so each would be a cache
+/// miss.
 const AHEAD: usize = 8;
 
-/// What is to be written so that one root becomes durable.
+/// The cut of a checkpoint: all that has to be written so that one root becomes durable.
 struct CheckpointCut {
     root: Arc<Root>,
     dirty: UnitSet,
-    /// Pages that are not frames: bitmaps and their units.
+    /// Bitmap pages and their units.
     bitmaps: Vec<(u64, Vec<u8>)>,
     directory: Vec<u8>,
     meta: MetaPage,
     /// The redo area, if it is to be made.
     new_redo: Option<RedoArea>,
-    /// The last directory; nobody needs it once the new root counts.
+    /// The last directory; free once the new root counts.
     old_directory: Option<Span>,
     /// Free space that may be given back to the file system once the new root counts.
     chosen: Vec<Span>,
 }
 
-/// What a checkpoint does.
+/// The scope of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CheckpointScope {
     /// Makes the last published root durable.
@@ -68,15 +69,15 @@ pub(crate) enum CheckpointScope {
     WithRedo,
 }
 
-/// Is told of bytes that were just written, and may rest.
+/// A pacing callback: it is told of bytes that were just written, and may rest.
 pub(crate) type Pace<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
 /// Makes the last published root durable, as fast as it goes.
 pub(crate) fn run(shared: &StoreShared, scope: CheckpointScope) -> Result<()> {
-    // The one that may be under way is waited for.
+    // A checkpoint that is under way has to end first, so its rate limit is lifted.
     let _urgent = shared.background.notify.urge();
-    // Whoever makes checkpoints himself hears of nothing else meanwhile. Not for one that a commit
-    // costs: its caller waits.
+    // A caller that makes its own checkpoints learns of missing slabs nowhere else. Not for one
+    // that a commit costs: its caller waits.
     let mut pace = |_| {
         if scope == CheckpointScope::Pages {
             shared.make_slabs();
@@ -103,8 +104,8 @@ pub(crate) fn run_paced(
     Ok(())
 }
 
-/// Takes the last published root and what the file lacks of it. Nothing if it is durable already,
-/// and no part of the file is to be given back.
+/// Takes the last published root and its dirty pages. Nothing if the root is durable already, and
+/// the file is not trimmed.
 fn cut(
     shared: &StoreShared,
     written: &mut LastCheckpoint,
@@ -145,7 +146,7 @@ fn cut(
     let end = space.freelist.end();
     let reserved = shared.counters.file_bytes.load(Ordering::Relaxed);
     assert!(end * UNIT_BYTES as u64 <= reserved, "unit {end} lies beyond {reserved} bytes");
-    // Taken together with the root: what is published later stands behind it.
+    // Taken together with the root: a transaction that is published later has its record behind it.
     let redo = shared.redo.cut().or(new_redo);
     drop(space);
     let directory = written.groups.encode(group_count(end), directory_len);
@@ -190,7 +191,7 @@ fn wanted_redo_units(shared: &StoreShared, scope: CheckpointScope) -> u32 {
     u32::try_from(units).expect("a region has fewer units")
 }
 
-/// What a checkpoint has taken of the space.
+/// Spans that a checkpoint has allocated.
 struct CheckpointSpans {
     /// Entered already: the bitmaps are planned with it.
     new_redo: Option<RedoArea>,
@@ -199,8 +200,8 @@ struct CheckpointSpans {
     directory: Span,
 }
 
-/// Takes the places of a redo area of so many units, if it is to be made, and of the directory; both,
-/// or none if one cannot be had.
+/// Allocates the span of a redo area of `redo_units`, if it is to be made, and that of the
+/// directory; both, or none if one cannot be had.
 fn allocate_spans(
     space: &mut SpaceManager,
     written: &LastCheckpoint,
@@ -208,7 +209,7 @@ fn allocate_spans(
 ) -> Result<CheckpointSpans> {
     let new_redo = make_area(space, redo_units)?;
     let plan = written.groups.plan(&space.changed, &space.published);
-    // The directory itself may begin a region.
+    // The directory itself may begin a group.
     let group_count_max = group_count(space.freelist.end()) + 1;
     let old_units = units_for(written.meta.directory.len as usize);
     let directory_len = plan.directory_bytes(group_count_max, old_units);
@@ -242,8 +243,8 @@ pub(crate) fn make_room(shared: &StoreShared, scope: CheckpointScope) -> Result<
     lock_with_room(shared, wanted_redo_units(shared, scope)).map(|_| ())
 }
 
-/// Locks the space at a moment when the file is long enough for all that is in use, for so many
-/// units of a redo area, and for a directory.
+/// Locks the space at a moment when the file is long enough for all units in use, for a redo area
+/// of `redo_units`, and for a directory.
 fn lock_with_room(shared: &StoreShared, redo_units: u32) -> Result<MutexGuard<'_, SpaceManager>> {
     loop {
         let space = shared.space.lock();
@@ -302,7 +303,8 @@ fn write_at(shared: &StoreShared, parts: &[IoSlice<'_>], unit: u64) -> Result<()
 
 /// Says that the cut is durable.
 fn finish(shared: &StoreShared, written: &mut LastCheckpoint, cut: CheckpointCut) {
-    // Who reads from now on has it from the file; who reads already may have borrowed it.
+    // New readers find the pages in the file; older readers may have borrowed them from memory, so
+    // the buffers are retired and not dropped.
     let mut ahead = cut.dirty.iter().skip(AHEAD);
     let written_at = |start| {
         // Of each its header is looked at.
@@ -344,7 +346,7 @@ struct WriteRun<'a> {
     end: u64,
     bytes: usize,
     parts: Vec<DirtyData<'a>>,
-    /// Bytes written since they were told of.
+    /// Bytes written since the last call of the pacing callback.
     written: u64,
 }
 
@@ -365,7 +367,8 @@ impl<'a> WriteRun<'a> {
         if self.parts.is_empty() {
             return Ok(());
         }
-        // Readers borrow from the frames, so checksums are written beside them, not into them.
+        // Readers borrow the buffers, so checksums are written from a slice of their own, not into
+        // the page.
         let checksums: Vec<[u8; CRC_END]> = self.parts.iter().map(checksum).collect();
         let mut slices = Vec::with_capacity(2 * self.parts.len());
         for (part, checksum) in self.parts.iter().zip(&checksums) {

@@ -1,4 +1,4 @@
-//! Units that somebody outside of a transaction writes to, until a transaction takes them over.
+//! A reservation of units for a writer outside of transactions, until a transaction adopts them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,8 +8,8 @@ use crate::error::Result;
 use crate::page::{Span, UNIT_BYTES};
 use crate::shared::StoreShared;
 
-/// Units that are neither free nor in any tree. Dropped, it gives them back; a crash does so too,
-/// for no durable root uses them.
+/// Reserved units: neither free nor in any tree. Dropped, it frees them; a crash does so too, for
+/// no durable root uses them.
 pub(crate) struct Reservation {
     shared: Arc<StoreShared>,
     spans: Vec<Span>,
@@ -43,7 +43,7 @@ impl Reservation {
         Ok(span)
     }
 
-    /// Gives back what lies behind the first `units` units of a span that was taken.
+    /// Frees what lies behind the first `units` units of a span that was taken.
     pub(crate) fn cut(&mut self, span: Span, units: u32) {
         let kept = Span { start: span.start, units };
         let rest = Span { start: kept.end(), units: span.units - units };

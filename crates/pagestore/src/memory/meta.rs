@@ -1,4 +1,4 @@
-//! Two meta pages; the newer valid one names the durable root.
+//! The two meta pages, written in turn; the newer valid one names the durable root.
 //!
 //! Checkpoint n writes meta page n mod 2, so the one before stays whole while the new one is
 //! written. A meta page is eight copies of one record of 512 bytes, a sector each: a write that
@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! | magic 8 | version u32 | crc32c u32 | number u64 | txid u64 | catalogue u64 | end u64 |
-//! | directory 24 | mark length u16 | mark 64 | trash 24 |
+//! | directory 24 | length u16 | commit metadata 64 | deferred frees 24 |
 //! | redo area: first unit u64 | units u32 | from u64 | zeros to 512 |
 //! ```
 
@@ -48,10 +48,10 @@ const _: () = assert!(UNIT_BYTES == SECTOR_BYTES * u8::BITS as usize);
 /// All copies of a meta page.
 pub(crate) const ALL_COPIES: u8 = u8::MAX;
 
-/// What one meta page says.
+/// The contents of one meta page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MetaPage {
-    /// Which checkpoint wrote it.
+    /// The number of the checkpoint that wrote it.
     pub(crate) number: u64,
     /// The durable transaction.
     pub(crate) txid: u64,
@@ -59,18 +59,18 @@ pub(crate) struct MetaPage {
     pub(crate) catalogue: PageRef,
     /// One past the last unit in use.
     pub(crate) end: u64,
-    /// Where the records of the regions lie; of length 0 if there are none.
+    /// The extent of the directory of allocation groups; of length 0 if there is none.
     pub(crate) directory: ValueExtent,
-    /// The caller's mark.
+    /// The commit metadata of the caller.
     pub(crate) commit_metadata: Vec<u8>,
-    /// What was cut off and waits to be given back.
+    /// Subtrees whose free is deferred.
     pub(crate) deferred_free: DeferredFree,
     /// The redo area, if there is one.
     pub(crate) redo: Option<RedoArea>,
 }
 
 impl MetaPage {
-    /// What a new file says.
+    /// The meta page of a new file.
     pub(crate) fn empty() -> MetaPage {
         MetaPage {
             number: 0,
@@ -114,9 +114,10 @@ impl MetaPage {
         record.repeat(UNIT_BYTES / SECTOR_BYTES)
     }
 
-    /// What the page in `unit` says, if any of its copies is whole: the newest of them. An older one
-    /// may stand before it, if the power went while the page was written. If that counted, the newer
-    /// one would lie there still when its checkpoint's pages are long overwritten.
+    /// The contents of the meta page in `unit`, if any of its copies is whole: the newest of them.
+    /// An older one may stand before it, if the power went while the page was written. If that
+    /// counted, the newer one would lie there still when its checkpoint's pages are long
+    /// overwritten.
     fn decode(page: &[u8], unit: u64) -> Result<Option<MetaPage>> {
         let whole = || page.chunks_exact(SECTOR_BYTES).filter(|&copy| is_whole(copy));
         let mut versions = whole().map(|record| u32_at(record, VERSION_AT));
@@ -152,8 +153,8 @@ impl MetaPage {
         newest.ok_or(Error::Corrupt { page: 0, what: "neither meta page is valid" })
     }
 
-    /// Proves that what it names can lie in a file, and that no sum about it overflows: numbers only
-    /// grow by one at a time, and the position in the redo area by bytes that were written.
+    /// Proves that what it names can lie in a file, and that no sum about it overflows: numbers
+    /// only grow by one at a time, and the position in the redo area by bytes that were written.
     pub(crate) fn verify_places(&self) -> Result<()> {
         let is_inside = |span: Span| {
             let end = span.start.saturating_add(u64::from(span.units));
@@ -178,13 +179,13 @@ impl MetaPage {
         Ok(())
     }
 
-    /// What each of the two meta pages says.
+    /// The contents of both meta pages.
     pub(crate) fn both(pages: &[u8]) -> Result<[Option<MetaPage>; 2]> {
         let (first, second) = pages.split_at(UNIT_BYTES);
         Ok([MetaPage::decode(first, 0)?, MetaPage::decode(second, 1)?])
     }
 
-    /// Which copies of each of the two meta pages are whole, the first in the lowest bit.
+    /// A mask of the whole copies of each meta page, the first copy in the lowest bit.
     pub(crate) fn copies(pages: &[u8]) -> [u8; 2] {
         let (first, second) = pages.split_at(UNIT_BYTES);
         [first, second].map(|page| {

@@ -1,9 +1,9 @@
-//! Memory for the pages that the file does not have: what is given up is used again.
+//! Allocator of page buffers: free lists, slabs and the heap.
 //!
-//! A page of one unit lies in a slab, but for the first few of a store, which come from the heap: a
-//! small store needs no slab. What held branches is given out for branches first: these are few and
-//! written often, so that memory is likely to be near the processor. Long values have slabs of their
-//! own (`values`).
+//! A page of one unit lies in a slab, except the first few of a store, which come from the heap: a
+//! small store needs no slab. A buffer that held a branch is reused for branches first: these are
+//! few and written often, so it is likely to be in the CPU's cache. Long values have slabs of their
+//! own (`value_alloc`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,38 +13,38 @@ use crate::memory::slab::{Slab, SlabUse, SlabValue};
 use crate::memory::value_alloc::ValueAlloc;
 use crate::page::UNIT_BYTES;
 
-/// So many buffers come from the heap before the first slab is made.
+/// Buffers that come from the heap before the first slab is made.
 const HEAP_MAX: usize = 256;
 
-/// Once there are slabs, so many more are kept ready. To make one takes a millisecond or several, because
-/// the system clears it, and where the system is a virtual one gets it from its host.
+/// Prefaulted slabs that are kept ready once there are slabs. To make one takes a millisecond or
+/// several, because the kernel clears it, and in a virtual machine gets it from the host.
 const READY_MAX: usize = 2;
 
-/// So many are kept ready while long values want slabs. Of values of 16 KiB each a slab takes 127, which
-/// are put in half a millisecond.
+/// Prefaulted slabs that are kept ready while long values want slabs. Of values of 16 KiB each a
+/// slab takes 127, which are put in half a millisecond.
 const READY_FOR_VALUES_MAX: usize = 4;
 
-/// How long nothing is published before slabs are given back that nobody needs now.
+/// The time without a publish after which unused slabs go back to the kernel.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// Where memory comes from.
+/// The source of a page buffer.
 #[derive(Debug)]
 pub(crate) enum BufferSource {
-    /// Here it is, with whatever is in it.
+    /// A buffer, with stale contents.
     Of(PageBuffer),
     /// From the heap.
     Heap,
-    /// From a new slab, which the caller makes, without a lock, and adds by [`PageAlloc::add`]; then it
-    /// asks again.
+    /// From a new slab, which the caller makes, without a lock, and adds by [`PageAlloc::add`];
+    /// then it asks again.
     Slab,
 }
 
 /// Memory for pages.
 #[derive(Default)]
 pub(crate) struct PageAlloc {
-    /// Of pages of one unit that are gone: of branches and of leaves.
+    /// Free lists of buffers of one unit: those that held branches, and leaves.
     free: [Vec<PageBuffer>; 2],
-    /// What was in memory, is not used again, and nobody needs.
+    /// Buffers that are not reused and that no reader needs.
     garbage: Vec<UnlinkedFrame>,
     slabs: Vec<PageSlab>,
     /// The slab that was taken from last.
@@ -52,7 +52,7 @@ pub(crate) struct PageAlloc {
     /// Slabs that were not yet taken from.
     ready: Vec<Arc<Slab>>,
     ready_for_values: Vec<Arc<Slab>>,
-    /// Somebody was told that slabs should be made ready.
+    /// The background was notified that slabs should be made ready.
     has_asked: bool,
     heap_count: usize,
     /// Memory for long values.
@@ -68,7 +68,7 @@ struct PageSlab {
 }
 
 impl PageAlloc {
-    /// Memory for a page of so many units.
+    /// Memory for a page of `units`.
     pub(crate) fn take(&mut self, units: u32, is_leaf: bool) -> BufferSource {
         if units != 1 {
             return BufferSource::Heap;
@@ -101,7 +101,7 @@ impl PageAlloc {
         buffer
     }
 
-    /// Memory for a long value of so many bytes; nothing if it shall come from the heap.
+    /// Memory for a long value of `len` bytes; nothing if it shall come from the heap.
     pub(crate) fn take_piece(&mut self, len: usize) -> Option<SlabValue> {
         let PageAlloc { values, ready_for_values, .. } = self;
         values.take(len, || ready_for_values.pop())
@@ -115,15 +115,15 @@ impl PageAlloc {
         }
     }
 
-    /// Whether slabs should be made ready; says so once until [`PageAlloc::wants_slab`] says that there
-    /// are enough.
+    /// Whether slabs should be made ready; says so once until [`PageAlloc::wants_slab`] says that
+    /// there are enough.
     pub(crate) fn asks_for_slabs(&mut self) -> bool {
         let is_new = !self.has_asked && self.is_short().is_some();
         self.has_asked |= is_new;
         is_new
     }
 
-    /// For what one more slab should be made ready, if that was asked for.
+    /// The use of one more slab that should be made ready, if that was asked for.
     pub(crate) fn wants_slab(&mut self) -> Option<SlabUse> {
         let short = self.is_short().filter(|_| self.has_asked);
         self.has_asked = short.is_some();
@@ -131,7 +131,8 @@ impl PageAlloc {
     }
 
     fn is_short(&self) -> Option<SlabUse> {
-        // A writer who needs a page waits until its slab is made, but nobody for one of long values.
+        // A writer that needs a page waits until its slab is made; a long value falls back to the
+        // heap.
         if !self.slabs.is_empty() && self.ready.len() < READY_MAX {
             return Some(SlabUse::Pages);
         }
@@ -145,7 +146,7 @@ impl PageAlloc {
         self.ready_for_values.len()
     }
 
-    /// Takes back what a page or a long value was in.
+    /// Takes back the memory of a page or a long value.
     pub(crate) fn recycle(&mut self, taken: UnlinkedFrame) {
         match taken {
             UnlinkedFrame::Page(buffer, is_leaf) if buffer.len() == UNIT_BYTES => {
@@ -155,21 +156,21 @@ impl PageAlloc {
         }
     }
 
-    /// Hands over what is not used again, to be dropped where it holds nobody up.
+    /// Hands over buffers that are not reused, to be dropped outside of the lock.
     pub(crate) fn take_garbage(&mut self) -> Vec<UnlinkedFrame> {
         std::mem::take(&mut self.garbage)
     }
 
-    /// Hands over all spare memory: what is of slabs goes back to them when it is dropped, which holds
-    /// nobody up.
+    /// Hands over the free lists: buffers of slabs go back to them when they are dropped, outside
+    /// of the lock.
     pub(crate) fn take_free(&mut self) -> [Vec<PageBuffer>; 2] {
         self.heap_count = 0;
         self.values.reset();
         std::mem::take(&mut self.free)
     }
 
-    /// Hands over slabs that are not in use, and were not since this was called last, to be dropped
-    /// where it holds nobody up.
+    /// Hands over slabs that are not in use, and were not since the last call, to be dropped
+    /// outside of the lock.
     pub(crate) fn idle_slabs(&mut self) -> Vec<Arc<Slab>> {
         let idle = self
             .slabs
@@ -180,8 +181,8 @@ impl PageAlloc {
         idle
     }
 
-    /// As [`PageAlloc::idle_slabs`], for those that were needed lately or are ready as well, if the last transaction
-    /// was `txid` for a minute.
+    /// As [`PageAlloc::idle_slabs`], for those that were needed lately or are ready as well, if the
+    /// last transaction was `txid` for a minute.
     pub(crate) fn quiet_slabs(&mut self, txid: u64, now: Duration) -> Vec<Arc<Slab>> {
         if self.quiet.0 != txid {
             self.quiet = (txid, now);
@@ -189,8 +190,8 @@ impl PageAlloc {
         if now.saturating_sub(self.quiet.1) < QUIET {
             return Vec::new();
         }
-        // What a reader has ended for since the last checkpoint is here still. Nobody has written for a minute
-        // who could be held up.
+        // Buffers that readers released since the last checkpoint are still on the free lists.
+        // Nothing was written for a minute, so no writer waits for this.
         drop(self.take_free());
         self.slabs.iter_mut().for_each(|used| used.was_needed = false);
         let mut idle = self.idle_slabs();

@@ -1,8 +1,9 @@
-//! Clean pages that were read into memory, where the file is not mapped.
+//! Page cache with CLOCK eviction: clean pages that were read into memory, where the file is not
+//! mapped.
 //!
-//! A table from page id to frame, in three levels that come into being as ids are first used and then
-//! stay; a lookup takes no lock but that of the page itself, and that only to take a counted
-//! reference. Frames are kept up to a limit and evicted by a clock in sixteen parts.
+//! A radix table from page id to frame, in three levels that come into being as ids are first used
+//! and then stay; a lookup takes no lock but that of the page itself, and that only to take a
+//! counted reference. Frames are kept up to a limit and evicted by CLOCK in sixteen shards.
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;
@@ -16,9 +17,9 @@ const CHUNK: usize = 1024;
 const TOP: usize = (UNIT_COUNT_MAX as usize) / CHUNK / CHUNK;
 const PARTS: usize = 16;
 
-/// Somebody looked at it since the clock's hand came by.
+/// The reference bit of CLOCK: set by a lookup, cleared by the hand.
 const REFERENCED: u8 = 1;
-/// The clock's ring names it.
+/// The page is on the ring.
 const IN_RING: u8 = 2;
 
 /// One page's place in the table.
@@ -39,12 +40,12 @@ pub(crate) struct PageCache {
     bytes_max: u64,
 }
 
-/// What the clock's hand found.
+/// The outcome of one look of the clock's hand.
 #[derive(Debug, PartialEq, Eq)]
 enum SweepOutcome {
-    /// The frame is gone; it had so many bytes.
+    /// The frame was evicted; it had this many bytes.
     Evicted(usize),
-    /// It was looked at; ask again in the next round.
+    /// The reference bit was set; look again in the next round.
     Referenced,
     /// There is no frame; the ring forgets it.
     Nothing,
@@ -89,7 +90,8 @@ impl PageCache {
         Some(frame)
     }
 
-    /// Puts in a page that the file has, unless somebody was quicker: then theirs is returned.
+    /// Puts in a page that the file has, unless another thread was quicker: then that frame is
+    /// returned.
     pub(crate) fn put(&self, id: u64, frame: Frame) -> Frame {
         let slot = self.slot_or_new(id);
         let mut held = slot.frame.write();
@@ -103,7 +105,7 @@ impl PageCache {
         frame
     }
 
-    /// Forgets a page that nobody can name any more.
+    /// Forgets a page that no root reaches any more.
     pub(crate) fn remove(&self, id: u64) {
         let Some(slot) = self.slot(id) else { return };
         if let Some(frame) = slot.frame.write().take() {
@@ -117,7 +119,7 @@ impl PageCache {
         if new_to_ring {
             clock.push_back(id);
         }
-        // Once round at most, twice because the first look only takes the touch away.
+        // Once round at most, twice because the first look only clears the reference bit.
         for _ in 0..2 * clock.len() {
             if self.bytes.load(Ordering::Relaxed) <= self.bytes_max {
                 break;
@@ -133,7 +135,7 @@ impl PageCache {
         }
     }
 
-    /// Evicts the page if nobody looked at it since the last call.
+    /// Evicts the page if its reference bit is clear.
     fn sweep(&self, id: u64) -> SweepOutcome {
         let Some(slot) = self.slot(id) else { return SweepOutcome::Nothing };
         let mut held = slot.frame.write();

@@ -1,9 +1,9 @@
-//! Pages and long values by address: from memory if the file does not have them, else from the file,
-//! checked.
+//! Reads pages and long values by address: from the page table if they are dirty, else from the
+//! file, verified.
 //!
-//! What is dirty lies in [`PageTable`]. What is clean is borrowed from the map of the file, once it was
-//! proven whole there; where the file is not mapped it is read into the [`PageCache`], checked, and
-//! counted. A page that was checked is trusted until its unit is given out again.
+//! Dirty pages lie in [`PageTable`]. Clean ones are borrowed from the memory map of the file, once
+//! they were verified there; where the file is not mapped they are read into the [`PageCache`],
+//! verified, and counted. A page that was verified is trusted until its unit is allocated again.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,11 +32,11 @@ pub(crate) struct PageReader {
     reads: AtomicU64,
 }
 
-/// How much of the file is mapped, if the system can: half of the longest file. What lies beyond is
-/// read into the cache.
+/// Length of the map, if the kernel allows it: half of the longest file. Pages beyond are read into
+/// the cache.
 const MAP_BYTES: u64 = 8 << 40;
 
-/// The shortest map that is tried where a system has other limits.
+/// The shortest map that is tried where the kernel has a lower limit.
 const MAP_BYTES_MIN: u64 = 1 << 30;
 
 impl PageReader {
@@ -79,7 +79,7 @@ impl PageReader {
         Err(wrong_page(page_ref.id()))
     }
 
-    /// Says that the page at `page_ref` is wanted soon. Reads nothing.
+    /// Prefetches the page at `page_ref`. Reads nothing from the file.
     #[inline]
     pub(crate) fn prefetch(&self, root: &Root, page_ref: PageRef, wanted: PrefetchHint) {
         match (self.resident(root, page_ref), wanted) {
@@ -105,7 +105,7 @@ impl PageReader {
     fn load<'a>(&'a self, root: &'a Root, page_ref: PageRef) -> Result<PageBytes<'a>> {
         match self.page_table.find(root, page_ref.id()) {
             UnitState::Nothing => {}
-            // Somebody else has just proven it.
+            // Another thread has just verified it.
             UnitState::Verified(verified) if verified == Verified::page(page_ref.units()) => {}
             _ => return Err(wrong_page(page_ref.id())),
         }
@@ -146,8 +146,8 @@ impl PageReader {
         Ok(Frame::from(bytes))
     }
 
-    /// As [`PageReader::read_page`]; and where it is not whole, whoever looks at it next in the map is told,
-    /// even if it was whole before.
+    /// As [`PageReader::read_page`]; if it is not whole, the next reader of the map gets an error
+    /// as well, even if the page was whole before.
     pub(crate) fn verify_page(&self, page_ref: PageRef, newest: u64) -> Result<Frame> {
         self.read_page(page_ref, newest).inspect_err(|_| self.clear_verified(page_ref.id()))
     }
@@ -157,8 +157,8 @@ impl PageReader {
         self.read_extent(extent).map(|_| ()).inspect_err(|_| self.clear_verified(extent.start))
     }
 
-    /// Forgets what was proven whole in units that are free: the file no longer has what was there, and a
-    /// file that no store has written may name it nonetheless.
+    /// Forgets the verified marks of units that are free: the file no longer has the old bytes, and
+    /// a forged file may name them nonetheless.
     pub(crate) fn clear_all_verified(&self, units: Range<u64>) {
         units.for_each(|unit| self.clear_verified(unit));
     }
@@ -226,7 +226,7 @@ impl PageReader {
         self.page_table.put_page(id, buffer);
     }
 
-    /// Puts in a long value that the file does not have, born in `created_txid`.
+    /// Puts in a dirty long value, created in `created_txid`.
     pub(crate) fn put_extent(&self, start: u64, value: Bytes, created_txid: u64) {
         self.page_table.put_long(start, value, created_txid);
     }
@@ -240,16 +240,17 @@ impl PageReader {
         }
     }
 
-    /// Says that what lies at `id` and is not in the file is wanted soon, so many bytes of it.
+    /// Prefetches `bytes` bytes of the dirty page at `id`.
     #[inline]
     pub(crate) fn prefetch_dirty(&self, id: u64, bytes: usize) {
         self.page_table.prefetch(id, bytes);
     }
 
-    /// Says that the file has what lies at `id` now. Readers may have borrowed what is returned, so
-    /// it is kept until all have ended who could see it.
+    /// Marks the page or long value at `id` as clean. Readers may have borrowed the returned
+    /// memory, so the caller retires it until all of them have ended.
     pub(crate) fn mark_clean(&self, id: u64) -> Option<UnlinkedFrame> {
-        // What was written just now is what lies there: the system has the bytes from us.
+        // The map shows what was just written: the kernel has these bytes from this process, so
+        // they need no verification.
         let mapped_bytes = self.map.as_ref().map_or(0, FileMap::len_bytes);
         let taken = self.page_table.take(id)?;
         let (verified, units) = match &taken {
@@ -270,15 +271,15 @@ impl PageReader {
         Some(taken)
     }
 
-    /// Forgets what lies at the beginning of a span that becomes free, so that no root that is held
-    /// reaches it. Returns what was in memory.
+    /// Drops all state of a span that becomes free, so that no held root reaches it. Returns its
+    /// memory.
     pub(crate) fn forget(&self, span: Span) -> Option<UnlinkedFrame> {
         self.cache.remove(span.start);
         self.page_table.take(span.start)
     }
 }
 
-/// Maps the file far ahead; as far as the system lets us.
+/// Maps the file far beyond its end; as far as the kernel allows.
 fn map(file: &dyn File) -> Result<Option<FileMap>> {
     let mut len = MAP_BYTES;
     loop {
@@ -308,7 +309,7 @@ fn check_extent(bytes: &[u8], extent: &ValueExtent) -> Result<()> {
     Ok(())
 }
 
-/// The page, or long value, is another than the one that is meant.
+/// The page, or long value, is another than the parent names.
 #[cold]
 pub(crate) fn wrong_page(page: u64) -> Error {
     Error::Corrupt { page, what: "an older or younger page lies in its place" }
@@ -319,7 +320,7 @@ fn past_end(page: u64) -> Error {
     Error::Corrupt { page, what: "it lies beyond the end of the file" }
 }
 
-/// What the next checkpoint writes at one place.
+/// A dirty page or long value, as the next checkpoint writes it.
 pub(crate) enum DirtyData<'a> {
     /// A page; its checksum is not yet in it.
     Page(&'a [u8]),

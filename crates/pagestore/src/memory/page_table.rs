@@ -1,21 +1,22 @@
-//! Which pages and long values the file does not have, and which of its own were proven whole: a
-//! table with one pointer for each unit, read without a lock.
+//! The page table: for each unit one pointer, read without a lock, to a dirty page or long value,
+//! or a mark that the page in the file was verified.
 //!
-//! An entry is null, or says that what begins at this unit was proven whole and how long it is, or
-//! points to the bytes of a page or a long value that lies in memory. A reader loads the entry and
-//! borrows the bytes; nothing is counted. This is sound because
+//! An entry is null, or says that the page or long value that begins at this unit was verified in
+//! the file and how long it is, or points to the bytes of one that lies in memory. A reader loads
+//! the entry and borrows the bytes; nothing is counted. This is sound because
 //!
 //! - bytes that an entry points to are never changed while it does;
 //! - a reader asks only for what its root reaches, and borrows from the root;
-//! - whoever takes an entry out of the table keeps the bytes until every root that reaches them, and
-//!   that somebody held when the entry was taken out, has ended. `space` sees to that: a page that
-//!   is no longer needed by any root goes at once, one that a checkpoint has written waits on the
-//!   list of the roots.
+//! - a thread that takes an entry out of the table keeps the bytes until every root that reaches
+//!   them, and that was held when the entry was taken out, has ended (epoch-based reclamation).
+//!   `space` sees to that: a page that no root needs any more goes at once, one that a checkpoint
+//!   has written is retired on the list of the roots.
 //!
-//! Beside the entry stands a byte that says once more how many units a page has that was proven
-//! whole: it is all that most reads look at, and eight times as many of them share a cache line.
+//! Next to the entries stands a byte for each unit with the length of its verified page: most reads
+//! look at nothing else, and eight times as many of them share a cache line.
 //!
-//! The table comes into being in pieces as units are first used, and stays: 9 bytes for each unit.
+//! The table comes into being in chunks as units are first used, and stays: 9 bytes for each unit.
+//! Chunks are zeroed by the kernel on the first touch.
 #![expect(unsafe_code, reason = "the table's entries are owned pointers, made thin")]
 
 use std::ops::{Deref, DerefMut};
@@ -32,8 +33,8 @@ use crate::page::UNIT_COUNT_MAX;
 use crate::page::{self, Frame, UNIT_BYTES, prefetch};
 use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
-/// Entries that come into being together: those of 4 GiB of the file. They take no memory until they
-/// are touched.
+/// Entries that come into being together: those of 4 GiB of the file. They take no memory until
+/// they are touched.
 #[cfg(not(any(shuttle, miri)))]
 const CHUNK: usize = 1 << 20;
 #[cfg(not(any(shuttle, miri)))]
@@ -45,7 +46,7 @@ const CHUNK: usize = 1 << 6;
 #[cfg(any(shuttle, miri))]
 const CHUNK_COUNT: usize = 1 << 6;
 
-/// The kinds of entries, in the lowest bits, which are zero in every pointer.
+/// The kinds of entries, tagged in the lowest bits, which are zero in every pointer.
 const TAG: usize = 7;
 const PAGE: usize = 0;
 const LONG: usize = 1;
@@ -56,50 +57,50 @@ const BRANCH: usize = 4;
 
 type Entry = AtomicPtr<u8>;
 
-/// A part of the table.
+/// A chunk of the table.
 struct TableChunk {
     entries: Box<[Entry]>,
-    /// The units of a page whose entry is a seal. It is 0 wherever the entry points to bytes: it is set
-    /// after the seal, and cleared before the unit can be given out again.
+    /// The length of a verified page. It is 0 wherever the entry points to bytes: it is set after
+    /// the entry, and cleared before the unit can be allocated again.
     verified_units: Box<[AtomicU8]>,
 }
 
-/// What lies in memory or was proven whole, by its first unit.
+/// The page table: dirty or verified pages and long values, by their first units.
 pub(crate) struct PageTable {
     chunks: Box<[OnceLock<TableChunk>]>,
     /// How many entries point to bytes.
     held_count: AtomicUsize,
 }
 
-/// What a long value is in memory: its bytes and its birth.
+/// A long value in memory: its bytes and the transaction that created it.
 type Long = (Bytes, u64);
 
-/// What the table says of a unit.
+/// The state of a unit in the table.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum UnitState<'a> {
-    /// Nothing: what begins there, if anything, is in the file and was not looked at yet.
+    /// No entry: the page that begins there, if any, is in the file and was not verified yet.
     Nothing,
-    /// What begins there is in the file, and was proven whole.
+    /// The page or long value is in the file, and was verified.
     Verified(Verified),
     /// A page.
     Page(&'a [u8]),
-    /// A long value and its birth.
+    /// A long value and the transaction that created it.
     Long(&'a [u8], u64),
 }
 
-/// What was proven whole in the file: its kind and length, and of a long value, which does not say
-/// itself when it was written, the low bits of its birth.
+/// The mark of a verified page or long value: its kind and length, and of a long value, which does
+/// not say itself when it was written, the low bits of its creating transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Verified(usize);
 
 impl Verified {
-    /// A page of so many units.
+    /// A page of `units`.
     #[inline]
     pub(crate) fn page(units: u32) -> Verified {
         Verified((units as usize) << 1)
     }
 
-    /// A long value of so many bytes, born in `created_txid`.
+    /// A long value of `bytes` bytes, created in `created_txid`.
     #[inline]
     pub(crate) fn long(bytes: u32, created_txid: u64) -> Verified {
         const LENGTH_BITS: u32 = 25;
@@ -119,13 +120,13 @@ impl Verified {
     }
 }
 
-/// What was taken out of the table. Its memory is free when this is dropped, so whoever took it out
-/// while readers may have borrowed it keeps it until they have ended.
+/// A page or long value that was unlinked from the table. Its memory is free when this is dropped,
+/// so it is kept until all readers have ended that may have borrowed it.
 #[derive(Debug)]
 pub(crate) enum UnlinkedFrame {
     /// A page, and whether it is a leaf.
     Page(PageBuffer, bool),
-    /// A long value and its birth.
+    /// A long value and the transaction that created it.
     Long(Box<Long>),
 }
 
@@ -166,8 +167,8 @@ impl PageTable {
         (&chunk.entries[id % CHUNK], &chunk.verified_units[id % CHUNK])
     }
 
-    /// Whether a page of so many units begins at unit `id`, is in the file, and was proven whole. If
-    /// not, [`PageTable::find`] says what is known.
+    /// Whether a page of `units` begins at unit `id`, is in the file, and was verified. If not,
+    /// [`PageTable::find`] says more.
     #[inline]
     pub(crate) fn is_verified(&self, id: u64, units: u32) -> bool {
         let Some((_, verified_units)) = self.slot(id) else { return false };
@@ -175,7 +176,7 @@ impl PageTable {
         verified_units == units && units > 0
     }
 
-    /// What the table says of unit `id`, seen from a root, which keeps it where it is.
+    /// The state of unit `id`, seen from a root, which pins it.
     #[inline]
     pub(crate) fn find<'a>(&'a self, root: &'a Root, id: u64) -> UnitState<'a> {
         debug_assert!(root.keeps_frames(), "the durable root keeps nothing in memory");
@@ -184,8 +185,8 @@ impl PageTable {
         match entry.addr() & TAG {
             _ if entry.is_null() => UnitState::Nothing,
             VERIFIED => UnitState::Verified(Verified(entry.addr() >> 3)),
-            // SAFETY: The entry came from `put_page`, and `Acquire` shows the bytes as they were put.
-            // They stay for 'a: the root is held, and what it reaches is kept, as said above.
+            // SAFETY: The entry came from `put_page`, and `Acquire` shows the bytes as they were
+            // put. They stay for 'a: the root is held, and what it reaches is kept, as said above.
             PAGE | LEAF | BRANCH => UnitState::Page(unsafe { &*page_of(entry) }),
             _ => {
                 // SAFETY: As above, from `put_long`.
@@ -195,7 +196,7 @@ impl PageTable {
         }
     }
 
-    /// Says that what lies in memory of unit `id` is wanted soon, so many bytes of it.
+    /// Prefetches `bytes` bytes of the page in memory at unit `id`.
     #[inline]
     pub(crate) fn prefetch(&self, id: u64, bytes: usize) {
         let Some((entry, _)) = self.slot(id) else { return };
@@ -205,7 +206,7 @@ impl PageTable {
         }
     }
 
-    /// Puts in a page that the file does not have.
+    /// Puts in a dirty page.
     pub(crate) fn put_page(&self, id: u64, buffer: PageBuffer) {
         let len = usize::from(buffer[page::UNITS]) * UNIT_BYTES;
         assert!(len == buffer.len(), "page {id} of {} bytes says it has {len}", buffer.len());
@@ -219,7 +220,7 @@ impl PageTable {
         }
     }
 
-    /// Puts in a long value that the file does not have, born in `created_txid`.
+    /// Puts in a dirty long value, created in `created_txid`.
     pub(crate) fn put_long(&self, id: u64, value: Bytes, created_txid: u64) {
         self.put(id, Box::into_raw(Box::new((value, created_txid))).cast(), LONG);
     }
@@ -233,19 +234,18 @@ impl PageTable {
         self.held_count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes that what begins at unit `id`, of which the table says nothing, was proven whole.
+    /// Notes that the page or long value at unit `id`, which has no entry, was verified.
     pub(crate) fn mark_verified(&self, id: u64, verified: Verified) {
         let (entry, verified_units) = self.slot_or_new(id);
         let (null, new) = (ptr::null_mut(), verified.entry());
-        // Whoever was quicker has noted the same.
+        // A thread that was quicker has noted the same.
         let noted = entry.compare_exchange(null, new, Ordering::AcqRel, Ordering::Relaxed);
         if let (Ok(_), Some(units)) = (noted, verified.page_units()) {
             verified_units.store(units, Ordering::Release);
         }
     }
 
-    /// Forgets that what begins at unit `id` was proven whole: it is proven again when it is next
-    /// looked at.
+    /// Forgets that unit `id` was verified: it is verified again at the next read.
     pub(crate) fn clear_verified(&self, id: u64) {
         let Some((entry, verified_units)) = self.slot(id) else { return };
         let (verified, null) = (entry.load(Ordering::Acquire), ptr::null_mut());
@@ -255,8 +255,8 @@ impl PageTable {
         }
     }
 
-    /// Takes out what begins at unit `id`. It may be dropped at once if no root that is held reaches
-    /// it. Nothing if there is nothing in memory; the table says nothing of it then.
+    /// Unlinks what begins at unit `id`. It may be dropped at once if no held root reaches it.
+    /// Nothing if there is nothing in memory; the unit has no entry then.
     pub(crate) fn take(&self, id: u64) -> Option<UnlinkedFrame> {
         let (entry, verified_units) = self.slot(id)?;
         verified_units.store(0, Ordering::Release);
@@ -272,7 +272,7 @@ impl Drop for PageTable {
         let held = chunks
             .flat_map(|chunk| &chunk.entries)
             .filter_map(|entry| taken(entry.load(Ordering::Acquire)));
-        // No further than there is something: most of the table was never touched.
+        // No further than the last held entry: most of the table was never touched.
         held.take(self.held_count.load(Ordering::Relaxed)).for_each(drop);
     }
 }
@@ -282,15 +282,15 @@ fn points(entry: *mut u8) -> bool {
     !entry.is_null() && entry.addr() & TAG != VERIFIED
 }
 
-/// What an entry that is in the table no longer, and was until now, pointed to.
+/// The owner of the memory to which an entry pointed that was just unlinked.
 fn taken(entry: *mut u8) -> Option<UnlinkedFrame> {
     if !points(entry) {
         return None;
     }
     match entry.addr() & TAG {
         PAGE => {
-            // SAFETY: The pointer came from `Arc::into_raw` in `put_page`, with this length; its count
-            // is given back here, once, for it was swapped out of the table.
+            // SAFETY: The pointer came from `Arc::into_raw` in `put_page`, with this length; its
+            // count is taken over here, once, for it was swapped out of the table.
             let frame = unsafe { Arc::from_raw(page_of(entry)) };
             let is_leaf = page::is_leaf(&frame);
             Some(UnlinkedFrame::Page(PageBuffer::from(frame), is_leaf))
@@ -300,7 +300,8 @@ fn taken(entry: *mut u8) -> Option<UnlinkedFrame> {
             let part = unsafe { SlabPage::from_raw(bytes_of(entry)) };
             Some(UnlinkedFrame::Page(PageBuffer::from(part), tag == LEAF))
         }
-        // SAFETY: The pointer came from `Box::into_raw` in `put_long`, and is given back once.
+        // SAFETY: The pointer came from `Box::into_raw` in `put_long`, and becomes a box again
+        // once.
         _ => Some(UnlinkedFrame::Long(unsafe { Box::from_raw(long_of(entry)) })),
     }
 }
@@ -317,7 +318,7 @@ unsafe fn page_of(entry: *mut u8) -> *const [u8] {
         return ptr::slice_from_raw_parts(bytes, UNIT_BYTES);
     }
     // SAFETY: The entry points to the whole bytes of a page, whose header says how many they are:
-    // `put_page` has proven it, and nobody has changed them since.
+    // `put_page` has verified it, and they have not changed since.
     let units = unsafe { *bytes.add(page::UNITS) };
     ptr::slice_from_raw_parts(bytes, usize::from(units) * UNIT_BYTES)
 }
@@ -333,8 +334,8 @@ fn long_of(entry: *mut u8) -> *mut Long {
     bytes_of(entry).cast()
 }
 
-/// Memory for one page, which has one owner: it is changed by its owner, and borrowed by readers once
-/// it is in the table.
+/// Memory for one page, which has one owner: it is changed by its owner, and borrowed by readers
+/// once it is in the table.
 #[derive(Debug)]
 pub(crate) struct PageBuffer(BufferMemory);
 
@@ -382,8 +383,8 @@ impl DerefMut for PageBuffer {
 
 #[cfg(not(shuttle))]
 fn new_chunk() -> TableChunk {
-    // SAFETY: Zeros are null pointers and bytes of zero. Asked for so, they take no memory until they
-    // are touched.
+    // SAFETY: Zeros are null pointers and bytes of zero. Asked for so, they take no memory until
+    // they are touched.
     unsafe {
         TableChunk {
             entries: Box::new_zeroed_slice(CHUNK).assume_init(),

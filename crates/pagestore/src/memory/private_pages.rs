@@ -1,25 +1,25 @@
-//! The pages that the open transaction has made, by their first units.
+//! The private pages of the open transaction, by their first units.
 //!
-//! They stand in a row, in no order, and a table says where: so a page is entered before its bytes are
-//! copied, and what is looked up most fits into the processor's nearest cache. The memory for both is
-//! used again by the next transaction.
+//! They stand in a row, in no order, and a hash map says where: so a page is entered before its
+//! bytes are copied, and the map, which is looked up most, fits into the CPU's nearest cache. The
+//! memory for both is reused by the next transaction.
 
 use crate::memory::page_table::PageBuffer;
 use crate::page::unit_map::UnitMap;
 
-/// Memory for so many pages is kept for the next transaction, at most.
+/// Capacity in pages that is kept for the next transaction, at most.
 const KEPT_MAX: usize = 1 << 12;
 
-/// Something that the transaction has made, and when.
+/// A page or long value that is private to the transaction, and when it was made.
 pub(crate) struct Private<T> {
     pub(crate) it: T,
-    /// The era in which it was made.
+    /// The savepoint epoch in which it was made.
     pub(crate) made: u32,
-    /// The era in which it was changed last.
+    /// The savepoint epoch in which it was changed last.
     pub(crate) changed: u32,
 }
 
-/// The pages that the open transaction has made.
+/// The private pages of the open transaction.
 #[derive(Default)]
 pub(crate) struct PrivatePages {
     row: Vec<(u64, Private<PageBuffer>)>,
@@ -80,7 +80,7 @@ impl PrivatePages {
         self.row.iter().map(|(_, own)| &own.it)
     }
 
-    /// Takes all of them out. What memory is left is for the next transaction.
+    /// Takes all of them out. The memory that is left is for the next transaction.
     pub(crate) fn take(&mut self) -> Vec<(u64, PageBuffer)> {
         self.at.clear();
         let taken = self.row.drain(..).map(|(id, own)| (id, own.it)).collect();

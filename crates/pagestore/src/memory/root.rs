@@ -1,4 +1,4 @@
-//! One published state of the store, and the notice that nobody reads it any more.
+//! Roots: one published state of the store, and the notice that no reader holds it any more.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use crate::memory::meta::MetaPage;
 use crate::page::PageRef;
 use crate::page::deferred_free::DeferredFree;
 
-/// What has ended, until the writer takes note.
+/// Roots that have ended, until the writer collects them.
 pub(crate) type EndedRoots = Arc<Mutex<Vec<EndedRoot>>>;
 
-/// Somebody for whom the pages of a transaction's root were kept, and who needs them no more.
+/// A holder of a root's pages that needs them no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndedRoot {
-    /// All who read it, or could come to read it.
+    /// All readers of the root; no new one can come.
     Readers(u64),
     /// The file, of which it was the durable state.
     Durable(u64),
@@ -27,11 +27,11 @@ pub(crate) struct Root {
     pub(crate) txid: u64,
     /// The tree of trees.
     pub(crate) catalogue: PageRef,
-    /// What was cut off and waits to be given back.
+    /// Subtrees whose free is deferred.
     pub(crate) deferred_free: DeferredFree,
-    /// What the caller wanted to be kept with it.
+    /// The commit metadata of the caller.
     pub(crate) commit_metadata: Arc<[u8]>,
-    /// Of whom it tells when it is dropped.
+    /// The notice that it leaves when it is dropped.
     ending: EndedRoot,
     ended: EndedRoots,
 }

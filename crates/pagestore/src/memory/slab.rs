@@ -1,9 +1,9 @@
-//! Memory for pages and long values, 2 MiB at a time.
+//! Slabs of 2 MiB: memory for pages on huge pages, and for long values, prefaulted.
 //!
-//! Pages in memory lie in slabs, which the system backs by one large page each where it can: what is
-//! written at random then costs no look at the system's tables of pages. Most long values lie in slabs of
-//! their own, so that their memory comes ahead of them, and not 4 KiB at a time while they are put. A part for one page and a piece for one
-//! long value have one owner each, and count as holders of their slab, which so outlives them.
+//! Pages in memory lie in slabs, which the kernel backs by one huge page each where it can: random
+//! writes then cost no TLB miss. Most long values lie in slabs of their own, so that their memory
+//! is prefaulted, and not faulted in 4 KiB at a time while they are put. A [`SlabPage`] and a
+//! [`SlabValue`] have one owner each, and count as holders of their slab, which so outlives them.
 #![expect(unsafe_code, reason = "parts and pieces know their slab by where they lie")]
 
 use std::ops::{Deref, DerefMut, Range};
@@ -19,28 +19,29 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub(crate) const SLAB_UNITS: usize = 512;
 const SLAB_BYTES: usize = SLAB_UNITS * UNIT_BYTES;
 
-/// Memory for 511 pages of one unit, in one large page of the system if it has such, or for long values.
+/// Memory for 511 pages of one unit, in one huge page if the kernel has such, or for long values.
 #[derive(Debug)]
 pub(crate) struct Slab {
-    /// Twice as long, so that a slab lies in it at a multiple of its length; the rest is not touched.
+    /// Twice as long, so that a slab lies in it at a multiple of its length; the rest is not
+    /// touched.
     map: Mapped,
     /// A bit for each unit, one if it has an owner.
     taken: [AtomicU64; SLAB_UNITS / 64],
 }
 
-/// What a slab is for.
+/// The use of a slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlabUse {
-    /// Pages, which are written to at random: in large pages of the system.
+    /// Pages, which are written to at random: on huge pages.
     Pages,
-    /// Long values, which are written from one end to the other: in pages as the system likes. It has small
-    /// ones sooner where it is a virtual one whose host took back the free memory that lies together.
+    /// Long values, which are written sequentially: on pages of any size. In a virtual machine
+    /// whose host took back contiguous free memory the kernel has small ones sooner.
     Values,
 }
 
 impl Slab {
-    /// A slab for pages that whoever makes it needs now. The system clears all of it now if it has large pages:
-    /// whoever calls this holds no lock. Nothing if the system gives no memory but through the heap.
+    /// A slab for pages that the caller needs now. The kernel clears all of it now if it has huge
+    /// pages, so the caller holds no lock. Nothing if memory comes from the heap only.
     pub(crate) fn new() -> Option<Arc<Slab>> {
         Slab::made(SlabUse::Pages)
     }
@@ -57,12 +58,12 @@ impl Slab {
         *taken[0].get_mut() = 1;
         let slab = Arc::new(Slab { map, taken });
         let at: *mut *const Slab = slab.begin().cast();
-        // SAFETY: There are so many bytes from there on, which nobody else has yet.
+        // SAFETY: The map has these bytes from there on, and no other owner yet.
         unsafe { at.write(Arc::as_ptr(&slab)) };
         Some(slab)
     }
 
-    /// A slab for later: all of it is there, also where pages of the system are small.
+    /// A slab for later: all of it is prefaulted, also where pages are small.
     pub(crate) fn ahead(wanted: SlabUse) -> Option<Arc<Slab>> {
         let slab = Slab::made(wanted)?;
         let from = slab.begin().addr() - slab.map.as_mut_ptr().addr();
@@ -74,7 +75,7 @@ impl Slab {
         self.map.as_mut_ptr().map_addr(|addr| addr.next_multiple_of(SLAB_BYTES))
     }
 
-    /// A unit that has no owner, if there is one. What is in it is of no meaning.
+    /// A free unit, if there is one. Its contents are stale.
     pub(crate) fn take(self: &Arc<Slab>) -> Option<SlabPage> {
         for (i, word) in self.taken.iter().enumerate() {
             let mut seen = word.load(Ordering::Relaxed);
@@ -83,7 +84,7 @@ impl Slab {
                 seen = word.fetch_or(1 << bit, Ordering::Acquire);
                 if seen >> bit & 1 == 0 {
                     let bytes = self.begin().wrapping_add((i * 64 + bit as usize) * UNIT_BYTES);
-                    // The part counts as a holder of the slab.
+                    // The page counts as a holder of the slab.
                     let _ = Arc::into_raw(Arc::clone(self));
                     return Some(SlabPage(bytes));
                 }
@@ -92,8 +93,8 @@ impl Slab {
         None
     }
 
-    /// Memory for so many bytes in units in a row that have no owner, from unit `from` on, if there is
-    /// such; and the unit behind it. What is in it is of no meaning.
+    /// Memory for `len` bytes in neighbouring free units, from unit `from` on, if there is such;
+    /// and the unit behind it. Its contents are stale.
     pub(crate) fn take_piece(
         self: &Arc<Slab>,
         len: usize,
@@ -107,7 +108,7 @@ impl Slab {
                 if !self.acquire(at..at + units) {
                     return None;
                 }
-                // The piece counts as a holder of the slab.
+                // The value counts as a holder of the slab.
                 let _ = Arc::into_raw(Arc::clone(self));
                 let begin = self.begin().wrapping_add(at * UNIT_BYTES);
                 return Some((SlabValue { begin, len }, at + units));
@@ -117,7 +118,8 @@ impl Slab {
         None
     }
 
-    /// The first unit from `from` on that has an owner, or has none; behind the last if there is none.
+    /// The first unit from `from` on that has an owner, or has none; behind the last if there is
+    /// none.
     fn next(&self, from: usize, has_owner: bool) -> usize {
         let mut at = from;
         while at < SLAB_UNITS {
@@ -131,7 +133,8 @@ impl Slab {
         SLAB_UNITS
     }
 
-    /// Makes the caller the owner of these units, unless somebody was quicker with one of them.
+    /// Makes the caller the owner of these units, unless another thread was quicker with one of
+    /// them.
     fn acquire(&self, units: Range<usize>) -> bool {
         for (i, mask) in masks(units.clone()) {
             let seen = self.taken[i].fetch_or(mask, Ordering::Acquire);
@@ -166,12 +169,13 @@ impl Slab {
     ///
     /// # Safety
     ///
-    /// `begin` is where a part or a piece begins that counts as a holder of its slab, and no longer does.
+    /// `begin` is where a page or a value begins that counts as a holder of its slab, and no longer
+    /// does.
     unsafe fn of(begin: *mut u8) -> (Arc<Slab>, usize) {
         let slab = begin.map_addr(|addr| addr & !(SLAB_BYTES - 1));
         let unit = (begin.addr() - slab.addr()) / UNIT_BYTES;
-        // SAFETY: The slab is there, for the caller counts as its holder until now; what it has written
-        // of itself at its beginning is never changed.
+        // SAFETY: The slab is there, for the caller counts as its holder until now; what it has
+        // written of itself at its beginning is never changed.
         (unsafe { Arc::from_raw(*slab.cast::<*const Slab>()) }, unit)
     }
 }
@@ -187,13 +191,13 @@ fn masks(units: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// A unit of a slab, and its owner. Where it lies says in which slab, so that most who have one need
-/// not look at the slab.
+/// A unit of a slab, owned. Its address says in which slab it lies, so that most users need not
+/// look at the slab.
 #[derive(Debug)]
 pub(crate) struct SlabPage(*mut u8);
 
 impl SlabPage {
-    /// Where its bytes are. It lives on until [`SlabPage::from_raw`] makes one of that again.
+    /// The address of its bytes. It lives on until [`SlabPage::from_raw`] makes one of that again.
     pub(crate) fn into_raw(self) -> *mut u8 {
         std::mem::ManuallyDrop::new(self).0
     }
@@ -211,7 +215,7 @@ impl Deref for SlabPage {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: They are its own bytes, and were zero when the system gave them.
+        // SAFETY: They are its own bytes, and were zero when the kernel gave them.
         unsafe { &*ptr::slice_from_raw_parts(self.0, UNIT_BYTES) }
     }
 }
@@ -219,15 +223,15 @@ impl Deref for SlabPage {
 impl DerefMut for SlabPage {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: As above; whoever has the part alone has its bytes alone.
+        // SAFETY: As above; a unique reference to the page is one to its bytes.
         unsafe { &mut *ptr::slice_from_raw_parts_mut(self.0, UNIT_BYTES) }
     }
 }
 
-// SAFETY: It is memory that has one owner, as a `Box` is; what it looks at of its slab when it is dropped
-// can be looked at by all.
+// SAFETY: It is memory that has one owner, as a `Box` is; its `drop` reads of the slab what all
+// threads may read.
 unsafe impl Send for SlabPage {}
-// SAFETY: As above; a reference to it gives nothing but one to its bytes.
+// SAFETY: As above; a shared reference gives nothing but one to its bytes.
 unsafe impl Sync for SlabPage {}
 
 impl Drop for SlabPage {
@@ -238,7 +242,7 @@ impl Drop for SlabPage {
     }
 }
 
-/// Units of a slab in a row, and their owner: memory for a long value.
+/// Neighbouring units of a slab, owned: memory for a long value.
 #[derive(Debug)]
 pub(crate) struct SlabValue {
     begin: *mut u8,
@@ -252,15 +256,15 @@ unsafe impl Sync for SlabValue {}
 
 impl AsRef<[u8]> for SlabValue {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: They are its own bytes, in one slab, which it holds; they were zero when the system
-        // gave them.
+        // SAFETY: They are its own bytes, in one slab, which it holds; they were zero when the
+        // kernel gave them.
         unsafe { &*ptr::slice_from_raw_parts(self.begin, self.len) }
     }
 }
 
 impl AsMut<[u8]> for SlabValue {
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: As above; whoever has the piece alone has its bytes alone.
+        // SAFETY: As above; a unique reference to the value is one to its bytes.
         unsafe { &mut *ptr::slice_from_raw_parts_mut(self.begin, self.len) }
     }
 }

@@ -1,12 +1,13 @@
-//! Memory for long values: pieces of slabs that were made ahead, or else the heap.
+//! Allocator of memory for long values: prefaulted slabs, or else the heap.
 //!
-//! Memory that is new comes 4 KiB at a time when it is first written to, which takes longer than to write
-//! to it. So long values are copied into slabs where some are ready, whose memory is there. Nobody waits for a slab: the heap is always there.
-//! A store that puts few long values between two checkpoints gets no slab at all.
+//! New memory is faulted in 4 KiB at a time when it is first written to, which takes longer than to
+//! write to it. So long values are copied into prefaulted slabs where some are ready. No put waits
+//! for a slab: it falls back to the heap. A store that puts few long values between two checkpoints
+//! gets no slab at all.
 //!
-//! A slab is filled from its beginning, then the next one; those of before are looked at again when
-//! less than half of all is taken, or after a checkpoint, which lets go of most. So slabs are not more
-//! than twice what lies in them, and one.
+//! A slab is filled from its beginning, then the next one (next fit); earlier slabs are searched
+//! again when less than half of all is taken, or after a checkpoint, which frees most. So the slabs
+//! are not more than twice the values that lie in them, and one.
 
 use std::sync::Arc;
 
@@ -16,10 +17,11 @@ use crate::page::UNIT_BYTES;
 /// Bytes of long values that come from the heap between two checkpoints before slabs are wanted.
 const HEAP_BYTES_MAX: u64 = 2 << 20;
 
-/// Longer values come from the heap: of a slab too much might be left over behind them.
+/// Longer values come from the heap: too much of a slab might be left over behind them.
 const PIECE_UNITS_MAX: usize = 64;
 
-/// After all slabs were looked through in vain, so many values come from the heap before they are again.
+/// Values that come from the heap after all slabs were searched in vain, before they are searched
+/// again.
 const PASSED_MAX: u32 = 64;
 
 /// Slabs that long values lie in.
@@ -32,7 +34,7 @@ pub(crate) struct ValueAlloc {
     unit: usize,
     /// Bytes that came from the heap since [`ValueAlloc::reset`].
     heap_bytes: u64,
-    /// So many values more come from the heap.
+    /// Values that still come from the heap before the slabs are searched again.
     passed: u32,
 }
 
@@ -43,7 +45,7 @@ struct ValueSlab {
 }
 
 impl ValueAlloc {
-    /// Memory for a value of so many bytes, if need be from a slab that `ready` gives; nothing if it
+    /// Memory for a value of `len` bytes, if need be from a slab that `ready` gives; nothing if it
     /// shall come from the heap.
     pub(crate) fn take(
         &mut self,
@@ -87,7 +89,7 @@ impl ValueAlloc {
         piece
     }
 
-    /// From the slab that was taken from last, or those behind it.
+    /// From the current slab, or those behind it.
     fn take_from_here(&mut self, len: usize) -> Option<SlabValue> {
         while let Some(used) = self.slabs.get_mut(self.current) {
             if let Some((piece, next)) = used.slab.take_piece(len, self.unit) {
@@ -115,15 +117,15 @@ impl ValueAlloc {
         !self.slabs.is_empty() || self.heap_bytes >= HEAP_BYTES_MAX
     }
 
-    /// A checkpoint was made: much of what was taken is free.
+    /// Starts over after a checkpoint, which has freed much of the slabs.
     pub(crate) fn reset(&mut self) {
         self.heap_bytes = 0;
         self.passed = 0;
         self.look_from_the_beginning();
     }
 
-    /// Hands over slabs that are not in use and were not since this was called last; those that were
-    /// as well if it is `quiet`.
+    /// Hands over slabs that are not in use and were not since the last call; if `quiet`, those
+    /// that were needed as well.
     pub(crate) fn idle_slabs(&mut self, quiet: bool) -> Vec<Arc<Slab>> {
         let is_needed = |used: &mut ValueSlab| std::mem::take(&mut used.was_needed) && !quiet;
         let idle = self.slabs.extract_if(.., |used| !is_needed(used) && used.slab.is_idle());

@@ -1,4 +1,4 @@
-//! Cells of a branch: separators and children, each with what lies below it.
+//! Branch pages: separators, children, and the size of the subtree below each child.
 //!
 //! ```text
 //! | child u64 | keys u48 | units u32 | separator |
@@ -26,7 +26,7 @@ const KEYS_MAX: u64 = (1 << 48) - 1;
 pub(crate) struct Child {
     /// The page, or none.
     pub(crate) page_ref: PageRef,
-    /// What it holds, with all that is below it.
+    /// The size of its subtree, itself included.
     pub(crate) size: SubtreeSize,
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn child_count(node: SlottedPage<'_>) -> usize {
     node.count() + 1
 }
 
-/// Which child holds `key`.
+/// The index of the child that holds `key`.
 #[inline]
 pub(crate) fn child_index(node: SlottedPage<'_>, key: &[u8]) -> usize {
     match node.search(key) {
@@ -77,7 +77,7 @@ pub(crate) fn child_index(node: SlottedPage<'_>, key: &[u8]) -> usize {
     }
 }
 
-/// Where child `i` lies.
+/// The reference to child `i`.
 #[inline]
 pub(crate) fn child(node: SlottedPage<'_>, i: usize) -> PageRef {
     PageRef::from_raw(u64_at(child_bytes(node, i), 0))
@@ -104,7 +104,7 @@ fn child_bytes(node: SlottedPage<'_>, i: usize) -> &[u8] {
     }
 }
 
-/// What a page holds and takes, with all that is below it.
+/// The size of the subtree under a page, the page included.
 pub(crate) fn size(node: SlottedPage<'_>) -> SubtreeSize {
     let own = SubtreeSize { keys: 0, units: u64::from(units_for(node.0.len())) };
     if node.is_leaf() {
@@ -119,19 +119,19 @@ pub(crate) fn set_child(node: &mut SlottedPageMut<'_>, i: usize, child: Child) {
     *node.child_mut(i) = child.encode();
 }
 
-/// Takes note that child `i` lies elsewhere now; what is below it is the same.
+/// Notes that child `i` lies elsewhere now; what is below it is the same.
 pub(crate) fn move_child(node: &mut SlottedPageMut<'_>, i: usize, page_ref: PageRef) {
     node.child_mut(i)[..KEYS].copy_from_slice(&page_ref.raw().to_le_bytes());
 }
 
-/// Takes note of a change below child `i`.
+/// Notes a change below child `i`.
 pub(crate) fn resize_child(node: &mut SlottedPageMut<'_>, i: usize, change: SizeChange) {
     let bytes = node.child_mut(i);
     let child = Child::decode(bytes);
     *bytes = Child { size: child.size.after(change), ..child }.encode();
 }
 
-/// Takes children `range` out of a branch that has others, each with a separator beside it.
+/// Takes children `range` out of a branch that has others, each with a separator next to it.
 pub(crate) fn remove_children(node: &mut SlottedPageMut<'_>, range: Range<usize>) {
     match range.start.checked_sub(1) {
         _ if range.is_empty() => {}

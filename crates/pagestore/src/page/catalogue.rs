@@ -1,4 +1,4 @@
-//! What the catalogue, the tree of trees, says of one tree.
+//! Entries of the catalogue, the tree of trees: root, size and page length of one tree.
 
 use crate::error::{Error, Result};
 use crate::page::branch::Child;
@@ -14,12 +14,12 @@ pub(crate) fn name(key: &[u8], catalogue: PageRef) -> Result<String> {
     std::str::from_utf8(key).map(str::to_owned).map_err(corrupt)
 }
 
-/// What is known of one tree: the value under its name.
+/// The entry of one tree: the value under its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TreeEntry {
     /// Its root, or none if it is empty.
     pub(crate) root: PageRef,
-    /// What it holds.
+    /// The size of the tree.
     pub(crate) size: SubtreeSize,
     /// How long its pages are. It has been so since the tree was made.
     pub(crate) page_size: PageSize,

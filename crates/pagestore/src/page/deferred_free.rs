@@ -1,8 +1,8 @@
-//! The subtrees that were cut off and wait to be given back, as a root names them.
+//! Deferred frees: subtrees that were cut off and are freed later, as a root names them.
 //!
-//! They stand in a tree of their own, from a number of 8 bytes, big-endian, to the child as a branch
-//! would name it; so they are part of the published state, and a checkpoint makes them durable
-//! like any other.
+//! They stand in a tree of their own, from a number of 8 bytes, big-endian, to the child as a
+//! branch would name it; so they are part of the published state, and a checkpoint makes them
+//! durable like any other.
 
 use crate::page::catalogue::TreeEntry;
 use crate::page::subtree_size::SubtreeSize;
@@ -11,7 +11,7 @@ use crate::page::{PageRef, u32_at, u64_at};
 /// Bytes that a meta page has of it.
 pub(crate) const DEFERRED_FREE_BYTES: usize = 24;
 
-/// The subtrees that wait to be given back.
+/// The subtrees whose free is deferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeferredFree {
     /// The tree of them.
@@ -21,7 +21,7 @@ pub(crate) struct DeferredFree {
 }
 
 impl DeferredFree {
-    /// Nothing waits.
+    /// No subtree waits.
     pub(crate) const EMPTY: DeferredFree = DeferredFree { list: TreeEntry::EMPTY, units: 0 };
 
     pub(crate) fn encode(self) -> [u8; DEFERRED_FREE_BYTES] {

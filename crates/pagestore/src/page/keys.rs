@@ -1,4 +1,4 @@
-//! Keys in two parts: what is common to a page, and the rest.
+//! Keys in two parts: the common prefix of a page, and the suffix.
 
 /// A key in two parts, so that a prefix and a suffix need not be copied together.
 pub(crate) type Key<'a> = (&'a [u8], &'a [u8]);
@@ -42,11 +42,12 @@ pub(crate) fn begins_with(key: Key<'_>, prefix: &[u8]) -> bool {
     shared_len(key, (prefix, &[])) == prefix.len()
 }
 
-/// Whether the key begins with the last `len` bytes of `page`, which has as many, and at least eight.
+/// Whether the key begins with the last `len` bytes of `page`, which has as many, and at least
+/// eight.
 ///
-/// Nothing behind the page is read. The library compares short strings by reading 32 bytes and taking
-/// no notice of those that are too many; at the end of a page of the map they are a look at the
-/// system's tables of pages, and a line of memory, that nobody wants.
+/// Nothing behind the page is read. The library's comparison of short strings reads 32 bytes and
+/// ignores those that are too many; at the end of a page of the map they would cost a TLB miss and
+/// a cache miss in vain.
 #[inline]
 pub(crate) fn begins_as_ends(key: &[u8], page: &[u8], len: usize) -> bool {
     const WORD: usize = size_of::<u64>();
@@ -63,7 +64,8 @@ pub(crate) fn begins_as_ends(key: &[u8], page: &[u8], len: usize) -> bool {
         Some(bytes) => word = *bytes,
         None => word[..len].copy_from_slice(start),
     }
-    // The prefix's bytes come first, then zeros; so they do in the other, but for what follows in the key.
+    // The prefix's bytes come first, then zeros; so they do in the other, but for what follows in
+    // the key.
     let prefix = u64::from_be_bytes(*last).checked_shl(8 * (WORD - len) as u32).unwrap_or(0);
     let behind = u64::MAX.checked_shr(8 * len as u32).unwrap_or(0);
     prefix == u64::from_be_bytes(word) & !behind

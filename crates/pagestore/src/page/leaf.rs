@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! | value length u16 | key | value |
-//! | 0xffff           | key | first unit u64 | length u32 | crc32c u32 | birth u64 |
+//! | 0xffff           | key | first unit u64 | length u32 | crc32c u32 | created_txid u64 |
 //! ```
 
 use std::ops::Range;

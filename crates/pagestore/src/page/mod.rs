@@ -1,8 +1,9 @@
 //! Units, references to pages, and the header that every page begins with.
 //!
 //! The file is an array of units of 4 KiB. A page is a span of 1 to 15 units; its id is the number
-//! of its first unit. A [`PageRef`] is what a parent knows of its child: where it lies, how long it
-//! is, and enough of its birth to tell it from a page that lay there before.
+//! of its first unit. A [`PageRef`] is what a parent knows of its child: its place, its length, and
+//! the low bits of the transaction that created it, which tell it from a page that lay there
+//! before.
 
 pub(crate) mod branch;
 pub(crate) mod catalogue;
@@ -40,7 +41,7 @@ const _: () = assert!(UNIT_COUNT_MAX <= 1 << ID_BITS);
 
 const ID_BITS: u32 = 40;
 const UNITS_BITS: u32 = 4;
-/// How many low bits of its birth a reference has.
+/// How many low bits of its creating transaction a reference has.
 pub(crate) const CREATED_TXID_BITS: u32 = 64 - ID_BITS - UNITS_BITS;
 
 const CRC: usize = 0;
@@ -57,7 +58,7 @@ pub(crate) const CRC_END: usize = 4;
 /// The bytes of one page in memory. Once published they never change.
 pub(crate) type Frame = Arc<[u8]>;
 
-/// What a page holds.
+/// The kind of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum PageKind {
@@ -65,7 +66,7 @@ pub(crate) enum PageKind {
     Leaf = 1,
     /// Separators and children.
     Branch = 2,
-    /// Which units of one region are used.
+    /// The units of one allocation group that are used.
     Bitmap = 3,
 }
 
@@ -98,20 +99,20 @@ impl Span {
     }
 }
 
-/// Units that hold so many bytes.
+/// Units that hold `bytes` bytes.
 pub(crate) fn units_for(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(UNIT_BYTES)).expect("values and pages are far below 2^32 units")
 }
 
-/// How many units the pages of a tree are long, but for those of which a long key wants more.
+/// The length of the pages of a tree in units; a page with a long key may be longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageSize(u8);
 
 impl PageSize {
-    /// One unit: what a tree has unless its maker wants more, and the trees of the store itself.
+    /// One unit: the default of a tree, and the trees of the store itself.
     pub(crate) const UNIT: PageSize = PageSize(1);
 
-    /// So many units, if a page can be as long.
+    /// A length in units, if a page can have it.
     pub(crate) fn new(units: u32) -> Result<PageSize> {
         match u8::try_from(units) {
             Ok(units) if (1..=PAGE_UNITS_MAX).contains(&units.into()) => Ok(PageSize(units)),
@@ -193,8 +194,8 @@ impl PageRef {
         Span { start: self.id(), units: self.units() }
     }
 
-    /// The latest birth, not after `newest`, that the reference may mean. If it is not the only one,
-    /// the others are 2^20 transactions and more before it.
+    /// The latest creating transaction, not after `newest`, that the reference may mean. If it is
+    /// not the only one, the others are 2^20 transactions and more before it.
     pub(crate) fn latest_created_txid(self, newest: u64) -> u64 {
         let back = newest.wrapping_sub(self.0) & ((1 << CREATED_TXID_BITS) - 1);
         newest.saturating_sub(back)
@@ -242,7 +243,7 @@ pub(crate) fn begin(page: &mut [u8], kind: PageKind, level: u8, id: u64, created
     page[CREATED_TXID..CREATED_TXID + 8].copy_from_slice(&created_txid.to_le_bytes());
 }
 
-/// Gives a copied page its new place and birth. The rest stays.
+/// Gives a copied page its new place and creating transaction. The rest stays.
 pub(crate) fn readdress(page: &mut [u8], id: u64, created_txid: u64) {
     page[CRC..CRC_END].fill(0);
     page[ID..ID + 8].copy_from_slice(&id.to_le_bytes());
@@ -278,7 +279,8 @@ pub(crate) fn checksum(page: &[u8]) -> [u8; CRC_END] {
     crc32c::crc32c(&page[CRC_END..]).to_le_bytes()
 }
 
-/// Whether a page that was checked before, and lies where `page_ref` says, is the one that is meant.
+/// Whether a page that was checked before, and lies where `page_ref` says, is the one that is
+/// meant.
 #[inline]
 pub(crate) fn is_at(page: &[u8], page_ref: PageRef) -> bool {
     u32::from(page[UNITS]) == page_ref.units() && page_ref.is_created_txid(created_txid(page))

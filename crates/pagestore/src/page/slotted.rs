@@ -1,13 +1,14 @@
-//! The slotted page: what leaves and branches have in common.
+//! The slotted page: layout, search, insertion and compaction of cells, for leaves and branches
+//! alike.
 //!
 //! ```text
 //! | header 56 | slots, 8 bytes each, by key | free | cells, newest lowest | prefix |
 //! ```
 //!
 //! A slot holds the first four bytes of its key, big-endian, so that a search seldom leaves the
-//! slots; then where the cell lies and how long its key is. What all keys of the page begin with
-//! is kept once, at the page's end, and cut from every key. A cell is `lead`, key, `tail`; how long
-//! lead and tail are is the business of `leaf` and `branch`.
+//! slots; then where the cell lies and how long its key is. The common prefix of all keys of the
+//! page is kept once, at the page's end, and cut from every key. A cell is `lead`, key, `tail`;
+//! `leaf` and `branch` define the length of lead and tail.
 //!
 //! Invariants:
 //! - Keys rise strictly from slot to slot.
@@ -57,9 +58,9 @@ pub(crate) const EXTENT_BYTES: usize = 24;
 pub(crate) struct Cell<'a> {
     /// The whole key.
     pub(crate) key: Key<'a>,
-    /// What comes before the key.
+    /// The bytes before the key.
     pub(crate) lead: &'a [u8],
-    /// What comes after it.
+    /// The bytes after the key.
     pub(crate) tail: &'a [u8],
 }
 
@@ -156,7 +157,7 @@ impl<'a> SlottedPage<'a> {
         (self.prefix(), self.suffix(i))
     }
 
-    /// Lead and tail of cell `i`: what stands before its key and after it.
+    /// Lead and tail of cell `i`: the bytes before its key and after it.
     #[inline]
     pub(crate) fn payload(self, i: usize) -> (&'a [u8], &'a [u8]) {
         let (at, key_len) = self.cell_at(i);
@@ -215,7 +216,8 @@ impl<'a> SlottedPage<'a> {
         let head = head(rest);
         let head_of = |slot: &[u8; SLOT_BYTES]| u32_at(slot, 0);
         let has_head = |i: usize| slots.get(i).is_some_and(|slot| head_of(slot) == head);
-        // Which half it is cannot be foreseen; the library's search has no branch that depends on it.
+        // A branch on the comparison would be mispredicted half of the time; the library's search
+        // is branch-free.
         let mut low = slots.partition_point(|slot| head_of(slot) < head);
         let mut high = low + usize::from(has_head(low));
         if has_head(low + 1) {
@@ -248,8 +250,8 @@ impl<'a> SlottedPage<'a> {
         to[heap_low..].copy_from_slice(&self.0[heap_low..]);
     }
 
-    /// Proves that no offset leads out of the page, that its level can be, and that no long value lies
-    /// beyond what a file can have, so that nothing below can panic.
+    /// Proves that no offset leads out of the page, that its level can be, and that no long value
+    /// lies beyond what a file can have, so that nothing below can panic.
     pub(crate) fn validate(self, id: u64) -> Result<()> {
         let corrupt = |what| Err(Error::Corrupt { page: id, what });
         if self.is_leaf() != (self.level() == 0) || self.level() > LEVEL_COUNT_MAX {
@@ -294,7 +296,7 @@ impl<'a> SlottedPage<'a> {
     }
 }
 
-/// Whether a value of so many bytes can lie at a unit of a file.
+/// Whether a value of `len` bytes can lie at unit `start` of a file.
 fn is_address(start: u64, len: u32) -> bool {
     let units = u64::from(units_for(len as usize));
     len as usize <= VALUE_BYTES_MAX && (META_UNITS..=UNIT_COUNT_MAX - units).contains(&start)
@@ -308,7 +310,7 @@ impl SlottedPageMut<'_> {
         SlottedPage(self.0)
     }
 
-    /// What a branch has of child `i`, to be written over.
+    /// The bytes of child `i` of a branch, to be overwritten.
     pub(crate) fn child_mut(&mut self, i: usize) -> &mut [u8; CHILD_BYTES] {
         let at = match i.checked_sub(1) {
             None => LEFTMOST,

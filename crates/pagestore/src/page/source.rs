@@ -1,11 +1,11 @@
-//! Where a tree's pages come from: a published snapshot, or the open transaction.
+//! The source of a tree's pages: a published snapshot, or the open transaction.
 
 use crate::error::Result;
 use crate::page::PageRef;
 use crate::page::leaf::ValueExtent;
 use crate::page::view::{PageBytes, ValueRef};
 
-/// What is wanted of a page.
+/// The part of a page to prefetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PrefetchHint {
     /// To look up one key.
@@ -14,12 +14,13 @@ pub(crate) enum PrefetchHint {
     Whole,
 }
 
-/// Where a tree's pages come from. What it gives out stays as long as it is borrowed.
+/// The source of a tree's pages. Its pages stay as long as they are
+/// borrowed.
 pub(crate) trait PageSource: Sync {
     /// The page at `page_ref`.
     fn page(&self, page_ref: PageRef) -> Result<PageBytes<'_>>;
 
-    /// Says that the page at `page_ref` is wanted soon. A hint: nothing is read.
+    /// Prefetches the page at `page_ref`. A hint: nothing is read.
     fn prefetch(&self, _place: PageRef, _wanted: PrefetchHint) {}
 
     /// The long value at `extent`.

@@ -1,8 +1,8 @@
-//! How much lies below a page: kept in its parent, so that counts and sizes need no walk.
+//! Size of a subtree in keys and units: kept in its parent, so that counts need no walk.
 
 use crate::page::Span;
 
-/// What a tree, or a part of it, holds and takes.
+/// The size of a tree, or of a part of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SubtreeSize {
     /// Keys.
@@ -11,7 +11,7 @@ pub(crate) struct SubtreeSize {
     pub(crate) units: u64,
 }
 
-/// By how much a size has changed.
+/// The change of a size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SizeChange {
     /// More keys, or fewer.
@@ -37,7 +37,7 @@ impl SubtreeSize {
         }
     }
 
-    /// What has to be added to `before` to come to this.
+    /// The change from `before` to this size.
     pub(crate) fn since(self, before: SubtreeSize) -> SizeChange {
         SizeChange {
             keys: self.keys.wrapping_sub(before.keys).cast_signed(),
@@ -47,7 +47,7 @@ impl SubtreeSize {
 }
 
 impl From<SubtreeSize> for SizeChange {
-    /// What has come in addition.
+    /// A size as a change from nothing.
     fn from(size: SubtreeSize) -> SizeChange {
         size.since(SubtreeSize::default())
     }
@@ -59,12 +59,12 @@ impl SizeChange {
         self == SizeChange::default()
     }
 
-    /// Takes note of a page or long value that is there now.
+    /// Notes a page or long value that is there now.
     pub(crate) fn add(&mut self, span: Span) {
         self.units += i64::from(span.units);
     }
 
-    /// Takes note of a page or long value that is gone.
+    /// Notes a page or long value that is gone.
     pub(crate) fn subtract(&mut self, span: Span) {
         self.units -= i64::from(span.units);
     }

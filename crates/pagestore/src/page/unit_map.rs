@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// What belongs to a unit of the file.
+/// A hash map keyed by unit number.
 pub(crate) type UnitMap<T> = HashMap<u64, T, BuildHasherDefault<UnitHasher>>;
 
 /// Spreads page ids, which are dense and not chosen by an adversary.

@@ -1,6 +1,7 @@
-//! A set of unit numbers, one bit each.
+//! A bitmap set of unit numbers.
 
-/// A set of unit numbers. Grows as it is filled; what it never held reads as absent.
+/// A set of unit numbers, one bit each. Grows as it is filled; numbers beyond its end read as
+/// absent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UnitSet {
     words: Vec<u64>,
@@ -107,13 +108,13 @@ impl UnitSet {
         }
     }
 
-    /// Up to `count` words from word `from` on; words that it never held are left out at the end.
+    /// Up to `count` words from word `from` on; words beyond its end are left out.
     pub(crate) fn words(&self, from: usize, count: usize) -> &[u64] {
         let from = from.min(self.words.len());
         &self.words[from..self.words.len().min(from + count)]
     }
 
-    /// `count` words from word `from` on, as bytes; what it never held as zero.
+    /// `count` words from word `from` on, as bytes; words beyond its end as zero.
     pub(crate) fn bytes(&self, from: usize, count: usize) -> Vec<u8> {
         let held = self.words.iter().skip(from).take(count).flat_map(|word| word.to_le_bytes());
         let mut bytes: Vec<u8> = held.collect();

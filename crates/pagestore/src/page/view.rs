@@ -1,4 +1,4 @@
-//! Bytes of pages and values as readers get them: borrowed from where they lie, or counted.
+//! Bytes of pages and values as readers get them: borrowed, or reference-counted.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -9,9 +9,10 @@ use crate::page::Frame;
 
 /// The bytes of one page.
 pub(crate) enum PageBytes<'a> {
-    /// They stay where they are as long as the snapshot or the draft from which they come.
+    /// Borrowed from memory or the map: they stay as long as the snapshot or the transaction from
+    /// which they come.
     Borrowed(&'a [u8]),
-    /// They may leave the cache meanwhile, so they are held.
+    /// Reference-counted: they may be evicted from the cache meanwhile.
     Counted(Frame),
 }
 

@@ -1,30 +1,31 @@
-//! Whether it pays to wait a moment before an append, for threads that may commit again at once.
+//! The group-commit window: whether the leader waits a moment before an append, for threads that
+//! may commit again at once.
 //!
 //! Of threads that do nothing but commit, one half would otherwise wait for the sync of the other:
-//! who was told first appends alone. So who leads waits until as many want an append as went with
-//! the last one, but no longer than some yields of the processor take, and if it was in vain, not
-//! again for a while.
+//! the first one to be woken appends alone. So the leader waits until as many want an append as
+//! went with the last one, but no longer than some yields of the CPU take, and if it was in vain,
+//! not again for a while.
 
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::thread;
 
-/// How often the leader looks, and lets others run in between: a part of what a sync takes.
+/// How often the leader looks, and yields in between: a part of what a sync takes.
 const LOOKS: u32 = if cfg!(shuttle) { 2 } else { 200 };
 
-/// At most so many frames are not waited for, after one that was so in vain.
+/// Most frames without a wait, after waits in vain.
 const IN_VAIN_MAX: u64 = 64;
 
-/// Only who leads changes it, but for `waiting`, which changes under the lock of the queue.
+/// Only the leader changes it, but for `waiting`, which changes under the lock of the queue.
 #[derive(Debug, Default)]
 pub(super) struct RedoCommitWindow {
-    /// How many went with the last frame.
+    /// How many commits went with the last frame.
     expected: AtomicU64,
-    /// How many want to go with the next.
+    /// How many commits wait for the next frame.
     waiting: AtomicU64,
-    /// Frames that are not waited for.
+    /// Frames still to come without a wait.
     skipped: AtomicU64,
-    /// How many they are when it is in vain again.
+    /// How many frames go without a wait after the next wait in vain.
     in_vain: AtomicU64,
 }
 
@@ -37,7 +38,7 @@ impl RedoCommitWindow {
         self.expected.store(count, Relaxed);
     }
 
-    /// Whether it is worth to wait for more than those who are here.
+    /// Whether it is worth to wait for more commits than are queued.
     pub(super) fn is_worth_waiting(&self, waiting: u64) -> bool {
         if waiting >= self.expected.load(Relaxed) {
             return false;
@@ -47,7 +48,7 @@ impl RedoCommitWindow {
         skipped == 0
     }
 
-    /// Waits for them.
+    /// Waits for them, for a bounded number of yields.
     pub(super) fn wait_for_followers(&self) {
         let (expected, before) = (self.expected.load(Relaxed), self.waiting.load(Relaxed));
         let mut waiting = before;

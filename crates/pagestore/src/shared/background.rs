@@ -1,5 +1,4 @@
-//! What those who keep the store going tell each other: writers, checkpoints, and the thread that
-//! makes them.
+//! State shared by writers, checkpoints and the maintenance thread: throttle, policy, notification.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -10,16 +9,16 @@ use crate::shared::checkpoint_policy::CheckpointPolicy;
 use crate::shared::write_throttle::WriteThrottle;
 use crate::space::double_free::RefusedFree;
 
-/// What is needed to keep a store going.
+/// State of background work.
 #[derive(Debug)]
 pub(crate) struct Background {
     pub(crate) write_throttle: WriteThrottle,
     pub(crate) checkpoint_policy: Mutex<CheckpointPolicy>,
     pub(crate) notify: BackgroundNotify,
-    /// Nothing is given back of the trash in the background any more.
+    /// Deferred frees are no longer done in the background: a page of them cannot be read.
     pub(crate) is_deferred_free_unreadable: AtomicBool,
-    /// What was refused last when it was to be given back. The trash is given back from its newest on, so
-    /// nothing that was refused before comes up again.
+    /// The deferred free that was refused last. They are freed from the newest on, so nothing that
+    /// was refused before comes up again.
     pub(crate) refused_free: Mutex<Option<RefusedFree>>,
 }
 
@@ -35,7 +34,7 @@ impl Background {
     }
 }
 
-/// Wakes the thread that makes checkpoints.
+/// Notifies the maintenance thread, which makes checkpoints.
 #[derive(Debug, Default)]
 pub(crate) struct BackgroundNotify {
     count: Mutex<u64>,
@@ -43,18 +42,19 @@ pub(crate) struct BackgroundNotify {
     urgent_count: AtomicU32,
 }
 
-/// Somebody waits for a checkpoint that is under way, until this is dropped.
+/// Lifts the rate limit of the checkpoint that is under way, because a caller waits for it, until
+/// this is dropped.
 pub(crate) struct UrgentGuard<'a>(&'a BackgroundNotify);
 
 impl BackgroundNotify {
-    /// Says that there may be something to do.
+    /// Notifies the thread that there may be something to do.
     pub(crate) fn signal(&self) {
         *self.count.lock() += 1;
         self.signalled.notify_all();
     }
 
-    /// Waits until it was rung again since it had been so often, or the time is over. Returns how
-    /// often it was rung.
+    /// Waits for a notification after number `seen`, or for the time. Returns the number of the
+    /// last one.
     pub(crate) fn wait(&self, seen: u64, timeout: Duration) -> u64 {
         let mut count = self.count.lock();
         if *count == seen {
@@ -74,7 +74,7 @@ impl BackgroundNotify {
         self.urgent_count.load(Ordering::Relaxed) > 0
     }
 
-    /// Rests for so long, or until somebody is in a hurry.
+    /// Rests for `time`, or until a caller is urgent.
     pub(crate) fn rest(&self, time: Duration) {
         let end = Instant::now() + time;
         let mut count = self.count.lock();

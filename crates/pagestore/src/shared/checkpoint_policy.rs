@@ -1,19 +1,19 @@
-//! When a checkpoint is due: by time, by what is in memory only, by what is in the redo area.
+//! Checkpoint policy: due by time, by dirty bytes, or by the use of the redo area.
 
 use std::time::Duration;
 
-/// What the decision depends on.
+/// The inputs of the decision.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CheckpointInputs {
     /// Something is published that the last checkpoint has not made durable.
     pub(crate) has_changes: bool,
-    /// What is in memory only.
+    /// Dirty bytes, which are in memory only.
     pub(crate) dirty_bytes: u64,
-    /// What is used of the redo area, and its length.
+    /// Bytes of the redo area in use, and its length.
     pub(crate) redo_bytes: (u64, u64),
 }
 
-/// What the decision remembers.
+/// The state of the policy.
 #[derive(Debug, Default)]
 pub(crate) struct CheckpointPolicy {
     /// When it first saw what has changed since the last checkpoint.

@@ -1,6 +1,6 @@
-//! How far a defragmentation has come.
+//! The cursor of a defragmentation, kept between its steps.
 
-/// Where the moving of pages goes on.
+/// Where the relocation of pages goes on.
 #[derive(Clone, Debug)]
 pub(crate) struct DefragCursor {
     pub(crate) part: DefragPart,
@@ -8,25 +8,25 @@ pub(crate) struct DefragCursor {
     pub(crate) key: Vec<u8>,
 }
 
-/// Whose pages are being moved.
+/// The trees whose pages are being relocated.
 #[derive(Clone, Debug)]
 pub(crate) enum DefragPart {
     /// Those of the first tree whose name is not less than this.
     Trees(String),
-    /// Those of the list of what was cut off.
+    /// Those of the list of deferred frees.
     DeferredFree,
     /// Those of the catalogue.
     Catalogue,
 }
 
-/// One way through all trees.
+/// One pass through all trees.
 pub(crate) struct DefragPass {
     /// Units from here on are to be emptied.
     pub(crate) limit: u64,
     pub(crate) at: DefragCursor,
     /// Bytes that it has moved so far.
     pub(crate) moved_bytes: u64,
-    /// Which one it is, from 1.
+    /// The number of the pass, from 1.
     pub(crate) number: u32,
 }
 

@@ -1,17 +1,17 @@
-//! What all handles of one store have in common, and which lock guards what.
+//! State shared by all handles of one store, and the order of its locks.
 //!
-//! Locks, outermost first; who holds one may take those below it:
-//! 0. `defrag`: one at a time; it takes `place` like any writer.
-//! 1. `place`: the one writer's, had in the order of coming as long as a write transaction is open.
-//! 2. `checkpoints`: one checkpoint at a time; a scrub takes it to read one thing. Never taken together
-//!    with `place` but by `check`.
+//! Locks, outermost first; a holder of one may take those below it:
+//! 0. `defrag`: one defragmentation at a time; it takes `writer_lock` like any writer.
+//! 1. `writer_lock`: held as long as a write transaction is open; first come, first served.
+//! 2. `last_checkpoint`: one checkpoint at a time; a scrub takes it to read one thing. Taken
+//!    together with `writer_lock` only by `check`, and by a commit that costs a checkpoint.
 //! 3. `resizing`: one at a time makes the file longer or shorter.
 //! 4. `space`: held for moments by writer and checkpoint; readers never take it.
 //! 5. `current`, `durable`: the two roots; held to copy a pointer.
 //! 6. Those of `redo` and of `private_pages`, held for moments.
 //!
-//! Nobody holds one of them over a write or a sync but 1 and 2. The file changes its length under 3; that
-//! it is going to be shorter is said under 4 as well, before it is.
+//! Only 1 to 3 are held over a write, a sync or a change of the file's length. The length changes
+//! under 3; that it is going to be shorter is noted under 4 as well, before it is.
 
 pub(crate) mod background;
 pub(crate) mod checkpoint_policy;
@@ -40,11 +40,11 @@ use crate::space::SpaceManager;
 use crate::space::alloc_groups::AllocGroups;
 use crate::sync::{Mutex, RwLock, thread, unlock_fair};
 
-/// So much of what has ended is looked at in one go: about as long as a transaction of some puts holds
-/// the lock.
+/// How many ended snapshots and the things that waited for them are looked at under one lock of the
+/// space: about as long as a transaction of some puts holds it.
 const ENDED_STEP: usize = 512;
 
-/// What all handles of one store have in common.
+/// State shared by all handles of one store.
 pub(crate) struct StoreShared {
     pub(crate) page_reader: PageReader,
     pub(crate) writer_lock: WriterLock,
@@ -66,25 +66,24 @@ pub(crate) struct StoreShared {
     _lock: Box<dyn LockGuard>,
 }
 
-/// What the last checkpoint wrote.
+/// The state of the last checkpoint.
 pub(crate) struct LastCheckpoint {
     /// The meta page that counts.
     pub(crate) meta: MetaPage,
-    /// Where each region's bitmap is.
+    /// The record of each group's bitmap.
     pub(crate) groups: AllocGroups,
-    /// Which copies of each of the two meta pages were whole when they were read, or have been
-    /// written since.
+    /// A mask of the whole copies of each meta page: whole when they were read, or written since.
     pub(crate) copies: [u8; 2],
 }
 
-/// Figures that only grow, but for the length of the file.
+/// Counters, which only grow, but for the length of the file and the bytes being written.
 #[derive(Default)]
 pub(crate) struct PageCounters {
     /// Checkpoints written.
     pub(crate) checkpoints: AtomicU64,
     /// Bytes written by them.
     pub(crate) written_bytes: AtomicU64,
-    /// Those of them that say which units are used.
+    /// Those of them that are bitmaps and directories.
     pub(crate) space_written_bytes: AtomicU64,
     /// Bytes of free runs given back to the file system.
     pub(crate) punched_bytes: AtomicU64,
@@ -92,7 +91,7 @@ pub(crate) struct PageCounters {
     pub(crate) trimmed_bytes: AtomicU64,
     /// The length of the file in bytes.
     pub(crate) file_bytes: AtomicU64,
-    /// Units of trash that transactions still have to give back for what they took.
+    /// Units of deferred frees that transactions still have to do for those they took.
     pub(crate) owed_units: AtomicU64,
     /// Bytes of pages and values that a checkpoint is writing.
     pub(crate) writing_bytes: AtomicU64,
@@ -129,14 +128,14 @@ impl StoreShared {
         Arc::clone(&self.current.read())
     }
 
-    /// Bytes that are in memory only, and that the next checkpoint writes or the running one has not
-    /// yet written.
+    /// Bytes that are in memory only, and that the next checkpoint writes or the running one has
+    /// not yet written.
     pub(crate) fn dirty_bytes(&self) -> u64 {
         let writing = self.counters.writing_bytes.load(Ordering::Relaxed);
         self.space.lock().dirty_bytes() + writing
     }
 
-    /// Takes note of some of what has ended.
+    /// Releases what `count` ended snapshots and their things held.
     pub(crate) fn reclaim_ended(&self, count: usize) {
         let mut space = self.space.lock();
         space.reclaim_ended(&self.page_reader, count);
@@ -145,7 +144,7 @@ impl StoreShared {
         drop(garbage);
     }
 
-    /// Gives back memory for pages that was not needed since the last time.
+    /// Returns memory for pages that was not needed since the last time.
     pub(crate) fn trim_memory(&self) {
         let free = self.space.lock().page_alloc.take_free();
         drop(free);
@@ -153,7 +152,7 @@ impl StoreShared {
         drop(idle);
     }
 
-    /// Makes memory ready that was asked for, so that no writer has to wait until it is made.
+    /// Prefaults the slabs that were asked for, so that no writer has to wait until one is made.
     pub(crate) fn make_slabs(&self) {
         loop {
             let Some(wanted) = self.space.lock().page_alloc.wants_slab() else { return };
@@ -162,8 +161,8 @@ impl StoreShared {
         }
     }
 
-    /// Takes note of all that has ended by now, a step at a time, so that whoever needs the space is
-    /// held up by no more than one.
+    /// Releases all that ended snapshots held, a step at a time, so that a thread that needs the
+    /// space waits for no more than one.
     pub(crate) fn reclaim_all_ended(&self) {
         loop {
             let mut space = self.space.lock();
@@ -174,15 +173,16 @@ impl StoreShared {
             if count < ENDED_STEP {
                 return;
             }
-            // A writer on this processor may look at the lock now and then before he sleeps. He has the
-            // processor while it is free, and not when the system's clock ticks, in the middle of a step.
+            // A writer on this CPU may spin on the lock before it sleeps. Yield the CPU while the
+            // lock is free, and not when the scheduler preempts this thread in the middle of a
+            // step.
             if self.writer_lock.is_locked() {
                 thread::yield_now();
             }
         }
     }
 
-    /// Refuses what may not go on after a checkpoint has failed.
+    /// Refuses operations that may not go on after a checkpoint has failed.
     pub(crate) fn refuse_if_poisoned(&self) -> Result<()> {
         if self.poisoned.load(Ordering::Acquire) { Err(Error::Poisoned) } else { Ok(()) }
     }

@@ -1,19 +1,20 @@
-//! How long a writer waits: the decision alone, without a clock or a lock.
+//! Backpressure: how long a writer waits, as a pure function of dirty bytes and write throughput,
+//! without a clock or a lock.
 //!
-//! Above the soft limit a writer waits before it begins, for as long as a checkpoint takes to write as
-//! much as the last transaction has added, times `f / (1 - f)`, where f is how far it is from the
-//! soft limit to the hard one: nothing at first, as long as the checkpoint takes half-way, for ever
-//! at the hard limit.
+//! Above the soft limit a writer waits before it begins, for the time in which a checkpoint writes
+//! as much as the last transaction has added, times `f / (1 - f)`, where f is how far it is from
+//! the soft limit to the hard one: nothing at first, as long as the checkpoint takes half-way, for
+//! ever at the hard limit.
 
 use std::time::Duration;
 
 use crate::config::DirtyLimits;
 
-/// Until a checkpoint has shown how fast it is.
+/// Assumed throughput, until a checkpoint has shown how fast it is.
 const BYTES_PER_SECOND: f64 = 64.0 * (1 << 20) as f64;
 
-/// The longest wait below the hard limit. The longest ones are those next to it, where somebody looks
-/// again soon anyway.
+/// The longest wait below the hard limit. The longest ones are those next to it, where a writer
+/// looks again soon anyway.
 const REST_MAX: Duration = Duration::from_secs(1);
 
 impl DirtyLimits {
@@ -23,7 +24,7 @@ impl DirtyLimits {
         above / self.hard_bytes.saturating_sub(self.soft_bytes).max(1) as f64
     }
 
-    /// How long the next transaction is to wait, after one that added so many bytes; nothing if it
+    /// How long the next transaction is to wait, after one that added `added_bytes`; nothing if it
     /// may not begin at all.
     fn rest(&self, dirty_bytes: u64, added_bytes: u64, bytes_per_second: f64) -> Option<Duration> {
         let f = self.fraction(dirty_bytes);
@@ -32,9 +33,9 @@ impl DirtyLimits {
     }
 }
 
-/// Tells writers of [`PageStore`](crate::PageStore) how long to wait, so that they come to add as much
-/// as the checkpoints take away: for whoever makes the checkpoints himself. Where a
-/// [`Maintenance`](crate::Maintenance) runs, writers wait by themselves.
+/// Tells writers of [`PageStore`](crate::PageStore) how long to wait, so that they come to add as
+/// much as the checkpoints take away: for an embedder that makes its own checkpoints. Where a
+/// [`MaintenanceThread`](crate::MaintenanceThread) runs, writers are throttled by themselves.
 ///
 /// It has no clock: `now` is the time since any moment that stays the same.
 #[derive(Clone, Debug)]
@@ -43,7 +44,7 @@ pub struct Pacer {
     /// When the last transaction began, and what was dirty then.
     began: Duration,
     dirty_bytes: u64,
-    /// What it has added, once somebody has asked what the next one has to wait for it.
+    /// The bytes that it has added, once the wait of the next one was asked for.
     added_bytes: Option<u64>,
 }
 
@@ -56,8 +57,8 @@ impl Default for Pacer {
 
 impl Pacer {
     /// How much longer the next transaction has to wait, a second at most and zero if it may begin;
-    /// nothing if it may not before a checkpoint has written something. Ask again when so much time
-    /// is over, or dirty bytes have become fewer.
+    /// nothing if it may not before a checkpoint has written something. Ask again when this time is
+    /// over, or dirty bytes have become fewer.
     pub fn left(
         &mut self,
         limits: DirtyLimits,
@@ -70,13 +71,13 @@ impl Pacer {
         Some(rest.saturating_sub(now.saturating_sub(self.began)))
     }
 
-    /// Takes note that a transaction begins.
+    /// Notes that a transaction begins.
     pub fn begin(&mut self, dirty_bytes: u64, now: Duration) {
         (self.dirty_bytes, self.began, self.added_bytes) = (dirty_bytes, now, None);
     }
 
-    /// Takes note of what a checkpoint has written, and how long it took. Less than 1 MiB says nothing
-    /// of the disk.
+    /// Notes the bytes that a checkpoint has written, and its duration. Less than 1 MiB says
+    /// nothing of the disk's throughput.
     pub fn note_checkpoint(&mut self, bytes: u64, took: Duration) {
         if bytes >= 1 << 20 {
             self.bytes_per_second = bytes as f64 / took.as_secs_f64().max(1e-6);

@@ -1,7 +1,8 @@
-//! Keeps what is in memory only within its limit, without a cliff: writers go the slower the nearer it
-//! is, so that they come to add as much as the checkpoints take away.
+//! Write throttle: keeps dirty bytes within their limit without a cliff. Writers go the slower the
+//! nearer the limit is, so that they come to add as much as checkpoints write.
 //!
-//! A writer waits in its place, so those behind it keep their order. How long, says `pacer`.
+//! A writer waits with the writer lock held, so those behind it keep their order. `pacer` says how
+//! long.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use crate::shared::pacer::Pacer;
 /// How long a writer waits before it looks again.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// What writers and checkpoints know of each other.
+/// The throttle between writers and checkpoints.
 #[derive(Debug)]
 pub(crate) struct WriteThrottle {
     /// Times are counted from here.
@@ -25,14 +26,14 @@ pub(crate) struct WriteThrottle {
 
 #[derive(Debug)]
 struct ThrottleState {
-    /// Those who make checkpoints in the background.
+    /// Threads that make checkpoints in the background.
     checkpointers: u32,
     pacer: Pacer,
     /// The last checkpoint in the background met a full disk.
     is_full: bool,
 }
 
-/// Why a writer does not go on.
+/// The disk is full, so a writer does not go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DiskFull;
 
@@ -42,12 +43,12 @@ impl WriteThrottle {
         WriteThrottle { start: Instant::now(), state: Mutex::new(state), progress: Condvar::new() }
     }
 
-    /// Says that somebody makes checkpoints from now on: without, nobody waits for them.
+    /// Registers a thread that makes checkpoints: without one, no writer waits.
     pub(crate) fn attach(&self) {
         self.state.lock().checkpointers += 1;
     }
 
-    /// Takes that back.
+    /// Unregisters it.
     pub(crate) fn detach(&self) {
         self.state.lock().checkpointers -= 1;
         self.progress.notify_all();
@@ -85,12 +86,13 @@ impl WriteThrottle {
 
     /// Says that a checkpoint has written something, or is durable.
     pub(crate) fn progress(&self) {
-        // Who has looked and does not yet sleep has the lock: he would miss it.
+        // A writer that has looked and does not yet sleep holds the lock: without this it would
+        // miss the notification.
         drop(self.state.lock());
         self.progress.notify_all();
     }
 
-    /// Says how a checkpoint ended: what it wrote and how long it took, or that there was no room.
+    /// Notes the outcome of a checkpoint: its bytes and duration, or that the disk was full.
     pub(crate) fn ended(&self, outcome: Result<(u64, Duration), DiskFull>) {
         let mut state = self.state.lock();
         state.is_full = outcome.is_err();
@@ -100,7 +102,7 @@ impl WriteThrottle {
         self.progress.notify_all();
     }
 
-    /// Waits until `is_done`, or for so long. Returns the last answer.
+    /// Waits until `is_done`, or for `timeout`. Returns the last answer.
     pub(crate) fn wait_until(&self, timeout: Duration, is_done: impl Fn() -> bool) -> bool {
         let end = Instant::now().checked_add(timeout);
         let mut state = self.state.lock();

@@ -1,35 +1,36 @@
-//! The writer's place: one holds it, the others wait in the order in which they came.
+//! The writer lock: a ticket lock, first come, first served, with spinning and futexes.
 //!
-//! Everybody draws a number and waits until it is shown. Who is next mostly waits for the time of a
-//! small transaction only, so a thread looks a few times, and lets others run in between, before it
-//! sleeps. Threads that sleep do so at words that numbers share, each at that of its own, so that
-//! who leaves wakes the next and hardly ever another.
+//! Each thread draws a ticket and waits until it is served. The next one mostly waits for the time
+//! of a small transaction only, so it spins a few times, and yields in between, before it sleeps.
+//! Sleeping threads are spread over futexes by their tickets, so that an unlock wakes the next
+//! thread and hardly ever another.
 //!
-//! No wake-up is lost: who leaves shows the next number and then looks whether it was drawn; who
-//! comes draws it and then looks whether it is shown. If it was drawn, the word is changed before
-//! its sleepers are woken, and who goes to sleep has read the word before the shown number.
+//! No wake-up is lost: an unlock stores the next ticket to be served and then looks whether it was
+//! drawn; a lock draws it and then looks whether it is served. If it was drawn, the futex is
+//! changed before its sleepers are woken, and a thread that goes to sleep has loaded the futex
+//! before the served ticket.
 
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::SeqCst;
 use crate::sync::{Futex, thread};
 
-/// Words that threads sleep at. With more threads than that some are woken too early.
+/// Futexes that threads sleep at. With more threads than that some are woken too early.
 const FUTEX_COUNT: usize = 64;
 
-/// How often a thread looks before it sleeps, if it is the next. The others sleep at once.
+/// How often a thread spins before it sleeps, if it is the next. The others sleep at once.
 const LOOKS: u32 = 20;
 
-/// The writer's place.
+/// The writer lock.
 #[derive(Debug)]
 pub(crate) struct WriterLock {
-    /// The number that the next to come draws.
+    /// The ticket that the next thread draws.
     next_ticket: AtomicU64,
-    /// Who has this number has the place.
+    /// The ticket that holds the lock.
     now_serving: AtomicU64,
     futexes: [Futex; FUTEX_COUNT],
 }
 
-/// Has the place until it is dropped.
+/// Holds the lock until it is dropped.
 #[derive(Debug)]
 pub(crate) struct WriterGuard<'a> {
     writer_lock: &'a WriterLock,
@@ -42,7 +43,7 @@ impl WriterLock {
         WriterLock { next_ticket: AtomicU64::new(0), now_serving: AtomicU64::new(0), futexes }
     }
 
-    /// Waits until all who came before have gone.
+    /// Waits until all threads that came before have unlocked.
     pub(crate) fn lock(&self) -> WriterGuard<'_> {
         let ticket = self.next_ticket.fetch_add(1, SeqCst);
         let futex = self.futex(ticket);
@@ -62,19 +63,19 @@ impl WriterLock {
         }
     }
 
-    /// Has the place if nobody else has it or waits for it.
+    /// Takes the lock if no thread holds it or waits for it.
     pub(crate) fn try_lock(&self) -> Option<WriterGuard<'_>> {
         let ticket = self.now_serving.load(SeqCst);
         let next_ticket = self.next_ticket.compare_exchange(ticket, ticket + 1, SeqCst, SeqCst);
         next_ticket.is_ok().then(|| WriterGuard { writer_lock: self, ticket })
     }
 
-    /// Whether somebody has the place, as far as it can be known without waiting.
+    /// Whether the lock is held, as far as it can be known without waiting.
     pub(crate) fn is_locked(&self) -> bool {
         self.now_serving.load(SeqCst) != self.next_ticket.load(SeqCst)
     }
 
-    /// How many have the place or wait for it.
+    /// How many threads hold the lock or wait for it.
     #[cfg(test)]
     pub(crate) fn queue_len(&self) -> u64 {
         self.next_ticket.load(SeqCst) - self.now_serving.load(SeqCst)

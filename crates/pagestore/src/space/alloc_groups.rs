@@ -1,19 +1,20 @@
-//! The free space as the file holds it: a bitmap for each region, and what has changed since it was
-//! written.
+//! Free space on disk: a bitmap for each allocation group, and the deltas since it was written.
 //!
-//! A bitmap page says which units of its region a durable root used. It has two places at the head
-//! of the region, written in turn. It is not written at each checkpoint that changes the region:
-//! the *directory*, an extent that each checkpoint writes anew and the meta page names with its
-//! checksum, has a record for each region and behind all records the *toggles*, the units in which
-//! the region now differs from its bitmap. Only a region that has gathered many, or many more than
-//! others when there is no room for all, gets a new bitmap. So a checkpoint pays 16 bytes for each
-//! region there is, two for each unit that has changed of late, and now and then 4 KiB.
+//! A bitmap page says which units of its group a durable root used. It has two places at the head
+//! of the group, written in turn. To keep write amplification low it is not written at each
+//! checkpoint that changes the group: the *directory*, an extent that each checkpoint writes anew
+//! and the meta page names with its checksum, has a record for each group and behind all records
+//! the *bitmap deltas*, the units in which the group now differs from its bitmap. Only a group that
+//! has gathered many, or many more than others when there is no room for all, gets a new bitmap. So
+//! a checkpoint pays 16 bytes for each group there is, two for each unit that has changed of late,
+//! and now and then 4 KiB (`docs/decisions/0015`).
 //!
-//! A record names the place that counts and the checksum of the page there; whatever a broken-off
-//! checkpoint left in the other place is never looked at. A region that uses nothing names none.
+//! A record names the place that counts and the checksum of the page there; the other place, which
+//! a crashed checkpoint may have written, is never looked at. A group that uses nothing names none.
 //!
 //! ```text
-//! | which u32: 0 none, 1 first place, 2 second; high bit: has holes | crc32c u32 | used units u32 | toggles u32 |
+//! | which u32 | crc32c u32 | used units u32 | deltas u32 |
+//!   which: 0 none, 1 first place, 2 second; high bit: the group has holes
 //! ```
 
 use flotilla_vfs::File;
@@ -30,10 +31,10 @@ const RECORD_BYTES: usize = 16;
 
 const DELTA_BYTES: usize = 2;
 
-/// A region with more toggles gets a new bitmap: 256 bytes in each directory against 4 KiB once.
+/// A group with more deltas gets a new bitmap: 256 bytes in each directory against 4 KiB once.
 const GROUP_DELTAS_MAX: usize = 128;
 
-/// With more toggles in all, the regions with the most get new bitmaps, until a quarter is free
+/// With more deltas in all, the groups with the most get new bitmaps, until a quarter is free
 /// again.
 const DELTAS_MAX: usize = 16 << 10;
 
@@ -41,7 +42,7 @@ const GROUP_WORDS: usize = GROUP_UNITS as usize / 64;
 
 const _: () = assert!(GROUP_WORDS * 8 + HEADER_BYTES == UNIT_BYTES);
 
-/// What vouches for the bitmap of one region.
+/// The record of one group's bitmap: its place and checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct GroupRecord {
     which: u32,
@@ -62,36 +63,36 @@ impl GroupRecord {
     }
 }
 
-/// Stands beside `which` if the region has holes.
+/// Flag in the field of `which`: the group has holes.
 const HOLES: u32 = 1 << 31;
 
-/// The records of all regions, and what they stand for.
+/// The records of all groups, and the bitmaps and deltas that they stand for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AllocGroups {
     records: Vec<GroupRecord>,
-    /// What the bitmaps say that the records name, counted from the first region on.
+    /// The bitmaps that the records name, counted from the first group on.
     saved: UnitSet,
-    /// For each region, where it differs from that; rising.
+    /// For each group, the units in which it differs from that; rising.
     deltas: Vec<Vec<u16>>,
 }
 
-/// What a checkpoint is going to write.
+/// The bitmaps and deltas that a checkpoint is going to write.
 pub(crate) struct BitmapPlan {
-    /// Regions that get a new bitmap.
+    /// Groups that get a new bitmap.
     renewed: Vec<usize>,
-    /// How many toggles are left.
+    /// How many deltas are left.
     delta_count: usize,
 }
 
 impl BitmapPlan {
-    /// The most bytes that the directory will have: for so many regions, and if it replaces one of
-    /// `old_units`, which toggles units as well.
+    /// The most bytes that the directory will have: for `group_count` groups, and if it replaces
+    /// one of `old_units`, whose units become deltas as well.
     pub(crate) fn directory_bytes(&self, group_count: usize, old_units: u32) -> usize {
         directory_bytes(group_count, self.delta_count, old_units)
     }
 }
 
-/// The most bytes that any directory of a file with so many regions has.
+/// The most bytes that any directory of a file with `group_count` groups has.
 pub(crate) fn directory_bytes_max(group_count: usize) -> usize {
     let units = units_for(directory_bytes(group_count, DELTAS_MAX, 0));
     directory_bytes(group_count, DELTAS_MAX, 2 * units)
@@ -104,7 +105,7 @@ fn directory_bytes(group_count: usize, delta_count: usize, old_units: u32) -> us
 }
 
 impl AllocGroups {
-    /// The directory of the `count` first regions, padded with zeros to `len` bytes.
+    /// The directory of the `count` first groups, padded with zeros to `len` bytes.
     pub(crate) fn encode(&self, count: usize, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len);
         for group in 0..count {
@@ -124,8 +125,8 @@ impl AllocGroups {
         bytes
     }
 
-    /// Reads a directory of `count` regions, which lies at unit `at`, and all bitmaps that it names.
-    /// Returns as well the units in use, counted from the first region on.
+    /// Reads a directory of `count` groups, which lies at unit `at`, and all bitmaps that it names.
+    /// Returns as well the units in use, counted from the first group on.
     pub(crate) fn load(
         directory: &[u8],
         at: u64,
@@ -146,7 +147,7 @@ impl AllocGroups {
         if records.iter().any(|record| record.which > 2) {
             return corrupt("the place of a bitmap");
         }
-        // They lie far from one another: all are asked for before the first is waited for.
+        // They lie far from one another: all are prefetched before the first is waited for.
         for (group, record) in records.iter().enumerate().filter(|(_, record)| record.which != 0) {
             let at = bitmap_unit_at(group, record.which) * UNIT_BYTES as u64;
             file.will_need(at..at + UNIT_BYTES as u64);
@@ -187,7 +188,7 @@ impl AllocGroups {
         Ok((groups, used))
     }
 
-    /// Where the bitmap of a region lies, if it has one.
+    /// The unit of the bitmap of a group, if it has one.
     pub(crate) fn bitmap_unit(&self, group: usize) -> Option<u64> {
         let record = self.records.get(group).filter(|record| record.which != 0)?;
         Some(bitmap_unit_at(group, record.which))
@@ -204,8 +205,8 @@ impl AllocGroups {
         Ok(())
     }
 
-    /// What a checkpoint has to write if `used` is to be durable and only regions in `changed`
-    /// differ from what was durable before.
+    /// The plan of a checkpoint if `used` is to be durable and only groups in `changed` differ from
+    /// the last durable bitmaps.
     pub(crate) fn plan(&self, changed: &UnitSet, used: &UnitSet) -> BitmapPlan {
         let mut counts: Vec<usize> = self.deltas.iter().map(Vec::len).collect();
         for group in changed.iter().map(|group| group as usize) {
@@ -235,7 +236,7 @@ impl AllocGroups {
         BitmapPlan { renewed, delta_count }
     }
 
-    /// Brings the records up to date in the regions of `changed`, and in those that the plan wants
+    /// Brings the records up to date in the groups of `changed`, and in those that the plan wants
     /// to have new bitmaps. Returns these and the units where they go: the places that do not count
     /// yet. From now on they do.
     pub(crate) fn update(
@@ -263,7 +264,7 @@ impl AllocGroups {
         renewed.into_iter().map(|group| self.renew(group, used, txid)).collect()
     }
 
-    /// Takes note of which of the `count` first regions have holes.
+    /// Notes which of the `count` first groups have holes.
     pub(crate) fn note_holes(&mut self, count: usize, has_holes: impl Fn(usize) -> bool) {
         if self.records.len() < count {
             self.records.resize(count, GroupRecord::default());
@@ -274,7 +275,7 @@ impl AllocGroups {
         }
     }
 
-    /// Whether a region may have holes.
+    /// Whether a group may have holes.
     pub(crate) fn has_holes(&self, group: usize) -> bool {
         self.records.get(group).is_some_and(|record| record.has_holes)
     }
@@ -294,7 +295,7 @@ impl AllocGroups {
         (unit, bytes)
     }
 
-    /// The words of a region in which `used` differs from its bitmap: where, and which bits.
+    /// The words of a group in which `used` differs from its bitmap: where, and which bits.
     fn differing(&self, group: usize, used: &UnitSet) -> impl Iterator<Item = (usize, u64)> {
         let saved = self.saved.words(group * GROUP_WORDS, GROUP_WORDS);
         let used = used.words(group * GROUP_WORDS, GROUP_WORDS);
@@ -304,7 +305,7 @@ impl AllocGroups {
     }
 }
 
-/// The units that the bits of a word of a region stand for.
+/// The units that the bits of a word of a group stand for.
 fn units_of((word, bits): (usize, u64)) -> impl Iterator<Item = u16> {
     let units = (0..64).filter(move |bit| bits >> bit & 1 == 1);
     units.map(move |bit| u16::try_from(word * 64 + bit).expect("a region is short"))
@@ -399,7 +400,7 @@ mod tests {
                     changed.insert(group);
                 }
                 if rng.u32(..10) == 0 {
-                    // All of a region is given back.
+                    // All of a group is given back.
                     used.copy_words(&UnitSet::default(), GROUP_WORDS, GROUP_WORDS);
                     changed.insert(1);
                 }
@@ -425,7 +426,7 @@ mod tests {
         changed.insert(0);
         disk.checkpoint(&changed, &used, 1);
         let whole = disk.directory.clone();
-        // Count of used units, count of toggles, order of toggles, toggle beyond the region.
+        // Count of used units, count of deltas, order of deltas, delta beyond the group.
         for (at, byte) in [(8, 1), (12, 200), (13, 255), (32, 7), (37, 0x7f)] {
             disk.directory = whole.clone();
             disk.directory[at] = byte;

@@ -1,11 +1,10 @@
-//! Units that the open transaction has given back, so that it gives none back twice because garbage says
-//! so.
+//! Guard against double frees: deferred frees of a damaged or forged file may name a unit twice.
 
 use crate::error::{Error, Result};
 use crate::page::unit_map::UnitMap;
 use crate::page::{PageRef, Span};
 
-/// Units of the first spans of a list that grows.
+/// The units of the spans that the transaction has freed, as far as the list was noted.
 #[derive(Default)]
 pub(crate) struct DoubleFreeGuard {
     units: UnitMap<()>,
@@ -14,7 +13,7 @@ pub(crate) struct DoubleFreeGuard {
 }
 
 impl DoubleFreeGuard {
-    /// Takes note of all that has come to the list since.
+    /// Notes all that has come to the list since.
     pub(crate) fn note(&mut self, list: &[(Span, u64)]) {
         for (span, _) in &list[self.count..] {
             self.units.extend((span.start..span.end()).map(|unit| (unit, ())));
@@ -39,12 +38,12 @@ impl DoubleFreeGuard {
     }
 }
 
-/// Garbage that cannot be given back.
+/// A deferred free that was refused.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RefusedFree {
     /// The page that names it.
     pub(crate) named_by: PageRef,
-    /// Which page of it, and why.
+    /// The page that cannot be freed.
     pub(crate) page: u64,
     pub(crate) what: &'static str,
 }

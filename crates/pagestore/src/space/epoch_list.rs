@@ -1,27 +1,28 @@
-//! Things that nobody will need once certain snapshots have ended.
+//! Epoch-based reclamation: things wait until the last snapshot that can see them has ended.
 //!
-//! A thing is born in transaction `created` and dies in a later one, `replaced`. It is needed by the
-//! snapshots in `[created, replaced)` and by no other. It waits on the list of the youngest of them; when
-//! that one ends it moves to the next older one that needs it, or nobody needs it any more. So a
-//! snapshot pins what it can see and nothing else, however old it is.
+//! A thing is created in transaction `created` and replaced in a later one, `replaced`. It is
+//! needed by the snapshots in `[created, replaced)` and by no other. It waits in the bucket of the
+//! youngest of them; when that one ends it moves to the next older one that needs it, or is
+//! released. So a snapshot pins what it can see and nothing else, however old it is.
 //!
-//! A list may be long, and whoever settles it holds up others. So the end of a snapshot only puts its
-//! list aside, and what is on it is looked at a part at a time. Meanwhile it counts as needed: nothing
-//! is let go too early by that, and each thing is looked at once for each snapshot that it waits for.
+//! A bucket may be long, and the lock is held while it is collected. So the end of a snapshot only
+//! queues its bucket, and its things are looked at a part at a time. Meanwhile they count as
+//! needed: nothing is released too early by that, and each thing is looked at once for each
+//! snapshot that it waits for.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::vec;
 
-/// Things on one list lie in pieces of so many: a list that grows is not copied.
+/// Things of one bucket lie in blocks of this length: a bucket that grows is not copied.
 const BLOCK: usize = 1024;
 
-/// Things with their births.
+/// Things with their creating transactions.
 type EpochBlock<T> = Vec<(T, u64)>;
 
-/// Live snapshots by transaction, each with the things that wait for its end.
+/// Live snapshots by transaction, each with the bucket of things that wait for its end.
 pub(crate) struct EpochList<T> {
     live: BTreeMap<u64, EpochBucket<T>>,
-    /// Pieces of the lists of snapshots that have ended, with their transactions; none is empty.
+    /// Blocks of the buckets of snapshots that have ended, with their transactions; none is empty.
     ended: VecDeque<(u64, vec::IntoIter<(T, u64)>)>,
 }
 
@@ -50,23 +51,23 @@ impl<T> Default for EpochList<T> {
 }
 
 impl<T> EpochList<T> {
-    /// Says that the root of transaction `txid` may be read from now on.
+    /// Notes that the root of transaction `txid` may be read from now on.
     pub(crate) fn open(&mut self, txid: u64) {
         let old = self.live.insert(txid, EpochBucket { full: Vec::new(), last: Vec::new() });
         assert!(old.is_none(), "transaction {txid} was published twice");
     }
 
-    /// Says that nobody reads, or can come to read, the root of `txid` any more. What waits for that is
-    /// let go by [`EpochList::collect`].
+    /// Notes that no reader holds, or can come to hold, the root of `txid`. Its bucket is released
+    /// by [`EpochList::collect`].
     pub(crate) fn close(&mut self, txid: u64) {
         let EpochBucket { full, last } = self.live.remove(&txid).expect("only live snapshots end");
         let blocks = full.into_iter().chain([last]).filter(|block| !block.is_empty());
         self.ended.extend(blocks.map(|block| (txid, block.into_iter())));
     }
 
-    /// Looks at up to `count` things that wait for snapshots that have ended, and calls `release` for
-    /// each that nobody needs any more. Returns at how many it has looked: fewer than `count` if that
-    /// was all.
+    /// Looks at up to `count` things that wait for ended snapshots, and calls `release` for each
+    /// that no snapshot needs any more. Returns at how many it has looked: fewer than `count` if
+    /// that was all.
     pub(crate) fn collect(&mut self, count: usize, mut release: impl FnMut(T)) -> usize {
         for done in 0..count {
             let Some((txid, block)) = self.ended.front_mut() else { return done };
@@ -82,7 +83,8 @@ impl<T> EpochList<T> {
         count
     }
 
-    /// Notes a thing that was born in `created` and dies in `replaced`. Returned if nobody needs it.
+    /// Notes a thing that was created in `created` and is replaced in `replaced`. Returned if no
+    /// snapshot needs it.
     pub(crate) fn add(&mut self, thing: T, created: u64, replaced: u64) -> Option<T> {
         if created >= replaced {
             return Some(thing);
@@ -96,7 +98,8 @@ impl<T> EpochList<T> {
         }
     }
 
-    /// Notes things, with their births, that die right after `newest`, the youngest snapshot.
+    /// Notes things, with their creating transactions, that are replaced right after `newest`, the
+    /// youngest snapshot.
     pub(crate) fn add_all(&mut self, things: Vec<(T, u64)>, newest: u64) {
         let bucket = self.live.get_mut(&newest).expect("the youngest snapshot is live");
         bucket.full.push(things);

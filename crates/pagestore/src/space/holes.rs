@@ -1,11 +1,12 @@
-//! Free space that was given back to the file system, and that must be reserved before it is written.
+//! Holes of the file: free space that was punched out, and that must be reserved before it is
+//! written.
 //!
-//! Long free runs that stay free over some checkpoints are chosen to become holes of the file, which
-//! `trim_punch` makes of them piece by piece, as far as they are free by then. A unit of a hole that
-//! is given out is reserved again by the checkpoint that is going to write it, before that takes its
-//! cut: a disk that is full is so found when nothing has happened yet. Which regions have holes
-//! stands in their records before the first hole is made, and as long as some are chosen; after opening
-//! all that is free there counts as one.
+//! Long free runs that stay free over some checkpoints are chosen to become holes of the file,
+//! which `trim_punch` makes of them piece by piece, as far as they are free by then. A unit of a
+//! hole that is allocated is reserved again by the checkpoint that is going to write it, before
+//! that takes its cut: a full disk is so found when nothing has happened yet. The groups that have
+//! holes are flagged in their records before the first hole is made, and as long as some are
+//! chosen; after opening all that is free there counts as one.
 
 use std::collections::VecDeque;
 
@@ -17,40 +18,40 @@ use crate::space::freelist::Freelist;
 /// No setting makes holes of shorter runs, which the freelist does not find quickly: 512 KiB.
 const RUN_UNITS_LEAST: u32 = 128;
 
-/// So many checkpoints, at least, lie between two looks at the free runs. What both see becomes a hole.
+/// Checkpoints, at least, between two looks at the free runs. A run that both see becomes a hole.
 const CHECKPOINTS: u64 = 8;
 
-/// So many regions a checkpoint looks at: 8 GiB.
+/// Groups that one checkpoint looks at: 8 GiB.
 const GROUPS_MAX: usize = 64;
 
-/// So many units are chosen at a time: 1 GiB.
+/// Units that are chosen at a time: 1 GiB.
 const UNITS_MAX: u64 = 1 << 18;
 
-/// Free space that the file system has back.
+/// The holes of a file, and the runs that are going to be.
 #[derive(Default)]
 pub(crate) struct Holes {
     /// Shorter runs stay.
     run_units_min: u32,
-    /// Units of holes, counted from the first region on.
+    /// Units of holes, counted from the first group on.
     units: UnitSet,
     count: u64,
-    /// How many of them each region has.
+    /// How many of them each group has.
     by_group: Vec<u32>,
-    /// What was given out of them, and is not reserved yet.
+    /// Units that were allocated out of holes, and are not reserved yet.
     unreserved: VecDeque<Span>,
-    /// The long free runs of the last look at all regions, rising; without those of the regions that
+    /// The long free runs of the last look at all groups, rising; without those of the groups that
     /// were looked at again since.
     seen: VecDeque<Span>,
     /// Those of the look that is under way.
     seen_now: VecDeque<Span>,
-    /// The region at which it goes on; 0 if none is under way.
+    /// The group at which the look goes on; 0 if none is under way.
     next_group: usize,
-    /// What is to become holes; durable records say that its regions have some.
+    /// Runs that are going to be holes; durable records flag their groups.
     chosen: VecDeque<Span>,
 }
 
 impl Holes {
-    /// None, in a store that makes them of free runs of so many bytes.
+    /// No holes, in a store that makes them of free runs of `punch_bytes`.
     pub(crate) fn new(punch_bytes: u64) -> Self {
         let units = u32::try_from(punch_bytes / UNIT_BYTES as u64).unwrap_or(u32::MAX);
         Self { run_units_min: units.max(RUN_UNITS_LEAST), ..Self::default() }
@@ -61,12 +62,12 @@ impl Holes {
         self.count
     }
 
-    /// Whether a region has holes.
+    /// Whether a group has holes.
     fn has(&self, group: usize) -> bool {
         self.by_group.get(group).is_some_and(|&count| count > 0)
     }
 
-    /// Which regions have holes, or will have once `chosen` is noted.
+    /// A predicate of the groups that have holes, or will have once `chosen` is noted.
     pub(crate) fn groups(&self, chosen: &[Span]) -> impl Fn(usize) -> bool {
         let mut soon = UnitSet::default();
         for span in self.chosen.iter().chain(chosen) {
@@ -75,7 +76,7 @@ impl Holes {
         move |group| self.has(group) || soon.contains(group as u64)
     }
 
-    /// Takes note that a free span is a hole now.
+    /// Notes that a free span is a hole now.
     pub(crate) fn add(&mut self, span: Span) {
         let group = group_of(span.start);
         if self.by_group.len() <= group {
@@ -88,14 +89,14 @@ impl Holes {
         self.by_group[group] += new as u32;
     }
 
-    /// Takes note that a span was given out.
+    /// Notes that a span was given out.
     pub(crate) fn give_out(&mut self, span: Span) {
         if self.count > 0 && self.has(group_of(span.start)) && self.forget(span) {
             self.unreserved.push_back(span);
         }
     }
 
-    /// Takes note that a span is no part of the file any more, or no hole. True if some of it was.
+    /// Notes that a span is no part of the file any more, or no hole. True if some of it was.
     pub(crate) fn forget(&mut self, span: Span) -> bool {
         let removed = self.units.remove_run(span.start - META_UNITS, u64::from(span.units));
         if removed > 0 {
@@ -110,7 +111,7 @@ impl Holes {
         !self.unreserved.is_empty()
     }
 
-    /// What has to be reserved of a file that ends at `end`, in the order in which it was given out.
+    /// The spans to reserve in a file that ends at `end`, in the order of allocation.
     pub(crate) fn unreserved_before(&mut self, end: u64) -> &[Span] {
         self.unreserved.retain_mut(|span| {
             let units = end.saturating_sub(span.start).min(u64::from(span.units));
@@ -120,15 +121,15 @@ impl Holes {
         self.unreserved.make_contiguous()
     }
 
-    /// Takes note that the first of them is reserved now.
+    /// Notes that the first of them is reserved now.
     pub(crate) fn note_reserved(&mut self) {
         self.unreserved.pop_front();
     }
 
-    /// What to make holes of once checkpoint `number` is durable: long runs that were free when their
-    /// region was looked at last, eight checkpoints before or more, and are free now. Nothing as long
-    /// as something is left of the last choice. Each checkpoint looks at some regions only, so what
-    /// this takes does not grow with the file.
+    /// The runs to make holes of once checkpoint `number` is durable: long runs that were free when
+    /// their group was looked at last, eight checkpoints before or more, and are free now. None as
+    /// long as some are left of the last choice. Each checkpoint looks at some groups only, so its
+    /// cost does not grow with the file.
     pub(crate) fn choose(&mut self, freelist: &Freelist, number: u64) -> Vec<Span> {
         if self.next_group == 0 && !number.is_multiple_of(CHECKPOINTS) {
             return Vec::new();
@@ -160,12 +161,12 @@ impl Holes {
         self.units.count_run(span.start - META_UNITS, u64::from(span.units))
     }
 
-    /// Takes note of what was chosen, and of its regions in durable records.
+    /// Notes the chosen runs, whose groups durable records flag.
     pub(crate) fn note_chosen(&mut self, spans: Vec<Span>) {
         self.chosen.extend(spans);
     }
 
-    /// Gives up what was chosen.
+    /// Gives up the chosen runs.
     pub(crate) fn forget_chosen(&mut self) {
         self.chosen.clear();
     }
@@ -175,7 +176,7 @@ impl Holes {
         self.chosen.iter().map(|span| u64::from(span.units)).sum()
     }
 
-    /// Takes up to `units` units of what was chosen; they may not be free any more.
+    /// Takes up to `units` units of the chosen runs; they may not be free any more.
     pub(crate) fn next_chosen(&mut self, units: u32) -> Option<Span> {
         let span = self.chosen.pop_front()?;
         let piece = Span { units: span.units.min(units), ..span };
@@ -187,7 +188,7 @@ impl Holes {
     }
 }
 
-/// What lies in a span of both lists, which rise.
+/// The intersection of two rising lists of spans.
 fn common(one: &[Span], other: &[Span]) -> Vec<Span> {
     let (mut i, mut j) = (0, 0);
     let mut common = Vec::new();

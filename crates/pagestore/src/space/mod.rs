@@ -1,6 +1,6 @@
-//! Which unit of the file is used, by whom it is still needed, and which the file does not have.
+//! Space manager: the state of each unit of the file, the epochs that pin it, and the dirty units.
 //!
-//! A unit is reserved (meta pages, heads of regions), or *published* (the last published root
+//! A unit is reserved (meta pages, heads of groups), or *published* (the last published root
 //! reaches it), or *pending* (an older root does), or held by the open transaction, or free.
 //! Everything here changes under one lock that is held for moments; readers never take it.
 
@@ -24,50 +24,52 @@ use crate::space::epoch_list::EpochList;
 use crate::space::freelist::{Freelist, PendingSpans};
 use crate::space::holes::Holes;
 
-/// Which unit of the file is used.
+/// The state of each unit of the file.
 pub(crate) struct SpaceManager {
     /// Free units.
     pub(crate) freelist: Freelist,
-    /// Units that wait for snapshots to end.
+    /// Replaced spans that wait for snapshots to end.
     pub(crate) pending: PendingSpans,
-    /// Units that the last published root reaches, counted from the first region on.
+    /// Units that the last published root reaches, counted from the first group on.
     pub(crate) published: UnitSet,
-    /// Regions in which `published` differs from the last bitmap given to a checkpoint.
+    /// Groups in which `published` differs from the last bitmap that a checkpoint wrote.
     pub(crate) changed: UnitSet,
     /// First units of published spans that the file does not have.
     dirty: UnitSet,
     dirty_bytes: u64,
-    /// What a checkpoint has written and readers may have borrowed from memory nonetheless.
+    /// Retired buffers: a checkpoint has written them, and readers may have borrowed them from
+    /// memory nonetheless.
     retired: EpochList<UnlinkedFrame>,
     retired_bytes: u64,
     /// Memory for pages.
     pub(crate) page_alloc: PageAlloc,
     ended: EndedRoots,
-    /// What has ended and was not looked at yet.
+    /// Roots that have ended and were not looked at yet.
     endings: VecDeque<EndedRoot>,
-    /// Spans that are being written to beside all transactions, by their first units.
+    /// Reservations: spans that are written to concurrently with all transactions, by their first
+    /// units.
     reservations: BTreeMap<u64, u32>,
-    /// Free units that the file system has back.
+    /// Free units that are holes of the file.
     pub(crate) holes: Holes,
-    /// What becomes of the end of the file.
+    /// The end of the file: its goal, and its durable end.
     pub(crate) tail: FileTail,
     /// Transactions whose roots are durable, and whether all others for whom they were kept have
     /// ended.
     durable: BTreeMap<u64, bool>,
 }
 
-/// What becomes of the end of the file.
+/// The end of the file: its goal, and its durable end.
 pub(crate) struct FileTail {
     /// The end that the file shall have, if it is being emptied beyond.
     goal: Option<u64>,
     /// The end that the durable root names.
     pub(crate) durable_end: u64,
-    /// What is reserved behind that is to be cut off.
+    /// The file is to be truncated behind that.
     pub(crate) is_cut: bool,
 }
 
-/// Of what has ended a transaction looks at so much at least, when it begins and when it ends: some
-/// microseconds.
+/// Things of ended snapshots that a transaction looks at, at least, when it begins and when it
+/// ends: some microseconds.
 pub(crate) const ENDED_MIN: usize = 64;
 
 impl SpaceManager {
@@ -102,7 +104,7 @@ impl SpaceManager {
         }
     }
 
-    /// Counts all that is free in some regions as holes.
+    /// Counts all that is free in some groups as holes.
     pub(crate) fn expect_holes(&mut self, has_holes: impl Fn(usize) -> bool) {
         for span in self.freelist.spans_of(has_holes) {
             self.holes.add(span);
@@ -125,7 +127,7 @@ impl SpaceManager {
         self.tail.goal.is_some()
     }
 
-    /// Takes note that the file is as short as it can be now.
+    /// Notes that the file is as short as it can be now.
     pub(crate) fn note_shrunk(&mut self) {
         if self.tail.goal.is_some_and(|goal| self.freelist.end() <= goal) {
             self.tail.goal = None;
@@ -149,7 +151,7 @@ impl SpaceManager {
         Some(span)
     }
 
-    /// Gives up the free units at the end of the file, if they are so many.
+    /// Gives up the free units at the end of the file, if they are at least `units_min`.
     pub(crate) fn trim(&mut self, units_min: u64) -> bool {
         let end = self.freelist.end();
         let trimmed = self.freelist.trim(units_min);
@@ -162,8 +164,8 @@ impl SpaceManager {
         trimmed
     }
 
-    /// A span of at most `units` that a checkpoint has chosen to be a hole, if it is still free; it is
-    /// claimed then.
+    /// A span of at most `units` that a checkpoint has chosen to be a hole, if it is still free; it
+    /// is reserved then.
     pub(crate) fn take_chosen(&mut self, units: u32) -> Option<Span> {
         loop {
             let span = self.holes.next_chosen(units)?;
@@ -175,31 +177,31 @@ impl SpaceManager {
         }
     }
 
-    /// A span for somebody who writes to it beside all transactions.
+    /// A span that is written to concurrently with all transactions.
     pub(crate) fn reserve(&mut self, units: u32) -> Result<Span> {
         let span = self.allocate(units)?;
         self.enter_reservation(span);
         Ok(span)
     }
 
-    /// Notes that a span, which is not free, is written to beside all transactions.
+    /// Notes that a span, which is not free, is reserved.
     pub(crate) fn enter_reservation(&mut self, span: Span) {
         let old = self.reservations.insert(span.start, span.units);
         assert!(old.is_none(), "unit {} is claimed twice", span.start);
     }
 
-    /// Ends a claim. The span belongs to the caller then.
+    /// Ends a reservation. The span belongs to the caller then.
     pub(crate) fn end_reservation(&mut self, span: Span) {
         let units = self.reservations.remove(&span.start);
         assert_eq!(units, Some(span.units), "unit {} was not claimed like that", span.start);
     }
 
-    /// Spans that are being written to beside all transactions.
+    /// Spans that are reserved.
     pub(crate) fn reservations(&self) -> impl Iterator<Item = Span> {
         self.reservations.iter().map(|(&start, &units)| Span { start, units })
     }
 
-    /// Enters claimed spans as published; the file has what is in them.
+    /// Enters reserved spans as published; the file has their contents.
     pub(crate) fn adopt(&mut self, spans: &[Span]) {
         for &span in spans {
             self.end_reservation(span);
@@ -212,12 +214,13 @@ impl SpaceManager {
         self.freelist.release(span);
     }
 
-    /// Takes note of the snapshots that have ended, and lets go of what nobody needs any more: looks at
-    /// up to `count` of them, and of the things that waited for them. Returns at how many it has
+    /// Collects the snapshots that have ended, and releases what no snapshot needs any more: looks
+    /// at up to `count` of them, and of the things that waited for them. Returns at how many it has
     /// looked: fewer than `count` if that was all.
     pub(crate) fn reclaim_ended(&mut self, page_reader: &PageReader, count: usize) -> usize {
         self.endings.extend(std::mem::take(&mut *self.ended.lock()));
-        // These first: who waits for none but them is so free at once, whatever waits for others.
+        // The endings first: a thing that waits for none but them is released at once, however much
+        // waits for others.
         let ending_count = self.endings.len().min(count);
         for _ in 0..ending_count {
             let ending = self.endings.pop_front().expect("there are as many");
@@ -243,8 +246,7 @@ impl SpaceManager {
         }
     }
 
-    /// Looks at up to `count` things that waited for snapshots that have ended: what readers may have
-    /// borrowed, and spans.
+    /// Looks at up to `count` things that waited for ended snapshots: retired buffers, then spans.
     fn release_unneeded(&mut self, page_reader: &PageReader, count: usize) -> usize {
         let SpaceManager { retired, retired_bytes, pending, freelist, page_alloc, .. } = self;
         let retired_count = retired.collect(count, |taken| {
@@ -272,9 +274,9 @@ impl SpaceManager {
         self.retired.open(txid);
     }
 
-    /// Keeps what a checkpoint has written, and has taken out of the pool, as long as a reader may
-    /// have borrowed it: until all snapshots have ended that see it and are not younger than `newest`,
-    /// the last published transaction.
+    /// Retires the buffers that a checkpoint has written and unlinked, as long as a reader may have
+    /// borrowed them: until all snapshots have ended that see them and are not younger than
+    /// `newest`, the last published transaction.
     pub(crate) fn retire(&mut self, written: RetiredBatch, newest: u64) {
         self.retired_bytes += written.bytes;
         self.retired.add_all(written.things, newest);
@@ -285,13 +287,13 @@ impl SpaceManager {
         self.retired_bytes
     }
 
-    /// Says that the last published root no longer reaches what a transaction replaced, some of which it
-    /// may have adopted: the first step of publishing it.
+    /// Takes out of use what a transaction replaced, some of which it may have adopted: the first
+    /// step of publishing it.
     ///
     /// # Errors
     ///
-    /// [`Error::Corrupt`] if something of it is not in use, or is named twice: trees name what they
-    /// cannot have. Then nothing has changed.
+    /// [`Error::Corrupt`] if a span is not in use, or is named twice: the file is damaged or
+    /// forged. Then nothing has changed.
     pub(crate) fn leave_all(&mut self, replaced: &[(Span, u64)]) -> Result<()> {
         for (i, &(span, _)) in replaced.iter().enumerate() {
             if let Err(error) = self.take_out(span) {
@@ -324,7 +326,8 @@ impl SpaceManager {
         Ok(())
     }
 
-    /// Takes back what a transaction has written and adopted that cannot be published.
+    /// Takes back the spans that a transaction has written and adopted, and that cannot be
+    /// published.
     pub(crate) fn take_back(
         &mut self,
         page_reader: &PageReader,
@@ -347,8 +350,9 @@ impl SpaceManager {
         }
     }
 
-    /// Enters what transaction `txid` wrote and what it replaced, with the births of the latter.
-    /// The caller has made the new root current just now, and [`SpaceManager::leave_all`] before.
+    /// Enters the spans that transaction `txid` wrote and those that it replaced, with the creating
+    /// transactions of the latter. The caller has made the new root current just now, and
+    /// [`SpaceManager::leave_all`] before.
     pub(crate) fn publish(
         &mut self,
         page_reader: &PageReader,
@@ -356,7 +360,7 @@ impl SpaceManager {
         written: &[Span],
         replaced: &[(Span, u64)],
     ) {
-        // More than it adds itself, so that what waits becomes less.
+        // More than it adds itself, so that the backlog shrinks.
         self.reclaim_ended(page_reader, ENDED_MIN + 4 * (written.len() + replaced.len()));
         for &span in written {
             self.enter(span);
@@ -400,14 +404,14 @@ impl SpaceManager {
         self.dirty_bytes
     }
 
-    /// Hands over what the file does not have, for a checkpoint of the last published root.
+    /// Hands over the dirty units, for a checkpoint of the last published root.
     pub(crate) fn take_dirty(&mut self) -> UnitSet {
         self.dirty_bytes = 0;
         std::mem::take(&mut self.dirty)
     }
 }
 
-/// What a checkpoint has written and taken out of the pool, with the births.
+/// Buffers that a checkpoint has written and unlinked, with their creating transactions.
 #[derive(Default)]
 pub(crate) struct RetiredBatch {
     things: Vec<(UnlinkedFrame, u64)>,

@@ -1,5 +1,5 @@
-//! Files and streams with right checksums that name what cannot be: nobody panics, goes on for ever, or
-//! makes it worse.
+//! Files and streams with right checksums that name what cannot be: nobody panics, goes on for
+//! ever, or makes it worse.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -170,7 +170,7 @@ impl Forger {
         AllocGroups::load(&bytes, extent.start, 1, &*self.file, self.meta.txid).unwrap().1
     }
 
-    /// Makes the free space say the opposite of `unit`, which lies in the first region.
+    /// Makes the free space say the opposite of `unit`, which lies in the first group.
     fn delta(&mut self, unit: u64) {
         let is_used = self.used().contains(unit - META_UNITS);
         self.directory(|bytes| {

@@ -1,4 +1,5 @@
-//! A pass over the file, in steps, finds rot in whatever the last checkpoint relies on, and nothing else.
+//! A pass over the file, in steps, finds rot in whatever the last checkpoint relies on, and nothing
+//! else.
 
 use std::sync::Arc;
 
@@ -42,8 +43,8 @@ fn unit(fs: &FaultFs, unit: u64) -> Vec<u8> {
     bytes
 }
 
-/// Units that a pass over [`filled`] has to read: those in use, of the redo area the first, which has
-/// the one frame, the place of the bitmap that counts, and both meta pages.
+/// Units that a pass over [`filled`] has to read: those in use, of the redo area the first, which
+/// has the one frame, the place of the bitmap that counts, and both meta pages.
 fn relied_on(fs: &FaultFs) -> Vec<u64> {
     let mut forger = Forger::new(fs);
     let area = forger.meta.redo.unwrap().span;

@@ -1,5 +1,6 @@
-//! Files with right checksums in which something names what is not its own: whatever is done with them,
-//! nobody panics or goes on for ever, and no value comes out that was not written under its key.
+//! Files with right checksums in which something names what is not its own: whatever is done with
+//! them, nobody panics or goes on for ever, and no value comes out that was not written under its
+//! key.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -351,8 +352,8 @@ fn nothing_wrong_comes_out_of_a_tampered_file_that_is_mapped() {
     }
 }
 
-/// Two trees name one long value; what is written to its place, once the one has given it back, is not
-/// what the other gets.
+/// Two trees name one long value; what is written to its place, once the one has given it back, is
+/// not what the other gets.
 #[test]
 fn long_value_in_the_place_of_another_is_told_from_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -389,8 +390,8 @@ fn long_value_in_the_place_of_another_is_told_from_it() {
     assert!(matches!(error, Error::Corrupt { page, .. } if page == shared.start), "{error}");
 }
 
-/// A leaf names a long value in units that are free, and that the file system gets back: the value is
-/// lost then, whoever has seen it before.
+/// A leaf names a long value in units that are free, and that the file system gets back: the value
+/// is lost then, whoever has seen it before.
 #[test]
 fn long_value_whose_place_the_file_system_has_back_is_gone() {
     for is_hole in [false, true] {

@@ -1,6 +1,6 @@
 //! Compact, repair, backup and restore while the power goes at each operation on the disk, the disk
-//! refuses, or is full: the source stays as it is byte for byte; what is made is not there under its
-//! name, or whole; and the next attempt is not in the way of what the one before has left.
+//! refuses, or is full: the source stays as it is byte for byte; what is made is not there under
+//! its name, or whole; and the next attempt is not in the way of what the one before has left.
 
 use std::io::{Read, Write};
 use std::ops::Bound;
@@ -156,7 +156,7 @@ fn leftovers(fs: &FaultFs) -> Vec<String> {
     names
 }
 
-/// What the made file has, proven whole; nothing if there is none.
+/// What the made file has, verified; nothing if there is none.
 fn found(fs: &FaultFs) -> Option<(Maps, Vec<u8>)> {
     let file = match PageFile::open(fs, &made()) {
         Err(Error::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => return None,
@@ -181,7 +181,8 @@ fn tools() -> [(&'static str, Tool, FaultFs); 3] {
     [("compact", compact, sound.clone()), ("repair", repair, damaged), ("restore", restore, sound)]
 }
 
-/// Tries again on what is left, and proves that nothing of the first attempt is in the way or stays.
+/// Tries again on what is left, and proves that nothing of the first attempt is in the way or
+/// stays.
 fn try_again(name: &str, tool: Tool, fs: &FaultFs, good: &Option<(Maps, Vec<u8>)>) {
     match (found(fs), tool(&arc(fs))) {
         (None, outcome) => outcome.unwrap_or_else(|error| panic!("{name}: {error}")),

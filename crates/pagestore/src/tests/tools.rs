@@ -212,7 +212,7 @@ fn arc(fs: &FaultFs) -> Arc<dyn flotilla_vfs::FileSystem> {
     Arc::new(fs.clone())
 }
 
-/// What a store in the file has, once it was proven whole.
+/// What a store in the file has, once it was verified.
 fn contents(fs: &FaultFs, path: &std::path::Path) -> (Maps, Vec<u8>) {
     let store = PageStore::open(arc(fs), path, Options::default()).unwrap();
     store.check().unwrap();

@@ -1,9 +1,8 @@
-//! A copy of a snapshot as a stream, whole or what differs from streams before; `stream` has the
-//! bytes.
+//! Backup of a snapshot as a stream, full or incremental; `stream` has the bytes.
 //!
-//! What differs is told by content: place, length and a hash of each page and long value. So it
-//! does not matter which history a page has, and a store that was set back, or restored, has no
-//! wrong pages taken for right ones.
+//! A difference is told by content: place, length and a hash of each page and long value. So the
+//! history of a page does not matter, and an incremental backup stays right after the store was
+//! rolled back or restored.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -20,17 +19,17 @@ use crate::page::unit_set::UnitSet;
 use crate::page::{self, CRC_END, PageRef, Span, units_for};
 use crate::txn::snapshot::Snapshot;
 
-/// What streams of a backup hold: where each page and long value lies, and a hash of it of 64 bits.
-/// So many bytes of memory for each: 50.
+/// The index of the streams of a backup: the place of each page and long value, and a hash of it of
+/// 64 bits. Memory for each: 50 bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackupIndex {
     spans: BTreeMap<u64, (u32, u64)>,
-    /// Which stream is the last; 0 if there is none.
+    /// The id of the last stream; 0 if there is none.
     id: u64,
     txid: u64,
 }
 
-/// What [`Snapshot::backup_to`] has written.
+/// Counts of [`Snapshot::backup_to`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackupReport {
@@ -96,7 +95,7 @@ impl BackupIndex {
         }
     }
 
-    /// Takes note of what lies at `unit` from now on. What it overwrites is gone.
+    /// Notes the page or value at `unit`. The entries it overwrites are gone.
     fn enter(&mut self, unit: u64, bytes: &[u8]) {
         let units = units_for(bytes.len());
         let end = unit + u64::from(units);
@@ -116,8 +115,8 @@ impl BackupIndex {
 }
 
 /// Tells bytes apart. A checksum of 32 bits is made for damage: among millions of pages that were
-/// replaced in their places two may well have the same, and who chooses a value can choose its
-/// checksum.
+/// replaced in their places two may well have the same, and a caller that chooses a value can
+/// choose its checksum.
 fn hash(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     bytes.hash(&mut hasher);
@@ -125,17 +124,19 @@ fn hash(bytes: &[u8]) -> u64 {
 }
 
 impl Snapshot {
-    /// Writes what this snapshot sees to a stream: all of it, or what `base`, the index of streams
-    /// before, does not have. [`restore`](super::restore) makes a file of it. The store goes on
-    /// meanwhile; nothing needs to be durable.
+    /// Writes the state of this snapshot to a stream: all of it, or the pages that `base`, the
+    /// index of streams before, does not have. [`restore`](super::restore) makes a file of it. The
+    /// store goes on meanwhile; nothing needs to be durable.
     ///
-    /// Reads every page and long value, also for a stream of differences; that one is only shorter. The
-    /// stream is not synced. Memory: one bit for each page of the file, and the pages of one path.
+    /// Reads every page and long value, also for a stream of differences; that one is only shorter.
+    /// The stream is not synced. Memory: one bit for each page of the file, and the pages of one
+    /// path.
     ///
     /// # Errors
     ///
-    /// [`Error::Corrupt`] if a page is damaged, or named twice, [`Error::Io`] if it cannot be read or the stream not
-    /// be written. What was written then is no backup, and is refused by those who read it.
+    /// [`Error::Corrupt`] if a page is damaged, or named twice, [`Error::Io`] if it cannot be read
+    /// or the stream not be written. The bytes that were written then are no backup, and
+    /// [`BackupIndex::read`] refuses them.
     pub fn backup_to(
         &self,
         out: &mut dyn Write,
@@ -179,8 +180,8 @@ struct BackupCopy<'a> {
     base: &'a BackupIndex,
     out: StreamWriter<'a>,
     kept: u64,
-    /// Units that were copied. Who names one twice would have it copied twice, and all below it, and
-    /// below that again.
+    /// Units that were copied. A forged file that names one twice would have it copied twice, and
+    /// all below it, and below that again.
     seen: UnitSet,
 }
 
@@ -222,7 +223,7 @@ impl BackupCopy<'_> {
         Ok(())
     }
 
-    /// Takes note of a span, which was read and so lies in the file.
+    /// Notes a span, which was read and so lies in the file.
     fn see(&mut self, span: Span) -> Result<()> {
         let corrupt = |what| Err(Error::Corrupt { page: span.start, what });
         match span.units {

@@ -1,4 +1,4 @@
-//! Whether a file is whole, byte for byte.
+//! Offline check of a file, byte for byte.
 
 use std::ops::ControlFlow;
 
@@ -11,7 +11,7 @@ use crate::page::unit_set::UnitSet;
 use crate::page::{Span, UNIT_BYTES};
 use crate::redo::{FrameReader, Malformed, records};
 
-/// What [`PageFile::check`] has seen.
+/// Report of [`PageFile::check`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FileCheckReport {
@@ -23,7 +23,7 @@ pub struct FileCheckReport {
     pub tree_count: u64,
     /// Keys of all trees.
     pub key_count: u64,
-    /// Pages of trees, catalogue and trash.
+    /// Pages of trees, catalogue and deferred frees.
     pub page_count: u64,
     /// Long values.
     pub extent_count: u64,
@@ -31,13 +31,13 @@ pub struct FileCheckReport {
     pub used_bytes: u64,
     /// Bytes that are free.
     pub free_bytes: u64,
-    /// What is wrong, as far as it was named.
+    /// The problems, as far as they were named.
     pub problems: Vec<FileProblem>,
     /// How many problems more there are.
     pub problems_left_out: u64,
 }
 
-/// What the redo area has beyond the checkpoint.
+/// Summary of the redo area beyond the checkpoint.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RedoSummary {
     pub(super) frame_count: u64,
@@ -47,12 +47,12 @@ pub(super) struct RedoSummary {
 }
 
 impl PageFile {
-    /// Reads everything that the last checkpoint and the redo area have and says what is wrong with
-    /// it. `look` is called after each page.
+    /// Reads everything that the last checkpoint and the redo area have and names what is wrong
+    /// with it. `look` is called after each page.
     ///
     /// It proves what [`PageStore::check`](crate::PageStore::check) proves of a store that was just
     /// opened, but goes on behind what is wrong. Memory: one bit for each page of the file, one
-    /// bitmap a region, and the pages of one path.
+    /// bitmap a group, and the pages of one path.
     pub fn check(&self, look: &mut dyn FnMut(ScanProgress)) -> FileCheckReport {
         let mut report = FileCheckReport { txid: self.meta.txid, ..FileCheckReport::default() };
         let mut walk = FileWalk::new(self, true, look);
@@ -113,7 +113,7 @@ impl PageFile {
             let what = match (is_used, is_seen) {
                 (true, _) if is_head => Some("the bitmap says that a bitmap's place is in use"),
                 (false, true) => Some("it is in use, and free by the bitmap"),
-                // Nobody knows what lies below a page that is lost.
+                // The pages below a lost page are not known.
                 (true, false) if !walk.is_cut => Some("in use by the bitmap, but nothing names it"),
                 _ => None,
             };

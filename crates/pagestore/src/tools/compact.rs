@@ -1,4 +1,4 @@
-//! A dense copy of a file.
+//! Compaction: a dense copy of a file.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// Bytes that are moved between two checkpoints, and are in memory until then.
 const MOVED_BYTES_MAX: u64 = 64 << 20;
 
-/// What [`PageFile::compact`] has made.
+/// Report of [`PageFile::compact`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CompactReport {
@@ -30,10 +30,10 @@ pub struct CompactReport {
 }
 
 impl PageFile {
-    /// Copies all trees, with what the redo area has beyond the checkpoint, and the mark into the new
-    /// file `to`: packed pages, one behind the other, nothing cut off, no redo area. When this
-    /// returns the copy is durable. Its transactions have numbers of their own. `look` is called
-    /// after each page.
+    /// Copies all trees, with the redo records beyond the checkpoint, and the commit metadata into
+    /// the new file `to`: packed pages, one behind the other, no deferred frees, no redo area. When
+    /// this returns the copy is durable. Its transactions have numbers of their own. `look` is
+    /// called after each page.
     ///
     /// Until it is whole the copy is called `to.part`; if this fails it is taken away.
     ///
@@ -77,7 +77,8 @@ impl PageFile {
 pub(super) fn finish(store: crate::PageStore) -> Result<(u64, u64, u64)> {
     store.reclaim(u64::MAX)?;
     store.checkpoint()?;
-    // What was made while a tree was being built lies behind the room that was taken for it.
+    // Pages that were made while a tree was being built lie behind the room that was reserved for
+    // it.
     while !store.defragment(MOVED_BYTES_MAX)?.is_done {
         store.checkpoint()?;
     }

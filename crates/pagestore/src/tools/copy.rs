@@ -1,4 +1,4 @@
-//! Putting what a file has into a new one, which gets its name when it is whole and durable.
+//! Copy of a file's trees into a new file, which gets its name when it is whole and durable.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -63,12 +63,12 @@ impl NewFile {
         self.fs.rename(&self.part, &self.to)?;
         self.is_finished = true;
         self.fs.sync_dir(parent(&self.to))?;
-        // The lock of the store that has made it; nobody is harmed by it if it stays.
+        // The lock file of the store that has made it; it does no harm if it stays.
         let _ = self.fs.remove(&beside(&self.part, ".lock"));
         Ok(())
     }
 
-    /// Removes the file, and what a store that makes it has beside it.
+    /// Removes the file, and the other files of the store that makes it.
     fn take_away(&self) -> Result<()> {
         let beside = |suffix| beside(&self.part, suffix);
         for path in [self.part.clone(), beside(".lock"), beside(".new")] {
@@ -86,13 +86,13 @@ impl NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.is_finished {
-            // What stays is taken away by whoever makes the file next.
+            // A file that stays is removed by the next attempt to make the file.
             let _ = self.take_away();
         }
     }
 }
 
-/// Copies what can be read of a tree into `store`, and `each` is told of all that the walk comes to.
+/// Copies what can be read of a tree into `store`, and calls `each` for all that the walk visits.
 /// Returns how many keys were copied.
 pub(super) fn tree(
     walk: &mut FileWalk<'_>,
@@ -122,9 +122,9 @@ pub(super) fn tree(
     Ok(keys)
 }
 
-/// Carries out in `store` what the redo area has beyond the checkpoint, transaction by transaction,
-/// up to the end or to what is damaged. Returns the last transaction of the file that is contained,
-/// and what was met.
+/// Replays in `store` the redo records beyond the checkpoint, transaction by transaction, up to the
+/// end or to the first damage. Returns the last transaction of the file that is contained, and the
+/// error that was met.
 pub(super) fn redo(file: &PageFile, store: &PageStore) -> Result<(u64, Result<()>)> {
     let mut last = file.meta.txid;
     let Some(area) = file.meta.redo else { return Ok((last, Ok(()))) };

@@ -1,4 +1,4 @@
-//! What a file says: entries of its trees, or one page of it.
+//! Dump of a file: entries of its trees, or one page of it.
 
 use std::ops::ControlFlow;
 
@@ -45,13 +45,13 @@ pub enum EntryValue<'a> {
     },
 }
 
-/// What a page says.
+/// The contents of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PageDump {
     /// The unit it lies in.
     pub page: u64,
-    /// How long it says that it is.
+    /// Its length in units, as the header says.
     pub units: u32,
     /// `leaf`, `branch` or `bitmap`.
     pub kind: &'static str,
@@ -61,9 +61,9 @@ pub struct PageDump {
     pub created_txid: u64,
     /// Why it cannot be trusted; then no cells are shown.
     pub damage: Option<&'static str>,
-    /// What all its keys begin with.
+    /// The common prefix of its keys.
     pub prefix: Vec<u8>,
-    /// What it holds, in order.
+    /// Its cells, in order.
     pub cells: Vec<CellDump>,
 }
 
@@ -72,11 +72,11 @@ pub struct PageDump {
 pub struct CellDump {
     /// The key; in a branch the separator before the child, empty for the first.
     pub key: Vec<u8>,
-    /// What it has.
+    /// The value or child.
     pub content: CellContent,
 }
 
-/// What a cell has.
+/// The contents of a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CellContent {
     /// A value.
@@ -138,7 +138,7 @@ impl PageFile {
         Ok(walk.problems.named)
     }
 
-    /// What lies in unit `page`, read as a page, whether or not anybody names it.
+    /// The page in unit `page`, whether or not a tree names it.
     ///
     /// # Errors
     ///

@@ -18,15 +18,15 @@ use crate::store::beside;
 
 /// A page file as its last checkpoint has left it. Nothing in it is changed.
 ///
-/// What the redo area has beyond that checkpoint is counted by [`PageFile::info`] and checked by
-/// [`PageFile::check`], but not part of the trees: opening a store carries it out.
+/// The redo records beyond that checkpoint are counted by [`PageFile::info`] and checked by
+/// [`PageFile::check`], but not part of the trees: opening a store replays them.
 pub struct PageFile {
     pub(super) page_reader: PageReader,
-    /// What the two meta pages say; nothing where none of a page's copies is whole.
+    /// The two meta pages; nothing where none of a page's copies is whole.
     pub(super) metas: [Option<MetaPage>; 2],
     /// The one that counts.
     pub(super) meta: MetaPage,
-    /// Which of the eight copies are whole.
+    /// A mask of the whole copies of each.
     pub(super) copies: [u8; 2],
     /// Length of the file.
     pub(super) bytes: u64,
@@ -34,13 +34,13 @@ pub struct PageFile {
 }
 
 impl PageFile {
-    /// Opens the file `path` for reading. The file `path.lock` beside it is made if missing.
+    /// Opens the file `path` for reading. The lock file `path.lock` is made if missing.
     ///
     /// # Errors
     ///
     /// [`Error::Locked`] while a store, or another tool, has it open; [`Error::Corrupt`] if neither
-    /// meta page is whole; [`Error::Unsupported`]; [`Error::Io`], of the kind `NotFound` if there is
-    /// no such file.
+    /// meta page is whole; [`Error::Unsupported`]; [`Error::Io`], of the kind `NotFound` if there
+    /// is no such file.
     pub fn open(fs: &dyn FileSystem, path: &Path) -> Result<PageFile> {
         PageFile::open_at(fs, path, MetaPage::newest)
     }
@@ -99,12 +99,12 @@ impl PageFile {
         self.meta.txid
     }
 
-    /// The mark of the state.
+    /// The commit metadata of the state.
     pub fn commit_metadata(&self) -> &[u8] {
         &self.meta.commit_metadata
     }
 
-    /// The units in use, counted from the first region on, as the file says.
+    /// The units in use, counted from the first group on, as the file says.
     pub(super) fn used(&self) -> Result<UnitSet> {
         if self.meta.directory.len == 0 {
             return Ok(UnitSet::default());
@@ -117,7 +117,7 @@ impl PageFile {
     }
 }
 
-/// Keeps all others from the file.
+/// Takes the lock file, which keeps stores and other tools out.
 pub(super) fn lock(fs: &dyn FileSystem, path: &Path) -> Result<Box<dyn LockGuard>> {
     fs.lock(&beside(path, ".lock")).map_err(|error| match error.kind() {
         ErrorKind::WouldBlock => Error::Locked,

@@ -1,4 +1,4 @@
-//! What a file is, at a glance: a few pages are read, however large it is.
+//! Summary of a file, from a few of its pages, however large it is.
 
 use super::check::heads;
 use super::file::PageFile;
@@ -10,7 +10,7 @@ use crate::page::layout::META_UNITS;
 use crate::page::slotted::SlottedPage;
 use crate::space::freelist::Freelist;
 
-/// What a file is.
+/// Summary of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FileInfo {
@@ -20,9 +20,9 @@ pub struct FileInfo {
     pub file_bytes: u64,
     /// Part of it in use or free to be used; the rest is reserved for growth.
     pub span_bytes: u64,
-    /// Bytes in use: trees, trash, redo area, directory.
+    /// Bytes in use: trees, deferred frees, redo area, directory.
     pub used_bytes: u64,
-    /// Free bytes; nothing if what says so is damaged.
+    /// Free bytes; nothing if the bitmaps are damaged.
     pub free_bytes: Option<u64>,
     /// In how many runs they lie.
     pub free_runs: u64,
@@ -32,17 +32,17 @@ pub struct FileInfo {
     pub reserved_bytes: u64,
     /// The trees, by name.
     pub trees: Vec<TreeInfo>,
-    /// Subtrees that were cut off and wait to be given back.
+    /// Subtrees whose free is deferred.
     pub deferred_free_count: u64,
     /// Their bytes.
     pub deferred_free_bytes: u64,
     /// The redo area, if there is one.
     pub redo: Option<RedoInfo>,
-    /// What is damaged of what was read.
+    /// Damage of the pages that were read.
     pub problems: Vec<FileProblem>,
 }
 
-/// What a meta page says.
+/// The contents of a meta page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetaInfo {
     /// The unit where it lies.
@@ -51,7 +51,7 @@ pub struct MetaInfo {
     pub checkpoint: u64,
     /// The last transaction of it.
     pub txid: u64,
-    /// The mark.
+    /// Its commit metadata.
     pub commit_metadata: Vec<u8>,
     /// How many of its eight copies are whole. A power loss while it was written may have left
     /// fewer.
@@ -60,7 +60,7 @@ pub struct MetaInfo {
     pub is_newest: bool,
 }
 
-/// What the catalogue says of a tree.
+/// The catalogue's entry of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeInfo {
     /// Its name.
@@ -80,7 +80,7 @@ pub struct TreeInfo {
     pub root: u64,
 }
 
-/// What the redo area has.
+/// Summary of the redo area.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RedoInfo {
     /// Its first unit.
@@ -89,7 +89,7 @@ pub struct RedoInfo {
     pub bytes: u64,
     /// Bytes of it that opening the store reads.
     pub used_bytes: u64,
-    /// In so many frames.
+    /// Frames in which they lie.
     pub frames: u64,
     /// Transactions that the checkpoint lacks.
     pub records: u64,
@@ -98,8 +98,8 @@ pub struct RedoInfo {
 }
 
 impl PageFile {
-    /// What the file is. Reads the catalogue, the root of each tree, the bitmaps, and what the redo
-    /// area has beyond the checkpoint; damage of these is named in the answer.
+    /// The summary of the file. Reads the catalogue, the root of each tree, the bitmaps, and the
+    /// redo records beyond the checkpoint; damage of these is named in the answer.
     pub fn info(&self) -> FileInfo {
         let look = &mut |_| ();
         let mut walk = FileWalk::new(self, false, look);

@@ -1,4 +1,4 @@
-//! Who has which unit of a file.
+//! Map of a file: the owner of each unit.
 
 use std::ops::{ControlFlow, Range};
 
@@ -10,7 +10,7 @@ use crate::page::layout::META_UNITS;
 use crate::page::unit_set::UnitSet;
 use crate::page::{Span, UNIT_BYTES};
 
-/// Who has a part of a file.
+/// The owner of a part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnitOwner {
@@ -24,13 +24,13 @@ pub enum UnitOwner {
     Redo,
     /// The tree of trees.
     Catalogue,
-    /// What was cut off and waits to be given back.
+    /// Subtrees whose free is deferred.
     DeferredFree,
     /// The tree of this number in [`SpaceMap::trees`].
     Tree(usize),
     /// In use by the bitmaps, and no page that can be read names it: it was lost.
     Lost,
-    /// Nobody.
+    /// No owner.
     Free,
     /// Reserved for growth, behind the last unit that was ever given out.
     Growth,
@@ -41,11 +41,11 @@ pub enum UnitOwner {
 pub struct MapRun {
     /// The units, of 4 KiB.
     pub units: Range<u64>,
-    /// Who has them.
+    /// Their owner.
     pub owner: UnitOwner,
 }
 
-/// Who has which unit of a file.
+/// Map of a file: the owner of each unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpaceMap {
@@ -53,12 +53,13 @@ pub struct SpaceMap {
     pub runs: Vec<MapRun>,
     /// Names of the trees.
     pub trees: Vec<String>,
-    /// What is damaged of the pages that were read.
+    /// Damage of the pages that were read.
     pub problems: Vec<FileProblem>,
 }
 
 impl PageFile {
-    /// Who has which unit. Reads all pages, not the long values. `look` is called after each page.
+    /// The owner of each unit. Reads all pages, not the long values. `look` is called after each
+    /// page.
     ///
     /// Memory: 24 bytes for each page and long value.
     pub fn map(&self, look: &mut dyn FnMut(ScanProgress)) -> SpaceMap {
@@ -127,7 +128,7 @@ fn joined(mut runs: Vec<(Span, UnitOwner)>, end: u64, file_end: u64) -> Vec<MapR
     };
     let mut at = 0;
     for (span, owner) in runs {
-        // What is claimed twice is a problem already.
+        // A unit with two owners is reported as a problem already.
         let units = span.start.max(at)..span.end().max(at);
         add(at..units.start.min(end), UnitOwner::Free);
         at = units.end;

@@ -1,8 +1,8 @@
-//! A page file as it lies on disk: looked at, checked, drawn, copied, rescued.
+//! Offline tools for a page file: info, check, dump, map, compact, backup, restore, repair.
 //!
-//! [`PageFile`] reads the state of a file's last checkpoint and changes nothing. While it is held no
-//! store can open the file, and it is refused while one has it open. What it meets of damage it
-//! names, and goes on behind it.
+//! [`PageFile`] reads the state of a file's last checkpoint and changes nothing. While it is held
+//! no store can open the file, and it is refused while one has it open. It names the damage that it
+//! meets, and goes on behind it.
 //!
 //! `flotilla pages` shows all of this at a shell; `docs/page-tools.md` says what for.
 

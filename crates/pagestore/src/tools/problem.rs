@@ -1,11 +1,11 @@
-//! What is wrong with a file, named as well as it can be.
+//! Problems of a file: the page, its owner, and the keys that are lost.
 
 use crate::error::Error;
 
-/// So many problems are named; of the others there is a count.
+/// Problems that are named; the others are counted.
 const PROBLEMS_MAX: usize = 1000;
 
-/// What a page belongs to.
+/// The part of a file to which a page belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FilePart {
@@ -19,7 +19,7 @@ pub enum FilePart {
     Catalogue,
     /// The tree of this name.
     Tree(String),
-    /// What was cut off and waits to be given back.
+    /// Subtrees whose free is deferred.
     DeferredFree,
 }
 
@@ -47,17 +47,17 @@ pub struct LostKeys {
     pub count: u64,
 }
 
-/// Something that is not as it was written.
+/// A problem: bytes that are not as they were written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileProblem {
     /// The page, or the first page of a long value or of what else is longer.
     pub page: u64,
-    /// What it belongs to.
+    /// The part to which it belongs.
     pub part: FilePart,
-    /// What is wrong.
+    /// The fault.
     pub what: &'static str,
-    /// What cannot be read because of it, if that can be told. Keys of the catalogue are names of
-    /// trees.
+    /// The keys that cannot be read because of it, if that can be told. Keys of the catalogue are
+    /// names of trees.
     pub lost: Option<LostKeys>,
 }
 
@@ -78,7 +78,7 @@ impl FileProblems {
     }
 }
 
-/// What an error of reading says of a page.
+/// The fault that a read error means.
 pub(super) fn reason(error: &Error) -> &'static str {
     match error {
         Error::Corrupt { what, .. } => what,

@@ -1,4 +1,4 @@
-//! Putting what is whole of a damaged file into a new one, and naming what is not.
+//! Repair: a copy of all that can be read of a damaged file, and a report of what cannot.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::page::unit_set::UnitSet;
 use crate::page::{self, Frame, PAGE_UNITS_MAX, PageRef, Span, UNIT_BYTES};
 use crate::store::PageStore;
 
-/// What [`PageFile::repair`] has made of a file.
+/// Report of [`PageFile::repair`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RepairReport {
@@ -32,12 +32,12 @@ pub struct RepairReport {
     pub keys: u64,
     /// Length of the copy.
     pub bytes: u64,
-    /// Of the keys that a problem calls lost, so many were found in leaves that no page names any
-    /// more, and are in the copy.
+    /// Lost keys of the problems that were found in leaves that no page names any more, and are in
+    /// the copy.
     pub rescued_keys: u64,
-    /// Leaves that were found so, and of which nobody can tell where they belong.
+    /// Leaves that were found so, whose place cannot be told.
     pub unplaced_leaves: u64,
-    /// What is wrong with the source, with the keys that are lost.
+    /// The problems of the source, with the keys that are lost.
     pub problems: Vec<FileProblem>,
     /// How many problems more there are.
     pub problems_left_out: u64,
@@ -47,18 +47,19 @@ pub struct RepairReport {
 }
 
 impl PageFile {
-    /// Copies all that can be read of the trees, the mark, and what the redo area has up to its first
-    /// damage into the new file `to`, which is then durable; the source stays as it is. The free
-    /// space is made anew, so damage of bitmaps and directory is gone. `look` is called after each
-    /// page.
+    /// Copies all that can be read of the trees, the commit metadata, and the redo records up to
+    /// the first damage into the new file `to`, which is then durable; the source stays as it is.
+    /// The free space is made anew, so damage of bitmaps and directory is gone. `look` is called
+    /// after each page.
     ///
     /// Where a branch is lost, its leaves are looked for among the pages that the bitmaps call used
-    /// and that nobody names. Such a leaf is put back if its keys lie in one lost range, and no other.
+    /// and that no page names. Such a leaf is put back if its keys lie in one lost range, and no
+    /// other.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`], of the kind `AlreadyExists` if there is a file `to`; [`Error::NoSpace`]. What
-    /// is damaged is in the report and no error.
+    /// [`Error::Io`], of the kind `AlreadyExists` if there is a file `to`; [`Error::NoSpace`].
+    /// Damage is in the report and no error.
     pub fn repair(
         &self,
         fs: &Arc<dyn FileSystem>,
@@ -105,7 +106,7 @@ impl PageFile {
         Ok(report)
     }
 
-    /// Puts back leaves that are in use and that nobody names any more.
+    /// Puts back leaves that are in use and that no page names any more.
     fn rescue(
         &self,
         walk: &FileWalk<'_>,
@@ -124,7 +125,7 @@ impl PageFile {
         };
         let Ok(used) = self.used() else { return Ok(()) };
         for unit in used.iter().map(|unit| unit + META_UNITS) {
-            // What lies at a place that was found damaged may be whole, and old.
+            // A whole page at a place that was found damaged may be an old version.
             let is_damaged = walk.problems.named.iter().any(|problem| problem.page == unit);
             if owned.contains(unit) || is_damaged {
                 continue;

@@ -1,4 +1,4 @@
-//! Making a file of the streams of a backup.
+//! Restore: makes a file of the streams of a backup.
 
 use std::io::Read;
 use std::ops::ControlFlow;
@@ -20,7 +20,7 @@ use crate::page::{UNIT_BYTES, units_for};
 use crate::space::alloc_groups::AllocGroups;
 use crate::space::freelist::Freelist;
 
-/// What [`restore`] has made.
+/// Report of [`restore`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RestoreReport {
@@ -30,9 +30,9 @@ pub struct RestoreReport {
     pub bytes: u64,
 }
 
-/// Makes the new file `to` of the streams of a backup: one that is whole, and those that follow it, in
-/// order. When this returns it is durable, and every page and long value was read back and checked.
-/// Until then it is called `to.part`; if this fails it is taken away.
+/// Makes the new file `to` of the streams of a backup: one that is whole, and those that follow it,
+/// in order. When this returns it is durable, and every page and long value was read back and
+/// checked. Until then it is called `to.part`; if this fails it is taken away.
 ///
 /// # Errors
 ///
@@ -76,7 +76,7 @@ pub fn restore(
 }
 
 /// Proves that all is there that the state reaches. Returns the units of it, counted from the first
-/// region on.
+/// group on.
 fn reached(
     file: &Arc<dyn File>,
     meta: &MetaPage,

@@ -6,7 +6,7 @@
 //! record := kind(1) length of the body(4) crc32c(4) body
 //!   1 begin: txid u64 | id of the stream before u64, 0 if there is none
 //!   2 put:   first unit u64 | page or long value
-//!   3 end:   txid u64 | catalogue u64 | trash 24 | mark; nothing follows
+//!   3 end:   txid u64 | catalogue u64 | deferred frees 24 | commit metadata; nothing follows
 //! ```
 
 use std::io::{ErrorKind, Read, Write};
@@ -31,11 +31,11 @@ const END_BYTES: usize = 16 + DEFERRED_FREE_BYTES;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StreamHead {
     pub(super) txid: u64,
-    /// Which stream it follows; 0 if it is whole.
+    /// The id of the stream that it follows; 0 if it is a full backup.
     pub(super) base: u64,
 }
 
-/// The end of a backup: what a meta page would say.
+/// The end of a backup: the fields of a meta page.
 #[derive(Clone, Debug)]
 pub(super) struct StreamEnd {
     pub(super) txid: u64,
@@ -103,7 +103,7 @@ impl<'a> StreamWriter<'a> {
 /// Reads a backup.
 pub(super) struct StreamReader<'a> {
     from: &'a mut dyn Read,
-    /// Which stream it is, for errors.
+    /// The number of the stream, for errors.
     stream: u64,
     number: u64,
     sum: u32,
@@ -125,7 +125,7 @@ impl<'a> StreamReader<'a> {
         Ok(reader)
     }
 
-    /// The next record. After the end there is none, and nobody may ask.
+    /// The next record. Not to be called after the end.
     pub(super) fn next(&mut self) -> Result<StreamRecord> {
         let mut head = [0; HEAD_BYTES];
         self.fill(&mut head)?;
@@ -171,7 +171,7 @@ impl<'a> StreamReader<'a> {
         }
     }
 
-    /// Which stream it was, once it has been read: a checksum of all, and of the transaction.
+    /// The id of the stream, once it has been read: a checksum of all, and of the transaction.
     pub(super) fn id(&self) -> u64 {
         u64::from(self.sum) << 32 | (self.txid & 0x7fff_ffff) << 1 | 1
     }

@@ -1,7 +1,8 @@
 //! A walk over all that a checkpoint reaches, which goes on behind what is damaged.
 //!
-//! Each page is checked by itself and against its parent: checksum, place, birth, level, order and
-//! bounds of keys, sizes. What fails is a problem, and the walk leaves out what lies below.
+//! Each page is checked by itself and against its parent: checksum, place, creating transaction,
+//! level, order and bounds of keys, sizes. A page that fails is a problem, and the walk leaves out
+//! all below it.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -22,7 +23,7 @@ use crate::page::subtree_size::SubtreeSize;
 use crate::page::unit_set::UnitSet;
 use crate::page::{Frame, PageRef, PageSize, Span, UNIT_BYTES};
 
-/// How far a long piece of work has come.
+/// Progress of a long scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanProgress {
     /// Bytes done.
@@ -31,13 +32,13 @@ pub struct ScanProgress {
     pub bytes: u64,
 }
 
-/// What a walk comes to.
+/// A page, value or entry that a walk visits.
 pub(super) enum Visit<'v> {
     /// A page.
     Page(Span),
     /// The place of a long value.
     Extent(Span),
-    /// An entry of a tree that is not the catalogue, and not in the trash.
+    /// An entry of a tree that is not the catalogue, and not of deferred frees.
     Entry(&'v [u8], ValueContent<'v>),
 }
 
@@ -51,7 +52,7 @@ pub(super) enum ValueContent<'v> {
     Lost(ValueExtent),
 }
 
-/// Told of each thing; may end the walk.
+/// Called for each visit; may end the walk.
 pub(super) type Visitor<'a> = dyn FnMut(Visit<'_>) -> ControlFlow<()> + 'a;
 
 /// A walk over all that a checkpoint reaches.
@@ -139,7 +140,7 @@ impl<'a> FileWalk<'a> {
         walked
     }
 
-    /// Walks what was cut off.
+    /// Walks the subtrees whose free is deferred.
     pub(super) fn deferred_free(&mut self, visit: &mut Visitor<'_>) {
         self.part = FilePart::DeferredFree;
         let deferred_free = self.file.meta.deferred_free;
@@ -172,7 +173,7 @@ impl<'a> FileWalk<'a> {
         }
     }
 
-    /// Claims what is no page of a tree.
+    /// Notes a span that is no page of a tree.
     pub(super) fn note_owned(&mut self, span: Span, part: FilePart) {
         self.part = part;
         if let Err(error) = self.see(span) {
@@ -180,7 +181,7 @@ impl<'a> FileWalk<'a> {
         }
     }
 
-    /// Takes note of a problem that was found elsewhere.
+    /// Notes a problem that was found elsewhere.
     pub(super) fn note(&mut self, error: &Error, page: u64, part: FilePart) {
         let page = match error {
             Error::Corrupt { page, .. } => *page,
@@ -311,8 +312,8 @@ impl<'a> FileWalk<'a> {
         })
     }
 
-    /// Takes note of a span, which must lie in the file, where something may lie that is given out,
-    /// and belong to nobody else.
+    /// Notes a span, which must lie in the file, where a span may be allocated, and have no other
+    /// owner.
     fn see(&mut self, span: Span) -> Result<()> {
         let end = self.file.meta.end.min(self.file.bytes / UNIT_BYTES as u64);
         if span.start >= end || span.end() > end {
@@ -332,8 +333,8 @@ impl<'a> FileWalk<'a> {
     }
 }
 
-/// The unit of a span that has another use for good, and which: what is given out lies in one region,
-/// behind its bitmaps.
+/// The unit of a span that is reserved, and why: an allocated span lies in one group, behind its
+/// bitmaps.
 fn taken_place(span: Span) -> Option<(u64, &'static str)> {
     if span.start < META_UNITS {
         return Some((span.start, "a meta page's place is in use"));
@@ -347,8 +348,9 @@ fn taken_place(span: Span) -> Option<(u64, &'static str)> {
     (span.end() > next).then_some((next, what))
 }
 
-/// A text for a name that is none, from which its bytes can be told: what is text of it, with `\\`
-/// for each backslash, and `\x` with two digits for each byte that is not. None that another tree has.
+/// A text for a name that is not UTF-8, from which its bytes can be told: its valid parts, with
+/// `\\` for each backslash, and `\x` with two digits for each other byte. Not the name of another
+/// tree.
 fn escaped(name: &[u8], taken: &BTreeSet<String>) -> String {
     let mut text = String::new();
     for chunk in name.utf8_chunks() {

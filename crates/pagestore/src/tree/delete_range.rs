@@ -50,8 +50,8 @@ pub(crate) fn delete_range(
     Ok((page_ref, change))
 }
 
-/// Cuts the range out of a subtree. Returns what is left of it, and what was cut out of branches;
-/// what lay in a single leaf is gone.
+/// Cuts the range out of a subtree. Returns the rest of it, and the subtree that was cut out of
+/// branches; entries of a single leaf are freed.
 fn cut(
     pages: &mut TxnPages,
     size: PageSize,
@@ -92,8 +92,8 @@ fn cut(
     Ok((replace(pages, child, first..last, [left, right])?, out))
 }
 
-/// Puts what is left of children `range.start` and `range.end` in their places, and takes the
-/// children between them out. If no child is left, nothing is.
+/// Puts the rests of children `range.start` and `range.end` in their places, and takes the children
+/// between them out. If no child is left, nothing is.
 fn replace(
     pages: &mut TxnPages,
     child: Child,

@@ -1,4 +1,5 @@
-//! Entries of a leaf as they are handed out: keys whole, values where they lie.
+//! Entries of a leaf as they are handed out: keys assembled from prefix and suffix, values
+//! borrowed.
 
 use crate::error::Result;
 use crate::page::leaf;

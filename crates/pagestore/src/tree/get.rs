@@ -1,4 +1,4 @@
-//! Finding one key.
+//! Point lookup of one key.
 
 use crate::error::{Error, Result};
 use crate::page::slotted::SlottedPage;

@@ -1,4 +1,4 @@
-//! Making one tree of two, along one path.
+//! Join of two trees into one, along one path.
 
 use crate::error::{Error, Result};
 use crate::page::branch::{self, Child};
@@ -12,8 +12,8 @@ use crate::tree::rank::{first_key, last};
 use crate::tree::rebalance::rebalance_all;
 use crate::tree::txn_pages::TxnPages;
 
-/// Puts all of `right` behind all of `left`. Refuses it, with nothing changed, if not all of its keys
-/// are greater.
+/// Puts all of `right` behind all of `left`. Refuses it, with nothing changed, if not all of its
+/// keys are greater.
 pub(crate) fn join(
     pages: &mut TxnPages,
     size: PageSize,

@@ -1,10 +1,10 @@
-//! What can be done with one tree, an operation a file.
+//! Operations on one B+tree, a file each; a copy-on-write page set for those that change it.
 //!
-//! A tree is a root page, or none if it is empty. Reading takes a [`Source`] of pages; changing
-//! takes the transaction's [`Draft`] and returns the new root. Nothing here keeps state.
+//! A tree is a root page, or none if it is empty. Reading takes a [`PageSource`]; changing takes
+//! the transaction's [`TxnPages`] and returns the new root. The operations keep no state.
 //!
-//! [`Source`]: crate::page::source::PageSource
-//! [`Draft`]: crate::tree::txn_pages::TxnPages
+//! [`PageSource`]: crate::page::source::PageSource
+//! [`TxnPages`]: crate::tree::txn_pages::TxnPages
 
 mod cursor;
 mod delete_range;

@@ -1,7 +1,7 @@
-//! Finding many keys at once.
+//! Multi-get: a batch of point lookups that share their way down and overlap their cache misses.
 //!
-//! The keys go down together, level by level: a page that several of them need is looked at once, and
-//! all pages of a level are asked for before the first of them is looked at.
+//! The keys go down together, level by level: a page that several of them need is looked at once,
+//! and all pages of a level are asked for before the first of them is looked at.
 
 use std::ops::Range;
 
@@ -12,7 +12,8 @@ use crate::page::view::PageBytes;
 use crate::page::{PageRef, branch, leaf};
 use crate::tree::get::child_page;
 
-/// Calls `each` with the number of every key and its value, if there is one, in the order of the keys.
+/// Calls `each` with the number of every key and its value, if there is one, in the order of the
+/// keys.
 pub(crate) fn multi_get<K: AsRef<[u8]>>(
     source: &impl PageSource,
     root: PageRef,

@@ -1,4 +1,4 @@
-//! Tidying up on the way back from a removal.
+//! Rebalancing on the way up from a removal: merges of sparse pages.
 //!
 //! A page that has become empty is taken out of its parent; one that is less than a quarter full is
 //! merged with a neighbour if both fit into one page. Pages are not refilled otherwise, so a page
@@ -14,9 +14,9 @@ use crate::page::{PageKind, PageRef, PageSize};
 use crate::tree::path::TreePath;
 use crate::tree::txn_pages::TxnPages;
 
-/// Tidies up from the own leaf `at`, at the end of `path`, as far up as the removal of a key can
-/// be felt, and carries `change`, which happened in the leaf, all the way up. Returns the new root
-/// and what has changed below it.
+/// Rebalances from the private leaf `at`, at the end of `path`, as far up as the removal of a key
+/// can be felt, and carries `change`, which happened in the leaf, all the way up. Returns the new
+/// root and what has changed below it.
 pub(crate) fn rebalance(
     pages: &mut TxnPages,
     size: PageSize,
@@ -27,8 +27,8 @@ pub(crate) fn rebalance(
     rebalance_up(pages, size, path, at, change, false)
 }
 
-/// Tidies up from the own leaf `at`, at the end of `path`, on every level. Returns the new root and
-/// what has changed below it.
+/// Rebalances from the private leaf `at`, at the end of `path`, on every level. Returns the new
+/// root and what has changed below it.
 pub(crate) fn rebalance_all(
     pages: &mut TxnPages,
     size: PageSize,

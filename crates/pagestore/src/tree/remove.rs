@@ -1,4 +1,4 @@
-//! Removing one key.
+//! Removal of one key.
 
 use crate::error::Result;
 use crate::page::slotted::{SlottedPage, SlottedPageMut};
@@ -9,8 +9,8 @@ use crate::tree::path::TreePath;
 use crate::tree::rebalance::rebalance;
 use crate::tree::txn_pages::TxnPages;
 
-/// Removes `key`. Returns the new root and what has changed below it, or nothing if there is no such
-/// key; then no page was touched.
+/// Removes `key`. Returns the new root and what has changed below it, or nothing if there is no
+/// such key; then no page was touched.
 pub(crate) fn remove(
     pages: &mut TxnPages,
     size: PageSize,

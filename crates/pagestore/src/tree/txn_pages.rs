@@ -1,4 +1,5 @@
-//! The pages of the open write transaction: private, changed in place, double_free back if it is dropped.
+//! Copy-on-write pages of the open write transaction: private, changed in place, freed if it is
+//! dropped.
 
 use std::sync::Arc;
 
@@ -29,24 +30,24 @@ pub(crate) struct TxnPages {
     base: Arc<Root>,
     pages: PrivatePages,
     extents: UnitMap<Private<Bytes>>,
-    /// Published spans that this transaction replaced, and their births.
+    /// Published spans that this transaction replaced, and their creating transactions.
     replaced: Vec<(Span, u64)>,
-    /// The units of it, as far as somebody asked.
+    /// Their units, as far as deferred frees were verified.
     double_free: DoubleFreeGuard,
     /// Subtrees that no tree names any more, by the order in which they were cut off.
     detached: Vec<DetachedSubtree>,
-    /// Where the trees lie that were built elsewhere and put in.
+    /// The reservations of trees that were built elsewhere and put in.
     adopted: Vec<Reservation>,
-    /// How many savepoints were taken or gone back to.
+    /// The savepoint epoch: how many savepoints were taken or rolled back to.
     epoch: u32,
-    /// What has to be done, last first, to go back to a savepoint; empty if there is none.
+    /// The undo log of the savepoints, applied last first; empty if there is none.
     undo: Vec<UndoStep>,
 }
 
-/// What names one subtree that was cut off; no two are alike.
+/// A unique token of one subtree that was detached.
 pub(crate) type Ticket = Arc<()>;
 
-/// A subtree that no tree names any more.
+/// A detached subtree: no tree names it any more.
 #[derive(Clone)]
 struct DetachedSubtree {
     child: Child,
@@ -59,9 +60,9 @@ impl DetachedSubtree {
     }
 }
 
-/// One step back.
+/// One step of the undo log.
 enum UndoStep {
-    /// Gives back what was made at this place, unless that has been done.
+    /// Frees what was made at this place, unless that has been done.
     Unmake(Span),
     /// Puts a page back as it was before it was changed.
     Restore(u64, Private<PageBuffer>),
@@ -71,7 +72,7 @@ enum UndoStep {
     ReturnExtent(u64, Private<Bytes>),
 }
 
-/// A moment of the draft to go back to.
+/// A savepoint of the pages.
 #[derive(Clone)]
 pub(crate) struct PagesSavepoint {
     undo_len: usize,
@@ -80,15 +81,15 @@ pub(crate) struct PagesSavepoint {
     detached: Vec<DetachedSubtree>,
 }
 
-/// What a transaction leaves behind when it is published.
+/// The writes of a transaction, handed over when it is published.
 pub(crate) struct TxnWrites {
     /// New pages, private until now.
     pub(crate) pages: Vec<(u64, PageBuffer)>,
     /// New long values.
     pub(crate) extents: Vec<(u64, Bytes)>,
-    /// Published spans that it replaced, and their births.
+    /// Published spans that it replaced, and their creating transactions.
     pub(crate) replaced: Vec<(Span, u64)>,
-    /// Claimed spans that it took over; the file has what is in them.
+    /// Reserved spans that it adopted; the file has their contents.
     pub(crate) adopted: Vec<Span>,
 }
 
@@ -138,7 +139,7 @@ impl TxnPages {
         self.pages.iter().map(|buffer| u64::from(units_for(buffer.len()))).sum()
     }
 
-    /// Hands over what was written; the draft is empty then.
+    /// Hands over the writes; no page is left then.
     pub(crate) fn take(&mut self) -> TxnWrites {
         self.double_free = DoubleFreeGuard::default();
         self.release_discarded();
@@ -151,7 +152,7 @@ impl TxnPages {
         }
     }
 
-    /// Gives back what was kept for going back to a savepoint.
+    /// Frees what was kept for the undo of a savepoint.
     fn release_discarded(&mut self) {
         if self.undo.is_empty() {
             return;
@@ -168,8 +169,8 @@ impl TxnPages {
         }
     }
 
-    /// Makes this a moment to go back to. From now on a page of this transaction is copied before
-    /// its first change.
+    /// Makes this a savepoint. From now on a page of this transaction is copied before its first
+    /// change.
     pub(crate) fn save(&mut self) -> PagesSavepoint {
         self.epoch += 1;
         PagesSavepoint {
@@ -180,7 +181,7 @@ impl TxnPages {
         }
     }
 
-    /// Goes back to a moment, from which the draft has not gone further back since.
+    /// Rolls back to a savepoint, before which the transaction has not rolled back since.
     pub(crate) fn roll_back(&mut self, moment: &PagesSavepoint) {
         let mut space = self.shared.space.lock();
         for undo in self.undo.drain(moment.undo_len..).rev() {
@@ -224,7 +225,7 @@ impl TxnPages {
         Private { it, made: self.epoch, changed: self.epoch }
     }
 
-    /// Makes the page at `page_ref` this transaction's own: itself if it is already, else a copy.
+    /// Makes the page at `page_ref` private: itself if it is already, else a copy (copy on write).
     pub(crate) fn make_private(&mut self, page_ref: PageRef) -> Result<PageRef> {
         if let Some(private) = self.pages.get_mut(page_ref.id()) {
             verify_at(&private.it, page_ref)?;
@@ -240,8 +241,8 @@ impl TxnPages {
         Ok(copy.expect("allocating fails or gives a span"))
     }
 
-    /// Makes the page at `page_ref` this transaction's own and moves it below the line that the space
-    /// has; nothing if there is no room, or if it is its own already.
+    /// Copies the page at `page_ref` below the limit that the space has; nothing if there is no
+    /// room, or if it is private already.
     pub(crate) fn relocate(&mut self, page_ref: PageRef) -> Result<Option<PageRef>> {
         if let Some(private) = self.pages.get(page_ref.id()) {
             return verify_at(&private.it, page_ref).map(|()| None);
@@ -249,8 +250,9 @@ impl TxnPages {
         self.copy(page_ref, |space| Ok(space.allocate_below(page_ref.units())))
     }
 
-    /// Copies the long value at `extent` below the line that the space has, and says that the trees
-    /// no longer name the old one; nothing if there is no room, or if it is this transaction's.
+    /// Copies the long value at `extent` below the limit that the space has, and says that the
+    /// trees no longer name the old one; nothing if there is no room, or if it is this
+    /// transaction's.
     pub(crate) fn relocate_extent(&mut self, extent: &ValueExtent) -> Result<Option<ValueExtent>> {
         if self.extents.contains_key(&extent.start) {
             return Ok(None);
@@ -284,20 +286,21 @@ impl TxnPages {
         if self.epoch > 0 {
             self.undo.push(UndoStep::Unmake(span));
         }
-        // Last of all: as long as what was copied is on its way to memory, a lock would wait for it.
+        // Last of all: a lock is a barrier that would wait until the copied bytes have left the
+        // CPU's store buffer.
         let copy = self.pages.insert(span.start, private);
         SlottedPage(&old).copy_to(copy);
         page::readdress(copy, span.start, txid);
         Ok(Some(PageRef::new(span, txid)))
     }
 
-    /// Memory for a page, with whatever is in it.
+    /// Memory for a page, with stale contents.
     fn buffer(&self, units: u32, is_leaf: bool) -> PageBuffer {
         let supply = self.shared.space.lock().page_alloc.take(units, is_leaf);
         self.supplied(supply, units, is_leaf)
     }
 
-    /// What was found for a page of so many units; made where there was nothing.
+    /// The buffer of a source for a page of `units`; made where there is none.
     fn supplied(&self, supply: BufferSource, units: u32, is_leaf: bool) -> PageBuffer {
         let mut supply = supply;
         loop {
@@ -326,7 +329,7 @@ impl TxnPages {
         Ok(PageRef::new(span, self.txid()))
     }
 
-    /// Wipes a page of this transaction, to be filled anew.
+    /// Wipes a private page, to be filled anew.
     pub(crate) fn wipe(&mut self, page_ref: PageRef, kind: PageKind, level: u8) {
         let txid = self.txid();
         let bytes = self.page_mut(page_ref);
@@ -341,7 +344,8 @@ impl TxnPages {
         &mut private.it
     }
 
-    /// A copy of the page at `page_ref`, so that the draft can be changed meanwhile.
+    /// The page at `page_ref` in memory of its own, so that the transaction can change pages
+    /// meanwhile.
     pub(crate) fn owned_frame(&self, page_ref: PageRef) -> Result<Frame> {
         self.page(page_ref).map(PageBytes::into_frame)
     }
@@ -355,18 +359,18 @@ impl TxnPages {
         Ok(())
     }
 
-    /// As [`TxnPages::discard`], for a page whose birth is known.
+    /// As [`TxnPages::discard`], for a page whose creating transaction is known.
     pub(crate) fn discard_created(&mut self, page_ref: PageRef, created_txid: u64) {
         if !self.discard_own(page_ref) {
             self.replaced.push((page_ref.span(), created_txid));
         }
     }
 
-    /// Proves that spans that the page at `named_by` names, which was cut off before this transaction, can
-    /// be double_free back: that they are in use, and that it has not replaced them already.
+    /// Verifies that spans that the page at `named_by` names, which was cut off before this
+    /// transaction, can be freed: that they are in use, and that it has not replaced them already.
     ///
-    /// What was refused once is refused until the store is opened again: somebody may be double_free the units,
-    /// who would lose them.
+    /// A free that was refused once is refused until the store is opened again: the units may be
+    /// allocated meanwhile, and a later owner would lose them.
     pub(crate) fn verify_deferred(&mut self, named_by: PageRef, spans: &[Span]) -> Result<()> {
         let refused = *self.shared.background.refused_free.lock();
         if let Some(RefusedFree { page, what, .. }) = refused.filter(|one| one.named_by == named_by)
@@ -385,8 +389,8 @@ impl TxnPages {
         proven
     }
 
-    /// If it is this transaction's: what lies where one of its pages does and is another, because a
-    /// tree names what it cannot have, is refused when it is published.
+    /// If it is private. Another page at the place of a private one, which a damaged tree may name,
+    /// is refused when the transaction is published.
     fn discard_own(&mut self, page_ref: PageRef) -> bool {
         let is_own = |private: &Private<PageBuffer>| page::is_at(&private.it, page_ref);
         if !self.pages.get(page_ref.id()).is_some_and(is_own) {
@@ -412,7 +416,7 @@ impl TxnPages {
         }
     }
 
-    /// A long value of so many bytes in memory of its own, which are 0 before `fill` writes them.
+    /// A long value of `len` bytes in memory of its own, which are 0 before `fill` writes them.
     pub(crate) fn long_value_filled(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> Bytes {
         match self.piece(len) {
             Some(mut piece) => {
@@ -454,8 +458,7 @@ impl TxnPages {
         }
     }
 
-    /// Whether it is the value at `extent`, and not another that lies where a leaf names what it cannot
-    /// have.
+    /// Whether it is the value at `extent`, and not another that a damaged leaf names.
     fn is_own(&self, private: &Private<Bytes>, extent: &ValueExtent) -> bool {
         private.it.len() == extent.len as usize && extent.created_txid == self.txid()
     }
@@ -470,33 +473,33 @@ impl TxnPages {
         Arc::ptr_eq(&self.shared, shared)
     }
 
-    /// The transaction of the oldest root that somebody may read.
+    /// The transaction of the oldest live snapshot.
     pub(crate) fn oldest_reader(&self) -> u64 {
         self.shared.space.lock().pending.oldest().unwrap_or(0)
     }
 
-    /// So much of what an operation cuts off is double_free back at once.
+    /// Units of one operation that are freed at once, and not deferred.
     pub(crate) fn immediate_free_units(&self) -> u64 {
         self.shared.options.reclaim_at_once_bytes.div_ceil(UNIT_BYTES as u64)
     }
 
-    /// Keeps a subtree that no tree names any more: until somebody with its ticket takes it, or until
-    /// it is published, as trash.
+    /// Keeps a subtree that no tree names any more: until its ticket is used, or until the
+    /// transaction is published, which defers its free.
     pub(crate) fn detach(&mut self, child: Child, ticket: Option<Ticket>) {
         self.detached.push(DetachedSubtree { child, ticket });
     }
 
-    /// The subtree with this ticket, if nobody has taken it.
+    /// The subtree with this ticket, if it was not taken.
     pub(crate) fn find_detached(&self, ticket: &Ticket) -> Option<Child> {
         self.detached.iter().find(|cut| cut.is(ticket)).map(|cut| cut.child)
     }
 
-    /// Says that a tree names the subtree with this ticket now.
+    /// Notes that a tree names the subtree with this ticket now.
     pub(crate) fn take_detached(&mut self, ticket: &Ticket) {
         self.detached.retain(|cut| !cut.is(ticket));
     }
 
-    /// Takes all subtrees that were cut off and that nobody has taken.
+    /// Takes all detached subtrees that were not taken.
     pub(crate) fn take_all_detached(&mut self) -> Vec<Child> {
         let detached = std::mem::take(&mut self.detached).into_iter();
         detached.map(|cut| cut.child).filter(|child| !child.is_none()).collect()
@@ -507,8 +510,8 @@ fn span_of(start: u64, len: usize) -> Span {
     Span { start, units: units_for(len) }
 }
 
-/// Proves that a page of the transaction is the one that is meant: a file may name a unit that it
-/// counts as free, and that the transaction was double_free.
+/// Verifies that a private page is the one that is meant: a damaged file may name a unit that it
+/// counts as free, and that the transaction has allocated.
 #[inline]
 fn verify_at(page: &[u8], page_ref: PageRef) -> Result<()> {
     if page::is_at(page, page_ref) { Ok(()) } else { Err(wrong_page(page_ref.id())) }
@@ -541,7 +544,7 @@ impl PageSource for TxnPages {
 
 impl Drop for TxnPages {
     fn drop(&mut self) {
-        // They give themselves back, and take the lock for it.
+        // Reservations free themselves, and take the lock for it.
         self.adopted.clear();
         if !self.is_empty() || !self.undo.is_empty() {
             let spans = self.take().spans();

@@ -1,4 +1,4 @@
-//! Going from leaf to leaf, in both directions.
+//! Walk from leaf to leaf, in both directions, with prefetch of the next leaf.
 
 use crate::error::Result;
 use crate::page::slotted::SlottedPage;
@@ -16,7 +16,7 @@ pub(crate) struct LeafWalk<'a> {
     leaf: Option<(PageRef, PageBytes<'a>)>,
 }
 
-/// Which child to take on the way down.
+/// The child to take on the way down.
 enum Descent<'k> {
     First,
     Last,

@@ -1,5 +1,5 @@
-//! How many keys there are between two bounds, how large they are, and which is the n-th: read off
-//! the branches, along one path each.
+//! Counts of keys and bytes between two bounds, the n-th key, and split keys: read off the
+//! branches, along one path each.
 
 use std::ops::Bound;
 
@@ -87,7 +87,7 @@ impl TreeMut<'_> {
     }
 }
 
-/// What lies before each of two bounds.
+/// The size of all before each of two bounds.
 fn edges(
     source: &impl PageSource,
     all: Child,

@@ -1,4 +1,4 @@
-//! Carrying out again, when a store is opened, what the redo area has and the durable root has not.
+//! Replay of the redo records beyond the durable root, when a store is opened.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::redo::{FrameReader, Malformed, RedoArea, RedoOp, RedoRecord, records}
 use crate::shared::StoreShared;
 use crate::txn::write_txn::WriteTxn;
 
-/// What may be in memory only, before a checkpoint is made of it.
+/// Dirty bytes after which a checkpoint is made.
 const DIRTY_BYTES_MAX: u64 = 256 << 20;
 
 /// Brings the store, opened at its durable root, to the last durable transaction.
@@ -26,7 +26,7 @@ pub(crate) fn run(shared: &Arc<StoreShared>) -> Result<()> {
         for record in records(&body) {
             let record = record.map_err(|Malformed| corrupt(&area, begin))?;
             let current = shared.current().txid;
-            // Those before the cut of the checkpoint that were not yet written then.
+            // Transactions that the checkpoint contains already.
             if record.txid <= current {
                 continue;
             }
@@ -51,7 +51,7 @@ fn corrupt(area: &RedoArea, position: u64) -> Error {
     Error::Corrupt { page: area.unit(position), what: "redo records that make no sense" }
 }
 
-/// Does in `txn` what the record says.
+/// Applies a record to `txn`.
 pub(crate) fn carry_out(
     txn: &mut WriteTxn<'_>,
     record: RedoRecord<'_>,

@@ -1,4 +1,4 @@
-//! A published root and the promise that its pages stay.
+//! Snapshots: a published root, pinned, and reads of its trees.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::tree::{self, Cursor, KeyIter, Range};
 
 /// The store as one transaction left it.
 ///
-/// Nothing that happens later is seen through it, and nothing that it sees goes away while it, a
-/// clone, or a [`Tree`] of it is held. It keeps the space of replaced pages from being used again,
-/// of those only that it can see.
+/// No later change is seen through it, and no page that it sees goes away while it, a clone, or a
+/// [`Tree`] of it is held. It keeps the space of replaced pages from being used again, of those
+/// only that it can see.
 #[derive(Clone)]
 pub struct Snapshot {
     shared: Arc<StoreShared>,
@@ -35,7 +35,7 @@ impl Snapshot {
         self.root.txid
     }
 
-    /// The mark that the transaction, or one before it, has set.
+    /// The commit metadata that the transaction, or one before it, has set.
     pub fn commit_metadata(&self) -> &[u8] {
         &self.root.commit_metadata
     }
@@ -130,10 +130,10 @@ impl Tree {
         tree::get(&self.snapshot, self.entry.root, key)
     }
 
-    /// Looks up many keys, which may come in any order: calls `each` with the number of every key in
-    /// `keys` and its value, if it has one, in the order of the keys. Takes less time than a get for
-    /// each, since the keys share their way down, and wait for memory together; takes memory for each
-    /// key, some 50 bytes.
+    /// Looks up a batch of keys, which may come in any order: calls `each` with the number of every
+    /// key in `keys` and its value, if it has one, in the order of the keys. Takes less time than a
+    /// get for each, since the keys share their way down, and their cache misses overlap; takes
+    /// memory for each key, some 50 bytes.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Taking a tree apart at a key and putting trees together: one path each, however large they are.
+//! Split, append and ingest of whole trees: one path each, however large they are.
 
 use std::sync::Arc;
 
@@ -32,13 +32,13 @@ impl DetachedTree {
 
 impl TreeMut<'_> {
     /// Takes off the keys from `key` on, to be put behind those of another tree of this transaction
-    /// by [`TreeMut::append`]. If that does not happen, they are gone when it is published.
+    /// by [`TreeMut::append`]. If that does not happen, they are freed when it is published.
     ///
     /// Takes the time of a few puts.
     ///
     /// # Errors
     ///
-    /// What reading or allocating a page met: then the transaction can only be dropped.
+    /// An error of reading or allocating a page: then the transaction can only be dropped.
     pub fn split_off(&mut self, key: &[u8]) -> Result<DetachedTree> {
         let (tree, page_size) = (self.entry.child(), self.entry.page_size);
         let (left, right) = self.attempt(|pages| tree::split_off(pages, page_size, tree, key))?;
@@ -49,8 +49,7 @@ impl TreeMut<'_> {
         Ok(DetachedTree { ticket, len: right.size.keys, page_size })
     }
 
-    /// Puts what was taken off a tree of this transaction behind the keys of this one. That can be
-    /// done once.
+    /// Puts a detached tree of this transaction behind the keys of this one. That can be done once.
     ///
     /// Takes the time of a few puts.
     ///
@@ -58,9 +57,9 @@ impl TreeMut<'_> {
     ///
     /// [`Error::OutOfOrder`] unless all keys of `part` are greater than all that are here,
     /// [`Error::PageUnitsDiffer`] unless its pages are as long as those of this tree,
-    /// [`Error::Foreign`] if it is another transaction's, was put somewhere already, or was taken off
-    /// after the moment to which the transaction has gone back: nothing was changed. Else what
-    /// reading or allocating a page met: then the transaction can only be dropped.
+    /// [`Error::Foreign`] if it is another transaction's, was put somewhere already, or was taken
+    /// off after the moment to which the transaction has gone back: nothing was changed. Else an
+    /// error of reading or allocating a page: then the transaction can only be dropped.
     pub fn append(&mut self, part: &DetachedTree) -> Result<()> {
         let Some(right) = self.pages.find_detached(&part.ticket) else {
             return Err(Error::Foreign { what: "a detached tree" });
@@ -71,7 +70,7 @@ impl TreeMut<'_> {
         Ok(())
     }
 
-    /// Puts a tree that was built beside all transactions in place of the keys from `start` up to, not
+    /// Puts a tree that was built concurrently in place of the keys from `start` up to, not
     /// including, `end`, or to the last if there is no end. Returns how many keys were there.
     ///
     /// Takes the time of a few puts, and 1 us or less for each MiB of the tree. A commit of the
@@ -79,10 +78,11 @@ impl TreeMut<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfOrder`] unless all keys of the tree lie in the range, [`Error::PageUnitsDiffer`]
-    /// unless its pages are as long as those of this tree, [`Error::Foreign`] if it was built for
-    /// another store: nothing was changed, and what was built is gone. Else what reading or
-    /// allocating a page met: then the transaction can only be dropped.
+    /// [`Error::OutOfOrder`] unless all keys of the tree lie in the range,
+    /// [`Error::PageUnitsDiffer`] unless its pages are as long as those of this tree,
+    /// [`Error::Foreign`] if it was built for another store: nothing was changed, and what was
+    /// built is gone. Else an error of reading or allocating a page: then the transaction can only
+    /// be dropped.
     pub fn ingest(&mut self, start: &[u8], end: Option<&[u8]>, built: BuiltTree) -> Result<u64> {
         if !self.pages.is_of(built.reservation.shared()) {
             return Err(Error::Foreign { what: "a tree that was built" });

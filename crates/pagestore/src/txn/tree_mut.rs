@@ -1,4 +1,4 @@
-//! One tree of the open write transaction: what can be read of it, and what can be done to it.
+//! One tree of the open write transaction: reads and changes.
 
 use std::ops::Bound;
 
@@ -13,7 +13,7 @@ use crate::redo::RedoRecorder;
 use crate::tree::txn_pages::TxnPages;
 use crate::tree::{self, Range};
 
-/// So long values fit into a leaf of any tree.
+/// The longest value that fits into a leaf of any tree.
 const STACK_BYTES: usize = PageSize::UNIT.bytes() / 4;
 
 /// One tree of the open transaction. Reads see what it has written.
@@ -57,8 +57,8 @@ impl TreeMut<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`] if key or value is over its limit; else what reading or allocating a
-    /// page met: then the transaction can only be dropped.
+    /// [`Error::TooLarge`] if key or value is over its limit; else an error of reading or
+    /// allocating a page: then the transaction can only be dropped.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         refuse_over("a key", key.len(), KEY_BYTES_MAX)?;
         refuse_over("a value", value.len(), VALUE_BYTES_MAX)?;
@@ -69,8 +69,8 @@ impl TreeMut<'_> {
         self.put_filled(key, value)
     }
 
-    /// Puts a value of `len` bytes under `key`, in place of what is there, and lets `fill` write it.
-    /// The bytes are 0 before. A long value is not copied afterwards.
+    /// Puts a value of `len` bytes under `key`, in place of what is there, and lets `fill` write
+    /// it. The bytes are 0 before. A long value is not copied afterwards.
     ///
     /// # Errors
     ///
@@ -142,7 +142,7 @@ impl TreeMut<'_> {
     ///
     /// # Errors
     ///
-    /// What reading or allocating a page met: then the transaction can only be dropped.
+    /// An error of reading or allocating a page: then the transaction can only be dropped.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool> {
         let TreeEntry { root, page_size, .. } = *self.entry;
         let changed = self.attempt(|pages| tree::remove(pages, page_size, root, key))?;
@@ -155,16 +155,16 @@ impl TreeMut<'_> {
     /// Removes the keys from `start` up to, not including, `end`; to the last if there is no end.
     /// Returns how many there were.
     ///
-    /// Takes the time of a few puts, however many there were: what lies between the two edges is cut
-    /// off as one subtree, and its count is known. A small one is given back at once; a large one
-    /// waits as trash, and its space comes back by and by: each transaction that is published gives
-    /// back about twice what it takes, and [`PageStore::reclaim`] as much as is asked for.
+    /// Takes the time of a few puts, however many there were: the subtree between the two edges is
+    /// cut off, and its count is known. A small one is freed at once; the free of a large one is
+    /// deferred: each transaction that is published frees about twice what it takes, and
+    /// [`PageStore::reclaim`] as much as is asked for.
     ///
     /// [`PageStore::reclaim`]: crate::PageStore::reclaim
     ///
     /// # Errors
     ///
-    /// What reading or allocating a page met: then the transaction can only be dropped.
+    /// An error of reading or allocating a page: then the transaction can only be dropped.
     pub fn delete_range(&mut self, start: &[u8], end: Option<&[u8]>) -> Result<u64> {
         let before = self.entry.size.keys;
         let root = self.entry.child();

@@ -1,4 +1,4 @@
-//! What the open write transaction has done so far, and the moments that it can go back to.
+//! State of the open write transaction: its trees, its recorder and its savepoints.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -17,16 +17,16 @@ use crate::tree::txn_pages::{PagesSavepoint, TxnPages};
 use crate::tree::{self, RelocateBudget};
 use crate::txn::tree_mut::TreeMut;
 
-/// A moment of a write transaction that it can go back to; see [`WriteTxn::savepoint`].
+/// A savepoint of a write transaction; see [`WriteTxn::savepoint`].
 ///
 /// [`WriteTxn::savepoint`]: crate::WriteTxn::savepoint
 #[derive(Clone, Debug)]
 pub struct Savepoint(Arc<()>);
 
-/// What the transaction has done so far.
+/// The state of the transaction.
 pub(crate) struct TxnState {
     pub(crate) pages: TxnPages,
-    /// What of it can be done again.
+    /// Its redo record.
     pub(crate) recorder: RedoRecorder,
     state: TxnRoots,
     /// An operation failed half-way, so the trees may not be whole.
@@ -34,7 +34,7 @@ pub(crate) struct TxnState {
     saved: Vec<SavedTxn>,
 }
 
-/// All that a savepoint must bring back, but for the pages.
+/// The roots that a savepoint must bring back; `TxnPages` brings back the pages.
 #[derive(Clone)]
 struct TxnRoots {
     catalogue: PageRef,
@@ -46,7 +46,7 @@ struct TxnRoots {
 
 /// A savepoint.
 struct SavedTxn {
-    /// What the caller has of it is a clone of this very one.
+    /// The caller holds a clone of this very one.
     point: Savepoint,
     state: TxnRoots,
     moment: PagesSavepoint,
@@ -57,9 +57,9 @@ struct SavedTxn {
 /// A tree that the transaction has looked at.
 #[derive(Clone)]
 struct OpenTree {
-    /// What the transaction has made of it; nothing if it is gone, or was never there.
+    /// The entry in the transaction; none if the tree is gone, or was never there.
     entry: Option<TreeEntry>,
-    /// What the catalogue says of it; nothing if it is new.
+    /// The entry in the catalogue; none if the tree is new.
     saved: Option<TreeEntry>,
 }
 
@@ -82,7 +82,7 @@ impl TxnState {
             && self.state.commit_metadata[..] == self.pages.base().commit_metadata[..]
     }
 
-    /// What was recorded; the rest goes, and with it the hold on the root that it was built on.
+    /// The recorder; the rest is dropped, and with it the hold on the root that it was built on.
     pub(crate) fn into_recorder(self) -> RedoRecorder {
         self.recorder
     }
@@ -185,14 +185,15 @@ impl TxnState {
         Ok(())
     }
 
-    /// Puts what was cut off into the trash, and gives back about so many units of it. Returns how
-    /// many, and what was met when the trash was read: then it is as it was.
+    /// Defers the free of the detached subtrees, and frees about `units` units of the deferred
+    /// ones. Returns how many, and the error that was met when they were read: then they are as
+    /// they were.
     pub(crate) fn free_deferred(&mut self, units: u64) -> Result<(u64, Result<()>)> {
         tree::free_deferred(&mut self.pages, &mut self.state.deferred_free, units)
     }
 
-    /// Moves what lies beyond a line, from `at` on, until the budget is spent. Returns where to go on
-    /// if there is more.
+    /// Relocates pages beyond the limit, from `at` on, until the budget is spent. Returns where to
+    /// go on if there is more.
     pub(crate) fn relocate(
         &mut self,
         at: DefragCursor,
@@ -208,7 +209,8 @@ impl TxnState {
                     Some(name) => {
                         // A tree without pages costs something as well: there may be many.
                         budget.look();
-                        // A tree may go between two calls; then the way begins anew in the next.
+                        // A tree may be deleted between two calls; then the walk begins anew in the
+                        // next.
                         let key = if name == *from { key } else { Vec::new() };
                         let open = open(pages, state, &name)?;
                         let mut stopped = None;
@@ -245,12 +247,12 @@ impl TxnState {
         }
     }
 
-    /// Units that wait to be given back.
+    /// Units whose free is deferred.
     pub(crate) fn deferred_free_units(&self) -> u64 {
         self.state.deferred_free.units
     }
 
-    /// Makes this a moment to go back to.
+    /// Makes a savepoint.
     pub(crate) fn save(&mut self) -> Savepoint {
         let point = Savepoint(Arc::new(()));
         let (state, moment) = (self.state.clone(), self.pages.save());
@@ -259,7 +261,7 @@ impl TxnState {
         point
     }
 
-    /// Goes back to a moment.
+    /// Rolls back to a savepoint.
     pub(crate) fn roll_back(&mut self, point: &Savepoint) -> Result<()> {
         let found = self.saved.iter().position(|saved| Arc::ptr_eq(&saved.point.0, &point.0));
         let Some(i) = found else {
@@ -282,7 +284,7 @@ fn first_name(pages: &TxnPages, root: PageRef, from: &str) -> Result<Option<Stri
     names.next()?.map(|name| catalogue::name(name, root)).transpose()
 }
 
-/// What is known of the tree called `name`.
+/// The tree called `name`, read from the catalogue if it is not open yet.
 fn open<'a>(pages: &TxnPages, state: &'a mut TxnRoots, name: &str) -> Result<&'a mut OpenTree> {
     let trees = Arc::make_mut(&mut state.trees);
     if !trees.contains_key(name) {

@@ -1,4 +1,4 @@
-//! The one writer: a draft of pages, published as a whole or not at all.
+//! Write transactions: one at a time, published as a whole or not at all.
 
 mod commit;
 
@@ -20,16 +20,16 @@ pub(crate) use commit::sync;
 
 /// An open write transaction, the only one.
 ///
-/// Others see nothing of it until it is published, and all of it then. To drop it is to abort it.
+/// Readers see nothing of it until it is published, and all of it then. To drop it is to abort it.
 pub struct WriteTxn<'a> {
-    // The draft gives back its pages before the next writer is let in: fields drop in this order.
+    // The state frees its pages before the next writer gets the lock: fields drop in this order.
     state: TxnState,
     shared: &'a Arc<StoreShared>,
     writer_guard: WriterGuard<'a>,
 }
 
 impl<'a> WriteTxn<'a> {
-    /// Waits for the writer's place.
+    /// Waits for the writer lock, and for the write throttle.
     pub(crate) fn begin(shared: &'a Arc<StoreShared>) -> Result<WriteTxn<'a>> {
         shared.refuse_if_poisoned()?;
         let writer_guard = shared.writer_lock.lock();
@@ -37,7 +37,7 @@ impl<'a> WriteTxn<'a> {
         Ok(WriteTxn::with_guard(shared, writer_guard))
     }
 
-    /// Waits for nothing. Nothing if somebody else has the writer's place.
+    /// Never waits. Nothing if the writer lock is taken.
     pub(crate) fn try_begin(shared: &'a Arc<StoreShared>) -> Result<Option<WriteTxn<'a>>> {
         shared.refuse_if_poisoned()?;
         Ok(shared
@@ -61,7 +61,8 @@ impl<'a> WriteTxn<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`] if the name is over [`NAME_BYTES_MAX`]; else what reading its page met.
+    /// [`Error::TooLarge`] if the name is over [`NAME_BYTES_MAX`]; else an error of reading its
+    /// page.
     ///
     /// [`Error::TooLarge`]: crate::Error::TooLarge
     /// [`NAME_BYTES_MAX`]: crate::NAME_BYTES_MAX
@@ -73,8 +74,8 @@ impl<'a> WriteTxn<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::TreeExists`] if there is a tree of this name, [`Error::PageUnits`] if its pages cannot
-    /// be so long: the transaction is as it was. Else as [`WriteTxn::tree`].
+    /// [`Error::TreeExists`] if there is a tree of this name, [`Error::PageUnits`] if its pages
+    /// cannot have this length: the transaction is as it was. Else as [`WriteTxn::tree`].
     pub fn create_tree(&mut self, name: &str, options: TreeOptions) -> Result<TreeMut<'_>> {
         self.state.create_tree(name, options)
     }
@@ -101,20 +102,22 @@ impl<'a> WriteTxn<'a> {
         self.state.rename_tree(from, to)
     }
 
-    /// Sets the mark that travels with this root and those after it, until it is set again. One
-    /// over [`COMMIT_METADATA_BYTES_MAX`](crate::COMMIT_METADATA_BYTES_MAX) keeps the transaction from being published.
+    /// Sets the commit metadata that travels with this root and those after it, until it is set
+    /// again. One over [`COMMIT_METADATA_BYTES_MAX`](crate::COMMIT_METADATA_BYTES_MAX) keeps the
+    /// transaction from being published.
     pub fn set_commit_metadata(&mut self, commit_metadata: &[u8]) {
         self.state.set_commit_metadata(commit_metadata);
     }
 
-    /// Makes this a moment that the transaction can go back to, trees, mark, space and all. Takes
-    /// the time of copying a few pointers; from then on a page that the transaction has made before
-    /// is copied once before it changes, and what it gives up is free only when it is published.
+    /// Makes this a savepoint that the transaction can roll back to, trees, commit metadata, space
+    /// and all. Takes the time of copying a few pointers; from then on a page that the transaction
+    /// has made before is copied once before it changes, and the units that it frees are free only
+    /// when it is published.
     pub fn savepoint(&mut self) -> Savepoint {
         self.state.save()
     }
 
-    /// Goes back to `point`: all that was done since is undone, also an operation that failed
+    /// Rolls back to `point`: all that was done since is undone, also an operation that failed
     /// half-way. The savepoint stays, those after it go. Takes time for each page that has changed
     /// since.
     ///
@@ -131,8 +134,8 @@ impl<'a> WriteTxn<'a> {
         self.state.put_raw_tree_name(name);
     }
 
-    /// Gives back about `units` units of what was cut off from the trees. Returns how many, and what
-    /// was met when a page that was cut off could not be read; the transaction is whole then.
+    /// Frees about `units` units of the deferred ones. Returns how many, and the error that was met
+    /// when a page of them could not be read; the transaction is whole then.
     pub(crate) fn reclaim(&mut self, units: u64) -> Result<(u64, Result<()>)> {
         self.state.refuse_if_broken()?;
         let swept = self.state.free_deferred(units);
@@ -140,7 +143,7 @@ impl<'a> WriteTxn<'a> {
         swept
     }
 
-    /// Moves what lies beyond a line; see [`TxnState::relocate`].
+    /// Relocates pages beyond the limit; see [`TxnState::relocate`].
     pub(crate) fn relocate(
         &mut self,
         at: DefragCursor,
@@ -152,7 +155,7 @@ impl<'a> WriteTxn<'a> {
     }
 }
 
-/// Waits, in the writer's place, if too much is in memory only.
+/// Throttles the writer, which holds the writer lock, if there are too many dirty bytes.
 fn hold_back(shared: &StoreShared) -> Result<()> {
     let dirty_bytes = || shared.refuse_if_poisoned().ok().map(|()| shared.dirty_bytes());
     let held = shared.background.write_throttle.throttle(shared.options.limits(), dirty_bytes);

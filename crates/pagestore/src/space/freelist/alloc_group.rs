@@ -1,14 +1,14 @@
-//! The free units of one region: a bitmap, and lists of runs by size class.
+//! The free units of one allocation group: a bitmap, and segregated lists of runs.
 //!
 //! The bitmap is the truth: both ends of a run are found in it by looking at a word or two (words
 //! that are free altogether have a bit in a summary, so that long runs are passed over in eight
-//! looks), and a unit that is freed twice is seen. It says as well how many runs of each class
-//! there are. The lists say where they are. They are made when something is first taken from the
-//! region, and are never searched: a run that changes is put on the list of its new class and stays
-//! on that of the old one, until it is met there and found to be no such run any more. When more
-//! than half of what is listed may be of that kind, the lists are made anew.
+//! looks), and a double free is found. It says as well how many runs of each class there are. The
+//! lists say where they are. They are made when something is first taken from the group, and are
+//! never searched: a run that changes is put on the list of its new class and stays on that of the
+//! old one, until it is met there and found stale (lazy deletion). When more than half of the
+//! listed runs may be stale, the lists are made anew.
 //!
-//! A free unit so costs one bit, a run in a region that was taken from two to four bytes more.
+//! A free unit so costs one bit, a run in a group that was taken from two to four bytes more.
 //!
 //! Invariants:
 //! - `counts[c]` is the number of runs of class c below the limit; `mask` has the bits of those
@@ -18,18 +18,18 @@
 use super::classes::{CLASS_COUNT, class_of};
 use crate::page::layout::GROUP_UNITS;
 
-/// Units of a region: as many as one bitmap page has bits.
+/// Units of a group: as many as one bitmap page has bits.
 pub(super) const UNITS: u32 = GROUP_UNITS as u32;
 
-/// Words of a region's bitmap.
+/// Words of a group's bitmap.
 pub(super) const WORDS: usize = UNITS as usize / 64;
 
 const _: () = assert!(UNITS.is_multiple_of(64));
 
-/// So many names may be listed beyond twice the number of runs before the lists are made anew.
+/// Stale runs that may be listed beyond twice the number of runs before the lists are made anew.
 const STALE_MAX: usize = 256;
 
-/// Runs of so many units have a word that is free altogether.
+/// Runs of this length have a word that is free altogether.
 pub(super) const LONG_UNITS_MIN: u32 = 127;
 
 /// How many runs of a class to try if some of them may be too short.
@@ -42,7 +42,7 @@ struct RunLists {
     count: usize,
 }
 
-/// The free units of one region; offsets count from its start.
+/// The free units of one group; offsets count from its start.
 pub(super) struct AllocGroup {
     /// One bit for each unit; 1 is free.
     free: Box<[u64]>,
@@ -153,8 +153,8 @@ impl AllocGroup {
         })
     }
 
-    /// All runs of at least `units_min` units, which may not be less than [`LONG_UNITS_MIN`]; rising.
-    /// Only looks where words are free altogether. The limit cuts none.
+    /// All runs of at least `units_min` units, which may not be less than [`LONG_UNITS_MIN`];
+    /// rising. Only looks where words are free altogether. The limit cuts none.
     pub(super) fn long_runs(&self, units_min: u32) -> impl Iterator<Item = (u32, u32)> {
         assert!(units_min >= LONG_UNITS_MIN, "a run of {units_min} units may have no whole word");
         let mut from = 0;
@@ -292,8 +292,8 @@ impl AllocGroup {
         }
     }
 
-    /// Counts what the bitmap says. Runs of one unit are counted a word at a time: where free units are
-    /// scattered there may be a million of them to be counted before the store is open.
+    /// Counts what the bitmap says. Runs of one unit are counted a word at a time: where free units
+    /// are scattered there may be a million of them to be counted before the store is open.
     fn count_anew(&mut self) {
         let mut counts = [0; CLASS_COUNT];
         let mut count = |units: u32, times: u32| counts[class_of(units)] += times as u16;

@@ -1,6 +1,6 @@
 //! Size classes of free runs: one for each length up to 64 units, then two for each power of two.
 
-/// Runs of up to so many units have a class of their own.
+/// Runs of up to this length have a class of their own.
 const EXACT_UNITS_MAX: u32 = 64;
 
 /// The longest run that a class exists for.
@@ -21,7 +21,7 @@ pub(super) fn class_of(units: u32) -> usize {
     (EXACT_UNITS_MAX + (power - 6) * 2 + half) as usize
 }
 
-/// The first class in which every run has at least so many units.
+/// The first class in which every run has at least `units` units.
 pub(super) fn class_fitting(units: u32) -> usize {
     let class = class_of(units);
     let exact = units <= EXACT_UNITS_MAX || units.trailing_zeros() + 1 >= units.ilog2();

@@ -1,7 +1,7 @@
-//! A set of region numbers whose lowest is found at once.
+//! A set of group numbers with a summary bitmap, whose lowest is found at once.
 
-/// A set of region numbers: one bit each, and above them one bit for each word that is not zero.
-/// The file has at most 2^17 regions, so the lowest is found in 33 looks, mostly in two.
+/// A set of group numbers: one bit each, and above them one bit for each word that is not zero. The
+/// file has at most 2^17 groups, so the lowest is found in 33 looks, mostly in two.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupSet {
     words: Vec<u64>,
@@ -19,7 +19,7 @@ impl GroupSet {
         self.summary[word / 64] |= 1 << (word % 64);
     }
 
-    /// Takes out a region that is in the set.
+    /// Takes out a group that is in the set.
     pub(super) fn remove(&mut self, group: usize) {
         let word = group / 64;
         self.words[word] &= !(1 << (group % 64));
@@ -34,7 +34,7 @@ impl GroupSet {
         Some(word * 64 + self.words[word].trailing_zeros() as usize)
     }
 
-    /// All regions in it, rising.
+    /// All groups in it, rising.
     pub(super) fn iter(&self) -> impl Iterator<Item = usize> {
         self.words.iter().enumerate().flat_map(|(i, &word)| {
             let mut rest = word;

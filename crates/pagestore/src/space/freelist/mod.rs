@@ -1,12 +1,12 @@
-//! Which units are free: runs by size, found and merged without a search.
+//! Segregated free list: free runs by size class, found and merged without a search.
 //!
-//! The file is cut into regions, each headed by the two places of its bitmap. Runs never cross a
-//! region's border. An allocation takes the smallest class of runs that all fit, and in it the
-//! lowest region, so that high regions empty; only if no run fits does the file grow.
+//! The file is cut into allocation groups, each headed by the two places of its bitmap. Runs never
+//! cross a group's border. An allocation takes the smallest class of runs that all fit (best fit),
+//! and in it the lowest group, so that high groups empty; only if no run fits does the file grow.
 //!
 //! The cost does not depend on how much is free: a mask says which classes have a run, a set for
-//! each class in which regions, and the region where (`group.rs`). What was free when the store
-//! was opened is counted then, but listed only in regions that something is taken from.
+//! each class in which groups, and the group where (`alloc_group.rs`). Runs that were free when the
+//! store was opened are counted then, but listed only in groups that something is taken from.
 
 mod alloc_group;
 mod classes;
@@ -29,14 +29,14 @@ const _: () = assert!(GROUP_UNITS <= UNITS_MAX as u64, "a group may be one free 
 /// In how many groups to look for a run if some of the class may be too short.
 const GROUP_TRIES_MAX: usize = 8;
 
-/// Which units of a file are free, and where the file ends. The store has one of its own; it is
-/// public for those who measure it, or want one for another file.
+/// The free list of a file: its free units, and its end. The store has one of its own; it is public
+/// for benchmarks, and for use with another file.
 ///
-/// Spans are given out from the lowest region that has a run of the best fitting size; the file
+/// Spans are given out from the lowest group that has a run of the best fitting size; the file
 /// grows only if there is none. Costs do not depend on how much is free.
 pub struct Freelist {
     groups: Vec<AllocGroup>,
-    /// For each class, the regions that have a run of it.
+    /// For each class, the groups that have a run of it.
     by_class: [GroupSet; CLASS_COUNT],
     /// One bit for each class that has a run somewhere.
     mask: u128,
@@ -67,8 +67,8 @@ impl Freelist {
         }
     }
 
-    /// What is free in a file that ends at `end` if `used` are all units in use,
-    /// counted from the first region on.
+    /// The free list of a file that ends at `end` if `used` are all units in use, counted from the
+    /// first group on.
     pub(crate) fn restore(used: &UnitSet, end: u64) -> Freelist {
         let mut list = Freelist::new();
         list.end = end;
@@ -100,12 +100,12 @@ impl Freelist {
         self.free_units
     }
 
-    /// All free spans, rising; two touch only at the border of a region.
+    /// All free spans, rising; two touch only at the border of a group.
     pub(crate) fn spans(&self) -> impl Iterator<Item = Span> {
         self.spans_of(|_| true)
     }
 
-    /// All free spans of some regions, rising.
+    /// All free spans of some groups, rising.
     pub(crate) fn spans_of(&self, wanted: impl Fn(usize) -> bool) -> impl Iterator<Item = Span> {
         let groups = self.groups.iter().enumerate().filter(move |(index, _)| wanted(*index));
         groups.flat_map(|(index, group)| {
@@ -118,7 +118,7 @@ impl Freelist {
     ///
     /// # Panics
     ///
-    /// If `units` is 0, or more than a region has: 32446.
+    /// If `units` is 0, or more than a group has: 32446.
     pub fn allocate(&mut self, units: u32) -> Option<Span> {
         assert!(units > 0 && u64::from(units) <= GROUP_UNITS - HEAD_UNITS, "{units} units");
         let anywhere = usize::MAX;
@@ -168,7 +168,7 @@ impl Freelist {
         self.take_fitting(units, last).or_else(|| self.take_tried(units, last))
     }
 
-    /// The free runs of at least so many units in some regions, rising.
+    /// The free runs of at least `units_min` units in some groups, rising.
     pub(crate) fn long_runs(&self, groups: Range<usize>, units_min: u32) -> Vec<Span> {
         let end = groups.end.min(self.groups.len());
         let groups = groups.start.min(end)..end;
@@ -179,7 +179,7 @@ impl Freelist {
         runs.collect()
     }
 
-    /// How many regions have ever had a free unit, those between them included.
+    /// How many groups have ever had a free unit, those between them included.
     pub(crate) fn group_count(&self) -> usize {
         self.groups.len()
     }
@@ -200,8 +200,8 @@ impl Freelist {
         });
     }
 
-    /// Gives up the free run at the end of the file, if it has so many units. They are no part of
-    /// the file then.
+    /// Gives up the free run at the end of the file, if it has at least `units_min` units. They are
+    /// no part of the file then.
     pub(crate) fn trim(&mut self, units_min: u64) -> bool {
         let end = self.used_end();
         if end == self.end || self.end - end < units_min {
@@ -223,7 +223,7 @@ impl Freelist {
         true
     }
 
-    /// One past the last unit that is not free. A region of which nothing is used counts as free.
+    /// One past the last unit that is not free. A group of which nothing is used counts as free.
     pub(crate) fn used_end(&self) -> u64 {
         let mut end = self.end;
         while end > META_UNITS {
@@ -238,7 +238,7 @@ impl Freelist {
         end
     }
 
-    /// From the smallest class in which every run is long enough, in regions up to `last`.
+    /// From the smallest class in which every run is long enough, in groups up to `last`.
     fn take_fitting(&mut self, units: u32, last: usize) -> Option<Span> {
         let mut fitting = self.mask >> class_fitting(units) << class_fitting(units);
         while fitting != 0 {
@@ -252,8 +252,8 @@ impl Freelist {
         None
     }
 
-    /// From the class that `units` itself falls into, where some runs are long enough, in regions
-    /// up to `last`.
+    /// From the class that `units` itself falls into, where some runs are long enough, in groups up
+    /// to `last`.
     fn take_tried(&mut self, units: u32, last: usize) -> Option<Span> {
         let class = class_of(units);
         if class == class_fitting(units) || self.mask >> class & 1 == 0 {
@@ -272,7 +272,7 @@ impl Freelist {
         Some(Span { start: group_start(index) + u64::from(at), units })
     }
 
-    /// Takes units from a region; `take` says where they lie.
+    /// Takes units from a group; `take` says where they lie.
     fn take_from(
         &mut self,
         index: usize,
@@ -320,7 +320,7 @@ impl Freelist {
         }
     }
 
-    /// Brings the index over all regions up to date with one of them.
+    /// Brings the index over all groups up to date with one of them.
     fn note(&mut self, index: usize, before: u128) {
         let after = self.groups[index].mask();
         let mut changed = before ^ after;

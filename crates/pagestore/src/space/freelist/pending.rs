@@ -1,7 +1,7 @@
-//! Spans that nobody will need once certain snapshots have ended.
+//! Pending spans: replaced, and free once certain snapshots have ended.
 //!
 //! The last durable root, and the root that a checkpoint is writing, are snapshots like any other:
-//! what they reach is not overwritten.
+//! the units that they reach are not overwritten.
 
 use crate::page::Span;
 use crate::space::epoch_list::EpochList;
@@ -14,12 +14,12 @@ pub(crate) struct PendingSpans {
 }
 
 impl PendingSpans {
-    /// Says that the root of transaction `txid` may be read from now on.
+    /// Notes that the root of transaction `txid` may be read from now on.
     pub(crate) fn open(&mut self, txid: u64) {
         self.epochs.open(txid);
     }
 
-    /// Says that nobody reads, or can come to read, the root of `txid` any more.
+    /// Notes that no reader holds, or can come to hold, the root of `txid`.
     pub(crate) fn close(&mut self, txid: u64) {
         self.epochs.close(txid);
     }
@@ -33,8 +33,8 @@ impl PendingSpans {
         })
     }
 
-    /// Notes a span that was born in `created` and is replaced in `replaced`. True if nobody needs it:
-    /// then it is free at once, and not noted.
+    /// Notes a span that was created in `created` and is replaced in `replaced`. True if no
+    /// snapshot needs it: then it is free at once, and not noted.
     pub(crate) fn add(&mut self, span: Span, created: u64, replaced: u64) -> bool {
         let free = self.epochs.add(span, created, replaced).is_some();
         if !free {

@@ -39,7 +39,7 @@ fn allocate(list: &mut Freelist, model: &mut Model, units: u32) -> Span {
     span
 }
 
-/// Takes note of what was given out.
+/// Notes what was given out.
 fn enter(list: &Freelist, model: &mut Model, span: Span) {
     let old_end = model.end;
     model.end = list.end();

@@ -1,7 +1,8 @@
-//! Building a tree beside all transactions, from sorted entries, straight into the file.
+//! Bulk load: builds a tree from sorted entries concurrently with all transactions, straight into
+//! the file.
 //!
 //! Leaves are packed one behind the other into runs of 1 MiB; each level of branches has one page
-//! that is being filled. So memory is bounded by the height of the tree, and the writer's place is
+//! that is being filled. So memory is bounded by the height of the tree, and the writer lock is
 //! needed only to put the finished tree in.
 
 mod page_builder;
@@ -24,11 +25,11 @@ use run_writer::RunWriter;
 /// With fewer separators a branch grows instead, so that the tree's height stays bounded.
 const SEPARATORS_MIN: usize = 3;
 
-/// Builds a tree from entries in rising order of keys, beside all transactions; see
+/// Builds a tree from entries in rising order of keys, concurrently with all transactions; see
 /// [`PageStore::tree_builder`](crate::PageStore::tree_builder).
 ///
-/// What it has written takes space, which comes back if it, or the [`BuiltTree`], is dropped, and
-/// after a crash. A `push` that failed for want of space or by the system's refusal ends it.
+/// Its pages take space, which comes back if it, or the [`BuiltTree`], is dropped, and after a
+/// crash. A `push` that failed for want of space or by the kernel's refusal ends it.
 pub struct TreeBuilder {
     runs: RunWriter,
     page_size: PageSize,
@@ -50,12 +51,13 @@ struct OpenBranch {
     /// The separator before the first child; empty in the leftmost branch.
     before: Vec<u8>,
     leftmost: Child,
-    /// What lies below it, but for the page itself.
+    /// The size of its subtree, without the page itself.
     size: SubtreeSize,
     separators: PageBuilder,
 }
 
-/// A tree that is in the file and that no tree names; see [`TreeMut::ingest`](crate::TreeMut::ingest).
+/// A tree that is in the file and that no tree names; see
+/// [`TreeMut::ingest`](crate::TreeMut::ingest).
 pub struct BuiltTree {
     pub(crate) root: Child,
     /// The first key and the last.
@@ -118,10 +120,10 @@ impl TreeBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfOrder`] unless the key is greater than the last one, [`Error::TooLarge`] if key
-    /// or value is over its limit: nothing has happened then. [`Error::NoSpace`] if the file cannot
-    /// grow and [`Error::Io`] if the system refused: then the builder can only be dropped, and says
-    /// [`Error::Broken`] from then on. The store is not affected.
+    /// [`Error::OutOfOrder`] unless the key is greater than the last one, [`Error::TooLarge`] if
+    /// key or value is over its limit: nothing has happened then. [`Error::NoSpace`] if the file
+    /// cannot grow and [`Error::Io`] if the kernel refused: then the builder can only be dropped,
+    /// and says [`Error::Broken`] from then on. The store is not affected.
     pub fn push(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         refuse_over("a key", key.len(), KEY_BYTES_MAX)?;
         refuse_over("a value", value.len(), VALUE_BYTES_MAX)?;
@@ -147,7 +149,7 @@ impl TreeBuilder {
             let separator = branch::separator((&[], &self.last_key), (&[], key));
             self.end_leaf(separator)?;
         }
-        // Only now: a leaf that ended does not have it.
+        // Only now: a leaf that ended does not count it.
         if let LeafValue::Extent(extent) = value {
             self.long_units += u64::from(extent.span().units);
         }

@@ -1,4 +1,4 @@
-//! The cells of one page that is being filled from the left to the right.
+//! Builder of one page, filled from the left to the right.
 
 use std::ops::Range;
 
@@ -10,9 +10,9 @@ use crate::page::slotted::{Cell, SLOT_BYTES, SLOTS_AT};
 pub(crate) struct PageBuilder {
     bytes: Vec<u8>,
     cells: Vec<CellRanges>,
-    /// What all keys begin with.
+    /// The length of the common prefix.
     prefix_len: usize,
-    /// What the cells take with their whole keys.
+    /// Bytes of the cells with their whole keys.
     cell_bytes: usize,
 }
 

@@ -19,12 +19,12 @@ const BUFFERED_UNITS_MAX: u32 = RUN_UNITS / 4;
 /// Where pages and long values go.
 pub(crate) struct RunWriter {
     reservation: Reservation,
-    /// The birth of all that is written.
+    /// The creating transaction of all that is written.
     created_txid: u64,
     run: Span,
     /// Units of the run that have been given out.
     used: u32,
-    /// What belongs at the end of the used part and is not written yet.
+    /// Bytes at the end of the used part that are not written yet.
     buffer: Vec<u8>,
 }
 
@@ -32,7 +32,8 @@ impl RunWriter {
     pub(crate) fn new(shared: &Arc<StoreShared>) -> RunWriter {
         RunWriter {
             reservation: Reservation::new(Arc::clone(shared)),
-            // Not that of a transaction to come: a draft reads as of the root that it builds on.
+            // Not that of a transaction to come: a transaction reads as of the root that it builds
+            // on.
             created_txid: shared.current().txid,
             run: Span { start: 0, units: 0 },
             used: 0,
@@ -40,7 +41,7 @@ impl RunWriter {
         }
     }
 
-    /// Writes a page of so many units that `fill` completes: it is blank but for its header, and its
+    /// Writes a page of `units` that `fill` completes: it is blank but for its header, and its
     /// place is known.
     pub(crate) fn page(
         &mut self,
@@ -90,7 +91,7 @@ impl RunWriter {
         Ok(self.reservation)
     }
 
-    /// The next units; what belongs there goes to the end of the buffer.
+    /// The next units; their bytes go to the end of the buffer.
     fn take_units(&mut self, units: u32) -> Result<Span> {
         if self.run.units - self.used < units {
             self.end_run()?;

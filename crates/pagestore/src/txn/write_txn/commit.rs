@@ -1,4 +1,4 @@
-//! The end of a write transaction: seen by all, and durable if that is wanted.
+//! Commit: publishes a write transaction, and makes it durable if that is wanted.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,23 +12,22 @@ use crate::shared::StoreShared;
 use crate::shared::writer_lock::WriterGuard;
 use crate::txn::txn_state::TxnState;
 
-/// A transaction looks at the trash once those before it owe so many units: a branch page of the
-/// trash has about as many leaves.
+/// Units owed after which a transaction does deferred frees: a branch page of them has about as
+/// many leaves.
 const OWED_UNITS_MIN: u64 = 64;
 
-/// What a commit waits for.
+/// The durability that a commit waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitDurability {
-    /// For nothing: a crash before the next checkpoint, or the next commit that is synced, takes it
-    /// back.
+    /// None: a crash before the next checkpoint, or the next commit that is synced, takes it back.
     Memory,
-    /// Until no crash takes it back, nor any transaction before it.
+    /// Durable: no crash takes it back, nor any transaction before it.
     Sync,
 }
 
 impl WriteTxn<'_> {
-    /// [`WriteTxn::commit`] with [`CommitDurability::Memory`]: makes all that was done visible and touches
-    /// no file.
+    /// [`WriteTxn::commit`] with [`CommitDurability::Memory`]: makes all that was done visible and
+    /// touches no file.
     ///
     /// # Errors
     ///
@@ -37,30 +36,31 @@ impl WriteTxn<'_> {
         self.commit(CommitDurability::Memory)
     }
 
-    /// Makes all that was done visible to everybody who reads from now on, as a whole. Returns the
-    /// transaction's number, or that of the one before if there was nothing to do.
+    /// Makes all that was done visible to all later reads, as a whole. Returns the transaction's
+    /// number, or that of the one before if there was nothing to do.
     ///
-    /// With [`CommitDurability::Sync`] it returns once the transaction is durable, and so are all before
-    /// it. Others read it, and build on it, before that: who must not, waits for
-    /// [`PageStore::durable_txid`](crate::PageStore::durable_txid). It costs one append to the redo
-    /// area and one sync, which all share that wait at the same time; the next transaction begins
-    /// meanwhile. Where that is not possible it costs a checkpoint, and the next transaction begins
-    /// after it: the first time of all, which makes the area; if the area is full; if what was done
-    /// since the last checkpoint or synced commit is more than a quarter of it; and without one
+    /// With [`CommitDurability::Sync`] it returns once the transaction is durable, and so are all
+    /// before it. Others read it, and build on it, before that: a caller that must not waits for
+    /// [`PageStore::durable_txid`](crate::PageStore::durable_txid). It costs its share of a group
+    /// commit, one append to the redo area and one sync; the next transaction begins meanwhile.
+    /// Where that is not possible it costs a checkpoint, and the next transaction begins after it:
+    /// the first time of all, which makes the area; if the area is full; if the changes since the
+    /// last checkpoint or synced commit are more than a quarter of it; and without one
     /// ([`Options::redo_bytes`](crate::Options::redo_bytes) is 0).
     ///
     /// # Errors
     ///
     /// [`Error::Broken`] if an operation failed half-way, [`Error::Poisoned`] if a checkpoint or a
-    /// commit has failed meanwhile, [`Error::TooLarge`] if the mark is too long, [`Error::NoSpace`]
-    /// if the file has to grow for the checkpoint and cannot; [`Error::Corrupt`] also if the trees name
-    /// what is not in use, or a page twice; else what reading a page met. Nothing is published then.
+    /// commit has failed meanwhile, [`Error::TooLarge`] if the commit metadata is too long,
+    /// [`Error::NoSpace`] if the file has to grow for the checkpoint and cannot; [`Error::Corrupt`]
+    /// also if the trees name units that are not in use, or a page twice; else an error of reading
+    /// a page. Nothing is published then.
     ///
     /// [`Error::Io`] and [`Error::Poisoned`] of a commit that is to be durable may also say that
     /// writing it failed: it was seen, and whether it is durable shows when the store is opened
-    /// again, which takes no more writes until then. [`Error::NoSpace`] of one that costs a checkpoint
-    /// may also say that a [`TreeBuilder`](crate::TreeBuilder) took the room meanwhile: it was seen,
-    /// and is durable with the next checkpoint.
+    /// again, which takes no more writes until then. [`Error::NoSpace`] of one that costs a
+    /// checkpoint may also say that a [`TreeBuilder`](crate::TreeBuilder) took the room meanwhile:
+    /// it was seen, and is durable with the next checkpoint.
     ///
     /// [`Error::Broken`]: crate::Error::Broken
     /// [`Error::Corrupt`]: crate::Error::Corrupt
@@ -70,7 +70,7 @@ impl WriteTxn<'_> {
     /// [`Error::TooLarge`]: crate::Error::TooLarge
     pub fn commit(self, durability: CommitDurability) -> Result<u64> {
         let WriteTxn { state, shared, writer_guard } = self;
-        // Bound after the place, so given back before it.
+        // Bound after the guard, so dropped before it.
         let mut state = state;
         save(&mut state, shared)?;
         if state.is_nothing() {
@@ -98,15 +98,15 @@ impl WriteTxn<'_> {
                 checkpoint::make_room(shared, CheckpointScope::WithRedo)?;
                 let recorder = publish(state, shared)?;
                 shared.redo.push(txid, recorder, AppendUrgency::Later);
-                // Nobody publishes before it is durable, so it leaves no gap behind.
+                // No transaction is published before it is durable, so it leaves no gap behind.
                 checkpoint::run(shared, CheckpointScope::WithRedo)?;
             }
         }
         Ok(txid)
     }
 
-    /// Publishes what was read from the redo area, also if it changes nothing here: so each
-    /// transaction gets the number that it had.
+    /// Publishes a replayed transaction, also if it changes nothing here: so each transaction gets
+    /// the number that it had.
     pub(crate) fn replay(self) -> Result<()> {
         let WriteTxn { state, shared, .. } = self;
         let mut state = state;
@@ -125,7 +125,7 @@ pub(crate) fn sync(shared: &Arc<StoreShared>) -> Result<u64> {
     let seen = shared.current().txid;
     match shared.redo.last() {
         Some(last) if last >= seen => wait(shared, last).map(|()| last),
-        // What is seen gets its record a moment later, from who has the writer's place until then.
+        // A visible transaction gets its record a moment later, from the holder of the writer lock.
         _ => sync_with_guard(shared, shared.writer_lock.lock()),
     }
 }
@@ -147,7 +147,8 @@ fn wait(shared: &StoreShared, txid: u64) -> Result<()> {
     outcome
 }
 
-/// Refuses what may not be published, and writes what has changed about the trees into the catalogue.
+/// Refuses what may not be published, and writes what has changed about the trees into the
+/// catalogue.
 fn save(state: &mut TxnState, shared: &StoreShared) -> Result<()> {
     state.refuse_if_broken()?;
     refuse_over("a mark", state.commit_metadata().len(), COMMIT_METADATA_BYTES_MAX)?;
@@ -161,15 +162,17 @@ fn is_admitted(state: &mut TxnState, shared: &StoreShared) -> bool {
     state.recorder.finish(txid).is_some_and(|record| shared.redo.admits(record))
 }
 
-/// Puts what the transaction has cut off into the trash, and gives back about twice as much trash as
-/// it takes: so the trash stays bounded whatever is cut off, and no transaction pays for another.
+/// Defers the free of the subtrees that the transaction has detached, and frees about twice as many
+/// deferred units as it takes: so the backlog stays bounded whatever is cut off, and no transaction
+/// pays for another.
 fn free_owed(shared: &StoreShared, state: &mut TxnState) -> Result<()> {
-    // Only who has the writer's place comes here.
+    // Only the holder of the writer lock comes here, so the load and the store need not be one
+    // operation.
     let owed = &shared.counters.owed_units;
     let units = owed.load(Ordering::Relaxed) + 2 * state.pages.page_units();
     let due = if units < OWED_UNITS_MIN { 0 } else { units };
-    // What cannot be read stays in the trash, and who asks for it by itself or checks the store is
-    // told: no reason to refuse a transaction that has nothing to do with it.
+    // Deferred pages that cannot be read stay deferred, and `reclaim` and `check` report them: no
+    // reason to refuse an unrelated transaction.
     let (freed, _) = state.free_deferred(due)?;
     let left = if state.deferred_free_units() == 0 { 0 } else { units.saturating_sub(freed) };
     owed.store(left.min(1 << 12), Ordering::Relaxed);
@@ -180,8 +183,8 @@ fn free_owed(shared: &StoreShared, state: &mut TxnState) -> Result<()> {
 ///
 /// # Errors
 ///
-/// [`Error::Corrupt`](crate::Error::Corrupt) if the trees named what they cannot have: nothing is
-/// published then.
+/// [`Error::Corrupt`](crate::Error::Corrupt) if the trees named units that are not in use: nothing
+/// is published then.
 fn publish(mut state: TxnState, shared: &StoreShared) -> Result<RedoRecorder> {
     let txid = state.pages.txid();
     let written = state.pages.take();
@@ -198,10 +201,11 @@ fn publish(mut state: TxnState, shared: &StoreShared) -> Result<RedoRecorder> {
         space.take_back(&shared.page_reader, &spans, &written.adopted);
         return Err(error);
     }
-    // A root is made only if it is opened, because it says so when it ends.
+    // A root is made only if it is opened, because its drop says that it has ended.
     space.open(txid);
     *shared.current.write() = state.next_root();
-    // The draft pins the root that it was built on; without it, what nobody reads is free now.
+    // The state pins the root that it was built on; without it, pages that no reader needs are free
+    // now.
     let recorder = state.into_recorder();
     space.publish(&shared.page_reader, txid, &spans, &written.replaced);
     let dirty_bytes = space.dirty_bytes();
