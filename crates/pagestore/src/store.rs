@@ -79,6 +79,7 @@ impl PageStore {
         let ended = EndedRoots::new(Mutex::new(Vec::new()));
         let holes = Holes::new(options.punch_bytes);
         let mut space = SpaceManager::new(used, meta.end, meta.txid, holes, Arc::clone(&ended));
+        // Records flag groups, not units: all free units of a flagged group count as holes.
         space.expect_holes(|group| groups.has_holes(group));
         let root = Root::durable(&meta, ended);
         let file_bytes = page_reader.file().len()?;
@@ -375,6 +376,7 @@ fn create(fs: &dyn FileSystem, path: &Path) -> Result<Arc<dyn File>> {
     pages.resize(2 * UNIT_BYTES, 0);
     file.write_at(&pages, 0)?;
     file.sync()?;
+    // The name last, and durable only with its directory.
     fs.rename(&new, path)?;
     fs.sync_dir(parent(path))?;
     Ok(file)

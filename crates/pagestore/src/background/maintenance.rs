@@ -66,6 +66,7 @@ pub(crate) fn step(shared: &Arc<StoreShared>, now: Duration) -> Result<Maintenan
         soft_bytes,
         options.checkpoint_interval,
     );
+    // A checkpoint before all else: throttled writers may wait for it.
     if is_due {
         return match checkpoint(shared) {
             // The spare space of the file may be the room that is missing.

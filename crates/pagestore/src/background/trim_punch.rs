@@ -38,6 +38,7 @@ pub(crate) fn step(shared: &StoreShared) -> Result<bool> {
         Ok(false) => punch_step(shared),
         other => other,
     };
+    // It is unknown how much of the file is left.
     if outcome.is_err() {
         shared.poison();
     }

@@ -39,6 +39,7 @@ pub(crate) fn grow(shared: &StoreShared, needed: u64) -> Result<()> {
     let to = needed.next_multiple_of(step);
     let file = shared.page_reader.file();
     let outcome = file.allocate(reserved..to).map(|()| to);
+    // Without the step behind it: the disk may have room for that.
     let outcome = outcome.or_else(|_| file.allocate(reserved..needed).map(|()| needed));
     let len = outcome.map_err(no_space)?;
     shared.counters.file_bytes.store(len, Ordering::Relaxed);

@@ -94,6 +94,7 @@ pub(crate) fn run_paced(
     pace: &mut Pace<'_>,
 ) -> Result<()> {
     let mut written = shared.last_checkpoint.lock();
+    // Asked under the lock: the checkpoint that this one waited for may have failed.
     shared.refuse_if_poisoned()?;
     let Some(cut) = cut(shared, &mut written, scope)? else { return Ok(()) };
     if let Err(error) = write(shared, &cut, pace) {
@@ -114,6 +115,7 @@ fn cut(
     let redo_units = wanted_redo_units(shared, scope);
     let old_directory = (written.meta.directory.len > 0).then(|| written.meta.directory.span());
     let mut trimmed = false;
+    // Before the space is locked for the cut, which so takes moments.
     shared.reclaim_all_ended();
     let (mut space, root, spans) = loop {
         let mut space = lock_with_room(shared, redo_units)?;
@@ -289,6 +291,7 @@ fn write(shared: &StoreShared, cut: &CheckpointCut, pace: &mut Pace<'_>) -> Resu
         shared.counters.space_written_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
     }
     file.sync()?;
+    // Only after the sync: all that the meta page names is durable before it is.
     write_at(shared, &[IoSlice::new(&cut.meta.encode())], cut.meta.unit())?;
     file.sync()?;
     Ok(())

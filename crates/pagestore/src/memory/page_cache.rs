@@ -101,6 +101,7 @@ impl PageCache {
         *held = Some(frame.clone());
         let flags = slot.flags.fetch_or(IN_RING | REFERENCED, Ordering::Relaxed);
         drop(held);
+        // The slot is unlocked, since the sweep takes the locks of other slots.
         self.added(id, frame.len(), flags & IN_RING == 0);
         frame
     }

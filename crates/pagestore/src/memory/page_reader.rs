@@ -4,6 +4,7 @@
 //! Dirty pages lie in [`PageTable`]. Clean ones are borrowed from the memory map of the file, once
 //! they were verified there; where the file is not mapped they are read into the [`PageCache`],
 //! verified, and counted. A page that was verified is trusted until its unit is allocated again.
+//! `docs/decisions/0013` says why the file is mapped once.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -73,6 +74,7 @@ impl PageReader {
     pub(crate) fn page<'a>(&'a self, root: &'a Root, page_ref: PageRef) -> Result<PageBytes<'a>> {
         let Some(bytes) = self.resident(root, page_ref) else { return self.load(root, page_ref) };
         prefetch::search(bytes);
+        // Verified once, but perhaps overwritten by a later page: the parent's reference tells.
         if page::is_at(bytes, page_ref) {
             return Ok(PageBytes::Borrowed(bytes));
         }
@@ -107,6 +109,7 @@ impl PageReader {
             UnitState::Nothing => {}
             // Another thread has just verified it.
             UnitState::Verified(verified) if verified == Verified::page(page_ref.units()) => {}
+            // Another length was verified there, so the reference is stale.
             _ => return Err(wrong_page(page_ref.id())),
         }
         if let Some(map) = self.map_of(page_ref.span())? {
@@ -284,6 +287,8 @@ fn map(file: &dyn File) -> Result<Option<FileMap>> {
     let mut len = MAP_BYTES;
     loop {
         match file.map_ahead(len) {
+            // A limit of the address space, as `ulimit -v` sets: a shorter map still covers most
+            // files.
             Err(_) if len > MAP_BYTES_MIN => len /= 2,
             other => return Ok(other?),
         }

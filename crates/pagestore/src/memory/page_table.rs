@@ -229,6 +229,8 @@ impl PageTable {
         assert!(bytes.addr() & TAG == 0, "memory for unit {id} is not aligned");
         let (entry, verified_units) = self.slot_or_new(id);
         verified_units.store(0, Ordering::Release);
+        // After the mark is cleared: a reader that finds it set reads the map, which lacks this
+        // page.
         let old = entry.swap(bytes.map_addr(|addr| addr | tag), Ordering::AcqRel);
         assert!(!points(old), "unit {id} was given out while what it held was in memory");
         self.held_count.fetch_add(1, Ordering::Relaxed);

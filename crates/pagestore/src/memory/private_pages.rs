@@ -69,6 +69,7 @@ impl PrivatePages {
     pub(crate) fn remove(&mut self, id: u64) -> Option<Private<PageBuffer>> {
         let at = self.at.remove(&id)?;
         let (_, own) = self.row.swap_remove(at as usize);
+        // The last page has moved into the gap.
         if let Some((moved, _)) = self.row.get(at as usize) {
             self.at.insert(*moved, at);
         }

@@ -88,6 +88,7 @@ impl Root {
 
 impl Drop for Root {
     fn drop(&mut self) {
+        // Only queued: a root may be dropped on any thread, which must not wait for the space.
         self.ended.lock().push(self.ending);
     }
 }

@@ -139,6 +139,7 @@ impl Slab {
         for (i, mask) in masks(units.clone()) {
             let seen = self.taken[i].fetch_or(mask, Ordering::Acquire);
             if seen & mask != 0 {
+                // Only the bits that this call has set: the others belong to the quicker thread.
                 self.taken[i].fetch_and(!(mask & !seen), Ordering::Release);
                 self.release(units.start..(i * 64).max(units.start));
                 return false;

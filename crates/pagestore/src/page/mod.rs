@@ -104,6 +104,7 @@ pub(crate) fn units_for(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(UNIT_BYTES)).expect("values and pages are far below 2^32 units")
 }
 
+// A tree chooses it once: `docs/decisions/0017`.
 /// The length of the pages of a tree in units; a page with a long key may be longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageSize(u8);

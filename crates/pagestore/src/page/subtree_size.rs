@@ -1,4 +1,5 @@
-//! Size of a subtree in keys and units: kept in its parent, so that counts need no walk.
+//! Size of a subtree in keys and units: kept in its parent, so that counts need no walk
+//! (`docs/decisions/0016`).
 
 use crate::page::Span;
 

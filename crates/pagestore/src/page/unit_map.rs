@@ -22,6 +22,7 @@ impl Hasher for UnitHasher {
     }
 
     fn write_u64(&mut self, id: u64) {
+        // The product mixes into its high bits, and the map takes buckets from the low ones.
         self.0 = (self.0 ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
     }
 }

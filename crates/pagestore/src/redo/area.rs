@@ -42,6 +42,7 @@ impl RedoArea {
     pub(crate) fn append(&self, file: &dyn File, position: u64, frame: &[u8]) -> Result<()> {
         let (at, left) = self.file_offset(position);
         let (first, second) = frame.split_at(frame.len().min(left));
+        // The wrapped rest first: the header is in the other part, so a torn frame has no beginning.
         if !second.is_empty() {
             let start = self.file_offset(position + left as u64).0;
             file.write_synced(&[IoSlice::new(second)], start)?;

@@ -4,7 +4,7 @@
 //! Of threads that do nothing but commit, one half would otherwise wait for the sync of the other:
 //! the first one to be woken appends alone. So the leader waits until as many want an append as
 //! went with the last one, but no longer than some yields of the CPU take, and if it was in vain,
-//! not again for a while.
+//! not again for a while (`docs/decisions/0012`).
 
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;

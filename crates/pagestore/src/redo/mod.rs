@@ -198,6 +198,7 @@ impl Redo {
                 state.lead.is_on = true;
                 return self.lead(state);
             }
+            // A follower of the running round sleeps apart from those who wait for the next one.
             let is_led = txid <= state.lead.last;
             let futex = &self.futexes[(state.lead.round + u64::from(!is_led)) as usize % 2];
             let seen = futex.load();
@@ -307,6 +308,7 @@ impl Redo {
         if state.gap <= txid {
             state.gap = 0;
         }
+        // The checkpoint contains them: appended, they would only take room of the ring.
         if state.queue.last <= txid {
             state.queue.clear();
             self.window.set_waiting(0);
@@ -349,6 +351,7 @@ impl RedoState {
         let position = self.next;
         let bytes = std::mem::take(&mut self.spare.queue);
         let frame = std::mem::take(&mut self.spare.frame);
+        // An empty queue keeps the last transaction, so that `last` never falls.
         let queue = RecordQueue { bytes, last: self.queue.last, ..RecordQueue::default() };
         let records = std::mem::replace(&mut self.queue, queue);
         self.next += frame_bytes(records.bytes.len() as u64);

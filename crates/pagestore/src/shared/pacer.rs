@@ -66,6 +66,7 @@ impl Pacer {
         now: Duration,
     ) -> Option<Duration> {
         let before = self.dirty_bytes;
+        // Fixed by the first call: progress of a checkpoint must not look like fewer added bytes.
         let added = *self.added_bytes.get_or_insert(dirty_bytes.saturating_sub(before));
         let rest = limits.rest(dirty_bytes, added, self.bytes_per_second)?;
         Some(rest.saturating_sub(now.saturating_sub(self.began)))

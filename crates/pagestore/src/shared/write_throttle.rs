@@ -76,6 +76,7 @@ impl WriteThrottle {
                 state.pacer.begin(dirty, now);
                 break;
             }
+            // At the hard limit with a full disk no checkpoint will free memory: fail, do not hang.
             if left.is_none() && state.is_full {
                 return Err(DiskFull);
             }

@@ -253,6 +253,7 @@ impl AllocGroups {
             }
             let used_units = ones(used.words(group * GROUP_WORDS, GROUP_WORDS));
             self.records[group].used_units = used_units;
+            // An empty group needs no bitmap, so opening the store reads none for it.
             if used_units == 0 {
                 self.records[group] = GroupRecord::default();
                 self.saved.copy_words(&UnitSet::default(), group * GROUP_WORDS, GROUP_WORDS);
@@ -282,6 +283,7 @@ impl AllocGroups {
 
     fn renew(&mut self, group: usize, used: &UnitSet, txid: u64) -> (u64, Vec<u8>) {
         let record = &mut self.records[group];
+        // The other place: the durable directory names this one until the checkpoint is durable.
         record.which = if record.which == 1 { 2 } else { 1 };
         let unit = bitmap_unit_at(group, record.which);
         let mut bytes = vec![0; HEADER_BYTES];

@@ -86,6 +86,7 @@ impl<T> EpochList<T> {
     /// Notes a thing that was created in `created` and is replaced in `replaced`. Returned if no
     /// snapshot needs it.
     pub(crate) fn add(&mut self, thing: T, created: u64, replaced: u64) -> Option<T> {
+        // Created and replaced by one transaction: no snapshot can see it.
         if created >= replaced {
             return Some(thing);
         }

@@ -233,12 +233,14 @@ impl SpaceManager {
         match ending {
             EndedRoot::Readers(txid) => {
                 self.retired.close(txid);
+                // The durable root still pins its spans, until another root is durable.
                 match self.durable.get_mut(&txid) {
                     Some(others_ended) => *others_ended = true,
                     None => self.pending.close(txid),
                 }
             }
             EndedRoot::Durable(txid) => {
+                // Its readers may go on; then they release the spans.
                 if self.durable.remove(&txid) == Some(true) {
                     self.pending.close(txid);
                 }
@@ -369,6 +371,7 @@ impl SpaceManager {
         }
         for &(span, created_txid) in replaced {
             self.changed.insert(group_of(span.start) as u64);
+            // Replaced before a checkpoint came: it is never written.
             if self.dirty.remove(span.start) {
                 self.dirty_bytes -= span.bytes();
             }

@@ -62,6 +62,7 @@ impl NewFile {
     pub(super) fn finish(mut self) -> Result<()> {
         self.fs.rename(&self.part, &self.to)?;
         self.is_finished = true;
+        // The name is durable only with its directory.
         self.fs.sync_dir(parent(&self.to))?;
         // The lock file of the store that has made it; it does no harm if it stays.
         let _ = self.fs.remove(&beside(&self.part, ".lock"));

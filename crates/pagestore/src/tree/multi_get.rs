@@ -27,6 +27,7 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
         order.iter().for_each(|&i| each(i, None));
         return Ok(());
     }
+    // All keys take each level together, so the misses of a level overlap.
     let mut level = vec![(source.page(root)?, 0..sorted.len())];
     while !SlottedPage(&level[0].0).is_leaf() {
         level = descend(source, &level, &sorted)?;

@@ -53,6 +53,7 @@ pub(crate) fn free_deferred(
     let mut met = Ok(());
     let mut origin = Origin::Draft;
     while freed < units && met.is_ok() {
+        // The subtrees of this transaction first: their pages are in memory.
         if subtrees.is_empty() {
             match last_subtree(pages, deferred_free) {
                 Err(error) => met = Err(error),

@@ -229,6 +229,7 @@ impl TxnPages {
     pub(crate) fn make_private(&mut self, page_ref: PageRef) -> Result<PageRef> {
         if let Some(private) = self.pages.get_mut(page_ref.id()) {
             verify_at(&private.it, page_ref)?;
+            // The first change since the savepoint: undo needs the page as it was.
             if private.changed != self.epoch {
                 let before =
                     Private { it: PageBuffer::from(Frame::from(&private.it[..])), ..*private };

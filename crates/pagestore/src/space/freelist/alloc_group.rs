@@ -175,6 +175,7 @@ impl AllocGroup {
             let free = &mut self.free[word as usize];
             assert_eq!(*free & bits, 0, "unit {at} of a region, or one behind it, is freed twice");
         }
+        // Units beyond the limit are in no list: `set_limit` counts them when it moves.
         if at >= self.limit {
             self.set(at, end);
             return;

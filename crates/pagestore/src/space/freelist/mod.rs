@@ -314,6 +314,8 @@ impl Freelist {
                 }
                 return Some(span);
             }
+            // Spans do not cross a group's border: the rest of the group is free, the span in the
+            // next.
             let rest = self.end;
             self.end = start + GROUP_UNITS;
             self.release_between(rest, self.end);

@@ -216,6 +216,7 @@ impl TreeBuilder {
         }
         let separators = &self.levels[at].separators;
         let bytes = separators.bytes_with(&before, CHILD_BYTES, 0);
+        // With few separators the branch grows: long keys must not raise the tree.
         if separators.len() >= SEPARATORS_MIN && bytes > self.full_bytes() {
             self.end_branch(at)?;
             self.levels[at] = OpenBranch::new(before, child);

@@ -90,7 +90,9 @@ impl WriteTxn<'_> {
             }
             CommitDurability::Sync if is_admitted(&mut state, shared) => {
                 let recorder = publish(state, shared)?;
+                // Under the writer lock, so records are queued in the order of transactions.
                 shared.redo.push(txid, recorder, AppendUrgency::Now);
+                // The next transaction runs while this one waits for the sync.
                 drop(writer_guard);
                 wait(shared, txid)?;
             }
@@ -175,6 +177,7 @@ fn free_owed(shared: &StoreShared, state: &mut TxnState) -> Result<()> {
     // reason to refuse an unrelated transaction.
     let (freed, _) = state.free_deferred(due)?;
     let left = if state.deferred_free_units() == 0 { 0 } else { units.saturating_sub(freed) };
+    // Bounded, so that one transaction does not pay for all after a burst.
     owed.store(left.min(1 << 12), Ordering::Relaxed);
     Ok(())
 }
@@ -202,6 +205,7 @@ fn publish(mut state: TxnState, shared: &StoreShared) -> Result<RedoRecorder> {
         return Err(error);
     }
     // A root is made only if it is opened, because its drop says that it has ended.
+    // Pages are in the table before the root is current: its readers find them there.
     space.open(txid);
     *shared.current.write() = state.next_root();
     // The state pins the root that it was built on; without it, pages that no reader needs are free
