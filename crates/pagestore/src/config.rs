@@ -1,8 +1,6 @@
-//! What a caller may choose, and the limits that nobody may.
+//! Options of a store and of a tree, and the fixed limits of keys, values and names.
 
 use std::time::Duration;
-
-use crate::pacer::DirtyLimits;
 
 /// The longest key in bytes: 8 KiB of the user's and room for what a layer above puts before it.
 pub const KEY_BYTES_MAX: usize = 8192 + 64;
@@ -10,7 +8,7 @@ pub const KEY_BYTES_MAX: usize = 8192 + 64;
 /// The longest value in bytes.
 pub const VALUE_BYTES_MAX: usize = 16 << 20;
 
-/// The longest mark in bytes.
+/// The longest commit metadata in bytes.
 pub const COMMIT_METADATA_BYTES_MAX: usize = 64;
 
 /// The longest name of a tree in bytes.
@@ -19,10 +17,10 @@ pub const NAME_BYTES_MAX: usize = 256;
 /// How pages that the file has are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadMode {
-    /// From a map of the file, where the file system maps: without a copy, a lock or a count, and
-    /// what is read often stays in memory as long as the system has room. Where the disk cannot read
-    /// a page, the process ends by the signal `SIGBUS`. Where the file system does not map, as
-    /// [`ReadMode::Cached`].
+    /// From a memory map of the file, where the file system maps: without a copy, a lock or a
+    /// count, and pages that are read often stay in memory as long as the kernel has room. Where
+    /// the disk cannot read a page, the process ends by the signal `SIGBUS`. Where the file system
+    /// does not map, as [`ReadMode::Cached`].
     #[default]
     Mapped,
     /// Read into a cache of the store's own, of [`Options::cache_bytes`]. A page that the disk
@@ -30,13 +28,13 @@ pub enum ReadMode {
     Cached,
 }
 
-/// What a caller may choose of one tree when it is made.
+/// Options of one tree, chosen when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TreeOptions {
-    /// How many units of 4 KiB the pages of the tree are long, but for those of which a long key wants
-    /// more. 1 to 15, default 1. Values up to a quarter of it lie in the page; longer ones lie by
-    /// themselves.
+    /// How many units of 4 KiB the pages of the tree are long, but for those of which a long key
+    /// wants more. 1 to 15, default 1. Values up to a quarter of it lie in the page; longer ones
+    /// lie by themselves.
     ///
     /// With longer pages a scan is faster, a tree is lower, and fewer values lie by themselves. But
     /// the first change of a page in a transaction copies all of it, a checkpoint writes all of it,
@@ -59,7 +57,16 @@ impl TreeOptions {
     }
 }
 
-/// What a caller may choose.
+/// Two limits of what is in memory only, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirtyLimits {
+    /// Above it a writer waits, the longer the further.
+    pub soft_bytes: u64,
+    /// At it a writer waits until there is less. Taken as no less than the first.
+    pub hard_bytes: u64,
+}
+
+/// Options of a store.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
@@ -71,48 +78,53 @@ pub struct Options {
     ///
     /// [`PageStore::dirty_bytes`]: crate::PageStore::dirty_bytes
     pub cache_bytes: u64,
-    /// The file grows in steps of so many bytes, reserved before anything is written to them.
-    /// Default 1 MiB; 0 reserves exactly what is needed.
+    /// The file grows in steps of this many bytes, reserved before anything is written to them.
+    /// Default 1 MiB; 0 reserves exactly as much as is needed.
     pub growth_bytes: u64,
-    /// Bytes of the redo area, which makes it quick to commit with [`Durability::Sync`]. The first
-    /// such commit makes it; a file that has one keeps it as it is. Default 32 MiB, most 126 MiB; 0
-    /// makes none, and such a commit then costs a checkpoint.
+    /// Bytes of the redo area, which makes it quick to commit with [`CommitDurability::Sync`]. The
+    /// first such commit makes it; a file that has one keeps it as it is. Default 32 MiB, most 126
+    /// MiB; 0 makes none, and such a commit then costs a checkpoint.
     ///
     /// A longer one makes checkpoints rarer, and opening the store after a crash slower: it reads
     /// the area and does again what the last checkpoint lacks.
     ///
-    /// [`Durability::Sync`]: crate::Durability::Sync
+    /// [`CommitDurability::Sync`]: crate::CommitDurability::Sync
     pub redo_bytes: u64,
-    /// So many bytes in memory only make [`PageStore::maintain`] begin a checkpoint. Default 256 MiB.
+    /// This many dirty bytes, which are in memory only, make [`PageStore::maintain`] begin a
+    /// checkpoint: the soft limit. Default 256 MiB.
     ///
     /// [`PageStore::maintain`]: crate::PageStore::maintain
     pub dirty_soft_bytes: u64,
-    /// As long as a [`Maintenance`] runs, what is in memory only and not yet written by its
-    /// checkpoint stays below so many bytes: writers wait. Pages that it has written stay in memory
-    /// until it ends, up to as much again. What long values lie in is up to twice as much as they are,
-    /// and is kept for the next ones until nothing has changed for a minute. Default 512 MiB.
+    /// The hard limit. As long as a [`MaintenanceThread`] runs, the dirty bytes that its checkpoint
+    /// has not yet written stay below this: writers are throttled. Pages that it has written stay
+    /// in memory until it ends, up to as much again. The memory of long values is up to twice their
+    /// length, and is kept for the next ones until nothing has changed for a minute. Default 512
+    /// MiB.
     ///
-    /// [`Maintenance`]: crate::Maintenance
+    /// [`MaintenanceThread`]: crate::MaintenanceThread
     pub dirty_hard_bytes: u64,
-    /// After so much time with changes [`PageStore::maintain`] makes a checkpoint. Default 5 s; none:
+    /// [`PageStore::maintain`] makes a checkpoint after this time with changes. Default 5 s; none:
     /// time alone is no reason.
     ///
     /// [`PageStore::maintain`]: crate::PageStore::maintain
     pub checkpoint_interval: Option<Duration>,
-    /// A checkpoint of [`PageStore::maintain`] writes no more than so many bytes in a second, unless
-    /// somebody waits for it or memory or the redo area run short. Default 0: as fast as it goes.
+    /// The rate limit of a checkpoint of [`PageStore::maintain`], in bytes a second. It does not
+    /// hold while a caller waits for the checkpoint or memory or the redo area run short. Default
+    /// 0: no limit.
     ///
     /// [`PageStore::maintain`]: crate::PageStore::maintain
     pub checkpoint_bytes_per_second: u64,
-    /// The file is cut off when so many bytes at its end are free. Default 64 MiB; less than a step
-    /// of growth is taken as that.
+    /// The file is truncated when this many bytes at its end are free. Default 64 MiB; less than a
+    /// step of growth is taken as that.
     pub trim_bytes: u64,
-    /// Free runs of so many bytes elsewhere in the file become holes of it when they have stayed free
-    /// over eight checkpoints. Default 1 MiB; less than 512 KiB is taken as that.
+    /// Free runs of this many bytes elsewhere in the file are punched out, so that they become
+    /// holes of it, when they have stayed free over eight checkpoints. Default 1 MiB; less than 512
+    /// KiB is taken as that.
     pub punch_bytes: u64,
-    /// About so many bytes of what one operation cuts off from a tree are given back with it, a branch
-    /// page and its leaves at a time; the rest is trash, which [`PageStore::reclaim`] and ordinary
-    /// transactions give back by and by. Default 1 MiB; 0: all of it is trash.
+    /// About this many bytes of the pages that one operation cuts off from a tree are freed with
+    /// it, a branch page and its leaves at a time; the others are *deferred*:
+    /// [`PageStore::reclaim`] and ordinary transactions free them later. Default 1 MiB; 0: all of
+    /// them are deferred.
     ///
     /// [`PageStore::reclaim`]: crate::PageStore::reclaim
     pub reclaim_at_once_bytes: u64,
@@ -201,14 +213,15 @@ impl Options {
         self
     }
 
-    /// The defaults with other runs that become holes; see [`Options::punch_bytes`].
+    /// The defaults with another length of the free runs that become holes; see
+    /// [`Options::punch_bytes`].
     #[must_use]
     pub fn punch_bytes(mut self, bytes: u64) -> Options {
         self.punch_bytes = bytes;
         self
     }
 
-    /// The defaults with another part of what is cut off that is given back at once; see
+    /// The defaults with another share of pages that are freed at once; see
     /// [`Options::reclaim_at_once_bytes`].
     #[must_use]
     pub fn reclaim_at_once_bytes(mut self, bytes: u64) -> Options {

@@ -6,7 +6,7 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The system refused to read or write. Reads may be tried again; after a checkpoint that
+    /// The kernel refused to read or write. Reads may be tried again; after a checkpoint that
     /// failed so, the store takes neither writes nor checkpoints until it is opened again.
     #[error("the page file could not be read or written: {0}")]
     Io(#[from] io::Error),
@@ -15,25 +15,25 @@ pub enum Error {
     Corrupt {
         /// The number of the page, or of the first page of an extent.
         page: u64,
-        /// What was found wrong.
+        /// The fault that was found.
         what: &'static str,
     },
-    /// A stream of a backup is damaged, or not one of the row that it was given in. Nothing was made
-    /// of it.
+    /// A stream of a backup is damaged, or not one of the row that it was given in. Nothing was
+    /// made of it.
     #[error("stream {stream} of the backup cannot be used: {what}")]
     Backup {
-        /// Which of those that were given, from 0.
+        /// The number of the stream among those that were given, from 0.
         stream: u64,
-        /// What is wrong with it.
+        /// The fault of the stream.
         what: &'static str,
     },
     /// The disk has no room for the checkpoint. Nothing was written; make room and ask again.
     #[error("the disk has no room for the page file to grow")]
     NoSpace,
-    /// A key, a value, a name or a mark is over its limit. The transaction is as it was.
+    /// A key, a value, a name or commit metadata is over its limit. The transaction is as it was.
     #[error("{what} of {size} bytes is over the limit of {limit}")]
     TooLarge {
-        /// What is too large.
+        /// The thing that is too large.
         what: &'static str,
         /// Its size in bytes.
         size: usize,
@@ -49,16 +49,16 @@ pub enum Error {
     /// Keys must rise, and here one does not. Nothing was changed.
     #[error("keys must rise: {what}")]
     OutOfOrder {
-        /// Which keys do not.
+        /// The keys that do not rise.
         what: &'static str,
     },
-    /// The pages of a tree cannot be so long. Nothing was changed.
+    /// The pages of a tree cannot have this length. Nothing was changed.
     #[error("the pages of a tree cannot be {units} units long, only 1 to 15")]
     PageUnits {
         /// The length that was asked for, in units of 4 KiB.
         units: u32,
     },
-    /// What was to be put into a tree has pages of another length. Nothing was changed.
+    /// The tree to be joined has pages of another length. Nothing was changed.
     #[error("pages of {part} units cannot be put into a tree whose pages have {tree}")]
     PageUnitsDiffer {
         /// How many units the pages of the tree are long.
@@ -66,14 +66,14 @@ pub enum Error {
         /// How many those of the other are.
         part: u32,
     },
-    /// What was handed over belongs to another transaction or store, or to a moment to which this
-    /// transaction has gone back since. Nothing was changed.
+    /// An argument belongs to another transaction or store, or to a savepoint before which this
+    /// transaction has rolled back since. Nothing was changed.
     #[error("{what} does not belong to this transaction any more")]
     Foreign {
-        /// What was handed over.
+        /// The argument.
         what: &'static str,
     },
-    /// Somebody else has the file open.
+    /// Another process has the file open.
     #[error("the page file is in use by another process")]
     Locked,
     /// A checkpoint failed, so nothing is known about what the disk holds. Reads go on; open the

@@ -4,8 +4,8 @@
 //! any number of snapshots read; they never wait for each other. A transaction is *published*: that
 //! makes it visible, costs no file operation, and a crash takes it back. A *checkpoint* makes the
 //! last published state durable, as a whole. A transaction that is *committed* with
-//! [`CommitDurability::Sync`] is durable at once, by its share of one append and one sync; or its caller
-//! keeps a log of his own, and a mark in the state that says how far it goes.
+//! [`CommitDurability::Sync`] is durable at once, by its share of one append and one sync; or its
+//! caller keeps a log of its own, and commit metadata in the state that say how far it goes.
 //!
 //! ```
 //! use std::{ops::Bound, path::Path, sync::Arc};
@@ -30,93 +30,63 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The parts, from below: `page`, `keys`, `node`, `leaf` and `branch` are bytes; `frames`, `cache` and
-//! `page_reader` find them by address, `view` is how readers hold them; `freelist` and `space` know which units are used; `draft` is what the writer has
-//! changed; `tree` is what can be done with it; `meta`, `groups`, `checkpoint` and `redo` are the
-//! way to the disk. `docs/page-format.md` has every byte.
+//! # Code map
+//!
+//! Lower rooms first; a room uses those above it in this list, never those below.
+//!
+//! - `page`: bytes of pages, references, keys and cells, layout of the file. Never does I/O.
+//! - `redo`: the ring of redo records, group commit with a leader. Never knows a tree.
+//! - `memory`: page table, page cache, slabs, roots and what pins them. Never decides what is free.
+//! - `space`: free list, allocation groups, epochs of readers, holes. Never reads a tree.
+//! - `shared`: state of all handles and the order of locks; writer lock, write throttle, policy.
+//! - `checkpoint`: makes a root durable, grows the file. Never runs a transaction.
+//! - `tree`: operations on one B+tree, copy on write, bulk load. Never publishes.
+//! - `txn`: write transactions, commits, snapshots, replay. Never truncates the file.
+//! - `background`: maintenance thread, defragmentation, trim and punch. Never needed for safety.
+//! - `check`: consistency check and scrub of an open store. Never changes it.
+//! - `tools`: a page file that no store has open. Never writes to it.
+//!
+//! `docs/page-format.md` has every byte.
 
-mod bits;
-mod branch;
-mod buffers;
-mod cache;
-mod catalogue;
+mod background;
 mod check;
 mod checkpoint;
-mod claim;
 mod config;
-mod counts;
-mod defragment;
-mod draft;
 mod error;
-mod frames;
-mod freelist;
-mod give_back;
-mod given;
-mod holes;
-mod ingest;
-mod keys;
-mod leaf;
-mod maintenance;
-mod meta;
-mod moving;
-mod node;
-mod own;
-mod pacer;
+mod memory;
 mod page;
-mod pieces;
-mod place;
-mod pool;
-mod prefetch;
-mod pressure;
-mod read_txn;
 mod redo;
-mod regions;
-mod replay;
-mod root;
-mod schedule;
-mod scrub;
 mod shared;
-mod size;
-mod slab;
-mod source;
 mod space;
 mod stats;
 mod store;
-mod surgery;
 mod sync;
-pub mod tool;
-mod trash;
+pub mod tools;
 mod tree;
-mod tree_mut;
-mod trim;
-mod upkeep;
-mod view;
-mod waits;
-mod work;
-mod write_txn;
+mod txn;
 
+pub use background::defragment::DefragProgress;
+pub use background::maintenance::MaintenanceThread;
 pub use check::PageCheckReport;
+pub use check::scrub::Scrub;
 pub use config::{
-    COMMIT_METADATA_BYTES_MAX, KEY_BYTES_MAX, NAME_BYTES_MAX, Options, ReadMode, TreeOptions,
-    VALUE_BYTES_MAX,
+    COMMIT_METADATA_BYTES_MAX, DirtyLimits, KEY_BYTES_MAX, NAME_BYTES_MAX, Options, ReadMode,
+    TreeOptions, VALUE_BYTES_MAX,
 };
-pub use defragment::DefragProgress;
 pub use error::Error;
-pub use freelist::Freelist;
-pub use ingest::{BuiltTree, TreeBuilder};
-pub use maintenance::MaintenanceThread;
-pub use pacer::{DirtyLimits, Pacer};
 pub use page::Span;
-pub use read_txn::{Snapshot, Tree};
-pub use scrub::Scrub;
+pub use page::view::ValueRef;
+pub use shared::pacer::Pacer;
+pub use space::freelist::Freelist;
 pub use stats::{ReadStats, Stats, TrimPunchStats};
 pub use store::{DurableState, PageStore};
-pub use surgery::DetachedTree;
+pub use tree::ingest::{BuiltTree, TreeBuilder};
 pub use tree::{Copied, Cursor, Entry, KeyIter, Range};
-pub use tree_mut::TreeMut;
-pub use view::ValueRef;
-pub use work::Savepoint;
-pub use write_txn::{CommitDurability, WriteTxn};
+pub use txn::snapshot::{Snapshot, Tree};
+pub use txn::split_join::DetachedTree;
+pub use txn::tree_mut::TreeMut;
+pub use txn::txn_state::Savepoint;
+pub use txn::write_txn::{CommitDurability, WriteTxn};
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! What the store is busy with, in figures.
+//! Statistics of a store: transactions, space, reads, checkpoints.
 
 /// Figures of one moment; the sizes are in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -8,7 +8,7 @@ pub struct Stats {
     pub txid: u64,
     /// The last durable transaction, by a checkpoint or by its record in the redo area.
     pub durable_txid: u64,
-    /// The transaction of the oldest snapshot that somebody holds, the durable one included.
+    /// The transaction of the oldest snapshot that is held, the durable one included.
     pub oldest_txid: u64,
     /// How many different roots are held.
     pub root_count: usize,
@@ -20,13 +20,13 @@ pub struct Stats {
     pub free_bytes: u64,
     /// Space that waits for snapshots to end, or for the next checkpoint.
     pub pending_bytes: u64,
-    /// Space of what was cut off from the trees and is given back by and by.
+    /// Space of subtrees that were cut off and whose free is deferred.
     pub deferred_free_bytes: u64,
-    /// What the next checkpoint has to write, or the running one has begun to.
+    /// Dirty bytes: the next checkpoint has to write them, or the running one has begun to.
     pub dirty_bytes: u64,
-    /// What opening the store now would read from the redo area and do again.
+    /// Bytes that opening the store now would read from the redo area and replay.
     pub redo_bytes: u64,
-    /// What reading has come to.
+    /// Memory and counts of reads.
     pub reads: ReadStats,
     /// Checkpoints that this process has written.
     pub checkpoint_count: u64,
@@ -34,28 +34,29 @@ pub struct Stats {
     pub written_bytes: u64,
     /// Those of them that say which parts of the file are used and free.
     pub space_written_bytes: u64,
-    /// What the file system has got back.
+    /// Space that was given back to the file system.
     pub trim_punch: TrimPunchStats,
 }
 
-/// Space of the file that the file system has got back.
+/// Space of the file that was given back to the file system, by truncation or as holes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TrimPunchStats {
     /// Bytes that this process has cut off from the end of the file.
     pub trimmed_bytes: u64,
-    /// Bytes that this process has given back inside of the file.
+    /// Bytes that this process has punched out inside of the file.
     pub punched_bytes: u64,
-    /// Free space inside of the file that the file system has now. After opening all free space of
-    /// the regions where some was given back counts as such.
+    /// Free space inside of the file that is a hole now. After opening, all free space of the
+    /// groups that have holes counts as such.
     pub hole_bytes: u64,
-    /// What checkpoints have found to be spare, and [`PageStore::trim_punch`] has not yet given back.
+    /// Bytes that checkpoints have found to be spare, and that [`PageStore::trim_punch`] has not
+    /// yet given back.
     ///
     /// [`PageStore::trim_punch`]: crate::PageStore::trim_punch
     pub waiting_bytes: u64,
 }
 
-/// What reading has come to.
+/// Memory and counts of reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReadStats {
@@ -64,7 +65,7 @@ pub struct ReadStats {
     pub retired_bytes: u64,
     /// Clean pages that were read into memory; none where the file is mapped.
     pub cached_bytes: u64,
-    /// Pages and long values that were read from the file, or checked in the map when they were first
-    /// looked at.
+    /// Pages and long values that were read from the file, or checked in the map when they were
+    /// first looked at.
     pub read_count: u64,
 }

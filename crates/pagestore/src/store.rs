@@ -10,31 +10,31 @@ use std::time::Duration;
 use flotilla_vfs::{File, FileSystem, OpenMode};
 use parking_lot::Mutex;
 
-use crate::bits::UnitSet;
+use crate::background::defragment::{self, DefragProgress};
+use crate::background::maintenance::{self, MaintenanceStep, MaintenanceThread};
+use crate::background::trim_punch;
+use crate::check::scrub::Scrub;
 use crate::check::{self, PageCheckReport};
 use crate::checkpoint::{self, CheckpointScope};
 use crate::config::{Options, TreeOptions};
-use crate::defragment::{self, DefragProgress};
 use crate::error::{Error, Result};
-use crate::freelist::META_UNITS;
-use crate::give_back;
-use crate::holes::Holes;
-use crate::ingest::TreeBuilder;
-use crate::leaf::ValueExtent;
-use crate::maintenance::{self, MaintenanceStep, MaintenanceThread};
-use crate::meta::MetaPage;
+use crate::memory::meta::MetaPage;
+use crate::memory::page_reader::PageReader;
+use crate::memory::root::{EndedRoots, Root};
+use crate::page::layout::{META_UNITS, group_count};
+use crate::page::leaf::ValueExtent;
+use crate::page::unit_set::UnitSet;
 use crate::page::{PageSize, UNIT_BYTES};
-use crate::pool::PageReader;
-use crate::read_txn::Snapshot;
 use crate::redo::Redo;
-use crate::regions::{AllocGroups, group_count};
-use crate::replay;
-use crate::root::{EndedRoots, Root};
-use crate::scrub::Scrub;
 use crate::shared::{LastCheckpoint, StoreShared};
 use crate::space::SpaceManager;
+use crate::space::alloc_groups::AllocGroups;
+use crate::space::holes::Holes;
 use crate::stats::{ReadStats, Stats, TrimPunchStats};
-use crate::write_txn::{self, WriteTxn};
+use crate::tree::ingest::TreeBuilder;
+use crate::txn::replay;
+use crate::txn::snapshot::Snapshot;
+use crate::txn::write_txn::{self, WriteTxn};
 
 /// Trees of pages in one file. Clones are handles to the same store.
 #[derive(Clone)]
@@ -42,24 +42,25 @@ pub struct PageStore {
     shared: Arc<StoreShared>,
 }
 
-/// A durable state: what a crash at this moment would leave.
+/// A durable state: a crash at this moment would leave it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DurableState {
     /// The transaction that published it.
     pub txid: u64,
-    /// The mark that belongs to it.
+    /// Its commit metadata.
     pub commit_metadata: Vec<u8>,
 }
 
 impl PageStore {
-    /// Opens the store in the file `path`, which is made if it is missing. A file `path.lock` beside
-    /// it keeps others out. Reads the bitmaps of free space, 4 KiB for each 127 MiB, and does again
-    /// what the redo area has beyond the last checkpoint; reads nothing else.
+    /// Opens the store in the file `path`, which is made if it is missing. The lock file
+    /// `path.lock` keeps other processes out. Reads the bitmaps of free space, 4 KiB for each 127
+    /// MiB, and replays the redo records beyond the last checkpoint; reads nothing else.
     ///
     /// # Errors
     ///
-    /// [`Error::Locked`] if somebody has it open, [`Error::Corrupt`] or [`Error::Unsupported`] if
-    /// its meta pages, bitmaps or redo area cannot be trusted, [`Error::Io`] if the system refused.
+    /// [`Error::Locked`] if another process has it open, [`Error::Corrupt`] or
+    /// [`Error::Unsupported`] if its meta pages, bitmaps or redo area cannot be trusted,
+    /// [`Error::Io`] if the kernel refused.
     pub fn open(fs: Arc<dyn FileSystem>, path: &Path, options: Options) -> Result<PageStore> {
         let lock = fs.lock(&beside(path, ".lock")).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock => Error::Locked,
@@ -69,7 +70,7 @@ impl PageStore {
             Err(error) if error.kind() == ErrorKind::NotFound => create(&*fs, path)?,
             other => other?,
         };
-        // What the process before has written, and not lived to sync, is trusted from here on.
+        // The writes of the process before that were not synced are trusted from here on.
         file.sync()?;
         let redo = fs.open_direct(path)?;
         let (meta, copies) = read_meta(&*file)?;
@@ -78,6 +79,7 @@ impl PageStore {
         let ended = EndedRoots::new(Mutex::new(Vec::new()));
         let holes = Holes::new(options.punch_bytes);
         let mut space = SpaceManager::new(used, meta.end, meta.txid, holes, Arc::clone(&ended));
+        // Records flag groups, not units: all free units of a flagged group count as holes.
         space.expect_holes(|group| groups.has_holes(group));
         let root = Root::durable(&meta, ended);
         let file_bytes = page_reader.file().len()?;
@@ -89,7 +91,7 @@ impl PageStore {
         Ok(PageStore { shared })
     }
 
-    /// The state as last published. Takes the time of copying a pointer; waits for nobody.
+    /// The state as last published. Takes the time of copying a pointer; never waits.
     pub fn read(&self) -> Snapshot {
         Snapshot::new(Arc::clone(&self.shared))
     }
@@ -100,31 +102,32 @@ impl PageStore {
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`] if a checkpoint has failed, [`Error::NoSpace`] if it has to wait for one that
-    /// the full disk refuses.
+    /// [`Error::Poisoned`] if a checkpoint has failed, [`Error::NoSpace`] if it has to wait for one
+    /// that the full disk refuses.
     pub fn write(&self) -> Result<WriteTxn<'_>> {
         WriteTxn::begin(&self.shared)
     }
 
-    /// Makes the last published state durable and returns once it is. Others go on reading,
-    /// writing and publishing meanwhile; a second checkpoint waits for the first. It gives nothing
-    /// back to the file system: see [`PageStore::trim_punch`].
+    /// Makes the last published state durable and returns once it is. Reads, writes and publishing
+    /// go on meanwhile; a second checkpoint waits for the first. It gives no space back to the file
+    /// system: see [`PageStore::trim_punch`].
     ///
     /// # Errors
     ///
     /// [`Error::NoSpace`] if the file cannot grow: nothing has happened. [`Error::Io`] if a write
-    /// or a sync failed: what the file holds is unknown until it is opened again, so the store
-    /// takes no more writes and checkpoints ([`Error::Poisoned`]); reads go on.
+    /// or a sync failed: the contents of the file are unknown until it is opened again, so the
+    /// store takes no more writes and checkpoints ([`Error::Poisoned`]); reads go on.
     pub fn checkpoint(&self) -> Result<DurableState> {
         checkpoint::run(&self.shared, CheckpointScope::Pages)?;
         Ok(self.durable())
     }
 
-    /// A builder of a tree from entries in rising order of keys. It works beside all transactions,
-    /// on any thread, and writes straight to the file; [`TreeMut::ingest`](crate::TreeMut::ingest)
-    /// puts the tree in.
+    /// A builder of a tree from entries in rising order of keys (bulk load). It works concurrently
+    /// with all transactions, on any thread, and writes straight to the file;
+    /// [`TreeMut::ingest`](crate::TreeMut::ingest) puts the tree in.
     ///
-    /// It is for a tree with the default of [`TreeOptions`]; [`PageStore::tree_builder_with`] for others.
+    /// It is for a tree with the default of [`TreeOptions`]; [`PageStore::tree_builder_with`] for
+    /// others.
     pub fn tree_builder(&self) -> TreeBuilder {
         TreeBuilder::new(&self.shared, PageSize::UNIT)
     }
@@ -138,40 +141,41 @@ impl PageStore {
         Ok(TreeBuilder::new(&self.shared, PageSize::new(options.page_units)?))
     }
 
-    /// Goes on with a pass over all that the last checkpoint relies on, for about `bytes_max`, and at
-    /// least for one page, long value or frame of the redo area. Reads it from the file and checks it
-    /// as when it was first read, to find rot before somebody needs it: all trees with their long
-    /// values, what was cut off and waits to be given back, the bitmaps and the directory of free
-    /// space, both meta pages, and the records of the redo area that are durable.
+    /// Goes on with a pass over all that the last checkpoint relies on, for about `bytes_max`, and
+    /// at least for one page, long value or frame of the redo area. Reads it from the file and
+    /// checks it as when it was first read, to find bit rot before a reader needs it: all trees
+    /// with their long values, the subtrees whose free is deferred, the bitmaps and the directory
+    /// of free space, both meta pages, and the records of the redo area that are durable.
     ///
-    /// Between two steps nothing is held. Readers and writers go on. A checkpoint waits while a bitmap,
-    /// the directory, a meta page or a frame is read, and a step that comes to one of them waits for
-    /// the checkpoint that is under way.
+    /// Between two steps nothing is held. Readers and writers go on. A checkpoint waits while a
+    /// bitmap, the directory, a meta page or a frame is read, and a step that comes to one of them
+    /// waits for the checkpoint that is under way.
     ///
-    /// It sees what the system delivers, which may have a page in memory still. A page or value that is
-    /// found corrupt is an error for every reader from then on, whether or not it was whole before. Of
-    /// the copies of a meta page those count that were whole when the store was opened.
+    /// It sees the bytes that the kernel delivers, which may come from its page cache. A page or
+    /// value that is found corrupt is an error for every reader from then on, whether or not it was
+    /// whole before. Of the copies of a meta page those count that were whole when the store was
+    /// opened.
     ///
     /// # Errors
     ///
-    /// [`Error::Corrupt`] names the page; the next step begins before it again. [`Error::Io`] if the
-    /// disk cannot read. [`Error::Poisoned`] behind the trees and the trash, once a checkpoint or an
-    /// append has failed: what the file has of the rest is unknown.
+    /// [`Error::Corrupt`] names the page; the next step begins before it again. [`Error::Io`] if
+    /// the disk cannot read. [`Error::Poisoned`] behind the trees and the deferred frees, once a
+    /// checkpoint or an append has failed: the rest of the file is unknown.
     pub fn scrub(&self, scrub: &mut Scrub, bytes_max: u64) -> Result<()> {
         scrub.step(&self.shared, bytes_max)
     }
 
-    /// Gives back pages that were cut off, about `bytes` of them or all that wait, in a transaction
-    /// of its own. Returns how many bytes it gave back. [`Stats::deferred_free_bytes`] says how many wait;
-    /// ordinary transactions give them back as well, little by little.
+    /// Frees pages whose free is deferred, about `bytes` of them or all of them, in a transaction
+    /// of its own. Returns how many bytes it freed. [`Stats::deferred_free_bytes`] says how many
+    /// wait; ordinary transactions free some as well.
     ///
-    /// Reads the branches of what was cut off, and leaves that have long values; writes no more than
-    /// a transaction of a few puts.
+    /// Reads the branches of the subtrees that were cut off, and leaves that have long values;
+    /// writes no more than a transaction of a few puts.
     ///
     /// # Errors
     ///
     /// As [`PageStore::write`], and [`Error::Corrupt`] or [`Error::Io`] if a page that was cut off
-    /// cannot be read: what was given back before it is published.
+    /// cannot be read: the pages that were freed before it are published as free.
     pub fn reclaim(&self, bytes: u64) -> Result<u64> {
         let mut txn = self.write()?;
         let (units, met) = txn.reclaim(bytes.div_ceil(UNIT_BYTES as u64))?;
@@ -179,22 +183,22 @@ impl PageStore {
         met.map(|()| units * UNIT_BYTES as u64)
     }
 
-    /// Gives a piece of what checkpoints have found to be spare back to the file system, a megabyte
-    /// or less: cuts it off from the end of the file, or makes a hole of it. Returns whether there
-    /// was one. [`Stats::trim_punch`] says how much waits.
+    /// Gives a piece of spare space, a megabyte or less, back to the file system: truncates the
+    /// file by it, or punches a hole. Returns whether there was one. [`Stats::trim_punch`] says how
+    /// much waits.
     ///
-    /// Holds up nobody but who wants the file to be longer, nor is it a transaction. But file systems
-    /// let nobody read from the disk or write meanwhile, some of them for milliseconds, so who calls it
-    /// again and again rests in between. [`PageStore::maintain`] does it if nothing else is to be
-    /// done, and the thread of [`PageStore::maintain_in_background`] rests nine times as long as a
-    /// piece takes.
+    /// No transaction waits for it, except one for which the file has to grow. But file systems
+    /// block reads from the disk and writes meanwhile, some of them for milliseconds, so a caller
+    /// that loops rests in between. [`PageStore::maintain`] does it if there is nothing else to do,
+    /// and the thread of [`PageStore::maintain_in_background`] rests nine times as long as a piece
+    /// takes.
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`], or [`Error::Io`] if the system refused: then the store takes no more
+    /// [`Error::Poisoned`], or [`Error::Io`] if the kernel refused: then the store takes no more
     /// writes, as after a checkpoint that has failed.
     pub fn trim_punch(&self) -> Result<bool> {
-        give_back::step(&self.shared)
+        trim_punch::step(&self.shared)
     }
 
     /// Makes durable all that is published, in the way that [`WriteTxn::commit`] does it: mostly by
@@ -207,15 +211,15 @@ impl PageStore {
         write_txn::sync(&self.shared)
     }
 
-    /// All transactions up to this one are durable: by a checkpoint, or by their records in the redo
-    /// area.
+    /// All transactions up to this one are durable: by a checkpoint, or by their records in the
+    /// redo area.
     pub fn durable_txid(&self) -> u64 {
         self.shared.redo.durable()
     }
 
-    /// One step of what has to be done now and then: a checkpoint if one is due, else some of the
-    /// trash is given back, else a piece of the file. Returns whether there was something to do.
-    /// `now` is the time since any moment that stays the same.
+    /// One step of maintenance: a checkpoint if one is due, else some deferred frees, else a piece
+    /// of the file is given back. Returns whether there was something to do. `now` is the time
+    /// since any moment that stays the same.
     ///
     /// A checkpoint is due when [`Options::dirty_soft_bytes`] are in memory only, when half of the
     /// redo area is in use, or after [`Options::checkpoint_interval`].
@@ -228,33 +232,35 @@ impl PageStore {
         maintenance::step(&self.shared, now).map(|done| done != MaintenanceStep::Nothing)
     }
 
-    /// Whether transactions have taken so much memory for pages or long values that [`PageStore::make_slabs`] should
-    /// be called before they need more. Where [`PageStore::maintain`] is called this need not be asked.
+    /// Whether the pools of prefaulted slabs are short, so that [`PageStore::make_slabs`] should be
+    /// called before transactions need more memory. Where [`PageStore::maintain`] is called this
+    /// need not be asked.
     pub fn wants_slabs(&self) -> bool {
         self.shared.space.lock().page_alloc.wants_slab().is_some()
     }
 
-    /// Makes memory ready for pages to come, 4 MiB of it, and for long values, 8 MiB, if that was asked
-    /// for; else does nothing. It takes a millisecond or several, and holds nobody up: without, the
-    /// transaction that needs the memory takes the time. [`PageStore::maintain`] and [`PageStore::checkpoint`] do it too.
+    /// Prefaults slabs for pages to come, 4 MiB, and for long values, 8 MiB, if that was asked for;
+    /// else does nothing. It takes a millisecond or several and holds no lock: without it, the
+    /// transaction that needs the memory takes the time. [`PageStore::maintain`] and
+    /// [`PageStore::checkpoint`] do it too.
     pub fn make_slabs(&self) {
         self.shared.make_slabs();
     }
 
     /// Starts a thread that calls [`PageStore::maintain`] whenever there may be something to do. As
-    /// long as it runs, writers wait for its checkpoints: the longer, the nearer what is in memory
-    /// only comes to [`Options::dirty_hard_bytes`]. It ends when a checkpoint fails, which whoever
-    /// writes next is told.
+    /// long as it runs, writers are throttled: they wait the longer, the nearer the dirty bytes
+    /// come to [`Options::dirty_hard_bytes`]. It ends when a checkpoint fails, which the next
+    /// writer is told.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the system refuses a thread.
+    /// [`Error::Io`] if the kernel refuses a thread.
     pub fn maintain_in_background(&self) -> Result<MaintenanceThread> {
         MaintenanceThread::start(&self.shared)
     }
 
     /// Waits until a checkpoint has made transaction `txid` durable, for `timeout` at most, and
-    /// returns the last checkpoint. It makes none, and waits no longer once one has failed.
+    /// returns the last checkpoint. It makes none, and stops waiting once one has failed.
     pub fn wait_for_checkpoint(&self, txid: u64, timeout: Duration) -> Option<DurableState> {
         let is_durable = || self.shared.durable.read().txid >= txid;
         let is_over = || is_durable() || self.shared.refuse_if_poisoned().is_err();
@@ -274,8 +280,8 @@ impl PageStore {
         self.shared.dirty_bytes()
     }
 
-    /// Figures of this moment. Cheap, unless a snapshot that has pinned much has just ended: then who
-    /// asks first does what is left of letting go of it. Nobody is held up by that.
+    /// Statistics of this moment. Cheap, unless a snapshot that has pinned much has just ended:
+    /// then the first caller releases the rest of what it pinned. No other thread waits for that.
     pub fn stats(&self) -> Stats {
         let dirty_bytes = self.dirty_bytes();
         let StoreShared { page_reader, counters, .. } = &*self.shared;
@@ -307,34 +313,35 @@ impl PageStore {
                 trimmed_bytes: counters.trimmed_bytes.load(Ordering::Relaxed),
                 punched_bytes: counters.punched_bytes.load(Ordering::Relaxed),
                 hole_bytes: bytes(space.holes.count()),
-                waiting_bytes: give_back::waiting_bytes(&self.shared, &space),
+                waiting_bytes: trim_punch::waiting_bytes(&self.shared, &space),
             },
         }
     }
 
-    /// Moves about `budget_bytes` of what lies at the end of the file to free places before it, in one
-    /// transaction like any other: readers and writers go on, and a crash takes back what no
-    /// checkpoint has made durable. Call it until it is done, with checkpoints in between, because
-    /// what was moved is in memory until then. The file then ends at about nine eighths of what was
-    /// in use, once two checkpoints have followed, no snapshot sees what lay beyond, and
-    /// [`PageStore::trim_punch`] has cut it off.
+    /// Moves about `budget_bytes` of pages and long values from the end of the file to free places
+    /// before it, in one transaction like any other: readers and writers go on, and a crash takes
+    /// back what no checkpoint has made durable. Call it until it is done, with checkpoints in
+    /// between, because moved pages are dirty until then. The file then ends at about nine eighths
+    /// of the space that was in use, once two checkpoints have followed, no snapshot sees the old
+    /// pages beyond, and [`PageStore::trim_punch`] has truncated it.
     ///
-    /// A call looks at no more than 128 pages, so it may move less, or nothing, and not be done. What
-    /// has been moved is not lost if the calls stop, or the store is closed. Long values stay where
+    /// A call looks at no more than 128 pages, so it may move less, or nothing, and not be done.
+    /// Moved pages are not lost if the calls stop, or the store is closed. Long values stay where
     /// no free place before the target is long enough, and so does the redo area.
     ///
     /// # Errors
     ///
-    /// Those of [`PageStore::write`], or what reading a page met.
+    /// Those of [`PageStore::write`], or an error of reading a page.
     pub fn defragment(&self, budget_bytes: u64) -> Result<DefragProgress> {
         defragment::step(&self.shared, budget_bytes)
     }
 
     /// Proves that the store is whole: every page is reachable, free or pending, and only one of
-    /// them; keys are in order and lie between their separators; what the file has is read from it
-    /// and its checksums hold; the durable state is all there in the file.
+    /// them; keys are in order and lie between their separators; every page of the file is read
+    /// from it and its checksum holds; the durable state is all there in the file.
     ///
-    /// Waits for the writer's place and for a running checkpoint, and holds both up; readers go on.
+    /// Takes the writer lock and waits for a running checkpoint, so it holds both up; readers go
+    /// on.
     ///
     /// # Errors
     ///
@@ -369,6 +376,7 @@ fn create(fs: &dyn FileSystem, path: &Path) -> Result<Arc<dyn File>> {
     pages.resize(2 * UNIT_BYTES, 0);
     file.write_at(&pages, 0)?;
     file.sync()?;
+    // The name last, and durable only with its directory.
     fs.rename(&new, path)?;
     fs.sync_dir(parent(path))?;
     Ok(file)
@@ -382,14 +390,14 @@ pub(crate) fn parent(path: &Path) -> &Path {
     }
 }
 
-/// The name of a file beside another.
+/// The path with a suffix appended to its name.
 pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
     PathBuf::from(name)
 }
 
-/// The meta page that counts, and which copies are whole of both.
+/// The meta page that counts, and a mask of the whole copies of both.
 fn read_meta(file: &dyn File) -> Result<(MetaPage, [u8; 2])> {
     let mut pages = vec![0; 2 * UNIT_BYTES];
     file.read_exact_at(&mut pages, 0).map_err(|error| match error.kind() {
@@ -401,7 +409,7 @@ fn read_meta(file: &dyn File) -> Result<(MetaPage, [u8; 2])> {
     Ok((meta, MetaPage::copies(&pages)))
 }
 
-/// What vouches for the free space, and the units in use.
+/// The records of the allocation groups, and the units in use.
 fn read_groups(page_reader: &PageReader, meta: &MetaPage) -> Result<(AllocGroups, UnitSet)> {
     let ValueExtent { len: 1.., start, .. } = meta.directory else { return Ok(Default::default()) };
     let directory = page_reader.read_extent(&meta.directory)?;

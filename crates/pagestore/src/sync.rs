@@ -1,6 +1,5 @@
-//! Atomics, the locks that are held over some of them, and words that threads sleep at: those of
-//! every day or, when it is built with `--cfg shuttle`, those of a model checker that tries orders of
-//! threads one after the other.
+//! Atomics, locks and futexes, which a model checker replaces: built with `--cfg shuttle`,
+//! shuttle's own, so that it tries interleavings of threads one after the other.
 //!
 //! Locks that are held only over plain code need not come from here.
 
@@ -28,12 +27,12 @@ mod real {
 
     use super::MutexGuard;
 
-    /// Unlocks, and lets who waits go first: for those who lock again at once.
+    /// Unlocks and hands the lock to a waiter: for a thread that locks again at once.
     pub(crate) fn unlock_fair<T>(guard: MutexGuard<'_, T>) {
         MutexGuard::unlock_fair(guard);
     }
 
-    /// A number that threads sleep at until somebody who has changed it wakes them.
+    /// A futex: a number at which threads sleep until a thread that has changed it wakes them.
     #[derive(Debug, Default)]
     pub(crate) struct Futex(AtomicU32);
 
@@ -42,12 +41,12 @@ mod real {
             self.0.load(SeqCst)
         }
 
-        /// Changes it, so that nobody goes to sleep who has looked before.
+        /// Changes it, so that no thread goes to sleep that has loaded it before.
         pub(crate) fn change(&self) {
             self.0.fetch_add(1, SeqCst);
         }
 
-        /// Sleeps until somebody wakes it, unless it is not `seen` any more. May return early.
+        /// Sleeps until it is woken, unless the value is not `seen` any more. May return early.
         pub(crate) fn sleep(&self, seen: u32) {
             atomic_wait::wait(&self.0, seen);
         }
@@ -69,7 +68,7 @@ mod modelled {
 
     use shuttle::sync as model;
 
-    /// Unlocks: who goes on is chosen anyway.
+    /// Unlocks: the model checker chooses the next thread anyway.
     pub(crate) fn unlock_fair<T>(guard: model::MutexGuard<'_, T>) {
         drop(guard);
     }

@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use flotilla_pagestore::tool::PageFile;
+use flotilla_pagestore::tools::PageFile;
 use flotilla_pagestore::{CommitDurability, Options, PageStore, Savepoint, TreeOptions, WriteTxn};
 use flotilla_vfs::FileSystem;
 use flotilla_vfs::fault::FaultFs;

@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-use flotilla_pagestore::tool::PageFile;
+use flotilla_pagestore::tools::PageFile;
 use flotilla_pagestore::{Options, PageStore, Scrub, Tree};
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::{FileSystem, OpenMode};

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use flotilla_pagestore as pagestore;
-use flotilla_pagestore::tool::PageFile;
+use flotilla_pagestore::tools::PageFile;
 use flotilla_vfs::os::OsFs;
 
 use crate::offline::named;

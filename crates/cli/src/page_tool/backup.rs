@@ -5,7 +5,7 @@ use std::io::{BufReader, BufWriter, Read};
 use std::path::{Path, PathBuf};
 
 use flotilla_pagestore as pagestore;
-use flotilla_pagestore::tool::{BackupIndex, BackupReport, RestoreReport, ScanProgress};
+use flotilla_pagestore::tools::{BackupIndex, BackupReport, RestoreReport, ScanProgress};
 use flotilla_pagestore::{Options, PageStore};
 
 use super::access::{copying, refused};
@@ -37,7 +37,7 @@ pub(super) fn backup(file: &Path, to: &Path, since: &[PathBuf]) -> Result<Backup
 pub(super) fn restore(to: &Path, backups: &[PathBuf]) -> Result<RestoreReport, Error> {
     let bar = Bar::new("restore");
     let look = &mut |done: ScanProgress| bar.show(done.bytes_done, done.bytes);
-    with_streams(backups, to, |streams| pagestore::tool::restore(&disk(), streams, to, look))
+    with_streams(backups, to, |streams| pagestore::tools::restore(&disk(), streams, to, look))
 }
 
 /// Opens the files of backups. Their damage is named by the file, other errors by `at`.

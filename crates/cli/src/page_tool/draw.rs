@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use flotilla_pagestore::tool::{SpaceMap, UnitOwner};
+use flotilla_pagestore::tools::{SpaceMap, UnitOwner};
 
 /// Cells of the field on a terminal: columns and rows.
 const TEXT_CELLS: (u64, u64) = (64, 24);

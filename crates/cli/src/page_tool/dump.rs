@@ -4,7 +4,7 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use flotilla_pagestore::tool::{CellContent, DumpEntry, EntryValue, PageDump};
+use flotilla_pagestore::tools::{CellContent, DumpEntry, EntryValue, PageDump};
 use serde_json::{Value, json};
 
 use super::access::{open, refused};

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use flotilla_pagestore as pagestore;
-use flotilla_pagestore::tool::ScanProgress;
+use flotilla_pagestore::tools::ScanProgress;
 
 use crate::offline::{Bar, disk, named};
 use crate::tool::{self, Error};
@@ -138,7 +138,7 @@ fn answer(args: &PagesArgs) -> Result<(), Error> {
         PagesCommand::Repair { file, to, older } => {
             let bar = Bar::new("repair");
             let look = &mut |done: ScanProgress| bar.show(done.bytes_done, done.bytes);
-            let report = pagestore::tool::repair(&disk(), file, to, *older, look);
+            let report = pagestore::tools::repair(&disk(), file, to, *older, look);
             drop(bar);
             views::repaired(&report.map_err(|error| copying(file, to, error))?, is_json, out)?;
         }

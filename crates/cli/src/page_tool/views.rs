@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use comfy_table::Cell;
-use flotilla_pagestore::tool::{
+use flotilla_pagestore::tools::{
     BackupReport, CompactReport, FileCheckReport, FileInfo, FileProblem, LostKeys, RepairReport,
     RestoreReport, SpaceMap,
 };
@@ -156,7 +156,7 @@ pub(super) fn map(map: &SpaceMap, is_json: bool, out: &mut impl Write) -> Result
             json!({
                 "page": run.units.start, "pages": run.units.end - run.units.start,
                 "owner": draw::name(map, run.owner),
-                "is_tree": matches!(run.owner, flotilla_pagestore::tool::UnitOwner::Tree(_)),
+                "is_tree": matches!(run.owner, flotilla_pagestore::tools::UnitOwner::Tree(_)),
             })
         });
         let answer = json!({

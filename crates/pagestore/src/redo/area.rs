@@ -2,8 +2,8 @@
 //!
 //! Positions only grow; a byte's place in the ring is its position modulo the ring's length. Frames
 //! stand one behind the other from the position that the durable meta page names. The first one
-//! that is not whole ends them: it was being written when the power went, because nothing is
-//! appended before the frame before it is synced. For the same reason a whole beginning of a frame
+//! that is not whole ends them: it was being written when the power went, because a frame is
+//! appended only after the one before is synced. For the same reason a whole beginning of a frame
 //! behind one that is not whole tells that this was whole once, and is damaged.
 
 use std::io::IoSlice;
@@ -17,7 +17,8 @@ use crate::page::{Span, UNIT_BYTES};
 /// The part of a ring that one frame takes at most.
 const FRAME_PART: u64 = 4;
 
-/// Where the redo area lies, and where its frames begin that the durable root does not contain.
+/// The span of the redo area, and the position of the first frame that the durable root does not
+/// contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RedoArea {
     /// Where it lies.
@@ -41,6 +42,7 @@ impl RedoArea {
     pub(crate) fn append(&self, file: &dyn File, position: u64, frame: &[u8]) -> Result<()> {
         let (at, left) = self.file_offset(position);
         let (first, second) = frame.split_at(frame.len().min(left));
+        // The wrapped rest first: the header is in the other part, so a torn frame has no beginning.
         if !second.is_empty() {
             let start = self.file_offset(position + left as u64).0;
             file.write_synced(&[IoSlice::new(second)], start)?;
@@ -176,7 +178,7 @@ mod tests {
         file
     }
 
-    /// Appends frames with bodies of so many bytes; returns where each begins, and the end.
+    /// Appends frames with bodies of these lengths; returns where each begins, and the end.
     fn append(file: &dyn File, from: u64, checkpoint: u64, bodies: &[usize]) -> Vec<u64> {
         let mut positions = vec![from];
         let mut out = frame::SectorBuffer::default();

@@ -1,17 +1,17 @@
-//! Frames: what one append writes to the redo area, in sectors of which each says what it is.
+//! Frames: the unit of append to the redo area, cut into self-describing sectors.
 //!
 //! ```text
 //! | 0x52 | 0 u24 | crc32c u32 | position u64 | body bytes u64 | checkpoint u64 | last txid u64 |
 //! | crc32c of the body u32 | 0 u32 | body ... to the end of the first sector
-//! | 0x72 | body ...              the 511 bytes of each further sector; the last is filled with zeros
+//! | 0x72 | body ...      the 511 bytes of each further sector; the last is filled with zeros
 //! ```
 //!
-//! The first byte of a sector tells the beginning of a frame from its rest, so that nothing that a
+//! The first byte of a sector tells the beginning of a frame from its rest, so that no byte that a
 //! caller puts into a store can look like a frame.
 
 use crate::page::{u32_at, u64_at};
 
-/// What a disk writes whole or not at all; frames begin on its multiples.
+/// The unit that a disk writes whole or not at all; frames begin on its multiples.
 pub(crate) const SECTOR_BYTES: usize = 512;
 
 const BEGIN: u8 = 0x52;
@@ -28,7 +28,7 @@ const HEAD_BYTES: usize = BODY_CRC_AT + 8;
 const FIRST_BYTES: usize = SECTOR_BYTES - HEAD_BYTES;
 const REST_BYTES: usize = SECTOR_BYTES - 1;
 
-/// What the first sector of a frame says.
+/// The header in the first sector of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameHeader {
     /// Where it stands: how many bytes were appended before it since there is a redo area.
@@ -41,15 +41,14 @@ pub(crate) struct FrameHeader {
     body_crc: u32,
 }
 
-/// Bytes of a frame with a body of so many.
+/// Bytes of a frame with a body of `body_bytes`.
 pub(crate) fn frame_bytes(body_bytes: u64) -> u64 {
     let rest = body_bytes.saturating_sub(FIRST_BYTES as u64).div_ceil(REST_BYTES as u64);
     // The length may have been read from a file.
     rest.saturating_add(1).saturating_mul(SECTOR_BYTES as u64)
 }
 
-/// Memory of a frame. It begins at a multiple of a sector there too, so that it can be written past
-/// the system's cache.
+/// Memory of a frame, aligned to a sector, so that it can be written with direct I/O.
 #[derive(Debug, Default)]
 pub(crate) struct SectorBuffer {
     memory: Vec<u8>,
@@ -62,11 +61,11 @@ impl SectorBuffer {
         &self.memory[self.start..]
     }
 
-    /// Makes place for a frame of so many bytes, and begins with zeros for its head.
+    /// Makes place for a frame of `frame_bytes`, and begins with zeros for its head.
     fn begin(&mut self, frame_bytes: usize) -> &mut Vec<u8> {
         self.memory.clear();
         self.memory.reserve(frame_bytes + SECTOR_BYTES);
-        // Where that cannot be found out it may lie anywhere.
+        // Where the alignment cannot be found out it may lie anywhere.
         let aligned = self.memory.as_ptr().align_offset(SECTOR_BYTES);
         self.start = if aligned < SECTOR_BYTES { aligned } else { 0 };
         self.memory.resize(self.start + HEAD_BYTES, 0);
@@ -74,7 +73,7 @@ impl SectorBuffer {
     }
 }
 
-/// Writes a frame into `out`, whatever that holds.
+/// Encodes a frame into `out`, whatever that holds.
 pub(crate) fn encode(
     out: &mut SectorBuffer,
     position: u64,
@@ -104,7 +103,7 @@ pub(crate) fn encode(
 }
 
 impl FrameHeader {
-    /// What a sector says if it is the first of a frame, whole.
+    /// The header in a sector, if it is the first of a frame, whole.
     pub(crate) fn decode(sector: &[u8]) -> Option<FrameHeader> {
         let head = sector.get(..HEAD_BYTES)?;
         let crc = crc32c::crc32c(&head[POSITION_AT..]);

@@ -1,19 +1,22 @@
-//! Durable commits: each costs its share of one append to the redo area and of one sync.
+//! Redo log of durable commits: group commit into a ring in the page file.
 //!
-//! A published transaction leaves its record in a queue. Who wants it durable waits; one of those
-//! who wait leads: it takes all that is queued as one frame, appends it, syncs, and tells the others.
-//! Meanwhile transactions go on and queue: no lock is held over the disk.
+//! A published transaction leaves its record in a queue. A thread that wants it durable waits; one
+//! of the waiting threads becomes the leader: it takes all that is queued as one frame, appends it,
+//! syncs, and wakes the followers. Meanwhile transactions go on and queue: no lock is held over the
+//! disk.
 //!
-//! Records are good for nothing if one is missing before them. What has no record (it was too long,
-//! there are no words for it, the ring was full) leaves a *gap*: nothing is recorded until a
-//! checkpoint that began behind the gap is durable. So whoever wants to be durable across a gap makes
-//! a checkpoint, and holds the writer's place until it is durable.
+//! Records are useless if one is missing before them. A transaction without a record (too long, not
+//! expressible, or the ring was full) leaves a *gap*: nothing is recorded until a checkpoint that
+//! began behind the gap is durable. So a commit that wants to be durable across a gap makes a
+//! checkpoint, and holds the writer lock until it is durable. `docs/decisions/0014` has the
+//! reasons.
 //!
-//! What is between the durable root and the last published one is therefore, without gaps, in the
-//! frames from the area's `from` on, in the frame that is being appended, and in the queue.
+//! The transactions between the durable root and the last published one are therefore, without
+//! gaps, in the frames from the area's `from` on, in the frame that is being appended, and in the
+//! queue.
 
 mod area;
-mod company;
+mod commit_window;
 pub(crate) mod frame;
 mod record;
 
@@ -26,31 +29,31 @@ use flotilla_vfs::File;
 
 use crate::error::{Error, Result};
 use crate::sync::{Futex, Mutex, MutexGuard};
-use company::RedoCommitWindow;
+use commit_window::RedoCommitWindow;
 use frame::{SectorBuffer, frame_bytes};
 
-/// Who wants its transaction's record to be appended.
+/// Whether a commit waits for the append of its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AppendUrgency {
-    /// Somebody who waits for it.
+    /// A commit waits for it.
     Now,
-    /// Nobody yet; those that come later will be of use only with it.
+    /// No commit waits for it; later records are of use only with it.
     Later,
 }
 
-/// The way to the redo area.
+/// The redo log: the ring, the queue of records, and the leader.
 pub(crate) struct Redo {
-    /// A handle of its own, so that it is told of its own failures.
+    /// A file handle of its own, so that it gets its own write errors.
     file: Arc<dyn File>,
     state: Mutex<RedoState>,
-    /// Where threads sleep: those of each turn at the word of its parity.
+    /// Futexes of waiting threads: those of each round at the futex of its parity.
     futexes: [Futex; 2],
     window: RedoCommitWindow,
 }
 
 struct RedoState {
     area: Option<RedoArea>,
-    /// Nothing is recorded: what is published now is read from the area.
+    /// Nothing is recorded: the published transactions are read from the area.
     is_replaying: bool,
     /// The position of the next frame.
     next: u64,
@@ -61,7 +64,8 @@ struct RedoState {
     queue: RecordQueue,
     /// The last published transaction, with or without a record.
     published: u64,
-    /// The last transaction without a record that no durable checkpoint contains; 0 if there is none.
+    /// The last transaction without a record that no durable checkpoint contains; 0 if there is
+    /// none.
     gap: u64,
     /// All transactions up to here are durable.
     durable: u64,
@@ -82,15 +86,15 @@ struct SpareBuffers {
 #[derive(Default)]
 struct RecordQueue {
     bytes: Vec<u8>,
-    /// Bytes of the ring that they take at most.
+    /// Bytes of the ring that they take at most, each in a frame of its own.
     room: u64,
     /// The last transaction among them, or among those before.
     last: u64,
-    /// How many of them somebody waits for.
+    /// How many of them a commit waits for.
     wanted: u64,
 }
 
-/// Who appends.
+/// The leader of a group commit.
 #[derive(Default)]
 struct CommitLeader {
     is_on: bool,
@@ -100,11 +104,11 @@ struct CommitLeader {
     round: u64,
 }
 
-/// Records on their way.
+/// A batch of records that the leader appends.
 struct CommitBatch {
     area: RedoArea,
     position: u64,
-    /// Behind the frame.
+    /// The position behind the frame.
     end: u64,
     checkpoint: u64,
     records: RecordQueue,
@@ -146,14 +150,14 @@ impl Redo {
         RedoRecorder::new(std::mem::take(&mut state.spare.recorder), bytes_max)
     }
 
-    /// Whether a record that somebody waits for could be queued now. If so it can be until the next
+    /// Whether a record that a commit waits for could be queued now. If so it can be until the next
     /// one is queued.
     pub(crate) fn admits(&self, record: &[u8]) -> bool {
         self.state.lock().admits(record, AppendUrgency::Now)
     }
 
-    /// Queues the record of a transaction that was published just now, by who still has the writer's
-    /// place. Without a record, or without room for it, it leaves a gap.
+    /// Queues the record of a transaction that was published just now; the caller still holds the
+    /// writer lock. Without a record, or without room for it, it leaves a gap.
     pub(crate) fn push(&self, txid: u64, mut recorder: RedoRecorder, wanted: AppendUrgency) {
         let mut state = self.state.lock();
         state.published = txid;
@@ -194,6 +198,7 @@ impl Redo {
                 state.lead.is_on = true;
                 return self.lead(state);
             }
+            // A follower of the running round sleeps apart from those who wait for the next one.
             let is_led = txid <= state.lead.last;
             let futex = &self.futexes[(state.lead.round + u64::from(!is_led)) as usize % 2];
             let seen = futex.load();
@@ -203,7 +208,7 @@ impl Redo {
         }
     }
 
-    /// Appends what is queued.
+    /// Appends the queue as the leader.
     fn lead<'a>(&'a self, mut state: MutexGuard<'a, RedoState>) -> Result<()> {
         if self.window.is_worth_waiting(state.queue.wanted) {
             drop(state);
@@ -231,14 +236,14 @@ impl Redo {
         }
     }
 
-    /// Wakes those of the last turn, and one or all of the next.
+    /// Wakes the followers of the last round, and one or all of the next.
     fn wake_rounds(&self, state: MutexGuard<'_, RedoState>, all: bool) {
         let round = state.lead.round as usize;
         let (done, next) = (&self.futexes[round % 2], &self.futexes[(round + 1) % 2]);
         done.change();
         next.change();
         drop(state);
-        // First who is to go on with the disk, then those who are told.
+        // The next leader first, since the disk is idle until it writes.
         if all {
             next.wake_all();
         } else {
@@ -247,7 +252,7 @@ impl Redo {
         done.wake_all();
     }
 
-    /// Lets nobody wait any more: what the file holds is unknown.
+    /// Fails all waiting commits: the contents of the file are unknown.
     pub(crate) fn fail(&self) {
         let mut state = self.state.lock();
         state.is_broken = true;
@@ -303,6 +308,7 @@ impl Redo {
         if state.gap <= txid {
             state.gap = 0;
         }
+        // The checkpoint contains them: appended, they would only take room of the ring.
         if state.queue.last <= txid {
             state.queue.clear();
             self.window.set_waiting(0);
@@ -334,7 +340,7 @@ impl RedoState {
         let free = area.bytes() - (self.next - area.from);
         let limit = match wanted {
             AppendUrgency::Now => area.frame_bytes_max(),
-            // So much is left to those who wait.
+            // The other half is left to commits that wait.
             AppendUrgency::Later => area.frame_bytes_max() / 2,
         };
         room <= free.min(limit)
@@ -345,6 +351,7 @@ impl RedoState {
         let position = self.next;
         let bytes = std::mem::take(&mut self.spare.queue);
         let frame = std::mem::take(&mut self.spare.frame);
+        // An empty queue keeps the last transaction, so that `last` never falls.
         let queue = RecordQueue { bytes, last: self.queue.last, ..RecordQueue::default() };
         let records = std::mem::replace(&mut self.queue, queue);
         self.next += frame_bytes(records.bytes.len() as u64);

@@ -1,4 +1,4 @@
-//! What one transaction did, in words that another state of the same trees understands as well.
+//! Redo records: the logical operations of one transaction.
 //!
 //! ```text
 //! | txid u64 | bytes of the operations u32 | operation | operation | ...
@@ -13,7 +13,8 @@
 //! | 9 | name | options |  make a tree; of the options the first byte is the units of its pages
 //! ```
 //!
-//! Each name, key, value, mark and row of options has its length before it: seven bits a byte, the lowest first.
+//! Each name, key, value, commit metadata and row of options has its length before it: seven bits a
+//! byte, the lowest first.
 
 use std::ops::Range;
 
@@ -36,7 +37,7 @@ const HEAD_BYTES: usize = 12;
 /// One operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RedoOp<'a> {
-    /// What follows is about the tree of this name.
+    /// The following operations are about the tree of this name.
     Tree(&'a [u8]),
     /// A key and its value.
     Put(&'a [u8], &'a [u8]),
@@ -44,7 +45,7 @@ pub(crate) enum RedoOp<'a> {
     Delete(&'a [u8]),
     /// From one key up to another, or to the last.
     DeleteRange(&'a [u8], Option<&'a [u8]>),
-    /// The caller's mark.
+    /// The commit metadata of the caller.
     CommitMetadata(&'a [u8]),
     /// A tree's name.
     DeleteTree(&'a [u8]),
@@ -54,26 +55,26 @@ pub(crate) enum RedoOp<'a> {
     CreateTree(&'a [u8], TreeOptions),
 }
 
-/// A moment that a recorder can go back to.
+/// A savepoint of a recorder.
 #[derive(Clone, Debug)]
 pub(crate) struct RecorderSavepoint {
     len: usize,
     tree: Range<usize>,
 }
 
-/// Writes down what the open transaction does.
+/// Records the operations of the open transaction.
 #[derive(Debug)]
 pub(crate) struct RedoRecorder {
     bytes: Vec<u8>,
-    /// It gives up beyond so many bytes; 0 if it has.
+    /// It gives up beyond this many bytes; 0 if it has.
     bytes_max: usize,
-    /// Where the name of the tree stands that the last operation is about.
+    /// The place of the name of the tree that the last operation is about.
     tree: Range<usize>,
 }
 
 impl RedoRecorder {
-    /// Writes into `bytes`, whatever they hold, and gives up beyond `bytes_max`. With 0 it writes
-    /// nothing down.
+    /// Records into `bytes`, whatever they hold, and gives up beyond `bytes_max`. With 0 it records
+    /// nothing.
     pub(crate) fn new(mut bytes: Vec<u8>, bytes_max: usize) -> RedoRecorder {
         bytes.clear();
         bytes.resize(HEAD_BYTES, 0);
@@ -127,7 +128,7 @@ impl RedoRecorder {
         RecorderSavepoint { len: self.bytes.len(), tree: self.tree.clone() }
     }
 
-    /// Forgets what was written down since. If it has given up meanwhile it stays so.
+    /// Forgets the operations since. If it has given up meanwhile it stays so.
     pub(crate) fn roll_back(&mut self, moment: &RecorderSavepoint) {
         if self.bytes_max > 0 {
             self.bytes.truncate(moment.len);
@@ -135,7 +136,7 @@ impl RedoRecorder {
         }
     }
 
-    /// The record of transaction `txid`, if all that it did was written down.
+    /// The record of transaction `txid`, if all its operations were recorded.
     pub(crate) fn finish(&mut self, txid: u64) -> Option<&[u8]> {
         if self.bytes_max == 0 {
             return None;
@@ -169,7 +170,7 @@ impl RedoRecorder {
         }
     }
 
-    /// Says that the transaction does what has no words here.
+    /// Gives up: the transaction has an operation that no record can express.
     pub(crate) fn give_up(&mut self) {
         *self = RedoRecorder::new(std::mem::take(&mut self.bytes), 0);
     }

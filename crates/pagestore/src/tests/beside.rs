@@ -6,7 +6,7 @@ use flotilla_vfs::FileSystem;
 use flotilla_vfs::hooked::{HookedFs, Operation};
 
 use super::{disk, path};
-use crate::claim::Reservation;
+use crate::checkpoint::reservation::Reservation;
 use crate::page::UNIT_BYTES;
 use crate::{CommitDurability, Options, PageStore};
 
@@ -40,8 +40,8 @@ struct Known {
     has_acted: bool,
 }
 
-/// Runs `prepare`, and then a checkpoint, as often as that has operations: `act` happens right before
-/// one of them, and a crash is looked at before each one that follows, and after the last.
+/// Runs `prepare`, and then a checkpoint, as often as that has operations: `act` happens right
+/// before one of them, and a crash is looked at before each one that follows, and after the last.
 fn beside_each_operation(prepare: fn(&PageStore), act: fn(&PageStore), look: fn(&PageStore)) {
     for at in 1.. {
         let fs = disk(at);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{disk, open, try_open};
-use crate::moving::{DefragCursor, DefragPart};
+use crate::shared::defrag_cursor::{DefragCursor, DefragPart};
 use crate::tree::RelocateBudget;
 use crate::{Error, PageStore, TreeOptions};
 

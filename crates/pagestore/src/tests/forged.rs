@@ -1,5 +1,5 @@
-//! Files and streams with right checksums that name what cannot be: nobody panics, goes on for ever, or
-//! makes it worse.
+//! Files and streams with right checksums that name what cannot be: nobody panics, goes on for
+//! ever, or makes it worse.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use flotilla_vfs::fault::FaultFs;
 
 use super::problems::{Forger, filled};
 use super::try_open;
-use crate::branch::{self, Child};
-use crate::freelist::META_UNITS;
-use crate::leaf::ValueExtent;
-use crate::node::{SlottedPage, SlottedPageMut};
+use crate::page::branch::{self, Child};
+use crate::page::layout::META_UNITS;
+use crate::page::leaf::ValueExtent;
+use crate::page::slotted::{SlottedPage, SlottedPageMut};
 use crate::page::{self, CRC_END, PageRef, Span, UNIT_BYTES};
 use crate::{Error, PageStore, Stats, WriteTxn};
 
@@ -303,7 +303,7 @@ fn nothing_is_restored_to_a_bitmaps_place() {
     let stream = backup(&fs).unwrap();
     let to = Path::new("/data/restored");
     let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
-    let error = crate::tool::restore(&arc, &mut [&mut &stream[..]], to, &mut |_| ()).unwrap_err();
+    let error = crate::tools::restore(&arc, &mut [&mut &stream[..]], to, &mut |_| ()).unwrap_err();
     let what = "a bitmap's place is in use";
     let is_named =
         matches!(error, Error::Corrupt { page, what: found } if page == unit && found == what);

@@ -1,5 +1,6 @@
 //! Tests of the whole store: on a disk in memory, against maps.
 
+mod background;
 mod beside;
 mod crash;
 mod defragment;
@@ -13,13 +14,12 @@ mod rot;
 mod scrub;
 mod shrink;
 mod space;
-mod surgery;
+mod split_join;
 mod sync;
 mod tampered;
 mod threads;
 mod tool_crashes;
 mod tools;
-mod upkeep;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{disk, in_both_modes, open, path, try_open};
 use crate::page::PageSize;
-use crate::tool::{PageFile, repair};
+use crate::tools::{PageFile, repair};
 use crate::{CommitDurability, Error, KEY_BYTES_MAX, PageStore, TreeOptions, WriteTxn};
 
 fn options(units: u32) -> TreeOptions {

@@ -7,16 +7,16 @@ use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::{File, FileSystem, OpenMode};
 
 use super::{disk, path, try_open};
-use crate::bits::UnitSet;
-use crate::branch::{self, Child};
-use crate::freelist::{HEAD_UNITS, META_UNITS};
-use crate::leaf::{self, ValueExtent};
-use crate::meta::MetaPage;
-use crate::node::{CHILD_BYTES, SLOT_BYTES, SLOTS_AT, SlottedPage, SlottedPageMut};
+use crate::memory::meta::MetaPage;
+use crate::page::branch::{self, Child};
+use crate::page::layout::{HEAD_UNITS, META_UNITS};
+use crate::page::leaf::{self, ValueExtent};
+use crate::page::slotted::{CHILD_BYTES, SLOT_BYTES, SLOTS_AT, SlottedPage, SlottedPageMut};
+use crate::page::unit_set::UnitSet;
 use crate::page::{self, CRC_END, PageKind, PageRef, Span, UNIT_BYTES, u16_at, u32_at};
 use crate::redo::{FrameReader, frame};
-use crate::regions::AllocGroups;
-use crate::tool::{FilePart, FileProblem, PageFile};
+use crate::space::alloc_groups::AllocGroups;
+use crate::tools::{FilePart, FileProblem, PageFile};
 use crate::{CommitDurability, Error, Options, PageStore};
 
 /// Where fields lie in a page, and how long a record of the directory is, by `docs/page-format.md`.
@@ -170,7 +170,7 @@ impl Forger {
         AllocGroups::load(&bytes, extent.start, 1, &*self.file, self.meta.txid).unwrap().1
     }
 
-    /// Makes the free space say the opposite of `unit`, which lies in the first region.
+    /// Makes the free space say the opposite of `unit`, which lies in the first group.
     fn delta(&mut self, unit: u64) {
         let is_used = self.used().contains(unit - META_UNITS);
         self.directory(|bytes| {

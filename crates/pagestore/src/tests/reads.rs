@@ -1,4 +1,5 @@
-//! What is read stays where it is as long as it is borrowed, and what the file says is proven first.
+//! What is read stays where it is as long as it is borrowed, and what the file says is proven
+//! first.
 
 use std::ops::Bound;
 use std::os::unix::fs::FileExt;

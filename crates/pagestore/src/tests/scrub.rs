@@ -1,4 +1,5 @@
-//! A pass over the file, in steps, finds rot in whatever the last checkpoint relies on, and nothing else.
+//! A pass over the file, in steps, finds rot in whatever the last checkpoint relies on, and nothing
+//! else.
 
 use std::sync::Arc;
 
@@ -7,9 +8,9 @@ use flotilla_vfs::{File, FileSystem, OpenMode};
 
 use super::problems::{Forger, filled};
 use super::{disk, open, path, try_open};
-use crate::freelist::META_UNITS;
-use crate::node::{SLOT_BYTES, SLOTS_AT, SlottedPage};
 use crate::page::UNIT_BYTES;
+use crate::page::layout::META_UNITS;
+use crate::page::slotted::{SLOT_BYTES, SLOTS_AT, SlottedPage};
 use crate::{CommitDurability, Error, Options, PageStore, Scrub};
 
 /// A pass in steps of `bytes_max`. Returns how many there were.
@@ -42,8 +43,8 @@ fn unit(fs: &FaultFs, unit: u64) -> Vec<u8> {
     bytes
 }
 
-/// Units that a pass over [`filled`] has to read: those in use, of the redo area the first, which has
-/// the one frame, the place of the bitmap that counts, and both meta pages.
+/// Units that a pass over [`filled`] has to read: those in use, of the redo area the first, which
+/// has the one frame, the place of the bitmap that counts, and both meta pages.
 fn relied_on(fs: &FaultFs) -> Vec<u64> {
     let mut forger = Forger::new(fs);
     let area = forger.meta.redo.unwrap().span;

@@ -7,8 +7,8 @@ use flotilla_vfs::fault::FaultFs;
 use super::{disk, open, try_open};
 use crate::{Error, PageStore, Stats};
 
-/// Keys and the lengths of their values: what is durable, and what may be if the last checkpoint has
-/// failed.
+/// Keys and the lengths of their values: what is durable, and what may be if the last checkpoint
+/// has failed.
 type Keys = [Vec<(u32, usize)>; 2];
 
 fn put(store: &PageStore, key: u32, len: usize) {
@@ -113,7 +113,7 @@ fn free_tail_is_cut_off() {
 fn whole_regions_are_cut_off() {
     let store = open(&disk(1));
     put(&store, 0, 100);
-    // More than a region of 126.75 MiB, so that bitmaps of the second one come and go.
+    // More than a group of 126.75 MiB, so that bitmaps of the second one come and go.
     for key in 1..11 {
         put(&store, key, 15 << 20);
         checkpoint(&store).unwrap();

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{disk, in_both_modes, open, path};
-use crate::freelist::{Freelist, GROUP_UNITS, HEAD_UNITS};
+use crate::page::layout::{GROUP_UNITS, HEAD_UNITS};
 use crate::page::{UNIT_BYTES, UNIT_COUNT_MAX};
+use crate::space::freelist::Freelist;
 use crate::{Error, KEY_BYTES_MAX, NAME_BYTES_MAX, Options, PageStore, VALUE_BYTES_MAX};
 
 fn put(store: &PageStore, key: u32, value: &[u8]) {

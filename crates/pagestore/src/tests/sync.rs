@@ -297,7 +297,8 @@ fn what_does_not_fit_into_the_area_is_durable_by_checkpoints() {
     let fs = disk(1);
     let mut store = open(&fs);
     put(&store, 0, b"makes the area", CommitDurability::Sync).unwrap();
-    // Longer than a frame may be; more than is kept for those who do not wait; no more than a little.
+    // Longer than a frame may be; more than is kept for those who do not wait; no more than a
+    // little.
     for (values, len, is_too_much) in [(1, 40_000, true), (30, 1000, true), (1, 10, false)] {
         let checkpoints = store.stats().checkpoint_count;
         for key in 0..values {
@@ -459,8 +460,8 @@ fn what_was_seen_after_a_kill_outlives_the_power() {
     }
 }
 
-/// The first frame of a ring, with a record that transaction `txid` would leave if it put a key that
-/// nobody puts.
+/// The first frame of a ring, with a record that transaction `txid` would leave if it put a key
+/// that nobody puts.
 fn forged_frame(txid: u64) -> Vec<u8> {
     let mut recorder = RedoRecorder::new(Vec::new(), 400);
     recorder.tree("t");

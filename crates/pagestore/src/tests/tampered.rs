@@ -1,5 +1,6 @@
-//! Files with right checksums in which something names what is not its own: whatever is done with them,
-//! nobody panics or goes on for ever, and no value comes out that was not written under its key.
+//! Files with right checksums in which something names what is not its own: whatever is done with
+//! them, nobody panics or goes on for ever, and no value comes out that was not written under its
+//! key.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -9,12 +10,12 @@ use flotilla_vfs::os::OsFs;
 use flotilla_vfs::{FileSystem, OpenMode};
 
 use super::{disk, path};
-use crate::branch::{self, Child};
-use crate::catalogue::TreeEntry;
-use crate::keys::joined;
-use crate::leaf::{self, LeafValue, ValueExtent};
-use crate::meta::MetaPage;
-use crate::node::{CHILD_BYTES, SlottedPage, SlottedPageMut};
+use crate::memory::meta::MetaPage;
+use crate::page::branch::{self, Child};
+use crate::page::catalogue::TreeEntry;
+use crate::page::keys::joined;
+use crate::page::leaf::{self, LeafValue, ValueExtent};
+use crate::page::slotted::{CHILD_BYTES, SlottedPage, SlottedPageMut};
 use crate::page::{self, CRC_END, PageKind, PageRef, Span, UNIT_BYTES};
 use crate::{Error, Options, PageStore, Scrub, Tree, WriteTxn};
 
@@ -351,8 +352,8 @@ fn nothing_wrong_comes_out_of_a_tampered_file_that_is_mapped() {
     }
 }
 
-/// Two trees name one long value; what is written to its place, once the one has given it back, is not
-/// what the other gets.
+/// Two trees name one long value; what is written to its place, once the one has given it back, is
+/// not what the other gets.
 #[test]
 fn long_value_in_the_place_of_another_is_told_from_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -389,8 +390,8 @@ fn long_value_in_the_place_of_another_is_told_from_it() {
     assert!(matches!(error, Error::Corrupt { page, .. } if page == shared.start), "{error}");
 }
 
-/// A leaf names a long value in units that are free, and that the file system gets back: the value is
-/// lost then, whoever has seen it before.
+/// A leaf names a long value in units that are free, and that the file system gets back: the value
+/// is lost then, whoever has seen it before.
 #[test]
 fn long_value_whose_place_the_file_system_has_back_is_gone() {
     for is_hole in [false, true] {

@@ -1,6 +1,6 @@
 //! Compact, repair, backup and restore while the power goes at each operation on the disk, the disk
-//! refuses, or is full: the source stays as it is byte for byte; what is made is not there under its
-//! name, or whole; and the next attempt is not in the way of what the one before has left.
+//! refuses, or is full: the source stays as it is byte for byte; what is made is not there under
+//! its name, or whole; and the next attempt is not in the way of what the one before has left.
 
 use std::io::{Read, Write};
 use std::ops::Bound;
@@ -15,7 +15,7 @@ use flotilla_vfs::{File, FileSystem, OpenMode};
 use super::model::Maps;
 use super::{disk, path};
 use crate::error::Result;
-use crate::tool::{self, BackupIndex, PageFile};
+use crate::tools::{self, BackupIndex, PageFile};
 use crate::{CommitDurability, Error, Options, PageStore};
 
 /// How each crash may turn out.
@@ -41,7 +41,7 @@ fn compact(fs: &Arc<dyn FileSystem>) -> Result<()> {
 }
 
 fn repair(fs: &Arc<dyn FileSystem>) -> Result<()> {
-    tool::repair(fs, &path(), &made(), false, &mut |_| ()).map(drop)
+    tools::repair(fs, &path(), &made(), false, &mut |_| ()).map(drop)
 }
 
 fn restore(fs: &Arc<dyn FileSystem>) -> Result<()> {
@@ -51,7 +51,7 @@ fn restore(fs: &Arc<dyn FileSystem>) -> Result<()> {
     }
     let mut streams: Vec<&mut dyn Read> =
         readers.iter_mut().map(|reader| reader as &mut dyn Read).collect();
-    tool::restore(fs, &mut streams, &made(), &mut |_| ()).map(drop)
+    tools::restore(fs, &mut streams, &made(), &mut |_| ()).map(drop)
 }
 
 struct Reader {
@@ -156,7 +156,7 @@ fn leftovers(fs: &FaultFs) -> Vec<String> {
     names
 }
 
-/// What the made file has, proven whole; nothing if there is none.
+/// What the made file has, verified; nothing if there is none.
 fn found(fs: &FaultFs) -> Option<(Maps, Vec<u8>)> {
     let file = match PageFile::open(fs, &made()) {
         Err(Error::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => return None,
@@ -181,7 +181,8 @@ fn tools() -> [(&'static str, Tool, FaultFs); 3] {
     [("compact", compact, sound.clone()), ("repair", repair, damaged), ("restore", restore, sound)]
 }
 
-/// Tries again on what is left, and proves that nothing of the first attempt is in the way or stays.
+/// Tries again on what is left, and proves that nothing of the first attempt is in the way or
+/// stays.
 fn try_again(name: &str, tool: Tool, fs: &FaultFs, good: &Option<(Maps, Vec<u8>)>) {
     match (found(fs), tool(&arc(fs))) {
         (None, outcome) => outcome.unwrap_or_else(|error| panic!("{name}: {error}")),

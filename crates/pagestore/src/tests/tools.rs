@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::model::{Map, Maps};
 use super::{disk, open, path, try_open};
-use crate::tool::{CellContent, EntryValue, FilePart, PageFile, UnitOwner};
+use crate::tools::{CellContent, EntryValue, FilePart, PageFile, UnitOwner};
 use crate::{CommitDurability, Error, Options, PageStore, TreeOptions};
 use flotilla_vfs::fault::FaultFs;
 
@@ -43,7 +43,7 @@ fn filled(fs: &FaultFs) {
 
 fn dumped(file: &PageFile) -> (Maps, usize) {
     let mut maps = Maps::new();
-    let mut take = |entry: crate::tool::DumpEntry<'_>| {
+    let mut take = |entry: crate::tools::DumpEntry<'_>| {
         let map: &mut Map = maps.entry(entry.tree.to_owned()).or_default();
         if let EntryValue::Bytes(value) = entry.value {
             map.insert(entry.key.to_vec(), value.to_vec());
@@ -190,7 +190,7 @@ fn what_is_no_page_is_said_to_be_none() {
     let missing = file.dump(Some("none"), false, &mut |_| ControlFlow::Continue(()));
     assert!(matches!(missing, Err(Error::Io(e)) if e.kind() == std::io::ErrorKind::NotFound));
     let mut first = Vec::new();
-    let mut take = |entry: crate::tool::DumpEntry<'_>| {
+    let mut take = |entry: crate::tools::DumpEntry<'_>| {
         first.push((entry.key.to_vec(), matches!(entry.value, EntryValue::Long { len: 5000, .. })));
         ControlFlow::Break(())
     };
@@ -212,7 +212,7 @@ fn arc(fs: &FaultFs) -> Arc<dyn flotilla_vfs::FileSystem> {
     Arc::new(fs.clone())
 }
 
-/// What a store in the file has, once it was proven whole.
+/// What a store in the file has, once it was verified.
 fn contents(fs: &FaultFs, path: &std::path::Path) -> (Maps, Vec<u8>) {
     let store = PageStore::open(arc(fs), path, Options::default()).unwrap();
     store.check().unwrap();
@@ -290,8 +290,8 @@ fn places(fs: &FaultFs) -> (u64, u64) {
     (root, page)
 }
 
-fn repaired(fs: &FaultFs, older: bool) -> (crate::tool::RepairReport, Maps) {
-    let report = crate::tool::repair(&arc(fs), &path(), &new(), older, &mut |_| ()).unwrap();
+fn repaired(fs: &FaultFs, older: bool) -> (crate::tools::RepairReport, Maps) {
+    let report = crate::tools::repair(&arc(fs), &path(), &new(), older, &mut |_| ()).unwrap();
     let maps = contents(fs, &new()).0;
     flotilla_vfs::FileSystem::remove(fs, &new()).unwrap();
     let keys: usize = maps.values().map(Map::len).sum();
@@ -371,17 +371,17 @@ fn restored(fs: &FaultFs, streams: &[&[u8]]) -> Result<(Maps, Vec<u8>), Error> {
     let mut readers: Vec<&[u8]> = streams.to_vec();
     let mut readers: Vec<&mut dyn std::io::Read> =
         readers.iter_mut().map(|reader| reader as &mut dyn std::io::Read).collect();
-    crate::tool::restore(&arc(fs), &mut readers, &new(), &mut |_| ())?;
+    crate::tools::restore(&arc(fs), &mut readers, &new(), &mut |_| ())?;
     let found = contents(fs, &new());
     flotilla_vfs::FileSystem::remove(fs, &new()).unwrap();
     Ok(found)
 }
 
-fn index(streams: &[&[u8]]) -> Result<crate::tool::BackupIndex, Error> {
+fn index(streams: &[&[u8]]) -> Result<crate::tools::BackupIndex, Error> {
     let mut readers: Vec<&[u8]> = streams.to_vec();
     let mut readers: Vec<&mut dyn std::io::Read> =
         readers.iter_mut().map(|reader| reader as &mut dyn std::io::Read).collect();
-    crate::tool::BackupIndex::read(&mut readers)
+    crate::tools::BackupIndex::read(&mut readers)
 }
 
 fn entries(store: &PageStore) -> Maps {

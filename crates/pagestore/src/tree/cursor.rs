@@ -1,14 +1,14 @@
 //! A place between two entries that can be moved in both directions.
 
 use crate::error::Result;
-use crate::node::SlottedPage;
 use crate::page::PageRef;
-use crate::source::PageSource;
+use crate::page::slotted::SlottedPage;
+use crate::page::source::PageSource;
 use crate::tree::entry::{Entry, EntryReader};
 use crate::tree::walk::LeafWalk;
 
-/// A place between two entries of a tree, to be moved about. What it gives out stays until it is
-/// moved.
+/// A place between two entries of a tree, to be moved about. An entry that it hands out stays until
+/// it is moved.
 pub struct Cursor<'a> {
     walk: LeafWalk<'a>,
     entries: EntryReader<'a>,

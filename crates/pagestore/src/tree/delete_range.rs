@@ -5,19 +5,18 @@
 
 use std::ops::Range;
 
-use crate::branch::{self, Child};
-use crate::draft::TxnPages;
 use crate::error::Result;
-use crate::leaf;
-use crate::node::{SlottedPage, SlottedPageMut};
-use crate::page::{PageRef, PageSize};
-use crate::size::SizeChange;
-use crate::source::PageSource;
+use crate::page::branch::{self, Child};
+use crate::page::slotted::{SlottedPage, SlottedPageMut};
+use crate::page::source::PageSource;
+use crate::page::subtree_size::SizeChange;
+use crate::page::{PageRef, PageSize, leaf};
 use crate::tree::get::child_page;
 use crate::tree::path::TreePath;
+use crate::tree::rebalance::rebalance_all;
 use crate::tree::reclaim::free_subtree;
-use crate::tree::settle::rebalance_all;
 use crate::tree::split::{gather, split};
+use crate::tree::txn_pages::TxnPages;
 
 /// Removes the keys from `start` up to, not including, `end`; to the last one if there is no end.
 /// Returns the new root and what has changed below it.
@@ -51,8 +50,8 @@ pub(crate) fn delete_range(
     Ok((page_ref, change))
 }
 
-/// Cuts the range out of a subtree. Returns what is left of it, and what was cut out of branches;
-/// what lay in a single leaf is gone.
+/// Cuts the range out of a subtree. Returns the rest of it, and the subtree that was cut out of
+/// branches; entries of a single leaf are freed.
 fn cut(
     pages: &mut TxnPages,
     size: PageSize,
@@ -93,8 +92,8 @@ fn cut(
     Ok((replace(pages, child, first..last, [left, right])?, out))
 }
 
-/// Puts what is left of children `range.start` and `range.end` in their places, and takes the
-/// children between them out. If no child is left, nothing is.
+/// Puts the rests of children `range.start` and `range.end` in their places, and takes the children
+/// between them out. If no child is left, nothing is.
 fn replace(
     pages: &mut TxnPages,
     child: Child,

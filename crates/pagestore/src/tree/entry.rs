@@ -1,10 +1,11 @@
-//! Entries of a leaf as they are handed out: keys whole, values where they lie.
+//! Entries of a leaf as they are handed out: keys assembled from prefix and suffix, values
+//! borrowed.
 
 use crate::error::Result;
-use crate::leaf;
-use crate::node::SlottedPage;
-use crate::source::PageSource;
-use crate::view::ValueRef;
+use crate::page::leaf;
+use crate::page::slotted::SlottedPage;
+use crate::page::source::PageSource;
+use crate::page::view::ValueRef;
 
 /// A key and its value, borrowed until the next one is asked for.
 pub type Entry<'a> = (&'a [u8], &'a [u8]);

@@ -1,13 +1,10 @@
-//! Finding one key.
+//! Point lookup of one key.
 
-use crate::branch;
 use crate::error::{Error, Result};
-use crate::leaf;
-use crate::node::SlottedPage;
-use crate::page::PageRef;
-use crate::prefetch;
-use crate::source::PageSource;
-use crate::view::{PageBytes, ValueRef};
+use crate::page::slotted::SlottedPage;
+use crate::page::source::PageSource;
+use crate::page::view::{PageBytes, ValueRef};
+use crate::page::{PageRef, branch, leaf, prefetch};
 
 /// The value of `key`.
 #[inline]

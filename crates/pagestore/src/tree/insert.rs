@@ -1,23 +1,23 @@
-//! Putting one key, and cutting the pages that become too full.
+//! Insertion of one key, with page splits.
 
 use std::ops::Range;
 
-use crate::branch::{self, Child};
-use crate::draft::TxnPages;
 use crate::error::Result;
-use crate::keys::joined;
-use crate::leaf::{self, LeafValue, Payload, ValueExtent};
-use crate::node::{Cell, CellOffsets, SlottedPage, SlottedPageMut, units_of};
+use crate::page::branch::{self, Child};
+use crate::page::keys::joined;
+use crate::page::leaf::{self, LeafValue, Payload, ValueExtent};
+use crate::page::slotted::{Cell, CellOffsets, SlottedPage, SlottedPageMut, units_of};
+use crate::page::source::PageSource;
+use crate::page::subtree_size::SizeChange;
 use crate::page::{PageKind, PageRef, PageSize};
-use crate::size::SizeChange;
-use crate::source::PageSource;
 use crate::tree::path::TreePath;
+use crate::tree::txn_pages::TxnPages;
 
-/// After so many appends in a row a full page is taken to be filled in rising order: then it stays
-/// full and the next key begins a new page.
+/// After this many appends in a row a full page is taken to be filled in rising order: then it
+/// stays full and the next key begins a new page.
 const APPENDS_MIN: usize = 8;
 
-/// How pages of one kind are cut when they are too full.
+/// How pages of one kind are split when they are too full.
 struct SplitShape {
     kind: PageKind,
     size: PageSize,
@@ -27,8 +27,8 @@ struct SplitShape {
     lifted: usize,
 }
 
-/// What became of a page that was changed: its place, and new neighbours to its right, each with
-/// the separator before it. There is more than one only if the keys shared much until now.
+/// The outcome of a change: the page's place, and new neighbours to its right, each with the
+/// separator before it. There is more than one only if the keys shared much until now.
 struct SplitResult {
     page_ref: PageRef,
     right: Vec<(Vec<u8>, Child)>,
@@ -87,7 +87,7 @@ pub(crate) fn put_below(
     rise(pages, size, &mut path, parent.0, grown, change)
 }
 
-/// Carries what became of a page to its parents. `old` is where the page was.
+/// Carries the outcome of a change to the parents. `old` is where the page was.
 fn rise(
     pages: &mut TxnPages,
     size: PageSize,
@@ -142,7 +142,7 @@ fn put_children(
     put_cells(pages, size, page_ref, i, &cells)
 }
 
-/// What a leaf has of a key.
+/// The slot of a key in a leaf.
 enum LeafSlot {
     /// Nothing; it would have to be put before this cell.
     Nothing(usize),
@@ -262,7 +262,7 @@ impl SplitShape {
         SplitShape { kind: PageKind::Branch, size, cut_cells_min: 4, lifted: 1 }
     }
 
-    /// Which cells go to which page; where cells are lifted there is a gap between two ranges.
+    /// The ranges of cells for each page; where cells are lifted there is a gap between two ranges.
     fn cut_all(&self, cells: &[Cell<'_>], rising: bool) -> Vec<Range<usize>> {
         let mut ranges = Vec::with_capacity(2);
         let fits = units_of(cells, self.size) == self.size.units();

@@ -1,19 +1,19 @@
-//! Making one tree of two, along one path.
+//! Join of two trees into one, along one path.
 
-use crate::branch::{self, Child};
-use crate::draft::TxnPages;
 use crate::error::{Error, Result};
-use crate::node::{SlottedPage, SlottedPageMut};
+use crate::page::branch::{self, Child};
+use crate::page::slotted::{SlottedPage, SlottedPageMut};
+use crate::page::source::PageSource;
+use crate::page::subtree_size::SizeChange;
 use crate::page::{PageKind, PageSize};
-use crate::size::SizeChange;
-use crate::source::PageSource;
 use crate::tree::insert::put_below;
 use crate::tree::path::TreePath;
 use crate::tree::rank::{first_key, last};
-use crate::tree::settle::rebalance_all;
+use crate::tree::rebalance::rebalance_all;
+use crate::tree::txn_pages::TxnPages;
 
-/// Puts all of `right` behind all of `left`. Refuses it, with nothing changed, if not all of its keys
-/// are greater.
+/// Puts all of `right` behind all of `left`. Refuses it, with nothing changed, if not all of its
+/// keys are greater.
 pub(crate) fn join(
     pages: &mut TxnPages,
     size: PageSize,

@@ -1,26 +1,28 @@
-//! What can be done with one tree, an operation a file.
+//! Operations on one B+tree, a file each; a copy-on-write page set for those that change it.
 //!
-//! A tree is a root page, or none if it is empty. Reading takes a [`Source`] of pages; changing
-//! takes the transaction's [`Draft`] and returns the new root. Nothing here keeps state.
+//! A tree is a root page, or none if it is empty. Reading takes a [`PageSource`]; changing takes
+//! the transaction's [`TxnPages`] and returns the new root. The operations keep no state.
 //!
-//! [`Source`]: crate::source::PageSource
-//! [`Draft`]: crate::draft::TxnPages
+//! [`PageSource`]: crate::page::source::PageSource
+//! [`TxnPages`]: crate::tree::txn_pages::TxnPages
 
 mod cursor;
 mod delete_range;
 mod entry;
 mod get;
+pub(crate) mod ingest;
 mod insert;
 mod join;
-mod many;
+mod multi_get;
 mod path;
 mod range;
 mod rank;
+mod rebalance;
 mod reclaim;
 mod relocate;
 mod remove;
-mod settle;
 mod split;
+pub(crate) mod txn_pages;
 mod walk;
 
 pub use cursor::Cursor;
@@ -31,7 +33,7 @@ pub(crate) use delete_range::delete_range;
 pub(crate) use get::{contains, get};
 pub(crate) use insert::put;
 pub(crate) use join::join;
-pub(crate) use many::multi_get;
+pub(crate) use multi_get::multi_get;
 pub(crate) use rank::{before, key_at, nth};
 pub(crate) use reclaim::{free_deferred, free_subtree};
 pub(crate) use relocate::{RelocateBudget, relocate};

@@ -1,11 +1,10 @@
-//! The way down to a key, made the transaction's own.
+//! The path down to a key, made private to the transaction on the way.
 
-use crate::branch;
-use crate::draft::TxnPages;
 use crate::error::{Error, Result};
-use crate::node::{SlottedPage, SlottedPageMut};
-use crate::page::PageRef;
-use crate::source::{PageSource, PrefetchHint};
+use crate::page::slotted::{SlottedPage, SlottedPageMut};
+use crate::page::source::{PageSource, PrefetchHint};
+use crate::page::{PageRef, branch};
+use crate::tree::txn_pages::TxnPages;
 
 /// Branches from the root down, each with the child that was taken.
 pub(crate) struct TreePath {
@@ -13,8 +12,8 @@ pub(crate) struct TreePath {
 }
 
 impl TreePath {
-    /// Goes down to the leaf for `key` and makes every page on the way own. The first step is the
-    /// new root; the leaf is returned beside the path.
+    /// Goes down to the leaf for `key` and makes every page on the way private. The first step is
+    /// the new root; the leaf is returned with the path.
     pub(crate) fn down(
         pages: &mut TxnPages,
         root: PageRef,
@@ -25,8 +24,8 @@ impl TreePath {
         Ok((path, leaf))
     }
 
-    /// As [`TreePath::down`], and what `look` sees in the leaf before it is copied: to look at the copy would
-    /// wait until it is written.
+    /// As [`TreePath::down`], with the result of `look` at the leaf before it is copied: a look at
+    /// the copy would wait for its writes.
     pub(crate) fn down_looking<T>(
         pages: &mut TxnPages,
         root: PageRef,
@@ -36,8 +35,8 @@ impl TreePath {
         TreePath::choose(pages, root, 0, |node| branch::child_index(node, key), look)
     }
 
-    /// Goes down along the tree's left edge, or its right one, to the page of `level`, and makes every
-    /// page on the way own. The page is returned beside the path.
+    /// Goes down along the tree's left edge, or its right one, to the page of `level`, and makes
+    /// every page on the way private. The page is returned with the path.
     pub(crate) fn edge(
         pages: &mut TxnPages,
         root: PageRef,
@@ -76,7 +75,7 @@ impl TreePath {
                 return Ok((TreePath { steps }, owned, seen));
             };
             drop(page);
-            // It comes while its parent is copied.
+            // The prefetch overlaps with the copy of its parent.
             pages.prefetch(child, PrefetchHint::Search);
             let owned = own_below(pages, &steps, at)?;
             steps.push((owned, i));
@@ -85,7 +84,7 @@ impl TreePath {
         }
     }
 
-    /// The way to a root.
+    /// The path to a root.
     pub(crate) fn empty() -> TreePath {
         TreePath { steps: Vec::new() }
     }
@@ -101,7 +100,7 @@ impl TreePath {
     }
 }
 
-/// Makes the page at `at`, which the last of `steps` leads to, the transaction's own.
+/// Makes the page at `at`, which the last of `steps` leads to, private.
 fn own_below(pages: &mut TxnPages, steps: &[(PageRef, usize)], at: PageRef) -> Result<PageRef> {
     let owned = pages.make_private(at)?;
     if let Some(&(parent, i)) = steps.last()

@@ -6,14 +6,14 @@
 use std::ops::Bound;
 
 use crate::error::Result;
-use crate::node::SlottedPage;
 use crate::page::PageRef;
-use crate::source::PageSource;
+use crate::page::slotted::SlottedPage;
+use crate::page::source::PageSource;
 use crate::tree::entry::{Entry, EntryReader};
 use crate::tree::walk::LeafWalk;
 
-/// Entries between two bounds, taken from either end. What it gives out stays until it is asked
-/// again; [`Range::copied`] is an iterator for those who keep them. After an error it ends.
+/// Entries between two bounds, taken from either end. An entry that it hands out stays until it is
+/// asked again; [`Range::copied`] is an iterator of copies. After an error it ends.
 pub struct Range<'a> {
     source: &'a dyn PageSource,
     root: PageRef,
@@ -34,7 +34,7 @@ struct RangeEnd<'a> {
     limit: usize,
 }
 
-/// Which end of the range an entry is taken from.
+/// The end of the range that an entry is taken from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RangeSide {
     Front,
@@ -169,8 +169,8 @@ impl<'a> Range<'a> {
         Ok(RangeEnd { walk, entries: EntryReader::new(self.source), at, limit: at })
     }
 
-    /// Goes on to the neighbouring leaf. A bound inside the leaf means that what lies beyond it is
-    /// not ours; and where the other end is, nothing is left beyond either.
+    /// Goes on to the neighbouring leaf. A bound inside the leaf means that all beyond it is
+    /// outside of the range; and where the other end is, nothing is left beyond either.
     fn move_on(&mut self, side: RangeSide) -> Result<bool> {
         let end = if side == RangeSide::Front { &mut self.front } else { &mut self.back };
         let Some(end) = end else { return Ok(false) };
@@ -250,8 +250,8 @@ fn is_empty(low: &Bound<&[u8]>, high: &Bound<&[u8]>) -> bool {
     }
 }
 
-/// Keys between two bounds, taken from either end; values are not looked at. What it gives out
-/// stays until it is asked again. After an error it ends.
+/// Keys between two bounds, taken from either end; values are not looked at. A key that it hands
+/// out stays until it is asked again. After an error it ends.
 pub struct KeyIter<'a> {
     range: Range<'a>,
 }

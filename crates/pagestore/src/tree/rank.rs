@@ -1,17 +1,17 @@
-//! Places in the order of keys, by the counts in the branches: one path each.
+//! Order statistics: rank and select by the counts in the branches, one path each.
 
-use crate::branch::{self, Child};
 use crate::error::Result;
-use crate::keys::joined;
-use crate::node::SlottedPage;
 use crate::page::PageRef;
-use crate::size::SubtreeSize;
-use crate::source::PageSource;
+use crate::page::branch::{self, Child};
+use crate::page::keys::joined;
+use crate::page::slotted::SlottedPage;
+use crate::page::source::PageSource;
+use crate::page::subtree_size::SubtreeSize;
+use crate::page::view::{PageBytes, ValueRef};
 use crate::tree::get::{child_page, value};
-use crate::view::{PageBytes, ValueRef};
 
-/// What lies before `key`, or before and at it. Units are shared out evenly among the entries of a
-/// leaf.
+/// The size of all before `key`, or before and at it. Units are shared out evenly among the entries
+/// of a leaf.
 pub(crate) fn before(
     source: &impl PageSource,
     root: PageRef,
@@ -65,7 +65,7 @@ pub(crate) fn key_at(
     Ok((i < node.count() as u64).then(|| joined(node.key(i as usize))))
 }
 
-/// The leaf before which there is `before` at the most of what `of` measures, and what is left of it.
+/// The leaf before which there is `before` at the most of the measure `of`, and the rest of it.
 fn leaf_at<'a>(
     source: &'a impl PageSource,
     root: PageRef,

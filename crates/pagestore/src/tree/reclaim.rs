@@ -1,36 +1,36 @@
-//! Giving back subtrees that were cut off, a few pages at a time.
+//! Freeing of subtrees that were cut off, at once or deferred, a few pages at a time.
 //!
-//! A branch page says of each child how much lies below it, so a leaf without long values is given
-//! back without being read: its parent knows its place, and nearly its birth.
+//! A branch page says of each child how much lies below it, so a leaf without long values is freed
+//! without being read: its parent knows its place, and nearly its creating transaction.
 
-use crate::branch::{self, Child};
-use crate::catalogue::TreeEntry;
-use crate::draft::TxnPages;
 use crate::error::{Error, Result};
-use crate::leaf::{self, LeafValue, ValueExtent};
-use crate::node::{CHILD_BYTES, SlottedPage};
+use crate::page::branch::{self, Child};
+use crate::page::catalogue::TreeEntry;
+use crate::page::deferred_free::DeferredFree;
+use crate::page::leaf::{self, LeafValue, ValueExtent};
+use crate::page::slotted::{CHILD_BYTES, SlottedPage};
 use crate::page::{self, CREATED_TXID_BITS, Span};
-use crate::trash::DeferredFree;
 use crate::tree::insert::put;
 use crate::tree::rank::last;
 use crate::tree::remove::remove;
+use crate::tree::txn_pages::TxnPages;
 
-/// Who has cut off what is given back.
+/// The transaction that cut a subtree off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
-    /// This transaction: if it cannot be given back, the transaction is refused.
+    /// This transaction: if a page cannot be freed, the transaction is refused.
     Draft,
-    /// An earlier one: it is proven that it can be, so that nobody is refused who has nothing to do with
-    /// it.
+    /// An earlier one: it is verified that its pages can be freed, so that no unrelated transaction
+    /// is refused.
     DeferredFree,
 }
 
-/// Gives back a subtree that was just cut off, as much as is given back at once; what is left of it
-/// stays cut off in the draft.
+/// Frees a subtree that was just cut off, as much as is freed at once; the rest stays detached in
+/// the transaction.
 pub(crate) fn free_subtree(pages: &mut TxnPages, child: Child) {
     let mut subtrees = vec![child];
-    // What cannot be read stays, and is met again when it is asked for by itself: that garbage is
-    // rotten is no reason to refuse the operation that made it garbage.
+    // A page that cannot be read stays, and its error is met again by `reclaim`: that garbage is
+    // damaged is no reason to refuse the operation that made it garbage.
     let immediate = pages.immediate_free_units();
     let _ = free_pages(pages, &mut subtrees, immediate, Origin::Draft);
     for subtree in subtrees {
@@ -38,11 +38,11 @@ pub(crate) fn free_subtree(pages: &mut TxnPages, child: Child) {
     }
 }
 
-/// Gives back about so many units of the trash, and takes what the draft has cut off into it.
-/// Returns how many were given back.
+/// Frees about `units` units of the deferred ones, and defers the subtrees that the transaction has
+/// detached. Returns how many were freed.
 ///
-/// What is wrong with the garbage itself is returned beside: that it cannot be read, or that it names
-/// what it cannot have. All that is left is in the trash then, as ever.
+/// An error of the garbage itself is returned apart: that it cannot be read, or that it names units
+/// that are not in use. All that is left stays deferred then.
 pub(crate) fn free_deferred(
     pages: &mut TxnPages,
     deferred_free: &mut DeferredFree,
@@ -53,6 +53,7 @@ pub(crate) fn free_deferred(
     let mut met = Ok(());
     let mut origin = Origin::Draft;
     while freed < units && met.is_ok() {
+        // The subtrees of this transaction first: their pages are in memory.
         if subtrees.is_empty() {
             match last_subtree(pages, deferred_free) {
                 Err(error) => met = Err(error),
@@ -102,7 +103,7 @@ fn add(pages: &mut TxnPages, deferred_free: &mut DeferredFree, child: Child) -> 
     Ok(())
 }
 
-/// The newest subtree of the trash and the key that it stands under.
+/// The newest deferred subtree and the key that it stands under.
 fn last_subtree(
     pages: &TxnPages,
     deferred_free: &DeferredFree,
@@ -116,7 +117,7 @@ fn last_subtree(
     Ok(Some((key, Child::decode(&value))))
 }
 
-/// The number that an entry of the trash stands under.
+/// The number that a deferred subtree stands under.
 fn number(key: &[u8], deferred_free: &DeferredFree) -> Result<u64> {
     let key = key.try_into().map_err(|_| {
         let page = deferred_free.list.root.id();
@@ -125,8 +126,8 @@ fn number(key: &[u8], deferred_free: &DeferredFree) -> Result<u64> {
     key.map(u64::from_be_bytes)
 }
 
-/// Gives back subtrees, last first, until about `units` units are free, none is left, or one cannot
-/// be read. What is not free yet is still in the list. Returns how many units are free.
+/// Frees subtrees, last first, until about `units` units are free, none is left, or one cannot be
+/// read. The rest is still in the list. Returns how many units are free.
 fn free_pages(
     pages: &mut TxnPages,
     subtrees: &mut Vec<Child>,
@@ -149,8 +150,8 @@ fn free_pages(
     (freed, Ok(()))
 }
 
-/// Gives back one page of a subtree, and of what is below it what need not be read; the rest goes on
-/// the list. If the page cannot be read, or names what cannot be given back, nothing has happened.
+/// Frees one page of a subtree, and those leaves below it that need not be read; the other children
+/// go on the list. If the page cannot be read, or names what cannot be freed, nothing has happened.
 fn free_page(
     pages: &mut TxnPages,
     subtrees: &mut Vec<Child>,
@@ -169,8 +170,8 @@ fn free_page(
     } else {
         for below in branch::sized_children(node, 0..branch::child_count(node)) {
             let created_txid = below.page_ref.latest_created_txid(created_txid);
-            // With 2^20 transactions in between, an older birth may be meant. That matters only to
-            // who reads what is older still.
+            // With 2^20 transactions in between, an older creating transaction may be meant. That
+            // matters only to a reader that is older still.
             if below.size.units == u64::from(below.page_ref.units())
                 && is_certain(created_txid, oldest)
             {
@@ -197,7 +198,8 @@ fn free_page(
     Ok(spans.iter().map(|span| u64::from(span.units)).sum())
 }
 
-/// Whether it makes no difference if the birth was 2^20 transactions earlier, or a multiple of that.
+/// Whether it makes no difference if the page was created 2^20 transactions earlier, or a multiple
+/// of that.
 fn is_certain(created_txid: u64, oldest: u64) -> bool {
     created_txid <= oldest || created_txid < 1 << CREATED_TXID_BITS
 }

@@ -1,19 +1,19 @@
-//! Moving what lies at the end of the file to free places before it, a part of a tree at a time.
+//! Relocation for defragmentation: pages and long values beyond a limit move before it, a part of a
+//! tree at a time.
 //!
-//! Branches are read to find children that lie beyond a line; a leaf is read only if it lies there,
-//! or if its parent says that it has long values. What is moved becomes the transaction's own like
-//! anything that it changes, and with it the branches on the way to it.
+//! Branches are read to find children that lie beyond the limit; a leaf is read only if it lies
+//! there, or if its parent says that it has long values. A moved page becomes private to the
+//! transaction like any that it changes, and with it the branches on the path to it.
 
-use crate::branch;
-use crate::draft::TxnPages;
 use crate::error::{Error, Result};
-use crate::keys::joined;
-use crate::leaf::{self, LeafValue, Payload, ValueExtent};
-use crate::node::{SlottedPage, SlottedPageMut};
-use crate::page::{PageRef, Span};
-use crate::source::PageSource;
+use crate::page::keys::joined;
+use crate::page::leaf::{self, LeafValue, Payload, ValueExtent};
+use crate::page::slotted::{SlottedPage, SlottedPageMut};
+use crate::page::source::PageSource;
+use crate::page::{PageRef, Span, branch};
+use crate::tree::txn_pages::TxnPages;
 
-/// How much may be moved and looked at, and how much was.
+/// The budget of a step: how much may be moved and looked at, and how much was.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RelocateBudget {
     /// Units from here on are to be emptied.
@@ -46,26 +46,26 @@ impl RelocateBudget {
     }
 }
 
-/// One way through a tree.
+/// One walk through a tree.
 struct Relocation<'a> {
     pages: &'a mut TxnPages,
     budget: &'a mut RelocateBudget,
-    /// Where the way before has stopped.
+    /// Where the walk before has stopped.
     from: &'a [u8],
     /// Where this one has stopped.
     stopped: Option<Vec<u8>>,
 }
 
-/// A part of the tree to look into.
+/// A child to look into.
 struct RelocateChild {
     i: usize,
     page_ref: PageRef,
-    /// The way goes on in it from where the last one stopped.
+    /// The walk goes on in it from where the last one stopped.
     on_path: bool,
 }
 
-/// Moves what lies beyond the line in the tree under `root`, from key `from` on, until the budget is
-/// spent. Returns the new root, and the key to go on from if there is more.
+/// Moves what lies beyond the line in the tree under `root`, from key `from` on, until the budget
+/// is spent. Returns the new root, and the key to go on from if there is more.
 pub(crate) fn relocate(
     pages: &mut TxnPages,
     root: PageRef,
@@ -124,7 +124,7 @@ impl Relocation<'_> {
                 Some(cell) => joined(SlottedPage(&self.pages.page(at)?).key(cell)),
             };
             if self.budget.is_spent() {
-                // What the last way stopped at is more precise.
+                // The key at which the last walk stopped is more precise.
                 self.stopped = Some(if on_path { self.from.to_vec() } else { low });
                 break;
             }

@@ -1,17 +1,16 @@
-//! Removing one key.
+//! Removal of one key.
 
-use crate::draft::TxnPages;
 use crate::error::Result;
-use crate::leaf;
-use crate::node::{SlottedPage, SlottedPageMut};
-use crate::page::{PageRef, PageSize};
-use crate::size::SizeChange;
+use crate::page::slotted::{SlottedPage, SlottedPageMut};
+use crate::page::subtree_size::SizeChange;
+use crate::page::{PageRef, PageSize, leaf};
 use crate::tree::get::contains;
 use crate::tree::path::TreePath;
-use crate::tree::settle::rebalance;
+use crate::tree::rebalance::rebalance;
+use crate::tree::txn_pages::TxnPages;
 
-/// Removes `key`. Returns the new root and what has changed below it, or nothing if there is no such
-/// key; then no page was touched.
+/// Removes `key`. Returns the new root and what has changed below it, or nothing if there is no
+/// such key; then no page was touched.
 pub(crate) fn remove(
     pages: &mut TxnPages,
     size: PageSize,

@@ -1,17 +1,17 @@
-//! Parting a subtree in two at a key, along one path.
+//! Split of a subtree in two at a key, along one path.
 
 use std::ops::Range;
 
-use crate::branch::{self, Child};
-use crate::draft::TxnPages;
 use crate::error::Result;
-use crate::node::{Cell, SlottedPage, SlottedPageMut, units_of};
+use crate::page::branch::{self, Child};
+use crate::page::slotted::{Cell, SlottedPage, SlottedPageMut, units_of};
 use crate::page::{PageKind, PageSize};
 use crate::tree::get::child_page;
 use crate::tree::path::TreePath;
-use crate::tree::settle::rebalance_all;
+use crate::tree::rebalance::rebalance_all;
+use crate::tree::txn_pages::TxnPages;
 
-/// Parts a tree: what lies before `key`, and `key` with what lies behind it, each a tree of its own.
+/// Splits a tree: the keys before `key`, and those from `key` on, each a tree of its own.
 pub(crate) fn split_off(
     pages: &mut TxnPages,
     size: PageSize,
@@ -29,7 +29,7 @@ pub(crate) fn split_off(
     Ok((rebalance_edge(pages, size, left, true)?, rebalance_edge(pages, size, right, false)?))
 }
 
-/// Tidies up along the right edge of a tree, or along its left one.
+/// Rebalances along the right edge of a tree, or along its left one.
 fn rebalance_edge(
     pages: &mut TxnPages,
     size: PageSize,
@@ -41,9 +41,9 @@ fn rebalance_edge(
     Ok(Child { page_ref, size: tree.size.after(change) })
 }
 
-/// Parts a subtree: what lies before `key`, and `key` with what lies behind it. Both are as high as
-/// it was, so branches with a single child may be left; either may be none. If one is, the other is
-/// the subtree itself, untouched.
+/// Splits a subtree: the keys before `key`, and those from `key` on. Both are as high as it was, so
+/// branches with a single child may be left; either may be none. If one is, the other is the
+/// subtree itself, untouched.
 pub(crate) fn split(
     pages: &mut TxnPages,
     size: PageSize,
@@ -113,7 +113,7 @@ fn split_branch(
     Ok((Child::of(page_ref, SlottedPage(page.0)), right))
 }
 
-/// Puts children of one branch into a new one beside it: `first`, which is the right part of the
+/// Puts children of one branch into a new one next to it: `first`, which is the right part of the
 /// child before the range, the range, and `last`, which is the left part of the child behind it.
 /// Each part may be none; if all are, there is no new branch.
 pub(crate) fn gather(

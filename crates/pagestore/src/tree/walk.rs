@@ -1,12 +1,11 @@
-//! Going from leaf to leaf, in both directions.
+//! Walk from leaf to leaf, in both directions, with prefetch of the next leaf.
 
-use crate::branch;
 use crate::error::Result;
-use crate::node::SlottedPage;
-use crate::page::PageRef;
-use crate::source::{PageSource, PrefetchHint};
+use crate::page::slotted::SlottedPage;
+use crate::page::source::{PageSource, PrefetchHint};
+use crate::page::view::PageBytes;
+use crate::page::{PageRef, branch};
 use crate::tree::get::child_page;
-use crate::view::PageBytes;
 
 /// A leaf of a tree and the way down to it.
 pub(crate) struct LeafWalk<'a> {
@@ -17,7 +16,7 @@ pub(crate) struct LeafWalk<'a> {
     leaf: Option<(PageRef, PageBytes<'a>)>,
 }
 
-/// Which child to take on the way down.
+/// The child to take on the way down.
 enum Descent<'k> {
     First,
     Last,

@@ -1,0 +1,89 @@
+//! State shared by writers, checkpoints and the maintenance thread: throttle, policy, notification.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::shared::checkpoint_policy::CheckpointPolicy;
+use crate::shared::write_throttle::WriteThrottle;
+use crate::space::double_free::RefusedFree;
+
+/// State of background work.
+#[derive(Debug)]
+pub(crate) struct Background {
+    pub(crate) write_throttle: WriteThrottle,
+    pub(crate) checkpoint_policy: Mutex<CheckpointPolicy>,
+    pub(crate) notify: BackgroundNotify,
+    /// Deferred frees are no longer done in the background: a page of them cannot be read.
+    pub(crate) is_deferred_free_unreadable: AtomicBool,
+    /// The deferred free that was refused last. They are freed from the newest on, so nothing that
+    /// was refused before comes up again.
+    pub(crate) refused_free: Mutex<Option<RefusedFree>>,
+}
+
+impl Background {
+    pub(crate) fn new() -> Background {
+        Background {
+            write_throttle: WriteThrottle::new(),
+            checkpoint_policy: Mutex::default(),
+            notify: BackgroundNotify::default(),
+            is_deferred_free_unreadable: AtomicBool::new(false),
+            refused_free: Mutex::default(),
+        }
+    }
+}
+
+/// Notifies the maintenance thread, which makes checkpoints.
+#[derive(Debug, Default)]
+pub(crate) struct BackgroundNotify {
+    count: Mutex<u64>,
+    signalled: Condvar,
+    urgent_count: AtomicU32,
+}
+
+/// Lifts the rate limit of the checkpoint that is under way, because a caller waits for it, until
+/// this is dropped.
+pub(crate) struct UrgentGuard<'a>(&'a BackgroundNotify);
+
+impl BackgroundNotify {
+    /// Notifies the thread that there may be something to do.
+    pub(crate) fn signal(&self) {
+        *self.count.lock() += 1;
+        self.signalled.notify_all();
+    }
+
+    /// Waits for a notification after number `seen`, or for the time. Returns the number of the
+    /// last one.
+    pub(crate) fn wait(&self, seen: u64, timeout: Duration) -> u64 {
+        let mut count = self.count.lock();
+        if *count == seen {
+            self.signalled.wait_for(&mut count, timeout);
+        }
+        *count
+    }
+
+    /// Asks a checkpoint that is under way not to rest.
+    pub(crate) fn urge(&self) -> UrgentGuard<'_> {
+        self.urgent_count.fetch_add(1, Ordering::Relaxed);
+        self.signal();
+        UrgentGuard(self)
+    }
+
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.urgent_count.load(Ordering::Relaxed) > 0
+    }
+
+    /// Rests for `time`, or until a caller is urgent.
+    pub(crate) fn rest(&self, time: Duration) {
+        let end = Instant::now() + time;
+        let mut count = self.count.lock();
+        while !self.is_urgent() && !self.signalled.wait_until(&mut count, end).timed_out() {}
+    }
+}
+
+impl Drop for UrgentGuard<'_> {
+    fn drop(&mut self) {
+        self.0.urgent_count.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,195 @@
+//! State shared by all handles of one store, and the order of its locks.
+//!
+//! Locks, outermost first; a holder of one may take those below it:
+//! 0. `defrag`: one defragmentation at a time; it takes `writer_lock` like any writer.
+//! 1. `writer_lock`: held as long as a write transaction is open; first come, first served.
+//! 2. `last_checkpoint`: one checkpoint at a time; a scrub takes it to read one thing. Taken
+//!    together with `writer_lock` only by `check`, and by a commit that costs a checkpoint.
+//! 3. `resizing`: one at a time makes the file longer or shorter.
+//! 4. `space`: held for moments by writer and checkpoint; readers never take it.
+//! 5. `current`, `durable`: the two roots; held to copy a pointer.
+//! 6. Those of `redo` and of `private_pages`, held for moments.
+//!
+//! Only 1 to 3 are held over a write, a sync or a change of the file's length. The length changes
+//! under 3; that it is going to be shorter is noted under 4 as well, before it is.
+
+pub(crate) mod background;
+pub(crate) mod checkpoint_policy;
+pub(crate) mod defrag_cursor;
+pub(crate) mod pacer;
+pub(crate) mod write_throttle;
+pub(crate) mod writer_lock;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use flotilla_vfs::LockGuard;
+
+use crate::config::Options;
+use crate::error::{Error, Result};
+use crate::memory::meta::MetaPage;
+use crate::memory::page_reader::PageReader;
+use crate::memory::private_pages::PrivatePages;
+use crate::memory::root::Root;
+use crate::memory::slab::Slab;
+use crate::redo::Redo;
+use crate::shared::background::Background;
+use crate::shared::defrag_cursor::DefragPass;
+use crate::shared::writer_lock::WriterLock;
+use crate::space::SpaceManager;
+use crate::space::alloc_groups::AllocGroups;
+use crate::sync::{Mutex, RwLock, thread, unlock_fair};
+
+/// How many ended snapshots and the things that waited for them are looked at under one lock of the
+/// space: about as long as a transaction of some puts holds it.
+const ENDED_STEP: usize = 512;
+
+/// State shared by all handles of one store.
+pub(crate) struct StoreShared {
+    pub(crate) page_reader: PageReader,
+    pub(crate) writer_lock: WriterLock,
+    pub(crate) last_checkpoint: Mutex<LastCheckpoint>,
+    pub(crate) space: Mutex<SpaceManager>,
+    pub(crate) current: RwLock<Arc<Root>>,
+    pub(crate) durable: RwLock<Arc<Root>>,
+    pub(crate) redo: Redo,
+    pub(crate) options: Options,
+    pub(crate) background: Background,
+    /// A defragmentation that is under way.
+    pub(crate) defrag: Mutex<Option<DefragPass>>,
+    /// Held while the file gets longer or shorter.
+    pub(crate) resizing: Mutex<()>,
+    pub(crate) counters: PageCounters,
+    /// Memory that the last transaction has left for the next.
+    pub(crate) private_pages: Mutex<PrivatePages>,
+    poisoned: AtomicBool,
+    _lock: Box<dyn LockGuard>,
+}
+
+/// The state of the last checkpoint.
+pub(crate) struct LastCheckpoint {
+    /// The meta page that counts.
+    pub(crate) meta: MetaPage,
+    /// The record of each group's bitmap.
+    pub(crate) groups: AllocGroups,
+    /// A mask of the whole copies of each meta page: whole when they were read, or written since.
+    pub(crate) copies: [u8; 2],
+}
+
+/// Counters, which only grow, but for the length of the file and the bytes being written.
+#[derive(Default)]
+pub(crate) struct PageCounters {
+    /// Checkpoints written.
+    pub(crate) checkpoints: AtomicU64,
+    /// Bytes written by them.
+    pub(crate) written_bytes: AtomicU64,
+    /// Those of them that are bitmaps and directories.
+    pub(crate) space_written_bytes: AtomicU64,
+    /// Bytes of free runs given back to the file system.
+    pub(crate) punched_bytes: AtomicU64,
+    /// Bytes cut off from the end of the file.
+    pub(crate) trimmed_bytes: AtomicU64,
+    /// The length of the file in bytes.
+    pub(crate) file_bytes: AtomicU64,
+    /// Units of deferred frees that transactions still have to do for those they took.
+    pub(crate) owed_units: AtomicU64,
+    /// Bytes of pages and values that a checkpoint is writing.
+    pub(crate) writing_bytes: AtomicU64,
+}
+
+impl StoreShared {
+    pub(crate) fn new(
+        parts: (PageReader, Redo, SpaceManager, Arc<Root>, LastCheckpoint),
+        options: Options,
+        lock: Box<dyn LockGuard>,
+    ) -> StoreShared {
+        let (page_reader, redo, space, root, written) = parts;
+        StoreShared {
+            page_reader,
+            writer_lock: WriterLock::new(),
+            last_checkpoint: Mutex::new(written),
+            space: Mutex::new(space),
+            current: RwLock::new(Arc::clone(&root)),
+            durable: RwLock::new(root.of_the_file()),
+            redo,
+            options,
+            background: Background::new(),
+            defrag: Mutex::new(None),
+            resizing: Mutex::new(()),
+            counters: PageCounters::default(),
+            private_pages: Mutex::new(PrivatePages::default()),
+            poisoned: AtomicBool::new(false),
+            _lock: lock,
+        }
+    }
+
+    /// The last published root.
+    pub(crate) fn current(&self) -> Arc<Root> {
+        Arc::clone(&self.current.read())
+    }
+
+    /// Bytes that are in memory only, and that the next checkpoint writes or the running one has
+    /// not yet written.
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        let writing = self.counters.writing_bytes.load(Ordering::Relaxed);
+        self.space.lock().dirty_bytes() + writing
+    }
+
+    /// Releases what `count` ended snapshots and their things held.
+    pub(crate) fn reclaim_ended(&self, count: usize) {
+        let mut space = self.space.lock();
+        space.reclaim_ended(&self.page_reader, count);
+        let garbage = space.page_alloc.take_garbage();
+        drop(space);
+        drop(garbage);
+    }
+
+    /// Returns memory for pages that was not needed since the last time.
+    pub(crate) fn trim_memory(&self) {
+        let free = self.space.lock().page_alloc.take_free();
+        drop(free);
+        let idle = self.space.lock().page_alloc.idle_slabs();
+        drop(idle);
+    }
+
+    /// Prefaults the slabs that were asked for, so that no writer has to wait until one is made.
+    pub(crate) fn make_slabs(&self) {
+        loop {
+            let Some(wanted) = self.space.lock().page_alloc.wants_slab() else { return };
+            let Some(slab) = Slab::ahead(wanted) else { return };
+            self.space.lock().page_alloc.add(slab, wanted);
+        }
+    }
+
+    /// Releases all that ended snapshots held, a step at a time, so that a thread that needs the
+    /// space waits for no more than one.
+    pub(crate) fn reclaim_all_ended(&self) {
+        loop {
+            let mut space = self.space.lock();
+            let count = space.reclaim_ended(&self.page_reader, ENDED_STEP);
+            let garbage = space.page_alloc.take_garbage();
+            unlock_fair(space);
+            drop(garbage);
+            if count < ENDED_STEP {
+                return;
+            }
+            // A writer on this CPU may spin on the lock before it sleeps. Yield the CPU while the
+            // lock is free, and not when the scheduler preempts this thread in the middle of a
+            // step.
+            if self.writer_lock.is_locked() {
+                thread::yield_now();
+            }
+        }
+    }
+
+    /// Refuses operations that may not go on after a checkpoint has failed.
+    pub(crate) fn refuse_if_poisoned(&self) -> Result<()> {
+        if self.poisoned.load(Ordering::Acquire) { Err(Error::Poisoned) } else { Ok(()) }
+    }
+
+    pub(crate) fn poison(&self) {
+        self.poisoned.store(true, Ordering::Release);
+        self.background.write_throttle.progress();
+        self.redo.fail();
+    }
+}

@@ -1,0 +1,75 @@
+//! Multi-get: a batch of point lookups that share their way down and overlap their cache misses.
+//!
+//! The keys go down together, level by level: a page that several of them need is looked at once,
+//! and all pages of a level are asked for before the first of them is looked at.
+
+use std::ops::Range;
+
+use crate::error::Result;
+use crate::page::slotted::SlottedPage;
+use crate::page::source::{PageSource, PrefetchHint};
+use crate::page::view::PageBytes;
+use crate::page::{PageRef, branch, leaf};
+use crate::tree::get::child_page;
+
+/// Calls `each` with the number of every key and its value, if there is one, in the order of the
+/// keys.
+pub(crate) fn multi_get<K: AsRef<[u8]>>(
+    source: &impl PageSource,
+    root: PageRef,
+    keys: &[K],
+    each: &mut dyn FnMut(usize, Option<&[u8]>),
+) -> Result<()> {
+    let mut order: Vec<usize> = (0..keys.len()).collect();
+    order.sort_by(|&a, &b| keys[a].as_ref().cmp(keys[b].as_ref()));
+    let sorted: Vec<&[u8]> = order.iter().map(|&i| keys[i].as_ref()).collect();
+    if root.is_none() || sorted.is_empty() {
+        order.iter().for_each(|&i| each(i, None));
+        return Ok(());
+    }
+    // All keys take each level together, so the misses of a level overlap.
+    let mut level = vec![(source.page(root)?, 0..sorted.len())];
+    while !SlottedPage(&level[0].0).is_leaf() {
+        level = descend(source, &level, &sorted)?;
+    }
+    for (page, range) in level {
+        let leaf = SlottedPage(&page);
+        for i in range {
+            match leaf.search(sorted[i]).ok().map(|at| leaf::value(leaf, at)) {
+                None => each(order[i], None),
+                Some(leaf::LeafValue::Inline(bytes)) => each(order[i], Some(bytes)),
+                Some(leaf::LeafValue::Extent(extent)) => {
+                    each(order[i], Some(&source.extent(&extent)?));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The children that hold the keys, each with those that it holds.
+fn descend<'a>(
+    source: &'a impl PageSource,
+    level: &[(PageBytes<'a>, Range<usize>)],
+    sorted: &[&[u8]],
+) -> Result<Vec<(PageBytes<'a>, Range<usize>)>> {
+    let mut parts = Vec::with_capacity(level.len());
+    for (page, range) in level {
+        let node = SlottedPage(page);
+        let mut from = range.start;
+        while from < range.end {
+            let i = branch::child_index(node, sorted[from]);
+            let rest = &sorted[from..range.end];
+            let mine = match i < node.count() {
+                true => 1 + rest[1..].partition_point(|key| branch::child_index(node, key) == i),
+                false => rest.len(),
+            };
+            let child = branch::child(node, i);
+            source.prefetch(child, PrefetchHint::Search);
+            parts.push((node, child, from..from + mine));
+            from += mine;
+        }
+    }
+    let page = |(node, child, range)| Ok((child_page(source, node, child)?, range));
+    parts.into_iter().map(page).collect()
+}

@@ -1,0 +1,171 @@
+//! Snapshots: a published root, pinned, and reads of its trees.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::memory::root::Root;
+use crate::page::catalogue::{self, TreeEntry};
+use crate::page::leaf::ValueExtent;
+use crate::page::source::{PageSource, PrefetchHint};
+use crate::page::view::{PageBytes, ValueRef};
+use crate::page::{PageRef, keys};
+use crate::shared::StoreShared;
+use crate::tree::{self, Cursor, KeyIter, Range};
+
+/// The store as one transaction left it.
+///
+/// No later change is seen through it, and no page that it sees goes away while it, a clone, or a
+/// [`Tree`] of it is held. It keeps the space of replaced pages from being used again, of those
+/// only that it can see.
+#[derive(Clone)]
+pub struct Snapshot {
+    shared: Arc<StoreShared>,
+    root: Arc<Root>,
+}
+
+impl Snapshot {
+    pub(crate) fn new(shared: Arc<StoreShared>) -> Snapshot {
+        let root = shared.current();
+        Snapshot { shared, root }
+    }
+
+    /// The transaction that published this state.
+    pub fn txid(&self) -> u64 {
+        self.root.txid
+    }
+
+    /// The commit metadata that the transaction, or one before it, has set.
+    pub fn commit_metadata(&self) -> &[u8] {
+        &self.root.commit_metadata
+    }
+
+    /// The tree called `name`, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`](crate::Error) if a page cannot be read or is corrupt.
+    pub fn tree(&self, name: &str) -> Result<Option<Tree>> {
+        Ok(self.entry(name)?.map(|entry| Tree { snapshot: self.clone(), entry }))
+    }
+
+    pub(crate) fn entry(&self, name: &str) -> Result<Option<TreeEntry>> {
+        let bytes = tree::get(self, self.root.catalogue, name.as_bytes())?;
+        bytes.map(|bytes| TreeEntry::decode(&bytes, self.root.catalogue)).transpose()
+    }
+
+    pub(crate) fn root(&self) -> &Root {
+        &self.root
+    }
+
+    /// The names of all trees, sorted.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`](crate::Error) if a page cannot be read or is corrupt.
+    pub fn tree_names(&self) -> Result<Vec<String>> {
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        let mut keys = KeyIter::new(Range::new(self, self.root.catalogue, all.0, all.1));
+        let mut names = Vec::new();
+        while let Some(name) = keys.next()? {
+            names.push(catalogue::name(name, self.root.catalogue)?);
+        }
+        Ok(names)
+    }
+}
+
+impl PageSource for Snapshot {
+    #[inline]
+    fn page(&self, page_ref: PageRef) -> Result<PageBytes<'_>> {
+        self.shared.page_reader.page(&self.root, page_ref)
+    }
+
+    #[inline]
+    fn prefetch(&self, page_ref: PageRef, wanted: PrefetchHint) {
+        self.shared.page_reader.prefetch(&self.root, page_ref, wanted);
+    }
+
+    fn extent(&self, extent: &ValueExtent) -> Result<ValueRef<'_>> {
+        self.shared.page_reader.extent(&self.root, extent)
+    }
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot").field("txid", &self.root.txid).finish_non_exhaustive()
+    }
+}
+
+/// One tree of a snapshot, which it holds.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    pub(crate) snapshot: Snapshot,
+    pub(crate) entry: TreeEntry,
+}
+
+impl Tree {
+    /// How many keys there are. Costs nothing.
+    pub fn len(&self) -> u64 {
+        self.entry.size.keys
+    }
+
+    /// Whether there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.entry.size.keys == 0
+    }
+
+    /// How many units of 4 KiB its pages are long; see [`TreeOptions::page_units`].
+    ///
+    /// [`TreeOptions::page_units`]: crate::TreeOptions::page_units
+    pub fn page_units(&self) -> u32 {
+        self.entry.page_size.units()
+    }
+
+    /// The value of `key`, where it lies.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`](crate::Error) if a page cannot be read or is corrupt.
+    pub fn get(&self, key: &[u8]) -> Result<Option<ValueRef<'_>>> {
+        tree::get(&self.snapshot, self.entry.root, key)
+    }
+
+    /// Looks up a batch of keys, which may come in any order: calls `each` with the number of every
+    /// key in `keys` and its value, if it has one, in the order of the keys. Takes less time than a
+    /// get for each, since the keys share their way down, and their cache misses overlap; takes
+    /// memory for each key, some 50 bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`](crate::Error) if a page cannot be read or is corrupt; some keys may have had their
+    /// call then.
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        mut each: impl FnMut(usize, Option<&[u8]>),
+    ) -> Result<()> {
+        tree::multi_get(&self.snapshot, self.entry.root, keys, &mut each)
+    }
+
+    /// All entries whose keys begin with `prefix`, from either end.
+    pub fn prefix(&self, prefix: &[u8]) -> Range<'_> {
+        let end = keys::successor(prefix);
+        let end = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        self.range(Bound::Included(prefix), end)
+    }
+
+    /// All entries between two bounds, from either end.
+    pub fn range(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Range<'_> {
+        Range::new(&self.snapshot, self.entry.root, start, end)
+    }
+
+    /// The keys between two bounds, from either end. Long values are not read.
+    pub fn keys(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> KeyIter<'_> {
+        KeyIter::new(self.range(start, end))
+    }
+
+    /// A place before the first entry, to be moved about.
+    pub fn cursor(&self) -> Cursor<'_> {
+        Cursor::new(&self.snapshot, self.entry.root)
+    }
+}

@@ -1,0 +1,202 @@
+//! One tree of the open write transaction: reads and changes.
+
+use std::ops::Bound;
+
+use bytes::Bytes;
+
+use crate::config::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::error::{Error, Result, refuse_over};
+use crate::page::catalogue::TreeEntry;
+use crate::page::view::ValueRef;
+use crate::page::{PageSize, leaf};
+use crate::redo::RedoRecorder;
+use crate::tree::txn_pages::TxnPages;
+use crate::tree::{self, Range};
+
+/// The longest value that fits into a leaf of any tree.
+const STACK_BYTES: usize = PageSize::UNIT.bytes() / 4;
+
+/// One tree of the open transaction. Reads see what it has written.
+pub struct TreeMut<'a> {
+    pub(crate) pages: &'a mut TxnPages,
+    pub(crate) entry: &'a mut TreeEntry,
+    /// Is told of each operation once it is done.
+    pub(crate) recorder: &'a mut RedoRecorder,
+    /// Whether an operation of the transaction failed half-way.
+    pub(crate) broken: &'a mut bool,
+}
+
+impl TreeMut<'_> {
+    /// How many keys there are. Costs nothing.
+    pub fn len(&self) -> u64 {
+        self.entry.size.keys
+    }
+
+    /// Whether there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.entry.size.keys == 0
+    }
+
+    /// How many units of 4 KiB its pages are long; see [`TreeOptions::page_units`].
+    ///
+    /// [`TreeOptions::page_units`]: crate::TreeOptions::page_units
+    pub fn page_units(&self) -> u32 {
+        self.entry.page_size.units()
+    }
+
+    /// The value of `key`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] if a page cannot be read or is corrupt.
+    pub fn get(&self, key: &[u8]) -> Result<Option<ValueRef<'_>>> {
+        tree::get(&*self.pages, self.entry.root, key)
+    }
+
+    /// Puts `value` under `key`, in place of what is there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLarge`] if key or value is over its limit; else an error of reading or
+    /// allocating a page: then the transaction can only be dropped.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        refuse_over("a key", key.len(), KEY_BYTES_MAX)?;
+        refuse_over("a value", value.len(), VALUE_BYTES_MAX)?;
+        let value = match value.len() <= leaf::inline_bytes_max(self.entry.page_size) {
+            true => Fill::Inline(value),
+            false => Fill::Long(self.pages.long_value(value)),
+        };
+        self.put_filled(key, value)
+    }
+
+    /// Puts a value of `len` bytes under `key`, in place of what is there, and lets `fill` write
+    /// it. The bytes are 0 before. A long value is not copied afterwards.
+    ///
+    /// # Errors
+    ///
+    /// As [`TreeMut::put`].
+    pub fn put_reserve(
+        &mut self,
+        key: &[u8],
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<()> {
+        refuse_over("a key", key.len(), KEY_BYTES_MAX)?;
+        refuse_over("a value", len, VALUE_BYTES_MAX)?;
+        if len <= STACK_BYTES {
+            let mut bytes = [0; STACK_BYTES];
+            fill(&mut bytes[..len]);
+            return self.put_filled(key, Fill::Inline(&bytes[..len]));
+        }
+        if len > leaf::inline_bytes_max(self.entry.page_size) {
+            let bytes = self.pages.long_value_filled(len, fill);
+            return self.put_filled(key, Fill::Long(bytes));
+        }
+        let mut bytes = vec![0; len];
+        fill(&mut bytes);
+        self.put_filled(key, Fill::Inline(&bytes))
+    }
+
+    /// Puts `value` under `key` unless there is something. Returns whether there was nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`TreeMut::put`].
+    pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool> {
+        if tree::contains(&*self.pages, self.entry.root, key)? {
+            return Ok(false);
+        }
+        self.put(key, value).map(|()| true)
+    }
+
+    /// Puts `value` under `key` and returns what was there.
+    ///
+    /// # Errors
+    ///
+    /// As [`TreeMut::put`].
+    pub fn replace(&mut self, key: &[u8], value: &[u8]) -> Result<Option<Bytes>> {
+        let old = self.get(key)?.map(ValueRef::into_bytes);
+        self.put(key, value).map(|()| old)
+    }
+
+    fn put_filled(&mut self, key: &[u8], value: Fill<'_>) -> Result<()> {
+        let TreeEntry { root, page_size, .. } = *self.entry;
+        let changed = self.attempt(|pages| match &value {
+            Fill::Inline(bytes) => {
+                tree::put(pages, page_size, root, key, leaf::LeafValue::Inline(bytes))
+            }
+            Fill::Long(bytes) => {
+                let extent = pages.create_extent(bytes.clone())?;
+                tree::put(pages, page_size, root, key, leaf::LeafValue::Extent(extent))
+            }
+        })?;
+        self.entry.change(changed);
+        match &value {
+            Fill::Inline(bytes) => self.recorder.put(key, bytes),
+            Fill::Long(bytes) => self.recorder.put(key, bytes),
+        }
+        Ok(())
+    }
+
+    /// Removes `key`. Returns whether it was there.
+    ///
+    /// # Errors
+    ///
+    /// An error of reading or allocating a page: then the transaction can only be dropped.
+    pub fn delete(&mut self, key: &[u8]) -> Result<bool> {
+        let TreeEntry { root, page_size, .. } = *self.entry;
+        let changed = self.attempt(|pages| tree::remove(pages, page_size, root, key))?;
+        let Some(changed) = changed else { return Ok(false) };
+        self.entry.change(changed);
+        self.recorder.delete(key);
+        Ok(true)
+    }
+
+    /// Removes the keys from `start` up to, not including, `end`; to the last if there is no end.
+    /// Returns how many there were.
+    ///
+    /// Takes the time of a few puts, however many there were: the subtree between the two edges is
+    /// cut off, and its count is known. A small one is freed at once; the free of a large one is
+    /// deferred: each transaction that is published frees about twice what it takes, and
+    /// [`PageStore::reclaim`] as much as is asked for.
+    ///
+    /// [`PageStore::reclaim`]: crate::PageStore::reclaim
+    ///
+    /// # Errors
+    ///
+    /// An error of reading or allocating a page: then the transaction can only be dropped.
+    pub fn delete_range(&mut self, start: &[u8], end: Option<&[u8]>) -> Result<u64> {
+        let before = self.entry.size.keys;
+        let root = self.entry.child();
+        let size = self.entry.page_size;
+        let changed = self.attempt(|pages| tree::delete_range(pages, size, root, start, end))?;
+        self.entry.change(changed);
+        self.recorder.delete_range(start, end);
+        Ok(before.saturating_sub(self.entry.size.keys))
+    }
+
+    /// All entries between two bounds, from either end.
+    pub fn range(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Range<'_> {
+        Range::new(self.pages, self.entry.root, start, end)
+    }
+
+    pub(crate) fn attempt<T>(
+        &mut self,
+        change: impl FnOnce(&mut TxnPages) -> Result<T>,
+    ) -> Result<T> {
+        if *self.broken {
+            return Err(Error::Broken);
+        }
+        let result = change(self.pages);
+        *self.broken = result.is_err();
+        result
+    }
+}
+
+/// A value to be put.
+enum Fill<'a> {
+    /// It fits into a leaf.
+    Inline(&'a [u8]),
+    /// It gets an extent of its own.
+    Long(Bytes),
+}
