@@ -1,7 +1,7 @@
 //! Fixed-width fields and strings on top of the region crate's varints.
 
 use bytes::Bytes;
-use flotilla_region::codec::{FieldReader, Malformed, put_bytes};
+use flotilla_base::fields::{FieldReader, Malformed, put_bytes};
 
 /// Takes eight bytes, the lowest first.
 pub(crate) fn fixed_u64(reader: &mut FieldReader) -> Result<u64, Malformed> {

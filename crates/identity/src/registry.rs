@@ -1,8 +1,8 @@
 //! The registry of all stores of a cluster. One row of the system region is authoritative, changed
 //! whole by compare-and-swap; each store keeps a copy, so that it can start without a quorum.
 
+use flotilla_base::fields::{FieldReader, Malformed, put_varint};
 use flotilla_region::StoreId;
-use flotilla_region::codec::{FieldReader, Malformed, put_varint};
 
 use crate::codec::{fixed_u128, put_text, row, text};
 use crate::spec::{BootstrapPlan, ClusterSpec};

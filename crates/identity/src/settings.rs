@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use flotilla_region::codec::{Malformed, put_varint};
+use flotilla_base::fields::{Malformed, put_varint};
 
 use crate::codec::row;
 

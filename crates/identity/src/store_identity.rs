@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use flotilla_base::fields::{Malformed, put_varint};
 use flotilla_region::StoreId;
-use flotilla_region::codec::{Malformed, put_varint};
 
 use crate::SCHEMA_VERSION;
 use crate::codec::{fixed_u64, fixed_u128, put_text, row, text};

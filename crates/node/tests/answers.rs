@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use flotilla_identity::{SYSTEM_REGION, StoreRegistry};
+use flotilla_kv::raw::{self, RawOp};
 use flotilla_node::config::LimitsConfig;
 use flotilla_node::router::{RequestError, Router};
 use flotilla_node::{Node, NodeConfig};
@@ -20,7 +21,6 @@ use flotilla_proto::kvrpcpb::{
     RawDeleteRangeRequest, RawDeleteRequest, RawPutRequest,
 };
 use flotilla_proto::tikvpb::tikv_client::TikvClient;
-use flotilla_region::command::{self, Op};
 use flotilla_region::{RegionId, Reject, RequestPrecondition, Space};
 use flotilla_store::ApplyOutcome;
 use flotilla_vfs::FileSystem;
@@ -82,14 +82,14 @@ fn region_of(router: &Router, key: &[u8]) -> RegionId {
     router.locate(Space::Raw, key).unwrap().id
 }
 
-async fn propose(router: Router, key: Bytes, ops: Vec<Op>) -> Told {
+async fn propose(router: Router, key: Bytes, ops: Vec<RawOp>) -> Told {
     let region = region_of(&router, &key);
-    router.propose(region, RequestPrecondition::default(), command::encode(&ops)).await
+    router.propose(region, RequestPrecondition::default(), raw::encode(&ops)).await
 }
 
 async fn put(router: Router, key: Bytes, bytes: usize) -> Told {
     let value = vec![7; bytes].into();
-    propose(router, key.clone(), vec![Op::Put { key, value }]).await
+    propose(router, key.clone(), vec![RawOp::Put { key, value }]).await
 }
 
 /// Writes until it is acknowledged: the limits of these tests are short, and machines are busy.
@@ -159,7 +159,7 @@ async fn all_of_many_proposals_at_once_are_answered_each_with_its_own() {
     // Eight times as many in one region as in the others.
     let counts = FIRSTS.map(|first| if first == FIRSTS[0] { 8000 } else { 1000 });
     for (first, count) in FIRSTS.into_iter().zip(counts) {
-        let value = |key: Bytes| Op::Put { value: key.clone(), key };
+        let value = |key: Bytes| RawOp::Put { value: key.clone(), key };
         let puts = (0..count).map(|number| value(key(first, number))).collect();
         let written = propose(router.clone(), key(first, 0), puts);
         tokio::time::timeout(PATIENCE, written).await.expect("all rows are written").unwrap();
@@ -181,7 +181,7 @@ async fn all_of_many_proposals_at_once_are_answered_each_with_its_own() {
     for (first, count) in FIRSTS.into_iter().zip(counts) {
         for number in 0..count {
             let (router, key) = (router.clone(), key(first, number));
-            let swap = Op::CompareAndSwap {
+            let swap = RawOp::CompareAndSwap {
                 key: key.clone(),
                 expected: None,
                 value: Some(Bytes::from_static(b"never")),

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use flotilla_client::{Client, Config};
+use flotilla_kv::raw::{self, RawOp};
 use flotilla_node::router::{RequestError, Router};
 use flotilla_node::{Node, NodeConfig};
-use flotilla_region::command::{self, Op};
 use flotilla_region::{RegionId, RequestPrecondition, Space};
 use flotilla_store::ApplyOutcome;
 use flotilla_vfs::fault::FaultFs;
@@ -53,10 +53,10 @@ async fn put(
     key: &'static [u8],
     value: &'static [u8],
 ) -> Result<(), RequestError> {
-    let put = Op::Put { key: Bytes::from_static(key), value: Bytes::from_static(value) };
+    let put = RawOp::Put { key: Bytes::from_static(key), value: Bytes::from_static(value) };
     let region = region_of(router, key);
     let outcome =
-        router.propose(region, RequestPrecondition::default(), command::encode(&[put])).await?;
+        router.propose(region, RequestPrecondition::default(), raw::encode(&[put])).await?;
     assert!(matches!(outcome, ApplyOutcome::Done), "{outcome:?}");
     Ok(())
 }

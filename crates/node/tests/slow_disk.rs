@@ -8,9 +8,9 @@ mod gate;
 use std::time::Duration;
 
 use bytes::Bytes;
+use flotilla_kv::raw::{self, RawOp};
 use flotilla_node::router::Router;
 use flotilla_node::{Node, NodeConfig};
-use flotilla_region::command::{self, Op};
 use flotilla_region::{RegionId, RequestPrecondition, Space};
 use flotilla_vfs::fault::FaultFs;
 use gate::{Gate, PATIENCE};
@@ -20,8 +20,8 @@ use tokio::net::TcpListener;
 const WATCH: Duration = Duration::from_millis(300);
 
 async fn put(router: Router, region: RegionId, value: &'static [u8]) {
-    let put = Op::Put { key: Bytes::from_static(b"key"), value: Bytes::from_static(value) };
-    router.propose(region, RequestPrecondition::default(), command::encode(&[put])).await.unwrap();
+    let put = RawOp::Put { key: Bytes::from_static(b"key"), value: Bytes::from_static(value) };
+    router.propose(region, RequestPrecondition::default(), raw::encode(&[put])).await.unwrap();
 }
 
 async fn get(router: &Router, region: RegionId) -> Bytes {

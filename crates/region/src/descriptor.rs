@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-use crate::codec::{FieldReader, Malformed, put_bytes, put_varint};
 use crate::ids::{PeerId, RegionId, StoreId};
+use flotilla_base::fields::{FieldReader, Malformed, put_bytes, put_varint};
 
 /// The first byte of an encoded descriptor.
 const FORMAT: u8 = 1;

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-use crate::codec::{FieldReader, Malformed, put_varint};
 use crate::ids::{Index, PeerId, Term};
+use flotilla_base::fields::{FieldReader, Malformed, put_varint};
 
 /// The first byte of an encoded hard state.
 const FORMAT: u8 = 1;

@@ -19,7 +19,7 @@ pub enum Event {
         ticket: Ticket,
         /// The client's claim about the region.
         precondition: RequestPrecondition,
-        /// Operations, as [`crate::command::encode`] writes them.
+        /// The command, in the encoding of its protocol; the region does not read it.
         command: Bytes,
     },
     /// A client wants to read, and to see every write that was answered before.

@@ -30,8 +30,6 @@
 //! Until there are, a replica keeps every entry that any other one lacks.
 
 mod applying;
-pub mod codec;
-pub mod command;
 mod compaction;
 mod config;
 mod consensus;
@@ -39,6 +37,7 @@ mod convert;
 mod descriptor;
 mod effects;
 mod entry;
+pub mod entry_data;
 mod epoch;
 mod error;
 mod event;
@@ -60,7 +59,6 @@ mod status;
 mod step_context;
 mod timers;
 
-pub use codec::Malformed;
 pub use config::{Config, InvalidConfig, ReadConfig, WindowConfig};
 pub use descriptor::{Descriptor, Epoch, Peer, Space};
 pub use effects::{

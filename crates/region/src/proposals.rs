@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-use crate::command::ProposalJoiner;
 use crate::config::Config;
+use crate::entry_data::ProposalJoiner;
 use crate::error::Reject;
 use crate::ids::{Index, Term, Ticket};
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use flotilla_region::command::Op;
+use flotilla_kv::raw::RawOp;
 use flotilla_region::{Descriptor, RegionId, Ticket};
 
 use crate::layout;
@@ -26,7 +26,7 @@ pub(crate) fn writes(world: &mut SimWorld) -> Result<(), CheckFailure> {
     }
     let put = |key: Bytes| {
         let value = [b"audit of ", &key[..]].concat().into();
-        RequestBody::Write(vec![Op::Put { key, value }])
+        RequestBody::Write(vec![RawOp::Put { key, value }])
     };
     serve(world, "takes no writes", keys.into_iter().map(|(region, key)| (region, put(key))))
 }

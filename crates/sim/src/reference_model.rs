@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use flotilla_region::command::{self, Op};
+use flotilla_kv::raw::{self, RawOp};
+use flotilla_region::entry_data;
 use flotilla_region::{ApplyTask, Committed, Index, LogEntry, RegionId, StoreId, Term, Ticket};
 
 use crate::trace::{digest, mix};
@@ -152,7 +153,7 @@ impl RegionModel {
         if committed.tickets.is_empty() {
             return Ok(());
         }
-        let proposals: Vec<_> = command::proposals(&committed.entry.data).flatten().collect();
+        let proposals: Vec<_> = entry_data::proposals(&committed.entry.data).flatten().collect();
         if proposals.len() != committed.tickets.len() {
             let (proposals, tickets) = (proposals.len(), committed.tickets.len());
             return Err(format!("entry {index} has {proposals} proposals and {tickets} tickets"));
@@ -169,24 +170,24 @@ impl RegionModel {
     fn apply(&mut self, entry: &LogEntry) -> Result<Vec<Vec<OpResult>>, CheckFailure> {
         let unreadable = |_| format!("entry {} cannot be read", entry.index);
         let mut all = Vec::new();
-        for proposal in command::proposals(&entry.data) {
-            let ops = proposal.and_then(|it| command::decode(it.command)).map_err(unreadable)?;
+        for proposal in entry_data::proposals(&entry.data) {
+            let ops = proposal.and_then(|it| raw::decode(it.command)).map_err(unreadable)?;
             all.push(ops.into_iter().map(|op| self.change(entry.index, op)).collect());
         }
         Ok(all)
     }
 
-    fn change(&mut self, index: Index, op: Op) -> OpResult {
+    fn change(&mut self, index: Index, op: RawOp) -> OpResult {
         match op {
-            Op::Put { key, value } => self.set(index, key, Some(value)),
-            Op::Delete { key } => self.set(index, key, None),
-            Op::DeleteRange { start, end } => {
+            RawOp::Put { key, value } => self.set(index, key, Some(value)),
+            RawOp::Delete { key } => self.set(index, key, None),
+            RawOp::DeleteRange { start, end } => {
                 let inside =
                     |key: &&Bytes| **key >= start && end.as_ref().is_none_or(|end| **key < *end);
                 let keys: Vec<_> = self.values.keys().filter(inside).cloned().collect();
                 keys.into_iter().for_each(|key| self.set(index, key, None));
             }
-            Op::CompareAndSwap { key, expected, value } => {
+            RawOp::CompareAndSwap { key, expected, value } => {
                 let values = self.values.get(&key).and_then(|values| values.last());
                 let previous = values.and_then(|(_, value)| value.clone());
                 let succeeded = previous == expected;
@@ -217,10 +218,10 @@ mod tests {
     }
 
     /// An entry as the core makes it: a format byte, then version, length and operations.
-    fn entry(index: u64, term: u64, ops: &[&[Op]]) -> LogEntry {
+    fn entry(index: u64, term: u64, ops: &[&[RawOp]]) -> LogEntry {
         let mut data = vec![1];
         for ops in ops {
-            let command = command::encode(ops);
+            let command = raw::encode(ops);
             data.extend([1, u8::try_from(command.len()).unwrap()]);
             data.extend(command);
         }
@@ -236,11 +237,11 @@ mod tests {
         let tickets = tickets.iter().copied().map(Ticket).collect();
         let task = ApplyTask { region: REGION, entries: vec![Committed { entry, tickets }] };
         // Ticket n asked for a put of key n.
-        reference_model.agree(StoreId(1), &task, |ticket| Some(command::encode(&[put(ticket.0)])))
+        reference_model.agree(StoreId(1), &task, |ticket| Some(raw::encode(&[put(ticket.0)])))
     }
 
-    fn put(number: u64) -> Op {
-        Op::Put { key: number.to_string().into(), value: text("v") }
+    fn put(number: u64) -> RawOp {
+        RawOp::Put { key: number.to_string().into(), value: text("v") }
     }
 
     #[test]
@@ -258,7 +259,7 @@ mod tests {
     #[test]
     fn tickets_belong_to_their_proposals() {
         let mut reference_model = ReferenceModel::default();
-        let two: &[&[Op]] = &[&[put(7)], &[put(8)]];
+        let two: &[&[RawOp]] = &[&[put(7)], &[put(8)]];
         assert_eq!(agree(&mut reference_model, entry(1, 1, two), &[7, 8]), Ok(()));
         assert_eq!(reference_model.results(Ticket(8)), Some(&[OpResult::Done][..]));
         assert_eq!(reference_model.results(Ticket(9)), None);
@@ -271,9 +272,9 @@ mod tests {
         let mut reference_model = ReferenceModel::default();
         let swap = |expected, value| {
             let (expected, value) = (Some(text(expected)), Some(text(value)));
-            Op::CompareAndSwap { key: text("1"), expected, value }
+            RawOp::CompareAndSwap { key: text("1"), expected, value }
         };
-        let all = Op::DeleteRange { start: text("1"), end: Some(text("2")) };
+        let all = RawOp::DeleteRange { start: text("1"), end: Some(text("2")) };
         agree(&mut reference_model, entry(1, 1, &[&[put(1), put(2)]]), &[]).unwrap();
         agree(&mut reference_model, entry(2, 1, &[&[swap("v", "w")], &[swap("v", "x")]]), &[])
             .unwrap();

@@ -1,7 +1,7 @@
 //! Requests of clients and the replies of stores.
 
 use bytes::Bytes;
-use flotilla_region::command::{self, Op};
+use flotilla_kv::raw::{self, RawOp};
 use flotilla_region::{Descriptor, Event, KeySpan, RegionId, Reject, RequestPrecondition, Ticket};
 use flotilla_store::ApplyOutcome;
 
@@ -23,7 +23,7 @@ pub(crate) enum RequestOwner {
 /// The body of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RequestBody {
-    Write(Vec<Op>),
+    Write(Vec<RawOp>),
     Get(Bytes),
     Scan,
 }
@@ -101,7 +101,7 @@ impl ClientRequest {
         body: RequestBody,
     ) -> Self {
         let command = match &body {
-            RequestBody::Write(ops) => Some(command::encode(ops)),
+            RequestBody::Write(ops) => Some(raw::encode(ops)),
             RequestBody::Get(_) | RequestBody::Scan => None,
         };
         Self {
@@ -145,12 +145,12 @@ impl ClientRequest {
         let mut actions = Vec::new();
         for op in ops {
             match op.clone() {
-                Op::Put { key, value } => actions.push((key, RegisterAction::Put(value))),
-                Op::Delete { key } => actions.push((key, RegisterAction::Delete)),
-                Op::CompareAndSwap { key, expected, value } => {
+                RawOp::Put { key, value } => actions.push((key, RegisterAction::Put(value))),
+                RawOp::Delete { key } => actions.push((key, RegisterAction::Delete)),
+                RawOp::CompareAndSwap { key, expected, value } => {
                     actions.push((key, RegisterAction::Swap { expected, value }));
                 }
-                Op::DeleteRange { start, end } => {
+                RawOp::DeleteRange { start, end } => {
                     let inside = |key: &&Bytes| {
                         **key >= start && end.as_ref().is_none_or(|end| **key < *end)
                     };
@@ -194,10 +194,10 @@ impl ClientRequest {
             RequestBody::Write(ops) => {
                 for op in ops {
                     match op {
-                        Op::Put { key, .. }
-                        | Op::Delete { key }
-                        | Op::CompareAndSwap { key, .. } => keys.push(key),
-                        Op::DeleteRange { start, end } => {
+                        RawOp::Put { key, .. }
+                        | RawOp::Delete { key }
+                        | RawOp::CompareAndSwap { key, .. } => keys.push(key),
+                        RawOp::DeleteRange { start, end } => {
                             keys.push(start);
                             keys.extend(end);
                         }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use fastrand::Rng;
+use flotilla_kv::raw::RawOp;
 use flotilla_region::Ticket;
-use flotilla_region::command::Op;
 
 use crate::checker::RegisterValue;
 use crate::request::RequestBody;
@@ -19,7 +19,7 @@ pub(crate) fn draw(
     ticket: Ticket,
     weight: usize,
 ) -> RequestBody {
-    let put = |rng: &mut Rng, key: &Bytes, nth| Op::Put {
+    let put = |rng: &mut Rng, key: &Bytes, nth| RawOp::Put {
         key: key.clone(),
         value: value(rng, ticket, nth, weight),
     };
@@ -28,16 +28,16 @@ pub(crate) fn draw(
         0..10 => RequestBody::Get(key.clone()),
         10 => RequestBody::Scan,
         11..21 => RequestBody::Write(vec![put(rng, key, 0)]),
-        21..24 => RequestBody::Write(vec![Op::Delete { key: key.clone() }]),
+        21..24 => RequestBody::Write(vec![RawOp::Delete { key: key.clone() }]),
         24..29 => {
             let expected = seen.get(key).cloned().flatten();
             let value = (rng.u8(..8) > 0).then(|| value(rng, ticket, 0, weight));
-            RequestBody::Write(vec![Op::CompareAndSwap { key: key.clone(), expected, value }])
+            RequestBody::Write(vec![RawOp::CompareAndSwap { key: key.clone(), expected, value }])
         }
         29..31 => {
             // Each key once: within a batch the order of two writes on one key is hidden.
             let ops = keys.iter().enumerate().map(|(nth, key)| match rng.u8(..4) {
-                0 => Op::Delete { key: key.clone() },
+                0 => RawOp::Delete { key: key.clone() },
                 _ => put(rng, key, nth),
             });
             RequestBody::Write(ops.collect())
@@ -45,7 +45,7 @@ pub(crate) fn draw(
         _ => {
             let end = &keys[rng.usize(..keys.len())];
             let (start, end) = if key <= end { (key, end) } else { (end, key) };
-            RequestBody::Write(vec![Op::DeleteRange {
+            RequestBody::Write(vec![RawOp::DeleteRange {
                 start: start.clone(),
                 end: Some(end.clone()),
             }])
@@ -84,7 +84,9 @@ mod tests {
                 continue;
             };
             for op in ops {
-                if let Op::Put { value, .. } | Op::CompareAndSwap { value: Some(value), .. } = op {
+                if let RawOp::Put { value, .. } | RawOp::CompareAndSwap { value: Some(value), .. } =
+                    op
+                {
                     count += 1;
                     written.insert(value);
                 }

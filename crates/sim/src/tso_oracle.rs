@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use flotilla_kv::raw::RawOp;
 use flotilla_placement::rows::TSO_KEY;
 use flotilla_placement::{SwapResult, Timestamp, Tso};
-use flotilla_region::command::Op;
 use flotilla_region::{RoleChange, Ticket};
 use flotilla_store::ApplyOutcome;
 
@@ -126,7 +126,7 @@ impl TsoOracle {
             OracleState::Serving { tso, writing, pending } => {
                 if writing.is_none() {
                     *writing = tso.wants(now_ms).map(|swap| {
-                        ask(RequestBody::Write(vec![Op::CompareAndSwap {
+                        ask(RequestBody::Write(vec![RawOp::CompareAndSwap {
                             key: Bytes::from_static(swap.key),
                             expected: swap.expected.map(Bytes::from),
                             value: Some(swap.value.into()),

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use fastrand::Rng;
-use flotilla_region::command::Op;
+use flotilla_kv::raw::RawOp;
 use flotilla_region::{Descriptor, Event, RegionId, Reject, Ticket};
 use flotilla_store::ApplyOutcome;
 
@@ -147,7 +147,7 @@ impl ClientWorkload {
         let Some(key) = self.keys[&region].first().cloned() else { return Vec::new() };
         let other = self.any_replica(region);
         let value = format!("probe {}", self.requests.len()).into();
-        let put = RequestBody::Write(vec![Op::Put { key: key.clone(), value }]);
+        let put = RequestBody::Write(vec![RawOp::Put { key: key.clone(), value }]);
         let put = ClientRequest::new(RequestOwner::Auditor, region, other, put);
         let get = ClientRequest::new(RequestOwner::Auditor, region, leader, RequestBody::Get(key));
         vec![self.send(put), self.send(get)]

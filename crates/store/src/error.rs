@@ -1,7 +1,8 @@
 //! Errors of the store and of its reads.
 
 use bytes::Bytes;
-use flotilla_region::{Descriptor, Index, Malformed, RegionId};
+use flotilla_base::fields::Malformed;
+use flotilla_region::{Descriptor, Index, RegionId};
 
 use crate::schema::MalformedRow;
 

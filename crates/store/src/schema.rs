@@ -3,7 +3,7 @@
 //! Every row begins with a format byte, so that a later version can tell old rows from its own.
 
 use bytes::Bytes;
-use flotilla_region::codec::Malformed;
+use flotilla_base::fields::Malformed;
 use flotilla_region::{Descriptor, HardState, Index, RegionId, Space, StoreId, Term};
 
 /// The identity of the data directory: one row, and one for each of its last starts.

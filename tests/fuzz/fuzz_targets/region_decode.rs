@@ -4,7 +4,8 @@
 #![no_main]
 
 use bytes::Bytes;
-use flotilla_region::{Descriptor, HardState, command};
+use flotilla_kv::raw;
+use flotilla_region::{Descriptor, HardState, entry_data};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -15,12 +16,12 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(state) = HardState::decode(bytes.clone()) {
         assert_eq!(HardState::decode(state.encode()).as_ref(), Ok(&state));
     }
-    if let Ok(ops) = command::decode(bytes.clone()) {
-        assert_eq!(command::decode(command::encode(&ops)).as_ref(), Ok(&ops));
+    if let Ok(ops) = raw::decode(bytes.clone()) {
+        assert_eq!(raw::decode(raw::encode(&ops)).as_ref(), Ok(&ops));
     }
-    for proposal in command::proposals(&bytes) {
+    for proposal in entry_data::proposals(&bytes) {
         // An entry is read until the first proposal that cannot be read.
         let Ok(proposal) = proposal else { break };
-        let _ = command::decode(proposal.command);
+        let _ = raw::decode(proposal.command);
     }
 });

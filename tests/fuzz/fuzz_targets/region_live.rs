@@ -9,10 +9,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
+use flotilla_kv::raw;
 use flotilla_region::{
     ApplyTask, Config, Descriptor, Effects, EntryKind, Envelope, Epoch, Event, HardState, Index,
     LogEntry, LogFetch, LogWrite, Message, MessageKind, Peer, PeerId, RecoveredReplica, RegionId,
-    RequestPrecondition, Shard, Space, StoreId, Term, Ticket, Time, command,
+    RequestPrecondition, Shard, Space, StoreId, Term, Ticket, Time,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -232,7 +233,7 @@ impl Live {
             return Event::Read { region, ticket, precondition, follower: input.byte() % 2 == 0 };
         }
         let (key, value) = (Bytes::from_static(b"k"), Bytes::from_static(b"v"));
-        let command = command::encode(&[command::Op::Put { key, value }]);
+        let command = raw::encode(&[raw::RawOp::Put { key, value }]);
         Event::Propose { region, ticket, precondition, command }
     }
 

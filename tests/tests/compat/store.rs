@@ -9,7 +9,7 @@ use flotilla_identity::{
     BootstrapPlan, BootstrapWrite, ClusterSettings, ClusterSpec, IdentityState, PeerWrite,
     StoreRun, StoreUuid,
 };
-use flotilla_region::command::{self, Op};
+use flotilla_kv::raw::{self, RawOp};
 use flotilla_region::{
     ApplyTask, Committed, Compaction, Descriptor, EntryKind, Epoch, HardState, Index, LogEntry,
     LogWrite, Peer, PeerId, RecoveredReplica, RegionId, Space, StoreId, Term,
@@ -77,11 +77,11 @@ fn row(region: u64, index: u64) -> (Bytes, Bytes) {
 /// One proposal under version 1: a put, and every tenth time a range that goes.
 fn entry(region: u64, index: u64) -> LogEntry {
     let (key, value) = row(region, index);
-    let mut ops = vec![Op::Put { key, value }];
+    let mut ops = vec![RawOp::Put { key, value }];
     if index.is_multiple_of(10) {
-        ops.push(Op::DeleteRange { start: row(region, 5).0, end: Some(row(region, 8).0) });
+        ops.push(RawOp::DeleteRange { start: row(region, 5).0, end: Some(row(region, 8).0) });
     }
-    let command = command::encode(&ops);
+    let command = raw::encode(&ops);
     let len = command.len();
     assert!((0x80..0x4000).contains(&len), "a length of two bytes");
     let mut data = vec![1, 1, len as u8 | 0x80, (len >> 7) as u8];

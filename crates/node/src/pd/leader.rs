@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use flotilla_identity::{MemberId, RunReport, SYSTEM_REGION, StoreRegistry};
+use flotilla_kv::raw::{self, RawOp};
 use flotilla_placement::{
     ClusterView, Config, IdAllocator, RegionHeartbeat, RowError, RowSwap, StoreInfo, SwapResult,
     Timestamp, Tso, TsoError, rows,
 };
-use flotilla_region::command::{self, Op};
 use flotilla_region::{RequestPrecondition, StoreId, Term};
 use flotilla_store::ApplyOutcome;
 use parking_lot::Mutex;
@@ -46,7 +46,7 @@ pub(super) enum PdLeaderError {
     Row(#[from] RowError),
     /// The registry is not what this program writes.
     #[error("row placement/stores: {0}")]
-    Registry(#[from] flotilla_region::codec::Malformed),
+    Registry(#[from] flotilla_base::fields::Malformed),
     /// The data belongs to another cluster.
     #[error("the rows are of cluster {found}, this is cluster {here}")]
     Foreign {
@@ -354,7 +354,7 @@ impl PdLeader {
 
     async fn write(&self, swap: RowSwap) -> SwapResult {
         let guard = RequestPrecondition { term: Some(self.term), ..RequestPrecondition::default() };
-        let command = command::encode(&[Op::CompareAndSwap {
+        let command = raw::encode(&[RawOp::CompareAndSwap {
             key: Bytes::from_static(swap.key),
             expected: swap.expected.map(Bytes::from),
             value: Some(swap.value.into()),

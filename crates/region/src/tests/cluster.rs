@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::machine::{Answer, Disk, Machine};
-use crate::command::{self, Op};
+use crate::entry_data;
 use crate::*;
+use flotilla_kv::raw::{self, RawOp};
 
 pub(super) const REGION: RegionId = RegionId(7);
 
@@ -153,8 +154,8 @@ impl Cluster {
     pub(super) fn put(&mut self, store: u64, key: &str, value: u64) -> Ticket {
         let key = Bytes::copy_from_slice(key.as_bytes());
         let ticket = self.request(store, key.clone(), Some(value));
-        let put = Op::Put { key, value: Bytes::copy_from_slice(&value.to_be_bytes()) };
-        let command = command::encode(&[put]);
+        let put = RawOp::Put { key, value: Bytes::copy_from_slice(&value.to_be_bytes()) };
+        let command = raw::encode(&[put]);
         let precondition = RequestPrecondition::default();
         self.push(store, Event::Propose { region: REGION, ticket, precondition, command });
         ticket
@@ -296,12 +297,12 @@ impl Cluster {
         let known = self.history.entry(entry.index).or_insert_with(|| entry.clone());
         assert_eq!(*known, entry, "two replicas applied different entries");
         assert!(tickets.is_empty() || tickets.len() == answers.len(), "a ticket for each proposal");
-        let proposals: Vec<_> = command::proposals(&entry.data).map(Result::unwrap).collect();
+        let proposals: Vec<_> = entry_data::proposals(&entry.data).map(Result::unwrap).collect();
         for ((ticket, answer), proposal) in tickets.into_iter().zip(answers).zip(proposals) {
             let request = &self.waiting[&ticket];
-            let ops = command::decode(proposal.command).unwrap();
+            let ops = raw::decode(proposal.command).unwrap();
             let value = Bytes::copy_from_slice(&request.value.unwrap().to_be_bytes());
-            assert_eq!(ops, [Op::Put { key: request.key.clone(), value }], "somebody else's");
+            assert_eq!(ops, [RawOp::Put { key: request.key.clone(), value }], "somebody else's");
             self.note_answer(store, ticket, answer);
         }
     }

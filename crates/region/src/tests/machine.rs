@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-use crate::command::{self, Op};
+use crate::entry_data;
 use crate::*;
+use flotilla_kv::raw::{self, RawOp};
 
 type Rows = BTreeMap<Bytes, Bytes>;
 
@@ -226,9 +227,9 @@ fn apply(state: &mut (Index, Term, Rows), entry: &LogEntry) -> Vec<Answer> {
     assert_eq!(entry.index.0, state.0.0 + 1, "entries are applied in order, each once");
     (state.0, state.1) = (entry.index, entry.term);
     let mut answers = vec![];
-    for proposal in command::proposals(&entry.data) {
-        for op in command::decode(proposal.unwrap().command).unwrap() {
-            let Op::Put { key, value } = op else { panic!("only puts are tested here") };
+    for proposal in entry_data::proposals(&entry.data) {
+        for op in raw::decode(proposal.unwrap().command).unwrap() {
+            let RawOp::Put { key, value } = op else { panic!("only puts are tested here") };
             state.2.insert(key, value);
         }
         answers.push(Answer::Done);

@@ -1,6 +1,7 @@
 //! Proposals, from the ticket that goes in to the ticket that comes out.
 
 use bytes::Bytes;
+use flotilla_kv::raw;
 
 use super::cluster::{Cluster, REGION, peer};
 use super::machine::Answer;
@@ -30,7 +31,7 @@ fn proposals_of_a_step_share_one_entry_and_come_out_in_order() {
         assert_eq!(cluster.answer(put), Answer::Done);
     }
     let entry = &cluster.history[&Index(before.0 + 1)];
-    assert_eq!(command::proposals(&entry.data).count(), 100);
+    assert_eq!(entry_data::proposals(&entry.data).count(), 100);
 }
 
 #[test]
@@ -44,12 +45,12 @@ fn so_many_writes_are_under_way_and_the_rest_waits() {
         let mut effects = Effects::default();
         let machine = cluster.machines.get_mut(&leader).unwrap();
         let now = super::cluster::clock(leader, cluster.now);
-        let ops = [command::Op::Delete { key: Bytes::new() }];
+        let ops = [raw::RawOp::Delete { key: Bytes::new() }];
         let propose = |ticket| Event::Propose {
             region: REGION,
             ticket: Ticket(1000 + ticket),
             precondition: RequestPrecondition::default(),
-            command: command::encode(&ops),
+            command: raw::encode(&ops),
         };
         machine.shard.step(now, (0..count).map(propose), &mut effects);
         (machine.shard.status(REGION).unwrap(), effects)

@@ -10,8 +10,9 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
+use flotilla_kv::raw;
 use flotilla_pagestore::{PageStore, WriteTxn};
-use flotilla_region::command::{self, Proposal};
+use flotilla_region::entry_data::{self, Proposal};
 use flotilla_region::{ApplyTask, Committed, Descriptor, Index, LogEntry, RegionId, Ticket};
 
 use crate::error::Error;
@@ -109,9 +110,9 @@ fn apply_entry(
     let malformed = |source| Error::MalformedEntry { region, index, source };
     let mut tickets = committed.tickets.iter();
     // A leader's first entry of a term is empty: it only advances the index.
-    for proposal in command::proposals(&committed.entry.data) {
+    for proposal in entry_data::proposals(&committed.entry.data) {
         let Proposal { version, command } = proposal.map_err(malformed)?;
-        let ops = command::decode(command).map_err(malformed)?;
+        let ops = raw::decode(command).map_err(malformed)?;
         let outcome = rows.execute(version, &ops)?;
         if let Some(ticket) = tickets.next() {
             outcomes.push((*ticket, outcome));

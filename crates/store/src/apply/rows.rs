@@ -1,9 +1,9 @@
 //! Operations on a region's rows. A proposal is checked whole before its first row changes.
 
 use bytes::Bytes;
+use flotilla_kv::raw::RawOp;
 use flotilla_pagestore::{KEY_BYTES_MAX, TreeMut, VALUE_BYTES_MAX};
 use flotilla_region::Descriptor;
-use flotilla_region::command::Op;
 
 use super::outcome::{ApplyOutcome, ApplyReject};
 use crate::error::Error;
@@ -26,7 +26,7 @@ impl<'a> RegionRows<'a> {
     }
 
     /// Carries out a proposal that was admitted under `version` of the range, or none of it.
-    pub(super) fn execute(&mut self, version: u64, ops: &[Op]) -> Result<ApplyOutcome, Error> {
+    pub(super) fn execute(&mut self, version: u64, ops: &[RawOp]) -> Result<ApplyOutcome, Error> {
         if version != self.descriptor.epoch.version {
             let current = vec![self.descriptor.clone()];
             return Ok(ApplyOutcome::Rejected(ApplyReject::EpochNotMatch { current }));
@@ -37,12 +37,12 @@ impl<'a> RegionRows<'a> {
         let mut outcome = ApplyOutcome::Done;
         for op in ops {
             match op {
-                Op::Put { key, value } => self.put(key, value)?,
-                Op::Delete { key } => {
+                RawOp::Put { key, value } => self.put(key, value)?,
+                RawOp::Delete { key } => {
                     self.tree.delete(key)?;
                 }
-                Op::DeleteRange { start, end } => self.delete_range(start, end.as_ref())?,
-                Op::CompareAndSwap { key, expected, value } => {
+                RawOp::DeleteRange { start, end } => self.delete_range(start, end.as_ref())?,
+                RawOp::CompareAndSwap { key, expected, value } => {
                     outcome = self.compare_and_swap(key, expected.as_ref(), value.as_ref())?;
                 }
             }
@@ -50,16 +50,16 @@ impl<'a> RegionRows<'a> {
         Ok(outcome)
     }
 
-    fn check(&self, op: &Op) -> Result<(), ApplyReject> {
+    fn check(&self, op: &RawOp) -> Result<(), ApplyReject> {
         match op {
-            Op::Put { key, value } => {
+            RawOp::Put { key, value } => {
                 self.check_key(key)?;
                 check_size("a value", value, USER_VALUE_BYTES_MAX)
             }
-            Op::Delete { key } => self.check_key(key),
+            RawOp::Delete { key } => self.check_key(key),
             // Clipped to the region when it is carried out: its end may lie beyond.
-            Op::DeleteRange { .. } => Ok(()),
-            Op::CompareAndSwap { key, value, .. } => {
+            RawOp::DeleteRange { .. } => Ok(()),
+            RawOp::CompareAndSwap { key, value, .. } => {
                 self.check_key(key)?;
                 value.as_ref().map_or(Ok(()), |v| check_size("a value", v, USER_VALUE_BYTES_MAX))
             }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use flotilla_region::command::{self, Op};
+use flotilla_kv::raw::{self, RawOp};
+use flotilla_region::entry_data;
 use flotilla_region::{HardState, Index, LogEntry, RecoveredReplica};
 
 use super::*;
@@ -142,8 +143,8 @@ impl ReplicaState {
     pub(super) fn rows_at(&self, applied: Index) -> Vec<Row> {
         let mut rows = BTreeMap::new();
         for entry in &self.applied[..applied.0 as usize] {
-            for proposal in command::proposals(&entry.data) {
-                for op in command::decode(proposal.unwrap().command).unwrap() {
+            for proposal in entry_data::proposals(&entry.data) {
+                for op in raw::decode(proposal.unwrap().command).unwrap() {
                     execute(&mut rows, op);
                 }
             }
@@ -152,18 +153,18 @@ impl ReplicaState {
     }
 }
 
-fn execute(rows: &mut BTreeMap<Bytes, Bytes>, op: Op) {
+fn execute(rows: &mut BTreeMap<Bytes, Bytes>, op: RawOp) {
     match op {
-        Op::Put { key, value } => {
+        RawOp::Put { key, value } => {
             rows.insert(key, value);
         }
-        Op::Delete { key } => {
+        RawOp::Delete { key } => {
             rows.remove(&key);
         }
-        Op::DeleteRange { start, end } => {
+        RawOp::DeleteRange { start, end } => {
             rows.retain(|key, _| *key < start || end.as_ref().is_some_and(|end| key >= end));
         }
-        Op::CompareAndSwap { key, expected, value } => {
+        RawOp::CompareAndSwap { key, expected, value } => {
             if rows.get(&key) == expected.as_ref() {
                 match value {
                     Some(value) => rows.insert(key, value),

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use flotilla_region::command::{self, Op};
+use flotilla_kv::raw::{self, RawOp};
+use flotilla_region::entry_data;
 use flotilla_region::{
     ApplyTask, Committed, Compaction, Descriptor, EntryKind, Epoch, HardState, Index, LogEntry,
     LogWrite, Peer, PeerId, RecoveredReplica, RegionId, Space, StoreId, Term, Ticket,
@@ -125,30 +126,30 @@ fn peer(region: u64) -> PeerId {
     PeerId(region * 100 + HERE.0)
 }
 
-fn put(key: &str, value: &str) -> Op {
-    Op::Put { key: key.to_owned().into(), value: value.to_owned().into() }
+fn put(key: &str, value: &str) -> RawOp {
+    RawOp::Put { key: key.to_owned().into(), value: value.to_owned().into() }
 }
 
-fn delete(key: &str) -> Op {
-    Op::Delete { key: key.to_owned().into() }
+fn delete(key: &str) -> RawOp {
+    RawOp::Delete { key: key.to_owned().into() }
 }
 
-fn delete_range(start: &str, end: Option<&str>) -> Op {
+fn delete_range(start: &str, end: Option<&str>) -> RawOp {
     let end = end.map(|end| end.to_owned().into());
-    Op::DeleteRange { start: start.to_owned().into(), end }
+    RawOp::DeleteRange { start: start.to_owned().into(), end }
 }
 
-fn swap(key: &str, expected: Option<&str>, value: Option<&str>) -> Op {
+fn swap(key: &str, expected: Option<&str>, value: Option<&str>) -> RawOp {
     let bytes = |text: Option<&str>| text.map(|text| Bytes::from(text.to_owned()));
     let key = Bytes::from(key.to_owned());
-    Op::CompareAndSwap { key, expected: bytes(expected), value: bytes(value) }
+    RawOp::CompareAndSwap { key, expected: bytes(expected), value: bytes(value) }
 }
 
 /// The data of an entry with these proposals, each under a version of the range.
-fn data(proposals: &[(u8, &[Op])]) -> Bytes {
+fn data(proposals: &[(u8, &[RawOp])]) -> Bytes {
     let mut data = vec![1];
     for (version, ops) in proposals {
-        let command = command::encode(ops);
+        let command = raw::encode(ops);
         data.push(*version);
         let mut len = command.len();
         while len >= 0x80 {
@@ -166,7 +167,7 @@ fn entry(index: u64, term: u64, data: Bytes) -> LogEntry {
 }
 
 /// An entry with one proposal under version 1.
-fn ops(index: u64, ops: &[Op]) -> LogEntry {
+fn ops(index: u64, ops: &[RawOp]) -> LogEntry {
     entry(index, 1, data(&[(1, ops)]))
 }
 
@@ -202,7 +203,7 @@ fn compact(store: &Store, region: u64, first: u64, term_before: u64) {
 /// A task whose proposals have the tickets `10 * index`, and so on.
 fn task(region: u64, entries: &[LogEntry]) -> ApplyTask {
     let committed = entries.iter().map(|entry| {
-        let count = command::proposals(&entry.data).count() as u64;
+        let count = entry_data::proposals(&entry.data).count() as u64;
         let tickets = (0..count).map(|i| Ticket(10 * entry.index.0 + i)).collect();
         Committed { entry: entry.clone(), tickets }
     });

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use fastrand::Rng;
-use flotilla_region::command::Op;
+use flotilla_kv::raw::RawOp;
 use flotilla_region::{Index, LogEntry, LogWrite, RegionId};
 use flotilla_vfs::fault::FaultFs;
 
@@ -224,16 +224,18 @@ impl History {
             return entry(index, term, Bytes::new());
         }
         let key = |rng: &mut Rng| Bytes::from(format!("{start}{}", rng.char('a'..'f')));
-        let ops: Vec<Op> = (0..self.rng.usize(1..4))
+        let ops: Vec<RawOp> = (0..self.rng.usize(1..4))
             .map(|_| {
                 let rng = &mut self.rng;
                 let value =
                     Bytes::from(format!("{index}.{term}-{}", "v".repeat(rng.usize(0..1000))));
                 match rng.u8(0..8) {
-                    0 => Op::Delete { key: key(rng) },
-                    1 => Op::DeleteRange { start: key(rng), end: Some(key(rng)) },
-                    2 => Op::CompareAndSwap { key: key(rng), expected: None, value: Some(value) },
-                    _ => Op::Put { key: key(rng), value },
+                    0 => RawOp::Delete { key: key(rng) },
+                    1 => RawOp::DeleteRange { start: key(rng), end: Some(key(rng)) },
+                    2 => {
+                        RawOp::CompareAndSwap { key: key(rng), expected: None, value: Some(value) }
+                    }
+                    _ => RawOp::Put { key: key(rng), value },
                 }
             })
             .collect();

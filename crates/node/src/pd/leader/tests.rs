@@ -108,8 +108,8 @@ impl World {
 
     /// Carries out a compare-and-swap, the only command of a leader.
     fn swap(&self, command: Bytes) -> ApplyOutcome {
-        let ops = command::decode(command).expect("it was encoded here");
-        let [Op::CompareAndSwap { key, expected, value: Some(value) }] = &ops[..] else {
+        let ops = raw::decode(command).expect("it was encoded here");
+        let [RawOp::CompareAndSwap { key, expected, value: Some(value) }] = &ops[..] else {
             panic!("{ops:?}");
         };
         let mut rows = self.rows.lock();

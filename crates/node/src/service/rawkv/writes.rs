@@ -4,12 +4,12 @@
 //! them pass through the region's log one by one, so every write is kept apart.
 
 use bytes::Bytes;
+use flotilla_kv::raw::{self, RawOp};
 use flotilla_proto::kvrpcpb::{
     RawBatchDeleteRequest, RawBatchDeleteResponse, RawBatchPutRequest, RawBatchPutResponse,
     RawCasRequest, RawCasResponse, RawDeleteRangeRequest, RawDeleteRangeResponse, RawDeleteRequest,
     RawDeleteResponse, RawPutRequest, RawPutResponse,
 };
-use flotilla_region::command::{self, Op};
 use flotilla_store::ApplyOutcome;
 use tokio::time::timeout;
 
@@ -28,7 +28,7 @@ impl RawKv {
         validate::key(&key)?;
         validate::ttl(ttl)?;
         let checked = self.check_context(context)?.touching([&key]);
-        self.write(checked, &[Op::Put { key, value }]).await?;
+        self.write(checked, &[RawOp::Put { key, value }]).await?;
         Ok(RawPutResponse::default())
     }
 
@@ -45,7 +45,7 @@ impl RawKv {
         validate::ttl(ttl_for_all)?;
         validate::ttls(&ttls, pairs.len())?;
         let checked = self.check_context(context)?.touching(pairs.iter().map(|pair| &pair.key));
-        let put = pairs.into_iter().map(|pair| Op::Put { key: pair.key, value: pair.value });
+        let put = pairs.into_iter().map(|pair| RawOp::Put { key: pair.key, value: pair.value });
         self.write(checked, &put.collect::<Vec<_>>()).await?;
         Ok(RawBatchPutResponse::default())
     }
@@ -58,7 +58,7 @@ impl RawKv {
         validate::common(context.as_ref(), &cf)?;
         validate::key(&key)?;
         let checked = self.check_context(context)?.touching([&key]);
-        self.write(checked, &[Op::Delete { key }]).await?;
+        self.write(checked, &[RawOp::Delete { key }]).await?;
         Ok(RawDeleteResponse::default())
     }
 
@@ -70,7 +70,7 @@ impl RawKv {
         validate::common(context.as_ref(), &cf)?;
         keys.iter().try_for_each(|key| validate::key(key))?;
         let checked = self.check_context(context)?.touching(&keys);
-        let delete = keys.into_iter().map(|key| Op::Delete { key });
+        let delete = keys.into_iter().map(|key| RawOp::Delete { key });
         self.write(checked, &delete.collect::<Vec<_>>()).await?;
         Ok(RawBatchDeleteResponse::default())
     }
@@ -89,7 +89,7 @@ impl RawKv {
         // An empty or inverted range deletes nothing, and costs nothing.
         if let Some(range) = clipped.range {
             let end = (!range.end.is_empty()).then_some(range.end);
-            self.write(checked, &[Op::DeleteRange { start: range.start, end }]).await?;
+            self.write(checked, &[RawOp::DeleteRange { start: range.start, end }]).await?;
         }
         Ok(RawDeleteRangeResponse::default())
     }
@@ -105,7 +105,7 @@ impl RawKv {
         let expected = (!request.previous_not_exist).then_some(request.previous_value);
         let checked = self.check_context(context)?.touching([&key]);
         let value = (!delete).then_some(value);
-        match self.write(checked, &[Op::CompareAndSwap { key, expected, value }]).await? {
+        match self.write(checked, &[RawOp::CompareAndSwap { key, expected, value }]).await? {
             ApplyOutcome::Swapped { succeeded, previous } => Ok(RawCasResponse {
                 succeed: succeeded,
                 previous_not_exist: previous.is_none(),
@@ -120,14 +120,14 @@ impl RawKv {
     async fn write(
         &self,
         checked: RequestContext,
-        ops: &[Op],
+        ops: &[RawOp],
     ) -> Result<ApplyOutcome, RequestFailure> {
         if ops.is_empty() {
             return Ok(ApplyOutcome::Done);
         }
         let (id, descriptor) = (checked.region(), checked.descriptor);
         // One command, so that the region's log keeps the batch together.
-        let command: Bytes = command::encode(ops);
+        let command: Bytes = raw::encode(ops);
         let proposal = self.router().propose(id, checked.guard, command);
         let result = match checked.time_limit {
             // After a timeout the write may still be on its way.

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use flotilla_kv::raw::{self, RawOp};
 use flotilla_proto::kvrpcpb::{Context, KeyRange, KvPair, RawScanResponse};
-use flotilla_region::command::{self, Op};
 use flotilla_region::{RequestPrecondition, Space};
 use flotilla_vfs::fault::FaultFs;
 use prost::Message;
@@ -65,7 +65,7 @@ impl World {
             let bytes = if large(place) { LARGE_BYTES } else { 10 };
             let value = Bytes::from(vec![place as u8; bytes]);
             model.insert(key.clone(), value.clone());
-            let put = command::encode(&[Op::Put { key, value }]);
+            let put = raw::encode(&[RawOp::Put { key, value }]);
             while router.propose(region, RequestPrecondition::default(), put.clone()).await.is_err()
             {
             }
