@@ -22,7 +22,7 @@ fn open_with(fs: &FaultFs, config: Config) -> Store {
 struct Writer(u64);
 
 impl Writer {
-    fn write(&mut self, store: &Store, all: &[Op]) {
+    fn write(&mut self, store: &Store, all: &[RawOp]) {
         self.0 += 1;
         run(store, 3, &[ops(self.0, all)]);
     }
