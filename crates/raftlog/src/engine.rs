@@ -118,6 +118,7 @@ impl LogEngine {
     ///
     /// [`Error::Poisoned`] if a write or sync fails, or has failed.
     pub fn close(&self) -> Result<(), Error> {
+        // No purge may write, or take files away, while the log is closed.
         let _none = self.purge.lock();
         self.group_commit.close()
     }

@@ -125,6 +125,7 @@ impl Default for LogCounters {
 
 impl LogCounters {
     pub(crate) fn begin_flush(&self, is_synced: bool) {
+        debug_assert_eq!(self.flush_began.load(Ordering::Relaxed), NO_FLUSH, "two leaders");
         let began = if is_synced { self.nanos() } else { NOT_TIMED };
         self.flush_began.store(began, Ordering::Relaxed);
     }

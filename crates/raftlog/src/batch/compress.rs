@@ -132,6 +132,13 @@ impl CompressBuffers {
             let stored_bytes = (self.packed.len() - begin) as u64;
             self.blocks.push(DataBlock { entries, codec, stored_bytes });
         }
+        assert!(data.is_empty(), "{} bytes are in no block", data.len());
+        debug_assert_eq!(self.blocks.iter().map(|b| b.entries).sum::<u64>(), head.count);
+        debug_assert_eq!(
+            self.blocks.iter().map(|block| block.stored_bytes).sum::<u64>(),
+            self.packed.len() as u64,
+            "the block table says less or more than is stored"
+        );
         self.blocks.iter().any(|block| block.codec != BlockCodec::Raw)
     }
 

@@ -99,6 +99,8 @@ impl Frame {
     /// Makes the `at`-th change, a compaction, a stale one. A restart may no longer see the records
     /// that make it stale, so the log must not claim that it changed anything.
     pub(crate) fn make_stale(&mut self, at: usize) {
+        let change = &self.changes[at];
+        assert!(matches!(change, Change::Compact { .. }), "{change:?} cannot be stale");
         let body = &mut self.bytes[FRAME_HEADER_BYTES..];
         item::make_stale(body, at);
         self.body_checksum = layout::body_checksum(body);

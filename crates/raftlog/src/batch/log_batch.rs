@@ -131,6 +131,8 @@ impl LogBatch {
         for entry in entries {
             self.bytes.extend_from_slice(entry.data);
         }
+        assert!(u32::try_from(self.bytes.len()).is_ok(), "offsets in a frame are 32 bits");
+        debug_assert_eq!(terms.iter().map(|(run, _)| run).sum::<u64>(), count, "{terms:?}");
         let offset = begin as u32;
         let item_bytes = (self.bytes.len() - begin) as u32;
         self.changes.push(Change::Append(Append {
@@ -212,6 +214,7 @@ impl LogBatch {
         let begin = self.bytes.len();
         item::put_move_head(&mut self.bytes, first, count);
         self.bytes.extend_from_slice(item);
+        assert!(u32::try_from(self.bytes.len()).is_ok(), "offsets in a frame are 32 bits");
         let mut input = &self.bytes[begin..];
         let moved = match item::take_item(&mut input) {
             Ok(_) if !input.is_empty() => Err("something follows an append that is moved"),
@@ -240,6 +243,7 @@ impl LogBatch {
         if bytes > bytes_max {
             return Err(Error::TooLarge { bytes, limit: bytes_max });
         }
+        debug_assert!(self.bytes.last().is_some_and(|last| *last != 0), "a frame looks torn");
         let body_checksum = layout::body_checksum(&self.bytes[FRAME_HEADER_BYTES..]);
         let LogBatch { bytes, changes, priority, .. } = self;
         let priority = priority.unwrap_or_else(|| priority_of(&changes));

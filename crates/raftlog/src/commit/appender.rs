@@ -7,7 +7,8 @@
 
 use crate::batch::frame::{Frame, WritePriority};
 use crate::format::layout::{
-    FRAME_HEADER_BYTES, FrameHeader, FrameKind, SEGMENT_HEADER_BYTES, SegmentHeader,
+    ALIGNMENT_BYTES, FRAME_HEADER_BYTES, FrameHeader, FrameKind, SEGMENT_HEADER_BYTES,
+    SegmentHeader,
 };
 use crate::index::groups::FrameLocation;
 use crate::index::summary::SegmentSummary;
@@ -59,6 +60,7 @@ impl LogAppender {
         last_lsn: u64,
         synced_lsn: u64,
     ) -> LogAppender {
+        assert!(synced_lsn <= last_lsn, "frame {synced_lsn} is synced, the last is {last_lsn}");
         LogAppender {
             pool,
             segments,
@@ -79,6 +81,7 @@ impl LogAppender {
             return (Places::new(), Some(failure));
         }
         let (places, failure) = self.append_frames(frames);
+        debug_assert!(failure.is_some() || places.len() == frames.len(), "a frame was left out");
         self.is_broken = matches!(failure, Some(AppendFailure::Broken(_)));
         (places, failure)
     }
@@ -93,6 +96,7 @@ impl LogAppender {
             active.segment.file.sync()?;
         }
         self.is_broken = false;
+        assert!(self.synced_lsn < self.next_lsn, "a frame was synced before it was written");
         self.synced_lsn = self.next_lsn - 1;
         Ok(())
     }
@@ -209,7 +213,11 @@ impl LogAppender {
         let active = self.active.as_mut().expect("frames fit only into an active segment");
         let SegmentHeader { segment, salt, .. } = active.segment.header;
         let (mut end, mut lsn) = (active.end, self.next_lsn);
+        // A reader refuses a frame that claims to be synced itself.
+        assert!(self.synced_lsn < lsn, "frame {} is synced, {lsn} is next", self.synced_lsn);
         for frame in frames.iter_mut() {
+            debug_assert!(frame.bytes.len().is_multiple_of(ALIGNMENT_BYTES), "not padded");
+            // Only here: segment, lsn and synced lsn are not known before.
             let header = FrameHeader {
                 kind: FrameKind::Batch,
                 body_bytes: (frame.bytes.len() - FRAME_HEADER_BYTES) as u32,
@@ -227,10 +235,12 @@ impl LogAppender {
             end += frame.bytes.len() as u64;
             lsn += 1;
         }
+        assert!(end <= active.file_bytes, "frames to {end} in {} bytes", active.file_bytes);
         let parts: SmallVec<[IoSlice<'_>; 8]> =
             frames.iter().map(|f| IoSlice::new(&f.bytes)).collect();
         active.segment.file.write_all_at(&parts, active.end)?;
         drop(parts);
+        // After the write: the summary of a failed one would not be that of the file.
         for (frame, place) in frames.iter().zip(&places[places.len() - frames.len()..]) {
             active.summary.begin_frame(place.lsn);
             for change in &frame.changes {
@@ -247,7 +257,10 @@ impl LogAppender {
         let bytes = SEGMENT_HEADER_BYTES as u64 + frame.bytes.len() as u64;
         // A full disk is found out here, before anything of the log has changed.
         let PreallocatedSegment { segment, file_bytes } = self.pool.take(bytes, frame.priority)?;
+        assert!(file_bytes >= bytes, "a segment of {file_bytes} bytes, {bytes} are needed");
         if let Some(active) = self.active.take() {
+            let number = segment.number();
+            assert_eq!(number, active.segment.number() + 1, "segments have no gaps");
             self.seal_later(active)?;
         }
         let segment = Arc::new(segment);
@@ -260,6 +273,7 @@ impl LogAppender {
     fn seal_later(&mut self, active: ActiveSegment) -> io::Result<()> {
         let is_synced = self.synced_lsn == self.last_lsn();
         let ActiveSegment { segment, end, summary, .. } = active;
+        assert_eq!(summary.last_lsn(), self.last_lsn(), "the summary lacks a frame");
         self.pool.add_unsealed(UnsealedSegment::new(segment, end, summary, is_synced))
     }
 }

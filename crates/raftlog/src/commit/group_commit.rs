@@ -15,7 +15,7 @@
 //! of an embedder runs under any of them.
 
 use crate::batch::compress::Compressor;
-use crate::batch::frame::{Changes, Frame, WritePriority};
+use crate::batch::frame::{Change, Changes, Frame, WritePriority};
 use crate::batch::log_batch::LogBatch;
 use crate::commit::appender::LogAppender;
 use crate::commit::rounds::{CommitRole, CommitRounds};
@@ -157,6 +157,13 @@ impl GroupCommit {
     /// Writes a frame that was made under this lock, and changes the index as it says. The frame
     /// changes no group's bounds, so that the admission of queued batches stays right. Not synced.
     pub(crate) fn append(&self, log: &mut Log, frame: &mut Frame) -> Result<(), AppendFailure> {
+        debug_assert!(
+            frame.changes.iter().all(|change| matches!(
+                change,
+                Change::Move(_) | Change::Put { .. } | Change::Compact { .. }
+            )),
+            "a rewrite changes the bounds of a group"
+        );
         let (places, failure) = log.appender.append(&mut [&mut *frame]);
         if let Some(failure) = failure {
             return Err(failure);
@@ -253,6 +260,7 @@ impl GroupCommit {
         // Admission is closed: when this round is done, nothing is left.
         let round = self.write_queue.lock().round;
         self.wait_for(round, None);
+        debug_assert_eq!(self.queued_bytes(), 0, "a closed log has writes");
         let closed = self.with_log(|log| {
             log.appender.close()?;
             self.counters.durable_lsn.fetch_max(log.appender.synced_lsn(), Ordering::AcqRel);

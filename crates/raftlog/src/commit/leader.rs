@@ -50,7 +50,9 @@ impl GroupCommit {
         self.rounds.hold_window(round);
         let mut writes = {
             let mut write_queue = self.write_queue.lock();
+            assert!(write_queue.round >= round, "round {round} was not begun");
             write_queue.round += 1;
+            // Under this lock: a writer that gets the next round finds its slot open.
             self.rounds.open(write_queue.round);
             let emptied = std::mem::take(&mut write_queue.emptied);
             std::mem::replace(&mut write_queue.writes, emptied)
@@ -103,6 +105,8 @@ impl GroupCommit {
         }
         self.apply(written, &places, before, &mut log.usage);
         let synced_lsn = log.appender.synced_lsn();
+        assert!(synced_lsn <= log.appender.last_lsn(), "{synced_lsn} is synced and not written");
+        // A load first: readers poll this counter, and rounds without a sync change nothing.
         if synced_lsn > self.counters.durable_lsn.load(Ordering::Relaxed) {
             self.counters.durable_lsn.fetch_max(synced_lsn, Ordering::AcqRel);
         }
@@ -124,10 +128,12 @@ impl GroupCommit {
             if let Some(frame) = &write.frame {
                 let place = *places.next().expect("each frame that was written has a place");
                 self.apply_frame(frame, place, usage);
+                debug_assert_eq!(place.lsn, lsn + 1, "frames are applied in their order");
                 lsn = place.lsn;
             }
             write.lsn = lsn;
         }
+        assert!(places.next().is_none(), "a frame in the log is of no write");
         add(&self.counters.flushes, 1);
     }
 
@@ -159,7 +165,7 @@ impl GroupCommit {
         let mut write_queue = self.write_queue.lock();
         let write_queue = &mut *write_queue;
         for write in &writes[..written] {
-            write_queue.bytes -= write.bytes();
+            write_queue.release(write.bytes());
             completions.complete(&write.completion, Ok(Receipt { lsn: write.lsn }));
         }
         if let Some(last) = writes[..written].last() {
@@ -187,6 +193,11 @@ impl GroupCommit {
             !is_idle || write_queue.bytes == 0,
             "{} bytes are left of no batch",
             write_queue.bytes
+        );
+        debug_assert_eq!(
+            write_queue.writes.iter().map(QueuedWrite::bytes).sum::<u64>(),
+            write_queue.bytes,
+            "the backpressure counts other bytes than are queued"
         );
         if writes.len() <= EMPTIED_WRITES_MAX {
             writes.clear();

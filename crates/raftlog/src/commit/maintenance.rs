@@ -32,6 +32,7 @@ pub(crate) fn step(group_commit: &GroupCommit) -> Result<bool, Error> {
     group_commit.check()?;
     let pool = &group_commit.pool;
     let broken = |error| group_commit.fail(error);
+    // First the step that an append would wait for longest.
     match pool.preallocate() {
         // Without room until then, writes are refused once the active segment is full.
         Err(AppendFailure::NoSpace | AppendFailure::Full(_)) => {}

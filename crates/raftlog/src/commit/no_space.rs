@@ -29,7 +29,7 @@ impl GroupCommit {
                 kept.push(write);
                 continue;
             }
-            write_queue.bytes -= write.bytes();
+            write_queue.release(write.bytes());
             refused.extend(write.frame.take().iter().flat_map(Frame::groups));
             completions.complete(&write.completion, Err(error.clone()));
         }

@@ -4,7 +4,8 @@
 //! for a round becomes its leader if all earlier rounds are done and no other thread leads. All
 //! followers of one round sleep at one futex, so that one system call wakes them when it is done.
 //!
-//! A round and the next but one share a slot: while the slot is one's, the other is done.
+//! A round and the next but one share a slot: while the slot is one's, the other is done, or led by
+//! the same leader, which then ends both together.
 //!
 //! No wake-up is lost: the leader that ends a round changes the word of the slot and then looks for
 //! sleepers; a follower that goes to sleep counts itself first and then, in the system call,
@@ -119,6 +120,7 @@ impl CommitRounds {
 
     /// Opens the next round, because the leader has taken all writes of this one.
     pub(crate) fn open(&self, next: u64) {
+        assert!(!self.is_done(next), "round {next} is over and opens again");
         self.slot_of(next).word.store(word(next, BLOCKED));
     }
 
@@ -129,6 +131,8 @@ impl CommitRounds {
 
     /// Ends the rounds that one leader carried out. Any thread may lead the next.
     pub(crate) fn finish(&self, led: Range<u64>) {
+        assert!(!led.is_empty(), "no round of {led:?} was led");
+        assert_eq!(self.done.load(Relaxed) + 1, led.start, "rounds end in order");
         let (last, next) = (led.end - 1, led.end);
         let (done, free) = (self.slot_of(last), self.slot_of(next));
         let sleepers = done.sleepers.load(Relaxed) + free.sleepers.load(Relaxed);
@@ -168,7 +172,8 @@ fn word(round: u64, kind: u32) -> u32 {
     ((round as u32) << KIND_BITS) | kind
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
+#[cfg(not(shuttle))]
 mod tests {
     use super::*;
     use std::thread::scope;

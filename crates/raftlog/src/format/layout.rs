@@ -56,6 +56,7 @@ pub(crate) struct SegmentHeader {
 
 impl SegmentHeader {
     pub(crate) fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
+        assert!(self.segment > 0, "segments are counted from 1");
         let mut bytes = [0; SEGMENT_HEADER_BYTES];
         bytes[..8].copy_from_slice(&SEGMENT_MAGIC);
         bytes[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
@@ -125,6 +126,10 @@ pub(crate) struct FrameHeader {
 
 impl FrameHeader {
     pub(crate) fn encode(&self, salt: u64) -> [u8; FRAME_HEADER_BYTES] {
+        // A reader refuses such headers, and would take the log for corrupt.
+        let is_aligned = (self.body_bytes as usize).is_multiple_of(ALIGNMENT_BYTES);
+        debug_assert!(self.body_bytes > 0 && is_aligned, "{self:?}");
+        debug_assert!(self.synced_lsn < self.lsn, "{self:?}");
         let mut bytes = [0; FRAME_HEADER_BYTES];
         bytes[..2].copy_from_slice(&FRAME_MAGIC.to_le_bytes());
         bytes[2] = match self.kind {
@@ -241,6 +246,7 @@ impl Trailer {
 pub(crate) fn pad(body: &mut Vec<u8>) {
     let count = ALIGNMENT_BYTES - body.len() % ALIGNMENT_BYTES;
     body.resize(body.len() + count, PADDING | count as u8);
+    debug_assert!(body.len().is_multiple_of(ALIGNMENT_BYTES), "{count} bytes of padding");
 }
 
 /// The items of a body, without its padding.

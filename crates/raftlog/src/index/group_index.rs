@@ -166,6 +166,7 @@ impl GroupIndex {
             LiveUsage { entries: append.count, keys: 0, bytes: run.item_bytes.into() },
         );
         self.extents.push(run, &append.terms);
+        debug_assert_eq!(self.next(), first + append.count, "an append is the end of its log");
         Ok(())
     }
 
@@ -212,6 +213,7 @@ impl GroupIndex {
     /// begun.
     pub(crate) fn truncate_from(&mut self, from: u64, usage: &mut SegmentUsage) {
         self.truncate(from, usage);
+        debug_assert!(self.extents.end().is_none_or(|end| end <= from), "cut at {from}");
         if self.extents.is_empty() && !self.is_compacted() {
             self.first = 0;
         }
@@ -226,8 +228,10 @@ impl GroupIndex {
         segment: u64,
         usage: &mut SegmentUsage,
     ) {
+        assert!(first > 0, "a log begins at 1 at least");
         self.extents.drop_prefix(first, |segment, live| usage.release(segment, live));
         self.first = first;
+        debug_assert!(self.next() >= first, "entries to {} behind a cut at {first}", self.next());
         self.release_compaction(usage);
         usage.hold(segment, NewestCompaction::HOLDS);
         self.compaction = NewestCompaction { term_before, segment };

@@ -89,6 +89,7 @@ impl Groups {
         usage: &mut SegmentUsage,
     ) -> Result<(), &'static str> {
         let segment = place.segment;
+        debug_assert!(segment > 0 && place.lsn > 0, "{place:?} is no place of a frame");
         match change {
             Change::Append(append) => {
                 let add = |index: &SharedIndex, usage: &mut SegmentUsage| {

@@ -94,6 +94,7 @@ impl ItemChunk {
 
     /// Adds an item with `count` entries. False if the chunk is full.
     pub(crate) fn push(&mut self, item: ItemLocation, count: u32) -> bool {
+        assert!(count > 0, "an item without entries at {}", item.offset);
         if self.items.len() >= ITEMS_MAX || self.count.checked_add(count).is_none() {
             return false;
         }
@@ -112,6 +113,7 @@ impl ItemChunk {
 
     /// Takes the items of the chunk that follows, if there is room; else gives it back.
     pub(crate) fn absorb(&mut self, next: ItemChunk) -> Option<ItemChunk> {
+        debug_assert_eq!(self.end(), next.first, "chunks that do not follow one another");
         let fits = self.items.len() + next.items.len() <= ITEMS_MAX
             && self.count.checked_add(next.count).is_some();
         if !fits {
@@ -131,6 +133,7 @@ impl ItemChunk {
 
     /// The position of the item that holds the entry, which must be in the chunk.
     pub(crate) fn position(&self, index: u64) -> usize {
+        debug_assert!((self.first..self.end()).contains(&index), "{index} is elsewhere");
         let past = (index - self.first) as u32;
         match &self.firsts {
             None => past as usize,
@@ -186,6 +189,7 @@ impl ItemChunk {
 
     /// Takes the entries from `from` on out; an item begins there.
     pub(crate) fn split_off(&mut self, from: u64) -> ItemChunk {
+        assert!(from > self.first, "nothing would be left of a chunk");
         let (at, past) = (self.position(from), (from - self.first) as u32);
         let firsts = self.firsts.as_mut().map(|firsts| {
             let firsts = firsts.0.split_off(at).into_iter().map(|first| first - past).collect();

@@ -54,6 +54,7 @@ impl<V> KeyMap<V> {
                         list.reserve_exact(1);
                     }
                     list.insert(at, (key.into(), value));
+                    debug_assert!(list.is_sorted_by(|a, b| a.0 < b.0), "a key is there twice");
                     return None;
                 }
                 Err(_) => self.map = KeyStorage::Many(std::mem::take(list).into_iter().collect()),

@@ -53,6 +53,7 @@ impl SegmentUsage {
         if live.is_empty() {
             return;
         }
+        assert!(segment > 0, "no segment has the number 0, yet it should hold {live:?}");
         if self.rows.is_empty() {
             self.first = segment;
         }
@@ -79,11 +80,13 @@ impl SegmentUsage {
         *row = row.checked_sub(live).unwrap_or_else(|| {
             panic!("segment {segment} holds less than the {live:?} that was to be released")
         });
+        assert!(self.live_bytes >= live.bytes, "all segments hold less than the freed {live:?}");
         self.live_bytes -= live.bytes;
         while self.rows.pop_back_if(|row| row.is_empty()).is_some() {}
         while self.rows.pop_front_if(|row| row.is_empty()).is_some() {
             self.first += 1;
         }
+        debug_assert_eq!(self.rows.iter().map(|row| row.bytes).sum::<u64>(), self.live_bytes);
     }
 
     /// The live records of the segment.

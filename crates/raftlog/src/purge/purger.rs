@@ -148,6 +148,7 @@ impl Purger {
         if is_short_of_room {
             log.seal_full()?;
         }
+        // Whole items: what a rewrite would write, not only what is needed of them.
         let live_bytes = log.group_commit.with_log(|l| l.usage.live(oldest.number()).bytes);
         let file_bytes = oldest.file.len()?;
         if live_bytes as f64 <= config.move_live_ratio_max * file_bytes as f64 {
@@ -175,11 +176,14 @@ impl PurgeContext<'_> {
         let newest = group_commit.pool.newest();
         let dead = group_commit.with_log(|log| dead_segments(log, newest, segments));
         let Some(last) = dead.last() else { return Ok(()) };
+        assert!(dead.windows(2).all(|pair| pair[0] + 1 == pair[1]), "not the oldest: {dead:?}");
         let mut bytes = 0;
         for segment in dead.iter().filter_map(|number| segments.get(*number)) {
             bytes += segment.file.len()?;
         }
         self.discard(last + 1)?;
+        let is_dead = |log: &mut Log| dead.iter().all(|number| log.usage.is_dead(*number));
+        debug_assert!(group_commit.with_log(is_dead), "a dead segment has come to life");
         // From here on they are in no list: an error must not keep their files.
         let dead = dead.into_iter().map(|number| (number, segments.remove(number)));
         let dead: Vec<_> = dead.collect();

@@ -138,6 +138,7 @@ impl<'a> Rewriter<'a> {
         let (begin, segment) = (Instant::now(), self.segment.number());
         let mut items = std::mem::take(&mut self.items);
         self.item_bytes = 0;
+        // Encoded before writers have to wait: mostly nothing changes until the lock is held.
         let mut frame = frame_of(segment, self.priority, &items)?;
         let written = self.group_commit.with_log(|log| -> Result<_, Error> {
             if self.refresh(&mut items) {
@@ -147,7 +148,14 @@ impl<'a> Rewriter<'a> {
                 frame = frame_of(segment, self.priority, &items)?;
             }
             let bytes = frame.bytes.len() as u64;
+            let (before, live_bytes) = (log.usage.live(segment), log.usage.live_bytes());
             let appended = self.group_commit.append(log, &mut frame);
+            if appended.is_ok() {
+                let after = log.usage.live(segment);
+                // Without this the purge would not end.
+                assert!(after.bytes < before.bytes, "a rewrite of {before:?} frees nothing");
+                debug_assert_eq!(log.usage.live_bytes(), live_bytes, "a rewrite adds or loses");
+            }
             Ok(appended.map(|()| Some((bytes, log.appender.last_lsn()))))
         })?;
         match written {

@@ -43,6 +43,7 @@ impl ThrottleLevel {
 
     /// The pause after a step of this length.
     fn pause(self, step: Duration) -> Duration {
+        debug_assert!(self.excess_bytes_max > 0, "the pause would be no number");
         let left = self.excess_bytes_max.saturating_sub(self.excess_bytes);
         let part = left as f64 / self.excess_bytes_max as f64;
         (step * PAUSE_FACTOR).min(PAUSE_MAX).mul_f64(part)
@@ -69,6 +70,7 @@ impl RewriteThrottle {
         lsn: u64,
         throttle_level: ThrottleLevel,
     ) -> Result<(), Error> {
+        // Frames that follow one another: no other thread has written in between.
         let is_alone = self.last_lsn + 1 == lsn;
         self.last_lsn = lsn;
         if is_alone || group_commit.pool.is_short_of_room() {

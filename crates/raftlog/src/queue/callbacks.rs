@@ -75,6 +75,7 @@ impl CallbackQueue {
 
     /// Runs the callbacks, unless another thread does; that one then runs these too.
     pub(crate) fn run(&self) {
+        // Most commits have no callback, and need not take the lock for that.
         if !self.has_new.load(SeqCst) {
             return;
         }
@@ -85,6 +86,7 @@ impl CallbackQueue {
         }
         while let Some((completion, outcome)) = queue.ready.pop_front() {
             drop(queue);
+            // After a panic the flag of the runner must not stay set: no callback would run again.
             let called = panic::catch_unwind(AssertUnwindSafe(|| completion.call_back(outcome)));
             queue = self.queue.lock();
             if let Err(fault) = called {

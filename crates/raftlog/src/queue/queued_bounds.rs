@@ -80,6 +80,7 @@ impl QueuedBounds {
             }
             match after(tail, change) {
                 Ok(tail) => {
+                    debug_assert!(tail.is_none_or(|t| t.first <= t.next), "{tail:?}");
                     undo.push((group, before));
                     entry.insert_entry(CachedBounds { tail, write_number });
                 }
@@ -97,6 +98,7 @@ impl QueuedBounds {
     pub(crate) fn forget_applied(&mut self, write_number: u64) {
         if self.known.len() >= self.known_max {
             self.known.retain(|_, known| known.write_number > write_number);
+            // Doubled, so that these walks cost each write a constant on average.
             self.known_max = (2 * self.known.len()).max(KNOWN_MIN);
         }
     }
@@ -107,6 +109,7 @@ impl QueuedBounds {
     }
 
     fn restore(&mut self, undo: Undo) {
+        // In reverse: a group that the batch changed twice gets its oldest bounds back.
         for (group, before) in undo.into_iter().rev() {
             match before {
                 Some(known) => self.known.insert(group, known),

@@ -93,6 +93,7 @@ impl WriteQueue {
     ) -> Result<u64, Error> {
         self.check()?;
         let bytes = write.bytes();
+        // An empty queue takes any batch: one above the limit could never be written otherwise.
         if self.bytes > 0 && self.bytes + bytes > bytes_max {
             return Err(Error::Busy { bytes: self.bytes, limit: bytes_max });
         }
@@ -100,17 +101,27 @@ impl WriteQueue {
         if let Some(frame) = &mut write.frame {
             self.queued_bounds.admit(frame, write.write_number, groups)?;
         }
+        debug_assert!(
+            self.writes.last().is_none_or(|last| last.write_number < write.write_number),
+            "writes are queued in the order of their numbers"
+        );
         self.last_write_number = write.write_number;
         self.bytes += bytes;
         self.writes.push(write);
         Ok(self.round)
     }
 
+    /// Takes the bytes of a completed write off the count.
+    pub(crate) fn release(&mut self, bytes: u64) {
+        assert!(bytes <= self.bytes, "{bytes} bytes of {} are completed", self.bytes);
+        self.bytes -= bytes;
+    }
+
     /// Fails the writes that are queued behind a failure: they were admitted as if it had
     /// succeeded.
     pub(crate) fn fail_queued(&mut self, error: &Error, completions: &mut Completions<'_>) {
         for write in std::mem::take(&mut self.writes) {
-            self.bytes -= write.bytes();
+            self.release(write.bytes());
             completions.complete(&write.completion, Err(error.clone()));
         }
         self.queued_bounds.clear();

@@ -167,7 +167,9 @@ impl CacheShard {
         if let Some(moved) = self.ring.get(self.hand) {
             self.places.insert(moved.id, self.hand);
         }
+        assert!(kept_bytes(&gone.raw) <= self.bytes, "{} bytes of blocks", self.bytes);
         self.bytes -= kept_bytes(&gone.raw);
+        debug_assert_eq!(self.ring.len(), self.places.len(), "a block is in one list only");
     }
 }
 

@@ -148,6 +148,9 @@ impl Group {
             is_wanted
         };
         let runs = index.runs_from(read.wanted.start);
-        Ok(runs.take(RUNS_AT_ONCE).take_while(is_wanted).collect())
+        let runs: RunList = runs.take(RUNS_AT_ONCE).take_while(is_wanted).collect();
+        // Else the caller would look it up for ever.
+        assert!(!runs.is_empty(), "group {}: {:?} lies in no run", self.id, read.wanted);
+        Ok(runs)
     }
 }

@@ -86,6 +86,8 @@ impl<'a> RangeRead<'a> {
 
     /// Forgets what was read, and begins again.
     pub(crate) fn restart(&mut self) {
+        let next = self.entries.last().map(|entry| entry.index + 1);
+        debug_assert!(next.is_none_or(|next| next == self.wanted.start), "{:?}", self.wanted);
         self.wanted.start -= self.entries.len() as u64;
         self.budget = self.max_bytes;
         self.entries.clear();
@@ -127,6 +129,7 @@ impl<'a> RangeRead<'a> {
     }
 
     fn run(&mut self, source: &MappedItems<'_>, run: EntryRun) -> Result<(), &'static str> {
+        debug_assert!((run.first..run.end).contains(&self.wanted.start), "{:?}", self.wanted);
         let begin = (u64::from(run.offset) - source.begin) as usize;
         let item = source.item(&run);
         let head = AppendHead::open(item)?;
@@ -149,6 +152,7 @@ impl<'a> RangeRead<'a> {
             }
             let at = index - head.first;
             let (row, raw) = head.row(at)?;
+            // The first entry always comes, or a long one could never be read.
             if !self.entries.is_empty() && row.data_bytes > self.budget {
                 return Ok(());
             }

@@ -51,6 +51,7 @@ impl<'a> FrameScanner<'a> {
 
     /// Goes on at `offset`, behind frames that were accepted before.
     pub(crate) fn resume(self, offset: usize) -> FrameScanner<'a> {
+        debug_assert!(offset >= self.offset, "back to {offset} from {}", self.offset);
         FrameScanner { offset, ..self }
     }
 

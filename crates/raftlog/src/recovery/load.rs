@@ -125,6 +125,7 @@ impl LoadedSegment {
             }
         }
         self.end = scan.offset() as u64;
+        debug_assert!(scan.offset() <= bytes.len(), "frames to {} of {}", self.end, bytes.len());
         self.next_lsn = scan.next_lsn();
         self.synced_lsn = scan.synced_lsn();
         self.summary = Some(summary);
@@ -191,6 +192,7 @@ pub(crate) fn all(directory: &LogDirectory, numbers: &[u64]) -> Result<Vec<Loade
         }
     });
     let mut results = results.into_inner();
+    assert_eq!(results.len(), numbers.len(), "each segment is loaded once");
     results.sort_unstable_by_key(|(at, _)| *at);
     results.into_iter().map(|(_, loaded)| loaded).collect()
 }

@@ -74,6 +74,7 @@ pub(crate) fn recover(directory: LogDirectory) -> Result<RecoveredLog, Error> {
     let last_lsn = end.next_lsn - 1;
     let none = unbroken.first().map_or(0, |first| first - 1);
     let newest = found.last().map_or(none, LoadedSegment::number);
+    assert!(synced_lsn <= last_lsn, "{synced_lsn} is synced, the log ends at {last_lsn}");
     let segments = Arc::new(Segments::default());
     let mut unsealed = Vec::new();
     for found in found.into_iter().filter(|found| !dead.contains(&found.number())) {
@@ -85,6 +86,9 @@ pub(crate) fn recover(directory: LogDirectory) -> Result<RecoveredLog, Error> {
             unsealed.push(UnsealedSegment::new(segment, end, summary, true));
         }
     }
+    let of_log = segments.numbers();
+    debug_assert!(of_log.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{of_log:?}");
+    debug_assert!(of_log.last().is_none_or(|last| *last <= newest), "{of_log:?} to {newest}");
     replay.report.discarded_segments = dead.len() as u64;
     replay.report.torn_bytes = end.torn_bytes;
     replay.report.last_lsn = last_lsn;
@@ -223,6 +227,8 @@ impl Replay {
             end.next_lsn = found.next_lsn;
             end.synced_lsn = end.synced_lsn.max(found.synced_lsn);
         }
+        // A frame that claims this would end the log as corrupt at the next start.
+        debug_assert!(end.synced_lsn < end.next_lsn, "{end:?}");
         let (log, later) = found.split_at(end.count);
         check_tail(&mut end, log.last(), later)?;
         Ok(end)

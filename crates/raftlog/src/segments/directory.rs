@@ -183,6 +183,7 @@ impl LogDirectory {
         source: SegmentSource,
         should_zero_fill: &dyn Fn() -> bool,
     ) -> io::Result<Segment> {
+        assert!(file_bytes > SEGMENT_HEADER_BYTES as u64, "segment {segment} has no room");
         let recycled_number = match source {
             SegmentSource::Recycled(recycled_number) => Some(recycled_number),
             SegmentSource::Allocated | SegmentSource::ZeroFilled => None,
@@ -206,6 +207,7 @@ impl LogDirectory {
         let header = SegmentHeader { segment, salt, is_reused };
         file.write_at(&header.encode(), 0)?;
         file.sync()?;
+        // The name last: a file with a segment's name has a whole header, whatever crashes.
         self.fs.rename(&from, &self.segment_path(segment))?;
         self.sync()?;
         Ok(Segment { header, file })

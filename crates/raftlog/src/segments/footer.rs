@@ -79,11 +79,15 @@ fn write_frame(
     end: u64,
     file_bytes: u64,
 ) -> io::Result<u64> {
+    assert!(end >= summary.items_end(), "frames end at {end} before {}", summary.items_end());
     let begin = end + FRAME_HEADER_BYTES as u64;
     let mut body = FooterWriter { segment, at: begin, checksum: 0 };
     let mut piece = Vec::with_capacity(2 * PIECE_BYTES);
     summary.encode_in_pieces(&mut piece, &mut |piece| body.spill(piece))?;
     let summary_bytes = (body.at - begin) + piece.len() as u64;
+    // The appender has kept this much room behind the frames.
+    let bytes_max = summary.encoded_bytes_max();
+    assert!(summary_bytes <= bytes_max, "a summary of {summary_bytes}, at most {bytes_max}");
     let frame_bytes = frame_bytes(summary_bytes, file_bytes.saturating_sub(end), file_bytes);
     let body_bytes = frame_bytes - FRAME_HEADER_BYTES as u64;
     body.zeros(&mut piece, body_bytes - summary_bytes - TRAILER_BYTES as u64)?;
@@ -92,6 +96,8 @@ fn write_frame(
     let trailer = Trailer { segment: number, footer_offset: end, summary_bytes };
     piece.extend_from_slice(&trailer.encode(salt));
     body.write(&mut piece)?;
+    assert_eq!(body.at, end + frame_bytes, "a footer is shorter or longer than its frame");
+    // Last, since the checksum of the body is known only now; without it the body is no footer.
     let header = FrameHeader {
         kind: FrameKind::Footer,
         body_bytes: body_bytes as u32,

@@ -188,6 +188,8 @@ impl SegmentPool {
     /// Counts bytes that are about to be written and need not be synced. To be called by one thread
     /// at a time.
     pub(crate) fn expect_unsynced(&self, bytes: u64) {
+        // A hint: a wrong value costs time, never correctness. One thread at a time needs no
+        // locked instruction.
         let before = self.unsynced_bytes.load(Ordering::Relaxed);
         self.unsynced_bytes.store(before.saturating_add(bytes), Ordering::Relaxed);
     }
@@ -224,6 +226,7 @@ impl SegmentPool {
             .and_then(|()| self.make(bytes, source).map_err(AppendFailure::of_making));
         let mut state = self.state.lock();
         state.is_short_of_room = made.is_err();
+        assert!(state.preallocated.is_none(), "two segments are preallocated");
         state.preallocated = Some(made?);
         Ok(true)
     }
@@ -235,6 +238,7 @@ impl SegmentPool {
         bytes: u64,
         priority: WritePriority,
     ) -> Result<PreallocatedSegment, AppendFailure> {
+        // Before the lock: the thread that holds it may be filling zeros, and may stop then.
         self.is_write_waiting.store(true, Ordering::Relaxed);
         let _one = self.make_lock.lock();
         self.is_write_waiting.store(false, Ordering::Relaxed);
@@ -253,7 +257,10 @@ impl SegmentPool {
         let mut state = self.state.lock();
         state.is_short_of_room = is_short_of_room;
         if let Ok(preallocated) = &taken {
-            state.newest = preallocated.segment.number();
+            let number = preallocated.segment.number();
+            assert_eq!(number, state.newest + 1, "segments have no gaps");
+            assert!(preallocated.file_bytes >= bytes, "segment {number} has no {bytes} bytes");
+            state.newest = number;
             drop(state);
             self.event_count.notify();
         }
@@ -296,6 +303,8 @@ impl SegmentPool {
     pub(crate) fn add_unsealed(&self, unsealed: UnsealedSegment) -> io::Result<()> {
         let waiting = {
             let mut state = self.state.lock();
+            let (number, last) = (unsealed.segment.number(), state.unsealed.back());
+            assert!(last.is_none_or(|last| last.segment.number() < number), "{number} is late");
             state.unsealed.push_back(Arc::new(unsealed));
             state.unsealed.len()
         };
@@ -322,9 +331,11 @@ impl SegmentPool {
     fn seal_next(&self) -> io::Result<Option<Arc<UnsealedSegment>>> {
         let _one = self.seal_lock.lock();
         let Some(oldest) = self.state.lock().unsealed.front().cloned() else { return Ok(None) };
+        // Without the lock of the state, so that appends go on meanwhile.
         oldest.seal()?;
         self.synced_lsn.fetch_max(oldest.summary.last_lsn(), Ordering::AcqRel);
-        self.state.lock().unsealed.pop_front();
+        let sealed = self.state.lock().unsealed.pop_front();
+        assert!(sealed.is_some_and(|s| Arc::ptr_eq(&s, &oldest)), "another thread has sealed");
         Ok(Some(oldest))
     }
 
@@ -336,10 +347,13 @@ impl SegmentPool {
     /// The error of the file system. Dead segments that are left are removed when the log is
     /// opened.
     pub(crate) fn discard(&self, dead: Vec<(u64, Option<Arc<Segment>>)>) -> io::Result<()> {
+        // No segment may be sealed while its file is renamed or removed.
         let _one = self.seal_lock.lock();
         let (config, segment_bytes) = (&self.directory.config, self.segments.file_bytes());
         let room = {
             let mut state = self.state.lock();
+            let newest = state.newest;
+            assert!(dead.iter().all(|(number, _)| *number < newest), "{newest} is appended to");
             state.unsealed.retain(|o| dead.iter().all(|(number, _)| *number != o.segment.number()));
             state.is_short_of_room = false;
             let ReservedFiles { preallocated_bytes, recycled_count } = state.reserved_files();
@@ -358,6 +372,7 @@ impl SegmentPool {
             }
         }
         self.directory.sync()?;
+        // Only after the sync: a recycled file may be taken, and written to, from here on.
         self.state.lock().recycled.extend(recycled);
         Ok(())
     }

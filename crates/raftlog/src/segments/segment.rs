@@ -62,7 +62,9 @@ impl Segments {
     }
 
     pub(crate) fn insert(&self, segment: Arc<Segment>) {
-        self.open.write().insert(segment.number(), segment);
+        let number = segment.number();
+        let before = self.open.write().insert(number, segment);
+        assert!(before.is_none(), "two segments with the number {number}");
     }
 
     pub(crate) fn remove(&self, segment: u64) -> Option<Arc<Segment>> {

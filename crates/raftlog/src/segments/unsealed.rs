@@ -53,6 +53,7 @@ impl UnsealedSegment {
     }
 
     pub(super) fn seal(&self) -> io::Result<()> {
+        assert!(self.summary.frames() > 0, "segment {} has no frames", self.segment.number());
         self.sync()?;
         footer::write(&self.segment, &self.summary, self.end)
     }

@@ -131,6 +131,7 @@ impl ExportWriter<'_> {
             self.record(KIND_KEY, &body)?;
         }
         body.clear();
+        let before = self.done.entries;
         for run in &group.runs {
             let what = "the segment of an entry is not there";
             let gone = || Error::Corrupt { segment: run.segment, offset: run.offset.into(), what };
@@ -155,6 +156,8 @@ impl ExportWriter<'_> {
         if !body.is_empty() {
             self.record(KIND_ENTRIES, &body)?;
         }
+        let count = self.done.entries - before;
+        debug_assert_eq!(count, group.next - group.first, "entries of group {id}");
         self.done.groups += 1;
         self.done.keys += group.keys.len() as u64;
         self.record(KIND_GROUP_END, &[])

@@ -357,6 +357,8 @@ impl GroupRemains {
     /// Keeps the newest part without a hole. Returns the result for the group if something is
     /// missing or may be.
     fn keep_newest_part(&mut self, id: u64, has_losses: bool) -> Option<SalvagedGroup> {
+        let is_ordered = |pair: &[EntryRun]| pair[0].end <= pair[1].first;
+        debug_assert!(self.runs.windows(2).all(is_ordered), "runs of group {id} overlap");
         let failing = std::mem::take(&mut self.failing);
         failing.iter().for_each(|range| self.remove(range));
         let mut outcome = SalvagedGroup { group: id, ..SalvagedGroup::default() };
@@ -389,6 +391,7 @@ impl GroupRemains {
             .extend(failing.into_iter().filter(|range| end.is_none_or(|end| range.start >= end)));
         let begin = first.or(self.compaction.map(|(first, _)| first)).unwrap_or(1);
         outcome.kept = begin..end.unwrap_or(begin);
+        debug_assert!(outcome.kept.start <= outcome.kept.end, "group {id}: {outcome:?}");
         outcome.is_joined =
             outcome.lost.is_empty() && self.losses.is_some_and(|(first, last)| first < last);
         (!outcome.lost.is_empty() || outcome.is_joined).then_some(outcome)

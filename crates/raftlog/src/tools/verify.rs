@@ -279,6 +279,7 @@ impl Verifier {
         damaged: Option<FrameHeader>,
     ) -> MissingFrame {
         let lsn = self.next_lsn.unwrap_or(0);
+        debug_assert!(offset >= SEGMENT_HEADER_BYTES, "a frame at {offset} is in the header");
         let torn_bytes = if self.next_lsn.is_none() {
             // The segments before were purged, by a synced batch further on: so this frame was
             // synced.

@@ -124,6 +124,7 @@ impl<'a> AppendHead<'a> {
     ///
     /// It would end before it begins.
     pub(crate) fn row(&self, at: u64) -> Result<(EntryRow, Range<u64>), &'static str> {
+        debug_assert!(at < self.count, "entry {at} of {}", self.count);
         let begin = at as usize * self.row_bytes;
         let row = &self.rows[begin..begin + self.row_bytes];
         let raw = self.raw_begin(at)..row_end(row);
@@ -222,6 +223,7 @@ impl<'a> AppendHead<'a> {
 
     /// The terms of `count` entries from `first` on, all of which it holds.
     pub(crate) fn terms_of(&self, first: u64, count: u64) -> TermRuns {
+        debug_assert!(self.holds(first, count), "{count} entries from {first} in {self:?}");
         let (mut from, wanted) = (self.first, first..first + count);
         let mut terms = TermRuns::new();
         for (run, term) in self.terms() {

@@ -142,6 +142,9 @@ impl Extents {
         let room = if self.chunks.is_empty() { 1 } else { CHUNK_ROOM };
         self.push_item(run.first, item, count, room);
         self.push_terms(run.first, terms);
+        let covered: u64 = terms.iter().map(|(count, _)| count).sum();
+        debug_assert_eq!(covered, run.end - run.first, "terms of other entries than {run:?}");
+        self.check_ends();
     }
 
     /// Adds `item_count` consecutive items behind those that there are; a hole may be before them.
@@ -221,6 +224,7 @@ impl Extents {
     /// Adds entries that all come behind those that there are.
     pub(crate) fn join(&mut self, mut behind: Extents) {
         let Some(first) = behind.first() else { return };
+        assert!(self.end().is_none_or(|end| end <= first), "{first} is not behind the others");
         if self.is_empty() {
             *self = behind;
             return;
@@ -235,6 +239,7 @@ impl Extents {
         };
         absorbed.into_iter().chain(behind.chunks).for_each(|chunk| self.push_chunk(chunk));
         behind.terms.iter().for_each(|(first, term)| self.push_term(*first, *term));
+        self.check_ends();
     }
 
     /// Takes out the entries before the first hole, or all if there is none.
@@ -265,6 +270,7 @@ impl Extents {
         }
         let bytes = self.bytes_of(from, end);
         if let Some(last) = self.extents.last_mut().filter(|_| from < end) {
+            assert!(bytes <= last.bytes, "{bytes} bytes of the items of {last:?}");
             last.bytes -= bytes;
             free(*last, end - from, bytes, &mut freed);
         }
@@ -275,8 +281,10 @@ impl Extents {
         self.terms.truncate(self.terms.partition_point(|(first, _)| *first < from));
         self.trim_hole();
         if self.is_empty() {
+            // Frees the lists: many groups are idle with an empty log.
             *self = Extents::default();
         }
+        self.check_ends();
     }
 
     /// Drops the entries below `first`, and reports the freed usage of each segment.
@@ -297,6 +305,7 @@ impl Extents {
         } else if front.first < first {
             let kept = self.runs_from(first).next().map_or(first, |run| run.first);
             let bytes = self.bytes_of(front.first, kept);
+            assert!(bytes <= front.bytes, "{bytes} bytes of the items of {front:?}");
             free(front, first - front.first, bytes, &mut freed);
             self.extents[0] = SegmentExtent { first, bytes: front.bytes - bytes, ..front };
         }
@@ -311,6 +320,7 @@ impl Extents {
         self.terms.drain(..self.terms.partition_point(|(from, _)| *from <= first) - 1);
         item_chunk::shrink(&mut self.terms);
         self.terms[0].0 = first;
+        self.check_ends();
     }
 
     /// Takes the entries from `from` on out; no item is cut by it.
@@ -322,6 +332,7 @@ impl Extents {
         let bytes = self.bytes_of(from, next);
         let cut = at.checked_sub(1).map(|at| &mut self.extents[at]);
         if let Some(extent) = cut.filter(|extent| from < next && extent.segment != NOWHERE) {
+            assert!(bytes <= extent.bytes, "{bytes} bytes of the items of {extent:?}");
             extent.bytes -= bytes;
             behind.extents.push(SegmentExtent { first: from, bytes, ..*extent });
         }
@@ -338,6 +349,15 @@ impl Extents {
         self.terms.truncate(self.terms.partition_point(|(at, _)| *at < from));
         self.trim_hole();
         behind
+    }
+
+    /// The three lists begin with the same entry, and no hole is at an end.
+    fn check_ends(&self) {
+        let first = self.first();
+        debug_assert_eq!(self.extents.first().map(|extent| extent.first), first);
+        debug_assert_eq!(self.terms.first().map(|(first, _)| *first), first);
+        debug_assert!(self.extents.first().is_none_or(|extent| extent.segment != NOWHERE));
+        debug_assert!(self.extents.last().is_none_or(|extent| extent.segment != NOWHERE));
     }
 
     /// A hole needs entries behind it.

@@ -92,6 +92,7 @@ impl GroupChanges {
     pub(super) fn cut(&mut self, from: u64) -> Result<u64, &'static str> {
         self.check(from)?;
         self.extents.truncate(from, |_, _| ());
+        debug_assert!(self.extents.end().is_none_or(|end| end <= from), "cut at {from}");
         if self.is_removed || self.cut_from <= from {
             return Ok(0);
         }
@@ -102,6 +103,8 @@ impl GroupChanges {
     pub(super) fn compact(&mut self, compaction: CompactionPoint) -> Result<u64, &'static str> {
         self.check(compaction.first)?;
         self.extents.drop_prefix(compaction.first, |_, _| ());
+        let first = self.extents.first();
+        debug_assert!(first.is_none_or(|first| first >= compaction.first), "{compaction:?}");
         let is_first = self.compaction.replace(compaction).is_none();
         Ok(if is_first { bounds::COMPACTION_BYTES_MAX } else { 0 })
     }
