@@ -41,6 +41,8 @@ impl LogReader {
                 let (region, context) = (fetch.region, fetch.context);
                 let event = match self.store.fetch(&fetch) {
                     Ok(entries) if !entries.is_empty() => {
+                        debug_assert_eq!(entries[0].index, fetch.low, "entries of another range");
+                        debug_assert!(entries.len() as u64 <= fetch.high.0 - fetch.low.0);
                         Event::Fetched { region, context, entries }
                     }
                     Ok(_) => Event::FetchFailed { region, context },
