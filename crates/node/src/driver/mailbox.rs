@@ -40,7 +40,7 @@ pub(crate) struct OpenLanes {
 }
 
 impl OpenLanes {
-    fn lets(self, lane: Lane) -> bool {
+    fn includes(self, lane: Lane) -> bool {
         match lane {
             Lane::Urgent => true,
             Lane::Appends => self.appends,
@@ -141,7 +141,7 @@ impl<T> Mailbox<T> {
             }
             let had = into.len();
             into.extend(state.completions.drain(..));
-            for lane in LANES.into_iter().filter(|lane| open.lets(*lane)) {
+            for lane in LANES.into_iter().filter(|lane| open.includes(*lane)) {
                 let waiting = &mut state.lanes[lane as usize];
                 let count = waiting.len().min(TAKEN_AT_ONCE_MAX);
                 let mut freed = 0;

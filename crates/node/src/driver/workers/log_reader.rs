@@ -21,7 +21,7 @@ use crate::drop_notify::DropNotify;
 use crate::failure::NodeFailure;
 
 /// Least time between two log lines about reads that failed.
-const TOLD_APART: Duration = Duration::from_secs(10);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The log reader's thread, before it runs.
 pub(crate) struct LogReader {
@@ -35,7 +35,7 @@ impl LogReader {
     /// Runs until the queue is closed or an entry cannot be read.
     pub(crate) fn run(self) {
         let mut log_reads: Vec<LogFetch> = Vec::new();
-        let mut told: Option<Instant> = None;
+        let mut logged: Option<Instant> = None;
         while let Some(bytes) = self.queue.take(&mut log_reads) {
             for fetch in log_reads.drain(..) {
                 let (region, context) = (fetch.region, fetch.context);
@@ -57,8 +57,8 @@ impl LogReader {
                             return self.failure.report(&what);
                         }
                         // Raft asks again with its next heartbeat, which may be often.
-                        if told.is_none_or(|told| told.elapsed() >= TOLD_APART) {
-                            told = Some(Instant::now());
+                        if logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL) {
+                            logged = Some(Instant::now());
                             let failed = self.store.stats().log_reads_failed;
                             tracing::error!("{what}; {failed} reads of the log have failed so far");
                         }
