@@ -30,6 +30,7 @@ pub(crate) struct MemoryBudget {
 impl MemoryBudget {
     /// A budget of `bytes_max`, for which up to `queued_count_max` requests may wait.
     pub(crate) fn new(bytes_max: u32, queued_count_max: usize) -> Self {
+        assert!(bytes_max > 0, "a budget of nothing admits no request");
         Self {
             bytes: Semaphore::new(bytes_max as usize),
             bytes_max,
@@ -86,7 +87,8 @@ impl<'a> QueueSlot<'a> {
 
 impl Drop for QueueSlot<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let before = self.0.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "a slot is given back twice");
     }
 }
 

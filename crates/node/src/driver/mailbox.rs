@@ -40,7 +40,7 @@ pub(crate) struct OpenLanes {
 }
 
 impl OpenLanes {
-    fn lets(self, lane: Lane) -> bool {
+    fn includes(self, lane: Lane) -> bool {
         match lane {
             Lane::Urgent => true,
             Lane::Appends => self.appends,
@@ -76,6 +76,7 @@ impl<T> Mailbox<T> {
     /// An empty mailbox whose lanes have room for these numbers of bytes.
     pub(crate) fn new(urgent_bytes: u32, appends_bytes: u32, clients_bytes: u32) -> Self {
         let weight_max = [urgent_bytes, appends_bytes, clients_bytes];
+        assert!(!weight_max.contains(&0), "a lane without room would never take a message");
         Self {
             state: Mutex::new(MailboxState {
                 completions: VecDeque::new(),
@@ -140,7 +141,7 @@ impl<T> Mailbox<T> {
             }
             let had = into.len();
             into.extend(state.completions.drain(..));
-            for lane in LANES.into_iter().filter(|lane| open.lets(*lane)) {
+            for lane in LANES.into_iter().filter(|lane| open.includes(*lane)) {
                 let waiting = &mut state.lanes[lane as usize];
                 let count = waiting.len().min(TAKEN_AT_ONCE_MAX);
                 let mut freed = 0;
@@ -149,6 +150,11 @@ impl<T> Mailbox<T> {
                     into.push_back(message);
                 }
                 self.room[lane as usize].add_permits(freed);
+                debug_assert!(
+                    self.room[lane as usize].available_permits()
+                        <= self.weight_max[lane as usize] as usize,
+                    "a lane has more room than it was made with"
+                );
             }
             if into.len() > had {
                 return true;
@@ -237,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_letter_heavier_than_its_lane_gets_in_alone() {
+    async fn a_message_heavier_than_its_lane_gets_in_alone() {
         let mailbox = Mailbox::new(10, 10, 10);
         mailbox.send(Lane::Appends, 1, 1 << 40).await.unwrap();
         assert_eq!(taken(&mailbox, ALL), [1]);
@@ -246,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_shut_lane_keeps_its_letters_and_its_room() {
+    async fn a_shut_lane_keeps_its_messages_and_its_room() {
         let mailbox = Mailbox::new(10, 10, 10);
         mailbox.send(Lane::Clients, 1, 10).await.unwrap();
         mailbox.send(Lane::Urgent, 2, 1).await.unwrap();
@@ -256,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn more_letters_than_are_taken_at_once_come_in_order_and_without_waiting() {
+    async fn more_messages_than_are_taken_at_once_come_in_order_and_without_waiting() {
         let mailbox = Mailbox::new(u32::MAX >> 4, u32::MAX >> 4, u32::MAX >> 4);
         let count = 2 * TAKEN_AT_ONCE_MAX as u32 + 7;
         for number in 0..count {

@@ -39,7 +39,7 @@ use crate::failure::NodeFailure;
 const REQUEST_OVERHEAD_BYTES: usize = 1024;
 
 /// Least time between two log lines about reads that failed.
-const TOLD_APART: Duration = Duration::from_secs(10);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Admission limits of the router. Every one bounds memory or waiting.
 #[derive(Clone, Debug)]
@@ -114,7 +114,7 @@ struct RouterShared {
     leader_wait: LeaderWait,
     counts: RouterCounters,
     /// When a failed read was logged last.
-    failed_read_told: Mutex<Option<Instant>>,
+    failed_read_logged: Mutex<Option<Instant>>,
 }
 
 #[derive(Default)]
@@ -145,7 +145,7 @@ impl Router {
             budget,
             leader_wait,
             counts: RouterCounters::default(),
-            failed_read_told: Mutex::new(None),
+            failed_read_logged: Mutex::new(None),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -298,10 +298,10 @@ impl Router {
     /// not again for ten seconds, because a disk may refuse every read.
     pub(crate) fn note_failed_read(&self, region: RegionId, error: &ReadError) {
         let failed = self.shared.counts.reads_failed.fetch_add(1, Ordering::Relaxed) + 1;
-        let mut told = self.shared.failed_read_told.lock();
-        if told.is_none_or(|told| told.elapsed() >= TOLD_APART) {
-            *told = Some(Instant::now());
-            drop(told);
+        let mut logged = self.shared.failed_read_logged.lock();
+        if logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL) {
+            *logged = Some(Instant::now());
+            drop(logged);
             tracing::error!("region {region} cannot be read: {error}; {failed} reads have failed");
         }
     }

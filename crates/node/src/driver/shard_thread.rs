@@ -147,5 +147,6 @@ impl<O: MessageSink> EffectSinks<O> {
         for (ticket, reject) in effects.rejected.drain(..) {
             self.tickets.answer(ticket, TicketAnswer::Rejected(reject));
         }
+        assert!(effects.is_empty(), "an effect was not handed over");
     }
 }

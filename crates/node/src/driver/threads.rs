@@ -50,6 +50,7 @@ impl NodeThreads {
         workers: WorkerConfig,
         failure: &NodeFailure,
     ) -> io::Result<Self> {
+        assert_eq!(shards.len(), context.mailboxes.count(), "each shard has a mailbox");
         let mut threads = Self {
             context,
             shards: Vec::new(),

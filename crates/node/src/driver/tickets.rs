@@ -67,7 +67,8 @@ impl Tickets {
         if stripe.closed {
             return None;
         }
-        stripe.waiting.insert(ticket, sender);
+        let before = stripe.waiting.insert(ticket, sender);
+        assert!(before.is_none(), "ticket {} was given twice", ticket.0);
         Some(PendingRequest { ticket, answer, table: Arc::clone(self) })
     }
 

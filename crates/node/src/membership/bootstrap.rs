@@ -23,9 +23,9 @@ use crate::start::StartError;
 /// The longest pause between two looks at what is due.
 const STEP: Duration = Duration::from_millis(50);
 
-/// A waiting store logs what it waits for, first after this and then each `WAITING_TOLD_APART`.
-const WAITING_FIRST_TOLD: Duration = Duration::from_secs(2);
-const WAITING_TOLD_APART: Duration = Duration::from_secs(10);
+/// A waiting store logs what it waits for, first after this and then each `WAITING_LOG_INTERVAL`.
+const WAITING_LOG_DELAY: Duration = Duration::from_secs(2);
+const WAITING_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A bootstrap under way, shared with the server that answers for it. Cheap to clone.
 #[derive(Clone)]
@@ -95,7 +95,7 @@ impl BootstrapDriver {
         resolved: &ResolvedConfig,
     ) -> Result<(), StartError> {
         let mut asking: JoinSet<Answered> = JoinSet::new();
-        let mut tells = Instant::now() + WAITING_FIRST_TOLD;
+        let mut log_due = Instant::now() + WAITING_LOG_DELAY;
         loop {
             let cluster_id = random_cluster_id();
             let (due, ended) = self.on_disk(move |state, now| state.step(now, cluster_id)).await;
@@ -106,8 +106,8 @@ impl BootstrapDriver {
                 let channel = channels[place].clone();
                 asking.spawn(async move { (place, token, ask(channel, &request).await) });
             }
-            if Instant::now() >= tells {
-                tells = Instant::now() + WAITING_TOLD_APART;
+            if Instant::now() >= log_due {
+                log_due = Instant::now() + WAITING_LOG_INTERVAL;
                 tracing::warn!("no cluster yet: waiting for {}", self.waiting());
             }
             tokio::select! {

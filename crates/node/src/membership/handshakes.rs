@@ -61,7 +61,7 @@ struct MembershipShared {
     /// Addresses of the list of this start, tried in addition to those that are known.
     listed: BTreeMap<String, String>,
     /// The last warning about each store, so that it is logged once.
-    told: Mutex<BTreeMap<StoreId, String>>,
+    warned: Mutex<BTreeMap<StoreId, String>>,
 }
 
 impl Membership {
@@ -82,7 +82,7 @@ impl Membership {
             handshake: Mutex::new(handshake),
             deciding: tokio::sync::Mutex::default(),
             listed,
-            told: Mutex::default(),
+            warned: Mutex::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -289,7 +289,10 @@ impl Membership {
             HelloDecision::Unconfirmed => HelloOutcome::Unconfirmed,
             HelloDecision::Refuse(refusal) => {
                 let why = refusal.to_string();
-                self.tell(hello.from.store, &format!("{} at {}: {why}", hello.name, hello.address));
+                self.warn_once(
+                    hello.from.store,
+                    &format!("{} at {}: {why}", hello.name, hello.address),
+                );
                 HelloOutcome::Refused(why)
             }
             HelloDecision::Stop(words) => {
@@ -305,7 +308,7 @@ impl Membership {
             handshake.accept(hello);
             handshake.learn_settings(hello.settings)
         };
-        self.shared.told.lock().remove(&hello.from.store);
+        self.shared.warned.lock().remove(&hello.from.store);
         let settings = hello.settings;
         if is_news {
             self.keep(move |store| store.keep_copies(None, Some(&settings))).await;
@@ -330,8 +333,8 @@ impl Membership {
     }
 
     /// Logs a warning about a store, once until the warning is another one.
-    pub(crate) fn tell(&self, store: StoreId, words: &str) {
-        let before = self.shared.told.lock().insert(store, words.to_owned());
+    pub(crate) fn warn_once(&self, store: StoreId, words: &str) {
+        let before = self.shared.warned.lock().insert(store, words.to_owned());
         if before.as_deref() != Some(words) {
             tracing::warn!(%store, "{words}");
         }

@@ -123,7 +123,7 @@ impl HealthMonitor {
         // A region that has just lost its leader does not make an old trouble a new one, and one
         // that has found one again does not end it for the others.
         let oldest = self.leaderless_since.values().min().copied();
-        let is_trouble = match self.leaders.is_told {
+        let is_trouble = match self.leaders.is_reported {
             true => oldest.is_some(),
             false => oldest.is_some_and(|oldest| now >= oldest.after_ms(LEADER_AWAY_MS)),
         };
@@ -183,7 +183,7 @@ impl fmt::Display for Quorum {
 #[derive(Clone, Copy, Debug, Default)]
 struct TroubleSpan {
     since: Option<Time>,
-    is_told: bool,
+    is_reported: bool,
 }
 
 /// The report that a trouble is due.
@@ -191,7 +191,7 @@ enum SpanChange {
     /// It has lasted long enough.
     Lasts,
     /// It was reported, and is over.
-    Over(Lasted),
+    Over(TroubleDuration),
 }
 
 impl TroubleSpan {
@@ -209,24 +209,24 @@ impl TroubleSpan {
     ) -> Option<SpanChange> {
         if !is_trouble {
             let ended = std::mem::take(self);
-            let since = ended.since.filter(|_| ended.is_told)?;
-            return Some(SpanChange::Over(Lasted { ms: now.0.saturating_sub(since.0) }));
+            let since = ended.since.filter(|_| ended.is_reported)?;
+            return Some(SpanChange::Over(TroubleDuration { ms: now.0.saturating_sub(since.0) }));
         }
         let since = *self.since.get_or_insert(began);
-        if self.is_told || now < since.after_ms(after_ms) {
+        if self.is_reported || now < since.after_ms(after_ms) {
             return None;
         }
-        self.is_told = true;
+        self.is_reported = true;
         Some(SpanChange::Lasts)
     }
 }
 
 /// How long a trouble lasted.
-struct Lasted {
+struct TroubleDuration {
     ms: u64,
 }
 
-impl fmt::Display for Lasted {
+impl fmt::Display for TroubleDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} s", self.ms / 1000)
     }

@@ -89,7 +89,7 @@ impl PeerStream {
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, greeting).await {
             Ok(Ok(())) => {}
             Ok(Err(HandshakeError::Refused(why))) => {
-                self.membership.tell(self.to, &format!("no link to {address}: {why}"));
+                self.membership.warn_once(self.to, &format!("no link to {address}: {why}"));
                 self.fault.note(why);
                 return ConnectionEnd::Refused;
             }

@@ -32,6 +32,7 @@ impl CommitDelay {
 
     /// A flush of `writes` writes is done.
     pub(crate) fn note(&mut self, began: Instant, ended: Instant, writes: usize) {
+        assert!(writes > 0, "a flush without a write");
         self.flush = (self.flush * 7 + (ended - began)) / 8;
         let rest = (self.flush * DELAY_FLUSHES).min(DELAY_MAX);
         self.delay_until = (writes >= COMMIT_SIBLINGS).then(|| ended + rest);

@@ -21,7 +21,7 @@ use crate::drop_notify::DropNotify;
 use crate::failure::NodeFailure;
 
 /// Least time between two log lines about reads that failed.
-const TOLD_APART: Duration = Duration::from_secs(10);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The log reader's thread, before it runs.
 pub(crate) struct LogReader {
@@ -35,12 +35,14 @@ impl LogReader {
     /// Runs until the queue is closed or an entry cannot be read.
     pub(crate) fn run(self) {
         let mut log_reads: Vec<LogFetch> = Vec::new();
-        let mut told: Option<Instant> = None;
+        let mut logged: Option<Instant> = None;
         while let Some(bytes) = self.queue.take(&mut log_reads) {
             for fetch in log_reads.drain(..) {
                 let (region, context) = (fetch.region, fetch.context);
                 let event = match self.store.fetch(&fetch) {
                     Ok(entries) if !entries.is_empty() => {
+                        debug_assert_eq!(entries[0].index, fetch.low, "entries of another range");
+                        debug_assert!(entries.len() as u64 <= fetch.high.0 - fetch.low.0);
                         Event::Fetched { region, context, entries }
                     }
                     Ok(_) => Event::FetchFailed { region, context },
@@ -55,8 +57,8 @@ impl LogReader {
                             return self.failure.report(&what);
                         }
                         // Raft asks again with its next heartbeat, which may be often.
-                        if told.is_none_or(|told| told.elapsed() >= TOLD_APART) {
-                            told = Some(Instant::now());
+                        if logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL) {
+                            logged = Some(Instant::now());
                             let failed = self.store.stats().log_reads_failed;
                             tracing::error!("{what}; {failed} reads of the log have failed so far");
                         }

@@ -84,7 +84,8 @@ impl<T> WorkQueue<T> {
 
     /// Work of `bytes` is done.
     pub(crate) fn finish(&self, bytes: usize) {
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let before = self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        assert!(before >= bytes, "{bytes} bytes are done of {before} that were pushed");
     }
 
     /// Bytes of work that waits or is being carried out.
@@ -103,6 +104,7 @@ impl<T> WorkQueue<T> {
     }
 
     fn close(&self, end: QueueEnd) {
+        assert_ne!(end, QueueEnd::Open, "a closed queue is not opened again");
         let mut state = self.state.lock();
         if state.end != QueueEnd::Halt {
             state.end = end;
