@@ -3,7 +3,7 @@
 //! | module | what it owns |
 //! |---|---|
 //! | [`sync`] | locks, condition variables, atomics, futexes; the model checker's under `--cfg shuttle` |
-//! | [`notify`] | a counted wake-up for a thread that waits for work |
+//! | [`event_count`] | a counted wake-up for a thread that waits for work |
 //! | [`commit_window`] | how long a leader of a group commit waits for followers |
 //! | [`varint`], [`fields`] | LEB128 integers and length-prefixed fields: over a slice, over shared memory |
 //! | [`id_hash`] | a hash for numbers that no client chooses |
@@ -12,9 +12,9 @@
 //! Nothing here does IO, starts a thread or reads a clock.
 
 pub mod commit_window;
+pub mod event_count;
 pub mod fields;
 pub mod id_hash;
-pub mod notify;
 pub mod prefetch;
 pub mod sync;
 pub mod varint;

@@ -14,8 +14,8 @@ use crate::recovery::report::RecoveryReport;
 use crate::segments::directory::LogDirectory;
 use crate::segments::segment::Segments;
 use crate::stats::{SegmentState, SegmentStats, Stats};
-use crate::sync::Mutex;
-use crate::sync::atomic::Ordering;
+use flotilla_base::sync::Mutex;
+use flotilla_base::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// A log for many groups in one directory. A clone is another handle of the same log.

@@ -62,7 +62,6 @@ mod read;
 mod recovery;
 mod segments;
 mod stats;
-mod sync;
 mod tools;
 
 pub use batch::log_batch::{Entry, EntryRef, LogBatch};

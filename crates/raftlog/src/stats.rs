@@ -1,6 +1,6 @@
 //! Counters and figures of the engine.
 
-use crate::sync::atomic::{AtomicU64, Ordering};
+use flotilla_base::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Figures of a running engine. Counts are since it was opened.

@@ -24,7 +24,6 @@ pub mod hooked;
 mod map;
 pub mod os;
 mod path_error;
-pub mod prefetch;
 
 pub use map::{AnonymousMap, FileMap, View};
 pub use path_error::os_error;

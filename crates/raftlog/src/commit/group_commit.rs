@@ -29,8 +29,8 @@ use crate::queue::write_queue::{Durability, QueuedWrite, WriteQueue};
 use crate::segments::disk_quota::QuotaExceeded;
 use crate::segments::pool::{AppendFailure, SegmentPool};
 use crate::stats::LogCounters;
-use crate::sync::atomic::Ordering;
-use crate::sync::{Mutex, MutexGuard};
+use flotilla_base::sync::atomic::Ordering;
+use flotilla_base::sync::{Mutex, MutexGuard};
 use std::io;
 use std::sync::Arc;
 

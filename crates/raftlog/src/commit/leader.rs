@@ -10,7 +10,7 @@ use crate::queue::completion::{Completion, Outcome, Receipt};
 use crate::queue::write_queue::{Durability, QueuedWrite};
 use crate::segments::disk_quota::QuotaExceeded;
 use crate::segments::pool::AppendFailure;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use flotilla_base::sync::atomic::{AtomicU64, Ordering};
 use smallvec::SmallVec;
 use std::io;
 use std::panic::{self, AssertUnwindSafe};

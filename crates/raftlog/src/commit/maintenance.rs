@@ -6,10 +6,10 @@
 
 use crate::commit::group_commit::GroupCommit;
 use crate::error::Error;
-use crate::segments::event_count::EventCount;
 use crate::segments::pool::AppendFailure;
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::thread::{self, JoinHandle};
+use flotilla_base::event_count::EventCount;
+use flotilla_base::sync::atomic::{AtomicBool, Ordering};
+use flotilla_base::sync::thread::{self, JoinHandle};
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -8,4 +8,3 @@ pub(crate) mod leader;
 pub(crate) mod maintenance;
 pub(crate) mod no_space;
 pub(crate) mod rounds;
-mod window;

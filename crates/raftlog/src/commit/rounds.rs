@@ -12,19 +12,15 @@
 //! compares the word again. Values that decide only whether waiting pays are read and written
 //! without any order.
 
-use crate::commit::window::GroupCommitWindow;
-use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use crate::sync::atomic::{AtomicBool, AtomicU64, fence};
-use crate::sync::{Futex, thread};
+use flotilla_base::commit_window::GroupCommitWindow;
+use flotilla_base::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use flotilla_base::sync::atomic::{AtomicBool, AtomicU64, fence};
+use flotilla_base::sync::{Futex, thread};
 use std::ops::Range;
 
 /// How often a follower checks its round, and yields in between, before it sleeps. Only while no
 /// round syncs: a round without a sync is over sooner than a sleeping thread is woken.
 const SPIN_YIELDS_MAX: u32 = if cfg!(shuttle) { 1 } else { 50 };
-
-/// How often the leader of a round with a sync checks whether the writers of the last round have
-/// queued again, and yields in between: some 50 us if no thread is runnable, a fraction of a sync.
-const WINDOW_YIELDS_MAX: u32 = if cfg!(shuttle) { 1 } else { 200 };
 
 /// The kinds of a slot's word; above these bits it holds the number of the round.
 const KIND_BITS: u32 = 2;
@@ -101,21 +97,12 @@ impl CommitRounds {
     /// Holds the group commit window open: waits a little, before a round that is likely to have a
     /// sync, for the writers of the last round to queue their next writes. Called by the leader.
     pub(crate) fn hold_window(&self, round: u64) {
-        let (window, sleepers) = (&self.window, &self.slot_of(round).sleepers);
-        let (expected_writers, before) =
-            (window.expected_writers.load(Relaxed), sleepers.load(Relaxed));
-        if !self.is_syncing.load(Relaxed) || before + 1 >= expected_writers || window.is_skipped() {
-            return;
+        let sleepers = &self.slot_of(round).sleepers;
+        // The leader counts itself: it is one of the threads of the last round.
+        let present = || sleepers.load(Relaxed) + 1;
+        if self.is_syncing.load(Relaxed) && self.window.is_open(present()) {
+            self.window.wait(present);
         }
-        let mut gathered = before;
-        for _ in 0..WINDOW_YIELDS_MAX {
-            thread::yield_now();
-            gathered = sleepers.load(Relaxed);
-            if gathered + 1 >= expected_writers {
-                break;
-            }
-        }
-        window.remember(gathered > before);
     }
 
     /// Opens the next round, because the leader has taken all writes of this one.
@@ -136,7 +123,7 @@ impl CommitRounds {
         let (last, next) = (led.end - 1, led.end);
         let (done, free) = (self.slot_of(last), self.slot_of(next));
         let sleepers = done.sleepers.load(Relaxed) + free.sleepers.load(Relaxed);
-        self.window.expected_writers.store(sleepers + 1, Relaxed);
+        self.window.expect(sleepers + 1);
         self.done.store(last, Release);
         done.word.store(word(last, DONE));
         free.word.store(word(next, OPEN));

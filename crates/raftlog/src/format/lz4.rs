@@ -5,7 +5,7 @@
 //! Bytes are copied in steps of fixed length, which may go beyond the end of a part: the next part
 //! overwrites that.
 
-use flotilla_vfs::prefetch;
+use flotilla_base::prefetch;
 
 /// How far a copy may go beyond its end, and the longest step.
 const SLACK: usize = 32;

@@ -4,4 +4,3 @@ pub(crate) mod block;
 pub(crate) mod item;
 pub(crate) mod layout;
 pub(crate) mod lz4;
-pub(crate) mod varint;

@@ -1,10 +1,10 @@
 //! The table of all groups, sharded so that threads that work on different groups seldom contend.
 
 use crate::batch::frame::Change;
-use crate::index::group_id_hash::GroupMap;
 use crate::index::group_index::GroupIndex;
 use crate::index::segment_usage::{LiveUsage, SegmentUsage};
 use crate::index::summary::SegmentSummary;
+use flotilla_base::id_hash::IdMap;
 use parking_lot::RwLock;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(crate) type SharedIndex = Arc<RwLock<GroupIndex>>;
 /// All groups by their ids.
 #[derive(Debug)]
 pub(crate) struct Groups {
-    shards: Vec<RwLock<GroupMap<SharedIndex>>>,
+    shards: Vec<RwLock<IdMap<SharedIndex>>>,
 }
 
 /// The location of a frame in the log.
@@ -200,7 +200,7 @@ impl Groups {
         self.shard(group).write().entry(group).or_default().clone()
     }
 
-    fn shard(&self, group: u64) -> &RwLock<GroupMap<SharedIndex>> {
+    fn shard(&self, group: u64) -> &RwLock<IdMap<SharedIndex>> {
         // Ids often come in steps (a hundred a region, say); multiplying spreads them.
         let spread = group.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         &self.shards[(spread % SHARD_COUNT) as usize]

@@ -2,7 +2,6 @@
 //! segment.
 
 pub(crate) mod extents;
-pub(crate) mod group_id_hash;
 pub(crate) mod group_index;
 pub(crate) mod groups;
 pub(crate) mod item_chunk;

@@ -23,7 +23,7 @@ use crate::purge::rewrite::{RewriteOutcome, Rewriter};
 use crate::purge::throttle::{RewriteThrottle, ThrottleLevel};
 use crate::queue::write_queue::Durability;
 use crate::segments::segment::{Segment, Segments};
-use crate::sync::atomic::Ordering;
+use flotilla_base::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// How often the blocking groups of a segment are reported, without anything of it being released,

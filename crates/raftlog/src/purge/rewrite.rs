@@ -16,7 +16,7 @@ use crate::index::live_records::LiveRecord;
 use crate::purge::throttle::{RewriteThrottle, ThrottleLevel};
 use crate::segments::pool::AppendFailure;
 use crate::segments::segment::Segment;
-use crate::sync::atomic::Ordering;
+use flotilla_base::sync::atomic::Ordering;
 use flotilla_vfs::View;
 use std::sync::Arc;
 use std::time::Instant;

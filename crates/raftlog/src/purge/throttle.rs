@@ -10,8 +10,8 @@
 use crate::commit::group_commit::GroupCommit;
 use crate::config::Config;
 use crate::error::Error;
-use crate::sync::atomic::Ordering;
-use crate::sync::thread;
+use flotilla_base::sync::atomic::Ordering;
+use flotilla_base::sync::thread;
 use std::time::{Duration, Instant};
 
 /// The length of a pause, in times of the step before it.

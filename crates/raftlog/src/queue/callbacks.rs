@@ -1,8 +1,8 @@
 //! Completions of a round: wakers and callbacks, run in the order of the log.
 
 use crate::queue::completion::{Completion, Outcome};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use flotilla_base::sync::Mutex;
+use flotilla_base::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::collections::VecDeque;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;

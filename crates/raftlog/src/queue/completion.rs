@@ -1,7 +1,7 @@
 //! The completion of one write: its outcome, and the waker or callback that waits for it.
 
 use crate::error::Error;
-use crate::sync::Mutex;
+use flotilla_base::sync::Mutex;
 use std::task::{Poll, Waker};
 
 /// What a successful write returns.

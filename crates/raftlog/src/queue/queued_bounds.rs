@@ -8,8 +8,8 @@
 
 use crate::batch::frame::{Append, Change, Frame};
 use crate::error::Error;
-use crate::index::group_id_hash::GroupMap;
 use crate::index::groups::Groups;
+use flotilla_base::id_hash::IdMap;
 use smallvec::SmallVec;
 use std::collections::hash_map::Entry;
 
@@ -20,7 +20,7 @@ const KNOWN_MIN: usize = 4096;
 /// Bounds of groups that batches have changed lately, all that are queued among them.
 #[derive(Debug)]
 pub(crate) struct QueuedBounds {
-    known: GroupMap<CachedBounds>,
+    known: IdMap<CachedBounds>,
     /// With so many groups cached, the next write evicts.
     known_max: usize,
 }
@@ -46,7 +46,7 @@ struct GroupBounds {
 
 impl Default for QueuedBounds {
     fn default() -> QueuedBounds {
-        QueuedBounds { known: GroupMap::default(), known_max: KNOWN_MIN }
+        QueuedBounds { known: IdMap::default(), known_max: KNOWN_MIN }
     }
 }
 

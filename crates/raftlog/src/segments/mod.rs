@@ -3,7 +3,6 @@
 
 pub(crate) mod directory;
 pub(crate) mod disk_quota;
-pub(crate) mod event_count;
 pub(crate) mod footer;
 pub(crate) mod pool;
 pub(crate) mod prefixed_fs;

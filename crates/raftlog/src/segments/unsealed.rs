@@ -3,7 +3,7 @@
 use crate::index::summary::SegmentSummary;
 use crate::segments::footer;
 use crate::segments::segment::Segment;
-use crate::sync::Mutex;
+use flotilla_base::sync::Mutex;
 use std::io;
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@ use super::{
     DecodedItem, Item, STALE_NUMBERS, StoredAppend, TAG_APPEND, TAG_COMPACT, TAG_DELETE,
     TAG_DISCARD, TAG_MOVE, TAG_PUT, TAG_REMOVE, TAG_STALE, TAG_TRUNCATE,
 };
-use crate::format::varint::{CUT_SHORT, take_slice, take_u8, take_varint};
+use flotilla_base::varint::{CUT_SHORT, take_slice, take_u8, take_varint};
 
 /// Reads the next item and moves `input` behind it.
 pub(crate) fn take_item<'a>(input: &mut &'a [u8]) -> Result<DecodedItem<'a>, &'static str> {

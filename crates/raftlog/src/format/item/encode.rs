@@ -7,7 +7,7 @@ use super::{
     TAG_MOVE, TAG_PUT, TAG_REMOVE, TAG_STALE, TAG_TRUNCATE, TermRun,
 };
 use crate::format::block::DataBlock;
-use crate::format::varint::{put_slice, put_varint};
+use flotilla_base::varint::{put_slice, put_varint};
 
 /// Writes an item that has no entries.
 pub(crate) fn put_plain_item(out: &mut Vec<u8>, note: PlainItem<'_>) {

@@ -2,7 +2,7 @@
 
 use super::{EntryRow, TAG_APPEND, TermRun, TermRuns};
 use crate::format::block::{BlockCodec, DataBlock, PlacedBlock};
-use crate::format::varint::{CUT_SHORT, take_u8, take_varint};
+use flotilla_base::varint::{CUT_SHORT, take_u8, take_varint};
 use std::ops::Range;
 
 /// Flag of an append: a block table follows its rows.

@@ -3,7 +3,7 @@
 use super::head::{WRONG_BLOCKS, WRONG_ROWS};
 use super::*;
 use crate::format::block::{BlockCodec, DataBlock, PlacedBlock};
-use crate::format::varint::{CUT_SHORT, put_varint};
+use flotilla_base::varint::{CUT_SHORT, put_varint};
 use std::ops::Range;
 
 fn append(group: u64, first: u64, terms: &[TermRun], data: &[&[u8]]) -> Vec<u8> {

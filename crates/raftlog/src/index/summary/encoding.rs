@@ -8,8 +8,8 @@ use super::changes::{CompactionPoint, GroupChanges, THIS_SEGMENT};
 use crate::index::extents::Extents;
 use crate::index::item_chunk::ItemLocation;
 
-use crate::format::varint::{CUT_SHORT, put_slice, put_varint, take_slice, take_u8, take_varint};
 use crate::index::key_map::KeyMap;
+use flotilla_base::varint::{CUT_SHORT, put_slice, put_varint, take_slice, take_u8, take_varint};
 
 const REMOVED: u8 = 1;
 const CUT: u8 = 2;

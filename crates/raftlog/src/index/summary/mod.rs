@@ -14,9 +14,9 @@
 //! - Its encoding takes at most `encoded_bytes_max`.
 
 use crate::batch::frame::{Append, Change};
-use crate::format::varint::{put_varint, take_u8};
-use crate::index::group_id_hash::GroupMap;
 use encoding::{take, take_count};
+use flotilla_base::id_hash::IdMap;
+use flotilla_base::varint::{put_varint, take_u8};
 use std::convert::Infallible;
 
 mod bounds;
@@ -32,7 +32,7 @@ const VERSION: u8 = 1;
 pub(crate) struct SegmentSummary {
     groups: Vec<GroupChanges>,
     /// The index of each group in the list. Empty if the summary was decoded.
-    places: GroupMap<u32>,
+    places: IdMap<u32>,
     first_lsn: u64,
     frames: u64,
     entries: u64,

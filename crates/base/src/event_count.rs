@@ -1,20 +1,20 @@
-//! Wakes a thread that waits for work.
+//! An event count: wakes a thread that waits for work.
 
 use crate::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-/// Counts reasons to look for work, so that a reason that came before the wait is not lost.
+/// Counts events that may mean work, so that an event before the wait is not lost.
 #[derive(Debug, Default)]
-pub struct Notify {
+pub struct EventCount {
     count: Mutex<u64>,
-    raised: Condvar,
+    changed: Condvar,
 }
 
-impl Notify {
-    /// Adds a reason and wakes all that wait.
+impl EventCount {
+    /// Counts an event and wakes all threads that wait.
     pub fn notify(&self) {
         *self.count.lock() += 1;
-        self.raised.notify_all();
+        self.changed.notify_all();
     }
 
     /// Waits until the count is another than `seen`, or the timeout is over. Returns the count.
@@ -22,7 +22,7 @@ impl Notify {
     pub fn wait(&self, seen: u64, timeout: Duration) -> u64 {
         let mut count = self.count.lock();
         if *count == seen {
-            self.raised.wait_for(&mut count, timeout);
+            self.changed.wait_for(&mut count, timeout);
         }
         *count
     }
@@ -34,13 +34,13 @@ mod tests {
 
     #[test]
     fn a_notification_before_the_wait_is_not_lost() {
-        let notify = Notify::default();
-        notify.notify();
-        assert_eq!(notify.wait(0, Duration::MAX), 1);
-        assert_eq!(notify.wait(1, Duration::ZERO), 1);
+        let events = EventCount::default();
+        events.notify();
+        assert_eq!(events.wait(0, Duration::MAX), 1);
+        assert_eq!(events.wait(1, Duration::ZERO), 1);
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| notify.wait(1, Duration::MAX));
-            notify.notify();
+            let waiting = scope.spawn(|| events.wait(1, Duration::MAX));
+            events.notify();
             assert_eq!(waiting.join().expect("no panic"), 2);
         });
     }
