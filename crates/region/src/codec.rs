@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 
-/// Bytes that are not what one of this crate's formats says.
+/// Bytes that do not conform to one of this crate's formats.
 ///
-/// The bytes were damaged or written by something else; nothing can be read from them.
+/// The bytes were damaged or written by another program; nothing can be read from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed {what}")]
 pub struct Malformed {
@@ -45,7 +45,7 @@ impl FieldReader {
         Self { rest: bytes, what }
     }
 
-    /// Whether everything was taken.
+    /// Whether all bytes were read.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
@@ -107,7 +107,7 @@ impl FieldReader {
     ///
     /// # Errors
     ///
-    /// Something is left over.
+    /// There are bytes left.
     pub fn finish(&self) -> Result<(), Malformed> {
         if self.is_empty() { Ok(()) } else { Err(self.malformed()) }
     }
