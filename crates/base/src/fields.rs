@@ -6,7 +6,7 @@ use crate::varint::take_varint;
 
 pub use crate::varint::{put_slice as put_bytes, put_varint, varint_bytes};
 
-/// Bytes that are not what a format says.
+/// Bytes that do not conform to their format.
 ///
 /// The bytes were damaged or written by another program; nothing can be read from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,7 +29,7 @@ impl FieldReader {
         Self { rest: bytes, what }
     }
 
-    /// Whether everything was taken.
+    /// Whether all bytes were read.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
@@ -82,7 +82,7 @@ impl FieldReader {
     ///
     /// # Errors
     ///
-    /// Something is left over.
+    /// There are bytes left.
     pub fn finish(&self) -> Result<(), Malformed> {
         if self.is_empty() { Ok(()) } else { Err(self.malformed()) }
     }

@@ -78,7 +78,7 @@ impl Consensus {
         uncommitted == 0 || (uncommitted + bytes) as u64 <= limit
     }
 
-    /// Makes an entry, and tells its place.
+    /// Makes an entry, and returns its place.
     ///
     /// # Panics
     ///
@@ -139,7 +139,7 @@ impl Consensus {
         self.raw.ready()
     }
 
-    /// Ends the handling of a ready whose entries are in the window.
+    /// Completes a Ready whose entries are in the window.
     pub(crate) fn advance(&mut self, ready: Ready) {
         self.raw.advance_append_async(ready);
         self.set_election_timeout();
@@ -200,7 +200,7 @@ impl Consensus {
         self.raw.raft.commit_to_current_term()
     }
 
-    /// How far a leader knows a replica's log to be on disk and like its own.
+    /// The last entry of a replica's log that a leader knows to be on disk and like its own.
     pub(crate) fn matched(&self, peer: PeerId) -> Option<Index> {
         self.raw.raft.prs().get(peer.0).map(|progress| Index(progress.matched))
     }
@@ -230,7 +230,7 @@ impl Consensus {
     }
 }
 
-/// Three numbers to one that looks like chance (the finisher of splitmix64).
+/// Mixes three numbers to one that looks random (the finisher of splitmix64).
 fn mix(seed: u64, peer: u64, term: u64) -> u64 {
     let mut x = seed ^ peer.rotate_left(32) ^ term.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

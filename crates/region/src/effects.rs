@@ -66,7 +66,7 @@ impl Effects {
     }
 }
 
-/// Something to be written to a replica's log.
+/// A write to a replica's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogWrite {
     /// The region.
@@ -80,8 +80,8 @@ pub struct LogWrite {
     pub hard_state: Option<HardState>,
     /// To be appended; replaces everything from the first one's place on.
     pub entries: Vec<LogEntry>,
-    /// Whether it must reach the disk. If not, nothing waits for it: only the commit index moved,
-    /// which is found again after a crash.
+    /// Whether it must reach the disk. If not, no message waits for it: only the commit index
+    /// moved, which is found again after a crash.
     pub sync: bool,
 }
 
@@ -164,7 +164,7 @@ pub struct RoleChange {
 
 /// The log of a replica ends below an entry that it had acknowledged. Raft would panic.
 ///
-/// Its text says what the operator must know; the driver names its store before it.
+/// The text is for the operator; the driver puts the name of its store before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "region {region}: store {} counts on entry {acknowledged}, which this store acknowledged, but \

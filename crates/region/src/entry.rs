@@ -58,13 +58,13 @@ pub struct HardState {
     pub term: Term,
     /// The candidate that it voted for in that term.
     pub vote: Option<PeerId>,
-    /// Up to where it knows the log to be committed.
+    /// The commit index, as far as it is known here.
     pub commit: Index,
 }
 
 impl HardState {
-    /// The newest state that two copies tell of: the vote of the higher term, the higher commit
-    /// index (what is committed once stays so).
+    /// The newest state of two copies: the vote of the higher term, the higher commit index (a
+    /// committed entry stays committed).
     #[must_use]
     pub fn merge(self, other: Self) -> Self {
         let newest = if other.term > self.term { other } else { self };

@@ -28,7 +28,7 @@ pub(crate) fn check(
     if leader_only && !here.is_leader {
         return Err(Reject::NotLeader { leader: here.leader });
     }
-    // One term behind is a client that has not heard of the election yet; two is an old request.
+    // One term behind is a client that does not know of the election yet; two is an old request.
     if precondition.term.is_some_and(|term| here.term.0 > term.0.saturating_add(1)) {
         return Err(Reject::StaleCommand);
     }

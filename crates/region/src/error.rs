@@ -13,7 +13,7 @@ pub enum Reject {
     /// No such region here. The client looks it up again.
     #[error("region {0} is not on this store")]
     RegionNotFound(RegionId),
-    /// The request speaks of a replica that is not this one. The client looks the region up again.
+    /// The request names another replica. The client looks the region up again.
     #[error("the request is for peer {request}, this is peer {here}")]
     MismatchPeer {
         /// The replica that the request names.
@@ -31,7 +31,8 @@ pub enum Reject {
     /// applied; the client repeats it.
     #[error("the request is stale")]
     StaleCommand,
-    /// The range has changed since the client looked it up. Here is what became of it.
+    /// The range has changed since the client looked it up. The regions that hold it now are
+    /// returned.
     #[error("the region has changed")]
     EpochNotMatch {
         /// The regions that now hold the range, as far as this replica knows.

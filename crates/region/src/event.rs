@@ -6,12 +6,12 @@ use crate::entry::LogEntry;
 use crate::ids::{Index, PeerId, RegionId, Term, Ticket};
 use crate::message::Envelope;
 
-/// Something that happened. The shard answers with effects.
+/// An event of a region. The shard answers with effects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A message arrived from another store. Trusted no further than it can be checked.
     Message(Envelope),
-    /// A client wants something written.
+    /// A client proposes a write.
     Propose {
         /// The region.
         region: RegionId,
@@ -77,7 +77,7 @@ pub enum Event {
         /// The replica that they were for.
         peer: PeerId,
     },
-    /// The replica should try to become leader now. Nothing happens if it may not.
+    /// The replica should campaign now. Nothing happens if it may not.
     Campaign {
         /// The region.
         region: RegionId,
@@ -108,7 +108,7 @@ impl Event {
 pub struct RequestPrecondition {
     /// The replica that it was sent to.
     pub peer: Option<PeerId>,
-    /// The term that the client last heard of.
+    /// The last term that the client knows.
     pub term: Option<Term>,
     /// The version of the range. Must be the current one.
     pub version: Option<u64>,

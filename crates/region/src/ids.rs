@@ -1,4 +1,4 @@
-//! Names of things, places in the log, and the time, as the core sees them.
+//! Ids of stores, regions and replicas; log index and term; tickets; the driver's time.
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ number!(
     Term
 );
 number!(
-    /// Names one waiting request. Made by the driver, given back unread.
+    /// The id of a waiting request. Made by the driver, returned unread.
     Ticket
 );
 number!(

@@ -29,7 +29,7 @@ pub(crate) struct ProgressNumbers {
 ///
 /// # Panics
 ///
-/// If a rule is broken. The process must end: what it would write or tell is not to be trusted.
+/// If a rule is broken. The process must end: its writes and messages are not to be trusted.
 pub(crate) fn check_state(now: &ProgressNumbers) {
     let order = [
         ("truncated", now.truncated, "applied", now.applied),

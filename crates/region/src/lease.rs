@@ -19,7 +19,7 @@ use crate::ids::{Term, Time};
 /// The leader's side.
 #[derive(Default)]
 pub(crate) struct Lease {
-    /// In which term it was earned. It means nothing in another one.
+    /// The term in which it was earned. It means nothing in another one.
     term: Term,
     until: Time,
     /// When it was last of use, if ever.
@@ -71,7 +71,7 @@ impl Promise {
         Self { ticks: if term > Term(0) { election_ticks } else { 0 } }
     }
 
-    /// The leader was heard, and may count on it.
+    /// A message of the leader was received: the leader may count on it.
     pub(crate) fn make(&mut self, election_ticks: u32) {
         self.ticks = election_ticks;
     }

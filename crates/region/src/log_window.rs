@@ -4,7 +4,7 @@
 //! missing. It can wait for entries that it sends to followers. Hence the invariants:
 //! - Every entry above the applied index is in `tail`, which ends with the last one.
 //! - Entries below `tail` are applied, so they are on disk, never change and may be fetched.
-//! - `runs` tells the term of each entry from the first on; that of the one before is kept too.
+//! - `runs` has the term of each entry from the first on; that of the one before is kept too.
 //! - Nothing here returns an error that raft panics about.
 
 use std::cell::RefCell;
@@ -118,8 +118,8 @@ impl LogWindow {
         }
     }
 
-    /// Forgets everything below `first`, but for the term of the entry before it, which is given
-    /// back.
+    /// Forgets all entries below `first`, but for the term of the entry before it, which is
+    /// returned.
     pub(crate) fn compact(&mut self, first: Index) -> Term {
         let before = Index(first.0 - 1);
         let term = self.term_of(before).expect("only what the log holds is compacted");
@@ -147,8 +147,8 @@ impl LogWindow {
         self.fetches.get_mut()
     }
 
-    /// Lets raft read fetched entries as if they were here. They were applied, so they are what the
-    /// log said and says.
+    /// Lets raft read fetched entries as if they were here. They were applied, so they never
+    /// change.
     pub(crate) fn lend(&mut self, entries: Vec<Entry>) {
         for (place, entry) in entries.iter().enumerate() {
             let expected = entries[0].index + place as u64;

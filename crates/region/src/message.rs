@@ -82,7 +82,7 @@ pub struct Message {
     pub index: Index,
     /// Entries, of `Append` only.
     pub entries: Vec<LogEntry>,
-    /// Up to where the sender knows the log to be committed.
+    /// The commit index that the sender knows.
     pub commit: Index,
     /// The term of the entry at `commit`, in votes.
     pub commit_term: Term,
@@ -94,7 +94,7 @@ pub struct Message {
     pub context: Bytes,
 }
 
-/// A message with what its receiver must know to take it.
+/// A message with its address and the sender's versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope {
     /// The region that it is about.

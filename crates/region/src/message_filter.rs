@@ -104,8 +104,8 @@ fn has_valid_numbers(message: &Message) -> bool {
         && (message.entries.is_empty() || message.kind == MessageKind::Append)
 }
 
-/// A replica that has no log may be behind by any number of terms: it believes the first that it
-/// hears of.
+/// A replica without a log may be behind by any number of terms: it believes the first that it
+/// receives.
 fn is_wild_term(term: Term, view: &FilterView<'_>) -> bool {
     view.last > Index(0) && term.0 > view.term.0.saturating_add(TERM_LEAD_MAX)
 }
@@ -143,7 +143,7 @@ fn filter_acknowledged(envelope: &Envelope, view: &FilterView<'_>) -> Result<(),
 fn is_valid_append(message: &Message) -> bool {
     let mut index = message.index;
     let mut term = message.log_term;
-    // Raft says "term 0" of entries that it does not have: only the one before the first has it.
+    // Raft has "term 0" for entries that it does not have: only the one before the first has it.
     if (index.0 == 0) != (term.0 == 0) || term > message.term {
         return false;
     }
@@ -160,7 +160,7 @@ fn has_valid_term(entry: &LogEntry, leader_term: Term) -> bool {
 
 fn filter_append_response(message: &Message, view: &FilterView<'_>) -> Result<(), Refusal> {
     if !view.is_leader || message.term != view.term {
-        // Raft looks at the term only.
+        // Raft checks the term only.
         return Ok(());
     }
     if message.index > view.last || (message.reject && message.reject_hint > message.index) {

@@ -50,7 +50,7 @@ impl InflightWrites {
         self.held.len()
     }
 
-    /// Takes the next Ready apart and tells raft so.
+    /// Takes the next Ready apart and advances raft.
     pub(crate) fn take(
         &mut self,
         region: RegionId,
@@ -100,7 +100,7 @@ impl InflightWrites {
         taken
     }
 
-    /// A write is on disk, and all before it: gives back what may be sent now.
+    /// A write is on disk, and all before it: returns the messages that may be sent now.
     pub(crate) fn persisted(&mut self, number: u64, consensus: &mut Consensus) -> Vec<Message> {
         assert!(number <= self.last_number, "write {number} was never asked for");
         let before = self.persisted_number;

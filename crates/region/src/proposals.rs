@@ -151,7 +151,7 @@ impl ProposalQueue {
         self.queue.drain(..).for_each(|queued| reject(queued.ticket, why.clone()));
     }
 
-    /// Gives up those in the log, whose fate is open.
+    /// Gives up the tickets in the log, whose fate is open.
     pub(crate) fn abandon(&mut self) -> impl Iterator<Item = Ticket> + use<> {
         self.proposed_count = 0;
         std::mem::take(&mut self.proposed).into_values().flatten()

@@ -72,7 +72,7 @@ impl ReadIndexQueue {
         self.waiting.push(read);
     }
 
-    /// Lets a read whose index is known wait for the apply index.
+    /// Adds a read whose index is known to those that wait for the apply index.
     pub(crate) fn wait_for(&mut self, index: Index, read: PendingRead) {
         self.confirmed.entry(index).or_default().push(read);
     }

@@ -34,8 +34,8 @@ impl ReadPath {
         self.reads.count()
     }
 
-    /// Takes a checked read in. It is granted at the end of this step if the replica may answer
-    /// alone and has applied everything that is committed.
+    /// Admits a checked read. It is granted at the end of this step if the replica may answer alone
+    /// and has applied all committed entries.
     pub(crate) fn admit(
         &mut self,
         ticket: Ticket,
@@ -60,7 +60,7 @@ impl ReadPath {
         }
     }
 
-    /// Tells a follower up to where it must have applied, if this replica may answer alone. If not,
+    /// Answers a follower's request for a read index, if this replica may answer alone. If not,
     /// raft has to ask the quorum first.
     pub(crate) fn answer(
         &mut self,

@@ -28,7 +28,7 @@ pub struct RecoveredReplica {
 }
 
 impl RecoveredReplica {
-    /// A replica that has never seen anything.
+    /// A replica without any state.
     #[must_use]
     pub fn fresh(descriptor: Descriptor, peer: PeerId) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl RecoveredReplica {
         self.hard_state.commit.max(self.applied.0)
     }
 
-    /// The term of an entry of the log, as far as the runs tell.
+    /// The term of an entry of the log, as far as the runs have it.
     fn term(&self, index: Index) -> Option<Term> {
         if index == self.truncated.0 {
             return Some(self.truncated.1);
@@ -58,7 +58,7 @@ impl RecoveredReplica {
         runs.checked_sub(1).filter(|_| inside).map(|run| self.terms[run].1)
     }
 
-    /// Checks everything that raft would panic about, and that its lease and vote rules rest on.
+    /// Checks all that raft would panic about, and that its lease and vote rules rest on.
     pub(crate) fn check(&self) -> Result<(), CreateReplicaError> {
         let region = self.descriptor.id;
         self.check_members()?;

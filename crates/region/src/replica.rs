@@ -210,7 +210,7 @@ impl Replica {
         }
     }
 
-    /// Checks a proposal and lets it wait for an entry.
+    /// Checks a proposal and queues it for an entry.
     pub(crate) fn propose(
         &mut self,
         ticket: Ticket,
@@ -226,7 +226,7 @@ impl Replica {
         }
     }
 
-    /// Checks a read and lets it wait to be granted.
+    /// Checks a read and queues it to be granted.
     pub(crate) fn read(
         &mut self,
         ticket: Ticket,
@@ -327,7 +327,8 @@ impl Replica {
         self.before = now;
     }
 
-    /// Tells of another leader or term, and gives back what only the former leader could do.
+    /// Reports another leader or term, and rejects requests that only the former leader could
+    /// serve.
     fn notice_role(&mut self, step: &mut StepContext<'_>) {
         let (term, leader) = (self.consensus.term(), self.consensus.leader());
         if (term, leader) == self.reported {

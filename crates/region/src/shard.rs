@@ -21,7 +21,7 @@ pub struct Shard {
     config: Config,
     replicas: BTreeMap<RegionId, ReplicaSlot>,
     timers: Timers,
-    /// Regions that something happened to since they were last finished.
+    /// Regions with events since they were last finished.
     touched: Vec<RegionId>,
     now: Time,
     stats: Stats,
@@ -57,7 +57,7 @@ impl Shard {
     ///
     /// # Errors
     ///
-    /// If what was found cannot be a replica of the region. Nothing has changed then.
+    /// If the recovered state cannot be a replica of the region. Nothing has changed then.
     pub fn create(
         &mut self,
         now: Time,
@@ -232,7 +232,7 @@ impl Shard {
         });
     }
 
-    /// Something for a region that is not here.
+    /// An event for a region that is not here.
     fn refuse(&mut self, region: RegionId, event: Event, effects: &mut Effects) {
         match event {
             Event::Message(_) => self.stats.dropped.misrouted += 1,

@@ -80,7 +80,7 @@ pub struct Dropped {
     pub strangers: u64,
     /// Numbers or entries that no sound replica sends.
     pub malformed: u64,
-    /// Terms too far above ours to have come to be.
+    /// Terms too far above ours to be plausible.
     pub wild_terms: u64,
     /// Proofs that the log here has lost what it had acknowledged; the store ends.
     pub lost_logs: u64,

@@ -98,7 +98,7 @@ fn check_log(
             "entry {} was applied in term {}, but is of term {term} in the log",
             state.applied, state.term
         )),
-        // Compacted: nothing is left to compare.
+        // Compacted: there is no term to compare.
         _ => Ok(()),
     }
 }

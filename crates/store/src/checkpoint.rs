@@ -38,7 +38,7 @@ impl CheckpointState {
         self.durable.lock().clone()
     }
 
-    /// Makes all that is applied durable. Returns how far that is for each region, and whether
+    /// Makes all applied entries durable. Returns the applied index of each region, and whether
     /// there was anything to do.
     pub(crate) fn make(
         &self,
@@ -92,7 +92,7 @@ fn check_applied(log: &StoreLog, region: RegionId, peer: PeerId, applied: Index)
     );
 }
 
-/// Publishes a root that knows every hard state that the log holds.
+/// Publishes a root with every hard state that the log holds.
 fn copy_hard_states(
     pages: &PageStore,
     log: &StoreLog,

@@ -32,7 +32,7 @@ const STARTS_KEPT: u64 = 1_000;
 pub struct StartSeed {
     /// The uuid of a directory that was empty.
     pub uuid: StoreUuid,
-    /// Tells this start from one of a copy of the directory.
+    /// Distinguishes this start from one of a copy of the directory.
     pub nonce: u64,
 }
 

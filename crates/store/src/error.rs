@@ -23,8 +23,8 @@ pub enum Error {
     /// The data directory could not be made.
     #[error("data directory: {0}")]
     Directory(std::io::Error),
-    /// The data directory is not what this store may be started with: a half of it is missing or of
-    /// another day, or it is of a version that is not read any more. The text says what to do.
+    /// This store must not be started on the data directory: a half of it is missing or of another
+    /// time, or it is of a version that is not read any more. The text names the remedy.
     #[error("{0}")]
     WrongDirectory(String),
     /// The regions of the first start contradict each other. The settings are wrong.

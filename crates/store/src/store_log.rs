@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::schema::{HARD_STATE_KEY, RELIED_ROOT_KEY, STORE_GROUP};
 use crate::store_group;
 
-/// The way into the log for all regions of the store.
+/// The log engine, with the part of the log that no checkpoint covers yet.
 #[derive(Debug)]
 pub(crate) struct StoreLog {
     engine: LogEngine,

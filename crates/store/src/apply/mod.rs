@@ -4,8 +4,8 @@
 //! root, and with it every snapshot and every state after a crash, holds a region at exactly one
 //! index. Outcomes are handed out only when the transaction is published.
 //!
-//! Nothing here may depend on anything but the rows and the entry: each replica must come to the
-//! same. Hence an entry that cannot be read stops the store, and is never skipped.
+//! Applying is deterministic: it depends on the rows and the entry only, and has the same result on
+//! each replica. Hence an entry that cannot be read stops the store, and is never skipped.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
