@@ -60,7 +60,6 @@ mod shared;
 mod space;
 mod stats;
 mod store;
-mod sync;
 pub mod tools;
 mod tree;
 mod txn;

@@ -25,8 +25,8 @@ use crate::page::view::{PageBytes, ValueRef};
 use crate::page::{PageRef, UNIT_BYTES};
 use crate::redo::{FrameReader, RedoArea};
 use crate::shared::{LastCheckpoint, StoreShared};
-use crate::sync::{MutexGuard, unlock_fair};
 use crate::tree::Range;
+use flotilla_base::sync::{MutexGuard, unlock_fair};
 
 /// The progress of a pass over the whole store. It holds nothing of the store, and can be kept as
 /// long as one likes between two steps.

@@ -31,7 +31,7 @@ use crate::redo::RedoArea;
 use crate::shared::{LastCheckpoint, StoreShared};
 use crate::space::alloc_groups::BitmapPlan;
 use crate::space::{RetiredBatch, SpaceManager};
-use crate::sync::MutexGuard;
+use flotilla_base::sync::MutexGuard;
 
 /// Bytes of one write, at most by one page or value more.
 const RUN_BYTES_MAX: usize = 1 << 20;

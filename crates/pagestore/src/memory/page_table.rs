@@ -31,7 +31,7 @@ use crate::memory::slab::SlabPage;
 #[cfg(not(any(shuttle, miri)))]
 use crate::page::UNIT_COUNT_MAX;
 use crate::page::{self, Frame, UNIT_BYTES, prefetch};
-use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use flotilla_base::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 /// Entries that come into being together: those of 4 GiB of the file. They take no memory until
 /// they are touched.

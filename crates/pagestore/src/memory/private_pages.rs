@@ -5,7 +5,7 @@
 //! memory for both is reused by the next transaction.
 
 use crate::memory::page_table::PageBuffer;
-use crate::page::unit_map::UnitMap;
+use flotilla_base::id_hash::IdMap;
 
 /// Capacity in pages that is kept for the next transaction, at most.
 const KEPT_MAX: usize = 1 << 12;
@@ -24,7 +24,7 @@ pub(crate) struct Private<T> {
 pub(crate) struct PrivatePages {
     row: Vec<(u64, Private<PageBuffer>)>,
     /// Where in the row each of them stands.
-    at: UnitMap<u32>,
+    at: IdMap<u32>,
 }
 
 impl PrivatePages {

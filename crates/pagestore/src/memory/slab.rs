@@ -13,7 +13,7 @@ use std::sync::Arc;
 use flotilla_vfs::AnonymousMap as Mapped;
 
 use crate::page::UNIT_BYTES;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use flotilla_base::sync::atomic::{AtomicU64, Ordering};
 
 /// Units of a slab; the first says where the slab is.
 pub(crate) const SLAB_UNITS: usize = 512;

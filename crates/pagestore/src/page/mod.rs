@@ -15,7 +15,6 @@ pub(crate) mod prefetch;
 pub(crate) mod slotted;
 pub(crate) mod source;
 pub(crate) mod subtree_size;
-pub(crate) mod unit_map;
 pub(crate) mod unit_set;
 pub(crate) mod view;
 

@@ -1,7 +1,7 @@
 //! Prefetch of pages into the CPU's cache, so that several misses overlap.
 
-use flotilla_vfs::prefetch::line_at;
-pub(crate) use flotilla_vfs::prefetch::{LINE_BYTES, bytes as whole, bytes_at};
+use flotilla_base::prefetch::line_at;
+pub(crate) use flotilla_base::prefetch::{LINE_BYTES, bytes as whole, bytes_at};
 
 /// Prefetches the lines at which a search in a page looks first: the header, the first slots, and
 /// the prefix.

@@ -16,7 +16,6 @@
 //! queue.
 
 mod area;
-mod commit_window;
 pub(crate) mod frame;
 mod record;
 
@@ -28,8 +27,10 @@ use std::sync::Arc;
 use flotilla_vfs::File;
 
 use crate::error::{Error, Result};
-use crate::sync::{Futex, Mutex, MutexGuard};
-use commit_window::RedoCommitWindow;
+use flotilla_base::commit_window::GroupCommitWindow;
+use flotilla_base::sync::atomic::AtomicU64;
+use flotilla_base::sync::atomic::Ordering::Relaxed;
+use flotilla_base::sync::{Futex, Mutex, MutexGuard};
 use frame::{SectorBuffer, frame_bytes};
 
 /// Whether a commit waits for the append of its record.
@@ -48,7 +49,9 @@ pub(crate) struct Redo {
     state: Mutex<RedoState>,
     /// Futexes of waiting threads: those of each round at the futex of its parity.
     futexes: [Futex; 2],
-    window: RedoCommitWindow,
+    window: GroupCommitWindow,
+    /// Commits that wait for the next frame. Changes under the lock of `state`.
+    waiting: AtomicU64,
 }
 
 struct RedoState {
@@ -133,7 +136,8 @@ impl Redo {
             spare: SpareBuffers::default(),
         };
         let futexes = Default::default();
-        Redo { file, state: Mutex::new(state), futexes, window: RedoCommitWindow::default() }
+        let (window, waiting) = (GroupCommitWindow::default(), AtomicU64::new(0));
+        Redo { file, state: Mutex::new(state), futexes, window, waiting }
     }
 
     pub(crate) fn file(&self) -> &dyn File {
@@ -166,7 +170,7 @@ impl Redo {
                 Some(record) => state.queue.push(txid, record, wanted),
                 None => state.gap = txid,
             }
-            self.window.set_waiting(state.queue.wanted);
+            self.waiting.store(state.queue.wanted, Relaxed);
         }
         state.spare.recorder = recorder.into_spare();
     }
@@ -210,17 +214,17 @@ impl Redo {
 
     /// Appends the queue as the leader.
     fn lead<'a>(&'a self, mut state: MutexGuard<'a, RedoState>) -> Result<()> {
-        if self.window.is_worth_waiting(state.queue.wanted) {
+        if self.window.is_open(state.queue.wanted) {
             drop(state);
-            self.window.wait_for_followers();
+            self.window.wait(|| self.waiting.load(Relaxed));
             state = self.state.lock();
         }
         let mut taken = state.take();
-        self.window.set_waiting(0);
+        self.waiting.store(0, Relaxed);
         drop(state);
         let outcome = taken.append(self.file());
         let mut state = self.state.lock();
-        self.window.set_expected(taken.records.wanted + state.queue.wanted);
+        self.window.expect(taken.records.wanted + state.queue.wanted);
         state.lead.is_on = false;
         state.is_broken |= outcome.is_err();
         if !state.is_broken {
@@ -240,8 +244,8 @@ impl Redo {
     fn wake_rounds(&self, state: MutexGuard<'_, RedoState>, all: bool) {
         let round = state.lead.round as usize;
         let (done, next) = (&self.futexes[round % 2], &self.futexes[(round + 1) % 2]);
-        done.change();
-        next.change();
+        done.advance();
+        next.advance();
         drop(state);
         // The next leader first, since the disk is idle until it writes.
         if all {
@@ -311,7 +315,7 @@ impl Redo {
         // The checkpoint contains them: appended, they would only take room of the ring.
         if state.queue.last <= txid {
             state.queue.clear();
-            self.window.set_waiting(0);
+            self.waiting.store(0, Relaxed);
         }
         self.wake_rounds(state, true);
     }

@@ -38,7 +38,7 @@ use crate::shared::defrag_cursor::DefragPass;
 use crate::shared::writer_lock::WriterLock;
 use crate::space::SpaceManager;
 use crate::space::alloc_groups::AllocGroups;
-use crate::sync::{Mutex, RwLock, thread, unlock_fair};
+use flotilla_base::sync::{Mutex, RwLock, thread, unlock_fair};
 
 /// How many ended snapshots and the things that waited for them are looked at under one lock of the
 /// space: about as long as a transaction of some puts holds it.

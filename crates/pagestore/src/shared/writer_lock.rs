@@ -10,9 +10,9 @@
 //! changed before its sleepers are woken, and a thread that goes to sleep has loaded the futex
 //! before the served ticket.
 
-use crate::sync::atomic::AtomicU64;
-use crate::sync::atomic::Ordering::SeqCst;
-use crate::sync::{Futex, thread};
+use flotilla_base::sync::atomic::AtomicU64;
+use flotilla_base::sync::atomic::Ordering::SeqCst;
+use flotilla_base::sync::{Futex, thread};
 
 /// Futexes that threads sleep at. With more threads than that some are woken too early.
 const FUTEX_COUNT: usize = 64;
@@ -92,7 +92,7 @@ impl Drop for WriterGuard<'_> {
         self.writer_lock.now_serving.store(next, SeqCst);
         if self.writer_lock.next_ticket.load(SeqCst) > next {
             let futex = self.writer_lock.futex(next);
-            futex.change();
+            futex.advance();
             futex.wake_all();
         }
     }

@@ -1,13 +1,13 @@
 //! Guard against double frees: deferred frees of a damaged or forged file may name a unit twice.
 
 use crate::error::{Error, Result};
-use crate::page::unit_map::UnitMap;
 use crate::page::{PageRef, Span};
+use flotilla_base::id_hash::IdMap;
 
 /// The units of the spans that the transaction has freed, as far as the list was noted.
 #[derive(Default)]
 pub(crate) struct DoubleFreeGuard {
-    units: UnitMap<()>,
+    units: IdMap<()>,
     /// How many spans they are of.
     count: usize,
 }

@@ -17,19 +17,19 @@ use crate::page::branch::Child;
 use crate::page::leaf::ValueExtent;
 use crate::page::slotted::SlottedPage;
 use crate::page::source::{PageSource, PrefetchHint};
-use crate::page::unit_map::UnitMap;
 use crate::page::view::{PageBytes, ValueRef};
 use crate::page::{self, Frame, PageKind, PageRef, Span, UNIT_BYTES, units_for};
 use crate::shared::StoreShared;
 use crate::space::SpaceManager;
 use crate::space::double_free::{DoubleFreeGuard, RefusedFree};
+use flotilla_base::id_hash::IdMap;
 
 /// The pages of the open write transaction.
 pub(crate) struct TxnPages {
     shared: Arc<StoreShared>,
     base: Arc<Root>,
     pages: PrivatePages,
-    extents: UnitMap<Private<Bytes>>,
+    extents: IdMap<Private<Bytes>>,
     /// Published spans that this transaction replaced, and their creating transactions.
     replaced: Vec<(Span, u64)>,
     /// Their units, as far as deferred frees were verified.
@@ -109,7 +109,7 @@ impl TxnPages {
             shared,
             base,
             pages,
-            extents: UnitMap::default(),
+            extents: IdMap::default(),
             replaced: Vec::new(),
             double_free: DoubleFreeGuard::default(),
             detached: Vec::new(),
