@@ -76,28 +76,28 @@ mod tests {
 
     #[test]
     fn nobody_is_awaited_who_was_not_there_the_last_time() {
-        let company = RedoCommitWindow::default();
-        assert!(!company.is_worth_waiting(0));
-        company.set_expected(1);
-        assert!(!company.is_worth_waiting(1));
-        company.set_expected(3);
-        assert!(company.is_worth_waiting(2) && !company.is_worth_waiting(3));
+        let window = RedoCommitWindow::default();
+        assert!(!window.is_worth_waiting(0));
+        window.set_expected(1);
+        assert!(!window.is_worth_waiting(1));
+        window.set_expected(3);
+        assert!(window.is_worth_waiting(2) && !window.is_worth_waiting(3));
     }
 
     #[test]
     fn after_gathering_in_vain_it_is_tried_seldom_until_somebody_comes() {
-        let company = RedoCommitWindow::default();
-        company.set_expected(2);
+        let window = RedoCommitWindow::default();
+        window.set_expected(2);
         let mut tried = Vec::new();
         for frame in 0..400 {
-            if company.is_worth_waiting(1) {
+            if window.is_worth_waiting(1) {
                 tried.push(frame);
-                company.remember(false);
+                window.remember(false);
             }
         }
         assert_eq!(tried, [0, 2, 5, 10, 19, 36, 69, 134, 199, 264, 329, 394]);
-        company.skipped.store(0, Relaxed);
-        company.remember(true);
-        assert!(company.is_worth_waiting(1) && company.is_worth_waiting(1));
+        window.skipped.store(0, Relaxed);
+        window.remember(true);
+        assert!(window.is_worth_waiting(1) && window.is_worth_waiting(1));
     }
 }
