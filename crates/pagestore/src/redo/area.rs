@@ -44,7 +44,8 @@ impl RedoArea {
         let (at, left) = self.file_offset(position);
         assert!(at.is_multiple_of(SECTOR_BYTES as u64), "a frame begins inside of a sector");
         let (first, second) = frame.split_at(frame.len().min(left));
-        // The wrapped rest first: the header is in the other part, so a torn frame has no beginning.
+        // The wrapped rest first: the header is in the other part, so a torn frame has no
+        // beginning.
         if !second.is_empty() {
             let start = self.file_offset(position + left as u64).0;
             file.write_synced(&[IoSlice::new(second)], start)?;
