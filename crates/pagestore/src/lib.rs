@@ -18,9 +18,9 @@
 //! let mut ships = txn.tree("ships")?;
 //! ships.put(b"fram", b"1892")?;
 //! ships.put(b"vasa", b"1627")?;
-//! txn.set_mark(b"log position 17");
+//! txn.set_commit_metadata(b"log position 17");
 //! txn.publish()?;
-//! assert_eq!(store.checkpoint()?.mark, b"log position 17");
+//! assert_eq!(store.checkpoint()?.commit_metadata, b"log position 17");
 //!
 //! let ships = store.read().tree("ships")?.expect("published above");
 //! assert_eq!(ships.get(b"fram")?.as_deref(), Some(&b"1892"[..]));

@@ -11,7 +11,7 @@ use flotilla_vfs::{File, FileSystem, OpenMode};
 use parking_lot::Mutex;
 
 use crate::background::defragment::{self, DefragProgress};
-use crate::background::maintenance::{self, MaintenanceStep, MaintenanceThread};
+use crate::background::maintenance::{self, MaintenanceOutcome, MaintenanceThread};
 use crate::background::trim_punch;
 use crate::check::scrub::Scrub;
 use crate::check::{self, PageCheckReport};
@@ -62,7 +62,7 @@ impl PageStore {
     /// [`Error::Unsupported`] if its meta pages, bitmaps or redo area cannot be trusted,
     /// [`Error::Io`] if the kernel refused.
     pub fn open(fs: Arc<dyn FileSystem>, path: &Path, options: Options) -> Result<PageStore> {
-        let lock = fs.lock(&beside(path, ".lock")).map_err(|error| match error.kind() {
+        let lock = fs.lock(&with_suffix(path, ".lock")).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock => Error::Locked,
             _ => Error::Io(error),
         })?;
@@ -229,7 +229,7 @@ impl PageStore {
     /// Those of [`PageStore::checkpoint`], of [`PageStore::trim_punch`] and, once, of
     /// [`PageStore::reclaim`].
     pub fn maintain(&self, now: Duration) -> Result<bool> {
-        maintenance::step(&self.shared, now).map(|done| done != MaintenanceStep::Nothing)
+        maintenance::step(&self.shared, now).map(|done| done != MaintenanceOutcome::Nothing)
     }
 
     /// Whether the pools of prefaulted slabs are short, so that [`PageStore::make_slabs`] should be
@@ -288,6 +288,11 @@ impl PageStore {
         self.shared.reclaim_all_ended();
         let space = self.shared.space.lock();
         let root = self.shared.current();
+        let idle = space.freelist.free_units() + space.pending.units();
+        assert!(
+            idle < space.freelist.end(),
+            "{idle} units are free or pending, and there are fewer"
+        );
         let bytes = |units: u64| units * UNIT_BYTES as u64;
         Stats {
             txid: root.txid,
@@ -366,7 +371,7 @@ impl std::fmt::Debug for PageStore {
 
 /// Makes the file under another name first, so that a file of the right name is always whole.
 fn create(fs: &dyn FileSystem, path: &Path) -> Result<Arc<dyn File>> {
-    let new = beside(path, ".new");
+    let new = with_suffix(path, ".new");
     match fs.remove(&new) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
         _ => {}
@@ -391,7 +396,7 @@ pub(crate) fn parent(path: &Path) -> &Path {
 }
 
 /// The path with a suffix appended to its name.
-pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
     PathBuf::from(name)

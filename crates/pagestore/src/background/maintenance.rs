@@ -39,7 +39,7 @@ pub struct MaintenanceThread {
 
 /// The outcome of a maintenance step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MaintenanceStep {
+pub(crate) enum MaintenanceOutcome {
     /// There was nothing to do.
     Nothing,
     /// Something, and there may be more.
@@ -49,7 +49,7 @@ pub(crate) enum MaintenanceStep {
 }
 
 /// One step.
-pub(crate) fn step(shared: &Arc<StoreShared>, now: Duration) -> Result<MaintenanceStep> {
+pub(crate) fn step(shared: &Arc<StoreShared>, now: Duration) -> Result<MaintenanceOutcome> {
     shared.refuse_if_poisoned()?;
     shared.make_slabs();
     shared.reclaim_all_ended();
@@ -71,25 +71,25 @@ pub(crate) fn step(shared: &Arc<StoreShared>, now: Duration) -> Result<Maintenan
         return match checkpoint(shared) {
             // The spare space of the file may be the room that is missing.
             Err(Error::NoSpace) if trim_punch::step(shared)? => {
-                Ok(MaintenanceStep::TrimmedOrPunched)
+                Ok(MaintenanceOutcome::TrimmedOrPunched)
             }
-            outcome => outcome.map(|()| MaintenanceStep::Something),
+            outcome => outcome.map(|()| MaintenanceOutcome::Something),
         };
     }
     let is_deferred_free_unreadable =
         shared.background.is_deferred_free_unreadable.load(Ordering::Relaxed);
     if shared.current().deferred_free.units > 0 && !is_deferred_free_unreadable && reclaim(shared)?
     {
-        return Ok(MaintenanceStep::Something);
+        return Ok(MaintenanceOutcome::Something);
     }
     if trim_punch::step(shared)? {
-        return Ok(MaintenanceStep::TrimmedOrPunched);
+        return Ok(MaintenanceOutcome::TrimmedOrPunched);
     }
     if !figures.has_changes {
         let idle = shared.space.lock().page_alloc.quiet_slabs(shared.current().txid, now);
         drop(idle);
     }
-    Ok(MaintenanceStep::Nothing)
+    Ok(MaintenanceOutcome::Nothing)
 }
 
 fn reclaim(shared: &Arc<StoreShared>) -> Result<bool> {
@@ -202,12 +202,12 @@ fn run(is_over: &AtomicBool, ThrottleAttachment(weak): &ThrottleAttachment) {
         let Some(shared) = weak.upgrade() else { return };
         let stepped = Instant::now();
         match step(&shared, began.elapsed()) {
-            Ok(MaintenanceStep::Something) => {}
-            Ok(MaintenanceStep::TrimmedOrPunched) => {
+            Ok(MaintenanceOutcome::Something) => {}
+            Ok(MaintenanceOutcome::TrimmedOrPunched) => {
                 seen = shared.background.notify.wait(seen, trim_punch::rest(stepped.elapsed()));
             }
             Err(_) if is_end(&shared) => return,
-            Ok(MaintenanceStep::Nothing) | Err(_) => {
+            Ok(MaintenanceOutcome::Nothing) | Err(_) => {
                 seen = shared.background.notify.wait(seen, LOOK_EVERY)
             }
         }
@@ -289,7 +289,7 @@ mod tests {
         assert!(shared.space.lock().page_alloc.wants_slab().is_some());
         fill(1000);
         assert_eq!(rung(), 1, "it knows");
-        assert_eq!(step(shared, at_once).unwrap(), MaintenanceStep::Nothing);
+        assert_eq!(step(shared, at_once).unwrap(), MaintenanceOutcome::Nothing);
         assert_eq!(shared.space.lock().page_alloc.wants_slab(), None, "they are ready");
         let mut first = 2000;
         while rung() == 1 {
@@ -343,7 +343,7 @@ mod tests {
                 txn.publish().unwrap();
             }
             let before = ready();
-            assert_eq!(step(shared, Duration::ZERO).unwrap(), MaintenanceStep::Nothing);
+            assert_eq!(step(shared, Duration::ZERO).unwrap(), MaintenanceOutcome::Nothing);
             // After a checkpoint the memory of before is used again.
             assert!(ready() == 4, "{round}");
             assert!(
@@ -365,7 +365,7 @@ mod tests {
         let mut txn = store.write().unwrap();
         txn.set_commit_metadata(b"m");
         txn.publish().unwrap();
-        assert_eq!(step(shared, Duration::ZERO).unwrap(), MaintenanceStep::Nothing);
+        assert_eq!(step(shared, Duration::ZERO).unwrap(), MaintenanceOutcome::Nothing);
         assert_eq!(ready(), 4);
         let txid = shared.current().txid;
         let quiet = |now| shared.space.lock().page_alloc.quiet_slabs(txid, now).len();

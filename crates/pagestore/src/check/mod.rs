@@ -72,6 +72,9 @@ pub(crate) fn run(shared: &StoreShared) -> Result<PageCheckReport> {
     let bytes = |units: u64| units * UNIT_BYTES as u64;
     let used = published.units.iter().count() as u64;
     let (pending, free) = (space.pending.units(), space.freelist.free_units());
+    let units = |spans: &mut dyn Iterator<Item = Span>| spans.map(|s| u64::from(s.units)).sum();
+    assert_eq!(pending, units(&mut space.pending.spans()), "the count of pending units drifted");
+    assert_eq!(free, units(&mut space.freelist.spans()), "the count of free units drifted");
     let reservations = space.reservations().map(|span| u64::from(span.units)).sum();
     Ok(PageCheckReport {
         used_bytes: bytes(used),

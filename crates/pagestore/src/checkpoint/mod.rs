@@ -120,6 +120,7 @@ fn cut(
     let (mut space, root, spans) = loop {
         let mut space = lock_with_room(shared, redo_units)?;
         let root = shared.current();
+        assert!(root.txid >= written.meta.txid, "the durable root is ahead of {}", root.txid);
         trimmed |= file_end::trim(shared, &mut space);
         if root.txid == written.meta.txid && !trimmed {
             return Ok(None);
@@ -133,6 +134,8 @@ fn cut(
         release_area(&mut space, spans.new_redo);
     };
     let CheckpointSpans { new_redo, plan, directory_len, directory: span } = spans;
+    let is_apart = |old: Span| old.end() <= span.start || span.end() <= old.start;
+    assert!(old_directory.is_none_or(is_apart), "{span:?} overwrites the durable directory");
     space.enter(span);
     if let Some(old) = old_directory {
         space.leave(old);
@@ -190,7 +193,7 @@ fn wanted_redo_units(shared: &StoreShared, scope: CheckpointScope) -> u32 {
         return 0;
     }
     let units = bytes.div_ceil(UNIT_BYTES as u64).clamp(UNITS_MIN, UNITS_MAX);
-    u32::try_from(units).expect("a region has fewer units")
+    u32::try_from(units).expect("a group has fewer units")
 }
 
 /// Spans that a checkpoint has allocated.
@@ -300,6 +303,9 @@ fn write(shared: &StoreShared, cut: &CheckpointCut, pace: &mut Pace<'_>) -> Resu
 fn write_at(shared: &StoreShared, parts: &[IoSlice<'_>], unit: u64) -> Result<()> {
     let bytes: usize = parts.iter().map(|part| part.len()).sum();
     shared.counters.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    let end = unit * UNIT_BYTES as u64 + bytes as u64;
+    let reserved = shared.counters.file_bytes.load(Ordering::Relaxed);
+    debug_assert!(end <= reserved, "unit {unit} is written beyond {reserved} bytes");
     shared.page_reader.file().write_all_at(parts, unit * UNIT_BYTES as u64)?;
     Ok(())
 }
@@ -319,6 +325,8 @@ fn finish(shared: &StoreShared, written: &mut LastCheckpoint, cut: CheckpointCut
     let retired: RetiredBatch = cut.dirty.iter().filter_map(written_at).collect();
     shared.redo.checkpointed(cut.root.txid, cut.meta.number, cut.meta.redo);
     let end = cut.meta.end;
+    assert_eq!(cut.meta.number, written.meta.number + 1, "two checkpoints ran at a time");
+    assert!(cut.meta.txid >= written.meta.txid, "the durable root went back");
     written.copies[cut.meta.unit() as usize] = ALL_COPIES;
     written.meta = cut.meta;
     let mut space = shared.space.lock();
@@ -359,6 +367,11 @@ impl<'a> WriteRun<'a> {
             self.flush(shared)?;
             self.start = start;
         }
+        debug_assert!(
+            self.parts.is_empty() || start == self.end,
+            "unit {start} does not follow {}",
+            self.end
+        );
         self.end = start + u64::from(units_for(dirty.bytes().len()));
         self.bytes += dirty.bytes().len();
         self.parts.push(dirty);
@@ -387,6 +400,11 @@ impl<'a> WriteRun<'a> {
                 }
             }
         }
+        debug_assert_eq!(
+            slices.iter().map(|slice| slice.len() as u64).sum::<u64>(),
+            (self.end - self.start) * UNIT_BYTES as u64,
+            "a run with a gap"
+        );
         write_at(shared, &slices, self.start)?;
         let bytes = (self.end - self.start) * UNIT_BYTES as u64;
         self.written += bytes;

@@ -39,12 +39,14 @@ impl Reservation {
             space.freelist.trim(1);
             return Err(error);
         }
+        assert_eq!(span.units, units, "{span:?} was reserved");
         self.spans.push(span);
         Ok(span)
     }
 
     /// Frees what lies behind the first `units` units of a span that was taken.
     pub(crate) fn cut(&mut self, span: Span, units: u32) {
+        assert!(units <= span.units, "{units} units of {span:?} are kept");
         let kept = Span { start: span.start, units };
         let rest = Span { start: kept.end(), units: span.units - units };
         if rest.units == 0 {

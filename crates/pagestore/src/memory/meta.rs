@@ -91,6 +91,10 @@ impl MetaPage {
 
     /// The whole page.
     pub(crate) fn encode(&self) -> Vec<u8> {
+        assert!(
+            self.commit_metadata.len() <= COMMIT_METADATA_BYTES_MAX,
+            "it would overwrite fields"
+        );
         let mut record = [0; SECTOR_BYTES];
         record[..VERSION_AT].copy_from_slice(&MAGIC);
         record[VERSION_AT..CRC_AT].copy_from_slice(&VERSION.to_le_bytes());

@@ -75,6 +75,7 @@ impl PageAlloc {
         }
         let [other, first] = [!is_leaf, is_leaf].map(usize::from);
         if let Some(buffer) = self.free[first].pop().or_else(|| self.free[other].pop()) {
+            debug_assert_eq!(buffer.len(), UNIT_BYTES, "a buffer of another length was recycled");
             return BufferSource::Of(buffer);
         }
         if self.heap_count < HEAP_MAX {
@@ -86,6 +87,7 @@ impl PageAlloc {
 
     fn take_of_slab(&mut self) -> Option<PageBuffer> {
         let count = self.slabs.len();
+        debug_assert!(self.current <= count, "slab {} of {count}", self.current);
         for i in (self.current..count).chain(0..self.current) {
             let used = &mut self.slabs[i];
             if let Some(part) = used.slab.take() {
@@ -109,6 +111,7 @@ impl PageAlloc {
 
     /// Takes a new slab.
     pub(crate) fn add(&mut self, slab: Arc<Slab>, made_for: SlabUse) {
+        debug_assert!(slab.is_idle(), "a slab that is ready is in use");
         match made_for {
             SlabUse::Pages => self.ready.push(slab),
             SlabUse::Values => self.ready_for_values.push(slab),

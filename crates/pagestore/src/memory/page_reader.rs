@@ -256,6 +256,7 @@ impl PageReader {
         // they need no verification.
         let mapped_bytes = self.map.as_ref().map_or(0, FileMap::len_bytes);
         let taken = self.page_table.take(id)?;
+        debug_assert!(taken.len() > 0, "unit {id} held no bytes");
         let (verified, units) = match &taken {
             UnlinkedFrame::Page(buffer, _) => {
                 let units = page::units_for(buffer.len());

@@ -239,6 +239,7 @@ impl PageTable {
     /// Notes that the page or long value at unit `id`, which has no entry, was verified.
     pub(crate) fn mark_verified(&self, id: u64, verified: Verified) {
         let (entry, verified_units) = self.slot_or_new(id);
+        debug_assert!(verified.page_units() != Some(0), "page {id} of no units was verified");
         let (null, new) = (ptr::null_mut(), verified.entry());
         // A thread that was quicker has noted the same.
         let noted = entry.compare_exchange(null, new, Ordering::AcqRel, Ordering::Relaxed);
@@ -263,6 +264,7 @@ impl PageTable {
         let (entry, verified_units) = self.slot(id)?;
         verified_units.store(0, Ordering::Release);
         let taken = taken(entry.swap(ptr::null_mut(), Ordering::AcqRel))?;
+        debug_assert!(self.held_count.load(Ordering::Relaxed) > 0, "unit {id} was not counted");
         self.held_count.fetch_sub(1, Ordering::Relaxed);
         Some(taken)
     }

@@ -67,6 +67,7 @@ impl PrivatePages {
     }
 
     pub(crate) fn remove(&mut self, id: u64) -> Option<Private<PageBuffer>> {
+        debug_assert_eq!(self.row.len(), self.at.len(), "a page is listed twice");
         let at = self.at.remove(&id)?;
         let (_, own) = self.row.swap_remove(at as usize);
         // The last page has moved into the gap.
@@ -83,6 +84,7 @@ impl PrivatePages {
 
     /// Takes all of them out. The memory that is left is for the next transaction.
     pub(crate) fn take(&mut self) -> Vec<(u64, PageBuffer)> {
+        assert_eq!(self.row.len(), self.at.len(), "a page is listed twice");
         self.at.clear();
         let taken = self.row.drain(..).map(|(id, own)| (id, own.it)).collect();
         if self.row.capacity().max(self.at.capacity()) > KEPT_MAX {

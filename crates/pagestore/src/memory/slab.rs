@@ -151,6 +151,11 @@ impl Slab {
     /// Says that these units have no owner any more.
     fn release(&self, units: Range<usize>) {
         for (i, mask) in masks(units) {
+            debug_assert_eq!(
+                self.taken[i].load(Ordering::Relaxed) & mask,
+                mask,
+                "memory is freed twice"
+            );
             self.taken[i].fetch_and(!mask, Ordering::Release);
         }
     }
@@ -175,6 +180,7 @@ impl Slab {
     unsafe fn of(begin: *mut u8) -> (Arc<Slab>, usize) {
         let slab = begin.map_addr(|addr| addr & !(SLAB_BYTES - 1));
         let unit = (begin.addr() - slab.addr()) / UNIT_BYTES;
+        debug_assert!((1..SLAB_UNITS).contains(&unit), "unit {unit} of a slab has no owner");
         // SAFETY: The slab is there, for the caller counts as its holder until now; what it has
         // written of itself at its beginning is never changed.
         (unsafe { Arc::from_raw(*slab.cast::<*const Slab>()) }, unit)
@@ -239,6 +245,7 @@ impl Drop for SlabPage {
     fn drop(&mut self) {
         // SAFETY: It counts as a holder until now.
         let (slab, unit) = unsafe { Slab::of(self.0) };
+        debug_assert!(slab.taken_units() > 0, "memory is freed twice");
         slab.taken[unit / 64].fetch_and(!(1 << (unit % 64)), Ordering::Release);
     }
 }

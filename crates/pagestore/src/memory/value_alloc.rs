@@ -93,6 +93,7 @@ impl ValueAlloc {
     fn take_from_here(&mut self, len: usize) -> Option<SlabValue> {
         while let Some(used) = self.slabs.get_mut(self.current) {
             if let Some((piece, next)) = used.slab.take_piece(len, self.unit) {
+                debug_assert_eq!(piece.as_ref().len(), len, "a slab gave memory of another length");
                 used.was_needed = true;
                 self.unit = next;
                 return Some(piece);
@@ -105,6 +106,7 @@ impl ValueAlloc {
 
     fn is_half_taken(&self) -> bool {
         let taken: usize = self.slabs.iter().map(|used| used.slab.taken_units()).sum();
+        debug_assert!(taken <= self.slabs.len() * SLAB_UNITS, "{taken} units are taken");
         2 * taken >= self.slabs.len() * SLAB_UNITS
     }
 

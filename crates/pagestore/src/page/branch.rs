@@ -116,6 +116,7 @@ pub(crate) fn size(node: SlottedPage<'_>) -> SubtreeSize {
 
 /// Makes `child` the child `i`.
 pub(crate) fn set_child(node: &mut SlottedPageMut<'_>, i: usize, child: Child) {
+    debug_assert!(!child.is_none(), "child {i} of a branch is no page");
     *node.child_mut(i) = child.encode();
 }
 
@@ -133,6 +134,8 @@ pub(crate) fn resize_child(node: &mut SlottedPageMut<'_>, i: usize, change: Size
 
 /// Takes children `range` out of a branch that has others, each with a separator next to it.
 pub(crate) fn remove_children(node: &mut SlottedPageMut<'_>, range: Range<usize>) {
+    let count = child_count(SlottedPage(node.0));
+    debug_assert!(range.end <= count && range.len() < count, "{range:?} of {count} children");
     match range.start.checked_sub(1) {
         _ if range.is_empty() => {}
         Some(first) => node.remove(first..range.end - 1),

@@ -16,6 +16,7 @@ pub(crate) const GROUP_UNITS: u64 = ((UNIT_BYTES - HEADER_BYTES) * 8) as u64;
 
 /// The number of the group in which a unit lies.
 pub(crate) fn group_of(unit: u64) -> usize {
+    assert!(unit >= META_UNITS, "unit {unit} is a meta page");
     ((unit - META_UNITS) / GROUP_UNITS) as usize
 }
 
@@ -26,10 +27,12 @@ pub(crate) fn group_start(group: usize) -> u64 {
 
 /// The offset of a unit in its group.
 pub(crate) fn offset_of(unit: u64) -> u32 {
+    assert!(unit >= META_UNITS, "unit {unit} is a meta page");
     ((unit - META_UNITS) % GROUP_UNITS) as u32
 }
 
 /// How many groups a file that ends at `end` has.
 pub(crate) fn group_count(end: u64) -> usize {
+    assert!(end >= META_UNITS, "a file of {end} units has no meta pages");
     (end - META_UNITS).div_ceil(GROUP_UNITS) as usize
 }

@@ -103,6 +103,9 @@ enum PayloadTail<'a> {
 
 impl<'a> Payload<'a> {
     pub(crate) fn new(value: LeafValue<'a>) -> Payload<'a> {
+        if let LeafValue::Inline(bytes) = value {
+            assert!(bytes.len() < EXTENT_TAG, "a value of {} bytes in a leaf", bytes.len());
+        }
         let (tag, tail) = match value {
             LeafValue::Inline(bytes) => (bytes.len(), PayloadTail::Inline(bytes)),
             LeafValue::Extent(extent) => (EXTENT_TAG, PayloadTail::Extent(extent.encode())),

@@ -235,6 +235,7 @@ pub(crate) fn put_u16(bytes: &mut [u8], at: usize, value: usize) {
 
 /// Fills in the header of a page that this transaction makes.
 pub(crate) fn begin(page: &mut [u8], kind: PageKind, level: u8, id: u64, created_txid: u64) {
+    assert!(page.len().is_multiple_of(UNIT_BYTES), "page {id} of {} bytes", page.len());
     page[..HEADER_BYTES].fill(0);
     page[KIND] = kind as u8;
     page[LEVEL] = level;

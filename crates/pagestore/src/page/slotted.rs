@@ -312,6 +312,7 @@ impl SlottedPageMut<'_> {
 
     /// The bytes of child `i` of a branch, to be overwritten.
     pub(crate) fn child_mut(&mut self, i: usize) -> &mut [u8; CHILD_BYTES] {
+        debug_assert!(!self.node().is_leaf(), "a leaf has no child");
         let at = match i.checked_sub(1) {
             None => LEFTMOST,
             Some(cell) => self.node().cell_at(cell).0,
@@ -347,6 +348,7 @@ impl SlottedPageMut<'_> {
             let slot = SLOTS_AT + i * SLOT_BYTES;
             self.write_slot(slot, low, cell.lead.len(), key_len);
         }
+        assert!(low >= SLOTS_AT + cells.len() * SLOT_BYTES, "{} cells do not fit", cells.len());
         put_u16(self.0, COUNT, cells.len());
         put_u16(self.0, HEAP_LOW, low);
     }
@@ -361,6 +363,7 @@ impl SlottedPageMut<'_> {
         if count == 0 || !begins_with(cell.key, prefix) {
             return false;
         }
+        debug_assert!(i <= count, "cell {i} of {count}");
         let need = cell.bytes() - prefix_len;
         if need > node.free() {
             if need > node.free() + node.garbage() {
@@ -368,6 +371,7 @@ impl SlottedPageMut<'_> {
             }
             self.compact();
         }
+        debug_assert!(need <= self.node().free(), "compaction has freed too little");
         let low = self.node().heap_low() - (need - SLOT_BYTES);
         self.write_cell(low, cell, prefix_len);
         let slot = SLOTS_AT + i * SLOT_BYTES;
@@ -384,6 +388,7 @@ impl SlottedPageMut<'_> {
     pub(crate) fn remove(&mut self, range: std::ops::Range<usize>) {
         let node = self.node();
         let count = node.count();
+        debug_assert!(range.start <= range.end && range.end <= count, "{range:?} of {count} cells");
         let dead: usize = range.clone().map(|i| node.cell_bytes(i)).sum();
         let garbage = node.garbage() + dead;
         let slot = |i| SLOTS_AT + i * SLOT_BYTES;

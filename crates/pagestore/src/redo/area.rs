@@ -10,7 +10,7 @@ use std::io::IoSlice;
 
 use flotilla_vfs::File;
 
-use super::frame::{FrameHeader, SECTOR_BYTES};
+use super::frame::{RedoFrameHeader, SECTOR_BYTES};
 use crate::error::{Error, Result};
 use crate::page::{Span, UNIT_BYTES};
 
@@ -40,9 +40,12 @@ impl RedoArea {
 
     /// Writes a frame and makes it durable.
     pub(crate) fn append(&self, file: &dyn File, position: u64, frame: &[u8]) -> Result<()> {
+        assert!(frame.len() as u64 <= self.bytes(), "a frame of {} bytes", frame.len());
         let (at, left) = self.file_offset(position);
+        assert!(at.is_multiple_of(SECTOR_BYTES as u64), "a frame begins inside of a sector");
         let (first, second) = frame.split_at(frame.len().min(left));
-        // The wrapped rest first: the header is in the other part, so a torn frame has no beginning.
+        // The wrapped rest first: the header is in the other part, so a torn frame has no
+        // beginning.
         if !second.is_empty() {
             let start = self.file_offset(position + left as u64).0;
             file.write_synced(&[IoSlice::new(second)], start)?;
@@ -123,10 +126,10 @@ impl<'a> FrameReader<'a> {
         Ok(Some(body))
     }
 
-    fn whole(&self) -> Result<Option<(FrameHeader, Vec<u8>)>> {
+    fn whole(&self) -> Result<Option<(RedoFrameHeader, Vec<u8>)>> {
         let mut sector = [0; SECTOR_BYTES];
         self.area.read(self.file, self.position, &mut sector)?;
-        let head = FrameHeader::decode(&sector).filter(|head| {
+        let head = RedoFrameHeader::decode(&sector).filter(|head| {
             let is_fitting = head.frame_bytes() <= self.area.frame_bytes_max();
             head.position == self.position && is_fitting
         });
@@ -144,7 +147,7 @@ impl<'a> FrameReader<'a> {
         while at < end {
             let len = bytes.len().min((end - at) as usize);
             self.area.read(self.file, at, &mut bytes[..len])?;
-            let heads = bytes[..len].chunks(SECTOR_BYTES).filter_map(FrameHeader::decode);
+            let heads = bytes[..len].chunks(SECTOR_BYTES).filter_map(RedoFrameHeader::decode);
             if heads.into_iter().any(|head| head.position > self.position) {
                 return self.corrupt("redo record with others behind it");
             }

@@ -30,7 +30,7 @@ const REST_BYTES: usize = SECTOR_BYTES - 1;
 
 /// The header in the first sector of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FrameHeader {
+pub(crate) struct RedoFrameHeader {
     /// Where it stands: how many bytes were appended before it since there is a redo area.
     pub(crate) position: u64,
     /// The number of the last durable checkpoint when it was written.
@@ -102,15 +102,15 @@ pub(crate) fn encode(
     memory.resize(start + frame_bytes, 0);
 }
 
-impl FrameHeader {
+impl RedoFrameHeader {
     /// The header in a sector, if it is the first of a frame, whole.
-    pub(crate) fn decode(sector: &[u8]) -> Option<FrameHeader> {
+    pub(crate) fn decode(sector: &[u8]) -> Option<RedoFrameHeader> {
         let head = sector.get(..HEAD_BYTES)?;
         let crc = crc32c::crc32c(&head[POSITION_AT..]);
         if head[0] != BEGIN || u32_at(head, CRC_AT) != crc {
             return None;
         }
-        Some(FrameHeader {
+        Some(RedoFrameHeader {
             position: u64_at(head, POSITION_AT),
             checkpoint: u64_at(head, CHECKPOINT_AT),
             last_txid: u64_at(head, LAST_AT),
@@ -160,7 +160,7 @@ mod tests {
         for len in [0, 1, FIRST_BYTES, FIRST_BYTES + 1, FIRST_BYTES + REST_BYTES, 5000] {
             let body: Vec<u8> = (0..len).map(|i| i as u8).collect();
             let frame = frame(&body);
-            let head = FrameHeader::decode(&frame).unwrap();
+            let head = RedoFrameHeader::decode(&frame).unwrap();
             assert_eq!((head.position, head.checkpoint, head.last_txid), (1024, 5, 99));
             assert_eq!(head.frame_bytes(), frame.len() as u64);
             assert_eq!(frame.len() % SECTOR_BYTES, 0);
@@ -175,7 +175,7 @@ mod tests {
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 4;
-            let found = FrameHeader::decode(&bad).and_then(|head| head.body(&bad));
+            let found = RedoFrameHeader::decode(&bad).and_then(|head| head.body(&bad));
             // Bytes 1 to 3 and the padding say nothing.
             let padding = good.len() - (2 * SECTOR_BYTES - HEAD_BYTES - 1 + REST_BYTES - 1000);
             let is_silent = (1..4).contains(&at) || at >= padding;
@@ -188,7 +188,7 @@ mod tests {
         let inner = frame(b"forged").repeat(8);
         for shift in 0..SECTOR_BYTES {
             let frame = frame(&inner[shift..]);
-            let heads = frame.chunks(SECTOR_BYTES).filter(|s| FrameHeader::decode(s).is_some());
+            let heads = frame.chunks(SECTOR_BYTES).filter(|s| RedoFrameHeader::decode(s).is_some());
             assert_eq!(heads.count(), 1);
         }
     }
@@ -200,7 +200,7 @@ mod tests {
             sector[BODY_BYTES_AT..CHECKPOINT_AT].copy_from_slice(&len.to_le_bytes());
             let crc = crc32c::crc32c(&sector[POSITION_AT..HEAD_BYTES]);
             sector[CRC_AT..POSITION_AT].copy_from_slice(&crc.to_le_bytes());
-            let head = FrameHeader::decode(&sector).unwrap();
+            let head = RedoFrameHeader::decode(&sector).unwrap();
             assert!(head.frame_bytes() > 1 << 60, "{len}");
             assert_eq!(head.body(&sector), None);
         }

@@ -20,7 +20,9 @@ pub(crate) mod frame;
 mod record;
 
 pub(crate) use area::{FrameReader, RedoArea};
-pub(crate) use record::{Malformed, RecorderSavepoint, RedoOp, RedoRecord, RedoRecorder, records};
+pub(crate) use record::{
+    MalformedRecord, RecorderSavepoint, RedoOp, RedoRecord, RedoRecorder, records,
+};
 
 use std::sync::Arc;
 
@@ -164,6 +166,7 @@ impl Redo {
     /// writer lock. Without a record, or without room for it, it leaves a gap.
     pub(crate) fn push(&self, txid: u64, mut recorder: RedoRecorder, wanted: AppendUrgency) {
         let mut state = self.state.lock();
+        assert!(txid > state.published, "{txid} is published after {}", state.published);
         state.published = txid;
         if state.area.is_some() && !state.is_replaying {
             match recorder.finish(txid).filter(|record| state.admits(record, wanted)) {
@@ -198,6 +201,7 @@ impl Redo {
             if state.durable >= txid {
                 return Ok(());
             }
+            assert!(txid <= state.published, "a commit waits for {txid}, which is not published");
             if !state.lead.is_on {
                 state.lead.is_on = true;
                 return self.lead(state);
@@ -226,6 +230,7 @@ impl Redo {
         let mut state = self.state.lock();
         self.window.expect(taken.records.wanted + state.queue.wanted);
         state.lead.is_on = false;
+        assert!(state.synced <= taken.position, "a frame was appended behind the next one");
         state.is_broken |= outcome.is_err();
         if !state.is_broken {
             state.durable = state.durable.max(taken.records.last);
@@ -281,6 +286,7 @@ impl Redo {
     /// Says that all frames before this position have been replayed.
     pub(crate) fn advance(&self, position: u64) {
         let mut state = self.state.lock();
+        assert!(position >= state.next, "replay went back from {} to {position}", state.next);
         state.next = position;
         state.synced = position;
     }
@@ -296,6 +302,7 @@ impl Redo {
     /// that was published after this call. The caller keeps others from publishing.
     pub(crate) fn cut(&self) -> Option<RedoArea> {
         let state = self.state.lock();
+        debug_assert!(state.area.is_none_or(|area| state.next >= area.from), "the ring went back");
         state.area.map(|area| RedoArea { from: state.next, ..area })
     }
 
@@ -306,6 +313,9 @@ impl Redo {
             state.next = area.map_or(0, |area| area.from);
             state.synced = state.next;
         }
+        assert!(number > state.checkpoint, "checkpoint {number} ends after {}", state.checkpoint);
+        let is_ahead = |area: RedoArea| state.area.is_none_or(|old| old.from <= area.from);
+        assert!(area.is_none_or(is_ahead), "the beginning of the ring went back");
         state.area = area;
         state.checkpoint = number;
         state.durable = state.durable.max(txid);
@@ -359,6 +369,8 @@ impl RedoState {
         let queue = RecordQueue { bytes, last: self.queue.last, ..RecordQueue::default() };
         let records = std::mem::replace(&mut self.queue, queue);
         self.next += frame_bytes(records.bytes.len() as u64);
+        let used = self.next - area.from;
+        assert!(used <= area.bytes(), "{used} bytes in a ring of {}", area.bytes());
         self.lead.round += 1;
         self.lead.last = records.last;
         CommitBatch { area, position, end: self.next, checkpoint: self.checkpoint, records, frame }
@@ -367,6 +379,7 @@ impl RedoState {
 
 impl RecordQueue {
     fn push(&mut self, txid: u64, record: &[u8], wanted: AppendUrgency) {
+        assert!(txid > self.last, "{txid} is queued after {}", self.last);
         self.bytes.extend_from_slice(record);
         self.room += frame_bytes(record.len() as u64);
         self.last = txid;

@@ -123,16 +123,18 @@ impl RedoRecorder {
         self.tree = 0..0;
     }
 
-    /// Makes this a moment to go back to.
+    /// Makes this a savepoint to go back to.
     pub(crate) fn save(&self) -> RecorderSavepoint {
         RecorderSavepoint { len: self.bytes.len(), tree: self.tree.clone() }
     }
 
     /// Forgets the operations since. If it has given up meanwhile it stays so.
-    pub(crate) fn roll_back(&mut self, moment: &RecorderSavepoint) {
+    pub(crate) fn roll_back(&mut self, savepoint: &RecorderSavepoint) {
         if self.bytes_max > 0 {
-            self.bytes.truncate(moment.len);
-            self.tree = moment.tree.clone();
+            assert!(savepoint.len <= self.bytes.len(), "a savepoint of another recorder");
+            self.bytes.truncate(savepoint.len);
+            debug_assert!(savepoint.tree.end <= self.bytes.len(), "the name was cut off");
+            self.tree = savepoint.tree.clone();
         }
     }
 
@@ -195,13 +197,13 @@ pub(crate) struct RedoRecord<'a> {
 
 impl<'a> RedoRecord<'a> {
     /// The operations. Ends with an error where the bytes make no sense.
-    pub(crate) fn ops(self) -> impl Iterator<Item = Result<RedoOp<'a>, Malformed>> {
+    pub(crate) fn ops(self) -> impl Iterator<Item = Result<RedoOp<'a>, MalformedRecord>> {
         let mut rest = self.ops;
         std::iter::from_fn(move || {
             if rest.is_empty() {
                 return None;
             }
-            let op = take_op(&mut rest).ok_or(Malformed);
+            let op = take_op(&mut rest).ok_or(MalformedRecord);
             if op.is_err() {
                 rest = &[];
             }
@@ -212,17 +214,19 @@ impl<'a> RedoRecord<'a> {
 
 /// Bytes that are no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Malformed;
+pub(crate) struct MalformedRecord;
 
 /// The records that stand one behind the other in `bytes`. Ends with an error where they make no
 /// sense.
-pub(crate) fn records(bytes: &[u8]) -> impl Iterator<Item = Result<RedoRecord<'_>, Malformed>> {
+pub(crate) fn records(
+    bytes: &[u8],
+) -> impl Iterator<Item = Result<RedoRecord<'_>, MalformedRecord>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;
         }
-        let record = take_record(&mut rest).ok_or(Malformed);
+        let record = take_record(&mut rest).ok_or(MalformedRecord);
         if record.is_err() {
             rest = &[];
         }
@@ -294,10 +298,10 @@ mod tests {
         recorder.delete_tree("a");
         recorder.tree("a");
         recorder.rename_tree("a", "b");
-        let moment = recorder.save();
+        let savepoint = recorder.save();
         recorder.tree("c");
         recorder.put(b"undone", b"");
-        recorder.roll_back(&moment);
+        recorder.roll_back(&savepoint);
         recorder.tree("c");
         recorder.create_tree("d", TreeOptions::default().page_units(15));
         let mut bytes = recorder.finish(5).unwrap().to_vec();

@@ -84,6 +84,7 @@ impl BackgroundNotify {
 
 impl Drop for UrgentGuard<'_> {
     fn drop(&mut self) {
+        debug_assert!(self.0.is_urgent(), "a guard was dropped twice");
         self.0.urgent_count.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -36,6 +36,7 @@ impl CheckpointPolicy {
         }
         let changed_at = *self.changed_at.get_or_insert(now);
         let (used, all) = figures.redo_bytes;
+        debug_assert!(used <= all, "{used} bytes of a redo area of {all}");
         let is_late = interval.is_some_and(|interval| now.saturating_sub(changed_at) >= interval);
         let is_due = is_late || figures.dirty_bytes >= soft_bytes || all > 0 && 2 * used >= all;
         if is_due {

@@ -32,6 +32,7 @@ pub(crate) struct DefragPass {
 
 impl DefragPass {
     pub(crate) fn new(limit: u64, number: u32) -> DefragPass {
+        assert!(number > 0, "passes count from 1");
         let at = DefragCursor { part: DefragPart::Trees(String::new()), key: Vec::new() };
         DefragPass { limit, at, moved_bytes: 0, number }
     }

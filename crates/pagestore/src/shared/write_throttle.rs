@@ -50,6 +50,7 @@ impl WriteThrottle {
 
     /// Unregisters it.
     pub(crate) fn detach(&self) {
+        assert!(self.state.lock().checkpointers > 0, "a thread is unregistered twice");
         self.state.lock().checkpointers -= 1;
         self.progress.notify_all();
     }

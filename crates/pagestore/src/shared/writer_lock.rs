@@ -54,6 +54,7 @@ impl WriterLock {
             if now_serving == ticket {
                 return WriterGuard { writer_lock: self, ticket };
             }
+            debug_assert!(now_serving < ticket, "ticket {ticket} was passed over");
             if looks < LOOKS && now_serving + 1 == ticket {
                 looks += 1;
                 thread::yield_now();
@@ -88,6 +89,8 @@ impl WriterLock {
 
 impl Drop for WriterGuard<'_> {
     fn drop(&mut self) {
+        let served = self.writer_lock.now_serving.load(SeqCst);
+        assert_eq!(served, self.ticket, "two threads held the writer lock");
         let next = self.ticket + 1;
         self.writer_lock.now_serving.store(next, SeqCst);
         if self.writer_lock.next_ticket.load(SeqCst) > next {

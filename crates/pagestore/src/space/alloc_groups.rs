@@ -111,7 +111,7 @@ impl AllocGroups {
         for group in 0..count {
             let record = self.records.get(group).copied().unwrap_or_default();
             let deltas = self.deltas.get(group).map_or(0, Vec::len);
-            let deltas = u32::try_from(deltas).expect("a region is short");
+            let deltas = u32::try_from(deltas).expect("a group is short");
             let which = record.which | if record.has_holes { HOLES } else { 0 };
             for field in [which, record.crc, record.used_units, deltas] {
                 bytes.extend_from_slice(&field.to_le_bytes());
@@ -259,6 +259,8 @@ impl AllocGroups {
                 self.saved.copy_words(&UnitSet::default(), group * GROUP_WORDS, GROUP_WORDS);
             }
             self.deltas[group] = self.differing(group, used).flat_map(units_of).collect();
+            let is_rising = self.deltas[group].is_sorted_by(|a, b| a < b);
+            debug_assert!(is_rising, "deltas of group {group} do not rise");
         }
         let renewed = plan.renewed.iter().filter(|&&group| self.records[group].used_units > 0);
         let renewed: Vec<usize> = renewed.copied().collect();
@@ -310,7 +312,7 @@ impl AllocGroups {
 /// The units that the bits of a word of a group stand for.
 fn units_of((word, bits): (usize, u64)) -> impl Iterator<Item = u16> {
     let units = (0..64).filter(move |bit| bits >> bit & 1 == 1);
-    units.map(move |bit| u16::try_from(word * 64 + bit).expect("a region is short"))
+    units.map(move |bit| u16::try_from(word * 64 + bit).expect("a group is short"))
 }
 
 fn ones(words: &[u64]) -> u32 {
@@ -318,13 +320,14 @@ fn ones(words: &[u64]) -> u32 {
 }
 
 fn bitmap_unit_at(group: usize, which: u32) -> u64 {
+    assert!(matches!(which, 1 | 2), "a bitmap has no place {which}");
     group_start(group) + u64::from(which - 1)
 }
 
 fn verify(bytes: &[u8], unit: u64, record: &GroupRecord, txid: u64) -> Result<()> {
-    let born = page::created_txid(bytes);
-    let bitmap_unit_at = PageRef::new(Span { start: unit, units: 1 }, born);
-    page::verify(bytes, bitmap_unit_at, txid)?;
+    let created_txid = page::created_txid(bytes);
+    let page_ref = PageRef::new(Span { start: unit, units: 1 }, created_txid);
+    page::verify(bytes, page_ref, txid)?;
     let vouched = bytes[..CRC_END] == record.crc.to_le_bytes();
     if !page::is_kind(bytes, PageKind::Bitmap) || !vouched {
         return Err(Error::Corrupt { page: unit, what: "another bitmap than the directory names" });

@@ -53,6 +53,8 @@ impl<T> Default for EpochList<T> {
 impl<T> EpochList<T> {
     /// Notes that the root of transaction `txid` may be read from now on.
     pub(crate) fn open(&mut self, txid: u64) {
+        let newest = self.live.last_key_value().map(|(&txid, _)| txid);
+        assert!(newest.is_none_or(|newest| newest < txid), "{txid} is opened after {newest:?}");
         let old = self.live.insert(txid, EpochBucket { full: Vec::new(), last: Vec::new() });
         assert!(old.is_none(), "transaction {txid} was published twice");
     }
@@ -102,6 +104,10 @@ impl<T> EpochList<T> {
     /// Notes things, with their creating transactions, that are replaced right after `newest`, the
     /// youngest snapshot.
     pub(crate) fn add_all(&mut self, things: Vec<(T, u64)>, newest: u64) {
+        debug_assert!(
+            self.live.range(newest + 1..).next().is_none(),
+            "{newest} is not the youngest"
+        );
         let bucket = self.live.get_mut(&newest).expect("the youngest snapshot is live");
         bucket.full.push(things);
     }

@@ -84,6 +84,7 @@ impl Holes {
         }
         let (at, units) = (span.start - META_UNITS, u64::from(span.units));
         let new = units - self.hole_units(span);
+        debug_assert_eq!(group, group_of(span.end() - 1), "{span:?} crosses the border of a group");
         self.units.insert_run(at, units);
         self.count += new;
         self.by_group[group] += new as u32;
@@ -100,6 +101,7 @@ impl Holes {
     pub(crate) fn forget(&mut self, span: Span) -> bool {
         let removed = self.units.remove_run(span.start - META_UNITS, u64::from(span.units));
         if removed > 0 {
+            assert!(removed <= self.count, "{span:?} has more holes than there are");
             self.count -= removed;
             self.by_group[group_of(span.start)] -= removed as u32;
         }
@@ -123,6 +125,7 @@ impl Holes {
 
     /// Notes that the first of them is reserved now.
     pub(crate) fn note_reserved(&mut self) {
+        assert!(!self.unreserved.is_empty(), "a span is reserved twice");
         self.unreserved.pop_front();
     }
 
@@ -148,6 +151,7 @@ impl Holes {
                 chosen.push(span);
             }
         }
+        debug_assert!(now.is_sorted_by(|a, b| a.end() <= b.start), "runs do not rise");
         self.seen_now.extend(now);
         self.next_group = groups.end;
         if groups.end >= freelist.group_count() {
@@ -163,6 +167,7 @@ impl Holes {
 
     /// Notes the chosen runs, whose groups durable records flag.
     pub(crate) fn note_chosen(&mut self, spans: Vec<Span>) {
+        debug_assert!(spans.is_empty() || self.chosen.is_empty(), "a choice while one is left");
         self.chosen.extend(spans);
     }
 
@@ -179,6 +184,7 @@ impl Holes {
     /// Takes up to `units` units of the chosen runs; they may not be free any more.
     pub(crate) fn next_chosen(&mut self, units: u32) -> Option<Span> {
         let span = self.chosen.pop_front()?;
+        assert!(units > 0 && span.units > 0, "a piece of no units");
         let piece = Span { units: span.units.min(units), ..span };
         if piece.units < span.units {
             let rest = Span { start: piece.end(), units: span.units - piece.units };

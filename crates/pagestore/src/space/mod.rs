@@ -114,6 +114,7 @@ impl SpaceManager {
     /// Wants the file to end at `goal`: units beyond it are given out only if none below fit, and
     /// each checkpoint gives up what is free at the end.
     pub(crate) fn shrink_to(&mut self, goal: u64) {
+        debug_assert!(goal >= META_UNITS, "a file cannot end at unit {goal}");
         self.tail.goal = Some(goal);
         self.freelist.set_limit(Some(goal));
     }
@@ -140,6 +141,7 @@ impl SpaceManager {
         let full = "the file's limit of 2^32 pages is reached";
         let span = self.freelist.allocate(units);
         let span = span.ok_or_else(|| Error::Io(std::io::Error::other(full)))?;
+        debug_assert!(!self.is_published(span), "{span:?} was given out while in use");
         self.holes.give_out(span);
         Ok(span)
     }
@@ -147,6 +149,7 @@ impl SpaceManager {
     /// A span for the open transaction before the end that the file shall have, if there is one.
     pub(crate) fn allocate_below(&mut self, units: u32) -> Option<Span> {
         let span = self.freelist.allocate_below(units)?;
+        debug_assert!(!self.is_published(span), "{span:?} was given out while in use");
         self.holes.give_out(span);
         Some(span)
     }
@@ -155,6 +158,7 @@ impl SpaceManager {
     pub(crate) fn trim(&mut self, units_min: u64) -> bool {
         let end = self.freelist.end();
         let trimmed = self.freelist.trim(units_min);
+        debug_assert!(self.freelist.end() <= end, "a trim made the file longer");
         let mut from = self.freelist.end();
         while self.holes.count() > 0 && from < end {
             let to = end.min(group_start(group_of(from) + 1));
@@ -187,13 +191,18 @@ impl SpaceManager {
     /// Notes that a span, which is not free, is reserved.
     pub(crate) fn enter_reservation(&mut self, span: Span) {
         let old = self.reservations.insert(span.start, span.units);
-        assert!(old.is_none(), "unit {} is claimed twice", span.start);
+        assert!(old.is_none(), "unit {} is reserved twice", span.start);
+    }
+
+    /// Whether the last published root reaches any unit of a span.
+    fn is_published(&self, span: Span) -> bool {
+        self.published.count_run(span.start - META_UNITS, u64::from(span.units)) > 0
     }
 
     /// Ends a reservation. The span belongs to the caller then.
     pub(crate) fn end_reservation(&mut self, span: Span) {
         let units = self.reservations.remove(&span.start);
-        assert_eq!(units, Some(span.units), "unit {} was not claimed like that", span.start);
+        assert_eq!(units, Some(span.units), "unit {} was not reserved like that", span.start);
     }
 
     /// Spans that are reserved.
@@ -211,6 +220,7 @@ impl SpaceManager {
 
     /// Takes back a span that was never published.
     pub(crate) fn release(&mut self, span: Span) {
+        debug_assert!(!self.is_published(span), "{span:?} was freed while in use");
         self.freelist.release(span);
     }
 
@@ -252,6 +262,7 @@ impl SpaceManager {
     fn release_unneeded(&mut self, page_reader: &PageReader, count: usize) -> usize {
         let SpaceManager { retired, retired_bytes, pending, freelist, page_alloc, .. } = self;
         let retired_count = retired.collect(count, |taken| {
+            debug_assert!(*retired_bytes >= taken.len() as u64, "a buffer was not counted");
             *retired_bytes -= taken.len() as u64;
             page_alloc.recycle(taken);
         });
@@ -266,6 +277,8 @@ impl SpaceManager {
 
     /// Says that the root of `txid`, which is held, is durable now.
     pub(crate) fn make_durable(&mut self, txid: u64) {
+        let last = self.durable.last_key_value().map(|(&txid, _)| txid);
+        assert!(last.is_none_or(|last| last < txid), "{txid} is durable after {last:?}");
         let old = self.durable.insert(txid, false);
         assert!(old.is_none(), "transaction {txid} was made durable twice");
     }

@@ -1,4 +1,4 @@
-//! Checkpoints that are made by themselves, and writers that wait for them.
+//! Maintenance thread: checkpoints when they are due, and throttled writers.
 
 use std::sync::Arc;
 use std::time::Duration;

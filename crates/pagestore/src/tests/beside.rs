@@ -1,4 +1,5 @@
-//! Somebody does something at an operation of a checkpoint, and the power goes at a later one.
+//! Commits and reservations concurrent with each operation of a checkpoint, and a power loss at a
+//! later one.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,4 @@
-//! The power goes at every single operation on the disk.
+//! Power loss at every single operation on the disk.
 
 use std::ops::Bound;
 

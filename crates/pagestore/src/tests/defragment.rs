@@ -1,4 +1,4 @@
-//! What lies at the end of the file moves, and nothing is lost meanwhile.
+//! Online defragmentation: pages move, and nothing is lost meanwhile.
 
 use std::collections::BTreeMap;
 

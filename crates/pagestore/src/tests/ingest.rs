@@ -1,4 +1,4 @@
-//! Trees that are built beside all transactions and put in by one.
+//! Bulk load: trees that are built concurrently with all transactions, and ingested by one.
 
 use std::ops::Bound;
 

@@ -1,4 +1,4 @@
-//! What space and memory a store takes, and when it gives them back.
+//! Space and memory of a store: how much it takes, and when it is freed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

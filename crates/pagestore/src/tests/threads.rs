@@ -1,4 +1,4 @@
-//! Readers, the writer and the checkpoint at the same time. Nobody waits for a clock.
+//! Readers, the writer and the checkpoint on threads. No test waits for a clock.
 
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};

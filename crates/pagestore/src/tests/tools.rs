@@ -1,4 +1,4 @@
-//! The tools for a page file: what they say of a sound one, and of one that is damaged.
+//! Offline tools on a sound page file, and on a damaged one.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -98,6 +98,7 @@ impl BackupIndex {
     /// Notes the page or value at `unit`. The entries it overwrites are gone.
     fn enter(&mut self, unit: u64, bytes: &[u8]) {
         let units = units_for(bytes.len());
+        assert!(units > 0, "nothing was put at unit {unit}");
         let end = unit + u64::from(units);
         let reaches = |(&start, &(units, _)): (&u64, &(u32, u64))| {
             (start + u64::from(units) > unit).then_some(start)

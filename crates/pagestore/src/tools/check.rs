@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::page::layout::{HEAD_UNITS, META_UNITS, group_of, group_start};
 use crate::page::unit_set::UnitSet;
 use crate::page::{Span, UNIT_BYTES};
-use crate::redo::{FrameReader, Malformed, records};
+use crate::redo::{FrameReader, MalformedRecord, records};
 
 /// Report of [`PageFile::check`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -146,7 +146,7 @@ impl PageFile {
             let Some(body) = frames.next()? else { break };
             redone.frame_count += 1;
             for record in records(&body) {
-                let record = record.map_err(|Malformed| corrupt(begin))?;
+                let record = record.map_err(|MalformedRecord| corrupt(begin))?;
                 if record.txid <= redone.last_txid {
                     continue;
                 }

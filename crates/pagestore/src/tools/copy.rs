@@ -11,8 +11,8 @@ use super::walk::{FileWalk, ValueContent, Visit};
 use crate::config::{Options, TreeOptions};
 use crate::error::{Error, Result};
 use crate::page::catalogue::TreeEntry;
-use crate::redo::{FrameReader, Malformed, records};
-use crate::store::{PageStore, beside, parent};
+use crate::redo::{FrameReader, MalformedRecord, records};
+use crate::store::{PageStore, parent, with_suffix};
 use crate::txn::replay;
 
 /// A file that is being made. Dropped before it is finished, it is taken away.
@@ -30,7 +30,7 @@ impl NewFile {
     /// Begins a file that will be called `to`, which must not exist yet.
     pub(super) fn begin(fs: &Arc<dyn FileSystem>, to: &Path) -> Result<NewFile> {
         let lock = lock(&**fs, to)?;
-        let part = beside(to, ".part");
+        let part = with_suffix(to, ".part");
         let new = NewFile {
             fs: Arc::clone(fs),
             to: to.to_owned(),
@@ -65,14 +65,14 @@ impl NewFile {
         // The name is durable only with its directory.
         self.fs.sync_dir(parent(&self.to))?;
         // The lock file of the store that has made it; it does no harm if it stays.
-        let _ = self.fs.remove(&beside(&self.part, ".lock"));
+        let _ = self.fs.remove(&with_suffix(&self.part, ".lock"));
         Ok(())
     }
 
     /// Removes the file, and the other files of the store that makes it.
     fn take_away(&self) -> Result<()> {
-        let beside = |suffix| beside(&self.part, suffix);
-        for path in [self.part.clone(), beside(".lock"), beside(".new")] {
+        let with_suffix = |suffix| with_suffix(&self.part, suffix);
+        for path in [self.part.clone(), with_suffix(".lock"), with_suffix(".new")] {
             match self.fs.remove(&path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(error.into());
@@ -145,7 +145,7 @@ pub(super) fn redo(file: &PageFile, store: &PageStore) -> Result<(u64, Result<()
                 continue;
             }
             let txid = record.txid;
-            let is_sound = txid == last + 1 && record.ops().all(|op| op != Err(Malformed));
+            let is_sound = txid == last + 1 && record.ops().all(|op| op != Err(MalformedRecord));
             if !is_sound {
                 return Ok((last, Err(corrupt(begin))));
             }

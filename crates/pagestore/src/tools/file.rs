@@ -14,7 +14,7 @@ use crate::page::UNIT_BYTES;
 use crate::page::layout::group_count;
 use crate::page::unit_set::UnitSet;
 use crate::space::alloc_groups::AllocGroups;
-use crate::store::beside;
+use crate::store::with_suffix;
 
 /// A page file as its last checkpoint has left it. Nothing in it is changed.
 ///
@@ -119,7 +119,7 @@ impl PageFile {
 
 /// Takes the lock file, which keeps stores and other tools out.
 pub(super) fn lock(fs: &dyn FileSystem, path: &Path) -> Result<Box<dyn LockGuard>> {
-    fs.lock(&beside(path, ".lock")).map_err(|error| match error.kind() {
+    fs.lock(&with_suffix(path, ".lock")).map_err(|error| match error.kind() {
         ErrorKind::WouldBlock => Error::Locked,
         _ => Error::Io(error),
     })

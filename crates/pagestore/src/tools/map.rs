@@ -136,5 +136,7 @@ fn joined(mut runs: Vec<(Span, UnitOwner)>, end: u64, file_end: u64) -> Vec<MapR
     }
     add(at..end, UnitOwner::Free);
     add(at.max(end)..file_end, UnitOwner::Growth);
+    let is_rising = all.is_sorted_by(|a, b| a.units.end == b.units.start);
+    debug_assert!(is_rising, "the map has a gap");
     all
 }

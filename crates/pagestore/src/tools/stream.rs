@@ -75,6 +75,7 @@ impl<'a> StreamWriter<'a> {
 
     /// Ends the stream. Returns how many pages and long values it has, and its bytes.
     pub(super) fn finish(mut self, end: &StreamEnd) -> Result<(u64, u64)> {
+        assert!(self.number > 0, "a stream begins with its head");
         let written = self.number - 1;
         let (txid, catalogue) = (end.txid.to_le_bytes(), end.catalogue.raw().to_le_bytes());
         self.record(END, &[&txid, &catalogue, &end.deferred_free.encode(), &end.commit_metadata])?;

@@ -108,6 +108,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn entry(&mut self, i: usize) -> Result<Option<Entry<'_>>> {
+        debug_assert!(i < self.count(), "entry {i} of a leaf of {}", self.count());
         match self.walk.leaf() {
             Some(leaf) => self.entries.entry(leaf, i).map(Some),
             None => Ok(None),

@@ -103,6 +103,7 @@ fn replace(
     let count = branch::child_count(SlottedPage(&pages.page(child.page_ref)?));
     let from = if left.is_none() { range.start } else { range.start + 1 };
     let to = if right.is_none() { count.min(range.end + 1) } else { range.end };
+    assert!(from <= to && to <= count, "children {from}..{to} of {count}");
     if to - from == count {
         pages.discard(child.page_ref)?;
         return Ok(Child::NONE);

@@ -36,6 +36,7 @@ impl<'a> EntryReader<'a> {
     #[inline]
     pub(crate) fn key<'b>(&'b mut self, leaf: SlottedPage<'b>, i: usize) -> &'b [u8] {
         let suffix = leaf.suffix(i);
+        debug_assert_eq!(self.prefix_len, leaf.prefix().len(), "another leaf was entered");
         if self.prefix_len == 0 {
             return suffix;
         }

@@ -135,6 +135,7 @@ fn put_children(
     if children.is_empty() {
         return Ok(SplitResult::not(page_ref));
     }
+    debug_assert!(i <= SlottedPage(pages.page_mut(page_ref)).count(), "child {i} of a branch");
     let bytes: Vec<_> = children.iter().map(|(_, child)| child.encode()).collect();
     let separators = children.iter().zip(&bytes);
     let cells: Vec<_> =
@@ -227,6 +228,9 @@ fn spread(
     rising: bool,
 ) -> Result<SplitResult> {
     let ranges = shape.cut_all(cells, rising);
+    let kept: usize = ranges.iter().map(Range::len).sum();
+    let lifted = shape.lifted * (ranges.len() - 1);
+    debug_assert_eq!(kept + lifted, cells.len(), "a split loses cells");
     let mut right = Vec::new();
     let mut more_units = 0;
     for pair in ranges.windows(2) {

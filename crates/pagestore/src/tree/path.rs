@@ -71,14 +71,14 @@ impl TreePath {
             } else {
                 let seen = look(node);
                 drop(page);
-                let owned = own_below(pages, &steps, at)?;
-                return Ok((TreePath { steps }, owned, seen));
+                let private = make_private_below(pages, &steps, at)?;
+                return Ok((TreePath { steps }, private, seen));
             };
             drop(page);
             // The prefetch overlaps with the copy of its parent.
             pages.prefetch(child, PrefetchHint::Search);
-            let owned = own_below(pages, &steps, at)?;
-            steps.push((owned, i));
+            let private = make_private_below(pages, &steps, at)?;
+            steps.push((private, i));
             level_above = Some(level);
             at = child;
         }
@@ -101,12 +101,16 @@ impl TreePath {
 }
 
 /// Makes the page at `at`, which the last of `steps` leads to, private.
-fn own_below(pages: &mut TxnPages, steps: &[(PageRef, usize)], at: PageRef) -> Result<PageRef> {
-    let owned = pages.make_private(at)?;
+fn make_private_below(
+    pages: &mut TxnPages,
+    steps: &[(PageRef, usize)],
+    at: PageRef,
+) -> Result<PageRef> {
+    let private = pages.make_private(at)?;
     if let Some(&(parent, i)) = steps.last()
-        && owned != at
+        && private != at
     {
-        branch::move_child(&mut SlottedPageMut(pages.page_mut(parent)), i, owned);
+        branch::move_child(&mut SlottedPageMut(pages.page_mut(parent)), i, private);
     }
-    Ok(owned)
+    Ok(private)
 }

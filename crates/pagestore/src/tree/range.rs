@@ -90,6 +90,7 @@ impl<'a> Range<'a> {
             return Ok(None);
         }
         let Some(front) = &mut self.front else { return Ok(None) };
+        debug_assert!(front.at < front.limit, "the front went past the back");
         front.at += 1;
         if self.met
             && let Some(back) = &mut self.back
@@ -107,6 +108,7 @@ impl<'a> Range<'a> {
             return Ok(None);
         }
         let Some(back) = &mut self.back else { return Ok(None) };
+        debug_assert!(back.at > back.limit, "the back went past the front");
         back.at -= 1;
         if self.met
             && let Some(front) = &mut self.front

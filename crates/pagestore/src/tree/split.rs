@@ -81,6 +81,7 @@ fn split_leaf(
     let page_ref = pages.make_private(child.page_ref)?;
     let mut left = SlottedPageMut(pages.page_mut(page_ref));
     left.remove(i..node.count());
+    debug_assert_eq!(SlottedPage(left.0).count() + cells.len(), node.count(), "a split loses keys");
     Ok((Child::of(page_ref, SlottedPage(left.0)), right))
 }
 

@@ -182,9 +182,9 @@ impl TxnPages {
     }
 
     /// Rolls back to a savepoint, before which the transaction has not rolled back since.
-    pub(crate) fn roll_back(&mut self, moment: &PagesSavepoint) {
+    pub(crate) fn roll_back(&mut self, savepoint: &PagesSavepoint) {
         let mut space = self.shared.space.lock();
-        for undo in self.undo.drain(moment.undo_len..).rev() {
+        for undo in self.undo.drain(savepoint.undo_len..).rev() {
             match undo {
                 UndoStep::Unmake(span) => {
                     let page = self.pages.remove(span.start).is_some();
@@ -201,10 +201,15 @@ impl TxnPages {
             }
         }
         drop(space);
-        self.replaced.truncate(moment.replaced_len);
+        assert!(
+            savepoint.replaced_len <= self.replaced.len(),
+            "a savepoint of another transaction"
+        );
+        assert!(savepoint.adopted_len <= self.adopted.len(), "a savepoint of another transaction");
+        self.replaced.truncate(savepoint.replaced_len);
         self.double_free = DoubleFreeGuard::default();
-        self.adopted.truncate(moment.adopted_len);
-        self.detached.clone_from(&moment.detached);
+        self.adopted.truncate(savepoint.adopted_len);
+        self.detached.clone_from(&savepoint.detached);
         self.epoch += 1;
     }
 
@@ -221,7 +226,7 @@ impl TxnPages {
         }
     }
 
-    fn new_own<T>(&self, it: T) -> Private<T> {
+    fn new_private<T>(&self, it: T) -> Private<T> {
         Private { it, made: self.epoch, changed: self.epoch }
     }
 
@@ -263,7 +268,7 @@ impl TxnPages {
         let span = self.shared.space.lock().allocate_below(units);
         let Some(span) = span else { return Ok(None) };
         self.note_made(span);
-        self.extents.insert(span.start, self.new_own(value));
+        self.extents.insert(span.start, self.new_private(value));
         self.replaced.push((extent.span(), extent.created_txid));
         Ok(Some(ValueExtent { start: span.start, created_txid: self.txid(), ..*extent }))
     }
@@ -276,13 +281,14 @@ impl TxnPages {
     ) -> Result<Option<PageRef>> {
         let old = self.shared.page_reader.page(&self.base, page_ref)?;
         let (units, is_leaf) = (page_ref.units(), page::is_leaf(&old));
+        debug_assert!(page::created_txid(&old) < self.txid(), "{page_ref:?} is not older");
         let (span, supply) = {
             let mut space = self.shared.space.lock();
             let Some(span) = take(&mut space)? else { return Ok(None) };
             (span, space.page_alloc.take(units, is_leaf))
         };
         let buffer = self.supplied(supply, units, is_leaf);
-        let (txid, private) = (self.txid(), self.new_own(buffer));
+        let (txid, private) = (self.txid(), self.new_private(buffer));
         self.replaced.push((page_ref.span(), page::created_txid(&old)));
         if self.epoch > 0 {
             self.undo.push(UndoStep::Unmake(span));
@@ -326,7 +332,7 @@ impl TxnPages {
         let mut blank = self.buffer(units, kind == PageKind::Leaf);
         blank.fill(0);
         page::begin(&mut blank, kind, level, span.start, self.txid());
-        self.pages.insert(span.start, self.new_own(blank));
+        self.pages.insert(span.start, self.new_private(blank));
         Ok(PageRef::new(span, self.txid()))
     }
 
@@ -353,7 +359,7 @@ impl TxnPages {
 
     /// Says that the trees no longer name this page.
     pub(crate) fn discard(&mut self, page_ref: PageRef) -> Result<()> {
-        if !self.discard_own(page_ref) {
+        if !self.discard_private(page_ref) {
             let created_txid = page::created_txid(&self.page(page_ref)?);
             self.replaced.push((page_ref.span(), created_txid));
         }
@@ -362,7 +368,7 @@ impl TxnPages {
 
     /// As [`TxnPages::discard`], for a page whose creating transaction is known.
     pub(crate) fn discard_created(&mut self, page_ref: PageRef, created_txid: u64) {
-        if !self.discard_own(page_ref) {
+        if !self.discard_private(page_ref) {
             self.replaced.push((page_ref.span(), created_txid));
         }
     }
@@ -392,9 +398,9 @@ impl TxnPages {
 
     /// If it is private. Another page at the place of a private one, which a damaged tree may name,
     /// is refused when the transaction is published.
-    fn discard_own(&mut self, page_ref: PageRef) -> bool {
-        let is_own = |private: &Private<PageBuffer>| page::is_at(&private.it, page_ref);
-        if !self.pages.get(page_ref.id()).is_some_and(is_own) {
+    fn discard_private(&mut self, page_ref: PageRef) -> bool {
+        let is_private = |private: &Private<PageBuffer>| page::is_at(&private.it, page_ref);
+        if !self.pages.get(page_ref.id()).is_some_and(is_private) {
             return false;
         }
         let Some(private) = self.pages.remove(page_ref.id()) else { return false };
@@ -442,13 +448,14 @@ impl TxnPages {
         let span = self.allocate(units_for(value.len()))?;
         let len = u32::try_from(value.len()).expect("16 MiB at most");
         let crc = crc32c::crc32c(&value);
-        self.extents.insert(span.start, self.new_own(value));
+        self.extents.insert(span.start, self.new_private(value));
         Ok(ValueExtent { start: span.start, len, crc, created_txid: self.txid() })
     }
 
     /// Says that the trees no longer name this extent.
     pub(crate) fn discard_extent(&mut self, extent: &ValueExtent) {
-        if !self.extents.get(&extent.start).is_some_and(|private| self.is_own(private, extent)) {
+        if !self.extents.get(&extent.start).is_some_and(|private| self.is_private(private, extent))
+        {
             self.replaced.push((extent.span(), extent.created_txid));
         } else if let Some(private) = self.extents.remove(&extent.start) {
             if private.made == self.epoch {
@@ -460,7 +467,7 @@ impl TxnPages {
     }
 
     /// Whether it is the value at `extent`, and not another that a damaged leaf names.
-    fn is_own(&self, private: &Private<Bytes>, extent: &ValueExtent) -> bool {
+    fn is_private(&self, private: &Private<Bytes>, extent: &ValueExtent) -> bool {
         private.it.len() == extent.len as usize && extent.created_txid == self.txid()
     }
 
@@ -497,7 +504,9 @@ impl TxnPages {
 
     /// Notes that a tree names the subtree with this ticket now.
     pub(crate) fn take_detached(&mut self, ticket: &Ticket) {
+        let count = self.detached.len();
         self.detached.retain(|cut| !cut.is(ticket));
+        assert_eq!(self.detached.len() + 1, count, "a subtree is taken once");
     }
 
     /// Takes all detached subtrees that were not taken.
@@ -536,7 +545,9 @@ impl PageSource for TxnPages {
 
     fn extent(&self, extent: &ValueExtent) -> Result<ValueRef<'_>> {
         match self.extents.get(&extent.start) {
-            Some(private) if self.is_own(private, extent) => Ok(ValueRef::borrowed(&private.it)),
+            Some(private) if self.is_private(private, extent) => {
+                Ok(ValueRef::borrowed(&private.it))
+            }
             Some(_) => Err(wrong_page(extent.start)),
             None => self.shared.page_reader.extent(&self.base, extent),
         }

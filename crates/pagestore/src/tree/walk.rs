@@ -104,6 +104,7 @@ impl<'a> LeafWalk<'a> {
         let (page, i) = self.branches.last_mut().expect("one more than a position in it");
         *i = step(*i);
         let node = SlottedPage(page);
+        debug_assert!(*i < branch::child_count(node), "child {i} of a branch");
         let page_ref = branch::child(node, *i);
         let page = child_page(self.source, node, page_ref)?;
         self.descend(page_ref, page, descent)?;

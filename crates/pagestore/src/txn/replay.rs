@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::checkpoint::{self, CheckpointScope};
 use crate::error::{Error, Result};
-use crate::redo::{FrameReader, Malformed, RedoArea, RedoOp, RedoRecord, records};
+use crate::redo::{FrameReader, MalformedRecord, RedoArea, RedoOp, RedoRecord, records};
 use crate::shared::StoreShared;
 use crate::txn::write_txn::WriteTxn;
 
@@ -24,7 +24,7 @@ pub(crate) fn run(shared: &Arc<StoreShared>) -> Result<()> {
         let begin = frames.position();
         let Some(body) = frames.next()? else { break };
         for record in records(&body) {
-            let record = record.map_err(|Malformed| corrupt(&area, begin))?;
+            let record = record.map_err(|MalformedRecord| corrupt(&area, begin))?;
             let current = shared.current().txid;
             // Transactions that the checkpoint contains already.
             if record.txid <= current {
@@ -36,6 +36,7 @@ pub(crate) fn run(shared: &Arc<StoreShared>) -> Result<()> {
             let mut txn = WriteTxn::begin(shared)?;
             carry_out(&mut txn, record, || corrupt(&area, begin))?;
             txn.replay()?;
+            assert_eq!(shared.current().txid, record.txid, "a replayed transaction has its number");
         }
         shared.redo.advance(frames.position());
         let dirty_bytes = shared.space.lock().dirty_bytes();
@@ -60,7 +61,7 @@ pub(crate) fn carry_out(
     let text = |name| std::str::from_utf8(name).map_err(|_| corrupt());
     let mut tree = None;
     for op in record.ops() {
-        match op.map_err(|Malformed| corrupt())? {
+        match op.map_err(|MalformedRecord| corrupt())? {
             RedoOp::Tree(name) => {
                 txn.tree(tree.insert(text(name)?))?;
             }

@@ -89,6 +89,7 @@ impl TxnState {
 
     /// The root that follows, once all has been saved.
     pub(crate) fn next_root(&self) -> Arc<Root> {
+        assert!(!self.broken, "a broken transaction is published");
         let TxnRoots { catalogue, deferred_free, commit_metadata, .. } = &self.state;
         self.pages.base().next(*catalogue, *deferred_free, commit_metadata)
     }

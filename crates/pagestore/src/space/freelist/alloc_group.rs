@@ -173,7 +173,7 @@ impl AllocGroup {
         for word in at / 64..=(end - 1) / 64 {
             let bits = range_mask(word * 64, at, end);
             let free = &mut self.free[word as usize];
-            assert_eq!(*free & bits, 0, "unit {at} of a region, or one behind it, is freed twice");
+            assert_eq!(*free & bits, 0, "unit {at} of a group, or one behind it, is freed twice");
         }
         // Units beyond the limit are in no list: `set_limit` counts them when it moves.
         if at >= self.limit {
@@ -244,6 +244,7 @@ impl AllocGroup {
 
     /// From now on only units below `limit` are counted and given out.
     pub(super) fn set_limit(&mut self, limit: u32) {
+        assert!(limit <= UNITS, "a limit of {limit} in a group");
         self.limit = limit;
         self.lists = None;
         self.count_anew();
@@ -267,6 +268,7 @@ impl AllocGroup {
             return;
         }
         let class = class_of(units);
+        debug_assert!(at + units <= self.limit, "a run crosses the limit {}", self.limit);
         self.counts[class] += 1;
         self.mask |= 1 << class;
         self.run_count += 1;
@@ -286,6 +288,7 @@ impl AllocGroup {
             return;
         }
         let class = class_of(units);
+        assert!(self.counts[class] > 0, "no run of {units} units was counted");
         self.counts[class] -= 1;
         self.run_count -= 1;
         if self.counts[class] == 0 {
@@ -404,7 +407,7 @@ impl AllocGroup {
         for word in at as usize / 64..=(end as usize - 1) / 64 {
             let bits = range_mask(word as u32 * 64, at, end);
             let free = &mut self.free[word];
-            assert_eq!(*free & bits, bits, "unit {at} of a region is taken while not free");
+            assert_eq!(*free & bits, bits, "unit {at} of a group is taken while not free");
             if *free == u64::MAX {
                 self.whole[word / 64] &= !(1 << (word % 64));
             }
@@ -418,7 +421,7 @@ impl RunLists {
         if self.classes.len() <= class {
             self.classes.resize_with(class + 1, Vec::new);
         }
-        self.classes[class].push(u16::try_from(at).expect("a region is short"));
+        self.classes[class].push(u16::try_from(at).expect("a group is short"));
         self.count += 1;
     }
 }

@@ -22,6 +22,7 @@ impl GroupSet {
     /// Takes out a group that is in the set.
     pub(super) fn remove(&mut self, group: usize) {
         let word = group / 64;
+        debug_assert!(self.words[word] >> (group % 64) & 1 == 1, "group {group} is not in the set");
         self.words[word] &= !(1 << (group % 64));
         if self.words[word] == 0 {
             self.summary[word / 64] &= !(1 << (word % 64));

@@ -85,7 +85,7 @@ impl Freelist {
 
     fn release_between(&mut self, from: u64, to: u64) {
         if from < to {
-            let units = u32::try_from(to - from).expect("a region has fewer units");
+            let units = u32::try_from(to - from).expect("a group has fewer units");
             self.release(Span { start: from, units });
         }
     }
@@ -135,6 +135,14 @@ impl Freelist {
     /// If some of it is free already.
     pub fn release(&mut self, span: Span) {
         let index = group_of(span.start);
+        assert!(
+            span.units > 0 && span.end() <= self.end,
+            "{span:?} of a file that ends at {}",
+            self.end
+        );
+        let at = offset_of(span.start);
+        assert!(u64::from(at) >= HEAD_UNITS, "{span:?} is a bitmap's place");
+        assert!(at + span.units <= UNITS, "{span:?} crosses the border of a group");
         while self.groups.len() <= index {
             self.groups.push(AllocGroup::new());
             let limited = self.limit.filter(|&limit| group_of(limit) + 1 == self.groups.len());
@@ -281,6 +289,10 @@ impl Freelist {
     ) -> Span {
         let group = &mut self.groups[index];
         let before = group.mask();
+        debug_assert!(
+            self.free_units >= u64::from(units),
+            "{units} units of group {index} were not counted"
+        );
         let at = take(group);
         self.note(index, before);
         self.free_units -= u64::from(units);
@@ -309,6 +321,7 @@ impl Freelist {
                 }
                 let span = Span { start: self.end - u64::from(tail), units };
                 self.end = self.end.max(span.end());
+                assert!(self.end <= UNIT_COUNT_MAX, "the file ends at {}", self.end);
                 if span.end() < self.end {
                     self.release(Span { start: span.end(), units: tail - units });
                 }

@@ -28,6 +28,7 @@ impl PendingSpans {
     /// free. Returns at how many it has looked.
     pub(crate) fn collect(&mut self, count: usize, mut release: impl FnMut(Span)) -> usize {
         self.epochs.collect(count, |span| {
+            debug_assert!(self.units >= u64::from(span.units), "{span:?} was not counted");
             self.units -= u64::from(span.units);
             release(span);
         })

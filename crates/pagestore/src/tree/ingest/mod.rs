@@ -189,6 +189,7 @@ impl TreeBuilder {
                 at += 1;
             };
         }
+        assert_eq!(root.size.keys, self.keys, "a builder loses keys");
         let reservation = self.runs.finish()?;
         let ends = self.first_key.map(|first| (first, self.last_key));
         Ok(BuiltTree { root, ends, reservation, page_size: self.page_size })
@@ -210,6 +211,7 @@ impl TreeBuilder {
     /// Puts a child behind the others of the branch that is open at a level; `before` is the
     /// separator before it.
     fn push_child(&mut self, at: usize, before: Vec<u8>, child: Child) -> Result<()> {
+        assert!(at <= self.levels.len(), "a level was left out");
         if at == self.levels.len() {
             self.levels.push(OpenBranch::new(before, child));
             return Ok(());

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::page::keys::shared_len;
-use crate::page::slotted::{Cell, SLOT_BYTES, SLOTS_AT};
+use crate::page::slotted::{Cell, SLOT_BYTES, SLOTS_AT, bytes_for};
 
 /// Cells for one page.
 #[derive(Default)]
@@ -74,7 +74,11 @@ impl PageBuilder {
             lead: part(&ranges.lead),
             tail: part(&ranges.tail),
         };
-        self.cells.iter().map(cell).collect()
+        let cells: Vec<_> = self.cells.iter().map(cell).collect();
+        let saved = self.cells.len() * self.prefix_len;
+        let bytes = SLOTS_AT + self.prefix_len + self.cell_bytes - saved;
+        debug_assert_eq!(bytes, bytes_for(&cells), "the count of bytes drifted");
+        cells
     }
 
     /// Forgets the cells and keeps the memory.

@@ -93,6 +93,7 @@ impl RunWriter {
 
     /// The next units; their bytes go to the end of the buffer.
     fn take_units(&mut self, units: u32) -> Result<Span> {
+        assert!(units <= RUN_UNITS && self.used <= self.run.units, "{units} units of a run");
         if self.run.units - self.used < units {
             self.end_run()?;
             self.run = self.reservation.take(RUN_UNITS)?;
@@ -105,6 +106,7 @@ impl RunWriter {
     fn end_run(&mut self) -> Result<()> {
         if !self.buffer.is_empty() {
             let units = units_for(self.buffer.len());
+            assert!(units <= self.used, "more is buffered than was taken");
             let start = self.run.start + u64::from(self.used - units);
             self.write(&[IoSlice::new(&self.buffer)], Span { start, units })?;
             self.buffer.clear();
@@ -117,6 +119,11 @@ impl RunWriter {
     }
 
     fn write(&self, parts: &[IoSlice<'_>], span: Span) -> Result<()> {
+        debug_assert_eq!(
+            parts.iter().map(|part| part.len() as u64).sum::<u64>(),
+            span.bytes(),
+            "{span:?} is not filled"
+        );
         let shared = self.reservation.shared();
         shared.page_reader.file().write_all_at(parts, span.start * UNIT_BYTES as u64)?;
         shared.counters.written_bytes.fetch_add(span.bytes(), Ordering::Relaxed);

@@ -104,6 +104,10 @@ impl WriteTxn<'_> {
                 checkpoint::run(shared, CheckpointScope::WithRedo)?;
             }
         }
+        debug_assert!(
+            durability == CommitDurability::Memory || shared.redo.durable() >= txid,
+            "{txid} is acknowledged before it is durable"
+        );
         Ok(txid)
     }
 
@@ -190,6 +194,8 @@ fn free_owed(shared: &StoreShared, state: &mut TxnState) -> Result<()> {
 /// is published then.
 fn publish(mut state: TxnState, shared: &StoreShared) -> Result<RedoRecorder> {
     let txid = state.pages.txid();
+    assert!(shared.writer_lock.is_locked(), "{txid} is published without the writer lock");
+    debug_assert_eq!(txid, shared.current.read().txid + 1, "transactions do not follow each other");
     let written = state.pages.take();
     let spans = written.spans();
     for (id, frame) in written.pages {
