@@ -10,7 +10,7 @@ const RETRY_MS: u64 = 200;
 
 /// A question without an answer is given up after this. A founder whose plan is not kept by all
 /// after as long asks for a new round.
-const PATIENCE_MS: u64 = 2_000;
+const ANSWER_TIMEOUT_MS: u64 = 2_000;
 
 /// A store that is listed alone listens so long for stores that dial its address as members of
 /// another cluster. Members dial each second, and give an attempt up after two.
@@ -55,8 +55,8 @@ impl BootstrapSchedule {
         now: Time,
         bootstrap: &mut Bootstrap,
     ) -> Vec<(usize, QuestionToken, BootstrapRequest)> {
-        let patience_is_over = now >= self.phase_since.after_ms(PATIENCE_MS);
-        if bootstrap.is_forming_as_founder() && patience_is_over {
+        let is_timed_out = now >= self.phase_since.after_ms(ANSWER_TIMEOUT_MS);
+        if bootstrap.is_forming_as_founder() && is_timed_out {
             // A store may have emptied its directory since it promised: only a new round learns its
             // new uuid.
             bootstrap.ask_anew(0);
@@ -78,7 +78,7 @@ impl BootstrapSchedule {
     }
 
     fn is_due(&self, now: Time, place: usize) -> bool {
-        let pause_ms = if self.is_answered[place] { RETRY_MS } else { PATIENCE_MS };
+        let pause_ms = if self.is_answered[place] { RETRY_MS } else { ANSWER_TIMEOUT_MS };
         self.asked[place].is_none_or(|asked| now >= asked.after_ms(pause_ms))
     }
 
