@@ -12,10 +12,19 @@
 //! its workers are behind (see [`OpenLanes`]). A slow disk slows down the senders of work and never
 //! stops heartbeats.
 
+//!
+//! Each lane is a lock-free queue: senders on many threads and the shard do not wait for each other
+//! (docs/decisions/0020). The shard sleeps only after it has announced that and has looked again, so
+//! a message that comes meanwhile either is seen or wakes it.
+
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Instant;
 
-use parking_lot::{Condvar, Mutex};
+use crossbeam::queue::SegQueue;
+use crossbeam::sync::{Parker, Unparker};
+use crossbeam::utils::CachePadded;
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 /// Messages of one lane that a shard takes at once, so that a step stays short.
@@ -55,19 +64,18 @@ pub(crate) struct MailboxClosed;
 
 /// Messages for one shard, which alone takes them out.
 pub(crate) struct Mailbox<T> {
-    state: Mutex<MailboxState<T>>,
-    wake: Condvar,
+    completions: SegQueue<T>,
+    lanes: [SegQueue<(T, u32)>; LANES.len()],
     room: [Semaphore; LANES.len()],
     /// Bytes that a lane holds at most. A heavier message counts as this much, or it could never
     /// get in.
     weight_max: [u32; LANES.len()],
-}
-
-struct MailboxState<T> {
-    completions: VecDeque<T>,
-    lanes: [VecDeque<(T, u32)>; LANES.len()],
-    parked: bool,
-    closed: bool,
+    /// The shard sleeps, or is about to. Each sender reads it: it has a cache line of its own.
+    is_parked: CachePadded<AtomicBool>,
+    is_closed: AtomicBool,
+    /// Only the shard takes this lock.
+    parker: Mutex<Parker>,
+    unparker: Unparker,
 }
 
 const LANES: [Lane; 3] = [Lane::Urgent, Lane::Appends, Lane::Clients];
@@ -77,16 +85,17 @@ impl<T> Mailbox<T> {
     pub(crate) fn new(urgent_bytes: u32, appends_bytes: u32, clients_bytes: u32) -> Self {
         let weight_max = [urgent_bytes, appends_bytes, clients_bytes];
         assert!(!weight_max.contains(&0), "a lane without room would never take a message");
+        let parker = Parker::new();
+        let unparker = parker.unparker().clone();
         Self {
-            state: Mutex::new(MailboxState {
-                completions: VecDeque::new(),
-                lanes: [VecDeque::new(), VecDeque::new(), VecDeque::new()],
-                parked: false,
-                closed: false,
-            }),
-            wake: Condvar::new(),
+            completions: SegQueue::new(),
+            lanes: [SegQueue::new(), SegQueue::new(), SegQueue::new()],
             room: weight_max.map(|bytes| Semaphore::new(bytes as usize)),
             weight_max,
+            is_parked: CachePadded::new(AtomicBool::new(false)),
+            is_closed: AtomicBool::new(false),
+            parker: Mutex::new(parker),
+            unparker,
         }
     }
 
@@ -106,24 +115,19 @@ impl<T> Mailbox<T> {
         let weight = u32::try_from(bytes).unwrap_or(limit).clamp(1, limit);
         let room =
             self.room[lane as usize].acquire_many(weight).await.map_err(|_| MailboxClosed)?;
-        let mut state = self.state.lock();
-        if state.closed {
-            return Err(MailboxClosed);
-        }
         // The permits come back when the shard takes the message out, not at the end of this call.
         room.forget();
-        state.lanes[lane as usize].push_back((message, weight));
-        self.wake_shard(&mut state);
-        Ok(())
+        self.lanes[lane as usize].push((message, weight));
+        self.wake_shard();
+        self.refuse_if_closed()
     }
 
     /// Posts completions of effects, in order. Never waits; after the end they are dropped.
     pub(crate) fn complete_all(&self, messages: impl IntoIterator<Item = T>) {
-        let mut state = self.state.lock();
-        if !state.closed {
-            state.completions.extend(messages);
-            self.wake_shard(&mut state);
-        }
+        messages.into_iter().for_each(|message| self.completions.push(message));
+        self.wake_shard();
+        // Without a shard they are dropped.
+        let _ = self.refuse_if_closed();
     }
 
     /// Moves the messages in open lanes to `into`, completions first. Waits for the first one until
@@ -134,66 +138,86 @@ impl<T> Mailbox<T> {
         open: OpenLanes,
         deadline: Option<Instant>,
     ) -> bool {
-        let mut state = self.state.lock();
+        let is_over = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
         loop {
-            if state.closed {
+            if self.is_closed.load(Ordering::SeqCst) {
                 return false;
             }
-            let had = into.len();
-            into.extend(state.completions.drain(..));
-            for lane in LANES.into_iter().filter(|lane| open.includes(*lane)) {
-                let waiting = &mut state.lanes[lane as usize];
-                let count = waiting.len().min(TAKEN_AT_ONCE_MAX);
-                let mut freed = 0;
-                for (message, weight) in waiting.drain(..count) {
-                    freed += weight as usize;
-                    into.push_back(message);
-                }
-                self.room[lane as usize].add_permits(freed);
-                debug_assert!(
-                    self.room[lane as usize].available_permits()
-                        <= self.weight_max[lane as usize] as usize,
-                    "a lane has more room than it was made with"
-                );
-            }
-            if into.len() > had {
+            if self.drain(into, open) {
                 return true;
             }
-            // Set under the lock: a sender that takes the lock next sees it and wakes this thread.
-            state.parked = true;
-            match deadline {
-                None => self.wake.wait(&mut state),
-                Some(deadline) => {
-                    if self.wake.wait_until(&mut state, deadline).timed_out() {
-                        state.parked = false;
-                        return !state.closed;
+            self.is_parked.store(true, Ordering::SeqCst);
+            // Pairs with the fence of `wake_shard`: either the sender sees the flag, or this thread
+            // sees the message.
+            fence(Ordering::SeqCst);
+            let is_awake = self.is_closed.load(Ordering::SeqCst) || self.drain(into, open);
+            if !is_awake {
+                let parker = self.parker.lock();
+                match deadline {
+                    None => parker.park(),
+                    Some(deadline) => {
+                        parker.park_deadline(deadline);
                     }
                 }
             }
-            state.parked = false;
+            self.is_parked.store(false, Ordering::SeqCst);
+            if is_awake || is_over() {
+                return !self.is_closed.load(Ordering::SeqCst);
+            }
         }
+    }
+
+    /// Moves what the lanes hold now to `into`. False if that was nothing.
+    fn drain(&self, into: &mut VecDeque<T>, open: OpenLanes) -> bool {
+        let had = into.len();
+        // No more than there are now: completions may come as fast as they are taken.
+        into.extend((0..self.completions.len()).map_while(|_| self.completions.pop()));
+        for lane in LANES.into_iter().filter(|lane| open.includes(*lane)) {
+            let lane = lane as usize;
+            let mut freed = 0;
+            for _ in 0..TAKEN_AT_ONCE_MAX {
+                let Some((message, weight)) = self.lanes[lane].pop() else { break };
+                freed += weight as usize;
+                into.push_back(message);
+            }
+            self.room[lane].add_permits(freed);
+            debug_assert!(
+                self.room[lane].available_permits() <= self.weight_max[lane] as usize,
+                "a lane has more room than it was made with"
+            );
+        }
+        into.len() > had
     }
 
     /// Drops all messages and refuses new ones.
     pub(crate) fn close(&self) {
-        let mut state = self.state.lock();
-        state.closed = true;
-        state.completions.clear();
-        for lane in &mut state.lanes {
-            lane.clear();
-        }
+        self.is_closed.store(true, Ordering::SeqCst);
         for room in &self.room {
             // Senders that wait for room get an error instead of waiting for ever.
             room.close();
         }
-        self.wake.notify_all();
+        let _ = self.refuse_if_closed();
+        self.unparker.unpark();
+    }
+
+    /// Drops the messages of a closed mailbox. A sender calls it after its push: a message that came
+    /// in after [`Mailbox::close`] had looked would else stay, and whoever waits for its answer too.
+    fn refuse_if_closed(&self) -> Result<(), MailboxClosed> {
+        if !self.is_closed.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        while self.completions.pop().is_some() {}
+        for lane in &self.lanes {
+            while lane.pop().is_some() {}
+        }
+        Err(MailboxClosed)
     }
 
     /// Wakes the shard if it sleeps. Without the flag each message would cost a futex call.
-    fn wake_shard(&self, state: &mut MailboxState<T>) {
-        if state.parked {
-            state.parked = false;
-            self.wake.notify_one();
+    fn wake_shard(&self) {
+        fence(Ordering::SeqCst);
+        if self.is_parked.load(Ordering::Relaxed) && self.is_parked.swap(false, Ordering::SeqCst) {
+            self.unparker.unpark();
         }
     }
 }
@@ -301,5 +325,40 @@ mod tests {
         let deadline = Instant::now() + Duration::from_millis(5);
         assert!(mailbox.take(&mut messages, ALL, Some(deadline)));
         assert!(messages.is_empty() && Instant::now() >= deadline);
+    }
+
+    #[test]
+    fn no_message_is_missed_by_a_shard_that_goes_to_sleep() {
+        let mailbox = Arc::new(Mailbox::<u32>::new(10, 10, 10));
+        let (answer, answers) = std::sync::mpsc::channel();
+        let shard = std::thread::spawn({
+            let mailbox = Arc::clone(&mailbox);
+            move || {
+                let mut messages = VecDeque::new();
+                while mailbox.take(&mut messages, ALL, None) {
+                    messages.drain(..).for_each(|message| answer.send(message).unwrap());
+                }
+            }
+        });
+        // Each message meets the shard somewhere on its way to sleep.
+        for number in 0..100_000 {
+            mailbox.complete_all([number]);
+            assert_eq!(answers.recv_timeout(Duration::from_secs(30)), Ok(number));
+        }
+        mailbox.close();
+        shard.join().unwrap();
+    }
+
+    #[test]
+    fn messages_that_meet_the_close_are_dropped() {
+        for _ in 0..1000 {
+            let mailbox = Mailbox::new(10, 10, 10);
+            let message = Arc::new(());
+            std::thread::scope(|scope| {
+                scope.spawn(|| (0..4).for_each(|_| mailbox.complete_all([Arc::clone(&message)])));
+                scope.spawn(|| mailbox.close());
+            });
+            assert_eq!(Arc::strong_count(&message), 1, "a message stays in a closed mailbox");
+        }
     }
 }
