@@ -1,7 +1,7 @@
 //! A complete batch: a frame without its header, and the list of its changes for admission, index
 //! and footer.
 
-use crate::format::item::{self, DecodedItem, Item, StoredAppend, TermRuns};
+use crate::format::item::{self, BatchItem, DecodedItem, StoredAppend, TermRuns};
 use crate::format::layout::{self, FRAME_HEADER_BYTES};
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 pub(crate) type Changes = SmallVec<[Change; 1]>;
 
 /// An item for the index, with its bytes by offset.
-pub(crate) type Change = Item<Append, Bytes>;
+pub(crate) type Change = BatchItem<Append, Bytes>;
 
 /// Entries that were appended together, and their location in the frame.
 #[derive(Debug)]

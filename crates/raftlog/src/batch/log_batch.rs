@@ -6,7 +6,7 @@
 use crate::batch::frame::{Append, Change, Changes, Frame, WritePriority, priority_of};
 use crate::config::BATCH_BYTES_CEILING;
 use crate::error::Error;
-use crate::format::item::{self, EntryRow, Item, PlainItem, TermRuns};
+use crate::format::item::{self, BatchItem, EntryRow, PlainItem, TermRuns};
 use crate::format::layout::{self, ALIGNMENT_BYTES, FRAME_HEADER_BYTES};
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -152,7 +152,7 @@ impl LogBatch {
         if index == 0 {
             return self.set_fault(wrong_begin(group, index));
         }
-        self.push_item(Item::Truncate { group, from: index });
+        self.push_item(BatchItem::Truncate { group, from: index });
     }
 
     /// Drops the entries below `first`. The term of the one just before stays answerable and is
@@ -162,33 +162,33 @@ impl LogBatch {
         if first == 0 || first == u64::MAX {
             return self.set_fault(wrong_begin(group, first));
         }
-        self.push_item(Item::Compact { group, first, term_before });
+        self.push_item(BatchItem::Compact { group, first, term_before });
     }
 
     /// Sets a key of the group. Values are kept in memory: they should be few and small.
     pub fn put(&mut self, group: u64, key: &[u8], value: &[u8]) {
-        self.push_item(Item::Put { group, key, value });
+        self.push_item(BatchItem::Put { group, key, value });
     }
 
     /// Removes a key of the group, if it is there.
     pub fn delete(&mut self, group: u64, key: &[u8]) {
-        self.push_item(Item::Delete { group, key });
+        self.push_item(BatchItem::Delete { group, key });
     }
 
     /// Removes all entries and keys of the group, if it is there.
     pub fn remove_group(&mut self, group: u64) {
-        self.push_item(Item::Remove { group });
+        self.push_item(BatchItem::Remove { group });
     }
 
     /// Makes every segment below dead: its file may be missing from now on.
     pub(crate) fn discard(&mut self, below_segment: u64) {
-        self.push_item(Item::Discard { below_segment });
+        self.push_item(BatchItem::Discard { below_segment });
     }
 
     fn push_item(&mut self, note: PlainItem<'_>) {
         let strings_bytes = match note {
-            Item::Put { key, value, .. } => key.len() as u64 + value.len() as u64,
-            Item::Delete { key, .. } => key.len() as u64,
+            BatchItem::Put { key, value, .. } => key.len() as u64 + value.len() as u64,
+            BatchItem::Delete { key, .. } => key.len() as u64,
             _ => 0,
         };
         if self.has_room(32 + strings_bytes) {

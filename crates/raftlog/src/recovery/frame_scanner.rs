@@ -261,7 +261,7 @@ mod tests {
         for (lsn, synced_lsn) in (FIRST_LSN..).zip(synced_lsns) {
             let mut body = Vec::new();
             let (key, value) = (&b"key"[..], &[lsn as u8 | 1; 600][..]);
-            item::put_plain_item(&mut body, item::Item::Put { group: lsn, key, value });
+            item::put_plain_item(&mut body, item::BatchItem::Put { group: lsn, key, value });
             layout::pad(&mut body);
             let header = FrameHeader {
                 kind: FrameKind::Batch,

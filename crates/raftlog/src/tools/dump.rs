@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::error::Error;
-use crate::format::item::{self, DecodedItem, Item, StoredAppend};
+use crate::format::item::{self, BatchItem, DecodedItem, StoredAppend};
 use crate::format::layout::{FRAME_HEADER_BYTES, SegmentHeader};
 use crate::read::append_entries;
 use crate::segments::directory::LogDirectory;
@@ -194,21 +194,21 @@ impl Dumper<'_> {
 
     fn item(&mut self, at: usize, lsn: u64, item: DecodedItem<'_>) -> ControlFlow<()> {
         let record = match item {
-            Item::Append(StoredAppend { first, count, head, bytes, .. }) => {
+            BatchItem::Append(StoredAppend { first, count, head, bytes, .. }) => {
                 DumpRecord::Append { group: head.group, first, count, bytes: bytes.len() as u64 }
             }
-            Item::Move(StoredAppend { first, count, head, bytes, .. }) => {
+            BatchItem::Move(StoredAppend { first, count, head, bytes, .. }) => {
                 DumpRecord::Move { group: head.group, first, count, bytes: bytes.len() as u64 }
             }
-            Item::Truncate { group, from } => DumpRecord::Truncate { group, from },
-            Item::Compact { group, first, term_before } => {
+            BatchItem::Truncate { group, from } => DumpRecord::Truncate { group, from },
+            BatchItem::Compact { group, first, term_before } => {
                 DumpRecord::Compact { group, first, term_before }
             }
-            Item::Put { group, key, value } => DumpRecord::Put { group, key, value },
-            Item::Delete { group, key } => DumpRecord::Delete { group, key },
-            Item::Remove { group } => DumpRecord::Remove { group },
-            Item::Discard { below_segment } => DumpRecord::Discard { below_segment },
-            Item::Stale => DumpRecord::Stale,
+            BatchItem::Put { group, key, value } => DumpRecord::Put { group, key, value },
+            BatchItem::Delete { group, key } => DumpRecord::Delete { group, key },
+            BatchItem::Remove { group } => DumpRecord::Remove { group },
+            BatchItem::Discard { below_segment } => DumpRecord::Discard { below_segment },
+            BatchItem::Stale => DumpRecord::Stale,
         };
         self.emit(at, lsn, record)?;
         match item.entries() {

@@ -126,7 +126,7 @@ mod tests {
 
     fn frame(lsn: u64, value: &[u8]) -> Vec<u8> {
         let mut body = Vec::new();
-        item::put_plain_item(&mut body, item::Item::Put { group: 1, key: b"k", value });
+        item::put_plain_item(&mut body, item::BatchItem::Put { group: 1, key: b"k", value });
         layout::pad(&mut body);
         let header = FrameHeader {
             kind: FrameKind::Batch,

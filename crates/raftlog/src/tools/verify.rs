@@ -6,7 +6,7 @@
 //! have done that; see `docs/log-format.md`. Frames that an open engine has written must be there.
 
 use crate::batch::frame::Change;
-use crate::format::item::{self, DecodedItem, Item, StoredAppend};
+use crate::format::item::{self, BatchItem, DecodedItem, StoredAppend};
 use crate::format::layout::{FRAME_HEADER_BYTES, FrameHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::index::summary::SegmentSummary;
 use crate::read::append_entries;
@@ -413,7 +413,7 @@ impl Verifier {
                 }
             };
             self.add_to_summary(segment, frame.offset, offset, item);
-            if let Item::Discard { below_segment } = item {
+            if let BatchItem::Discard { below_segment } = item {
                 self.discarded_below = self.discarded_below.max(below_segment);
             }
             if self.level < VerifyLevel::Entries {
@@ -484,7 +484,7 @@ mod tests {
     /// A frame that sets a key.
     fn frame_of(segment: u64, lsn: u64, key: &[u8]) -> Vec<u8> {
         let mut body = Vec::new();
-        item::put_plain_item(&mut body, Item::Put { group: 1, key, value: b"value" });
+        item::put_plain_item(&mut body, BatchItem::Put { group: 1, key, value: b"value" });
         layout::pad(&mut body);
         let header = FrameHeader {
             kind: FrameKind::Batch,

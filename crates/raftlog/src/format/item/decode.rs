@@ -2,7 +2,7 @@
 
 use super::head::AppendHead;
 use super::{
-    DecodedItem, Item, STALE_NUMBERS, StoredAppend, TAG_APPEND, TAG_COMPACT, TAG_DELETE,
+    BatchItem, DecodedItem, STALE_NUMBERS, StoredAppend, TAG_APPEND, TAG_COMPACT, TAG_DELETE,
     TAG_DISCARD, TAG_MOVE, TAG_PUT, TAG_REMOVE, TAG_STALE, TAG_TRUNCATE,
 };
 use flotilla_base::varint::{CUT_SHORT, take_slice, take_u8, take_varint};
@@ -15,7 +15,7 @@ pub(crate) fn take_item<'a>(input: &mut &'a [u8]) -> Result<DecodedItem<'a>, &'s
         TAG_APPEND => {
             *input = item;
             let (head, bytes) = take_append(input)?;
-            Item::Append(StoredAppend {
+            BatchItem::Append(StoredAppend {
                 first: head.first,
                 count: head.count,
                 offset: 0,
@@ -23,20 +23,22 @@ pub(crate) fn take_item<'a>(input: &mut &'a [u8]) -> Result<DecodedItem<'a>, &'s
                 bytes,
             })
         }
-        TAG_COMPACT => Item::Compact {
+        TAG_COMPACT => BatchItem::Compact {
             group: take_varint(input)?,
             first: take_varint(input)?,
             term_before: take_varint(input)?,
         },
-        TAG_PUT => Item::Put {
+        TAG_PUT => BatchItem::Put {
             group: take_varint(input)?,
             key: take_slice(input)?,
             value: take_slice(input)?,
         },
-        TAG_DELETE => Item::Delete { group: take_varint(input)?, key: take_slice(input)? },
-        TAG_REMOVE => Item::Remove { group: take_varint(input)? },
-        TAG_DISCARD => Item::Discard { below_segment: take_varint(input)? },
-        TAG_TRUNCATE => Item::Truncate { group: take_varint(input)?, from: take_varint(input)? },
+        TAG_DELETE => BatchItem::Delete { group: take_varint(input)?, key: take_slice(input)? },
+        TAG_REMOVE => BatchItem::Remove { group: take_varint(input)? },
+        TAG_DISCARD => BatchItem::Discard { below_segment: take_varint(input)? },
+        TAG_TRUNCATE => {
+            BatchItem::Truncate { group: take_varint(input)?, from: take_varint(input)? }
+        }
         TAG_MOVE => {
             let (first, count) = (take_varint(input)?, take_varint(input)?);
             let offset = item.len() - input.len();
@@ -44,13 +46,13 @@ pub(crate) fn take_item<'a>(input: &mut &'a [u8]) -> Result<DecodedItem<'a>, &'s
             if !head.holds(first, count) {
                 return Err("a move is of entries that its append does not hold");
             }
-            Item::Move(StoredAppend { first, count, offset, head, bytes })
+            BatchItem::Move(StoredAppend { first, count, offset, head, bytes })
         }
         TAG_STALE => {
             for _ in 0..STALE_NUMBERS {
                 take_varint(input)?;
             }
-            Item::Stale
+            BatchItem::Stale
         }
         _ => return Err("an item has a tag that this version does not know"),
     })

@@ -3,8 +3,8 @@
 use super::decode::take_item;
 use super::head::{APPEND_PREFIX_BYTES, AppendHead, HAS_BLOCKS, ROW_PREFIX_BYTES, WIDTH_SHIFT};
 use super::{
-    EntryRow, Item, PlainItem, STALE_NUMBERS, TAG_APPEND, TAG_COMPACT, TAG_DELETE, TAG_DISCARD,
-    TAG_MOVE, TAG_PUT, TAG_REMOVE, TAG_STALE, TAG_TRUNCATE, TermRun,
+    BatchItem, EntryRow, PlainItem, STALE_NUMBERS, TAG_APPEND, TAG_COMPACT, TAG_DELETE,
+    TAG_DISCARD, TAG_MOVE, TAG_PUT, TAG_REMOVE, TAG_STALE, TAG_TRUNCATE, TermRun,
 };
 use crate::format::block::DataBlock;
 use flotilla_base::varint::{put_slice, put_varint};
@@ -12,17 +12,17 @@ use flotilla_base::varint::{put_slice, put_varint};
 /// Writes an item that has no entries.
 pub(crate) fn put_plain_item(out: &mut Vec<u8>, note: PlainItem<'_>) {
     let (tag, numbers, strings): (u8, &[u64], &[&[u8]]) = match note {
-        Item::Append(never) | Item::Move(never) => match never {},
-        Item::Compact { group, first, term_before } => {
+        BatchItem::Append(never) | BatchItem::Move(never) => match never {},
+        BatchItem::Compact { group, first, term_before } => {
             (TAG_COMPACT, &[group, first, term_before], &[])
         }
-        Item::Put { group, key, value } => (TAG_PUT, &[group], &[key, value]),
-        Item::Delete { group, key } => (TAG_DELETE, &[group], &[key]),
-        Item::Remove { group } => (TAG_REMOVE, &[group], &[]),
-        Item::Discard { below_segment } => (TAG_DISCARD, &[below_segment], &[]),
-        Item::Truncate { group, from } => (TAG_TRUNCATE, &[group, from], &[]),
+        BatchItem::Put { group, key, value } => (TAG_PUT, &[group], &[key, value]),
+        BatchItem::Delete { group, key } => (TAG_DELETE, &[group], &[key]),
+        BatchItem::Remove { group } => (TAG_REMOVE, &[group], &[]),
+        BatchItem::Discard { below_segment } => (TAG_DISCARD, &[below_segment], &[]),
+        BatchItem::Truncate { group, from } => (TAG_TRUNCATE, &[group, from], &[]),
         // The numbers of the compaction that it would have been; no reader uses them.
-        Item::Stale => (TAG_STALE, &[0; STALE_NUMBERS], &[]),
+        BatchItem::Stale => (TAG_STALE, &[0; STALE_NUMBERS], &[]),
     };
     out.push(tag);
     numbers.iter().for_each(|number| put_varint(out, *number));

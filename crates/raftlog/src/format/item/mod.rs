@@ -39,7 +39,7 @@ pub(crate) type TermRuns = SmallVec<[TermRun; 1]>;
 
 /// One item: `A` locates the entries of an append, `B` holds a key or a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Item<A, B> {
+pub(crate) enum BatchItem<A, B> {
     Append(A),
     /// A rewritten append: at this place in the log exactly these of its entries are live, and its
     /// bytes are here, verbatim.
@@ -74,9 +74,9 @@ pub(crate) enum Item<A, B> {
 }
 
 /// An item borrowed from the body of a frame.
-pub(crate) type DecodedItem<'a> = Item<StoredAppend<'a>, &'a [u8]>;
+pub(crate) type DecodedItem<'a> = BatchItem<StoredAppend<'a>, &'a [u8]>;
 /// An item that has no entries.
-pub(crate) type PlainItem<'a> = Item<Infallible, &'a [u8]>;
+pub(crate) type PlainItem<'a> = BatchItem<Infallible, &'a [u8]>;
 
 /// An append as it is stored, and the entries of it that an item is about: all, or the live ones of
 /// a rewrite.
@@ -108,34 +108,34 @@ pub(crate) fn entry_checksum(group: u64, index: u64, term: u64, kind: u8, data: 
     crc32c_append(crc32c(&identity), data)
 }
 
-impl<A, B> Item<A, B> {
+impl<A, B> BatchItem<A, B> {
     /// The same with its entries and its key and value in another form.
     pub(crate) fn map<C, D>(
         self,
         append: impl FnOnce(A) -> C,
         bytes: impl Fn(B) -> D,
-    ) -> Item<C, D> {
+    ) -> BatchItem<C, D> {
         match self {
-            Item::Append(entries) => Item::Append(append(entries)),
-            Item::Move(entries) => Item::Move(append(entries)),
-            Item::Truncate { group, from } => Item::Truncate { group, from },
-            Item::Compact { group, first, term_before } => {
-                Item::Compact { group, first, term_before }
+            BatchItem::Append(entries) => BatchItem::Append(append(entries)),
+            BatchItem::Move(entries) => BatchItem::Move(append(entries)),
+            BatchItem::Truncate { group, from } => BatchItem::Truncate { group, from },
+            BatchItem::Compact { group, first, term_before } => {
+                BatchItem::Compact { group, first, term_before }
             }
-            Item::Put { group, key, value } => {
-                Item::Put { group, key: bytes(key), value: bytes(value) }
+            BatchItem::Put { group, key, value } => {
+                BatchItem::Put { group, key: bytes(key), value: bytes(value) }
             }
-            Item::Delete { group, key } => Item::Delete { group, key: bytes(key) },
-            Item::Remove { group } => Item::Remove { group },
-            Item::Discard { below_segment } => Item::Discard { below_segment },
-            Item::Stale => Item::Stale,
+            BatchItem::Delete { group, key } => BatchItem::Delete { group, key: bytes(key) },
+            BatchItem::Remove { group } => BatchItem::Remove { group },
+            BatchItem::Discard { below_segment } => BatchItem::Discard { below_segment },
+            BatchItem::Stale => BatchItem::Stale,
         }
     }
 
     /// The entries that it brings, new or rewritten.
     pub(crate) fn entries(&self) -> Option<&A> {
         match self {
-            Item::Append(entries) | Item::Move(entries) => Some(entries),
+            BatchItem::Append(entries) | BatchItem::Move(entries) => Some(entries),
             _ => None,
         }
     }

@@ -27,13 +27,13 @@ fn golden_bytes_of_each_item() {
     assert_eq!(bytes, golden);
     let (group, key, value) = (1, &b"k"[..], &b"vw"[..]);
     let notes: [(PlainItem<'_>, &[u8]); 7] = [
-        (Item::Compact { group, first: 128, term_before: 3 }, &[2, 1, 0x80, 1, 3]),
-        (Item::Put { group, key, value }, &[3, 1, 1, b'k', 2, b'v', b'w']),
-        (Item::Delete { group, key }, &[4, 1, 1, b'k']),
-        (Item::Remove { group }, &[5, 1]),
-        (Item::Discard { below_segment: 6 }, &[6, 6]),
-        (Item::Truncate { group, from: 128 }, &[7, 1, 0x80, 1]),
-        (Item::Stale, &[9, 0, 0, 0]),
+        (BatchItem::Compact { group, first: 128, term_before: 3 }, &[2, 1, 0x80, 1, 3]),
+        (BatchItem::Put { group, key, value }, &[3, 1, 1, b'k', 2, b'v', b'w']),
+        (BatchItem::Delete { group, key }, &[4, 1, 1, b'k']),
+        (BatchItem::Remove { group }, &[5, 1]),
+        (BatchItem::Discard { below_segment: 6 }, &[6, 6]),
+        (BatchItem::Truncate { group, from: 128 }, &[7, 1, 0x80, 1]),
+        (BatchItem::Stale, &[9, 0, 0, 0]),
     ];
     for (note, golden) in notes {
         let mut out = Vec::new();
@@ -55,19 +55,19 @@ fn golden_checksum_of_an_entry() {
 fn items_come_back_as_written() {
     let mut out = append(1, 10, &[(2, 3), (1, 4)], &[b"x", b"yy", b"zzz"]);
     let notes: [PlainItem<'_>; 8] = [
-        Item::Compact { group: u64::MAX, first: 11, term_before: 3 },
-        Item::Put { group: 2, key: b"", value: &[9; 300] },
-        Item::Delete { group: 2, key: b"key" },
-        Item::Remove { group: 3 },
-        Item::Discard { below_segment: 4 },
-        Item::Truncate { group: 5, from: 6 },
-        Item::Stale,
-        Item::Compact { group: 1, first: 2, term_before: 3 },
+        BatchItem::Compact { group: u64::MAX, first: 11, term_before: 3 },
+        BatchItem::Put { group: 2, key: b"", value: &[9; 300] },
+        BatchItem::Delete { group: 2, key: b"key" },
+        BatchItem::Remove { group: 3 },
+        BatchItem::Discard { below_segment: 4 },
+        BatchItem::Truncate { group: 5, from: 6 },
+        BatchItem::Stale,
+        BatchItem::Compact { group: 1, first: 2, term_before: 3 },
     ];
     notes.iter().for_each(|note| put_plain_item(&mut out, *note));
     make_stale(&mut out, 8);
     let mut input = &out[..];
-    let Ok(Item::Append(StoredAppend { first: 10, count: 3, offset: 0, head, bytes })) =
+    let Ok(BatchItem::Append(StoredAppend { first: 10, count: 3, offset: 0, head, bytes })) =
         take_item(&mut input)
     else {
         panic!("no append")
@@ -79,7 +79,7 @@ fn items_come_back_as_written() {
     let whole = PlacedBlock { number: 0, codec: BlockCodec::Raw, entries: 0..3, raw: 0..6, stored };
     assert!(head.blocks().eq([whole]));
     assert_eq!(bytes, &out[..head.head_bytes + 6]);
-    for note in notes[..7].iter().chain([&Item::Stale]) {
+    for note in notes[..7].iter().chain([&BatchItem::Stale]) {
         let item = take_item(&mut input).expect("it was written so");
         let found: PlainItem<'_> = item.map(|_| panic!("there is one append"), |bytes| bytes);
         assert_eq!(found, *note);
@@ -172,7 +172,7 @@ fn a_move_is_of_entries_that_its_append_holds() {
         let mut input = &out[..];
         take_item(&mut input).map(|item| {
             assert!(input.is_empty());
-            let Item::Move(moved) = item else { panic!("no move") };
+            let BatchItem::Move(moved) = item else { panic!("no move") };
             assert_eq!((&out[moved.offset..], moved.bytes), (&inner[..], &inner[..]));
             assert_eq!((moved.first, moved.count), (first, count));
             moved.head.terms_of(first, count).into_vec()
@@ -196,7 +196,7 @@ fn no_bytes_whatever_make_it_panic_or_allocate_much() {
     put_head_with_blocks(&mut packed, &whole, &head, &blocks);
     packed.extend_from_slice(b"xyyzzz");
     let mut whole = packed;
-    put_plain_item(&mut whole, Item::Put { group: 2, key: b"key", value: &[9; 30] });
+    put_plain_item(&mut whole, BatchItem::Put { group: 2, key: b"key", value: &[9; 30] });
     put_move_head(&mut whole, 11, 2);
     whole.extend_from_slice(&append(1, 10, &[(3, 4)], &[b"x", b"yy", b"zzz"]));
     let mut rng = fastrand::Rng::with_seed(1);
