@@ -128,6 +128,13 @@ pub struct Options {
     ///
     /// [`PageStore::reclaim`]: crate::PageStore::reclaim
     pub reclaim_at_once_bytes: u64,
+    /// Bytes that [`PageStore::maintain`] moves from the end of the file to free places before it
+    /// between two checkpoints, so that the file can be truncated. Default 0: none.
+    ///
+    /// [`PageStore::maintain`]: crate::PageStore::maintain
+    pub defragment_bytes: u64,
+    /// The free part of the file, 0 to 1, from which on it moves them. Default 0.5.
+    pub defragment_free_ratio_min: f64,
 }
 
 impl Default for Options {
@@ -144,6 +151,8 @@ impl Default for Options {
             trim_bytes: 64 << 20,
             punch_bytes: 1 << 20,
             reclaim_at_once_bytes: 1 << 20,
+            defragment_bytes: 0,
+            defragment_free_ratio_min: 0.5,
         }
     }
 }
@@ -218,6 +227,15 @@ impl Options {
     #[must_use]
     pub fn punch_bytes(mut self, bytes: u64) -> Options {
         self.punch_bytes = bytes;
+        self
+    }
+
+    /// The defaults with defragmentation by maintenance; see [`Options::defragment_bytes`] and
+    /// [`Options::defragment_free_ratio_min`].
+    #[must_use]
+    pub fn defragment(mut self, bytes: u64, free_ratio_min: f64) -> Options {
+        self.defragment_bytes = bytes;
+        self.defragment_free_ratio_min = free_ratio_min;
         self
     }
 

@@ -75,6 +75,7 @@ pub use config::{
 pub use error::Error;
 pub use page::Span;
 pub use page::view::ValueRef;
+pub use shared::maintenance_policy::{MaintenanceAction, MaintenanceOutcome};
 pub use shared::pacer::Pacer;
 pub use space::freelist::Freelist;
 pub use stats::{ReadStats, Stats, TrimPunchStats};

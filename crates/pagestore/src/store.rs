@@ -11,7 +11,7 @@ use flotilla_vfs::{File, FileSystem, OpenMode};
 use parking_lot::Mutex;
 
 use crate::background::defragment::{self, DefragProgress};
-use crate::background::maintenance::{self, MaintenanceOutcome, MaintenanceThread};
+use crate::background::maintenance::{self, MaintenanceThread};
 use crate::background::trim_punch;
 use crate::check::scrub::Scrub;
 use crate::check::{self, PageCheckReport};
@@ -26,6 +26,7 @@ use crate::page::leaf::ValueExtent;
 use crate::page::unit_set::UnitSet;
 use crate::page::{PageSize, UNIT_BYTES};
 use crate::redo::Redo;
+use crate::shared::maintenance_policy::{MaintenanceAction, MaintenanceOutcome};
 use crate::shared::{LastCheckpoint, StoreShared};
 use crate::space::SpaceManager;
 use crate::space::alloc_groups::AllocGroups;
@@ -232,19 +233,38 @@ impl PageStore {
         maintenance::step(&self.shared, now).map(|done| done != MaintenanceOutcome::Nothing)
     }
 
-    /// Whether the pools of prefaulted slabs are short, so that [`PageStore::make_slabs`] should be
-    /// called before transactions need more memory. Where [`PageStore::maintain`] is called this
-    /// need not be asked.
-    pub fn wants_slabs(&self) -> bool {
-        self.shared.space.lock().page_alloc.wants_slab().is_some()
+    /// The next action of maintenance at `now`, a time as for [`PageStore::maintain`]: for a caller
+    /// that has work of its own before a checkpoint, or that is a simulation. `is_urgent`: the
+    /// caller wants a checkpoint before its time, if there are changes. Prefaults memory for pages
+    /// to come, if that is short, which may take milliseconds; holds no lock meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`].
+    pub fn next_maintenance(&self, now: Duration, is_urgent: bool) -> Result<MaintenanceAction> {
+        maintenance::next(&self.shared, now, is_urgent)
     }
 
-    /// Prefaults slabs for pages to come, 4 MiB, and for long values, 8 MiB, if that was asked for;
-    /// else does nothing. It takes a millisecond or several and holds no lock: without it, the
-    /// transaction that needs the memory takes the time. [`PageStore::maintain`] and
-    /// [`PageStore::checkpoint`] do it too.
-    pub fn make_slabs(&self) {
-        self.shared.make_slabs();
+    /// Carries out an action of [`PageStore::next_maintenance`], with its `now`. A caller may make
+    /// the checkpoint by [`PageStore::checkpoint`] instead. After a piece of the file went back to
+    /// the file system, a caller that loops rests some times as long as that took.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PageStore::maintain`].
+    pub fn run_maintenance(
+        &self,
+        now: Duration,
+        action: MaintenanceAction,
+    ) -> Result<MaintenanceOutcome> {
+        maintenance::run(&self.shared, now, action)
+    }
+
+    /// Whether maintenance should be looked at now and not at its time: many bytes are in memory
+    /// only, or memory for pages to come is short.
+    pub fn needs_maintenance(&self) -> bool {
+        let is_short = self.shared.space.lock().page_alloc.wants_slab().is_some();
+        is_short || self.dirty_bytes() >= self.shared.options.dirty_soft_bytes
     }
 
     /// Starts a thread that calls [`PageStore::maintain`] whenever there may be something to do. As

@@ -41,10 +41,29 @@ pub struct DefragProgress {
 
 /// Moves some of the pages that lie beyond the target.
 pub(crate) fn step(shared: &Arc<StoreShared>, budget_bytes: u64) -> Result<DefragProgress> {
+    let progress = step_with(shared, budget_bytes, |shared| WriteTxn::begin(shared).map(Some))?;
+    Ok(progress.expect("it waits for the writer lock"))
+}
+
+/// As [`step`], but nothing if the writer lock is taken: for the thread that makes checkpoints,
+/// since the holder of the lock may wait for one.
+pub(crate) fn try_step(
+    shared: &Arc<StoreShared>,
+    budget_bytes: u64,
+) -> Result<Option<DefragProgress>> {
+    step_with(shared, budget_bytes, WriteTxn::try_begin)
+}
+
+fn step_with<'a>(
+    shared: &'a Arc<StoreShared>,
+    budget_bytes: u64,
+    begin_txn: impl FnOnce(&'a Arc<StoreShared>) -> Result<Option<WriteTxn<'a>>>,
+) -> Result<Option<DefragProgress>> {
     let mut state = shared.defrag.lock();
     let Some(mut pass) = state.take().or_else(|| begin(shared, 0)) else {
         let target_bytes = shared.space.lock().freelist.end() * UNIT_BYTES as u64;
-        return Ok(DefragProgress { target_bytes, is_done: true, ..DefragProgress::default() });
+        let done = DefragProgress { target_bytes, is_done: true, ..DefragProgress::default() };
+        return Ok(Some(done));
     };
     let mut budget = RelocateBudget {
         limit: pass.limit,
@@ -52,7 +71,10 @@ pub(crate) fn step(shared: &Arc<StoreShared>, budget_bytes: u64) -> Result<Defra
         pages: PAGES_MAX,
         moved_bytes: 0,
     };
-    let mut txn = WriteTxn::begin(shared)?;
+    let Some(mut txn) = begin_txn(shared)? else {
+        *state = Some(pass);
+        return Ok(None);
+    };
     let next = txn.relocate(pass.at.clone(), &mut budget)?;
     txn.publish()?;
     pass.moved_bytes += budget.moved_bytes;
@@ -70,7 +92,7 @@ pub(crate) fn step(shared: &Arc<StoreShared>, budget_bytes: u64) -> Result<Defra
         None => begin(shared, pass.number),
     };
     report.is_done = state.is_none();
-    Ok(report)
+    Ok(Some(report))
 }
 
 /// Begins a pass after `count` others, if there is something to be gained.

@@ -6,19 +6,17 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::background::trim_punch;
+use crate::background::{defragment, trim_punch};
 use crate::checkpoint::{self, CheckpointScope};
 use crate::error::{Error, Result};
+use crate::page::UNIT_BYTES;
 use crate::shared::StoreShared;
-use crate::shared::checkpoint_policy::CheckpointInputs;
+use crate::shared::maintenance_policy::{MaintenanceAction, MaintenanceInputs, MaintenanceOutcome};
 use crate::shared::write_throttle::DiskFull;
 use crate::txn::write_txn::WriteTxn;
 
 /// The interval at which the thread looks for work without a notification.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-
-/// Units that one step frees of the deferred ones.
-const RECLAIM_UNITS: u64 = 256;
 
 /// The interval at which a resting checkpoint looks whether it still may rest.
 const REST_MAX: Duration = Duration::from_millis(20);
@@ -37,71 +35,100 @@ pub struct MaintenanceThread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The outcome of a maintenance step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MaintenanceOutcome {
-    /// There was nothing to do.
-    Nothing,
-    /// Something, and there may be more.
-    Something,
-    /// A piece of the file went back to the file system, which may have blocked other threads.
-    TrimmedOrPunched,
-}
-
-/// One step.
-pub(crate) fn step(shared: &Arc<StoreShared>, now: Duration) -> Result<MaintenanceOutcome> {
+/// The next action, by the policy, of a store that takes writes.
+pub(crate) fn next(
+    shared: &StoreShared,
+    now: Duration,
+    is_urgent: bool,
+) -> Result<MaintenanceAction> {
     shared.refuse_if_poisoned()?;
+    // Before all else: a transaction that needs the memory would take the time.
     shared.make_slabs();
     shared.reclaim_all_ended();
-    let options = &shared.options;
-    let figures = CheckpointInputs {
-        has_changes: shared.current().txid != shared.durable.read().txid,
-        dirty_bytes: shared.dirty_bytes(),
-        redo_bytes: shared.redo.bytes(),
-    };
-    let soft_bytes = options.dirty_soft_bytes;
-    let is_due = shared.background.checkpoint_policy.lock().is_due(
-        now,
-        figures,
-        soft_bytes,
-        options.checkpoint_interval,
-    );
-    // A checkpoint before all else: throttled writers may wait for it.
-    if is_due {
-        return match checkpoint(shared) {
-            // The spare space of the file may be the room that is missing.
-            Err(Error::NoSpace) if trim_punch::step(shared)? => {
-                Ok(MaintenanceOutcome::TrimmedOrPunched)
-            }
-            outcome => outcome.map(|()| MaintenanceOutcome::Something),
-        };
-    }
-    let is_deferred_free_unreadable =
-        shared.background.is_deferred_free_unreadable.load(Ordering::Relaxed);
-    if shared.current().deferred_free.units > 0 && !is_deferred_free_unreadable && reclaim(shared)?
-    {
-        return Ok(MaintenanceOutcome::Something);
-    }
-    if trim_punch::step(shared)? {
-        return Ok(MaintenanceOutcome::TrimmedOrPunched);
-    }
-    if !figures.has_changes {
+    let inputs = inputs(shared, is_urgent);
+    let action = shared.background.policy.lock().next(now, &inputs, &shared.options);
+    if matches!(action, MaintenanceAction::Rest { .. }) && !inputs.has_changes {
         let idle = shared.space.lock().page_alloc.quiet_slabs(shared.current().txid, now);
         drop(idle);
     }
-    Ok(MaintenanceOutcome::Nothing)
+    Ok(action)
 }
 
-fn reclaim(shared: &Arc<StoreShared>) -> Result<bool> {
-    // The holder of the writer lock may wait for a checkpoint, which only this thread makes.
-    let Some(mut txn) = WriteTxn::try_begin(shared)? else { return Ok(false) };
-    let (units, met) = txn.reclaim(RECLAIM_UNITS)?;
+fn inputs(shared: &StoreShared, is_urgent: bool) -> MaintenanceInputs {
+    let bytes = |units: u64| units * UNIT_BYTES as u64;
+    let current = shared.current();
+    let mut inputs = MaintenanceInputs {
+        has_changes: current.txid != shared.durable.read().txid,
+        is_urgent,
+        dirty_bytes: shared.dirty_bytes(),
+        redo_bytes: shared.redo.bytes(),
+        deferred_free_bytes: bytes(current.deferred_free.units),
+        ..MaintenanceInputs::default()
+    };
+    let space = shared.space.lock();
+    inputs.has_spare = space.tail.is_cut || space.holes.chosen_units() > 0;
+    inputs.free_bytes = bytes(space.freelist.free_units());
+    inputs.span_bytes = bytes(space.freelist.end());
+    inputs
+}
+
+/// Carries an action out.
+pub(crate) fn run(
+    shared: &Arc<StoreShared>,
+    now: Duration,
+    action: MaintenanceAction,
+) -> Result<MaintenanceOutcome> {
+    let mut is_round_over = false;
+    let outcome = match action {
+        MaintenanceAction::Checkpoint => {
+            checkpoint(shared)?;
+            MaintenanceOutcome::Checkpointed
+        }
+        MaintenanceAction::Reclaim { bytes } => match reclaim(shared, bytes)? {
+            0 => MaintenanceOutcome::Nothing,
+            bytes => MaintenanceOutcome::Reclaimed { bytes },
+        },
+        MaintenanceAction::TrimPunch if trim_punch::step(shared)? => {
+            MaintenanceOutcome::TrimmedOrPunched
+        }
+        MaintenanceAction::Defragment { bytes } => match defragment::try_step(shared, bytes)? {
+            Some(progress) => {
+                is_round_over = progress.is_done;
+                MaintenanceOutcome::Moved { bytes: progress.moved_bytes }
+            }
+            None => MaintenanceOutcome::Nothing,
+        },
+        MaintenanceAction::TrimPunch | MaintenanceAction::Rest { .. } => {
+            MaintenanceOutcome::Nothing
+        }
+    };
+    shared.background.policy.lock().note(now, action, outcome, is_round_over);
+    Ok(outcome)
+}
+
+/// The next action, carried out.
+pub(crate) fn step(shared: &Arc<StoreShared>, now: Duration) -> Result<MaintenanceOutcome> {
+    let action = next(shared, now, false)?;
+    match run(shared, now, action) {
+        // The spare space of the file may be the room that is missing.
+        Err(Error::NoSpace) if trim_punch::step(shared)? => {
+            Ok(MaintenanceOutcome::TrimmedOrPunched)
+        }
+        outcome => outcome,
+    }
+}
+
+/// Frees deferred pages. Zero if a writer is in the way: the holder of the writer lock may wait for
+/// a checkpoint, which only the thread of this call makes.
+fn reclaim(shared: &Arc<StoreShared>, bytes: u64) -> Result<u64> {
+    let Some(mut txn) = WriteTxn::try_begin(shared)? else { return Ok(0) };
+    let (units, met) = txn.reclaim(bytes.div_ceil(UNIT_BYTES as u64))?;
     txn.publish()?;
     if met.is_err() {
         // Reported once; a check, and a caller of `reclaim`, see the error again.
-        shared.background.is_deferred_free_unreadable.store(true, Ordering::Relaxed);
+        shared.background.policy.lock().note_unreadable();
     }
-    met.map(|()| units > 0)
+    met.map(|()| units * UNIT_BYTES as u64)
 }
 
 /// A checkpoint under the rate limit.
@@ -159,7 +186,7 @@ impl MaintenanceThread {
         let joined = ThrottleAttachment::new(shared);
         let thread = std::thread::Builder::new()
             .name("page-maintenance".to_owned())
-            .spawn(move || run(&over, &joined))?;
+            .spawn(move || run_thread(&over, &joined))?;
         Ok(MaintenanceThread { is_over, shared: Arc::downgrade(shared), thread: Some(thread) })
     }
 }
@@ -194,7 +221,7 @@ impl Drop for ThrottleAttachment {
     }
 }
 
-fn run(is_over: &AtomicBool, ThrottleAttachment(weak): &ThrottleAttachment) {
+fn run_thread(is_over: &AtomicBool, ThrottleAttachment(weak): &ThrottleAttachment) {
     let began = Instant::now();
     let mut seen = 0;
     while !is_over.load(Ordering::Acquire) {
@@ -202,7 +229,6 @@ fn run(is_over: &AtomicBool, ThrottleAttachment(weak): &ThrottleAttachment) {
         let Some(shared) = weak.upgrade() else { return };
         let stepped = Instant::now();
         match step(&shared, began.elapsed()) {
-            Ok(MaintenanceOutcome::Something) => {}
             Ok(MaintenanceOutcome::TrimmedOrPunched) => {
                 seen = shared.background.notify.wait(seen, trim_punch::rest(stepped.elapsed()));
             }
@@ -210,6 +236,7 @@ fn run(is_over: &AtomicBool, ThrottleAttachment(weak): &ThrottleAttachment) {
             Ok(MaintenanceOutcome::Nothing) | Err(_) => {
                 seen = shared.background.notify.wait(seen, LOOK_EVERY)
             }
+            Ok(_) => {}
         }
     }
 }
@@ -302,7 +329,7 @@ mod tests {
         assert_eq!(shared.space.lock().page_alloc.wants_slab(), None);
         // A caller that makes its own checkpoints, by a call of its own or by a checkpoint.
         for by_checkpoint in [false, true] {
-            while !store.wants_slabs() {
+            while !store.needs_maintenance() {
                 assert!(first < 40_000, "a slab was taken from, and nobody was asked for more");
                 fill(first);
                 first += 1000;
@@ -310,9 +337,9 @@ mod tests {
             if by_checkpoint {
                 drop(store.checkpoint().unwrap())
             } else {
-                store.make_slabs()
+                let _ = store.next_maintenance(at_once, false).unwrap();
             }
-            assert!(!store.wants_slabs(), "{by_checkpoint}");
+            assert!(!store.needs_maintenance(), "{by_checkpoint}");
         }
     }
 

@@ -19,7 +19,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::meta::{ALL_COPIES, MetaPage};
 use crate::memory::page_reader::DirtyData;
 use crate::memory::root::Root;
@@ -96,12 +96,19 @@ pub(crate) fn run_paced(
     let mut written = shared.last_checkpoint.lock();
     // Asked under the lock: the checkpoint that this one waited for may have failed.
     shared.refuse_if_poisoned()?;
-    let Some(cut) = cut(shared, &mut written, scope)? else { return Ok(()) };
+    let cut = cut(shared, &mut written, scope).inspect_err(|error| {
+        if matches!(error, Error::NoSpace) {
+            shared.background.policy.lock().note_full();
+        }
+    });
+    let Some(cut) = cut? else { return Ok(()) };
     if let Err(error) = write(shared, &cut, pace) {
         shared.poison();
         return Err(error);
     }
     finish(shared, &mut written, cut);
+    let free_bytes = shared.space.lock().freelist.free_units() * UNIT_BYTES as u64;
+    shared.background.policy.lock().note_checkpoint(free_bytes, &shared.options);
     Ok(())
 }
 

@@ -1,11 +1,11 @@
 //! State shared by writers, checkpoints and the maintenance thread: throttle, policy, notification.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::shared::checkpoint_policy::CheckpointPolicy;
+use crate::shared::maintenance_policy::MaintenancePolicy;
 use crate::shared::write_throttle::WriteThrottle;
 use crate::space::double_free::RefusedFree;
 
@@ -13,10 +13,8 @@ use crate::space::double_free::RefusedFree;
 #[derive(Debug)]
 pub(crate) struct Background {
     pub(crate) write_throttle: WriteThrottle,
-    pub(crate) checkpoint_policy: Mutex<CheckpointPolicy>,
+    pub(crate) policy: Mutex<MaintenancePolicy>,
     pub(crate) notify: BackgroundNotify,
-    /// Deferred frees are no longer done in the background: a page of them cannot be read.
-    pub(crate) is_deferred_free_unreadable: AtomicBool,
     /// The deferred free that was refused last. They are freed from the newest on, so nothing that
     /// was refused before comes up again.
     pub(crate) refused_free: Mutex<Option<RefusedFree>>,
@@ -26,9 +24,8 @@ impl Background {
     pub(crate) fn new() -> Background {
         Background {
             write_throttle: WriteThrottle::new(),
-            checkpoint_policy: Mutex::default(),
+            policy: Mutex::default(),
             notify: BackgroundNotify::default(),
-            is_deferred_free_unreadable: AtomicBool::new(false),
             refused_free: Mutex::default(),
         }
     }

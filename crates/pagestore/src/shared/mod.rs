@@ -14,8 +14,8 @@
 //! under 3; that it is going to be shorter is noted under 4 as well, before it is.
 
 pub(crate) mod background;
-pub(crate) mod checkpoint_policy;
 pub(crate) mod defrag_cursor;
+pub(crate) mod maintenance_policy;
 pub(crate) mod pacer;
 pub(crate) mod write_throttle;
 pub(crate) mod writer_lock;
