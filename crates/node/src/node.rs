@@ -20,7 +20,7 @@ use crate::driver::context::{NodeContext, WorkQueues};
 use crate::driver::router::Router;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::Mailboxes;
-use crate::driver::threads::{NodeThreads, WorkerConfig};
+use crate::driver::threads::NodeThreads;
 use crate::driver::tickets::Tickets;
 use crate::drop_notify::{DropWaiter, drop_notify};
 use crate::failure::NodeFailure;
@@ -181,14 +181,10 @@ impl Node {
         let transport =
             PeerTransport::start(&membership, queue_bytes_max, &context.mailboxes, &mut streams);
         let (counters, connections) = (Arc::clone(transport.counters()), transport.connections());
-        let workers = WorkerConfig {
-            backlog_bytes_max: limits.backlog_bytes_max,
-            checkpoint_interval: Duration::from_millis(
-                resolved.config.storage.checkpoint_interval_ms,
-            ),
-        };
-        let threads = NodeThreads::start(context.clone(), shards, transport, workers, &failure)
-            .map_err(StartError::Thread)?;
+        let backlog_bytes_max = limits.backlog_bytes_max;
+        let threads =
+            NodeThreads::start(context.clone(), shards, transport, backlog_bytes_max, &failure)
+                .map_err(StartError::Thread)?;
         let router =
             Router::new(membership.id(), context.clone(), limits.router(), failure.clone());
         let placement = place(&resolved, &membership, &router);

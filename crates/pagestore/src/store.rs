@@ -235,8 +235,8 @@ impl PageStore {
 
     /// The next action of maintenance at `now`, a time as for [`PageStore::maintain`]: for a caller
     /// that has work of its own before a checkpoint, or that is a simulation. `is_urgent`: the
-    /// caller wants a checkpoint before its time, if there are changes. Prefaults memory for pages
-    /// to come, if that is short, which may take milliseconds; holds no lock meanwhile.
+    /// caller wants a checkpoint for changes of its own. Prefaults memory for pages to come, if
+    /// that is short, which may take milliseconds; holds no lock meanwhile.
     ///
     /// # Errors
     ///

@@ -13,7 +13,7 @@ use flotilla_region::{
     ApplyTask, Compaction, Event, Index, LogFetch, LogWrite, ReadGrant, RegionId, Term,
 };
 use flotilla_store::{
-    Commit, Error, MaintenanceStep, Pacer, ReadError, RegionSnapshot, ScanRequest, Store,
+    Commit, Error, Pacer, ReadError, RegionSnapshot, ScanRequest, Store, StoreMaintenance,
 };
 
 use crate::coverage::{Coverage, PagesCoverage};
@@ -36,8 +36,8 @@ pub(crate) struct TaskDelays {
 const PURGE_US_MAX: u64 = 100_000;
 /// Steps of the log's upkeep behind a purge are fewer than this.
 const LOG_STEPS_END: u64 = 6;
-/// Steps of the pages' upkeep there are fewer than this.
-const PAGE_STEPS_END: u64 = 4;
+/// Actions of maintenance at a time are no more than this.
+const MAINTENANCE_STEPS_END: u64 = 4;
 /// A stalled apply looks at least this often whether enough dirty bytes are written.
 const LOOK_US_MAX: u64 = 5_000;
 /// From asking for a checkpoint to its beginning.
@@ -207,9 +207,9 @@ impl Executor {
     /// checkpoint once there are enough of them, as the node's threads do.
     fn stall_us(&mut self, now: SimTime, out: &mut Outbox) -> Option<u64> {
         let (limits, dirty) = (self.store.dirty_limits(), self.store.dirty_bytes());
-        if self.store.wants_checkpoint() && !self.is_asked {
+        if self.store.needs_maintenance() && !self.is_asked {
             self.is_asked = true;
-            out.tasks.push((self.rng.u64(1..=ASK_US_MAX), Task::Checkpoint));
+            out.tasks.push((self.rng.u64(1..=ASK_US_MAX), Task::Maintain));
         }
         let clock = Duration::from_micros(now);
         let left = self.pacer.left(limits, dirty, clock);
@@ -268,33 +268,39 @@ impl Executor {
         Ok(())
     }
 
-    /// Makes a checkpoint and tells the core. The log is purged later: more was written then.
-    pub(crate) fn checkpoint(&mut self, out: &mut Outbox) -> Result<(), Error> {
-        self.is_asked = false;
-        let durable = self.store.checkpoint()?;
+    /// Tells the core of a checkpoint. The log is purged later: more was written then.
+    fn report_checkpoint(&mut self, durable: Vec<(RegionId, Index)>, out: &mut Outbox) {
         let event = |(region, applied)| Event::Checkpointed { region, applied };
         let events = durable.into_iter().map(event).collect();
         out.tasks.push((self.notify_delay_us(), Task::Post(events)));
         out.tasks.push((self.rng.u64(1..=PURGE_US_MAX), Task::Purge));
+    }
+
+    /// Follows the store's maintenance policy for some actions: not always to its end, so that
+    /// writes meet work that is left.
+    pub(crate) fn maintain(&mut self, now: SimTime, out: &mut Outbox) -> Result<(), Error> {
+        self.is_asked = false;
+        // Not drawn, so that old seeds draw the rest as ever.
+        for _ in 0..=self.store.stats().checkpoints % MAINTENANCE_STEPS_END {
+            match self.store.maintain(Duration::from_micros(now))? {
+                StoreMaintenance::Checkpointed(durable) => self.report_checkpoint(durable, out),
+                StoreMaintenance::Rest { .. } => break,
+                _ => {}
+            }
+        }
         Ok(())
     }
 
     /// Removes log segments that are not needed, and does some of the log's background work: not
     /// always all of it, so that writes find it done or have to do it.
-    pub(crate) fn purge(&mut self) -> Result<(), Error> {
+    pub(crate) fn purge(&mut self, now: SimTime, out: &mut Outbox) -> Result<(), Error> {
         let purged = self.store.purge_log()?;
         self.coverage.log.segments_purged += purged.segments;
         self.coverage.log.moved_bytes += purged.rewritten_bytes;
         for _ in 0..self.rng.u64(..LOG_STEPS_END) {
             self.store.maintain_log()?;
         }
-        // Not drawn, so that old seeds draw the rest as ever.
-        for _ in 0..self.store.stats().checkpoints % PAGE_STEPS_END {
-            if matches!(self.store.maintain_pages()?, MaintenanceStep::Done) {
-                break;
-            }
-        }
-        Ok(())
+        self.maintain(now, out)
     }
 
     /// When a granted read takes its snapshot.

@@ -463,10 +463,12 @@ impl SimNode {
                     StopReason::CheckFailure(format!("a granted read failed: {error}"))
                 })?;
             }
-            Task::Checkpoint => {
-                running.executor.checkpoint(out).map_err(|error| self.stop(&error))?;
+            Task::Maintain => {
+                running.executor.maintain(now, out).map_err(|error| self.stop(&error))?;
             }
-            Task::Purge => running.executor.purge().map_err(|error| self.stop(&error))?,
+            Task::Purge => {
+                running.executor.purge(now, out).map_err(|error| self.stop(&error))?;
+            }
             Task::DispatchEffects => {
                 running.dispatch_effects(
                     self.clock,

@@ -1,6 +1,7 @@
 //! One run: faults, then a healing phase in which the cluster must recover, then the audit.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use fastrand::Rng;
 use flotilla_region::{Config, WindowConfig};
@@ -145,19 +146,20 @@ fn store_config(swarm: &Swarm, rng: &mut Rng) -> flotilla_store::Config {
             .cache_bytes(1 << 20)
             .growth_bytes(choose(rng, &[0, 64 << 10]) as u64)
             .trim_bytes(choose(&mut log_rng, &[0, 16 << 10, 64 << 10]) as u64)
-            .punch_bytes(0),
-        pages_move_bytes_max: choose(&mut log_rng, &[0, 8 << 10, 1 << 20]) as u64,
-        pages_move_free_ratio_min: [0.0, 0.25][log_rng.usize(..2)],
+            .punch_bytes(0)
+            .checkpoint_interval(Some(Duration::from_micros(swarm.checkpoint_us / 8)))
+            .defragment(
+                choose(&mut log_rng, &[0, 8 << 10, 1 << 20]) as u64,
+                [0.0, 0.25][log_rng.usize(..2)],
+            ),
         ..defaults
     };
     if swarm.keeps_end {
-        config.pages = config.pages.trim_bytes(TRIM_NEVER_BYTES);
-        config.pages_move_bytes_max = 0;
+        config.pages = config.pages.trim_bytes(TRIM_NEVER_BYTES).defragment(0, 1.0);
     }
     // So little that applying has to wait for checkpoints.
     if log_rng.u8(..4) == 0 {
-        config.checkpoint_dirty_bytes = 32 << 10;
-        config.dirty_bytes_max = 128 << 10;
+        config.pages = config.pages.dirty_bytes(32 << 10, 128 << 10);
     }
     let at_once_bytes = choose(&mut log_rng, &[0, 0, 4 << 10]) as u64;
     config.pages = config.pages.reclaim_at_once_bytes(at_once_bytes);

@@ -22,7 +22,8 @@ pub(crate) enum Task {
     Apply,
     Fetch(LogFetch),
     Read(ReadGrant),
-    Checkpoint,
+    /// Follow the store's maintenance policy.
+    Maintain,
     /// Remove log segments that are not needed.
     Purge,
     /// Go on with the bootstrap.
@@ -44,11 +45,11 @@ impl Task {
             Self::Apply => 5,
             Self::Fetch(_) => 6,
             Self::Read(_) => 7,
-            Self::Checkpoint => 8,
+            Self::Maintain => 8,
             Self::Purge => 9,
             Self::Bootstrap => 10,
             Self::Greet => 11,
-            Self::DispatchEffects => 10,
+            Self::DispatchEffects => 12,
         }
     }
 }

@@ -45,8 +45,8 @@ enum SimEvent {
         ticket: Ticket,
     },
     OracleTick(usize),
-    /// A checkpoint is due, if the store is still in this incarnation.
-    Checkpoint {
+    /// Time for maintenance, if the store is still in this incarnation.
+    Maintain {
         store: usize,
         incarnation: u64,
     },
@@ -280,10 +280,10 @@ impl SimWorld {
                 }
             }
             SimEvent::OracleTick(store) => self.tick(store),
-            SimEvent::Checkpoint { store, incarnation } => {
-                self.work(store, incarnation, Task::Checkpoint)?;
+            SimEvent::Maintain { store, incarnation } => {
+                self.work(store, incarnation, Task::Maintain)?;
                 if self.nodes[store].incarnation() == incarnation {
-                    self.schedule_checkpoint(store);
+                    self.schedule_maintenance(store);
                 }
             }
             SimEvent::InjectFault(fault) => self.inject(fault)?,
@@ -317,7 +317,7 @@ impl SimWorld {
     fn target_store(&self, event: &SimEvent) -> Option<usize> {
         match event {
             SimEvent::Work { store, .. } | SimEvent::OracleTick(store) => Some(*store),
-            SimEvent::Checkpoint { store, .. } => Some(*store),
+            SimEvent::Maintain { store, .. } => Some(*store),
             SimEvent::Packet(packet) => Some(packet.to),
             SimEvent::Arrive(ticket) => Some(self.workload.request(*ticket).store),
             _ => None,

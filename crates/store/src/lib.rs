@@ -12,7 +12,7 @@
 //! - [`Store::fetch`] answers `Effects::fetches`.
 //! - [`Store::apply`] carries out `Effects::apply`: many regions, one transaction.
 //! - [`Store::read`] serves `Effects::reads` on a snapshot.
-//! - [`Store::checkpoint`], [`Store::purge_log`] and [`Store::maintain_pages`] are the driver's to
+//! - [`Store::maintain`], which makes the checkpoints, and [`Store::purge_log`] are the driver's to
 //!   call, now and then.
 //!
 //! It decides nothing about consensus, starts no threads (`docs/decisions/0003-who-flushes.md`) and
@@ -28,7 +28,7 @@ mod directory;
 mod error;
 mod log_purge;
 mod log_reader;
-mod page_maintenance;
+mod maintenance;
 mod recovery;
 mod region_ranges;
 mod schema;
@@ -52,7 +52,7 @@ pub use flotilla_raftlog::{
     Commit, Config as LogConfig, Error as LogError, LogMaintenance, PurgeReport, Receipt,
     RecoveryReport,
 };
-pub use page_maintenance::MaintenanceStep;
+pub use maintenance::StoreMaintenance;
 pub use snapshot_read::{RegionSnapshot, ScanRequest, ScanResult, StoreSnapshot};
 pub use stats::Stats;
 pub use store::Store;

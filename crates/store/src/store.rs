@@ -1,11 +1,12 @@
 //! The store: opens both engines and offers their operations.
 
 use std::fmt;
+use std::time::Duration;
 
 use flotilla_identity::{
     ClusterSettings, MemberId, PeerWrite, RunHistory, StoreIdentity, StoreRegistry,
 };
-use flotilla_pagestore::{DirtyLimits, PageStore};
+use flotilla_pagestore::{DirtyLimits, MaintenanceAction, Options as PageOptions, PageStore};
 use flotilla_raftlog::{Commit, LogMaintenance, PurgeReport, RecoveryReport};
 use flotilla_region::{
     ApplyTask, Compaction, Descriptor, Index, LogEntry, LogFetch, LogWrite, RecoveredReplica,
@@ -18,7 +19,7 @@ use crate::checkpoint::CheckpointState;
 use crate::config::Config;
 use crate::directory::StoreDirectory;
 use crate::error::Error;
-use crate::page_maintenance::{MaintenanceStep, PageMaintenance};
+use crate::maintenance::{MaintenanceCounters, StoreMaintenance};
 use crate::snapshot_read::StoreSnapshot;
 use crate::stats::{Stats, StoreCounters};
 use crate::store_log::StoreLog;
@@ -36,7 +37,7 @@ pub struct Store {
     log: StoreLog,
     log_recovery: RecoveryReport,
     checkpoints: CheckpointState,
-    page_maintenance: PageMaintenance,
+    maintenance: MaintenanceCounters,
     counters: StoreCounters,
 }
 
@@ -64,7 +65,7 @@ impl Store {
         let recovered = recovery::recover(&pages, &log, identity.store)?;
         let durable = recovered.iter().map(|r| (r.descriptor.id, r.applied.0)).collect();
         let checkpoints = CheckpointState::new(identity.store, durable);
-        let (page_maintenance, counters) = (PageMaintenance::default(), StoreCounters::default());
+        let (maintenance, counters) = (MaintenanceCounters::default(), StoreCounters::default());
         let store = Self {
             identity,
             history,
@@ -73,7 +74,7 @@ impl Store {
             log,
             log_recovery,
             checkpoints,
-            page_maintenance,
+            maintenance,
             counters,
         };
         Ok((store, recovered))
@@ -214,18 +215,18 @@ impl Store {
     pub fn checkpoint(&self) -> Result<Vec<(RegionId, Index)>, Error> {
         let (durable, made) = self.checkpoints.make(&self.pages, &self.log)?;
         self.counters.checkpoints.add(u64::from(made));
-        if made {
-            self.page_maintenance.on_checkpoint(&self.pages, &self.config);
-        }
         Ok(durable)
     }
 
-    /// Whether enough bytes are not durable in the pages yet that a checkpoint is due, whatever the
-    /// time.
+    /// Whether [`Store::maintain`] should be called now and not at its time: many bytes are not
+    /// durable in the pages yet, or memory for changed pages is short.
     #[must_use]
-    pub fn wants_checkpoint(&self) -> bool {
-        self.pages.dirty_bytes() >= self.config.checkpoint_dirty_bytes
-            || self.log.bytes_ahead() >= self.config.checkpoint_log_bytes
+    pub fn needs_maintenance(&self) -> bool {
+        self.pages.needs_maintenance() || self.is_log_long()
+    }
+
+    fn is_log_long(&self) -> bool {
+        self.log.bytes_ahead() >= self.config.checkpoint_log_bytes
     }
 
     /// Bytes of pages that are in memory only. They become fewer as a checkpoint writes them.
@@ -240,35 +241,27 @@ impl Store {
     /// [`Pacer`]: crate::Pacer
     #[must_use]
     pub fn dirty_limits(&self) -> DirtyLimits {
-        let soft_bytes = self.config.checkpoint_dirty_bytes;
-        DirtyLimits { soft_bytes, hard_bytes: self.config.dirty_bytes_max.max(soft_bytes) }
+        let PageOptions { dirty_soft_bytes: soft_bytes, dirty_hard_bytes, .. } = self.config.pages;
+        DirtyLimits { soft_bytes, hard_bytes: dirty_hard_bytes.max(soft_bytes) }
     }
 
-    /// Whether [`Store::make_slabs`] should be called soon.
-    #[must_use]
-    pub fn wants_slabs(&self) -> bool {
-        self.pages.wants_slabs()
-    }
-
-    /// Makes memory for changed pages ready, some megabytes, if applying has asked for it. Takes a
-    /// millisecond or several, which applying need not take then. A checkpoint does it as well.
-    pub fn make_slabs(&self) {
-        self.pages.make_slabs();
-    }
-
-    /// Does one small step of page maintenance: frees pages of subtrees that deletions of ranges
-    /// have dropped, or defragments the end of a file that is mostly free, in a transaction that
+    /// Does the next action of maintenance at `now`, the time since any moment that stays the same:
+    /// a checkpoint if one is due; or frees pages of subtrees that deletions of ranges have
+    /// dropped, or defragments the end of a file that is mostly free, in a transaction that
     /// appliers wait for as for any other; or punches holes or truncates the file, for which none
     /// of them waits.
     ///
-    /// Call it after a checkpoint until it says that it is done. Not durable by itself; a crash
-    /// undoes the steps after the last checkpoint.
+    /// Call it until it says that it rests. But for a checkpoint it is not durable by itself; a
+    /// crash undoes the actions after the last one.
     ///
     /// # Errors
     ///
-    /// The page store failed. If its disk is full, nothing has happened.
-    pub fn maintain_pages(&self) -> Result<MaintenanceStep, Error> {
-        self.page_maintenance.step(&self.pages, &self.config)
+    /// An engine failed. If the disk is full, nothing has happened, and it can be called again.
+    pub fn maintain(&self, now: Duration) -> Result<StoreMaintenance, Error> {
+        match self.pages.next_maintenance(now, self.is_log_long())? {
+            MaintenanceAction::Checkpoint => Ok(StoreMaintenance::Checkpointed(self.checkpoint()?)),
+            action => self.maintenance.run(&self.pages, now, action),
+        }
     }
 
     /// Removes segments of the log that nothing needs any more, oldest first, and reports the
@@ -338,8 +331,8 @@ impl Store {
             entries_applied: self.counters.entries_applied.get(),
             applies: self.counters.applies.get(),
             checkpoints: self.counters.checkpoints.get(),
-            pages_moved_bytes: self.page_maintenance.moved_bytes.get(),
-            pages_reclaimed_bytes: self.page_maintenance.reclaimed_bytes.get(),
+            pages_moved_bytes: self.maintenance.moved_bytes.get(),
+            pages_reclaimed_bytes: self.maintenance.reclaimed_bytes.get(),
             log_bytes_since_checkpoint: self.log.bytes_ahead(),
             log_reads_failed: self.counters.log_reads_failed.get(),
             durable: self.checkpoints.durable(),

@@ -1,5 +1,7 @@
 //! `[storage]`: the log, the page file and checkpoints.
 
+use std::time::Duration;
+
 use flotilla_store::{PageOptions, PageReadMode};
 use serde::Deserialize;
 
@@ -76,14 +78,14 @@ impl Default for StorageConfig {
             log_spare_segments: log.spare_segments,
             log_cache_bytes_max: log.cache_bytes_max,
             checkpoint_interval_ms: 2000,
-            dirty_bytes_max: store.checkpoint_dirty_bytes,
+            dirty_bytes_max: pages.dirty_soft_bytes,
             dirty_bytes_hard_max: None,
             cache_bytes: pages.cache_bytes,
             pages_read_mode: PagesReadMode::Mapped,
             pages_growth_bytes: pages.growth_bytes,
             pages_trim_bytes: pages.trim_bytes,
-            pages_move_bytes_max: store.pages_move_bytes_max,
-            pages_move_free_ratio_min: store.pages_move_free_ratio_min,
+            pages_move_bytes_max: pages.defragment_bytes,
+            pages_move_free_ratio_min: pages.defragment_free_ratio_min,
         }
     }
 }
@@ -105,13 +107,12 @@ impl StorageConfig {
             })
             .cache_bytes(self.cache_bytes)
             .growth_bytes(self.pages_growth_bytes)
-            .trim_bytes(self.pages_trim_bytes);
-        // Two limits: at the first a checkpoint is due, between it and the second applying slows
-        // down.
-        config.checkpoint_dirty_bytes = self.dirty_bytes_max;
-        config.dirty_bytes_max = self.dirty_bytes_hard_max();
-        config.pages_move_bytes_max = self.pages_move_bytes_max;
-        config.pages_move_free_ratio_min = self.pages_move_free_ratio_min;
+            .trim_bytes(self.pages_trim_bytes)
+            .checkpoint_interval(Some(Duration::from_millis(self.checkpoint_interval_ms)))
+            // Two limits: at the first a checkpoint is due, between it and the second applying
+            // slows down.
+            .dirty_bytes(self.dirty_bytes_max, self.dirty_bytes_hard_max())
+            .defragment(self.pages_move_bytes_max, self.pages_move_free_ratio_min);
         config
     }
 

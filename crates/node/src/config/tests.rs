@@ -121,11 +121,11 @@ fn each_setting_of_the_pages_reaches_the_engine_or_is_refused() {
     assert_eq!(store("cache_bytes = 1048577").pages.cache_bytes, 1_048_577);
     assert_eq!(store("pages_growth_bytes = 5").pages.growth_bytes, 5);
     assert_eq!(store("pages_trim_bytes = 6").pages.trim_bytes, 6);
-    assert_eq!(store("pages_move_bytes_max = 7").pages_move_bytes_max, 7);
-    assert_eq!(store("pages_move_free_ratio_min = 0.25").pages_move_free_ratio_min, 0.25);
-    assert_eq!(store("dirty_bytes_max = 8388608").checkpoint_dirty_bytes, 8 << 20);
-    assert_eq!(store("dirty_bytes_max = 8388608").dirty_bytes_max, 32 << 20);
-    assert_eq!(store("dirty_bytes_hard_max = 67108864").dirty_bytes_max, 64 << 20);
+    assert_eq!(store("pages_move_bytes_max = 7").pages.defragment_bytes, 7);
+    assert_eq!(store("pages_move_free_ratio_min = 0.25").pages.defragment_free_ratio_min, 0.25);
+    assert_eq!(store("dirty_bytes_max = 8388608").pages.dirty_soft_bytes, 8 << 20);
+    assert_eq!(store("dirty_bytes_max = 8388608").pages.dirty_hard_bytes, 32 << 20);
+    assert_eq!(store("dirty_bytes_hard_max = 67108864").pages.dirty_hard_bytes, 64 << 20);
     let standard = flotilla_store::Config::default();
     assert_eq!(format!("{:?}", store("")), format!("{standard:?}"));
 

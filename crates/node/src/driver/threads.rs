@@ -7,7 +7,6 @@
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use flotilla_region::Shard;
 use flotilla_store::LogMaintenance;
@@ -19,13 +18,6 @@ use crate::driver::workers::checkpointer::Checkpointer;
 use crate::driver::workers::log_reader::LogReader;
 use crate::driver::workers::log_writer::LogWriterThread;
 use crate::failure::NodeFailure;
-
-/// Bounds and intervals of the threads.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WorkerConfig {
-    pub(crate) backlog_bytes_max: usize,
-    pub(crate) checkpoint_interval: Duration,
-}
 
 /// Running threads.
 pub(crate) struct NodeThreads {
@@ -47,7 +39,7 @@ impl NodeThreads {
         context: NodeContext,
         shards: Vec<Shard>,
         transport: impl MessageSink,
-        workers: WorkerConfig,
+        backlog_bytes_max: usize,
         failure: &NodeFailure,
     ) -> io::Result<Self> {
         assert_eq!(shards.len(), context.mailboxes.count(), "each shard has a mailbox");
@@ -58,7 +50,7 @@ impl NodeThreads {
             checkpointer: None,
             log_maintenance: None,
         };
-        threads.start_workers(workers, failure)?;
+        threads.start_workers(failure)?;
         let NodeContext { store, tickets, routes, mailboxes, queues, clock } =
             threads.context.clone();
         let sinks = Arc::new(EffectSinks {
@@ -68,7 +60,7 @@ impl NodeThreads {
             applies: queues.applies,
             tickets,
             routes,
-            backlog_bytes_max: workers.backlog_bytes_max,
+            backlog_bytes_max,
         });
         for (place, shard) in shards.into_iter().enumerate() {
             let mailboxes = mailboxes.clone();
@@ -81,7 +73,7 @@ impl NodeThreads {
         Ok(threads)
     }
 
-    fn start_workers(&mut self, workers: WorkerConfig, failure: &NodeFailure) -> io::Result<()> {
+    fn start_workers(&mut self, failure: &NodeFailure) -> io::Result<()> {
         let NodeContext { store, tickets, mailboxes, queues, .. } = self.context.clone();
         self.log_maintenance = Some(store.maintain_log_in_background().map_err(io::Error::other)?);
         let log_writer = LogWriterThread {
@@ -107,7 +99,6 @@ impl NodeThreads {
         let checkpointer = Checkpointer {
             store,
             signal: queues.checkpoint_signal,
-            interval: workers.checkpoint_interval,
             mailboxes,
             failure: failure.clone(),
         };

@@ -83,7 +83,7 @@ pub enum MaintenanceOutcome {
 pub(crate) struct MaintenanceInputs {
     /// A transaction is published that is not in the last checkpoint.
     pub(crate) has_changes: bool,
-    /// The caller wants a checkpoint for a reason of its own.
+    /// The caller wants a checkpoint for changes of its own.
     pub(crate) is_urgent: bool,
     /// Bytes that are in memory only.
     pub(crate) dirty_bytes: u64,
@@ -169,9 +169,10 @@ impl MaintenancePolicy {
         inputs: &MaintenanceInputs,
         options: &Options,
     ) -> bool {
-        let Some(changed_at) = self.changed_at.filter(|_| self.full_until.is_none()) else {
+        if self.full_until.is_some() {
             return false;
-        };
+        }
+        let Some(changed_at) = self.changed_at else { return inputs.is_urgent };
         let (used, all) = inputs.redo_bytes;
         debug_assert!(used <= all, "{used} bytes of a redo area of {all}");
         let age = now.saturating_sub(changed_at);
@@ -264,6 +265,8 @@ mod tests {
         assert_eq!(next(inputs(1000, 0)), due);
         assert_eq!(next(inputs(0, 50)), due);
         assert_eq!(next(MaintenanceInputs { is_urgent: true, ..changed }), due);
+        let of_the_caller = MaintenanceInputs { is_urgent: true, ..Default::default() };
+        assert_eq!(next(of_the_caller), due);
         let no_area = MaintenanceInputs { redo_bytes: (0, 0), ..changed };
         assert_eq!(next(no_area), REST);
         assert_eq!(next(MaintenanceInputs { has_changes: false, ..inputs(1000, 50) }), REST);

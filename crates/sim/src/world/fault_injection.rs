@@ -36,11 +36,11 @@ impl SimWorld {
         }
     }
 
-    /// Plans the next checkpoint of a store.
-    pub(super) fn schedule_checkpoint(&mut self, store: usize) {
+    /// Plans the next maintenance of a store.
+    pub(super) fn schedule_maintenance(&mut self, store: usize) {
         let incarnation = self.nodes[store].incarnation();
         let delay_us = self.rng.u64(1..=2 * self.swarm.checkpoint_us);
-        self.schedule(delay_us, SimEvent::Checkpoint { store, incarnation });
+        self.schedule(delay_us, SimEvent::Maintain { store, incarnation });
     }
 
     pub(super) fn inject(&mut self, fault: Fault) -> Result<(), CheckFailure> {
@@ -236,7 +236,7 @@ impl SimWorld {
         let done = self.nodes[store].start(now, &self.reference_model, &mut self.out);
         self.dispatch(store, done)?;
         if self.nodes[store].is_up() {
-            self.schedule_checkpoint(store);
+            self.schedule_maintenance(store);
         }
         Ok(())
     }

@@ -1,15 +1,19 @@
 //! The page store's upkeep: space comes back, in steps, and nothing is lost by it.
 
+use std::time::Duration;
+
 use flotilla_vfs::fault::FaultFs;
 
 use super::*;
-use crate::{Config, MaintenanceStep, PageOptions, Store};
+use crate::{Config, PageOptions, Store, StoreMaintenance};
 
 fn small_files() -> Config {
     Config {
-        pages: PageOptions::default().growth_bytes(0).trim_bytes(64 << 10),
-        pages_move_bytes_max: 64 << 10,
-        pages_move_free_ratio_min: 0.3,
+        pages: PageOptions::default()
+            .growth_bytes(0)
+            .trim_bytes(64 << 10)
+            .checkpoint_interval(None)
+            .defragment(64 << 10, 0.3),
         ..config()
     }
 }
@@ -39,8 +43,8 @@ impl Writer {
 
 /// Steps until there is nothing to do; how many there were.
 fn keep(store: &Store) -> usize {
-    let steps = std::iter::repeat_with(|| store.maintain_pages().unwrap());
-    steps.take(10_000).take_while(|step| !matches!(step, MaintenanceStep::Done)).count()
+    let steps = std::iter::repeat_with(|| store.maintain(Duration::ZERO).unwrap());
+    steps.take(10_000).take_while(|step| !matches!(step, StoreMaintenance::Rest { .. })).count()
 }
 
 #[test]
@@ -81,7 +85,10 @@ fn a_file_that_is_mostly_free_becomes_short_within_its_budget() {
 
 #[test]
 fn nothing_is_moved_if_nothing_may_be() {
-    let store = open_with(&FaultFs::new(0), Config { pages_move_bytes_max: 0, ..small_files() });
+    let store = open_with(&FaultFs::new(0), {
+        let pages = small_files().pages.defragment(0, 0.3);
+        Config { pages, ..small_files() }
+    });
     let mut writer = Writer(0);
     writer.fill(&store);
     writer.write(&store, &[delete_range("h", Some("i"))]);

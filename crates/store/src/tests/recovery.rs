@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use flotilla_raftlog::{Durability, Entry, LogBatch, LogEngine};
@@ -9,6 +10,7 @@ use flotilla_region::{Index, LogFetch, PeerId, RecoveredReplica, RegionId, Space
 use flotilla_vfs::fault::FaultFs;
 
 use super::*;
+use crate::StoreMaintenance;
 use flotilla_vfs::{FileSystem, OpenMode};
 
 fn filled(i: u64) -> flotilla_region::LogEntry {
@@ -360,20 +362,25 @@ fn a_failed_sync_stops_the_log_and_the_checkpoint() {
 fn checkpoints_are_wanted_by_size_and_idle_ones_cost_nothing() {
     let fs = FaultFs::new(0);
     let dir = Path::new("/data/store");
-    let small =
-        crate::Config { checkpoint_log_bytes: 10_000, checkpoint_dirty_bytes: 1 << 20, ..config() };
+    let pages = config().pages.dirty_bytes(1 << 20, 4 << 20).checkpoint_interval(None);
+    let small = crate::Config { checkpoint_log_bytes: 10_000, pages, ..config() };
     let opened = try_open_with(&fs, small);
     let (store, _) = opened.unwrap();
-    assert!(!store.wants_checkpoint());
+    let is_checkpoint_made = || loop {
+        match store.maintain(Duration::ZERO).unwrap() {
+            StoreMaintenance::Checkpointed(_) => return true,
+            StoreMaintenance::Rest { .. } => return false,
+            _ => {}
+        }
+    };
+    assert!(!is_checkpoint_made());
     let entries: Vec<_> = (1..50).map(filled).collect();
     append(&store, 2, &entries, 49);
-    assert!(store.wants_checkpoint(), "for the log's sake");
-    store.checkpoint().unwrap();
-    assert!(!store.wants_checkpoint());
+    assert!(store.needs_maintenance() && is_checkpoint_made(), "for the log's sake");
+    assert!(!is_checkpoint_made());
     let big = ops(1, &[put("i", &"v".repeat(2 << 20))]);
     store.apply(&[task(2, &entries), task(3, &[big])]).unwrap();
-    assert!(store.wants_checkpoint(), "for the pages' sake");
-    store.checkpoint().unwrap();
+    assert!(store.needs_maintenance() && is_checkpoint_made(), "for the pages' sake");
     let operations = fs.operations();
     assert_eq!(store.checkpoint().unwrap()[1], (RegionId(2), Index(49)));
     assert_eq!(fs.operations(), operations, "there was nothing to do");

@@ -52,10 +52,7 @@ impl Applier {
             self.mailboxes.complete_all(
                 applied.regions.into_iter().map(|(region, index)| Event::Applied { region, index }),
             );
-            self.signal.changed(self.store.wants_checkpoint());
-            if self.store.wants_slabs() {
-                self.signal.want_slabs();
-            }
+            self.signal.changed(self.store.needs_maintenance());
         }
     }
 }

@@ -1,21 +1,19 @@
-//! Checkpoints: make applied state durable now and then, so that the log before it can be purged.
+//! The checkpointer: follows the store's maintenance policy, so that applied state becomes durable
+//! now and then and the log before it can be purged.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flotilla_pagestore::Error as PagesError;
-use flotilla_region::Event;
-use flotilla_store::{DirtyLimits, Error, MaintenanceStep, Pacer, Store};
+use flotilla_region::{Event, Index, RegionId};
+use flotilla_store::{DirtyLimits, Error, Pacer, Store, StoreMaintenance};
 use parking_lot::{Condvar, Mutex};
 
 use crate::driver::shard_message::Mailboxes;
 use crate::drop_notify::DropNotify;
 use crate::failure::NodeFailure;
 
-/// Steps of the pages' upkeep after one checkpoint, of a megabyte or less each.
-const UPKEEP_STEPS_MAX: usize = 1024;
-
-/// After a step that may have slowed others at the disk, the rest is this many times as long.
+/// After an action that may have slowed others at the disk, the rest is this many times as long.
 const RESTS: u32 = 9;
 /// The longest of these rests.
 const REST_MAX: Duration = Duration::from_millis(250);
@@ -34,25 +32,18 @@ pub(crate) struct CheckpointSignal {
 
 #[derive(Default)]
 struct SignalState {
-    /// Something was applied since the last checkpoint began.
+    /// The checkpointer was told of a change since the last checkpoint: the policy knows since when
+    /// there are some.
     changed: bool,
-    /// The next checkpoint should not wait for its time.
+    /// The checkpointer was told that work should not wait for its time.
     urgent: bool,
-    /// Memory for pages to come should be made ready.
-    wants_slabs: bool,
+    /// The checkpointer should look at the store.
+    woken: bool,
     stopped: bool,
     /// Made until now.
     checkpoints: u64,
     /// The rate at which applying may go on.
     pacer: Pacer,
-}
-
-/// The next work of the checkpointer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CheckpointWork {
-    Checkpoint,
-    Slabs,
-    End,
 }
 
 impl CheckpointSignal {
@@ -61,21 +52,14 @@ impl CheckpointSignal {
         Self { start: Instant::now(), state: Mutex::default(), wake: Condvar::new() }
     }
 
-    /// Entries were applied; `urgent` if too many dirty bytes are in memory.
+    /// Entries were applied; `urgent` if maintenance should not wait for its time. Wakes the
+    /// checkpointer for the first change after a checkpoint and when it becomes urgent, not for
+    /// each.
     pub(crate) fn changed(&self, urgent: bool) {
         let mut state = self.state.lock();
-        let news = !state.changed || (urgent && !state.urgent);
-        state.changed = true;
-        state.urgent |= urgent;
-        if news {
-            self.wake.notify_all();
-        }
-    }
-
-    /// Memory for pages to come should be made ready, before applying needs it.
-    pub(crate) fn want_slabs(&self) {
-        let mut state = self.state.lock();
-        if !std::mem::replace(&mut state.wants_slabs, true) {
+        if !state.changed || (urgent && !state.urgent) {
+            (state.changed, state.woken) = (true, true);
+            state.urgent |= urgent;
             self.wake.notify_all();
         }
     }
@@ -84,17 +68,13 @@ impl CheckpointSignal {
     fn checkpointed(&self, bytes: u64, took: Duration) {
         let mut state = self.state.lock();
         state.checkpoints += 1;
+        // The checkpointer looks at the store after this call, so no change is missed.
+        state.changed = false;
         state.pacer.note_checkpoint(bytes, took);
         self.wake.notify_all();
     }
 
-    /// Whether a checkpoint is urgent, or has been due since `due`, or the checkpointer is stopped.
-    fn is_pressing(&self, due: Instant) -> bool {
-        let state = self.state.lock();
-        state.urgent || state.stopped || (state.changed && Instant::now() >= due)
-    }
-
-    /// Rests for `time`, or until a checkpoint is urgent.
+    /// Rests for `time`, or until work is urgent.
     fn rest(&self, time: Duration) {
         let end = Instant::now() + time;
         let mut state = self.state.lock();
@@ -124,7 +104,7 @@ impl CheckpointSignal {
             // Once for each checkpoint: one that a full disk refused is retried in its time.
             if left.is_none() && asked != Some(state.checkpoints) {
                 asked = Some(state.checkpoints);
-                (state.changed, state.urgent) = (true, true);
+                (state.urgent, state.woken) = (true, true);
                 self.wake.notify_all();
             }
             self.wake.wait_for(&mut state, left.unwrap_or(LOOK_EVERY).min(LOOK_EVERY));
@@ -137,26 +117,22 @@ impl CheckpointSignal {
         self.wake.notify_all();
     }
 
-    /// Waits until there is work. A checkpoint is due if something has changed, and it is urgent or
-    /// `due` has come.
-    fn wait(&self, due: Instant) -> CheckpointWork {
+    fn is_stopped(&self) -> bool {
+        self.state.lock().stopped
+    }
+
+    /// Waits until there may be work: until it is woken or stopped, or `until` has come.
+    fn wait(&self, until: Option<Duration>) {
+        let until = until.map(|until| self.start + until);
         let mut state = self.state.lock();
-        while !state.stopped {
-            if std::mem::take(&mut state.wants_slabs) {
-                return CheckpointWork::Slabs;
-            }
-            let late = Instant::now() >= due;
-            if state.changed && (state.urgent || late) {
-                (state.changed, state.urgent) = (false, false);
-                return CheckpointWork::Checkpoint;
-            }
-            if state.changed {
-                self.wake.wait_until(&mut state, due);
-            } else {
-                self.wake.wait(&mut state);
+        let mut is_over = false;
+        while !(is_over || state.woken || state.stopped) {
+            match until {
+                Some(until) => is_over = self.wake.wait_until(&mut state, until).timed_out(),
+                None => self.wake.wait(&mut state),
             }
         }
-        CheckpointWork::End
+        (state.woken, state.urgent) = (false, false);
     }
 }
 
@@ -164,7 +140,6 @@ impl CheckpointSignal {
 pub(crate) struct Checkpointer {
     pub(crate) store: Arc<DropNotify<Store>>,
     pub(crate) signal: Arc<CheckpointSignal>,
-    pub(crate) interval: Duration,
     pub(crate) mailboxes: Mailboxes,
     pub(crate) failure: NodeFailure,
 }
@@ -172,70 +147,50 @@ pub(crate) struct Checkpointer {
 impl Checkpointer {
     /// Runs until it is stopped or a checkpoint fails.
     pub(crate) fn run(self) {
-        let mut due = Instant::now() + self.interval;
-        loop {
-            match self.signal.wait(due) {
-                CheckpointWork::End => return,
-                CheckpointWork::Slabs => {
-                    self.store.make_slabs();
-                    continue;
-                }
-                CheckpointWork::Checkpoint => due = Instant::now() + self.interval,
+        while !self.signal.is_stopped() {
+            let Err(error) = self.step() else { continue };
+            // Nothing was written, and nothing is lost: the log has everything. The pages stay in
+            // memory until there is room.
+            if matches!(error, Error::Pages(PagesError::NoSpace)) {
+                tracing::warn!("no checkpoint: the disk is full");
+                continue;
             }
-            match self.checkpoint(due) {
-                Ok(()) => {}
-                // Nothing was written, and nothing is lost: the log has everything. The pages stay
-                // in memory until there is room.
-                Err(Error::Pages(PagesError::NoSpace)) => {
-                    tracing::warn!("no checkpoint: the disk is full");
-                    self.signal.changed(false);
-                }
-                Err(error) => {
-                    self.failure.report(&format!("a checkpoint failed: {error}"));
-                    return;
-                }
-            }
+            self.failure.report(&format!("a checkpoint failed: {error}"));
+            return;
         }
     }
 
-    /// One checkpoint, and a purge of what earlier ones have made superfluous: the shards answer
-    /// this checkpoint with compactions, which are written before the next.
-    fn checkpoint(&self, due: Instant) -> Result<(), Error> {
+    /// One action, or a wait for the next.
+    fn step(&self) -> Result<(), Error> {
         let (dirty_bytes, began) = (self.store.dirty_bytes(), Instant::now());
-        let applied = self.store.checkpoint()?;
-        let took = began.elapsed();
+        match self.store.maintain(self.signal.start.elapsed())? {
+            StoreMaintenance::Checkpointed(applied) => {
+                self.signal.checkpointed(dirty_bytes, began.elapsed());
+                self.complete(applied)?;
+            }
+            // Nothing waits for this action: the rest leaves the disk to writers.
+            StoreMaintenance::SpaceReturned => {
+                self.signal.rest((began.elapsed() * RESTS).min(REST_MAX));
+            }
+            StoreMaintenance::DeferredFreeUnreadable(error) => {
+                tracing::warn!("space of a deleted range is not given back: {error}");
+            }
+            StoreMaintenance::Progress => {}
+            StoreMaintenance::Rest { until } => self.signal.wait(until),
+        }
+        Ok(())
+    }
+
+    /// Notifies the shards of a checkpoint, and purges what earlier ones have made superfluous: the
+    /// shards answer this checkpoint with compactions, which are written before the next.
+    fn complete(&self, applied: Vec<(RegionId, Index)>) -> Result<(), Error> {
         self.mailboxes.complete_all(
             applied.into_iter().map(|(region, applied)| Event::Checkpointed { region, applied }),
         );
-        self.signal.checkpointed(dirty_bytes, took);
         // After the checkpoint: what it made durable is what the log may lose.
         let purged = self.store.purge_log()?;
         if purged.segments > 0 {
             tracing::debug!(segments = purged.segments, bytes = purged.bytes, "log purged");
-        }
-        self.maintain_pages(due)
-    }
-
-    /// Background maintenance of the page file, in bounded steps, until a checkpoint is urgent or
-    /// due. Its changes are in memory until the next checkpoint.
-    fn maintain_pages(&self, due: Instant) -> Result<(), Error> {
-        for _ in 0..UPKEEP_STEPS_MAX {
-            if self.signal.is_pressing(due) {
-                break;
-            }
-            self.store.make_slabs();
-            let began = Instant::now();
-            match self.store.maintain_pages()? {
-                // Nothing waits for this step: the rest leaves the disk to writers.
-                MaintenanceStep::SpaceReturned => {
-                    self.signal.rest((began.elapsed() * RESTS).min(REST_MAX))
-                }
-                MaintenanceStep::More => self.signal.changed(self.store.wants_checkpoint()),
-                MaintenanceStep::Done => break,
-                MaintenanceStep::DeferredFreeUnreadable(error) => {
-                    tracing::warn!("space of a deleted range is not given back: {error}");
-                }
-            }
         }
         Ok(())
     }
@@ -243,99 +198,106 @@ impl Checkpointer {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
 
     const LIMITS: DirtyLimits = DirtyLimits { soft_bytes: 1000, hard_bytes: 3000 };
 
-    fn later() -> Instant {
-        Instant::now() + Duration::from_secs(3600)
+    /// Whether the checkpointer would look at the store now.
+    fn is_woken(signal: &CheckpointSignal) -> bool {
+        let is_woken = signal.state.lock().woken;
+        signal.wait(Some(Duration::ZERO));
+        is_woken
     }
 
     #[test]
-    fn a_checkpoint_is_due_by_time_or_by_size_and_only_after_a_change() {
+    fn a_change_wakes_once_for_each_checkpoint_and_when_it_becomes_urgent() {
         let signal = CheckpointSignal::new();
+        assert!(!is_woken(&signal), "a store at rest");
         signal.changed(false);
-        assert_eq!(signal.wait(Instant::now()), CheckpointWork::Checkpoint);
+        assert!(is_woken(&signal));
+        signal.changed(false);
+        assert!(!is_woken(&signal), "the policy knows since when there are changes");
         signal.changed(true);
-        assert_eq!(signal.wait(later()), CheckpointWork::Checkpoint);
-
-        // Nothing has changed since, so the time alone makes none due; only the stop ends this.
-        let waiting = std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| signal.wait(Instant::now()));
-            signal.stop();
-            waiter.join().unwrap()
-        });
-        assert_eq!(waiting, CheckpointWork::End);
+        assert!(is_woken(&signal));
+        signal.checkpointed(0, Duration::ZERO);
+        assert!(!is_woken(&signal));
+        signal.changed(false);
+        assert!(is_woken(&signal));
     }
 
     #[test]
-    fn who_waits_asks_once_for_each_checkpoint_and_goes_on_when_there_is_room() {
-        use std::sync::atomic::{AtomicU64, Ordering};
+    fn a_sleeping_checkpointer_is_woken_by_a_change_by_its_time_and_by_the_stop() {
+        let signal = CheckpointSignal::new();
+        let sleep = |until| {
+            std::thread::scope(|scope| {
+                let sleeper = scope.spawn(|| signal.wait(until));
+                if until.is_none() {
+                    signal.changed(true);
+                }
+                sleeper.join().unwrap();
+            })
+        };
+        sleep(None);
+        sleep(Some(Duration::ZERO));
+        signal.stop();
+        sleep(Some(Duration::from_secs(3600)));
+        assert!(signal.is_stopped());
+    }
 
+    #[test]
+    fn a_stalled_applier_asks_once_for_each_checkpoint_and_goes_on_when_there_is_room() {
         let signal = CheckpointSignal::new();
         let dirty = AtomicU64::new(3000);
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| signal.throttle(LIMITS, || dirty.load(Ordering::SeqCst)));
+            let applier = scope.spawn(|| signal.throttle(LIMITS, || dirty.load(Ordering::SeqCst)));
             for left in [3000, 1000] {
-                // It is urgent; the first of the two does not suffice.
-                assert_eq!(signal.wait(later()), CheckpointWork::Checkpoint);
-                // Refused, as by a full disk: it is not urgent a second time.
-                signal.changed(false);
-                assert!(!signal.is_pressing(later()) && signal.is_pressing(Instant::now()));
-                assert_eq!(signal.wait(Instant::now()), CheckpointWork::Checkpoint);
+                // Urgent; the first of the two checkpoints does not suffice.
+                signal.wait(None);
+                assert!(
+                    !signal.state.lock().woken,
+                    "one that a full disk refused is retried in its time"
+                );
                 dirty.store(left, Ordering::SeqCst);
                 signal.checkpointed(2000, Duration::ZERO);
             }
-            waiter.join().unwrap();
+            applier.join().unwrap();
         });
         // Full for good, but stopped.
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| signal.throttle(LIMITS, || 3000));
+            let applier = scope.spawn(|| signal.throttle(LIMITS, || 3000));
             signal.stop();
-            waiter.join().unwrap();
+            applier.join().unwrap();
         });
     }
 
     #[test]
-    fn who_is_between_the_limits_rests_and_presses_nobody() {
-        use std::sync::atomic::{AtomicU64, Ordering};
-
+    fn an_applier_between_the_limits_rests_and_asks_for_nothing() {
         let signal = CheckpointSignal::new();
         let limits = DirtyLimits { soft_bytes: 64 << 20, hard_bytes: 256 << 20 };
-        // At this rate it takes days to write what is above the limit.
+        // Writing the bytes above the soft limit now takes days.
         signal.checkpointed(1 << 20, Duration::from_secs(3600));
         let (dirty, looks) = (AtomicU64::new(200 << 20), AtomicU64::new(0));
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| {
+            let applier = scope.spawn(|| {
                 signal.throttle(limits, || {
                     looks.fetch_add(1, Ordering::SeqCst);
                     dirty.load(Ordering::SeqCst)
                 });
             });
             while looks.load(Ordering::SeqCst) < 2 {
-                assert!(!waiter.is_finished(), "it went on without a rest");
+                assert!(!applier.is_finished(), "it went on without a rest");
                 std::thread::yield_now();
             }
             dirty.store(64 << 20, Ordering::SeqCst);
-            waiter.join().unwrap();
+            applier.join().unwrap();
         });
-        assert!(!signal.is_pressing(Instant::now()), "no checkpoint was asked for");
+        assert!(!is_woken(&signal), "no checkpoint was asked for");
     }
 
     #[test]
-    fn memory_is_made_ready_at_once_and_a_checkpoint_keeps_its_time() {
-        let signal = CheckpointSignal::new();
-        signal.changed(false);
-        std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| signal.wait(later()));
-            signal.want_slabs();
-            assert_eq!(waiter.join().unwrap(), CheckpointWork::Slabs);
-        });
-        assert_eq!(signal.wait(Instant::now()), CheckpointWork::Checkpoint, "once");
-    }
-
-    #[test]
-    fn a_rest_ends_when_a_checkpoint_is_wanted() {
+    fn a_rest_ends_when_work_is_urgent() {
         let signal = CheckpointSignal::new();
         signal.rest(Duration::ZERO);
         std::thread::scope(|scope| {
@@ -343,17 +305,6 @@ mod tests {
             signal.changed(false);
             signal.changed(true);
             resting.join().unwrap();
-        });
-    }
-
-    #[test]
-    fn size_wakes_a_checkpointer_that_waits_for_its_time() {
-        let signal = CheckpointSignal::new();
-        signal.changed(false);
-        std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| signal.wait(later()));
-            signal.changed(true);
-            assert_eq!(waiter.join().unwrap(), CheckpointWork::Checkpoint);
         });
     }
 }

@@ -1,0 +1,69 @@
+//! Maintenance of a store, one action at a time: the page store's policy says what comes next, and
+//! the checkpoint is the store's own.
+//!
+//! Where an action changes pages it is a transaction like any other, so a crash takes back what no
+//! checkpoint has, and nothing of it has to be replayed from the log.
+
+use std::time::Duration;
+
+use flotilla_pagestore::{Error as PagesError, MaintenanceAction, MaintenanceOutcome, PageStore};
+use flotilla_region::{Index, RegionId};
+
+use crate::error::Error;
+use crate::stats::Counter;
+
+/// The result of one call of [`Store::maintain`](crate::Store::maintain).
+#[derive(Debug)]
+pub enum StoreMaintenance {
+    /// A checkpoint was made: so far each region is applied in the durable root. The log can be
+    /// purged once the regions have heard of it.
+    Checkpointed(Vec<(RegionId, Index)>),
+    /// An action was done or found a writer in its way, and there may be more.
+    Progress,
+    /// As [`StoreMaintenance::Progress`], and the step may have kept the disk busy: a caller that
+    /// loops rests for some times as long as this one took.
+    SpaceReturned,
+    /// A deferred free found an unreadable page: the subtree is not freed, and its space is lost
+    /// until the store is made anew. No row is affected. Reported once.
+    DeferredFreeUnreadable(PagesError),
+    /// There is nothing to do before this time, unless something changes.
+    Rest {
+        /// A time as it was given to the call; none: not before something changes.
+        until: Option<Duration>,
+    },
+}
+
+/// What maintenance has done.
+#[derive(Debug, Default)]
+pub(crate) struct MaintenanceCounters {
+    /// Bytes of pages moved.
+    pub(crate) moved_bytes: Counter,
+    /// Bytes that deferred frees have returned.
+    pub(crate) reclaimed_bytes: Counter,
+}
+
+impl MaintenanceCounters {
+    /// Carries out an action that is no checkpoint.
+    pub(crate) fn run(
+        &self,
+        pages: &PageStore,
+        now: Duration,
+        action: MaintenanceAction,
+    ) -> Result<StoreMaintenance, Error> {
+        if let MaintenanceAction::Rest { until } = action {
+            return Ok(StoreMaintenance::Rest { until });
+        }
+        let is_reclaim = matches!(action, MaintenanceAction::Reclaim { .. });
+        match pages.run_maintenance(now, action) {
+            Ok(MaintenanceOutcome::TrimmedOrPunched) => return Ok(StoreMaintenance::SpaceReturned),
+            Ok(MaintenanceOutcome::Reclaimed { bytes }) => self.reclaimed_bytes.add(bytes),
+            Ok(MaintenanceOutcome::Moved { bytes }) => self.moved_bytes.add(bytes),
+            Ok(_) => {}
+            Err(error @ PagesError::Corrupt { .. }) if is_reclaim => {
+                return Ok(StoreMaintenance::DeferredFreeUnreadable(error));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(StoreMaintenance::Progress)
+    }
+}
