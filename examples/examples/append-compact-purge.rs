@@ -1,14 +1,14 @@
 //! A log under the load of a store with many regions: append, compact, purge, and what is left.
 //!
-//! Entries of 32 KiB go to regions drawn from a normal distribution N(128, 96), so some are busy and
-//! some nearly idle. Now and then a region is compacted up to some entries before its end, a number
-//! drawn from N(32, 16). After each round the log is purged.
+//! Entries of 32 KiB go to regions drawn from a normal distribution N(128, 96), so some are busy
+//! and some nearly idle. Now and then a region is compacted up to some entries before its end, a
+//! number drawn from N(32, 16). After each round the log is purged.
 //!
-//! Purge removes whole segments, oldest first. Nearly idle regions hold old segments, and all behind
-//! them. When the log is over its limit, purge moves what little such regions hold; those that hold
-//! much it names, and they are compacted by force, up to seven entries before their end; the column
-//! `forced` counts them. A line a second tells how it stands; `amplified` is what was written to the
-//! log, moves among it, for each byte of entries.
+//! Purge removes whole segments, oldest first. Nearly idle regions hold old segments, and all
+//! behind them. When the log is over its limit, purge moves what little such regions hold; those
+//! that hold much it names, and they are compacted by force, up to seven entries before their end;
+//! the column `forced` counts them. A line a second tells how it stands; `amplified` is what was
+//! written to the log, moves among it, for each byte of entries.
 
 use clap::Parser;
 use comfy_table::{Cell, CellAlignment, Table, presets};

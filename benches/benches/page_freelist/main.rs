@@ -3,7 +3,7 @@
 //! `recent` allocates 1 to 8 pages and releases some that were allocated a moment ago; `anywhere`
 //! releases a span anywhere in the file and allocates as many pages, as each page does that a
 //! transaction replaces. The array is the baseline, a sorted list of free pages. With `--table` it
-//! prints one table instead: nanoseconds for an allocation and a release, the median of five rounds.
+//! prints one table: nanoseconds for an allocation and a release, the median of five rounds.
 
 mod array;
 mod loads;

@@ -1,10 +1,10 @@
 //! The workload that raft-engine's article describes: append, compact, purge, for as long as it
 //! takes to write the log's limit many times over.
 //!
-//! Entries of 32 KiB, each with a small state in the same write, go to groups drawn from N(128, 96).
-//! At each 32nd entry of a group it is compacted to some entries before its end, a number drawn from
-//! N(32, 16). Every 1024 writes the log is purged by a thread of its own; groups that stand in the
-//! way keep seven entries. Four threads write, each write is synced.
+//! Entries of 32 KiB, each with a small state in the same write, go to groups drawn from N(128,
+//! 96). At each 32nd entry of a group it is compacted to some entries before its end, a number
+//! drawn from N(32, 16). Every 1024 writes the log is purged by a thread of its own; groups that
+//! stand in the way keep seven entries. Four threads write, each write is synced.
 
 use crate::bench::{Bench, us_at};
 use crate::data::Data;

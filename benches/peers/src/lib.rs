@@ -1,5 +1,5 @@
-//! What the programs of this package share: what the system knows of a process, medians, bounds, and
-//! numbers for people.
+//! Shared by the programs of this package: figures of the kernel about a process, medians, bounds,
+//! and numbers for people.
 
 pub mod figures;
 pub mod measure;

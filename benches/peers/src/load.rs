@@ -66,8 +66,9 @@ impl Groups {
     }
 }
 
-/// What one thread alone writes at most. Whoever is quicker would else touch more of the page cache, and
-/// of the memory of a virtual machine the more is touched the more comes from its host only then.
+/// The most that one thread alone writes. A faster engine would else touch more of the page cache,
+/// and of the memory of a virtual machine the more is touched the more comes from its host only
+/// then.
 const ALONE_BYTES_MAX: usize = 256 << 20;
 
 /// Writes for `time`; one thread alone for less, if it is quick.

@@ -28,9 +28,10 @@ pub fn disk_written_bytes(dir: &Path) -> Result<Option<u64>> {
     Ok(stat.ok().and_then(sectors).map(|sectors| sectors * 512))
 }
 
-/// Bytes that this process has caused to be written to disk, as the kernel sees it: pages made dirty,
-/// less those that were cut off before they were written. Where the page cache holds a file in large
-/// pieces, a small write counts as a whole piece, though only the blocks that changed are written.
+/// Bytes that this process has caused to be written to disk, as the kernel sees it: pages made
+/// dirty, less those that were cut off before they were written. Where the page cache holds a file
+/// in large pieces, a small write counts as a whole piece, though only the blocks that changed are
+/// written.
 ///
 /// # Errors
 ///

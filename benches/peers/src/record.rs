@@ -1,4 +1,4 @@
-//! What was measured: one record for each workload, case, engine and metric, a value for each round.
+//! Measurements: one record for each workload, case, engine and metric, a value for each round.
 
 use crate::engines::Contender;
 use peers::figures::median;

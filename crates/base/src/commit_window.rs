@@ -1,9 +1,9 @@
 //! The window of a group commit: whether the leader waits for followers that may come at once.
 //!
 //! Of threads that do nothing but commit, one half would otherwise wait for the sync of the other:
-//! the thread that is notified first would write alone. So a leader waits until as many threads want
-//! to commit as went with the last commit, but no longer than some yields take. After a wait in vain
-//! it does not wait again for a while, doubled each time (docs/decisions/0012).
+//! the thread that is notified first would write alone. So a leader waits until as many threads
+//! want to commit as went with the last commit, but no longer than some yields take. After a wait
+//! in vain it does not wait again for a while, doubled each time (docs/decisions/0012).
 
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::thread;

@@ -2,10 +2,10 @@
 //!
 //! | module | what it owns |
 //! |---|---|
-//! | [`sync`] | locks, condition variables, atomics, futexes; the model checker's under `--cfg shuttle` |
+//! | [`sync`] | locks, condvars, atomics, futexes; the model checker's with `--cfg shuttle` |
 //! | [`event_count`] | a counted wake-up for a thread that waits for work |
 //! | [`commit_window`] | how long a leader of a group commit waits for followers |
-//! | [`varint`], [`fields`] | LEB128 integers and length-prefixed fields: over a slice, over shared memory |
+//! | [`varint`], [`fields`] | LEB128 integers, length-prefixed fields, in slices or shared bytes |
 //! | [`id_hash`] | a hash for numbers that no client chooses |
 //! | [`prefetch`] | hints to the CPU about the cache lines that are read next |
 //!

@@ -42,7 +42,7 @@ mod real {
             Futex(AtomicU32::new(value))
         }
 
-        /// The word. What the thread that stored it wrote before is visible.
+        /// The word. Writes of the storing thread before its store are visible.
         #[must_use]
         pub fn load(&self) -> u32 {
             self.0.load(Acquire)

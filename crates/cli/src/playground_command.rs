@@ -46,7 +46,7 @@ pub struct PlaygroundArgs {
     /// Run each store as a process of its own
     #[arg(long)]
     pub processes: bool,
-    /// What to log: error, warn, info, debug, trace, or a filter of `tracing`
+    /// Log level: error, warn, info, debug, trace, or a filter of `tracing`
     #[arg(long, value_name = "FILTER", default_value = "warn")]
     pub log: String,
 }

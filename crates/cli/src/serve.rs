@@ -43,7 +43,7 @@ pub struct ServeArgs {
     /// Regions that the key space begins with; counts at the bootstrap only [default: 16]
     #[arg(long, value_name = "NUMBER")]
     pub regions: Option<u64>,
-    /// What to log: error, warn, info, debug, trace, or a filter of `tracing` [default: info]
+    /// Log level: error, warn, info, debug, trace, or a filter of `tracing` [default: info]
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
 }

@@ -192,7 +192,7 @@ async fn a_playground_says_when_it_is_ready_and_leaves_nothing_behind() {
 #[tokio::test]
 async fn a_playground_of_processes_says_which_one_died_and_ends_the_others() {
     let dir = tempfile::tempdir().unwrap();
-    // Somebody who never answers, unless a playground of another test is there.
+    // A server that never answers, unless a playground of another test is there.
     let stranger = TcpListener::bind("127.0.0.1:2379");
     let (playground, mut lines, ports) =
         play(&["--processes", "--dir", dir.path().to_str().unwrap()]);

@@ -1,5 +1,5 @@
-//! Processes whose log nobody reads, that panic, or whose disk refuses to go on: they serve as long
-//! as they may, and end at once, with their code and their line, when they may not.
+//! Processes whose log no process reads, that panic, or whose disk refuses to go on: they serve as
+//! long as they may, and end at once, with their code and their line, when they may not.
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 
@@ -77,7 +77,7 @@ impl Drop for RunningProcess {
     }
 }
 
-/// A pipe that takes nothing any more, since nobody reads what it has.
+/// A pipe that takes nothing any more, since no process reads its bytes.
 fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = io::pipe().unwrap();
     let filling = vec![b'\n'; fcntl_getpipe_size(&writer).unwrap()];
@@ -138,7 +138,7 @@ async fn a_store_whose_log_is_full_serves_and_says_later_how_many_lines_are_lost
         puts += 1;
         assert!(puts < 10_000, "so much fits nowhere");
     }
-    // From here on somebody reads.
+    // From here on a thread reads.
     let mut lines = BufReader::new(reader).lines();
     let told = lines.find(|line| line.as_ref().unwrap().starts_with("flotilla: ")).unwrap();
     assert!(told.unwrap().ends_with("lines of the log are lost: standard error did not take them"));
@@ -232,7 +232,7 @@ fn panics_if_told_to() {
     runtime.block_on(std::future::pending::<()>());
 }
 
-/// What a process says that must end by itself.
+/// Output of a process that must end by itself.
 fn refused(command: &mut Command) -> String {
     let (mut reader, writer) = io::pipe().unwrap();
     let mut process = RunningProcess::start(command, writer);

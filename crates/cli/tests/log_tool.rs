@@ -1,4 +1,4 @@
-//! `flotilla log` as somebody at a shell meets it, on logs that are closed, damaged, and written.
+//! `flotilla log` as a user meets it at a shell, on logs that are closed, damaged, and written.
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 

@@ -21,14 +21,14 @@ async fn ctl(args: &[&str], endpoints: &[String]) -> Output {
     command.stdin(Stdio::null()).output().await.unwrap()
 }
 
-/// What a command that fails says on standard error.
+/// Standard error of a command that fails.
 async fn refusal(args: &[&str], endpoints: &[String]) -> String {
     let output = ctl(args, endpoints).await;
     assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// What a command that succeeds prints as JSON.
+/// JSON output of a command that succeeds.
 async fn answer(args: &[&str], endpoints: &[String]) -> Value {
     let output = ctl(args, endpoints).await;
     assert!(output.status.success(), "{args:?}: {output:?}");
@@ -109,7 +109,7 @@ async fn without_a_quorum_the_stores_that_are_missing_are_named() {
         assert!(!said.contains("no store answers"), "{said}");
     }
 
-    // Views need no quorum. The replicas there notice soon that nobody leads.
+    // Views need no quorum. The replicas there notice soon that no replica leads.
     let notices = async {
         loop {
             let stores = answer(&["stores", "--json"], &endpoints).await;

@@ -1,4 +1,4 @@
-//! `flotilla pages` as somebody at a shell meets it, on files that are whole, damaged, and in use.
+//! `flotilla pages` as a user meets it at a shell, on files that are whole, damaged, and in use.
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 

@@ -1,4 +1,4 @@
-//! `ctl` and `bench` as somebody at a shell meets them, against a cluster in this process.
+//! `ctl` and `bench` as a user meets them at a shell, against a cluster in this process.
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 
@@ -30,7 +30,7 @@ impl Cluster {
         flotilla(args, &self.playground.endpoints().join(",")).await
     }
 
-    /// What is printed, and that it is a success.
+    /// The output, and that the command succeeds.
     async fn says(&self, args: &[&str]) -> String {
         let output = self.run(args).await;
         assert!(output.status.success(), "{args:?}: {output:?}");

@@ -1,4 +1,4 @@
-//! What the command of a log entry means for keys and values, without IO.
+//! Commands of log entries: their meaning for keys and values, without I/O.
 //!
 //! A region orders and replicates commands and never reads them; the store applies them to rows.
 //! Each wire protocol has its commands in a module of its own: [`raw`] those of TiKV's RawKV.

@@ -150,7 +150,7 @@ async fn all_of_many_proposals_at_once_are_answered_each_with_its_own() {
     let (gate, disk) = Gate::before(FaultFs::new(1));
     let mut config = NodeConfig { regions: FIRSTS.len() as u64, ..NodeConfig::default() };
     config.threads.shards = 2;
-    // Who is told nothing hears so after the test has given up.
+    // A request without an answer ends with an error after the test has given up.
     config.limits.request_timeout_ms = 2 * PATIENCE.as_millis() as u64;
     // The log is given more than it writes at once; then the shards leave clients waiting.
     config.limits.backlog_bytes_max = 24 << 20;

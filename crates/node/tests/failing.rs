@@ -105,7 +105,7 @@ async fn a_refused_write_stops_the_node_even_if_nobody_asks_for_it() {
     let disk = FaultFs::new(3);
     let node = start(&disk).await;
     put(node.router(), b"a", b"1").await.unwrap();
-    // The log has it. What is written next is the checkpoint, or how far the log is committed.
+    // The log has it. The next write is the checkpoint, or how far the log is committed.
     disk.fail_writes(true);
     let reason = failed(&node).await;
     let expected = ["a checkpoint failed", "the log cannot be written"];

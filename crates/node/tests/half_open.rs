@@ -44,7 +44,7 @@ async fn start(dir: &TempDir) -> (Node, String) {
     (Node::start_on(listener, config).await.unwrap(), addr)
 }
 
-/// Lets time pass that nobody has to wait for.
+/// Lets time pass without a thread that waits for it.
 async fn pass(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;

@@ -1,5 +1,5 @@
-//! What a node says to those who do not belong to its cluster, and how it bears those who come and
-//! say nothing.
+//! Answers of a node to processes outside of its cluster, and to connections that are opened and
+//! stay silent.
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 
@@ -66,7 +66,7 @@ impl Impostor {
         let mut client = self.peers().await;
         let heard = client.hello(self.hello.clone()).await.unwrap().into_inner();
         assert_eq!((heard.accepted, heard.refusal.as_str()), (false, ""), "not confirmed yet");
-        // What it knows of the former start is right.
+        // Its knowledge of the former start is right.
         self.hello.confirmed = heard.hello.unwrap().known;
         let heard = client.hello(self.hello.clone()).await.unwrap().into_inner();
         assert!(heard.accepted, "{}", heard.refusal);

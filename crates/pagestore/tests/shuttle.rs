@@ -1,9 +1,11 @@
 //! Readers, writers and the checkpoint in many orders: a model checker decides at each lock, each
-//! look at the table of frames and each sleep who goes on. What a reader has borrowed must stay as it
-//! was, though its frames are written, taken out of the table, and used again for other pages. Of
-//! threads that commit nobody hangs, and what somebody was told is durable outlives the power.
+//! look at the page table and each sleep which thread runs next. Bytes that a reader has borrowed
+//! must stay as they were, though their buffers are written, taken out of the table, and used again
+//! for other pages. Of the threads that commit none hangs, and a commit that was reported durable
+//! survives a power loss.
 //!
-//! Built with `--cfg shuttle` only; `PAGESTORE_SCHEDULES` is how many orders each scenario is tried in.
+//! Built with `--cfg shuttle` only; `PAGESTORE_SCHEDULES` is the count of orders that each scenario
+//! is tried in.
 #![cfg(shuttle)]
 
 use std::path::Path;
@@ -218,8 +220,9 @@ fn committing(fails: bool) {
     assert_durable(&disk, &told);
 }
 
-/// One who commits while one checkpoint is made that has something to write. With nobody else, and
-/// little to do, it often happens that a commit goes all its way between two steps of the checkpoint.
+/// One thread commits while one checkpoint has something to write. Without other threads, and with
+/// little to do, it often happens that a commit goes all its way between two steps of the
+/// checkpoint.
 fn committing_beside_a_checkpoint() {
     let disk = FaultFs::new(1);
     let store = with_redo(&disk);

@@ -112,7 +112,7 @@ mod tests {
         view.append(&entries, id(range.end - 1))
     }
 
-    /// What is read from disk, and from memory.
+    /// The entries read from disk, and from memory.
     fn split(view: &LogView<u64>, range: Range<u64>) -> (Range<u64>, Vec<u64>) {
         let (below, tail) = view.split(range);
         (below, tail.iter().map(index_of).collect())

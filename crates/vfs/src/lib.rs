@@ -3,7 +3,7 @@
 //!
 //! [`os::OsFs`] is the real file system. [`fault::FaultFs`] is a disk in memory that loses, tears,
 //! delays and refuses by seed, so that an engine can be tried on a disk that lies. Both pass the
-//! suite in [`conformance`]. [`hooked::HookedFs`] lets a test in between.
+//! suite in `tests/conformance`. [`hooked::HookedFs`] lets a test in between.
 //!
 //! The contract:
 //! - Bytes written are readable at once, through every handle of the file.

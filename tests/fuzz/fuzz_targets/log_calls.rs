@@ -1,5 +1,5 @@
-//! Any calls with any arguments: wrong ones are refused, and a log that is opened again says what it
-//! said before.
+//! Any calls with any arguments: wrong ones are refused, and a log that is opened again says what
+//! it said before.
 #![no_main]
 
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! A log whose bytes were changed in any way, closed or not: it opens or says what is wrong, and never
-//! gives out an entry that nobody wrote.
+//! A log whose bytes were changed in any way, closed or not: it opens or says what is wrong, and
+//! never gives out an entry that no call wrote.
 #![no_main]
 
 use std::path::Path;

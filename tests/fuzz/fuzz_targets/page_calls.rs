@@ -1,6 +1,6 @@
-//! Any transactions against a map, on a tree with pages of any length, while the file is defragmented
-//! and cut off: what is published is seen, what is aborted is not, a crash returns to what was durable,
-//! and so does a dense copy.
+//! Any transactions against a map, on a tree with pages of any length, while the file is
+//! defragmented and cut off: what is published is seen, what is aborted is not, a crash returns to
+//! what was durable, and so does a dense copy.
 #![no_main]
 
 use std::collections::BTreeMap;

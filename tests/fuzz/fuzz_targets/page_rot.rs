@@ -1,6 +1,6 @@
 //! A page file whose bytes were changed in any way: it opens or says what is wrong, and never gives
-//! out a value that nobody wrote. In half of the cases the checksums are made right again, as of a
-//! file that somebody has forged: then it may say anything, but what it takes for whole is whole, and
+//! out a value that no call wrote. In half of the cases the checksums are made right again, as of a
+//! file that was forged: then it may say anything, but what it takes for whole is whole, and
 //! nothing panics.
 #![no_main]
 
@@ -59,8 +59,8 @@ fn put_crc(bytes: &mut [u8], at: usize, crc: u32) {
     bytes[at..at + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Makes the checksums of pages, directories and meta pages right. Those of long values, which their
-/// leaves have, stay.
+/// Makes the checksums of pages, directories and meta pages right. Those of long values, which
+/// their leaves have, stay.
 fn renew_checksums(bytes: &mut [u8]) {
     for unit in META_UNITS..bytes.len() / UNIT_BYTES {
         let range = unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES;

@@ -2,8 +2,8 @@
 //! from another store may hold.
 //!
 //! Nothing panics, the core's invariants hold after each step, each ticket comes out once, a term
-//! grows within its bound, no message leaves with a term that is not on disk, and a late step serves
-//! nothing by a lease.
+//! grows within its bound, no message leaves with a term that is not on disk, and a late step
+//! serves nothing by a lease.
 #![no_main]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

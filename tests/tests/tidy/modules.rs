@@ -1,9 +1,9 @@
 //! The arrows between the modules of one crate, and the circles among them.
 //!
 //! An arrow is a path in code that leads into another module's file: `crate::a::X`, `super::X`, or
-//! `child::X`. A re-export is followed to the file that defines the name and is no arrow of its own,
-//! else every `lib.rs` would be in a circle with all that names the crate's types by their short
-//! path. Test modules are left out: a test may look at its owner from below.
+//! `child::X`. A re-export is followed to the file that defines the name and is no arrow of its
+//! own, else every `lib.rs` would be in a circle with all that names the crate's types by their
+//! short path. Test modules are left out: a test may look at its owner from below.
 //!
 //! Folders are looked at by themselves: of two neighbours in one folder, files or folders with all
 //! that is in them, only one may use the other.

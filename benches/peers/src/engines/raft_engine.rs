@@ -1,6 +1,7 @@
 //! raft-engine, the log engine of TiKV.
 //!
-//! Its defaults are what TiKV runs with. Entries are the `raft` crate's protobuf messages, as there.
+//! Its defaults are what TiKV runs with. Entries are the `raft` crate's protobuf messages, as
+//! there.
 
 use crate::log::{Append, Fetched, RaftLog, Result, Settings, TERM, Writer};
 use ::raft_engine::{Command, Config, Engine, LogBatch, MessageExt, ReadableSize};

@@ -14,8 +14,8 @@
 
 //!
 //! Each lane is a lock-free queue: senders on many threads and the shard do not wait for each other
-//! (docs/decisions/0020). The shard sleeps only after it has announced that and has looked again, so
-//! a message that comes meanwhile either is seen or wakes it.
+//! (docs/decisions/0020). The shard sleeps only after it has announced that and has looked again,
+//! so a message that comes meanwhile either is seen or wakes it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -200,8 +200,9 @@ impl<T> Mailbox<T> {
         self.unparker.unpark();
     }
 
-    /// Drops the messages of a closed mailbox. A sender calls it after its push: a message that came
-    /// in after [`Mailbox::close`] had looked would else stay, and whoever waits for its answer too.
+    /// Drops the messages of a closed mailbox. A sender calls it after its push: a message that
+    /// came in after [`Mailbox::close`] had looked would else stay, and its sender would wait for
+    /// ever.
     fn refuse_if_closed(&self) -> Result<(), MailboxClosed> {
         if !self.is_closed.load(Ordering::SeqCst) {
             return Ok(());

@@ -1,8 +1,8 @@
 //! The way of a request into its region and back.
 //!
-//! A service names the region and what it claims to know about it (the precondition); the router makes a
-//! ticket, puts the event into the mailbox of the region's shard, and waits for the answer. It
-//! decides nothing: leader, epoch and keys are checked by the region.
+//! A service names the region and what it claims to know about it (the precondition); the router
+//! makes a ticket, puts the event into the mailbox of the region's shard, and waits for the answer.
+//! It decides nothing: leader, epoch and keys are checked by the region.
 //!
 //! It adds admission control and retries, with bounds:
 //! - Each request holds a share of one memory budget until it is answered or dropped. When the

@@ -387,8 +387,8 @@ mod tests {
                 store.check().unwrap();
             }
         }
-        // What a checkpoint has written stays until the root that was read meanwhile is the last no
-        // more.
+        // Pages that a checkpoint has written stay until the root that was read meanwhile is no
+        // longer the last.
         let mut txn = store.write().unwrap();
         txn.set_commit_metadata(b"m");
         txn.publish().unwrap();

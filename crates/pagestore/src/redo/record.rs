@@ -370,7 +370,7 @@ mod tests {
             for flip in [1, 0x80, 0xff] {
                 let mut wrong = bytes.clone();
                 wrong[at] ^= flip;
-                // Whatever it says, it neither panics nor goes on for ever.
+                // It neither panics nor loops for ever, with any result.
                 let ops = records(&wrong).flatten().flat_map(RedoRecord::ops).count();
                 assert!(ops <= wrong.len());
             }

@@ -363,7 +363,7 @@ mod tests {
             Disk { file, groups, count, directory, bitmap_count: 0 }
         }
 
-        /// What a checkpoint does; returns the bytes that it writes.
+        /// The steps of a checkpoint; returns the bytes that it writes.
         fn checkpoint(&mut self, changed: &UnitSet, used: &UnitSet, txid: u64) -> usize {
             let plan = self.groups.plan(changed, used);
             let bitmaps = self.groups.update(&plan, changed, used, txid);

@@ -95,14 +95,14 @@ fn writers_wait_for_the_thread_and_memory_keeps_its_limit() {
     let maintenance = store.maintain_in_background().unwrap();
     for key in 0..400 {
         put(&store, key, 20_000);
-        // Whoever began below the limit may go above it.
+        // A transaction that began below the limit may go above it.
         assert!(store.dirty_bytes() < hard + 100_000, "{}", store.dirty_bytes());
     }
     let last = store.read().txid();
     assert!(store.wait_for_checkpoint(1, LONG).unwrap().txid >= 1);
     assert!(store.wait_for_checkpoint(last + 1, Duration::ZERO).is_none());
     drop(maintenance);
-    // Nobody makes checkpoints any more, so nobody waits for them.
+    // No thread makes checkpoints any more, so no writer waits for them.
     for key in 0..100 {
         put(&store, key, 20_000);
     }

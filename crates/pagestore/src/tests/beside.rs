@@ -31,12 +31,12 @@ fn assert_has(store: &PageStore, key: u8, value: &[u8]) {
     assert_eq!(tree.get(&[key]).unwrap().as_deref(), Some(value), "key {key}");
 }
 
-/// What is known about the checkpoint that is under way.
+/// The state of the checkpoint that is under way.
 #[derive(Default)]
 struct Known {
     /// Operations so far.
     count: u64,
-    /// Who acts is still to do so.
+    /// The other thread has still to act.
     store: Option<PageStore>,
     has_acted: bool,
 }

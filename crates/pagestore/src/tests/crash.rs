@@ -13,7 +13,7 @@ struct State {
     maps: Maps,
 }
 
-/// What is known from outside: what must be there after a crash, and what may be there instead.
+/// The view from outside: the state that must be there after a crash, and the ones that may be.
 #[derive(Default)]
 struct Known {
     durable: State,

@@ -1,4 +1,4 @@
-//! Files and streams with right checksums that name what cannot be: nobody panics, goes on for
+//! Files and streams with right checksums that name impossible places: no call panics, loops for
 //! ever, or makes it worse.
 
 use std::path::Path;
@@ -77,7 +77,7 @@ fn page_of_a_transaction_is_not_one_that_a_tree_names_by_mistake() {
         }
         assert!(named > 0, "the unit was given out");
         let point = txn.savepoint();
-        // What cannot be read of it stays, as trash.
+        // The part that cannot be read stays, as a deferred free.
         txn.tree("small").unwrap().delete_range(b"", None).unwrap();
         txn.rollback_to(&point).unwrap();
         assert!(txn.tree("small").unwrap().put(b"key/0100", b"new").is_err());
@@ -238,7 +238,7 @@ fn what_is_not_in_use_is_not_given_back() {
         let is_named = matches!(error, Error::Corrupt { page: named, .. } if named == page);
         assert!(is_named, "{i}: {error}, not page {page}");
         assert_eq!((store.read().txid(), store.stats().free_bytes), before, "{i}");
-        // Who has nothing to do with it goes on.
+        // Transactions that do not touch it go on.
         let mut txn = store.write().unwrap();
         txn.tree("long").unwrap().put(b"k", b"v").unwrap();
         txn.publish().unwrap();
@@ -248,7 +248,7 @@ fn what_is_not_in_use_is_not_given_back() {
     }
 }
 
-/// What [`crate::Snapshot::backup_to`] makes of a file.
+/// The stream that [`crate::Snapshot::backup_to`] makes of a file.
 fn backup(fs: &FaultFs) -> Result<Vec<u8>, Error> {
     let mut stream = Vec::new();
     try_open(fs)?.read().backup_to(&mut stream, None)?;

@@ -11,7 +11,7 @@ use crate::{Error, Options, PageStore, Snapshot, TreeMut, TreeOptions, WriteTxn}
 pub(super) type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 pub(super) type Maps = BTreeMap<String, Map>;
 
-/// What kind of keys and values a run prefers, so that each shape of page is met often.
+/// The kind of keys and values that a run prefers, so that each shape of page is met often.
 #[derive(Clone, Copy)]
 pub(super) struct Taste {
     key_space: u32,

@@ -50,7 +50,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     let refused = txn.tree("t").unwrap().ingest(b"", None, built);
     assert!(matches!(refused, Err(Error::PageUnitsDiffer { tree: 3, part: 1 })), "{refused:?}");
     assert_eq!(txn.tree("t").unwrap().len(), 1000);
-    // What was refused elsewhere is still there for a tree that it fits.
+    // A built tree that was refused elsewhere still goes into a tree that it fits.
     txn.create_tree("alike", options(2)).unwrap().append(&part).unwrap();
     txn.publish().unwrap();
     let report = store.check().unwrap();

@@ -204,7 +204,7 @@ impl Forger {
     }
 }
 
-/// What is done to a file, what the check has to say, and where.
+/// Damage to a file, the problem that the check has to report, and its place.
 type Fault = (&'static str, Where, fn(&mut Forger) -> u64);
 
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,5 +1,5 @@
-//! What is read stays where it is as long as it is borrowed, and what the file says is proven
-//! first.
+//! Borrowed bytes stay where they are as long as they are borrowed, and bytes of the file are
+//! verified first.
 
 use std::ops::Bound;
 use std::os::unix::fs::FileExt;

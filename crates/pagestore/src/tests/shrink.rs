@@ -164,7 +164,7 @@ fn assert_one_of(fs: &FaultFs, keys: &Keys) {
         Some(keys) if count > 0 => assert_there(&store, keys),
         found => assert!(found.is_some(), "{count} keys"),
     }
-    // What is left of the file can be used.
+    // The rest of the file can be used.
     put(&store, 1000, 700_000);
     checkpoint(&store).unwrap();
     store.check().unwrap();
@@ -247,7 +247,7 @@ fn what_a_builder_has_is_not_cut_off() {
     let mut txn = store.write().unwrap();
     txn.tree("built").unwrap().ingest(b"", None, built).unwrap();
     txn.publish().unwrap();
-    // What is published and in no durable root stays as well.
+    // Pages that are published and in no durable root stay as well.
     while store.trim_punch().unwrap() {}
     store.checkpoint().unwrap();
     drop(store);
@@ -278,7 +278,7 @@ fn what_a_snapshot_sees_is_not_cut_off() {
     while store.trim_punch().unwrap() {}
     let tree = reader.tree("t").unwrap().unwrap();
     for key in 1..4_u32 {
-        // Nobody has read it before, so it comes from the file.
+        // No snapshot has read it before, so it comes from the file.
         let value = tree.get(&key.to_be_bytes()).unwrap().unwrap();
         assert!(value.len() == 2 << 20 && value.iter().all(|&byte| byte == key as u8));
     }
@@ -395,7 +395,7 @@ fn full_disk_is_found_before_a_hole_is_written() {
             store = open(&fs);
         }
         let durable = store.durable();
-        // All that was given back is somebody else's now.
+        // Another owner has all units that were given back.
         fs.set_capacity(Some(capacity));
         put(&store, 3, 1_200_000);
         assert!(matches!(store.checkpoint(), Err(Error::NoSpace)), "reopened: {reopen}");

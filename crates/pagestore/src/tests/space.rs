@@ -68,7 +68,7 @@ fn fill(store: &PageStore, value: u8) {
     txn.publish().unwrap();
 }
 
-/// What a transaction of one put may look at of what has ended.
+/// The count of ended things that a transaction of one put may look at.
 const LOOKED_AT_MAX: u64 = 64 + 64 + 4 * 10;
 
 #[test]
@@ -92,7 +92,7 @@ fn who_pinned_much_is_let_go_a_part_at_a_time() {
             assert!(freed <= LOOKED_AT_MAX, "{freed}");
             transactions += 1;
         }
-        // What the last checkpoint wrote is looked at as well.
+        // The pages of the last checkpoint are looked at as well.
         assert!(transactions > all / LOOKED_AT_MAX && transactions < all / 32, "{transactions}");
         let free = store.stats().free_bytes;
         assert!(free >= all * 4096, "{free} of {all} units");

@@ -195,7 +195,7 @@ fn process_ends_at_any_time() {
             assert!(run(&store, &mut known, taste, &mut rng));
             drop(store);
             if life % 2 == 1 {
-                // What the process has seen after it was opened is not lost by the power either.
+                // Data that the process has seen after the open survives a power loss too.
                 drop(open(&fs));
                 fs.power_loss(seed);
             }
@@ -412,7 +412,7 @@ fn flipped_bits_of_the_area_are_found_but_in_the_last_frame() {
                 }
                 Ok(_) => {
                     let last = (0..6).take_while(|&key| get(&store, key).is_some()).count();
-                    // Nobody can tell the last frame from one that the power cut off.
+                    // The last frame cannot be told from one that a power loss cut off.
                     assert!(last >= 5, "byte {at}: {last} of 6 values");
                     torn += u64::from(last == 5);
                     unseen += u64::from(last == 6);
@@ -461,7 +461,7 @@ fn what_was_seen_after_a_kill_outlives_the_power() {
 }
 
 /// The first frame of a ring, with a record that transaction `txid` would leave if it put a key
-/// that nobody puts.
+/// that no transaction puts.
 fn forged_frame(txid: u64) -> Vec<u8> {
     let mut recorder = RedoRecorder::new(Vec::new(), 400);
     recorder.tree("t");

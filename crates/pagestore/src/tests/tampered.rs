@@ -1,5 +1,5 @@
 //! Files with right checksums in which something names what is not its own: whatever is done with
-//! them, nobody panics or goes on for ever, and no value comes out that was not written under its
+//! them, no call panics or loops for ever, and no value comes out that was not written under its
 //! key.
 
 use std::ops::Bound;
@@ -72,7 +72,7 @@ fn bytes_of(fs: &dyn FileSystem, path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// What was made to be named.
+/// The thing that a wrong reference names.
 #[derive(PartialEq)]
 enum Named {
     Page,
@@ -214,7 +214,7 @@ fn known<T>(outcome: Result<T, Error>) -> Option<T> {
     }
 }
 
-/// Somebody who uses a tampered file.
+/// A user of a tampered file.
 struct User {
     rng: fastrand::Rng,
     /// Then a long value that is free, and was looked at nonetheless, may change unseen:

@@ -156,7 +156,7 @@ fn leftovers(fs: &FaultFs) -> Vec<String> {
     names
 }
 
-/// What the made file has, verified; nothing if there is none.
+/// The contents of the made file, verified; nothing if there is none.
 fn found(fs: &FaultFs) -> Option<(Maps, Vec<u8>)> {
     let file = match PageFile::open(fs, &made()) {
         Err(Error::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => return None,
@@ -194,7 +194,7 @@ fn try_again(name: &str, tool: Tool, fs: &FaultFs, good: &Option<(Maps, Vec<u8>)
     assert!(found(fs) == *good, "{name}");
 }
 
-/// What the tool makes if nothing happens.
+/// The result of the tool without a fault.
 fn undisturbed(name: &str, tool: Tool, base: &FaultFs) -> Option<(Maps, Vec<u8>)> {
     let fs = base.crashed(0);
     tool(&arc(&fs)).unwrap();

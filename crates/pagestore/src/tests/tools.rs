@@ -212,7 +212,7 @@ fn arc(fs: &FaultFs) -> Arc<dyn flotilla_vfs::FileSystem> {
     Arc::new(fs.clone())
 }
 
-/// What a store in the file has, once it was verified.
+/// The contents of a store in the file, once it was verified.
 fn contents(fs: &FaultFs, path: &std::path::Path) -> (Maps, Vec<u8>) {
     let store = PageStore::open(arc(fs), path, Options::default()).unwrap();
     store.check().unwrap();
@@ -317,7 +317,7 @@ fn repair_keeps_what_is_whole_and_names_the_rest() {
             && lost.end.as_ref().is_none_or(|end| key < &end[..])
     };
     let mut rest = good.clone();
-    // What the redo area has is newer than what was lost.
+    // The records of the redo area are newer than the lost pages.
     rest.get_mut("small").unwrap().retain(|key, _| key == b"later" || !is_lost(key));
     assert!(maps == rest, "{report:?}");
     assert_eq!(good["small"].len() - rest["small"].len(), lost.count as usize);

@@ -1,5 +1,5 @@
-//! Random calls of everything that a store can do, and a crash before each operation on the disk: what
-//! is found then is opened, compared with what it may be, and checked whole.
+//! Random calls of everything that a store can do, and a crash before each operation on the disk:
+//! the file that it leaves is opened, compared with what it may be, and checked whole.
 //!
 //! `PAGES_SEEDS` is how many histories are tried; the default is for `cargo test`.
 
@@ -23,7 +23,7 @@ const CRASHES: u64 = 2;
 /// Of so many stores that are opened after a crash one is written to, and crashes again.
 const SECOND_LIVES_ARE_ONE_IN: u64 = 5;
 
-/// What may be found after a crash: the states from the last one that is known to be durable to the
+/// The states that a crash may leave: from the last one that is known to be durable to the
 /// last that was published, or is about to be. A store's mark is the number of its state.
 struct Known {
     states: Vec<Arc<State>>,

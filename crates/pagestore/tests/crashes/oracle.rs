@@ -1,4 +1,4 @@
-//! What a store should hold: maps, and the same calls on both.
+//! The expected contents of a store: maps, and the same calls on both.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -16,7 +16,7 @@ pub(crate) struct State {
     page_units: BTreeMap<String, u32>,
 }
 
-/// What a run prefers, so that each shape of page is met often.
+/// The preferences of a run, so that each shape of page is met often.
 #[derive(Clone, Copy)]
 pub(crate) struct Taste {
     keys: u32,

@@ -72,7 +72,7 @@ fn a_new_leader_starts_where_the_window_of_the_old_ends() {
 }
 
 /// A cluster whose leader changes at random, with clocks that disagree and jump, writes that are
-/// late, and answers that are lost. What is handed out by a leader in office never goes back, and
+/// late, and answers that are lost. Timestamps of a leader in office never go back, and
 /// nothing is handed out twice, not even by leaders that are no longer in office.
 #[test]
 fn time_never_goes_back_whoever_leads() {

@@ -10,7 +10,7 @@ use openraft::{Entry, LogId, RaftLogReader, StorageError, Vote};
 
 const GROUPS: usize = 3;
 
-/// What a group holds.
+/// The contents of a group.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Model {
     vote: Option<Vote<u64>>,

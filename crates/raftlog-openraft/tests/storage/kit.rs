@@ -1,4 +1,4 @@
-//! What the tests share: types, a format, a log on a faulty disk.
+//! Shared by the tests: types, a format, a log on a faulty disk.
 
 use flotilla_raftlog::{Config, LogEngine};
 use flotilla_raftlog_openraft::{Flusher, Format, GroupLog};
@@ -93,8 +93,8 @@ impl SyncGate {
         (gate, open_on(Arc::new(disk), config))
     }
 
-    /// Shuts the gate and waits until the flusher stands before it with the log in its hands: what
-    /// is queued from then on nobody writes until the gate opens.
+    /// Shuts the gate and waits until the flusher stands before it with the log in its hands:
+    /// no thread writes what is queued from then on until the gate opens.
     pub(crate) async fn shut(&self, flusher: &Flusher) -> Shut {
         *self.0.is_shut.lock().expect("nothing panics with the lock") = true;
         let shut = Shut(self.clone());

@@ -17,7 +17,7 @@ const GROUPS: u64 = 8;
 /// A bound for the test, not a rest.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 
-/// There is nobody else.
+/// There is no other node.
 struct Alone;
 
 fn nobody<E: std::error::Error>() -> RPCError<u64, BasicNode, E> {

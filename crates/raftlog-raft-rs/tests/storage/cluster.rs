@@ -1,7 +1,7 @@
 //! Three nodes in one thread, each on a log and a disk of its own, which lose power.
 //!
-//! What must hold, whatever happens: no two leaders in one term; what one node has applied at an
-//! index no other node applies otherwise, nor does it itself after a restart; what is acknowledged
+//! Always: no two leaders in one term; an entry that one node has applied at an
+//! index no other node applies otherwise, nor does it itself after a restart; an entry acknowledged
 //! by a commit is applied by all in the end. Nodes snapshot and compact, fetch through `Fetch`, and
 //! keep nearly nothing in memory.
 
@@ -46,7 +46,7 @@ impl Machine {
     }
 }
 
-/// What is known to have happened, which nothing may contradict.
+/// Facts of the run, which nothing may contradict.
 #[derive(Default)]
 struct Truth {
     applied: BTreeMap<u64, Machine>,
@@ -67,7 +67,7 @@ struct Server {
     snapshot: Arc<Mutex<Machine>>,
 }
 
-/// What one `Ready` waits for.
+/// The writes that one `Ready` waits for.
 struct Write {
     commit: Option<Commit>,
     number: u64,

@@ -1,4 +1,4 @@
-//! Entries for a follower that is behind, read by somebody else.
+//! Entries for a follower that is behind, read by another thread.
 
 use crate::kit::{GROUP, append_message, entries, node, open_log, write};
 use flotilla_raftlog::{LogBatch, LogEngine};

@@ -1,4 +1,4 @@
-//! What the tests share: a log on a faulty disk, entries, and nodes.
+//! Shared by the tests: a log on a faulty disk, entries, and nodes.
 
 use flotilla_raftlog::{Config as LogConfig, Durability, LogBatch, LogEngine};
 use flotilla_raftlog_raft_rs::{Config, GroupStorage};
@@ -80,7 +80,7 @@ pub(crate) fn node(id: u64, storage: GroupStorage, applied: u64) -> RawNode<Grou
     RawNode::new(&config, storage, &logger).expect("the storage has a sound state")
 }
 
-/// What a leader of the term says: these entries follow the one at `index`, of `log_term`.
+/// A message of the term's leader: these entries follow the one at `index`, of `log_term`.
 pub(crate) fn append_message(
     to: u64,
     term: u64,

@@ -4,7 +4,7 @@ use crate::error::Error;
 use flotilla_base::sync::Mutex;
 use std::task::{Poll, Waker};
 
-/// What a successful write returns.
+/// The result of a successful write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receipt {
     /// The sequence number of the batch: batches with lower ones come before it in the log. For a

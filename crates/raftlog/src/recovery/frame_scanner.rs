@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn any_sectors_of_an_unsynced_flush_may_be_lost() {
-        // Three frames that nobody knew to be synced; each set of lost sectors leaves a prefix.
+        // Three frames of which no sync is known; each set of lost sectors leaves a prefix.
         let (whole, begins) = segment(&[19, 19, 19]);
         let sectors = begins[3].div_ceil(SECTOR_BYTES);
         for lost in 0..1_u32 << sectors {

@@ -1,4 +1,4 @@
-//! What each call does and refuses.
+//! Each call: its effect, and the input that it refuses.
 
 use crate::kit::{
     batch, entries, entry, open, random_entry, read_all, reopen, segment_path, small, write,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 const COPY: &str = "/copy";
 
-/// What can be seen of a group: bounds, the term before, keys, entries.
+/// The visible state of a group: bounds, the term before, keys, entries.
 #[derive(Debug, PartialEq)]
 struct Seen {
     first: u64,
@@ -120,7 +120,8 @@ fn a_checkpoint_that_is_cut_short_does_not_open() {
             }
             Ok(copy) => assert_eq!(seen(&copy), before, "cut after {cut}"),
             Err(Error::Corrupt { what, .. }) => {
-                // The oldest is missing, or a later one that was not synced is seen to be torn first.
+                // The oldest is missing, or a later one that was not synced is seen to be torn
+                // first.
                 let is_told = ["the segment is missing", "the segment's header fails its checksum"];
                 assert!(made.is_err() && is_told.contains(&what), "cut after {cut}: {what}");
             }

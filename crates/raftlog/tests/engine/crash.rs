@@ -145,7 +145,7 @@ impl Run {
         let purged = log.purge_expired_files();
         let after = log.stats();
         // It may have written batches of its own, which change no group; and if it failed, one of
-        // which nobody knows.
+        // which the test does not know.
         let batches = after.batches - before.batches + u64::from(purged.is_err());
         assert!(batches < FRAMES_OF_PURGE_MAX, "{batches} batches for one purge");
         let last = self.states.last().expect("there is one").clone();
@@ -204,7 +204,7 @@ fn random_histories_agree_with_the_oracle() {
     assert!(moved_count > 500 && moved_in_part_count > 5, "{moved_count}, {moved_in_part_count}");
 }
 
-/// What became of the crashes of some histories.
+/// Counts of the outcomes of crashes over some histories.
 #[derive(Clone, Copy, Debug, Default)]
 struct Crashes {
     count: u64,

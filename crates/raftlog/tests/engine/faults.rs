@@ -74,7 +74,7 @@ fn a_full_disk_refuses_before_it_writes_and_can_be_purged() {
     assert!(matches!(error, Error::NoSpace { .. }), "{error:?}");
     assert!(written > 20, "{written}");
     assert_eq!(log.group(1).expect("there").last_index(), written);
-    // What is queued behind fails too, since it counts on what went before.
+    // Writes that are queued behind fail too, since they rest on those before.
     let commits = [1, 2].map(|i| {
         log.write(batch(|b| b.append(1, &entries(written + i, 1, &[300]))), Durability::Synced)
     });

@@ -1,4 +1,4 @@
-//! What others do while one thread is at the disk.
+//! Calls of other threads while one thread is at the disk.
 
 use crate::kit::{DIR, batch, entries, small};
 use bytes::Bytes;
@@ -149,8 +149,8 @@ fn a_panic_under_a_write_fails_those_who_wait() {
     assert!(matches!(append(&log, 1, 10).wait(), Err(Error::Poisoned(_))));
 }
 
-/// Changes of a group while what it holds is being moved: made after its bytes were read, and before
-/// they are written.
+/// Changes of a group while its records are being rewritten: made after its bytes were read, and
+/// before they are written.
 fn change_while_moving(change: fn(&mut LogBatch)) -> (Vec<Entry>, u64, Option<Bytes>) {
     let config = || Config { purge_above_bytes: 0, move_live_ratio_max: 1.0, ..small() };
     let (disk, hooks, log) = open_with(config());
@@ -177,7 +177,7 @@ fn change_while_moving(change: fn(&mut LogBatch)) -> (Vec<Entry>, u64, Option<By
     };
     let found = state(&log);
     drop(log);
-    // What was moved is all that a restart sees.
+    // A restart sees the rewritten records only.
     disk.power_loss(1);
     let (log, _) = LogEngine::open(Arc::new(disk), Path::new(DIR), config()).expect("it opens");
     assert_eq!(state(&log), found);

@@ -1,4 +1,4 @@
-//! What the tests share: a small log on a faulty disk, and short ways to write to it.
+//! Shared by the tests: a small log on a faulty disk, and short ways to write to it.
 
 use bytes::Bytes;
 use flotilla_raftlog::{Config, Durability, Entry, Error, LogBatch, LogEngine, RecoveryReport};

@@ -182,7 +182,7 @@ fn reused() -> (FaultFs, LogEngine, u64) {
 
 #[test]
 fn rot_in_the_last_batch_shows_once_the_log_was_idle() {
-    // Without the voucher, in a file that was used before, it passes for a write that was torn.
+    // Without the sync marker, in a file that was used before, it passes for a write that was torn.
     for is_idle in [false, true] {
         let (disk, log, newest) = reused();
         assert_eq!(bytes_of(&disk, newest)[12], 1, "it is a file that was used before");

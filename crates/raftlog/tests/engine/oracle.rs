@@ -1,4 +1,4 @@
-//! What the log should hold, kept in the simplest way there is.
+//! The expected contents of the log, kept in the simplest way there is.
 
 use bytes::Bytes;
 use flotilla_raftlog::{Entry, Error, LogBatch, LogEngine};
@@ -145,8 +145,8 @@ fn random_entry(index: u64, rng: &mut fastrand::Rng) -> Entry {
     Entry { index, term: rng.u64(1..4), kind: rng.u8(0..3), data }
 }
 
-/// Sometimes all zeros, which on disk look as if they had never been written, and sometimes the same
-/// over and over, which compresses well.
+/// Sometimes all zeros, which on disk look as if they had never been written, and sometimes the
+/// same over and over, which compresses well.
 fn random_bytes(len: usize, rng: &mut fastrand::Rng) -> Bytes {
     let mut bytes = vec![0; len];
     match rng.u8(0..5) {

@@ -1,4 +1,4 @@
-//! What is still needed of old segments is moved, so that they can go.
+//! Live records of old segments are rewritten, so that the segments can go.
 
 use crate::kit::{DIR, entries, open_with, random_entry, read_all, small, text_entry, write};
 use flotilla_raftlog::{Config, Entry, Error, LogEngine, PurgeReport};

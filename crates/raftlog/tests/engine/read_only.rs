@@ -1,4 +1,4 @@
-//! Looking at a log changes nothing, hinders nobody, and shows it as it was at one moment.
+//! Looking at a log changes nothing, blocks no writer, and shows it as it was at one moment.
 
 use crate::kit::{DIR, batch, entries, entry, open, read_all, reopen, segment_path, small, write};
 use flotilla_raftlog::{Config, Durability, Error, LogEngine, RecoveryReport};

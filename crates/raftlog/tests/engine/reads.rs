@@ -41,7 +41,7 @@ fn filled(log: &LogEngine, count: u64) -> Vec<Entry> {
     entries
 }
 
-/// What a read of a range under a limit is to give.
+/// The entries that a read of a range under a limit has to return.
 fn wanted(entries: &[Entry], begin: usize, end: usize, max_bytes: u64) -> &[Entry] {
     let mut bytes = 0;
     let fits = |(at, entry): &(usize, &Entry)| {

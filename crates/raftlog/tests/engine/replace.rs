@@ -25,7 +25,8 @@ fn contents(log: &LogEngine) -> BTreeMap<u64, Vec<Entry>> {
     log.group_ids().into_iter().map(|id| (id, read_all(log, id))).collect()
 }
 
-/// Four segments and a log that was not closed. A batch in the newest is damaged, and synced ones follow.
+/// Four segments and a log that was not closed. A batch in the newest is damaged, and synced ones
+/// follow.
 fn damaged() -> FaultFs {
     let disk = FaultFs::new(1);
     let (log, _) = open_with(&disk, small()).expect("it opens");
@@ -41,7 +42,7 @@ fn damaged() -> FaultFs {
     disk
 }
 
-/// What a salvage to another directory finds.
+/// The findings of a salvage to another directory.
 fn salvaged(disk: &FaultFs) -> (BTreeMap<u64, Vec<Entry>>, SalvageReport) {
     let fs = Arc::new(disk.clone());
     let report =
@@ -76,7 +77,7 @@ fn a_damaged_log_is_replaced_by_what_is_whole_of_it_once() {
         assert_eq!(log.group(1).expect("there").get(b"k").as_deref(), Some(&b"v"[..]));
     }
 
-    // Nothing more is given up before somebody has looked at what was.
+    // Nothing more is given up before an operator has looked at the first loss.
     disk.remove(&segment_path(2)).expect("removed");
     let again = open_with(&disk, salvaging()).map(|(_, report)| report);
     assert!(matches!(again, Err(Error::Invalid(_))), "{again:?}");
@@ -125,7 +126,8 @@ fn a_crash_at_any_moment_leaves_the_damaged_log_or_what_is_whole_of_it() {
             }
             Err(other) => panic!("cut {cut}: {other}"),
         }
-        // Whatever is asked for, what was begun is ended; and else the damage is still there.
+        // Any request first ends a replacement that was begun; without one the damage is still
+        // there.
         match open_with(&disk, small()) {
             Ok((log, _)) => {
                 assert_eq!(contents(&log), expected, "cut {cut}");

@@ -205,7 +205,7 @@ fn moves_writes_compactions_and_reads_go_on_at_once() {
     let disk = FaultFs::new(1);
     let config = || Config { purge_above_bytes: 0, move_live_ratio_max: 1.0, ..squeezed() };
     let log = open_with(&disk, config()).expect("it opens").0;
-    // What idle groups have is moved over and over.
+    // Records of idle groups are rewritten over and over.
     let idle = [text_entry(1, 1, 900), entry(2, 1, 40), random_entry(3, 2, 300)];
     for group in 100..110 {
         write(&log, |b| (b.append(group, &idle), b.put(group, b"k", b"v")).1).expect("written");

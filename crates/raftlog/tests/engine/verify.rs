@@ -149,7 +149,7 @@ fn missing_segments_and_other_versions_are_named() {
         disk.remove(&segment_path(missing)).expect("removed");
         let report = verify(&disk, VerifyLevel::Frames);
         if missing == *all.last().expect("some") {
-            // Nobody can tell from what is left, if no purge speaks of it.
+            // The rest does not show it, if no purge names it.
             continue;
         }
         assert_eq!(report.problems.len(), 1, "{missing} of {all:?}: {report:?}");

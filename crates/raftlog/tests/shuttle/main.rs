@@ -1,8 +1,9 @@
 //! Threads that write, wait, flush, maintain and close, in many orders: a model checker decides at
-//! each lock, condition variable, atomic and disk operation who goes on. It finds hangs by itself;
-//! the rest is checked here.
+//! each lock, condition variable, atomic and disk operation which thread runs next. It finds hangs
+//! by itself; the rest is checked here.
 //!
-//! Built with `--cfg shuttle` only; `RAFTLOG_SCHEDULES` is how many orders each scenario is tried in.
+//! Built with `--cfg shuttle` only; `RAFTLOG_SCHEDULES` is the count of orders that each scenario
+//! is tried in.
 #![cfg(shuttle)]
 
 mod disk;
@@ -15,7 +16,7 @@ use shuttle::thread::{self, JoinHandle};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-/// What each scenario writes of a group.
+/// The writes of each scenario to a group.
 const WRITES: u64 = 2;
 
 type Outcome = Result<Receipt, Error>;
@@ -37,7 +38,7 @@ struct Told {
     called_back: Vec<Outcome>,
     callback_count: usize,
     lsns: Vec<u64>,
-    /// Somebody was told of a failure.
+    /// A failure was reported to a thread.
     is_poisoned: bool,
 }
 
@@ -96,7 +97,7 @@ impl World {
         }
     }
 
-    /// Has the outcomes told to callbacks. Somebody else has to flush.
+    /// Reports the outcomes by callbacks. Another thread has to flush.
     fn write_with_callbacks(&self, group: u64, durability: Durability) {
         let write = |index| (index, self.log.write(batch(group, index), durability));
         let commits: Vec<_> = (1..=WRITES).map(write).collect();
@@ -155,7 +156,7 @@ impl World {
         }
     }
 
-    /// What must hold when all threads are done and all that is queued is carried out.
+    /// The invariants at the end, when all threads are done and the queue is empty.
     fn check_told(&self) {
         assert_eq!(self.log.stats().queued_bytes, 0);
         let mut told = self.told.lock().expect("whole");

@@ -1,4 +1,4 @@
-//! Whatever the network brings, nothing panics and nothing that matters changes.
+//! Garbage from the network: nothing panics and nothing that matters changes.
 
 use bytes::Bytes;
 

@@ -12,7 +12,7 @@ use super::*;
 /// One replica, as its clients know it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReplicaState {
-    /// Whatever was ever on its way to the log, by index and term.
+    /// Every entry that was ever on its way to the log, by index and term.
     written: BTreeMap<(u64, u64), LogEntry>,
     /// The log as it is when all that is on its way arrives.
     pub(super) log: BTreeMap<u64, LogEntry>,

@@ -126,7 +126,7 @@ impl Bench {
         }
     }
 
-    /// Has each of the open stores do the same in turn, in each round; each round begins with another.
+    /// Lets each open store do the same in turn, in each round; each round begins with another.
     ///
     /// # Errors
     ///

@@ -167,7 +167,7 @@ fn sync(bench: &mut Bench, engines: &[Contender]) -> Result<()> {
             batch: false,
         })?;
     }
-    // Only bbolt can do this; the others' commits wait for one another, or share a sync by themselves.
+    // Only bbolt can do this; others' commits wait for one another, or share a sync by themselves.
     let is_bbolt = |session: &mut Session| session.contender.is_bbolt();
     let mut bbolts: Vec<_> = sessions.extract_if(.., is_bbolt).collect();
     bench.rounds(&batched(8), &mut bbolts, |seed| Load::Durable {
@@ -205,7 +205,8 @@ fn paced() -> Beside {
     }
 }
 
-/// A small file that grows many times over while it is read, in transactions that scan five hundred times.
+/// A small file that grows many times over while it is read, in transactions that scan five hundred
+/// times.
 ///
 /// # Errors
 ///

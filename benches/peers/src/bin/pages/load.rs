@@ -1,4 +1,4 @@
-//! What is asked of an engine, and what it answers: lines of JSON between this program and the process
+//! Requests to an engine and its answers: lines of JSON between this program and the process
 //! that has the engine open.
 
 use serde::{Deserialize, Serialize};
@@ -16,8 +16,8 @@ pub enum Load {
         /// Whether in the order of keys.
         in_order: bool,
     },
-    /// Replaces random keys, without a sync in the commits; at the end all is made durable, and that
-    /// is timed as well.
+    /// Replaces random keys, without a sync in the commits; at the end all is made durable, and
+    /// that is timed as well.
     Commits { keys: u64, value_bytes: usize, commits: u64, puts: u64, seed: u64 },
     /// Threads replace one random key a commit, durable when it returns.
     Durable {
@@ -39,7 +39,8 @@ pub enum Load {
     Scatter { pages: u64 },
     /// Puts one new value a commit, without a sync, for so long or so many.
     Large { value_bytes: usize, ms: u64, puts: u64, first: u64 },
-    /// Replaces random ones of a thousand values of one to eight pages, one a commit, without a sync.
+    /// Replaces random ones of a thousand values of one to eight pages, one a commit, without a
+    /// sync.
     Churn { commits: u64, seed: u64 },
     /// Commits of so many random puts, each made durable: what is written for free space alone.
     FreeSpace { keys: u64, value_bytes: usize, commits: u64, puts: u64, seed: u64 },

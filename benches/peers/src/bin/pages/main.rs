@@ -1,9 +1,10 @@
-//! The page store beside redb, LMDB, bbolt and canopydb: the same loads on each in turn, in one run.
+//! The page store beside redb, LMDB, bbolt and canopydb: the same loads on each in turn, in one
+//! run.
 //!
-//! `cargo run --release --no-default-features --features pages --bin pages -- goals --quick` shows in two
-//! minutes that all works; without `--quick` it takes half an hour, and ends with the table of what must
-//! hold. Each engine runs in a process of its own, and all of them are asked by lines of JSON, so
-//! that bbolt, which is a Go program in `bbolt/`, is asked for the same as the others.
+//! `cargo run --release --no-default-features --features pages --bin pages -- goals --quick` shows
+//! in two minutes that all works; without `--quick` it takes half an hour, and ends with the table
+//! of what must hold. Each engine runs in a process of its own, and all of them are asked by lines
+//! of JSON, so that bbolt, which is a Go program in `bbolt/`, is asked for the same as the others.
 
 mod bench;
 mod cases;
@@ -40,8 +41,8 @@ struct Options {
     /// Also the file with four million free pages, which takes 40 GiB.
     #[arg(long, global = true)]
     largest: bool,
-    /// How many free pages that lie apart, in place of 1,000 and 1,000,000; the first is what the others
-    /// are compared with.
+    /// How many free pages that lie apart, in place of 1,000 and 1,000,000; the first is what the
+    /// others are compared with.
     #[arg(long, global = true, value_delimiter = ',')]
     free_pages: Option<Vec<u64>>,
     /// How often each case is measured; 3, quick 1, if nothing is said.

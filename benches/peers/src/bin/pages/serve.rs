@@ -1,4 +1,5 @@
-//! The process that has an engine open: reads what to do from standard input, a line each, and answers.
+//! The process that has an engine open: reads what to do from standard input, a line each, and
+//! answers.
 
 use crate::load::{Load, Outcome};
 use crate::loads;

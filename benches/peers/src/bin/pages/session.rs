@@ -107,7 +107,8 @@ impl Drop for Session {
     }
 }
 
-/// Builds the program that has bbolt, into `dir`. Nothing if there is no Go, or no module to be had.
+/// Builds the program that has bbolt, into `dir`. Nothing if there is no Go, or no module to be
+/// had.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What is asked of a store of pages: the one seam through which every engine in this program is driven.
+//! The interface of a page store through which every engine in this program is driven.
 
 use peers::Result;
 
@@ -57,8 +57,8 @@ pub trait Store: Send + Sync + Sized {
         None
     }
 
-    /// Moves some pages to lower places, while others read and write. Returns whether there is more to
-    /// do, and nothing if the engine cannot do it.
+    /// Moves some pages to lower places, while others read and write. Returns whether there is more
+    /// to do, and nothing if the engine cannot do it.
     ///
     /// # Errors
     ///

@@ -20,8 +20,8 @@ pub fn results(records: &Records, engines: &[Contender]) -> Table {
     table
 }
 
-/// Every goal, what was seen, and whether it is met. Of what was not measured it says that, and why if
-/// that is known.
+/// Every goal, what was seen, and whether it is met. Of what was not measured it says that, and why
+/// if that is known.
 pub fn must_show(goals: &[Goal], records: &Records) -> Table {
     let mut table = plain();
     table.set_header(["case", "figure", "pagestore", "best of the others", "", "asked", "is", ""]);

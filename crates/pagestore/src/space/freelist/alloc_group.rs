@@ -438,7 +438,7 @@ fn range_mask(first: u32, from: u32, to: u32) -> u64 {
 mod tests {
     use super::*;
 
-    /// What the words say, looked at unit by unit.
+    /// The free runs of the bitmap, found unit by unit.
     fn slow_runs(group: &AllocGroup) -> Vec<(u32, u32)> {
         let mut runs: Vec<(u32, u32)> = Vec::new();
         for at in (0..UNITS).filter(|&at| group.is_free(at)) {

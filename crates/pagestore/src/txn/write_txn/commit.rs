@@ -251,7 +251,7 @@ mod tests {
         let first = txn.commit(CommitDurability::Sync).unwrap();
         let mut txn = store.write().unwrap();
         txn.tree("t").unwrap().put(b"a", b"2").unwrap();
-        // What `commit` does, stopped half-way.
+        // The steps of `commit`, stopped half-way.
         let WriteTxn { mut state, shared, writer_guard } = txn;
         save(&mut state, shared).unwrap();
         let recorder = publish(state, shared).unwrap();

@@ -288,7 +288,7 @@ mod tests {
                 put_varint(&mut bytes, *first);
                 put_varint(&mut bytes, *second);
                 let whole = bytes.len();
-                // What follows belongs to others, and may be nothing.
+                // The rest belongs to other groups, and may be empty.
                 for behind in [0, 1, 9] {
                     bytes.resize(whole + behind, 0xff);
                     let input = &mut &bytes[..];

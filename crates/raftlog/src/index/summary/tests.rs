@@ -191,7 +191,7 @@ impl History {
         changes
     }
 
-    /// What a restart makes of it if the segments below `from` are gone.
+    /// The index that a restart makes if the segments below `from` are gone.
     fn merged(&self, from: u64) -> (Groups, SegmentUsage) {
         let (groups, mut usage) = (Groups::default(), SegmentUsage::default());
         for (segment, summary) in (1..).zip(&self.summaries).filter(|(segment, _)| *segment >= from)

@@ -1,5 +1,5 @@
-//! canopydb: defaults (a cache of 1 GiB, checkpoints of 64 MiB), without its log where commits need not
-//! be durable.
+//! canopydb: defaults (a cache of 1 GiB, checkpoints of 64 MiB), without its log where commits need
+//! not be durable.
 
 use crate::store::{Reader, Store, Writer};
 use canopydb::{Database, DbOptions, EnvOptions, Tree};

@@ -1,5 +1,5 @@
-//! LMDB by heed: a map of 64 GiB; without a sync `NOSYNC`, which a power loss may spoil, and as a second
-//! engine `NOSYNC` with `WRITEMAP`.
+//! LMDB by heed: a map of 64 GiB; without a sync `NOSYNC`, which a power loss may spoil, and as a
+//! second engine `NOSYNC` with `WRITEMAP`.
 #![expect(unsafe_code, reason = "heed's way to open a file and to choose flags")]
 
 use crate::store::{Reader, Store, Writer};

@@ -1,5 +1,5 @@
-//! This project's page store: defaults, and the maintenance thread that it offers. Where no commit has to
-//! be durable it has no redo area, as in a node, which keeps a log of its own.
+//! This project's page store: defaults, and the maintenance thread that it offers. Where no commit
+//! has to be durable it has no redo area, as in a node, which keeps a log of its own.
 
 use crate::store::{Reader, Store, Writer};
 use flotilla_pagestore::{CommitDurability, MaintenanceThread, Options, PageStore, Tree, TreeMut};

@@ -1,5 +1,5 @@
-//! redb 4: defaults (a cache of 1 GiB); commits that need not be durable have `Durability::None`, and
-//! each thousandth of them is durable, since without one redb frees no page.
+//! redb 4: defaults (a cache of 1 GiB); commits that need not be durable have `Durability::None`,
+//! and each thousandth of them is durable, since without one redb frees no page.
 
 use crate::store::{Reader, Store, Writer};
 use peers::Result;

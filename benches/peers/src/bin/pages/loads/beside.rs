@@ -1,7 +1,7 @@
 //! A writer and a reader at a steady pace, beside threads that scan without pause.
 //!
-//! Who is held up starts his next few later; those count as waiting from when they should have begun, so
-//! a stall is seen in the percentiles by its length.
+//! A thread that is held up starts its next few later; their wait counts from when they should have
+//! begun, so a stall is seen in the percentiles by its length.
 
 use super::reads::scan;
 use crate::keys::{Chance, Values, key, key_in_order};
@@ -133,7 +133,8 @@ fn read_paced<S: Store>(store: &S, load: &Beside, ends: &Receiver<()>) -> Result
     })
 }
 
-/// Does it so many times a second until the other side of the channel is gone. Returns the times in ns.
+/// Calls `one` `per_second` times a second until the other side of the channel is gone. Returns the
+/// times in ns.
 fn paced(
     per_second: u64,
     ends: &Receiver<()>,

@@ -73,8 +73,8 @@ pub fn large<S: Store>(
     Ok(outcome)
 }
 
-/// Replaces values of one to eight pages, one a commit, so that spans of all these sizes are taken and
-/// given back.
+/// Replaces values of one to eight pages, one a commit, so that spans of all these sizes are taken
+/// and given back.
 ///
 /// # Errors
 ///

@@ -39,7 +39,7 @@ pub fn fill<S: Store>(
     Ok(outcome)
 }
 
-/// Commits of random puts without a sync, and at the end all durable: the processor time of all of it.
+/// Commits of random puts without a sync, and at the end all durable: the CPU time of all of it.
 ///
 /// # Errors
 ///
@@ -130,7 +130,7 @@ pub fn delete_half<S: Store>(store: &S, keys: u64) -> Result<Outcome> {
     Ok(Outcome::default())
 }
 
-/// Replaces random keys, a hundred a commit without a sync, until somebody kills the process. Says a
+/// Replaces random keys, a hundred a commit without a sync, until the process is killed. Prints a
 /// line after each thousand commits.
 ///
 /// # Errors
