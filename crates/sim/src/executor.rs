@@ -58,8 +58,10 @@ pub(crate) struct Executor {
     apply: TaskQueue<ApplyTask>,
     /// Says how long applying waits.
     pacer: Pacer,
-    /// A checkpoint was asked for before its time.
+    /// Maintenance was asked for before its time.
     is_asked: bool,
+    /// Maintenance has looked at the store since the first change after the last checkpoint.
+    is_change_known: bool,
     coverage: Coverage,
 }
 
@@ -93,7 +95,18 @@ impl Executor {
         let coverage = Coverage::default();
         let (log, apply) = (TaskQueue::default(), TaskQueue::default());
         let pacer = Pacer::default();
-        Self { store, rng, delays, log, terms, apply, pacer, is_asked: false, coverage }
+        Self {
+            store,
+            rng,
+            delays,
+            log,
+            terms,
+            apply,
+            pacer,
+            is_asked: false,
+            is_change_known: false,
+            coverage,
+        }
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -207,8 +220,9 @@ impl Executor {
     /// checkpoint once there are enough of them, as the node's threads do.
     fn stall_us(&mut self, now: SimTime, out: &mut Outbox) -> Option<u64> {
         let (limits, dirty) = (self.store.dirty_limits(), self.store.dirty_bytes());
-        if self.store.needs_maintenance() && !self.is_asked {
-            self.is_asked = true;
+        let is_wanted = self.store.needs_maintenance() || !self.is_change_known;
+        if is_wanted && !self.is_asked {
+            (self.is_asked, self.is_change_known) = (true, true);
             out.tasks.push((self.rng.u64(1..=ASK_US_MAX), Task::Maintain));
         }
         let clock = Duration::from_micros(now);
@@ -283,7 +297,10 @@ impl Executor {
         // Not drawn, so that old seeds draw the rest as ever.
         for _ in 0..=self.store.stats().checkpoints % MAINTENANCE_STEPS_END {
             match self.store.maintain(Duration::from_micros(now))? {
-                StoreMaintenance::Checkpointed(durable) => self.report_checkpoint(durable, out),
+                StoreMaintenance::Checkpointed(durable) => {
+                    self.is_change_known = false;
+                    self.report_checkpoint(durable, out);
+                }
                 StoreMaintenance::Rest { .. } => break,
                 _ => {}
             }
