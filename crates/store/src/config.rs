@@ -1,5 +1,7 @@
 //! Settings of the store and of its two engines.
 
+use std::time::Duration;
+
 use flotilla_pagestore::Options;
 
 /// How the store uses its engines.
@@ -8,7 +10,7 @@ pub struct Config {
     /// The log engine's own.
     pub log: flotilla_raftlog::Config,
     /// The page store's own, with the limits of dirty bytes, the interval of checkpoints and the
-    /// budget of defragmentation. Default: 64 and 256 MiB, 5 s, 16 MiB.
+    /// budget of defragmentation. Default: 64 and 256 MiB, 2 s, 16 MiB.
     pub pages: Options,
     /// Bytes of log batches from which on a checkpoint is wanted. Default 256 MiB. A restart reads
     /// about as many bytes, and the log keeps them.
@@ -19,7 +21,10 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             log: flotilla_raftlog::Config::default(),
-            pages: Options::default().dirty_bytes(64 << 20, 256 << 20).defragment(16 << 20, 0.5),
+            pages: Options::default()
+                .dirty_bytes(64 << 20, 256 << 20)
+                .checkpoint_interval(Some(Duration::from_secs(2)))
+                .defragment(16 << 20, 0.5),
             checkpoint_log_bytes: 256 << 20,
         }
     }
