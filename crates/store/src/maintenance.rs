@@ -33,7 +33,7 @@ pub enum StoreMaintenance {
     },
 }
 
-/// What maintenance has done.
+/// Counts of the work that maintenance has done.
 #[derive(Debug, Default)]
 pub(crate) struct MaintenanceCounters {
     /// Bytes of pages moved.

@@ -29,7 +29,7 @@ const LOCK_RETRY: Duration = Duration::from_millis(5);
 /// The time after which a checkpoint is tried again that the full disk refused.
 const FULL_RETRY: Duration = Duration::from_secs(1);
 
-/// What a store should do next.
+/// The next piece of background work of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MaintenanceAction {
@@ -98,7 +98,7 @@ pub(crate) struct MaintenanceInputs {
     pub(crate) span_bytes: u64,
 }
 
-/// What the policy remembers.
+/// The state of the policy.
 #[derive(Debug, Default)]
 pub(crate) struct MaintenancePolicy {
     /// The first time at which it saw a change since the last checkpoint.
