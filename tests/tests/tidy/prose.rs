@@ -65,10 +65,9 @@ fn private_language_of(shown: &str, text: &str) -> Vec<String> {
         let sentences = comment.split_inclusive(". ").enumerate();
         for (at, sentence) in sentences.filter(|(at, _)| *at > 0 || begins) {
             let sentence = if at == 0 { sentence.trim_start_matches("* ") } else { sentence };
-            if let Some(opening) = OPENINGS.iter().find(|o| sentence.starts_with(*o)) {
-                if !sentence.trim_end().ends_with('?') {
-                    findings.push(format!("{place}: opens with `{}`", opening.trim_end()));
-                }
+            let opening = OPENINGS.iter().find(|o| sentence.starts_with(*o));
+            if let Some(opening) = opening.filter(|_| !sentence.trim_end().ends_with('?')) {
+                findings.push(format!("{place}: opens with `{}`", opening.trim_end()));
             }
         }
         let lower = comment.to_lowercase();
