@@ -67,7 +67,7 @@ pub struct Beside {
     pub length: u64,
     /// How many scans are made in one read transaction.
     pub scans_each: u64,
-    /// Bytes of values that are put.
+    /// Length of the values that are put, in bytes.
     pub value_bytes: usize,
     /// Whether new keys are put, so that the file grows.
     pub grow: bool,
