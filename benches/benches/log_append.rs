@@ -1,4 +1,4 @@
-//! What an append to the log costs: 1 KiB entries, 1, 8 and 64 threads, synced and not.
+//! Costs of an append to the log: 1 KiB entries, 1, 8 and 64 threads, synced and not.
 //!
 //! Each thread appends to a group of its own and waits for each append before the next, so the
 //! time per append is that of all threads together: its inverse is the throughput. Behind each

@@ -1,4 +1,4 @@
-//! What it costs to open a log that was closed, and what its index takes: a million appends of one
+//! Costs of opening a log that was closed, and memory of its index: a million appends of one
 //! entry, over 1, 128 and 10,000 groups.
 //!
 //! The entries are short, for opening does not read them: it decodes and merges what the segments'

@@ -1,4 +1,4 @@
-//! What a purge that moves all the time does to the writers beside it: 4 KiB entries, 8 threads,
+//! Effect of a purge that rewrites all the time on concurrent writers: 4 KiB entries, 8 threads,
 //! synced and not, with and without the purge.
 //!
 //! Old segments are full of what idle groups need, and the purge is told to move whatever that
@@ -110,7 +110,7 @@ impl Bench {
         let after = log.stats().purge;
         let seconds = begin.elapsed().as_secs_f64();
         if !purges {
-            // What has died meanwhile is no work of the next phase.
+            // Records that have died meanwhile are no work of the next phase.
             log.purge_expired_files().expect("purged");
         }
         latencies.sort_unstable();

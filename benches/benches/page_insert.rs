@@ -1,4 +1,4 @@
-//! What a put, a get and a scan cost in the page store, with 16-byte keys and 128-byte values.
+//! Costs of a put, a get and a scan in the page store, with 16-byte keys and 128-byte values.
 //!
 //! `random` and `sequential` put into a tree that grows to 200,000 keys, one put or a hundred a
 //! transaction; every 64 MiB of dirty pages a checkpoint is made, whose time is part of the figure.

@@ -97,14 +97,14 @@ fn leader_of(playground: &Playground) -> Option<usize> {
     })
 }
 
-/// What is asked for.
+/// The requests.
 #[derive(Clone, Copy)]
 enum Ask {
     Put,
     Get,
 }
 
-/// Somebody who can put and get.
+/// A client that can put and get.
 trait Caller: Send + 'static {
     fn put(
         &mut self,

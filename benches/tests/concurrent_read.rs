@@ -33,7 +33,7 @@ impl Cluster {
         command.output().await.unwrap()
     }
 
-    /// What is printed, and that it is a success.
+    /// The output, and that the command succeeds.
     async fn says(&self, args: &[&str]) -> String {
         let output = self.run(args).await;
         assert!(output.status.success(), "{args:?}: {output:?}");

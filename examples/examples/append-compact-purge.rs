@@ -84,7 +84,7 @@ fn bar(writes: Option<u64>, seconds: Option<u64>) -> ProgressBar {
     bar
 }
 
-/// What is told of the load. Sizes are in MiB.
+/// Reports of the load. Sizes are in MiB.
 const COLUMNS: [&str; 11] = [
     "writes",
     "written",

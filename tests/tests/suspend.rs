@@ -254,7 +254,7 @@ impl Seen {
             match response.region_error {
                 None if response.error.is_empty() => Ok(Some(RegisterAnswer::Done)),
                 Some(error) if error.not_leader.is_some() => Err(()),
-                // Whatever else it says: that it may have happened is always right.
+                // Any other answer: an undetermined result is always right.
                 _ => Ok(None),
             }
         };

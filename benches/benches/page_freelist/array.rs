@@ -1,7 +1,7 @@
 //! The baseline: free pages in one sorted array, searched from its beginning.
 //!
-//! What many page stores began with. To allocate is to look for enough neighbours one after the
-//! other; to take them out or put them back moves all that lie behind.
+//! The free list that many page stores began with. To allocate is to look for enough neighbours one
+//! after the other; to take them out or put them back moves all that lie behind.
 
 /// The numbers of all free pages, rising, and where the file ends.
 pub(crate) struct Array {

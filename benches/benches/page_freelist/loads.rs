@@ -4,7 +4,7 @@ use flotilla_pagestore::{Freelist, Span};
 
 use crate::array::Array;
 
-/// What both freelists can do.
+/// Operations of both free lists.
 pub(crate) trait Pages {
     fn allocate(&mut self, units: u32) -> u64;
     fn release(&mut self, start: u64, units: u32);

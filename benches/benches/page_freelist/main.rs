@@ -1,4 +1,4 @@
-//! What it costs to allocate and release pages, by how many are free.
+//! Costs of allocating and releasing pages, by how many are free.
 //!
 //! `recent` allocates 1 to 8 pages and releases some that were allocated a moment ago; `anywhere`
 //! releases a span anywhere in the file and allocates as many pages, as each page does that a

@@ -29,7 +29,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// What it is called in tables.
+    /// Its name in tables.
     pub fn name(&self) -> String {
         let Case { bytes, threads, sync, groups } = self;
         let size =

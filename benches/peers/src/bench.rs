@@ -1,4 +1,4 @@
-//! What all workloads share: who is measured, where, how often, and the records.
+//! Shared by all workloads: engines, place, rounds, and the records.
 
 use crate::data::Kind;
 use crate::engines::Contender;
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// One run of this program.
 #[derive(Debug)]
 pub struct Bench {
-    /// Who is measured.
+    /// The engines that are measured.
     pub engines: Vec<Contender>,
     /// How often, each engine once a round.
     pub rounds: usize,
@@ -22,7 +22,7 @@ pub struct Bench {
     pub time: Duration,
     /// Only what takes little time.
     pub quick: bool,
-    /// What the entries hold.
+    /// Contents of the entries.
     pub data: Kind,
     /// A case is measured only if its name holds this.
     pub only: String,
@@ -30,7 +30,7 @@ pub struct Bench {
     pub cases: Vec<String>,
     /// Where logs are made, and removed again.
     pub dir: PathBuf,
-    /// What was measured so far.
+    /// Measurements so far.
     pub records: Records,
     /// Tells on the terminal what is done at the moment.
     pub progress: ProgressBar,
@@ -64,7 +64,7 @@ impl Bench {
     ///
     /// # Errors
     ///
-    /// What the system refused.
+    /// Errors of the kernel.
     pub fn fresh(&self, name: &str) -> Result<PathBuf> {
         let dir = self.dir.join(name);
         self.remove(&dir)?;
@@ -77,7 +77,7 @@ impl Bench {
     ///
     /// # Errors
     ///
-    /// What the system refused.
+    /// Errors of the kernel.
     pub fn remove(&self, dir: &Path) -> Result<()> {
         match fs::remove_dir_all(dir) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),

@@ -1,7 +1,7 @@
 //! A process of its own that opens a log, perhaps appends to it, and then closes it or is killed.
 //!
-//! What opening costs is measured here, in a process that has done nothing else; and only a process
-//! of its own can be killed.
+//! The cost of opening is measured here, in a process that has done nothing else; and only a
+//! process of its own can be killed.
 
 use crate::data::{Data, Kind};
 use crate::engines::Contender;
@@ -19,7 +19,7 @@ pub const GROUPS: u64 = 128;
 /// Bytes of an entry.
 pub const ENTRY_BYTES: u64 = 1024;
 
-/// What a child is to do.
+/// The task of a child.
 #[derive(Clone, Debug, Args)]
 pub struct Task {
     /// Which engine.
@@ -32,7 +32,7 @@ pub struct Task {
     /// How many of them in one write.
     #[arg(long, default_value_t = 1)]
     pub at_a_time: u64,
-    /// What they hold.
+    /// Their contents.
     #[arg(long, value_enum, default_value_t = Kind::Half)]
     pub data: Kind,
     /// How it ends.
@@ -49,7 +49,7 @@ pub enum End {
     Kill,
 }
 
-/// What a child saw.
+/// The results of a child.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Seen {
     /// Time to open the log.
@@ -58,7 +58,7 @@ pub struct Seen {
     pub open_heap_bytes: u64,
     /// Growth of the heap by opening it and appending, in bytes.
     pub heap_bytes: u64,
-    /// What the engine says that its index takes, if it does.
+    /// Memory of the index as the engine reports it, if it does.
     pub index_bytes: Option<u64>,
     /// Entries that were there when it was opened.
     pub entries_before: u64,
@@ -101,7 +101,7 @@ pub fn run(task: &Task) -> Result<Seen> {
 ///
 /// # Errors
 ///
-/// What the engine or the disk says.
+/// Errors of the engine or the disk.
 pub fn be(task: &Task) -> Result<()> {
     let data = Data::new(task.data, ENTRY_BYTES as usize);
     let heap_before = measure::heap_bytes()?;

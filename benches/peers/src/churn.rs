@@ -28,7 +28,7 @@ const PURGE_EVERY: u64 = 1024;
 const COMPACT_EVERY: u64 = 32;
 const KEPT_BY_FORCE: u64 = 7;
 
-/// What the case is called in tables.
+/// The case's name in tables.
 pub fn case_name(bench: &Bench) -> String {
     let (writes, limit) = size(bench.quick);
     format!("{writes} writes of 32 KiB, limit {} MiB, {}", limit >> 20, bench.data)

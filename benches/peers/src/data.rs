@@ -1,4 +1,4 @@
-//! What the entries hold, made before anything is measured.
+//! Contents of the entries, made before anything is measured.
 
 use bytes::Bytes;
 use clap::ValueEnum;

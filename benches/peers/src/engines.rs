@@ -43,7 +43,7 @@ impl Contender {
     ///
     /// # Errors
     ///
-    /// What the engine says, or that this program was built without it.
+    /// Errors of the engine, or that this program was built without it.
     pub fn open(self, dir: &Path, settings: Settings) -> Result<Box<dyn RaftLog>> {
         match self {
             Contender::Raftlog => raftlog::open(dir, settings),

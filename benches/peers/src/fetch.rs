@@ -40,7 +40,7 @@ pub const CASES: [Case; 4] = [
 ];
 
 impl Case {
-    /// What it is called in tables.
+    /// Its name in tables.
     pub fn name(&self) -> String {
         let read = if self.entries == 1 { "a random entry" } else { "a range of 64" };
         format!("{read}, appended {} at a time", self.appended)

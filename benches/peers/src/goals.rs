@@ -1,4 +1,4 @@
-//! What must hold against the peers, and whether it does.
+//! Goals against the peers, and whether they are met.
 
 use crate::append::{self, Case};
 use crate::bench::Bench;
@@ -17,11 +17,11 @@ pub struct Goal {
     pub workload: &'static str,
     /// The case of it.
     pub case: String,
-    /// What is compared.
+    /// The figure that is compared.
     pub metric: Metric,
     /// With whom.
     pub peer: Contender,
-    /// What is asked.
+    /// The bound.
     pub bound: Bound,
 }
 

@@ -6,5 +6,5 @@ pub mod measure;
 
 /// Why an engine could not do what was asked, as its text; a bench stops at the first error.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
-/// What an engine returns.
+/// The result of an engine.
 pub type Result<T> = std::result::Result<T, Error>;

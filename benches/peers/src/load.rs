@@ -7,7 +7,7 @@ use peers::measure;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// Who writes what.
+/// The writers and their entries.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Threads; group `g` belongs to thread `g % threads`.
@@ -20,14 +20,14 @@ pub struct Load {
     pub sync: bool,
 }
 
-/// What it came to.
+/// The results.
 #[derive(Debug)]
 pub struct Measured {
     /// Writes or reads.
     pub calls: u64,
     /// From the first write's beginning to the last one's end.
     pub time: Duration,
-    /// Processor time of the whole process meanwhile, all its threads together.
+    /// CPU time of the whole process meanwhile, all its threads together.
     pub cpu: Duration,
     /// How long each took, in ns.
     pub latency: Histogram<u64>,
@@ -39,7 +39,7 @@ impl Measured {
         self.calls as f64 / self.time.as_secs_f64()
     }
 
-    /// Processor time for one call, in ns.
+    /// CPU time for one call, in ns.
     pub fn cpu_ns(&self) -> f64 {
         self.cpu.as_nanos() as f64 / self.calls.max(1) as f64
     }

@@ -1,4 +1,4 @@
-//! What a store asks of its raft log: the one seam through which every engine is driven.
+//! The interface of a raft log through which every engine is driven.
 
 use bytes::Bytes;
 use std::ops::Range;
@@ -22,7 +22,7 @@ impl Default for Settings {
     }
 }
 
-/// What is appended in one atomic write: entries of one group that follow one another.
+/// The entries of one atomic write: entries of one group that follow one another.
 #[derive(Clone, Copy, Debug)]
 pub struct Append<'a> {
     /// The group.
@@ -62,31 +62,31 @@ pub trait RaftLog: Send + Sync {
     ///
     /// # Errors
     ///
-    /// What the engine says.
+    /// Errors of the engine.
     fn last_index(&self, group: u64) -> Result<u64>;
 
     /// Drops the entries of a group below `first`. Not synced.
     ///
     /// # Errors
     ///
-    /// What the engine says.
+    /// Errors of the engine.
     fn compact(&self, group: u64, first: u64) -> Result<()>;
 
     /// Frees disk space if there is reason to; returns the groups that stand in the way.
     ///
     /// # Errors
     ///
-    /// What the engine says.
+    /// Errors of the engine.
     fn purge(&self) -> Result<Vec<u64>>;
 
-    /// What the engine itself says its index takes in memory, if it says so.
+    /// Memory of the index as the engine reports it, if it does.
     fn index_bytes(&self) -> Option<u64>;
 
     /// Closes the log as a store does when it is stopped.
     ///
     /// # Errors
     ///
-    /// What the engine says.
+    /// Errors of the engine.
     fn close(self: Box<Self>) -> Result<()>;
 }
 
@@ -96,6 +96,6 @@ pub trait Writer {
     ///
     /// # Errors
     ///
-    /// What the engine says.
+    /// Errors of the engine.
     fn append(&mut self, append: Append<'_>) -> Result<()>;
 }

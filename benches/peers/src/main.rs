@@ -1,4 +1,4 @@
-//! The log engine beside raft-engine and RocksDB: the same loads on each in turn, in one run.
+//! The log engine next to raft-engine and RocksDB: the same loads on each in turn, in one run.
 //!
 //! `cargo run --release -- all --quick` measures the most important cases in some minutes and ends
 //! with the table of what must hold. Without `--quick` it takes about an hour; with `--goals` only
@@ -45,10 +45,10 @@ struct Options {
     /// How long one measurement of a load lasts; 2, quick 1, if nothing is said.
     #[arg(long, global = true)]
     seconds: Option<f64>,
-    /// Who is measured; all that are built in, if nothing is said.
+    /// Engines to measure; by default all that are built in.
     #[arg(long, global = true, value_enum, value_delimiter = ',')]
     engines: Option<Vec<Contender>>,
-    /// What the entries hold.
+    /// Contents of the entries.
     #[arg(long, global = true, value_enum, default_value_t = Kind::Half)]
     data: Kind,
     /// Only the cases whose names hold this text.
@@ -78,7 +78,7 @@ enum Workload {
     Fetch,
     /// Opening a log: after a clean close, after kill -9.
     Open,
-    /// What a million entries take in memory.
+    /// Memory of a million entries.
     Memory,
     /// The load of a store with many regions: bytes written, and writes while purging.
     AppendCompactPurge,

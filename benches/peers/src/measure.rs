@@ -1,4 +1,4 @@
-//! What the operating system knows about this process: time, bytes written, memory, disk.
+//! Figures of the kernel about this process: time, bytes written, memory, disk.
 
 use crate::Result;
 use rustix::time::{ClockId, clock_gettime};
@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::time::Duration;
 
-/// The processor time that all threads of this process have used so far.
+/// The CPU time that all threads of this process have used so far.
 pub fn cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
@@ -56,7 +56,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|l| l.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }
 
-/// What the files in `dir` take on disk, in bytes, and how many there are.
+/// Bytes on disk of the files in `dir`, and their count.
 ///
 /// # Errors
 ///
@@ -74,12 +74,12 @@ pub fn on_disk(dir: &Path) -> Result<(u64, u64)> {
     Ok((bytes, files))
 }
 
-/// Writes everything that is dirty on the file system of `dir`, so that nobody pays for what
+/// Writes everything that is dirty on the file system of `dir`, so that no engine pays for what
 /// another has left.
 ///
 /// # Errors
 ///
-/// What the system refused.
+/// Errors of the kernel.
 pub fn settle(dir: &Path) -> Result<()> {
     rustix::fs::syncfs(File::open(dir)?)?;
     Ok(())

@@ -18,12 +18,12 @@ pub const MEMORY: &str = "memory";
 const BEFORE_KILL: u64 = 37 << 10;
 const MIB_ENTRIES: u64 = 1 << 10;
 
-/// What is opened, in MiB of entries; the last is what counts.
+/// Sizes of the opened logs, in MiB of entries; the last one counts.
 pub fn sizes(quick: bool) -> &'static [u64] {
     if quick { &[256] } else { &[1024, 4096] }
 }
 
-/// What a case is called in tables.
+/// The name of a case in tables.
 pub fn case_name(mib: u64, at_a_time: u64, end: End) -> String {
     let end = if end == End::Close { "after a clean close" } else { "after kill -9" };
     format!("{mib} MiB, appended {at_a_time} at a time, {end}")
@@ -106,7 +106,7 @@ pub fn run_memory(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// What the one case of the memory workload is called in tables.
+/// The name of the one case of the memory workload in tables.
 pub fn memory_case() -> String {
     format!("a million entries of 1 KiB, {GROUPS} groups")
 }

@@ -4,7 +4,7 @@ use crate::engines::Contender;
 use peers::figures::median;
 use serde::{Deserialize, Serialize};
 
-/// What a value says, and in which unit.
+/// The meaning of a value, and its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
@@ -16,7 +16,7 @@ pub enum Metric {
     P99Us,
     /// 99.9 % took at most so many us.
     P999Us,
-    /// Processor time of all threads, ns an entry.
+    /// CPU time of all threads, ns an entry.
     CpuNsPerEntry,
     /// Seconds until the log is open.
     OpenSeconds,
@@ -28,7 +28,7 @@ pub enum Metric {
     PurgingP999Us,
     /// 99.9 % of the writes during whose time a call to purge ran took at most so many us.
     DuringPurgeP999Us,
-    /// What is on disk at the end, MiB.
+    /// Bytes on disk at the end, MiB.
     DiskMib,
     /// Growth of the heap for each million entries, MiB, in the process that wrote them.
     HeapMibPerMillion,
@@ -62,11 +62,11 @@ impl Metric {
 pub struct Record {
     /// The workload's name, as on the command line.
     pub workload: String,
-    /// What distinguishes this case of it.
+    /// The parameters of this case.
     pub case: String,
-    /// Who was measured.
+    /// The engine.
     pub engine: Contender,
-    /// What was measured.
+    /// The figure.
     pub metric: Metric,
     /// One value a round, in the order of the rounds.
     pub rounds: Vec<f64>,

@@ -105,7 +105,7 @@ fn step(
     }
 }
 
-/// Moves pages, and gives back what checkpoints have found to be spare, as `call` says.
+/// Moves pages, and trims the spare space that checkpoints have found, as `call` says.
 fn shrink(store: &PageStore, call: u8) {
     if call & 3 == 0 {
         store.defragment(1 << (12 + (call >> 4))).unwrap();
@@ -119,7 +119,7 @@ fn shrink(store: &PageStore, call: u8) {
     }
 }
 
-/// A dense copy of a file that nobody has open holds the same, in pages of the same length.
+/// A dense copy of a file that no store has open holds the same, in pages of the same length.
 fn compact(fs: &FaultFs, model: &Model, page_units: u32) {
     let disk: Arc<dyn FileSystem> = Arc::new(fs.clone());
     let file = PageFile::open(fs, Path::new(FILE)).unwrap();

@@ -95,7 +95,7 @@ fn assert_true(tree: &Tree) {
     }
 }
 
-/// What a check finds nothing wrong with is in order, whatever it says.
+/// A file that a check finds whole is in order, with any contents.
 fn assert_ordered(store: &PageStore) {
     let snapshot = store.read();
     let is_whole = store.check().is_ok();

@@ -32,7 +32,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) struct Processes {
     stores: Vec<Option<Child>>,
     endpoints: Vec<String>,
-    /// Kept while no store listens there, for nobody else to get them.
+    /// Kept while no store listens there, so that no other process gets them.
     ports: Vec<ReservedPort>,
     regions: u64,
     /// The environment of each store's process.

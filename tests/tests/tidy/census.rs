@@ -45,7 +45,7 @@ impl Census {
         self.types.extend(other.types.iter().cloned());
     }
 
-    /// So many of each 1,000 lines of code, in tenths.
+    /// The count for each 1,000 lines of code, in tenths.
     fn tenths(&self, count: usize) -> usize {
         count * 10_000 / self.code_lines.max(1)
     }
@@ -148,7 +148,7 @@ fn shared_names(types: &[String]) -> BTreeMap<&str, usize> {
     counts
 }
 
-/// What has become worse than it may be.
+/// Figures that have become worse than allowed.
 pub(crate) fn findings() -> Vec<String> {
     let crates = census();
     let mut all = Census::default();

@@ -56,7 +56,7 @@ fn sources(path: &Path) -> BTreeMap<Module, String> {
     sources
 }
 
-/// What a file hands on by `pub use`: a name, or `*`, and the path that it stands for.
+/// A re-export of a file by `pub use`: a name, or `*`, and the path that it stands for.
 type Exports = BTreeMap<Module, Vec<(String, Vec<String>)>>;
 
 fn arrows(sources: &BTreeMap<Module, String>) -> Arrows {

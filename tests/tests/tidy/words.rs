@@ -1,4 +1,4 @@
-//! What every file must say, what none may say, and where links lead.
+//! First lines of files, banned words, and links.
 
 use crate::tree;
 use std::path::Path;

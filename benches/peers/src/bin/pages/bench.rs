@@ -27,7 +27,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// What the goals speak of; without `largest` not more than a million free pages.
+    /// Cases that have a goal; without `largest` not more than a million free pages.
     pub fn full(largest: bool, ms: u64) -> Sizes {
         let mut scattered = vec![1_000, 1_000_000];
         if largest {
@@ -58,7 +58,7 @@ impl Sizes {
 
 /// One run of this program.
 pub struct Bench {
-    /// Who is measured.
+    /// The engines that are measured.
     pub engines: Vec<Contender>,
     /// How often, each engine once a round.
     pub rounds: usize,
@@ -68,7 +68,7 @@ pub struct Bench {
     pub dir: PathBuf,
     /// The program that has bbolt, if it could be built.
     pub bbolt: Option<PathBuf>,
-    /// What was measured so far.
+    /// Measurements so far.
     pub records: Records,
     /// Tells on the terminal what is done at the moment.
     pub progress: ProgressBar,
@@ -97,7 +97,7 @@ impl Bench {
     ///
     /// # Errors
     ///
-    /// What the system or the engine says.
+    /// Errors of the kernel or the engine.
     pub fn fresh(&self, engine: Contender) -> Result<Session> {
         let dir = self.dir_of(engine);
         self.remove(&dir)?;
@@ -109,7 +109,7 @@ impl Bench {
     ///
     /// # Errors
     ///
-    /// What the engine says.
+    /// Errors of the engine.
     pub fn open(&self, engine: Contender, dir: &Path, durable: bool) -> Result<Session> {
         Session::open(engine, dir, durable, self.bbolt.as_deref())
     }
@@ -118,7 +118,7 @@ impl Bench {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// Errors of the kernel.
     pub fn remove(&self, dir: &Path) -> Result<()> {
         match fs::remove_dir_all(dir) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
@@ -130,7 +130,7 @@ impl Bench {
     ///
     /// # Errors
     ///
-    /// What an engine says.
+    /// Errors of an engine.
     pub fn rounds(
         &mut self,
         case: &str,
@@ -151,7 +151,7 @@ impl Bench {
     ///
     /// # Errors
     ///
-    /// What the engine says.
+    /// Errors of the engine.
     pub fn measure(&mut self, case: &str, session: &mut Session, load: &Load) -> Result<Outcome> {
         self.say(case, session.contender);
         measure::settle(&self.dir)?;

@@ -88,7 +88,7 @@ pub fn opened(pages: u64) -> String {
     format!("open, {} free pages", thousands(pages))
 }
 
-/// What its free space costs to write.
+/// Bytes written for its free space.
 pub fn free_space(pages: u64) -> String {
     format!("commits of 50 puts, {} free pages", thousands(pages))
 }
@@ -105,7 +105,7 @@ fn thousands(pages: u64) -> String {
 ///
 /// # Errors
 ///
-/// What an engine or the disk says, and if anything was not as it was put.
+/// Errors of an engine or the disk, and if a value is not as it was put.
 pub fn warm(bench: &mut Bench) -> Result<()> {
     use Contender::{BboltArray, BboltSynced};
     let engines: Vec<_> = bench.engines.clone().into_iter().filter(|e| *e != BboltArray).collect();

@@ -64,7 +64,7 @@ impl Contender {
     ///
     /// # Errors
     ///
-    /// What the engine says, or that this program was built without it.
+    /// Errors of the engine, or that this program was built without it.
     pub fn serve(self, dir: &Path, durable: bool) -> Result<()> {
         match self {
             Contender::Pagestore => serve(|| pagestore::open(dir, durable)),

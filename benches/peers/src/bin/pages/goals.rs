@@ -1,4 +1,4 @@
-//! What must hold, and whether it does.
+//! Goals, and whether they are met.
 
 use crate::bench::Sizes;
 use crate::cases;
@@ -20,11 +20,11 @@ pub struct Seen {
 /// One thing that must hold.
 #[derive(Clone, Debug)]
 pub struct Goal {
-    /// What of ours.
+    /// Our figure.
     pub ours: Seen,
     /// In units of the best of these; or as it is, if there are none.
     pub others: Vec<Seen>,
-    /// What is asked.
+    /// The bound.
     pub bound: Bound,
 }
 
@@ -45,7 +45,7 @@ impl Goal {
         }
     }
 
-    /// What the bound is about, if it was measured.
+    /// The figure of the bound, if it was measured.
     pub fn value(&self, records: &Records) -> Option<f64> {
         let ours = self.ours.median(records);
         if self.others.is_empty() {

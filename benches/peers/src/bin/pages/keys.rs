@@ -4,7 +4,7 @@ use peers::Result;
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 24;
-/// What begins a value: the key's number and the version.
+/// The beginning of a value: the key's number and the version.
 const HEAD_BYTES: usize = 16;
 const POOL_BYTES: usize = 128 << 10;
 

@@ -48,7 +48,7 @@ pub enum Load {
     DeleteHalf { keys: u64 },
     /// Reads everything and compares.
     Prove { keys: u64 },
-    /// What the file is like.
+    /// Figures of the file.
     Status,
     /// Answers, and then replaces random keys without pause until the process is killed.
     WriteOn { keys: u64, value_bytes: usize },
@@ -67,7 +67,7 @@ pub struct Beside {
     pub length: u64,
     /// How many scans are made in one read transaction.
     pub scans_each: u64,
-    /// What is put, in bytes.
+    /// Length of the values that are put, in bytes.
     pub value_bytes: usize,
     /// Whether new keys are put, so that the file grows.
     pub grow: bool,
@@ -85,7 +85,7 @@ pub struct Beside {
     pub seed: u64,
 }
 
-/// What came of it, by name.
+/// The results, by name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Why it could not be done.

@@ -15,7 +15,7 @@ pub use writes::write_on;
 ///
 /// # Errors
 ///
-/// What the store says, or what is wrong with what it returned.
+/// Errors of the store, or what is wrong with what it returned.
 pub fn run<S: Store>(store: &S, load: Load) -> Result<Outcome> {
     match load {
         Load::Fill { first, keys, value_bytes, in_order } => {

@@ -1,4 +1,4 @@
-//! The page store beside redb, LMDB, bbolt and canopydb: the same loads on each in turn, in one
+//! The page store next to redb, LMDB, bbolt and canopydb: the same loads on each in turn, in one
 //! run.
 //!
 //! `cargo run --release --no-default-features --features pages --bin pages -- goals --quick` shows
@@ -51,7 +51,7 @@ struct Options {
     /// How long one measurement lasts; 1500, quick 200, if nothing is said.
     #[arg(long, global = true)]
     ms: Option<u64>,
-    /// Who is measured; all that can be had, if nothing is said.
+    /// Engines to measure; by default all that are available.
     #[arg(long, global = true, value_enum, value_delimiter = ',')]
     engines: Option<Vec<Contender>>,
     /// Where stores are made; it should be on the disk that is meant. Up to 16 GiB, quick 1 GiB.

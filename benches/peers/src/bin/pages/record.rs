@@ -1,4 +1,4 @@
-//! What was measured: for each case, engine and figure a value for each round.
+//! Measurements: for each case, engine and figure a value for each round.
 
 use crate::engines::Contender;
 use crate::load::Outcome;
@@ -8,11 +8,11 @@ use serde::Serialize;
 /// The values of one figure in all rounds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Record {
-    /// What was done.
+    /// The case.
     pub case: String,
     /// By whom.
     pub engine: Contender,
-    /// What was seen, with its unit.
+    /// The figure, with its unit.
     pub figure: String,
     /// One value a round.
     pub rounds: Vec<f64>,
@@ -21,7 +21,7 @@ pub struct Record {
 /// Something that an engine cannot do.
 #[derive(Clone, Debug, Serialize)]
 pub struct Missing {
-    /// What was to be done.
+    /// The case that was to be measured.
     pub case: String,
     /// By whom.
     pub engine: Contender,
@@ -32,9 +32,9 @@ pub struct Missing {
 /// All records, in the order in which they came.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Records {
-    /// What was measured.
+    /// The figure.
     pub records: Vec<Record>,
-    /// What could not be.
+    /// Figures that could not be measured.
     pub missing: Vec<Missing>,
 }
 

@@ -12,7 +12,7 @@ use std::time::Instant;
 ///
 /// # Errors
 ///
-/// What opening or closing the store says; what a load says is answered.
+/// Errors of opening or closing the store; those of a load are answered.
 pub fn serve<S: Store>(open: impl FnOnce() -> Result<S>) -> Result<()> {
     let begin = Instant::now();
     let store = open()?;

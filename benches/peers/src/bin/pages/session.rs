@@ -51,7 +51,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// What the engine says, or that its process has ended.
+    /// Errors of the engine, or that its process has ended.
     pub fn ask(&mut self, load: &Load) -> Result<Outcome> {
         serde_json::to_writer(&mut self.questions, load)?;
         self.questions.write_all(b"\n")?;
@@ -63,7 +63,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// What the engine says.
+    /// Errors of the engine.
     pub fn close(mut self) -> Result<()> {
         self.ask(&Load::Close)?;
         let status = self.process.wait()?;
@@ -75,7 +75,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// What the engine says, or that its process could not be killed.
+    /// Errors of the engine, or that its process could not be killed.
     pub fn kill_while_writing(mut self, keys: u64, value_bytes: usize) -> Result<()> {
         self.ask(&Load::WriteOn { keys, value_bytes })?;
         // It says a line after a thousand commits.

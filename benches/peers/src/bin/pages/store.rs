@@ -17,7 +17,7 @@ pub trait Store: Send + Sync + Sized {
     ///
     /// # Errors
     ///
-    /// What the engine or `work` says.
+    /// Errors of the engine or `work`.
     fn write(
         &self,
         durable: bool,
@@ -28,28 +28,28 @@ pub trait Store: Send + Sync + Sized {
     ///
     /// # Errors
     ///
-    /// What the engine or `work` says.
+    /// Errors of the engine or `work`.
     fn read(&self, work: impl FnOnce(&Self::Reader<'_>) -> Result<()>) -> Result<()>;
 
     /// Makes all that was committed durable.
     ///
     /// # Errors
     ///
-    /// What the engine says.
+    /// Errors of the engine.
     fn settle(&self) -> Result<()>;
 
     /// Bytes of the file.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// Errors of the kernel.
     fn file_bytes(&self) -> Result<u64>;
 
     /// Free pages of the file, if the engine says.
     ///
     /// # Errors
     ///
-    /// What the engine says.
+    /// Errors of the engine.
     fn free_pages(&self) -> Result<Option<u64>>;
 
     /// Bytes written for free space so far, if the engine says.
@@ -62,7 +62,7 @@ pub trait Store: Send + Sync + Sized {
     ///
     /// # Errors
     ///
-    /// What the engine says.
+    /// Errors of the engine.
     fn defragment(&self) -> Result<Option<bool>> {
         Ok(None)
     }
@@ -71,7 +71,7 @@ pub trait Store: Send + Sync + Sized {
     ///
     /// # Errors
     ///
-    /// What the engine says.
+    /// Errors of the engine.
     fn close(self) -> Result<()> {
         self.settle()
     }
@@ -83,14 +83,14 @@ pub trait Writer {
     ///
     /// # Errors
     ///
-    /// What the engine says.
+    /// Errors of the engine.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
 
     /// Deletes a key, which is there.
     ///
     /// # Errors
     ///
-    /// What the engine says.
+    /// Errors of the engine.
     fn delete(&mut self, key: &[u8]) -> Result<()>;
 }
 
@@ -100,13 +100,13 @@ pub trait Reader {
     ///
     /// # Errors
     ///
-    /// What the engine says.
+    /// Errors of the engine.
     fn get(&self, key: &[u8], see: impl FnOnce(&[u8])) -> Result<bool>;
 
     /// Shows up to `count` entries from `from` on. Returns how many.
     ///
     /// # Errors
     ///
-    /// What the engine says.
+    /// Errors of the engine.
     fn scan(&self, from: &[u8], count: u64, see: impl FnMut(&[u8], &[u8])) -> Result<u64>;
 }

@@ -18,7 +18,7 @@ pub struct Canopy {
 ///
 /// # Errors
 ///
-/// What canopydb says.
+/// Errors of canopydb.
 pub fn open(dir: &Path, is_durable: bool) -> Result<Canopy> {
     let mut options = DbOptions::new();
     options.use_wal = is_durable;

@@ -24,14 +24,14 @@ pub struct Lmdb {
 ///
 /// # Errors
 ///
-/// What LMDB says.
+/// Errors of LMDB.
 pub fn open(dir: &Path, is_durable: bool, has_write_map: bool) -> Result<Lmdb> {
     let mut flags = EnvFlags::empty();
     flags.set(EnvFlags::NO_SYNC, !is_durable);
     flags.set(EnvFlags::WRITE_MAP, has_write_map);
     let mut options = EnvOpenOptions::new();
     options.map_size(MAP_BYTES);
-    // SAFETY: this process is the only one that opens the file, and nobody relies on what is in it
+    // SAFETY: this process is the only one that opens the file, and no one relies on its contents
     // after a power loss.
     let env = unsafe { options.flags(flags).open(dir)? };
     // Never given back: the process ends with it.

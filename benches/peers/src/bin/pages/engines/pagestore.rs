@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const TREE: &str = "bench";
-/// What is moved in one step, in which nobody else can write.
+/// Bytes moved in one step, in which no other thread can write.
 const DEFRAGMENTED_BYTES: u64 = 32 << 10;
 
 /// An open page store, and the thread that makes checkpoints.
@@ -24,7 +24,7 @@ pub struct Pages {
 ///
 /// # Errors
 ///
-/// What the store says.
+/// Errors of the store.
 pub fn open(dir: &Path, is_durable: bool) -> Result<Pages> {
     let path = dir.join("pages");
     let mut options = Options::default();
@@ -61,7 +61,7 @@ impl Store for Pages {
 
     fn settle(&self) -> Result<()> {
         self.store.checkpoint()?;
-        // The thread gives back what the checkpoint has found to be spare.
+        // The thread trims and punches the spare space that the checkpoint has found.
         while self.store.stats().trim_punch.waiting_bytes > 0 {
             std::thread::park_timeout(std::time::Duration::from_millis(5));
         }

@@ -22,7 +22,7 @@ pub struct Redb {
 ///
 /// # Errors
 ///
-/// What redb says.
+/// Errors of redb.
 pub fn open(dir: &Path) -> Result<Redb> {
     let path = dir.join("redb");
     let db = Database::create(&path)?;

@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_micros(3);
 ///
 /// # Errors
 ///
-/// What the store says, and if a key has not its value.
+/// Errors of the store, and if a key has not its value.
 pub fn run<S: Store>(store: &S, load: Beside) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let ended = AtomicBool::new(false);
@@ -50,7 +50,7 @@ pub fn run<S: Store>(store: &S, load: Beside) -> Result<Outcome> {
     });
     result?;
     if outcome.missing.is_some() {
-        // What was seen meanwhile says nothing.
+        // Figures taken meanwhile mean nothing.
         outcome.figures.clear();
     }
     Ok(outcome)
@@ -58,7 +58,7 @@ pub fn run<S: Store>(store: &S, load: Beside) -> Result<Outcome> {
 
 /// Waits for the end of the load, or defragments.
 fn wait<S: Store>(store: &S, load: &Beside, outcome: &mut Outcome) -> Result<()> {
-    // Nobody sends: these are waits that an end of the other side would cut short.
+    // No thread sends: these are waits that an end of the other side would cut short.
     let (_held, never) = channel::<()>();
     if !load.defragment {
         let _ = never.recv_timeout(Duration::from_millis(load.ms));
@@ -79,7 +79,7 @@ fn wait<S: Store>(store: &S, load: &Beside, outcome: &mut Outcome) -> Result<()>
         let _ = never.recv_timeout(PAUSE * step.elapsed().as_micros().min(1_000_000) as u32);
     }
     outcome.add("defragment s", begin.elapsed().as_secs_f64());
-    // What was moved is given up by the second checkpoint after it.
+    // The old places of moved pages are free after the second checkpoint.
     store.settle()?;
     let _ = never.recv_timeout(Duration::from_millis(100));
     store.settle()?;

@@ -14,7 +14,7 @@ const GETS_EACH: u64 = 1000;
 ///
 /// # Errors
 ///
-/// What the store says, and if a key or its value is not there.
+/// Errors of the store, and if a key or its value is not there.
 pub fn gets<S: Store>(store: &S, keys: u64, threads: u64, ms: u64, seed: u64) -> Result<Outcome> {
     let (begin, cpu) = (Instant::now(), measure::cpu());
     let end = begin + Duration::from_millis(ms);
@@ -45,7 +45,7 @@ pub fn gets<S: Store>(store: &S, keys: u64, threads: u64, ms: u64, seed: u64) ->
 ///
 /// # Errors
 ///
-/// What the store says, and if a key has not its value.
+/// Errors of the store, and if a key has not its value.
 pub fn scans<S: Store>(store: &S, keys: u64, length: u64, ms: u64, seed: u64) -> Result<Outcome> {
     let mut chance = Chance::new(seed);
     let (begin, cpu) = (Instant::now(), measure::cpu());
@@ -67,7 +67,7 @@ pub fn scans<S: Store>(store: &S, keys: u64, length: u64, ms: u64, seed: u64) ->
 ///
 /// # Errors
 ///
-/// What the store says, and if a key has not its value.
+/// Errors of the store, and if a key has not its value.
 pub fn scan(reader: &impl Reader, from: u64, length: u64) -> Result<u64> {
     let mut right = 0;
     let seen = reader.scan(&key(from), length, |key, value| {
@@ -81,7 +81,7 @@ pub fn scan(reader: &impl Reader, from: u64, length: u64) -> Result<u64> {
 ///
 /// # Errors
 ///
-/// What the store says, and if anything is missing or wrong.
+/// Errors of the store, and if anything is missing or wrong.
 pub fn prove<S: Store>(store: &S, keys: u64) -> Result<Outcome> {
     let mut values = Values::new();
     store.read(|reader| {

@@ -17,7 +17,7 @@ const CHURNED: u64 = 1000;
 ///
 /// # Errors
 ///
-/// What the store says.
+/// Errors of the store.
 pub fn scatter<S: Store>(store: &S, pages: u64) -> Result<Outcome> {
     let begin = Instant::now();
     fill(store, 0..2 * pages, S::LONE_VALUE_BYTES, true)?;
@@ -41,7 +41,7 @@ pub fn scatter<S: Store>(store: &S, pages: u64) -> Result<Outcome> {
 ///
 /// # Errors
 ///
-/// What the store says.
+/// Errors of the store.
 pub fn large<S: Store>(
     store: &S,
     value_bytes: usize,
@@ -78,7 +78,7 @@ pub fn large<S: Store>(
 ///
 /// # Errors
 ///
-/// What the store says.
+/// Errors of the store.
 pub fn churn<S: Store>(store: &S, commits: u64, seed: u64) -> Result<Outcome> {
     let (mut chance, mut values) = (Chance::new(seed), Values::new());
     let mut one = |number: u64| {
@@ -103,7 +103,7 @@ pub fn churn<S: Store>(store: &S, commits: u64, seed: u64) -> Result<Outcome> {
 ///
 /// # Errors
 ///
-/// What the store says.
+/// Errors of the store.
 pub fn free_space<S: Store>(
     store: &S,
     keys: u64,

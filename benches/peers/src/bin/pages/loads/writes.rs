@@ -14,7 +14,7 @@ const AT_A_TIME: u64 = 1000;
 ///
 /// # Errors
 ///
-/// What the store says.
+/// Errors of the store.
 pub fn fill<S: Store>(
     store: &S,
     numbers: Range<u64>,
@@ -43,7 +43,7 @@ pub fn fill<S: Store>(
 ///
 /// # Errors
 ///
-/// What the store says.
+/// Errors of the store.
 pub fn commits<S: Store>(
     store: &S,
     keys: u64,
@@ -83,7 +83,7 @@ pub fn commits<S: Store>(
 ///
 /// # Errors
 ///
-/// What the store says.
+/// Errors of the store.
 pub fn durable<S: Store>(
     store: &S,
     keys: u64,
@@ -118,7 +118,7 @@ pub fn durable<S: Store>(
 ///
 /// # Errors
 ///
-/// What the store says.
+/// Errors of the store.
 pub fn delete_half<S: Store>(store: &S, keys: u64) -> Result<Outcome> {
     for first in (0..keys).step_by(2 * AT_A_TIME as usize) {
         let last = (first + 2 * AT_A_TIME).min(keys);
@@ -135,7 +135,7 @@ pub fn delete_half<S: Store>(store: &S, keys: u64) -> Result<Outcome> {
 ///
 /// # Errors
 ///
-/// What the store says.
+/// Errors of the store.
 pub fn write_on<S: Store>(store: &S, keys: u64, value_bytes: usize) -> Result<()> {
     for round in 1.. {
         commits_of_round(store, keys, value_bytes, round)?;
