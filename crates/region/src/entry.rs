@@ -11,7 +11,7 @@ const FORMAT: u8 = 1;
 /// The kind of an entry. There are no membership changes yet, hence one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EntryKind {
-    /// A new leader's empty first entry, or proposals (see [`crate::command`]).
+    /// A new leader's empty first entry, or proposals (see [`crate::entry_data`]).
     #[default]
     Normal,
 }
