@@ -139,16 +139,44 @@ impl RegionSnapshot {
     ///
     /// [`ReadError::KeyNotInRegion`], or the page store failed.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
-        if !self.descriptor.contains(key) {
-            return Err(ReadError::KeyNotInRegion {
-                key: Bytes::copy_from_slice(key),
-                descriptor: Box::new(self.descriptor.clone()),
-            });
-        }
+        self.check_key(key)?;
         let Some(rows) = &self.rows else { return Ok(None) };
         let row = rows.get(key)?;
         let Some(row) = row else { return Ok(None) };
         Ok(Some(Bytes::copy_from_slice(schema::decode_value(&row)?)))
+    }
+
+    fn check_key(&self, key: &[u8]) -> Result<(), ReadError> {
+        if self.descriptor.contains(key) {
+            return Ok(());
+        }
+        Err(ReadError::KeyNotInRegion {
+            key: Bytes::copy_from_slice(key),
+            descriptor: Box::new(self.descriptor.clone()),
+        })
+    }
+
+    /// Calls `each` with the number of every key in `keys` that has a value, and the value where it
+    /// lies in the pages; in the order of the keys' bytes, not of `keys`. Takes less time than a get
+    /// for each, because the keys share their way down the tree and their cache misses overlap.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError::KeyNotInRegion`], before `each` is called; or the page store failed.
+    pub fn multi_get(
+        &self,
+        keys: &[Bytes],
+        mut each: impl FnMut(usize, &[u8]),
+    ) -> Result<(), ReadError> {
+        keys.iter().try_for_each(|key| self.check_key(key))?;
+        let Some(rows) = &self.rows else { return Ok(()) };
+        let mut malformed = None;
+        rows.multi_get(keys, |at, row| match row.map(schema::decode_value) {
+            None => {}
+            Some(Ok(value)) => each(at, value),
+            Some(Err(error)) => malformed = Some(error),
+        })?;
+        malformed.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// The rows of a range: `limit` of them, or all there are in this region. Never fewer, because

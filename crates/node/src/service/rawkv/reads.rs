@@ -24,6 +24,8 @@ use crate::driver::router::Router;
 const PART_BYTES: u64 = 1 << 20;
 /// Bytes that a key of a batch of gets counts for in addition to its own.
 const GET_BYTES: u64 = 1024;
+/// The most keys that are read together, sharing their way down the tree.
+const KEYS_AT_ONCE_MAX: usize = 64;
 /// Ranges that one batch scan may have; more would keep a thread for too long.
 const RANGES_MAX: usize = 1024;
 
@@ -71,7 +73,11 @@ impl RawKv {
         let checked = self.check_context(context)?.touching(&keys);
         let bytes_max = self.limits().answer_bytes_max;
         let rows = RowEncoder::default();
-        self.read_rows(checked, BatchGet { keys, next: 0, rows, bytes: 0, bytes_max }).await
+        self.read_rows(
+            checked,
+            BatchGet { keys, next: 0, at_once: KEYS_AT_ONCE_MAX, rows, bytes: 0, bytes_max },
+        )
+        .await
     }
 
     pub(super) async fn scan(&self, request: RawScanRequest) -> Result<RowEncoder, RequestFailure> {
@@ -213,6 +219,8 @@ impl<T: RowReader> ChunkedRead for SnapshotRead<T> {
 struct BatchGet {
     keys: Vec<Bytes>,
     next: usize,
+    /// Keys to be read together.
+    at_once: usize,
     rows: RowEncoder,
     bytes: u64,
     bytes_max: u64,
@@ -222,17 +230,11 @@ impl RowReader for BatchGet {
     fn read_on(&mut self, view: &RegionSnapshot) -> Result<bool, ReadError> {
         let mut part_bytes = 0;
         while part_bytes < PART_BYTES {
-            let Some(key) = self.keys.get(self.next) else { return Ok(true) };
-            self.next += 1;
-            part_bytes += GET_BYTES;
-            let Some(value) = view.get(key)? else { continue };
-            let bytes = (key.len() + value.len()) as u64;
-            part_bytes += bytes;
-            self.bytes += bytes;
-            if self.bytes > self.bytes_max {
-                return Err(ReadError::TooLarge { bytes_max: self.bytes_max });
+            let left = self.keys.len() - self.next;
+            if left == 0 {
+                return Ok(true);
             }
-            self.rows.push(key, &value);
+            part_bytes += self.read_keys(view, left.min(self.at_once))?;
         }
         Ok(false)
     }
@@ -241,6 +243,58 @@ impl RowReader for BatchGet {
         (self.next, self.bytes) = (0, 0);
         std::mem::take(&mut self.rows)
     }
+}
+
+impl BatchGet {
+    /// Reads the next `count` keys together. The lengths of values are unknown before, so values
+    /// beyond the bytes of a part are left for the next call: memory is bounded. Returns what the
+    /// keys that were read count for.
+    fn read_keys(&mut self, view: &RegionSnapshot, count: usize) -> Result<u64, ReadError> {
+        let mut values = vec![FoundValue::None; count];
+        let mut copied_bytes = 0;
+        view.multi_get(&self.keys[self.next..self.next + count], |at, value| {
+            copied_bytes += value.len() as u64;
+            // The first value always, or there would be no progress.
+            values[at] = match at == 0 || copied_bytes <= PART_BYTES {
+                true => FoundValue::Copied(Bytes::copy_from_slice(value)),
+                false => FoundValue::Left,
+            };
+        })?;
+        let mut part_bytes = 0;
+        self.at_once = (2 * count).min(KEYS_AT_ONCE_MAX);
+        for value in values {
+            let value = match value {
+                FoundValue::None => None,
+                FoundValue::Copied(value) => Some(value),
+                FoundValue::Left => {
+                    // Fewer keys at once, since what was copied behind this one is read again.
+                    self.at_once = count.div_ceil(2);
+                    break;
+                }
+            };
+            let key = &self.keys[self.next];
+            self.next += 1;
+            part_bytes += GET_BYTES;
+            let Some(value) = value else { continue };
+            let bytes = (key.len() + value.len()) as u64;
+            part_bytes += bytes;
+            self.bytes += bytes;
+            if self.bytes > self.bytes_max {
+                return Err(ReadError::TooLarge { bytes_max: self.bytes_max });
+            }
+            self.rows.push(key, &value);
+        }
+        Ok(part_bytes)
+    }
+}
+
+/// The value of one of several keys that were read together.
+#[derive(Clone)]
+enum FoundValue {
+    None,
+    Copied(Bytes),
+    /// There is one, and no room for it.
+    Left,
 }
 
 /// The rows of ranges, which together must fit into one answer.
