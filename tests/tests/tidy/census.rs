@@ -13,11 +13,11 @@ const COMMON_NAMES: [&str; 10] = [
 ];
 
 /// Most types, in parts of a hundred, that share their name with another one.
-const SHARED_NAMES_PERCENT_MAX: usize = 45;
+const SHARED_NAMES_PERCENT_MAX: usize = 10;
 
 /// Least asserts for each 1,000 lines of code, in tenths.
 const ASSERTS_TENTHS_MIN: [(&str, usize); 4] =
-    [("pagestore", 15), ("raftlog", 10), ("region", 90), ("store", 10)];
+    [("pagestore", 100), ("raftlog", 105), ("region", 145), ("store", 125)];
 
 /// The figures of one crate, or of all together. Tests are left out.
 #[derive(Clone, Debug, Default)]
