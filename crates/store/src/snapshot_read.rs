@@ -157,8 +157,8 @@ impl RegionSnapshot {
     }
 
     /// Calls `each` with the number of every key in `keys` that has a value, and the value where it
-    /// lies in the pages; in the order of the keys' bytes, not of `keys`. Takes less time than a get
-    /// for each, because the keys share their way down the tree and their cache misses overlap.
+    /// lies in the pages; in the order of the keys' bytes, not of `keys`. Takes less time than a
+    /// get for each, because the keys share their way down the tree and their cache misses overlap.
     ///
     /// # Errors
     ///
