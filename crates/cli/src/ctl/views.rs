@@ -438,6 +438,29 @@ mod tests {
     }
 
     #[test]
+    fn the_keys_that_programs_read_stay() {
+        let answer = Ok(StatsResponse::default());
+        let row = store_to_json(&StoreAnswer { store: KnownStore::default(), answer });
+        let keys = |value: &Value| {
+            let mut keys: Vec<_> = value.as_object().unwrap().keys().cloned().collect();
+            keys.sort();
+            keys.join(" ")
+        };
+        assert_eq!(
+            keys(&row),
+            "address feature_level id leaders log_lines_lost log_reads_failed log_syncs name pages \
+             reads_failed replicas replicas_without_leader starts state stores_connected \
+             stores_known up uptime_ms uuid version writes_acknowledged"
+        );
+        assert_eq!(
+            keys(&row["pages"]),
+            "cached_bytes checkpoints dirty_bytes file_bytes free_bytes moved_bytes \
+             oldest_root_age pending_bytes punched_bytes reclaimed_bytes retired_bytes roots \
+             trash_bytes trimmed_bytes written_bytes"
+        );
+    }
+
+    #[test]
     fn a_directory_is_named_as_refusals_name_it() {
         let bytes = 0xabcd_u128.to_le_bytes().to_vec();
         let store = KnownStore { uuid: bytes.into(), ..KnownStore::default() };
