@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use comfy_table::{Cell, CellAlignment, LineStyle, Table, TableStyle};
 use flotilla_client::Observer;
-use flotilla_proto::peers;
+use flotilla_proto::peers::{self, StatsResponse};
 use serde_json::{Value, json};
 
 /// Where the cluster is.
@@ -63,6 +63,12 @@ impl ClusterTarget {
             false => Err(Error::NotServing(refusals.join("; "))),
         }
     }
+}
+
+/// The value of a metric of a store; `None` if the store is of a version that does not report it.
+pub(crate) fn metric(stats: &StatsResponse, group: &str, name: &str) -> Option<u64> {
+    let metric = stats.metrics.iter().find(|metric| metric.group == group && metric.name == name);
+    metric.map(|metric| metric.value)
 }
 
 /// Why a tool could not do what was asked: one sentence for a person, one exit code for a script.

@@ -3,61 +3,70 @@
 use flotilla_base::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Figures of a running engine. Counts are since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Batches written.
-    pub batches: u64,
-    /// Group commits, each one write (two if a segment became full).
-    pub flushes: u64,
-    /// Group commits that were synced. Segments that became full are not in it.
-    pub syncs: u64,
-    /// Bytes of frames written.
-    pub bytes_written: u64,
-    /// Bytes of batches that are queued or being written now.
-    pub queued_bytes: u64,
-    /// The high-water mark of durability: the last batch that is known to be on disk.
-    pub durable_lsn: u64,
-    /// Segments on disk that hold batches.
-    pub segments: u64,
-    /// Full segments that wait to be sealed: the backlog of [`crate::LogEngine::maintain`]. Above
-    /// two, writes seal by themselves.
-    pub unsealed_segments: u64,
-    /// Dead segments that are kept to be written to again.
-    pub recycled_segments: u64,
-    /// Bytes of the segments' files.
-    pub segment_bytes: u64,
-    /// Live bytes in them; the rest is garbage, which can be purged once it is oldest.
-    pub live_bytes: u64,
-    /// Groups that have entries or keys.
-    pub groups: u64,
-    /// Memory of the index: the capacity of its lists and tables.
-    pub index_bytes: u64,
-    /// Memory of the block cache.
-    pub cache_bytes: u64,
-    /// For how long the group commit that is under way has been writing and syncing; `None` if
-    /// there is none. A disk that hangs shows here: the other figures do not wait for it. Of one
-    /// that wants no sync it is the time since figures were first asked for while it was under way.
-    pub flush_running: Option<Duration>,
-    /// Counters of purge.
-    pub purge: PurgeStats,
+flotilla_base::metrics! { "log",
+    /// Figures of a running engine. Counts are since it was opened.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Stats {
+        /// Batches written.
+        pub batches: u64 => Counter(None),
+        /// Group commits, each one write (two if a segment became full).
+        pub flushes: u64 => Counter(None),
+        /// Group commits that were synced. Segments that became full are not in it.
+        pub syncs: u64 => Counter(None),
+        /// Bytes of frames written.
+        pub bytes_written: u64 => Counter(Bytes, "written_bytes"),
+        /// Bytes of batches that are queued or being written now.
+        pub queued_bytes: u64 => Gauge(Bytes),
+        /// The high-water mark of durability: the last batch that is known to be on disk.
+        pub durable_lsn: u64 => Gauge(None),
+        /// Segments on disk that hold batches.
+        pub segments: u64 => Gauge(None),
+        /// Full segments that wait to be sealed.
+        ///
+        /// They are the backlog of [`crate::LogEngine::maintain`]. Above two, writes seal by
+        /// themselves.
+        pub unsealed_segments: u64 => Gauge(None),
+        /// Dead segments that are kept to be written to again.
+        pub recycled_segments: u64 => Gauge(None),
+        /// Bytes of the segments' files.
+        pub segment_bytes: u64 => Gauge(Bytes),
+        /// Live bytes in the segments; the rest is garbage, which can be purged once it is oldest.
+        pub live_bytes: u64 => Gauge(Bytes),
+        /// Groups that have entries or keys.
+        pub groups: u64 => Gauge(None),
+        /// Memory of the index: the capacity of its lists and tables.
+        pub index_bytes: u64 => Gauge(Bytes),
+        /// Memory of the block cache.
+        pub cache_bytes: u64 => Gauge(Bytes),
+        /// Time for which the group commit that is under way has been writing and syncing.
+        ///
+        /// `None` if there is none. A disk that hangs shows here: the other figures do not wait for
+        /// it. Of one that wants no sync it is the time since figures were first asked for while it
+        /// was under way.
+        pub flush_running: Option<Duration> => Gauge(Milliseconds, "flush_running_milliseconds"),
+        /// Counters of purge.
+        pub purge: PurgeStats => Nested(),
+    }
 }
 
-/// Counters of purge since the engine was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PurgeStats {
-    /// Calls that were carried out.
-    pub calls: u64,
-    /// Segments removed.
-    pub segments: u64,
-    /// Bytes of their files.
-    pub bytes: u64,
-    /// Bytes of frames with rewritten records. They are part of [`Stats::bytes_written`], and the
-    /// rest of that was written by users: the whole divided by the rest is the write amplification
-    /// of purge.
-    pub rewritten_bytes: u64,
-    /// Appends, keys and compactions that were rewritten.
-    pub rewritten_records: u64,
+flotilla_base::metrics! { "log_purge",
+    /// Counters of purge since the engine was opened.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct PurgeStats {
+        /// Calls of purge that were carried out.
+        pub calls: u64 => Counter(None),
+        /// Segments that purge has removed.
+        pub segments: u64 => Counter(None),
+        /// Bytes of the files that purge has removed.
+        pub bytes: u64 => Counter(Bytes, "removed_bytes"),
+        /// Bytes of frames with rewritten records.
+        ///
+        /// They are part of [`Stats::bytes_written`], and the rest of that was written by users:
+        /// the whole divided by the rest is the write amplification of purge.
+        pub rewritten_bytes: u64 => Counter(Bytes),
+        /// Appends, keys and compactions that were rewritten.
+        pub rewritten_records: u64 => Counter(None),
+    }
 }
 
 /// One segment, see [`crate::LogEngine::segments`].

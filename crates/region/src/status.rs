@@ -45,49 +45,54 @@ pub struct Status {
     pub reads: usize,
 }
 
-/// Counters of a shard since it was made. They only grow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Entries proposed by leaders here.
-    pub entries_proposed: u64,
-    /// Proposals in them.
-    pub proposals_joined: u64,
-    /// Reads granted on the strength of a lease.
-    pub reads_by_lease: u64,
-    /// Reads granted after asking a quorum or the leader.
-    pub reads_by_index: u64,
-    /// Followers that a leader under lease answered without a quorum.
-    pub followers_answered: u64,
-    /// Steps that came too late to serve by a lease.
-    pub late_steps: u64,
-    /// Reads of such steps, and requests of followers, that a lease would have served, and for
-    /// which a quorum is asked instead.
-    pub reads_turned_back: u64,
-    /// Rounds that asked, lease renewals included.
-    pub read_rounds: u64,
-    /// Messages taken.
-    pub messages_taken: u64,
-    /// Messages that were not.
-    pub dropped: Dropped,
+flotilla_base::metrics! { "raft",
+    /// Counters of a shard since it was made. They only grow.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Stats {
+        /// Entries proposed by leaders here.
+        pub entries_proposed: u64 => Counter(None),
+        /// Proposals in the entries that leaders here have proposed.
+        pub proposals_joined: u64 => Counter(None),
+        /// Reads granted on the strength of a lease.
+        pub reads_by_lease: u64 => Counter(None),
+        /// Reads granted after asking a quorum or the leader.
+        pub reads_by_index: u64 => Counter(None),
+        /// Followers that a leader under lease answered without a quorum.
+        pub followers_answered: u64 => Counter(None),
+        /// Steps that came too late to serve by a lease.
+        pub late_steps: u64 => Counter(None),
+        /// Reads for which a quorum is asked because a step came too late to serve by a lease.
+        ///
+        /// Requests of followers count too.
+        pub reads_turned_back: u64 => Counter(None),
+        /// Rounds of messages that asked a quorum, lease renewals included.
+        pub read_rounds: u64 => Counter(None),
+        /// Messages that were given to raft.
+        pub messages_taken: u64 => Counter(None),
+        /// Messages that were not given to raft.
+        pub dropped: Dropped => Nested(),
+    }
 }
 
-/// Messages that were not given to raft, by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Dropped {
-    /// For a region or a replica that is not here.
-    pub misrouted: u64,
-    /// From a sender that is no member of the region, or is at another store.
-    pub strangers: u64,
-    /// Numbers or entries that no sound replica sends.
-    pub malformed: u64,
-    /// Terms too far above ours to be plausible.
-    pub wild_terms: u64,
-    /// Proofs that the log here has lost what it had acknowledged; the store ends.
-    pub lost_logs: u64,
-    /// Vote requests while a leader may hold a lease that this replica backs.
-    pub votes_withheld: u64,
-    /// Answers that were overtaken by later ones.
-    pub stale: u64,
-    /// Entries while too many wait to be applied.
-    pub lagging: u64,
+flotilla_base::metrics! { "raft_dropped",
+    /// Messages that were not given to raft, by reason.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Dropped {
+        /// Messages for a region or a replica that is not here.
+        pub misrouted: u64 => Counter(None),
+        /// Messages from a sender that is no member of the region, or is at another store.
+        pub strangers: u64 => Counter(None),
+        /// Messages with numbers or entries that no sound replica sends.
+        pub malformed: u64 => Counter(None),
+        /// Messages with terms too far above ours to be plausible.
+        pub wild_terms: u64 => Counter(None),
+        /// Messages that prove that the log here has lost what it had acknowledged; the store ends.
+        pub lost_logs: u64 => Counter(None),
+        /// Vote requests while a leader may hold a lease that this replica backs.
+        pub votes_withheld: u64 => Counter(None),
+        /// Answers that were overtaken by later ones.
+        pub stale: u64 => Counter(None),
+        /// Messages with entries while too many wait to be applied.
+        pub lagging: u64 => Counter(None),
+    }
 }

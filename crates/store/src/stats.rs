@@ -4,29 +4,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use flotilla_region::{Index, RegionId};
 
-/// The counters of the store since it was opened, and those of its engines.
-#[derive(Clone, Debug)]
-pub struct Stats {
-    /// The log engine's own.
-    pub log: flotilla_raftlog::Stats,
-    /// The page store's own.
-    pub pages: flotilla_pagestore::Stats,
-    /// Entries applied.
-    pub entries_applied: u64,
-    /// Transactions in which they were applied.
-    pub applies: u64,
-    /// Checkpoints made.
-    pub checkpoints: u64,
-    /// Bytes of pages that upkeep has moved towards the beginning of the file.
-    pub pages_moved_bytes: u64,
-    /// Bytes of what was cut off from the trees that upkeep has given back.
-    pub pages_reclaimed_bytes: u64,
-    /// Bytes of log batches that came since the last checkpoint.
-    pub log_bytes_since_checkpoint: u64,
-    /// Reads of log entries that the disk refused or that found damage.
-    pub log_reads_failed: u64,
-    /// How far each region is applied in the last durable checkpoint.
-    pub durable: Vec<(RegionId, Index)>,
+flotilla_base::metrics! { "store",
+    /// The counters of the store since it was opened, and those of its engines.
+    #[derive(Clone, Debug, Default)]
+    pub struct Stats {
+        /// The log engine's own.
+        pub log: flotilla_raftlog::Stats => Nested(),
+        /// The page store's own.
+        pub pages: flotilla_pagestore::Stats => Nested(),
+        /// Entries applied.
+        pub entries_applied: u64 => Counter(None),
+        /// Transactions in which entries were applied.
+        pub applies: u64 => Counter(None),
+        /// Checkpoints made.
+        pub checkpoints: u64 => Counter(None),
+        /// Bytes of pages that upkeep has moved towards the beginning of the file.
+        pub pages_moved_bytes: u64 => Counter(Bytes),
+        /// Bytes of what was cut off from the trees that upkeep has given back.
+        pub pages_reclaimed_bytes: u64 => Counter(Bytes),
+        /// Bytes of log batches that came since the last checkpoint.
+        pub log_bytes_since_checkpoint: u64 => Gauge(Bytes, "log_since_checkpoint_bytes"),
+        /// Reads of log entries that the disk refused or that found damage.
+        pub log_reads_failed: u64 => Counter(None),
+        /// How far each region is applied in the last durable checkpoint.
+        pub durable: Vec<(RegionId, Index)> => Unreported(),
+    }
 }
 
 #[derive(Debug, Default)]

@@ -3,22 +3,28 @@
 use flotilla_proto::peers::StatsResponse;
 use tokio::task::JoinSet;
 
-use crate::tool::{ClusterTarget, Error};
+use crate::tool::{ClusterTarget, Error, metric};
+
+/// The metrics that are counted: heading of the row, key for programs, group and name.
+pub(super) const COUNTED: [(&str, &str, &str, &str); 10] = [
+    ("puts acknowledged", "writes_acknowledged", "requests", "writes_acknowledged"),
+    ("log syncs", "log_syncs", "log", "syncs"),
+    ("log batches", "log_batches", "log", "batches"),
+    ("log bytes", "log_bytes", "log", "written_bytes"),
+    ("raft entries applied", "entries_applied", "store", "entries_applied"),
+    ("page store transactions", "page_transactions", "store", "applies"),
+    ("page bytes written", "page_bytes_written", "pages", "written_bytes"),
+    ("checkpoints", "checkpoints", "store", "checkpoints"),
+    ("frames sent", "frames_sent", "transport", "frames_sent"),
+    ("frame bytes sent", "frame_bytes_sent", "transport", "sent_bytes"),
+];
 
 /// Counts of all stores together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StoreCounts {
     pub(crate) stores: u64,
-    pub(crate) writes_acknowledged: u64,
-    pub(crate) log_syncs: u64,
-    pub(crate) log_batches: u64,
-    pub(crate) log_bytes: u64,
-    pub(crate) entries_applied: u64,
-    pub(crate) page_transactions: u64,
-    pub(crate) page_bytes: u64,
-    pub(crate) checkpoints: u64,
-    pub(crate) frames_sent: u64,
-    pub(crate) frame_bytes_sent: u64,
+    /// In the order of [`COUNTED`].
+    pub(crate) counts: [u64; COUNTED.len()],
 }
 
 impl StoreCounts {
@@ -34,40 +40,28 @@ impl StoreCounts {
         Ok(counts)
     }
 
+    /// Adds a store. Leaves it out if it is of a version that does not report every metric.
     fn add(&mut self, stats: &StatsResponse) {
-        let (requests, raft) = (stats.requests.unwrap_or_default(), stats.raft.unwrap_or_default());
-        let (log, pages) = (stats.log.unwrap_or_default(), stats.pages.unwrap_or_default());
-        self.stores += 1;
-        self.writes_acknowledged += requests.writes_acknowledged;
-        self.log_syncs += log.syncs;
-        self.log_batches += log.batches;
-        self.log_bytes += log.bytes_written;
-        self.entries_applied += raft.entries_applied;
-        self.page_transactions += pages.transactions;
-        self.page_bytes += pages.written_bytes;
-        self.checkpoints += pages.checkpoints;
-        self.frames_sent += raft.frames_sent;
-        self.frame_bytes_sent += raft.frame_bytes_sent;
+        let counts = COUNTED.map(|(.., group, name)| metric(stats, group, name));
+        if counts.iter().all(Option::is_some) {
+            self.stores += 1;
+            self.counts.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count.unwrap_or(0));
+        }
     }
 
     /// The increase since `before`. `None` if a store has come or gone or has started anew
     /// meanwhile: the difference would mean nothing.
-    pub(crate) fn since(self, before: StoreCounts) -> Option<StoreCounts> {
-        let minus = |now: u64, then: u64| now.checked_sub(then);
+    pub(crate) fn since(mut self, before: StoreCounts) -> Option<StoreCounts> {
         (self.stores == before.stores).then_some(())?;
-        Some(StoreCounts {
-            stores: self.stores,
-            writes_acknowledged: minus(self.writes_acknowledged, before.writes_acknowledged)?,
-            log_syncs: minus(self.log_syncs, before.log_syncs)?,
-            log_batches: minus(self.log_batches, before.log_batches)?,
-            log_bytes: minus(self.log_bytes, before.log_bytes)?,
-            entries_applied: minus(self.entries_applied, before.entries_applied)?,
-            page_transactions: minus(self.page_transactions, before.page_transactions)?,
-            page_bytes: minus(self.page_bytes, before.page_bytes)?,
-            checkpoints: minus(self.checkpoints, before.checkpoints)?,
-            frames_sent: minus(self.frames_sent, before.frames_sent)?,
-            frame_bytes_sent: minus(self.frame_bytes_sent, before.frame_bytes_sent)?,
-        })
+        for (count, before) in self.counts.iter_mut().zip(before.counts) {
+            *count = count.checked_sub(before)?;
+        }
+        Some(self)
+    }
+
+    /// Each count with its heading and its key.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        COUNTED.iter().zip(self.counts).map(|((heading, key, ..), count)| (*heading, *key, count))
     }
 }
 
@@ -77,9 +71,9 @@ mod tests {
 
     #[test]
     fn a_difference_is_refused_if_a_store_went_or_began_anew() {
-        let before = StoreCounts { stores: 3, log_syncs: 10, ..StoreCounts::default() };
-        let after = StoreCounts { stores: 3, log_syncs: 17, ..StoreCounts::default() };
-        assert_eq!(after.since(before).unwrap().log_syncs, 7);
+        let before = StoreCounts { stores: 3, counts: [10; COUNTED.len()] };
+        let after = StoreCounts { stores: 3, counts: [17; COUNTED.len()] };
+        assert_eq!(after.since(before).unwrap().counts, [7; COUNTED.len()]);
         assert_eq!(before.since(after), None);
         assert_eq!(StoreCounts { stores: 2, ..after }.since(before), None);
     }

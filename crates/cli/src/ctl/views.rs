@@ -11,13 +11,13 @@ use comfy_table::Cell;
 use flotilla_client::Client;
 use flotilla_identity::StoreUuid;
 use flotilla_proto::metapb;
-use flotilla_proto::peers::{KnownStore, PageStats, RegionStatus, Role, Space, StatsResponse};
+use flotilla_proto::peers::{KnownStore, RegionStatus, Role, Space, StatsResponse};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::text::{ByteFormat, escape, hex};
 use crate::diagnosis::reason;
-use crate::tool::{ClusterTarget, Error, number, table};
+use crate::tool::{ClusterTarget, Error, metric, number, table};
 
 /// Digits of a directory's number in a table: as many as tell a few of them apart.
 const UUID_DIGITS_SHOWN: usize = 8;
@@ -78,15 +78,13 @@ pub(crate) async fn stores(
         row.push(Cell::new(uuid(store).chars().take(UUID_DIGITS_SHOWN).collect::<String>()));
         match answer {
             Ok(stats) => {
-                let (requests, log) =
-                    (stats.requests.unwrap_or_default(), stats.log.unwrap_or_default());
+                let count = |group, name| metric(stats, group, name).unwrap_or_default();
+                let mebibytes = |name| number(format!("{} MiB", count("pages", name) >> 20));
                 row.push(Cell::new(StoreHealth::of(stats).words()));
-                let counts =
-                    [stats.replicas, stats.leaders, requests.writes_acknowledged, log.syncs];
-                row.extend(counts.map(number));
-                let pages = stats.pages.unwrap_or_default();
-                let mebibytes = |bytes: u64| number(format!("{} MiB", bytes >> 20));
-                row.extend([pages.file_bytes, pages.free_bytes].map(mebibytes));
+                row.extend([stats.replicas, stats.leaders].map(number));
+                row.push(number(count("requests", "writes_acknowledged")));
+                row.push(number(count("log", "syncs")));
+                row.extend(["file_bytes", "free_bytes"].map(mebibytes));
                 row.push(Cell::new(format!("{} s", stats.uptime_ms / 1000)));
             }
             Err(error) => row.push(Cell::new(format!("{} ({})", absence(error), reason(error)))),
@@ -95,6 +93,22 @@ pub(crate) async fn stores(
     }
     Ok(writeln!(out, "{table}")?)
 }
+
+/// Keys of a store for programs, with group and name of the metric.
+const STORE_KEYS: [(&str, &str, &str); 4] = [
+    ("writes_acknowledged", "requests", "writes_acknowledged"),
+    ("reads_failed", "requests", "reads_failed"),
+    ("log_syncs", "log", "syncs"),
+    ("log_reads_failed", "store", "log_reads_failed"),
+];
+
+/// Keys of a store's pages that do not have the name of a metric of the group `pages`.
+const PAGE_KEYS: [(&str, &str, &str); 4] = [
+    ("trash_bytes", "pages", "deferred_free_bytes"),
+    ("checkpoints", "store", "checkpoints"),
+    ("moved_bytes", "store", "pages_moved_bytes"),
+    ("reclaimed_bytes", "store", "pages_reclaimed_bytes"),
+];
 
 fn store_to_json(seen: &StoreAnswer<StatsResponse>) -> Value {
     let place = seen.store.store.clone().unwrap_or_default();
@@ -117,14 +131,11 @@ fn store_to_json(seen: &StoreAnswer<StatsResponse>) -> Value {
             row["replicas"] = stats.replicas.into();
             row["leaders"] = stats.leaders.into();
             row["uptime_ms"] = stats.uptime_ms.into();
-            row["writes_acknowledged"] =
-                stats.requests.unwrap_or_default().writes_acknowledged.into();
-            row["reads_failed"] = stats.requests.unwrap_or_default().reads_failed.into();
             row["log_lines_lost"] = stats.log_lines_lost.into();
-            let log = stats.log.unwrap_or_default();
-            row["log_syncs"] = log.syncs.into();
-            row["log_reads_failed"] = log.reads_failed.into();
-            row["pages"] = pages_to_json(stats.pages.unwrap_or_default());
+            for (key, group, name) in STORE_KEYS {
+                row[key] = metric(stats, group, name).into();
+            }
+            row["pages"] = pages_to_json(stats);
         }
         Err(error) => {
             row["state"] = absence(error).into();
@@ -134,24 +145,17 @@ fn store_to_json(seen: &StoreAnswer<StatsResponse>) -> Value {
     row
 }
 
-fn pages_to_json(pages: PageStats) -> Value {
-    json!({
-        "file_bytes": pages.file_bytes,
-        "free_bytes": pages.free_bytes,
-        "pending_bytes": pages.pending_bytes,
-        "trash_bytes": pages.trash_bytes,
-        "dirty_bytes": pages.dirty_bytes,
-        "retired_bytes": pages.retired_bytes,
-        "cached_bytes": pages.cached_bytes,
-        "roots": pages.roots,
-        "oldest_root_age": pages.oldest_root_age,
-        "checkpoints": pages.checkpoints,
-        "written_bytes": pages.written_bytes,
-        "trimmed_bytes": pages.trimmed_bytes,
-        "punched_bytes": pages.punched_bytes,
-        "moved_bytes": pages.moved_bytes,
-        "reclaimed_bytes": pages.reclaimed_bytes,
-    })
+fn pages_to_json(stats: &StatsResponse) -> Value {
+    let pages = stats.metrics.iter().filter(|metric| metric.group == "pages");
+    let mut row: Value = pages.map(|metric| (metric.name.clone(), metric.value)).collect();
+    for (key, group, name) in PAGE_KEYS {
+        row[key] = metric(stats, group, name).into();
+    }
+    let txid = |name| metric(stats, "pages", name);
+    let age =
+        txid("txid").zip(txid("oldest_txid")).map(|(last, oldest)| last.saturating_sub(oldest));
+    row["oldest_root_age"] = age.into();
+    row
 }
 
 /// Whether the replicas of a store that answers have leaders, as far as it knows.
@@ -435,6 +439,27 @@ mod tests {
         assert_eq!(words(17, 5), ("up", "up, 5 of 17 without leader".to_owned()));
         assert_eq!(words(17, 17), ("no leader", "no leader (of 17 replicas)".to_owned()));
         assert_eq!(words(0, 0), ("up", "up".to_owned()), "it has none that could lack one");
+    }
+
+    #[test]
+    fn the_keys_that_programs_read_stay() {
+        let mut stats = flotilla_node::metrics::NodeStats::default();
+        stats.store.pages.trim_punch.punched_bytes = 7;
+        stats.store.checkpoints = 8;
+        (stats.store.pages.txid, stats.store.pages.oldest_txid) = (19, 10);
+        let answer = Ok(stats.to_wire());
+        let row = store_to_json(&StoreAnswer { store: KnownStore::default(), answer });
+        let keys = "address feature_level id leaders log_lines_lost log_reads_failed log_syncs \
+             name reads_failed replicas replicas_without_leader starts state stores_connected \
+             stores_known up uptime_ms uuid version writes_acknowledged";
+        let pages = "cached_bytes checkpoints dirty_bytes file_bytes free_bytes moved_bytes \
+             oldest_root_age pending_bytes punched_bytes reclaimed_bytes retired_bytes roots \
+             trash_bytes trimmed_bytes written_bytes";
+        keys.split(' ').for_each(|key| assert!(!row[key].is_null(), "{key}"));
+        let row = &row["pages"];
+        pages.split(' ').for_each(|key| assert!(row[key].is_u64(), "{key}"));
+        let given = ["punched_bytes", "checkpoints", "oldest_root_age"].map(|key| &row[key]);
+        assert_eq!(given, [7, 8, 9]);
     }
 
     #[test]

@@ -80,23 +80,25 @@ pub enum RequestError {
     Stopping,
 }
 
-/// Counts of requests since the node started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RouterStats {
-    /// Proposals that were applied.
-    pub writes_acknowledged: u64,
-    /// Proposals that were refused or left undecided.
-    pub writes_rejected: u64,
-    /// Reads that were granted.
-    pub reads_granted: u64,
-    /// Reads that were refused.
-    pub reads_rejected: u64,
-    /// Reads that were granted, but the disk refused them or they found damage.
-    pub reads_failed: u64,
-    /// Requests that wait for their answer now.
-    pub waiting: u64,
-    /// Requests that had to wait because their region had no leader.
-    pub leader_waits: u64,
+flotilla_base::metrics! { "requests",
+    /// Counts of requests since the node started.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct RouterStats {
+        /// Proposals that were applied.
+        pub writes_acknowledged: u64 => Counter(None),
+        /// Proposals that were refused or left undecided.
+        pub writes_rejected: u64 => Counter(None),
+        /// Reads that were granted.
+        pub reads_granted: u64 => Counter(None),
+        /// Reads that were refused.
+        pub reads_rejected: u64 => Counter(None),
+        /// Reads that were granted, but the disk refused them or they found damage.
+        pub reads_failed: u64 => Counter(None),
+        /// Requests that wait for their answer now.
+        pub waiting: u64 => Gauge(None),
+        /// Requests that had to wait because their region had no leader.
+        pub leader_waits: u64 => Counter(None),
+    }
 }
 
 /// The handle that services have on the node. Cheap to clone.

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use flotilla_base::metric::{Metric, MetricKind, MetricUnit};
 use flotilla_proto::peers;
 
 use crate::driver::context::NodeContext;
@@ -44,71 +45,84 @@ impl NodeStatsReader {
     }
 }
 
-/// The counts of one node at one moment.
-#[derive(Clone, Debug)]
-pub struct NodeStats {
-    /// Requests of clients.
-    pub requests: RouterStats,
-    /// Messages between stores.
-    pub transport: TransportCounts,
-    /// The disk.
-    pub store: flotilla_store::Stats,
-    /// Bytes that wait to be written to the log.
-    pub log_backlog_bytes: u64,
-    /// Bytes that wait to be applied.
-    pub apply_backlog_bytes: u64,
+flotilla_base::metrics! { "queues",
+    /// The counts of one node at one moment.
+    #[derive(Clone, Debug, Default)]
+    pub struct NodeStats {
+        /// Requests of clients.
+        pub requests: RouterStats => Nested(),
+        /// Messages between stores.
+        pub transport: TransportCounts => Nested(),
+        /// The disk.
+        pub store: flotilla_store::Stats => Nested(),
+        /// Bytes that wait to be written to the log.
+        pub log_backlog_bytes: u64 => Gauge(Bytes),
+        /// Bytes that wait to be applied.
+        pub apply_backlog_bytes: u64 => Gauge(Bytes),
+    }
 }
 
 impl NodeStats {
     /// The part that other stores and operators see. The caller adds the identity of the store.
     #[must_use]
     pub fn to_wire(&self) -> peers::StatsResponse {
-        let Self { requests, transport, store, .. } = self;
-        peers::StatsResponse {
-            requests: Some(peers::RequestStats {
-                writes_acknowledged: requests.writes_acknowledged,
-                writes_rejected: requests.writes_rejected,
-                reads_granted: requests.reads_granted,
-                reads_rejected: requests.reads_rejected,
-                reads_failed: requests.reads_failed,
-                waiting: requests.waiting,
-            }),
-            raft: Some(peers::RaftStats {
-                entries_applied: store.entries_applied,
-                frames_sent: transport.frames_sent,
-                frames_received: transport.frames_received,
-                frame_bytes_sent: transport.frame_bytes_sent,
-                frame_bytes_received: transport.frame_bytes_received,
-                messages_dropped: transport.messages_dropped,
-            }),
-            log: Some(peers::LogStats {
-                syncs: store.log.syncs,
-                writes: store.log.flushes,
-                batches: store.log.batches,
-                bytes_written: store.log.bytes_written,
-                segments: store.log.segments,
-                live_bytes: store.log.live_bytes,
-                reads_failed: store.log_reads_failed,
-            }),
-            pages: Some(peers::PageStats {
-                transactions: store.applies,
-                checkpoints: store.checkpoints,
-                file_bytes: store.pages.file_bytes,
-                dirty_bytes: store.pages.dirty_bytes,
-                written_bytes: store.pages.written_bytes,
-                free_bytes: store.pages.free_bytes,
-                pending_bytes: store.pages.pending_bytes,
-                trash_bytes: store.pages.deferred_free_bytes,
-                retired_bytes: store.pages.reads.retired_bytes,
-                cached_bytes: store.pages.reads.cached_bytes,
-                roots: store.pages.root_count as u64,
-                oldest_root_age: store.pages.txid.saturating_sub(store.pages.oldest_txid),
-                trimmed_bytes: store.pages.trim_punch.trimmed_bytes,
-                punched_bytes: store.pages.trim_punch.punched_bytes,
-                moved_bytes: store.pages_moved_bytes,
-                reclaimed_bytes: store.pages_reclaimed_bytes,
-            }),
-            ..peers::StatsResponse::default()
-        }
+        let mut response = peers::StatsResponse::default();
+        self.visit(&mut |metric| response.metrics.push(metric_to_wire(&metric)));
+        response
+    }
+}
+
+fn metric_to_wire(metric: &Metric) -> peers::Metric {
+    let kind = match metric.kind {
+        MetricKind::Counter => peers::metric::Kind::Counter,
+        MetricKind::Gauge => peers::metric::Kind::Gauge,
+    };
+    let unit = match metric.unit {
+        MetricUnit::None => peers::metric::Unit::None,
+        MetricUnit::Bytes => peers::metric::Unit::Bytes,
+        MetricUnit::Milliseconds => peers::metric::Unit::Milliseconds,
+    };
+    peers::Metric {
+        group: metric.group.to_owned(),
+        name: metric.name.to_owned(),
+        kind: kind.into(),
+        unit: unit.into(),
+        value: metric.value,
+        help: metric.help.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn is_snake_case(name: &str) -> bool {
+        let is_word = |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase());
+        name.split('_').all(is_word)
+    }
+
+    #[test]
+    fn metrics_have_a_name_of_their_own_by_the_conventions_and_a_help_text() {
+        let mut seen = BTreeSet::new();
+        let mut check = |metric: Metric| {
+            let Metric { group, name, unit, help, .. } = metric;
+            assert!(seen.insert((group, name)), "{metric:?} is there twice");
+            assert!(is_snake_case(group) && is_snake_case(name), "{metric:?}");
+            for suffix in ["_total", "_count", "_sum", "_bucket", "_info"] {
+                assert!(!name.ends_with(suffix), "{metric:?}: {suffix} has a meaning of its own");
+            }
+            for (suffix, of) in
+                [("_bytes", MetricUnit::Bytes), ("_milliseconds", MetricUnit::Milliseconds)]
+            {
+                assert_eq!(name.ends_with(suffix), unit == of, "{metric:?}");
+            }
+            let is_plain = !help.contains(['`', '[', '\\', '\n']);
+            assert!(help.len() > 10 && help.ends_with('.') && is_plain, "{metric:?}");
+        };
+        NodeStats::default().visit(&mut check);
+        flotilla_region::Stats::default().visit(&mut check);
+        assert!(seen.len() > 70, "{} metrics", seen.len());
     }
 }

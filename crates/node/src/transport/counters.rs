@@ -12,19 +12,21 @@ pub(crate) struct TransportCounters {
     messages_dropped: AtomicU64,
 }
 
-/// A reading of the counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TransportCounts {
-    /// Frames handed to connections.
-    pub frames_sent: u64,
-    /// Frames taken from connections.
-    pub frames_received: u64,
-    /// Bytes of entries and messages in frames sent, about.
-    pub frame_bytes_sent: u64,
-    /// Bytes of entries and messages in frames received, about.
-    pub frame_bytes_received: u64,
-    /// Messages dropped because a queue was full or a store was away.
-    pub messages_dropped: u64,
+flotilla_base::metrics! { "transport",
+    /// A reading of the counts.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct TransportCounts {
+        /// Frames handed to connections.
+        pub frames_sent: u64 => Counter(None),
+        /// Frames taken from connections.
+        pub frames_received: u64 => Counter(None),
+        /// Bytes of entries and messages in frames sent, about.
+        pub frame_bytes_sent: u64 => Counter(Bytes, "sent_bytes"),
+        /// Bytes of entries and messages in frames received, about.
+        pub frame_bytes_received: u64 => Counter(Bytes, "received_bytes"),
+        /// Messages dropped because a queue was full or a store was away.
+        pub messages_dropped: u64 => Counter(None),
+    }
 }
 
 impl TransportCounters {
