@@ -1,5 +1,5 @@
 //! The maintenance policy: which piece of background work comes next. It is pure: the time and the
-//! figures come in, an action goes out.
+//! figures come in, an action goes out (`docs/decisions/0021`).
 //!
 //! Each driver follows it: the thread of this crate, an embedder's own, and a simulation. The order
 //! of urgency is: a checkpoint, for which throttled writers may wait; deferred frees; spare space
