@@ -81,29 +81,33 @@ pub(crate) fn run(
     let mut is_round_over = false;
     let outcome = match action {
         MaintenanceAction::Checkpoint => {
-            checkpoint(shared)?;
-            MaintenanceOutcome::Checkpointed
+            checkpoint(shared).map(|()| MaintenanceOutcome::Checkpointed)
         }
-        MaintenanceAction::Reclaim { bytes } => match reclaim(shared, bytes)? {
-            0 => MaintenanceOutcome::Nothing,
-            bytes => MaintenanceOutcome::Reclaimed { bytes },
-        },
-        MaintenanceAction::TrimPunch if trim_punch::step(shared)? => {
-            MaintenanceOutcome::TrimmedOrPunched
+        MaintenanceAction::Reclaim { bytes } => reclaim(shared, bytes),
+        MaintenanceAction::TrimPunch => trim_punch::step(shared).map(|done| match done {
+            true => MaintenanceOutcome::TrimmedOrPunched,
+            false => MaintenanceOutcome::Nothing,
+        }),
+        MaintenanceAction::Defragment { bytes } => {
+            defragment::try_step(shared, bytes).map(|progress| match progress {
+                Some(progress) => {
+                    is_round_over = progress.is_done;
+                    MaintenanceOutcome::Moved { bytes: progress.moved_bytes }
+                }
+                None => MaintenanceOutcome::Nothing,
+            })
         }
-        MaintenanceAction::Defragment { bytes } => match defragment::try_step(shared, bytes)? {
-            Some(progress) => {
-                is_round_over = progress.is_done;
-                MaintenanceOutcome::Moved { bytes: progress.moved_bytes }
-            }
-            None => MaintenanceOutcome::Nothing,
-        },
-        MaintenanceAction::TrimPunch | MaintenanceAction::Rest { .. } => {
-            MaintenanceOutcome::Nothing
-        }
+        MaintenanceAction::Rest { .. } => Ok(MaintenanceOutcome::Nothing),
     };
-    shared.background.policy.lock().note(now, action, outcome, is_round_over);
-    Ok(outcome)
+    let mut policy = shared.background.policy.lock();
+    match &outcome {
+        Ok(outcome) => policy.note(now, action, *outcome, is_round_over),
+        // Without a wait the next action would be the same one, over and over.
+        Err(Error::NoSpace) => policy.note_full(),
+        Err(_) => {}
+    }
+    drop(policy);
+    outcome
 }
 
 /// The next action, carried out.
@@ -118,17 +122,22 @@ pub(crate) fn step(shared: &Arc<StoreShared>, now: Duration) -> Result<Maintenan
     }
 }
 
-/// Frees deferred pages. Zero if a writer is in the way: the holder of the writer lock may wait for
-/// a checkpoint, which only the thread of this call makes.
-fn reclaim(shared: &Arc<StoreShared>, bytes: u64) -> Result<u64> {
-    let Some(mut txn) = WriteTxn::try_begin(shared)? else { return Ok(0) };
+/// Frees deferred pages. Nothing if a writer is in the way: the holder of the writer lock may wait
+/// for a checkpoint, which only the thread of this call makes.
+fn reclaim(shared: &Arc<StoreShared>, bytes: u64) -> Result<MaintenanceOutcome> {
+    let Some(mut txn) = WriteTxn::try_begin(shared)? else {
+        return Ok(MaintenanceOutcome::Nothing);
+    };
     let (units, met) = txn.reclaim(bytes.div_ceil(UNIT_BYTES as u64))?;
     txn.publish()?;
     if met.is_err() {
         // Reported once; a check, and a caller of `reclaim`, see the error again.
         shared.background.policy.lock().note_unreadable();
     }
-    met.map(|()| units * UNIT_BYTES as u64)
+    met.map(|()| match units * UNIT_BYTES as u64 {
+        0 => MaintenanceOutcome::Nothing,
+        bytes => MaintenanceOutcome::Reclaimed { bytes },
+    })
 }
 
 /// A checkpoint under the rate limit.

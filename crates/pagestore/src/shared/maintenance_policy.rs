@@ -26,7 +26,7 @@ const ROUND_CHECKPOINTS: u32 = 3;
 /// The time after which an action is tried again that found the writer lock taken.
 const LOCK_RETRY: Duration = Duration::from_millis(5);
 
-/// The time after which a checkpoint is tried again that the full disk refused.
+/// The time after which an action is tried again that the full disk refused.
 const FULL_RETRY: Duration = Duration::from_secs(1);
 
 /// The next piece of background work of a store.
@@ -103,7 +103,7 @@ pub(crate) struct MaintenanceInputs {
 pub(crate) struct MaintenancePolicy {
     /// The first time at which it saw a change since the last checkpoint.
     changed_at: Option<Duration>,
-    /// The disk refused a checkpoint; the next may be tried at the time.
+    /// The disk refused an action; what needs room may be tried again at the time.
     is_full: bool,
     full_until: Option<Duration>,
     /// The writer lock was taken; transactions of its own wait until then.
@@ -144,15 +144,16 @@ impl MaintenancePolicy {
         if self.is_checkpoint_due(now, inputs, options) {
             return MaintenanceAction::Checkpoint;
         }
-        let is_locked = self.locked_until.is_some();
-        if inputs.deferred_free_bytes > 0 && !self.is_deferred_free_unreadable && !is_locked {
+        // Transactions of its own need the writer lock, and room for the pages that they replace.
+        let may_write = self.locked_until.is_none() && self.full_until.is_none();
+        if inputs.deferred_free_bytes > 0 && !self.is_deferred_free_unreadable && may_write {
             return MaintenanceAction::Reclaim { bytes: RECLAIM_BYTES };
         }
         if inputs.has_spare {
             return MaintenanceAction::TrimPunch;
         }
         if let Some(bytes) = self.defragmentation.budget(inputs, options)
-            && !is_locked
+            && may_write
         {
             return MaintenanceAction::Defragment { bytes };
         }
@@ -212,7 +213,7 @@ impl MaintenancePolicy {
         self.is_deferred_free_unreadable = true;
     }
 
-    /// The full disk refused a checkpoint. Nothing was written, and it may be tried again.
+    /// The full disk refused an action. Nothing was written, and it may be tried again.
     pub(crate) fn note_full(&mut self) {
         self.is_full = true;
     }
@@ -293,14 +294,16 @@ mod tests {
     #[test]
     fn a_full_disk_is_tried_again_and_other_work_goes_on() {
         let mut policy = MaintenancePolicy::default();
-        let spare = MaintenanceInputs { has_spare: true, ..inputs(1000, 0) };
+        let deferred_free_bytes = 1 << 20;
+        let full = MaintenanceInputs { deferred_free_bytes, ..inputs(1000, 0) };
+        let spare = MaintenanceInputs { has_spare: true, ..full };
         assert_eq!(policy.next(SECOND, &spare, &options()), MaintenanceAction::Checkpoint);
         policy.note_full();
         let trim = policy.next(SECOND, &spare, &options());
         assert_eq!(trim, MaintenanceAction::TrimPunch, "it may be the room that is missing");
-        let rest = policy.next(SECOND, &inputs(1000, 0), &options());
+        let rest = policy.next(SECOND, &full, &options());
         assert_eq!(rest, MaintenanceAction::Rest { until: Some(2 * SECOND) });
-        let due = policy.next(2 * SECOND, &inputs(1000, 0), &options());
+        let due = policy.next(2 * SECOND, &full, &options());
         assert_eq!(due, MaintenanceAction::Checkpoint);
     }
 

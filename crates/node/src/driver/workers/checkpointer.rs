@@ -152,7 +152,7 @@ impl Checkpointer {
             // Nothing was written, and nothing is lost: the log has everything. The pages stay in
             // memory until there is room.
             if matches!(error, Error::Pages(PagesError::NoSpace)) {
-                tracing::warn!("no checkpoint: the disk is full");
+                tracing::warn!("the disk is full: checkpoints wait for room");
                 continue;
             }
             self.failure.report(&format!("a checkpoint failed: {error}"));
