@@ -14,6 +14,8 @@ seeds=${SEEDS:-1000}
 work=${CARGO_TARGET_DIR:-$root/target}/mutants
 tree=$work/tree
 export CARGO_TARGET_DIR=$work/build
+# A mutant changes one function: only what depends on it is compiled again.
+export CARGO_PROFILE_RELEASE_INCREMENTAL=true CARGO_PROFILE_RELEASE_DEBUG=0
 
 rm -rf "$tree"
 mkdir -p "$tree"
