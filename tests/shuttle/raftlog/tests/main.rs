@@ -2,9 +2,7 @@
 //! each lock, condition variable, atomic and disk operation which thread runs next. It finds hangs
 //! by itself; the rest is checked here.
 //!
-//! Built with `--cfg shuttle` only; `RAFTLOG_SCHEDULES` is the count of orders that each scenario
-//! is tried in.
-#![cfg(shuttle)]
+//! `RAFTLOG_SCHEDULES` is the count of orders that each scenario is tried in.
 
 mod disk;
 

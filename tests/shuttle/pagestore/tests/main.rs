@@ -4,9 +4,7 @@
 //! for other pages. Of the threads that commit none hangs, and a commit that was reported durable
 //! survives a power loss.
 //!
-//! Built with `--cfg shuttle` only; `PAGESTORE_SCHEDULES` is the count of orders that each scenario
-//! is tried in.
-#![cfg(shuttle)]
+//! `PAGESTORE_SCHEDULES` is the count of orders that each scenario is tried in.
 
 use std::path::Path;
 use std::sync::Arc;
