@@ -24,6 +24,9 @@ mod real {
         Ordering::{Acquire, Release, SeqCst},
     };
 
+    #[cfg(target_os = "linux")]
+    use rustix::thread::futex;
+
     use super::MutexGuard;
 
     /// Unlocks, and hands the lock to a waiting thread: for a holder that locks again at once.
@@ -31,52 +34,95 @@ mod real {
         MutexGuard::unlock_fair(guard);
     }
 
-    /// A word that threads sleep at until another thread has changed it and wakes them (futex(2)).
+    /// A word that threads sleep at until another thread has changed it and wakes them: futex(2) on
+    /// Linux, a condition variable elsewhere.
     #[derive(Debug, Default)]
-    pub struct Futex(AtomicU32);
+    pub struct Futex {
+        word: AtomicU32,
+        #[cfg(not(target_os = "linux"))]
+        sleepers: (super::Mutex<()>, super::Condvar),
+    }
 
     impl Futex {
         /// A futex whose word is `value`.
         #[must_use]
         pub fn new(value: u32) -> Futex {
-            Futex(AtomicU32::new(value))
+            Futex {
+                word: AtomicU32::new(value),
+                #[cfg(not(target_os = "linux"))]
+                sleepers: Default::default(),
+            }
         }
 
         /// The word. Writes of the storing thread before its store are visible.
         #[must_use]
         pub fn load(&self) -> u32 {
-            self.0.load(Acquire)
+            self.word.load(Acquire)
         }
 
         /// Sets the word and wakes no thread.
         pub fn store(&self, value: u32) {
-            self.0.store(value, Release);
+            self.word.store(value, Release);
         }
 
         /// Sets the word to `to` if it is `from`; true if it was.
         #[must_use]
         pub fn replace(&self, from: u32, to: u32) -> bool {
-            self.0.compare_exchange(from, to, SeqCst, SeqCst).is_ok()
+            self.word.compare_exchange(from, to, SeqCst, SeqCst).is_ok()
         }
 
         /// Adds one, so that a thread which has looked before does not go to sleep.
         pub fn advance(&self) {
-            self.0.fetch_add(1, SeqCst);
+            self.word.fetch_add(1, SeqCst);
         }
+    }
 
+    #[cfg(target_os = "linux")]
+    impl Futex {
         /// Sleeps until a wake-up, unless the word is not `seen` any more. May return early.
         pub fn sleep(&self, seen: u32) {
-            atomic_wait::wait(&self.0, seen);
+            // An error means that the word has changed or a signal came: both are early returns.
+            let _ = futex::wait(&self.word, futex::Flags::PRIVATE, seen, None);
         }
 
         /// Wakes one of the threads that sleep here.
         pub fn wake_one(&self) {
-            atomic_wait::wake_one(&self.0);
+            self.wake(1);
         }
 
         /// Wakes all threads that sleep here.
         pub fn wake_all(&self) {
-            atomic_wait::wake_all(&self.0);
+            self.wake(i32::MAX as u32);
+        }
+
+        fn wake(&self, thread_count: u32) {
+            // It fails for a word that is no memory of this process only.
+            let woken = futex::wake(&self.word, futex::Flags::PRIVATE, thread_count);
+            debug_assert!(woken.is_ok(), "{woken:?}");
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    impl Futex {
+        /// Sleeps until a wake-up, unless the word is not `seen` any more. May return early.
+        pub fn sleep(&self, seen: u32) {
+            let mut guard = self.sleepers.0.lock();
+            if self.load() == seen {
+                self.sleepers.1.wait(&mut guard);
+            }
+        }
+
+        /// Wakes one of the threads that sleep here.
+        pub fn wake_one(&self) {
+            // The lock orders the wake-up behind a sleeper's look at the word.
+            let _guard = self.sleepers.0.lock();
+            self.sleepers.1.notify_one();
+        }
+
+        /// Wakes all threads that sleep here.
+        pub fn wake_all(&self) {
+            let _guard = self.sleepers.0.lock();
+            self.sleepers.1.notify_all();
         }
     }
 }
