@@ -20,8 +20,9 @@ fn log_append(criterion: &mut Criterion) {
     for durability in [Durability::Synced, Durability::Buffered] {
         for thread_count in [1, 8, 64] {
             let dir = tempfile::tempdir().expect("a temporary directory");
-            let (log, _) = LogEngine::open(Arc::new(OsFs::new()), dir.path(), Config::default())
-                .expect("a new log opens");
+            let (log, _) =
+                LogEngine::open_with(Arc::new(OsFs::new()), dir.path(), Config::default())
+                    .expect("a new log opens");
             let mut bench = Bench { log, next: vec![1; thread_count], durability };
             let name = format!("{durability:?}/{thread_count}").to_lowercase();
             cases.bench_function(&name, |b| b.iter_custom(|count| bench.append(count)));

@@ -18,7 +18,7 @@ const ENTRIES_OF_TEST: u64 = 20_000;
 const ENTRY_BYTES: usize = 64;
 
 fn open(dir: &Path) -> LogEngine {
-    LogEngine::open(Arc::new(OsFs::new()), dir, Config::default()).expect("it opens").0
+    LogEngine::open_with(Arc::new(OsFs::new()), dir, Config::default()).expect("it opens").0
 }
 
 /// Writes a log, each entry to a group drawn at random, and closes it. Returns the memory of its

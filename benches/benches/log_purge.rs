@@ -66,14 +66,12 @@ impl Bench {
     /// A log with much that is needed in old segments.
     fn new(durability: Durability) -> Bench {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let config = Config {
-            purge_above_bytes: 0,
-            move_live_ratio_max: 1.0,
-            compress_above_bytes: u64::MAX,
-            ..Config::default()
-        };
-        let (log, _) =
-            LogEngine::open(Arc::new(OsFs::new()), dir.path(), config).expect("a new log opens");
+        let config = Config::default()
+            .purge_above_bytes(0)
+            .move_live_ratio_max(1.0)
+            .compress_above_bytes(u64::MAX);
+        let (log, _) = LogEngine::open_with(Arc::new(OsFs::new()), dir.path(), config)
+            .expect("a new log opens");
         let maintenance = log.maintain_in_background().expect("a thread");
         for index in 1..=IDLE_ENTRIES {
             for group in 0..IDLE_GROUPS {

@@ -4,7 +4,6 @@
 //! transaction; every 64 MiB of dirty pages a checkpoint is made, whose time is part of the figure.
 //! Times are per put, per get and per 20,000 keys.
 
-use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,7 +20,7 @@ const DIRTY_BYTES_MAX: u64 = 64 << 20;
 fn store() -> (PageStore, TempDir) {
     let dir = tempfile::tempdir().expect("the system's temporary directory can be written");
     let path = Path::new(dir.path()).join("pages");
-    let store = PageStore::open(Arc::new(OsFs::new()), &path, Options::default())
+    let store = PageStore::open_with(Arc::new(OsFs::new()), &path, Options::default())
         .expect("a new store in an empty directory");
     (store, dir)
 }
@@ -84,7 +83,7 @@ fn reads(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(20_000));
     group.bench_function("scan", |bencher| {
         bencher.iter(|| {
-            let mut range = tree.range(Bound::Unbounded, Bound::Unbounded);
+            let mut range = tree.range(..);
             let mut bytes = 0;
             for _ in 0..20_000 {
                 let entry = range.next().expect("pages can be read");

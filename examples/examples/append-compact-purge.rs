@@ -52,8 +52,8 @@ fn main() -> Result<(), Error> {
     let options = Options::parse();
     let temporary = tempfile::tempdir()?;
     let dir = options.dir.as_deref().unwrap_or(temporary.path());
-    let config = Config { purge_above_bytes: options.limit_mib << 20, ..Config::default() };
-    let (log, report) = LogEngine::open(Arc::new(OsFs::new()), dir, config)?;
+    let config = Config::default().purge_above_bytes(options.limit_mib << 20);
+    let (log, report) = LogEngine::open_with(Arc::new(OsFs::new()), dir, config)?;
     let _maintenance = log.maintain_in_background()?;
     println!("{}: {report:?}", dir.display());
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 fn main() -> Result<(), Error> {
     let dir = tempfile::tempdir()?;
-    let (log, _) = LogEngine::open(Arc::new(OsFs::new()), dir.path(), Config::default())?;
+    let (log, _) = LogEngine::open_with(Arc::new(OsFs::new()), dir.path(), Config::default())?;
 
     let mut batch = LogBatch::new();
     for group in [1, 2] {

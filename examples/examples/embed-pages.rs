@@ -8,7 +8,6 @@
 //! ```
 
 use std::error::Error;
-use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -26,7 +25,7 @@ struct Args {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args = Args::parse();
-    let store = PageStore::open(Arc::new(OsFs::new()), &args.file, Options::default())?;
+    let store = PageStore::open_with(Arc::new(OsFs::new()), &args.file, Options::default())?;
     let found = store.durable();
     println!("durable so far: transaction {}", found.txid);
 
@@ -45,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     txn.tree("ships")?.delete_range(b"", None)?;
     txn.publish()?;
     let ships = before.tree("ships")?.ok_or("it was published above")?;
-    let mut all = ships.range(Bound::Unbounded, Bound::Unbounded);
+    let mut all = ships.range(..);
     while let Some((name, story)) = all.next()? {
         println!("{}: {}", String::from_utf8_lossy(name), String::from_utf8_lossy(story));
     }

@@ -30,8 +30,8 @@ fn fails<S: AsRef<OsStr>>(args: &[S]) -> (i32, String) {
 }
 
 fn open(dir: &Path) -> LogEngine {
-    let config = Config { segment_bytes: 64 << 10, ..Config::default() };
-    LogEngine::open(Arc::new(OsFs::new()), dir, config).unwrap().0
+    let config = Config::default().segment_bytes(64 << 10);
+    LogEngine::open_with(Arc::new(OsFs::new()), dir, config).unwrap().0
 }
 
 /// Two groups; the first has a hundred entries in several segments, the second a key.

@@ -37,7 +37,7 @@ fn fails<S: AsRef<OsStr>>(args: &[S]) -> (i32, String) {
 
 fn open(path: &Path) -> PageStore {
     let options = Options::default().redo_bytes(64 << 10);
-    PageStore::open(Arc::new(OsFs::new()), path, options).unwrap()
+    PageStore::open_with(Arc::new(OsFs::new()), path, options).unwrap()
 }
 
 /// Two trees, the first with a hundred keys, the second with a long value; a transaction that only

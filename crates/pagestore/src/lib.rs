@@ -8,12 +8,10 @@
 //! caller keeps a log of its own, and commit metadata in the state that say how far it goes.
 //!
 //! ```
-//! use std::{ops::Bound, path::Path, sync::Arc};
-//! use flotilla_pagestore::{Options, PageStore};
+//! use flotilla_pagestore::PageStore;
 //! # fn main() -> Result<(), flotilla_pagestore::Error> {
-//! let fs = Arc::new(flotilla_vfs::fault::FaultFs::new(1));
-//! # flotilla_vfs::FileSystem::create_dir_all(&*fs, Path::new("/data"))?;
-//! let store = PageStore::open(fs, Path::new("/data/pages"), Options::default())?;
+//! # let dir = tempfile::tempdir()?;
+//! let store = PageStore::open(dir.path().join("harbour"))?;
 //! let mut txn = store.write()?;
 //! let mut ships = txn.tree("ships")?;
 //! ships.put(b"fram", b"1892")?;
@@ -24,11 +22,13 @@
 //!
 //! let ships = store.read().tree("ships")?.expect("published above");
 //! assert_eq!(ships.get(b"fram")?.as_deref(), Some(&b"1892"[..]));
-//! let mut all = ships.range(Bound::Unbounded, Bound::Unbounded);
-//! assert_eq!(all.next()?, Some((&b"fram"[..], &b"1892"[..])));
-//! assert_eq!(all.copied().count(), 1);
+//! for ship in ships.range(b"g".as_slice()..) {
+//!     assert_eq!(ship?, (b"vasa".to_vec(), b"1627".to_vec()));
+//! }
 //! # Ok(()) }
 //! ```
+//!
+//! [`PageStore::open_with`] takes [`Options`], and any file system of [`vfs`].
 //!
 //! # Code map
 //!
@@ -63,6 +63,8 @@ mod store;
 pub mod tools;
 mod tree;
 mod txn;
+
+pub use flotilla_vfs as vfs;
 
 pub use background::defragment::DefragProgress;
 pub use background::maintenance::MaintenanceThread;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use flotilla_vfs::os::OsFs;
 use flotilla_vfs::{File, FileSystem, OpenMode};
 use parking_lot::Mutex;
 
@@ -53,6 +54,16 @@ pub struct DurableState {
 }
 
 impl PageStore {
+    /// Opens the store in the file `path` of the operating system, with the defaults; see
+    /// [`PageStore::open_with`].
+    ///
+    /// # Errors
+    ///
+    /// As [`PageStore::open_with`].
+    pub fn open(path: impl AsRef<Path>) -> Result<PageStore> {
+        PageStore::open_with(Arc::new(OsFs::new()), path.as_ref(), Options::default())
+    }
+
     /// Opens the store in the file `path`, which is made if it is missing. The lock file
     /// `path.lock` keeps other processes out. Reads the bitmaps of free space, 4 KiB for each 127
     /// MiB, and replays the redo records beyond the last checkpoint; reads nothing else.
@@ -62,7 +73,7 @@ impl PageStore {
     /// [`Error::Locked`] if another process has it open, [`Error::Corrupt`] or
     /// [`Error::Unsupported`] if its meta pages, bitmaps or redo area cannot be trusted,
     /// [`Error::Io`] if the kernel refused.
-    pub fn open(fs: Arc<dyn FileSystem>, path: &Path, options: Options) -> Result<PageStore> {
+    pub fn open_with(fs: Arc<dyn FileSystem>, path: &Path, options: Options) -> Result<PageStore> {
         let lock = fs.lock(&with_suffix(path, ".lock")).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock => Error::Locked,
             _ => Error::Io(error),

@@ -46,7 +46,7 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let disk = Arc::new(FaultFs::new(1)); // or flotilla_vfs::os::OsFs::new()
-//! let (log, _) = LogEngine::open(disk, Path::new("/log"), Default::default())?;
+//! let (log, _) = LogEngine::open_with(disk, Path::new("/log"), Default::default())?;
 //! let flusher = Flusher::start(log)?;
 //!
 //! // Group 7 of the log. It goes to `openraft::Raft::new`, with a state machine.

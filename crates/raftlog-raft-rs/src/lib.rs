@@ -34,7 +34,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let disk = Arc::new(FaultFs::new(1)); // or flotilla_vfs::os::OsFs::new()
-//! let (log, _) = LogEngine::open(disk, Path::new("/log"), Default::default())?;
+//! let (log, _) = LogEngine::open_with(disk, Path::new("/log"), Default::default())?;
 //!
 //! // Group 7 of the log is a raft group whose only voter is node 1.
 //! let mut storage = GroupStorage::open(log.clone(), 7, Config::default())?;

@@ -11,8 +11,10 @@ pub(crate) const BATCH_BYTES_CEILING: u64 = 1 << 30;
 static RECOVERY_THREADS: LazyLock<usize> =
     LazyLock::new(|| std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4)));
 
-/// How the engine uses disk and memory.
+/// How the engine uses disk and memory: the defaults, and what [`Config::segment_bytes`] and its
+/// neighbours change.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// Size at which a segment is full, in bytes; all of it is allocated when the segment is made.
     /// Default 64 MiB, least 4 KiB, at most 1 GiB. A batch that is larger gets a segment of its
@@ -110,6 +112,97 @@ impl Default for Config {
 }
 
 impl Config {
+    /// With another [`Config::segment_bytes`](field@Config::segment_bytes).
+    #[must_use]
+    pub fn segment_bytes(mut self, segment_bytes: u64) -> Config {
+        self.segment_bytes = segment_bytes;
+        self
+    }
+
+    /// With another [`Config::batch_bytes_max`](field@Config::batch_bytes_max).
+    #[must_use]
+    pub fn batch_bytes_max(mut self, batch_bytes_max: u64) -> Config {
+        self.batch_bytes_max = batch_bytes_max;
+        self
+    }
+
+    /// With another [`Config::queue_bytes_max`](field@Config::queue_bytes_max).
+    #[must_use]
+    pub fn queue_bytes_max(mut self, queue_bytes_max: u64) -> Config {
+        self.queue_bytes_max = queue_bytes_max;
+        self
+    }
+
+    /// With another [`Config::spare_segments`](field@Config::spare_segments).
+    #[must_use]
+    pub fn spare_segments(mut self, spare_segments: usize) -> Config {
+        self.spare_segments = spare_segments;
+        self
+    }
+
+    /// With another [`Config::compress_above_bytes`](field@Config::compress_above_bytes).
+    #[must_use]
+    pub fn compress_above_bytes(mut self, compress_above_bytes: u64) -> Config {
+        self.compress_above_bytes = compress_above_bytes;
+        self
+    }
+
+    /// With another [`Config::cache_bytes_max`](field@Config::cache_bytes_max).
+    #[must_use]
+    pub fn cache_bytes_max(mut self, cache_bytes_max: u64) -> Config {
+        self.cache_bytes_max = cache_bytes_max;
+        self
+    }
+
+    /// With another [`Config::recovery`](field@Config::recovery).
+    #[must_use]
+    pub fn recovery(mut self, recovery: RecoveryMode) -> Config {
+        self.recovery = recovery;
+        self
+    }
+
+    /// With another [`Config::recovery_threads`](field@Config::recovery_threads).
+    #[must_use]
+    pub fn recovery_threads(mut self, recovery_threads: usize) -> Config {
+        self.recovery_threads = recovery_threads;
+        self
+    }
+
+    /// With another [`Config::purge_above_bytes`](field@Config::purge_above_bytes).
+    #[must_use]
+    pub fn purge_above_bytes(mut self, purge_above_bytes: u64) -> Config {
+        self.purge_above_bytes = purge_above_bytes;
+        self
+    }
+
+    /// With another [`Config::move_bytes_max`](field@Config::move_bytes_max).
+    #[must_use]
+    pub fn move_bytes_max(mut self, move_bytes_max: u64) -> Config {
+        self.move_bytes_max = move_bytes_max;
+        self
+    }
+
+    /// With another [`Config::move_live_ratio_max`](field@Config::move_live_ratio_max).
+    #[must_use]
+    pub fn move_live_ratio_max(mut self, move_live_ratio_max: f64) -> Config {
+        self.move_live_ratio_max = move_live_ratio_max;
+        self
+    }
+
+    /// With another [`Config::disk_bytes_max`](field@Config::disk_bytes_max).
+    #[must_use]
+    pub fn disk_bytes_max(mut self, disk_bytes_max: Option<u64>) -> Config {
+        self.disk_bytes_max = disk_bytes_max;
+        self
+    }
+
+    /// With another [`Config::salt`](field@Config::salt).
+    #[must_use]
+    pub fn salt(mut self, salt: Option<u64>) -> Config {
+        self.salt = salt;
+        self
+    }
+
     /// Checks the limits, as opening a log does first. An embedder may do so earlier, where it
     /// reads its settings.
     ///

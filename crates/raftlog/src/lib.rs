@@ -29,13 +29,11 @@
 //! | `tools` | verify, dump, checkpoint, export, salvage | changes a log (but salvage in place) |
 //!
 //! ```
-//! use flotilla_raftlog::{Config, Durability, Entry, LogBatch, LogEngine};
-//! use flotilla_vfs::fault::FaultFs;
-//! use std::{path::Path, sync::Arc};
+//! use flotilla_raftlog::{Durability, Entry, LogBatch, LogEngine};
 //!
 //! # fn main() -> Result<(), flotilla_raftlog::Error> {
-//! let disk = Arc::new(FaultFs::new(1)); // or flotilla_vfs::os::OsFs::new()
-//! let (log, _report) = LogEngine::open(disk, Path::new("/log"), Config::default())?;
+//! # let dir = tempfile::tempdir()?;
+//! let log = LogEngine::open(dir.path().join("log"))?;
 //! let mut batch = LogBatch::new();
 //! batch.append(7, &[Entry { index: 1, term: 1, kind: 0, data: "hello".into() }]);
 //! batch.put(7, b"vote", b"1");
@@ -47,6 +45,10 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! [`LogEngine::open_with`] takes a [`Config`], reports the recovery, and writes to any file system
+//! of [`vfs`]: [`vfs::os::OsFs`], or [`vfs::fault::FaultFs`], on which an embedder can try its own
+//! crashes.
 
 mod batch;
 mod commit;
@@ -63,6 +65,8 @@ mod recovery;
 mod segments;
 mod stats;
 mod tools;
+
+pub use flotilla_vfs as vfs;
 
 pub use batch::log_batch::{Entry, EntryRef, LogBatch};
 pub use commit::commit_handle::Commit;

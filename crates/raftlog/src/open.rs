@@ -8,6 +8,7 @@ use crate::segments::directory::LogDirectory;
 use crate::segments::read_only_fs::ReadOnlyFs;
 use crate::tools::salvage_in_place;
 use flotilla_vfs::FileSystem;
+use flotilla_vfs::os::OsFs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +17,17 @@ use std::sync::Arc;
 const READ_ONLY_ATTEMPTS: usize = 10;
 
 impl LogEngine {
+    /// Opens the log in the directory `dir` of the operating system, with the defaults; see
+    /// [`LogEngine::open_with`].
+    ///
+    /// # Errors
+    ///
+    /// As [`LogEngine::open_with`].
+    pub fn open(dir: impl AsRef<Path>) -> Result<LogEngine, Error> {
+        let fs = Arc::new(OsFs::new());
+        LogEngine::open_with(fs, dir.as_ref(), Config::default()).map(|(log, _)| log)
+    }
+
     /// Opens the log in `dir`, which is made if missing. Reads the footers of sealed segments, with
     /// [`Config::recovery_threads`] threads, and all of those without one.
     ///
@@ -31,7 +43,7 @@ impl LogEngine {
     /// and then nothing on disk was changed; [`Error::Invalid`] if the configuration is, or if
     /// segments are still there that an earlier salvage took out; [`Error::Io`]; [`Error::NoSpace`]
     /// if there is no room for the salvaged log next to the damaged one.
-    pub fn open(
+    pub fn open_with(
         fs: Arc<dyn FileSystem>,
         dir: &Path,
         config: Config,
@@ -60,7 +72,7 @@ impl LogEngine {
     ///
     /// # Errors
     ///
-    /// [`Error::NoLog`]; [`Error::UnknownFormat`]; [`Error::Corrupt`] as in [`LogEngine::open`], if
+    /// [`Error::NoLog`]; [`Error::UnknownFormat`]; [`Error::Corrupt`] as in [`LogEngine::open_with`], if
     /// it is so again when the log is read once more, since a writer may have come in between;
     /// [`Error::Io`], also if the writer is too fast for ten attempts.
     pub fn open_read_only(

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use flotilla_region::{Config, WindowConfig};
-use flotilla_store::{LogConfig, PageOptions};
+use flotilla_store::PageOptions;
 
 use crate::audit;
 use crate::checker::CheckedCounts;
@@ -133,15 +133,14 @@ fn store_config(swarm: &Swarm, rng: &mut Rng) -> flotilla_store::Config {
     let mut log_rng = Rng::with_seed(salt);
     let mut config = flotilla_store::Config {
         // A run has one thread.
-        log: LogConfig {
-            recovery_threads: 1,
-            segment_bytes,
-            salt: Some(salt),
-            purge_above_bytes: choose(&mut log_rng, &[0, 64 << 10, 1 << 30]) as u64,
-            move_bytes_max: choose(&mut log_rng, &[4 << 10, 1 << 20]) as u64,
-            move_live_ratio_max: [0.5, 1.0][log_rng.usize(..2)],
-            ..defaults.log
-        },
+        log: defaults
+            .log
+            .recovery_threads(1)
+            .segment_bytes(segment_bytes)
+            .salt(Some(salt))
+            .purge_above_bytes(choose(&mut log_rng, &[0, 64 << 10, 1 << 30]) as u64)
+            .move_bytes_max(choose(&mut log_rng, &[4 << 10, 1 << 20]) as u64)
+            .move_live_ratio_max([0.5, 1.0][log_rng.usize(..2)]),
         pages: PageOptions::default()
             .cache_bytes(1 << 20)
             .growth_bytes(choose(rng, &[0, 64 << 10]) as u64)

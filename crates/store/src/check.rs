@@ -1,7 +1,5 @@
 //! Consistency check of a whole store: pages, rows and logs fit together.
 
-use std::ops::Bound;
-
 use flotilla_pagestore::PageStore;
 use flotilla_region::{Descriptor, Index, RegionId, Space, StoreId, Term};
 
@@ -52,7 +50,7 @@ pub(crate) fn check(
     for space in [Space::System, Space::Raw] {
         let Some(tree) = snapshot.tree(schema::data_tree(space))? else { continue };
         let inside: Vec<&Descriptor> = descriptors.iter().filter(|d| d.space == space).collect();
-        let mut all = tree.range(Bound::Unbounded, Bound::Unbounded);
+        let mut all = tree.range(..);
         while let Some((key, value)) = all.next()? {
             schema::decode_value(value)?;
             if !inside.iter().any(|descriptor| descriptor.contains(key)) {

@@ -4,7 +4,6 @@
 //! the root that says the same, so it is at most one start ahead; halves that differ otherwise are
 //! of different directories or days. Both are written before a start says a word to other stores.
 
-use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -63,8 +62,9 @@ impl StoreDirectory {
     ) -> Result<Self, Error> {
         let log_dir = dir.join("log");
         fs.create_dir_all(&log_dir).map_err(Error::Directory)?;
-        let (log, log_recovery) = LogEngine::open(Arc::clone(&fs), &log_dir, config.log.clone())?;
-        let pages = PageStore::open(fs, &dir.join("pages"), config.pages.clone())?;
+        let (log, log_recovery) =
+            LogEngine::open_with(Arc::clone(&fs), &log_dir, config.log.clone())?;
+        let pages = PageStore::open_with(fs, &dir.join("pages"), config.pages.clone())?;
         let identity = next_identity(&pages, &log, seed)?;
         let mut history = history(&pages)?;
         let mut directory = {
@@ -265,7 +265,7 @@ fn history(pages: &PageStore) -> Result<RunHistory, Error> {
     let mut history = RunHistory::default();
     let Some(ident) = pages.read().tree(IDENT)? else { return Ok(history) };
     let (first, end) = schema::start_keys();
-    let mut rows = ident.range(Bound::Included(&first), Bound::Excluded(&end));
+    let mut rows = ident.range(&first[..]..&end[..]);
     while let Some((key, row)) = rows.next()? {
         history.runs.insert(schema::starts_of_key(key)?, schema::decode_start(row)?);
     }

@@ -62,7 +62,7 @@ impl StoreSnapshot {
     pub(crate) fn descriptors(&self) -> Result<Vec<Descriptor>, Error> {
         let Some(regions) = self.snapshot.tree(REGION)? else { return Ok(vec![]) };
         let mut descriptors = vec![];
-        let mut rows = regions.range(Bound::Unbounded, Bound::Unbounded);
+        let mut rows = regions.range(..);
         while let Some((key, row)) = rows.next()? {
             descriptors.push(schema::decode_descriptor(schema::region_of_key(key)?, row)?);
         }
@@ -79,7 +79,7 @@ impl StoreSnapshot {
     pub(crate) fn states(&self) -> Result<Vec<(RegionId, ApplyState)>, Error> {
         let Some(tree) = self.snapshot.tree(APPLY)? else { return Ok(vec![]) };
         let mut states = vec![];
-        let mut rows = tree.range(Bound::Unbounded, Bound::Unbounded);
+        let mut rows = tree.range(..);
         while let Some((key, row)) = rows.next()? {
             let region = schema::region_of_key(key)?;
             states.push((region, ApplyState::decode(region, Some(row))?));
@@ -217,7 +217,7 @@ impl RegionSnapshot {
         };
         let mut budget = ScanBudget::new(request, part_bytes);
         if request.key_only {
-            let mut keys = rows.keys(range.start, range.end);
+            let mut keys = rows.keys(range);
             while budget.wants_more() {
                 let key = if request.reverse { keys.next_back()? } else { keys.next()? };
                 let Some(key) = key else { return Ok(None) };
@@ -225,7 +225,7 @@ impl RegionSnapshot {
                 each(key, b"");
             }
         } else {
-            let mut rows = rows.range(range.start, range.end);
+            let mut rows = rows.range(range);
             while budget.wants_more() {
                 let row = if request.reverse { rows.next_back()? } else { rows.next()? };
                 let Some((key, row)) = row else { return Ok(None) };
@@ -240,7 +240,7 @@ impl RegionSnapshot {
     /// Calls `each` with the key and the value of every row of the region, in order.
     pub(crate) fn for_each_row(&self, mut each: impl FnMut(&[u8], &[u8])) -> Result<(), ReadError> {
         let Some((rows, range)) = self.clip(b"", b"") else { return Ok(()) };
-        let mut rows = rows.range(range.start, range.end);
+        let mut rows = rows.range(range);
         while let Some((key, row)) = rows.next()? {
             each(key, schema::decode_value(row)?);
         }
@@ -264,15 +264,12 @@ impl RegionSnapshot {
             self.descriptor.id
         );
         let end = end.map_or(Bound::Unbounded, Bound::Excluded);
-        Some((self.rows.as_ref()?, ScanBounds { start: Bound::Included(start), end }))
+        Some((self.rows.as_ref()?, (Bound::Included(start), end)))
     }
 }
 
 /// Bounds of a scan that lie in the region.
-struct ScanBounds<'a> {
-    start: Bound<&'a [u8]>,
-    end: Bound<&'a [u8]>,
-}
+type ScanBounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
 /// The overhead that a row counts for in a part of a scan, in addition to its bytes.
 const ROW_BYTES: u64 = 64;

@@ -12,17 +12,8 @@ use libfuzzer_sys::fuzz_target;
 
 fn open(fs: &FaultFs) -> LogEngine {
     // Purge moves all the time, a little in each call.
-    let config = Config {
-        segment_bytes: 8 << 10,
-        purge_above_bytes: 8 << 10,
-        move_bytes_max: 2 << 10,
-        move_live_ratio_max: 0.9,
-        compress_above_bytes: 1 << 10,
-        // Threads would take most of the time.
-        recovery_threads: 1,
-        ..Config::default()
-    };
-    LogEngine::open(Arc::new(fs.clone()), Path::new("/log"), config).unwrap().0
+    let config = Config::default().segment_bytes(8 << 10).purge_above_bytes(8 << 10).move_bytes_max(2 << 10).move_live_ratio_max(0.9).compress_above_bytes(1 << 10).recovery_threads(1);
+    LogEngine::open_with(Arc::new(fs.clone()), Path::new("/log"), config).unwrap().0
 }
 
 type State = Vec<(u64, u64, u64, Vec<Entry>, Vec<(Bytes, Bytes)>)>;

@@ -21,8 +21,8 @@ type Record = (u8, Vec<u8>);
 fn open() -> LogEngine {
     let fs = Arc::new(FaultFs::new(1));
     let config =
-        Config { segment_bytes: 16 << 10, recovery_threads: 1, salt: Some(7), ..Config::default() };
-    LogEngine::open(fs, Path::new("/log"), config).unwrap().0
+        Config::default().segment_bytes(16 << 10).recovery_threads(1).salt(Some(7));
+    LogEngine::open_with(fs, Path::new("/log"), config).unwrap().0
 }
 
 fn export(log: &LogEngine) -> Vec<u8> {

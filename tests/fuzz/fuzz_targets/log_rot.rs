@@ -19,7 +19,7 @@ fn entry(group: u64, index: u64) -> Entry {
 }
 
 fn config() -> Config {
-    Config { segment_bytes: 64 << 10, recovery_threads: 1, salt: Some(7), ..Config::default() }
+    Config::default().segment_bytes(64 << 10).recovery_threads(1).salt(Some(7))
 }
 
 /// The bytes of a small log: as they are while it is written, and with the footer of a closed one.
@@ -27,7 +27,7 @@ static WHOLE: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| [false, true].map(whole)
 
 fn whole(is_closed: bool) -> Vec<u8> {
     let fs = Arc::new(FaultFs::new(1));
-    let (log, _) = LogEngine::open(fs.clone(), Path::new("/log"), config()).unwrap();
+    let (log, _) = LogEngine::open_with(fs.clone(), Path::new("/log"), config()).unwrap();
     for index in 1..=8 {
         let mut batch = LogBatch::new();
         for group in 1..=GROUPS {
@@ -56,7 +56,7 @@ fuzz_target!(|data: &[u8]| {
     fs.create_dir_all(Path::new("/log")).unwrap();
     let file = fs.open(Path::new(SEGMENT), OpenMode::CreateNew).unwrap();
     file.write_at(&bytes, 0).unwrap();
-    let Ok((log, _)) = LogEngine::open(fs, Path::new("/log"), config()) else { return };
+    let Ok((log, _)) = LogEngine::open_with(fs, Path::new("/log"), config()) else { return };
     for id in log.group_ids() {
         let group = log.group(id).unwrap();
         assert!(id <= GROUPS && group.last_index() <= 8, "group {id} to {}", group.last_index());

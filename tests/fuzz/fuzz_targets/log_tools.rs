@@ -23,16 +23,7 @@ const FRAME_HEADER_BYTES: usize = 40;
 const TRAILER_BYTES: usize = 32;
 
 fn config() -> Config {
-    Config {
-        segment_bytes: 4 << 10,
-        purge_above_bytes: 12 << 10,
-        move_live_ratio_max: 0.9,
-        compress_above_bytes: 512,
-        cache_bytes_max: 1 << 20,
-        recovery_threads: 1,
-        salt: Some(7),
-        ..Config::default()
-    }
+    Config::default().segment_bytes(4 << 10).purge_above_bytes(12 << 10).move_live_ratio_max(0.9).compress_above_bytes(512).cache_bytes_max(1 << 20).recovery_threads(1).salt(Some(7))
 }
 
 /// A segment's name, bytes, and where its frames begin.
@@ -46,7 +37,7 @@ struct Segment {
 /// A log with all that there may be in one: moves, blocks, footers, or the last segment without.
 fn whole(is_closed: bool) -> Vec<Segment> {
     let fs = Arc::new(FaultFs::new(1));
-    let (log, _) = LogEngine::open(fs.clone(), Path::new(DIR), config()).unwrap();
+    let (log, _) = LogEngine::open_with(fs.clone(), Path::new(DIR), config()).unwrap();
     for index in 1..=24_u64 {
         let mut batch = LogBatch::new();
         for group in 1..=2 {
@@ -189,7 +180,7 @@ fuzz_target!(|data: &[u8]| {
     }
     let to = Path::new("/saved");
     if flotilla_raftlog::salvage(fs.clone(), dir, to, &mut |_| {}).is_ok() {
-        let (log, _) = LogEngine::open(fs, to, config()).expect("it was written so");
+        let (log, _) = LogEngine::open_with(fs, to, config()).expect("it was written so");
         let report = log.verify(VerifyLevel::Entries, &mut |_| {}).unwrap();
         assert!(report.problems.is_empty(), "{:?}", report.problems);
     }

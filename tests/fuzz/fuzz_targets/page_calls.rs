@@ -22,7 +22,7 @@ const COPY: &str = "/copy";
 /// Steps so small that a file of some pages is cut off.
 fn open_at(fs: &FaultFs, path: &str) -> PageStore {
     let options = Options::default().growth_bytes(8 << 10).trim_bytes(8 << 10).redo_bytes(64 << 10);
-    PageStore::open(Arc::new(fs.clone()), Path::new(path), options).unwrap()
+    PageStore::open_with(Arc::new(fs.clone()), Path::new(path), options).unwrap()
 }
 
 fn open(fs: &FaultFs) -> PageStore {
@@ -31,7 +31,7 @@ fn open(fs: &FaultFs) -> PageStore {
 
 fn compare(store: &PageStore, model: &Model) {
     let tree = store.read().tree("t").unwrap().unwrap();
-    let all = tree.range(Bound::Unbounded, Bound::Unbounded).copied();
+    let all = tree.range(..).copied();
     let found: Model = all.map(Result::unwrap).collect();
     assert!(found == *model, "{} rows instead of {}", found.len(), model.len());
     store.check().unwrap();

@@ -31,7 +31,7 @@ fn value(key: u32) -> Vec<u8> {
 static WHOLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let fs = Arc::new(FaultFs::new(1));
     let options = Options::default().growth_bytes(0);
-    let store = PageStore::open(fs.clone(), Path::new(FILE), options).unwrap();
+    let store = PageStore::open_with(fs.clone(), Path::new(FILE), options).unwrap();
     for round in 0..2u32 {
         let mut txn = store.write().unwrap();
         let mut tree = txn.tree("t").unwrap();
@@ -88,7 +88,7 @@ fn renew_checksums(bytes: &mut [u8]) {
 
 /// Only values that were written come out.
 fn assert_true(tree: &Tree) {
-    let mut rows = tree.range(Bound::Unbounded, Bound::Unbounded);
+    let mut rows = tree.range(..);
     while let Ok(Some((key, found))) = rows.next() {
         let key = u32::from_be_bytes(key.try_into().expect("keys of four bytes were written"));
         assert_eq!(found, value(key));
@@ -104,7 +104,7 @@ fn assert_ordered(store: &PageStore) {
             assert!(!is_whole, "a tree that was found whole cannot be opened");
             continue;
         };
-        let mut rows = tree.range(Bound::Unbounded, Bound::Unbounded);
+        let mut rows = tree.range(..);
         let mut last: Option<Vec<u8>> = None;
         let mut count = 0;
         while let Ok(Some((key, _))) = rows.next() {
@@ -171,7 +171,7 @@ fuzz_target!(|data: &[u8]| {
     if mode & 2 == 2 {
         read_with_tools(&fs);
     }
-    let Ok(store) = PageStore::open(fs, Path::new(FILE), Options::default()) else { return };
+    let Ok(store) = PageStore::open_with(fs, Path::new(FILE), Options::default()) else { return };
     if is_forged {
         assert_ordered(&store);
         return change(&store);

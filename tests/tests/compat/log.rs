@@ -11,15 +11,13 @@ use crate::{copy_of, is_written_alike, noise};
 const FIXTURE: &str = "log";
 
 fn open(dir: &Path) -> LogEngine {
-    let config = Config {
-        segment_bytes: 16 << 10,
-        compress_above_bytes: 1 << 10,
-        purge_above_bytes: 48 << 10,
-        recovery_threads: 1,
-        salt: Some(42),
-        ..Config::default()
-    };
-    LogEngine::open(Arc::new(OsFs::new()), dir, config).unwrap().0
+    let config = Config::default()
+        .segment_bytes(16 << 10)
+        .compress_above_bytes(1 << 10)
+        .purge_above_bytes(48 << 10)
+        .recovery_threads(1)
+        .salt(Some(42));
+    LogEngine::open_with(Arc::new(OsFs::new()), dir, config).unwrap().0
 }
 
 /// The data of an entry: every third is long and compresses well.

@@ -2,7 +2,6 @@
 //! in the redo area that no checkpoint has.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn open(dir: &Path) -> PageStore {
     let options = Options::default().growth_bytes(64 << 10).redo_bytes(64 << 10);
-    PageStore::open(Arc::new(OsFs::new()), &dir.join("pages"), options).unwrap()
+    PageStore::open_with(Arc::new(OsFs::new()), &dir.join("pages"), options).unwrap()
 }
 
 fn key(number: u64) -> Vec<u8> {
@@ -96,7 +95,7 @@ fn a_page_file_is_read() {
         let tree = snapshot.tree(name).unwrap().unwrap();
         assert_eq!((tree.len(), tree.page_units()), (expected.len() as u64, units), "{name}");
         let mut found = Rows::new();
-        let mut rows = tree.range(Bound::Unbounded, Bound::Unbounded);
+        let mut rows = tree.range(..);
         while let Some((key, value)) = rows.next().unwrap() {
             found.insert(key.to_vec(), value.to_vec());
         }

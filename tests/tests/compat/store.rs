@@ -24,12 +24,7 @@ const STARTS: u64 = 2;
 
 fn directory(dir: &Path, nonce: u64) -> StoreDirectory {
     let config = Config {
-        log: LogConfig {
-            segment_bytes: 16 << 10,
-            recovery_threads: 1,
-            salt: Some(7),
-            ..LogConfig::default()
-        },
+        log: LogConfig::default().segment_bytes(16 << 10).recovery_threads(1).salt(Some(7)),
         pages: PageOptions::default().growth_bytes(64 << 10),
         ..Config::default()
     };

@@ -11,8 +11,8 @@ const STATE: &[u8] = b"state";
 
 /// Opens it with its defaults, the purge threshold apart, and with the thread that it offers.
 pub(crate) fn open(dir: &Path, settings: Settings) -> Result<Box<dyn RaftLog>> {
-    let config = Config { purge_above_bytes: settings.purge_above_bytes, ..Config::default() };
-    let (log, _) = LogEngine::open(Arc::new(OsFs::new()), dir, config)?;
+    let config = Config::default().purge_above_bytes(settings.purge_above_bytes);
+    let (log, _) = LogEngine::open_with(Arc::new(OsFs::new()), dir, config)?;
     let maintenance = log.maintain_in_background()?;
     Ok(Box::new(Ours { log, maintenance }))
 }

@@ -157,8 +157,8 @@ fn import(dir: &Path, file: &Path) -> Result<raftlog::Exported, Error> {
         Box::new(BufReader::new(File::open(file).map_err(|error| named(file, &error))?))
     };
     // Nothing that could be exported is too large.
-    let config = Config { batch_bytes_max: 1 << 30, ..Config::default() };
-    let (log, _) = LogEngine::open(disk(), dir, config).map_err(refused)?;
+    let config = Config::default().batch_bytes_max(1 << 30);
+    let (log, _) = LogEngine::open_with(disk(), dir, config).map_err(refused)?;
     let bar = Bar::new("import");
     let done =
         raftlog::import(&log, &mut *stream, &mut |done| bar.show(done.bytes_done, done.bytes));

@@ -17,7 +17,7 @@ pub(super) fn backup(file: &Path, to: &Path, since: &[PathBuf]) -> Result<Backup
     // A store would be made where there is none.
     File::open(file).map_err(|error| named(file, &error))?;
     let index = with_streams(since, to, |streams| BackupIndex::read(streams))?;
-    let store = PageStore::open(disk(), file, Options::default())
+    let store = PageStore::open_with(disk(), file, Options::default())
         .map_err(|error| copying(file, to, error))?;
     let made = File::create_new(to).map_err(|error| named(to, &error))?;
     let mut out = BufWriter::with_capacity(1 << 20, made);

@@ -152,15 +152,13 @@ impl StorageConfig {
     }
 
     fn log(&self) -> flotilla_raftlog::Config {
-        flotilla_raftlog::Config {
-            segment_bytes: self.segment_bytes,
-            purge_above_bytes: self.log_purge_above_bytes,
-            move_bytes_max: self.log_move_bytes_max,
-            move_live_ratio_max: self.log_move_live_ratio_max,
-            disk_bytes_max: self.log_disk_bytes_max,
-            spare_segments: self.log_spare_segments,
-            cache_bytes_max: self.log_cache_bytes_max,
-            ..flotilla_raftlog::Config::default()
-        }
+        flotilla_raftlog::Config::default()
+            .segment_bytes(self.segment_bytes)
+            .purge_above_bytes(self.log_purge_above_bytes)
+            .move_bytes_max(self.log_move_bytes_max)
+            .move_live_ratio_max(self.log_move_live_ratio_max)
+            .disk_bytes_max(self.log_disk_bytes_max)
+            .spare_segments(self.log_spare_segments)
+            .cache_bytes_max(self.log_cache_bytes_max)
     }
 }

@@ -276,7 +276,7 @@ mod tests {
         let options = Options::default().checkpoint_interval(Some(Duration::ZERO));
         let open = || {
             let fs = Arc::new(fs.clone());
-            PageStore::open(fs, Path::new("/data/pages"), options.clone()).unwrap()
+            PageStore::open_with(fs, Path::new("/data/pages"), options.clone()).unwrap()
         };
         let store = open();
         let mut txn = store.write().unwrap();
@@ -310,7 +310,7 @@ mod tests {
         let fs = FaultFs::new(1);
         fs.create_dir_all(Path::new("/data")).unwrap();
         let options = Options::default().checkpoint_interval(None);
-        let store = PageStore::open(Arc::new(fs), Path::new("/data/pages"), options).unwrap();
+        let store = PageStore::open_with(Arc::new(fs), Path::new("/data/pages"), options).unwrap();
         let shared = store.shared();
         let fill = |first: u64| {
             let mut txn = store.write().unwrap();
@@ -358,7 +358,7 @@ mod tests {
         let fs = FaultFs::new(1);
         fs.create_dir_all(Path::new("/data")).unwrap();
         let options = Options::default().checkpoint_interval(None);
-        let store = PageStore::open(Arc::new(fs), Path::new("/data/pages"), options).unwrap();
+        let store = PageStore::open_with(Arc::new(fs), Path::new("/data/pages"), options).unwrap();
         let shared = store.shared();
         let value = |i: u64, round: u8| vec![round ^ i as u8; 12_000 + i as usize % 300];
         let ready = || shared.space.lock().page_alloc.ready_for_values_count();

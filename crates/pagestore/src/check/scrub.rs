@@ -170,7 +170,7 @@ impl Scrub {
             Some(ScrubEntry { key, root: Some(_) }) => Bound::Included(&key[..]),
             Some(ScrubEntry { key, root: None }) => Bound::Excluded(&key[..]),
         };
-        let mut entries = Range::new(&file, list, low, Bound::Unbounded);
+        let mut entries = Range::new(&file, list, (low, Bound::Unbounded));
         let entry = entries.next()?;
         let before = |key: &[u8]| match &self.entry {
             Some(ScrubEntry { key: last, root: None }) => key <= &last[..],

@@ -133,7 +133,7 @@ mod tests {
             })
         };
         let path = Path::new("/data/pages");
-        let store = PageStore::open(Arc::new(hooked), path, Options::default()).unwrap();
+        let store = PageStore::open_with(Arc::new(hooked), path, Options::default()).unwrap();
         let mut txn = store.write().unwrap();
         txn.tree("t").unwrap().put(b"a", &[1; 40_000]).unwrap();
         txn.publish().unwrap();

@@ -144,7 +144,7 @@ mod tests {
         let fs = FaultFs::new(1);
         fs.create_dir_all(Path::new("/data")).unwrap();
         let options = Options::default().checkpoint_interval(None);
-        let store = PageStore::open(Arc::new(fs), Path::new("/data/pages"), options).unwrap();
+        let store = PageStore::open_with(Arc::new(fs), Path::new("/data/pages"), options).unwrap();
         let kept_after = |count: u32| {
             let mut txn = store.write().unwrap();
             for key in 0..count {

@@ -12,7 +12,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(600);
 
 fn open(fs: &FaultFs, options: Options) -> PageStore {
-    PageStore::open(Arc::new(fs.clone()), &path(), options).unwrap()
+    PageStore::open_with(Arc::new(fs.clone()), &path(), options).unwrap()
 }
 
 fn options() -> Options {

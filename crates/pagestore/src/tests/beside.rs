@@ -13,7 +13,7 @@ use crate::{CommitDurability, Options, PageStore};
 
 fn open(fs: Arc<dyn FileSystem>) -> PageStore {
     let options = Options::default().growth_bytes(64 << 10).redo_bytes(64 << 10);
-    PageStore::open(fs, &path(), options).unwrap()
+    PageStore::open_with(fs, &path(), options).unwrap()
 }
 
 fn value(key: u8) -> Vec<u8> {

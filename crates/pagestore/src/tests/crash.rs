@@ -1,7 +1,5 @@
 //! Power loss at every single operation on the disk.
 
-use std::ops::Bound;
-
 use super::model::{Maps, Taste, assert_same, change};
 use super::{disk, open, try_open};
 use crate::{Error, PageStore};
@@ -166,5 +164,5 @@ fn full_disk_does_no_harm() {
     assert_eq!(store.checkpoint().unwrap().txid, store.read().txid());
     drop(store);
     let tree = open(&fs).read().tree("a").unwrap().unwrap();
-    assert_eq!(tree.range(Bound::Unbounded, Bound::Unbounded).copied().count(), 300);
+    assert_eq!(tree.range(..).copied().count(), 300);
 }

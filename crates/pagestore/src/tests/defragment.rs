@@ -51,7 +51,7 @@ fn assert_same(store: &PageStore, map: &Map) {
     let mut count = 0;
     for name in ["a", "b"] {
         let Some(tree) = snapshot.tree(name).unwrap() else { continue };
-        let mut all = tree.range(std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+        let mut all = tree.range(..);
         while let Some((key, value)) = all.next().unwrap() {
             assert_eq!(map.get(key).map(Vec::as_slice), Some(value));
             count += 1;

@@ -260,7 +260,7 @@ fn power_goes_at_every_operation_of_an_ingest() {
 
 fn contents(store: &PageStore) -> Maps {
     let tree = store.read().tree("t").unwrap().unwrap();
-    let mut all = tree.range(Bound::Unbounded, Bound::Unbounded);
+    let mut all = tree.range(..);
     let mut map = Map::new();
     while let Some((key, value)) = all.next().unwrap() {
         map.insert(key.to_vec(), value.to_vec());

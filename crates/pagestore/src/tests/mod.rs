@@ -53,12 +53,12 @@ fn on_a_mapped_file(test: impl Fn(&dyn Fn() -> PageStore)) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pages");
     let options = Options::default().growth_bytes(64 << 10);
-    test(&|| PageStore::open(Arc::new(OsFs::new()), &path, options.clone()).unwrap());
+    test(&|| PageStore::open_with(Arc::new(OsFs::new()), &path, options.clone()).unwrap());
 }
 
 fn try_open(fs: &FaultFs) -> Result<PageStore, Error> {
     let options = Options::default().growth_bytes(64 << 10).trim_bytes(64 << 10);
-    PageStore::open(Arc::new(fs.clone()), &path(), options)
+    PageStore::open_with(Arc::new(fs.clone()), &path(), options)
 }
 
 fn open(fs: &FaultFs) -> PageStore {

@@ -108,7 +108,7 @@ pub(super) fn assert_same(snapshot: &Snapshot, maps: &Maps) {
     for (name, map) in maps {
         let tree = snapshot.tree(name).unwrap().unwrap();
         assert_eq!(tree.len() as usize, map.len());
-        let mut all = tree.range(Bound::Unbounded, Bound::Unbounded);
+        let mut all = tree.range(..);
         for (key, value) in map {
             assert_eq!(all.next().unwrap(), Some((&key[..], &value[..])));
         }
@@ -131,8 +131,8 @@ fn look(snapshot: &Snapshot, maps: &Maps, taste: Taste, rng: &mut fastrand::Rng)
                 .collect();
             let low = low.as_ref().map(Vec::as_slice);
             let high = high.as_ref().map(Vec::as_slice);
-            let mut range = tree.range(low, high);
-            let mut keys = tree.keys(low, high);
+            let mut range = tree.range((low, high));
+            let mut keys = tree.keys((low, high));
             let mut expected: std::collections::VecDeque<_> = expected.drain(..).collect();
             let back_percent = [0, 100, 50][rng.usize(..3)];
             loop {
@@ -238,7 +238,7 @@ fn transact(store: &PageStore, maps: &mut Maps, taste: Taste, rng: &mut fastrand
             change(&mut tree, map, taste, rng);
         }
         if rng.u32(..8) == 0 {
-            let all = tree.range(Bound::Unbounded, Bound::Unbounded).copied();
+            let all = tree.range(..).copied();
             let held: Vec<_> = all.rev().map(Result::unwrap).collect();
             assert!(held.iter().map(|e| &e.0[..]).eq(map.keys().rev().map(Vec::as_slice)));
             change(&mut tree, map, taste, rng);
@@ -307,6 +307,8 @@ fn agrees_with_maps_on_a_mapped_file() {
 fn agrees_with_maps_on_a_small_cache() {
     for seed in 0..4 {
         let (fs, options) = (disk(seed), Options::default().cache_bytes(0));
-        agree(seed, &|| PageStore::open(Arc::new(fs.clone()), &path(), options.clone()).unwrap());
+        agree(seed, &|| {
+            PageStore::open_with(Arc::new(fs.clone()), &path(), options.clone()).unwrap()
+        });
     }
 }

@@ -1,6 +1,5 @@
 //! Trees with pages of any length: what is kept, what is refused, and where values lie.
 
-use std::ops::Bound;
 use std::sync::Arc;
 
 use super::{disk, in_both_modes, open, path, try_open};
@@ -204,7 +203,7 @@ fn pages_of_each_length_are_read_written_and_moved() {
 }
 
 fn values(tree: &crate::Tree) -> Vec<Vec<u8>> {
-    let all = tree.range(Bound::Unbounded, Bound::Unbounded).copied();
+    let all = tree.range(..).copied();
     all.map(|entry| entry.unwrap().1).collect()
 }
 
@@ -227,7 +226,7 @@ fn page_that_is_shorter_than_its_tree_says_is_named() {
     let (new, arc) = (path().with_file_name("new"), Arc::new(fs.clone()) as _);
     let report = repair(&arc, &path(), &new, false, &mut |_| ()).unwrap();
     assert_eq!((report.keys, report.rescued_keys), (1000, 0));
-    let store = PageStore::open(arc, &new, crate::Options::default()).unwrap();
+    let store = PageStore::open_with(arc, &new, crate::Options::default()).unwrap();
     assert_eq!((store.check().unwrap().key_count, page_units(&store, "t")), (1000, 3));
 }
 

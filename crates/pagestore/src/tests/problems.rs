@@ -31,7 +31,7 @@ const RECORD_BYTES: usize = 16;
 pub(super) fn filled() -> FaultFs {
     let fs = disk(1);
     let options = Options::default().growth_bytes(64 << 10).redo_bytes(64 << 10);
-    let store = PageStore::open(Arc::new(fs.clone()), &path(), options).unwrap();
+    let store = PageStore::open_with(Arc::new(fs.clone()), &path(), options).unwrap();
     let mut txn = store.write().unwrap();
     for i in 0..600_u32 {
         txn.tree("small").unwrap().put(format!("key/{i:04}").as_bytes(), &[5; 50]).unwrap();

@@ -1,7 +1,6 @@
 //! Borrowed bytes stay where they are as long as they are borrowed, and bytes of the file are
 //! verified first.
 
-use std::ops::Bound;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -26,7 +25,7 @@ fn what_is_borrowed_stays_whatever_comes() {
         let store = open();
         put(&store, 0..300, 1);
         let tree = store.read().tree("t").unwrap().unwrap();
-        let mut entries = tree.range(Bound::Unbounded, Bound::Unbounded);
+        let mut entries = tree.range(..);
         let first = entries.next().unwrap().unwrap();
         let short = tree.get(&7_u32.to_be_bytes()).unwrap().unwrap();
         let long = tree.get(b"long").unwrap().unwrap();
@@ -70,7 +69,7 @@ fn what_a_checkpoint_has_written_goes_with_the_next_transaction() {
         drop(before);
         assert_eq!(store.stats().reads.retired_bytes, 0);
         let tree = store.read().tree("t").unwrap().unwrap();
-        assert_eq!(tree.range(Bound::Unbounded, Bound::Unbounded).copied().count(), 302);
+        assert_eq!(tree.range(..).copied().count(), 302);
     });
 }
 
@@ -78,7 +77,7 @@ fn what_a_checkpoint_has_written_goes_with_the_next_transaction() {
 fn page_of_a_mapped_file_is_proven_when_it_is_first_looked_at() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pages");
-    let open = || PageStore::open(Arc::new(OsFs::new()), &path, Options::default()).unwrap();
+    let open = || PageStore::open_with(Arc::new(OsFs::new()), &path, Options::default()).unwrap();
     let store = open();
     put(&store, 0..100, 1);
     store.checkpoint().unwrap();
@@ -87,7 +86,7 @@ fn page_of_a_mapped_file_is_proven_when_it_is_first_looked_at() {
     let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
     let read_all = |store: &PageStore| {
         let tree = store.read().tree("t")?.unwrap();
-        let mut entries = tree.range(Bound::Unbounded, Bound::Unbounded);
+        let mut entries = tree.range(..);
         let mut count = 0;
         while entries.next()?.is_some() {
             count += 1;
@@ -100,7 +99,7 @@ fn page_of_a_mapped_file_is_proven_when_it_is_first_looked_at() {
         let mut byte = [0];
         file.read_exact_at(&mut byte, at).unwrap();
         file.write_all_at(&[byte[0] ^ 1], at).unwrap();
-        if let Ok(store) = PageStore::open(Arc::new(OsFs::new()), &path, Options::default()) {
+        if let Ok(store) = PageStore::open_with(Arc::new(OsFs::new()), &path, Options::default()) {
             for _ in 0..2 {
                 match read_all(&store) {
                     Ok(count) => assert_eq!(count, 101),
@@ -150,7 +149,7 @@ fn pass_over_the_file_finds_every_page_that_rots() {
     assert!(steps > 5, "{steps} steps");
     // All was read before, and is in memory: only a pass over the file can find it.
     let tree = store.read().tree("t").unwrap().unwrap();
-    assert_eq!(tree.range(Bound::Unbounded, Bound::Unbounded).copied().count(), 501);
+    assert_eq!(tree.range(..).copied().count(), 501);
     let mut found = 0;
     for unit in 4..store.stats().span_bytes / 4096 {
         fs.flip_bit(&path(), unit * 4096 + 99, 3);

@@ -1,7 +1,5 @@
 //! A flipped bit is an error or invisible, wherever it is; never wrong data, never a panic.
 
-use std::ops::Bound;
-
 use flotilla_vfs::{FileSystem, OpenMode};
 
 use super::model::{Map, Maps};
@@ -13,7 +11,7 @@ fn entries(snapshot: &Snapshot) -> Result<Maps, Error> {
     for name in snapshot.tree_names()? {
         let tree = snapshot.tree(&name)?.expect("it was listed");
         let mut map = Map::new();
-        let mut range = tree.range(Bound::Unbounded, Bound::Unbounded);
+        let mut range = tree.range(..);
         while let Some((key, value)) = range.next()? {
             map.insert(key.to_vec(), value.to_vec());
         }

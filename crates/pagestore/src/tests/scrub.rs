@@ -197,7 +197,7 @@ fn a_pass_gets_to_its_end_beside_all_that_a_store_does() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let options = Options::default().growth_bytes(64 << 10).trim_bytes(64 << 10);
         let options = options.redo_bytes(64 << 10);
-        let store = PageStore::open(Arc::new(disk(seed)), &path(), options).unwrap();
+        let store = PageStore::open_with(Arc::new(disk(seed)), &path(), options).unwrap();
         let mut passes = 0;
         let mut scrub = Scrub::new();
         for step in 0..600 {

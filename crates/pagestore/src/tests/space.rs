@@ -169,7 +169,7 @@ fn cache_keeps_its_limit() {
     store.checkpoint().unwrap();
     drop(store);
     let options = Options::default().cache_bytes(1 << 20);
-    let store = PageStore::open(Arc::new(fs), &path(), options).unwrap();
+    let store = PageStore::open_with(Arc::new(fs), &path(), options).unwrap();
     let tree = store.read().tree("t").unwrap().unwrap();
     for i in 0..30_000_u32 {
         assert!(tree.get(&(i.wrapping_mul(7919) % 30_000).to_be_bytes()).unwrap().is_some());
@@ -221,7 +221,7 @@ fn second_opener_is_turned_away() {
 fn redo_area_without_room_for_a_directory_is_let_go() {
     let fs = disk(1);
     let options = Options::default().growth_bytes(64 << 10).redo_bytes(64 << 10);
-    let store = PageStore::open(Arc::new(fs), &path(), options).unwrap();
+    let store = PageStore::open_with(Arc::new(fs), &path(), options).unwrap();
     put(&store, 1, b"x");
     let shared = store.shared();
     let (end, used, reserved) = {

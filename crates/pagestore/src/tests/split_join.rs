@@ -301,7 +301,7 @@ fn large_range_goes_with_few_pages() {
 #[test]
 fn part_that_is_given_back_at_once_is_a_setting() {
     let trash_of = |options: Options| {
-        let store = PageStore::open(Arc::new(disk(1)), &path(), options).unwrap();
+        let store = PageStore::open_with(Arc::new(disk(1)), &path(), options).unwrap();
         fill(&store, "t", 0..12_000, &[7; 60]);
         let mut txn = store.write().unwrap();
         txn.tree("t").unwrap().delete_range(&100_u32.to_be_bytes(), None).unwrap();

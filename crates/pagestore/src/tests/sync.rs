@@ -18,7 +18,7 @@ fn options() -> Options {
 }
 
 fn try_open(fs: &FaultFs) -> Result<PageStore, Error> {
-    PageStore::open(Arc::new(fs.clone()), &path(), options())
+    PageStore::open_with(Arc::new(fs.clone()), &path(), options())
 }
 
 fn open(fs: &FaultFs) -> PageStore {
@@ -318,7 +318,8 @@ fn what_does_not_fit_into_the_area_is_durable_by_checkpoints() {
 #[test]
 fn without_an_area_a_synced_commit_is_a_checkpoint() {
     let fs = disk(1);
-    let open = || PageStore::open(Arc::new(fs.clone()), &path(), options().redo_bytes(0)).unwrap();
+    let open =
+        || PageStore::open_with(Arc::new(fs.clone()), &path(), options().redo_bytes(0)).unwrap();
     let store = open();
     for key in 0..5 {
         let txid = put(&store, key, b"value", CommitDurability::Sync).unwrap();
@@ -435,7 +436,7 @@ fn run_killed(fs: &FaultFs, known: &mut Known, cut: u64, seed: u64) -> bool {
         }
     });
     let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let store = PageStore::open(Arc::new(hooked), &path(), options()).unwrap();
+        let store = PageStore::open_with(Arc::new(hooked), &path(), options()).unwrap();
         let mut rng = fastrand::Rng::with_seed(seed);
         assert!(run(&store, known, Taste::of(seed), &mut rng));
     }));
@@ -514,7 +515,7 @@ fn transaction_without_a_record_during_a_checkpoint_is_no_hole() {
             put(&store, 1, &[1; 40_000], CommitDurability::Memory).unwrap();
         }
     });
-    let store = PageStore::open(Arc::new(hooked), &path(), options()).unwrap();
+    let store = PageStore::open_with(Arc::new(hooked), &path(), options()).unwrap();
     put(&store, 0, b"makes the area", CommitDurability::Sync).unwrap();
     put(&store, 0, b"changes something", CommitDurability::Memory).unwrap();
     *meanwhile.lock().unwrap() = Some(store.clone());
@@ -541,7 +542,7 @@ fn what_the_checkpoint_has_is_not_carried_out_again() {
             put(&store, 1, b"meanwhile", CommitDurability::Memory).unwrap();
         }
     });
-    let store = PageStore::open(Arc::new(hooked), &path(), options()).unwrap();
+    let store = PageStore::open_with(Arc::new(hooked), &path(), options()).unwrap();
     put(&store, 0, b"makes the area", CommitDurability::Sync).unwrap();
     put(&store, 0, b"in the checkpoint", CommitDurability::Memory).unwrap();
     *meanwhile.lock().unwrap() = Some(store.clone());

@@ -2,7 +2,6 @@
 //! them, no call panics or loops for ever, and no value comes out that was not written under its
 //! key.
 
-use std::ops::Bound;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
@@ -50,7 +49,7 @@ fn put(store: &PageStore, name: &str, keys: impl Iterator<Item = u32>, version: 
 /// A file with trees of three levels, trash, long values, and whole pages in units that are free.
 static WHOLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let fs = Arc::new(disk(1));
-    let store = PageStore::open(fs.clone(), &path(), options()).unwrap();
+    let store = PageStore::open_with(fs.clone(), &path(), options()).unwrap();
     for (version, name) in (0..).zip(TREES) {
         put(&store, name, 0..KEYS, version);
     }
@@ -236,7 +235,7 @@ impl User {
 
     /// Reads a tree from both ends in turn.
     fn read_all(&mut self, tree: &Tree) {
-        let mut range = tree.range(Bound::Unbounded, Bound::Unbounded);
+        let mut range = tree.range(..);
         for _ in 0..100_000 {
             let next = if self.rng.bool() { range.next() } else { range.next_back() };
             match known(next) {
@@ -330,7 +329,9 @@ fn tamper_and_use(seed: u64, fs: &Arc<dyn FileSystem>, path: &Path, is_mapped: b
     file.write_to(&**fs, path);
     let mut user = User { rng, is_mapped, has_swapped_values: file.has_swapped_values };
     for _ in 0..2 {
-        let Some(store) = known(PageStore::open(Arc::clone(fs), path, options())) else { return };
+        let Some(store) = known(PageStore::open_with(Arc::clone(fs), path, options())) else {
+            return;
+        };
         user.use_store(&store);
     }
 }
@@ -372,7 +373,7 @@ fn long_value_in_the_place_of_another_is_told_from_it() {
     });
     let fs: Arc<dyn FileSystem> = Arc::new(OsFs::new());
     file.write_to(&*fs, &path);
-    let store = PageStore::open(fs, &path, options()).unwrap();
+    let store = PageStore::open_with(fs, &path, options()).unwrap();
     let tree = || store.read().tree("b").unwrap().unwrap();
     assert_eq!(tree().get(&key).unwrap().unwrap().len(), 5000);
     let mut txn = store.write().unwrap();
@@ -401,7 +402,7 @@ fn long_value_whose_place_the_file_system_has_back_is_gone() {
         let options = Options::default().growth_bytes(0).redo_bytes(0);
         let options = options.punch_bytes(0).trim_bytes(if is_hole { 1 << 40 } else { 0 });
         let kept = options.clone().trim_bytes(1 << 40).punch_bytes(1 << 40);
-        let store = PageStore::open(Arc::clone(&fs), &path, kept).unwrap();
+        let store = PageStore::open_with(Arc::clone(&fs), &path, kept).unwrap();
         put(&store, "a", 0..50, 1);
         put(&store, "b", 0..KEYS, 2);
         store.checkpoint().unwrap();
@@ -426,7 +427,7 @@ fn long_value_whose_place_the_file_system_has_back_is_gone() {
         });
         fs.open(&path, OpenMode::Write).unwrap().write_at(&file.bytes, 0).unwrap();
 
-        let store = PageStore::open(Arc::clone(&fs), &path, options).unwrap();
+        let store = PageStore::open_with(Arc::clone(&fs), &path, options).unwrap();
         let get = || {
             let found = store.read().tree("a").unwrap().unwrap().get(&key)?.unwrap().to_vec();
             Ok::<_, Error>(found)

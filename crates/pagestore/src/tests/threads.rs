@@ -1,6 +1,5 @@
 //! Readers, the writer and the checkpoint on threads. No test waits for a clock.
 
-use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{disk, in_both_modes, open};
@@ -33,7 +32,7 @@ fn assert_whole(snapshot: &Snapshot) {
     for name in ["first", "second"] {
         let tree = snapshot.tree(name).unwrap().expect("both are made in round 0");
         assert_eq!(tree.get(b"long").unwrap().unwrap(), vec![round as u8; 9000]);
-        let mut entries = tree.range(Bound::Unbounded, Bound::Excluded(b"long"));
+        let mut entries = tree.range(..b"long".as_slice());
         while let Some((key, found)) = entries.next().unwrap() {
             let key = u64::from_be_bytes(key.try_into().unwrap());
             let wrote = round - (round + 7 - key % 7) % 7;
@@ -106,7 +105,7 @@ fn scan_in_the_middle_holds_nobody_up() {
     }
     store.checkpoint().unwrap();
     let tree = store.read().tree("first").unwrap().unwrap();
-    let mut scan = tree.range(Bound::Unbounded, Bound::Excluded(b"long"));
+    let mut scan = tree.range(..b"long".as_slice());
     let mut count = 0;
     // All in one thread: whoever waited for the scan would wait for ever.
     for round in 7..50 {

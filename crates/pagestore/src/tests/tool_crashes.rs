@@ -3,7 +3,6 @@
 //! its name, or whole; and the next attempt is not in the way of what the one before has left.
 
 use std::io::{Read, Write};
-use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -106,7 +105,7 @@ fn streams(fs: &FaultFs, count: usize) -> Result<BackupIndex> {
 
 fn open(fs: &FaultFs) -> PageStore {
     let options = Options::default().growth_bytes(64 << 10).redo_bytes(64 << 10);
-    PageStore::open(arc(fs), &path(), options).unwrap()
+    PageStore::open_with(arc(fs), &path(), options).unwrap()
 }
 
 /// A disk, all of it durable, with a file that has pages, long values, trash, and something in the
@@ -164,13 +163,13 @@ fn found(fs: &FaultFs) -> Option<(Maps, Vec<u8>)> {
     };
     assert_eq!(file.check(&mut |_| ()).problems, []);
     drop(file);
-    let store = PageStore::open(arc(fs), &made(), Options::default()).unwrap();
+    let store = PageStore::open_with(arc(fs), &made(), Options::default()).unwrap();
     store.check().unwrap();
     let snapshot = store.read();
     let mut maps = Maps::new();
     for name in snapshot.tree_names().unwrap() {
         let tree = snapshot.tree(&name).unwrap().unwrap();
-        let all = tree.range(Bound::Unbounded, Bound::Unbounded);
+        let all = tree.range(..);
         maps.insert(name, all.copied().map(Result::unwrap).collect());
     }
     Some((maps, snapshot.commit_metadata().to_vec()))

@@ -34,7 +34,7 @@ fn fill(store: &PageStore) {
 /// With a short redo area: it is read again and again here.
 fn filled(fs: &FaultFs) {
     let options = Options::default().growth_bytes(64 << 10).redo_bytes(64 << 10);
-    let store = PageStore::open(Arc::new(fs.clone()), &path(), options).unwrap();
+    let store = PageStore::open_with(Arc::new(fs.clone()), &path(), options).unwrap();
     fill(&store);
     let mut txn = store.write().unwrap();
     txn.tree("small").unwrap().put(b"later", b"not in the checkpoint").unwrap();
@@ -214,14 +214,14 @@ fn arc(fs: &FaultFs) -> Arc<dyn flotilla_vfs::FileSystem> {
 
 /// The contents of a store in the file, once it was verified.
 fn contents(fs: &FaultFs, path: &std::path::Path) -> (Maps, Vec<u8>) {
-    let store = PageStore::open(arc(fs), path, Options::default()).unwrap();
+    let store = PageStore::open_with(arc(fs), path, Options::default()).unwrap();
     store.check().unwrap();
     let snapshot = store.read();
     let mut maps = Maps::new();
     for name in snapshot.tree_names().unwrap() {
         let tree = snapshot.tree(&name).unwrap().unwrap();
         assert_eq!(tree.page_units(), if name == "long" { 3 } else { 1 }, "{name}");
-        let all = tree.range(std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+        let all = tree.range(..);
         maps.insert(name, all.copied().map(Result::unwrap).collect());
     }
     (maps, snapshot.commit_metadata().to_vec())
@@ -388,8 +388,8 @@ fn entries(store: &PageStore) -> Maps {
     let snapshot = store.read();
     let tree = |name: &String| snapshot.tree(name).unwrap().unwrap();
     let all = |name: &String| {
-        let (tree, ends) = (tree(name), std::ops::Bound::Unbounded);
-        tree.range(ends, ends).copied().map(Result::unwrap).collect()
+        let tree = tree(name);
+        tree.range(..).copied().map(Result::unwrap).collect()
     };
     snapshot.tree_names().unwrap().iter().map(|name| (name.clone(), all(name))).collect()
 }

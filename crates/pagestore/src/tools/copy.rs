@@ -55,7 +55,7 @@ impl NewFile {
     /// A store in it.
     pub(super) fn store(&self) -> Result<PageStore> {
         let options = Options::default().redo_bytes(0).trim_bytes(0).growth_bytes(0);
-        PageStore::open(Arc::clone(&self.fs), &self.part, options)
+        PageStore::open_with(Arc::clone(&self.fs), &self.part, options)
     }
 
     /// Gives the file, which is durable and closed, its name.

@@ -3,7 +3,7 @@
 //! Each end is a leaf and a place in it. A bound is looked up once in a leaf, where it says how far
 //! the end may go; if both ends have come to one leaf, each is the other's bound.
 
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 
 use crate::error::Result;
 use crate::page::PageRef;
@@ -13,7 +13,7 @@ use crate::tree::entry::{Entry, EntryReader};
 use crate::tree::walk::LeafWalk;
 
 /// Entries between two bounds, taken from either end. An entry that it hands out stays until it is
-/// asked again; [`Range::copied`] is an iterator of copies. After an error it ends.
+/// asked again; a `for` loop, as [`Range::copied`], takes copies. After an error it ends.
 pub struct Range<'a> {
     source: &'a dyn PageSource,
     root: PageRef,
@@ -42,12 +42,12 @@ enum RangeSide {
 }
 
 impl<'a> Range<'a> {
-    pub(crate) fn new(
+    pub(crate) fn new<'k>(
         source: &'a dyn PageSource,
         root: PageRef,
-        low: Bound<&[u8]>,
-        high: Bound<&[u8]>,
+        keys: impl RangeBounds<&'k [u8]>,
     ) -> Range<'a> {
+        let (low, high) = (keys.start_bound().cloned(), keys.end_bound().cloned());
         let done = root.is_none() || is_empty(&low, &high);
         let (low, high) = (low.map(<[u8]>::to_vec), high.map(<[u8]>::to_vec));
         Range { source, root, low, high, front: None, back: None, met: false, done }
@@ -300,6 +300,15 @@ pub struct Copied<'a> {
 
 fn copy((key, value): Entry<'_>) -> (Vec<u8>, Vec<u8>) {
     (key.to_vec(), value.to_vec())
+}
+
+impl<'a> IntoIterator for Range<'a> {
+    type Item = Result<(Vec<u8>, Vec<u8>)>;
+    type IntoIter = Copied<'a>;
+
+    fn into_iter(self) -> Copied<'a> {
+        self.copied()
+    }
 }
 
 impl Iterator for Copied<'_> {

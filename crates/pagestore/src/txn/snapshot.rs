@@ -1,6 +1,6 @@
 //! Snapshots: a published root, pinned, and reads of its trees.
 
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use crate::error::Result;
@@ -64,8 +64,7 @@ impl Snapshot {
     ///
     /// [`Error`](crate::Error) if a page cannot be read or is corrupt.
     pub fn tree_names(&self) -> Result<Vec<String>> {
-        let all = (Bound::Unbounded, Bound::Unbounded);
-        let mut keys = KeyIter::new(Range::new(self, self.root.catalogue, all.0, all.1));
+        let mut keys = KeyIter::new(Range::new(self, self.root.catalogue, ..));
         let mut names = Vec::new();
         while let Some(name) = keys.next()? {
             names.push(catalogue::name(name, self.root.catalogue)?);
@@ -151,17 +150,17 @@ impl Tree {
     pub fn prefix(&self, prefix: &[u8]) -> Range<'_> {
         let end = keys::successor(prefix);
         let end = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-        self.range(Bound::Included(prefix), end)
+        self.range((Bound::Included(prefix), end))
     }
 
-    /// All entries between two bounds, from either end.
-    pub fn range(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Range<'_> {
-        Range::new(&self.snapshot, self.entry.root, start, end)
+    /// All entries of a range of keys, from either end.
+    pub fn range<'k>(&self, keys: impl RangeBounds<&'k [u8]>) -> Range<'_> {
+        Range::new(&self.snapshot, self.entry.root, keys)
     }
 
-    /// The keys between two bounds, from either end. Long values are not read.
-    pub fn keys(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> KeyIter<'_> {
-        KeyIter::new(self.range(start, end))
+    /// The keys of a range, from either end. Long values are not read.
+    pub fn keys<'k>(&self, keys: impl RangeBounds<&'k [u8]>) -> KeyIter<'_> {
+        KeyIter::new(self.range(keys))
     }
 
     /// A place before the first entry, to be moved about.

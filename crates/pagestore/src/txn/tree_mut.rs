@@ -1,6 +1,6 @@
 //! One tree of the open write transaction: reads and changes.
 
-use std::ops::Bound;
+use std::ops::RangeBounds;
 
 use bytes::Bytes;
 
@@ -175,9 +175,9 @@ impl TreeMut<'_> {
         Ok(before.saturating_sub(self.entry.size.keys))
     }
 
-    /// All entries between two bounds, from either end.
-    pub fn range(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Range<'_> {
-        Range::new(self.pages, self.entry.root, start, end)
+    /// All entries of a range of keys, from either end.
+    pub fn range<'k>(&self, keys: impl RangeBounds<&'k [u8]>) -> Range<'_> {
+        Range::new(self.pages, self.entry.root, keys)
     }
 
     pub(crate) fn attempt<T>(

@@ -281,7 +281,7 @@ impl TxnState {
 /// The first name of a tree that is not less than `from`.
 fn first_name(pages: &TxnPages, root: PageRef, from: &str) -> Result<Option<String>> {
     let low = Bound::Included(from.as_bytes());
-    let mut names = tree::KeyIter::new(tree::Range::new(pages, root, low, Bound::Unbounded));
+    let mut names = tree::KeyIter::new(tree::Range::new(pages, root, (low, Bound::Unbounded)));
     names.next()?.map(|name| catalogue::name(name, root)).transpose()
 }
 

@@ -43,7 +43,7 @@ fn open(fs: Arc<dyn FileSystem>, seed: u64) -> PageStore {
         .trim_bytes(64 << 10)
         .redo_bytes(redo_bytes)
         .checkpoint_interval(None);
-    PageStore::open(fs, Path::new("/data/pages"), options).expect("it opens")
+    PageStore::open_with(fs, Path::new("/data/pages"), options).expect("it opens")
 }
 
 fn number_of(commit_metadata: &[u8]) -> usize {

@@ -1,7 +1,6 @@
 //! The expected contents of a store: maps, and the same calls on both.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
 
 use fastrand::Rng;
 use flotilla_pagestore::{Error, PageStore, Snapshot, TreeMut, TreeOptions, WriteTxn};
@@ -177,7 +176,7 @@ impl State {
         assert_eq!(names, self.trees.keys().cloned().collect::<Vec<_>>());
         for (name, map) in &self.trees {
             let tree = snapshot.tree(name).expect("read").expect("it is named");
-            let mut range = tree.range(Bound::Unbounded, Bound::Unbounded);
+            let mut range = tree.range(..);
             for (key, value) in map {
                 let found = range.next().expect("read").expect("another entry");
                 assert_eq!((found.0, found.1), (&key[..], &value[..]), "tree {name}");

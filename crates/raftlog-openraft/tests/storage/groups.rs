@@ -48,7 +48,7 @@ async fn groups_share_a_sync_and_nothing_else() {
 
 #[tokio::test]
 async fn segments_are_sealed_while_nobody_waits_for_it() {
-    let flusher = open_with(&FaultFs::new(1), Config { segment_bytes: 4 << 10, ..config() });
+    let flusher = open_with(&FaultFs::new(1), config().segment_bytes(4 << 10));
     let mut log = group(&flusher, 7);
     let mut next = 0;
     while flusher.log().stats().segments < 3 {
@@ -137,7 +137,7 @@ async fn a_read_with_a_limit_is_cut_but_never_empty() {
 #[tokio::test]
 async fn an_append_waits_for_room_in_the_queue() {
     let disk = FaultFs::new(1);
-    let (gate, flusher) = SyncGate::before(&disk, Config { queue_bytes_max: 1000, ..config() });
+    let (gate, flusher) = SyncGate::before(&disk, config().queue_bytes_max(1000));
     let shut = gate.shut(&flusher).await;
     let mut appends: Vec<_> = (0..8)
         .map(|id| {

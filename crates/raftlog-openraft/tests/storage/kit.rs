@@ -32,7 +32,7 @@ impl Format for Json {
 }
 
 pub(crate) fn config() -> Config {
-    Config { segment_bytes: 64 << 10, salt: Some(42), ..Config::default() }
+    Config::default().segment_bytes(64 << 10).salt(Some(42))
 }
 
 pub(crate) fn open_with(disk: &FaultFs, config: Config) -> Flusher {
@@ -40,7 +40,7 @@ pub(crate) fn open_with(disk: &FaultFs, config: Config) -> Flusher {
 }
 
 fn open_on(disk: Arc<dyn FileSystem>, config: Config) -> Flusher {
-    let (log, _) = LogEngine::open(disk, Path::new("/log"), config).expect("the log opens");
+    let (log, _) = LogEngine::open_with(disk, Path::new("/log"), config).expect("the log opens");
     Flusher::start(log).expect("there are threads")
 }
 

@@ -12,8 +12,10 @@ use std::sync::Arc;
 pub(crate) const GROUP: u64 = 7;
 
 pub(crate) fn open_log(disk: &FaultFs) -> LogEngine {
-    let config = LogConfig { segment_bytes: 64 << 10, salt: Some(42), ..LogConfig::default() };
-    LogEngine::open(Arc::new(disk.clone()), Path::new("/log"), config).expect("the log opens").0
+    let config = LogConfig::default().segment_bytes(64 << 10).salt(Some(42));
+    LogEngine::open_with(Arc::new(disk.clone()), Path::new("/log"), config)
+        .expect("the log opens")
+        .0
 }
 
 /// Everything below the tail is read from disk, everything written leaves the tail.

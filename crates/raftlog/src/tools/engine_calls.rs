@@ -113,7 +113,8 @@ mod tests {
     #[test]
     fn a_ledger_that_is_not_what_the_index_says_is_found() {
         let fs = Arc::new(FaultFs::new(1));
-        let (log, _) = LogEngine::open(fs, Path::new("/log"), Config::default()).expect("it opens");
+        let (log, _) =
+            LogEngine::open_with(fs, Path::new("/log"), Config::default()).expect("it opens");
         let mut batch = LogBatch::new();
         batch.put(7, b"k", b"v");
         log.write(batch, Durability::Synced).wait().expect("written");
@@ -142,7 +143,8 @@ mod tests {
     #[test]
     fn what_the_disk_refuses_to_read_is_a_problem_and_no_error() {
         let fs = FaultFs::new(1);
-        let opened = LogEngine::open(Arc::new(fs.clone()), Path::new("/log"), Config::default());
+        let opened =
+            LogEngine::open_with(Arc::new(fs.clone()), Path::new("/log"), Config::default());
         let (log, _) = opened.expect("it opens");
         for first in [5, 8] {
             let mut batch = LogBatch::new();

@@ -3,7 +3,7 @@
 use crate::kit::{
     batch, entries, entry, open, random_entry, read_all, reopen, segment_path, small, write,
 };
-use flotilla_raftlog::{BlockingGroup, Config, Durability, Entry, Error, LogEngine};
+use flotilla_raftlog::{BlockingGroup, Durability, Entry, Error, LogEngine};
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::os::OsFs;
 use flotilla_vfs::{FileSystem, OpenMode};
@@ -86,13 +86,13 @@ fn golden_bytes_of_a_log() {
 fn the_real_file_system_does_as_well() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("a/b");
-    let open = || LogEngine::open(Arc::new(OsFs::new()), &path, small()).expect("it opens").0;
+    let open = || LogEngine::open_with(Arc::new(OsFs::new()), &path, small()).expect("it opens").0;
     let log = open();
     for i in 0..40 {
         write(&log, |b| b.append(i % 3, &entries(1 + i / 3, 1, &[500]))).expect("written");
     }
     assert!(log.stats().segments > 3);
-    let again = LogEngine::open(Arc::new(OsFs::new()), &path, small());
+    let again = LogEngine::open_with(Arc::new(OsFs::new()), &path, small());
     assert!(matches!(again, Err(Error::Locked { .. })));
     drop(log);
     let log = open();
@@ -376,8 +376,8 @@ fn a_batch_larger_than_a_segment_gets_its_own() {
 #[test]
 fn limits_are_kept() {
     let disk = Arc::new(FaultFs::new(1));
-    let config = Config { batch_bytes_max: 1000, queue_bytes_max: 1500, ..small() };
-    let (log, _) = LogEngine::open(disk, Path::new("/log"), config).expect("it opens");
+    let config = small().batch_bytes_max(1000).queue_bytes_max(1500);
+    let (log, _) = LogEngine::open_with(disk, Path::new("/log"), config).expect("it opens");
     let large = write(&log, |b| b.append(1, &entries(1, 1, &[1000])));
     assert!(matches!(large, Err(Error::TooLarge { limit: 1000, .. })), "{large:?}");
     let append =

@@ -8,7 +8,7 @@ use crate::kit::{
 };
 use crate::oracle::Oracle;
 use flotilla_raftlog::{
-    Config, Durability, Entry, Error, LogEngine, SalvageReport, SalvagedGroup, VerifyLevel,
+    Durability, Entry, Error, LogEngine, SalvageReport, SalvagedGroup, VerifyLevel,
 };
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::{FileSystem, OpenMode};
@@ -40,7 +40,7 @@ fn seen(log: &LogEngine) -> BTreeMap<u64, Seen> {
 }
 
 fn open_copy(disk: &FaultFs) -> Result<LogEngine, Error> {
-    LogEngine::open(Arc::new(disk.clone()), Path::new(COPY), small()).map(|(log, _)| log)
+    LogEngine::open_with(Arc::new(disk.clone()), Path::new(COPY), small()).map(|(log, _)| log)
 }
 
 /// A log with a purged beginning, groups of all kinds, and a batch that is not synced.
@@ -227,9 +227,11 @@ fn logs_of_all_shapes_are_sound_and_copied_as_they_are() {
             &mut |_| (),
         );
         assert_eq!(salvaged.expect("salvaged").damaged_groups, [], "seed {seed}");
-        let salvaged = LogEngine::open(Arc::new(disk.clone()), Path::new("/salvaged"), small());
+        let salvaged =
+            LogEngine::open_with(Arc::new(disk.clone()), Path::new("/salvaged"), small());
         assert_eq!(seen(&salvaged.expect("it opens").0), before, "seed {seed}");
-        let imported = LogEngine::open(Arc::new(disk.clone()), Path::new("/imported"), small());
+        let imported =
+            LogEngine::open_with(Arc::new(disk.clone()), Path::new("/imported"), small());
         let (imported, _) = imported.expect("made");
         import(&imported, &stream).expect("imported");
         assert_eq!(seen(&imported), before, "seed {seed}");
@@ -407,9 +409,9 @@ fn a_stream_that_is_damaged_anywhere_is_refused_and_leaves_no_half_group() {
     let (stream, whole) = (export(&log, None), seen(&log));
     let check = |stream: &[u8], place: &str| {
         let disk = FaultFs::new(1);
-        let config = Config { spare_segments: 0, ..small() };
+        let config = small().spare_segments(0);
         let (copy, _) =
-            LogEngine::open(Arc::new(disk.clone()), Path::new(COPY), config).expect("made");
+            LogEngine::open_with(Arc::new(disk.clone()), Path::new(COPY), config).expect("made");
         match import(&copy, stream) {
             Err(Error::Stream { offset, .. }) => {
                 assert!(offset <= stream.len() as u64, "{place}");

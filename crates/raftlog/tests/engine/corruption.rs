@@ -3,7 +3,7 @@
 use crate::kit::{
     DIR, batch, entries, open, open_with, read_all, reopen, segment_path, small, write,
 };
-use flotilla_raftlog::{Config, Durability, Error, LogEngine, RecoveryMode};
+use flotilla_raftlog::{Durability, Error, LogEngine, RecoveryMode};
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::{FileSystem, OpenMode};
 use std::path::Path;
@@ -176,9 +176,9 @@ fn data_that_looks_like_a_frame_is_not_taken_for_one() {
     let inner = three_segments();
     let copy = bytes_of(&inner, 1);
     let disk = FaultFs::new(1);
-    let config = flotilla_raftlog::Config { salt: Some(43), segment_bytes: 1 << 16, ..small() };
+    let config = small().salt(Some(43)).segment_bytes(1 << 16);
     let open =
-        || LogEngine::open(std::sync::Arc::new(disk.clone()), Path::new(DIR), config.clone());
+        || LogEngine::open_with(std::sync::Arc::new(disk.clone()), Path::new(DIR), config.clone());
     let (log, _) = open().expect("it opens");
     let mut batch = batch(|b| b.put(2, b"k", b"v"));
     batch.append(1, &[flotilla_raftlog::Entry { index: 1, term: 1, kind: 0, data: copy.into() }]);
@@ -276,7 +276,7 @@ fn a_log_is_opened_from_its_footers() {
     assert!(bytes_read < 4 * 700, "{bytes_read}");
     assert_eq!((report.segments, report.frames, report.entries), (4, 13, 36));
     for recovery_threads in [1, 2, 9] {
-        let again = open_and_count(Config { recovery_threads, ..small() });
+        let again = open_and_count(small().recovery_threads(recovery_threads));
         assert_eq!((&again.1, &again.2), (&report, &seen));
     }
     // Without them it is the same. All but two are written at once, the others when there is time.
@@ -304,7 +304,7 @@ fn a_log_is_opened_from_its_footers() {
 #[test]
 fn a_torn_end_is_an_error_if_that_is_wanted() {
     let strict = |disk: &FaultFs| {
-        open_with(disk, Config { recovery: RecoveryMode::Strict, ..small() }).map(|(log, _)| log)
+        open_with(disk, small().recovery(RecoveryMode::Strict)).map(|(log, _)| log)
     };
     for is_torn in [false, true] {
         let disk = FaultFs::new(1);

@@ -30,7 +30,7 @@ const FRAMES_OF_PURGE_MAX: u64 = 200;
 
 /// There are few segments, and starting threads takes longer than reading those; so does asking the
 /// system how many there should be.
-static CONFIG: LazyLock<Config> = LazyLock::new(|| Config { recovery_threads: 1, ..moving() });
+static CONFIG: LazyLock<Config> = LazyLock::new(|| moving().recovery_threads(1));
 
 /// The power has gone.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Run {
     }
 
     fn open(&self) -> Result<(LogEngine, RecoveryReport), Cut> {
-        match LogEngine::open(Arc::new(self.disk.clone()), Path::new(DIR), CONFIG.clone()) {
+        match LogEngine::open_with(Arc::new(self.disk.clone()), Path::new(DIR), CONFIG.clone()) {
             Ok(opened) => Ok(opened),
             Err(Error::Io(_)) => Err(Cut),
             Err(other) => panic!("{other}"),

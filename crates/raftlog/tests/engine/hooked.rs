@@ -36,7 +36,7 @@ fn open_with(config: Config) -> (FaultFs, Hooks, LogEngine) {
     let (disk, hooks) = (FaultFs::new(1), Hooks::default());
     let run = hooks.clone();
     let fs = Arc::new(HookedFs::new(Arc::new(disk.clone()), move |at| run.run(at)));
-    let (log, _) = LogEngine::open(fs, Path::new(DIR), config).expect("it opens");
+    let (log, _) = LogEngine::open_with(fs, Path::new(DIR), config).expect("it opens");
     (disk, hooks, log)
 }
 
@@ -152,7 +152,7 @@ fn a_panic_under_a_write_fails_those_who_wait() {
 /// Changes of a group while its records are being rewritten: made after its bytes were read, and
 /// before they are written.
 fn change_while_moving(change: fn(&mut LogBatch)) -> (Vec<Entry>, u64, Option<Bytes>) {
-    let config = || Config { purge_above_bytes: 0, move_live_ratio_max: 1.0, ..small() };
+    let config = || small().purge_above_bytes(0).move_live_ratio_max(1.0);
     let (disk, hooks, log) = open_with(config());
     let write = |log: &LogEngine, build: &dyn Fn(&mut LogBatch)| {
         log.write(batch(build), Durability::Buffered).wait().expect("written");
@@ -179,7 +179,8 @@ fn change_while_moving(change: fn(&mut LogBatch)) -> (Vec<Entry>, u64, Option<By
     drop(log);
     // A restart sees the rewritten records only.
     disk.power_loss(1);
-    let (log, _) = LogEngine::open(Arc::new(disk), Path::new(DIR), config()).expect("it opens");
+    let (log, _) =
+        LogEngine::open_with(Arc::new(disk), Path::new(DIR), config()).expect("it opens");
     assert_eq!(state(&log), found);
     found
 }
@@ -212,7 +213,7 @@ fn what_changes_while_it_is_moved_is_moved_as_it_is_then() {
 
 #[test]
 fn nothing_is_moved_to_a_log_that_broke_meanwhile() {
-    let config = Config { purge_above_bytes: 0, move_live_ratio_max: 1.0, ..small() };
+    let config = small().purge_above_bytes(0).move_live_ratio_max(1.0);
     let (disk, hooks, log) = open_with(config);
     append(&log, 1, 300).wait().expect("written");
     append(&log, 2, 3700).wait().expect("written");
@@ -230,7 +231,7 @@ fn nothing_is_moved_to_a_log_that_broke_meanwhile() {
 
 #[test]
 fn what_is_queued_while_the_freeing_part_is_written_is_checked_against_it() {
-    let (_disk, hooks, log) = open_with(Config { disk_bytes_max: Some(8 * 4096), ..small() });
+    let (_disk, hooks, log) = open_with(small().disk_bytes_max(Some(8 * 4096)));
     let queue = |build: &dyn Fn(&mut LogBatch)| log.write(batch(build), Durability::Synced);
     queue(&|b| b.append(2, &entries(1, 1, &[9, 9, 9]))).wait().expect("written");
     let mut next = 1;

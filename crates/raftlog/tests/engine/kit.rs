@@ -12,17 +12,17 @@ pub(crate) const DIR: &str = "/log";
 /// Segments as small as they may be, nothing compressed, and nothing left to chance.
 pub(crate) fn small() -> Config {
     let compress_above_bytes = u64::MAX;
-    Config { segment_bytes: 4096, compress_above_bytes, salt: Some(42), ..Config::default() }
+    Config::default().segment_bytes(4096).compress_above_bytes(compress_above_bytes).salt(Some(42))
 }
 
 /// The same, with much compressed, and a cache for a few blocks.
 pub(crate) fn squeezed() -> Config {
-    Config { compress_above_bytes: 700, cache_bytes_max: 8 << 10, ..small() }
+    small().compress_above_bytes(700).cache_bytes_max(8 << 10)
 }
 
 /// The same, and whatever lies in old segments is moved all the time, a little in each purge.
 pub(crate) fn moving() -> Config {
-    Config { purge_above_bytes: 5000, move_bytes_max: 700, move_live_ratio_max: 0.8, ..squeezed() }
+    squeezed().purge_above_bytes(5000).move_bytes_max(700).move_live_ratio_max(0.8)
 }
 
 pub(crate) fn open(disk: &FaultFs) -> Result<(LogEngine, RecoveryReport), Error> {
@@ -33,7 +33,7 @@ pub(crate) fn open_with(
     disk: &FaultFs,
     config: Config,
 ) -> Result<(LogEngine, RecoveryReport), Error> {
-    LogEngine::open(Arc::new(disk.clone()), Path::new(DIR), config)
+    LogEngine::open_with(Arc::new(disk.clone()), Path::new(DIR), config)
 }
 
 pub(crate) fn reopen(disk: &FaultFs) -> LogEngine {

@@ -9,7 +9,7 @@ use std::path::Path;
 const LIMIT: u64 = 11 * 4096;
 
 fn limited() -> Config {
-    Config { disk_bytes_max: Some(LIMIT), ..small() }
+    small().disk_bytes_max(Some(LIMIT))
 }
 
 /// Bytes of all files, spares and all.
@@ -129,7 +129,7 @@ fn a_group_that_nobody_compacts_fills_its_part_and_stands_in_nobodys_way() {
 #[test]
 fn what_holds_a_full_disk_is_moved_with_the_last_bytes() {
     let disk = FaultFs::new(1);
-    let config = || Config { segment_bytes: 16 << 10, ..small() };
+    let config = || small().segment_bytes(16 << 10);
     let log = open_with(&disk, config()).expect("it opens").0;
     write(&log, |b| b.append(2, &entries(1, 1, &[300]))).expect("written");
     write(&log, |b| b.put(9, b"vote", b"1")).expect("written");
@@ -150,7 +150,7 @@ fn what_holds_a_full_disk_is_moved_with_the_last_bytes() {
 #[test]
 fn a_move_gets_a_short_segment_if_there_is_room_for_no_other() {
     let disk = FaultFs::new(1);
-    let config = || Config { segment_bytes: 64 << 10, ..small() };
+    let config = || small().segment_bytes(64 << 10);
     let log = open_with(&disk, config()).expect("it opens").0;
     write(&log, |b| b.append(2, &entries(1, 1, &[300]))).expect("written");
     for index in 1..=4 {
@@ -173,7 +173,7 @@ fn a_move_gets_a_short_segment_if_there_is_room_for_no_other() {
 #[test]
 fn a_move_that_finds_no_room_is_left_for_later() {
     let disk = FaultFs::new(1);
-    let config = || Config { purge_above_bytes: 0, move_live_ratio_max: 1.0, ..small() };
+    let config = || small().purge_above_bytes(0).move_live_ratio_max(1.0);
     let log = open_with(&disk, config()).expect("it opens").0;
     for index in 1..=6 {
         write(&log, |b| b.append(2, &entries(index, 1, &[500]))).expect("written");

@@ -1,7 +1,7 @@
 //! Segments made ahead, sealed afterwards and used again; closing; and what the disk may do to it.
 
 use crate::kit::{batch, entries, open, open_with, read_all, reopen, segment_path, small, write};
-use flotilla_raftlog::{Config, Durability, Error, LogEngine, SegmentState};
+use flotilla_raftlog::{Durability, Error, LogEngine, SegmentState};
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::os::OsFs;
 use flotilla_vfs::{FileSystem, OpenMode};
@@ -61,7 +61,7 @@ fn operations_of_making(log: &LogEngine, disk: &FaultFs) -> u64 {
 #[test]
 fn zeros_are_written_ahead_only_where_syncs_are_quicker_for_it() {
     let disk = FaultFs::new(1);
-    let log = open_with(&disk, Config { segment_bytes: 64 << 10, ..small() }).expect("it opens").0;
+    let log = open_with(&disk, small().segment_bytes(64 << 10)).expect("it opens").0;
     maintain(&log);
     let sync = |count: usize| (0..count).for_each(|_| assert!(log.sync().wait().is_ok()));
     let unsynced = operations_of_making(&log, &disk);
@@ -104,7 +104,7 @@ fn a_sync_covers_full_segments_oldest_first() {
 #[test]
 fn frames_of_a_group_stay_together_if_little_is_left() {
     let disk = FaultFs::new(1);
-    let config = || Config { segment_bytes: 64 << 10, ..small() };
+    let config = || small().segment_bytes(64 << 10);
     let log = open_with(&disk, config()).expect("it opens").0;
     let append = |index, len: usize| {
         log.write(batch(|b| b.append(1, &entries(index, 1, &[len]))), Durability::Synced)
@@ -143,7 +143,7 @@ fn dead_segments_are_used_again() {
     drop(log);
     let log = reopen(&disk);
     assert_eq!(read_all(&log, 1), entries(40, 1, &[3700]));
-    let none = Config { spare_segments: 0, ..small() };
+    let none = small().spare_segments(0);
     drop(log);
     let log = open_with(&disk, none).expect("it opens").0;
     assert!(names(&disk).iter().all(|name| !name.starts_with("spare")), "none are wanted");
@@ -283,7 +283,8 @@ fn a_closed_log_takes_nothing_and_is_opened_without_a_write() {
 #[test]
 fn a_thread_maintains_the_log_and_ends_with_it() {
     let dir = tempfile::tempdir().expect("a directory");
-    let open = || LogEngine::open(Arc::new(OsFs::new()), dir.path(), small()).expect("it opens").0;
+    let open =
+        || LogEngine::open_with(Arc::new(OsFs::new()), dir.path(), small()).expect("it opens").0;
     let log = open();
     let thread = log.maintain_in_background().expect("it starts");
     for index in 1..=200 {
@@ -300,7 +301,7 @@ fn a_thread_maintains_the_log_and_ends_with_it() {
     let thread = log.maintain_in_background().expect("it starts");
     drop(log);
     while matches!(
-        LogEngine::open(Arc::new(OsFs::new()), dir.path(), small()),
+        LogEngine::open_with(Arc::new(OsFs::new()), dir.path(), small()),
         Err(Error::Locked { .. })
     ) {
         std::thread::yield_now();
@@ -358,7 +359,7 @@ fn a_full_disk_is_met_when_a_segment_is_made_and_left_behind_when_there_is_room(
 #[test]
 fn a_disk_too_full_for_a_segment_has_room_for_what_only_frees() {
     let disk = FaultFs::new(1);
-    let config = || Config { segment_bytes: 64 << 10, ..small() };
+    let config = || small().segment_bytes(64 << 10);
     let log = open_with(&disk, config()).expect("it opens").0;
     let append = |log: &LogEngine, index| {
         write(log, |b| b.append(1, &entries(index, 1, &[60_000]))).map(|_| ())
@@ -408,7 +409,7 @@ fn each_segment_says_how_far_it_is() {
 fn what_opening_has_found_is_durable() {
     for seed in 0..8 {
         let disk = FaultFs::new(seed);
-        let config = || Config { recovery_threads: 1 + seed as usize % 3, ..small() };
+        let config = || small().recovery_threads(1 + seed as usize % 3);
         let log = reopen(&disk);
         (1..=4).for_each(|index| fill(&log, index, Durability::Buffered));
         drop(log);

@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// Everything above one segment is moved, whatever it costs.
 fn eager() -> Config {
-    Config { purge_above_bytes: 4096, move_live_ratio_max: 1.0, ..small() }
+    small().purge_above_bytes(4096).move_live_ratio_max(1.0)
 }
 
 /// Fills segments with what is needed no more.
@@ -32,7 +32,7 @@ fn oldest(disk: &FaultFs) -> String {
 #[test]
 fn idle_groups_hold_no_segment_for_ever() {
     let disk = FaultFs::new(1);
-    let config = || Config { compress_above_bytes: 500, ..eager() };
+    let config = || eager().compress_above_bytes(500);
     let mut log = open_with(&disk, config()).expect("it opens").0;
     let appends: [Vec<Entry>; 3] = [
         entries(5, 2, &[30, 40, 50]),
@@ -88,9 +88,9 @@ fn idle_groups_hold_no_segment_for_ever() {
 #[test]
 fn nothing_is_moved_while_there_is_little_or_if_it_is_forbidden() {
     for config in [
-        Config { purge_above_bytes: 64 << 10, ..eager() },
-        Config { move_bytes_max: 0, ..eager() },
-        Config { move_live_ratio_max: 0.0, ..eager() },
+        eager().purge_above_bytes(64 << 10),
+        eager().move_bytes_max(0),
+        eager().move_live_ratio_max(0.0),
     ] {
         let disk = FaultFs::new(1);
         let log = open_with(&disk, config).expect("it opens").0;
@@ -105,7 +105,7 @@ fn nothing_is_moved_while_there_is_little_or_if_it_is_forbidden() {
 #[test]
 fn a_call_moves_no_more_than_it_may_and_the_next_goes_on() {
     let disk = FaultFs::new(1);
-    let config = Config { move_bytes_max: 400, ..eager() };
+    let config = eager().move_bytes_max(400);
     let log = open_with(&disk, config).expect("it opens").0;
     for index in 1..=20 {
         write(&log, |b| b.append(2, &entries(index, 1, &[100]))).expect("written");
@@ -128,7 +128,7 @@ fn a_call_moves_no_more_than_it_may_and_the_next_goes_on() {
 #[test]
 fn a_segment_that_is_much_needed_is_named_and_moved_once_that_was_in_vain() {
     let disk = FaultFs::new(1);
-    let config = Config { move_live_ratio_max: 0.5, ..eager() };
+    let config = eager().move_live_ratio_max(0.5);
     let log = open_with(&disk, config).expect("it opens").0;
     write(&log, |b| b.append(2, &entries(1, 1, &[1900]))).expect("written");
     write(&log, |b| b.append(3, &entries(1, 1, &[1000]))).expect("written");
@@ -160,7 +160,7 @@ fn a_segment_that_is_much_needed_is_named_and_moved_once_that_was_in_vain() {
 #[test]
 fn what_is_needed_altogether_is_not_moved_round_and_round() {
     let disk = FaultFs::new(1);
-    let config = Config { move_live_ratio_max: 0.5, ..eager() };
+    let config = eager().move_live_ratio_max(0.5);
     let log = open_with(&disk, config).expect("it opens").0;
     for index in 1..=6 {
         write(&log, |b| b.append(2, &entries(index, 1, &[3600]))).expect("written");

@@ -1,7 +1,7 @@
 //! Looking at a log changes nothing, blocks no writer, and shows it as it was at one moment.
 
 use crate::kit::{DIR, batch, entries, entry, open, read_all, reopen, segment_path, small, write};
-use flotilla_raftlog::{Config, Durability, Error, LogEngine, RecoveryReport};
+use flotilla_raftlog::{Durability, Error, LogEngine, RecoveryReport};
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::hooked::{HookedFs, Operation};
 use flotilla_vfs::{FileSystem, OpenMode};
@@ -177,7 +177,7 @@ fn a_writer_may_come_in_between_at_any_time() {
 #[test]
 fn what_is_purged_and_used_again_afterwards_is_said_to_be_gone() {
     let disk = FaultFs::new(1);
-    let config = Config { cache_bytes_max: 0, ..small() };
+    let config = small().cache_bytes_max(0);
     let (log, mut next) = (reopen(&disk), 1);
     burst(&log, &mut next);
     let (seen, _) = LogEngine::open_read_only(Arc::new(disk.clone()), Path::new(DIR), config)

@@ -3,7 +3,7 @@
 use crate::kit::{
     DIR, batch, entry, random_entry, reopen, segment_path, squeezed, text_entry, write,
 };
-use flotilla_raftlog::{Config, Durability, Entry, Error, LogEngine};
+use flotilla_raftlog::{Durability, Entry, Error, LogEngine};
 use flotilla_vfs::FileSystem;
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::os::OsFs;
@@ -66,8 +66,8 @@ fn any_part_of_the_log_is_read_from_mapped_files() {
 }
 
 fn any_part_is_read(disk: Arc<dyn FileSystem>, dir: &Path, cache_bytes_max: u64) {
-    let config = Config { cache_bytes_max, segment_bytes: 64 << 10, ..squeezed() };
-    let (log, _) = LogEngine::open(disk, dir, config).expect("it opens");
+    let config = squeezed().cache_bytes_max(cache_bytes_max).segment_bytes(64 << 10);
+    let (log, _) = LogEngine::open_with(disk, dir, config).expect("it opens");
     let entries = filled(&log, 600);
     let stored = log.stats().bytes_written;
     let raw = entries.iter().map(|e| e.data.len() as u64).sum::<u64>();
@@ -89,8 +89,8 @@ fn any_part_is_read(disk: Arc<dyn FileSystem>, dir: &Path, cache_bytes_max: u64)
 #[test]
 fn nothing_is_compressed_if_nobody_wants_it() {
     let disk = Arc::new(FaultFs::new(1));
-    let config = Config { compress_above_bytes: u64::MAX, ..squeezed() };
-    let (log, _) = LogEngine::open(disk, Path::new(DIR), config).expect("it opens");
+    let config = squeezed().compress_above_bytes(u64::MAX);
+    let (log, _) = LogEngine::open_with(disk, Path::new(DIR), config).expect("it opens");
     write(&log, |b| b.append(1, &[text_entry(1, 1, 100_000)])).expect("written");
     assert!(log.stats().bytes_written > 100_000);
 }
@@ -101,9 +101,9 @@ fn any_flipped_bit_of_an_append_is_an_error_and_never_other_data() {
     let large = vec![text_entry(5, 3, 700), random_entry(6, 3, 300), text_entry(7, 4, 500)];
     for (entries, is_compressed) in [(plain, false), (large, true)] {
         let disk = FaultFs::new(1);
-        let config = Config { cache_bytes_max: 0, ..squeezed() };
+        let config = squeezed().cache_bytes_max(0);
         let (log, _) =
-            LogEngine::open(Arc::new(disk.clone()), Path::new(DIR), config).expect("it opens");
+            LogEngine::open_with(Arc::new(disk.clone()), Path::new(DIR), config).expect("it opens");
         let before = batch(|b| b.append(1, &entries)).bytes();
         write(&log, |b| b.append(1, &entries)).expect("written");
         let group = log.group(1).expect("there");
@@ -136,8 +136,9 @@ fn any_flipped_bit_of_an_append_is_an_error_and_never_other_data() {
 #[test]
 fn what_was_read_stays_while_its_segments_are_purged_and_written_over() {
     let dir = tempfile::tempdir().expect("a directory");
-    let config = Config { segment_bytes: 64 << 10, salt: None, ..squeezed() };
-    let (log, _) = LogEngine::open(Arc::new(OsFs::new()), dir.path(), config).expect("it opens");
+    let config = squeezed().segment_bytes(64 << 10).salt(None);
+    let (log, _) =
+        LogEngine::open_with(Arc::new(OsFs::new()), dir.path(), config).expect("it opens");
     let (is_over, last) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let readers: Vec<_> = (0..2)

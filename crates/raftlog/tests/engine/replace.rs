@@ -13,7 +13,7 @@ const COPY: &str = "/copy";
 const OPERATIONS: u64 = 120;
 
 fn salvaging() -> Config {
-    Config { recovery: RecoveryMode::Salvage, ..small() }
+    small().recovery(RecoveryMode::Salvage)
 }
 
 fn names(disk: &FaultFs, prefix: &str) -> Vec<String> {
@@ -48,7 +48,7 @@ fn salvaged(disk: &FaultFs) -> (BTreeMap<u64, Vec<Entry>>, SalvageReport) {
     let report =
         flotilla_raftlog::salvage(fs.clone(), Path::new(DIR), Path::new(COPY), &mut |_| ())
             .expect("salvaged");
-    let (log, _) = LogEngine::open(fs, Path::new(COPY), small()).expect("it opens");
+    let (log, _) = LogEngine::open_with(fs, Path::new(COPY), small()).expect("it opens");
     (contents(&log), report)
 }
 
@@ -58,7 +58,7 @@ fn a_damaged_log_is_replaced_by_what_is_whole_of_it_once() {
     assert!(!report.damaged_groups.is_empty() && report.entries == 8, "{report:?}");
     let disk = damaged();
     for mode in [RecoveryMode::Strict, RecoveryMode::TolerateTail] {
-        let config = Config { recovery: mode, ..small() };
+        let config = small().recovery(mode);
         let refused = open_with(&disk, config).map(|(_, report)| report);
         assert!(matches!(refused, Err(Error::Corrupt { segment: 4, .. })), "{refused:?}");
     }

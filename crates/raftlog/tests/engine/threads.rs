@@ -14,8 +14,8 @@ fn threads_that_wait_share_syncs() {
     const THREADS: u64 = 16;
     const WRITES: u64 = 60;
     let dir = tempfile::tempdir().expect("a directory");
-    let (log, _) =
-        LogEngine::open(Arc::new(OsFs::new()), dir.path(), Config::default()).expect("it opens");
+    let (log, _) = LogEngine::open_with(Arc::new(OsFs::new()), dir.path(), Config::default())
+        .expect("it opens");
     let barrier = Barrier::new(THREADS as usize);
     std::thread::scope(|scope| {
         for group in 0..THREADS {
@@ -203,7 +203,7 @@ fn write_until(log: &LogEngine, group: u64, is_over: &AtomicBool) -> Vec<Entry> 
 #[test]
 fn moves_writes_compactions_and_reads_go_on_at_once() {
     let disk = FaultFs::new(1);
-    let config = || Config { purge_above_bytes: 0, move_live_ratio_max: 1.0, ..squeezed() };
+    let config = || squeezed().purge_above_bytes(0).move_live_ratio_max(1.0);
     let log = open_with(&disk, config()).expect("it opens").0;
     // Records of idle groups are rewritten over and over.
     let idle = [text_entry(1, 1, 900), entry(2, 1, 40), random_entry(3, 2, 300)];

@@ -5,8 +5,7 @@ use crate::kit::{
 };
 use crate::oracle::Oracle;
 use flotilla_raftlog::{
-    Config, DumpLine, DumpOptions, Durability, Error, LogBatch, LogEngine, VerifyLevel,
-    VerifyReport, dump,
+    DumpLine, DumpOptions, Durability, Error, LogBatch, LogEngine, VerifyLevel, VerifyReport, dump,
 };
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::{FileSystem, OpenMode};
@@ -277,7 +276,7 @@ fn what_a_crash_leaves_is_no_problem() {
 #[test]
 fn an_open_log_is_verified_while_it_is_written() {
     let disk = FaultFs::new(1);
-    let config = Config { spare_segments: 0, ..small() };
+    let config = small().spare_segments(0);
     let (log, _) = open_with(&disk, config).expect("it opens");
     for index in 1..=9 {
         write(&log, |b| b.append(1, &entries(index, 1, &[850]))).expect("written");

@@ -159,7 +159,7 @@ fn a_first_start_that_died_before_its_pages_keeps_its_number() {
 fn a_directory_of_format_1_is_refused_in_words() {
     let fs = FaultFs::new(0);
     fs.create_dir_all(Path::new("/data/store")).unwrap();
-    let pages = flotilla_pagestore::PageStore::open(
+    let pages = flotilla_pagestore::PageStore::open_with(
         Arc::new(fs.clone()),
         Path::new("/data/store/pages"),
         config().pages,
@@ -219,7 +219,7 @@ fn starts_of_others_are_remembered_through_purges_and_hold_no_segment() {
 #[test]
 fn a_start_that_is_on_its_way_to_the_log_is_not_overwritten_by_what_was_there() {
     let (engine, _) =
-        LogEngine::open(Arc::new(FaultFs::new(0)), Path::new("/log"), config().log).unwrap();
+        LogEngine::open_with(Arc::new(FaultFs::new(0)), Path::new("/log"), config().log).unwrap();
     let log = StoreLog::new(engine, 0).unwrap();
     let told = |starts| {
         let run = StoreRun { starts, nonce: 4 };
@@ -266,7 +266,7 @@ fn replicas_in_the_log_of_no_member_are_refused() {
     let fs = FaultFs::new(0);
     drop(directory(&fs));
     let log = Path::new("/data/store/log");
-    let (engine, _) = LogEngine::open(Arc::new(fs.clone()), log, config().log).unwrap();
+    let (engine, _) = LogEngine::open_with(Arc::new(fs.clone()), log, config().log).unwrap();
     let mut batch = LogBatch::new();
     batch.put(101, b"hs", b"x");
     engine.write(batch, Durability::Synced).wait().unwrap();

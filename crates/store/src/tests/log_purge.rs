@@ -14,7 +14,7 @@ use crate::store_log::{RecoveredGroup, StoreLog, hard_state as logged};
 fn log() -> StoreLog {
     let fs = FaultFs::new(0);
     fs.create_dir_all(Path::new("/log")).unwrap();
-    let (engine, _) = LogEngine::open(Arc::new(fs), Path::new("/log"), config().log).unwrap();
+    let (engine, _) = LogEngine::open_with(Arc::new(fs), Path::new("/log"), config().log).unwrap();
     let log = StoreLog::new(engine, 1).unwrap();
     let durable = (Index(0), Term(0));
     log.note_recovered(

@@ -39,7 +39,7 @@ type Row = (Bytes, Bytes);
 /// Small segments, so that they come and go.
 fn config() -> Config {
     Config {
-        log: LogConfig { segment_bytes: 4 << 10, salt: Some(1), ..LogConfig::default() },
+        log: LogConfig::default().segment_bytes(4 << 10).salt(Some(1)),
         pages: PageOptions::default().growth_bytes(64 << 10),
         ..Config::default()
     }

@@ -25,7 +25,7 @@ fn of(recovered: &[RecoveredReplica], region: u64) -> &RecoveredReplica {
 /// Works directly on the store's log.
 fn with_log(fs: &FaultFs, change: impl FnOnce(&mut LogBatch)) {
     let dir = Path::new("/data/store/log");
-    let (engine, _) = LogEngine::open(Arc::new(fs.clone()), dir, config().log).unwrap();
+    let (engine, _) = LogEngine::open_with(Arc::new(fs.clone()), dir, config().log).unwrap();
     let mut batch = LogBatch::new();
     change(&mut batch);
     engine.write(batch, Durability::Synced).wait().unwrap();
@@ -279,7 +279,7 @@ fn the_log_of_idle_regions_shrinks_to_nothing() {
     compact(&store, 4, 1, 0);
     drop(store);
     let log = Path::new("/data/store/log");
-    let (engine, _) = LogEngine::open(Arc::new(fs.clone()), log, config().log).unwrap();
+    let (engine, _) = LogEngine::open_with(Arc::new(fs.clone()), log, config().log).unwrap();
     assert!(engine.group(peer(3).0).is_none() && engine.group(peer(4).0).is_none());
     drop(engine);
     for _ in 0..2 {

@@ -64,7 +64,7 @@ fn look(snapshot: &Snapshot) {
 /// Two readers beside the writer and the checkpoint.
 fn scenario(fs: Arc<dyn FileSystem>, path: &Path) {
     let options = Options::default().growth_bytes(0).redo_bytes(0);
-    let store = PageStore::open(fs, path, options).expect("it opens");
+    let store = PageStore::open_with(fs, path, options).expect("it opens");
     write_round(&store, 1);
     let spawn = |act: fn(&PageStore)| {
         let store = store.clone();
@@ -137,7 +137,7 @@ fn with_redo(disk: &FaultFs) -> PageStore {
     };
     let fs = Arc::new(HookedFs::new(Arc::new(disk.clone()), let_others_in));
     let options = Options::default().growth_bytes(0).redo_bytes(64 << 10);
-    let store = PageStore::open(fs, Path::new("/pages"), options).expect("it opens");
+    let store = PageStore::open_with(fs, Path::new("/pages"), options).expect("it opens");
     commit(&store, b"first").expect("the disk is well");
     store
 }
@@ -154,7 +154,7 @@ fn assert_durable(disk: &FaultFs, keys: &[Vec<u8>]) {
     disk.fail_syncs(false);
     let fs = Arc::new(disk);
     let options = Options::default().growth_bytes(0).redo_bytes(64 << 10);
-    let store = PageStore::open(fs, Path::new("/pages"), options).expect("it opens");
+    let store = PageStore::open_with(fs, Path::new("/pages"), options).expect("it opens");
     let tree = store.read().tree("t").expect("pages are whole").expect("it is there");
     for key in keys {
         let found = tree.get(key).expect("pages are whole");

@@ -44,17 +44,11 @@ fn config() -> Config {
     let compress_above_bytes = u64::MAX;
     // The model knows only the threads that it made itself.
     let (salt, recovery_threads) = (Some(42), 1);
-    Config {
-        segment_bytes: 4096,
-        compress_above_bytes,
-        salt,
-        recovery_threads,
-        ..Config::default()
-    }
+    Config::default().segment_bytes(4096).compress_above_bytes(compress_above_bytes).salt(salt).recovery_threads(recovery_threads)
 }
 
 fn open(disk: &SharedDisk) -> LogEngine {
-    LogEngine::open(Arc::new(disk.clone()), Path::new("/log"), config()).expect("it opens").0
+    LogEngine::open_with(Arc::new(disk.clone()), Path::new("/log"), config()).expect("it opens").0
 }
 
 /// The `index`-th entry of a group. Two of them fill a segment.
@@ -414,9 +408,9 @@ fn purge_moves_what_is_needed_when_it_writes() {
     check("purge", || {
         let disk = SharedDisk::new(1);
         let (purge_above_bytes, move_live_ratio_max) = (4096, 1.0);
-        let config = Config { purge_above_bytes, move_live_ratio_max, ..config() };
+        let config = config().purge_above_bytes(purge_above_bytes).move_live_ratio_max(move_live_ratio_max);
         let open = move |disk: &SharedDisk| {
-            let opened = LogEngine::open(Arc::new(disk.clone()), Path::new("/log"), config.clone());
+            let opened = LogEngine::open_with(Arc::new(disk.clone()), Path::new("/log"), config.clone());
             opened.expect("it opens").0
         };
         let log = open(&disk);

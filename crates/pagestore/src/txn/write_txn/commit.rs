@@ -245,7 +245,8 @@ mod tests {
         let fs = FaultFs::new(1);
         fs.create_dir_all(Path::new("/data")).unwrap();
         let store =
-            PageStore::open(Arc::new(fs), Path::new("/data/pages"), Options::default()).unwrap();
+            PageStore::open_with(Arc::new(fs), Path::new("/data/pages"), Options::default())
+                .unwrap();
         let mut txn = store.write().unwrap();
         txn.tree("t").unwrap().put(b"a", b"1").unwrap();
         let first = txn.commit(CommitDurability::Sync).unwrap();

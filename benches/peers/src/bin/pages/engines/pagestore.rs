@@ -31,7 +31,7 @@ pub fn open(dir: &Path, is_durable: bool) -> Result<Pages> {
     if !is_durable {
         options = options.redo_bytes(0);
     }
-    let store = PageStore::open(Arc::new(OsFs::new()), &path, options)?;
+    let store = PageStore::open_with(Arc::new(OsFs::new()), &path, options)?;
     let maintenance = store.maintain_in_background()?;
     Ok(Pages { store, path, maintenance })
 }
@@ -114,7 +114,7 @@ impl Reader for PagesReader {
     }
 
     fn scan(&self, from: &[u8], count: u64, mut see: impl FnMut(&[u8], &[u8])) -> Result<u64> {
-        let mut range = self.0.range(Bound::Included(from), Bound::Unbounded);
+        let mut range = self.0.range((Bound::Included(from), Bound::Unbounded));
         let mut seen = 0;
         while seen < count
             && let Some((key, value)) = range.next()?
