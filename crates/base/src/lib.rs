@@ -20,3 +20,7 @@ pub mod metric;
 pub mod prefetch;
 pub mod sync;
 pub mod varint;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -16,6 +16,7 @@ pub const NAME_BYTES_MAX: usize = 256;
 
 /// How pages that the file has are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ReadMode {
     /// From a memory map of the file, where the file system maps: without a copy, a lock or a
     /// count, and pages that are read often stay in memory as long as the kernel has room. Where

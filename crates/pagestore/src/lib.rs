@@ -90,5 +90,9 @@ pub use txn::tree_mut::TreeMut;
 pub use txn::txn_state::Savepoint;
 pub use txn::write_txn::{CommitDurability, WriteTxn};
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 #[cfg(test)]
 mod tests;

@@ -46,6 +46,7 @@ pub struct PageStore {
 
 /// A durable state: a crash at this moment would leave it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DurableState {
     /// The transaction that published it.
     pub txid: u64,

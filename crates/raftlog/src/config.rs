@@ -73,6 +73,7 @@ pub struct Config {
 
 /// How opening a log treats a torn end and damage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RecoveryMode {
     /// It is an error, and nothing is changed.
     Strict,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 /// An error of a log.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The operating system refused while the log was opened, read or purged. Nothing was lost; the
     /// caller may ask again.

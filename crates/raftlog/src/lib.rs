@@ -86,3 +86,7 @@ pub use tools::export::{Exported, export};
 pub use tools::import::import;
 pub use tools::salvage::salvage;
 pub use tools::verify::{ToolProgress, VerifyLevel, VerifyReport};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 flotilla_base::metrics! { "log",
     /// Figures of a running engine. Counts are since it was opened.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[non_exhaustive]
     pub struct Stats {
         /// Batches written.
         pub batches: u64 => Counter(None),
@@ -52,6 +53,7 @@ flotilla_base::metrics! { "log",
 flotilla_base::metrics! { "log_purge",
     /// Counters of purge since the engine was opened.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[non_exhaustive]
     pub struct PurgeStats {
         /// Calls of purge that were carried out.
         pub calls: u64 => Counter(None),
@@ -71,6 +73,7 @@ flotilla_base::metrics! { "log_purge",
 
 /// One segment, see [`crate::LogEngine::segments`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SegmentStats {
     /// Its number, which is the name of its file. Older ones have lower numbers.
     pub number: u64,

@@ -260,3 +260,7 @@ pub trait File: Send + Sync + Debug {
         self.write_all_at(&[io::IoSlice::new(data)], offset)
     }
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

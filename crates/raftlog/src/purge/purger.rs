@@ -35,6 +35,7 @@ const HEADERS_BYTES: u64 = 64;
 
 /// The result of a purge, and what blocks more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PurgeReport {
     /// Segments removed.
     pub segments: u64,

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 /// The result of opening a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RecoveryReport {
     /// Segments with batches that were read.
     pub segments: u64,

@@ -31,6 +31,7 @@ pub enum VerifyLevel {
 
 /// The result of a verification. The log is sound if there is no problem.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VerifyReport {
     /// Segments that were read.
     pub segments: u64,
@@ -53,6 +54,7 @@ pub struct VerifyReport {
 
 /// The progress of a tool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ToolProgress {
     /// Bytes done.
     pub bytes_done: u64,

@@ -18,6 +18,7 @@ const OWED_UNITS_MIN: u64 = 64;
 
 /// The durability that a commit waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CommitDurability {
     /// None: a crash before the next checkpoint, or the next commit that is synced, takes it back.
     Memory,
