@@ -109,6 +109,17 @@ struct CommitLeader {
     round: u64,
 }
 
+/// Fails all waiting commits if the leader panics: they would wait for it for ever.
+struct LeaderGuard<'a>(&'a Redo);
+
+impl Drop for LeaderGuard<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail();
+        }
+    }
+}
+
 /// A batch of records that the leader appends.
 struct CommitBatch {
     area: RedoArea,
@@ -217,7 +228,10 @@ impl Redo {
     }
 
     /// Appends the queue as the leader.
-    fn lead<'a>(&'a self, mut state: MutexGuard<'a, RedoState>) -> Result<()> {
+    fn lead<'a>(&'a self, state: MutexGuard<'a, RedoState>) -> Result<()> {
+        let _guard = LeaderGuard(self);
+        // Bound after the guard, so dropped before it.
+        let mut state = state;
         if self.window.is_open(state.queue.wanted) {
             drop(state);
             self.window.wait(|| self.waiting.load(Relaxed));
