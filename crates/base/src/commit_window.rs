@@ -48,6 +48,8 @@ impl GroupCommitWindow {
         let (expected, before) = (self.expected.load(Relaxed), present());
         let mut now = before;
         for _ in 0..LOOKS {
+            // Not a sleep: a yield lets the very threads run that it waits for, and returns within
+            // the time of a sync (docs/decisions/0012-a-leader-waits-for-company.md).
             thread::yield_now();
             now = present();
             if now >= expected {
@@ -58,6 +60,7 @@ impl GroupCommitWindow {
     }
 
     fn record(&self, has_come: bool) {
+        // Doubled from 0 it would stay 0, and each wait in vain would be followed by another one.
         let backoff = (self.backoff.load(Relaxed) * 2).clamp(1, SKIPPED_MAX);
         let backoff = if has_come { 0 } else { backoff };
         self.backoff.store(backoff, Relaxed);

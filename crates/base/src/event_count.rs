@@ -21,6 +21,8 @@ impl EventCount {
     #[must_use]
     pub fn wait(&self, seen: u64, timeout: Duration) -> u64 {
         let mut count = self.count.lock();
+        // No loop: parking_lot wakes no thread without a notification, and each has changed the
+        // count.
         if *count == seen {
             self.changed.wait_for(&mut count, timeout);
         }

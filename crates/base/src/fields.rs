@@ -72,6 +72,7 @@ impl FieldReader {
     /// The bytes end too early, or are not one.
     pub fn bytes(&mut self) -> Result<Bytes, Malformed> {
         let length = usize::try_from(self.varint()?).map_err(|_| self.malformed())?;
+        // Checked here: `split_to` panics beyond the end, and a damaged length may be anything.
         if length > self.rest.len() {
             return Err(self.malformed());
         }

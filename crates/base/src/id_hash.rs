@@ -16,6 +16,7 @@ pub struct IdHasher(u64);
 
 impl Hasher for IdHasher {
     fn write(&mut self, bytes: &[u8]) {
+        // Asked for by the trait; ids come by `write_u64`.
         bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
     }
 

@@ -123,6 +123,8 @@ macro_rules! metrics {
         }
     };
     (@ [$group:literal, $field:ident, $help:literal, $visit:ident] Unreported()) => {
+        // Every field is bound above, and one that is not used would be a warning at each
+        // declaration.
         let _ = $field;
     };
     (@ [$group:literal, $field:ident, $help:literal, $visit:ident] Nested()) => {
@@ -140,6 +142,7 @@ macro_rules! metrics {
             kind: $crate::metric::MetricKind::$kind,
             unit: $crate::metric::MetricUnit::$unit,
             value: $crate::metric::MetricValue::metric_value($field),
+            // The text of a doc comment begins with the space behind its slashes.
             help: $help.trim_ascii(),
         });
     };

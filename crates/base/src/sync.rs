@@ -62,12 +62,16 @@ mod real {
 
         /// Sets the word and wakes no thread.
         pub fn store(&self, value: u32) {
+            // No stronger: a caller that looks at another atomic afterwards puts a fence in
+            // between.
             self.word.store(value, Release);
         }
 
         /// Sets the word to `to` if it is `from`; true if it was.
         #[must_use]
         pub fn replace(&self, from: u32, to: u32) -> bool {
+            // Callers decide by this word and by counters of their own, and have to see both change
+            // in one order.
             self.word.compare_exchange(from, to, SeqCst, SeqCst).is_ok()
         }
 
@@ -275,6 +279,8 @@ mod modelled {
         }
 
         pub fn wake_one(&self) {
+            // Under the lock: between the look of a thread and its sleep no wake-up may be lost, as
+            // with the kernel's futex.
             let _value = self.value();
             self.changed.notify_one();
         }

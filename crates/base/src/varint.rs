@@ -44,6 +44,7 @@ pub fn take_slice<'a>(input: &mut &'a [u8]) -> Result<&'a [u8], &'static str> {
 /// The bytes that [`put_varint`] writes for `number`.
 #[must_use]
 pub fn varint_bytes(number: u64) -> usize {
+    // 0 takes a byte as well.
     (64 - (number | 1).leading_zeros() as usize).div_ceil(7)
 }
 
@@ -53,6 +54,7 @@ pub fn varint_bytes(number: u64) -> usize {
 ///
 /// The input ends too early, or the number does not fit 64 bits.
 pub fn take_varint(input: &mut &[u8]) -> Result<u64, &'static str> {
+    // A path of its own, because most numbers are lengths and counts of one byte.
     if let [byte @ ..0x80, rest @ ..] = *input {
         *input = rest;
         return Ok(u64::from(*byte));
@@ -60,6 +62,7 @@ pub fn take_varint(input: &mut &[u8]) -> Result<u64, &'static str> {
     let mut number = 0_u64;
     for shift in (0..64).step_by(7) {
         let byte = take_u8(input)?;
+        // The tenth byte has one bit left; others would be lost without an error.
         if shift == 63 && byte > 1 {
             break;
         }

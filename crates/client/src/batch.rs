@@ -93,6 +93,7 @@ async fn send<I: KeyedItem, C: Call>(
             // Bounded, so that a large batch does not take the connections of all other calls.
             let room = router.config.fan_out_max - running.len();
             for (route, part) in parts.by_ref().take(room) {
+                // Here, because each part gets a clone of the budget, which is dropped with it.
                 budget.attempt();
                 let (router, mut budget) = (Arc::clone(router), budget.clone());
                 running.spawn(async move {
@@ -104,11 +105,15 @@ async fn send<I: KeyedItem, C: Call>(
                 break;
             };
             let (part, result) =
+                // No part is aborted, so this can only be its panic, which belongs to the caller.
                 done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
             match result {
                 Ok(response) => take(response),
                 Err(failure) => {
+                    // Split again in the next round: the regions of its keys may be others by then.
                     items.extend(part);
+                    // One wait for all parts that failed; the worst of them decides how, and
+                    // whether at all.
                     worst = Some(match worst {
                         Some(other) => other.or_worse(failure),
                         None => failure,

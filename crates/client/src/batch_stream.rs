@@ -66,8 +66,10 @@ impl BatchStream {
     /// Giving up frees the caller's place; the command may have been sent.
     pub(crate) async fn call(&self, command: Command) -> Result<Reply, Status> {
         let _permit = self.room.acquire().await.expect("the semaphore is never closed");
+        // Ids only have to differ, so no order is needed.
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = oneshot::channel();
+        // Before the command is sent: an answer that comes at once must find its caller.
         let _entry = self.callers.enter(id, sender)?;
         // If the queue is gone, the reader is about to tell every caller why.
         let _ = self.outbox.send((id, command)).await;
@@ -124,6 +126,7 @@ impl Callers {
             table.broken = Some(status.clone());
             std::mem::take(&mut table.waiting)
         };
+        // Outside of the lock, which each caller takes as it leaves the table.
         for sender in waiting.into_values() {
             let _ = sender.send(Err(status.clone()));
         }

@@ -116,6 +116,8 @@ impl Client {
             value: value.unwrap_or_default(),
             ..Default::default()
         };
+        // Sent twice, a swap that was carried out would find its own value and report that it
+        // failed.
         let budget = RetryBudget::once(&self.router.config);
         let response = self.router.call(&key, request, budget).await?;
         let previous = (!response.previous_not_exist).then_some(response.previous_value);

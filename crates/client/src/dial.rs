@@ -25,9 +25,13 @@ pub(crate) fn channel(address: &str, config: &Config) -> Result<Channel, Error> 
     }
     Ok(endpoint
         .connect_timeout(config.connect_timeout)
+        // A request is small: Nagle's algorithm would hold it back until the one before is
+        // acknowledged.
         .tcp_nodelay(true)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        // Without calls as well, or the first one after a pause would have to find out that the
+        // peer is gone.
         .keep_alive_while_idle(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)

@@ -43,6 +43,8 @@ impl PlacementClient {
             return Err(Error::Config("no endpoints".to_owned()));
         }
         for endpoint in endpoints {
+            // Each of them at once: a misspelt address is an error now, and not on the day when the
+            // others fail.
             dial::channel(endpoint, config)?;
         }
         let mut budget = RetryBudget::new(config);
@@ -102,6 +104,7 @@ impl PlacementClient {
         }
         loop {
             let holder = self.region_of(end, budget).await?;
+            // The region of `end` itself, if it begins below: else the one before it is asked for.
             if holder.ends_at_or_contains(end) {
                 return Ok(holder);
             }
@@ -207,6 +210,7 @@ impl PlacementClient {
             Ok(Err(status)) => status,
             Err(_) => Status::deadline_exceeded("no answer in time"),
         };
+        // After any failure: another one may lead by now, so the next attempt asks all members.
         self.members.write().unwrap_or_else(PoisonError::into_inner).leader = None;
         Err(match AttemptFailure::of_status(&status, "placement") {
             // Lookups have no effect that could be in doubt.
@@ -216,6 +220,7 @@ impl PlacementClient {
     }
 
     async fn leader(&self, deadline: Instant) -> Result<PdClient<Channel>, AttemptFailure> {
+        // A copy, so that no lock is held while the network is asked.
         let members = self.members.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(leader) = members.leader {
             return Ok(leader);
@@ -224,6 +229,8 @@ impl PlacementClient {
         let (cluster_id, members) = found
             .map_err(|absence| AttemptFailure::passing(RetryDelay::Backoff, absence.reason()))?;
         if cluster_id != self.cluster_id {
+            // No retry: another cluster that took over these addresses would take the writes as
+            // well.
             let refusal = format!("cluster {cluster_id} answers for cluster {}", self.cluster_id);
             return Err(AttemptFailure::Fatal(Error::Rejected(refusal)));
         }
@@ -342,6 +349,8 @@ async fn members_at(
     let leader = response.leader.unwrap_or_default();
     let Some(url) = leader.client_urls.first() else { return Ok(None) };
     let leader = PdClient::new(dial(url)?).max_decoding_message_size(config.message_bytes_max);
+    // The addresses that the user gave stay first, and stay: they may be names that outlive all
+    // members.
     let mut endpoints = known.to_vec();
     for url in response.members.iter().flat_map(|member| &member.client_urls) {
         // As people write them, or each would be asked twice.

@@ -88,6 +88,7 @@ macro_rules! calls {
 
 calls! {
     RawGetRequest -> RawGetResponse by raw_get, Read, |r| std::mem::take(&mut r.error), RawGet;
+    // The answers of these two have no field for a refusal.
     RawBatchGetRequest -> RawBatchGetResponse by raw_batch_get, Read, |_| String::new(), RawBatchGet;
     RawScanRequest -> RawScanResponse by raw_scan, Read, |_| String::new(), RawScan;
     RawPutRequest -> RawPutResponse by raw_put, Write, |r| std::mem::take(&mut r.error), RawPut;
@@ -95,5 +96,7 @@ calls! {
     RawDeleteRequest -> RawDeleteResponse by raw_delete, Write, |r| std::mem::take(&mut r.error), RawDelete;
     RawBatchDeleteRequest -> RawBatchDeleteResponse by raw_batch_delete, Write, |r| std::mem::take(&mut r.error), RawBatchDelete;
     RawDeleteRangeRequest -> RawDeleteRangeResponse by raw_delete_range, Write, |r| std::mem::take(&mut r.error), RawDeleteRange;
+    // Without an arm: TiKV's `BatchCommands` has no compare-and-swap, so it goes by a call of its
+    // own.
     RawCasRequest -> RawCasResponse by raw_compare_and_swap, Write, |r| std::mem::take(&mut r.error);
 }

@@ -93,6 +93,7 @@ impl RequestRouter {
             region_epoch: route.region.region_epoch,
             peer: Some(route.leader),
             cluster_id: self.placement.cluster_id(),
+            // So that the store gives up what this attempt no longer waits for.
             max_execution_duration_ms: self.config.attempt_timeout.as_millis() as u64,
             ..Default::default()
         });
@@ -114,8 +115,10 @@ impl RequestRouter {
             // It may be alive at another address by now.
             self.links.forget(&link);
         }
+        // The replica may be dead or cut off: another one knows who leads now.
         self.routes.rotate(route);
         Err(match AttemptFailure::of_status(&status, &link.name()) {
+            // A read has no effect that could be in doubt.
             AttemptFailure::Passing { reason, wait, .. } if C::EFFECT == CallEffect::Read => {
                 AttemptFailure::passing(wait, reason)
             }
@@ -134,6 +137,7 @@ impl RequestRouter {
         }
         let address =
             self.placement.address_of(store, budget).await.map_err(AttemptFailure::Fatal)?;
+        // Placement has no such store: the route that names it is old.
         let Some(address) = address else {
             self.routes.forget(route);
             return Err(AttemptFailure::passing(
@@ -154,6 +158,7 @@ impl RequestRouter {
         let reason = format!("region {} on {}: {}", route.region.id, link.name(), error.message);
         let wait = match classify(error) {
             RetryAction::Leader(leader) => {
+                // No wait: the hint is news, and would only grow old.
                 self.routes.set_leader(route, leader);
                 RetryDelay::No
             }

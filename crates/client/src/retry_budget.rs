@@ -161,6 +161,8 @@ impl RetryBudget {
             AttemptFailure::Passing { reason, wait, undetermined } => (reason, wait, undetermined),
         };
         tracing::debug!(reason, attempts = self.attempts, "attempt failed");
+        // Kept to the end: a later attempt that surely did nothing does not undo an earlier one
+        // that may have done something.
         self.undetermined |= undetermined;
         if undetermined && !self.resend_undetermined {
             return Err(Error::Undetermined(reason));
@@ -192,6 +194,7 @@ impl RetryBudget {
         // Jitter, or all clients of a store that restarts would come back at the same moment.
         let jittered = self.backoff.mul_f64(0.5 + fastrand::f64() / 2.0);
         self.backoff = (self.backoff * 2).min(self.backoff_max);
+        // After a wait a hint may be a new one, and is followed at once again.
         self.free_attempts = FREE_ATTEMPTS;
         jittered.max(least)
     }

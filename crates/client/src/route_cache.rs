@@ -115,6 +115,7 @@ impl RouteCache {
     /// all were asked.
     pub(crate) fn rotate(&self, route: &Arc<CachedRoute>) {
         let peers = &route.region.peers;
+        // Replicas are taken in turn, so by now each was asked; placement may know of new ones.
         if route.tried + 1 >= peers.len() {
             return self.forget(route);
         }

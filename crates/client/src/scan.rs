@@ -105,6 +105,7 @@ pub(crate) async fn delete_range(
             Ok(_) if is_last => return Ok(()),
             Ok(_) => {
                 position = route.region.end_key.clone();
+                // Each region has the whole deadline, as each page of a scan has.
                 budget = RetryBudget::new(&router.config);
             }
             Err(failure) => budget.pause(failure).await?,

@@ -58,6 +58,7 @@ impl Observer {
             let after_region_id = last.map_or(0, |region: &metapb::Region| region.id);
             let request = peers::RegionsRequest { after_region_id, limit: PAGE_REGIONS };
             let page = self.ask(client.regions(request)).await?;
+            // An empty page that promises more would be asked for again for ever.
             let goes_on = page.more && !page.regions.is_empty();
             regions.extend(page.regions);
             if !goes_on {

@@ -77,6 +77,7 @@ impl StoreLink {
         call: C,
         config: &Config,
     ) -> Result<C::Response, Status> {
+        // The turn only spreads the load: no order is needed.
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let connection = &self.connections[turn % self.connections.len()];
         let command = match config.transport {

@@ -188,6 +188,7 @@ impl Bootstrap {
         match request {
             BootstrapRequest::Prepare { to, spec, round, .. } => {
                 let name = &self.spec.stores[self.place].name;
+                // The name first: at a wrong address all other differences follow from that one.
                 if to != name {
                     return (None, BootstrapResponse::Misdirected { name: name.clone() });
                 }
@@ -201,6 +202,9 @@ impl Bootstrap {
                     // promise.
                     round if round <= promised => (None, BootstrapResponse::Higher { promised }),
                     round => {
+                        // Written before the answer leaves: the founder draws a plan on the
+                        // strength of it, and a store that forgot it could promise the round again,
+                        // to another founder.
                         let response = BootstrapResponse::Promised { uuid: own.uuid, round };
                         (Some(BootstrapWrite::Promise(round)), response)
                     }
@@ -208,6 +212,8 @@ impl Bootstrap {
             }
             BootstrapRequest::Form(plan) => self.answer_plan(plan),
             BootstrapRequest::Begin { cluster_id, round } => {
+                // Not after a promise of a later round: its founder may have drawn another cluster
+                // already, which counts on this store.
                 let keeps = self.keeps(*cluster_id, *round) && own.promised <= *round;
                 match keeps {
                     true => (Some(BootstrapWrite::Member), BootstrapResponse::Begun),
@@ -224,6 +230,8 @@ impl Bootstrap {
             return (None, formed);
         }
         let own = &self.identity;
+        // By the directory, not by the name: one that was emptied since has none of the promises on
+        // which the plan rests.
         let is_for_us = plan.uuids.get(self.place) == Some(&own.uuid)
             && self.spec.conflict(&plan.spec).is_none();
         // A founder writes its own plan itself. After a promise of a later round, that round's
@@ -253,6 +261,8 @@ impl Bootstrap {
         response: &BootstrapResponse,
     ) -> Result<Option<BootstrapWrite>, BootstrapRefusal> {
         self.note(place, response);
+        // This store has written since it asked, and may have promised another round to another
+        // founder: the answer belongs to a round that counts no more.
         if token != self.token() || self.is_member() {
             return Ok(None);
         }
@@ -268,6 +278,7 @@ impl Bootstrap {
                     founder.formed(place, *cluster_id, *round);
                 }
             }
+            // The store was emptied, or has promised another round: only new promises tell which.
             BootstrapResponse::NotFormed => self.ask_anew(0),
             BootstrapResponse::Member { cluster_id, round, knows_asker } => {
                 if self.keeps(*cluster_id, *round) {
@@ -304,6 +315,8 @@ impl Bootstrap {
             return None;
         }
         let wanted = self.spec.cluster_id;
+        // Random unless it is wanted: two clusters that begin from one list must not take each
+        // other's messages.
         let cluster_id = if wanted == 0 { cluster_id } else { wanted };
         let Some(mut plan) = founder.draw(&self.identity, cluster_id, &self.spec) else {
             self.ask_anew(0);
@@ -393,6 +406,8 @@ pub fn member_answer(
             let knows_asker = registry.named(from).is_some();
             BootstrapResponse::Member { cluster_id, round, knows_asker }
         }
+        // The founder asks anew then, and learns from the answer to that whether its own plan is
+        // the cluster.
         BootstrapRequest::Form(_) => BootstrapResponse::NotFormed,
         BootstrapRequest::Begin { cluster_id: of, round: at } => {
             match (*of, *at) == (cluster_id, round) {

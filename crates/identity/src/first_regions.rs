@@ -55,6 +55,7 @@ fn border(place: u64, regions: u64) -> Bytes {
     if place == 0 {
         return Bytes::new();
     }
+    // Fewer regions than prefixes (`REGIONS_MAX`), so no two borders are the same.
     let prefix = (place << 16) / regions;
     Bytes::copy_from_slice(&u16::try_from(prefix).expect("place < regions").to_be_bytes())
 }

@@ -39,6 +39,8 @@ impl Founder {
         if let Self::Asking { round, uuids } = self
             && *round == of
         {
+            // Of this round only: a late promise of an earlier one may name a directory that is
+            // gone.
             uuids[place] = Some(by);
         }
     }
@@ -60,6 +62,8 @@ impl Founder {
     /// Whether all others keep the rows, and the founder's own directory still does.
     pub(crate) fn is_formed(&self, own: &StoreIdentity) -> bool {
         let Self::Forming { plan, formed } = self else { return false };
+        // All stores, not a majority: one that has not answered may be a member of an older plan,
+        // and is the only one that could say so (docs/decisions/0019-one-bootstrap.md).
         own.state == IdentityState::Forming
             && (own.cluster_id, own.round) == (plan.cluster_id, plan.round)
             && formed.len() + 1 == plan.spec.stores.len()

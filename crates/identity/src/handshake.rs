@@ -43,10 +43,13 @@ impl RunHistory {
             return None;
         }
         let last = self.runs.keys().next_back().copied().unwrap_or_default();
+        // The nonce as well: a copy of the directory counts its starts like this one.
         let remembered = self.runs.get(&starts).is_some_and(|(own, _)| *own == nonce);
         if !remembered {
             return Some(format!("{} was heard, and this directory has {last} starts", known.run));
         }
+        // The next start has noted where the log of this one ended; the current start's log ends
+        // where it is synced now.
         let ended = self.runs.get(&(starts + 1)).map_or(log_end, |(_, log_end)| *log_end);
         (ended < known.log_end).then(|| {
             format!(
@@ -244,6 +247,8 @@ impl Handshake {
         let knowledge = |known: PeerWrite| {
             let PeerWrite { store, run, address } = known;
             let address = Some((run.starts, address));
+            // How far the other's log was synced is kept in memory only: it changes with every
+            // frame (docs/decisions/0019-one-bootstrap.md).
             let known = Some(KnownRun { run, log_end: 0 });
             (store, PeerKnowledge { known, address, ..PeerKnowledge::default() })
         };
@@ -294,6 +299,8 @@ impl Handshake {
 
     /// Decides about a greeting. `log_end` is where the own log is synced.
     pub fn decide(&mut self, hello: &StoreHello, log_end: u64) -> HelloDecision {
+        // This store before the sender: if it is the wrong one, it has to end whatever is wrong
+        // with the other.
         let decided = self.check_meeting(hello).and_then(|()| self.check_self(hello, log_end));
         if let Err(decision) = decided {
             return decision;
@@ -304,6 +311,7 @@ impl Handshake {
         let from = hello.from.store;
         let known = self.peers.get(&from).and_then(|peer| peer.known);
         match known {
+            // This start is in the log already, so a link that broke costs no sync.
             Some(known) if known.run == hello.run => HelloDecision::Accept(None),
             // Else a new start of an older copy would overwrite the memory that convicts it.
             Some(known) if hello.confirmed != Some(known) => HelloDecision::Unconfirmed,
@@ -318,6 +326,8 @@ impl Handshake {
     fn check_meeting(&self, hello: &StoreHello) -> Result<(), HelloDecision> {
         let (ours, theirs) = (self.own.cluster_id, hello.from.cluster_id);
         if ours != theirs {
+            // A cluster of one begins without another store's word, so it may have begun in the
+            // place of a member that lost its disk.
             if self.registry.is_lone() && !self.is_meant_alone {
                 return Err(HelloDecision::Stop(format!(
                     "this address is that of store {} of cluster {theirs}, as {} at {} says; this \
@@ -356,6 +366,8 @@ impl Handshake {
                 self.own
             )));
         }
+        // Found in the own history: the next greeting says so, and only then the other takes this
+        // start.
         self.peers.entry(hello.from.store).or_default().confirmed = Some(known);
         Ok(())
     }
@@ -383,6 +395,7 @@ impl Handshake {
             let (found, needed) = (hello.level, self.registry.level);
             return Err(HandshakeRefusal::OldVersion { store, found, needed });
         }
+        // Of two versions one is merely newer, and on its way to the other store.
         if hello.settings.version == self.settings.version
             && let Some(conflict) = self.settings.conflict(&hello.settings)
         {
@@ -418,6 +431,7 @@ impl Handshake {
     /// A store whose messages are taken said how far its log is synced.
     pub fn note_log_end(&mut self, store: StoreId, log_end: u64) {
         if let Some(known) = self.peers.get_mut(&store).and_then(|peer| peer.known.as_mut()) {
+            // Frames may overtake each other.
             known.log_end = known.log_end.max(log_end);
         }
     }

@@ -106,6 +106,7 @@ impl StoreRegistry {
     #[must_use]
     pub fn named(&self, name: &str) -> Option<&StoreRecord> {
         let is_here = |state| !matches!(state, StoreState::Lost | StoreState::Removed);
+        // A name may be given again once its store is gone for good.
         self.stores.iter().find(|store| store.name == name && is_here(store.state))
     }
 
@@ -126,6 +127,7 @@ impl StoreRegistry {
     pub fn with_run(&self, report: &RunReport) -> Option<Self> {
         let at = self.stores.iter().position(|store| store.id == report.store)?;
         let known = &self.stores[at];
+        // A late report of an earlier start would bring its old address back.
         if known.uuid != report.uuid || report.run.starts < known.run.starts {
             return None;
         }
@@ -136,6 +138,7 @@ impl StoreRegistry {
             schema: report.schema,
             ..known.clone()
         };
+        // Stores repeat their reports, and each change of the row costs a quorum.
         if record == *known {
             return None;
         }

@@ -65,6 +65,7 @@ impl BootstrapSchedule {
         if phase != self.phase {
             self.phase = phase;
             self.phase_since = now;
+            // Answers to all that was asked before are void now, so everything is due at once.
             self.asked.fill(None);
         }
         let token = bootstrap.token();
@@ -78,6 +79,8 @@ impl BootstrapSchedule {
     }
 
     fn is_due(&self, now: Time, place: usize) -> bool {
+        // A store that answers is merely not ready; one that is silent may still work on the first
+        // question.
         let pause_ms = if self.is_answered[place] { RETRY_MS } else { ANSWER_TIMEOUT_MS };
         self.asked[place].is_none_or(|asked| now >= asked.after_ms(pause_ms))
     }

@@ -126,6 +126,7 @@ impl GivenSettings {
 }
 
 impl ClusterSettings {
+    // In the order of the bytes on disk.
     fn values(&self) -> [u64; COUNT] {
         [
             self.replicas,

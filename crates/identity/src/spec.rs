@@ -57,6 +57,7 @@ impl ClusterSpec {
             let malformed = || InvalidList::Malformed(item.to_owned());
             let (name, address) = item.split_once('=').ok_or_else(malformed)?;
             let (name, address) = (name.trim(), address.trim());
+            // From the right: an IPv6 address has colons of its own.
             let (host, port) = address.rsplit_once(':').ok_or_else(malformed)?;
             let has_port = port.parse::<u16>().is_ok_and(|port| port > 0);
             if name.is_empty() || host.is_empty() || !has_port {
@@ -98,12 +99,16 @@ impl ClusterSpec {
         let differ = |name: &str, ours: String, theirs: String| {
             (ours != theirs).then(|| SettingConflict { name: name.to_owned(), ours, theirs })
         };
+        // The order counts: the place in the list is the store's id, and the first store is the
+        // founder.
         differ("initial_cluster", self.list(), theirs.list())
             .or_else(|| differ("regions", self.regions.to_string(), theirs.regions.to_string()))
             .or_else(|| {
                 let (ours, theirs) = (self.cluster_id.to_string(), theirs.cluster_id.to_string());
                 differ("cluster_id", ours, theirs)
             })
+            // Leases rest on equal ticks: with others, a store would break its promises without
+            // knowing it (docs/decisions/0005-leases.md).
             .or_else(|| self.settings.conflict(&theirs.settings))
     }
 }

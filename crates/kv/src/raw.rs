@@ -6,6 +6,7 @@
 use bytes::Bytes;
 use flotilla_base::fields::{FieldReader, Malformed, put_bytes};
 
+// The numbers are in logs on disk: none ever gets another meaning.
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
 const DELETE_RANGE: u8 = 3;
@@ -95,6 +96,8 @@ pub fn decode(command: Bytes) -> Result<Vec<RawOp>, Malformed> {
                 expected: take_option(&mut reader)?,
                 value: take_option(&mut reader)?,
             },
+            // Never skipped: this replica's rows would differ from those of one that knows the
+            // operation.
             _ => return Err(reader.malformed()),
         });
     }
@@ -118,6 +121,7 @@ fn op_bytes(op: &RawOp) -> usize {
 
 fn put_option(out: &mut Vec<u8>, bytes: Option<&Bytes>) {
     match bytes {
+        // A byte for it, since an empty value is a value: a swap tells it from none.
         None => out.push(0),
         Some(bytes) => {
             out.push(1);

@@ -106,6 +106,8 @@ impl ClusterView {
         heartbeats: &[RegionHeartbeat],
         full: bool,
     ) -> bool {
+        // Before the time is noted: a suspicion that ends with this report has to wake the requests
+        // that wait for it.
         let doubted = self.is_silent(now_ms, store);
         let Some(known) = self.stores.get_mut(&store) else {
             return false;
@@ -191,6 +193,8 @@ impl ClusterView {
         region: &'a RegionInfo,
     ) -> impl Iterator<Item = (ReplicaInfo, u64)> + 'a {
         region.replicas.iter().filter_map(move |replica| {
+            // A store that this leader of placement has not heard yet has no known length of
+            // silence.
             let silent_ms = now_ms.saturating_sub(self.stores.get(&replica.store)?.heard_ms?);
             (silent_ms >= self.config.down_ms).then_some((*replica, silent_ms))
         })
@@ -208,6 +212,8 @@ impl ClusterView {
 
     fn is_silent(&self, now_ms: u64, store: u64) -> bool {
         let heard_ms = self.stores.get(&store).and_then(|store| store.heard_ms);
+        // A store may be named as a leader by another one before it has spoken itself: that is no
+        // fresh word.
         heard_ms.is_none_or(|heard_ms| now_ms.saturating_sub(heard_ms) >= self.config.suspect_ms)
     }
 
@@ -227,6 +233,8 @@ impl ClusterView {
                     (Some(_), None) => stepped_down,
                     _ => false,
                 });
+        // An older claim may be the newest that its store knows: heartbeats of followers lag
+        // behind.
         if newer {
             *known = new;
         }

@@ -37,6 +37,7 @@ impl IdAllocator {
     /// what [`IdAllocator::wants`] says and ask again.
     pub fn take(&mut self, count: u64) -> Option<Range<u64>> {
         if self.free.end - self.free.start < count {
+            // Remembered, or a request for more than a block would be refused for ever.
             self.wanted_count = self.wanted_count.max(count);
             return None;
         }
@@ -48,6 +49,7 @@ impl IdAllocator {
     /// The row to write now, if too few ids are left.
     pub fn wants(&mut self) -> Option<RowSwap> {
         let left_count = self.free.end - self.free.start;
+        // A quarter is left: the next block is written while this one is handed out.
         if left_count >= self.wanted_count.max(BLOCK_COUNT / 4) {
             return None;
         }

@@ -60,6 +60,8 @@ impl RouteTable {
         if let Some(known) = self.get(region.id) {
             let went_back =
                 region.version < known.version || region.conf_version < known.conf_version;
+            // Replicas report at times of their own, so an older description may come after a newer
+            // one.
             if went_back || known == region {
                 return false;
             }
@@ -70,6 +72,8 @@ impl RouteTable {
             // A split raises the version of both halves, so the newer range replaces the older one.
             .map(|other| if other.version < region.version { other.id } else { 0 })
             .collect();
+        // Of two that claim the same keys in one version none is known to be the newer one: the
+        // known one stays until a later heartbeat decides.
         if overlapped.contains(&0) {
             return false;
         }
@@ -101,15 +105,19 @@ impl RouteTable {
         let before = self
             .by_start
             .range::<[u8], _>((std::ops::Bound::Unbounded, std::ops::Bound::Excluded(start)));
+        // The region between may not have sent a heartbeat yet: the nearest one below is then the
+        // wrong answer.
         before.map(|(_, region)| region).next_back().filter(|region| region.end == start)
     }
 
     /// The regions that hold a part of `[start, end)`, in order; an empty `end` is no end.
     pub(crate) fn scan(&self, start: &[u8], end: &[u8]) -> impl Iterator<Item = &RegionInfo> {
+        // The region that holds `start` may begin before it.
         let first = self.locate(start).map_or(start, |region| region.start.as_slice());
         let from = self
             .by_start
             .range::<[u8], _>((std::ops::Bound::Included(first), std::ops::Bound::Unbounded));
+        // An inverted range would else give the region in which it starts.
         let empty = ends_by(end, start);
         let end = end.to_vec();
         from.map(|(_, region)| region)

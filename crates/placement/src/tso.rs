@@ -82,6 +82,8 @@ impl Tso {
         if logical + count >= LOGICAL_END {
             (physical_ms, logical) = (physical_ms + 1, 0);
         }
+        // The next leader begins at the end of the written window: beyond it, both could hand out
+        // the same.
         if physical_ms >= self.window_end_ms {
             return Err(TsoError::NotYet);
         }
@@ -89,6 +91,7 @@ impl Tso {
         let taken = Timestamp { physical_ms, logical };
         let before = Timestamp { physical_ms: self.physical_ms, logical: self.logical };
         assert!(taken > before, "time went back from {before:?} to {taken:?}");
+        // Only now: a refusal above leaves the clock where it was.
         (self.physical_ms, self.logical) = (physical_ms, logical);
         Ok(taken)
     }
@@ -96,6 +99,8 @@ impl Tso {
     /// The row to write now, if the window is about to run out.
     pub fn wants(&mut self, now_ms: u64) -> Option<RowSwap> {
         let from_ms = now_ms.max(self.physical_ms);
+        // The next window is asked for when half of this one is left, so that no request has to
+        // wait for it.
         if self.window_end_ms > from_ms.saturating_add(WINDOW_MS / 2) {
             return None;
         }

@@ -48,6 +48,8 @@ impl HighWatermark {
     /// Asks for everything from [`HighWatermark::end`] up to `to`. Nothing is asked while a raise
     /// is under way, or if `to` is not above the watermark.
     pub fn raise(&mut self, to: u64) -> Option<RowSwap> {
+        // A second raise would expect a value that the first one is about to replace, and be
+        // refused.
         if self.raising.is_some() || to <= self.end() {
             return None;
         }

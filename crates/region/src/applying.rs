@@ -43,6 +43,7 @@ impl ApplyProgress {
         assert!(index > before, "apply index goes from {before} to {index}");
         let handed_out = self.handed_out;
         assert!(index <= handed_out, "{index} is applied, but only {handed_out} was handed out");
+        // Before raft is told, which lets the window forget the entries.
         self.lag_bytes -= consensus.window().bytes_between(Index(before.0 + 1), index);
         consensus.applied(index);
     }

@@ -10,7 +10,6 @@
 //! The rule and its price: `docs/decisions/0004-log-gc-without-snapshots.md`.
 //! An entry must also be in a *durable* root of the page store: later entries are lost there in a
 //! crash, and applied again from the log.
-//! crash, and applied again from the log.
 
 use crate::ids::Index;
 
@@ -54,6 +53,8 @@ impl Compactor {
     pub(crate) fn plan(&self, truncated: Index, applied: Index, last: Index) -> Option<Index> {
         // The event of a checkpoint may arrive before that of the entries which it made durable.
         let durable = self.durable.min(applied);
+        // Below both: a restart applies again from the durable index on, and a replica that lacks
+        // an entry can have it from a log only (docs/decisions/0004-log-gc-without-snapshots.md).
         let bound = durable.min(self.floor);
         let worth = bound == durable || bound.0 >= truncated.0 + STEP_COUNT;
         // An idle region keeps nothing, so that it does not hold an old segment.

@@ -114,6 +114,7 @@ impl Config {
     ///
     /// The first that does not.
     pub fn check(&self) -> Result<(), InvalidConfig> {
+        // Some are raft's own demands, which would fail without the name of the setting.
         let rules = [
             ("tick_ms", "at least 1", self.tick_ms >= 1),
             ("heartbeat_ticks", "at least 1", self.heartbeat_ticks >= 1),

@@ -34,6 +34,8 @@ impl Consensus {
             id: found.peer.0,
             election_tick: election_ticks,
             heartbeat_tick: config.heartbeat_ticks as usize,
+            // Raft hands out committed entries from here on. Lower, it would ask for entries that
+            // the window does not hold, and panic.
             applied: found.applied.0.0,
             max_size_per_msg: config.message_bytes_max,
             max_inflight_msgs: config.messages_max,
@@ -85,6 +87,8 @@ impl Consensus {
     /// If the replica does not lead, or has no room.
     pub(crate) fn propose(&mut self, data: Vec<u8>) -> (Index, Term) {
         assert_eq!(self.role(), Role::Leader, "only a leader proposes");
+        // The tickets of the proposals wait at this place: an entry more or less, and they would be
+        // answered with the outcome of another entry.
         let place = Index(self.raw.raft.raft_log.last_index() + 1);
         self.raw.propose(vec![], data).expect("a leader with room takes a proposal");
         assert_eq!(self.raw.raft.raft_log.last_index(), place.0, "a proposal makes one entry");
@@ -115,6 +119,7 @@ impl Consensus {
 
     pub(crate) fn applied(&mut self, index: Index) {
         self.raw.advance_apply_to(index.0);
+        // Not before raft counts them as applied: it panics if it lacks an entry that is not.
         self.raw.mut_store().release(index);
     }
 
@@ -124,6 +129,8 @@ impl Consensus {
         for asker in askers {
             self.raw.on_entries_fetched(asker);
         }
+        // Lent for these sends only: kept, the entries for one slow follower would stay in memory
+        // as long as the region rests.
         self.raw.mut_store().lend(vec![]);
     }
 
@@ -141,6 +148,7 @@ impl Consensus {
 
     /// Completes a Ready whose entries are in the window.
     pub(crate) fn advance(&mut self, ready: Ready) {
+        // Async: raft must not take the entries for persisted before the driver says so.
         self.raw.advance_append_async(ready);
         self.set_election_timeout();
     }

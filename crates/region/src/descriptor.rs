@@ -113,6 +113,7 @@ impl Descriptor {
         let conf_version = reader.varint()?;
         let version = reader.varint()?;
         let count = reader.varint()?;
+        // Without room reserved: a damaged count may be anything.
         let mut peers = vec![];
         for _ in 0..count {
             let id = PeerId(reader.varint()?);

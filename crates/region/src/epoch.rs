@@ -32,9 +32,12 @@ pub(crate) fn check(
     if precondition.term.is_some_and(|term| here.term.0 > term.0.saturating_add(1)) {
         return Err(Reject::StaleCommand);
     }
+    // Not only older ones: a client that knows a newer version has heard of a change that is not
+    // applied here, and may name keys that have left the region.
     if precondition.version.is_some_and(|version| version != here.descriptor.epoch.version) {
         return Err(Reject::EpochNotMatch { current: vec![here.descriptor.clone()] });
     }
+    // A region's range has no holes, so its two ends stand for all keys of the request.
     let keys = precondition.span.iter().flat_map(|span| [&span.first, &span.last]);
     match keys.into_iter().find(|key| !here.descriptor.contains(key)) {
         None => Ok(()),

@@ -35,9 +35,13 @@ pub(crate) fn check_state(now: &ProgressNumbers) {
         ("truncated", now.truncated, "applied", now.applied),
         ("applied", now.applied, "handed out", now.handed_out),
         ("handed out", now.handed_out, "committed", now.commit),
+        // Raft 0.7 hands out nothing that its own replica may still lose
+        // (docs/decisions/0002-raft-rs.md).
         ("handed out", now.handed_out, "persisted", now.persisted),
         ("committed", now.commit, "last", now.last),
         ("persisted", now.persisted, "last", now.last),
+        // Above it an entry may be replaced by one that not every replica has, and the floor never
+        // goes back.
         ("floor", now.floor, "committed", now.commit),
     ];
     for (low_name, low, high_name, high) in order {

@@ -29,6 +29,8 @@ pub(crate) struct Lease {
 impl Lease {
     /// A quorum confirmed the leader of `term`, which had asked at `asked`.
     pub(crate) fn renew(&mut self, term: Term, asked: Time, length_ms: u64) {
+        // Holds because a change of term ends all rounds that were asked before it
+        // (`ReadIndexQueue::restart`).
         assert!(term >= self.term, "a lease of term {term} after one of {}", self.term);
         let until = asked.after_ms(length_ms);
         // Rounds of one term may be confirmed out of order.

@@ -36,6 +36,8 @@ impl LogFetches {
     /// Adds a request for `[low, high)`.
     pub(crate) fn want(&mut self, low: u64, high: u64, bytes_max: u64, asker: GetEntriesContext) {
         if let Some(fetch) = self.pending.get_mut(&low) {
+            // The fetch may end lower than this asker wants: raft asks for the rest when it has
+            // sent these.
             if fetch.askers.len() < ASKERS_MAX {
                 fetch.askers.push(asker);
             }

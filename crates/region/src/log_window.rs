@@ -46,6 +46,8 @@ impl LogWindow {
     /// The window of a replica that was checked to be sound.
     pub(crate) fn new(found: &RecoveredReplica, limits: WindowConfig) -> Self {
         let mut state = found.hard_state;
+        // Raft ends the process if it is told of applied entries above its commit index; the hard
+        // state's may lag behind, since alone it is not synced.
         state.commit = found.commit();
         let voters: Vec<u64> = found.descriptor.peers.iter().map(|peer| peer.id.0).collect();
         let conf_state = ConfState { voters, ..Default::default() };
@@ -86,6 +88,8 @@ impl LogWindow {
     /// Takes in what raft wants written, and forgets what it replaces.
     pub(crate) fn append(&mut self, entries: &[Entry], applied: Index) {
         let Some(first) = entries.first().map(|entry| entry.index) else { return };
+        // An applied entry is committed: a leader that replaces it has another history, and the
+        // rows here cannot be taken back.
         assert!(first > applied.0, "entry {first} replaces one that is applied ({applied})");
         assert!(first <= self.last + 1, "entry {first} leaves a gap behind {}", self.last);
         while self.tail.back().is_some_and(|entry| entry.index >= first) {
@@ -221,6 +225,7 @@ impl Storage for LogWindow {
         context: GetEntriesContext,
     ) -> raft::Result<Vec<Entry>> {
         let bytes_max = bytes_max.into();
+        // Raft then wants a snapshot, is told that there is none for now, and tries again later.
         if low <= self.truncated.0 {
             return Err(Error::Store(StorageError::Compacted));
         }
@@ -264,6 +269,7 @@ impl Storage for LogWindow {
     /// There are no snapshots between stores yet, and none is needed: no replica drops an entry
     /// that another one lacks (see [`crate::compaction`]).
     fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<Snapshot> {
+        // Raft ends the process at any other error.
         Err(Error::Store(StorageError::SnapshotTemporarilyUnavailable))
     }
 }

@@ -62,6 +62,7 @@ impl Refusal {
 
 /// Checks an envelope and its message.
 pub(crate) fn filter(envelope: &Envelope, view: &FilterView<'_>) -> Result<(), Refusal> {
+    // A vote or an acknowledgement that was meant for another replica must not count for this one.
     if envelope.to != view.me {
         return Err(Refusal::Misrouted);
     }
@@ -154,6 +155,8 @@ fn is_valid_append(message: &Message) -> bool {
     })
 }
 
+// Raft does not look: with an entry of a later term than its leader's, this log would count as
+// newer than that of every sound candidate.
 fn has_valid_term(entry: &LogEntry, leader_term: Term) -> bool {
     entry.term <= leader_term && entry.index.0 < NUMBER_MAX
 }

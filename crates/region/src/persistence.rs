@@ -58,6 +58,8 @@ impl InflightWrites {
         consensus: &mut Consensus,
     ) -> ReadyOutput {
         let mut ready = consensus.ready();
+        // No kind of message carries one (`MessageKind`), so none can have come from outside
+        // either.
         assert!(ready.snapshot().is_empty(), "a snapshot, which nobody sends");
         let number = ready.number();
         self.last_number = number;
@@ -90,10 +92,13 @@ impl InflightWrites {
         // Messages of a Ready without a synced write wait for the last one that has: they may
         // promise its entries.
         if must_sync {
+            // Also where only a term or a vote is new: a vote that left before it was on disk could
+            // be given again, to another candidate, after a power loss.
             self.held.push_back(InflightWrite { number, messages });
         } else if let Some(last) = self.held.back_mut() {
             last.messages.append(&mut messages);
         } else {
+            // With no write on its way, all that these messages could promise is on disk.
             consensus.persisted(number);
             taken.messages.append(&mut messages);
         }

@@ -62,9 +62,12 @@ impl ProposalQueue {
             let limit = config.entry_bytes_max as u64;
             return Err(Reject::EntryTooLarge { size: size as u64, limit });
         }
+        // Those in the log count too: without a quorum they are not answered, and clients would add
+        // tickets without end.
         if self.queue.len() + self.proposed_count >= config.queue_count_max {
             return Err(Reject::Busy { reason: "too many proposals wait" });
         }
+        // A command that exceeds the bound alone would else never be admitted.
         if !self.queue.is_empty() && self.queue_bytes + command.len() > config.queue_bytes_max {
             return Err(Reject::Busy { reason: "too many bytes wait to be proposed" });
         }
@@ -82,6 +85,8 @@ impl ProposalQueue {
         let count = self.count_that_join(config);
         let mut joiner = ProposalJoiner::new();
         let bytes: usize = self.queue.iter().take(count).map(|queued| queued.command.len()).sum();
+        // Room for at least as many bytes as the entry will have: raft drops a proposal beyond its
+        // limit, and `Consensus::propose` takes that for a bug.
         if count == 0 || !has_room(bytes + count * JOINED_HEAD_BYTES_MAX) {
             return None;
         }
@@ -96,6 +101,8 @@ impl ProposalQueue {
         let mut count = 0;
         for queued in self.queue.iter().take(config.merge_count_max) {
             bytes += queued.command.len() + JOINED_HEAD_BYTES_MAX;
+            // The first one always goes: a larger command than this is legal, and would block the
+            // queue.
             if count > 0 && bytes > config.merge_bytes_max {
                 break;
             }
@@ -107,6 +114,7 @@ impl ProposalQueue {
     /// The first `count` of those that wait are in the log at this place.
     pub(crate) fn place(&mut self, index: Index, term: Term, count: usize) {
         let joined = self.queue.drain(..count);
+        // In the order of the entry's proposals, by which applying finds the answer of each ticket.
         let tickets: Vec<Ticket> = joined
             .map(|queued| {
                 self.queue_bytes -= queued.command.len();
@@ -127,6 +135,8 @@ impl ProposalQueue {
     ) -> Vec<Ticket> {
         assert!(term >= self.committed_term, "term {term} after {}", self.committed_term);
         let mut lost = vec![];
+        // By term as well: after a change of leader another leader's entry may be committed at this
+        // index, and its success would be told to the wrong client.
         let tickets = self.proposed.remove(&(index, term)).unwrap_or_default();
         while let Some(first) = self.proposed.first_entry().filter(|first| first.key().0 <= index) {
             lost.push(first.remove());

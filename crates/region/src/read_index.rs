@@ -112,6 +112,8 @@ impl ReadIndexQueue {
 
     /// Grants every read whose index is now applied.
     pub(crate) fn release(&mut self, applied: Index, mut grant: impl FnMut(PendingRead, Index)) {
+        // Not earlier: a write that is committed and not applied may have been answered by another
+        // replica, and a snapshot without it would be stale.
         while let Some(first) = self.confirmed.first_entry().filter(|e| *e.key() <= applied) {
             let index = *first.key();
             first.remove().into_iter().for_each(|read| grant(read, index));
@@ -131,11 +133,15 @@ impl ReadIndexQueue {
         for (_, round) in self.rounds.extract_if(.., is_late) {
             self.waiting.extend(round.reads);
         }
+        // Reads of rounds expire as well, once their round is late and they wait again. Confirmed
+        // ones may wait for entries that a slow disk does not get applied.
         let confirmed = self.confirmed.values_mut();
         let places = std::iter::once(&mut self.waiting).chain(confirmed);
         for read in places.flat_map(|reads| reads.extract_if(.., |read| read.expires <= now)) {
             reject(
                 read.ticket,
+                // Without a leader the client has to look elsewhere; with one, it is the quorum
+                // that is missing, and the same store is worth another try.
                 match leader {
                     None => Reject::NotLeader { leader: None },
                     Some(_) => Reject::ReadIndexNotReady,

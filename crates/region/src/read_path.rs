@@ -52,6 +52,8 @@ impl ReadPath {
         }
         if self.may_answer_alone(consensus, step) {
             read.leased = Some(step.now);
+            // A leader that has committed in its term, and whose lease holds, knows every write
+            // that was answered before as committed.
             self.reads.wait_for(consensus.commit(), read);
             step.stats.reads_by_lease += 1;
         } else {
@@ -74,6 +76,7 @@ impl ReadPath {
             return None;
         }
         step.stats.followers_answered += 1;
+        // The answers of former steps have left: only those of this one can be taken back.
         if self.answered.0 != step.now {
             self.answered = (step.now, vec![]);
         }
@@ -89,6 +92,8 @@ impl ReadPath {
 
     /// Whether the replica leads, has committed in its term, and no other replica can lead now.
     fn may_answer_alone(&self, consensus: &Consensus, step: &StepContext<'_>) -> bool {
+        // Before it has committed an entry of its own term, a leader does not know how far its
+        // predecessor has answered, and its commit index may lie below that.
         step.config.reads.leases
             && consensus.is_leader()
             && consensus.committed_in_term()
@@ -107,6 +112,7 @@ impl ReadPath {
         let may_renew =
             step.config.reads.leases && consensus.is_leader() && consensus.committed_in_term();
         let wants = || self.lease.wants_renewal(consensus.term(), now, step.config.lease_ms());
+        // A round that is under way renews the lease by itself.
         if may_renew && self.reads.is_quiet() && wants() {
             self.send_round(consensus, step);
         }
@@ -130,6 +136,8 @@ impl ReadPath {
     pub(crate) fn confirm(&mut self, state: &ReadState, step: &StepContext<'_>) {
         let confirmed = self.reads.confirm(&state.request_ctx, Index(state.index));
         if let Some((asked, term)) = confirmed {
+            // From the asking, not from the answer: the followers' promises began after the one,
+            // and the other may have waited anywhere since (docs/decisions/0005-leases.md).
             self.lease.renew(term, asked, step.config.lease_ms());
         }
     }

@@ -65,6 +65,8 @@ impl RecoveredReplica {
         let order = [
             ("truncated and applied", self.truncated.0, self.applied.0),
             ("applied and last", self.applied.0, self.last),
+            // A leader may have counted this replica's copy of the entries that are gone towards
+            // the majority that committed them.
             ("committed and last", self.commit(), self.last),
         ];
         for (what, low, high) in order {
@@ -79,6 +81,7 @@ impl RecoveredReplica {
 
     fn check_members(&self) -> Result<(), CreateReplicaError> {
         let ids = || self.descriptor.peers.iter().map(|peer| peer.id);
+        // Raft takes id 0 for "no leader" and "no vote", and would count a doubled member once.
         let once = |id| ids().filter(|other| *other == id).count() == 1;
         if ids().all(|id| id != PeerId(0) && once(id)) && ids().any(|id| id == self.peer) {
             return Ok(());
@@ -99,6 +102,8 @@ impl RecoveredReplica {
         let mut before = None;
         for &(index, term) in &self.terms {
             let grows = before.is_none_or(|(i, t)| i < index && t < term);
+            // A log of a later term than the hard state has lost the vote of that term, and would
+            // vote again.
             if !grows || index > self.last || term > self.hard_state.term {
                 return Err(index);
             }

@@ -74,6 +74,8 @@ impl Replica {
             before: ProgressNumbers::default(),
             descriptor: found.descriptor,
         };
+        // The first step is compared with what was found on disk; compared with zeros, it could
+        // lose a committed entry unnoticed.
         replica.before = replica.numbers();
         replica
     }
@@ -104,6 +106,8 @@ impl Replica {
     /// Time has passed, once.
     pub(crate) fn tick(&mut self, step: &mut StepContext<'_>) {
         self.promise.tick();
+        // Raft's own election timer needs no look at the promise: the same message of the leader
+        // sets both anew, and the timer is never the shorter one.
         self.consensus.tick();
         let leader = self.leader();
         self.read_path.tick(leader, &mut self.consensus, step);
@@ -163,6 +167,8 @@ impl Replica {
         message_filter::filter(envelope, &view)?;
         let message = &envelope.message;
         match message.kind {
+            // For candidates of all terms: raft forgets its leader at the sight of a higher one,
+            // while the leader still serves reads under its lease (docs/decisions/0005-leases.md).
             MessageKind::RequestVote | MessageKind::RequestPreVote if self.promise.binds() => {
                 Err(Refusal::VoteWithheld)
             }
@@ -174,6 +180,9 @@ impl Replica {
                 if !message.entries.is_empty()
                     && self.applying.lags(config.apply_lag_bytes_max) =>
             {
+                // Dropped and not queued: the leader sends the entries again, so what waits here
+                // stays bounded. Heartbeats and empty appends pass, else this replica would
+                // campaign against a sound leader.
                 Err(Refusal::Lagging)
             }
             _ => Ok(()),
@@ -202,6 +211,9 @@ impl Replica {
         if !self.consensus.step(message) {
             Refusal::Malformed.count(&mut step.stats.dropped);
         }
+        // Heartbeats count like entries: in a region that is only read, the lease rests on nothing
+        // else. Decided after raft's step, because this message may be the one that makes the
+        // sender our leader.
         let is_from_leader = matches!(kind, MessageKind::Append | MessageKind::Heartbeat)
             && term == self.consensus.term()
             && self.consensus.leader() == Some(from);
@@ -281,6 +293,8 @@ impl Replica {
     /// Old entries were read from disk.
     pub(crate) fn fetched(&mut self, context: u64, entries: Vec<LogEntry>) {
         let (low, high, askers) = self.consensus.window_mut().fetches().end(context);
+        // Raft sends on what it is lent as its own log, so entries from another place must not
+        // pass.
         let first = entries.first().map(|entry| entry.index.0);
         assert_eq!(first, Some(low), "a fetch from {low} gave other entries");
         let last = entries.last().map(|entry| entry.index.0);
@@ -309,12 +323,15 @@ impl Replica {
         // The role comes first: a deposed leader proposes nothing, and rejects what was queued.
         self.notice_role(step);
         self.propose_entry(step);
+        // Before the Readies, so that the question leaves with this step's messages.
         self.read_path.ask(&mut self.consensus, step);
         let region = self.descriptor.id;
         while self.consensus.has_ready() {
             let taken = self.inflight_writes.take(region, self.me.id, &mut self.consensus);
             self.carry_out(taken, step);
         }
+        // After the Readies: a quorum's answer that came in this step grants its reads in this
+        // step.
         self.read_path.release(region, self.consensus.applied_index(), step);
         self.send(step);
         // At the end of the step, when raft has asked for all of them.
@@ -342,6 +359,8 @@ impl Replica {
         let why = Reject::NotLeader { leader };
         self.read_path.restart(is_leader, &why, step);
         if !is_leader {
+            // Only those that are not in the log: an entry of this leader may still be committed by
+            // the next one, and a client that was refused would see its write happen.
             self.proposals.reject_queued(&why, |ticket, why| step.reject(ticket, why));
         }
     }
@@ -349,6 +368,8 @@ impl Replica {
     /// Joins what waits to one entry, unless enough is under way.
     fn propose_entry(&mut self, step: &mut StepContext<'_>) {
         let config = step.config;
+        // A leader that commits faster than it applies would keep ever more entries in memory;
+        // proposals wait in the queue instead, which is bounded and refuses.
         let may = self.consensus.is_leader()
             && self.inflight_writes.depth() < config.pipeline_depth
             && !self.applying.lags(config.apply_lag_bytes_max);
@@ -371,6 +392,7 @@ impl Replica {
         let region = self.descriptor.id;
         step.effects.log.extend(taken.write);
         if !taken.committed.is_empty() {
+            // While the entries are in the window, from which their bytes are counted.
             self.applying.hand_out(&taken.committed, self.consensus.window());
             let entries = taken.committed.into_iter().map(|entry| {
                 let entry = convert::entry_from_raft(entry);
@@ -385,6 +407,9 @@ impl Replica {
 
     /// Puts what raft wants sent into envelopes.
     fn send(&mut self, step: &mut StepContext<'_>) {
+        // Only up to the commit index: an entry above may be on every disk and still be replaced,
+        // and the floor has to stay true under each later leader
+        // (docs/decisions/0004-log-gc-without-snapshots.md).
         if let Some(floor) = self.consensus.matched_by_all() {
             self.compactor.raise_floor(floor.min(self.consensus.commit()));
         }
@@ -420,6 +445,7 @@ impl Replica {
     ) -> impl Iterator<Item = Ticket> + use<> {
         let why = Reject::NotLeader { leader: None };
         self.proposals.reject_queued(&why, |ticket, why| step.reject(ticket, why));
+        // Reads may be rejected wherever they wait: they have no effect that could be in doubt.
         self.read_path.drain(&why, step);
         self.proposals.abandon()
     }

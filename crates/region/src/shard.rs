@@ -99,6 +99,8 @@ impl Shard {
         // Ticks come before events: ticks that are caught up right after a heartbeat was read would
         // end the promise that it renewed (docs/decisions/0005).
         while let Some(region) = self.timers.take_due(now) {
+            // From now, not from the deadline that has passed: a clock that stood still ticks once,
+            // else it would end promises that heartbeats in the mailbox are about to renew.
             self.timers.set(region, now.after_ms(self.config.tick_ms));
             self.touch(region, effects, |replica, step| replica.tick(step));
         }
@@ -106,6 +108,8 @@ impl Shard {
             self.take(event, effects);
         }
         let mut touched = std::mem::take(&mut self.touched);
+        // Once for each region, after all events: proposals of a step share an entry, and its reads
+        // one question to the quorum.
         let mut step = StepContext { now, config: &self.config, effects, stats: &mut self.stats };
         for region in touched.drain(..) {
             let slot = self.replicas.get_mut(&region).expect("touched regions are here");
@@ -128,6 +132,8 @@ impl Shard {
         }
         self.stats.late_steps += 1;
         let grants: Vec<_> = effects.reads.extract_if(.., |grant| grant.by_lease).collect();
+        // Each region counts as touched, so `next_step` is at once and the quorum is asked without
+        // waiting for a tick.
         for grant in grants {
             self.touch(grant.region, effects, |replica, step| {
                 replica.revoke_grant(&grant, served, step)
@@ -205,6 +211,8 @@ impl Shard {
     }
 
     fn move_time(&mut self, now: Time) {
+        // A lease is compared with this time: a clock that goes back would make it hold longer than
+        // the promises that it rests on.
         assert!(now >= self.now, "time goes back from {} to {now}", self.now);
         self.now = now;
     }
@@ -235,11 +243,14 @@ impl Shard {
     /// An event for a region that is not here.
     fn refuse(&mut self, region: RegionId, event: Event, effects: &mut Effects) {
         match event {
+            // A message proves nothing about this store, and must not end it.
             Event::Message(_) => self.stats.dropped.misrouted += 1,
             Event::Propose { ticket, .. } | Event::Read { ticket, .. } => {
                 effects.rejected.push((ticket, Reject::RegionNotFound(region)));
             }
             Event::Unreachable { .. } | Event::Campaign { .. } => {}
+            // Regions never leave a shard, so this completes an effect of another one, which would
+            // wait for it for ever.
             completion => panic!("{completion:?} answers nothing that region {region} asked for"),
         }
     }

@@ -13,6 +13,8 @@ pub(crate) struct Timers {
 impl Timers {
     pub(crate) fn set(&mut self, region: RegionId, deadline: Time) {
         let is_new = self.deadlines.insert((deadline, region));
+        // Twice in the table, a region would tick twice as fast, and its promises would end before
+        // their time.
         assert!(is_new, "region {region} has this deadline already");
     }
 

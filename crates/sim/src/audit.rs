@@ -42,6 +42,7 @@ pub(crate) fn reads(world: &mut SimWorld) -> Result<(), CheckFailure> {
 pub(crate) fn replicas(world: &mut SimWorld) -> Result<(), CheckFailure> {
     let regions = world.regions().to_vec();
     wait(world, |world| {
+        // First the requests: one that still waits may yet change a replica.
         if let Some(ticket) = world.workload().open().first() {
             let request = world.workload().request(*ticket);
             return Err(format!("ticket {ticket} is not answered: {request:?}"));
@@ -79,6 +80,7 @@ fn serve(
     wait(world, |world| {
         open.retain_mut(|(region, body, turn, ticket)| {
             let state = ticket.map(|ticket| world.workload().request(ticket).state);
+            // No limit but the time: any number of refusals may come before there is a leader.
             if matches!(state, None | Some(RequestState::Refused | RequestState::Lost)) {
                 let peers = &peers_of(&regions, *region).peers;
                 *turn += 1;
@@ -105,12 +107,14 @@ fn wait(
     world: &mut SimWorld,
     mut look: impl FnMut(&mut SimWorld) -> Result<(), CheckFailure>,
 ) -> Result<(), CheckFailure> {
+    // Simulated time: a cluster that hangs would otherwise go on having timers for ever.
     let end = world.now() + CALM_US_MAX;
     while let Err(complaint) = look(world) {
         if world.now() > end {
             let seconds = CALM_US_MAX / 1_000_000;
             return Err(format!("{seconds} s after the faults ended: {complaint}"));
         }
+        // A look at all regions costs more than an event.
         for _ in 0..LOOK_EVERY {
             world.advance()?;
         }

@@ -91,6 +91,7 @@ impl<K: Ord + Clone + Debug> History<K> {
 
     /// Takes out an operation that surely had no effect.
     pub fn forget(&mut self, id: OperationId) {
+        // The slot stays: the ids of later operations are places in this list.
         self.operations[id.0] = None;
     }
 
@@ -104,6 +105,8 @@ impl<K: Ord + Clone + Debug> History<K> {
         let mut checked = CheckedCounts::default();
         for (key, operation) in self.operations.iter().flatten() {
             checked.operations += 1;
+            // Counted, because a history of unknown fates only is always accepted and proves
+            // nothing.
             checked.unknown += u64::from(operation.returned.is_none());
             registers.entry(key).or_default().push(operation.clone());
         }

@@ -36,6 +36,8 @@ impl LocalClock {
 
     /// The reading of the store's clock at a moment.
     pub(crate) fn read(self, moment: SimTime) -> Time {
+        // Without `suspended_us`: the node's clock is `CLOCK_BOOTTIME`, which does not stand still
+        // (docs/decisions/0005-leases.md).
         Time((self.offset_us + moment * self.rate / MILLION as u64) / US_PER_MS)
     }
 
@@ -43,6 +45,8 @@ impl LocalClock {
     pub(crate) fn moment(self, time: Time, now: SimTime) -> SimTime {
         let local_us = time.0.saturating_mul(US_PER_MS).saturating_sub(self.offset_us);
         let Some(scaled) = local_us.checked_mul(MILLION as u64) else { return SimTime::MAX };
+        // Rounded up: woken a moment too early, the core would find no timer due and be woken again
+        // at the same time.
         scaled.div_ceil(self.rate).max(now)
     }
 }

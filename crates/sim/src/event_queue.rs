@@ -34,6 +34,7 @@ impl<T> EventQueue<T> {
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 things are planned")
         });
         self.slots[slot as usize] = Some(what);
+        // The number decides between equal moments, else a heap's own order would.
         self.order.push(Reverse((self.now + delay_us, self.scheduled, slot)));
     }
 

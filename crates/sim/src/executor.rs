@@ -144,9 +144,12 @@ impl Executor {
         out: &mut Outbox,
     ) {
         self.coverage.log.compactions += compactions.len() as u64;
+        // At once, as the order of batches is the order of steps; only their way to the disk takes
+        // time.
         let commit = self.store.write_log(writes, compactions);
         let numbers = writes.iter().map(|write| (write.region, write.number)).collect();
         self.log.waiting.push_back(QueuedLogBatch { commit, numbers, terms: terms::of(writes) });
+        // One flush takes along all that was written meanwhile, as the node's log writer does.
         if !self.log.is_scheduled {
             self.log.is_scheduled = true;
             out.tasks.push((self.rng.u64(1..=self.delays.sync_us_max), Task::Flush));
@@ -204,6 +207,7 @@ impl Executor {
             return Ok(Vec::new());
         }
         self.apply.is_scheduled = false;
+        // Some of them, so that a checkpoint or a crash may come between two tasks of one step.
         let count = self.rng.usize(1..=self.apply.waiting.len());
         let tasks: Vec<_> = self.apply.waiting.drain(..count).collect();
         let applied = self.store.apply(&tasks)?;
@@ -212,6 +216,7 @@ impl Executor {
         let event = |(region, index): &_| Event::Applied { region: *region, index: *index };
         let done = applied.regions.iter().map(event).collect();
         notify_core(&mut self.apply, &mut self.rng, self.delays, now, done, out);
+        // The rest needs a task of its own.
         self.queue(std::iter::empty(), out);
         Ok(applied.regions)
     }
@@ -220,6 +225,8 @@ impl Executor {
     /// checkpoint once there are enough of them, as the node's threads do.
     fn stall_us(&mut self, now: SimTime, out: &mut Outbox) -> Option<u64> {
         let (limits, dirty) = (self.store.dirty_limits(), self.store.dirty_bytes());
+        // The first change after a checkpoint counts too: the policy's interval begins when it is
+        // seen (docs/decisions/0021-one-maintenance-policy.md).
         let is_wanted = self.store.needs_maintenance() || !self.is_change_known;
         if is_wanted && !self.is_asked {
             (self.is_asked, self.is_change_known) = (true, true);
@@ -253,6 +260,7 @@ impl Executor {
         let event = match fetched {
             Ok(_) if fails => Event::FetchFailed { region, context },
             Ok(entries) => Event::Fetched { region, context, entries },
+            // Only this one is legal: any other error ends the store, as in the node.
             Err(error) if error.is_gone() => Event::FetchFailed { region, context },
             Err(error) => return Err(error),
         };
@@ -348,6 +356,8 @@ fn notify_core<T>(
     out: &mut Outbox,
 ) {
     if !done.is_empty() {
+        // Never before the one that was done earlier: the core takes completions of a region for
+        // ordered.
         queue.notified_at = queue.notified_at.max(now + rng.u64(1..=delays.notify_us_max));
         out.tasks.push((queue.notified_at - now, Task::Post(done)));
     }

@@ -254,6 +254,7 @@ impl Swarm {
             }
             FaultKind::WildTerm => {
                 let term =
+                    // Half of them the greatest legal number, from which no election can go on.
                     if rng.bool() { NUMBER_MAX - 1 } else { rng.u64(WILD_TERM_MIN..NUMBER_MAX) };
                 Fault::WildTerm {
                     region: self.region(rng),
@@ -336,6 +337,7 @@ fn draw_conditions(rng: &mut Rng) -> NetworkConditions {
         late_us_max: 5 * SECOND_US,
         delay_us_min,
         delay_us_max: delay_us_min + choose(rng, &[100, 2_000, 20_000]),
+        // TCP keeps the order within a connection, and a reconnect does not.
         is_ordered: rng.bool(),
     }
 }

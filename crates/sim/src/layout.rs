@@ -20,6 +20,8 @@ pub(crate) fn bootstrap(stores: usize, data_regions: usize, rng: &mut Rng) -> Ve
         let next = place + 1;
         let end = if next == data_regions { Bytes::new() } else { border(next, data_regions) };
         let region = describe(RegionId(2 + place as u64), Space::Raw, start, end);
+        // With five stores some regions are not everywhere, so that requests meet stores without
+        // them.
         let replicas = if rng.bool() { stores } else { 3 };
         all.push(with_replicas(region, place, replicas, stores));
     }
@@ -28,6 +30,7 @@ pub(crate) fn bootstrap(stores: usize, data_regions: usize, rng: &mut Rng) -> Ve
 
 /// The `nth` key of a region that clients use.
 pub(crate) fn key(region: &Descriptor, nth: usize) -> Bytes {
+    // The region's own beginning, so that its keys are inside whatever its borders are.
     let prefix = if region.start.is_empty() { &[0, 0][..] } else { &region.start };
     [prefix, format!("key{nth:02}").as_bytes()].concat().into()
 }

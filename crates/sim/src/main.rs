@@ -63,6 +63,7 @@ fn main() -> ExitCode {
                 }
             });
         }
+        // Else the loop below would wait for this sender as well, and never end.
         drop(send);
         for report in receive {
             if arguments.stop && report.failure.is_some() {
@@ -134,6 +135,7 @@ impl RunSummary {
 
     /// Corners that were never reached although there were many runs.
     fn untried(&self) -> Vec<&'static str> {
+        // In few or short runs chance alone may leave a corner out.
         if self.seeds < SEEDS_MIN || self.sum.counts.events < self.seeds * EVENTS_MIN {
             return Vec::new();
         }

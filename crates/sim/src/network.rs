@@ -82,6 +82,7 @@ impl Network {
         } else {
             let arrival = now + self.delay_us();
             if self.conditions.is_ordered {
+                // Late messages are left out: one would hold up all that follow it on its link.
                 self.last_arrival[link] = self.last_arrival[link].max(arrival);
                 self.last_arrival[link]
             } else {
@@ -108,6 +109,7 @@ impl Network {
 
     /// Mends every link.
     pub(crate) fn heal(&mut self) {
+        // Those of other cuts as well: how long a cut lasts is chance anyway.
         self.cut.fill(false);
     }
 

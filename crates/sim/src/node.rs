@@ -268,6 +268,7 @@ impl SimNode {
             HandshakeDriver::new(self.place, self.incarnation, settings.stores, &store, copies);
         let handshakes = handshakes.map_err(|error| self.stop(&error))?;
         self.coverage.torn_tails += u64::from(store.log_recovery().torn_bytes > 0);
+        // Another one at each start, as `Config::seed` demands of the driver.
         let seed = self.rng.u64(..);
         let mut shard = Shard::new(Config { seed, ..settings.region.clone() });
         let time = self.clock.read(now);
@@ -319,6 +320,7 @@ impl SimNode {
         let time = self.clock.read(now);
         let Some(mut bootstrapping) = self.bootstrapping.take() else { return Ok(()) };
         let stepped = bootstrapping.step(time, &mut self.rng, out);
+        // Before the error is looked at: a disk that refused the write may have it all the same.
         self.was_member |= bootstrapping.has_tried();
         self.had_plan |= bootstrapping.has_plan();
         stepped.map_err(|error| self.stop(&error))?;
@@ -340,11 +342,13 @@ impl SimNode {
     /// The store is gone. With `power`, so is what was not synced.
     pub(crate) fn crash(&mut self, power: bool) {
         self.incarnation += 1;
+        // Before `running` is dropped: its counters go with it.
         self.coverage = self.coverage();
         self.was_member = self.is_member();
         self.had_plan = self.has_plan();
         self.running = None;
         self.bootstrapping = None;
+        // An ordered fault ends with the process that had to meet it.
         self.fs.fail_syncs(false);
         self.fs.fail_writes(false);
         // A disk that was ordered to lose power does so, also if a process kill comes first.
@@ -428,6 +432,7 @@ impl SimNode {
             }
             Task::Step => return self.step(now, reference_model, workload, out),
             Task::Wake(moment) => {
+                // A later step has asked for another moment; this wake-up is of an earlier wish.
                 if running.wake != Some(moment) {
                     return Ok(());
                 }
@@ -458,6 +463,7 @@ impl SimNode {
             }
             Task::Read(grant) => {
                 let request = workload.request(grant.ticket);
+                // No range changes yet, so a read that was granted finds its region.
                 let read = running.executor.read(grant, request, out);
                 read.map_err(|error| {
                     StopReason::CheckFailure(format!("a granted read failed: {error}"))
@@ -533,6 +539,7 @@ impl SimNode {
         running.effects.clear();
         running.stall.note_terms(&running.shard);
         running.shard.step(self.clock.read(now), running.inbox.drain(..), &mut running.effects);
+        // The walk over all entries, for which the node has no time.
         running.shard.check_invariants();
         let store = layout::id(self.place);
         for role in &running.effects.roles {
@@ -543,6 +550,8 @@ impl SimNode {
                     .map_err(StopReason::CheckFailure)?;
             }
         }
+        // When they are handed out, not when they are applied: a crash in between must not hide an
+        // entry that this replica took for committed.
         for task in &running.effects.apply {
             reference_model
                 .agree(store, task, |ticket| workload.command(ticket))

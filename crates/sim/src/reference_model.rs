@@ -123,6 +123,7 @@ impl ReferenceModel {
 
 impl RegionModel {
     fn agree(&mut self, entry: &LogEntry) -> Result<(), CheckFailure> {
+        // The term counts as well: entries of equal bytes and different terms are different ones.
         let print = mix(entry.term.0) ^ digest(&entry.data);
         let known = self.entries.len() as u64;
         match entry.index.0 {
@@ -139,6 +140,8 @@ impl RegionModel {
                 self.entries.push(AgreedEntry { print, results });
                 Ok(())
             }
+            // Replicas apply in order, so all entries below the newest known one are known: this
+            // replica left some out.
             index => Err(format!("applies entry {index} while only {known} are known")),
         }
     }
@@ -150,6 +153,7 @@ impl RegionModel {
         command: &impl Fn(Ticket) -> Option<Bytes>,
     ) -> Result<(), CheckFailure> {
         let index = committed.entry.index;
+        // Proposed elsewhere, or before a crash that forgot the tickets.
         if committed.tickets.is_empty() {
             return Ok(());
         }
@@ -201,6 +205,7 @@ impl RegionModel {
     }
 
     fn set(&mut self, index: Index, key: Bytes, value: Option<Bytes>) {
+        // All values are kept: a replica is compared at its own index, which may be far behind.
         self.values.entry(key).or_default().push((index, value));
     }
 }

@@ -173,7 +173,9 @@ impl ClientRequest {
         };
         match self.forged {
             None => {}
+            // A newer one: no range has changed yet, so there is no older version to claim.
             Some(ForgedField::Version) => precondition.version = Some(region.epoch.version + 1),
+            // An id that no replica has: those of a region end with the number of their store.
             Some(ForgedField::Peer) => {
                 precondition.peer = peer.map(|id| flotilla_region::PeerId(id.0 + 50))
             }
@@ -189,6 +191,7 @@ impl ClientRequest {
     fn span(&self) -> Option<KeySpan> {
         let mut keys: Vec<&Bytes> = Vec::new();
         match &self.body {
+            // No claim about keys: a scan is clipped to the region.
             RequestBody::Scan => return None,
             RequestBody::Get(key) => keys.push(key),
             RequestBody::Write(ops) => {

@@ -92,6 +92,8 @@ fn run_to_the_end(seed: u64, options: Options) -> SimReport {
     world.nodes().iter().for_each(|node| report.coverage += node.coverage());
     report.simulated_us = world.now();
     report.syncs = world.nodes().iter().map(|node| node.disk().syncs).sum();
+    // With the syncs, so that a disk that works otherwise changes the trace even if no message
+    // does.
     report.trace = world.trace().hash() ^ report.syncs;
     report
 }
@@ -176,6 +178,8 @@ fn live(world: &mut SimWorld, events: u64) -> Result<CheckedCounts, CheckFailure
     }
     world.end_faults()?;
     audit::writes(world)?;
+    // After the writes: they have to be served next to the clients' load. Before the reads, so that
+    // replicas can come to rest.
     world.stop_clients();
     audit::reads(world)?;
     audit::replicas(world)?;

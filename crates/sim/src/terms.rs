@@ -40,6 +40,7 @@ impl SyncedTerms {
 
 /// The term that each write of a batch brings to the disk, if it is synced at all.
 pub(crate) fn of(writes: &[LogWrite]) -> Vec<(RegionId, Term)> {
+    // The batch is synced as a whole or not at all.
     if !writes.iter().any(|write| write.sync) {
         return Vec::new();
     }

@@ -121,6 +121,7 @@ impl TsoOracle {
         };
         let read = RequestBody::Get(Bytes::from_static(TSO_KEY));
         match &mut self.state {
+            // A linearizable read sees all that a former leader has written.
             OracleState::Reading(reading @ None) => *reading = Some(ask(read)),
             OracleState::Idle | OracleState::Reading(Some(_)) => {}
             OracleState::Serving { tso, writing, pending } => {
@@ -136,6 +137,8 @@ impl TsoOracle {
                 if pending.is_none() {
                     // An error means that the window is not written yet.
                     *pending = tso.take(now_ms, count).ok().map(|stamp| {
+                        // As of the asking: whatever was granted before a client asked has to lie
+                        // below its answer.
                         let floor = stamps.latest();
                         PendingBatch { ticket: ask(read), stamp, count, floor }
                     });
@@ -159,6 +162,7 @@ impl TsoOracle {
                     let tso = Tso::recover(row.as_deref()).map_err(|error| wrong(&error))?;
                     self.state = OracleState::Serving { tso, writing: None, pending: None };
                 }
+                // Refused: the next beat asks again.
                 _ => *reading = None,
             },
             OracleState::Serving { tso, writing, .. } if *writing == Some(ticket) => {
@@ -169,6 +173,8 @@ impl TsoOracle {
                 if pending.as_ref().is_some_and(|pending| pending.ticket == ticket) =>
             {
                 let done = pending.take().expect("looked at just now");
+                // Only with this proof that the store led when the timestamp was taken; without it
+                // the batch is given up.
                 if let ClientReply::Got(_) = reply {
                     stamps.grant(done.stamp, done.count, done.floor)?;
                 }
@@ -186,6 +192,7 @@ fn swap_result(reply: ClientReply) -> SwapResult {
         ClientReply::Wrote(ApplyOutcome::Swapped { succeeded: false, previous }) => {
             SwapResult::Refused { current: previous.map(Into::into) }
         }
+        // A refusal counts as unknown, too: the next swap finds out.
         _ => SwapResult::Unknown,
     }
 }

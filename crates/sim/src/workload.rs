@@ -215,6 +215,7 @@ impl ClientWorkload {
         if let ClientReply::Refused(reject) = reply {
             request.state = RequestState::Refused;
             self.tally.refused += 1;
+            // A refusal is a promise that nothing has happened, nor will.
             if reference_model.results(ticket).is_some() {
                 return Err(format!("ticket {ticket} was refused with {reject} and applied"));
             }
@@ -234,6 +235,7 @@ impl ClientWorkload {
     pub(crate) fn give_up(&mut self, client: usize, ticket: Ticket) -> bool {
         let waits = self.clients[client].waits_for == Some(ticket);
         if waits {
+            // The request stays open: the store owes an answer even if no client waits for it.
             self.clients[client].waits_for = None;
             let region = self.request(ticket).region;
             self.forget_leader(RequestOwner::Client(client), region);
@@ -252,6 +254,8 @@ impl ClientWorkload {
         for ticket in lost {
             self.open.remove(&ticket);
             let request = &mut self.requests[index(ticket)];
+            // Its calls stay in the history without an answer: they may have had their effect, or
+            // have it later.
             request.state = RequestState::Lost;
             let owner = request.owner;
             free.extend(self.release(owner, ticket));

@@ -232,6 +232,7 @@ impl SimWorld {
             self.restore_directory(store);
             self.correct_flags(store);
             self.nodes[store].set_slow(false);
+            // An ordered fault that has not come yet would else come after the faults have ended.
             if self.nodes[store].has_disk_fault() {
                 self.crash(store, true);
             }
@@ -325,6 +326,7 @@ impl SimWorld {
     }
 
     fn work(&mut self, store: usize, incarnation: u64, task: Task) -> Result<(), CheckFailure> {
+        // The work of a dead process is void: it is neither done nor reported.
         if self.nodes[store].incarnation() != incarnation {
             return Ok(());
         }
@@ -357,6 +359,7 @@ impl SimWorld {
             self.post(store, envelope);
         }
         for mut packet in out.packets.drain(..) {
+            // Noted by the world: a store with an older disk does not know it.
             packet.is_sound = !self.nodes[store].is_swapped();
             self.send_packet(packet);
         }
@@ -376,6 +379,8 @@ impl SimWorld {
         self.out = out;
         match done {
             Ok(()) => {
+                // After the messages are under way, so that their answers come while it stands
+                // still.
                 if has_sent && let Some(us) = self.pauses[store].after_sending_us.take() {
                     self.pause(store, us);
                 }
@@ -395,6 +400,7 @@ impl SimWorld {
                     return Err(format!("sound store {} is refused: {words}", layout::id(store)));
                 }
                 self.nodes[store].count_refusal();
+                // Not a power loss: the process has ended in order, and what it wrote stays.
                 self.crash(store, false);
                 Ok(())
             }

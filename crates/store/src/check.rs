@@ -78,6 +78,7 @@ fn check_log(
     if state.applied < durable {
         return corrupt(format!("applied up to {}, but durable to {durable}", state.applied));
     }
+    // A group may hold a hard state and no entry: its log has not begun.
     let Some(group) = log.engine().group(peer.id.0).filter(|group| group.last_index() > 0) else {
         if state.applied > durable {
             return corrupt(format!("no log from {durable} to the applied {}", state.applied));
@@ -85,6 +86,8 @@ fn check_log(
         return Ok(());
     };
     let (first, last) = (group.first_index(), group.last_index());
+    // A restart begins at the durable index, not at the applied one, and needs each entry from
+    // there on.
     if first > durable.0 + 1 {
         return corrupt(format!("the log begins at {first}, but only {durable} is durable"));
     }

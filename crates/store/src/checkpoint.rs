@@ -48,6 +48,8 @@ impl CheckpointState {
         // Two checkpoints at once could end in the wrong order, and the durable indexes would go
         // back.
         let _one = self.making.lock();
+        // Before the log is written: the hard states in it are then in the log's index, and one
+        // that is written later is left for the next checkpoint.
         let taken = log.checkpoint_input();
         if taken.is_empty() && pages.read().txid() == pages.durable().txid {
             return Ok((self.durable(), false));
@@ -65,6 +67,8 @@ impl CheckpointState {
             done.txid,
             view.txid()
         );
+        // Of that snapshot and not of the newest one: entries that were applied meanwhile are
+        // published and not durable, and the log must keep them.
         let states = view.states()?;
         let durable: Vec<_> = states.iter().map(|(region, s)| (*region, s.applied)).collect();
         let mut replicas = vec![];
@@ -74,6 +78,7 @@ impl CheckpointState {
             check_applied(log, *region, peer.id, *applied);
             replicas.push((peer.id, *applied));
         }
+        // After the root: from here on the log gives up data that only this root has.
         log.complete_checkpoint(&taken, done.txid, replicas.into_iter());
         self.durable.lock().clone_from(&durable);
         Ok((durable, true))
@@ -98,6 +103,7 @@ fn copy_hard_states(
     log: &StoreLog,
     replicas: impl Iterator<Item = (RegionId, PeerId)>,
 ) -> Result<(), Error> {
+    // Read before the groups are, which then hold every hard state up to there.
     let position = CheckpointLsn { lsn: log.engine().durable_lsn() };
     let mut txn = pages.write()?;
     let mut states = txn.tree(APPLY)?;

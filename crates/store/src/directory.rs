@@ -68,6 +68,8 @@ impl StoreDirectory {
         let identity = next_identity(&pages, &log, seed)?;
         let mut history = history(&pages)?;
         let mut directory = {
+            // The end as this start finds it: below what others heard of in the start before, it
+            // proves an older copy (`RunHistory`).
             let log_end = log.durable_lsn();
             let StoreRun { starts, nonce } = identity.run;
             history.runs.insert(starts, (nonce, log_end));
@@ -112,6 +114,8 @@ impl StoreDirectory {
         store_group::put_identity(&self.log, &LogIdentity { uuid, run })?;
         let mut txn = self.pages.write()?;
         if self.identity.state == IdentityState::New {
+            // A member's start demands a position in the log, and the first checkpoint that writes
+            // one may not have come by then.
             txn.set_commit_metadata(&CheckpointLsn::default().encode());
         }
         let mut ident = txn.tree(IDENT)?;
@@ -135,6 +139,8 @@ impl StoreDirectory {
     /// [`Error::Bootstrap`] for a plan whose regions contradict each other; nothing has changed
     /// then. Else an engine failed.
     pub fn write(&mut self, write: &BootstrapWrite) -> Result<(), Error> {
+        // Becomes the identity only once it is durable: nothing may be answered from a state that a
+        // crash takes back.
         let next = write.apply(&self.identity);
         assert!(
             !self.identity.is_member() && next.state >= self.identity.state,
@@ -149,6 +155,8 @@ impl StoreDirectory {
             for tree in [REGION, APPLY, CLUSTER] {
                 txn.tree(tree)?.delete_range(b"", None)?;
             }
+            // Region by region of this store only: a row without a replica here would have no log,
+            // and fail the next start.
             let here = plan.regions.iter().filter(|region| region.peer_on(next.store).is_some());
             for region in here {
                 let key = schema::region_key(region.id);
@@ -220,6 +228,7 @@ fn next_identity(
             logged.uuid, found.uuid
         ));
     }
+    // One ahead is a start that died between the two writes, before it sent a word.
     if ahead != last && ahead.starts != last.starts + 1 {
         return wrong(format!(
             "log and pages are not of the same day: the log ends in {ahead}, the pages in {last}; a \
@@ -240,9 +249,12 @@ fn next_identity(
                 .to_owned(),
         );
     }
+    // In a directory of no cluster no root follows the log yet.
     if found.is_member() {
         recovery::check_log_position(pages, log)?;
     }
+    // From the pages: a start that only the log has counted never spoke to another store, so its
+    // number is free.
     let run = StoreRun { starts: last.starts + 1, nonce };
     Ok(StoreIdentity { run, ..found })
 }

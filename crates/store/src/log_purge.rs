@@ -24,6 +24,8 @@ pub(crate) fn purge(log: &StoreLog) -> Result<PurgeReport, Error> {
         total.blocking_groups = purged.blocking_groups;
         let own = total.blocking_groups.iter().any(|holder| holder.group == STORE_GROUP);
         if own && !is_rewritten {
+            // Once: the rows lie at the end of the log then, and another rewrite would free
+            // nothing.
             is_rewritten = true;
             log.rewrite_own_group()?;
             continue;

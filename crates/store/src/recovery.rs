@@ -80,6 +80,8 @@ fn replica(
         LogContinuity::Empty => {}
         LogContinuity::Diverged => reset(log, peer, applied, hard_state)?,
     }
+    // This store's copies of the entries between may have been counted for their majority: without
+    // them it would vote for leaders that lack them.
     if hard_state.commit > recovered.last {
         return Err(Error::Corrupt(format!(
             "region {region}: entry {} is committed, but the log ends at {}",
@@ -90,6 +92,8 @@ fn replica(
     let found = RecoveredGroup {
         durable: applied,
         hard_state,
+        // Without a comparison: a row that is copied again costs nothing, a vote that the log
+        // forgets too early may be given twice.
         hard_state_ahead: group.as_ref().is_some_and(|group| group.get(HARD_STATE_KEY).is_some()),
         absent: group.is_none_or(|group| has_not_begun(&group)),
     };
@@ -114,6 +118,8 @@ fn continuity(group: &Group, applied: (Index, Term)) -> Result<LogContinuity, St
     if has_not_begun(group) {
         return Ok(LogContinuity::Empty);
     }
+    // No reset mends this, as it does for a log that ends too low: the entries between are
+    // committed and gone, and only another replica has them.
     if first > index + 1 {
         return Err(format!("the log begins at {first}, but only {index} is applied"));
     }
@@ -158,6 +164,7 @@ fn reset(
     hard_state: HardState,
 ) -> Result<(), Error> {
     let mut batch = LogBatch::new();
+    // First, because it takes the group's keys along: the vote is put back behind it.
     batch.remove_group(peer.0);
     batch.compact_to(peer.0, applied.0.0 + 1, applied.1.0);
     batch.put(peer.0, HARD_STATE_KEY, &hard_state.encode());

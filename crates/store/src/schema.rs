@@ -104,6 +104,7 @@ pub(crate) fn start_key(starts: u64) -> Vec<u8> {
 
 /// The bounds of all such keys.
 pub(crate) fn start_keys() -> (Vec<u8>, Vec<u8>) {
+    // One byte longer than a key, so that the greatest count lies below.
     (START_PREFIX.to_vec(), [START_PREFIX, &[0xff; 9]].concat())
 }
 
@@ -172,6 +173,7 @@ pub(crate) fn region_of_key(key: &[u8]) -> Result<RegionId, MalformedRow> {
 pub(crate) fn decode_descriptor(region: RegionId, row: &[u8]) -> Result<Descriptor, MalformedRow> {
     let descriptor = Descriptor::decode(Bytes::copy_from_slice(row))
         .map_err(|error| MalformedRow(format!("the row of region {region}: {error}")))?;
+    // The key names the region as well: a row under another key would give two replicas one log.
     if descriptor.id != region {
         return Err(MalformedRow(format!(
             "the row of region {region} is that of {}",
@@ -200,6 +202,7 @@ pub(crate) fn encode_value(value: &[u8], row: &mut Vec<u8>) {
 pub(crate) fn decode_value(row: &[u8]) -> Result<&[u8], MalformedRow> {
     match row {
         [FLAGS, value @ ..] => Ok(value),
+        // A flag changes how the rest is read, so an unknown one is no value to be guessed.
         [flags, ..] => Err(MalformedRow(format!("a value has unknown flags {flags:#x}"))),
         [] => Err(MalformedRow("a value has no flags".to_owned())),
     }

@@ -170,6 +170,7 @@ impl RegionSnapshot {
     ) -> Result<(), ReadError> {
         keys.iter().try_for_each(|key| self.check_key(key))?;
         let Some(rows) = &self.rows else { return Ok(()) };
+        // The walk through the tree cannot be ended from within its callback.
         let mut malformed = None;
         rows.multi_get(keys, |at, row| match row.map(schema::decode_value) {
             None => {}
@@ -217,6 +218,7 @@ impl RegionSnapshot {
         };
         let mut budget = ScanBudget::new(request, part_bytes);
         if request.key_only {
+            // Not `range`, which reads the pages of long values.
             let mut keys = rows.keys(range);
             while budget.wants_more() {
                 let key = if request.reverse { keys.next_back()? } else { keys.next()? };
@@ -306,6 +308,7 @@ impl ScanBudget {
         self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or(too_large)?;
         self.part_bytes_left = self.part_bytes_left.saturating_sub(bytes + ROW_BYTES);
         self.rows_left -= 1;
+        // Only for the last row of a part: a copy of each key would cost an allocation a row.
         if self.part_bytes_left == 0 {
             self.last = Some(Bytes::copy_from_slice(key));
         }
@@ -318,6 +321,8 @@ impl ScanBudget {
         let (limit, bytes_max) = (self.rows_left, self.bytes_left);
         let mut rest = ScanRequest { limit, bytes_max, ..request.clone() };
         if !request.reverse {
+            // The least key above the last one: with any other byte the keys between would be left
+            // out.
             rest.start = [&last[..], &[0]].concat().into();
             return Some(rest);
         }

@@ -173,6 +173,7 @@ impl Store {
     /// [`Stats::log_reads_failed`].
     pub fn fetch(&self, fetch: &LogFetch) -> Result<Vec<LogEntry>, Error> {
         let fetched = log_reader::fetch(self.log.engine(), fetch);
+        // A log that was compacted meanwhile is no fault of the disk.
         if fetched.as_ref().is_err_and(|error| !error.is_gone()) {
             self.counters.log_reads_failed.add(1);
         }
@@ -259,6 +260,8 @@ impl Store {
     /// An engine failed. If the disk is full, nothing has happened, and it can be called again.
     pub fn maintain(&self, now: Duration) -> Result<StoreMaintenance, Error> {
         match self.pages.next_maintenance(now, self.is_log_long())? {
+            // Not the page store's own: the log has to be durable before the root that relies on
+            // it.
             MaintenanceAction::Checkpoint => Ok(StoreMaintenance::Checkpointed(self.checkpoint()?)),
             action => self.maintenance.run(&self.pages, now, action),
         }

@@ -102,6 +102,8 @@ impl StoreLog {
         for compaction in compactions {
             uncheckpointed.compact(compaction, &mut batch);
         }
+        // In the same batch as the compactions: if these are found after a crash, so is the root
+        // that older pages are refused by.
         if !compactions.is_empty() {
             uncheckpointed.record_relied_root(&mut batch);
         }
@@ -118,8 +120,11 @@ impl StoreLog {
 
     /// Remembers a start of another store, durably.
     pub(crate) fn remember_peer(&self, write: &PeerWrite) -> Result<(), Error> {
+        // A rewrite of the store's own group holds this lock as well: between its reading and its
+        // writing no newer row may be queued.
         let uncheckpointed = self.uncheckpointed.lock();
         let commit = store_group::put_peer_run(&self.engine, write);
+        // The log writer needs the lock for its next batch, and must not wait for this sync.
         drop(uncheckpointed);
         commit.wait()?;
         Ok(())
@@ -147,6 +152,8 @@ impl StoreLog {
     pub(crate) fn note_recovered(&self, region: RegionId, peer: PeerId, found: RecoveredGroup) {
         let mut uncheckpointed = self.uncheckpointed.lock();
         uncheckpointed.durable.insert(peer, found.durable.0);
+        // As if it had been written just now: until a checkpoint has copied it, the log must not
+        // forget it.
         if found.hard_state_ahead {
             uncheckpointed
                 .hard_state_writes
@@ -201,11 +208,14 @@ impl StoreLog {
         let mut uncheckpointed = self.uncheckpointed.lock();
         for id in groups {
             let peer = PeerId(id);
+            // Not while a hard state is newer than the durable root: it may be a vote that was
+            // given, and is nowhere else. The store's own group is never in this map.
             let idle = uncheckpointed.durable.contains_key(&peer)
                 && !uncheckpointed.hard_state_writes.contains_key(&peer);
             let Some(group) = self.engine.group(id).filter(|_| idle) else { continue };
             if is_empty(&group) {
                 let last = (Index(group.last_index()), Term(group.term(group.last_index())?));
+                // A log is emptied up to the durable index at most, by compactions or by a reset.
                 let durable = uncheckpointed.durable[&peer];
                 assert!(
                     last.0 <= durable,
@@ -235,6 +245,8 @@ impl UncheckpointedLog {
     /// Notes in a batch that gives something up which root has it.
     fn record_relied_root(&mut self, batch: &mut LogBatch) {
         if self.relied_root < self.root {
+            // Not again for the same root: each such batch would only add a row to the newest
+            // segment.
             self.relied_root = self.root;
             batch.put(STORE_GROUP, RELIED_ROOT_KEY, &self.root.to_le_bytes());
         }
@@ -256,6 +268,8 @@ impl UncheckpointedLog {
             // Else the term of the entry before the log's first would be lost.
             batch.compact_to(group, last.0 + 1, term.0);
         }
+        // One batch for both: entries that are found after a crash have a term that the hard state
+        // knows.
         batch.append(group, write.entries.iter().map(to_logged));
         batch.put(group, HARD_STATE_KEY, &hard_state.encode());
         let last_write = HardStateWrite { region: write.region, write: self.writes, hard_state };

@@ -25,6 +25,8 @@ impl BitSet {
     /// A short name of the set: the count of full words at the start, then the words up to the last
     /// that is not empty.
     pub(super) fn trimmed(&self) -> Box<[u64]> {
+        // Placed operations are mostly a prefix: without this cut the memo would keep words for
+        // thousands of them at each step.
         let full = self.0.iter().take_while(|word| **word == u64::MAX).count();
         let end = self.0.iter().rposition(|word| *word != 0).map_or(full, |last| last + 1);
         let mut name = Vec::with_capacity(1 + end.saturating_sub(full));

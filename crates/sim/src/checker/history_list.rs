@@ -70,6 +70,8 @@ impl HistoryList {
     }
 
     pub(super) fn unlift(&mut self, place: usize) {
+        // In the reverse order of `lift`: an event goes back between the neighbours that it had
+        // when it was taken out.
         if self.has_return[place] {
             self.link(Self::call(place) + 1);
         }

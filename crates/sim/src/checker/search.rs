@@ -169,6 +169,7 @@ impl<'a> ValueNumbers<'a> {
                 expected: self.number(expected),
                 previous: self.number(previous),
             },
+            // Among them a swap whose answer contradicts itself, which no order could show.
             _ => return Err(Violation::Mismatch(Box::new(operation.clone()))),
         };
         let returned = operation.returned.as_ref().map(|(at, _)| *at);
@@ -304,6 +305,8 @@ impl Search {
     ) -> Option<ValueNumber> {
         let item = &self.items[place];
         let is_overtaken = unobserved.is_some_and(|unobserved| unobserved != place);
+        // While there is an unobserved write no other write is tried, and of twins only the
+        // earliest: either may come wherever the other may.
         if is_overtaken && matches!(item.step, RegisterStep::Write(_))
             || item.twin.is_some_and(|twin| !self.placed.get(twin))
         {
@@ -311,6 +314,8 @@ impl Search {
         }
         let next = item.step.apply(held)?;
         self.placed.set(place);
+        // Which operations are placed and what the register holds decide all that can follow, not
+        // the order in which they came.
         if self.visited.insert((self.placed.trimmed(), next)) {
             return Some(next);
         }
@@ -334,6 +339,8 @@ impl Search {
             *left += usize::from(self.items[last].returned.is_some());
             self.placed.clear(last);
             self.list.unlift(last);
+            // One that changed nothing was right where it was, so nothing else is tried in its
+            // place.
             if !self.items[last].step.is_neutral(before) {
                 return Some(self.list.after(HistoryList::call(last)));
             }

@@ -73,6 +73,7 @@ impl BootstrappingStore {
         let numbers: Vec<usize> = spec.stores.iter().map(number).collect();
         let listed = numbers.iter().position(|number| *number == place).expect("all are listed");
         let identity = directory.identity().clone();
+        // A store that restarts may have told the founder before that it keeps the plan.
         let has_plan = identity.state != IdentityState::New;
         let bootstrap = Bootstrap::new(identity, spec, listed, regions.to_vec());
         let schedule = BootstrapSchedule::new(now, &bootstrap, false);
@@ -166,9 +167,11 @@ impl BootstrappingStore {
     }
 
     fn carry_out(&mut self, write: &BootstrapWrite) -> Result<(), Error> {
+        // Before the write: it may reach the disk though it is reported as failed.
         self.has_tried |= matches!(write, BootstrapWrite::Member);
         self.has_plan |= matches!(write, BootstrapWrite::Form { .. });
         self.directory.write(write)?;
+        // After the write: an error leaves the machine where the directory is known to be.
         self.bootstrap.written(write);
         Ok(())
     }

@@ -63,6 +63,8 @@ impl HandshakeDriver {
         match self.handshake.decide(hello, store.log_end()) {
             HelloDecision::Accept(write) => {
                 if let Some(write) = write {
+                    // Durable before it is accepted: this memory is what convicts an older copy of
+                    // the sender later.
                     store.remember_peer(&write).map_err(|error| failed(&error))?;
                 }
                 self.handshake.accept(hello);
@@ -86,6 +88,7 @@ impl HandshakeDriver {
 
     /// `from` does not take frames of this start.
     pub(super) fn unlink(&mut self, from: usize, run: StoreRun) {
+        // A refusal of an earlier start may arrive late.
         if run == self.identity.run {
             self.linked[from] = false;
         }

@@ -39,8 +39,12 @@ impl RunningStore {
         reference_model: &ReferenceModel,
         out: &mut Outbox,
     ) -> Result<(), StopReason> {
+        // Before anything leaves, and by another reading of the clock, as the node's shard thread
+        // does.
         self.shard.drop_leases_if_late(clock.read(now), &mut self.effects);
         self.shard.check_invariants();
+        // A failure here, and not a refusal: no disk of the simulator loses what it has synced, and
+        // a swapped one is found by its greetings.
         if let Some(lost) = self.effects.lost_logs.first() {
             return Err(StopReason::CheckFailure(format!("store {store}: {lost}")));
         }
@@ -57,6 +61,7 @@ impl RunningStore {
     fn carry_out(&mut self, out: &mut Outbox) -> Result<(), StopReason> {
         let effects = &mut self.effects;
         effects.wild_terms.clear();
+        // A step without effects has no lists to die between.
         let mut lists_left = self.lists_left.filter(|_| !effects.is_empty());
         let mut goes_on = || match &mut lists_left {
             None => Ok(()),
@@ -95,6 +100,7 @@ impl RunningStore {
 
     fn schedule_wake(&mut self, clock: LocalClock, now: SimTime, out: &mut Outbox) {
         let next = self.shard.next_step().map(|time| clock.moment(time, now + 1));
+        // Planned once: a wish that has not changed is in the queue already.
         if next != self.wake {
             self.wake = next;
             out.tasks.extend(next.map(|moment| (moment - now, Task::Wake(moment))));

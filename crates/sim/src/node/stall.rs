@@ -25,6 +25,7 @@ impl Stall {
     /// Whether the store stands still now that the step has granted what it has.
     pub(super) fn begins(&mut self, effects: &Effects, out: &mut Outbox) -> bool {
         if self.us.is_some() && effects.reads.iter().any(|grant| grant.by_lease) {
+            // Only where a lease grants a read: elsewhere a pause does the same.
             out.stall_us = self.us.take();
         }
         out.stall_us.is_some()

@@ -15,6 +15,7 @@ impl SimNode {
 
     /// Keeps a copy of the directory as it is now; the store must be down.
     pub(crate) fn copy_directory(&mut self) {
+        // Of a member's newest disk only: an older one in its place would pass for the newest.
         if !self.is_swapped() && self.was_member {
             self.spare_disks.copy = Some((copy_of(&self.fs), self.starts));
         }

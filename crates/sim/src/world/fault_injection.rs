@@ -44,6 +44,7 @@ impl SimWorld {
     }
 
     pub(super) fn inject(&mut self, fault: Fault) -> Result<(), CheckFailure> {
+        // Planned before the faults ended; nothing may go wrong in the audit.
         if !self.has_faults {
             return Ok(());
         }
@@ -107,6 +108,7 @@ impl SimWorld {
     /// The machine of a leader is suspended, and cut off when it comes back.
     fn suspend(&mut self, region: RegionId, us: u64) {
         let Some(leader) = self.leader(region) else { return };
+        // It may stand still for another reason, and goes on when that ends.
         if self.pauses[leader].held.is_none() {
             self.schedule_probes(region, leader);
             self.freeze(leader, us);
@@ -273,6 +275,7 @@ impl SimWorld {
         let places = peers.into_iter().flatten().map(|peer| layout::place(peer.store));
         let mut places: Vec<_> = places.filter(|place| *place != leader).collect();
         self.rng.shuffle(&mut places);
+        // As many as still make a majority with it, so that it goes on leading.
         let keepers = places.len().div_ceil(2);
         for rebel in &places[keepers..] {
             self.network.cut(&Partition::Link { from: leader, to: *rebel });
@@ -319,6 +322,7 @@ impl SimWorld {
         if !self.has_faults {
             return;
         }
+        // It must not hear of its successor, or it would step down.
         self.isolate(leader);
         self.schedule(ISOLATED_US, SimEvent::HealLinks);
         // Quick: what it has promised would be over otherwise.

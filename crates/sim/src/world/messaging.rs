@@ -92,10 +92,13 @@ impl SimWorld {
     pub(super) fn arrive(&mut self, ticket: Ticket) -> Result<(), CheckFailure> {
         let store = self.workload.request(ticket).store;
         if !self.nodes[store].is_running() {
+            // It has surely had no effect, so it does not enter the history.
             let freed = self.workload.refuse_connection(ticket);
             self.resume_client(freed);
             return Ok(());
         }
+        // The call begins here and not when the client sends: until the store has it, it cannot
+        // have an effect.
         let event = self.workload.arrive(ticket);
         self.say(format_args!("ticket {ticket}: {:?}", self.workload.request(ticket).body));
         self.nodes[store].post(event, &mut self.out);

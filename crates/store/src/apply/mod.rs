@@ -62,6 +62,8 @@ pub(crate) fn apply(pages: &PageStore, tasks: &[ApplyTask]) -> Result<Applied, E
             }
         }
     }
+    // In the transaction of the rows: an index of its own could come to disk without them, or they
+    // without it, and a compare-and-swap that is applied twice has another result.
     let mut states = txn.tree(APPLY)?;
     for (region, replica) in &replicas {
         states.put(&schema::region_key(*region), &replica.state.encode())?;
@@ -88,6 +90,7 @@ fn advance(state: &mut ApplyState, region: RegionId, entry: &LogEntry) -> bool {
         return false;
     }
     let next = Index(state.applied.0 + 1);
+    // A gap is never filled later: this replica's rows would differ from the others' for good.
     assert!(entry.index == next, "region {region}: entry {} where {next} is due", entry.index);
     assert!(
         entry.term >= state.term,
@@ -113,6 +116,8 @@ fn apply_entry(
     for proposal in entry_data::proposals(&committed.entry.data) {
         let Proposal { version, command } = proposal.map_err(malformed)?;
         let ops = raw::decode(command).map_err(malformed)?;
+        // Without a ticket as well: the proposal came from another store's client, or from before a
+        // restart.
         let outcome = rows.execute(version, &ops)?;
         if let Some(ticket) = tickets.next() {
             outcomes.push((*ticket, outcome));

@@ -27,10 +27,14 @@ impl<'a> RegionRows<'a> {
 
     /// Carries out a proposal that was admitted under `version` of the range, or none of it.
     pub(super) fn execute(&mut self, version: u64, ops: &[RawOp]) -> Result<ApplyOutcome, Error> {
+        // Looked at again, although admission did: the range may have changed between there and
+        // here, and at this place of the log each replica sees the same version.
         if version != self.descriptor.epoch.version {
             let current = vec![self.descriptor.clone()];
             return Ok(ApplyOutcome::Rejected(ApplyReject::EpochNotMatch { current }));
         }
+        // All before the first row changes: the transaction is shared with other proposals, and not
+        // rolled back for one.
         if let Err(reject) = ops.iter().try_for_each(|op| self.check(op)) {
             return Ok(ApplyOutcome::Rejected(reject));
         }
