@@ -2,8 +2,9 @@
 //!
 //! The library decodes requests. Answers are made here, in chunks: one with many rows is sent from
 //! where a scan has put them. The library's own encoder wants a message in one buffer, and the copy
-//! of the rows into it costs large scans a tenth of their time (decision 23). A connection takes a
-//! chunk when it has room for it, so other streams of the connection are served between two.
+//! of the rows into it costs large scans a tenth of their time (decision 23,
+//! `docs/decisions/0023-answers-in-chunks.md`). A connection takes a chunk when it has room for it,
+//! so other streams of the connection are served between two.
 
 use std::convert::Infallible;
 use std::pin::Pin;
