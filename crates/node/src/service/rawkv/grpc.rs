@@ -36,15 +36,13 @@ use super::service::RawKv;
 #[derive(Clone)]
 pub struct RawKvServer {
     service: RawKv,
-    message_bytes_max: usize,
 }
 
 impl RawKv {
     /// The service as a server takes it, with the limit on messages set.
     #[must_use]
     pub fn into_server(self) -> RawKvServer {
-        let message_bytes_max = self.limits().message_bytes_max;
-        RawKvServer { service: self, message_bytes_max }
+        RawKvServer { service: self }
     }
 }
 
@@ -61,8 +59,9 @@ impl RawKvServer {
         B::Error: Into<StdError>,
     {
         check_encoding(request.headers())?;
+        let bytes_max = self.service.limits().message_bytes_max;
         let (decoder, body) = (ProstCodec::<T, T>::default().decoder(), request.into_body());
-        Ok(Streaming::new_request(decoder, body, None, Some(self.message_bytes_max)))
+        Ok(Streaming::new_request(decoder, body, None, Some(bytes_max)))
     }
 
     /// The only message of a call.
