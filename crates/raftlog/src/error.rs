@@ -147,12 +147,6 @@ pub enum Error {
     Closed,
 }
 
-impl Error {
-    pub(crate) fn invalid(what: impl Into<String>) -> Error {
-        Error::Invalid(what.into())
-    }
-}
-
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Error {
         Error::Io(Arc::new(error))

@@ -5,7 +5,6 @@ use crate::engine::LogEngine;
 use crate::error::Error;
 use crate::recovery::report::RecoveryReport;
 use crate::segments::directory::LogDirectory;
-use crate::segments::read_only_fs::ReadOnlyFs;
 use crate::tools::salvage_in_place;
 use flotilla_vfs::FileSystem;
 use flotilla_vfs::os::OsFs;
@@ -81,7 +80,6 @@ impl LogEngine {
         config: Config,
     ) -> Result<(LogEngine, RecoveryReport), Error> {
         config.check()?;
-        let fs: Arc<dyn FileSystem> = Arc::new(ReadOnlyFs::new(fs));
         let mut before = None;
         for _ in 1..READ_ONLY_ATTEMPTS {
             let error = match LogEngine::attempt_read_only(&fs, dir, &config) {

@@ -47,7 +47,7 @@ impl<'a> From<&'a Entry> for EntryRef<'a> {
 ///
 /// The changes take effect in the order in which they were added. The first wrong call is
 /// remembered and is the error of the write.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct LogBatch {
     /// Room for the frame's header, then the items; nothing if there are none.
     pub(crate) bytes: Vec<u8>,
@@ -61,7 +61,7 @@ impl LogBatch {
     /// An empty batch.
     #[must_use]
     pub fn new() -> LogBatch {
-        LogBatch { bytes: Vec::new(), changes: Changes::new(), priority: None, fault: None }
+        LogBatch::default()
     }
 
     /// An empty batch for live records that are rewritten.
@@ -133,16 +133,9 @@ impl LogBatch {
         }
         assert!(u32::try_from(self.bytes.len()).is_ok(), "offsets in a frame are 32 bits");
         debug_assert_eq!(terms.iter().map(|(run, _)| run).sum::<u64>(), count, "{terms:?}");
-        let offset = begin as u32;
-        let item_bytes = (self.bytes.len() - begin) as u32;
-        self.changes.push(Change::Append(Append {
-            group,
-            first,
-            count,
-            terms,
-            offset,
-            item_bytes,
-        }));
+        let (offset, item_bytes) = (begin as u32, (self.bytes.len() - begin) as u32);
+        let append = Append { group, first, count, terms, offset, item_bytes };
+        self.changes.push(Change::Append(append));
     }
 
     /// Drops the entries from `index` on, which must be from the first index to the last plus one.
@@ -236,7 +229,7 @@ impl LogBatch {
             return Err(fault);
         }
         if self.changes.is_empty() {
-            return Err(Error::invalid("an empty batch"));
+            return Err(Error::Invalid("an empty batch".to_owned()));
         }
         layout::pad(&mut self.bytes);
         let bytes = self.bytes.len() as u64;
@@ -274,12 +267,6 @@ impl LogBatch {
             self.bytes.resize(FRAME_HEADER_BYTES, 0);
         }
         self.bytes.reserve(more_bytes);
-    }
-}
-
-impl Default for LogBatch {
-    fn default() -> LogBatch {
-        LogBatch::new()
     }
 }
 

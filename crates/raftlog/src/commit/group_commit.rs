@@ -232,10 +232,8 @@ impl GroupCommit {
     /// round failed.
     pub(crate) fn fail(&self, error: io::Error) -> Error {
         let mut write_queue = self.write_queue.lock();
-        let cause = write_queue.poison.get_or_insert_with(|| Arc::new(error)).clone();
-        let error = Error::Poisoned(cause);
         let mut completions = Completions::default();
-        write_queue.fail_queued(&error, &mut completions);
+        let error = write_queue.poison(error, &mut completions);
         self.callbacks.take_from(&mut completions);
         drop(write_queue);
         completions.wake();
@@ -245,20 +243,16 @@ impl GroupCommit {
 
     /// Writes what is queued, makes everything durable, and takes no more writes.
     pub(crate) fn close(&self) -> Result<(), Error> {
-        {
-            let mut write_queue = self.write_queue.lock();
-            if let Some(cause) = &write_queue.poison {
-                return Err(Error::Poisoned(cause.clone()));
-            }
-            if write_queue.is_read_only {
-                return Ok(());
-            }
-            if std::mem::replace(&mut write_queue.is_closed, true) {
-                return Ok(());
-            }
-        }
         // Admission is closed: when this round is done, nothing is left.
-        let round = self.write_queue.lock().round;
+        let round = {
+            let mut write_queue = self.write_queue.lock();
+            match write_queue.check() {
+                Err(Error::ReadOnly | Error::Closed) => return Ok(()),
+                other => other?,
+            }
+            write_queue.is_closed = true;
+            write_queue.round
+        };
         self.wait_for(round, None);
         debug_assert_eq!(self.queued_bytes(), 0, "a closed log has writes");
         let closed = self.with_log(|log| {

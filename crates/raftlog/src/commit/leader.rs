@@ -183,8 +183,7 @@ impl GroupCommit {
                 self.refuse_queued(write_queue, &Error::Full { bytes, limit }, completions)
             }
             Some(AppendFailure::Broken(error)) => {
-                let cause = write_queue.poison.get_or_insert_with(|| Arc::new(error)).clone();
-                write_queue.fail_queued(&Error::Poisoned(cause), completions);
+                write_queue.poison(error, completions);
                 false
             }
         };

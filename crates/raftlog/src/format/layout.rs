@@ -90,6 +90,14 @@ impl SegmentHeader {
             is_reused: flags & FLAG_REUSED != 0,
         })
     }
+
+    /// As [`SegmentHeader::decode`], of the file with this segment's name.
+    pub(crate) fn decode_named(bytes: &[u8], segment: u64) -> Result<SegmentHeader, &'static str> {
+        match SegmentHeader::decode(bytes)? {
+            header if header.segment == segment => Ok(header),
+            _ => Err("the segment has another segment's name"),
+        }
+    }
 }
 
 /// The kind of a frame.
@@ -172,6 +180,33 @@ impl FrameHeader {
             synced_lsn: u64_at(bytes, 24),
             body_checksum: u32_at(bytes, 32),
         })
+    }
+
+    /// As [`FrameHeader::decode`], of a batch of this segment whose sequence number may be next.
+    pub(crate) fn decode_batch(
+        bytes: &[u8],
+        segment: SegmentHeader,
+        is_next: impl Fn(u64) -> bool,
+    ) -> Result<FrameHeader, &'static str> {
+        let header = FrameHeader::decode(bytes, segment.salt)?;
+        if header.segment != segment.segment || header.kind != FrameKind::Batch {
+            return Err("no batch of this segment begins here");
+        }
+        let is_next = is_next(header.lsn) && header.lsn < u64::MAX;
+        if !is_next || header.synced_lsn >= header.lsn {
+            return Err("a frame's sequence number is not the next");
+        }
+        Ok(header)
+    }
+
+    /// The body of the whole frame that `bytes` begin with, without its padding.
+    pub(crate) fn items<'a>(&self, bytes: &'a [u8]) -> Result<&'a [u8], &'static str> {
+        let body = bytes.get(FRAME_HEADER_BYTES..self.frame_bytes());
+        let body = body.ok_or("a frame goes beyond the end of the file")?;
+        if body_checksum(body) != self.body_checksum {
+            return Err("a frame's body fails its checksum");
+        }
+        unpad(body)
     }
 
     /// The length of the whole frame.

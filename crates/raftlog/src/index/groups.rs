@@ -109,23 +109,10 @@ impl Groups {
             Change::Put { group, key, value } => {
                 self.get_or_make(*group).write().put(key, value, segment, usage);
             }
-            Change::Delete { group, key } => {
-                if let Some(index) = self.get(*group) {
-                    index.write().delete(key, usage);
-                    self.forget_if_empty(*group, &index);
-                }
-            }
-            Change::Remove { group } => {
-                if let Some(index) = self.get(*group) {
-                    index.write().remove(usage);
-                    self.forget_if_empty(*group, &index);
-                }
-            }
+            Change::Delete { group, key } => self.shrink(*group, |index| index.delete(key, usage)),
+            Change::Remove { group } => self.shrink(*group, |index| index.remove(usage)),
             Change::Truncate { group, from } => {
-                if let Some(index) = self.get(*group) {
-                    index.write().truncate_from(*from, usage);
-                    self.forget_if_empty(*group, &index);
-                }
+                self.shrink(*group, |index| index.truncate_from(*from, usage));
             }
             Change::Move(append) => {
                 let group = self.get_or_make(append.group);
@@ -183,6 +170,14 @@ impl Groups {
             }
         });
         groups_in
+    }
+
+    /// Takes something out of a group, if the group is there.
+    fn shrink(&self, group: u64, take_out: impl FnOnce(&mut GroupIndex)) {
+        if let Some(index) = self.get(group) {
+            take_out(&mut index.write());
+            self.forget_if_empty(group, &index);
+        }
     }
 
     /// A group of which a restart would bring nothing back is removed at once, so that memory

@@ -117,6 +117,14 @@ impl WriteQueue {
         self.bytes -= bytes;
     }
 
+    /// Fails all that is queued or comes, because of this error or an earlier one.
+    pub(crate) fn poison(&mut self, error: io::Error, completions: &mut Completions<'_>) -> Error {
+        let cause = self.poison.get_or_insert_with(|| Arc::new(error)).clone();
+        let error = Error::Poisoned(cause);
+        self.fail_queued(&error, completions);
+        error
+    }
+
     /// Fails the writes that are queued behind a failure: they were admitted as if it had
     /// succeeded.
     pub(crate) fn fail_queued(&mut self, error: &Error, completions: &mut Completions<'_>) {

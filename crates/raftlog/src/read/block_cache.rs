@@ -9,6 +9,7 @@
 //! last passed, and evicts any other.
 
 use bytes::Bytes;
+use flotilla_base::id_hash::IdHasher;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -44,7 +45,7 @@ pub(crate) struct BlockCache {
 
 #[derive(Debug, Default)]
 struct CacheShard {
-    places: HashMap<BlockId, usize, BuildHasherDefault<IdentityHasher>>,
+    places: HashMap<BlockId, usize, BuildHasherDefault<IdHasher>>,
     ring: Vec<CachedBlock>,
     hand: usize,
     bytes: u64,
@@ -126,28 +127,7 @@ impl BlockId {
 
 impl Hash for BlockId {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        // The higher a bit of the product, the more bits of the key it depends on; a map uses the
-        // lowest ones.
-        hasher.write_u64(self.spread().swap_bytes());
-    }
-}
-
-/// Takes a number for its own hash. The keys come from the log and not from clients, so that no
-/// client can choose colliding ones.
-#[derive(Debug, Default)]
-struct IdentityHasher(u64);
-
-impl Hasher for IdentityHasher {
-    fn write(&mut self, _bytes: &[u8]) {
-        unreachable!("a block's hash is one number");
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
+        hasher.write_u64(self.spread());
     }
 }
 

@@ -73,7 +73,10 @@ impl<'a> FrameScanner<'a> {
 
     /// The next frame, if one that belongs here is whole.
     pub(crate) fn step(&mut self) -> Option<ScannedFrame<'a>> {
-        let (header, items) = self.frame(&self.bytes[self.offset..]).ok()?;
+        let rest = &self.bytes[self.offset..];
+        let is_next = |lsn| lsn == self.next_lsn;
+        let header = FrameHeader::decode_batch(rest, self.header, is_next).ok()?;
+        let items = header.items(rest).ok()?;
         let (offset, lsn) = (self.offset, self.next_lsn);
         self.offset += header.frame_bytes();
         self.next_lsn += 1;
@@ -131,24 +134,6 @@ impl<'a> FrameScanner<'a> {
     fn is_ours(&self, header: &FrameHeader) -> bool {
         // In its first life a file holds no frames of another segment.
         header.segment == self.header.segment || !self.header.is_reused
-    }
-
-    fn frame(&self, rest: &'a [u8]) -> Result<(FrameHeader, &'a [u8]), &'static str> {
-        let header = FrameHeader::decode(rest, self.header.salt)?;
-        if header.segment != self.header.segment || header.kind != FrameKind::Batch {
-            return Err("no batch of this segment begins here");
-        }
-        let is_next = header.lsn == self.next_lsn && header.lsn < u64::MAX;
-        if !is_next || header.synced_lsn >= header.lsn {
-            return Err("a frame's sequence number is not the next");
-        }
-        let body = rest
-            .get(FRAME_HEADER_BYTES..header.frame_bytes())
-            .ok_or("a frame goes beyond the end of the file")?;
-        if layout::body_checksum(body) != header.body_checksum {
-            return Err("a frame's body fails its checksum");
-        }
-        Ok((header, layout::unpad(body)?))
     }
 }
 

@@ -257,10 +257,8 @@ fn load(
 fn add_frame(frame: &ScannedFrame<'_>, summary: &mut SegmentSummary) -> Result<(), &'static str> {
     let offset = u32::try_from(frame.offset).map_err(|_| "a frame begins beyond 4 GiB")?;
     summary.begin_frame(frame.lsn);
-    let mut input = frame.items;
-    while !input.is_empty() {
-        let at = FRAME_HEADER_BYTES + frame.items.len() - input.len();
-        summary.apply(&Change::of(item::take_item(&mut input)?, at as u32), offset)?;
+    for (at, item) in item::items_of(frame.items) {
+        summary.apply(&Change::of(item?, at as u32), offset)?;
     }
     Ok(())
 }

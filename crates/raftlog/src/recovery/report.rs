@@ -82,3 +82,10 @@ pub struct VerifyProblem {
     /// The entries that are affected, if that is known.
     pub entries: Option<Range<u64>>,
 }
+
+impl VerifyProblem {
+    /// Damage of which no group is known.
+    pub(crate) fn of_segment(segment: u64, offset: u64, what: &'static str) -> VerifyProblem {
+        VerifyProblem { segment, offset, what, group: None, entries: None }
+    }
+}

@@ -8,6 +8,7 @@
 use crate::config::Config;
 use crate::error::Error;
 use crate::format::layout::{self, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::segments::read_only_fs::ReadOnlyFs;
 use crate::segments::segment::Segment;
 use flotilla_vfs::{File, FileSystem, LockGuard, OpenMode};
 use std::io;
@@ -81,16 +82,11 @@ impl LogDirectory {
             io::ErrorKind::WouldBlock => Error::Locked { dir: dir.to_owned() },
             _ => error.into(),
         })?;
-        Ok(LogDirectory {
-            fs,
-            path: dir.to_owned(),
-            config,
-            is_read_only: false,
-            _lock: lock.into(),
-        })
+        let (path, _lock) = (dir.to_owned(), lock.into());
+        Ok(LogDirectory { fs, path, config, is_read_only: false, _lock })
     }
 
-    /// The directory of a log that is opened for reading only: `fs` changes nothing.
+    /// The directory of a log that is opened for reading only: nothing is changed.
     ///
     /// # Errors
     ///
@@ -101,6 +97,7 @@ impl LogDirectory {
         dir: &Path,
         config: Config,
     ) -> Result<LogDirectory, Error> {
+        let fs = Arc::new(ReadOnlyFs::new(fs));
         let (path, lock) = (dir.to_owned(), fs.lock(&dir.join(LOCK_FILE))?.into());
         let directory = LogDirectory { fs, path, config, is_read_only: true, _lock: lock };
         if !directory.is_log()? {
@@ -148,19 +145,13 @@ impl LogDirectory {
     /// Opens a segment that is part of the log.
     pub(crate) fn open(&self, segment: u64) -> Result<Segment, Error> {
         let file = self.open_file(segment, OpenMode::Write)?;
-        let mut bytes = [0; SEGMENT_HEADER_BYTES];
-        let corrupt = |what| Error::Corrupt { segment, offset: 0, what };
-        if file.len()? < SEGMENT_HEADER_BYTES as u64 {
-            return Err(corrupt("the segment's header is cut short"));
-        }
+        let mut bytes = vec![0; file.len()?.min(SEGMENT_HEADER_BYTES as u64) as usize];
         file.read_exact_at(&mut bytes, 0)?;
         if let Some(version) = layout::other_version(&bytes) {
             return Err(Error::UnknownFormat { segment, version });
         }
-        let header = SegmentHeader::decode(&bytes).map_err(corrupt)?;
-        if header.segment != segment {
-            return Err(corrupt("the segment has another segment's name"));
-        }
+        let header = SegmentHeader::decode_named(&bytes, segment);
+        let header = header.map_err(|what| Error::Corrupt { segment, offset: 0, what })?;
         Ok(Segment { header, file })
     }
 
@@ -184,27 +175,21 @@ impl LogDirectory {
         should_zero_fill: &dyn Fn() -> bool,
     ) -> io::Result<Segment> {
         assert!(file_bytes > SEGMENT_HEADER_BYTES as u64, "segment {segment} has no room");
-        let recycled_number = match source {
-            SegmentSource::Recycled(recycled_number) => Some(recycled_number),
-            SegmentSource::Allocated | SegmentSource::ZeroFilled => None,
-        };
-        let from = match recycled_number {
-            Some(recycled_number) => self.recycled_path(recycled_number),
-            None => {
+        let (from, mode, is_reused) = match source {
+            SegmentSource::Recycled(number) => (self.recycled_path(number), OpenMode::Write, true),
+            SegmentSource::Allocated | SegmentSource::ZeroFilled => {
                 self.remove_unfinished()?;
-                self.path.join(UNFINISHED)
+                (self.path.join(UNFINISHED), OpenMode::CreateNew, false)
             }
         };
-        let mode = if recycled_number.is_some() { OpenMode::Write } else { OpenMode::CreateNew };
         let file = self.fs.open(&from, mode)?;
         if let Err(error) = fill(&*file, file_bytes, source, should_zero_fill) {
-            if recycled_number.is_none() && error.kind() == io::ErrorKind::StorageFull {
+            if !is_reused && error.kind() == io::ErrorKind::StorageFull {
                 self.remove_unfinished()?;
             }
             return Err(error);
         }
-        let (salt, is_reused) = (self.config.draw_salt(), recycled_number.is_some());
-        let header = SegmentHeader { segment, salt, is_reused };
+        let header = SegmentHeader { segment, salt: self.config.draw_salt(), is_reused };
         file.write_at(&header.encode(), 0)?;
         file.sync()?;
         // The name last: a file with a segment's name has a whole header, whatever crashes.

@@ -129,13 +129,8 @@ pub(crate) fn read(segment: &Segment, buffer: &mut Vec<u8>) -> io::Result<Option
     if file_bytes < least as u64 {
         return Ok(None);
     }
-    let (number, salt) = (segment.number(), segment.header.salt);
     let trailer = segment.read(file_bytes - TRAILER_BYTES as u64, TRAILER_BYTES)?;
-    let Some(trailer) = Trailer::decode(&trailer, salt).filter(|trailer| {
-        trailer.segment == number && trailer.footer_offset >= SEGMENT_HEADER_BYTES as u64
-    }) else {
-        return Ok(None);
-    };
+    let Some(trailer) = trailer_of(&trailer, segment.header) else { return Ok(None) };
     let Some(frame_bytes) = file_bytes.checked_sub(trailer.footer_offset) else { return Ok(None) };
     let frame_bytes = frame_bytes as usize;
     if buffer.len() < frame_bytes {
@@ -143,7 +138,7 @@ pub(crate) fn read(segment: &Segment, buffer: &mut Vec<u8>) -> io::Result<Option
     }
     let frame = &mut buffer[..frame_bytes];
     segment.file.read_exact_at(frame, trailer.footer_offset)?;
-    Ok(decode(frame, salt, trailer))
+    Ok(decode(frame, segment.header.salt, trailer))
 }
 
 /// The footer of the segment whose file has these bytes, if it has one that is whole.

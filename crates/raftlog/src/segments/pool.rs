@@ -118,21 +118,17 @@ impl SegmentPool {
     ) -> SegmentPool {
         let recycled = recycled.into_iter().collect();
         let state = PoolState { newest, preallocated, recycled, ..PoolState::default() };
-        let (make_lock, seal_lock) = (Mutex::default(), Mutex::default());
-        let (sync_count, event_count) = (AtomicU64::new(u64::from(u32::MAX)), Arc::default());
-        let state = Mutex::new(state);
-        let (unsynced_bytes, is_write_waiting) = (AtomicU64::new(0), AtomicBool::new(false));
         SegmentPool {
             directory,
             segments,
-            state,
-            make_lock,
-            seal_lock,
-            sync_count,
-            unsynced_bytes,
-            is_write_waiting,
+            state: Mutex::new(state),
+            make_lock: Mutex::default(),
+            seal_lock: Mutex::default(),
+            sync_count: AtomicU64::new(u64::from(u32::MAX)),
+            unsynced_bytes: AtomicU64::default(),
+            is_write_waiting: AtomicBool::default(),
             synced_lsn: AtomicU64::new(synced_lsn),
-            event_count,
+            event_count: Arc::default(),
         }
     }
 

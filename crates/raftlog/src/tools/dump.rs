@@ -7,7 +7,6 @@ use crate::format::layout::{FRAME_HEADER_BYTES, SegmentHeader};
 use crate::read::append_entries;
 use crate::segments::directory::LogDirectory;
 use crate::segments::footer;
-use crate::segments::read_only_fs::ReadOnlyFs;
 use crate::tools::inspect;
 use crate::tools::raw_scan::{RawScan, SegmentPart, ValidFrame};
 use flotilla_vfs::{FileSystem, OpenMode};
@@ -123,7 +122,6 @@ pub fn dump(
     options: DumpOptions,
     take: &mut dyn FnMut(DumpLine<'_>) -> ControlFlow<()>,
 ) -> Result<(), Error> {
-    let fs = Arc::new(ReadOnlyFs::new(fs));
     let directory = LogDirectory::read_only(fs, dir, Config::default())?;
     let mut bytes = Vec::new();
     for number in directory.list()?.segments {
@@ -154,16 +152,12 @@ impl Dumper<'_> {
         for piece in RawScan::new(&bytes[..end], header) {
             match piece {
                 SegmentPart::Frame(frame) => self.frame(&frame)?,
+                // Behind the frames of a segment that is not sealed any bytes may stand.
+                SegmentPart::Damage { range, is_last: true, .. }
+                    if footer.is_none() || range.is_empty() => {}
                 SegmentPart::Damage { range, what, .. } => {
                     let record = DumpRecord::Damaged { bytes: range.len() as u64, what };
                     self.emit(range.start, 0, record)?;
-                }
-                SegmentPart::Rest { range, what, .. } => {
-                    // Behind the frames of a segment that is not sealed any bytes may stand.
-                    if footer.is_some() && !range.is_empty() {
-                        let record = DumpRecord::Damaged { bytes: range.len() as u64, what };
-                        self.emit(range.start, 0, record)?;
-                    }
                 }
             }
         }
@@ -177,15 +171,12 @@ impl Dumper<'_> {
         let (offset, header) = (frame.offset, frame.header);
         let bytes = header.frame_bytes() as u64;
         self.emit(offset, header.lsn, DumpRecord::Batch { bytes, synced_lsn: header.synced_lsn })?;
-        let mut input = frame.items;
-        while !input.is_empty() {
-            let rest_bytes = input.len() as u64;
-            let at = offset + FRAME_HEADER_BYTES + frame.items.len() - input.len();
-            match item::take_item(&mut input) {
-                Ok(item) => self.item(at, header.lsn, item)?,
+        for (at, item) in item::items_of(frame.items) {
+            match item {
+                Ok(item) => self.item(offset + at, header.lsn, item)?,
                 Err(what) => {
-                    let record = DumpRecord::Damaged { bytes: rest_bytes, what };
-                    return self.emit(at, header.lsn, record);
+                    let bytes = (FRAME_HEADER_BYTES + frame.items.len() - at) as u64;
+                    self.emit(offset + at, header.lsn, DumpRecord::Damaged { bytes, what })?;
                 }
             }
         }

@@ -5,7 +5,6 @@ use crate::engine::LogEngine;
 use crate::error::Error;
 use crate::read::group::Group;
 use crate::segments::directory::LogDirectory;
-use crate::segments::read_only_fs::ReadOnlyFs;
 use crate::tools::checkpoint::{self, LogCheckpoint};
 use crate::tools::inspect::{self, LogSnapshot};
 use crate::tools::verify::{ToolProgress, VerifyLevel, VerifyReport};
@@ -73,7 +72,6 @@ impl LogEngine {
             Err(Error::Io(error)) if flotilla_vfs::os_error(&error).is_some() => {}
             Err(error) => return Err(error),
         }
-        let fs = Arc::new(ReadOnlyFs::new(fs));
         let directory = LogDirectory::read_only(fs, dir, Config::default())?;
         Ok(inspect::verify_files(&directory, level, on_progress)?.0)
     }

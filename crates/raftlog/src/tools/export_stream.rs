@@ -112,15 +112,17 @@ impl<'a> RecordBody<'a> {
     }
 
     pub(super) fn u32(&mut self) -> Result<u32, Error> {
-        let mut bytes = [0; 4];
-        bytes.copy_from_slice(self.take(4)?);
-        Ok(u32::from_le_bytes(bytes))
+        self.array().map(u32::from_le_bytes)
     }
 
     pub(super) fn u64(&mut self) -> Result<u64, Error> {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(self.take(8)?);
-        Ok(u64::from_le_bytes(bytes))
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(self.take(N)?);
+        Ok(bytes)
     }
 
     pub(super) fn slice(&mut self) -> Result<&'a [u8], Error> {

@@ -5,7 +5,7 @@
 
 use crate::commit::group_commit::{GroupCommit, Log};
 use crate::error::Error;
-use crate::format::layout::{self, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::layout::{self, SegmentHeader};
 use crate::index::segment_usage::LiveUsage;
 use crate::read::block_cache::BlockCache;
 use crate::read::group::Group;
@@ -72,14 +72,9 @@ pub(crate) fn verify_open(
     let mut bytes = Vec::new();
     for segment in &snapshot.segments {
         on_progress(progress);
-        match read_file(&*segment.file, &mut bytes) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error.into()),
-            Err(_) => verifier.unreadable(segment.number(), 0, "the file cannot be read"),
-            Ok(()) => {
-                let may_change = segment.number() >= snapshot.unsealed_from;
-                one_file(&mut verifier, segment.number(), &bytes, may_change);
-            }
-        }
+        let read = read_file(&*segment.file, &mut bytes).map(|()| &bytes[..]);
+        let may_change = segment.number() >= snapshot.unsealed_from;
+        verify_file(&mut verifier, segment.number(), read, may_change)?;
         progress.bytes_done += bytes.len() as u64;
         progress.bytes = progress.bytes.max(progress.bytes_done);
     }
@@ -106,11 +101,7 @@ pub(crate) fn verify_files(
         let read = directory
             .open_file(*number, OpenMode::Read)
             .and_then(|file| read_file(&*file, &mut bytes));
-        match read {
-            Ok(()) => one_file(&mut verifier, *number, &bytes, false),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error.into()),
-            Err(_) => verifier.unreadable(*number, 0, "the file cannot be read"),
-        }
+        verify_file(&mut verifier, *number, read.map(|()| &bytes[..]), false)?;
         progress.bytes_done += bytes.len() as u64;
         // Nearly all segments are of one length.
         progress.bytes = progress.bytes_done / (done as u64 + 1) * numbers.len() as u64;
@@ -123,25 +114,30 @@ pub(crate) fn verify_files(
     Ok((verifier.finish(), discarded_below))
 }
 
-fn one_file(verifier: &mut Verifier, segment: u64, bytes: &[u8], may_change: bool) {
-    match header_of(segment, bytes) {
-        Ok(header) => verifier.segment(header, bytes, may_change),
-        Err(what) => verifier.unreadable(segment, 0, what),
+/// Checks a file that was read. One that is gone is an error, one that cannot be read a problem.
+fn verify_file(
+    verifier: &mut Verifier,
+    segment: u64,
+    read: io::Result<&[u8]>,
+    may_change: bool,
+) -> io::Result<()> {
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
+        Err(_) => verifier.unreadable(segment, 0, "the file cannot be read"),
+        Ok(bytes) => match header_of(segment, bytes) {
+            Ok(header) => verifier.segment(header, bytes, may_change),
+            Err(what) => verifier.unreadable(segment, 0, what),
+        },
     }
+    Ok(())
 }
 
 /// The header of the segment with this number.
 pub(crate) fn header_of(segment: u64, bytes: &[u8]) -> Result<SegmentHeader, &'static str> {
-    if bytes.len() < SEGMENT_HEADER_BYTES {
-        return Err("the segment's header is cut short");
-    }
     if layout::other_version(bytes).is_some() {
         return Err("the segment has a format that this version does not know");
     }
-    match SegmentHeader::decode(bytes)? {
-        header if header.segment == segment => Ok(header),
-        _ => Err("the segment has another segment's name"),
-    }
+    SegmentHeader::decode_named(bytes, segment)
 }
 
 /// Compares the segment usage with the live records of each group's index.
@@ -162,8 +158,7 @@ pub(crate) fn verify_usage(group_commit: &GroupCommit, report: &mut VerifyReport
     });
     for segment in wrong {
         let what = "what the segment holds is not what the index says";
-        let problem = VerifyProblem { segment, offset: 0, what, group: None, entries: None };
-        verify::add_problem(report, problem);
+        verify::add_problem(report, VerifyProblem::of_segment(segment, 0, what));
     }
 }
 
@@ -179,28 +174,26 @@ pub(crate) fn verify_group(id: u64, group: &Group, report: &mut VerifyReport) ->
             Err(Error::Compacted { first }) => index = first.max(index + 1),
             Err(Error::Unavailable { .. }) => {}
             Err(Error::Corrupt { .. } | Error::Io(_)) => {
-                match group.entries(index..index + 1, 0) {
+                let (segment, offset, what, end) = match group.entries(index..index + 1, 0) {
                     Err(Error::Corrupt { segment, offset, what }) => {
-                        let entries = Some(index..index + 1);
-                        let problem =
-                            VerifyProblem { segment, offset, what, group: Some(id), entries };
-                        add_unless_known(report, problem);
-                        index += 1;
+                        (segment, offset, what, index + 1)
                     }
                     Err(Error::Io(error)) if error.kind() != io::ErrorKind::NotFound => {
                         let Some(run) = group.run_of(index) else { continue };
-                        let (segment, offset) = (run.segment, run.offset.into());
-                        let (what, entries) = ("an append cannot be read", Some(index..run.end));
-                        let problem =
-                            VerifyProblem { segment, offset, what, group: Some(id), entries };
-                        add_unless_known(report, problem);
-                        index = run.end;
+                        (run.segment, run.offset.into(), "an append cannot be read", run.end)
                     }
-                    Ok(_) => index += 1,
+                    Ok(_) => {
+                        index += 1;
+                        continue;
+                    }
                     // The log has changed in between, and is read again.
-                    Err(Error::Compacted { .. } | Error::Unavailable { .. }) => {}
+                    Err(Error::Compacted { .. } | Error::Unavailable { .. }) => continue,
                     Err(error) => return Err(error),
-                }
+                };
+                let (of_group, entries) = (Some(id), Some(index..end));
+                let problem = VerifyProblem { segment, offset, what, group: of_group, entries };
+                add_unless_known(report, problem);
+                index = end;
             }
             Err(error) => return Err(error),
         }

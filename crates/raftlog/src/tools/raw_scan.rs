@@ -5,9 +5,7 @@
 //! checksums under the segment's salt and its number is higher than those before. A copy of older
 //! frames, which a client may have stored as data, does not pass.
 
-use crate::format::layout::{
-    self, ALIGNMENT_BYTES, FrameHeader, FrameKind, SEGMENT_HEADER_BYTES, SegmentHeader,
-};
+use crate::format::layout::{ALIGNMENT_BYTES, FrameHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
 use std::ops::Range;
 
 /// Iterates over the parts of a segment's file.
@@ -23,17 +21,13 @@ pub(crate) struct RawScan<'a> {
 #[derive(Debug, PartialEq)]
 pub(crate) enum SegmentPart<'a> {
     Frame(ValidFrame<'a>),
-    /// No frame is whole here, and one is behind it. The header is given if that is whole.
+    /// No frame is whole here. The header is given if that is whole.
     Damage {
         range: Range<usize>,
         header: Option<FrameHeader>,
         what: &'static str,
-    },
-    /// No frame is whole from here to the end. There is always one such part, perhaps empty.
-    Rest {
-        range: Range<usize>,
-        header: Option<FrameHeader>,
-        what: &'static str,
+        /// No whole frame is behind it. The last part is always such a one, perhaps empty.
+        is_last: bool,
     },
 }
 
@@ -54,25 +48,12 @@ impl<'a> RawScan<'a> {
 
     fn header(&self, at: usize) -> Result<FrameHeader, &'static str> {
         let rest = self.bytes.get(at..).unwrap_or_default();
-        let header = FrameHeader::decode(rest, self.segment.salt)?;
-        if header.segment != self.segment.segment || header.kind != FrameKind::Batch {
-            return Err("no batch of this segment begins here");
-        }
-        if header.lsn <= self.last_lsn || header.lsn == u64::MAX || header.synced_lsn >= header.lsn
-        {
-            return Err("a frame's sequence number is not the next");
-        }
-        Ok(header)
+        FrameHeader::decode_batch(rest, self.segment, |lsn| lsn > self.last_lsn)
     }
 
     fn frame(&self, at: usize) -> Result<ValidFrame<'a>, &'static str> {
         let header = self.header(at)?;
-        let body = self.bytes.get(at + layout::FRAME_HEADER_BYTES..at + header.frame_bytes());
-        let body = body.ok_or("a frame goes beyond the end of the file")?;
-        if layout::body_checksum(body) != header.body_checksum {
-            return Err("a frame's body fails its checksum");
-        }
-        Ok(ValidFrame { offset: at, header, items: layout::unpad(body)? })
+        Ok(ValidFrame { offset: at, header, items: header.items(&self.bytes[at..])? })
     }
 }
 
@@ -98,10 +79,8 @@ impl<'a> Iterator for RawScan<'a> {
         let next =
             (from..self.bytes.len()).step_by(ALIGNMENT_BYTES).find(|at| self.frame(*at).is_ok());
         self.offset = next.unwrap_or(self.bytes.len() + 1);
-        Some(match next {
-            Some(end) => SegmentPart::Damage { range: begin..end, header, what },
-            None => SegmentPart::Rest { range: begin..self.bytes.len(), header, what },
-        })
+        let range = begin..next.unwrap_or(self.bytes.len());
+        Some(SegmentPart::Damage { range, header, what, is_last: next.is_none() })
     }
 }
 
@@ -109,6 +88,7 @@ impl<'a> Iterator for RawScan<'a> {
 mod tests {
     use super::*;
     use crate::format::item;
+    use crate::format::layout::{self, FrameKind};
 
     const SEGMENT: SegmentHeader = SegmentHeader { segment: 3, salt: 9, is_reused: false };
 
@@ -142,8 +122,7 @@ mod tests {
     fn shape(bytes: &[u8]) -> Vec<(char, Range<usize>)> {
         let shape = |piece| match piece {
             SegmentPart::Frame(f) => ('f', f.offset..f.offset + f.header.frame_bytes()),
-            SegmentPart::Damage { range, .. } => ('d', range),
-            SegmentPart::Rest { range, .. } => ('r', range),
+            SegmentPart::Damage { range, is_last, .. } => (if is_last { 'r' } else { 'd' }, range),
         };
         RawScan::new(bytes, SEGMENT).map(shape).collect()
     }

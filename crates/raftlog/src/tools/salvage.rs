@@ -10,8 +10,7 @@
 //! before the last acknowledged entry is worse than one that begins late, for which there are
 //! snapshots.
 
-use crate::batch::frame::EntryRun;
-use crate::batch::frame::{Append, Change};
+use crate::batch::frame::{Append, Change, EntryRun};
 use crate::batch::log_batch::{EntryRef, LogBatch};
 use crate::config::Config;
 use crate::engine::LogEngine;
@@ -24,7 +23,6 @@ use crate::read::run_entries;
 use crate::recovery::report::{SalvageReport, SalvagedGroup};
 use crate::segments::directory::LogDirectory;
 use crate::segments::footer;
-use crate::segments::read_only_fs::ReadOnlyFs;
 use crate::tools::checkpoint;
 use crate::tools::inspect;
 use crate::tools::raw_scan::{RawScan, SegmentPart, ValidFrame};
@@ -71,7 +69,7 @@ pub(crate) fn copy_whole(
     config: Config,
     on_progress: &mut dyn FnMut(ToolProgress),
 ) -> Result<SalvageReport, Error> {
-    let directory = LogDirectory::read_only(Arc::new(ReadOnlyFs::new(fs)), dir, Config::default())?;
+    let directory = LogDirectory::read_only(fs, dir, Config::default())?;
     checkpoint::make_empty(&*to_fs, to)?;
     let (verified, needed_from) =
         inspect::verify_files(&directory, VerifyLevel::Entries, on_progress)?;
@@ -161,11 +159,9 @@ impl Salvage {
     }
 
     fn frame(&mut self, segment: u64, frame: &ValidFrame<'_>) {
-        let mut input = frame.items;
-        while !input.is_empty() {
-            let at = FRAME_HEADER_BYTES + frame.items.len() - input.len();
+        for (at, item) in item::items_of(frame.items) {
             // The verification has reported the item that cannot be read.
-            let Ok(item) = item::take_item(&mut input) else { return };
+            let Ok(item) = item else { return };
             let change = Change::of(item, at as u32);
             let failing = match &change {
                 Change::Append(append) | Change::Move(append) => failing(frame, append),
@@ -203,7 +199,7 @@ impl Salvage {
             }
             Change::Compact { group, first, term_before } => {
                 let remains = self.groups.entry(group).or_default();
-                remains.drop_below(first);
+                remains.remove(&(0..first));
                 remains.compaction = Some((first, term_before));
                 if remains.runs.is_empty() {
                     remains.losses = None;
@@ -316,41 +312,17 @@ fn failing(frame: &ValidFrame<'_>, append: &Append) -> Vec<Range<u64>> {
 impl GroupRemains {
     /// Drops the entries from `from` on.
     fn cut(&mut self, from: u64) {
-        self.runs.truncate(self.runs.partition_point(|run| run.first < from));
-        if let Some(last) = self.runs.last_mut() {
-            last.end = last.end.min(from);
-        }
+        self.remove(&(from..u64::MAX));
         self.failing.retain_mut(|range| {
             range.end = range.end.min(from);
             !range.is_empty()
         });
     }
 
-    /// Drops the entries below `first`.
-    fn drop_below(&mut self, first: u64) {
-        self.runs.drain(..self.runs.partition_point(|run| run.end <= first));
-        if let Some(run) = self.runs.first_mut() {
-            run.first = run.first.max(first);
-        }
-    }
-
     /// Puts entries in the place of those with the same indexes.
     fn relocate(&mut self, run: EntryRun) {
-        let from = self.runs.partition_point(|old| old.end <= run.first);
-        let to = self.runs.partition_point(|old| old.first < run.end);
-        let mut new = Vec::new();
-        for old in &self.runs[from..to.max(from)] {
-            if old.first < run.first {
-                new.push(EntryRun { end: run.first, ..*old });
-            }
-        }
-        new.push(run);
-        for old in &self.runs[from..to.max(from)] {
-            if old.end > run.end {
-                new.push(EntryRun { first: run.end, ..*old });
-            }
-        }
-        self.runs.splice(from..to.max(from), new);
+        let at = self.remove(&(run.first..run.end));
+        self.runs.insert(at, run);
         self.failing.retain(|range| range.end <= run.first || range.start >= run.end);
     }
 
@@ -360,7 +332,9 @@ impl GroupRemains {
         let is_ordered = |pair: &[EntryRun]| pair[0].end <= pair[1].first;
         debug_assert!(self.runs.windows(2).all(is_ordered), "runs of group {id} overlap");
         let failing = std::mem::take(&mut self.failing);
-        failing.iter().for_each(|range| self.remove(range));
+        for range in &failing {
+            self.remove(range);
+        }
         let mut outcome = SalvagedGroup { group: id, ..SalvagedGroup::default() };
         let hole = self.runs.windows(2).rposition(|pair| pair[0].end < pair[1].first);
         let kept = self.runs.split_off(hole.map_or(0, |at| at + 1));
@@ -397,23 +371,18 @@ impl GroupRemains {
         (!outcome.lost.is_empty() || outcome.is_joined).then_some(outcome)
     }
 
-    /// Makes a hole of entries that cannot be read.
-    fn remove(&mut self, range: &Range<u64>) {
-        let mut runs = Vec::with_capacity(self.runs.len() + 1);
-        for run in self.runs.drain(..) {
-            let (low, high) = (range.start.max(run.first), range.end.min(run.end));
-            if low >= high {
-                runs.push(run);
-                continue;
-            }
-            if run.first < low {
-                runs.push(EntryRun { end: low, ..run });
-            }
-            if high < run.end {
-                runs.push(EntryRun { first: high, ..run });
-            }
-        }
-        self.runs = runs;
+    /// Drops the entries of a range. Returns where a run of them would stand.
+    fn remove(&mut self, range: &Range<u64>) -> usize {
+        let from = self.runs.partition_point(|run| run.end <= range.start);
+        let to = self.runs.partition_point(|run| run.first < range.end).max(from);
+        let cut = self.runs[from..to].iter();
+        let before = cut.clone().take(1).filter(|run| run.first < range.start);
+        let behind = cut.last().filter(|run| run.end > range.end);
+        let mut left: Vec<_> = before.map(|run| EntryRun { end: range.start, ..*run }).collect();
+        let at = from + left.len();
+        left.extend(behind.map(|run| EntryRun { first: range.end, ..*run }));
+        self.runs.splice(from..to, left);
+        at
     }
 }
 

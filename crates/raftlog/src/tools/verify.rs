@@ -119,7 +119,7 @@ impl Verifier {
     pub(crate) fn unreadable(&mut self, segment: u64, offset: u64, what: &'static str) {
         self.resolve_tail();
         self.report.segments += 1;
-        self.problem(VerifyProblem { segment, offset, what, group: None, entries: None });
+        self.problem(VerifyProblem::of_segment(segment, offset, what));
         // Its frames are not known.
         self.next_lsn = None;
         self.pending = None;
@@ -151,20 +151,19 @@ impl Verifier {
                     return self.resolve_tail();
                 }
                 SegmentPart::Frame(frame) => self.frame(header.segment, &frame),
-                SegmentPart::Damage { range, header: damaged, what } => {
-                    self.resolve_tail();
-                    let at = self.break_at(header, frames, range.start, what, damaged);
-                    self.report_missing(at);
-                }
                 // The footer begins here.
-                SegmentPart::Rest { range, .. } if range.is_empty() && footer.is_some() => {}
-                SegmentPart::Rest { range, header: damaged, what } => {
+                SegmentPart::Damage { range, .. } if range.is_empty() && footer.is_some() => {}
+                SegmentPart::Damage { range, header: damaged, what, is_last } => {
                     self.resolve_tail();
-                    let mut tail = self.break_at(header, frames, range.start, what, damaged);
-                    if !may_change && footer::is_damaged(bytes, header, range.start) {
-                        tail.torn_bytes = Ok(self.damaged_footer(header, bytes, range.start));
+                    let mut at = self.break_at(header, frames, range.start, what, damaged);
+                    if !is_last {
+                        self.report_missing(at);
+                        continue;
                     }
-                    self.tail = Some(tail);
+                    if !may_change && footer::is_damaged(bytes, header, range.start) {
+                        at.torn_bytes = Ok(self.damaged_footer(header, bytes, range.start));
+                    }
+                    self.tail = Some(at);
                 }
             }
         }
@@ -235,7 +234,7 @@ impl Verifier {
         let discarded_below = self.discarded_below;
         for segment in std::mem::take(&mut self.gaps) {
             let what = "the segment is missing";
-            self.problem(VerifyProblem { segment, offset: 0, what, group: None, entries: None });
+            self.problem(VerifyProblem::of_segment(segment, 0, what));
         }
         self.report.problems.retain(|problem| problem.segment >= discarded_below);
         self.report.problems.sort_by_key(|problem| (problem.segment, problem.offset));
@@ -333,17 +332,13 @@ impl Verifier {
         what: &'static str,
         named: Vec<(u64, Range<u64>)>,
     ) {
-        let whole =
-            VerifyProblem { segment, offset: offset as u64, what, group: None, entries: None };
+        let whole = VerifyProblem::of_segment(segment, offset as u64, what);
         if named.is_empty() {
             self.problem(whole.clone());
         }
         for (group, entries) in named {
-            self.problem(VerifyProblem {
-                group: Some(group),
-                entries: Some(entries),
-                ..whole.clone()
-            });
+            let (group, entries) = (Some(group), Some(entries));
+            self.problem(VerifyProblem { group, entries, ..whole.clone() });
         }
     }
 
@@ -388,33 +383,24 @@ impl Verifier {
 
     fn add_to_summary(
         &mut self,
-        segment: u64,
         frame_offset: usize,
-        offset: usize,
+        at: usize,
         item: DecodedItem<'_>,
-    ) {
-        let Some(summary) = &mut self.summary else { return };
-        let at = (offset - frame_offset) as u32;
-        let place = u32::try_from(frame_offset).map_err(|_| "a frame begins beyond 4 GiB");
-        let applied = place.and_then(|place| summary.apply(&Change::of(item, at), place));
-        if let Err(what) = applied {
-            self.summary = None;
-            self.report_damage(segment, offset, what, Vec::new());
-        }
+    ) -> Result<(), &'static str> {
+        let Some(summary) = &mut self.summary else { return Ok(()) };
+        let place = u32::try_from(frame_offset).map_err(|_| "a frame begins beyond 4 GiB")?;
+        summary.apply(&Change::of(item, at as u32), place)
     }
 
     fn items(&mut self, segment: u64, frame: &ValidFrame<'_>) {
-        let mut input = frame.items;
-        while !input.is_empty() {
-            let offset = frame.offset + FRAME_HEADER_BYTES + frame.items.len() - input.len();
-            let item = match item::take_item(&mut input) {
-                Ok(item) => item,
-                Err(what) => {
-                    self.summary = None;
-                    return self.report_damage(segment, offset, what, Vec::new());
-                }
-            };
-            self.add_to_summary(segment, frame.offset, offset, item);
+        for (at, item) in item::items_of(frame.items) {
+            let offset = frame.offset + at;
+            let added = item.and_then(|item| self.add_to_summary(frame.offset, at, item));
+            if let Err(what) = added {
+                self.summary = None;
+                self.report_damage(segment, offset, what, Vec::new());
+            }
+            let Ok(item) = item else { return };
             if let BatchItem::Discard { below_segment } = item {
                 self.discarded_below = self.discarded_below.max(below_segment);
             }
@@ -458,14 +444,9 @@ fn failing_entries(append: &StoredAppend<'_>) -> Vec<(u64, Range<u64>, &'static 
 /// The failing entries of a damaged body, as far as it can be decoded. If none fails the damage is
 /// somewhere else.
 fn damaged_entries(body: &[u8]) -> Vec<(u64, Range<u64>)> {
-    let (mut input, mut failing) = (body, Vec::new());
-    loop {
-        let Ok(item) = item::take_item(&mut input) else { return failing };
-        if let Some(append) = item.entries() {
-            let more = failing_entries(append);
-            failing.extend(more.into_iter().map(|(group, range, _)| (group, range)));
-        }
-    }
+    let items = item::items_of(body).filter_map(|(_, item)| item.ok());
+    let appends = items.filter_map(|item| item.entries().map(failing_entries));
+    appends.flatten().map(|(group, range, _)| (group, range)).collect()
 }
 
 #[cfg(test)]

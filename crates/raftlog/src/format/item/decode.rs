@@ -5,6 +5,7 @@ use super::{
     BatchItem, DecodedItem, STALE_NUMBERS, StoredAppend, TAG_APPEND, TAG_COMPACT, TAG_DELETE,
     TAG_DISCARD, TAG_MOVE, TAG_PUT, TAG_REMOVE, TAG_STALE, TAG_TRUNCATE,
 };
+use crate::format::layout::FRAME_HEADER_BYTES;
 use flotilla_base::varint::{CUT_SHORT, take_slice, take_u8, take_varint};
 
 /// Reads the next item and moves `input` behind it.
@@ -15,13 +16,8 @@ pub(crate) fn take_item<'a>(input: &mut &'a [u8]) -> Result<DecodedItem<'a>, &'s
         TAG_APPEND => {
             *input = item;
             let (head, bytes) = take_append(input)?;
-            BatchItem::Append(StoredAppend {
-                first: head.first,
-                count: head.count,
-                offset: 0,
-                head,
-                bytes,
-            })
+            let (first, count) = (head.first, head.count);
+            BatchItem::Append(StoredAppend { first, count, offset: 0, head, bytes })
         }
         TAG_COMPACT => BatchItem::Compact {
             group: take_varint(input)?,
@@ -55,6 +51,22 @@ pub(crate) fn take_item<'a>(input: &mut &'a [u8]) -> Result<DecodedItem<'a>, &'s
             BatchItem::Stale
         }
         _ => return Err("an item has a tag that this version does not know"),
+    })
+}
+
+/// The items of a frame's body, each with its offset in the frame; none behind one that cannot be
+/// read.
+pub(crate) fn items_of(
+    items: &[u8],
+) -> impl Iterator<Item = (usize, Result<DecodedItem<'_>, &'static str>)> {
+    let mut input = items;
+    std::iter::from_fn(move || {
+        let offset = FRAME_HEADER_BYTES + items.len() - input.len();
+        let item = (!input.is_empty()).then(|| take_item(&mut input))?;
+        if item.is_err() {
+            input = &[];
+        }
+        Some((offset, item))
     })
 }
 

@@ -9,7 +9,7 @@ mod decode;
 mod encode;
 mod head;
 
-pub(crate) use decode::take_item;
+pub(crate) use decode::{items_of, take_item};
 pub(crate) use encode::{
     make_stale, put_append_head, put_head_with_blocks, put_move_head, put_plain_item,
 };

@@ -5,9 +5,9 @@
 
 use super::bounds::{distance, length};
 use super::changes::{CompactionPoint, GroupChanges, THIS_SEGMENT};
+use crate::format::item::TermRun;
 use crate::index::extents::Extents;
 use crate::index::item_chunk::ItemLocation;
-
 use crate::index::key_map::KeyMap;
 use flotilla_base::varint::{CUT_SHORT, put_slice, put_varint, take_slice, take_u8, take_varint};
 
@@ -80,7 +80,7 @@ fn put_extents<E>(
         while let Some(run) = ahead.next().filter(|run| run.first == end) {
             (end, count) = (run.end, count + 1);
         }
-        put_terms(out, extents, front.first, end);
+        put_terms(out, &extents.terms_of(front.first, end));
         put_varint(out, count);
         while let Some(run) = runs.next_if(|run| run.first < end) {
             put_varint(out, distance(run.offset, before));
@@ -95,14 +95,10 @@ fn put_extents<E>(
     Ok(())
 }
 
-fn put_terms(out: &mut Vec<u8>, extents: &Extents, first: u64, end: u64) {
-    let rows = extents.term_runs();
-    let begin = rows.partition_point(|(from, _)| *from <= first) - 1;
-    let rows = &rows[begin..rows.partition_point(|(from, _)| *from < end)];
-    put_varint(out, rows.len() as u64);
-    for (at, (from, term)) in rows.iter().enumerate() {
-        let next = rows.get(at + 1).map_or(end, |(next, _)| *next);
-        put_varint(out, next - from.max(&first));
+fn put_terms(out: &mut Vec<u8>, terms: &[TermRun]) {
+    put_varint(out, terms.len() as u64);
+    for (count, term) in terms {
+        put_varint(out, *count);
         put_varint(out, *term);
     }
 }
