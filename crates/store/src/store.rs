@@ -256,8 +256,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// An engine failed, or a page is corrupt. If the disk is full, nothing has happened, and it can
-    /// be called again.
+    /// An engine failed, or a page is corrupt. If the disk is full, nothing has happened, and it
+    /// can be called again.
     pub fn maintain(&self, now: Duration) -> Result<StoreMaintenance, Error> {
         match self.pages.next_maintenance(now, self.is_log_long())? {
             MaintenanceAction::Checkpoint => Ok(StoreMaintenance::Checkpointed(self.checkpoint()?)),

@@ -1,4 +1,4 @@
-//! `[storage]`: the log, the page file and checkpoints.
+//! `[storage]`: the log, the page file and checkpoints. `[scrub]`: the search for bit rot.
 
 use std::time::Duration;
 
@@ -42,15 +42,6 @@ pub struct StorageConfig {
     /// Bytes of clean pages to keep in memory where the page file cannot be mapped. Default 64 MiB,
     /// at least 1 MiB.
     pub cache_bytes: u64,
-    /// The page file. Its settings stand in the same table.
-    #[serde(flatten)]
-    pub pages: PagesConfig,
-}
-
-/// The page file: settings of `[storage]` that begin with `pages_`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct PagesConfig {
     /// How pages are read. Default `mapped`.
     pub pages_read_mode: PagesReadMode,
     /// Bytes by which the file of the pages grows. Default 1 MiB, at most 1 GiB.
@@ -62,9 +53,15 @@ pub struct PagesConfig {
     pub pages_move_bytes_max: u64,
     /// Part of the file, 0 to 1, that is free when moving begins. Default 0.5.
     pub pages_move_free_ratio_min: f64,
-    /// Milliseconds in which the whole file is read again to find bit rot, over and over, while
-    /// nothing else is to be done. Default 7 days, at least a minute; 0: never.
-    pub pages_scrub_interval_ms: u64,
+}
+
+/// The search for bit rot.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScrubConfig {
+    /// Milliseconds in which the whole file of the pages is read again, over and over, while the
+    /// store is idle. Default 7 days, at least a minute; 0: never.
+    pub pages_interval_ms: u64,
 }
 
 /// How pages are read.
@@ -93,29 +90,31 @@ impl Default for StorageConfig {
             dirty_bytes_max: pages.dirty_soft_bytes,
             dirty_bytes_hard_max: None,
             cache_bytes: pages.cache_bytes,
-            pages: PagesConfig::default(),
-        }
-    }
-}
-
-impl PagesConfig {
-    fn scrub_interval(&self) -> Option<Duration> {
-        Some(Duration::from_millis(self.pages_scrub_interval_ms)).filter(|time| !time.is_zero())
-    }
-}
-
-impl Default for PagesConfig {
-    fn default() -> Self {
-        let pages = flotilla_store::Config::default().pages;
-        let scrub_interval = pages.scrub_interval.unwrap_or_default();
-        Self {
             pages_read_mode: PagesReadMode::Mapped,
             pages_growth_bytes: pages.growth_bytes,
             pages_trim_bytes: pages.trim_bytes,
             pages_move_bytes_max: pages.defragment_bytes,
             pages_move_free_ratio_min: pages.defragment_free_ratio_min,
-            pages_scrub_interval_ms: u64::try_from(scrub_interval.as_millis()).unwrap_or(u64::MAX),
         }
+    }
+}
+
+impl Default for ScrubConfig {
+    fn default() -> Self {
+        Self { pages_interval_ms: 7 * 24 * 60 * 60 * 1000 }
+    }
+}
+
+impl ScrubConfig {
+    /// The time of one pass over the pages; none if there is to be none.
+    #[must_use]
+    pub fn pages_interval(&self) -> Option<Duration> {
+        (self.pages_interval_ms > 0).then(|| Duration::from_millis(self.pages_interval_ms))
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        let least_ms = if self.pages_interval_ms == 0 { 0 } else { 60_000 };
+        within("scrub.pages_interval_ms (or 0)", self.pages_interval_ms, least_ms, u64::MAX)
     }
 }
 
@@ -130,19 +129,18 @@ impl StorageConfig {
             config.checkpoint_log_bytes = config.checkpoint_log_bytes.min(limit / 4);
         }
         config.pages = PageOptions::default()
-            .read_mode(match self.pages.pages_read_mode {
+            .read_mode(match self.pages_read_mode {
                 PagesReadMode::Mapped => PageReadMode::Mapped,
                 PagesReadMode::Cached => PageReadMode::Cached,
             })
             .cache_bytes(self.cache_bytes)
-            .growth_bytes(self.pages.pages_growth_bytes)
-            .trim_bytes(self.pages.pages_trim_bytes)
+            .growth_bytes(self.pages_growth_bytes)
+            .trim_bytes(self.pages_trim_bytes)
             .checkpoint_interval(Some(Duration::from_millis(self.checkpoint_interval_ms)))
             // Two limits: at the first a checkpoint is due, between it and the second applying
             // slows down.
             .dirty_bytes(self.dirty_bytes_max, self.dirty_bytes_hard_max())
-            .defragment(self.pages.pages_move_bytes_max, self.pages.pages_move_free_ratio_min)
-            .scrub_interval(self.pages.scrub_interval());
+            .defragment(self.pages_move_bytes_max, self.pages_move_free_ratio_min);
         config
     }
 
@@ -172,12 +170,8 @@ impl StorageConfig {
             u64::MAX,
         )?;
         within("storage.cache_bytes", self.cache_bytes, 1 << 20, u64::MAX)?;
-        within("storage.pages_growth_bytes", self.pages.pages_growth_bytes, 0, 1 << 30)?;
-        if self.pages.scrub_interval().is_some() {
-            let interval_ms = self.pages.pages_scrub_interval_ms;
-            within("storage.pages_scrub_interval_ms (or 0)", interval_ms, 60_000, u64::MAX)?;
-        }
-        let ratio = self.pages.pages_move_free_ratio_min;
+        within("storage.pages_growth_bytes", self.pages_growth_bytes, 0, 1 << 30)?;
+        let ratio = self.pages_move_free_ratio_min;
         if (0.0..=1.0).contains(&ratio) {
             return Ok(());
         }

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use flotilla_identity::ClusterSettings;
 use flotilla_store::PageReadMode;
@@ -124,9 +123,6 @@ fn each_setting_of_the_pages_reaches_the_engine_or_is_refused() {
     assert_eq!(store("pages_trim_bytes = 6").pages.trim_bytes, 6);
     assert_eq!(store("pages_move_bytes_max = 7").pages.defragment_bytes, 7);
     assert_eq!(store("pages_move_free_ratio_min = 0.25").pages.defragment_free_ratio_min, 0.25);
-    assert_eq!(store("pages_scrub_interval_ms = 0").pages.scrub_interval, None);
-    let minute = Some(Duration::from_secs(60));
-    assert_eq!(store("pages_scrub_interval_ms = 60000").pages.scrub_interval, minute);
     assert_eq!(store("dirty_bytes_max = 8388608").pages.dirty_soft_bytes, 8 << 20);
     assert_eq!(store("dirty_bytes_max = 8388608").pages.dirty_hard_bytes, 32 << 20);
     assert_eq!(store("dirty_bytes_hard_max = 67108864").pages.dirty_hard_bytes, 64 << 20);
@@ -137,9 +133,21 @@ fn each_setting_of_the_pages_reaches_the_engine_or_is_refused() {
     assert!(wrong("pages_read_mode = 'quick'").contains("`mapped` or `cached`"));
     assert!(wrong("pages_move_free_ratio_min = nan").contains("NaN is out of range: 0 to 1"));
     assert!(wrong("pages_growth_bytes = 1073741825").contains("pages_growth_bytes"));
-    assert!(wrong("pages_scrub_interval_ms = 59999").contains("pages_scrub_interval_ms (or 0)"));
-    assert!(wrong("pages_scrub_interval = 60000").contains("pages_scrub_interval"));
     assert!(wrong("dirty_bytes_hard_max = 4194304").contains("at least storage.dirty_bytes_max"));
+}
+
+#[test]
+fn the_scrub_has_its_interval_or_is_off() {
+    let interval = |text: &str| {
+        let config: NodeConfig = toml::from_str(text).unwrap();
+        config.resolve().unwrap().config.scrub.pages_interval()
+    };
+    assert_eq!(interval(""), flotilla_store::Config::default().pages.scrub_interval);
+    assert_eq!(interval("[scrub]\npages_interval_ms = 0"), None);
+    let minute = Some(std::time::Duration::from_secs(60));
+    assert_eq!(interval("[scrub]\npages_interval_ms = 60000"), minute);
+    let wrong = refused("[scrub]\npages_interval_ms = 59999");
+    assert!(wrong.contains("scrub.pages_interval_ms (or 0)"), "{wrong}");
 }
 
 #[test]
@@ -195,7 +203,7 @@ fn known(group: &str) -> Vec<String> {
 
 #[test]
 fn the_page_about_settings_has_all_of_them_and_no_others() {
-    const GROUPS: [&str; 4] = ["raft", "storage", "limits", "threads"];
+    const GROUPS: [&str; 5] = ["raft", "storage", "scrub", "limits", "threads"];
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
     let page = fs::read_to_string(path).unwrap();
     let mut group = "";

@@ -3,7 +3,7 @@
 //!
 //! Each driver follows it: the thread of this crate, an embedder's own, and a simulation. The order
 //! of urgency is: a checkpoint, for which throttled writers may wait; deferred frees; spare space
-//! of the file; defragmentation, which costs writes and gains only space; the scrub, which can wait.
+//! of the file; defragmentation, which costs writes and gains only space; the scrub.
 //!
 //! Moved pages are dirty until a checkpoint writes them, so a budget holds between two checkpoints.
 //! The file can be truncated after the next two checkpoints; only then the result of a round of
