@@ -163,3 +163,31 @@ fn pass_over_the_file_finds_every_page_that_rots() {
     assert!(found >= report.page_count + 3, "{found} of {} pages", report.page_count);
     scrub_all(&store).unwrap();
 }
+
+#[test]
+fn trees_that_a_snapshot_remembers_are_its_own() {
+    let store = open(&disk(1));
+    // More trees than are remembered, in one order and in the other, and one that is not there yet.
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let mut held = Vec::new();
+    for round in 0..4_u8 {
+        let mut txn = store.write().unwrap();
+        for name in &names[..3 + usize::from(round)] {
+            txn.tree(name).unwrap().put(b"key", &[round]).unwrap();
+        }
+        if round == 3 {
+            txn.delete_tree("a").unwrap();
+        }
+        txn.publish().unwrap();
+        held.push((round, store.read()));
+        for (round, snapshot) in &held {
+            for name in names.iter().chain(names.iter().rev()) {
+                let is_there = names[..3 + usize::from(*round)].contains(name);
+                let is_gone = *round == 3 && *name == "a";
+                let tree = snapshot.tree(name).unwrap();
+                let value = tree.as_ref().map(|tree| tree.get(b"key").unwrap().unwrap()[0]);
+                assert_eq!(value, (is_there && !is_gone).then_some(*round), "{name}");
+            }
+        }
+    }
+}

@@ -50,8 +50,10 @@ impl Snapshot {
     }
 
     pub(crate) fn entry(&self, name: &str) -> Result<Option<TreeEntry>> {
-        let bytes = tree::get(self, self.root.catalogue, name.as_bytes())?;
-        bytes.map(|bytes| TreeEntry::decode(&bytes, self.root.catalogue)).transpose()
+        self.root.tree(name, || {
+            let bytes = tree::get(self, self.root.catalogue, name.as_bytes())?;
+            bytes.map(|bytes| TreeEntry::decode(&bytes, self.root.catalogue)).transpose()
+        })
     }
 
     pub(crate) fn root(&self) -> &Root {
