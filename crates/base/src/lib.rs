@@ -23,4 +23,4 @@ pub mod varint;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
+mod readme {}

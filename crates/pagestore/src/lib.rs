@@ -92,7 +92,7 @@ pub use txn::write_txn::{CommitDurability, WriteTxn};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
+mod readme {}
 
 #[cfg(test)]
 mod tests;

@@ -89,4 +89,4 @@ pub use tools::verify::{ToolProgress, VerifyLevel, VerifyReport};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
+mod readme {}

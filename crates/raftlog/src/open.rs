@@ -71,9 +71,9 @@ impl LogEngine {
     ///
     /// # Errors
     ///
-    /// [`Error::NoLog`]; [`Error::UnknownFormat`]; [`Error::Corrupt`] as in [`LogEngine::open_with`], if
-    /// it is so again when the log is read once more, since a writer may have come in between;
-    /// [`Error::Io`], also if the writer is too fast for ten attempts.
+    /// [`Error::NoLog`]; [`Error::UnknownFormat`]; [`Error::Corrupt`] as in
+    /// [`LogEngine::open_with`], if it is so again when the log is read once more, since a writer
+    /// may have come in between; [`Error::Io`], also if the writer is too fast for ten attempts.
     pub fn open_read_only(
         fs: Arc<dyn FileSystem>,
         dir: &Path,

@@ -263,4 +263,4 @@ pub trait File: Send + Sync + Debug {
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
+mod readme {}
