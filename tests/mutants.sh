@@ -58,7 +58,8 @@ for name in "${names[@]}"; do
     if named_test "$patch" >"$work/$name.txt" 2>&1; then
       survivors=$((survivors + 1))
       echo "| $name | - | **survived** |"
-    elif grep -aq '^test result: FAILED' "$work/$name.txt"; then
+    # A mutant may also end its process, as by a read of a file that was cut (SIGBUS).
+    elif grep -aqE '^test result: FAILED|\(signal: ' "$work/$name.txt"; then
       echo "| $name | - | the test \`$words\` |"
     else
       survivors=$((survivors + 1))
