@@ -77,7 +77,9 @@ pub(crate) fn open_directory(
     let uuid = u128::from(random_u64()) << 64 | u128::from(random_u64());
     let seed = StartSeed { uuid: StoreUuid(uuid), nonce: random_u64() };
     let config = &resolved.config;
-    StoreDirectory::open(disk, &config.data_dir, config.storage.store(), seed)
+    let mut store = config.storage.store();
+    store.pages.scrub_interval = config.scrub.pages_interval();
+    StoreDirectory::open(disk, &config.data_dir, store, seed)
         .map_err(|source| store_error(resolved, source))
 }
 

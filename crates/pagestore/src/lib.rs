@@ -67,7 +67,6 @@ mod txn;
 pub use background::defragment::DefragProgress;
 pub use background::maintenance::MaintenanceThread;
 pub use check::PageCheckReport;
-pub use check::scrub::Scrub;
 pub use config::{
     COMMIT_METADATA_BYTES_MAX, DirtyLimits, KEY_BYTES_MAX, NAME_BYTES_MAX, Options, ReadMode,
     TreeOptions, VALUE_BYTES_MAX,
@@ -77,6 +76,7 @@ pub use page::Span;
 pub use page::view::ValueRef;
 pub use shared::maintenance_policy::{MaintenanceAction, MaintenanceOutcome};
 pub use shared::pacer::Pacer;
+pub use shared::scrub_progress::Scrub;
 pub use space::freelist::Freelist;
 pub use stats::{ReadStats, Stats, TrimPunchStats};
 pub use store::{DurableState, PageStore};

@@ -77,5 +77,13 @@ flotilla_base::metrics! { "pages",
         ///
         /// The map is checked when they are first looked at.
         pub read_count: u64 => Counter(None, "reads"),
+        /// Bytes that the scrub of maintenance has read again.
+        pub scrubbed_bytes: u64 => Counter(Bytes),
+        /// Passes of the scrub over the whole file.
+        pub scrub_passes: u64 => Counter(None),
+        /// Steps of the scrub that found corruption, or a page that the disk cannot read.
+        ///
+        /// The next step begins with the same page, so one page may count many times.
+        pub scrub_errors: u64 => Counter(None),
     }
 }

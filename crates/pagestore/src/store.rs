@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 use crate::background::defragment::{self, DefragProgress};
 use crate::background::maintenance::{self, MaintenanceThread};
 use crate::background::trim_punch;
-use crate::check::scrub::Scrub;
 use crate::check::{self, PageCheckReport};
 use crate::checkpoint::{self, CheckpointScope};
 use crate::config::{Options, TreeOptions};
@@ -27,6 +26,7 @@ use crate::page::unit_set::UnitSet;
 use crate::page::{PageSize, UNIT_BYTES};
 use crate::redo::Redo;
 use crate::shared::maintenance_policy::{MaintenanceAction, MaintenanceOutcome};
+use crate::shared::scrub_progress::Scrub;
 use crate::shared::{LastCheckpoint, StoreShared};
 use crate::space::SpaceManager;
 use crate::space::alloc_groups::AllocGroups;
@@ -219,16 +219,16 @@ impl PageStore {
     }
 
     /// One step of maintenance: a checkpoint if one is due, else some deferred frees, else a piece
-    /// of the file is given back. Returns whether there was something to do. `now` is the time
-    /// since any moment that stays the same.
+    /// of the file is given back, else pages move, else a step of the scrub. Returns whether there
+    /// was something to do. `now` is the time since any moment that stays the same.
     ///
     /// A checkpoint is due when [`Options::dirty_soft_bytes`] are in memory only, when half of the
     /// redo area is in use, or after [`Options::checkpoint_interval`].
     ///
     /// # Errors
     ///
-    /// Those of [`PageStore::checkpoint`], of [`PageStore::trim_punch`] and, once, of
-    /// [`PageStore::reclaim`].
+    /// Those of [`PageStore::checkpoint`], of [`PageStore::trim_punch`], once of
+    /// [`PageStore::reclaim`], and of [`PageStore::scrub`]: each time until the page is mended.
     pub fn maintain(&self, now: Duration) -> Result<bool> {
         maintenance::step(&self.shared, now).map(|done| done != MaintenanceOutcome::Nothing)
     }
@@ -330,6 +330,9 @@ impl PageStore {
                 retired_bytes: space.retired_bytes(),
                 cached_bytes: page_reader.clean_bytes(),
                 read_count: page_reader.reads(),
+                scrubbed_bytes: counters.scrubbed_bytes.load(Ordering::Relaxed),
+                scrub_passes: counters.scrub_passes.load(Ordering::Relaxed),
+                scrub_errors: counters.scrub_errors.load(Ordering::Relaxed),
             },
             checkpoint_count: counters.checkpoints.load(Ordering::Relaxed),
             written_bytes: counters.written_bytes.load(Ordering::Relaxed),

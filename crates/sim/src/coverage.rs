@@ -87,6 +87,8 @@ pub struct PagesCoverage {
     pub punched_bytes: u64,
     /// Freed by deferred frees, not by the operations that dropped the pages.
     pub reclaimed_bytes: u64,
+    /// Read again by the scrub.
+    pub scrubbed_bytes: u64,
 }
 
 impl AddAssign for Coverage {
@@ -107,6 +109,7 @@ impl AddAssign for Coverage {
         self.pages.trimmed_bytes += more.pages.trimmed_bytes;
         self.pages.punched_bytes += more.pages.punched_bytes;
         self.pages.reclaimed_bytes += more.pages.reclaimed_bytes;
+        self.pages.scrubbed_bytes += more.pages.scrubbed_bytes;
         self.log.fetches += more.log.fetches;
         self.log.fetches_failed += more.log.fetches_failed;
         self.deaths_inside += more.deaths_inside;

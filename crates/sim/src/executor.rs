@@ -122,6 +122,7 @@ impl Executor {
                 trimmed_bytes: stats.pages.trim_punch.trimmed_bytes,
                 punched_bytes: stats.pages.trim_punch.punched_bytes,
                 reclaimed_bytes: stats.pages_reclaimed_bytes,
+                scrubbed_bytes: stats.pages.reads.scrubbed_bytes,
             },
             ..self.coverage
         }

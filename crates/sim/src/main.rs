@@ -148,6 +148,7 @@ impl RunSummary {
             ("bytes of pages trimmed", coverage.pages.trimmed_bytes),
             ("bytes of pages punched", coverage.pages.punched_bytes),
             ("bytes of trash reclaimed by upkeep", coverage.pages.reclaimed_bytes),
+            ("bytes of pages scrubbed", coverage.pages.scrubbed_bytes),
             ("directories exchanged", coverage.identity.directory_swaps),
             ("stores refused", coverage.identity.refusals),
             ("suspended machines", coverage.bounds.suspended_us),

@@ -121,6 +121,9 @@ fn settings(swarm: &Swarm, rng: &mut Rng) -> RunSettings {
     }
 }
 
+/// So short that most runs scrub their files some times.
+const SCRUB_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Longer than the file of any run.
 const TRIM_NEVER_BYTES: u64 = 1 << 40;
 
@@ -148,6 +151,7 @@ fn store_config(swarm: &Swarm, rng: &mut Rng) -> flotilla_store::Config {
             .trim_bytes(choose(&mut log_rng, &[0, 16 << 10, 64 << 10]) as u64)
             .punch_bytes(0)
             .checkpoint_interval(Some(Duration::from_micros(swarm.checkpoint_us / 8)))
+            .scrub_interval(Some(SCRUB_INTERVAL))
             .defragment(
                 choose(&mut log_rng, &[0, 8 << 10, 1 << 20]) as u64,
                 [0.0, 0.25][log_rng.usize(..2)],

@@ -26,6 +26,9 @@ pub enum StoreMaintenance {
     /// A deferred free found an unreadable page: the subtree is not freed, and its space is lost
     /// until the store is made anew. No row is affected. Reported once.
     DeferredFreeUnreadable(PagesError),
+    /// The disk could not read what the scrub wanted: no read has met it yet, and it may pass. A
+    /// page that can be read and is corrupt is an error instead.
+    ScrubUnreadable(PagesError),
     /// There is nothing to do before this time, unless something changes.
     Rest {
         /// A time as it was given to the call; none: not before something changes.
@@ -61,6 +64,9 @@ impl MaintenanceCounters {
             Ok(_) => {}
             Err(error @ PagesError::Corrupt { .. }) if is_reclaim => {
                 return Ok(StoreMaintenance::DeferredFreeUnreadable(error));
+            }
+            Err(error @ PagesError::Io(_)) if matches!(action, MaintenanceAction::Scrub { .. }) => {
+                return Ok(StoreMaintenance::ScrubUnreadable(error));
             }
             Err(error) => return Err(error.into()),
         }

@@ -248,15 +248,16 @@ impl Store {
     /// Does the next action of maintenance at `now`, the time since any moment that stays the same:
     /// a checkpoint if one is due; or frees pages of subtrees that deletions of ranges have
     /// dropped, or defragments the end of a file that is mostly free, in a transaction that
-    /// appliers wait for as for any other; or punches holes or truncates the file, for which none
-    /// of them waits.
+    /// appliers wait for as for any other; or punches holes or truncates the file, or reads a part
+    /// of it again to find bit rot, for which none of them waits.
     ///
     /// Call it until it says that it rests. But for a checkpoint it is not durable by itself; a
     /// crash undoes the actions after the last one.
     ///
     /// # Errors
     ///
-    /// An engine failed. If the disk is full, nothing has happened, and it can be called again.
+    /// An engine failed, or a page is corrupt. If the disk is full, nothing has happened, and it
+    /// can be called again.
     pub fn maintain(&self, now: Duration) -> Result<StoreMaintenance, Error> {
         match self.pages.next_maintenance(now, self.is_log_long())? {
             MaintenanceAction::Checkpoint => Ok(StoreMaintenance::Checkpointed(self.checkpoint()?)),

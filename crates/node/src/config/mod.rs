@@ -18,4 +18,4 @@ pub use limits::{LimitsConfig, ThreadsConfig};
 pub use node::NodeConfig;
 pub use raft::{RaftConfig, shard_config};
 pub use resolved::ResolvedConfig;
-pub use storage::{PagesReadMode, StorageConfig};
+pub use storage::{PagesReadMode, ScrubConfig, StorageConfig};

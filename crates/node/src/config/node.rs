@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::error::ConfigError;
 use super::limits::{LimitsConfig, ThreadsConfig};
 use super::raft::RaftConfig;
-use super::storage::StorageConfig;
+use super::storage::{ScrubConfig, StorageConfig};
 
 /// Keys that an earlier version knew by another name: group, old name, new name.
 const RENAMED_KEYS: [(&str, &str, &str); 3] = [
@@ -58,6 +58,8 @@ pub struct NodeConfig {
     pub raft: RaftConfig,
     /// Files and checkpoints.
     pub storage: StorageConfig,
+    /// The search for bit rot.
+    pub scrub: ScrubConfig,
     /// Bounds on memory and waiting.
     pub limits: LimitsConfig,
     /// Threads.
@@ -80,6 +82,7 @@ impl Default for NodeConfig {
             log: "info".to_owned(),
             raft: RaftConfig::default(),
             storage: StorageConfig::default(),
+            scrub: ScrubConfig::default(),
             limits: LimitsConfig::default(),
             threads: ThreadsConfig::default(),
         }

@@ -61,6 +61,7 @@ impl NodeConfig {
     fn check(&self) -> Result<(), ConfigError> {
         within("regions", self.regions, 1, REGIONS_MAX)?;
         self.storage.check()?;
+        self.scrub.check()?;
         self.limits.check()?;
         self.threads.check()
     }

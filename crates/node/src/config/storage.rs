@@ -1,4 +1,4 @@
-//! `[storage]`: the log, the page file and checkpoints.
+//! `[storage]`: the log, the page file and checkpoints. `[scrub]`: the search for bit rot.
 
 use std::time::Duration;
 
@@ -55,6 +55,15 @@ pub struct StorageConfig {
     pub pages_move_free_ratio_min: f64,
 }
 
+/// The search for bit rot.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScrubConfig {
+    /// Milliseconds in which the whole file of the pages is read again, over and over, while the
+    /// store is idle. Default 7 days, at least a minute; 0: never.
+    pub pages_interval_ms: u64,
+}
+
 /// How pages are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -87,6 +96,25 @@ impl Default for StorageConfig {
             pages_move_bytes_max: pages.defragment_bytes,
             pages_move_free_ratio_min: pages.defragment_free_ratio_min,
         }
+    }
+}
+
+impl Default for ScrubConfig {
+    fn default() -> Self {
+        Self { pages_interval_ms: 7 * 24 * 60 * 60 * 1000 }
+    }
+}
+
+impl ScrubConfig {
+    /// The time of one pass over the pages; none if there is to be none.
+    #[must_use]
+    pub fn pages_interval(&self) -> Option<Duration> {
+        (self.pages_interval_ms > 0).then(|| Duration::from_millis(self.pages_interval_ms))
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        let least_ms = if self.pages_interval_ms == 0 { 0 } else { 60_000 };
+        within("scrub.pages_interval_ms (or 0)", self.pages_interval_ms, least_ms, u64::MAX)
     }
 }
 

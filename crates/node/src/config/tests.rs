@@ -137,6 +137,20 @@ fn each_setting_of_the_pages_reaches_the_engine_or_is_refused() {
 }
 
 #[test]
+fn the_scrub_has_its_interval_or_is_off() {
+    let interval = |text: &str| {
+        let config: NodeConfig = toml::from_str(text).unwrap();
+        config.resolve().unwrap().config.scrub.pages_interval()
+    };
+    assert_eq!(interval(""), flotilla_store::Config::default().pages.scrub_interval);
+    assert_eq!(interval("[scrub]\npages_interval_ms = 0"), None);
+    let minute = Some(std::time::Duration::from_secs(60));
+    assert_eq!(interval("[scrub]\npages_interval_ms = 60000"), minute);
+    let wrong = refused("[scrub]\npages_interval_ms = 59999");
+    assert!(wrong.contains("scrub.pages_interval_ms (or 0)"), "{wrong}");
+}
+
+#[test]
 fn the_engine_refuses_what_is_wrong_about_its_log() {
     let wrong = |line: &str| refused(&format!("[storage]\n{line}"));
     let ratio = |given: &str| {
@@ -189,7 +203,7 @@ fn known(group: &str) -> Vec<String> {
 
 #[test]
 fn the_page_about_settings_has_all_of_them_and_no_others() {
-    const GROUPS: [&str; 4] = ["raft", "storage", "limits", "threads"];
+    const GROUPS: [&str; 5] = ["raft", "storage", "scrub", "limits", "threads"];
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
     let page = fs::read_to_string(path).unwrap();
     let mut group = "";

@@ -1,5 +1,5 @@
-//! Maintenance: checkpoints when they are due, deferred frees, trim and punch; step by step for a
-//! caller, or in a thread of its own.
+//! Maintenance: checkpoints when they are due, deferred frees, trim and punch, the scrub; step by
+//! step for a caller, or in a thread of its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::page::UNIT_BYTES;
 use crate::shared::StoreShared;
 use crate::shared::maintenance_policy::{MaintenanceAction, MaintenanceInputs, MaintenanceOutcome};
+use crate::shared::scrub_progress::Scrub;
 use crate::shared::write_throttle::DiskFull;
 use crate::txn::write_txn::WriteTxn;
 
@@ -58,6 +59,7 @@ fn inputs(shared: &StoreShared, is_urgent: bool) -> MaintenanceInputs {
     let bytes = |units: u64| units * UNIT_BYTES as u64;
     let current = shared.current();
     let mut inputs = MaintenanceInputs {
+        txid: current.txid,
         has_changes: current.txid != shared.durable.read().txid,
         is_urgent,
         dirty_bytes: shared.dirty_bytes(),
@@ -97,6 +99,7 @@ pub(crate) fn run(
                 None => MaintenanceOutcome::Nothing,
             })
         }
+        MaintenanceAction::Scrub { bytes } => scrub(shared, bytes),
         MaintenanceAction::Rest { .. } => Ok(MaintenanceOutcome::Nothing),
     };
     let mut policy = shared.background.policy.lock();
@@ -138,6 +141,21 @@ fn reclaim(shared: &Arc<StoreShared>, bytes: u64) -> Result<MaintenanceOutcome> 
         0 => MaintenanceOutcome::Nothing,
         bytes => MaintenanceOutcome::Reclaimed { bytes },
     })
+}
+
+/// Goes on with the scrub; after the last page another pass begins.
+fn scrub(shared: &StoreShared, bytes: u64) -> Result<MaintenanceOutcome> {
+    let counters = &shared.counters;
+    let mut scrub = shared.background.scrub.lock();
+    let before = scrub.bytes();
+    let outcome = scrub.step(shared, bytes);
+    counters.scrubbed_bytes.fetch_add(scrub.bytes() - before, Ordering::Relaxed);
+    counters.scrub_errors.fetch_add(u64::from(outcome.is_err()), Ordering::Relaxed);
+    if scrub.is_done() {
+        *scrub = Scrub::new();
+        counters.scrub_passes.fetch_add(1, Ordering::Relaxed);
+    }
+    outcome.map(|()| MaintenanceOutcome::Scrubbed)
 }
 
 /// A checkpoint under the rate limit.

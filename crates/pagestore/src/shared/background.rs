@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::shared::maintenance_policy::MaintenancePolicy;
+use crate::shared::scrub_progress::Scrub;
 use crate::shared::write_throttle::WriteThrottle;
 use crate::space::double_free::RefusedFree;
 
@@ -15,6 +16,8 @@ pub(crate) struct Background {
     pub(crate) write_throttle: WriteThrottle,
     pub(crate) policy: Mutex<MaintenancePolicy>,
     pub(crate) notify: BackgroundNotify,
+    /// The pass that maintenance has under way.
+    pub(crate) scrub: Mutex<Scrub>,
     /// The deferred free that was refused last. They are freed from the newest on, so nothing that
     /// was refused before comes up again.
     pub(crate) refused_free: Mutex<Option<RefusedFree>>,
@@ -26,6 +29,7 @@ impl Background {
             write_throttle: WriteThrottle::new(),
             policy: Mutex::default(),
             notify: BackgroundNotify::default(),
+            scrub: Mutex::default(),
             refused_free: Mutex::default(),
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! Each driver follows it: the thread of this crate, an embedder's own, and a simulation. The order
 //! of urgency is: a checkpoint, for which throttled writers may wait; deferred frees; spare space
-//! of the file; defragmentation, which costs writes and gains only space.
+//! of the file; defragmentation, which costs writes and gains only space; the scrub.
 //!
 //! Moved pages are dirty until a checkpoint writes them, so a budget holds between two checkpoints.
 //! The file can be truncated after the next two checkpoints; only then the result of a round of
@@ -22,6 +22,19 @@ const DEFRAGMENT_BYTES: u64 = 1 << 20;
 
 /// Checkpoints behind a round of defragmentation until its file is truncated.
 const ROUND_CHECKPOINTS: u32 = 3;
+
+/// Bytes that one step of the scrub reads: a checkpoint waits for no more than that.
+const SCRUB_BYTES: u64 = 256 << 10;
+
+/// The shortest time between two of them: 25 MiB a second.
+const SCRUB_PACE_MIN: Duration = Duration::from_millis(10);
+
+/// A store is idle if nothing was published for this time.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// In a store that is not idle a step of the scrub waits for this many times its interval: a store
+/// that is never idle shall be scrubbed as well.
+const SCRUB_WAITS: u32 = 8;
 
 /// The time after which an action is tried again that found the writer lock taken.
 const LOCK_RETRY: Duration = Duration::from_millis(5);
@@ -44,6 +57,11 @@ pub enum MaintenanceAction {
     TrimPunch,
     /// Move about this many bytes from the end of the file to free places before it.
     Defragment {
+        /// Bytes of pages and long values.
+        bytes: u64,
+    },
+    /// Read about this many bytes of the file again, to find bit rot.
+    Scrub {
         /// Bytes of pages and long values.
         bytes: u64,
     },
@@ -76,11 +94,15 @@ pub enum MaintenanceOutcome {
         /// Their bytes.
         bytes: u64,
     },
+    /// A part of the file was read again, and is whole.
+    Scrubbed,
 }
 
 /// The figures that the next action depends on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MaintenanceInputs {
+    /// The last published transaction.
+    pub(crate) txid: u64,
     /// A transaction is published that is not in the last checkpoint.
     pub(crate) has_changes: bool,
     /// The caller wants a checkpoint for changes of its own.
@@ -111,6 +133,7 @@ pub(crate) struct MaintenancePolicy {
     /// A subtree of the deferred frees cannot be read, so all of them stay.
     is_deferred_free_unreadable: bool,
     defragmentation: DefragRounds,
+    scrub: ScrubPace,
 }
 
 /// How far defragmentation has come.
@@ -124,6 +147,15 @@ struct DefragRounds {
     wait_checkpoints: u32,
     /// Free bytes below which no round begins.
     free_bytes_min: u64,
+}
+
+/// When the scrub took its last step, and whether the store is idle.
+#[derive(Debug, Default)]
+struct ScrubPace {
+    /// The last step, or the first look.
+    stepped_at: Option<Duration>,
+    /// The last transaction that was seen, and when first.
+    published: (u64, Duration),
 }
 
 impl MaintenancePolicy {
@@ -157,8 +189,13 @@ impl MaintenancePolicy {
         {
             return MaintenanceAction::Defragment { bytes };
         }
+        let scrub_due = self.scrub.due(now, inputs, options);
+        if scrub_due.is_some_and(|due| due <= now) {
+            self.scrub.stepped_at = Some(now);
+            return MaintenanceAction::Scrub { bytes: SCRUB_BYTES };
+        }
         let due = self.changed_at.zip(options.checkpoint_interval).map(|(at, time)| at + time);
-        let times = [self.full_until.or(due), self.locked_until];
+        let times = [self.full_until.or(due), self.locked_until, scrub_due];
         MaintenanceAction::Rest { until: times.into_iter().flatten().min() }
     }
 
@@ -242,6 +279,28 @@ impl DefragRounds {
     }
 }
 
+impl ScrubPace {
+    /// When the next step is due: steps of equal length and at equal intervals make a pass.
+    fn due(
+        &mut self,
+        now: Duration,
+        inputs: &MaintenanceInputs,
+        options: &Options,
+    ) -> Option<Duration> {
+        if self.published.0 != inputs.txid {
+            self.published = (inputs.txid, now);
+        }
+        let steps = inputs.span_bytes.div_ceil(SCRUB_BYTES).max(1);
+        let pace = options.scrub_interval? / u32::try_from(steps).unwrap_or(u32::MAX);
+        let pace = pace.max(SCRUB_PACE_MIN);
+        // The first look does nothing: all stores of a cluster may have started just now.
+        let stepped_at = *self.stepped_at.get_or_insert(now);
+        let idle_at = self.published.1 + IDLE;
+        let latest = stepped_at.saturating_add(pace.saturating_mul(SCRUB_WAITS));
+        Some(stepped_at.saturating_add(pace).max(idle_at).min(latest))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -250,7 +309,7 @@ mod tests {
     const REST: MaintenanceAction = MaintenanceAction::Rest { until: None };
 
     fn options() -> Options {
-        Options::default().dirty_bytes(1000, 2000).checkpoint_interval(None)
+        Options::default().dirty_bytes(1000, 2000).checkpoint_interval(None).scrub_interval(None)
     }
 
     fn inputs(dirty_bytes: u64, used: u64) -> MaintenanceInputs {
@@ -348,5 +407,35 @@ mod tests {
         assert_eq!(policy.next(SECOND, &freer, &options), moves);
         let fuller = MaintenanceInputs { free_bytes: 7 << 20, ..half_free };
         assert_eq!(policy.next(SECOND, &fuller, &options), REST);
+    }
+
+    #[test]
+    fn the_scrub_waits_for_all_else_and_for_an_idle_store_but_not_for_ever() {
+        // Four steps, 10 s apart.
+        let options = options().scrub_interval(Some(40 * SECOND));
+        let mut policy = MaintenancePolicy::default();
+        let idle = |txid| MaintenanceInputs { txid, span_bytes: 4 * SCRUB_BYTES, ..inputs(0, 0) };
+        let step = MaintenanceAction::Scrub { bytes: SCRUB_BYTES };
+        let until = |seconds| MaintenanceAction::Rest { until: Some(seconds * SECOND) };
+        assert_eq!(policy.next(5 * SECOND, &idle(7), &options), until(15), "the first look");
+        assert_eq!(policy.next(15 * SECOND, &idle(7), &options), step);
+        assert_eq!(policy.next(15 * SECOND, &idle(7), &options), until(25));
+        let spare = MaintenanceInputs { has_spare: true, ..idle(7) };
+        assert_eq!(policy.next(25 * SECOND, &spare, &options), MaintenanceAction::TrimPunch);
+        let due = MaintenanceInputs { is_urgent: true, ..idle(7) };
+        assert_eq!(policy.next(25 * SECOND, &due, &options), MaintenanceAction::Checkpoint);
+        // Another transaction each second: 8 times 10 s after the last step it is taken anyhow.
+        for second in 25..95 {
+            let busy = idle(u64::from(second));
+            assert_eq!(policy.next(second * SECOND, &busy, &options), until(second + 1));
+        }
+        assert_eq!(policy.next(95 * SECOND, &idle(95), &options), step);
+        assert_eq!(policy.next(106 * SECOND, &idle(95), &options), step, "idle again");
+        let none = options.scrub_interval(None);
+        assert_eq!(policy.next(1000 * SECOND, &idle(95), &none), REST);
+        let fast = none.scrub_interval(Some(Duration::ZERO));
+        assert_eq!(policy.next(1000 * SECOND, &idle(95), &fast), step);
+        let rest = MaintenanceAction::Rest { until: Some(1000 * SECOND + SCRUB_PACE_MIN) };
+        assert_eq!(policy.next(1000 * SECOND, &idle(95), &fast), rest, "the rate has a bound");
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Locks, outermost first; a holder of one may take those below it:
 //! 0. `defrag`: one defragmentation at a time; it takes `writer_lock` like any writer.
+//!    `background.scrub`: one step of maintenance's scrub at a time.
 //! 1. `writer_lock`: held as long as a write transaction is open; first come, first served.
 //! 2. `last_checkpoint`: one checkpoint at a time; a scrub takes it to read one thing. Taken
 //!    together with `writer_lock` only by `check`, and by a commit that costs a checkpoint.
@@ -17,6 +18,7 @@ pub(crate) mod background;
 pub(crate) mod defrag_cursor;
 pub(crate) mod maintenance_policy;
 pub(crate) mod pacer;
+pub(crate) mod scrub_progress;
 pub(crate) mod write_throttle;
 pub(crate) mod writer_lock;
 
@@ -89,6 +91,10 @@ pub(crate) struct PageCounters {
     pub(crate) punched_bytes: AtomicU64,
     /// Bytes cut off from the end of the file.
     pub(crate) trimmed_bytes: AtomicU64,
+    /// Bytes that the scrub of maintenance has read, its whole passes, and its errors.
+    pub(crate) scrubbed_bytes: AtomicU64,
+    pub(crate) scrub_passes: AtomicU64,
+    pub(crate) scrub_errors: AtomicU64,
     /// The length of the file in bytes.
     pub(crate) file_bytes: AtomicU64,
     /// Units of deferred frees that transactions still have to do for those they took.

@@ -192,3 +192,52 @@ fn nobody_waits_for_a_checkpoint_that_will_not_come() {
         assert_eq!(waits.join().unwrap(), None);
     });
 }
+
+#[test]
+fn an_idle_store_is_scrubbed_a_busy_one_is_not_and_rot_is_reported() {
+    let fs = disk(1);
+    let store = open(&fs, options().scrub_interval(Some(LONG)));
+    for key in 0..100 {
+        put(&store, key, 20_000);
+    }
+    store.checkpoint().unwrap();
+    let span_bytes = store.stats().span_bytes;
+    let reads = || store.stats().reads;
+    let mut now = SECOND;
+    // Eight steps make a pass: the first is due after 75 s, but something is published each second.
+    for second in 0..100 {
+        put(&store, 1000, 10);
+        assert!(!store.maintain(now + second * SECOND).unwrap());
+    }
+    assert_eq!(reads().scrubbed_bytes, 0);
+    store.checkpoint().unwrap();
+    now += 100 * SECOND;
+    let begun = now;
+    while reads().scrub_passes == 0 {
+        let before = reads().scrubbed_bytes;
+        let is_done = store.maintain(now).unwrap();
+        let read = reads().scrubbed_bytes - before;
+        assert!((read > 0) == is_done && read < 400_000, "{read} bytes in one step");
+        now += SECOND;
+    }
+    let (took, bytes) = (now - begun, reads().scrubbed_bytes);
+    assert!(bytes > span_bytes / 2 && took > LONG / 2 && took < 2 * LONG, "{bytes}, {took:?}");
+    // Of a long value in the middle of the file.
+    let at = span_bytes / 2 / 4096 * 4096 + 60;
+    fs.flip_bit(&path(), at, 3);
+    let mut step = || {
+        now += SECOND;
+        store.maintain(now)
+    };
+    let error = (0..1000).find_map(|_| step().err()).expect("a pass takes 600 s");
+    assert!(
+        matches!(error, Error::Corrupt { page, .. } if page.abs_diff(at / 4096) < 5),
+        "{error}"
+    );
+    assert_eq!(reads().scrub_errors, 1);
+    assert!((0..100).any(|_| step().is_err()), "it is reported until it is mended");
+    assert_eq!((reads().scrub_errors, reads().scrub_passes), (2, 1));
+    fs.flip_bit(&path(), at, 3);
+    assert!((0..600).all(|_| step().is_ok()));
+    assert_eq!((reads().scrub_errors, reads().scrub_passes), (2, 2));
+}

@@ -145,7 +145,7 @@ pub(crate) struct Checkpointer {
 }
 
 impl Checkpointer {
-    /// Runs until it is stopped or a checkpoint fails.
+    /// Runs until it is stopped, a checkpoint fails or a page is found corrupt.
     pub(crate) fn run(self) {
         while !self.signal.is_stopped() {
             let Err(error) = self.step() else { continue };
@@ -155,7 +155,10 @@ impl Checkpointer {
                 tracing::warn!("the disk is full: checkpoints wait for room");
                 continue;
             }
-            self.failure.report(&format!("a checkpoint failed: {error}"));
+            // Also one that the scrub found: others cannot be trusted after it, as for a read.
+            let is_corrupt = matches!(error, Error::Pages(PagesError::Corrupt { .. }));
+            let what = if is_corrupt { "a page is damaged" } else { "a checkpoint failed" };
+            self.failure.report(&format!("{what}: {error}"));
             return;
         }
     }
@@ -174,6 +177,9 @@ impl Checkpointer {
             }
             StoreMaintenance::DeferredFreeUnreadable(error) => {
                 tracing::warn!("space of a deleted range is not given back: {error}");
+            }
+            StoreMaintenance::ScrubUnreadable(error) => {
+                tracing::warn!("the scrub of the pages cannot read the disk: {error}");
             }
             StoreMaintenance::Progress => {}
             StoreMaintenance::Rest { until } => self.signal.wait(until),
