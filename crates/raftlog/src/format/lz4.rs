@@ -3,14 +3,12 @@
 //! A block is a row of sequences: a token, some literals, and a match, which repeats earlier bytes.
 //! An entry is most often not the last of its block, and nothing behind it is needed to read it.
 //! Bytes are copied in steps of fixed length, which may go beyond the end of a part: the next part
-//! overwrites that.
+//! overwrites that. `docs/decisions/0010-small-blocks-read-in-part.md` has what each step carries.
 
 use flotilla_base::prefetch;
 
 /// How far a copy may go beyond its end, and the longest step.
 const SLACK: usize = 32;
-/// The longest sequence of which both parts have at most 32 bytes.
-const SHORT_BYTES: usize = 38;
 const WRONG: &str = "a block cannot be decompressed";
 
 /// The first `wanted` bytes of a block that has `raw_bytes` in all. If that is all of it, the block
@@ -42,10 +40,6 @@ fn fill<const IS_WHOLE: bool>(
     let (mut from, mut to) = (0, 0);
     while to < wanted || IS_WHOLE {
         prefetch::line_at(stored.as_ptr().wrapping_add(from + ahead));
-        if let Some((read, written)) = short(stored, from, raw, to, wanted) {
-            (from, to) = (from + read, to + written);
-            continue;
-        }
         let token = take_byte(stored, &mut from)?;
         let literals = take_length(stored, &mut from, token >> 4)?;
         let copied = literals.min(wanted - to);
@@ -75,52 +69,6 @@ fn fill<const IS_WHOLE: bool>(
         return Err(WRONG);
     }
     Ok(())
-}
-
-/// Decompresses a sequence of which both parts have at most 32 bytes, as nearly all have. Returns
-/// the lengths read and written. `None`, and nothing that counts is written, if the next is no such
-/// sequence, or too near to an end.
-#[inline(always)]
-fn short(
-    stored: &[u8],
-    from: usize,
-    raw: &mut [u8],
-    to: usize,
-    wanted: usize,
-) -> Option<(usize, usize)> {
-    let sequence = stored.get(from..)?.first_chunk::<SHORT_BYTES>()?;
-    let (mut literals, mut len) = (usize::from(sequence[0] >> 4), usize::from(sequence[0] & 15));
-    let written = raw.get_mut(to..)?.first_chunk_mut::<SLACK>()?;
-    let mut at = 1;
-    if literals == 15 {
-        literals += usize::from(sequence[1]);
-        if literals > SLACK {
-            return None;
-        }
-        *written = *sequence[2..].first_chunk()?;
-        at = 2;
-    } else {
-        *written.first_chunk_mut::<16>()? = *sequence[1..].first_chunk()?;
-    }
-    at += literals;
-    let offset = usize::from(u16::from_le_bytes([*sequence.get(at)?, *sequence.get(at + 1)?]));
-    at += 2;
-    if len == 15 {
-        len += usize::from(*sequence.get(at)?);
-        at += 1;
-    }
-    len += 4;
-    let place = to + literals;
-    if len > SLACK || place + len > wanted || offset == 0 || offset > place {
-        return None;
-    }
-    if offset >= SLACK {
-        let piece = *raw.get(place - offset..)?.first_chunk::<SLACK>()?;
-        *raw.get_mut(place..)?.first_chunk_mut()? = piece;
-    } else {
-        repeat(raw, place, offset, len);
-    }
-    Some((at, literals + len))
 }
 
 fn take_byte(stored: &[u8], from: &mut usize) -> Result<u8, &'static str> {
