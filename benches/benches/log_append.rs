@@ -1,4 +1,5 @@
-//! Costs of an append to the log: 1 KiB entries, 1, 8 and 64 threads, synced and not.
+//! Costs of an append to the log: 1 KiB entries, 1, 8 and 64 threads, synced and not; and by 1 and
+//! 64 tasks that await (`synced/await`).
 //!
 //! Each thread appends to a group of its own and waits for each append before the next, so the
 //! time per append is that of all threads together: its inverse is the throughput. Behind each
@@ -9,6 +10,7 @@ use flotilla_raftlog::{Config, Durability, Entry, LogBatch, LogEngine};
 use flotilla_vfs::os::OsFs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
 
 const ENTRY_BYTES: usize = 1024;
 /// The log is compacted and purged after so many appends of a thread, outside the measured time.
@@ -26,6 +28,12 @@ fn log_append(criterion: &mut Criterion) {
             let mut bench = Bench { log, next: vec![1; thread_count], durability };
             let name = format!("{durability:?}/{thread_count}").to_lowercase();
             cases.bench_function(&name, |b| b.iter_custom(|count| bench.append(count)));
+            if durability == Durability::Synced && thread_count != 8 {
+                let runtime = Runtime::new().expect("a runtime");
+                let name = format!("synced/await/{thread_count}");
+                let append = |count| bench.append_by_tasks(&runtime, count);
+                cases.bench_function(&name, |b| b.iter_custom(append));
+            }
             let stats = bench.log.stats();
             let per_append = stats.syncs as f64 / stats.batches.max(1) as f64;
             println!(
@@ -66,6 +74,29 @@ impl Bench {
         elapsed
     }
 
+    /// Appends `count` entries, each task its share.
+    fn append_by_tasks(&mut self, runtime: &Runtime, count: u64) -> Duration {
+        let task_count = self.next.len() as u64;
+        let begin = Instant::now();
+        let tasks = (0..).zip(&self.next).map(|(group, next)| {
+            let (log, durability) = (self.log.clone(), self.durability);
+            let share = count / task_count + u64::from(group < count % task_count);
+            let indexes = *next..next + share;
+            runtime.spawn(async move {
+                for index in indexes.clone() {
+                    log.write(entry(group, index), durability).await.expect("appended");
+                }
+                indexes.end
+            })
+        });
+        let tasks: Vec<_> = tasks.collect();
+        let ends = tasks.into_iter().map(|task| runtime.block_on(task).expect("it ends"));
+        self.next = ends.collect();
+        let elapsed = begin.elapsed();
+        self.tidy();
+        elapsed
+    }
+
     fn tidy(&self) {
         let is_long = |(group, next): (u64, &u64)| {
             self.log.group(group).is_some_and(|g| next - g.first_index() > KEPT_COUNT)
@@ -83,11 +114,15 @@ impl Bench {
 }
 
 fn append_one(log: &LogEngine, group: u64, index: u64, durability: Durability) {
+    log.write(entry(group, index), durability).wait().expect("appended");
+}
+
+fn entry(group: u64, index: u64) -> LogBatch {
     // Made anew each time, as an entry that comes over the network is.
     let data = vec![index as u8; ENTRY_BYTES].into();
     let mut batch = LogBatch::new();
     batch.append(group, &[Entry { index, term: 1, kind: 0, data }]);
-    log.write(batch, durability).wait().expect("appended");
+    batch
 }
 
 criterion_group! {

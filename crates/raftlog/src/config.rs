@@ -65,6 +65,10 @@ pub struct Config {
     /// The two are for rewrites of purge, and for batches that only free space, which always pass.
     /// At least eight segments.
     pub disk_bytes_max: Option<u64>,
+    /// Whether the first task that awaits a commit starts a thread, which from then on carries out
+    /// what tasks await. Default true. With false the poll carries it out itself and waits for the
+    /// disk: for a simulator, whose threads are all its own.
+    pub commit_thread: bool,
     /// The salt of the checksums of frames, so that a client that only chooses the data cannot make
     /// bytes that pass for a frame. `None`, the default, draws one for each segment from the
     /// operating system; a test that must repeat byte for byte sets it.
@@ -107,6 +111,7 @@ impl Default for Config {
             move_bytes_max: 64 << 20,
             move_live_ratio_max: 0.5,
             disk_bytes_max: None,
+            commit_thread: true,
             salt: None,
         }
     }
@@ -194,6 +199,13 @@ impl Config {
     #[must_use]
     pub fn disk_bytes_max(mut self, disk_bytes_max: Option<u64>) -> Config {
         self.disk_bytes_max = disk_bytes_max;
+        self
+    }
+
+    /// With another [`Config::commit_thread`](field@Config::commit_thread).
+    #[must_use]
+    pub fn commit_thread(mut self, commit_thread: bool) -> Config {
+        self.commit_thread = commit_thread;
         self
     }
 

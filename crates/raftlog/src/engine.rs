@@ -1,6 +1,7 @@
 //! The engine's interface: open, write, read, purge. No mechanism.
 
 use crate::batch::log_batch::LogBatch;
+use crate::commit::commit_driver::CommitDriver;
 use crate::commit::commit_handle::Commit;
 use crate::commit::group_commit::GroupCommit;
 use crate::commit::maintenance::{self, LogMaintenance};
@@ -20,12 +21,14 @@ use std::sync::Arc;
 
 /// A log for many groups in one directory. A clone is another handle of the same log.
 ///
-/// It starts no threads unless it is told to: a thread that waits for a write, or calls
-/// [`LogEngine::flush`], leads the group commit. A caller of [`LogEngine::maintain`], or else the
-/// writers themselves, preallocate and seal segments. Batches that are queued when the last handle
-/// is dropped, commits included, are not written.
+/// It starts no threads unless it is told to, or a task awaits a commit: a thread that waits for a
+/// write, or calls [`LogEngine::flush`], leads the group commit. A caller of
+/// [`LogEngine::maintain`], or else the writers themselves, preallocate and seal segments. Batches
+/// that are queued when the last handle is dropped, commits included, are not written.
 #[derive(Clone, Debug)]
 pub struct LogEngine {
+    /// The first field: its thread ends before the log goes.
+    driver: Arc<CommitDriver>,
     pub(crate) group_commit: Arc<GroupCommit>,
     pub(crate) segments: Arc<Segments>,
     cache: Arc<BlockCache>,
@@ -42,7 +45,8 @@ impl LogEngine {
         let group_commit = Arc::new(GroupCommit::new(appender, pool, usage, groups));
         let segments = recovered.segments;
         let purge = Arc::default();
-        Ok((LogEngine { group_commit, segments, cache, purge }, recovered.report))
+        let driver = Arc::new(CommitDriver::new(group_commit.clone()));
+        Ok((LogEngine { driver, group_commit, segments, cache, purge }, recovered.report))
     }
 
     /// Queues a batch. Never waits for the disk. Batches are written in the order in which they are
@@ -56,12 +60,12 @@ impl LogEngine {
     /// wait for earlier commits, or flush, first.
     pub fn write(&self, batch: LogBatch, durability: Durability) -> Commit {
         let queued = self.group_commit.write(batch, durability);
-        Commit::new(queued, self.group_commit.clone())
+        Commit::new(queued, self.driver.clone())
     }
 
     /// Queues a sync: when it is done, all that was queued before is durable.
     pub fn sync(&self) -> Commit {
-        Commit::new(self.group_commit.sync(), self.group_commit.clone())
+        Commit::new(self.group_commit.sync(), self.driver.clone())
     }
 
     /// Waits until all that is queued is carried out: one write, one sync, on the calling thread

@@ -3,7 +3,7 @@
 //!
 //! It stores, for each group (a number of the embedder's choice), a log of entries with indexes and
 //! terms, and a few small keys with values. It knows nothing of raft beyond that: bytes in, bytes
-//! out. It starts no threads unless it is told to, and needs no runtime.
+//! out. It starts no threads unless it is told to, or a task awaits a commit, and needs no runtime.
 //!
 //! Guarantees:
 //! - A batch over any number of groups is there after a crash as a whole or not at all, and only if
@@ -44,6 +44,25 @@
 //! assert_eq!(group.entries(1..2, u64::MAX)?[0].data, "hello");
 //! # Ok(())
 //! # }
+//! ```
+//!
+//! A task awaits instead of waiting, in any runtime:
+//!
+//! ```
+//! # use flotilla_raftlog::{Durability, Error, LogBatch, LogEngine, Receipt};
+//! async fn vote(log: &LogEngine, group: u64) -> Result<Receipt, Error> {
+//!     let mut batch = LogBatch::new();
+//!     batch.put(group, b"vote", b"1");
+//!     log.write(batch, Durability::Synced).await
+//! }
+//! # let dir = tempfile::tempdir().expect("a directory");
+//! # let log = LogEngine::open(dir.path()).expect("it opens");
+//! # let mut voted = std::pin::pin!(vote(&log, 7));
+//! # let context = &mut std::task::Context::from_waker(std::task::Waker::noop());
+//! # while voted.as_mut().poll(context).is_pending() {
+//! #     std::thread::yield_now();
+//! # }
+//! # assert_eq!(log.group(7).expect("written").get(b"vote").as_deref(), Some(&b"1"[..]));
 //! ```
 //!
 //! [`LogEngine::open_with`] takes a [`Config`], reports the recovery, and writes to any file system

@@ -141,6 +141,7 @@ fn store_config(swarm: &Swarm, rng: &mut Rng) -> flotilla_store::Config {
         log: defaults
             .log
             .recovery_threads(1)
+            .commit_thread(false)
             .segment_bytes(segment_bytes)
             .salt(Some(salt))
             .purge_above_bytes(choose(&mut log_rng, &[0, 64 << 10, 1 << 30]) as u64)

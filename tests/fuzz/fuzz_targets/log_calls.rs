@@ -12,7 +12,13 @@ use libfuzzer_sys::fuzz_target;
 
 fn open(fs: &FaultFs) -> LogEngine {
     // Purge moves all the time, a little in each call.
-    let config = Config::default().segment_bytes(8 << 10).purge_above_bytes(8 << 10).move_bytes_max(2 << 10).move_live_ratio_max(0.9).compress_above_bytes(1 << 10).recovery_threads(1);
+    let config = Config::default()
+        .segment_bytes(8 << 10)
+        .purge_above_bytes(8 << 10)
+        .move_bytes_max(2 << 10)
+        .move_live_ratio_max(0.9)
+        .compress_above_bytes(1 << 10)
+        .recovery_threads(1);
     LogEngine::open_with(Arc::new(fs.clone()), Path::new("/log"), config).unwrap().0
 }
 

@@ -20,8 +20,7 @@ type Record = (u8, Vec<u8>);
 
 fn open() -> LogEngine {
     let fs = Arc::new(FaultFs::new(1));
-    let config =
-        Config::default().segment_bytes(16 << 10).recovery_threads(1).salt(Some(7));
+    let config = Config::default().segment_bytes(16 << 10).recovery_threads(1).salt(Some(7));
     LogEngine::open_with(fs, Path::new("/log"), config).unwrap().0
 }
 

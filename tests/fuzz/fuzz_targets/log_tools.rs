@@ -23,7 +23,14 @@ const FRAME_HEADER_BYTES: usize = 40;
 const TRAILER_BYTES: usize = 32;
 
 fn config() -> Config {
-    Config::default().segment_bytes(4 << 10).purge_above_bytes(12 << 10).move_live_ratio_max(0.9).compress_above_bytes(512).cache_bytes_max(1 << 20).recovery_threads(1).salt(Some(7))
+    Config::default()
+        .segment_bytes(4 << 10)
+        .purge_above_bytes(12 << 10)
+        .move_live_ratio_max(0.9)
+        .compress_above_bytes(512)
+        .cache_bytes_max(1 << 20)
+        .recovery_threads(1)
+        .salt(Some(7))
 }
 
 /// A segment's name, bytes, and where its frames begin.

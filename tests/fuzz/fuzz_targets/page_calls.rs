@@ -153,7 +153,8 @@ fuzz_target!(|data: &[u8]| {
         let more = part.get(23).copied().unwrap_or(0xff);
         if part[0] & 1 == 0 {
             let is_synced = more & 0x81 == 0;
-            txn.commit(if is_synced { CommitDurability::Sync } else { CommitDurability::Memory }).unwrap();
+            txn.commit(if is_synced { CommitDurability::Sync } else { CommitDurability::Memory })
+                .unwrap();
             published = model;
             if is_synced {
                 durable = published.clone();

@@ -1,6 +1,7 @@
 //! The handle of a queued write: waited for, polled as a future, or given a callback.
 
-use crate::commit::group_commit::{GroupCommit, PendingWrite};
+use crate::commit::commit_driver::CommitDriver;
+use crate::commit::group_commit::PendingWrite;
 use crate::error::Error;
 use crate::queue::completion::Receipt;
 use std::pin::Pin;
@@ -10,18 +11,19 @@ use std::task::{Context, Poll};
 /// A write that is queued, or its outcome.
 ///
 /// A thread must carry the write out: one in [`Commit::wait`] does, or one in
-/// [`crate::LogEngine::flush`]. A callback or a future alone does not. Dropping a commit does not
-/// take the write back.
+/// [`crate::LogEngine::flush`]. To await it is enough: the first poll of a commit that is not
+/// written yet hands it to a thread of the log, see [`crate::Config::commit_thread`]. A callback
+/// alone is not. Dropping a commit does not take the write back.
 #[derive(Debug)]
 #[must_use = "the outcome of a write is told only here"]
 pub struct Commit {
     queued: PendingWrite,
-    group_commit: Arc<GroupCommit>,
+    driver: Arc<CommitDriver>,
 }
 
 impl Commit {
-    pub(crate) fn new(queued: PendingWrite, group_commit: Arc<GroupCommit>) -> Commit {
-        Commit { queued, group_commit }
+    pub(crate) fn new(queued: PendingWrite, driver: Arc<CommitDriver>) -> Commit {
+        Commit { queued, driver }
     }
 
     /// Waits for the outcome. If no thread is writing, this one writes for all that are queued.
@@ -31,7 +33,7 @@ impl Commit {
     /// Why the batch was refused or is not known to be written. After [`Error::Poisoned`] it may be
     /// there or not when the log is opened again; after any other error it is not.
     pub fn wait(self) -> Result<Receipt, Error> {
-        self.group_commit.wait(&self.queued)
+        self.driver.group_commit.wait(&self.queued)
     }
 
     /// Calls `f` with the outcome: on the thread that writes or, if the outcome is there already,
@@ -43,7 +45,7 @@ impl Commit {
     /// thread that runs it, and those behind it run with the next write.
     pub fn on_done(self, f: impl FnOnce(Result<Receipt, Error>) + Send + 'static) {
         if let Some(outcome) = self.queued.completion.set_callback(Box::new(f)) {
-            self.group_commit.call_back(&self.queued.completion, outcome);
+            self.driver.group_commit.call_back(&self.queued.completion, outcome);
         }
     }
 
@@ -55,11 +57,17 @@ impl Commit {
 
 /// # Cancel safety
 ///
-/// Dropping the future does not take the write back.
+/// Dropping the future does not take the write back: it stays queued for the next leader.
 impl Future for Commit {
     type Output = Result<Receipt, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.queued.completion.poll(context.waker())
+        let completion = &self.queued.completion;
+        match completion.poll(context.waker()) {
+            Poll::Pending if self.driver.hand_over(self.queued.round) => {
+                completion.poll(context.waker())
+            }
+            polled => polled,
+        }
     }
 }

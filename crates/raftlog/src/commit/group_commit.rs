@@ -59,7 +59,7 @@ pub(crate) struct Log {
 pub(crate) struct PendingWrite {
     pub(crate) completion: Arc<Completion>,
     /// The commit round that it belongs to.
-    round: u64,
+    pub(super) round: u64,
 }
 
 impl PendingWrite {
@@ -125,6 +125,15 @@ impl GroupCommit {
     pub(crate) fn wait(&self, queued: &PendingWrite) -> Outcome {
         let own_outcome = self.wait_for(queued.round, Some(&queued.completion));
         own_outcome.unwrap_or_else(|| queued.completion.outcome().expect("the round is done"))
+    }
+
+    pub(super) fn is_done(&self, round: u64) -> bool {
+        self.rounds.is_done(round)
+    }
+
+    /// Waits until the round is done, as the leader if there is none.
+    pub(super) fn carry_out(&self, round: u64) {
+        self.wait_for(round, None);
     }
 
     fn wait_for(&self, round: u64, own: Option<&Arc<Completion>>) -> Option<Outcome> {

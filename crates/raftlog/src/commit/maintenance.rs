@@ -4,14 +4,13 @@
 //! A caller of [`step`] does it step by step, or a thread of its own. An append does by itself what
 //! is not done in time, so that only latency depends on this.
 
+use crate::commit::background_thread::{BackgroundThread, NextStep};
 use crate::commit::group_commit::GroupCommit;
 use crate::error::Error;
 use crate::segments::pool::AppendFailure;
-use flotilla_base::event_count::EventCount;
-use flotilla_base::sync::atomic::{AtomicBool, Ordering};
-use flotilla_base::sync::thread::{self, JoinHandle};
+use flotilla_base::sync::atomic::Ordering;
 use std::io;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often the thread checks whether the log is idle, or a full disk has room again.
@@ -22,9 +21,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 #[must_use = "the thread stops when this is dropped"]
 pub struct LogMaintenance {
-    is_over: Arc<AtomicBool>,
-    event_count: Arc<EventCount>,
-    thread: Option<JoinHandle<()>>,
+    _thread: BackgroundThread,
 }
 
 /// One step. Returns whether there was something to do.
@@ -53,39 +50,17 @@ pub(crate) fn step(group_commit: &GroupCommit) -> Result<bool, Error> {
 
 impl LogMaintenance {
     pub(crate) fn start(group_commit: &Arc<GroupCommit>) -> io::Result<LogMaintenance> {
-        let (is_over, event_count) =
-            (Arc::<AtomicBool>::default(), group_commit.pool.event_count.clone());
-        let (over, changed) = (is_over.clone(), event_count.clone());
+        let event_count = group_commit.pool.event_count.clone();
         // A weak reference: the thread must not keep a log open that its owner has dropped.
         let log = Arc::downgrade(group_commit);
-        let thread = thread::Builder::new()
-            .name("log-maintenance".to_owned())
-            .spawn(move || run(&over, &changed, &log))?;
-        Ok(LogMaintenance { is_over, event_count, thread: Some(thread) })
-    }
-}
-
-impl Drop for LogMaintenance {
-    fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Release);
-        self.event_count.notify();
-        // A callback that the thread itself runs may drop this; it cannot wait for itself.
-        let thread = self.thread.take().filter(|t| t.thread().id() != thread::current().id());
-        if let Some(thread) = thread {
-            // A panic was reported when it happened, and the writes that waited have failed.
-            let _ = thread.join();
-        }
-    }
-}
-
-fn run(is_over: &AtomicBool, event_count: &EventCount, log: &Weak<GroupCommit>) {
-    let mut seen = 0;
-    while !is_over.load(Ordering::Acquire) {
-        match log.upgrade().map(|group_commit| step(&group_commit)) {
-            Some(Ok(true)) => {}
-            Some(Ok(false)) => seen = event_count.wait(seen, POLL_INTERVAL),
+        let next_step = move || match log.upgrade().map(|group_commit| step(&group_commit)) {
+            Some(Ok(true)) => NextStep::Now,
+            Some(Ok(false)) => NextStep::OnEvent,
             // The log is gone, closed or poisoned. The next writer gets the error.
-            Some(Err(_)) | None => return,
-        }
+            Some(Err(_)) | None => NextStep::Never,
+        };
+        let thread =
+            BackgroundThread::start("log-maintenance", event_count, POLL_INTERVAL, next_step)?;
+        Ok(LogMaintenance { _thread: thread })
     }
 }

@@ -2,6 +2,8 @@
 //! background maintenance.
 
 pub(crate) mod appender;
+mod background_thread;
+pub(crate) mod commit_driver;
 pub(crate) mod commit_handle;
 pub(crate) mod group_commit;
 pub(crate) mod leader;

@@ -1,6 +1,7 @@
 //! The engine through its public face, on a disk that can be told to fail.
 
 mod api;
+mod awaits;
 mod copies;
 mod corruption;
 mod crash;
