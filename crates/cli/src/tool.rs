@@ -6,7 +6,7 @@ use std::time::Duration;
 use comfy_table::{Cell, CellAlignment, LineStyle, Table, TableStyle};
 use flotilla_client::Observer;
 use flotilla_proto::peers::{self, StatsResponse};
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// Where the cluster is.
 #[derive(Clone, Debug, clap::Args)]
@@ -142,10 +142,6 @@ impl Error {
             | Error::Output(_) => 1,
         }
     }
-
-    fn to_json(&self) -> Value {
-        json!({ "error": self.to_string() })
-    }
 }
 
 /// A line below the headings and nothing else: a table may have a thousand rows.
@@ -187,7 +183,7 @@ pub(crate) fn end(is_json: bool, result: Result<(), Error>) -> ExitCode {
         }
         Err(error) => {
             if is_json {
-                eprintln!("{}", error.to_json());
+                eprintln!("{}", json!({ "error": error.to_string() }));
             } else {
                 eprintln!("flotilla: {error}");
             }

@@ -30,9 +30,7 @@ use crate::net::dial::PEER_MESSAGE_BYTES_MAX;
 use crate::net::listen::{self, ServerLimits};
 use crate::pd::{self, PlacementDriver};
 use crate::service::rawkv::RawKv;
-use crate::start::{
-    OpenedMember, OpenedStore, StartError, bind, check_given, open_directory, open_store,
-};
+use crate::start::{OpenedStore, StartError, bind, check_given, open_directory, open_store};
 use crate::status::health::HealthWatch;
 use crate::status::metrics::NodeStatsReader;
 use crate::status::server::StatusServer;
@@ -134,11 +132,10 @@ impl Node {
             true => directory,
             false => become_member(directory, &resolved, &listener, clock).await?,
         };
-        let member = OpenedMember::check(&resolved, directory)?;
         let address = resolved.advertised(&addr.to_string(), known.as_deref());
         let opened = {
             let (resolved, address) = (Arc::clone(&resolved), address.clone());
-            blocking(move || open_store(&resolved, member, &address, clock)).await?
+            blocking(move || open_store(&resolved, directory, &address, clock)).await?
         };
         Self::assemble(resolved, listener, address, opened, clock).await
     }

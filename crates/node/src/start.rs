@@ -83,24 +83,6 @@ pub(crate) fn open_directory(
         .map_err(|source| store_error(resolved, source))
 }
 
-/// A member's directory with its own copies of what the cluster is.
-pub(crate) struct OpenedMember {
-    pub(crate) directory: StoreDirectory,
-    pub(crate) registry: StoreRegistry,
-    pub(crate) settings: ClusterSettings,
-}
-
-impl OpenedMember {
-    /// Reads the copies, and compares them with what is given.
-    pub(crate) fn check(
-        resolved: &ResolvedConfig,
-        directory: StoreDirectory,
-    ) -> Result<Self, StartError> {
-        let (registry, settings) = check_given(resolved, &directory)?;
-        Ok(Self { directory, registry, settings })
-    }
-}
-
 /// Compares what is given with what a member's directory says; its copies.
 pub(crate) fn check_given(
     resolved: &ResolvedConfig,
@@ -121,14 +103,14 @@ pub(crate) struct OpenedStore {
     pub(crate) shards: Vec<Shard>,
 }
 
-/// Opens the store and makes its shards. Blocks.
+/// Compares what is given with a member's directory, opens the store, makes its shards. Blocks.
 pub(crate) fn open_store(
     resolved: &ResolvedConfig,
-    member: OpenedMember,
+    directory: StoreDirectory,
     address: &str,
     clock: Clock,
 ) -> Result<OpenedStore, StartError> {
-    let OpenedMember { directory, registry, settings } = member;
+    let (registry, settings) = check_given(resolved, &directory)?;
     let config = &resolved.config;
     let (store, recovered) =
         Store::start(directory).map_err(|source| store_error(resolved, source))?;

@@ -83,7 +83,7 @@ pub use space::freelist::Freelist;
 pub use stats::{ReadStats, Stats, TrimPunchStats};
 pub use store::{DurableState, PageStore};
 pub use tree::ingest::{BuiltTree, TreeBuilder};
-pub use tree::{Copied, Cursor, Entry, KeyIter, Range};
+pub use tree::{Copied, Entry, KeyIter, Range};
 pub use txn::snapshot::{Snapshot, Tree};
 pub use txn::split_join::DetachedTree;
 pub use txn::tree_mut::TreeMut;

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use flotilla_vfs::os::OsFs;
-use flotilla_vfs::{File, FileSystem, OpenMode};
+use flotilla_vfs::{File, FileSystem, LockGuard, OpenMode};
 use parking_lot::Mutex;
 
 use crate::background::defragment::{self, DefragProgress};
@@ -75,10 +75,7 @@ impl PageStore {
     /// [`Error::Unsupported`] if its meta pages, bitmaps or redo area cannot be trusted,
     /// [`Error::Io`] if the kernel refused.
     pub fn open_with(fs: Arc<dyn FileSystem>, path: &Path, options: Options) -> Result<PageStore> {
-        let lock = fs.lock(&with_suffix(path, ".lock")).map_err(|error| match error.kind() {
-            ErrorKind::WouldBlock => Error::Locked,
-            _ => Error::Io(error),
-        })?;
+        let lock = lock(&*fs, path)?;
         let file = match fs.open(path, OpenMode::Write) {
             Err(error) if error.kind() == ErrorKind::NotFound => create(&*fs, path)?,
             other => other?,
@@ -438,12 +435,26 @@ pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 }
 
 /// The meta page that counts, and a mask of the whole copies of both.
-fn read_meta(file: &dyn File) -> Result<(MetaPage, [u8; 2])> {
+/// Takes the lock file, which keeps other stores and tools out.
+pub(crate) fn lock(fs: &dyn FileSystem, path: &Path) -> Result<Box<dyn LockGuard>> {
+    fs.lock(&with_suffix(path, ".lock")).map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock => Error::Locked,
+        _ => Error::Io(error),
+    })
+}
+
+/// Reads both meta pages.
+pub(crate) fn read_meta_pages(file: &dyn File) -> Result<Vec<u8>> {
     let mut pages = vec![0; 2 * UNIT_BYTES];
     file.read_exact_at(&mut pages, 0).map_err(|error| match error.kind() {
         ErrorKind::UnexpectedEof => Error::Corrupt { page: 0, what: "the file is too short" },
         _ => Error::Io(error),
     })?;
+    Ok(pages)
+}
+
+fn read_meta(file: &dyn File) -> Result<(MetaPage, [u8; 2])> {
+    let pages = read_meta_pages(file)?;
     let meta = MetaPage::newest(&pages)?;
     meta.verify_places()?;
     Ok((meta, MetaPage::copies(&pages)))

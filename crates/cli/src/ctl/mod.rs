@@ -66,32 +66,28 @@ pub fn run(args: &CtlArgs) -> ExitCode {
 async fn answer(args: &CtlArgs) -> Result<(), Error> {
     let format = ByteFormat { is_hex: args.hex, is_json: args.target.json };
     let out = &mut std::io::stdout().lock();
+    let client = || Client::connect(&args.target.endpoints, args.target.config());
     match &args.command {
-        CtlCommand::Regions => return views::regions(&args.target, format, out).await,
-        CtlCommand::Stores => return views::stores(&args.target, format, out).await,
-        _ => {}
-    }
-    let client = Client::connect(&args.target.endpoints, args.target.config()).await?;
-    match &args.command {
+        CtlCommand::Regions => views::regions(&args.target, format, out).await,
+        CtlCommand::Stores => views::stores(&args.target, format, out).await,
         CtlCommand::Put { key, value } => {
-            client.put(format.parse(key)?, format.parse(value)?).await?;
+            client().await?.put(format.parse(key)?, format.parse(value)?).await?;
             rows::done(format, out)
         }
         CtlCommand::Get { key } => {
-            let key = format.parse(key)?;
+            let (client, key) = (client().await?, format.parse(key)?);
             match client.get(key.clone()).await? {
                 Some(value) => rows::value(&key, &value, format, out),
                 None => Err(Error::Absent(format!("{} has no value", format.quote(&key)))),
             }
         }
         CtlCommand::Delete { key } => {
-            client.delete(format.parse(key)?).await?;
+            client().await?.delete(format.parse(key)?).await?;
             rows::done(format, out)
         }
-        CtlCommand::Scan(scan) => rows::scan(&client, scan, format, out).await,
+        CtlCommand::Scan(scan) => rows::scan(&client().await?, scan, format, out).await,
         CtlCommand::LeaderOf { key } => {
-            views::leader_of(&client, &format.parse(key)?, format, out).await
+            views::leader_of(&client().await?, &format.parse(key)?, format, out).await
         }
-        CtlCommand::Regions | CtlCommand::Stores => unreachable!("answered above"),
     }
 }

@@ -21,15 +21,7 @@ use super::leader::PdLeader;
 use crate::membership::{run_from_wire, uuid_from_wire};
 
 /// The service that takes heartbeats.
-pub(super) struct HeartbeatReceiver {
-    context: PdContext,
-}
-
-impl HeartbeatReceiver {
-    pub(super) fn new(context: PdContext) -> Self {
-        Self { context }
-    }
-}
+pub(super) struct HeartbeatReceiver(pub(super) PdContext);
 
 #[tonic::async_trait]
 impl Placement for HeartbeatReceiver {
@@ -40,9 +32,9 @@ impl Placement for HeartbeatReceiver {
         &self,
         request: Request<Streaming<ReportRequest>>,
     ) -> Result<Response<Self::ReportStream>, Status> {
-        let pd_leader = self.context.pd_leader().await?;
+        let pd_leader = self.0.pd_leader().await?;
         let (pings, answers) = mpsc::channel(1);
-        tokio::spawn(listen(self.context.clone(), pd_leader, request.into_inner(), pings));
+        tokio::spawn(listen(self.0.clone(), pd_leader, request.into_inner(), pings));
         Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
     }
 }

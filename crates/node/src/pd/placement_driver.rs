@@ -35,24 +35,24 @@ impl PlacementDriver {
     /// The service that TiKV's clients ask for regions, stores, ids and timestamps.
     #[must_use]
     pub fn pd_server(&self) -> PdServer<impl Pd> {
-        PdServer::new(PdService::new(self.context.clone()))
+        PdServer::new(PdService { context: self.context.clone() })
     }
 
     /// The service that takes heartbeats.
     #[must_use]
     pub fn report_server(&self) -> PlacementServer<impl placement_server::Placement> {
-        PlacementServer::new(HeartbeatReceiver::new(self.context.clone()))
+        PlacementServer::new(HeartbeatReceiver(self.context.clone()))
     }
 
     /// The meta storage of PD, which is empty.
     #[must_use]
     pub fn meta_storage_server(&self) -> MetaStorageServer<impl MetaStorage> {
-        MetaStorageServer::new(EmptyMetaStorage::new(self.context.clone()))
+        MetaStorageServer::new(EmptyMetaStorage(self.context.clone()))
     }
 
     /// The keyspaces of PD, which has none.
     #[must_use]
     pub fn keyspace_server(&self) -> KeyspaceServer<impl Keyspace> {
-        KeyspaceServer::new(EmptyKeyspaces::new(self.context.clone()))
+        KeyspaceServer::new(EmptyKeyspaces(self.context.clone()))
     }
 }

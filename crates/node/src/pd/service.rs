@@ -41,14 +41,10 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send + 'static>
 /// The service, over the shared state.
 #[derive(Clone)]
 pub(super) struct PdService {
-    context: PdContext,
+    pub(super) context: PdContext,
 }
 
 impl PdService {
-    pub(super) fn new(context: PdContext) -> Self {
-        Self { context }
-    }
-
     fn header(&self) -> Option<ResponseHeader> {
         Some(ResponseHeader { cluster_id: self.context.cluster_id(), error: None })
     }

@@ -11,37 +11,21 @@ use tonic::{Request, Response, Status};
 use super::context::PdContext;
 
 /// The meta storage, which has no keys.
-pub(super) struct EmptyMetaStorage {
-    context: PdContext,
-}
-
-impl EmptyMetaStorage {
-    pub(super) fn new(context: PdContext) -> Self {
-        Self { context }
-    }
-}
+pub(super) struct EmptyMetaStorage(pub(super) PdContext);
 
 #[tonic::async_trait]
 impl MetaStorage for EmptyMetaStorage {
     async fn get(&self, request: Request<GetRequest>) -> Result<Response<GetResponse>, Status> {
         let header = request.into_inner().header.unwrap_or_default();
-        self.context.check_cluster(header.cluster_id)?;
-        let cluster_id = self.context.cluster_id();
+        self.0.check_cluster(header.cluster_id)?;
+        let cluster_id = self.0.cluster_id();
         let header = Some(ResponseHeader { cluster_id, ..ResponseHeader::default() });
         Ok(Response::new(GetResponse { header, ..GetResponse::default() }))
     }
 }
 
 /// Keyspaces, which need API V2: none.
-pub(super) struct EmptyKeyspaces {
-    context: PdContext,
-}
-
-impl EmptyKeyspaces {
-    pub(super) fn new(context: PdContext) -> Self {
-        Self { context }
-    }
-}
+pub(super) struct EmptyKeyspaces(pub(super) PdContext);
 
 #[tonic::async_trait]
 impl Keyspace for EmptyKeyspaces {
@@ -50,12 +34,12 @@ impl Keyspace for EmptyKeyspaces {
         request: Request<LoadKeyspaceRequest>,
     ) -> Result<Response<LoadKeyspaceResponse>, Status> {
         let header = request.into_inner().header.unwrap_or_default();
-        self.context.check_cluster(header.cluster_id)?;
+        self.0.check_cluster(header.cluster_id)?;
         let error = pdpb::Error {
             r#type: pdpb::ErrorType::EntryNotFound.into(),
             message: "there are no keyspaces: API V2 is not spoken here, use V1".to_owned(),
         };
-        let cluster_id = self.context.cluster_id();
+        let cluster_id = self.0.cluster_id();
         let header = Some(pdpb::ResponseHeader { cluster_id, error: Some(error) });
         Ok(Response::new(LoadKeyspaceResponse { header, ..LoadKeyspaceResponse::default() }))
     }

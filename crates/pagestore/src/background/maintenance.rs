@@ -385,15 +385,7 @@ mod tests {
                 let mut txn = store.write().unwrap();
                 let mut tree = txn.tree("t").unwrap();
                 let (key, value) = (i.to_be_bytes(), value(i, round));
-                match i % 2 {
-                    0 => tree.put(&key, &value).unwrap(),
-                    _ => tree
-                        .put_reserve(&key, value.len(), |bytes| {
-                            assert!(bytes.iter().all(|&byte| byte == 0));
-                            bytes.copy_from_slice(&value);
-                        })
-                        .unwrap(),
-                }
+                tree.put(&key, &value).unwrap();
                 txn.publish().unwrap();
             }
             let before = ready();

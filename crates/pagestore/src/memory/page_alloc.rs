@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::memory::page_table::{PageBuffer, UnlinkedFrame};
 use crate::memory::slab::{Slab, SlabUse, SlabValue};
-use crate::memory::value_alloc::ValueAlloc;
+use crate::memory::value_alloc::{UsedSlab, ValueAlloc};
 use crate::page::UNIT_BYTES;
 
 /// Buffers that come from the heap before the first slab is made.
@@ -46,7 +46,7 @@ pub(crate) struct PageAlloc {
     free: [Vec<PageBuffer>; 2],
     /// Buffers that are not reused and that no reader needs.
     garbage: Vec<UnlinkedFrame>,
-    slabs: Vec<PageSlab>,
+    slabs: Vec<UsedSlab>,
     /// The slab that was taken from last.
     current: usize,
     /// Slabs that were not yet taken from.
@@ -59,12 +59,6 @@ pub(crate) struct PageAlloc {
     values: ValueAlloc,
     /// The last transaction that was seen, and when first.
     quiet: (u64, Duration),
-}
-
-/// A slab, and whether it was taken from since [`PageAlloc::idle_slabs`] was asked last.
-struct PageSlab {
-    slab: Arc<Slab>,
-    was_needed: bool,
 }
 
 impl PageAlloc {
@@ -98,7 +92,7 @@ impl PageAlloc {
         }
         let slab = self.ready.pop()?;
         let buffer = slab.take().map(PageBuffer::from);
-        self.slabs.push(PageSlab { slab, was_needed: true });
+        self.slabs.push(UsedSlab { slab, was_needed: true });
         self.current = count;
         buffer
     }

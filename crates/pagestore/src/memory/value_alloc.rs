@@ -27,7 +27,7 @@ const PASSED_MAX: u32 = 64;
 /// Slabs that long values lie in.
 #[derive(Default)]
 pub(crate) struct ValueAlloc {
-    slabs: Vec<ValueSlab>,
+    slabs: Vec<UsedSlab>,
     /// The slab that was taken from last.
     current: usize,
     /// The unit of it to look from.
@@ -38,10 +38,10 @@ pub(crate) struct ValueAlloc {
     passed: u32,
 }
 
-/// A slab, and whether it was taken from since [`ValueAlloc::idle_slabs`] was asked last.
-struct ValueSlab {
-    slab: Arc<Slab>,
-    was_needed: bool,
+/// A slab, and whether it was taken from since idle slabs were asked for last.
+pub(super) struct UsedSlab {
+    pub(super) slab: Arc<Slab>,
+    pub(super) was_needed: bool,
 }
 
 impl ValueAlloc {
@@ -78,7 +78,7 @@ impl ValueAlloc {
             return Some(piece);
         }
         if self.is_half_taken() {
-            self.slabs.push(ValueSlab { slab: ready()?, was_needed: false });
+            self.slabs.push(UsedSlab { slab: ready()?, was_needed: false });
             return self.take_from_here(len);
         }
         self.look_from_the_beginning();
@@ -129,7 +129,7 @@ impl ValueAlloc {
     /// Hands over slabs that are not in use and were not since the last call; if `quiet`, those
     /// that were needed as well.
     pub(crate) fn idle_slabs(&mut self, quiet: bool) -> Vec<Arc<Slab>> {
-        let is_needed = |used: &mut ValueSlab| std::mem::take(&mut used.was_needed) && !quiet;
+        let is_needed = |used: &mut UsedSlab| std::mem::take(&mut used.was_needed) && !quiet;
         let idle = self.slabs.extract_if(.., |used| !is_needed(used) && used.slab.is_idle());
         let idle = idle.map(|used| used.slab).collect();
         self.look_from_the_beginning();

@@ -11,7 +11,7 @@ use crate::shared::write_throttle::WriteThrottle;
 use crate::space::double_free::RefusedFree;
 
 /// State of background work.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Background {
     pub(crate) write_throttle: WriteThrottle,
     pub(crate) policy: Mutex<MaintenancePolicy>,
@@ -21,18 +21,6 @@ pub(crate) struct Background {
     /// The deferred free that was refused last. They are freed from the newest on, so nothing that
     /// was refused before comes up again.
     pub(crate) refused_free: Mutex<Option<RefusedFree>>,
-}
-
-impl Background {
-    pub(crate) fn new() -> Background {
-        Background {
-            write_throttle: WriteThrottle::new(),
-            policy: Mutex::default(),
-            notify: BackgroundNotify::default(),
-            scrub: Mutex::default(),
-            refused_free: Mutex::default(),
-        }
-    }
 }
 
 /// Notifies the maintenance thread, which makes checkpoints.

@@ -119,7 +119,7 @@ impl StoreShared {
             durable: RwLock::new(root.of_the_file()),
             redo,
             options,
-            background: Background::new(),
+            background: Background::default(),
             defrag: Mutex::new(None),
             resizing: Mutex::new(()),
             counters: PageCounters::default(),

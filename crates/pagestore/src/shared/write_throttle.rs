@@ -37,12 +37,14 @@ struct ThrottleState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DiskFull;
 
-impl WriteThrottle {
-    pub(crate) fn new() -> WriteThrottle {
+impl Default for WriteThrottle {
+    fn default() -> WriteThrottle {
         let state = ThrottleState { checkpointers: 0, pacer: Pacer::default(), is_full: false };
         WriteThrottle { start: Instant::now(), state: Mutex::new(state), progress: Condvar::new() }
     }
+}
 
+impl WriteThrottle {
     /// Registers a thread that makes checkpoints: without one, no writer waits.
     pub(crate) fn attach(&self) {
         self.state.lock().checkpointers += 1;
@@ -129,13 +131,13 @@ mod tests {
 
     #[test]
     fn nobody_waits_where_nobody_makes_checkpoints() {
-        let write_throttle = WriteThrottle::new();
+        let write_throttle = WriteThrottle::default();
         assert_eq!(write_throttle.throttle(LIMITS, || Some(1 << 40)), Ok(()));
     }
 
     #[test]
     fn who_is_at_the_hard_limit_waits_for_a_checkpoint_or_is_told_that_there_is_no_room() {
-        let write_throttle = WriteThrottle::new();
+        let write_throttle = WriteThrottle::default();
         write_throttle.attach();
         let dirty = Mutex::new(3000_u64);
         std::thread::scope(|scope| {

@@ -162,44 +162,6 @@ fn look(snapshot: &Snapshot, maps: &Maps, taste: Taste, rng: &mut fastrand::Rng)
             let prefix = &prefix[..prefix.len().min(1)];
             let found = tree.prefix(prefix).copied().map(|entry| entry.unwrap().0);
             assert!(found.eq(map.keys().filter(|key| key.starts_with(prefix)).cloned()));
-            follow_cursor(&tree, map, taste, rng);
-        }
-    }
-}
-
-fn follow_cursor(tree: &crate::Tree, map: &Map, taste: Taste, rng: &mut fastrand::Rng) {
-    let keys: Vec<_> = map.keys().collect();
-    let mut cursor = tree.cursor();
-    let mut at = 0;
-    for _ in 0..10 {
-        match rng.u32(..10) {
-            0 => {
-                let key = taste.key(rng);
-                cursor.seek(&key).unwrap();
-                at = keys.partition_point(|k| **k < key);
-            }
-            1 => {
-                cursor.seek_last().unwrap();
-                at = keys.len();
-            }
-            2 => {
-                cursor.seek_first().unwrap();
-                at = 0;
-            }
-            3..7 => {
-                let found = cursor.next().unwrap();
-                assert_eq!(found.map(|e| e.0.to_vec()).as_ref(), keys.get(at).copied());
-                at = (at + 1).min(keys.len());
-            }
-            _ => {
-                let found = cursor.prev().unwrap();
-                let want = at.checked_sub(1).map(|i| keys[i]);
-                assert_eq!(found.as_ref().map(|e| e.0.to_vec()).as_ref(), want);
-                if let Some((key, value)) = found {
-                    assert_eq!(value, map[key]);
-                }
-                at = at.saturating_sub(1);
-            }
         }
     }
 }

@@ -105,11 +105,11 @@ fn a_quarter_of_a_page_lies_in_it() {
         for i in 0..40_u8 {
             let key = vec![i; KEY_BYTES_MAX - usize::from(i % 3)];
             tree.put(&key, &vec![i; most]).unwrap();
-            tree.put_reserve(&key[..9], most, |to| to.fill(i)).unwrap();
+            tree.put(&key[..9], &vec![i; most]).unwrap();
         }
         let longer = vec![1; most + 1];
         tree.put(b"one", &longer).unwrap();
-        tree.put_reserve(b"two", most + 1, |to| to.fill(1)).unwrap();
+        tree.put(b"two", &longer).unwrap();
         let mut builder = store.tree_builder_with(options(units)).unwrap();
         builder.push(b"z1", &longer[1..]).unwrap();
         builder.push(b"z2", &longer).unwrap();

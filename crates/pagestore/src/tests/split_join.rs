@@ -89,7 +89,7 @@ fn step(
                 assert_eq!(tree.insert(&key, &value).unwrap(), old.is_none());
                 map.entry(key).or_insert(value);
             } else if rng.bool() {
-                tree.put_reserve(&key, value.len(), |to| to.copy_from_slice(&value)).unwrap();
+                tree.put(&key, &value).unwrap();
                 map.insert(key, value);
             } else {
                 let found = tree.replace(&key, &value).unwrap();
@@ -371,7 +371,7 @@ fn surgery_is_durable_when_it_is_synced() {
         assert!(txn.rename_tree("u", "v").unwrap());
     });
     sync(&|txn| assert_eq!(txn.delete_tree("w").unwrap(), Some(29_900)));
-    sync(&|txn| txn.tree("t").unwrap().put_reserve(b"z", 9000, |to| to.fill(3)).unwrap());
+    sync(&|txn| txn.tree("t").unwrap().put(b"z", &[3; 9000]).unwrap());
     drop(store);
     fs.power_loss(1);
     let store = open(&fs);

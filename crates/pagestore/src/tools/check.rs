@@ -89,8 +89,7 @@ impl PageFile {
                 let bytes = |units: u64| units * UNIT_BYTES as u64;
                 let used_units = used.iter().count() as u64;
                 report.used_bytes = bytes(used_units);
-                let heads = (0..).take_while(|&group| group_start(group) < self.meta.end);
-                let reserved = META_UNITS + HEAD_UNITS * heads.count() as u64;
+                let reserved = META_UNITS + HEAD_UNITS * heads(self.meta.end).count() as u64;
                 report.free_bytes =
                     bytes(self.meta.end.saturating_sub(used_units).saturating_sub(reserved));
                 self.compare(&used, &mut walk);

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use flotilla_vfs::{FileSystem, LockGuard, OpenMode};
 
-use super::file::{PageFile, lock};
+use super::file::PageFile;
 use super::walk::{FileWalk, ValueContent, Visit};
 use crate::config::{Options, TreeOptions};
 use crate::error::{Error, Result};
 use crate::page::catalogue::TreeEntry;
 use crate::redo::{FrameReader, MalformedRecord, records};
-use crate::store::{PageStore, parent, with_suffix};
+use crate::store::{PageStore, lock, parent, with_suffix};
 use crate::txn::replay;
 
 /// A file that is being made. Dropped before it is finished, it is taken away.

@@ -189,17 +189,14 @@ impl PageFile {
 }
 
 fn value<'a>(content: &'a walk::ValueContent<'_>) -> EntryValue<'a> {
-    let address = |extent: &ValueExtent| (extent.start, u64::from(extent.len));
-    match content {
+    match *content {
         walk::ValueContent::Inline(bytes) => EntryValue::Bytes(bytes),
-        walk::ValueContent::Long(bytes) => EntryValue::Bytes(bytes),
-        walk::ValueContent::Unread(extent) => {
-            let (page, len) = address(extent);
-            EntryValue::Long { page, len }
+        walk::ValueContent::Long(ref bytes) => EntryValue::Bytes(bytes),
+        walk::ValueContent::Unread(ValueExtent { start: page, len, .. }) => {
+            EntryValue::Long { page, len: len.into() }
         }
-        walk::ValueContent::Lost(extent) => {
-            let (page, len) = address(extent);
-            EntryValue::Lost { page, len }
+        walk::ValueContent::Lost(ValueExtent { start: page, len, .. }) => {
+            EntryValue::Lost { page, len: len.into() }
         }
     }
 }

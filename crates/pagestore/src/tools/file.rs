@@ -1,6 +1,5 @@
 //! A page file that is open for reading only.
 
-use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,11 +9,10 @@ use crate::config::{Options, ReadMode};
 use crate::error::{Error, Result};
 use crate::memory::meta::MetaPage;
 use crate::memory::page_reader::PageReader;
-use crate::page::UNIT_BYTES;
 use crate::page::layout::group_count;
 use crate::page::unit_set::UnitSet;
 use crate::space::alloc_groups::AllocGroups;
-use crate::store::with_suffix;
+use crate::store::{self, read_meta_pages};
 
 /// A page file as its last checkpoint has left it. Nothing in it is changed.
 ///
@@ -66,20 +64,10 @@ impl PageFile {
         choose: impl FnOnce(&[u8]) -> Result<MetaPage>,
     ) -> Result<PageFile> {
         let file = fs.open(path, OpenMode::Read)?;
-        let lock = lock(fs, path)?;
-        let mut pages = vec![0; 2 * UNIT_BYTES];
-        file.read_exact_at(&mut pages, 0).map_err(|error| match error.kind() {
-            ErrorKind::UnexpectedEof => Error::Corrupt { page: 0, what: "the file is too short" },
-            _ => Error::Io(error),
-        })?;
+        let lock = store::lock(fs, path)?;
+        let pages = read_meta_pages(&*file)?;
         let (metas, copies) = (MetaPage::both(&pages)?, MetaPage::copies(&pages));
-        let meta = choose(&pages)?;
-        meta.verify_places()?;
-        let bytes = file.len()?;
-        // Read, not mapped: a medium that fails is then an error and not a signal.
-        let options = Options::default().read_mode(ReadMode::Cached);
-        let page_reader = PageReader::new(file, &options)?;
-        Ok(PageFile { page_reader, metas, meta, copies, bytes, _lock: lock })
+        Ok(PageFile { metas, copies, ..PageFile::of(file, choose(&pages)?, lock)? })
     }
 
     /// A file that has no meta page yet, as one that says `meta`.
@@ -90,6 +78,7 @@ impl PageFile {
     ) -> Result<PageFile> {
         meta.verify_places()?;
         let bytes = file.len()?;
+        // Read, not mapped: a medium that fails is then an error and not a signal.
         let page_reader = PageReader::new(file, &Options::default().read_mode(ReadMode::Cached))?;
         Ok(PageFile { page_reader, metas: [None, None], meta, copies: [0, 0], bytes, _lock: lock })
     }
@@ -115,14 +104,6 @@ impl PageFile {
             AllocGroups::load(&directory, at, count, self.page_reader.file(), self.meta.txid);
         loaded.map(|(_, used)| used)
     }
-}
-
-/// Takes the lock file, which keeps stores and other tools out.
-pub(super) fn lock(fs: &dyn FileSystem, path: &Path) -> Result<Box<dyn LockGuard>> {
-    fs.lock(&with_suffix(path, ".lock")).map_err(|error| match error.kind() {
-        ErrorKind::WouldBlock => Error::Locked,
-        _ => Error::Io(error),
-    })
 }
 
 impl std::fmt::Debug for PageFile {

@@ -19,6 +19,7 @@ use crate::page::unit_set::UnitSet;
 use crate::page::{UNIT_BYTES, units_for};
 use crate::space::alloc_groups::AllocGroups;
 use crate::space::freelist::Freelist;
+use crate::store;
 
 /// Report of [`restore`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,7 +85,7 @@ fn reached(
     part: &Path,
     look: &mut dyn FnMut(ScanProgress),
 ) -> Result<UnitSet> {
-    let pages = PageFile::of(Arc::clone(file), meta.clone(), super::file::lock(&**fs, part)?)?;
+    let pages = PageFile::of(Arc::clone(file), meta.clone(), store::lock(&**fs, part)?)?;
     let mut walk = FileWalk::new(&pages, true, look);
     let mut all = |_: super::walk::Visit<'_>| ControlFlow::Continue(());
     let trees = walk.catalogue(&mut all);

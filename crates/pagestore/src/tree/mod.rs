@@ -6,7 +6,6 @@
 //! [`PageSource`]: crate::page::source::PageSource
 //! [`TxnPages`]: crate::tree::txn_pages::TxnPages
 
-mod cursor;
 mod delete_range;
 mod entry;
 mod get;
@@ -25,7 +24,6 @@ mod split;
 pub(crate) mod txn_pages;
 mod walk;
 
-pub use cursor::Cursor;
 pub use entry::Entry;
 pub use range::{Copied, KeyIter, Range};
 

@@ -19,8 +19,7 @@ impl TreePath {
         root: PageRef,
         key: &[u8],
     ) -> Result<(TreePath, PageRef)> {
-        let (path, leaf, ()) =
-            TreePath::choose(pages, root, 0, |node| branch::child_index(node, key), |_| ())?;
+        let (path, leaf, ()) = TreePath::down_looking(pages, root, key, |_| ())?;
         Ok((path, leaf))
     }
 

@@ -423,22 +423,6 @@ impl TxnPages {
         }
     }
 
-    /// A long value of `len` bytes in memory of its own, which are 0 before `fill` writes them.
-    pub(crate) fn long_value_filled(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> Bytes {
-        match self.piece(len) {
-            Some(mut piece) => {
-                piece.as_mut().fill(0);
-                fill(piece.as_mut());
-                Bytes::from_owner(piece)
-            }
-            None => {
-                let mut bytes = vec![0; len];
-                fill(&mut bytes);
-                Bytes::from(bytes)
-            }
-        }
-    }
-
     fn piece(&self, len: usize) -> Option<SlabValue> {
         self.shared.space.lock().page_alloc.take_piece(len)
     }

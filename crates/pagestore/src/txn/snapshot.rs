@@ -11,7 +11,7 @@ use crate::page::source::{PageSource, PrefetchHint};
 use crate::page::view::{PageBytes, ValueRef};
 use crate::page::{PageRef, keys};
 use crate::shared::StoreShared;
-use crate::tree::{self, Cursor, KeyIter, Range};
+use crate::tree::{self, KeyIter, Range};
 
 /// The store as one transaction left it.
 ///
@@ -163,10 +163,5 @@ impl Tree {
     /// The keys of a range, from either end. Long values are not read.
     pub fn keys<'k>(&self, keys: impl RangeBounds<&'k [u8]>) -> KeyIter<'_> {
         KeyIter::new(self.range(keys))
-    }
-
-    /// A place before the first entry, to be moved about.
-    pub fn cursor(&self) -> Cursor<'_> {
-        Cursor::new(&self.snapshot, self.entry.root)
     }
 }

@@ -7,14 +7,11 @@ use bytes::Bytes;
 use crate::config::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::error::{Error, Result, refuse_over};
 use crate::page::catalogue::TreeEntry;
+use crate::page::leaf;
 use crate::page::view::ValueRef;
-use crate::page::{PageSize, leaf};
 use crate::redo::RedoRecorder;
 use crate::tree::txn_pages::TxnPages;
 use crate::tree::{self, Range};
-
-/// The longest value that fits into a leaf of any tree.
-const STACK_BYTES: usize = PageSize::UNIT.bytes() / 4;
 
 /// One tree of the open transaction. Reads see what it has written.
 pub struct TreeMut<'a> {
@@ -62,39 +59,17 @@ impl TreeMut<'_> {
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         refuse_over("a key", key.len(), KEY_BYTES_MAX)?;
         refuse_over("a value", value.len(), VALUE_BYTES_MAX)?;
-        let value = match value.len() <= leaf::inline_bytes_max(self.entry.page_size) {
-            true => Fill::Inline(value),
-            false => Fill::Long(self.pages.long_value(value)),
-        };
-        self.put_filled(key, value)
-    }
-
-    /// Puts a value of `len` bytes under `key`, in place of what is there, and lets `fill` write
-    /// it. The bytes are 0 before. A long value is not copied afterwards.
-    ///
-    /// # Errors
-    ///
-    /// As [`TreeMut::put`].
-    pub fn put_reserve(
-        &mut self,
-        key: &[u8],
-        len: usize,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> Result<()> {
-        refuse_over("a key", key.len(), KEY_BYTES_MAX)?;
-        refuse_over("a value", len, VALUE_BYTES_MAX)?;
-        if len <= STACK_BYTES {
-            let mut bytes = [0; STACK_BYTES];
-            fill(&mut bytes[..len]);
-            return self.put_filled(key, Fill::Inline(&bytes[..len]));
-        }
-        if len > leaf::inline_bytes_max(self.entry.page_size) {
-            let bytes = self.pages.long_value_filled(len, fill);
-            return self.put_filled(key, Fill::Long(bytes));
-        }
-        let mut bytes = vec![0; len];
-        fill(&mut bytes);
-        self.put_filled(key, Fill::Inline(&bytes))
+        let TreeEntry { root, page_size, .. } = *self.entry;
+        let changed = self.attempt(|pages| {
+            let value = match value.len() <= leaf::inline_bytes_max(page_size) {
+                true => leaf::LeafValue::Inline(value),
+                false => leaf::LeafValue::Extent(pages.create_extent(pages.long_value(value))?),
+            };
+            tree::put(pages, page_size, root, key, value)
+        })?;
+        self.entry.change(changed);
+        self.recorder.put(key, value);
+        Ok(())
     }
 
     /// Puts `value` under `key` unless there is something. Returns whether there was nothing.
@@ -117,25 +92,6 @@ impl TreeMut<'_> {
     pub fn replace(&mut self, key: &[u8], value: &[u8]) -> Result<Option<Bytes>> {
         let old = self.get(key)?.map(ValueRef::into_bytes);
         self.put(key, value).map(|()| old)
-    }
-
-    fn put_filled(&mut self, key: &[u8], value: Fill<'_>) -> Result<()> {
-        let TreeEntry { root, page_size, .. } = *self.entry;
-        let changed = self.attempt(|pages| match &value {
-            Fill::Inline(bytes) => {
-                tree::put(pages, page_size, root, key, leaf::LeafValue::Inline(bytes))
-            }
-            Fill::Long(bytes) => {
-                let extent = pages.create_extent(bytes.clone())?;
-                tree::put(pages, page_size, root, key, leaf::LeafValue::Extent(extent))
-            }
-        })?;
-        self.entry.change(changed);
-        match &value {
-            Fill::Inline(bytes) => self.recorder.put(key, bytes),
-            Fill::Long(bytes) => self.recorder.put(key, bytes),
-        }
-        Ok(())
     }
 
     /// Removes `key`. Returns whether it was there.
@@ -191,12 +147,4 @@ impl TreeMut<'_> {
         *self.broken = result.is_err();
         result
     }
-}
-
-/// A value to be put.
-enum Fill<'a> {
-    /// It fits into a leaf.
-    Inline(&'a [u8]),
-    /// It gets an extent of its own.
-    Long(Bytes),
 }

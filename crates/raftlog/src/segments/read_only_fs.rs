@@ -8,6 +8,7 @@
 //! was when it was opened.
 
 use crate::format::layout::SEGMENT_HEADER_BYTES;
+use crate::segments::segment::read_available;
 use flotilla_vfs::{File, FileSystem, LockGuard, OpenMode, View};
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -124,14 +125,7 @@ impl File for ReadOnlyFile {
 
 fn beginning(file: &dyn File) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; SEGMENT_HEADER_BYTES];
-    let mut len = 0;
-    while len < bytes.len() {
-        match file.read_at(&mut bytes[len..], len as u64)? {
-            0 => break,
-            count => len += count,
-        }
-    }
-    bytes.truncate(len);
+    read_available(file, &mut bytes)?;
     Ok(bytes)
 }
 

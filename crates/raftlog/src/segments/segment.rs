@@ -33,6 +33,19 @@ impl Segment {
     }
 }
 
+/// Fills `bytes` with the beginning of a file, and cuts them where the file ends.
+pub(crate) fn read_available(file: &dyn File, bytes: &mut Vec<u8>) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match file.read_at(&mut bytes[done..], done as u64)? {
+            0 => break,
+            count => done += count,
+        }
+    }
+    bytes.truncate(done);
+    Ok(())
+}
+
 /// The segments that hold frames, by number, shared with readers.
 #[derive(Debug, Default)]
 pub(crate) struct Segments {

@@ -11,7 +11,7 @@ use crate::read::block_cache::BlockCache;
 use crate::read::group::Group;
 use crate::recovery::report::VerifyProblem;
 use crate::segments::directory::LogDirectory;
-use crate::segments::segment::{Segment, Segments};
+use crate::segments::segment::{Segment, Segments, read_available};
 use crate::tools::verify::{self, ToolProgress, Verifier, VerifyLevel, VerifyReport};
 use flotilla_vfs::{File, OpenMode};
 use std::collections::BTreeMap;
@@ -50,15 +50,7 @@ impl LogSnapshot {
 pub(crate) fn read_file(file: &dyn File, bytes: &mut Vec<u8>) -> io::Result<()> {
     bytes.clear();
     bytes.resize(file.len()? as usize, 0);
-    let mut done = 0;
-    while done < bytes.len() {
-        match file.read_at(&mut bytes[done..], done as u64)? {
-            0 => break,
-            count => done += count,
-        }
-    }
-    bytes.truncate(done);
-    Ok(())
+    read_available(file, bytes)
 }
 
 /// Checks the segments of a log that is open, up to its last batch of now.
