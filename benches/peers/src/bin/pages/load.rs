@@ -18,7 +18,15 @@ pub enum Load {
     },
     /// Replaces random keys, without a sync in the commits; at the end all is made durable, and
     /// that is timed as well.
-    Commits { keys: u64, value_bytes: usize, commits: u64, puts: u64, seed: u64 },
+    Commits {
+        keys: u64,
+        value_bytes: usize,
+        commits: u64,
+        puts: u64,
+        seed: u64,
+        /// At most for so long; 0: no limit.
+        ms: u64,
+    },
     /// Threads replace one random key a commit, durable when it returns.
     Durable {
         keys: u64,

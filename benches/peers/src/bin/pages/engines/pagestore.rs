@@ -20,16 +20,20 @@ pub struct Pages {
     maintenance: MaintenanceThread,
 }
 
-/// Opens the store in `dir`.
+/// Opens the store in `dir`; in little memory with fewer dirty bytes.
 ///
 /// # Errors
 ///
 /// Errors of the store.
-pub fn open(dir: &Path, is_durable: bool) -> Result<Pages> {
+pub fn open(dir: &Path, is_durable: bool, memory_mib: Option<u64>) -> Result<Pages> {
     let path = dir.join("pages");
     let mut options = Options::default();
     if !is_durable {
         options = options.redo_bytes(0);
+    }
+    if let Some(mib) = memory_mib {
+        // Pages that a checkpoint writes come on top.
+        options = options.dirty_bytes((mib << 20) / 8, (mib << 20) / 4);
     }
     let store = PageStore::open_with(Arc::new(OsFs::new()), &path, options)?;
     let maintenance = store.maintain_in_background()?;
