@@ -3,16 +3,21 @@
 //!
 //! The map of the file is read at random, so a leaf that is not in memory costs the walk a whole
 //! latency of the disk. The branch page names the leaves that follow. The walk begins *warm*: it
-//! times its step to the second leaf and then one step of [`WARM_STEPS`], and a step that was slow
+//! times its step to the third leaf and then one step of [`WARM_STEPS`], and a step that was slow
 //! makes it probe the next leaves. If one of them is not in memory it is *cold*: it keeps between
 //! half a window and a window of leaves asked for ahead of itself. The window doubles while the
 //! walk goes on. Once all probes of new leaves are in memory the walk is warm again.
+//! `docs/decisions/0025` has the reasons.
 
 use crate::page::read_timer::ReadTimer;
 use crate::page::slotted::SlottedPage;
 use crate::page::source::PageSource;
 use crate::page::view::PageBytes;
 use crate::page::{PageRef, branch};
+
+/// The first step that is timed. A scan of a few keys seldom comes to its third leaf, and pays
+/// nothing.
+const FIRST_STEP: usize = 2;
 
 /// One of so many steps of a warm walk is timed: two looks at the clock cost 5 % of a step.
 const WARM_STEPS: usize = 8;
@@ -56,7 +61,7 @@ pub(crate) enum ReadAheadLook {
 
 impl ReadAhead {
     pub(crate) fn new() -> ReadAhead {
-        ReadAhead { due: 1, steps: 1, ahead: 0, window: 0 }
+        ReadAhead { due: FIRST_STEP, steps: FIRST_STEP, ahead: 0, window: 0 }
     }
 
     /// To be called before each step.

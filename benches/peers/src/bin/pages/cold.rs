@@ -10,6 +10,8 @@ use peers::cgroup::{MemoryCgroup, drop_cached};
 const VALUE_BYTES: usize = 1000;
 /// Keys of a scan.
 const SCAN: u64 = 1000;
+/// Gets of a batch.
+const BATCH: u64 = 100;
 /// Puts of a commit.
 const PUTS: u64 = 100;
 /// One measurement takes so many times as long as others: the disk has its own pace.
@@ -17,6 +19,8 @@ const LONGER: u64 = 40;
 
 /// Gets of random keys.
 pub const GETS: &str = "larger than memory: random gets, 1 thread";
+/// Gets of random keys in batches.
+pub const BATCHES: &str = "larger than memory: random gets in batches of 100";
 /// Scans from random keys on.
 pub const SCANS: &str = "larger than memory: scans of 1 k keys";
 /// Puts of random keys.
@@ -36,7 +40,7 @@ pub fn cold(bench: &mut Bench) -> Result<()> {
         Ok(cgroup) => cgroup,
         Err(why) => {
             println!("larger than memory: skipped: no cgroup can be made here: {why}");
-            for case in [GETS, SCANS, COMMITS] {
+            for case in [GETS, BATCHES, SCANS, COMMITS] {
                 engines.iter().for_each(|one| bench.records.add_missing(case, *one, "no cgroup"));
             }
             return Ok(());
@@ -61,6 +65,8 @@ pub fn cold(bench: &mut Bench) -> Result<()> {
             let mut session = bench.open_limited(engine, &dir, (&cgroup, limit_mib))?;
             let seed = round as u64 + 1;
             bench.measure(GETS, &mut session, &Load::Gets { keys, threads: 1, ms, seed })?;
+            let load = Load::GetBatches { keys, length: BATCH, ms, seed };
+            bench.measure(BATCHES, &mut session, &load)?;
             bench.measure(SCANS, &mut session, &Load::Scans { keys, length: SCAN, ms, seed })?;
             let load = Load::Commits {
                 keys,

@@ -120,6 +120,7 @@ mod tests {
             Load::Durable { keys: 2500, value_bytes: 99, threads, ms: 5, seed: 1, batch: false },
         );
         done(&store, Load::Gets { keys: 2500, threads, ms: 5, seed: 1 });
+        done(&store, Load::GetBatches { keys: 2500, length: 20, ms: 5, seed: 1 });
         done(&store, Load::Scans { keys: 2500, length: 20, ms: 5, seed: 1 });
         done(&store, Load::Prove { keys: 2500 });
         done(&store, Load::DeleteHalf { keys: 2500 });

@@ -39,6 +39,8 @@ pub enum Load {
     },
     /// Threads get random keys, a thousand in one read transaction.
     Gets { keys: u64, threads: u64, ms: u64, seed: u64 },
+    /// Gets random keys, so many in a batch, by the engine's own call if it has one.
+    GetBatches { keys: u64, length: u64, ms: u64, seed: u64 },
     /// Scans from random keys on, each in a read transaction of its own.
     Scans { keys: u64, length: u64, ms: u64, seed: u64 },
     /// A paced writer and a paced reader of ten keys, beside scans without pause.
