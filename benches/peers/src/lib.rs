@@ -1,6 +1,7 @@
 //! Shared by the programs of this package: figures of the kernel about a process, medians, bounds,
 //! and numbers for people.
 
+pub mod cgroup;
 pub mod figures;
 pub mod measure;
 

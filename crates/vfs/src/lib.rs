@@ -25,7 +25,7 @@ mod map;
 pub mod os;
 mod path_error;
 
-pub use map::{AnonymousMap, FileMap, View};
+pub use map::{AnonymousMap, FileMap, MapAdvice, View};
 pub use path_error::os_error;
 
 /// How a file is opened.

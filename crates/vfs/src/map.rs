@@ -94,6 +94,17 @@ impl fmt::Debug for View {
     }
 }
 
+/// How a map is going to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapAdvice {
+    /// The kernel decides: a page fault may bring in as much around it as the disk is set up to
+    /// read ahead, which may be some MiB.
+    Normal,
+    /// At random: a page fault brings in one page of the kernel and no other. A reader that knows
+    /// its next pages announces them by [`File::will_need`](crate::File::will_need).
+    Random,
+}
+
 /// A file mapped by [`File::map_ahead`](crate::File::map_ahead): one map, which stays where it is
 /// as long as this lives.
 pub struct FileMap {
@@ -110,6 +121,29 @@ impl FileMap {
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
         self.map.len() as u64
+    }
+
+    /// Advises the kernel how the whole map is going to be read. Only a hint.
+    pub fn advise(&self, advice: MapAdvice) {
+        // An older or another kernel reads ahead as it always does: only time is lost.
+        #[cfg(unix)]
+        let _ = match advice {
+            MapAdvice::Normal => self.map.advise(memmap2::Advice::Normal),
+            MapAdvice::Random => self.map.advise(memmap2::Advice::Random),
+        };
+    }
+
+    /// Whether the byte at `offset` is in the page cache, so that a look at it does not wait for
+    /// the disk. It may be gone right after. True as well where the kernel does not tell, or where
+    /// the file ends before it. Costs a system call, some 300 ns.
+    ///
+    /// # Panics
+    ///
+    /// If the offset does not lie inside the map.
+    #[must_use]
+    pub fn is_resident(&self, offset: u64) -> bool {
+        assert!(offset < self.len_bytes(), "byte {offset} is not mapped");
+        is_resident(&self.map, offset as usize)
     }
 
     /// The bytes of `range`.
@@ -138,6 +172,26 @@ impl FileMap {
             std::slice::from_raw_parts(start, (range.end - range.start) as usize)
         }
     }
+}
+
+/// Asks the kernel for one page of its own page cache.
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+fn is_resident(map: &MmapRaw, offset: usize) -> bool {
+    const IN_MEMORY: u8 = 1;
+    let page_start = offset - offset % rustix::param::page_size();
+    let mut state = IN_MEMORY;
+    // SAFETY: The map lives as long as it is borrowed, and `page_start` lies inside of it and is a
+    // multiple of the kernel's page size. A length of one byte is one page, so the call writes one
+    // byte to `state`. It reads no byte of the map.
+    let asked =
+        unsafe { libc::mincore(map.as_mut_ptr().add(page_start).cast(), 1, &raw mut state) };
+    asked != 0 || state & IN_MEMORY != 0
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_resident(_map: &MmapRaw, _offset: usize) -> bool {
+    true
 }
 
 impl fmt::Debug for FileMap {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use flotilla_vfs::{File, FileMap};
+use flotilla_vfs::{File, FileMap, MapAdvice};
 
 use crate::config::{Options, ReadMode};
 use crate::error::{Error, Result};
@@ -19,6 +19,7 @@ use crate::memory::page_cache::PageCache;
 use crate::memory::page_table::{PageBuffer, PageTable, UnitState, UnlinkedFrame, Verified};
 use crate::memory::root::Root;
 use crate::page::leaf::ValueExtent;
+use crate::page::read_timer::ReadTimer;
 use crate::page::slotted::SlottedPage;
 use crate::page::source::PrefetchHint;
 use crate::page::view::{PageBytes, ValueRef};
@@ -91,6 +92,45 @@ impl PageReader {
         }
     }
 
+    /// Asks the disk for all of `pages` at once, unless the last of them and so many in all as
+    /// `probes` says are in memory. Returns whether it has asked.
+    pub(crate) fn read_ahead(&self, root: &Root, pages: &mut Vec<PageRef>, probes: usize) -> bool {
+        let Some(map) = &self.map else { return false };
+        pages.retain(|page_ref| {
+            page_ref.span().byte_range().end <= map.len_bytes()
+                && !matches!(self.page_table.find(root, page_ref.id()), UnitState::Page(_))
+        });
+        let distance = pages.len().div_ceil(probes.max(1)).max(1);
+        let is_resident = |page: &PageRef| map.is_resident(page.span().byte_range().start);
+        if pages.iter().rev().step_by(distance).all(is_resident) {
+            return false;
+        }
+        pages.sort_unstable_by_key(|page_ref| page_ref.id());
+        // Neighbours are one range: a system call each, and a request to the disk.
+        for run in pages.chunk_by(|one, next| one.span().end() == next.id()) {
+            let (first, last) = (run[0].span(), run[run.len() - 1].span());
+            self.file.will_need(first.byte_range().start..last.byte_range().end);
+        }
+        true
+    }
+
+    /// Asks the disk for a span as a whole, for it is not known to be in memory: its pages would be
+    /// read one by one. Costs a system call, so one unit is not asked for.
+    fn read_whole(&self, span: Span) {
+        if span.units > 1 {
+            self.file.will_need(span.byte_range());
+        }
+    }
+
+    /// As [`PageReader::read_whole`], for `bytes` that may have been borrowed from the map at
+    /// `span` and that are mostly in memory: asks only if a look at them took so long that the disk
+    /// was read.
+    pub(crate) fn read_whole_if_slow(&self, bytes: &[u8], span: Span) {
+        if span.units > 1 && ReadTimer::start().is_slow_after(|| bytes[bytes.len() / 2]) {
+            self.file.will_need(span.byte_range());
+        }
+    }
+
     /// The page at `page_ref`, if nothing has to be read or proven for it.
     #[inline]
     fn resident<'a>(&'a self, root: &'a Root, page_ref: PageRef) -> Option<&'a [u8]> {
@@ -114,6 +154,7 @@ impl PageReader {
         }
         if let Some(map) = self.map_of(page_ref.span())? {
             self.reads.fetch_add(1, Ordering::Relaxed);
+            self.read_whole(page_ref.span());
             let bytes = map.bytes(page_ref.span().byte_range());
             check_page(bytes, page_ref, root.txid)?;
             self.page_table.mark_verified(page_ref.id(), Verified::page(page_ref.units()));
@@ -186,7 +227,9 @@ impl PageReader {
             (UnitState::Verified(verified), Some(map))
                 if verified == Verified::long(extent.len, extent.created_txid) =>
             {
-                Ok(ValueRef::borrowed(map.bytes(extent.byte_range())))
+                let bytes = map.bytes(extent.byte_range());
+                self.read_whole_if_slow(bytes, extent.span());
+                Ok(ValueRef::borrowed(bytes))
             }
             (UnitState::Nothing, _) => self.load_extent(extent),
             _ => Err(wrong_page(extent.start)),
@@ -198,6 +241,7 @@ impl PageReader {
             return self.read_extent(extent).map(ValueRef::long);
         };
         self.reads.fetch_add(1, Ordering::Relaxed);
+        self.read_whole(extent.span());
         let bytes = map.bytes(extent.byte_range());
         check_extent(bytes, extent)?;
         self.page_table
@@ -283,7 +327,9 @@ impl PageReader {
     }
 }
 
-/// Maps the file far beyond its end; as far as the kernel allows.
+/// Maps the file far beyond its end, as far as the kernel allows, to be read at random: else each
+/// page fault of a file larger than memory would read as much as the disk is set up to read ahead,
+/// and evict as much for it. Scans read ahead by themselves.
 fn map(file: &dyn File) -> Result<Option<FileMap>> {
     let mut len = MAP_BYTES;
     loop {
@@ -291,7 +337,11 @@ fn map(file: &dyn File) -> Result<Option<FileMap>> {
             // A limit of the address space, as `ulimit -v` sets: a shorter map still covers most
             // files.
             Err(_) if len > MAP_BYTES_MIN => len /= 2,
-            other => return Ok(other?),
+            other => {
+                let map = other?;
+                map.iter().for_each(|map| map.advise(MapAdvice::Random));
+                return Ok(map);
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ pub(crate) mod keys;
 pub(crate) mod layout;
 pub(crate) mod leaf;
 pub(crate) mod prefetch;
+pub(crate) mod read_timer;
 pub(crate) mod slotted;
 pub(crate) mod source;
 pub(crate) mod subtree_size;
@@ -147,7 +148,7 @@ impl PageSize {
 }
 
 /// Where a page lies, how long it is, and the low bits of the transaction that wrote it.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct PageRef(u64);
 
 impl PageRef {

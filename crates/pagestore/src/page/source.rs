@@ -23,6 +23,13 @@ pub(crate) trait PageSource: Sync {
     /// Prefetches the page at `page_ref`. A hint: nothing is read.
     fn prefetch(&self, _place: PageRef, _wanted: PrefetchHint) {}
 
+    /// Asks the disk for all of `pages` at once, unless they seem to be in memory. To find out, it
+    /// looks at the last of them and at so many in all as `probes` says. Returns whether it has
+    /// asked. May change the order of `pages`, and drop some.
+    fn read_ahead(&self, _pages: &mut Vec<PageRef>, _probes: usize) -> bool {
+        false
+    }
+
     /// The long value at `extent`.
     fn extent(&self, extent: &ValueExtent) -> Result<ValueRef<'_>>;
 }

@@ -9,6 +9,7 @@ mod ingest;
 mod model;
 mod page_size;
 mod problems;
+mod read_ahead;
 mod reads;
 mod rot;
 mod scrub;

@@ -16,6 +16,7 @@ mod multi_get;
 mod path;
 mod range;
 mod rank;
+mod read_ahead;
 mod rebalance;
 mod reclaim;
 mod relocate;

@@ -1,16 +1,24 @@
 //! Multi-get: a batch of point lookups that share their way down and overlap their cache misses.
 //!
 //! The keys go down together, level by level: a page that several of them need is looked at once,
-//! and all pages of a level are asked for before the first of them is looked at.
+//! and all pages of a level are prefetched before the first of them is looked at. Where they are
+//! not in memory the disk is asked for all of them at once.
 
 use std::ops::Range;
 
 use crate::error::Result;
+use crate::page::read_timer::ReadTimer;
 use crate::page::slotted::SlottedPage;
 use crate::page::source::{PageSource, PrefetchHint};
 use crate::page::view::PageBytes;
 use crate::page::{PageRef, branch, leaf};
 use crate::tree::get::child_page;
+
+/// One of so many reads of a page is timed.
+const TIMED_EACH: usize = 8;
+
+/// Pages whose state is asked for before all are.
+const PROBES: usize = 4;
 
 /// Calls `each` with the number of every key and its value, if there is one, in the order of the
 /// keys.
@@ -70,6 +78,25 @@ fn descend<'a>(
             from += mine;
         }
     }
-    let page = |(node, child, range)| Ok((child_page(source, node, child)?, range));
-    parts.into_iter().map(page).collect()
+    read_children(source, &parts)
+}
+
+/// Reads the children, each below its parent. Once one of them had to come from the disk, all that
+/// follow are asked for at once.
+fn read_children<'a>(
+    source: &'a impl PageSource,
+    parts: &[(SlottedPage<'_>, PageRef, Range<usize>)],
+) -> Result<Vec<(PageBytes<'a>, Range<usize>)>> {
+    let mut pages = Vec::with_capacity(parts.len());
+    let mut is_asked = false;
+    for (n, (parent, child, range)) in parts.iter().enumerate() {
+        let is_timed = !is_asked && n.is_multiple_of(TIMED_EACH) && n + 1 < parts.len();
+        let timer = is_timed.then(ReadTimer::start);
+        pages.push((child_page(source, *parent, *child)?, range.clone()));
+        if timer.is_some_and(ReadTimer::is_slow) {
+            let mut rest = parts[n + 1..].iter().map(|(_, child, _)| *child).collect();
+            is_asked = source.read_ahead(&mut rest, PROBES);
+        }
+    }
+    Ok(pages)
 }

@@ -281,6 +281,10 @@ impl TxnPages {
     ) -> Result<Option<PageRef>> {
         let old = self.shared.page_reader.page(&self.base, page_ref)?;
         let (units, is_leaf) = (page_ref.units(), page::is_leaf(&old));
+        // The descent has looked at a few places of it, and all of it is copied.
+        if units > 1 {
+            self.shared.page_reader.read_whole_if_slow(&old, page_ref.span());
+        }
         debug_assert!(page::created_txid(&old) < self.txid(), "{page_ref:?} is not older");
         let (span, supply) = {
             let mut space = self.shared.space.lock();
@@ -525,6 +529,11 @@ impl PageSource for TxnPages {
         if !self.pages.contains(page_ref.id()) {
             self.shared.page_reader.prefetch(&self.base, page_ref, wanted);
         }
+    }
+
+    fn read_ahead(&self, pages: &mut Vec<PageRef>, probes: usize) -> bool {
+        pages.retain(|page_ref| !self.pages.contains(page_ref.id()));
+        self.shared.page_reader.read_ahead(&self.base, pages, probes)
     }
 
     fn extent(&self, extent: &ValueExtent) -> Result<ValueRef<'_>> {

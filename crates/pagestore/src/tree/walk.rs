@@ -1,4 +1,4 @@
-//! Walk from leaf to leaf, in both directions, with prefetch of the next leaf.
+//! Walk from leaf to leaf, in both directions, with prefetch of the next leaf and read-ahead of more.
 
 use crate::error::Result;
 use crate::page::slotted::SlottedPage;
@@ -6,6 +6,7 @@ use crate::page::source::{PageSource, PrefetchHint};
 use crate::page::view::PageBytes;
 use crate::page::{PageRef, branch};
 use crate::tree::get::child_page;
+use crate::tree::read_ahead::{ReadAhead, WalkDirection};
 
 /// A leaf of a tree and the way down to it.
 pub(crate) struct LeafWalk<'a> {
@@ -14,6 +15,7 @@ pub(crate) struct LeafWalk<'a> {
     /// Branches from the root down, each with the child that was taken.
     branches: Vec<(PageBytes<'a>, usize)>,
     leaf: Option<(PageRef, PageBytes<'a>)>,
+    read_ahead: ReadAhead,
 }
 
 /// The child to take on the way down.
@@ -26,7 +28,8 @@ enum Descent<'k> {
 impl<'a> LeafWalk<'a> {
     /// Nowhere yet, in the tree under `root`.
     pub(crate) fn new(source: &'a dyn PageSource, root: PageRef) -> LeafWalk<'a> {
-        LeafWalk { source, root, branches: Vec::new(), leaf: None }
+        let (branches, read_ahead) = (Vec::new(), ReadAhead::new());
+        LeafWalk { source, root, branches, leaf: None, read_ahead }
     }
 
     /// The leaf, if the walk is somewhere.
@@ -61,7 +64,11 @@ impl<'a> LeafWalk<'a> {
             .branches
             .iter()
             .rposition(|(page, i)| i + 1 < branch::child_count(SlottedPage(page)));
+        let look = self.read_ahead.step();
         let moved = self.turn(turn, |i| i + 1, &Descent::First)?;
+        if let Some(look) = look {
+            self.read_ahead.look(look, self.source, &self.branches, WalkDirection::Forward);
+        }
         if let Some((page, i)) = self.branches.last()
             && i + 1 < branch::child_count(SlottedPage(page))
         {
@@ -73,7 +80,11 @@ impl<'a> LeafWalk<'a> {
     /// Goes to the leaf before. False, and the walk stays, if there is none.
     pub(crate) fn backward(&mut self) -> Result<bool> {
         let turn = self.branches.iter().rposition(|(_, i)| *i > 0);
+        let look = self.read_ahead.step();
         let moved = self.turn(turn, |i| i - 1, &Descent::Last)?;
+        if let Some(look) = look {
+            self.read_ahead.look(look, self.source, &self.branches, WalkDirection::Backward);
+        }
         if let Some((page, i)) = self.branches.last()
             && *i > 0
         {
@@ -85,6 +96,7 @@ impl<'a> LeafWalk<'a> {
     fn start(&mut self, descent: &Descent<'_>) -> Result<bool> {
         self.branches.clear();
         self.leaf = None;
+        self.read_ahead = ReadAhead::new();
         if self.root.is_none() {
             return Ok(false);
         }

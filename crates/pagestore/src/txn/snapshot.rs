@@ -86,6 +86,10 @@ impl PageSource for Snapshot {
         self.shared.page_reader.prefetch(&self.root, page_ref, wanted);
     }
 
+    fn read_ahead(&self, pages: &mut Vec<PageRef>, probes: usize) -> bool {
+        self.shared.page_reader.read_ahead(&self.root, pages, probes)
+    }
+
     fn extent(&self, extent: &ValueExtent) -> Result<ValueRef<'_>> {
         self.shared.page_reader.extent(&self.root, extent)
     }

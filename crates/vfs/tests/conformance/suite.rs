@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use flotilla_vfs::{File, FileSystem, OpenMode};
+use flotilla_vfs::{File, FileSystem, MapAdvice, OpenMode};
 
 /// A file system and an empty directory in it.
 pub(crate) type TestDirectory = (Arc<dyn FileSystem>, PathBuf);
@@ -19,7 +19,7 @@ pub(crate) type TestDirectory = (Arc<dyn FileSystem>, PathBuf);
 ///
 /// If a check fails.
 pub(crate) fn check_all(make: &dyn Fn() -> TestDirectory) {
-    let checks: [fn(&dyn FileSystem, &Path); 19] = [
+    let checks: [fn(&dyn FileSystem, &Path); 20] = [
         open_modes_decide_whether_a_file_may_exist,
         a_file_opened_for_reading_is_not_written,
         bytes_written_are_read_by_every_handle,
@@ -35,6 +35,7 @@ pub(crate) fn check_all(make: &dyn Fn() -> TestDirectory) {
         views_outlive_growth_removal_and_handles,
         views_beyond_the_end_are_refused,
         a_map_ahead_shows_what_is_written_later,
+        advice_changes_no_byte,
         names_are_listed_in_order,
         rename_replaces_and_remove_removes,
         directories_are_made_with_parents,
@@ -286,6 +287,24 @@ fn a_map_ahead_shows_what_is_written_later(fs: &dyn FileSystem, dir: &Path) {
     write(&*file, b"later", far);
     assert_eq!(map.bytes(far..far + 5), b"later");
     assert_eq!(map.bytes(0..5), b"early");
+}
+
+fn advice_changes_no_byte(fs: &dyn FileSystem, dir: &Path) {
+    let file = create(fs, &dir.join("a"));
+    write(&*file, &[7; 3 * 4096], 0);
+    // Ranges that are empty, not aligned, or beyond the end are hints like others.
+    for range in [0..0, 5..4097, 4096..1 << 20, 1 << 40..1 << 41] {
+        file.will_need(range);
+    }
+    assert_eq!(read(&*file, 0, 3 * 4096), [7; 3 * 4096]);
+    let Some(map) = file.map_ahead(1 << 30).expect("a file can be mapped, or not") else { return };
+    for advice in [MapAdvice::Random, MapAdvice::Normal] {
+        map.advise(advice);
+        assert_eq!(map.bytes(0..3 * 4096), [7; 3 * 4096]);
+    }
+    for offset in [0, 5, 3 * 4096 - 1] {
+        assert!(map.is_resident(offset), "byte {offset} was just read");
+    }
 }
 
 fn names_are_listed_in_order(fs: &dyn FileSystem, dir: &Path) {

@@ -5,6 +5,7 @@ use crate::load::{Load, Outcome};
 use crate::record::Records;
 use crate::session::Session;
 use indicatif::{ProgressBar, ProgressStyle};
+use peers::cgroup::MemoryCgroup;
 use peers::{Result, measure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,10 @@ pub struct Sizes {
     pub killed_keys: u64,
     /// Keys of 4000 bytes of which half are deleted.
     pub halved_keys: u64,
+    /// Keys of 1000 bytes in the store that is larger than memory.
+    pub cold_keys: u64,
+    /// The memory that its process may use.
+    pub cold_mib: u64,
 }
 
 impl Sizes {
@@ -40,6 +45,8 @@ impl Sizes {
             scattered,
             killed_keys: (4 << 30) / 1024,
             halved_keys: 1 << 20,
+            cold_keys: 1_300_000,
+            cold_mib: 256,
         }
     }
 
@@ -52,6 +59,8 @@ impl Sizes {
             scattered: vec![1_000, 50_000],
             killed_keys: (256 << 20) / 1024,
             halved_keys: (256 << 20) / 4096,
+            cold_keys: 325_000,
+            cold_mib: 64,
         }
     }
 }
@@ -112,6 +121,20 @@ impl Bench {
     /// Errors of the engine.
     pub fn open(&self, engine: Contender, dir: &Path, durable: bool) -> Result<Session> {
         Session::open(engine, dir, durable, self.bbolt.as_deref())
+    }
+
+    /// Opens a store that is there, by a process in a cgroup with a limit of so many MiB.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the engine.
+    pub fn open_limited(
+        &self,
+        engine: Contender,
+        dir: &Path,
+        limit: (&MemoryCgroup, u64),
+    ) -> Result<Session> {
+        Session::open_limited(engine, dir, limit)
     }
 
     /// Removes a store.

@@ -144,6 +144,7 @@ pub fn warm(bench: &mut Bench) -> Result<()> {
         commits,
         puts: 100,
         seed,
+        ms: 0,
     })?;
     for mut session in sessions {
         session.ask(&Load::Prove { keys })?;

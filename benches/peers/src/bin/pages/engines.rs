@@ -60,20 +60,21 @@ impl Contender {
         matches!(self, Contender::Bbolt | Contender::BboltSynced | Contender::BboltArray)
     }
 
-    /// Opens the store in `dir` and does what is asked on standard input until it is closed.
+    /// Opens the store in `dir` and does what is asked on standard input until it is closed. If the
+    /// process may use only so much memory, the engine is set up for that.
     ///
     /// # Errors
     ///
     /// Errors of the engine, or that this program was built without it.
-    pub fn serve(self, dir: &Path, durable: bool) -> Result<()> {
+    pub fn serve(self, dir: &Path, durable: bool, memory_mib: Option<u64>) -> Result<()> {
         match self {
-            Contender::Pagestore => serve(|| pagestore::open(dir, durable)),
+            Contender::Pagestore => serve(|| pagestore::open(dir, durable, memory_mib)),
             #[cfg(feature = "redb")]
-            Contender::Redb => serve(|| redb::open(dir)),
+            Contender::Redb => serve(|| redb::open(dir, memory_mib)),
             #[cfg(feature = "lmdb")]
-            Contender::Lmdb => serve(|| lmdb::open(dir, durable, false)),
+            Contender::Lmdb => serve(|| lmdb::open(dir, durable, false, memory_mib)),
             #[cfg(feature = "lmdb")]
-            Contender::LmdbWritemap => serve(|| lmdb::open(dir, durable, true)),
+            Contender::LmdbWritemap => serve(|| lmdb::open(dir, durable, true, memory_mib)),
             #[cfg(feature = "canopydb")]
             Contender::Canopydb => serve(|| canopydb::open(dir, durable)),
             _ => Err(format!("{self} is not built into this program, durable: {durable}").into()),
@@ -110,7 +111,8 @@ mod tests {
         done(&store, Load::Fill { first: 0, keys: 2500, value_bytes: 150, in_order: false });
         done(&store, Load::Prove { keys: 2500 });
         assert!(loads::run(&store, Load::Prove { keys: 2499 }).is_err());
-        let commits = Load::Commits { keys: 2500, value_bytes: 99, commits: 3, puts: 9, seed: 1 };
+        let commits =
+            Load::Commits { keys: 2500, value_bytes: 99, commits: 3, puts: 9, seed: 1, ms: 0 };
         done(&store, commits);
         let threads = 2;
         done(
@@ -118,6 +120,7 @@ mod tests {
             Load::Durable { keys: 2500, value_bytes: 99, threads, ms: 5, seed: 1, batch: false },
         );
         done(&store, Load::Gets { keys: 2500, threads, ms: 5, seed: 1 });
+        done(&store, Load::GetBatches { keys: 2500, length: 20, ms: 5, seed: 1 });
         done(&store, Load::Scans { keys: 2500, length: 20, ms: 5, seed: 1 });
         done(&store, Load::Prove { keys: 2500 });
         done(&store, Load::DeleteHalf { keys: 2500 });
@@ -136,13 +139,13 @@ mod tests {
     #[test]
     fn every_engine_keeps_what_it_is_given() {
         for is_durable in [false, true] {
-            keeps_what_it_is_given(|dir| pagestore::open(dir, is_durable));
+            keeps_what_it_is_given(|dir| pagestore::open(dir, is_durable, None));
         }
         #[cfg(feature = "redb")]
-        keeps_what_it_is_given(redb::open);
+        keeps_what_it_is_given(|dir| redb::open(dir, None));
         #[cfg(feature = "lmdb")]
         for has_write_map in [false, true] {
-            keeps_what_it_is_given(|dir| lmdb::open(dir, true, has_write_map));
+            keeps_what_it_is_given(|dir| lmdb::open(dir, true, has_write_map, None));
         }
         #[cfg(feature = "canopydb")]
         keeps_what_it_is_given(|dir| canopydb::open(dir, true));

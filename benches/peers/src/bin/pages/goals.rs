@@ -2,6 +2,7 @@
 
 use crate::bench::Sizes;
 use crate::cases;
+use crate::cold;
 use crate::engines::Contender::{self, Bbolt, BboltSynced, Lmdb, LmdbWritemap, Pagestore, Redb};
 use crate::record::Records;
 use peers::figures::{Bound, ratio};
@@ -69,6 +70,10 @@ pub fn goals(sizes: &Sizes) -> Vec<Goal> {
     }
     goals.add(cases::KILLED, "open ms", Bound::AtMost(100.0), vec![]);
     goals.against(cases::KILLED, "open ms", Bound::AtMost(0.01), &[Redb]);
+    goals.against(cold::GETS, "gets/s", Bound::AtLeast(3.0), &[Redb]);
+    goals.against(cold::BATCHES, "gets/s", Bound::AtLeast(3.0), &[Redb]);
+    goals.against(cold::SCANS, "keys/s", Bound::AtLeast(3.0), &[Redb]);
+    goals.against(cold::COMMITS, "puts/s", Bound::AtLeast(1.5), &[Redb]);
     goals.0
 }
 

@@ -18,7 +18,15 @@ pub enum Load {
     },
     /// Replaces random keys, without a sync in the commits; at the end all is made durable, and
     /// that is timed as well.
-    Commits { keys: u64, value_bytes: usize, commits: u64, puts: u64, seed: u64 },
+    Commits {
+        keys: u64,
+        value_bytes: usize,
+        commits: u64,
+        puts: u64,
+        seed: u64,
+        /// At most for so long; 0: no limit.
+        ms: u64,
+    },
     /// Threads replace one random key a commit, durable when it returns.
     Durable {
         keys: u64,
@@ -31,6 +39,8 @@ pub enum Load {
     },
     /// Threads get random keys, a thousand in one read transaction.
     Gets { keys: u64, threads: u64, ms: u64, seed: u64 },
+    /// Gets random keys, so many in a batch, by the engine's own call if it has one.
+    GetBatches { keys: u64, length: u64, ms: u64, seed: u64 },
     /// Scans from random keys on, each in a read transaction of its own.
     Scans { keys: u64, length: u64, ms: u64, seed: u64 },
     /// A paced writer and a paced reader of ten keys, beside scans without pause.

@@ -21,8 +21,8 @@ pub fn run<S: Store>(store: &S, load: Load) -> Result<Outcome> {
         Load::Fill { first, keys, value_bytes, in_order } => {
             writes::fill(store, first..first + keys, value_bytes, in_order)
         }
-        Load::Commits { keys, value_bytes, commits, puts, seed } => {
-            writes::commits(store, keys, value_bytes, commits, puts, seed)
+        Load::Commits { keys, value_bytes, commits, puts, seed, ms } => {
+            writes::commits(store, keys, value_bytes, (commits, ms), puts, seed)
         }
         Load::Durable { batch: true, .. } => {
             Ok(Outcome { missing: Some("it has no such call".to_owned()), ..Outcome::default() })
@@ -31,6 +31,9 @@ pub fn run<S: Store>(store: &S, load: Load) -> Result<Outcome> {
             writes::durable(store, keys, value_bytes, threads, ms, seed)
         }
         Load::Gets { keys, threads, ms, seed } => reads::gets(store, keys, threads, ms, seed),
+        Load::GetBatches { keys, length, ms, seed } => {
+            reads::get_batches(store, keys, length, ms, seed)
+        }
         Load::Scans { keys, length, ms, seed } => reads::scans(store, keys, length, ms, seed),
         Load::Beside(load) => beside::run(store, load),
         Load::Scatter { pages } => scattered::scatter(store, pages),

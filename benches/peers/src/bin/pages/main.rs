@@ -8,6 +8,7 @@
 
 mod bench;
 mod cases;
+mod cold;
 mod engines;
 mod goals;
 mod keys;
@@ -79,6 +80,8 @@ enum Workload {
     Kill,
     /// Half a file deleted, then defragmented under load.
     Defragment,
+    /// Gets, scans and puts in a store larger than memory, limited by a cgroup; 40 times as long.
+    Cold,
     /// Has a store open and does what standard input says; the other workloads start it.
     #[command(hide = true)]
     Serve {
@@ -89,6 +92,9 @@ enum Workload {
         /// Whether commits may be durable.
         #[arg(long)]
         durable: bool,
+        /// How much memory its process may use.
+        #[arg(long)]
+        memory_mib: Option<u64>,
     },
 }
 
@@ -103,8 +109,8 @@ fn main() -> ExitCode {
 }
 
 fn run(options: Options) -> Result<()> {
-    if let Workload::Serve { engine, dir, durable } = &options.workload {
-        return engine.serve(dir, *durable);
+    if let Workload::Serve { engine, dir, durable, memory_mib } = &options.workload {
+        return engine.serve(dir, *durable, *memory_mib);
     }
     let dir = tempfile::Builder::new().prefix("pages-").tempdir_in(&options.dir)?;
     let ms = options.ms.unwrap_or(if options.quick { 200 } else { 1500 });
@@ -138,12 +144,13 @@ fn run(options: Options) -> Result<()> {
 
 fn measure(options: &Options, bench: &mut Bench) -> Result<()> {
     type Measure = fn(&mut Bench) -> Result<()>;
-    let all: [(Workload, Measure); 5] = [
+    let all: [(Workload, Measure); 6] = [
         (Workload::Warm, cases::warm),
         (Workload::Grow, cases::grow),
         (Workload::Scattered, cases::scattered),
         (Workload::Kill, cases::kill),
         (Workload::Defragment, cases::defragment),
+        (Workload::Cold, cold::cold),
     ];
     let asked = &options.workload;
     for (_, measure) in all.iter().filter(|(one, _)| *asked == Workload::Goals || one == asked) {

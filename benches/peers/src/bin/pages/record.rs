@@ -45,10 +45,15 @@ impl Records {
             self.add_one(case, engine, figure, *value);
         }
         if let Some(why) = &outcome.missing {
-            let is_known = self.missing.iter().any(|m| m.case == case && m.engine == engine);
-            if !is_known {
-                self.missing.push(Missing { case: case.to_owned(), engine, why: why.clone() });
-            }
+            self.add_missing(case, engine, why);
+        }
+    }
+
+    /// Adds that an engine has no figures of a case, and why; once.
+    pub fn add_missing(&mut self, case: &str, engine: Contender, why: &str) {
+        if self.why_missing(case, engine).is_none() {
+            let (case, why) = (case.to_owned(), why.to_owned());
+            self.missing.push(Missing { case, engine, why });
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::engines::Contender;
 use crate::load::{Load, Outcome};
 use peers::Result;
+use peers::cgroup::MemoryCgroup;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -38,6 +39,26 @@ impl Session {
         if durable {
             command.arg("--durable");
         }
+        Session::start(contender, command)
+    }
+
+    /// As [`Session::open`], without a sync in commits, in a cgroup with a limit of so many MiB.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::open`].
+    pub fn open_limited(
+        contender: Contender,
+        dir: &Path,
+        (cgroup, limit_mib): (&MemoryCgroup, u64),
+    ) -> Result<Session> {
+        let mut command = cgroup.command(std::env::current_exe()?.as_os_str());
+        command.arg("serve").arg(contender.to_string()).arg(dir);
+        command.args(["--memory-mib", &limit_mib.to_string()]);
+        Session::start(contender, command)
+    }
+
+    fn start(contender: Contender, mut command: Command) -> Result<Session> {
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let questions = process.stdin.take().ok_or("a process without an input")?;
         let answers = BufReader::new(process.stdout.take().ok_or("a process without an output")?);

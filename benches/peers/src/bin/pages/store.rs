@@ -1,5 +1,6 @@
 //! The interface of a page store through which every engine in this program is driven.
 
+use crate::keys::KEY_BYTES;
 use peers::Result;
 
 /// An open store with one tree of keys and values.
@@ -102,6 +103,19 @@ pub trait Reader {
     ///
     /// Errors of the engine.
     fn get(&self, key: &[u8], see: impl FnOnce(&[u8])) -> Result<bool>;
+
+    /// Shows the values of those keys that have one, each with the number of the key; by one call
+    /// of the engine where it has such a call.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the engine.
+    fn get_batch(&self, keys: &[[u8; KEY_BYTES]], mut see: impl FnMut(usize, &[u8])) -> Result<()> {
+        for (n, key) in keys.iter().enumerate() {
+            self.get(key, |value| see(n, value))?;
+        }
+        Ok(())
+    }
 
     /// Shows up to `count` entries from `from` on. Returns how many.
     ///

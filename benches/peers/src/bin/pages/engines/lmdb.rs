@@ -20,15 +20,21 @@ pub struct Lmdb {
     path: PathBuf,
 }
 
-/// Opens the environment in `dir`. Whether commits are durable is a flag of the whole environment.
+/// Opens the environment in `dir`, in little memory with `NORDAHEAD`. Whether commits are durable is a flag of the whole environment.
 ///
 /// # Errors
 ///
 /// Errors of LMDB.
-pub fn open(dir: &Path, is_durable: bool, has_write_map: bool) -> Result<Lmdb> {
+pub fn open(
+    dir: &Path,
+    is_durable: bool,
+    has_write_map: bool,
+    memory_mib: Option<u64>,
+) -> Result<Lmdb> {
     let mut flags = EnvFlags::empty();
     flags.set(EnvFlags::NO_SYNC, !is_durable);
     flags.set(EnvFlags::WRITE_MAP, has_write_map);
+    flags.set(EnvFlags::NO_READ_AHEAD, memory_mib.is_some());
     let mut options = EnvOpenOptions::new();
     options.map_size(MAP_BYTES);
     // SAFETY: this process is the only one that opens the file, and no one relies on its contents

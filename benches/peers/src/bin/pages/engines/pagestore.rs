@@ -1,6 +1,7 @@
 //! This project's page store: defaults, and the maintenance thread that it offers. Where no commit
 //! has to be durable it has no redo area, as in a node, which keeps a log of its own.
 
+use crate::keys::KEY_BYTES;
 use crate::store::{Reader, Store, Writer};
 use flotilla_pagestore::{CommitDurability, MaintenanceThread, Options, PageStore, Tree, TreeMut};
 use flotilla_vfs::os::OsFs;
@@ -20,16 +21,20 @@ pub struct Pages {
     maintenance: MaintenanceThread,
 }
 
-/// Opens the store in `dir`.
+/// Opens the store in `dir`; in little memory with fewer dirty bytes.
 ///
 /// # Errors
 ///
 /// Errors of the store.
-pub fn open(dir: &Path, is_durable: bool) -> Result<Pages> {
+pub fn open(dir: &Path, is_durable: bool, memory_mib: Option<u64>) -> Result<Pages> {
     let path = dir.join("pages");
     let mut options = Options::default();
     if !is_durable {
         options = options.redo_bytes(0);
+    }
+    if let Some(mib) = memory_mib {
+        // Pages that a checkpoint writes come on top.
+        options = options.dirty_bytes((mib << 20) / 8, (mib << 20) / 4);
     }
     let store = PageStore::open_with(Arc::new(OsFs::new()), &path, options)?;
     let maintenance = store.maintain_in_background()?;
@@ -111,6 +116,12 @@ pub struct PagesReader(Tree);
 impl Reader for PagesReader {
     fn get(&self, key: &[u8], see: impl FnOnce(&[u8])) -> Result<bool> {
         Ok(self.0.get(key)?.map(|value| see(&value)).is_some())
+    }
+
+    fn get_batch(&self, keys: &[[u8; KEY_BYTES]], mut see: impl FnMut(usize, &[u8])) -> Result<()> {
+        Ok(self.0.multi_get(keys, |n, value| {
+            value.map(|value| see(n, value));
+        })?)
     }
 
     fn scan(&self, from: &[u8], count: u64, mut see: impl FnMut(&[u8], &[u8])) -> Result<u64> {

@@ -18,14 +18,18 @@ pub struct Redb {
     commits: AtomicU64,
 }
 
-/// Opens the database in `dir`.
+/// Opens the database in `dir`; in little memory with a quarter of it as cache.
 ///
 /// # Errors
 ///
 /// Errors of redb.
-pub fn open(dir: &Path) -> Result<Redb> {
+pub fn open(dir: &Path, memory_mib: Option<u64>) -> Result<Redb> {
     let path = dir.join("redb");
-    let db = Database::create(&path)?;
+    let mut builder = Database::builder();
+    if let Some(mib) = memory_mib {
+        builder.set_cache_size((mib << 20) as usize / 4);
+    }
+    let db = builder.create(&path)?;
     Ok(Redb { db, path, commits: AtomicU64::new(0) })
 }
 

@@ -41,6 +41,40 @@ pub fn gets<S: Store>(store: &S, keys: u64, threads: u64, ms: u64, seed: u64) ->
     Ok(outcome)
 }
 
+/// Batches of random gets, each in a read transaction of its own.
+///
+/// # Errors
+///
+/// As [`gets`].
+pub fn get_batches<S: Store>(
+    store: &S,
+    keys: u64,
+    length: u64,
+    ms: u64,
+    seed: u64,
+) -> Result<Outcome> {
+    let mut chance = Chance::new(seed);
+    let (begin, cpu) = (Instant::now(), measure::cpu());
+    let end = begin + Duration::from_millis(ms);
+    let (mut count, mut right) = (0, 0);
+    while Instant::now() < end {
+        let numbers: Vec<u64> = (0..length).map(|_| chance.below(keys)).collect();
+        let batch: Vec<_> = numbers.iter().map(|number| key(*number)).collect();
+        let see = |n: usize, value: &[u8]| {
+            right += u64::from(value[..8] == numbers[n].to_le_bytes());
+        };
+        store.read(|reader| reader.get_batch(&batch, see))?;
+        count += length;
+    }
+    if right != count {
+        return Err("a key has not its value".into());
+    }
+    let mut outcome = Outcome::default();
+    outcome.add("gets/s", count as f64 / begin.elapsed().as_secs_f64());
+    outcome.add("cpu ns/get", (measure::cpu() - cpu).as_nanos() as f64 / count as f64);
+    Ok(outcome)
+}
+
 /// Scans from random keys on. Each entry's key and value are looked at.
 ///
 /// # Errors

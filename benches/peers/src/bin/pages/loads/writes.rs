@@ -48,15 +48,19 @@ pub fn commits<S: Store>(
     store: &S,
     keys: u64,
     value_bytes: usize,
-    commits: u64,
+    (commits, ms): (u64, u64),
     puts: u64,
     seed: u64,
 ) -> Result<Outcome> {
     let (mut chance, mut values) = (Chance::new(seed), Values::new());
-    let mut times = Vec::with_capacity(commits as usize);
+    let mut times = Vec::with_capacity(commits.min(1 << 20) as usize);
+    let longest = if ms == 0 { Duration::MAX } else { Duration::from_millis(ms) };
     let (cpu, begin) = (measure::cpu(), Instant::now());
     for commit in 0..commits {
         let one = Instant::now();
+        if one - begin > longest {
+            break;
+        }
         store.write(false, |writer| {
             for _ in 0..puts {
                 let number = chance.below(keys);
@@ -69,7 +73,7 @@ pub fn commits<S: Store>(
     let (unsettled, unsettled_cpu) = (begin.elapsed(), measure::cpu() - cpu);
     store.settle()?;
     let (elapsed, cpu) = (begin.elapsed(), measure::cpu() - cpu);
-    let all = (commits * puts) as f64;
+    let all = times.len() as f64 * puts as f64;
     let mut outcome = Outcome::default();
     outcome.add("cpu us/put", cpu.as_secs_f64() * 1e6 / all);
     outcome.add("cpu us/put, before the last sync", unsettled_cpu.as_secs_f64() * 1e6 / all);
