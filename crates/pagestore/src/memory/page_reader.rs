@@ -109,6 +109,7 @@ impl PageReader {
         // Neighbours are one range: a system call each, and a request to the disk.
         for run in pages.chunk_by(|one, next| one.span().end() == next.id()) {
             let (first, last) = (run[0].span(), run[run.len() - 1].span());
+            debug_assert!(first.start < last.end(), "{first:?} and {last:?} in one run");
             self.file.will_need(first.byte_range().start..last.byte_range().end);
         }
         true

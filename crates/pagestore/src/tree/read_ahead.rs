@@ -20,7 +20,7 @@ use crate::page::{PageRef, branch};
 const FIRST_STEP: usize = 2;
 
 /// One of so many steps of a warm walk is timed: two looks at the clock cost 5 % of a step.
-const WARM_STEPS: usize = 8;
+const WARM_STEPS: usize = 16;
 
 /// Leaves of the first window. A short scan pays for what it does not use.
 const WINDOW_LEAVES_MIN: usize = 4;
@@ -109,6 +109,7 @@ impl ReadAhead {
         let Some((page, at)) = branches.last() else { return self.rest(WARM_STEPS) };
         let node = SlottedPage(page);
         let left = siblings(node, *at, direction);
+        debug_assert!(left <= node.count(), "{left} siblings of child {at}");
         let units = sibling(node, *at, 1.min(left), direction).units().max(1) as usize;
         let window_max = (WINDOW_UNITS_MAX / units).max(WINDOW_LEAVES_MIN);
         let window = (2 * self.window).clamp(WINDOW_LEAVES_MIN, window_max);
@@ -132,6 +133,7 @@ impl ReadAhead {
         // The step out of this branch makes the next look.
         self.steps = if end == left { left + 1 } else { window / 2 };
         self.due = self.steps;
+        debug_assert!(self.due > 0, "a look is never due");
     }
 
     /// Nothing is known of the leaves ahead, and the next look is after so many steps.

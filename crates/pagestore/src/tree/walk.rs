@@ -1,4 +1,5 @@
-//! Walk from leaf to leaf, in both directions, with prefetch of the next leaf and read-ahead of more.
+//! Walk from leaf to leaf, in both directions, with prefetch of the next leaf and read-ahead of
+//! those behind it.
 
 use crate::error::Result;
 use crate::page::slotted::SlottedPage;

@@ -20,7 +20,8 @@ pub struct Lmdb {
     path: PathBuf,
 }
 
-/// Opens the environment in `dir`, in little memory with `NORDAHEAD`. Whether commits are durable is a flag of the whole environment.
+/// Opens the environment in `dir`, in little memory with `NORDAHEAD`. Whether commits are durable
+/// is a flag of the whole environment.
 ///
 /// # Errors
 ///

@@ -120,7 +120,9 @@ impl Reader for PagesReader {
 
     fn get_batch(&self, keys: &[[u8; KEY_BYTES]], mut see: impl FnMut(usize, &[u8])) -> Result<()> {
         Ok(self.0.multi_get(keys, |n, value| {
-            value.map(|value| see(n, value));
+            if let Some(value) = value {
+                see(n, value);
+            }
         })?)
     }
 
