@@ -31,8 +31,9 @@ fn log_append(criterion: &mut Criterion) {
             if durability == Durability::Synced && thread_count != 8 {
                 let runtime = Runtime::new().expect("a runtime");
                 let name = format!("synced/await/{thread_count}");
-                let append = |count| bench.append_by_tasks(&runtime, count);
-                cases.bench_function(&name, |b| b.iter_custom(append));
+                cases.bench_function(&name, |b| {
+                    b.iter_custom(|count| bench.append_by_tasks(&runtime, count));
+                });
             }
             let stats = bench.log.stats();
             let per_append = stats.syncs as f64 / stats.batches.max(1) as f64;
