@@ -25,7 +25,6 @@ use crate::page::{
     self, HEADER_BYTES, PageSize, UNIT_COUNT_MAX, put_u16, u16_at, u32_at, u64_at, units_for,
 };
 
-const APPENDS: usize = 7;
 const COUNT: usize = 24;
 const HEAP_LOW: usize = 26;
 const GARBAGE: usize = 28;
@@ -103,9 +102,17 @@ impl<'a> SlottedPage<'a> {
         u16_at(self.0, COUNT)
     }
 
-    /// How many cells in a row were put behind all others.
-    pub(crate) fn appends(self) -> u8 {
-        self.0[APPENDS]
+    /// How many cells in a row, the last of them right before cell `i`, came one after the other,
+    /// and after all others of the page. Cells lie in the order in which they came, the newest
+    /// lowest; a page that was laid out anew looks as if its cells had come in the order of keys.
+    pub(crate) fn run_before(self, i: usize) -> usize {
+        let mut low = self.heap_low();
+        let is_in_run = |&i: &usize| {
+            let is_newest = self.cell_at(i).0 == low;
+            low += self.cell_bytes(i);
+            is_newest
+        };
+        (0..i).rev().take_while(is_in_run).count()
     }
 
     fn heap_low(self) -> usize {
@@ -335,7 +342,6 @@ impl SlottedPageMut<'_> {
         if let Some(first) = cells.first() {
             copy_key(&mut self.0[end..], first.key, 0, prefix_len);
         }
-        self.0[APPENDS] = 0;
         put_u16(self.0, COUNT, 0);
         put_u16(self.0, GARBAGE, 0);
         put_u16(self.0, PREFIX_LEN, prefix_len);
@@ -378,7 +384,6 @@ impl SlottedPageMut<'_> {
         let slots_end = SLOTS_AT + count * SLOT_BYTES;
         self.0.copy_within(slot..slots_end, slot + SLOT_BYTES);
         self.write_slot(slot, low, cell.lead.len(), cell.key_len() - prefix_len);
-        self.0[APPENDS] = if i == count { self.0[APPENDS].saturating_add(1) } else { 0 };
         put_u16(self.0, COUNT, count + 1);
         put_u16(self.0, HEAP_LOW, low);
         true
@@ -417,10 +422,8 @@ impl SlottedPageMut<'_> {
     /// here now might share, need not fit the key that is about to come.
     fn compact(&mut self) {
         let old = self.0.to_vec();
-        let appends = self.0[APPENDS];
         let cells: Vec<Cell<'_>> = SlottedPage(&old).cells().collect();
         self.fill_with_prefix(&cells, SlottedPage(&old).prefix().len());
-        self.0[APPENDS] = appends;
     }
 
     fn write_cell(&mut self, at: usize, cell: &Cell<'_>, prefix_len: usize) {

@@ -4,6 +4,7 @@ mod background;
 mod beside;
 mod crash;
 mod defragment;
+mod fill;
 mod forged;
 mod ingest;
 mod model;

@@ -13,9 +13,11 @@ use crate::page::{PageKind, PageRef, PageSize};
 use crate::tree::path::TreePath;
 use crate::tree::txn_pages::TxnPages;
 
-/// After this many appends in a row a full page is taken to be filled in rising order: then it
-/// stays full and the next key begins a new page.
-const APPENDS_MIN: usize = 8;
+/// A page is taken to be filled in rising order if a run of so many cells, or of a quarter of its
+/// cells, ends right before the new one. Then it is cut behind the run, and so stays full: by the
+/// middle, pages that no key comes to any more would be left half full.
+/// `docs/decisions/0026-pages-are-cut-behind-a-run.md`
+const RUN_MIN: usize = 4;
 
 /// How pages of one kind are split when they are too full.
 struct SplitShape {
@@ -140,7 +142,7 @@ fn put_children(
     let separators = children.iter().zip(&bytes);
     let cells: Vec<_> =
         separators.map(|((separator, _), child)| branch::cell((&[], separator), child)).collect();
-    put_cells(pages, size, page_ref, i, &cells)
+    put_cells(pages, size, page_ref, i, &cells, children.len() == 1)
 }
 
 /// The slot of a key in a leaf.
@@ -168,10 +170,11 @@ fn put_in_leaf(
     cell: &Cell<'_>,
     change: &mut SizeChange,
 ) -> Result<SplitResult> {
-    let i = match *seen {
+    // Rows that get longer one after the other are no run: those behind them are there already.
+    let (i, is_new) = match *seen {
         LeafSlot::Nothing(i) => {
             change.keys = 1;
-            i
+            (i, true)
         }
         LeafSlot::Cell(i, spot, old) => {
             let mut node = SlottedPageMut(pages.page_mut(page_ref));
@@ -186,19 +189,21 @@ fn put_in_leaf(
             if replaced {
                 return Ok(SplitResult::not(page_ref));
             }
-            i
+            (i, false)
         }
     };
-    put_cells(pages, size, page_ref, i, std::slice::from_ref(cell))
+    put_cells(pages, size, page_ref, i, std::slice::from_ref(cell), is_new)
 }
 
-/// Puts cells before cell `i` of an own page, which may grow or be cut for them.
+/// Puts cells before cell `i` of an own page, which may grow or be cut for them. They may be the
+/// next of a run of rising keys only if `may_rise`.
 fn put_cells(
     pages: &mut TxnPages,
     size: PageSize,
     page_ref: PageRef,
     i: usize,
     new: &[Cell<'_>],
+    may_rise: bool,
 ) -> Result<SplitResult> {
     if let [cell] = new
         && SlottedPageMut(pages.page_mut(page_ref)).insert(i, cell)
@@ -209,25 +214,24 @@ fn put_cells(
     let node = SlottedPage(&old);
     let mut cells = Vec::with_capacity(node.count() + new.len());
     cells.extend(node.cells());
-    let rising = i == cells.len()
-        && new.len() == 1
-        && usize::from(node.appends()) + 1 >= cells.len().min(APPENDS_MIN);
+    let is_rising = may_rise && node.run_before(i) >= (node.count() / 4).clamp(1, RUN_MIN);
     cells.splice(i..i, new.iter().copied());
     let shape = if node.is_leaf() { SplitShape::leaf(size) } else { SplitShape::branch(size) };
-    spread(pages, page_ref, node, &cells, &shape, rising)
+    spread(pages, page_ref, node, &cells, &shape, is_rising.then_some(i))
 }
 
 /// Spreads cells over as many pages as they need. The first is the one at `page_ref`, whose old
-/// content the caller holds in `old`, for the cells borrow from it.
+/// content the caller holds in `old`, for the cells borrow from it. A run of rising keys ends with
+/// cell `run_end`.
 fn spread(
     pages: &mut TxnPages,
     page_ref: PageRef,
     old: SlottedPage<'_>,
     cells: &[Cell<'_>],
     shape: &SplitShape,
-    rising: bool,
+    run_end: Option<usize>,
 ) -> Result<SplitResult> {
-    let ranges = shape.cut_all(cells, rising);
+    let ranges = shape.cut_all(cells, run_end);
     let kept: usize = ranges.iter().map(Range::len).sum();
     let lifted = shape.lifted * (ranges.len() - 1);
     debug_assert_eq!(kept + lifted, cells.len(), "a split loses cells");
@@ -267,17 +271,30 @@ impl SplitShape {
     }
 
     /// The ranges of cells for each page; where cells are lifted there is a gap between two ranges.
-    fn cut_all(&self, cells: &[Cell<'_>], rising: bool) -> Vec<Range<usize>> {
+    fn cut_all(&self, cells: &[Cell<'_>], run_end: Option<usize>) -> Vec<Range<usize>> {
         let mut ranges = Vec::with_capacity(2);
         let fits = units_of(cells, self.size) == self.size.units();
-        if rising && !fits && cells.len() >= self.cut_cells_min {
-            let at = cells.len() - 1;
-            self.cut(cells, 0..at - self.lifted, &mut ranges);
-            ranges.push(at..cells.len());
-        } else {
-            self.cut(cells, 0..cells.len(), &mut ranges);
+        match run_end {
+            Some(run_end) if !fits && cells.len() >= self.cut_cells_min => {
+                let at = self.behind_run(cells, run_end);
+                self.cut(cells, 0..at - self.lifted, &mut ranges);
+                self.cut(cells, at..cells.len(), &mut ranges);
+            }
+            _ => self.cut(cells, 0..cells.len(), &mut ranges),
         }
         ranges
+    }
+
+    /// Where the right page begins, so that the run goes on at the end of the left one; or in the
+    /// right one, if the left one is full.
+    fn behind_run(&self, cells: &[Cell<'_>], run_end: usize) -> usize {
+        let behind = run_end + 1 + self.lifted;
+        let has_room = || units_of(&cells[..=run_end], self.size) == self.size.units();
+        if behind < cells.len() && has_room() {
+            behind
+        } else {
+            (run_end + self.lifted).min(cells.len() - 1)
+        }
     }
 
     fn cut(&self, cells: &[Cell<'_>], range: Range<usize>, ranges: &mut Vec<Range<usize>>) {
