@@ -332,7 +332,7 @@ mod tests {
         let shared = store.shared();
         let fill = |first: u64| {
             let mut txn = store.write().unwrap();
-            for key in first..first + 1000 {
+            for key in first..first + 2000 {
                 txn.tree("t").unwrap().put(&key.to_be_bytes(), &[1; 900]).unwrap();
             }
             txn.publish().unwrap();
@@ -341,11 +341,11 @@ mod tests {
         fill(0);
         assert_eq!(rung(), 1);
         assert!(shared.space.lock().page_alloc.wants_slab().is_some());
-        fill(1000);
+        fill(2000);
         assert_eq!(rung(), 1, "it knows");
         assert_eq!(step(shared, at_once).unwrap(), MaintenanceOutcome::Nothing);
         assert_eq!(shared.space.lock().page_alloc.wants_slab(), None, "they are ready");
-        let mut first = 2000;
+        let mut first = 4000;
         while rung() == 1 {
             assert!(first < 20_000, "a slab of 511 pages was taken from, and nobody was called");
             fill(first);

@@ -183,7 +183,7 @@ fn trash_that_names_what_it_cannot_have_keeps_nobody_from_publishing() {
         // Each owes a sweep.
         for round in 0..4_u8 {
             let mut txn = store.write().unwrap();
-            for key in 0..400_u32 {
+            for key in 0..800_u32 {
                 txn.tree("new").unwrap().put(&key.to_be_bytes(), &[round; 900]).unwrap();
             }
             // Trash of its own is given back.
@@ -201,8 +201,10 @@ fn trash_that_names_what_it_cannot_have_keeps_nobody_from_publishing() {
         let told: Vec<Error> = (0..9).filter_map(|_| store.maintain(now).err()).collect();
         assert!(told.len() == 1 && is_named(&told[0]), "{i}: told once, {told:?}");
         let tree = store.read().tree("new").unwrap().unwrap();
-        for key in 0..400_u32 {
-            assert_eq!(tree.get(&key.to_be_bytes()).unwrap().unwrap(), [3; 900]);
+        for key in 0..800_u32 {
+            let row = tree.get(&key.to_be_bytes());
+            let row = row.unwrap_or_else(|error| panic!("{i}: {error}"));
+            assert_eq!(row.unwrap(), [3; 900], "{i}");
         }
         assert!(store.check().is_err(), "{i}");
     }

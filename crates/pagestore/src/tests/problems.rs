@@ -37,7 +37,7 @@ pub(super) fn filled() -> FaultFs {
         txn.tree("small").unwrap().put(format!("key/{i:04}").as_bytes(), &[5; 50]).unwrap();
     }
     // Of three branches the one in the middle goes to the trash.
-    for i in 0..1500_u32 {
+    for i in 0..3000_u32 {
         txn.tree("cut").unwrap().put(&i.to_be_bytes(), &[7; 900]).unwrap();
     }
     for i in 0..3_u8 {
@@ -45,7 +45,7 @@ pub(super) fn filled() -> FaultFs {
     }
     txn.commit(CommitDurability::Sync).unwrap();
     let mut txn = store.write().unwrap();
-    txn.tree("cut").unwrap().delete_range(&[0], Some(&1490_u32.to_be_bytes())).unwrap();
+    txn.tree("cut").unwrap().delete_range(&[0], Some(&2990_u32.to_be_bytes())).unwrap();
     txn.publish().unwrap();
     store.checkpoint().unwrap();
     let mut txn = store.write().unwrap();

@@ -219,7 +219,7 @@ fn a_pass_gets_to_its_end_beside_all_that_a_store_does() {
 /// Makes a tree of some hundred pages, with keys from `first` on, and a checkpoint.
 fn make_tree(store: &PageStore, name: &str, first: u32) {
     let mut txn = store.write().unwrap();
-    for i in first..first + 1200 {
+    for i in first..first + 2400 {
         txn.tree(name).unwrap().put(&i.to_be_bytes(), &[7; 900]).unwrap();
     }
     txn.publish().unwrap();
