@@ -1,7 +1,8 @@
 //! Persistence of raft's Ready, and the messages that wait for the disk.
 //!
-//! A leader may send its appends before it has written them. Every other message promises something
-//! about the log, and is held until all earlier writes are on disk. There are two kinds of writes:
+//! A leader may send its appends before it has written them, once its term is on disk. Every other
+//! message promises something about the log, and is held until all earlier writes are on disk. There
+//! are two kinds of writes:
 //! those that must reach the disk, and those of a mere commit index, for which no message waits.
 //! Both share one sequence of numbers.
 
@@ -13,7 +14,7 @@ use raft::eraftpb::{Entry, Message, MessageType};
 use crate::consensus::Consensus;
 use crate::convert;
 use crate::effects::LogWrite;
-use crate::ids::{PeerId, RegionId};
+use crate::ids::{PeerId, RegionId, Term};
 
 /// The output of one Ready.
 pub(crate) struct ReadyOutput {
@@ -28,9 +29,10 @@ pub(crate) struct ReadyOutput {
 }
 
 /// Writes under way that must reach the disk, oldest first.
-#[derive(Default)]
 pub(crate) struct InflightWrites {
     held: VecDeque<InflightWrite>,
+    /// The term that is on disk.
+    persisted_term: u64,
     /// Of the last Ready.
     last_number: u64,
     /// The highest that was reported to be on disk.
@@ -40,11 +42,23 @@ pub(crate) struct InflightWrites {
 struct InflightWrite {
     /// The number of the write.
     number: u64,
+    /// The term that it writes.
+    term: u64,
     /// To be sent then. Also those of later Readies that need no write of their own.
     messages: Vec<Message>,
 }
 
 impl InflightWrites {
+    /// None yet, of a replica that was found with this term on disk.
+    pub(crate) fn new(persisted_term: Term) -> InflightWrites {
+        InflightWrites {
+            held: VecDeque::new(),
+            persisted_term: persisted_term.0,
+            last_number: 0,
+            persisted_number: 0,
+        }
+    }
+
     /// How many writes are under way.
     pub(crate) fn depth(&self) -> usize {
         self.held.len()
@@ -86,6 +100,12 @@ impl InflightWrites {
         let mut messages = ready.take_persisted_messages();
         let must_sync = ready.must_sync();
         consensus.advance(ready);
+        let term = consensus.hard_state().term;
+        // A sound replica leads when its own vote is on disk, since no other has heard of its term
+        // before. Votes that are forged may come sooner.
+        if term > self.persisted_term {
+            messages.splice(..0, taken.messages.drain(..));
+        }
         // A question promises nothing.
         let is_question = |message: &Message| message.msg_type == MessageType::MsgReadIndex;
         taken.messages.extend(messages.extract_if(.., |message| is_question(message)));
@@ -94,7 +114,7 @@ impl InflightWrites {
         if must_sync {
             // Also where only a term or a vote is new: a vote that left before it was on disk could
             // be given again, to another candidate, after a power loss.
-            self.held.push_back(InflightWrite { number, messages });
+            self.held.push_back(InflightWrite { number, term, messages });
         } else if let Some(last) = self.held.back_mut() {
             last.messages.append(&mut messages);
         } else {
@@ -114,6 +134,8 @@ impl InflightWrites {
         let mut messages = vec![];
         while let Some(mut held) = self.held.pop_front_if(|held| held.number <= number) {
             consensus.persisted(held.number);
+            debug_assert!(held.term >= self.persisted_term, "the term on disk goes back");
+            self.persisted_term = held.term;
             messages.append(&mut held.messages);
         }
         messages

@@ -62,7 +62,7 @@ impl Replica {
         let mut replica = Self {
             me,
             consensus,
-            inflight_writes: InflightWrites::default(),
+            inflight_writes: InflightWrites::new(term),
             proposals: ProposalQueue::default(),
             read_path: ReadPath::new(me.id, config.seed),
             applying: ApplyProgress::new(applied),

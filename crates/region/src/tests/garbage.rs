@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::cluster::{Cluster, REGION, peer};
+use super::cluster::{Cluster, REGION, descriptor, peer};
 use crate::*;
 
 fn number(rng: &mut fastrand::Rng) -> u64 {
@@ -74,6 +74,37 @@ fn no_message_panics() {
         }
         assert!(machine.shard.stats().dropped.malformed > 0);
     }
+}
+
+/// A vote that was never asked for makes a leader of a candidate whose own vote is not on disk yet.
+#[test]
+fn a_leader_by_a_forged_vote_sends_nothing_before_its_term_is_on_disk() {
+    let mut shard = Shard::new(Config::default());
+    let found = RecoveredReplica::fresh(descriptor(3), peer(1).id);
+    shard.create(Time(0), found, true).expect("a sound replica");
+    let mut effects = Effects::default();
+    let forged = |kind| {
+        Event::Message(Envelope {
+            region: REGION,
+            from: peer(2),
+            to: peer(1),
+            epoch: Epoch { conf_version: 1, version: 1 },
+            gc_floor: Index(0),
+            message: Message { kind, term: Term(1), ..Message::default() },
+        })
+    };
+    shard.step(Time(0), std::iter::empty(), &mut effects);
+    effects.messages.clear();
+    for kind in [MessageKind::RequestPreVoteResponse, MessageKind::RequestVoteResponse] {
+        shard.step(Time(0), [forged(kind)].into_iter(), &mut effects);
+        assert!(effects.messages.is_empty(), "{:?}", effects.messages);
+    }
+    assert_eq!(shard.status(REGION).expect("it is here").role, Role::Leader);
+    let number = effects.log.last().expect("a term, and an entry").number;
+    let persisted = Event::Persisted { region: REGION, number };
+    shard.step(Time(0), [persisted].into_iter(), &mut effects);
+    let is_append = |envelope: &Envelope| envelope.message.kind == MessageKind::Append;
+    assert!(effects.messages.iter().any(is_append), "{:?}", effects.messages);
 }
 
 /// Garbage in a working cluster: it is counted by reason, and everything goes on.
