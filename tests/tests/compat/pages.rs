@@ -10,7 +10,8 @@ use flotilla_vfs::os::OsFs;
 
 use crate::{copy_of, is_written_alike, noise};
 
-const FIXTURE: &str = "pages";
+/// The older one is read, the newer one is read and written.
+const FIXTURES: [&str; 2] = ["pages", "pages-2"];
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -86,7 +87,11 @@ fn long_rows() -> Rows {
 
 #[test]
 fn a_page_file_is_read() {
-    let dir = copy_of(FIXTURE);
+    FIXTURES.into_iter().for_each(is_read);
+}
+
+fn is_read(fixture: &str) {
+    let dir = copy_of(fixture);
     let store = open(dir.path());
     let snapshot = store.read();
     assert_eq!(snapshot.commit_metadata(), b"round 2");
@@ -106,5 +111,5 @@ fn a_page_file_is_read() {
 
 #[test]
 fn a_page_file_is_written_byte_for_byte() {
-    is_written_alike(FIXTURE, write);
+    is_written_alike(FIXTURES[1], write);
 }

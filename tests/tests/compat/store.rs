@@ -19,7 +19,8 @@ use flotilla_vfs::os::OsFs;
 
 use crate::{copy_of, is_written_alike, noise};
 
-const FIXTURE: &str = "store";
+/// The older one is read, the newer one is read and written.
+const FIXTURES: [&str; 2] = ["store", "store-2"];
 const STARTS: u64 = 2;
 
 fn directory(dir: &Path, nonce: u64) -> StoreDirectory {
@@ -166,7 +167,11 @@ fn scan(store: &Store, region: u64) -> Vec<(Bytes, Bytes)> {
 
 #[test]
 fn a_store_is_read() {
-    let dir = copy_of(FIXTURE);
+    FIXTURES.into_iter().for_each(is_read);
+}
+
+fn is_read(fixture: &str) {
+    let dir = copy_of(fixture);
     let directory = directory(dir.path(), 103);
     let identity = directory.identity().clone();
     assert_eq!(
@@ -203,5 +208,5 @@ fn a_store_is_read() {
 
 #[test]
 fn a_store_is_written_byte_for_byte() {
-    is_written_alike(FIXTURE, write);
+    is_written_alike(FIXTURES[1], write);
 }
