@@ -1,10 +1,9 @@
 //! Persistence of raft's Ready, and the messages that wait for the disk.
 //!
 //! A leader may send its appends before it has written them, once its term is on disk. Every other
-//! message promises something about the log, and is held until all earlier writes are on disk. There
-//! are two kinds of writes:
-//! those that must reach the disk, and those of a mere commit index, for which no message waits.
-//! Both share one sequence of numbers.
+//! message promises something about the log, and is held until all earlier writes are on disk.
+//! There are two kinds of writes: those that must reach the disk, and those of a mere commit index,
+//! for which no message waits. Both share one sequence of numbers.
 
 use std::collections::VecDeque;
 
