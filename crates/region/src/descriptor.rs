@@ -6,7 +6,13 @@ use crate::ids::{PeerId, RegionId, StoreId};
 use flotilla_base::fields::{FieldReader, Malformed, put_bytes, put_varint};
 
 /// The first byte of an encoded descriptor.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
+/// The format before there were roles; it is read, and not written any more.
+const FORMAT_WITHOUT_ROLES: u8 = 1;
+/// The role of a replica that votes, and the state of one that is in no merge: the only ones that
+/// this version knows.
+const VOTER: u8 = 0;
+const NORMAL: u8 = 0;
 
 /// The version of a region's replicas and range that a request or a message refers to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -84,11 +90,16 @@ impl Descriptor {
         put_bytes(&mut out, &self.end);
         put_varint(&mut out, self.epoch.conf_version);
         put_varint(&mut out, self.epoch.version);
+        put_varint(&mut out, self.greatest_peer().0);
         put_varint(&mut out, self.peers.len() as u64);
         for peer in &self.peers {
             put_varint(&mut out, peer.id.0);
             put_varint(&mut out, peer.store.0);
+            out.extend([VOTER, NORMAL]);
         }
+        // No replica was removed, no region was merged into this one.
+        put_varint(&mut out, 0);
+        put_varint(&mut out, 0);
         out.into()
     }
 
@@ -99,9 +110,11 @@ impl Descriptor {
     /// If the bytes are damaged or of a format that this version does not know.
     pub fn decode(bytes: Bytes) -> Result<Self, Malformed> {
         let mut reader = FieldReader::new(bytes, "region descriptor");
-        if reader.byte()? != FORMAT {
-            return Err(reader.malformed());
-        }
+        let has_roles = match reader.byte()? {
+            FORMAT => true,
+            FORMAT_WITHOUT_ROLES => false,
+            _ => return Err(reader.malformed()),
+        };
         let id = RegionId(reader.varint()?);
         let space = match reader.byte()? {
             0 => Space::System,
@@ -112,17 +125,35 @@ impl Descriptor {
         let end = reader.bytes()?;
         let conf_version = reader.varint()?;
         let version = reader.varint()?;
+        let floor = if has_roles { Some(PeerId(reader.varint()?)) } else { None };
         let count = reader.varint()?;
         // Without room reserved: a damaged count may be anything.
         let mut peers = vec![];
         for _ in 0..count {
             let id = PeerId(reader.varint()?);
             let store = StoreId(reader.varint()?);
+            // What this version does not know changes who votes: it cannot be left out.
+            if has_roles && (reader.byte()?, reader.byte()?) != (VOTER, NORMAL) {
+                return Err(reader.malformed());
+            }
             peers.push(Peer { id, store });
+        }
+        if has_roles && (reader.varint()?, reader.varint()?) != (0, 0) {
+            return Err(reader.malformed());
         }
         reader.finish()?;
         let epoch = Epoch { conf_version, version };
-        Ok(Self { id, space, start, end, epoch, peers })
+        let descriptor = Self { id, space, start, end, epoch, peers };
+        // Replicas that were removed have ids that must not come back.
+        if floor.is_some_and(|floor| floor != descriptor.greatest_peer()) {
+            return Err(Malformed { what: "region descriptor" });
+        }
+        Ok(descriptor)
+    }
+
+    /// The greatest id that a replica of the region has, or ever had: none is removed yet.
+    fn greatest_peer(&self) -> PeerId {
+        self.peers.iter().map(|peer| peer.id).max().unwrap_or_default()
     }
 }
 
@@ -157,6 +188,23 @@ mod tests {
         assert!(Descriptor::decode(longer.into()).is_err());
         let other_format = [&[9], &good[1..]].concat();
         assert!(Descriptor::decode(other_format.into()).is_err());
+    }
+
+    #[test]
+    fn the_format_before_roles_is_read_and_unknown_roles_are_an_error() {
+        let old = [1, 7, 1, 1, b'b', 1, b'd', 3, 5, 1, 9, 2];
+        let peers = vec![Peer { id: PeerId(9), store: StoreId(2) }];
+        let epoch = Epoch { conf_version: 3, version: 5 };
+        let expected = Descriptor { epoch, peers, ..example() };
+        assert_eq!(Descriptor::decode(Bytes::copy_from_slice(&old)), Ok(expected.clone()));
+        let new = [2, 7, 1, 1, b'b', 1, b'd', 3, 5, 9, 1, 9, 2, 0, 0, 0, 0];
+        assert_eq!(expected.encode(), new[..]);
+        // The floor, role, state, and the numbers of removed and merged ones.
+        for at in [9, 13, 14, 15, 16] {
+            let mut unknown = new;
+            unknown[at] += 1;
+            assert!(Descriptor::decode(Bytes::copy_from_slice(&unknown)).is_err(), "byte {at}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! that they promise is on disk already, or they would still be held back. Within a list the order
 //! is that of the regions' own steps; entries of one region stay in order.
 
-use crate::descriptor::Peer;
+use crate::descriptor::{Descriptor, Peer};
 use crate::entry::{HardState, LogEntry};
 use crate::error::Reject;
 use crate::ids::{Index, PeerId, RegionId, Term, Ticket};
@@ -17,10 +17,18 @@ pub struct Effects {
     pub messages: Vec<Envelope>,
     /// To be written, all of them as one batch; each answered by `Event::Persisted`, in order.
     pub log: Vec<LogWrite>,
-    /// Entries to be forgotten. Unanswered.
+    /// Births of replicas, in the same batch, behind `log`. Unanswered: all that a new replica sends
+    /// waits for later writes of its own.
+    pub births: Vec<ReplicaBirth>,
+    /// Entries to be forgotten, in the same batch. Unanswered.
     pub compact: Vec<Compaction>,
     /// Entries to be read from disk; each answered by `Event::Fetched` or `Event::FetchFailed`.
     pub fetches: Vec<LogFetch>,
+    /// Replicas to be created: each goes as `Event::Create` to the shard of its region. Only when the
+    /// batch is queued, so that all that they write lies behind it.
+    pub created: Vec<NewReplica>,
+    /// Regions with a replica here whose ranges are new.
+    pub ranges: Vec<Descriptor>,
     /// Entries to be applied, in order; answered by `Event::Applied`.
     pub apply: Vec<ApplyTask>,
     /// Reads that may now take their snapshot, and not before.
@@ -40,8 +48,11 @@ impl Effects {
     pub fn clear(&mut self) {
         self.messages.clear();
         self.log.clear();
+        self.births.clear();
         self.compact.clear();
         self.fetches.clear();
+        self.created.clear();
+        self.ranges.clear();
         self.apply.clear();
         self.reads.clear();
         self.rejected.clear();
@@ -55,8 +66,11 @@ impl Effects {
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
             && self.log.is_empty()
+            && self.births.is_empty()
             && self.compact.is_empty()
             && self.fetches.is_empty()
+            && self.created.is_empty()
+            && self.ranges.is_empty()
             && self.apply.is_empty()
             && self.reads.is_empty()
             && self.rejected.is_empty()
@@ -83,6 +97,35 @@ pub struct LogWrite {
     /// Whether it must reach the disk. If not, no message waits for it: only the commit index
     /// moved, which is found again after a crash.
     pub sync: bool,
+}
+
+/// The birth of a replica by a split: with it in the log, a start makes the replica before it
+/// speaks, whatever of the split is in the durable rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaBirth {
+    /// The new region.
+    pub region: RegionId,
+    /// Its replica, which names the log group.
+    pub peer: PeerId,
+    /// The state that it starts with.
+    pub hard_state: HardState,
+    /// The region that was split, and its replica here.
+    pub parent: (RegionId, PeerId),
+    /// The state of that replica, which knows the entry of the split as committed.
+    pub parent_hard_state: HardState,
+    /// The entry of the split, in the parent's log.
+    pub index: Index,
+}
+
+/// A replica that a split has made here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewReplica {
+    /// The new region.
+    pub descriptor: Descriptor,
+    /// The replica.
+    pub peer: PeerId,
+    /// Whether the replica of the parent leads. Then this one campaigns at once.
+    pub campaigns: bool,
 }
 
 /// Entries that no replica needs any more.

@@ -1,4 +1,5 @@
-//! The payload of a log entry: a batch of proposals, each a list of operations.
+//! The payload of most log entries: a batch of proposals, each a list of operations. Others hold a
+//! command that changes the region (`admin_command.rs`).
 //!
 //! An entry's data is a format byte and then, for each proposal, the version of the range that it
 //! was admitted under, its length and its operations. Proposals that wait at the same time share

@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 
+use crate::admin_command::SplitError;
 use crate::descriptor::{Descriptor, Peer};
 use crate::ids::{Index, PeerId, RegionId};
 
 /// Why a request was not served. It had no effect and will have none.
 ///
-/// The checks are made in the order of the variants, but for the last four.
+/// The checks are made in the order of the variants, but for the last five.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reject {
     /// No such region here. The client looks it up again.
@@ -60,6 +61,9 @@ pub enum Reject {
         /// The most that fits.
         limit: u64,
     },
+    /// The region cannot be split in this way.
+    #[error(transparent)]
+    InvalidSplit(SplitError),
     /// No quorum, or no leader, confirmed the read in time. The client repeats it.
     #[error("the read index was not confirmed in time")]
     ReadIndexNotReady,

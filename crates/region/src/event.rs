@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 
+use crate::admin_command::{SplitCommand, SplitRegions};
+use crate::effects::NewReplica;
 use crate::entry::LogEntry;
 use crate::ids::{Index, PeerId, RegionId, Term, Ticket};
 use crate::message::Envelope;
@@ -40,13 +42,26 @@ pub enum Event {
         /// The number of the write.
         number: u64,
     },
+    /// An operator, or the store itself, wants the region split. Comes back like a proposal.
+    Split {
+        /// The region.
+        region: RegionId,
+        /// Comes back exactly once, with the applied entry or rejected.
+        ticket: Ticket,
+        /// The borders, and new ids.
+        split: SplitCommand,
+    },
     /// Entries up to `index` are visible to reads. Arrives in order.
     Applied {
         /// The region.
         region: RegionId,
         /// The last of them.
         index: Index,
+        /// What they have changed about the region, in order.
+        changes: Vec<RegionChange>,
     },
+    /// A replica that an effect has asked for belongs to this shard.
+    Create(NewReplica),
     /// The answer to a fetch.
     Fetched {
         /// The region.
@@ -92,6 +107,7 @@ impl Event {
             Self::Message(envelope) => envelope.region,
             Self::Propose { region, .. }
             | Self::Read { region, .. }
+            | Self::Split { region, .. }
             | Self::Persisted { region, .. }
             | Self::Applied { region, .. }
             | Self::Fetched { region, .. }
@@ -99,8 +115,21 @@ impl Event {
             | Self::Checkpointed { region, .. }
             | Self::Unreachable { region, .. }
             | Self::Campaign { region } => *region,
+            Self::Create(new) => new.descriptor.id,
         }
     }
+}
+
+/// A change of a region that an applied entry has made, the same on every replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RegionChange {
+    /// The region was split by this entry. The rows of all regions are as they are named here.
+    Split {
+        /// The entry.
+        index: Index,
+        /// What came of it.
+        regions: SplitRegions,
+    },
 }
 
 /// The claim of a request about its region. Absent parts are not checked.

@@ -73,6 +73,11 @@ impl Promise {
         Self { ticks: if term > Term(0) { election_ticks } else { 0 } }
     }
 
+    /// No promise: of a replica that has never been there before.
+    pub(crate) fn none() -> Self {
+        Self { ticks: 0 }
+    }
+
     /// A message of the leader was received: the leader may count on it.
     pub(crate) fn make(&mut self, election_ticks: u32) {
         self.ticks = election_ticks;

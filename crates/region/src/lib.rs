@@ -26,9 +26,10 @@
 //! - No message from another store makes it panic. A broken invariant of its own does, and must end
 //!   the process.
 //!
-//! There are no membership changes, splits, leader transfers and snapshots between stores yet.
-//! Until there are, a replica keeps every entry that any other one lacks.
+//! There are no membership changes, leader transfers and snapshots between stores yet. Until there
+//! are, a replica keeps every entry that any other one lacks.
 
+mod admin_command;
 mod applying;
 mod compaction;
 mod config;
@@ -41,6 +42,7 @@ pub mod entry_data;
 mod epoch;
 mod error;
 mod event;
+mod held_votes;
 mod ids;
 mod invariants;
 mod lease;
@@ -59,18 +61,21 @@ mod status;
 mod step_context;
 mod timers;
 
+pub use admin_command::{
+    AdminCommand, SPLIT_CHILDREN_MAX, SplitChild, SplitCommand, SplitError, SplitRegions,
+};
 pub use config::{Config, InvalidConfig, ReadConfig, WindowConfig};
 pub use descriptor::{Descriptor, Epoch, Peer, Space};
 pub use effects::{
-    ApplyTask, Committed, Compaction, Effects, LogFetch, LogWrite, LostLog, ReadGrant, RoleChange,
-    WildTerm,
+    ApplyTask, Committed, Compaction, Effects, LogFetch, LogWrite, LostLog, NewReplica, ReadGrant,
+    ReplicaBirth, RoleChange, WildTerm,
 };
 pub use entry::{EntryKind, HardState, LogEntry};
 pub use error::{CreateReplicaError, Reject};
-pub use event::{Event, KeySpan, RequestPrecondition};
+pub use event::{Event, KeySpan, RegionChange, RequestPrecondition};
 pub use ids::{Index, PeerId, RegionId, StoreId, Term, Ticket, Time};
 pub use message::{Envelope, Message, MessageKind};
-pub use recovered_replica::RecoveredReplica;
+pub use recovered_replica::{RecoveredReplica, SPLIT_INDEX, SPLIT_TERM, UnbornReplica};
 pub use shard::Shard;
 pub use status::{Dropped, Role, Stats, Status};
 

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
+use crate::admin_command::AdminCommand;
 use crate::config::Config;
 use crate::entry_data::ProposalJoiner;
 use crate::error::Reject;
@@ -32,6 +33,8 @@ struct QueuedProposal {
     /// The version of the range that the client's claim was checked against.
     version: u64,
     command: Bytes,
+    /// Whether the command is the whole data of an entry, which no other one joins.
+    is_admin: bool,
 }
 
 /// The data of an entry, ready to be proposed.
@@ -57,7 +60,23 @@ impl ProposalQueue {
         command: Bytes,
         config: &Config,
     ) -> Result<(), Reject> {
-        let size = ProposalJoiner::new().bytes_with(version, command.len());
+        self.push(QueuedProposal { ticket, version, command, is_admin: false }, config)
+    }
+
+    /// Lets a checked change of the region wait for its entry, behind the proposals that wait.
+    pub(crate) fn admit_admin(
+        &mut self,
+        ticket: Ticket,
+        command: &AdminCommand,
+        config: &Config,
+    ) -> Result<(), Reject> {
+        let command = command.encode();
+        self.push(QueuedProposal { ticket, version: 0, command, is_admin: true }, config)
+    }
+
+    fn push(&mut self, proposal: QueuedProposal, config: &Config) -> Result<(), Reject> {
+        let QueuedProposal { version, command, .. } = &proposal;
+        let size = ProposalJoiner::new().bytes_with(*version, command.len());
         if size > config.entry_bytes_max {
             let limit = config.entry_bytes_max as u64;
             return Err(Reject::EntryTooLarge { size: size as u64, limit });
@@ -72,7 +91,7 @@ impl ProposalQueue {
             return Err(Reject::Busy { reason: "too many bytes wait to be proposed" });
         }
         self.queue_bytes += command.len();
-        self.queue.push_back(QueuedProposal { ticket, version, command });
+        self.queue.push_back(proposal);
         Ok(())
     }
 
@@ -90,6 +109,9 @@ impl ProposalQueue {
         if count == 0 || !has_room(bytes + count * JOINED_HEAD_BYTES_MAX) {
             return None;
         }
+        if let Some(alone) = self.queue.front().filter(|first| first.is_admin) {
+            return Some(JoinedProposals { count, data: alone.command.to_vec() });
+        }
         for queued in self.queue.iter().take(count) {
             joiner.add(queued.version, &queued.command);
         }
@@ -103,10 +125,13 @@ impl ProposalQueue {
             bytes += queued.command.len() + JOINED_HEAD_BYTES_MAX;
             // The first one always goes: a larger command than this is legal, and would block the
             // queue.
-            if count > 0 && bytes > config.merge_bytes_max {
+            if count > 0 && (bytes > config.merge_bytes_max || queued.is_admin) {
                 break;
             }
             count += 1;
+            if queued.is_admin {
+                break;
+            }
         }
         count
     }

@@ -3,7 +3,7 @@
 use crate::descriptor::Descriptor;
 use crate::entry::{HardState, LogEntry};
 use crate::error::CreateReplicaError;
-use crate::ids::{Index, PeerId, Term};
+use crate::ids::{Index, PeerId, RegionId, Term};
 
 /// A replica as it was found. The store has mended the seam of its two engines already: a log that
 /// does not connect with the applied state was reset, term and vote are the newest.
@@ -27,7 +27,53 @@ pub struct RecoveredReplica {
     pub tail: Vec<LogEntry>,
 }
 
+/// The entry that the log of a region made by a split begins behind, and its term. Every replica
+/// starts with them, so that none is ever sent from the log's first entry, which would lack the
+/// rows that the parent had.
+pub const SPLIT_INDEX: Index = Index(5);
+/// The term of [`SPLIT_INDEX`].
+pub const SPLIT_TERM: Term = Term(5);
+
+/// What the log holds of a replica whose birth by a split the durable rows do not have. It takes no
+/// message until that split is applied again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnbornReplica {
+    /// The region.
+    pub region: RegionId,
+    /// The replica on this store.
+    pub peer: PeerId,
+    /// The hard state that is in the log.
+    pub hard_state: HardState,
+    /// The runs of terms in the log.
+    pub terms: Vec<(Index, Term)>,
+    /// The last entry of the log; [`SPLIT_INDEX`] if it is empty.
+    pub last: Index,
+    /// All its entries.
+    pub tail: Vec<LogEntry>,
+}
+
+impl UnbornReplica {
+    /// A replica that nobody has heard of.
+    pub(crate) fn new(region: RegionId, peer: PeerId) -> Self {
+        let hard_state = RecoveredReplica::hard_state_of_split();
+        Self { region, peer, hard_state, terms: vec![], last: SPLIT_INDEX, tail: vec![] }
+    }
+
+    /// The replica, of a region as its split has made it.
+    pub(crate) fn born(self, descriptor: Descriptor) -> RecoveredReplica {
+        let Self { peer, hard_state, terms, last, tail, .. } = self;
+        let (applied, truncated) = ((SPLIT_INDEX, SPLIT_TERM), (SPLIT_INDEX, SPLIT_TERM));
+        RecoveredReplica { descriptor, peer, hard_state, applied, truncated, terms, last, tail }
+    }
+}
+
 impl RecoveredReplica {
+    /// The hard state that a replica made by a split starts with.
+    #[must_use]
+    pub fn hard_state_of_split() -> HardState {
+        HardState { term: SPLIT_TERM, vote: None, commit: SPLIT_INDEX }
+    }
+
     /// A replica without any state.
     #[must_use]
     pub fn fresh(descriptor: Descriptor, peer: PeerId) -> Self {

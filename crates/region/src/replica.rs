@@ -9,17 +9,21 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use raft::eraftpb;
 
+use crate::admin_command::{AdminCommand, SplitCommand, SplitRegions};
 use crate::applying::ApplyProgress;
 use crate::compaction::Compactor;
 use crate::config::Config;
 use crate::consensus::Consensus;
 use crate::convert;
 use crate::descriptor::{Descriptor, Peer};
-use crate::effects::{ApplyTask, Committed, Compaction, LostLog, ReadGrant, RoleChange, WildTerm};
+use crate::effects::{
+    ApplyTask, Committed, Compaction, LostLog, NewReplica, ReadGrant, ReplicaBirth, RoleChange,
+    WildTerm,
+};
 use crate::entry::LogEntry;
 use crate::epoch::{self, ReplicaStanding};
 use crate::error::Reject;
-use crate::event::RequestPrecondition;
+use crate::event::{RegionChange, RequestPrecondition};
 use crate::ids::{Index, PeerId, Term, Ticket, Time};
 use crate::invariants::{self, ProgressNumbers};
 use crate::lease::Promise;
@@ -54,7 +58,7 @@ pub(crate) struct Replica {
 
 impl Replica {
     /// Starts a replica on what was found, which must have been checked to be sound.
-    pub(crate) fn new(found: RecoveredReplica, config: &Config) -> Self {
+    pub(crate) fn new(found: RecoveredReplica, promise: Promise, config: &Config) -> Self {
         let consensus = Consensus::new(&found, config);
         let me = found.descriptor.peer(found.peer).expect("it was checked to be a member");
         let applied = found.applied.0;
@@ -66,7 +70,7 @@ impl Replica {
             proposals: ProposalQueue::default(),
             read_path: ReadPath::new(me.id, config.seed),
             applying: ApplyProgress::new(applied),
-            promise: Promise::at_start(term, config.election_ticks),
+            promise,
             compactor: Compactor::new(applied),
             outgoing: vec![],
             reported: (term, None),
@@ -238,6 +242,64 @@ impl Replica {
         }
     }
 
+    /// Checks a split and queues it for an entry of its own.
+    pub(crate) fn propose_split(
+        &mut self,
+        ticket: Ticket,
+        split: SplitCommand,
+        step: &mut StepContext<'_>,
+    ) {
+        let version = Some(split.epoch.version);
+        let precondition = RequestPrecondition { version, ..RequestPrecondition::default() };
+        let admitted = epoch::check(&precondition, &self.standing(), true)
+            .and_then(|()| split.check(&self.descriptor).map_err(Reject::InvalidSplit))
+            .and_then(|()| {
+                let command = AdminCommand::Split(split);
+                self.proposals.admit_admin(ticket, &command, step.config)
+            });
+        if let Err(why) = admitted {
+            step.reject(ticket, why);
+        }
+    }
+
+    /// A split was applied: the replica goes on with the last part of its range, and the store has
+    /// the rows of the others.
+    fn become_parent(&mut self, index: Index, regions: SplitRegions, step: &mut StepContext<'_>) {
+        let SplitRegions { parent, children } = regions;
+        let (before, now) = (self.descriptor.epoch.version, parent.epoch.version);
+        assert!(
+            parent.id == self.descriptor.id && now > before,
+            "region {}: version {now} of region {} after {before}",
+            self.descriptor.id,
+            parent.id
+        );
+        self.descriptor = parent;
+        // Those that are in the log are refused when they are applied, on every replica alike.
+        let mut current = vec![self.descriptor.clone()];
+        current.extend_from_slice(&children);
+        let why = Reject::EpochNotMatch { current };
+        self.proposals.reject_queued(&why, |ticket, why| step.reject(ticket, why));
+        step.effects.ranges.push(self.descriptor.clone());
+        let parent = (self.descriptor.id, self.me.id);
+        let parent_hard_state = convert::hard_state_from_raft(&self.consensus.hard_state());
+        assert!(parent_hard_state.commit >= index, "a split is applied that is not committed");
+        for child in children {
+            // The replicas of a child are on the stores of its parent's.
+            let Some(peer) = child.peer_on(self.me.store) else { continue };
+            step.effects.births.push(ReplicaBirth {
+                region: child.id,
+                peer: peer.id,
+                hard_state: RecoveredReplica::hard_state_of_split(),
+                parent,
+                parent_hard_state,
+                index,
+            });
+            let campaigns = self.consensus.is_leader();
+            step.effects.created.push(NewReplica { descriptor: child, peer: peer.id, campaigns });
+        }
+        step.stats.splits += 1;
+    }
+
     /// Checks a read and queues it to be granted.
     pub(crate) fn read(
         &mut self,
@@ -285,9 +347,19 @@ impl Replica {
         self.outgoing.extend(messages);
     }
 
-    /// Entries became visible to reads.
-    pub(crate) fn applied(&mut self, index: Index) {
+    /// Entries became visible to reads, and have changed the region.
+    pub(crate) fn applied(
+        &mut self,
+        index: Index,
+        changes: Vec<RegionChange>,
+        step: &mut StepContext<'_>,
+    ) {
         self.applying.complete(index, &mut self.consensus);
+        for change in changes {
+            match change {
+                RegionChange::Split { index, regions } => self.become_parent(index, regions, step),
+            }
+        }
     }
 
     /// Old entries were read from disk.

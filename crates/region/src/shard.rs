@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use crate::config::Config;
 use crate::descriptor::Descriptor;
-use crate::effects::Effects;
+use crate::effects::{Effects, NewReplica};
 use crate::error::{CreateReplicaError, Reject};
 use crate::event::Event;
+use crate::held_votes::HeldVotes;
 use crate::ids::{RegionId, Ticket, Time};
+use crate::lease::Promise;
 use crate::message::{Envelope, MessageKind};
-use crate::recovered_replica::RecoveredReplica;
+use crate::recovered_replica::{RecoveredReplica, UnbornReplica};
 use crate::replica::Replica;
 use crate::status::{Stats, Status};
 use crate::step_context::StepContext;
@@ -20,6 +22,11 @@ use crate::timers::Timers;
 pub struct Shard {
     config: Config,
     replicas: BTreeMap<RegionId, ReplicaSlot>,
+    /// Replicas of the log whose splits are applied again first. They take no message: what they
+    /// know of their regions is not here yet.
+    unborn: BTreeMap<RegionId, UnbornReplica>,
+    /// Votes that were asked of regions that are not here.
+    held_votes: HeldVotes,
     timers: Timers,
     /// Regions with events since they were last finished.
     touched: Vec<RegionId>,
@@ -44,6 +51,8 @@ impl Shard {
         Self {
             config,
             replicas: BTreeMap::new(),
+            unborn: BTreeMap::new(),
+            held_votes: HeldVotes::default(),
             timers: Timers::default(),
             touched: vec![],
             now: Time(0),
@@ -64,21 +73,71 @@ impl Shard {
         found: RecoveredReplica,
         campaign: bool,
     ) -> Result<(), CreateReplicaError> {
+        self.move_time(now);
+        let promise = Promise::at_start(found.hard_state.term, self.config.election_ticks);
+        self.insert(found, promise, campaign)
+    }
+
+    /// Keeps what the log has of a replica until the split that made it is applied again.
+    ///
+    /// # Errors
+    ///
+    /// If the region is here already.
+    pub fn keep_unborn(&mut self, unborn: UnbornReplica) -> Result<(), CreateReplicaError> {
+        let region = unborn.region;
+        if self.replicas.contains_key(&region) || self.unborn.contains_key(&region) {
+            return Err(CreateReplicaError::Exists(region));
+        }
+        self.unborn.insert(region, unborn);
+        Ok(())
+    }
+
+    fn insert(
+        &mut self,
+        found: RecoveredReplica,
+        promise: Promise,
+        campaign: bool,
+    ) -> Result<(), CreateReplicaError> {
         found.check()?;
         let region = found.descriptor.id;
         if self.replicas.contains_key(&region) {
             return Err(CreateReplicaError::Exists(region));
         }
-        self.move_time(now);
-        let mut replica = Replica::new(found, &self.config);
+        let mut replica = Replica::new(found, promise, &self.config);
         if campaign {
             replica.campaign();
         }
-        self.timers.set(region, now.after_ms(self.config.tick_ms));
+        self.timers.set(region, self.now.after_ms(self.config.tick_ms));
         // Entries that are committed and not applied are handed out in the next step.
         self.touched.push(region);
         self.replicas.insert(region, ReplicaSlot { replica, is_touched: true });
         Ok(())
+    }
+
+    /// Creates a replica that a split has made.
+    fn create_new(&mut self, new: NewReplica, effects: &mut Effects) {
+        let NewReplica { descriptor, peer, campaigns } = new;
+        let region = descriptor.id;
+        let unborn = self.unborn.remove(&region);
+        let unborn = unborn.unwrap_or_else(|| UnbornReplica::new(region, peer));
+        assert_eq!(
+            unborn.peer, peer,
+            "region {region}: the log has another replica than the split"
+        );
+        // With this state it has answered nobody, so no leader counts on it: without the wait of a
+        // start, a split would hold up its keys for an election timeout.
+        let is_silent = unborn.hard_state == RecoveredReplica::hard_state_of_split();
+        let promise = if is_silent {
+            Promise::none()
+        } else {
+            Promise::at_start(unborn.hard_state.term, self.config.election_ticks)
+        };
+        effects.ranges.push(descriptor.clone());
+        self.insert(unborn.born(descriptor), promise, campaigns)
+            .unwrap_or_else(|error| panic!("a split has made what cannot be: {error}"));
+        if let Some(asked) = self.held_votes.take(region, self.now) {
+            self.take(Event::Message(asked), effects);
+        }
     }
 
     /// Takes what happened, and adds to `effects` what is to be done about it.
@@ -218,6 +277,10 @@ impl Shard {
     }
 
     fn take(&mut self, event: Event, effects: &mut Effects) {
+        let event = match event {
+            Event::Create(new) => return self.create_new(new, effects),
+            event => event,
+        };
         let region = event.region();
         if !self.replicas.contains_key(&region) {
             return self.refuse(region, event, effects);
@@ -231,12 +294,14 @@ impl Shard {
                 replica.read(ticket, &precondition, follower, step);
             }
             Event::Persisted { number, .. } => replica.persisted(number),
-            Event::Applied { index, .. } => replica.applied(index),
+            Event::Split { ticket, split, .. } => replica.propose_split(ticket, split, step),
+            Event::Applied { index, changes, .. } => replica.applied(index, changes, step),
             Event::Fetched { context, entries, .. } => replica.fetched(context, entries),
             Event::FetchFailed { context, .. } => replica.fetch_failed(context),
             Event::Checkpointed { applied, .. } => replica.checkpointed(applied),
             Event::Unreachable { peer: other, .. } => replica.unreachable(other),
             Event::Campaign { .. } => replica.campaign(),
+            Event::Create(_) => unreachable!("it was taken above"),
         });
     }
 
@@ -244,8 +309,13 @@ impl Shard {
     fn refuse(&mut self, region: RegionId, event: Event, effects: &mut Effects) {
         match event {
             // A message proves nothing about this store, and must not end it.
-            Event::Message(_) => self.stats.dropped.misrouted += 1,
-            Event::Propose { ticket, .. } | Event::Read { ticket, .. } => {
+            Event::Message(envelope) => {
+                self.stats.dropped.misrouted += 1;
+                self.held_votes.hold(envelope, self.now);
+            }
+            Event::Propose { ticket, .. }
+            | Event::Read { ticket, .. }
+            | Event::Split { ticket, .. } => {
                 effects.rejected.push((ticket, Reject::RegionNotFound(region)));
             }
             Event::Unreachable { .. } | Event::Campaign { .. } => {}

@@ -67,6 +67,8 @@ flotilla_base::metrics! { "raft",
         pub reads_turned_back: u64 => Counter(None),
         /// Rounds of messages that asked a quorum, lease renewals included.
         pub read_rounds: u64 => Counter(None),
+        /// Splits that were applied to replicas here.
+        pub splits: u64 => Counter(None),
         /// Messages that were given to raft.
         pub messages_taken: u64 => Counter(None),
         /// Messages that were not given to raft.

@@ -8,4 +8,5 @@ mod logs;
 mod machine;
 mod promises;
 mod reads;
+mod splits;
 mod writes;

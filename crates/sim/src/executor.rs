@@ -13,7 +13,8 @@ use flotilla_region::{
     ApplyTask, Compaction, Event, Index, LogFetch, LogWrite, ReadGrant, RegionId, Term,
 };
 use flotilla_store::{
-    Commit, Error, Pacer, ReadError, RegionSnapshot, ScanRequest, Store, StoreMaintenance,
+    AppliedReplica, Commit, Error, Pacer, ReadError, RegionSnapshot, ScanRequest, Store,
+    StoreMaintenance,
 };
 
 use crate::coverage::{Coverage, PagesCoverage};
@@ -202,7 +203,7 @@ impl Executor {
         &mut self,
         now: SimTime,
         out: &mut Outbox,
-    ) -> Result<Vec<(RegionId, Index)>, Error> {
+    ) -> Result<Vec<AppliedReplica>, Error> {
         if let Some(later_us) = self.stall_us(now, out) {
             out.tasks.push((later_us, Task::Apply));
             return Ok(Vec::new());
@@ -214,12 +215,15 @@ impl Executor {
         let applied = self.store.apply(&tasks)?;
         let reply = |(ticket, outcome)| (ticket, ClientReply::Wrote(outcome));
         out.replies.extend(applied.outcomes.into_iter().map(reply));
-        let event = |(region, index): &_| Event::Applied { region: *region, index: *index };
-        let done = applied.regions.iter().map(event).collect();
+        let event = |replica: &AppliedReplica| {
+            let AppliedReplica { region, index, .. } = *replica;
+            Event::Applied { region, index }
+        };
+        let done = applied.replicas.iter().map(event).collect();
         notify_core(&mut self.apply, &mut self.rng, self.delays, now, done, out);
         // The rest needs a task of its own.
         self.queue(std::iter::empty(), out);
-        Ok(applied.regions)
+        Ok(applied.replicas)
     }
 
     /// How long applying has to wait because of dirty pages, if it has to (write stall). Asks for a

@@ -12,7 +12,7 @@ use flotilla_identity::StoreUuid;
 use flotilla_region::{
     Config, Descriptor, Effects, Event, HardState, Index, RegionId, Shard, Status,
 };
-use flotilla_store::{Error, StartSeed, Store, StoreDirectory};
+use flotilla_store::{AppliedReplica, Error, StartSeed, Store, StoreDirectory};
 use flotilla_vfs::fault::{FaultFs, FaultStats};
 
 use crate::clock::LocalClock;
@@ -455,7 +455,7 @@ impl SimNode {
             Task::Apply => {
                 let applied =
                     running.executor.apply(now, out).map_err(|error| self.stop(&error))?;
-                for (region, _) in applied {
+                for AppliedReplica { region, .. } in applied {
                     if self.rng.u32(..COMPARED_OF) == 0 {
                         self.compare(region, reference_model)?;
                     }

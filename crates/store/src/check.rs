@@ -1,7 +1,7 @@
 //! Consistency check of a whole store: pages, rows and logs fit together.
 
 use flotilla_pagestore::PageStore;
-use flotilla_region::{Descriptor, Index, RegionId, Space, StoreId, Term};
+use flotilla_region::{Descriptor, Space, StoreId, Term};
 
 use crate::error::Error;
 use crate::region_ranges;
@@ -20,12 +20,11 @@ pub struct StoreCheckReport {
     pub rows: u64,
 }
 
-/// Checks pages, rows and logs. `durable` are the applied indexes of the last durable root.
+/// Checks pages, rows and logs.
 pub(crate) fn check(
     pages: &PageStore,
     log: &StoreLog,
     store: StoreId,
-    durable: &[(RegionId, Index)],
 ) -> Result<StoreCheckReport, Error> {
     let snapshot = pages.read();
     let view = StoreSnapshot::new(snapshot.clone());
@@ -43,8 +42,7 @@ pub(crate) fn check(
         if descriptor.id != *region {
             return Err(Error::Corrupt(format!("region {} has no apply row", descriptor.id)));
         }
-        let durable = durable.iter().find(|(id, _)| id == region).map(|(_, applied)| *applied);
-        check_log(log, store, descriptor, state, durable.unwrap_or_default())?;
+        check_log(log, store, descriptor, state)?;
     }
     let mut rows = 0;
     for space in [Space::System, Space::Raw] {
@@ -68,13 +66,13 @@ fn check_log(
     store: StoreId,
     descriptor: &Descriptor,
     state: &ApplyState,
-    durable: Index,
 ) -> Result<(), Error> {
     let region = descriptor.id;
     let corrupt = |what: String| Err(Error::Corrupt(format!("region {region}: {what}")));
     let Some(peer) = descriptor.peer_on(store) else {
         return corrupt("no replica on this store".to_owned());
     };
+    let durable = log.durable(peer.id);
     if state.applied < durable {
         return corrupt(format!("applied up to {}, but durable to {durable}", state.applied));
     }

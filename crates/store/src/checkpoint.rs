@@ -9,37 +9,39 @@
 //! 4. The pages are written, synced, and the root is flipped.
 //! 5. Only now the log may forget what this root holds.
 
+use std::collections::BTreeMap;
+
 use flotilla_pagestore::PageStore;
-use flotilla_region::{Index, PeerId, RegionId, StoreId};
+use flotilla_region::{Index, PeerId, RegionId};
 use parking_lot::Mutex;
 
+use crate::apply::AppliedReplica;
 use crate::error::Error;
 use crate::schema::{self, APPLY, ApplyState, CheckpointLsn};
-use crate::snapshot_read::StoreSnapshot;
 use crate::store_log::{self, StoreLog};
 
-/// The last durable root, and the way to the next.
-#[derive(Debug)]
+/// The way from the last durable root to the next.
+#[derive(Debug, Default)]
 pub(crate) struct CheckpointState {
-    store: StoreId,
-    /// How far each region is applied in the last durable root.
-    durable: Mutex<Vec<(RegionId, Index)>>,
+    /// The replicas that were applied since, by region. A checkpoint costs what changed, not what
+    /// is there.
+    applied: Mutex<BTreeMap<RegionId, (PeerId, Index)>>,
     /// Held while the next is made.
     making: Mutex<()>,
 }
 
 impl CheckpointState {
-    pub(crate) fn new(store: StoreId, durable: Vec<(RegionId, Index)>) -> Self {
-        Self { store, durable: Mutex::new(durable), making: Mutex::new(()) }
+    /// These replicas are applied so far, in a transaction that is published: never before, or a
+    /// checkpoint without it would report it.
+    pub(crate) fn note_applied(&self, replicas: &[AppliedReplica]) {
+        let mut applied = self.applied.lock();
+        for replica in replicas {
+            applied.insert(replica.region, (replica.peer, replica.index));
+        }
     }
 
-    /// How far each region is applied in the last durable root.
-    pub(crate) fn durable(&self) -> Vec<(RegionId, Index)> {
-        self.durable.lock().clone()
-    }
-
-    /// Makes all applied entries durable. Returns the applied index of each region, and whether
-    /// there was anything to do.
+    /// Makes all applied entries durable. Returns the applied index of each region that was applied
+    /// since the last checkpoint, and whether there was anything to do.
     pub(crate) fn make(
         &self,
         pages: &PageStore,
@@ -51,37 +53,30 @@ impl CheckpointState {
         // Before the log is written: the hard states in it are then in the log's index, and one
         // that is written later is left for the next checkpoint.
         let taken = log.checkpoint_input();
-        if taken.is_empty() && pages.read().txid() == pages.durable().txid {
-            return Ok((self.durable(), false));
+        let is_idle = || taken.is_empty() && pages.read().txid() == pages.durable().txid;
+        if self.applied.lock().is_empty() && is_idle() {
+            return Ok((vec![], false));
         }
         log.engine().sync().wait()?;
         copy_hard_states(pages, log, taken.replicas())?;
-        // Taken before the checkpoint, so the durable root has applied at least as much.
-        let view = StoreSnapshot::new(pages.read());
+        // Taken before the checkpoint, so the durable root has applied at least as much. Entries
+        // that are applied meanwhile are published and maybe not durable: the log must keep them.
+        let applied = self.applied.lock().clone();
+        let txid = pages.read().txid();
         log.engine().sync().wait()?;
         // The log was synced just now: no root may hold an entry that the log could still lose.
         let done = pages.checkpoint()?;
-        assert!(
-            done.txid >= view.txid(),
-            "checkpoint {} is older than the snapshot {}",
-            done.txid,
-            view.txid()
-        );
-        // Of that snapshot and not of the newest one: entries that were applied meanwhile are
-        // published and not durable, and the log must keep them.
-        let states = view.states()?;
-        let durable: Vec<_> = states.iter().map(|(region, s)| (*region, s.applied)).collect();
-        let mut replicas = vec![];
-        for (descriptor, (region, applied)) in view.descriptors()?.iter().zip(&durable) {
-            assert!(descriptor.id == *region, "rows of {} and of {region}", descriptor.id);
-            let Some(peer) = descriptor.peer_on(self.store) else { continue };
-            check_applied(log, *region, peer.id, *applied);
-            replicas.push((peer.id, *applied));
+        assert!(done.txid >= txid, "checkpoint {} is older than the snapshot {txid}", done.txid);
+        for (region, (peer, applied)) in &applied {
+            check_applied(log, *region, *peer, *applied);
         }
         // After the root: from here on the log gives up data that only this root has.
-        log.complete_checkpoint(&taken, done.txid, replicas.into_iter());
-        self.durable.lock().clone_from(&durable);
-        Ok((durable, true))
+        log.complete_checkpoint(&taken, done.txid, applied.values().copied());
+        // Not before: after an error the next checkpoint has to report them. Those that were
+        // applied further in the meantime stay.
+        self.applied.lock().retain(|region, now| applied.get(region) != Some(now));
+        let durable = applied.into_iter().map(|(region, (_, applied))| (region, applied));
+        Ok((durable.collect(), true))
     }
 }
 

@@ -40,7 +40,7 @@ mod store_log;
 #[cfg(test)]
 mod tests;
 
-pub use apply::{Applied, ApplyOutcome, ApplyReject};
+pub use apply::{Applied, AppliedReplica, ApplyOutcome, ApplyReject};
 pub use check::StoreCheckReport;
 pub use config::Config;
 pub use directory::{StartSeed, StoreDirectory};

@@ -2,8 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flotilla_region::{Index, RegionId};
-
 flotilla_base::metrics! { "store",
     /// The counters of the store since it was opened, and those of its engines.
     #[derive(Clone, Debug, Default)]
@@ -26,8 +24,6 @@ flotilla_base::metrics! { "store",
         pub log_bytes_since_checkpoint: u64 => Gauge(Bytes, "log_since_checkpoint_bytes"),
         /// Reads of log entries that the disk refused or that found damage.
         pub log_reads_failed: u64 => Counter(None),
-        /// How far each region is applied in the last durable checkpoint.
-        pub durable: Vec<(RegionId, Index)> => Unreported(),
     }
 }
 

@@ -63,8 +63,7 @@ impl Store {
         let StoreDirectory { config, pages, log, log_recovery, identity, history } = directory;
         let log = StoreLog::new(log, pages.durable().txid)?;
         let recovered = recovery::recover(&pages, &log, identity.store)?;
-        let durable = recovered.iter().map(|r| (r.descriptor.id, r.applied.0)).collect();
-        let checkpoints = CheckpointState::new(identity.store, durable);
+        let checkpoints = CheckpointState::default();
         let (maintenance, counters) = (MaintenanceCounters::default(), StoreCounters::default());
         let store = Self {
             identity,
@@ -194,7 +193,8 @@ impl Store {
     ///
     /// If an entry of a region is left out.
     pub fn apply(&self, tasks: &[ApplyTask]) -> Result<Applied, Error> {
-        let applied = apply::apply(&self.pages, tasks)?;
+        let applied = apply::apply(&self.pages, self.identity.store, tasks)?;
+        self.checkpoints.note_applied(&applied.replicas);
         self.counters.applies.add(1);
         self.counters.entries_applied.add(applied.entries);
         Ok(applied)
@@ -207,7 +207,7 @@ impl Store {
     }
 
     /// Makes all that is applied durable, and with it what the log may forget. Returns how far
-    /// each region is applied in the durable root.
+    /// each region is applied in the durable root that was applied since the last one.
     ///
     /// # Errors
     ///
@@ -323,7 +323,7 @@ impl Store {
     ///
     /// [`Error::Corrupt`] says what does not fit.
     pub fn check(&self) -> Result<StoreCheckReport, Error> {
-        check::check(&self.pages, &self.log, self.identity.store, &self.checkpoints.durable())
+        check::check(&self.pages, &self.log, self.identity.store)
     }
 
     /// The counters so far, and those of the engines.
@@ -339,7 +339,6 @@ impl Store {
             pages_reclaimed_bytes: self.maintenance.reclaimed_bytes.get(),
             log_bytes_since_checkpoint: self.log.bytes_ahead(),
             log_reads_failed: self.counters.log_reads_failed.get(),
-            durable: self.checkpoints.durable(),
         }
     }
 }

@@ -164,6 +164,11 @@ impl StoreLog {
         }
     }
 
+    /// How far the last durable root has applied a replica.
+    pub(crate) fn durable(&self, peer: PeerId) -> Index {
+        self.uncheckpointed.lock().durable.get(&peer).copied().unwrap_or_default()
+    }
+
     /// The writes that were queued up to now and that no checkpoint has covered.
     pub(crate) fn checkpoint_input(&self) -> CheckpointInput {
         let uncheckpointed = self.uncheckpointed.lock();

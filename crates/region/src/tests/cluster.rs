@@ -22,8 +22,8 @@ pub(super) struct Cluster {
     pub(super) loss_percent: u32,
     /// Pairs of stores that do not hear each other.
     cut: BTreeSet<(u64, u64)>,
-    /// The common history: the entry applied at each index.
-    pub(super) history: BTreeMap<Index, LogEntry>,
+    /// The common history of each region: the entry applied at each index.
+    pub(super) histories: BTreeMap<RegionId, BTreeMap<Index, LogEntry>>,
     waiting: BTreeMap<Ticket, Request>,
     pub(super) answers: BTreeMap<Ticket, Answer>,
     ticket_count: u64,
@@ -78,7 +78,7 @@ impl Cluster {
             sent_count: 0,
             loss_percent: 0,
             cut: BTreeSet::new(),
-            history: BTreeMap::new(),
+            histories: BTreeMap::new(),
             waiting: BTreeMap::new(),
             answers: BTreeMap::new(),
             ticket_count: 0,
@@ -152,19 +152,45 @@ impl Cluster {
     }
 
     pub(super) fn put(&mut self, store: u64, key: &str, value: u64) -> Ticket {
+        self.put_into(REGION, store, key, value)
+    }
+
+    pub(super) fn put_into(
+        &mut self,
+        region: RegionId,
+        store: u64,
+        key: &str,
+        value: u64,
+    ) -> Ticket {
         let key = Bytes::copy_from_slice(key.as_bytes());
         let ticket = self.request(store, key.clone(), Some(value));
         let put = RawOp::Put { key, value: Bytes::copy_from_slice(&value.to_be_bytes()) };
         let command = raw::encode(&[put]);
         let precondition = RequestPrecondition::default();
-        self.push(store, Event::Propose { region: REGION, ticket, precondition, command });
+        self.push(store, Event::Propose { region, ticket, precondition, command });
         ticket
     }
 
     pub(super) fn read(&mut self, store: u64, key: &str, follower: bool) -> Ticket {
+        self.read_of(REGION, store, key, follower)
+    }
+
+    pub(super) fn read_of(
+        &mut self,
+        region: RegionId,
+        store: u64,
+        key: &str,
+        follower: bool,
+    ) -> Ticket {
         let ticket = self.request(store, Bytes::copy_from_slice(key.as_bytes()), None);
         let precondition = RequestPrecondition::default();
-        self.push(store, Event::Read { region: REGION, ticket, precondition, follower });
+        self.push(store, Event::Read { region, ticket, precondition, follower });
+        ticket
+    }
+
+    pub(super) fn split(&mut self, store: u64, split: SplitCommand) -> Ticket {
+        let ticket = self.request(store, Bytes::new(), None);
+        self.push(store, Event::Split { region: REGION, ticket, split });
         ticket
     }
 
@@ -241,8 +267,7 @@ impl Cluster {
         let mut machine = self.machines.remove(&store).unwrap();
         if machine.shard.regions().next().is_some() && !machine.paused {
             machine.complete(self.now, |region, committed, answers| {
-                assert_eq!(region, REGION);
-                self.note_applied(store, committed, answers);
+                self.note_applied(store, region, committed, answers);
             });
             let now = clock(store, self.now);
             let is_due = machine.shard.next_step().is_some_and(|due| due <= now);
@@ -271,7 +296,7 @@ impl Cluster {
             }
         }
         for grant in effects.reads.drain(..) {
-            let (applied, _, rows) = &machine.disks[&REGION].applied;
+            let (applied, _, rows) = &machine.disks[&grant.region].applied;
             assert!(*applied >= grant.index, "{grant:?} at {applied}");
             let key = &self.waiting[&grant.ticket].key;
             let value = rows.get(key).cloned();
@@ -292,11 +317,24 @@ impl Cluster {
     }
 
     /// State machine safety, and that each ticket belongs to its own proposal.
-    fn note_applied(&mut self, store: u64, committed: Committed, answers: Vec<Answer>) {
+    fn note_applied(
+        &mut self,
+        store: u64,
+        region: RegionId,
+        committed: Committed,
+        answers: Vec<Answer>,
+    ) {
         let Committed { entry, tickets } = committed;
-        let known = self.history.entry(entry.index).or_insert_with(|| entry.clone());
+        let history = self.histories.entry(region).or_default();
+        let known = history.entry(entry.index).or_insert_with(|| entry.clone());
         assert_eq!(*known, entry, "two replicas applied different entries");
         assert!(tickets.is_empty() || tickets.len() == answers.len(), "a ticket for each proposal");
+        if AdminCommand::decode(&entry.data).unwrap().is_some() {
+            for (ticket, answer) in tickets.into_iter().zip(answers) {
+                self.note_answer(store, ticket, answer);
+            }
+            return;
+        }
         let proposals: Vec<_> = entry_data::proposals(&entry.data).map(Result::unwrap).collect();
         for ((ticket, answer), proposal) in tickets.into_iter().zip(answers).zip(proposals) {
             let request = &self.waiting[&ticket];
@@ -319,7 +357,7 @@ impl Cluster {
                 assert!(value >= request.least, "stale read of {value} after {}", request.least);
                 *seen = value.max(*seen);
             }
-            Answer::Done => *seen = request.value.unwrap().max(*seen),
+            Answer::Done => *seen = request.value.unwrap_or_default().max(*seen),
             Answer::Rejected(_) => {}
         }
         self.answers.insert(ticket, answer);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-use crate::entry_data;
+use crate::entry_data::{self, Proposal};
 use crate::*;
 use flotilla_kv::raw::{self, RawOp};
 
@@ -27,6 +27,7 @@ pub(super) struct Machine {
 
 enum LogWork {
     Write(LogWrite),
+    Birth(ReplicaBirth),
     Compact(Compaction),
 }
 
@@ -86,6 +87,8 @@ impl Disk {
                     self.unsynced = write.hard_state;
                 }
             }
+            // The disk was made when the split was applied.
+            LogWork::Birth(birth) => assert_eq!(birth.hard_state, self.hard_state),
             LogWork::Compact(compaction) => {
                 let before = Index(compaction.first.0 - 1);
                 assert!(before <= self.durable.0, "compacted above what is durable");
@@ -157,6 +160,7 @@ impl Machine {
         for (_, work) in self.writing.drain(..).take(lucky) {
             let region = match &work {
                 LogWork::Write(write) => write.region,
+                LogWork::Birth(birth) => birth.region,
                 LogWork::Compact(compaction) => compaction.region,
             };
             self.disks.get_mut(&region).unwrap().carry_out(work);
@@ -180,10 +184,42 @@ impl Machine {
     pub(super) fn carry_out(&mut self, effects: &mut Effects, now: u64, rng: &mut fastrand::Rng) {
         let done = now + rng.u64(1..4);
         let writes = effects.log.drain(..).map(LogWork::Write);
+        let writes = writes.chain(effects.births.drain(..).map(LogWork::Birth));
         let work = writes.chain(effects.compact.drain(..).map(LogWork::Compact));
         self.writing.extend(work.map(|work| (done, work)));
         self.fetching.extend(effects.fetches.drain(..).map(|fetch| (done, fetch)));
+        self.inbox.extend(effects.created.drain(..).map(Event::Create));
+        effects.ranges.clear();
         self.applying.extend(effects.apply.drain(..).map(|task| (done, task)));
+    }
+
+    /// Carries a split out, and makes the disks of the new regions.
+    fn split(
+        &mut self,
+        region: RegionId,
+        command: AdminCommand,
+        index: Index,
+    ) -> (Answer, Option<RegionChange>) {
+        let AdminCommand::Split(split) = command;
+        let parent = self.disks.get_mut(&region).unwrap();
+        let regions = match split.divide(&parent.descriptor) {
+            Ok(regions) => regions,
+            Err(error) => return (Answer::Rejected(Reject::InvalidSplit(error)), None),
+        };
+        parent.descriptor = regions.parent.clone();
+        let store = parent.descriptor.peer(parent.peer).unwrap().store;
+        let mut children = vec![];
+        for child in &regions.children {
+            let inside = parent.applied.2.extract_if(.., |key, _| child.contains(key)).collect();
+            let mut disk = Disk::new(child.clone(), child.peer_on(store).unwrap().id);
+            disk.truncated = (SPLIT_INDEX, SPLIT_TERM);
+            disk.hard_state = RecoveredReplica::hard_state_of_split();
+            disk.applied = (SPLIT_INDEX, SPLIT_TERM, inside);
+            children.push((child.id, disk));
+        }
+        assert!(parent.applied.2.keys().all(|key| parent.descriptor.contains(key)));
+        self.disks.extend(children);
+        (Answer::Done, Some(RegionChange::Split { index, regions }))
     }
 
     /// Completes what is due. Calls back with each entry that is applied.
@@ -195,6 +231,7 @@ impl Machine {
         while let Some((_, work)) = self.writing.pop_front_if(|(due, _)| *due <= now) {
             let (region, number) = match &work {
                 LogWork::Write(write) => (write.region, Some(write.number)),
+                LogWork::Birth(birth) => (birth.region, None),
                 LogWork::Compact(compaction) => (compaction.region, None),
             };
             self.disks.get_mut(&region).unwrap().carry_out(work);
@@ -211,24 +248,40 @@ impl Machine {
         }
         while let Some((_, task)) = self.applying.pop_front_if(|(due, _)| *due <= now) {
             let region = task.region;
-            let disk = self.disks.get_mut(&region).unwrap();
             let index = task.entries.last().unwrap().entry.index;
+            let mut changes = vec![];
             for committed in task.entries {
-                let answers = apply(&mut disk.applied, &committed.entry);
+                let disk = self.disks.get_mut(&region).unwrap();
+                let mut answers = apply(disk, &committed.entry);
+                if let Some(command) = AdminCommand::decode(&committed.entry.data).unwrap() {
+                    let (answer, change) = self.split(region, command, committed.entry.index);
+                    answers.push(answer);
+                    changes.extend(change);
+                }
                 applied(region, committed, answers);
             }
-            self.inbox.push_back(Event::Applied { region, index });
+            self.inbox.push_back(Event::Applied { region, index, changes });
         }
     }
 }
 
 /// Applies one entry, and answers each of its proposals.
-fn apply(state: &mut (Index, Term, Rows), entry: &LogEntry) -> Vec<Answer> {
+fn apply(disk: &mut Disk, entry: &LogEntry) -> Vec<Answer> {
+    let state = &mut disk.applied;
     assert_eq!(entry.index.0, state.0.0 + 1, "entries are applied in order, each once");
     (state.0, state.1) = (entry.index, entry.term);
+    if AdminCommand::decode(&entry.data).unwrap().is_some() {
+        return vec![];
+    }
     let mut answers = vec![];
     for proposal in entry_data::proposals(&entry.data) {
-        for op in raw::decode(proposal.unwrap().command).unwrap() {
+        let Proposal { version, command } = proposal.unwrap();
+        if version != disk.descriptor.epoch.version {
+            let current = vec![disk.descriptor.clone()];
+            answers.push(Answer::Rejected(Reject::EpochNotMatch { current }));
+            continue;
+        }
+        for op in raw::decode(command).unwrap() {
             let RawOp::Put { key, value } = op else { panic!("only puts are tested here") };
             state.2.insert(key, value);
         }

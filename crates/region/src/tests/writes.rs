@@ -30,7 +30,7 @@ fn proposals_of_a_step_share_one_entry_and_come_out_in_order() {
     for put in puts {
         assert_eq!(cluster.answer(put), Answer::Done);
     }
-    let entry = &cluster.history[&Index(before.0 + 1)];
+    let entry = &cluster.histories[&REGION][&Index(before.0 + 1)];
     assert_eq!(entry_data::proposals(&entry.data).count(), 100);
 }
 

@@ -13,7 +13,9 @@ use std::collections::btree_map::Entry;
 use flotilla_kv::raw;
 use flotilla_pagestore::{PageStore, WriteTxn};
 use flotilla_region::entry_data::{self, Proposal};
-use flotilla_region::{ApplyTask, Committed, Descriptor, Index, LogEntry, RegionId, Ticket};
+use flotilla_region::{
+    ApplyTask, Committed, Descriptor, Index, LogEntry, PeerId, RegionId, StoreId, Ticket,
+};
 
 use crate::error::Error;
 use crate::schema::{self, APPLY, ApplyState, REGION};
@@ -26,12 +28,23 @@ pub use outcome::{ApplyOutcome, ApplyReject};
 /// The result of applying.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// How far each region of the tasks is applied now.
-    pub regions: Vec<(RegionId, Index)>,
+    /// How far the replica of each region of the tasks is applied now.
+    pub replicas: Vec<AppliedReplica>,
     /// The outcomes of the proposals that have a ticket here, in the order of the log.
     pub outcomes: Vec<(Ticket, ApplyOutcome)>,
     /// How many entries were applied; those that were applied before do not count.
     pub entries: u64,
+}
+
+/// How far a replica is applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppliedReplica {
+    /// The region.
+    pub region: RegionId,
+    /// The replica on this store.
+    pub peer: PeerId,
+    /// The last entry whose effects are visible to reads.
+    pub index: Index,
 }
 
 /// A region as this transaction has it so far.
@@ -41,7 +54,11 @@ struct ReplicaState {
 }
 
 /// Carries out all tasks and publishes them at once; after an error, none of them.
-pub(crate) fn apply(pages: &PageStore, tasks: &[ApplyTask]) -> Result<Applied, Error> {
+pub(crate) fn apply(
+    pages: &PageStore,
+    store: StoreId,
+    tasks: &[ApplyTask],
+) -> Result<Applied, Error> {
     let mut applied = Applied::default();
     if tasks.is_empty() {
         return Ok(applied);
@@ -67,7 +84,9 @@ pub(crate) fn apply(pages: &PageStore, tasks: &[ApplyTask]) -> Result<Applied, E
     let mut states = txn.tree(APPLY)?;
     for (region, replica) in &replicas {
         states.put(&schema::region_key(*region), &replica.state.encode())?;
-        applied.regions.push((*region, replica.state.applied));
+        let peer = replica.descriptor.peer_on(store).ok_or(Error::NoRegion(*region))?.id;
+        let (region, index) = (*region, replica.state.applied);
+        applied.replicas.push(AppliedReplica { region, peer, index });
     }
     txn.publish()?;
     Ok(applied)

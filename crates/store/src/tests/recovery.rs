@@ -334,7 +334,7 @@ fn a_full_disk_is_told_and_got_over() {
     assert!(store.checkpoint().is_err());
     assert_eq!(get(&store, 2, "b7").unwrap(), big, "reads go on");
     fs.set_capacity(None);
-    assert_eq!(store.checkpoint().unwrap()[1], (RegionId(2), Index(19)));
+    assert_eq!(store.checkpoint().unwrap(), [(RegionId(2), Index(19))]);
     fs.power_loss(0);
     let (store, recovered) = open(&fs);
     assert_eq!(of(&recovered, 2).applied.0, Index(19));
@@ -382,7 +382,7 @@ fn checkpoints_are_wanted_by_size_and_idle_ones_cost_nothing() {
     store.apply(&[task(2, &entries), task(3, &[big])]).unwrap();
     assert!(store.needs_maintenance() && is_checkpoint_made(), "for the pages' sake");
     let operations = fs.operations();
-    assert_eq!(store.checkpoint().unwrap()[1], (RegionId(2), Index(49)));
+    assert_eq!(store.checkpoint().unwrap()[0], (RegionId(2), Index(49)));
     assert_eq!(fs.operations(), operations, "there was nothing to do");
     let file = fs.open(&dir.join("pages"), OpenMode::Read).unwrap();
     assert!(file.len().unwrap() > 2 << 20);

@@ -50,7 +50,10 @@ impl Applier {
             // The bytes first: a shard that the completion wakes reads them.
             self.queue.finish(bytes);
             self.mailboxes.complete_all(
-                applied.regions.into_iter().map(|(region, index)| Event::Applied { region, index }),
+                applied
+                    .replicas
+                    .into_iter()
+                    .map(|replica| Event::Applied { region: replica.region, index: replica.index }),
             );
             self.signal.changed(self.store.needs_maintenance());
         }
