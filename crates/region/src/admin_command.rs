@@ -73,7 +73,7 @@ impl AdminCommand {
     ///
     /// If the bytes are damaged, or a command that this version does not know.
     pub fn decode(data: &Bytes) -> Result<Option<Self>, Malformed> {
-        if data.first() != Some(&FORMAT) {
+        if !Self::is_in(data) {
             return Ok(None);
         }
         let mut reader = FieldReader::new(data.slice(1..), "admin command");
@@ -83,6 +83,12 @@ impl AdminCommand {
         };
         reader.finish()?;
         Ok(Some(command))
+    }
+
+    /// Whether an entry with this data holds such a command, one that this version knows or not.
+    #[must_use]
+    pub fn is_in(data: &Bytes) -> bool {
+        data.first() == Some(&FORMAT)
     }
 
     /// The data of the command's entry.

@@ -318,7 +318,9 @@ impl Shard {
             | Event::Split { ticket, .. } => {
                 effects.rejected.push((ticket, Reject::RegionNotFound(region)));
             }
-            Event::Unreachable { .. } | Event::Campaign { .. } => {}
+            // A checkpoint may have the rows of a split before its replica is here. What it says,
+            // the replica begins with.
+            Event::Checkpointed { .. } | Event::Unreachable { .. } | Event::Campaign { .. } => {}
             // Regions never leave a shard, so this completes an effect of another one, which would
             // wait for it for ever.
             completion => panic!("{completion:?} answers nothing that region {region} asked for"),

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 use flotilla_pagestore::PageStore;
-use flotilla_region::{Index, PeerId, RegionId};
+use flotilla_region::{Index, PeerId, RegionChange, RegionId, SPLIT_INDEX, StoreId};
 use parking_lot::Mutex;
 
 use crate::apply::AppliedReplica;
@@ -33,10 +33,15 @@ pub(crate) struct CheckpointState {
 impl CheckpointState {
     /// These replicas are applied so far, in a transaction that is published: never before, or a
     /// checkpoint without it would report it.
-    pub(crate) fn note_applied(&self, replicas: &[AppliedReplica]) {
+    pub(crate) fn note_applied(&self, store: StoreId, replicas: &[AppliedReplica]) {
         let mut applied = self.applied.lock();
         for replica in replicas {
             applied.insert(replica.region, (replica.peer, replica.index));
+            for RegionChange::Split { regions, .. } in &replica.changes {
+                let children = regions.children.iter();
+                let here = children.filter_map(|child| Some((child.id, child.peer_on(store)?)));
+                applied.extend(here.map(|(child, peer)| (child, (peer.id, SPLIT_INDEX))));
+            }
         }
     }
 

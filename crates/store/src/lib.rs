@@ -53,6 +53,7 @@ pub use flotilla_raftlog::{
     RecoveryReport,
 };
 pub use maintenance::StoreMaintenance;
+pub use recovery::RecoveredReplicas;
 pub use snapshot_read::{RegionSnapshot, ScanRequest, ScanResult, StoreSnapshot};
 pub use stats::Stats;
 pub use store::Store;

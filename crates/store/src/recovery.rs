@@ -4,13 +4,20 @@
 //! above, and hard states that may be newer than the root's copies. Where the two do not connect,
 //! this is the place that mends it or says why it cannot: raft would panic.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use flotilla_pagestore::PageStore;
 use flotilla_raftlog::{Durability, Group, LogBatch, LogEngine};
-use flotilla_region::{Descriptor, HardState, Index, PeerId, RecoveredReplica, StoreId, Term};
+use flotilla_region::{
+    Descriptor, HardState, Index, LogEntry, PeerId, RecoveredReplica, RegionId, SPLIT_INDEX,
+    StoreId, Term, UnbornReplica,
+};
 
 use crate::error::Error;
 use crate::log_reader;
-use crate::schema::{ApplyState, CheckpointLsn, HARD_STATE_KEY};
+use crate::schema::{
+    ApplyState, BIRTH_KEY, BirthRecord, CheckpointLsn, HARD_STATE_KEY, MalformedRow, STORE_GROUP,
+};
 use crate::snapshot_read::StoreSnapshot;
 use crate::store_log::{self, RecoveredGroup, StoreLog};
 
@@ -28,22 +35,82 @@ pub(crate) fn check_log_position(pages: &PageStore, log: &LogEngine) -> Result<(
     Ok(())
 }
 
-/// All replicas of this store, in the order of their regions.
+/// The replicas of a store as a start found them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoveredReplicas {
+    /// Those with rows, in the order of their regions.
+    pub replicas: Vec<RecoveredReplica>,
+    /// Those that only the log has, because the split that made them is not in the durable rows. It
+    /// is committed, and applied again.
+    pub unborn: Vec<UnbornReplica>,
+}
+
+/// All replicas of this store.
 pub(crate) fn recover(
     pages: &PageStore,
     log: &StoreLog,
     store: StoreId,
-) -> Result<Vec<RecoveredReplica>, Error> {
+) -> Result<RecoveredReplicas, Error> {
     let view = StoreSnapshot::new(pages.read());
-    let mut recovered = vec![];
+    let mut replicas = vec![];
     for descriptor in view.descriptors()? {
         let peer = descriptor.peer_on(store).ok_or_else(|| {
             Error::Corrupt(format!("region {} has no replica on this store", descriptor.id))
         })?;
         let state = view.state(descriptor.id)?;
-        recovered.push(replica(log, descriptor, peer.id, &state)?);
+        replicas.push(replica(log, descriptor, peer.id, &state)?);
     }
-    Ok(recovered)
+    let unborn = unborn_replicas(log, &replicas)?;
+    Ok(RecoveredReplicas { replicas, unborn })
+}
+
+/// The replicas of the log's groups that no row knows.
+fn unborn_replicas(
+    log: &StoreLog,
+    replicas: &[RecoveredReplica],
+) -> Result<Vec<UnbornReplica>, Error> {
+    let known: BTreeSet<_> = replicas.iter().map(|replica| replica.peer.0).collect();
+    let groups = log.engine().group_ids().into_iter();
+    let mut births = BTreeMap::new();
+    for group in groups.filter(|group| *group != STORE_GROUP && !known.contains(group)) {
+        let record = log.engine().group(group).and_then(|group| group.get(BIRTH_KEY));
+        let record = record.ok_or_else(|| {
+            Error::Corrupt(format!("the log has a replica {group} that no region has"))
+        })?;
+        births.insert(group, BirthRecord::decode(record).map_err(MalformedRow::from)?);
+    }
+    let mut unborn = vec![];
+    for (group, birth) in &births {
+        let parent = replicas.iter().find(|replica| replica.descriptor.id == birth.parent);
+        // The parent may itself wait for its own parent's split.
+        let is_due = match parent {
+            Some(parent) => parent.applied.0 < birth.index,
+            None => births.values().any(|other| other.region == birth.parent),
+        };
+        if !is_due {
+            return Err(Error::Corrupt(format!(
+                "region {} was split off from {} by its entry {}, but the rows do not have it",
+                birth.region, birth.parent, birth.index
+            )));
+        }
+        let replica = unborn_replica(log, birth.region, PeerId(*group))?;
+        log.note_unborn(&replica);
+        unborn.push(replica);
+    }
+    Ok(unborn)
+}
+
+fn unborn_replica(log: &StoreLog, region: RegionId, peer: PeerId) -> Result<UnbornReplica, Error> {
+    let broken = || Error::Corrupt(format!("region {region}: the log of a new replica is broken"));
+    let group = log.engine().group(peer.0).ok_or_else(broken)?;
+    // In one batch with the birth.
+    let hard_state = store_log::hard_state(&group)?.ok_or_else(broken)?;
+    let last = Index(group.last_index());
+    if group.first_index() != SPLIT_INDEX.0 + 1 || hard_state.commit > last {
+        return Err(broken());
+    }
+    let (terms, tail) = read_log(&group, SPLIT_INDEX)?;
+    Ok(UnbornReplica { region, peer, hard_state, terms, last, tail })
 }
 
 fn replica(
@@ -75,7 +142,9 @@ fn replica(
     match continuity.map_err(|what| Error::Corrupt(format!("region {region}: {what}")))? {
         LogContinuity::Connected(truncated) => {
             let group = group.as_ref().expect("only a group connects");
-            read_log(&mut recovered, group, truncated)?;
+            recovered.truncated = truncated;
+            recovered.last = Index(group.last_index());
+            (recovered.terms, recovered.tail) = read_log(group, applied.0)?;
         }
         LogContinuity::Empty => {}
         LogContinuity::Diverged => reset(log, peer, applied, hard_state)?,
@@ -135,24 +204,17 @@ fn has_not_begun(group: &Group) -> bool {
     store_log::is_empty(group) && group.last_index() == 0
 }
 
-fn read_log(
-    recovered: &mut RecoveredReplica,
-    group: &Group,
-    truncated: (Index, Term),
-) -> Result<(), Error> {
-    recovered.truncated = truncated;
-    recovered.last = Index(group.last_index());
-    recovered.terms =
-        group.term_runs().into_iter().map(|(first, term)| (Index(first), Term(term))).collect();
-    let low = Index(recovered.applied.0.0 + 1);
-    let high = Index(recovered.last.0 + 1);
-    if low < high {
-        recovered.tail = log_reader::read(group, low, high, u64::MAX)?;
-    }
+/// Runs of terms of a log, and its entries above the applied one.
+type LogContents = (Vec<(Index, Term)>, Vec<LogEntry>);
+
+fn read_log(group: &Group, applied: Index) -> Result<LogContents, Error> {
+    let runs = group.term_runs().into_iter();
+    let (low, high) = (Index(applied.0 + 1), Index(group.last_index() + 1));
+    let tail = if low < high { log_reader::read(group, low, high, u64::MAX)? } else { vec![] };
     // Raft would panic later, at the first entry that is missing.
-    let (count, missing) = (recovered.tail.len() as u64, high.0.saturating_sub(low.0));
+    let (count, missing) = (tail.len() as u64, high.0.saturating_sub(low.0));
     assert_eq!(count, missing, "entries read from {low} to below {high}");
-    Ok(())
+    Ok((runs.map(|(first, term)| (Index(first), Term(term))).collect(), tail))
 }
 
 /// Empties a log that does not belong to the applied state. Term and vote are kept: they may have

@@ -3,7 +3,7 @@
 //! Every row begins with a format byte, so that a later version can tell old rows from its own.
 
 use bytes::Bytes;
-use flotilla_base::fields::Malformed;
+use flotilla_base::fields::{FieldReader, Malformed, put_varint};
 use flotilla_region::{Descriptor, HardState, Index, RegionId, Space, StoreId, Term};
 
 /// The identity of the data directory: one row, and one for each of its last starts.
@@ -32,6 +32,9 @@ const PEER_RUN_PREFIX: &[u8] = b"run/";
 const START_PREFIX: &[u8] = b"start/";
 /// The key of a replica's hard state in its log group.
 pub(crate) const HARD_STATE_KEY: &[u8] = b"hs";
+
+/// The key of a replica's birth in its log group: there while no durable root has its rows.
+pub(crate) const BIRTH_KEY: &[u8] = b"b";
 
 /// The first byte of apply rows, start records and the mark.
 const FORMAT: u8 = 1;
@@ -158,6 +161,40 @@ pub(crate) fn store_of_run_key(key: &[u8]) -> Option<StoreId> {
     Some(StoreId(u64::from_be_bytes(number)))
 }
 
+/// The record of a replica's birth: which region it is of, and the entry of the split that made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BirthRecord {
+    pub(crate) region: RegionId,
+    /// The region that was split.
+    pub(crate) parent: RegionId,
+    /// The entry of the split in the parent's log.
+    pub(crate) index: Index,
+}
+
+/// The second byte of a record of a birth: a split has made the replica.
+const BORN_BY_SPLIT: u8 = 1;
+
+impl BirthRecord {
+    pub(crate) fn encode(self) -> Vec<u8> {
+        let mut out = vec![FORMAT, BORN_BY_SPLIT];
+        for number in [self.region.0, self.parent.0, self.index.0] {
+            put_varint(&mut out, number);
+        }
+        out
+    }
+
+    pub(crate) fn decode(row: Bytes) -> Result<Self, Malformed> {
+        let mut reader = FieldReader::new(row, "birth of a replica");
+        if (reader.byte()?, reader.byte()?) != (FORMAT, BORN_BY_SPLIT) {
+            return Err(reader.malformed());
+        }
+        let (region, parent) = (RegionId(reader.varint()?), RegionId(reader.varint()?));
+        let index = Index(reader.varint()?);
+        reader.finish()?;
+        Ok(Self { region, parent, index })
+    }
+}
+
 /// The key of a region's rows. Big-endian, so that regions lie in the order of their ids.
 pub(crate) fn region_key(region: RegionId) -> [u8; 8] {
     region.0.to_be_bytes()
@@ -250,6 +287,13 @@ mod tests {
             CheckpointLsn::decode(&CheckpointLsn { lsn: 7 }.encode()).unwrap(),
             CheckpointLsn { lsn: 7 }
         );
+
+        let birth = BirthRecord { region: RegionId(8), parent: RegionId(7), index: Index(300) };
+        assert_eq!(birth.encode(), [1, 1, 8, 7, 0xac, 2]);
+        assert_eq!(BirthRecord::decode(birth.encode().into()), Ok(birth));
+        for wrong in [&[1, 1, 8, 7][..], &[1, 2, 8, 7, 1], &[2, 1, 8, 7, 1], &[1, 1, 8, 7, 1, 0]] {
+            assert!(BirthRecord::decode(Bytes::copy_from_slice(wrong)).is_err(), "{wrong:?}");
+        }
 
         assert_eq!(region_key(RegionId(258)), [0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(region_of_key(&region_key(RegionId(258))).unwrap(), RegionId(258));

@@ -55,10 +55,6 @@ impl StoreSnapshot {
         Ok(self.state(region)?.applied)
     }
 
-    pub(crate) fn txid(&self) -> u64 {
-        self.snapshot.txid()
-    }
-
     pub(crate) fn descriptors(&self) -> Result<Vec<Descriptor>, Error> {
         let Some(regions) = self.snapshot.tree(REGION)? else { return Ok(vec![]) };
         let mut descriptors = vec![];

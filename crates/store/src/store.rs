@@ -9,8 +9,7 @@ use flotilla_identity::{
 use flotilla_pagestore::{DirtyLimits, MaintenanceAction, Options as PageOptions, PageStore};
 use flotilla_raftlog::{Commit, LogMaintenance, PurgeReport, RecoveryReport};
 use flotilla_region::{
-    ApplyTask, Compaction, Descriptor, Index, LogEntry, LogFetch, LogWrite, RecoveredReplica,
-    RegionId,
+    ApplyTask, Compaction, Descriptor, Index, LogEntry, LogFetch, LogWrite, RegionId, ReplicaBirth,
 };
 
 use crate::apply::{self, Applied};
@@ -20,6 +19,7 @@ use crate::config::Config;
 use crate::directory::StoreDirectory;
 use crate::error::Error;
 use crate::maintenance::{MaintenanceCounters, StoreMaintenance};
+use crate::recovery::RecoveredReplicas;
 use crate::snapshot_read::StoreSnapshot;
 use crate::stats::{Stats, StoreCounters};
 use crate::store_log::StoreLog;
@@ -57,7 +57,7 @@ impl Store {
     /// # Panics
     ///
     /// If the directory is not a member's.
-    pub fn start(directory: StoreDirectory) -> Result<(Self, Vec<RecoveredReplica>), Error> {
+    pub fn start(directory: StoreDirectory) -> Result<(Self, RecoveredReplicas), Error> {
         let state = directory.identity();
         assert!(state.is_member(), "only members start: {state:?}");
         let StoreDirectory { config, pages, log, log_recovery, identity, history } = directory;
@@ -145,7 +145,7 @@ impl Store {
         &self.log_recovery
     }
 
-    /// Queues all writes and compactions as one batch, which is all there after a crash or not at
+    /// Queues all writes, births and compactions as one batch, in this order, which is all there after a crash or not at
     /// all. Does not wait for the disk: wait for the commit, or call [`Store::flush_log`].
     ///
     /// Durable once the commit is, if any of the writes asks for it.
@@ -154,8 +154,13 @@ impl Store {
     ///
     /// If entries come without a hard state, or if a compaction would take entries that the last
     /// durable checkpoint has not applied.
-    pub fn write_log(&self, writes: &[LogWrite], compactions: &[Compaction]) -> Commit {
-        self.log.write(writes, compactions)
+    pub fn write_log(
+        &self,
+        writes: &[LogWrite],
+        births: &[ReplicaBirth],
+        compactions: &[Compaction],
+    ) -> Commit {
+        self.log.write(writes, births, compactions)
     }
 
     /// Writes and syncs on this thread what was queued for the log. False if nothing was.
@@ -194,7 +199,7 @@ impl Store {
     /// If an entry of a region is left out.
     pub fn apply(&self, tasks: &[ApplyTask]) -> Result<Applied, Error> {
         let applied = apply::apply(&self.pages, self.identity.store, tasks)?;
-        self.checkpoints.note_applied(&applied.replicas);
+        self.checkpoints.note_applied(self.identity.store, &applied.replicas);
         self.counters.applies.add(1);
         self.counters.entries_applied.add(applied.entries);
         Ok(applied)

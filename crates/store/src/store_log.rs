@@ -8,15 +8,18 @@
 //! - A group's hard state is forgotten only if the last durable root has the same, and no other is
 //!   on its way: it might be a vote that was given already.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use flotilla_identity::PeerWrite;
 use flotilla_raftlog::{Commit, Durability, EntryRef, Group, LogBatch, LogEngine};
-use flotilla_region::{Compaction, HardState, Index, LogEntry, LogWrite, PeerId, RegionId, Term};
+use flotilla_region::{
+    Compaction, HardState, Index, LogEntry, LogWrite, PeerId, RegionId, ReplicaBirth, SPLIT_INDEX,
+    SPLIT_TERM, Term, UnbornReplica,
+};
 use parking_lot::Mutex;
 
 use crate::error::Error;
-use crate::schema::{HARD_STATE_KEY, RELIED_ROOT_KEY, STORE_GROUP};
+use crate::schema::{BIRTH_KEY, BirthRecord, HARD_STATE_KEY, RELIED_ROOT_KEY, STORE_GROUP};
 use crate::store_group;
 
 /// The log engine, with the part of the log that no checkpoint covers yet.
@@ -40,6 +43,9 @@ struct UncheckpointedLog {
     durable: BTreeMap<PeerId, Index>,
     /// Groups that the log holds nothing of, with the entry before their next one.
     absent: BTreeMap<PeerId, (Index, Term)>,
+    /// Replicas of the log whose splits are applied again first: there is no row yet to copy their
+    /// hard states into.
+    unborn: BTreeSet<PeerId>,
 }
 
 /// The last write of a replica's hard state.
@@ -91,13 +97,21 @@ impl StoreLog {
     }
 
     /// Queues everything as one batch.
-    pub(crate) fn write(&self, writes: &[LogWrite], compactions: &[Compaction]) -> Commit {
+    pub(crate) fn write(
+        &self,
+        writes: &[LogWrite],
+        births: &[ReplicaBirth],
+        compactions: &[Compaction],
+    ) -> Commit {
         let mut batch = LogBatch::new();
         // Held until the batch is queued: no hard state may be forgotten while it is replaced.
         let mut uncheckpointed = self.uncheckpointed.lock();
         uncheckpointed.writes += 1;
         for write in writes {
             uncheckpointed.add(write, &mut batch);
+        }
+        for birth in births {
+            uncheckpointed.add_birth(birth, &mut batch);
         }
         for compaction in compactions {
             uncheckpointed.compact(compaction, &mut batch);
@@ -164,6 +178,17 @@ impl StoreLog {
         }
     }
 
+    /// Tells of a replica that was found in the log, and in no durable row.
+    pub(crate) fn note_unborn(&self, unborn: &UnbornReplica) {
+        let mut uncheckpointed = self.uncheckpointed.lock();
+        let UnbornReplica { region, peer, hard_state, .. } = *unborn;
+        uncheckpointed.durable.insert(peer, SPLIT_INDEX);
+        uncheckpointed
+            .hard_state_writes
+            .insert(peer, HardStateWrite { region, write: 0, hard_state });
+        uncheckpointed.unborn.insert(peer);
+    }
+
     /// How far the last durable root has applied a replica.
     pub(crate) fn durable(&self, peer: PeerId) -> Index {
         self.uncheckpointed.lock().durable.get(&peer).copied().unwrap_or_default()
@@ -172,8 +197,10 @@ impl StoreLog {
     /// The writes that were queued up to now and that no checkpoint has covered.
     pub(crate) fn checkpoint_input(&self) -> CheckpointInput {
         let uncheckpointed = self.uncheckpointed.lock();
+        let born = |peer: &PeerId| !uncheckpointed.unborn.contains(peer);
+        let writes = uncheckpointed.hard_state_writes.iter().filter(|(peer, _)| born(peer));
         CheckpointInput {
-            hard_state_writes: uncheckpointed.hard_state_writes.clone(),
+            hard_state_writes: writes.map(|(peer, write)| (*peer, *write)).collect(),
             bytes: uncheckpointed.bytes,
         }
     }
@@ -229,8 +256,11 @@ impl StoreLog {
                 );
                 uncheckpointed.absent.insert(peer, last);
                 batch.remove_group(id);
-            } else if group.get(HARD_STATE_KEY).is_some() {
-                batch.delete(id, HARD_STATE_KEY);
+            } else {
+                let held = [HARD_STATE_KEY, BIRTH_KEY];
+                for key in held.into_iter().filter(|key| group.get(key).is_some()) {
+                    batch.delete(id, key);
+                }
             }
         }
         if batch.is_empty() {
@@ -279,6 +309,36 @@ impl UncheckpointedLog {
         batch.put(group, HARD_STATE_KEY, &hard_state.encode());
         let last_write = HardStateWrite { region: write.region, write: self.writes, hard_state };
         self.hard_state_writes.insert(write.peer, last_write);
+    }
+
+    /// Writes the birth of a replica behind the commit index of the split that made it. So a start
+    /// that finds something of the replica also finds the split as committed, and applies it before
+    /// the replica speaks.
+    fn add_birth(&mut self, birth: &ReplicaBirth, batch: &mut LogBatch) {
+        let (parent, parent_peer) = birth.parent;
+        self.add_hard_state(parent, parent_peer, birth.parent_hard_state, batch);
+        // The split was applied again: the log has the replica, and maybe a vote that it has given.
+        if self.unborn.remove(&birth.peer) {
+            return;
+        }
+        let group = birth.peer.0;
+        let record = BirthRecord { region: birth.region, parent, index: birth.index };
+        batch.compact_to(group, SPLIT_INDEX.0 + 1, SPLIT_TERM.0);
+        batch.put(group, BIRTH_KEY, &record.encode());
+        self.durable.insert(birth.peer, SPLIT_INDEX);
+        self.add_hard_state(birth.region, birth.peer, birth.hard_state, batch);
+    }
+
+    fn add_hard_state(
+        &mut self,
+        region: RegionId,
+        peer: PeerId,
+        hard_state: HardState,
+        batch: &mut LogBatch,
+    ) {
+        let entries = vec![];
+        let (hard_state, number, sync) = (Some(hard_state), 0, true);
+        self.add(&LogWrite { region, peer, number, hard_state, entries, sync }, batch);
     }
 
     /// Checks a write against earlier ones of the replica: a vote that is taken back elects two

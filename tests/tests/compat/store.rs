@@ -118,7 +118,7 @@ fn write(dir: &Path) {
                 entries: vec![entry(id, index)],
                 sync: true,
             };
-            store.write_log(&[write], &[]).wait().unwrap();
+            store.write_log(&[write], &[], &[]).wait().unwrap();
             if index <= 80 {
                 apply(&store, id, &[entry(id, index)]);
             }
@@ -131,7 +131,7 @@ fn write(dir: &Path) {
                 first: Index(51),
                 term_before: Term(3),
             };
-            store.write_log(&[], &[compaction]).wait().unwrap();
+            store.write_log(&[], &[], &[compaction]).wait().unwrap();
             store.purge_log().unwrap();
         }
     }

@@ -14,7 +14,8 @@ use flotilla_kv::raw;
 use flotilla_pagestore::{PageStore, WriteTxn};
 use flotilla_region::entry_data::{self, Proposal};
 use flotilla_region::{
-    ApplyTask, Committed, Descriptor, Index, LogEntry, PeerId, RegionId, StoreId, Ticket,
+    AdminCommand, ApplyTask, Committed, Descriptor, Index, LogEntry, PeerId, RegionChange,
+    RegionId, StoreId, Ticket,
 };
 
 use crate::error::Error;
@@ -22,6 +23,7 @@ use crate::schema::{self, APPLY, ApplyState, REGION};
 
 mod outcome;
 mod rows;
+mod split;
 
 pub use outcome::{ApplyOutcome, ApplyReject};
 
@@ -45,12 +47,15 @@ pub struct AppliedReplica {
     pub peer: PeerId,
     /// The last entry whose effects are visible to reads.
     pub index: Index,
+    /// What the entries of the task have changed about the region, in order.
+    pub changes: Vec<RegionChange>,
 }
 
 /// A region as this transaction has it so far.
 struct ReplicaState {
     descriptor: Descriptor,
     state: ApplyState,
+    changes: Vec<RegionChange>,
 }
 
 /// Carries out all tasks and publishes them at once; after an error, none of them.
@@ -70,23 +75,35 @@ pub(crate) fn apply(
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(load(&mut txn, task.region)?),
         };
-        let tree = schema::data_tree(replica.descriptor.space);
-        let mut rows = rows::RegionRows::new(txn.tree(tree)?, &replica.descriptor);
-        for committed in &task.entries {
-            if advance(&mut replica.state, task.region, &committed.entry) {
-                applied.entries += 1;
-                apply_entry(&mut rows, task.region, committed, &mut applied.outcomes)?;
+        let is_admin = |committed: &Committed| AdminCommand::is_in(&committed.entry.data);
+        // Runs of entries that share a range, and between them those that may change it.
+        for entries in task.entries.chunk_by(|one, next| !is_admin(one) && !is_admin(next)) {
+            if is_admin(&entries[0]) {
+                let [committed] = entries else { unreachable!("a chunk of its own") };
+                if advance(&mut replica.state, task.region, &committed.entry) {
+                    applied.entries += 1;
+                    replica.apply_admin(&mut txn, store, committed, &mut applied.outcomes)?;
+                }
+                continue;
+            }
+            let tree = schema::data_tree(replica.descriptor.space);
+            let mut rows = rows::RegionRows::new(txn.tree(tree)?, &replica.descriptor);
+            for committed in entries {
+                if advance(&mut replica.state, task.region, &committed.entry) {
+                    applied.entries += 1;
+                    apply_entry(&mut rows, task.region, committed, &mut applied.outcomes)?;
+                }
             }
         }
     }
     // In the transaction of the rows: an index of its own could come to disk without them, or they
     // without it, and a compare-and-swap that is applied twice has another result.
     let mut states = txn.tree(APPLY)?;
-    for (region, replica) in &replicas {
-        states.put(&schema::region_key(*region), &replica.state.encode())?;
-        let peer = replica.descriptor.peer_on(store).ok_or(Error::NoRegion(*region))?.id;
-        let (region, index) = (*region, replica.state.applied);
-        applied.replicas.push(AppliedReplica { region, peer, index });
+    for (region, replica) in replicas {
+        states.put(&schema::region_key(region), &replica.state.encode())?;
+        let peer = replica.descriptor.peer_on(store).ok_or(Error::NoRegion(region))?.id;
+        let (index, changes) = (replica.state.applied, replica.changes);
+        applied.replicas.push(AppliedReplica { region, peer, index, changes });
     }
     txn.publish()?;
     Ok(applied)
@@ -99,7 +116,7 @@ fn load(txn: &mut WriteTxn<'_>, region: RegionId) -> Result<ReplicaState, Error>
     let descriptor = schema::decode_descriptor(region, &row)?;
     drop(row);
     let state = ApplyState::decode(region, txn.tree(APPLY)?.get(&key)?.as_deref())?;
-    Ok(ReplicaState { descriptor, state })
+    Ok(ReplicaState { descriptor, state, changes: vec![] })
 }
 
 /// Moves the applied index to the entry; false if it is there already.

@@ -1,7 +1,7 @@
 //! The outcome of a proposal, the same on every replica.
 
 use bytes::Bytes;
-use flotilla_region::Descriptor;
+use flotilla_region::{Descriptor, SplitError};
 
 /// The outcome of a proposal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +29,9 @@ pub enum ApplyReject {
         /// The regions that hold the range now.
         current: Vec<Descriptor>,
     },
+    /// The region cannot be split in this way.
+    #[error(transparent)]
+    InvalidSplit(SplitError),
     /// A key lies outside of the region, though the claim that admitted it said otherwise.
     #[error("key {key:?} is not in the region")]
     KeyNotInRegion {

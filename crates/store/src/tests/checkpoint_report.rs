@@ -86,7 +86,7 @@ fn checkpoint(at: u64) -> bool {
     let write = write(2, hard_state(1, 0, ENTRIES), &all);
     let mut expected = ReplicaState::default();
     expected.queue(&write);
-    store.write_log(std::slice::from_ref(&write), &[]).wait().unwrap();
+    store.write_log(std::slice::from_ref(&write), &[], &[]).wait().unwrap();
     expected.ack(&write);
     store.apply(&[task(2, &all[..APPLIED])]).unwrap();
     expected.apply(&all[..APPLIED]);

@@ -114,7 +114,7 @@ fn pages_that_are_older_than_the_log_relies_on_are_refused() {
     let fs = FaultFs::new(0);
     let (store, _) = open(&fs);
     let early = copy(&fs);
-    store.write_log(&[write(4, hard_state(3, 402, 0), &[])], &[]).wait().unwrap();
+    store.write_log(&[write(4, hard_state(3, 402, 0), &[])], &[], &[]).wait().unwrap();
     for index in 1..=40 {
         run(&store, 2, &[ops(index, &[put("key", &"v".repeat(400))])]);
     }
@@ -189,7 +189,7 @@ fn an_earlier_plan_is_replaced_whole() {
     opened.write(&BootstrapWrite::Member).unwrap();
     let (registry, settings) = opened.copies().unwrap();
     assert_eq!((registry, settings.replicas), (StoreRegistry::of_plan(&first), 1));
-    let (store, recovered) = Store::start(opened).unwrap();
+    let (store, RecoveredReplicas { replicas: recovered, .. }) = Store::start(opened).unwrap();
     assert_eq!(store.member_id().cluster_id, 78);
     assert_eq!(recovered.len(), 2);
 }

@@ -31,7 +31,7 @@ fn log() -> StoreLog {
 }
 
 fn vote(log: &StoreLog, term: u64) {
-    log.write(&[write(2, hard_state(term, 201, 0), &[])], &[]).wait().unwrap();
+    log.write(&[write(2, hard_state(term, 201, 0), &[])], &[], &[]).wait().unwrap();
 }
 
 fn forget(log: &StoreLog) -> bool {
@@ -72,7 +72,7 @@ fn a_vote_during_a_checkpoint_waits_for_the_next() {
 fn groups_of_no_region_here_are_kept() {
     let log = log();
     let stranger = write(9, hard_state(1, 901, 0), &[]);
-    log.write(&[stranger], &[]).wait().unwrap();
+    log.write(&[stranger], &[], &[]).wait().unwrap();
     let input = log.checkpoint_input();
     log.complete_checkpoint(&input, 2, [(peer(2), Index(0))].into_iter());
     assert!(!log.forget([peer(9).0].into_iter()).unwrap());

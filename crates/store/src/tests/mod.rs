@@ -13,8 +13,8 @@ use flotilla_region::{
 use flotilla_vfs::fault::FaultFs;
 
 use crate::{
-    ApplyOutcome, Config, Error, LogConfig, PageOptions, RegionSnapshot, ScanRequest, StartSeed,
-    Store, StoreDirectory,
+    ApplyOutcome, Config, Error, LogConfig, PageOptions, RecoveredReplicas, RegionSnapshot,
+    ScanRequest, StartSeed, Store, StoreDirectory,
 };
 use flotilla_identity::{
     BootstrapPlan, BootstrapWrite, ClusterSettings, ClusterSpec, IdentityState, StoreUuid,
@@ -30,6 +30,7 @@ mod model;
 mod page_maintenance;
 mod read;
 mod recovery;
+mod splits;
 
 const HERE: StoreId = StoreId(1);
 const CLUSTER: u64 = 77;
@@ -86,9 +87,18 @@ fn try_begin(
 }
 
 fn begin(
-    mut directory: StoreDirectory,
+    directory: StoreDirectory,
     regions: &[Descriptor],
 ) -> Result<(Store, Vec<RecoveredReplica>), Error> {
+    let (store, recovered) = begin_all(directory, regions)?;
+    assert_eq!(recovered.unborn, [], "no split is applied here");
+    Ok((store, recovered.replicas))
+}
+
+fn begin_all(
+    mut directory: StoreDirectory,
+    regions: &[Descriptor],
+) -> Result<(Store, RecoveredReplicas), Error> {
     if directory.identity().state == IdentityState::New {
         let plan = Box::new(plan(directory.identity().uuid, regions));
         directory.write(&BootstrapWrite::Form { plan, place: 0 })?;
@@ -190,14 +200,17 @@ fn write(region: u64, hard_state: HardState, entries: &[LogEntry]) -> LogWrite {
 /// Writes one region's entries, committed up to `commit`, and waits for them.
 fn append(store: &Store, region: u64, entries: &[LogEntry], commit: u64) {
     let term = entries.last().map_or(1, |entry| entry.term.0);
-    store.write_log(&[write(region, hard_state(term, 0, commit), entries)], &[]).wait().unwrap();
+    store
+        .write_log(&[write(region, hard_state(term, 0, commit), entries)], &[], &[])
+        .wait()
+        .unwrap();
 }
 
 fn compact(store: &Store, region: u64, first: u64, term_before: u64) {
     let (first, term_before) = (Index(first), Term(term_before));
     let compaction =
         Compaction { region: RegionId(region), peer: peer(region), first, term_before };
-    store.write_log(&[], &[compaction]).wait().unwrap();
+    store.write_log(&[], &[], &[compaction]).wait().unwrap();
 }
 
 /// A task whose proposals have the tickets `10 * index`, and so on.

@@ -86,7 +86,7 @@ impl History {
     }
 
     fn queue(&mut self, writes: Vec<LogWrite>) {
-        let commit = self.store.write_log(&writes, &[]);
+        let commit = self.store.write_log(&writes, &[], &[]);
         for write in &writes {
             self.replica(write.region.0).queue(write);
         }
@@ -214,7 +214,7 @@ impl History {
             self.replica(region).compact(first);
         }
         if !compactions.is_empty() {
-            self.pending.push((vec![], self.store.write_log(&[], &compactions)));
+            self.pending.push((vec![], self.store.write_log(&[], &[], &compactions)));
         }
     }
 

@@ -123,7 +123,7 @@ mod tests {
         let hard_state = Some(HardState { term: Term(1), vote: None, commit: Index(0) });
         let (entries, sync) = (entries.collect(), true);
         let write = LogWrite { region: REGION, peer: PEER, number: 1, hard_state, entries, sync };
-        store.write_log(&[write], &[]).wait().expect("a good disk");
+        store.write_log(&[write], &[], &[]).wait().expect("a good disk");
         LogReader {
             store: crate::drop_notify::drop_notify(store).0,
             queue: Arc::new(WorkQueue::new()),
