@@ -7,7 +7,7 @@ use flotilla_identity::{
     ClusterSettings, Handshake, PeerWrite, StoreRegistry, StoreUuid, first_campaigner,
 };
 use flotilla_region::{CreateReplicaError, Descriptor, Shard, Term};
-use flotilla_store::{StartSeed, Store, StoreDirectory};
+use flotilla_store::{RecoveredReplicas, StartSeed, Store, StoreDirectory};
 use flotilla_vfs::FileSystem;
 use tokio::net::TcpListener;
 
@@ -124,6 +124,7 @@ pub(crate) fn open_store(
     let own = PeerWrite { store: identity.store, run: identity.run, address: address.to_owned() };
     store.remember_peer(&own).map_err(|source| store_error(resolved, source))?;
     let handshake = Handshake::new(greeting, store.history().clone(), registry, known, config.new);
+    let RecoveredReplicas { replicas: recovered, unborn } = recovered;
     let descriptors = recovered.iter().map(|replica| replica.descriptor.clone()).collect();
     let mut region_config = shard_config(&settings, random_u64());
     // A lease counts on a clock that goes on in suspend: decision 5,
@@ -139,6 +140,13 @@ pub(crate) fn open_store(
         let first = first_campaigner(&replica.descriptor) == Some(identity.store);
         shards[place].create(clock.now(), replica, fresh && first).map_err(|source| {
             StartError::Replica { dir: config.data_dir.display().to_string(), source }
+        })?;
+    }
+    for replica in unborn {
+        let place = replica.region.0 as usize % count;
+        shards[place].keep_unborn(replica).map_err(|source| StartError::Replica {
+            dir: config.data_dir.display().to_string(),
+            source,
         })?;
     }
     Ok(OpenedStore { store, handshake, descriptors, shards })

@@ -10,7 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use fastrand::Rng;
 use flotilla_region::{
-    ApplyTask, Compaction, Event, Index, LogFetch, LogWrite, ReadGrant, RegionId, Term,
+    ApplyTask, Compaction, Event, Index, LogFetch, LogWrite, ReadGrant, RegionId, ReplicaBirth,
+    Term,
 };
 use flotilla_store::{
     AppliedReplica, Commit, Error, Pacer, ReadError, RegionSnapshot, ScanRequest, Store,
@@ -142,13 +143,14 @@ impl Executor {
     pub(crate) fn write(
         &mut self,
         writes: &[LogWrite],
+        births: &[ReplicaBirth],
         compactions: &[Compaction],
         out: &mut Outbox,
     ) {
         self.coverage.log.compactions += compactions.len() as u64;
         // At once, as the order of batches is the order of steps; only their way to the disk takes
         // time.
-        let commit = self.store.write_log(writes, compactions);
+        let commit = self.store.write_log(writes, births, compactions);
         let numbers = writes.iter().map(|write| (write.region, write.number)).collect();
         self.log.waiting.push_back(QueuedLogBatch { commit, numbers, terms: terms::of(writes) });
         // One flush takes along all that was written meanwhile, as the node's log writer does.
@@ -216,8 +218,8 @@ impl Executor {
         let reply = |(ticket, outcome)| (ticket, ClientReply::Wrote(outcome));
         out.replies.extend(applied.outcomes.into_iter().map(reply));
         let event = |replica: &AppliedReplica| {
-            let AppliedReplica { region, index, .. } = *replica;
-            Event::Applied { region, index }
+            let AppliedReplica { region, index, ref changes, .. } = *replica;
+            Event::Applied { region, index, changes: changes.clone() }
         };
         let done = applied.replicas.iter().map(event).collect();
         notify_core(&mut self.apply, &mut self.rng, self.delays, now, done, out);

@@ -12,7 +12,7 @@ use flotilla_identity::StoreUuid;
 use flotilla_region::{
     Config, Descriptor, Effects, Event, HardState, Index, RegionId, Shard, Status,
 };
-use flotilla_store::{AppliedReplica, Error, StartSeed, Store, StoreDirectory};
+use flotilla_store::{AppliedReplica, Error, RecoveredReplicas, StartSeed, Store, StoreDirectory};
 use flotilla_vfs::fault::{FaultFs, FaultStats};
 
 use crate::clock::LocalClock;
@@ -263,7 +263,8 @@ impl SimNode {
     ) -> Result<(), StopReason> {
         let settings = Arc::clone(&self.settings);
         let copies = directory.copies().map_err(|error| self.stop(&error))?;
-        let (store, recovered) = Store::start(directory).map_err(|error| self.stop(&error))?;
+        let (store, RecoveredReplicas { replicas: recovered, unborn }) =
+            Store::start(directory).map_err(|error| self.stop(&error))?;
         let handshakes =
             HandshakeDriver::new(self.place, self.incarnation, settings.stores, &store, copies);
         let handshakes = handshakes.map_err(|error| self.stop(&error))?;
@@ -285,6 +286,12 @@ impl SimNode {
                     "store {} cannot start: {error}",
                     layout::id(self.place)
                 ))
+            })?;
+        }
+        for replica in unborn {
+            terms.note(replica.region, replica.hard_state.term);
+            shard.keep_unborn(replica).map_err(|error| {
+                StopReason::CheckFailure(format!("a replica that is not born: {error}"))
             })?;
         }
         let executor = Executor::new(store, self.rng.fork(), settings.delays, terms);

@@ -14,7 +14,9 @@ use flotilla_region::{
     ApplyTask, Committed, Compaction, Descriptor, EntryKind, Epoch, HardState, Index, LogEntry,
     LogWrite, Peer, PeerId, RecoveredReplica, RegionId, Space, StoreId, Term,
 };
-use flotilla_store::{Config, LogConfig, PageOptions, StartSeed, Store, StoreDirectory};
+use flotilla_store::{
+    Config, LogConfig, PageOptions, RecoveredReplicas, StartSeed, Store, StoreDirectory,
+};
 use flotilla_vfs::os::OsFs;
 
 use crate::{copy_of, is_written_alike, noise};
@@ -184,7 +186,7 @@ fn is_read(fixture: &str) {
     let named: Vec<_> = registry.stores.iter().map(|store| store.name.as_str()).collect();
     assert_eq!((named, settings), (vec!["s1", "s2", "s3"], ClusterSettings::default()));
 
-    let (store, recovered) = Store::start(directory).unwrap();
+    let (store, RecoveredReplicas { replicas: recovered, .. }) = Store::start(directory).unwrap();
     let starts: Vec<_> = store.history().runs.keys().copied().collect();
     assert_eq!(starts, [1, 2, 3]);
     let [peer] = &store.peer_runs().unwrap()[..] else { panic!("one other store was heard") };

@@ -44,12 +44,7 @@ impl RoutingTable {
     /// Routes to `descriptors`, without leaders yet.
     pub(crate) fn new(descriptors: Vec<Descriptor>) -> Self {
         let mut table = RouteMaps::default();
-        for descriptor in descriptors {
-            let start = (space_order(descriptor.space), descriptor.start.clone());
-            table.by_key.insert(start, descriptor.id);
-            let leadership = watch::Sender::new(Leadership::default());
-            table.by_id.insert(descriptor.id, RegionEntry { descriptor, leadership });
-        }
+        descriptors.into_iter().for_each(|descriptor| table.put(descriptor));
         Self { table: RwLock::new(table), changes: broadcast::Sender::new(CHANGES_KEPT) }
     }
 
@@ -101,6 +96,11 @@ impl RoutingTable {
         self.changes.subscribe()
     }
 
+    /// Records a region whose range is new.
+    pub(crate) fn note_range(&self, descriptor: Descriptor) {
+        self.table.write().put(descriptor);
+    }
+
     /// Records a change of roles and wakes the tasks that wait for it.
     pub(crate) fn note(&self, change: RoleChange) {
         if let Some(route) = self.table.read().by_id.get(&change.region) {
@@ -109,6 +109,26 @@ impl RoutingTable {
         }
         // An error means that there is no listener.
         let _ = self.changes.send(change);
+    }
+}
+
+impl RouteMaps {
+    fn put(&mut self, descriptor: Descriptor) {
+        let id = descriptor.id;
+        let start = |of: &Descriptor| (space_order(of.space), of.start.clone());
+        let leadership = match self.by_id.remove(&id) {
+            None => watch::Sender::new(Leadership::default()),
+            Some(before) => {
+                let old = start(&before.descriptor);
+                // A region that was split off may have taken the place.
+                if self.by_key.get(&old) == Some(&id) {
+                    self.by_key.remove(&old);
+                }
+                before.leadership
+            }
+        };
+        self.by_key.insert(start(&descriptor), id);
+        self.by_id.insert(id, RegionEntry { descriptor, leadership });
     }
 }
 

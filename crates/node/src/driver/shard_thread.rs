@@ -91,7 +91,7 @@ impl<O: MessageSink> ShardThread<O> {
                 self.failure.refuse(&format!("store {}: {lost}", self.store));
                 return;
             }
-            self.sinks.carry_out(&mut effects, &mut events);
+            self.sinks.carry_out(&mut effects, &mut events, &self.mailboxes);
         }
     }
 }
@@ -109,12 +109,18 @@ impl<O: MessageSink> EffectSinks<O> {
 
     /// Hands all effects over. Events that come back at once are put into `events`, for the next
     /// step.
-    fn carry_out(&self, effects: &mut Effects, events: &mut VecDeque<Event>) {
+    fn carry_out(
+        &self,
+        effects: &mut Effects,
+        events: &mut VecDeque<Event>,
+        mailboxes: &Mailboxes,
+    ) {
         events.extend(
             effects.messages.drain(..).filter_map(|envelope| self.transport.send(envelope)),
         );
-        if !effects.log.is_empty() || !effects.compact.is_empty() {
+        if !(effects.log.is_empty() && effects.births.is_empty() && effects.compact.is_empty()) {
             let writes = effects.log.drain(..).map(LogTask::Write);
+            let writes = writes.chain(effects.births.drain(..).map(LogTask::Birth));
             let tasks = writes.chain(effects.compact.drain(..).map(LogTask::Compact));
             self.log.push_all(tasks.map(|task| {
                 let bytes = task.weight();
@@ -123,6 +129,16 @@ impl<O: MessageSink> EffectSinks<O> {
         }
         if !effects.fetches.is_empty() {
             self.log_reads.push_all(effects.fetches.drain(..).map(|fetch| (fetch, 64)));
+        }
+        // Behind the log's queue: all that a new replica writes lies behind its birth.
+        if !effects.created.is_empty() {
+            mailboxes.complete_all(effects.created.drain(..).map(Event::Create));
+        }
+        for descriptor in effects.ranges.drain(..) {
+            tracing::info!(
+                region = %descriptor.id, version = descriptor.epoch.version, "a split moved a border"
+            );
+            self.routes.note_range(descriptor);
         }
         if !effects.apply.is_empty() {
             self.applies.push_all(effects.apply.drain(..).map(|task| {

@@ -77,10 +77,15 @@ impl RunningStore {
         }
         out.envelopes.append(&mut effects.messages);
         goes_on()?;
-        if !effects.log.is_empty() || !effects.compact.is_empty() {
-            self.executor.write(&effects.log, &effects.compact, out);
+        if !(effects.log.is_empty() && effects.births.is_empty() && effects.compact.is_empty()) {
+            self.executor.write(&effects.log, &effects.births, &effects.compact, out);
         }
         goes_on()?;
+        for new in effects.created.drain(..) {
+            let created = Task::Post(vec![Event::Create(new)]);
+            out.tasks.push((self.executor.notify_delay_us(), created));
+        }
+        effects.ranges.clear();
         for fetch in effects.fetches.drain(..) {
             out.tasks.push((self.executor.notify_delay_us(), Task::Fetch(fetch)));
         }

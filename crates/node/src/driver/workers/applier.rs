@@ -49,12 +49,13 @@ impl Applier {
             tasks.clear();
             // The bytes first: a shard that the completion wakes reads them.
             self.queue.finish(bytes);
-            self.mailboxes.complete_all(
-                applied
-                    .replicas
-                    .into_iter()
-                    .map(|replica| Event::Applied { region: replica.region, index: replica.index }),
-            );
+            self.mailboxes.complete_all(applied.replicas.into_iter().map(|replica| {
+                Event::Applied {
+                    region: replica.region,
+                    index: replica.index,
+                    changes: replica.changes,
+                }
+            }));
             self.signal.changed(self.store.needs_maintenance());
         }
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use flotilla_region::{Compaction, Event, LogWrite, RegionId};
+use flotilla_region::{Compaction, Event, LogWrite, RegionId, ReplicaBirth};
 use flotilla_store::Store;
 
 use super::commit_delay::CommitDelay;
@@ -22,6 +22,8 @@ use crate::failure::NodeFailure;
 pub(crate) enum LogTask {
     /// Entries and hard state of one replica.
     Write(LogWrite),
+    /// The birth of a replica.
+    Birth(ReplicaBirth),
     /// Entries that one replica no longer needs.
     Compact(Compaction),
 }
@@ -34,6 +36,7 @@ impl LogTask {
                 let data: usize = write.entries.iter().map(|entry| entry.data.len()).sum();
                 128 + data + write.entries.len() * 32
             }
+            Self::Birth(_) => 256,
             Self::Compact(_) => 64,
         }
     }
@@ -55,7 +58,7 @@ impl LogWriterThread {
     /// Runs until the queue is closed or a write fails.
     pub(crate) fn run(self) {
         let mut tasks = Vec::new();
-        let (mut writes, mut compactions) = (Vec::new(), Vec::new());
+        let (mut writes, mut births, mut compactions) = (Vec::new(), Vec::new(), Vec::new());
         let mut commit_delay = CommitDelay::default();
         while self.queue.take(&mut tasks).is_some() {
             if let Some(until) = commit_delay.delay_until(Instant::now()) {
@@ -70,12 +73,13 @@ impl LogWriterThread {
                     bytes += task.weight();
                     match task {
                         LogTask::Write(write) => writes.push(write),
+                        LogTask::Birth(birth) => births.push(birth),
                         LogTask::Compact(compaction) => compactions.push(compaction),
                     }
                 }
                 // The engine starts no threads: this one waits for the disk, for all regions
                 // (decision 3, `docs/decisions/0003-who-flushes.md`).
-                if let Err(error) = self.store.write_log(&writes, &compactions).wait() {
+                if let Err(error) = self.store.write_log(&writes, &births, &compactions).wait() {
                     self.failure.report(&format!("the log cannot be written: {error}"));
                     return;
                 }
@@ -83,6 +87,7 @@ impl LogWriterThread {
                 self.queue.finish(bytes);
                 self.report(&writes);
                 writes.clear();
+                births.clear();
                 compactions.clear();
             }
             commit_delay.note(began, Instant::now(), count);

@@ -102,7 +102,9 @@ impl RequestFailure {
         match reject {
             ApplyReject::EpochNotMatch { current } => epoch_not_match(descriptor.id, &current),
             ApplyReject::KeyNotInRegion { key } => key_not_in_region(key, descriptor),
-            ApplyReject::TooLarge { .. } => Self::Refused(reject.to_string()),
+            ApplyReject::TooLarge { .. } | ApplyReject::InvalidSplit(_) => {
+                Self::Refused(reject.to_string())
+            }
         }
     }
 
@@ -131,6 +133,7 @@ impl RequestFailure {
                         Some(errorpb::RaftEntryTooLarge { region_id: id.0, entry_size: size });
                 })
             }
+            Reject::InvalidSplit(error) => Self::Refused(error.to_string()),
             Reject::ReadIndexNotReady => {
                 let reason = "no quorum confirmed the read in time".to_owned();
                 region("read index not ready", |error| {
