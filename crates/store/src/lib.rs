@@ -31,6 +31,7 @@ mod log_reader;
 mod maintenance;
 mod recovery;
 mod region_ranges;
+mod region_size;
 mod schema;
 mod snapshot_read;
 mod stats;
@@ -54,6 +55,7 @@ pub use flotilla_raftlog::{
 };
 pub use maintenance::StoreMaintenance;
 pub use recovery::RecoveredReplicas;
+pub use region_size::RegionSize;
 pub use snapshot_read::{RegionSnapshot, ScanRequest, ScanResult, StoreSnapshot};
 pub use stats::Stats;
 pub use store::Store;

@@ -129,6 +129,11 @@ impl RegionSnapshot {
         &self.descriptor
     }
 
+    /// The tree of the region's space; `None` if nothing was ever written to it.
+    pub(crate) fn rows(&self) -> Option<&Tree> {
+        self.rows.as_ref()
+    }
+
     /// The value of a key; `None` if it is not there.
     ///
     /// # Errors

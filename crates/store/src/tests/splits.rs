@@ -281,6 +281,33 @@ fn the_power_may_go_at_any_operation_of_a_split() {
 }
 
 #[test]
+fn split_keys_cut_a_region_into_parts_of_about_the_same_size() {
+    let (store, _) = open(&FaultFs::new(0));
+    let value = "v".repeat(500);
+    let rows: Vec<_> = (0..400).map(|n| put(&format!("c{n:04}"), &value)).collect();
+    let others = [put("i", "of another region")];
+    run(&store, 2, &[ops(1, &rows)]);
+    run(&store, 3, &[ops(1, &others)]);
+    let region = view(&store, 2);
+    let size = region.size().unwrap();
+    assert_eq!(size.keys, 400);
+    assert!((200_000..400_000).contains(&size.bytes), "{size:?}");
+    for parts in [2, 3, 5, 16] {
+        let keys = region.split_keys(parts).unwrap();
+        assert_eq!(keys.len(), parts - 1);
+        let number = |key: &Bytes| format!("{:0<4}", str::from_utf8(&key[1..]).unwrap());
+        let starts = keys.iter().map(|key| number(key).parse::<usize>().unwrap());
+        let borders: Vec<_> = [0].into_iter().chain(starts).chain([400]).collect();
+        let sizes: Vec<_> = borders.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let fair = 400 / parts;
+        assert!(sizes.iter().all(|size| (fair / 2..=fair * 2).contains(size)), "{sizes:?}");
+    }
+    assert_eq!(view(&store, 4).size().unwrap().keys, 0);
+    assert_eq!(view(&store, 4).split_keys(4).unwrap(), Vec::<Bytes>::new(), "no rows");
+    assert_eq!(view(&store, 3).split_keys(4).unwrap(), Vec::<Bytes>::new(), "one row");
+}
+
+#[test]
 fn a_log_of_an_unknown_replica_is_refused() {
     let fs = FaultFs::new(0);
     let (store, _) = open(&fs);

@@ -1,0 +1,103 @@
+//! The size of a region, and the keys that cut it into parts. Both are read off the branches of the
+//! tree, along a few paths: no leaf is scanned, however large the region is.
+
+use std::ops::Bound;
+
+use bytes::Bytes;
+use flotilla_pagestore::Tree;
+use flotilla_region::Descriptor;
+
+use crate::error::ReadError;
+use crate::snapshot_read::RegionSnapshot;
+
+/// The size of a region at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegionSize {
+    /// Bytes of the page file, as the rows' share of whole pages.
+    pub bytes: u64,
+    /// Rows.
+    pub keys: u64,
+}
+
+impl RegionSnapshot {
+    /// How large the region is. Takes the time of four gets.
+    ///
+    /// # Errors
+    ///
+    /// The page store failed.
+    pub fn size(&self) -> Result<RegionSize, ReadError> {
+        let Some(rows) = self.rows() else { return Ok(RegionSize::default()) };
+        let (start, end) = bounds(self.descriptor());
+        Ok(RegionSize { bytes: rows.bytes(start, end)?, keys: rows.count(start, end)? })
+    }
+
+    /// Keys that cut the region into `parts` of about as many bytes: fewer than that if it has too
+    /// few rows. They rise, and lie inside of the region behind its start: each is where a new
+    /// region ends. Each is the shortest key that parts its neighbours, for it is kept in
+    /// descriptors and in clients' caches. Takes the time of some gets for each key.
+    ///
+    /// # Errors
+    ///
+    /// The page store failed.
+    pub fn split_keys(&self, parts: usize) -> Result<Vec<Bytes>, ReadError> {
+        let mut keys = vec![];
+        if let Some(rows) = self.rows() {
+            let (start, end) = (self.descriptor().start.clone(), self.descriptor().end.clone());
+            halve(rows, &start, &end, parts, &mut keys)?;
+        }
+        Ok(keys)
+    }
+}
+
+/// Cuts `[start, end)` into `parts` and adds the borders, in order.
+fn halve(
+    rows: &Tree,
+    start: &Bytes,
+    end: &Bytes,
+    parts: usize,
+    keys: &mut Vec<Bytes>,
+) -> Result<(), ReadError> {
+    if parts < 2 {
+        return Ok(());
+    }
+    let (low, high) = (Bound::Included(&start[..]), end_bound(end));
+    let Some(middle) = rows.split_key(low, high)? else { return Ok(()) };
+    let mut below = rows.keys((low, Bound::Excluded(&middle[..])));
+    let before = below.next_back()?.map(<[u8]>::to_vec);
+    // A range of two rows or more has one before its middle.
+    let Some(before) = before else { return Ok(()) };
+    let border = shortest_between(&before, &middle);
+    // Halves of an odd count: the greater one is where the region's own id stays.
+    let left = parts / 2;
+    halve(rows, start, &border, left, keys)?;
+    keys.push(border.clone());
+    halve(rows, &border, end, parts - left, keys)
+}
+
+/// The shortest key above `before` and at most `key`.
+fn shortest_between(before: &[u8], key: &[u8]) -> Bytes {
+    let common = before.iter().zip(key).take_while(|(one, other)| one == other).count();
+    Bytes::copy_from_slice(&key[..common + 1])
+}
+
+fn bounds(descriptor: &Descriptor) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    (Bound::Included(&descriptor.start[..]), end_bound(&descriptor.end))
+}
+
+fn end_bound(end: &Bytes) -> Bound<&[u8]> {
+    if end.is_empty() { Bound::Unbounded } else { Bound::Excluded(&end[..]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_border_is_no_longer_than_it_has_to_be() {
+        let border = |before: &str, key: &str| shortest_between(before.as_bytes(), key.as_bytes());
+        assert_eq!(border("apple", "banana"), "b");
+        assert_eq!(border("user1000", "user1001"), "user1001");
+        assert_eq!(border("user1", "user1000"), "user10");
+        assert_eq!(border("", "a"), "a");
+    }
+}
