@@ -47,6 +47,38 @@ pub struct Config {
     pub window: WindowConfig,
     /// How reads are confirmed.
     pub reads: ReadConfig,
+    /// When a region is split.
+    pub split: SplitConfig,
+}
+
+/// When the leader of a region wants it split.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SplitConfig {
+    /// Whether it ever does. Default true.
+    pub automatic: bool,
+    /// Bytes above which a region is split. Default 256 MiB, at least 1.
+    pub bytes_max: u64,
+    /// Rows above which a region is split. Default 4 million, at least 1.
+    pub keys_max: u64,
+    /// Requests in a second above which a region is split at a key that parts them. Default 3,000.
+    pub requests_per_s_max: u64,
+    /// Bytes of proposals in a second above which a region is split so. Default 30 MiB.
+    pub bytes_per_s_max: u64,
+    /// Seconds in a row with such a load before the region is split. Default 10, at least 1.
+    pub load_windows: u32,
+}
+
+impl Default for SplitConfig {
+    fn default() -> Self {
+        Self {
+            automatic: true,
+            bytes_max: 256 << 20,
+            keys_max: 4 << 20,
+            requests_per_s_max: 3000,
+            bytes_per_s_max: 30 << 20,
+            load_windows: 10,
+        }
+    }
 }
 
 /// How much of the applied log a region keeps in memory for followers that are a little behind.
@@ -93,6 +125,7 @@ impl Default for Config {
             apply_lag_bytes_max: 32 << 20,
             window: WindowConfig { tail_bytes_max: 64 << 10, tail_count_max: 128 },
             reads: ReadConfig { leases: true, retry_ms: 250, tries_max: 6 },
+            split: SplitConfig::default(),
         }
     }
 }
@@ -139,6 +172,9 @@ impl Config {
                 self.uncommitted_bytes_max >= self.message_bytes_max,
             ),
             ("reads.tries_max", "at least 1", self.reads.tries_max >= 1),
+            ("split.bytes_max", "at least 1", self.split.bytes_max >= 1),
+            ("split.keys_max", "at least 1", self.split.keys_max >= 1),
+            ("split.load_windows", "at least 1", self.split.load_windows >= 1),
         ];
         match rules.into_iter().find(|(_, _, holds)| !holds) {
             None => Ok(()),

@@ -4,7 +4,9 @@
 //! that they promise is on disk already, or they would still be held back. Within a list the order
 //! is that of the regions' own steps; entries of one region stay in order.
 
-use crate::descriptor::{Descriptor, Peer};
+use bytes::Bytes;
+
+use crate::descriptor::{Descriptor, Epoch, Peer};
 use crate::entry::{HardState, LogEntry};
 use crate::error::Reject;
 use crate::ids::{Index, PeerId, RegionId, Term, Ticket};
@@ -31,6 +33,8 @@ pub struct Effects {
     pub ranges: Vec<Descriptor>,
     /// Entries to be applied, in order; answered by `Event::Applied`.
     pub apply: Vec<ApplyTask>,
+    /// Regions that should be split, with an `Event::Split`. Unanswered: repeated after some time.
+    pub split_wishes: Vec<SplitWish>,
     /// Reads that may now take their snapshot, and not before.
     pub reads: Vec<ReadGrant>,
     /// Requests that are not served.
@@ -54,6 +58,7 @@ impl Effects {
         self.created.clear();
         self.ranges.clear();
         self.apply.clear();
+        self.split_wishes.clear();
         self.reads.clear();
         self.rejected.clear();
         self.roles.clear();
@@ -72,6 +77,7 @@ impl Effects {
             && self.created.is_empty()
             && self.ranges.is_empty()
             && self.apply.is_empty()
+            && self.split_wishes.is_empty()
             && self.reads.is_empty()
             && self.rejected.is_empty()
             && self.roles.is_empty()
@@ -126,6 +132,34 @@ pub struct NewReplica {
     pub peer: PeerId,
     /// Whether the replica of the parent leads. Then this one campaigns at once.
     pub campaigns: bool,
+}
+
+/// A region that its leader would have split.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SplitWish {
+    /// The region.
+    pub region: RegionId,
+    /// Its version.
+    pub epoch: Epoch,
+    /// Where, or into how many parts.
+    pub reason: SplitReason,
+}
+
+/// Why a region should be split.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SplitReason {
+    /// It is too large: into parts of about the same size.
+    Size {
+        /// How many.
+        parts: usize,
+    },
+    /// It takes too much load: at this key, which parts the load.
+    Load {
+        /// The border.
+        key: Bytes,
+        /// The load in the last second.
+        requests_per_s: u64,
+    },
 }
 
 /// Entries that no replica needs any more.

@@ -7,6 +7,7 @@ use crate::effects::NewReplica;
 use crate::entry::LogEntry;
 use crate::ids::{Index, PeerId, RegionId, Term, Ticket};
 use crate::message::Envelope;
+use crate::split_policy::RegionSize;
 
 /// An event of a region. The shard answers with effects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +60,8 @@ pub enum Event {
         index: Index,
         /// What they have changed about the region, in order.
         changes: Vec<RegionChange>,
+        /// How large the region is, if the store has looked.
+        size: Option<RegionSize>,
     },
     /// A replica that an effect has asked for belongs to this shard.
     Create(NewReplica),

@@ -57,6 +57,7 @@ mod read_path;
 mod recovered_replica;
 mod replica;
 mod shard;
+mod split_policy;
 mod status;
 mod step_context;
 mod timers;
@@ -64,11 +65,11 @@ mod timers;
 pub use admin_command::{
     AdminCommand, SPLIT_CHILDREN_MAX, SplitChild, SplitCommand, SplitError, SplitRegions,
 };
-pub use config::{Config, InvalidConfig, ReadConfig, WindowConfig};
+pub use config::{Config, InvalidConfig, ReadConfig, SplitConfig, WindowConfig};
 pub use descriptor::{Descriptor, Epoch, Peer, Space};
 pub use effects::{
     ApplyTask, Committed, Compaction, Effects, LogFetch, LogWrite, LostLog, NewReplica, ReadGrant,
-    ReplicaBirth, RoleChange, WildTerm,
+    ReplicaBirth, RoleChange, SplitReason, SplitWish, WildTerm,
 };
 pub use entry::{EntryKind, HardState, LogEntry};
 pub use error::{CreateReplicaError, Reject};
@@ -77,6 +78,7 @@ pub use ids::{Index, PeerId, RegionId, StoreId, Term, Ticket, Time};
 pub use message::{Envelope, Message, MessageKind};
 pub use recovered_replica::{RecoveredReplica, SPLIT_INDEX, SPLIT_TERM, UnbornReplica};
 pub use shard::Shard;
+pub use split_policy::RegionSize;
 pub use status::{Dropped, Role, Stats, Status};
 
 #[cfg(test)]

@@ -9,17 +9,13 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use raft::eraftpb;
 
-use crate::admin_command::{AdminCommand, SplitCommand, SplitRegions};
 use crate::applying::ApplyProgress;
 use crate::compaction::Compactor;
 use crate::config::Config;
 use crate::consensus::Consensus;
 use crate::convert;
 use crate::descriptor::{Descriptor, Peer};
-use crate::effects::{
-    ApplyTask, Committed, Compaction, LostLog, NewReplica, ReadGrant, ReplicaBirth, RoleChange,
-    WildTerm,
-};
+use crate::effects::{ApplyTask, Committed, Compaction, LostLog, ReadGrant, RoleChange, WildTerm};
 use crate::entry::LogEntry;
 use crate::epoch::{self, ReplicaStanding};
 use crate::error::Reject;
@@ -33,8 +29,11 @@ use crate::persistence::{InflightWrites, ReadyOutput};
 use crate::proposals::ProposalQueue;
 use crate::read_path::ReadPath;
 use crate::recovered_replica::RecoveredReplica;
+use crate::split_policy::{RegionSize, SplitPolicy};
 use crate::status::Status;
 use crate::step_context::StepContext;
+
+mod splits;
 
 pub(crate) struct Replica {
     descriptor: Descriptor,
@@ -46,6 +45,7 @@ pub(crate) struct Replica {
     applying: ApplyProgress,
     promise: Promise,
     compactor: Compactor,
+    split_policy: SplitPolicy,
     /// To be sent at the end of the step.
     outgoing: Vec<eraftpb::Message>,
     /// The term and the leader that the driver knows.
@@ -72,6 +72,7 @@ impl Replica {
             applying: ApplyProgress::new(applied),
             promise,
             compactor: Compactor::new(applied),
+            split_policy: SplitPolicy::default(),
             outgoing: vec![],
             reported: (term, None),
             reported_wild_terms: BTreeSet::new(),
@@ -104,6 +105,7 @@ impl Replica {
             queued: self.proposals.queued(),
             proposed: self.proposals.proposed(),
             reads: self.read_path.count(),
+            size: self.split_policy.size(),
         }
     }
 
@@ -115,6 +117,7 @@ impl Replica {
         self.consensus.tick();
         let leader = self.leader();
         self.read_path.tick(leader, &mut self.consensus, step);
+        self.want_split(step);
     }
 
     /// Tries to become leader, unless another leader may count on this replica.
@@ -234,70 +237,13 @@ impl Replica {
         command: Bytes,
         step: &mut StepContext<'_>,
     ) {
-        let version = self.descriptor.epoch.version;
+        let (version, bytes) = (self.descriptor.epoch.version, command.len());
         let admitted = epoch::check(precondition, &self.standing(), true)
             .and_then(|()| self.proposals.admit(ticket, version, command, step.config));
-        if let Err(why) = admitted {
-            step.reject(ticket, why);
+        match admitted {
+            Ok(()) => self.split_policy.note_request(precondition.span.as_ref(), bytes),
+            Err(why) => step.reject(ticket, why),
         }
-    }
-
-    /// Checks a split and queues it for an entry of its own.
-    pub(crate) fn propose_split(
-        &mut self,
-        ticket: Ticket,
-        split: SplitCommand,
-        step: &mut StepContext<'_>,
-    ) {
-        let version = Some(split.epoch.version);
-        let precondition = RequestPrecondition { version, ..RequestPrecondition::default() };
-        let admitted = epoch::check(&precondition, &self.standing(), true)
-            .and_then(|()| split.check(&self.descriptor).map_err(Reject::InvalidSplit))
-            .and_then(|()| {
-                let command = AdminCommand::Split(split);
-                self.proposals.admit_admin(ticket, &command, step.config)
-            });
-        if let Err(why) = admitted {
-            step.reject(ticket, why);
-        }
-    }
-
-    /// A split was applied: the replica goes on with the last part of its range, and the store has
-    /// the rows of the others.
-    fn become_parent(&mut self, index: Index, regions: SplitRegions, step: &mut StepContext<'_>) {
-        let SplitRegions { parent, children } = regions;
-        let (before, now) = (self.descriptor.epoch.version, parent.epoch.version);
-        assert!(
-            parent.id == self.descriptor.id && now > before,
-            "region {}: version {now} of region {} after {before}",
-            self.descriptor.id,
-            parent.id
-        );
-        self.descriptor = parent;
-        // Those that are in the log are refused when they are applied, on every replica alike.
-        let mut current = vec![self.descriptor.clone()];
-        current.extend_from_slice(&children);
-        let why = Reject::EpochNotMatch { current };
-        self.proposals.reject_queued(&why, |ticket, why| step.reject(ticket, why));
-        step.effects.ranges.push(self.descriptor.clone());
-        let parent = (self.descriptor.id, self.me.id);
-        let parent_hard_state = convert::hard_state_from_raft(&self.consensus.hard_state());
-        assert!(parent_hard_state.commit >= index, "a split is applied that is not committed");
-        for child in children {
-            // The replicas of a child are on the stores of its parent's.
-            let Some(peer) = child.peer_on(self.me.store) else { continue };
-            step.effects.births.push(ReplicaBirth {
-                region: child.id,
-                peer: peer.id,
-                hard_state: RecoveredReplica::hard_state_of_split(),
-                parent,
-                parent_hard_state,
-                index,
-            });
-            let campaigns = self.consensus.is_leader();
-            step.effects.created.push(NewReplica { descriptor: child, peer: peer.id, campaigns });
-        }
-        step.stats.splits += 1;
     }
 
     /// Checks a read and queues it to be granted.
@@ -309,7 +255,10 @@ impl Replica {
         step: &mut StepContext<'_>,
     ) {
         match epoch::check(precondition, &self.standing(), !follower) {
-            Ok(()) => self.read_path.admit(ticket, follower, &self.consensus, step),
+            Ok(()) => {
+                self.split_policy.note_request(precondition.span.as_ref(), 0);
+                self.read_path.admit(ticket, follower, &self.consensus, step);
+            }
             Err(why) => step.reject(ticket, why),
         }
     }
@@ -352,9 +301,13 @@ impl Replica {
         &mut self,
         index: Index,
         changes: Vec<RegionChange>,
+        size: Option<RegionSize>,
         step: &mut StepContext<'_>,
     ) {
         self.applying.complete(index, &mut self.consensus);
+        if let Some(size) = size {
+            self.split_policy.note_size(size);
+        }
         for change in changes {
             match change {
                 RegionChange::Split { index, regions } => self.become_parent(index, regions, step),
@@ -430,6 +383,7 @@ impl Replica {
         step.effects.roles.push(RoleChange { region, term, leader, is_leader });
         let why = Reject::NotLeader { leader };
         self.read_path.restart(is_leader, &why, step);
+        self.split_policy.restart();
         if !is_leader {
             // Only those that are not in the log: an entry of this leader may still be committed by
             // the next one, and a client that was refused would see its write happen.

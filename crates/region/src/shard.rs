@@ -295,7 +295,9 @@ impl Shard {
             }
             Event::Persisted { number, .. } => replica.persisted(number),
             Event::Split { ticket, split, .. } => replica.propose_split(ticket, split, step),
-            Event::Applied { index, changes, .. } => replica.applied(index, changes, step),
+            Event::Applied { index, changes, size, .. } => {
+                replica.applied(index, changes, size, step);
+            }
             Event::Fetched { context, entries, .. } => replica.fetched(context, entries),
             Event::FetchFailed { context, .. } => replica.fetch_failed(context),
             Event::Checkpointed { applied, .. } => replica.checkpointed(applied),

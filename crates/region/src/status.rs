@@ -2,6 +2,7 @@
 
 use crate::descriptor::Peer;
 use crate::ids::{Index, PeerId, Term};
+use crate::split_policy::RegionSize;
 
 /// The role of a replica in its term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,6 +44,8 @@ pub struct Status {
     pub proposed: usize,
     /// Reads that wait.
     pub reads: usize,
+    /// The size that the store has told last, since the replica leads or its range changed.
+    pub size: Option<RegionSize>,
 }
 
 flotilla_base::metrics! { "raft",

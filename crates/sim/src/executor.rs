@@ -218,8 +218,8 @@ impl Executor {
         let reply = |(ticket, outcome)| (ticket, ClientReply::Wrote(outcome));
         out.replies.extend(applied.outcomes.into_iter().map(reply));
         let event = |replica: &AppliedReplica| {
-            let AppliedReplica { region, index, ref changes, .. } = *replica;
-            Event::Applied { region, index, changes: changes.clone() }
+            let AppliedReplica { region, index, ref changes, size, .. } = *replica;
+            Event::Applied { region, index, changes: changes.clone(), size }
         };
         let done = applied.replicas.iter().map(event).collect();
         notify_core(&mut self.apply, &mut self.rng, self.delays, now, done, out);

@@ -18,7 +18,7 @@ pub(crate) fn digest(view: &StoreSnapshot, region: RegionId) -> Result<(Index, u
     Ok((state.applied, digest.0))
 }
 
-fn read_failed(region: RegionId, error: ReadError) -> Error {
+pub(crate) fn read_failed(region: RegionId, error: ReadError) -> Error {
     match error {
         ReadError::RegionNotFound => Error::NoRegion(region),
         ReadError::Pages(error) => Error::Pages(error),

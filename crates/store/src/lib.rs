@@ -55,7 +55,6 @@ pub use flotilla_raftlog::{
 };
 pub use maintenance::StoreMaintenance;
 pub use recovery::RecoveredReplicas;
-pub use region_size::RegionSize;
 pub use snapshot_read::{RegionSnapshot, ScanRequest, ScanResult, StoreSnapshot};
 pub use stats::Stats;
 pub use store::Store;

@@ -1,26 +1,63 @@
 //! The size of a region, and the keys that cut it into parts. Both are read off the branches of the
 //! tree, along a few paths: no leaf is scanned, however large the region is.
 
+use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use bytes::Bytes;
 use flotilla_pagestore::Tree;
-use flotilla_region::Descriptor;
+use flotilla_region::{Descriptor, RegionId, RegionSize};
+use parking_lot::Mutex;
 
-use crate::error::ReadError;
-use crate::snapshot_read::RegionSnapshot;
+use crate::apply::AppliedReplica;
+use crate::digest::read_failed;
+use crate::error::{Error, ReadError};
+use crate::snapshot_read::{RegionSnapshot, StoreSnapshot};
 
-/// The size of a region at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RegionSize {
-    /// Bytes of the page file, as the rows' share of whole pages.
-    pub bytes: u64,
-    /// Rows.
-    pub keys: u64,
+/// When the sizes of regions are looked at: each time that so many bytes were put into one.
+#[derive(Debug, Default)]
+pub(crate) struct SizeChecks {
+    /// Bytes since the last look, by region. Those of a region that is gone are few.
+    written: Mutex<BTreeMap<RegionId, u64>>,
+}
+
+impl SizeChecks {
+    /// Adds the size to each replica for which it is time, also to one that was just split.
+    pub(crate) fn note_applied(
+        &self,
+        replicas: &mut [AppliedReplica],
+        check_bytes: u64,
+        view: impl FnOnce() -> StoreSnapshot,
+    ) -> Result<(), Error> {
+        let mut written = self.written.lock();
+        let is_due = |replica: &&mut AppliedReplica| {
+            if replica.written_bytes == 0 && replica.changes.is_empty() {
+                return false;
+            }
+            let bytes = written.entry(replica.region).or_default();
+            *bytes += replica.written_bytes;
+            let is_due = *bytes >= check_bytes || !replica.changes.is_empty();
+            if is_due {
+                *bytes = 0;
+            }
+            is_due
+        };
+        let due: Vec<_> = replicas.iter_mut().filter(is_due).collect();
+        if due.is_empty() {
+            return Ok(());
+        }
+        let view = view();
+        for replica in due {
+            let region = view.region(replica.region, None);
+            let size = region.and_then(|region| region.size());
+            replica.size = Some(size.map_err(|error| read_failed(replica.region, error))?);
+        }
+        Ok(())
+    }
 }
 
 impl RegionSnapshot {
-    /// How large the region is. Takes the time of four gets.
+    /// How large the region is: bytes of the page file, as the rows' share of whole pages. Takes the time of four gets.
     ///
     /// # Errors
     ///

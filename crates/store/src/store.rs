@@ -20,6 +20,7 @@ use crate::directory::StoreDirectory;
 use crate::error::Error;
 use crate::maintenance::{MaintenanceCounters, StoreMaintenance};
 use crate::recovery::RecoveredReplicas;
+use crate::region_size::SizeChecks;
 use crate::snapshot_read::StoreSnapshot;
 use crate::stats::{Stats, StoreCounters};
 use crate::store_log::StoreLog;
@@ -37,6 +38,7 @@ pub struct Store {
     log: StoreLog,
     log_recovery: RecoveryReport,
     checkpoints: CheckpointState,
+    sizes: SizeChecks,
     maintenance: MaintenanceCounters,
     counters: StoreCounters,
 }
@@ -73,6 +75,7 @@ impl Store {
             log,
             log_recovery,
             checkpoints,
+            sizes: SizeChecks::default(),
             maintenance,
             counters,
         };
@@ -198,7 +201,9 @@ impl Store {
     ///
     /// If an entry of a region is left out.
     pub fn apply(&self, tasks: &[ApplyTask]) -> Result<Applied, Error> {
-        let applied = apply::apply(&self.pages, self.identity.store, tasks)?;
+        let mut applied = apply::apply(&self.pages, self.identity.store, tasks)?;
+        self.sizes
+            .note_applied(&mut applied.replicas, self.config.size_check_bytes, || self.read())?;
         self.checkpoints.note_applied(self.identity.store, &applied.replicas);
         self.counters.applies.add(1);
         self.counters.entries_applied.add(applied.entries);

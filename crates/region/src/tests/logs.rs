@@ -139,8 +139,11 @@ fn a_follower_with_too_much_to_apply_takes_no_more_entries() {
     assert_eq!(shard.stats().dropped.lagging, 1);
     shard.step(
         Time(9),
-        [Event::Applied { region: REGION, index: Index(2), changes: vec![] }, append(4, 3)]
-            .into_iter(),
+        [
+            Event::Applied { region: REGION, index: Index(2), changes: vec![], size: None },
+            append(4, 3),
+        ]
+        .into_iter(),
         &mut effects,
     );
     assert_eq!(shard.status(REGION).unwrap().last, Index(4));

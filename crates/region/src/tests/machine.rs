@@ -190,6 +190,7 @@ impl Machine {
         self.fetching.extend(effects.fetches.drain(..).map(|fetch| (done, fetch)));
         self.inbox.extend(effects.created.drain(..).map(Event::Create));
         effects.ranges.clear();
+        effects.split_wishes.clear();
         self.applying.extend(effects.apply.drain(..).map(|task| (done, task)));
     }
 
@@ -260,7 +261,7 @@ impl Machine {
                 }
                 applied(region, committed, answers);
             }
-            self.inbox.push_back(Event::Applied { region, index, changes });
+            self.inbox.push_back(Event::Applied { region, index, changes, size: None });
         }
     }
 }

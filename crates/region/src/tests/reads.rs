@@ -230,7 +230,7 @@ fn a_new_leader_waits_for_an_entry_of_its_own_term() {
     let index = Index(1);
     shard.step(
         Time(3),
-        [Event::Applied { region: REGION, index, changes: vec![] }].into_iter(),
+        [Event::Applied { region: REGION, index, changes: vec![], size: None }].into_iter(),
         &mut effects,
     );
     let (by_lease, follower) = (false, false);
@@ -271,7 +271,8 @@ fn a_lease_does_not_replace_applying() {
     shard.step(now, [read(2)].into_iter(), &mut effects);
     assert_eq!(shard.stats().reads_by_lease, 1, "the first read earned a lease");
     assert!(effects.reads.is_empty(), "nothing is applied");
-    let applied = |index| Event::Applied { region: REGION, index: Index(index), changes: vec![] };
+    let applied =
+        |index| Event::Applied { region: REGION, index: Index(index), changes: vec![], size: None };
     shard.step(now, [applied(1)].into_iter(), &mut effects);
     assert!(effects.reads.is_empty(), "the entry of its own term is not applied");
     shard.step(now, [applied(2)].into_iter(), &mut effects);

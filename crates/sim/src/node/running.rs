@@ -86,6 +86,7 @@ impl RunningStore {
             out.tasks.push((self.executor.notify_delay_us(), created));
         }
         effects.ranges.clear();
+        effects.split_wishes.clear();
         for fetch in effects.fetches.drain(..) {
             out.tasks.push((self.executor.notify_delay_us(), Task::Fetch(fetch)));
         }

@@ -15,7 +15,7 @@ use flotilla_pagestore::{PageStore, WriteTxn};
 use flotilla_region::entry_data::{self, Proposal};
 use flotilla_region::{
     AdminCommand, ApplyTask, Committed, Descriptor, Index, LogEntry, PeerId, RegionChange,
-    RegionId, StoreId, Ticket,
+    RegionId, RegionSize, StoreId, Ticket,
 };
 
 use crate::error::Error;
@@ -49,6 +49,10 @@ pub struct AppliedReplica {
     pub index: Index,
     /// What the entries of the task have changed about the region, in order.
     pub changes: Vec<RegionChange>,
+    /// Bytes of keys and values that the entries of the task have put.
+    pub written_bytes: u64,
+    /// How large the region is now, if it was time to look.
+    pub size: Option<RegionSize>,
 }
 
 /// A region as this transaction has it so far.
@@ -56,6 +60,7 @@ struct ReplicaState {
     descriptor: Descriptor,
     state: ApplyState,
     changes: Vec<RegionChange>,
+    written_bytes: u64,
 }
 
 /// Carries out all tasks and publishes them at once; after an error, none of them.
@@ -94,6 +99,7 @@ pub(crate) fn apply(
                     apply_entry(&mut rows, task.region, committed, &mut applied.outcomes)?;
                 }
             }
+            replica.written_bytes += rows.written_bytes();
         }
     }
     // In the transaction of the rows: an index of its own could come to disk without them, or they
@@ -102,8 +108,10 @@ pub(crate) fn apply(
     for (region, replica) in replicas {
         states.put(&schema::region_key(region), &replica.state.encode())?;
         let peer = replica.descriptor.peer_on(store).ok_or(Error::NoRegion(region))?.id;
-        let (index, changes) = (replica.state.applied, replica.changes);
-        applied.replicas.push(AppliedReplica { region, peer, index, changes });
+        let ReplicaState { state, changes, written_bytes, .. } = replica;
+        let (index, size) = (state.applied, None);
+        let replica = AppliedReplica { region, peer, index, changes, written_bytes, size };
+        applied.replicas.push(replica);
     }
     txn.publish()?;
     Ok(applied)
@@ -116,7 +124,7 @@ fn load(txn: &mut WriteTxn<'_>, region: RegionId) -> Result<ReplicaState, Error>
     let descriptor = schema::decode_descriptor(region, &row)?;
     drop(row);
     let state = ApplyState::decode(region, txn.tree(APPLY)?.get(&key)?.as_deref())?;
-    Ok(ReplicaState { descriptor, state, changes: vec![] })
+    Ok(ReplicaState { descriptor, state, changes: vec![], written_bytes: 0 })
 }
 
 /// Moves the applied index to the entry; false if it is there already.

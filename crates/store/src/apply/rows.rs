@@ -18,11 +18,18 @@ pub(super) struct RegionRows<'a> {
     descriptor: &'a Descriptor,
     /// Memory for the row that is being put.
     row: Vec<u8>,
+    /// Bytes of keys and values that were put.
+    written_bytes: u64,
 }
 
 impl<'a> RegionRows<'a> {
     pub(super) fn new(tree: TreeMut<'a>, descriptor: &'a Descriptor) -> Self {
-        Self { tree, descriptor, row: Vec::new() }
+        Self { tree, descriptor, row: Vec::new(), written_bytes: 0 }
+    }
+
+    /// Bytes of keys and values that were put so far.
+    pub(super) fn written_bytes(&self) -> u64 {
+        self.written_bytes
     }
 
     /// Carries out a proposal that was admitted under `version` of the range, or none of it.
@@ -79,6 +86,7 @@ impl<'a> RegionRows<'a> {
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         schema::encode_value(value, &mut self.row);
+        self.written_bytes += (key.len() + value.len()) as u64;
         Ok(self.tree.put(key, &self.row)?)
     }
 

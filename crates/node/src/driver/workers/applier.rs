@@ -54,6 +54,7 @@ impl Applier {
                     region: replica.region,
                     index: replica.index,
                     changes: replica.changes,
+                    size: replica.size,
                 }
             }));
             self.signal.changed(self.store.needs_maintenance());

@@ -1,0 +1,93 @@
+//! Splits of a replica: when it wants one, how it proposes it, and what it does when it is applied.
+
+use super::Replica;
+use crate::admin_command::{AdminCommand, SplitCommand, SplitRegions};
+use crate::convert;
+use crate::descriptor::Space;
+use crate::effects::{NewReplica, ReplicaBirth, SplitWish};
+use crate::epoch;
+use crate::error::Reject;
+use crate::event::RequestPrecondition;
+use crate::ids::{Index, Ticket};
+use crate::recovered_replica::RecoveredReplica;
+use crate::step_context::StepContext;
+
+impl Replica {
+    /// Asks the driver for a split, if this is the leader of a region that should be several.
+    pub(super) fn want_split(&mut self, step: &mut StepContext<'_>) {
+        // The system region is small, and found by its id.
+        if !self.consensus.is_leader() || self.descriptor.space == Space::System {
+            return;
+        }
+        let config = &step.config.split;
+        let Some(reason) = self.split_policy.decide(step.now, &self.descriptor, config) else {
+            return;
+        };
+        let (region, epoch) = (self.descriptor.id, self.descriptor.epoch);
+        step.effects.split_wishes.push(SplitWish { region, epoch, reason });
+    }
+
+    /// Checks a split and queues it for an entry of its own.
+    pub(crate) fn propose_split(
+        &mut self,
+        ticket: Ticket,
+        split: SplitCommand,
+        step: &mut StepContext<'_>,
+    ) {
+        let version = Some(split.epoch.version);
+        let precondition = RequestPrecondition { version, ..RequestPrecondition::default() };
+        let admitted = epoch::check(&precondition, &self.standing(), true)
+            .and_then(|()| split.check(&self.descriptor).map_err(Reject::InvalidSplit))
+            .and_then(|()| {
+                let command = AdminCommand::Split(split);
+                self.proposals.admit_admin(ticket, &command, step.config)
+            });
+        if let Err(why) = admitted {
+            step.reject(ticket, why);
+        }
+    }
+
+    /// A split was applied: the replica goes on with the last part of its range, and the store has
+    /// the rows of the others.
+    pub(super) fn become_parent(
+        &mut self,
+        index: Index,
+        regions: SplitRegions,
+        step: &mut StepContext<'_>,
+    ) {
+        let SplitRegions { parent, children } = regions;
+        let (before, now) = (self.descriptor.epoch.version, parent.epoch.version);
+        assert!(
+            parent.id == self.descriptor.id && now > before,
+            "region {}: version {now} of region {} after {before}",
+            self.descriptor.id,
+            parent.id
+        );
+        self.descriptor = parent;
+        self.split_policy.restart();
+        // Those that are in the log are refused when they are applied, on every replica alike.
+        let mut current = vec![self.descriptor.clone()];
+        current.extend_from_slice(&children);
+        let why = Reject::EpochNotMatch { current };
+        self.proposals.reject_queued(&why, |ticket, why| step.reject(ticket, why));
+        step.effects.ranges.push(self.descriptor.clone());
+        let parent = (self.descriptor.id, self.me.id);
+        let parent_hard_state = convert::hard_state_from_raft(&self.consensus.hard_state());
+        assert!(parent_hard_state.commit >= index, "a split is applied that is not committed");
+        for child in children {
+            // The replicas of a child are on the stores of its parent's.
+            let Some(peer) = child.peer_on(self.me.store) else { continue };
+            step.effects.births.push(ReplicaBirth {
+                region: child.id,
+                peer: peer.id,
+                hard_state: RecoveredReplica::hard_state_of_split(),
+                parent,
+                parent_hard_state,
+                index,
+            });
+            let campaigns = self.consensus.is_leader();
+            step.effects.created.push(NewReplica { descriptor: child, peer: peer.id, campaigns });
+        }
+        step.stats.splits += 1;
+    }
+}

@@ -1,0 +1,292 @@
+//! When a region should be split: it has become too large, or takes more load than one group should.
+//!
+//! Size is told by the store, which reads it off its tree. Load is counted here, by the second, with
+//! a few requests taken as samples: a region is split by load only at a key that has requests on
+//! both sides and few that span it, for two regions of which one has all the load are worth nothing.
+
+use bytes::Bytes;
+
+use crate::config::SplitConfig;
+use crate::descriptor::Descriptor;
+use crate::effects::SplitReason;
+use crate::event::KeySpan;
+use crate::ids::Time;
+
+/// Requests that are kept as samples.
+const SAMPLES_MAX: usize = 20;
+/// Samples without which no border is chosen.
+const SAMPLES_MIN: usize = 10;
+/// The length of a window in which load is counted.
+const WINDOW_MS: u64 = 1000;
+/// How long a split that was asked for may take before it is asked for again.
+const RETRY_MS: u64 = 10_000;
+/// The most regions that one split by size leaves.
+const PARTS_MAX: u64 = 16;
+
+/// The size of a region at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegionSize {
+    /// Bytes of the rows, as the store keeps them.
+    pub bytes: u64,
+    /// Rows.
+    pub keys: u64,
+}
+
+/// The load of a region and its size, as its leader knows them.
+#[derive(Default)]
+pub(crate) struct SplitPolicy {
+    size: Option<RegionSize>,
+    window: LoadWindow,
+    /// Windows in a row in which the load was too high.
+    hot_windows: u32,
+    samples: SpanSamples,
+    /// When a split may be asked for again.
+    not_before: Time,
+}
+
+#[derive(Default)]
+struct LoadWindow {
+    began: Time,
+    requests: u64,
+    bytes: u64,
+}
+
+impl SplitPolicy {
+    /// A request was admitted.
+    pub(crate) fn note_request(&mut self, span: Option<&KeySpan>, bytes: usize) {
+        self.window.requests += 1;
+        self.window.bytes += bytes as u64;
+        if let Some(span) = span {
+            self.samples.add(span);
+        }
+    }
+
+    /// The store has looked how large the region is.
+    pub(crate) fn note_size(&mut self, size: RegionSize) {
+        self.size = Some(size);
+    }
+
+    /// The size that was told last.
+    pub(crate) fn size(&self) -> Option<RegionSize> {
+        self.size
+    }
+
+    /// Another leader, or another range: what was counted is not of this one.
+    pub(crate) fn restart(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Why the region should be split now, if it should. Called by the leader, each tick.
+    pub(crate) fn decide(
+        &mut self,
+        now: Time,
+        descriptor: &Descriptor,
+        config: &SplitConfig,
+    ) -> Option<SplitReason> {
+        let load = self.end_window(now, descriptor, config);
+        if !config.automatic || now < self.not_before {
+            return None;
+        }
+        let reason = self.decide_by_size(config).or(load)?;
+        self.not_before = now.after_ms(RETRY_MS);
+        Some(reason)
+    }
+
+    fn decide_by_size(&self, config: &SplitConfig) -> Option<SplitReason> {
+        let RegionSize { bytes, keys } = self.size?;
+        if bytes <= config.bytes_max && keys <= config.keys_max {
+            return None;
+        }
+        // Parts of half the bound: each has room to grow before it is split again.
+        let parts = (2 * bytes / config.bytes_max).max(2 * keys / config.keys_max);
+        Some(SplitReason::Size { parts: parts.clamp(2, PARTS_MAX) as usize })
+    }
+
+    /// Counts a window that has ended; the border, if the load has been too high for long enough.
+    fn end_window(
+        &mut self,
+        now: Time,
+        descriptor: &Descriptor,
+        config: &SplitConfig,
+    ) -> Option<SplitReason> {
+        if now < self.window.began.after_ms(WINDOW_MS) {
+            return None;
+        }
+        let LoadWindow { began, requests, bytes } = self.window;
+        self.window = LoadWindow { began: now, requests: 0, bytes: 0 };
+        // A window may be longer, if the shard stood still.
+        let ms = now.0 - began.0;
+        let is_hot = requests * 1000 > config.requests_per_s_max * ms
+            || bytes * 1000 > config.bytes_per_s_max * ms;
+        if !is_hot {
+            self.hot_windows = 0;
+            self.samples = SpanSamples::default();
+            return None;
+        }
+        self.hot_windows += 1;
+        if self.hot_windows < config.load_windows {
+            return None;
+        }
+        let key = self.samples.border(descriptor)?;
+        Some(SplitReason::Load { key, requests_per_s: requests * 1000 / ms })
+    }
+}
+
+/// Some of the requests since the load became high, each as likely as any other (reservoir
+/// sampling, Vitter's algorithm R).
+#[derive(Default)]
+struct SpanSamples {
+    taken: Vec<KeySpan>,
+    seen: u64,
+    random: u64,
+}
+
+impl SpanSamples {
+    fn add(&mut self, span: &KeySpan) {
+        self.seen += 1;
+        if self.taken.len() < SAMPLES_MAX {
+            return self.taken.push(span.clone());
+        }
+        // Knuth's generator: repeatable, and nothing rests on how good it is.
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let place = (self.random >> 33) % self.seen;
+        if let Some(taken) = usize::try_from(place).ok().and_then(|at| self.taken.get_mut(at)) {
+            *taken = span.clone();
+        }
+    }
+
+    /// The key that parts the samples best: less than 30 % of them span it, and neither side has
+    /// more than twice as many as the other.
+    fn border(&self, descriptor: &Descriptor) -> Option<Bytes> {
+        if self.taken.len() < SAMPLES_MIN {
+            return None;
+        }
+        let parted = |key: &Bytes| {
+            let left = self.taken.iter().filter(|span| span.last < *key).count();
+            let right = self.taken.iter().filter(|span| span.first >= *key).count();
+            (left, right)
+        };
+        let is_good = |key: &&Bytes| {
+            let (left, right) = parted(key);
+            let spanning = self.taken.len() - left - right;
+            **key > descriptor.start
+                && descriptor.contains(key)
+                && 10 * spanning < 3 * self.taken.len()
+                && left.max(right) <= 2 * left.min(right)
+        };
+        let keys = self.taken.iter().map(|span| &span.first).filter(is_good);
+        let imbalance = |key: &&Bytes| {
+            let (left, right) = parted(key);
+            left.abs_diff(right)
+        };
+        keys.min_by_key(imbalance).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptor::{Epoch, Space};
+    use crate::ids::RegionId;
+
+    fn region() -> Descriptor {
+        Descriptor {
+            id: RegionId(7),
+            space: Space::Raw,
+            start: Bytes::new(),
+            end: Bytes::new(),
+            epoch: Epoch::default(),
+            peers: vec![],
+        }
+    }
+
+    fn span(first: &str, last: &str) -> KeySpan {
+        KeySpan { first: first.to_owned().into(), last: last.to_owned().into() }
+    }
+
+    fn config() -> SplitConfig {
+        SplitConfig { requests_per_s_max: 100, load_windows: 3, ..SplitConfig::default() }
+    }
+
+    /// Runs seconds with `count` requests each, and returns what is wanted at the end of each.
+    fn run(
+        policy: &mut SplitPolicy,
+        seconds: std::ops::Range<u64>,
+        count: u64,
+        span: impl Fn(u64) -> KeySpan,
+    ) -> Vec<Option<SplitReason>> {
+        let mut wanted = vec![];
+        for second in seconds {
+            for n in 0..count {
+                policy.note_request(Some(&span(n)), 10);
+            }
+            wanted.push(policy.decide(Time(1000 * (second + 1)), &region(), &config()));
+        }
+        wanted
+    }
+
+    fn user(n: u64) -> KeySpan {
+        let key = format!("user{:03}", n * 7919 % 1000);
+        span(&key, &key)
+    }
+
+    #[test]
+    fn load_that_lasts_splits_between_the_requests() {
+        let mut policy = SplitPolicy::default();
+        let wanted = run(&mut policy, 0..4, 150, user);
+        assert_eq!(wanted[..2], [None, None], "too early");
+        let Some(SplitReason::Load { key, requests_per_s }) = &wanted[2] else {
+            panic!("{wanted:?}")
+        };
+        assert_eq!(*requests_per_s, 150);
+        assert!(*key > "user200" && *key < "user800", "{key:?}");
+        assert_eq!(wanted[3], None, "it is under way");
+        let later = run(&mut policy, 4..14, 150, user);
+        assert_eq!(later.iter().flatten().count(), 1, "asked again once: {later:?}");
+        assert_eq!(run(&mut SplitPolicy::default(), 0..9, 90, user), vec![None; 9], "little load");
+    }
+
+    #[test]
+    fn a_second_of_rest_begins_anew() {
+        let mut policy = SplitPolicy::default();
+        run(&mut policy, 0..2, 150, user);
+        run(&mut policy, 2..3, 1, user);
+        assert_eq!(run(&mut policy, 3..5, 150, user), [None, None]);
+    }
+
+    #[test]
+    fn one_hot_key_and_requests_that_span_all_have_no_border() {
+        let one = run(&mut SplitPolicy::default(), 0..9, 150, |_| span("k", "k"));
+        assert_eq!(one, vec![None; 9]);
+        let wide = run(&mut SplitPolicy::default(), 0..9, 150, |n| {
+            if n % 2 == 0 { span("a", "z") } else { user(n) }
+        });
+        assert_eq!(wide, vec![None; 9]);
+    }
+
+    #[test]
+    fn a_large_region_becomes_parts_of_half_the_bound() {
+        let config = SplitConfig { bytes_max: 1000, keys_max: 100, ..SplitConfig::default() };
+        let parts = |bytes, keys| {
+            let mut policy = SplitPolicy::default();
+            policy.note_size(RegionSize { bytes, keys });
+            match policy.decide(Time(1), &region(), &config) {
+                None => 0,
+                Some(SplitReason::Size { parts }) => parts,
+                Some(other) => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(parts(1000, 100), 0);
+        assert_eq!(parts(1001, 1), 2);
+        assert_eq!(parts(4000, 1), 8);
+        assert_eq!(parts(1, 151), 3);
+        assert_eq!(parts(1 << 40, 1), 16);
+        let mut policy = SplitPolicy::default();
+        policy.note_size(RegionSize { bytes: 5000, keys: 1 });
+        let off = SplitConfig { automatic: false, ..config };
+        assert_eq!(policy.decide(Time(1), &region(), &off), None);
+    }
+}
