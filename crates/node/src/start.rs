@@ -78,6 +78,7 @@ pub(crate) fn open_directory(
     let seed = StartSeed { uuid: StoreUuid(uuid), nonce: random_u64() };
     let config = &resolved.config;
     let mut store = config.storage.store();
+    store.size_check_bytes = config.split.size_check_bytes();
     store.pages.scrub_interval = config.scrub.pages_interval();
     StoreDirectory::open(disk, &config.data_dir, store, seed)
         .map_err(|source| store_error(resolved, source))
@@ -126,7 +127,7 @@ pub(crate) fn open_store(
     let handshake = Handshake::new(greeting, store.history().clone(), registry, known, config.new);
     let RecoveredReplicas { replicas: recovered, unborn } = recovered;
     let descriptors = recovered.iter().map(|replica| replica.descriptor.clone()).collect();
-    let mut region_config = shard_config(&settings, random_u64());
+    let mut region_config = shard_config(&settings, &config.split, random_u64());
     // A lease counts on a clock that goes on in suspend: decision 5,
     // `docs/decisions/0005-leases.md`.
     region_config.reads.leases &= Clock::GOES_ON_IN_SUSPEND;

@@ -48,12 +48,12 @@ pub struct Config {
     /// How reads are confirmed.
     pub reads: ReadConfig,
     /// When a region is split.
-    pub split: SplitConfig,
+    pub split: SplitLimits,
 }
 
 /// When the leader of a region wants it split.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SplitConfig {
+pub struct SplitLimits {
     /// Whether it ever does. Default true.
     pub automatic: bool,
     /// Bytes above which a region is split. Default 256 MiB, at least 1.
@@ -68,7 +68,7 @@ pub struct SplitConfig {
     pub load_windows: u32,
 }
 
-impl Default for SplitConfig {
+impl Default for SplitLimits {
     fn default() -> Self {
         Self {
             automatic: true,
@@ -125,7 +125,7 @@ impl Default for Config {
             apply_lag_bytes_max: 32 << 20,
             window: WindowConfig { tail_bytes_max: 64 << 10, tail_count_max: 128 },
             reads: ReadConfig { leases: true, retry_ms: 250, tries_max: 6 },
-            split: SplitConfig::default(),
+            split: SplitLimits::default(),
         }
     }
 }

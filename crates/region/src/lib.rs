@@ -65,7 +65,7 @@ mod timers;
 pub use admin_command::{
     AdminCommand, SPLIT_CHILDREN_MAX, SplitChild, SplitCommand, SplitError, SplitRegions,
 };
-pub use config::{Config, InvalidConfig, ReadConfig, SplitConfig, WindowConfig};
+pub use config::{Config, InvalidConfig, ReadConfig, SplitLimits, WindowConfig};
 pub use descriptor::{Descriptor, Epoch, Peer, Space};
 pub use effects::{
     ApplyTask, Committed, Compaction, Effects, LogFetch, LogWrite, LostLog, NewReplica, ReadGrant,

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-use crate::config::SplitConfig;
+use crate::config::SplitLimits;
 use crate::descriptor::Descriptor;
 use crate::effects::SplitReason;
 use crate::event::KeySpan;
@@ -81,7 +81,7 @@ impl SplitPolicy {
         &mut self,
         now: Time,
         descriptor: &Descriptor,
-        config: &SplitConfig,
+        config: &SplitLimits,
     ) -> Option<SplitReason> {
         let load = self.end_window(now, descriptor, config);
         if !config.automatic || now < self.not_before {
@@ -92,7 +92,7 @@ impl SplitPolicy {
         Some(reason)
     }
 
-    fn decide_by_size(&self, config: &SplitConfig) -> Option<SplitReason> {
+    fn decide_by_size(&self, config: &SplitLimits) -> Option<SplitReason> {
         let RegionSize { bytes, keys } = self.size?;
         if bytes <= config.bytes_max && keys <= config.keys_max {
             return None;
@@ -107,7 +107,7 @@ impl SplitPolicy {
         &mut self,
         now: Time,
         descriptor: &Descriptor,
-        config: &SplitConfig,
+        config: &SplitLimits,
     ) -> Option<SplitReason> {
         if now < self.window.began.after_ms(WINDOW_MS) {
             return None;
@@ -207,8 +207,8 @@ mod tests {
         KeySpan { first: first.to_owned().into(), last: last.to_owned().into() }
     }
 
-    fn config() -> SplitConfig {
-        SplitConfig { requests_per_s_max: 100, load_windows: 3, ..SplitConfig::default() }
+    fn config() -> SplitLimits {
+        SplitLimits { requests_per_s_max: 100, load_windows: 3, ..SplitLimits::default() }
     }
 
     /// Runs seconds with `count` requests each, and returns what is wanted at the end of each.
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_large_region_becomes_parts_of_half_the_bound() {
-        let config = SplitConfig { bytes_max: 1000, keys_max: 100, ..SplitConfig::default() };
+        let config = SplitLimits { bytes_max: 1000, keys_max: 100, ..SplitLimits::default() };
         let parts = |bytes, keys| {
             let mut policy = SplitPolicy::default();
             policy.note_size(RegionSize { bytes, keys });
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(parts(1 << 40, 1), 16);
         let mut policy = SplitPolicy::default();
         policy.note_size(RegionSize { bytes: 5000, keys: 1 });
-        let off = SplitConfig { automatic: false, ..config };
+        let off = SplitLimits { automatic: false, ..config };
         assert_eq!(policy.decide(Time(1), &region(), &off), None);
     }
 }

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use flotilla_identity::{
-    BootstrapWrite, ClusterSettings, IdentityState, LogIdentity, RunHistory, StoreIdentity,
-    StoreRegistry, StoreRun, StoreUuid,
+    BootstrapWrite, ClusterSettings, IdentityState, LogIdentity, RunHistory, SCHEMA_VERSION,
+    StoreIdentity, StoreRegistry, StoreRun, StoreUuid,
 };
 use flotilla_pagestore::PageStore;
 use flotilla_raftlog::{LogEngine, RecoveryReport};
@@ -220,6 +220,13 @@ fn next_identity(
             );
         }
     };
+    if found.schema > SCHEMA_VERSION {
+        return wrong(format!(
+            "the data directory was written by a later version: its rows have schema {}, and this \
+             version knows {SCHEMA_VERSION}: run the later version",
+            found.schema
+        ));
+    }
     let (ahead, last) = (logged.run, found.run);
     if logged.uuid != found.uuid {
         return wrong(format!(
@@ -256,7 +263,8 @@ fn next_identity(
     // From the pages: a start that only the log has counted never spoke to another store, so its
     // number is free.
     let run = StoreRun { starts: last.starts + 1, nonce };
-    Ok(StoreIdentity { run, ..found })
+    // From here on the directory may have rows that older versions do not know.
+    Ok(StoreIdentity { run, schema: SCHEMA_VERSION, ..found })
 }
 
 fn stored_identity(pages: &PageStore) -> Result<Option<StoreIdentity>, Error> {

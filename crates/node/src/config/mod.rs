@@ -9,6 +9,7 @@ mod limits;
 mod node;
 mod raft;
 mod resolved;
+mod split;
 mod storage;
 #[cfg(test)]
 mod tests;
@@ -18,4 +19,5 @@ pub use limits::{LimitsConfig, ThreadsConfig};
 pub use node::NodeConfig;
 pub use raft::{RaftConfig, shard_config};
 pub use resolved::ResolvedConfig;
+pub use split::SplitConfig;
 pub use storage::{PagesReadMode, ScrubConfig, StorageConfig};

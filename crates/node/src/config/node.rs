@@ -8,6 +8,7 @@ use serde::Deserialize;
 use super::error::ConfigError;
 use super::limits::{LimitsConfig, ThreadsConfig};
 use super::raft::RaftConfig;
+use super::split::SplitConfig;
 use super::storage::{ScrubConfig, StorageConfig};
 
 /// Keys that an earlier version knew by another name: group, old name, new name.
@@ -60,6 +61,8 @@ pub struct NodeConfig {
     pub storage: StorageConfig,
     /// The search for bit rot.
     pub scrub: ScrubConfig,
+    /// When a region becomes several.
+    pub split: SplitConfig,
     /// Bounds on memory and waiting.
     pub limits: LimitsConfig,
     /// Threads.
@@ -83,6 +86,7 @@ impl Default for NodeConfig {
             raft: RaftConfig::default(),
             storage: StorageConfig::default(),
             scrub: ScrubConfig::default(),
+            split: SplitConfig::default(),
             limits: LimitsConfig::default(),
             threads: ThreadsConfig::default(),
         }

@@ -4,6 +4,7 @@ use flotilla_identity::ClusterSettings;
 use serde::Deserialize;
 
 use super::error::{ConfigError, within};
+use super::split::SplitConfig;
 
 /// Ticks, elections and entries: settings of the cluster. They are fixed at its bootstrap; later a
 /// store takes them from its own copy, and a value that is given must be equal to that.
@@ -43,7 +44,11 @@ pub(super) fn check_settings(settings: &ClusterSettings) -> Result<(), ConfigErr
 
 /// The configuration of the shards of a store. `seed` must be another one at each start.
 #[must_use]
-pub fn shard_config(settings: &ClusterSettings, seed: u64) -> flotilla_region::Config {
+pub fn shard_config(
+    settings: &ClusterSettings,
+    split: &SplitConfig,
+    seed: u64,
+) -> flotilla_region::Config {
     let ticks = |count: u64| u32::try_from(count).expect("checked to be at most 10 000");
     let mut config = flotilla_region::Config {
         tick_ms: settings.tick_ms,
@@ -51,6 +56,7 @@ pub fn shard_config(settings: &ClusterSettings, seed: u64) -> flotilla_region::C
         heartbeat_ticks: ticks(settings.heartbeat_ticks),
         seed,
         entry_bytes_max: settings.entry_bytes_max as usize,
+        split: split.limits(),
         ..flotilla_region::Config::default()
     };
     config.reads.leases = settings.read_leases;

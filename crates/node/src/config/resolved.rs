@@ -62,6 +62,7 @@ impl NodeConfig {
         within("regions", self.regions, 1, REGIONS_MAX)?;
         self.storage.check()?;
         self.scrub.check()?;
+        self.split.check()?;
         self.limits.check()?;
         self.threads.check()
     }

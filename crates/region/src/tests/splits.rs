@@ -79,11 +79,12 @@ fn a_split_of_another_version_or_with_wrong_borders_is_refused() {
     let mut cluster = Cluster::new(3, Config::default());
     let leader = cluster.elect();
     let follower = leader % 3 + 1;
-    let refused = |cluster: &mut Cluster, store, split| match cluster.split(store, split) {
-        ticket => match cluster.answer(ticket) {
+    let refused = |cluster: &mut Cluster, store, split| {
+        let ticket = cluster.split(store, split);
+        match cluster.answer(ticket) {
             Answer::Rejected(why) => why,
             answer => panic!("{answer:?}"),
-        },
+        }
     };
     let why = refused(&mut cluster, follower, halves("m", 1));
     assert!(matches!(why, Reject::NotLeader { leader: Some(_) }), "{why:?}");

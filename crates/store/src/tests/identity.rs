@@ -1,6 +1,6 @@
 //! Tests of data directories: the identity of an empty one, and the refusal of damaged ones.
 
-use flotilla_identity::{PeerWrite, StoreIdentity, StoreRegistry, StoreRun};
+use flotilla_identity::{PeerWrite, SCHEMA_VERSION, StoreIdentity, StoreRegistry, StoreRun};
 use flotilla_raftlog::{Durability, LogBatch, LogEngine};
 
 use flotilla_vfs::FileSystem as _;
@@ -19,6 +19,17 @@ fn refused(fs: &FaultFs) -> String {
         Err(Error::WrongDirectory(what)) => what,
         other => panic!("{other:?} is no refusal"),
     }
+}
+
+/// Puts a row of the identity into the pages of a store that is closed.
+fn put_identity(fs: &FaultFs, row: &[u8]) {
+    let path = Path::new("/data/store/pages");
+    let fs = Arc::new(fs.clone());
+    let pages = flotilla_pagestore::PageStore::open_with(fs, path, config().pages).unwrap();
+    let mut txn = pages.write().unwrap();
+    txn.tree("ident").unwrap().put(b"identity", row).unwrap();
+    txn.publish().unwrap();
+    pages.checkpoint().unwrap();
 }
 
 /// Joins the log of one disk and the pages of another.
@@ -159,19 +170,23 @@ fn a_first_start_that_died_before_its_pages_keeps_its_number() {
 fn a_directory_of_format_1_is_refused_in_words() {
     let fs = FaultFs::new(0);
     fs.create_dir_all(Path::new("/data/store")).unwrap();
-    let pages = flotilla_pagestore::PageStore::open_with(
-        Arc::new(fs.clone()),
-        Path::new("/data/store/pages"),
-        config().pages,
-    );
-    let pages = pages.unwrap();
-    let mut txn = pages.write().unwrap();
-    let row = [&[1][..], &[0; 16]].concat();
-    txn.tree("ident").unwrap().put(b"identity", &row).unwrap();
-    txn.publish().unwrap();
-    pages.checkpoint().unwrap();
-    drop(pages);
+    put_identity(&fs, &[&[1][..], &[0; 16]].concat());
     assert!(refused(&fs).contains("format 1"));
+}
+
+#[test]
+fn a_start_raises_the_schema_and_a_later_one_is_refused() {
+    let fs = FaultFs::new(0);
+    let (store, _) = open(&fs);
+    let identity = store.identity().clone();
+    drop(store);
+    put_identity(&fs, &StoreIdentity { schema: SCHEMA_VERSION - 1, ..identity.clone() }.encode());
+    let opened = directory(&fs);
+    assert_eq!(opened.identity().schema, SCHEMA_VERSION);
+    let run = opened.identity().run;
+    drop(opened);
+    put_identity(&fs, &StoreIdentity { schema: SCHEMA_VERSION + 1, run, ..identity }.encode());
+    assert!(refused(&fs).contains("written by a later version"));
 }
 
 #[test]
