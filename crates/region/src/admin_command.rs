@@ -168,7 +168,7 @@ impl SplitCommand {
         if counts && distinct && named { Ok(()) } else { Err(SplitError::Ids) }
     }
 
-    /// What `parent` becomes: the new regions, and the region itself with the last part. All have
+    /// The parts of `parent`: the new regions, and the region itself with the last one. All have
     /// the same version, above that of the parent by the number of new regions, so that each
     /// outranks every older region that it overlaps.
     ///

@@ -26,12 +26,8 @@ pub struct Config {
     /// Writes of a region that may be under way when it proposes another entry. Default 4, at least
     /// 1. More hides a slow disk, less makes fuller entries.
     pub pipeline_depth: usize,
-    /// Bytes of proposals that may wait in one region before others are refused. Default 4 MiB. A
-    /// single proposal may exceed it.
-    pub queue_bytes_max: usize,
-    /// Requests that may wait in one region: proposals until they are applied, and reads, each
-    /// counted by itself. Default 16384.
-    pub queue_count_max: usize,
+    /// How much may wait in one region.
+    pub queue: QueueLimits,
     /// An append message takes no more entries once it has this many bytes. Default 512 KiB. Times
     /// `messages_max` it bounds the bytes that are under way to one follower.
     pub message_bytes_max: u64,
@@ -49,6 +45,17 @@ pub struct Config {
     pub reads: ReadConfig,
     /// When a region is split.
     pub split: SplitLimits,
+}
+
+/// How much may wait in one region; more is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueLimits {
+    /// Bytes of proposals that may wait in one region before others are refused. Default 4 MiB. A
+    /// single proposal may exceed it.
+    pub bytes_max: usize,
+    /// Requests that may wait in one region: proposals until they are applied, and reads, each
+    /// counted by itself. Default 16384.
+    pub count_max: usize,
 }
 
 /// When the leader of a region wants it split.
@@ -117,8 +124,7 @@ impl Default for Config {
             merge_bytes_max: 256 << 10,
             merge_count_max: 1024,
             pipeline_depth: 4,
-            queue_bytes_max: 4 << 20,
-            queue_count_max: 16 << 10,
+            queue: QueueLimits { bytes_max: 4 << 20, count_max: 16 << 10 },
             message_bytes_max: 512 << 10,
             messages_max: 64,
             uncommitted_bytes_max: 16 << 20,
@@ -164,7 +170,7 @@ impl Config {
             ),
             ("merge_count_max", "at least 1", self.merge_count_max >= 1),
             ("pipeline_depth", "at least 1", self.pipeline_depth >= 1),
-            ("queue_count_max", "at least 1", self.queue_count_max >= 1),
+            ("queue.count_max", "at least 1", self.queue.count_max >= 1),
             ("messages_max", "at least 1", self.messages_max >= 1),
             (
                 "uncommitted_bytes_max",

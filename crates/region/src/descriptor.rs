@@ -32,6 +32,15 @@ pub struct Peer {
     pub store: StoreId,
 }
 
+/// The size of a region at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegionSize {
+    /// Bytes of the rows, as the store keeps them.
+    pub bytes: u64,
+    /// Rows.
+    pub keys: u64,
+}
+
 /// A space of keys of its own. Regions of different spaces never meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Space {
@@ -132,7 +141,7 @@ impl Descriptor {
         for _ in 0..count {
             let id = PeerId(reader.varint()?);
             let store = StoreId(reader.varint()?);
-            // What this version does not know changes who votes: it cannot be left out.
+            // A role that this version does not know changes who votes: it cannot be left out.
             if has_roles && (reader.byte()?, reader.byte()?) != (VOTER, NORMAL) {
                 return Err(reader.malformed());
             }

@@ -19,15 +19,15 @@ pub struct Effects {
     pub messages: Vec<Envelope>,
     /// To be written, all of them as one batch; each answered by `Event::Persisted`, in order.
     pub log: Vec<LogWrite>,
-    /// Births of replicas, in the same batch, behind `log`. Unanswered: all that a new replica sends
-    /// waits for later writes of its own.
+    /// Births of replicas, in the same batch, behind `log`. Unanswered: all that a new replica
+    /// sends waits for later writes of its own.
     pub births: Vec<ReplicaBirth>,
     /// Entries to be forgotten, in the same batch. Unanswered.
     pub compact: Vec<Compaction>,
     /// Entries to be read from disk; each answered by `Event::Fetched` or `Event::FetchFailed`.
     pub fetches: Vec<LogFetch>,
-    /// Replicas to be created: each goes as `Event::Create` to the shard of its region. Only when the
-    /// batch is queued, so that all that they write lies behind it.
+    /// Replicas to be created: each goes as `Event::Create` to the shard of its region. Only when
+    /// the batch is queued, so that all that they write lies behind it.
     pub created: Vec<NewReplica>,
     /// Regions with a replica here whose ranges are new.
     pub ranges: Vec<Descriptor>,

@@ -3,11 +3,11 @@
 use bytes::Bytes;
 
 use crate::admin_command::{SplitCommand, SplitRegions};
+use crate::descriptor::RegionSize;
 use crate::effects::NewReplica;
 use crate::entry::LogEntry;
 use crate::ids::{Index, PeerId, RegionId, Term, Ticket};
 use crate::message::Envelope;
-use crate::split_policy::RegionSize;
 
 /// An event of a region. The shard answers with effects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub enum Event {
         region: RegionId,
         /// The last of them.
         index: Index,
-        /// What they have changed about the region, in order.
+        /// The changes of the region that they have made, in order.
         changes: Vec<RegionChange>,
         /// How large the region is, if the store has looked.
         size: Option<RegionSize>,
@@ -130,7 +130,7 @@ pub enum RegionChange {
     Split {
         /// The entry.
         index: Index,
-        /// What came of it.
+        /// The regions that came of it.
         regions: SplitRegions,
     },
 }

@@ -35,6 +35,7 @@ impl HeldVotes {
             }
         }
         self.asked.insert(region, (envelope, now.after_ms(KEPT_MS)));
+        assert!(self.asked.len() <= REGIONS_MAX, "a message makes room for itself");
     }
 
     /// The request that is kept for a region, if it is not too old.

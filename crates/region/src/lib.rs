@@ -65,8 +65,8 @@ mod timers;
 pub use admin_command::{
     AdminCommand, SPLIT_CHILDREN_MAX, SplitChild, SplitCommand, SplitError, SplitRegions,
 };
-pub use config::{Config, InvalidConfig, ReadConfig, SplitLimits, WindowConfig};
-pub use descriptor::{Descriptor, Epoch, Peer, Space};
+pub use config::{Config, InvalidConfig, QueueLimits, ReadConfig, SplitLimits, WindowConfig};
+pub use descriptor::{Descriptor, Epoch, Peer, RegionSize, Space};
 pub use effects::{
     ApplyTask, Committed, Compaction, Effects, LogFetch, LogWrite, LostLog, NewReplica, ReadGrant,
     ReplicaBirth, RoleChange, SplitReason, SplitWish, WildTerm,
@@ -78,7 +78,6 @@ pub use ids::{Index, PeerId, RegionId, StoreId, Term, Ticket, Time};
 pub use message::{Envelope, Message, MessageKind};
 pub use recovered_replica::{RecoveredReplica, SPLIT_INDEX, SPLIT_TERM, UnbornReplica};
 pub use shard::Shard;
-pub use split_policy::RegionSize;
 pub use status::{Dropped, Role, Stats, Status};
 
 #[cfg(test)]

@@ -83,11 +83,11 @@ impl ProposalQueue {
         }
         // Those in the log count too: without a quorum they are not answered, and clients would add
         // tickets without end.
-        if self.queue.len() + self.proposed_count >= config.queue_count_max {
+        if self.queue.len() + self.proposed_count >= config.queue.count_max {
             return Err(Reject::Busy { reason: "too many proposals wait" });
         }
         // A command that exceeds the bound alone would else never be admitted.
-        if !self.queue.is_empty() && self.queue_bytes + command.len() > config.queue_bytes_max {
+        if !self.queue.is_empty() && self.queue_bytes + command.len() > config.queue.bytes_max {
             return Err(Reject::Busy { reason: "too many bytes wait to be proposed" });
         }
         self.queue_bytes += command.len();
@@ -110,6 +110,7 @@ impl ProposalQueue {
             return None;
         }
         if let Some(alone) = self.queue.front().filter(|first| first.is_admin) {
+            assert_eq!(count, 1, "a change of the region is an entry of its own");
             return Some(JoinedProposals { count, data: alone.command.to_vec() });
         }
         for queued in self.queue.iter().take(count) {
@@ -210,6 +211,7 @@ const JOINED_HEAD_BYTES_MAX: usize = 20;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::QueueLimits;
 
     fn queue(config: &Config, sizes: &[usize]) -> ProposalQueue {
         let mut proposals = ProposalQueue::default();
@@ -237,7 +239,8 @@ mod tests {
 
     #[test]
     fn the_queue_is_bounded_in_bytes_and_count() {
-        let config = Config { queue_bytes_max: 100, queue_count_max: 3, ..Config::default() };
+        let config =
+            Config { queue: QueueLimits { bytes_max: 100, count_max: 3 }, ..Config::default() };
         let admit = |proposals: &mut ProposalQueue, size| {
             proposals.admit(Ticket(9), 1, Bytes::from(vec![0; size]), &config)
         };

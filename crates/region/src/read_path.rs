@@ -43,7 +43,7 @@ impl ReadPath {
         consensus: &Consensus,
         step: &mut StepContext<'_>,
     ) {
-        if self.reads.count() >= step.config.queue_count_max {
+        if self.reads.count() >= step.config.queue.count_max {
             return step.reject(ticket, Reject::Busy { reason: "too many reads wait" });
         }
         let mut read = new_read(ticket, follower, step.now, &step.config.reads);

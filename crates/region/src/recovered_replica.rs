@@ -34,8 +34,8 @@ pub const SPLIT_INDEX: Index = Index(5);
 /// The term of [`SPLIT_INDEX`].
 pub const SPLIT_TERM: Term = Term(5);
 
-/// What the log holds of a replica whose birth by a split the durable rows do not have. It takes no
-/// message until that split is applied again.
+/// A replica that only the log holds: the split that made it is not in the durable rows. It takes
+/// no message until that split is applied again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnbornReplica {
     /// The region.
@@ -53,7 +53,7 @@ pub struct UnbornReplica {
 }
 
 impl UnbornReplica {
-    /// A replica that nobody has heard of.
+    /// A replica that no other one has heard of.
     pub(crate) fn new(region: RegionId, peer: PeerId) -> Self {
         let hard_state = RecoveredReplica::hard_state_of_split();
         Self { region, peer, hard_state, terms: vec![], last: SPLIT_INDEX, tail: vec![] }
@@ -61,7 +61,8 @@ impl UnbornReplica {
 
     /// The replica, of a region as its split has made it.
     pub(crate) fn born(self, descriptor: Descriptor) -> RecoveredReplica {
-        let Self { peer, hard_state, terms, last, tail, .. } = self;
+        let Self { region, peer, hard_state, terms, last, tail } = self;
+        assert_eq!(region, descriptor.id, "another region than the log's");
         let (applied, truncated) = ((SPLIT_INDEX, SPLIT_TERM), (SPLIT_INDEX, SPLIT_TERM));
         RecoveredReplica { descriptor, peer, hard_state, applied, truncated, terms, last, tail }
     }

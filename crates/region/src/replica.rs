@@ -14,7 +14,7 @@ use crate::compaction::Compactor;
 use crate::config::Config;
 use crate::consensus::Consensus;
 use crate::convert;
-use crate::descriptor::{Descriptor, Peer};
+use crate::descriptor::{Descriptor, Peer, RegionSize};
 use crate::effects::{ApplyTask, Committed, Compaction, LostLog, ReadGrant, RoleChange, WildTerm};
 use crate::entry::LogEntry;
 use crate::epoch::{self, ReplicaStanding};
@@ -29,7 +29,7 @@ use crate::persistence::{InflightWrites, ReadyOutput};
 use crate::proposals::ProposalQueue;
 use crate::read_path::ReadPath;
 use crate::recovered_replica::RecoveredReplica;
-use crate::split_policy::{RegionSize, SplitPolicy};
+use crate::split_policy::SplitPolicy;
 use crate::status::Status;
 use crate::step_context::StepContext;
 

@@ -124,7 +124,7 @@ impl Shard {
             unborn.peer, peer,
             "region {region}: the log has another replica than the split"
         );
-        // With this state it has answered nobody, so no leader counts on it: without the wait of a
+        // With this state it has answered no leader, so none counts on it: with the wait of a
         // start, a split would hold up its keys for an election timeout.
         let is_silent = unborn.hard_state == RecoveredReplica::hard_state_of_split();
         let promise = if is_silent {
@@ -320,8 +320,8 @@ impl Shard {
             | Event::Split { ticket, .. } => {
                 effects.rejected.push((ticket, Reject::RegionNotFound(region)));
             }
-            // A checkpoint may have the rows of a split before its replica is here. What it says,
-            // the replica begins with.
+            // A checkpoint may have the rows of a split before its replica is here, which begins
+            // with the index that it reports.
             Event::Checkpointed { .. } | Event::Unreachable { .. } | Event::Campaign { .. } => {}
             // Regions never leave a shard, so this completes an effect of another one, which would
             // wait for it for ever.

@@ -1,13 +1,14 @@
-//! When a region should be split: it has become too large, or takes more load than one group should.
+//! The reasons to split a region: it has become too large, or takes too much load for one group.
 //!
-//! Size is told by the store, which reads it off its tree. Load is counted here, by the second, with
-//! a few requests taken as samples: a region is split by load only at a key that has requests on
-//! both sides and few that span it, for two regions of which one has all the load are worth nothing.
+//! Size is told by the store, which reads it off its tree. Load is counted here, by the second,
+//! with a few requests taken as samples: a region is split by load only at a key that has requests
+//! on both sides and few that span it, for two regions of which one has all the load are worth
+//! nothing.
 
 use bytes::Bytes;
 
 use crate::config::SplitLimits;
-use crate::descriptor::Descriptor;
+use crate::descriptor::{Descriptor, RegionSize};
 use crate::effects::SplitReason;
 use crate::event::KeySpan;
 use crate::ids::Time;
@@ -22,15 +23,6 @@ const WINDOW_MS: u64 = 1000;
 const RETRY_MS: u64 = 10_000;
 /// The most regions that one split by size leaves.
 const PARTS_MAX: u64 = 16;
-
-/// The size of a region at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RegionSize {
-    /// Bytes of the rows, as the store keeps them.
-    pub bytes: u64,
-    /// Rows.
-    pub keys: u64,
-}
 
 /// The load of a region and its size, as its leader knows them.
 #[derive(Default)]
@@ -113,6 +105,7 @@ impl SplitPolicy {
             return None;
         }
         let LoadWindow { began, requests, bytes } = self.window;
+        assert!(now > began, "a window of no time");
         self.window = LoadWindow { began: now, requests: 0, bytes: 0 };
         // A window may be longer, if the shard stood still.
         let ms = now.0 - began.0;

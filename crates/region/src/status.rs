@@ -1,8 +1,7 @@
 //! The status of a replica and the counters of a shard, for drivers, operators and tests.
 
-use crate::descriptor::Peer;
+use crate::descriptor::{Peer, RegionSize};
 use crate::ids::{Index, PeerId, Term};
-use crate::split_policy::RegionSize;
 
 /// The role of a replica in its term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

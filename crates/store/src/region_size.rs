@@ -57,7 +57,8 @@ impl SizeChecks {
 }
 
 impl RegionSnapshot {
-    /// How large the region is: bytes of the page file, as the rows' share of whole pages. Takes the time of four gets.
+    /// How large the region is: bytes of the page file, as the rows' share of whole pages. Takes
+    /// the time of four gets.
     ///
     /// # Errors
     ///

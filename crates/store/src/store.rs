@@ -148,8 +148,9 @@ impl Store {
         &self.log_recovery
     }
 
-    /// Queues all writes, births and compactions as one batch, in this order, which is all there after a crash or not at
-    /// all. Does not wait for the disk: wait for the commit, or call [`Store::flush_log`].
+    /// Queues all writes, births and compactions as one batch, in this order, which is all there
+    /// after a crash or not at all. Does not wait for the disk: wait for the commit, or call
+    /// [`Store::flush_log`].
     ///
     /// Durable once the commit is, if any of the writes asks for it.
     ///

@@ -182,6 +182,10 @@ impl StoreLog {
     pub(crate) fn note_unborn(&self, unborn: &UnbornReplica) {
         let mut uncheckpointed = self.uncheckpointed.lock();
         let UnbornReplica { region, peer, hard_state, .. } = *unborn;
+        assert!(
+            !uncheckpointed.durable.contains_key(&peer),
+            "region {region}: replica {peer} has rows, and is said to have none"
+        );
         uncheckpointed.durable.insert(peer, SPLIT_INDEX);
         uncheckpointed
             .hard_state_writes
@@ -317,6 +321,11 @@ impl UncheckpointedLog {
     fn add_birth(&mut self, birth: &ReplicaBirth, batch: &mut LogBatch) {
         let (parent, parent_peer) = birth.parent;
         self.add_hard_state(parent, parent_peer, birth.parent_hard_state, batch);
+        assert!(
+            birth.parent_hard_state.commit >= birth.index,
+            "region {parent}: entry {} is applied and not committed",
+            birth.index
+        );
         // The split was applied again: the log has the replica, and maybe a vote that it has given.
         if self.unborn.remove(&birth.peer) {
             return;

@@ -39,7 +39,7 @@ impl Default for SplitConfig {
 }
 
 impl SplitConfig {
-    /// What the regions are told.
+    /// The limits that the regions are told.
     #[must_use]
     pub fn limits(&self) -> flotilla_region::SplitLimits {
         flotilla_region::SplitLimits {

@@ -75,6 +75,13 @@ impl Replica {
         let parent_hard_state = convert::hard_state_from_raft(&self.consensus.hard_state());
         assert!(parent_hard_state.commit >= index, "a split is applied that is not committed");
         for child in children {
+            // Two replicas of one store that hold a key would both answer for it.
+            assert!(
+                !child.end.is_empty() && child.end <= self.descriptor.start,
+                "region {} keeps keys of its child {}",
+                self.descriptor.id,
+                child.id
+            );
             // The replicas of a child are on the stores of its parent's.
             let Some(peer) = child.peer_on(self.me.store) else { continue };
             step.effects.births.push(ReplicaBirth {

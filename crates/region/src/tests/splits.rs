@@ -151,8 +151,8 @@ fn a_leader_that_is_cut_off_amid_a_split_serves_nothing_stale() {
     }
 }
 
-/// What a start finds in the log of a replica whose birth its rows do not have is kept: it does not
-/// vote twice in a term.
+/// A start keeps a vote that it finds in the log of a replica whose birth its rows do not have: the
+/// replica does not vote twice in a term.
 #[test]
 fn an_unborn_replica_takes_no_message_and_keeps_its_vote() {
     let mut shard = Shard::new(Config::default());

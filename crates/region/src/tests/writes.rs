@@ -77,7 +77,8 @@ fn a_follower_names_the_leader() {
 
 #[test]
 fn what_is_refused_comes_back_in_the_same_step() {
-    let config = Config { queue_bytes_max: 1000, entry_bytes_max: 1 << 19, ..Config::default() };
+    let mut config = Config { entry_bytes_max: 1 << 19, ..Config::default() };
+    config.queue.bytes_max = 1000;
     let mut shard = Shard::new(config);
     let found = RecoveredReplica::fresh(super::cluster::descriptor(1), peer(1).id);
     shard.create(Time(0), found, true).unwrap();

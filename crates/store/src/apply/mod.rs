@@ -47,7 +47,7 @@ pub struct AppliedReplica {
     pub peer: PeerId,
     /// The last entry whose effects are visible to reads.
     pub index: Index,
-    /// What the entries of the task have changed about the region, in order.
+    /// The changes of the region that the entries of the task have made, in order.
     pub changes: Vec<RegionChange>,
     /// Bytes of keys and values that the entries of the task have put.
     pub written_bytes: u64,

@@ -35,7 +35,7 @@ fn apply_admin(store: &Store, entry: LogEntry) -> (ApplyOutcome, Vec<RegionChang
     (applied.outcomes.remove(0).1, applied.replicas.remove(0).changes)
 }
 
-/// What the region makes of the change: the birth of its child.
+/// The birth of the child, as the region tells it.
 fn birth(commit: u64) -> ReplicaBirth {
     ReplicaBirth {
         region: RegionId(CHILD),
