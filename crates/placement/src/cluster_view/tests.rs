@@ -126,6 +126,15 @@ fn a_full_report_ends_what_it_does_not_name() {
     assert_eq!(leader(&cluster, 0), (None, LeaderStatus::Unknown));
 }
 
+/// All stores have been heard, so that only routes are news.
+fn heard() -> ClusterView {
+    let mut cluster = cluster();
+    for store in 1..=3 {
+        cluster.observe(0, store, &[], false);
+    }
+    cluster
+}
+
 fn part(id: u64, start: &str, end: &str, version: u64) -> RegionHeartbeat {
     let replicas = (1..=3).map(|store| ReplicaInfo { id: id * 100 + store, store }).collect();
     let (start, end) = (start.into(), end.into());
@@ -144,7 +153,7 @@ fn the_parts_of_a_split_replace_the_region_in_every_order_of_reports() {
     let old = || part(2, "", "", 1);
     let parts = || [part(7, "", "f", 3), part(8, "f", "m", 3), part(2, "m", "", 3)];
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
-        let mut cluster = cluster();
+        let mut cluster = heard();
         cluster.observe(0, 1, &[old()], false);
         for (reported, place) in order.into_iter().enumerate() {
             let part = &parts()[place];
@@ -163,7 +172,7 @@ fn the_parts_of_a_split_replace_the_region_in_every_order_of_reports() {
 
 #[test]
 fn all_parts_of_a_split_in_one_report_leave_no_hole() {
-    let mut cluster = cluster();
+    let mut cluster = heard();
     cluster.observe(0, 1, &[part(2, "", "", 1)], false);
     let parts = [part(2, "m", "", 3), part(7, "", "f", 3), part(8, "f", "m", 3)];
     assert!(cluster.observe(0, 1, &parts, false));
@@ -181,7 +190,7 @@ fn all_parts_of_a_split_in_one_report_leave_no_hole() {
 fn reports_of_two_splits_that_cross_leave_the_newer() {
     let first = [part(7, "", "f", 2), part(2, "f", "", 2)];
     let second = [part(9, "", "c", 3), part(7, "c", "f", 3)];
-    let mut cluster = cluster();
+    let mut cluster = heard();
     cluster.observe(0, 1, &[part(2, "", "", 1)], false);
     cluster.observe(0, 1, &second, false);
     assert_eq!(holders(&cluster), [9, 0, 0, 0], "the rest is not reported yet");
@@ -197,8 +206,7 @@ fn reports_of_two_splits_that_cross_leave_the_newer() {
 /// the election has a greater term.
 #[test]
 fn an_expected_leader_gives_way_to_the_one_that_was_elected() {
-    let mut cluster = cluster();
-    cluster.observe(0, 3, &[], false);
+    let mut cluster = heard();
     cluster.observe(0, 1, &[part(7, "", "f", 3)], false);
     let elected = ReplicaInfo { id: 703, store: 3 };
     let claim = RegionHeartbeat { term: 6, leader: Some(elected), ..part(7, "", "f", 3) };
