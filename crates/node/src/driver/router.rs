@@ -18,8 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use flotilla_identity::MemberId;
 use flotilla_region::{
-    Descriptor, Event, Index, Peer, RegionId, Reject, RequestPrecondition, RoleChange, Space, Term,
-    Ticket,
+    Descriptor, Event, Index, Peer, RegionId, Reject, RequestPrecondition, Space, Term, Ticket,
 };
 use flotilla_store::{ApplyOutcome, ReadError, StoreSnapshot};
 use parking_lot::Mutex;
@@ -28,8 +27,10 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::driver::admission::{AdmissionError, LeaderWait, LeaderWaitState, MemoryBudget};
 use crate::driver::context::NodeContext;
+use crate::driver::id_pool::IdPool;
 use crate::driver::mailbox::Lane;
-pub use crate::driver::routes::Leadership;
+use crate::driver::routes::RoutingTable;
+pub use crate::driver::routes::{Leadership, RouteChange};
 use crate::driver::shard_message::ShardMessage;
 use crate::driver::tickets::{PendingRequest, TicketAnswer};
 use crate::failure::NodeFailure;
@@ -98,6 +99,8 @@ flotilla_base::metrics! { "requests",
         pub waiting: u64 => Gauge(None),
         /// Requests that had to wait because their region had no leader.
         pub leader_waits: u64 => Counter(None),
+        /// Requests that another region has served because a split came between.
+        pub rerouted: u64 => Counter(None),
     }
 }
 
@@ -114,6 +117,7 @@ struct RouterShared {
     limits: RouterLimits,
     budget: MemoryBudget,
     leader_wait: LeaderWait,
+    ids: IdPool,
     counts: RouterCounters,
     /// When a failed read was logged last.
     failed_read_logged: Mutex<Option<Instant>>,
@@ -127,6 +131,7 @@ struct RouterCounters {
     reads_rejected: AtomicU64,
     reads_failed: AtomicU64,
     leader_waits: AtomicU64,
+    rerouted: AtomicU64,
 }
 
 impl Router {
@@ -146,6 +151,7 @@ impl Router {
             limits,
             budget,
             leader_wait,
+            ids: IdPool::default(),
             counts: RouterCounters::default(),
             failed_read_logged: Mutex::new(None),
         };
@@ -270,11 +276,26 @@ impl Router {
         self.leader(region).is_some_and(|(_, peer)| peer.store == self.shared.identity.store)
     }
 
-    /// Every change of roles from now on. A listener that lags too far behind gets `Lagged`, and
-    /// reads [`Router::leader`] of all regions anew.
+    /// Every change of roles and ranges from now on. A listener that lags too far behind gets
+    /// `Lagged`, and reads [`Router::descriptors`] and [`Router::leader`] of all regions anew.
     #[must_use]
-    pub fn roles(&self) -> broadcast::Receiver<RoleChange> {
+    pub fn changes(&self) -> broadcast::Receiver<RouteChange> {
         self.shared.context.routes.changes()
+    }
+
+    /// The ids for new regions and replicas.
+    pub(crate) fn ids(&self) -> &IdPool {
+        &self.shared.ids
+    }
+
+    /// The ranges and leaders of the regions here.
+    pub(super) fn routes(&self) -> &RoutingTable {
+        &self.shared.context.routes
+    }
+
+    /// When a request that comes now is given up.
+    pub(super) fn deadline(&self) -> Instant {
+        Instant::now() + self.shared.limits.request_timeout
     }
 
     /// A handle on the leadership of `region`, which wakes on each change. `None` without a replica
@@ -320,7 +341,13 @@ impl Router {
             reads_failed: counts.reads_failed.load(Ordering::Relaxed),
             waiting: self.shared.context.tickets.count() as u64,
             leader_waits: counts.leader_waits.load(Ordering::Relaxed),
+            rerouted: counts.rerouted.load(Ordering::Relaxed),
         }
+    }
+
+    /// Counts a request that another region has served.
+    pub(super) fn note_rerouted(&self) {
+        self.shared.counts.rerouted.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Takes no more requests, and waits until those under way are answered, `time_limit` at most.
@@ -333,7 +360,7 @@ impl Router {
 
     /// Sends a request and waits for its answer; retries when its region gets a leader, within
     /// bounds. `late` is the error after the deadline, if the request was sent.
-    async fn ask(
+    pub(super) async fn ask(
         &self,
         region: RegionId,
         bytes: usize,
@@ -342,11 +369,12 @@ impl Router {
     ) -> Result<TicketAnswer, RequestError> {
         // One deadline for admission, all retries and the answer: together they must not outlast
         // it.
-        let deadline = Instant::now() + self.shared.limits.request_timeout;
+        let deadline = self.deadline();
         let weight = bytes.saturating_add(REQUEST_OVERHEAD_BYTES);
         // Held until the answer is here: a request that waits in a shard still occupies memory.
         let _budget = self.shared.budget.admit(weight, deadline).await.map_err(refused)?;
         let mut wait = LeaderWaitState::default();
+        let mut is_new = false;
         loop {
             let mut waiting = self.send(region, weight, &event, deadline).await?;
             let answer = match timeout_at(deadline, &mut waiting.answer).await {
@@ -356,6 +384,13 @@ impl Router {
                 Ok(Err(_)) => return Err(RequestError::Stopping),
                 Err(_) => return Err(late),
             };
+            // A new region has its route a moment before its shard has its replica, which is ahead
+            // of this request's second attempt.
+            let unfound = matches!(answer, TicketAnswer::Rejected(Reject::RegionNotFound(_)));
+            if unfound && !is_new && self.routes().descriptor(region).is_some() {
+                is_new = true;
+                continue;
+            }
             // A client that gets `NotLeader` without a leader backs off, so the request waits here:
             // decision 6, `docs/decisions/0006-waiting-for-a-leader.md`.
             let leaderless =

@@ -10,9 +10,21 @@ use bytes::Bytes;
 use flotilla_region::{Descriptor, Peer, RegionId, RoleChange, Space, Term};
 use parking_lot::RwLock;
 use tokio::sync::{broadcast, watch};
+use tokio::time::{Instant, timeout_at};
 
-/// Role changes that a slow listener may lag behind before it has to read everything anew.
+/// Changes that a slow listener may lag behind before it has to read everything anew.
 const CHANGES_KEPT: usize = 4096;
+/// The most regions that one answer names.
+const SIBLINGS_MAX: usize = 16;
+
+/// A change of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouteChange {
+    /// A region has another leader, another term, or both.
+    Role(RoleChange),
+    /// Regions have new ranges, all of them by one split.
+    Ranges(Vec<Descriptor>),
+}
 
 /// The leadership of a region, as far as this node knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +38,9 @@ pub struct Leadership {
 /// Regions by key and by id, and their leaders.
 pub(crate) struct RoutingTable {
     table: RwLock<RouteMaps>,
-    changes: broadcast::Sender<RoleChange>,
+    changes: broadcast::Sender<RouteChange>,
+    /// Counts changes of ranges, for those who wait for one.
+    range_changes: watch::Sender<u64>,
 }
 
 #[derive(Default)]
@@ -44,8 +58,11 @@ impl RoutingTable {
     /// Routes to `descriptors`, without leaders yet.
     pub(crate) fn new(descriptors: Vec<Descriptor>) -> Self {
         let mut table = RouteMaps::default();
-        descriptors.into_iter().for_each(|descriptor| table.put(descriptor));
-        Self { table: RwLock::new(table), changes: broadcast::Sender::new(CHANGES_KEPT) }
+        for descriptor in descriptors {
+            table.put(descriptor);
+        }
+        let changes = broadcast::Sender::new(CHANGES_KEPT);
+        Self { table: RwLock::new(table), changes, range_changes: watch::Sender::new(0) }
     }
 
     /// The region of `space` that holds `key`.
@@ -91,14 +108,67 @@ impl RoutingTable {
         (table.by_id.len(), ids.collect())
     }
 
-    /// Every change of roles from now on.
-    pub(crate) fn changes(&self) -> broadcast::Receiver<RoleChange> {
+    /// Every change from now on.
+    pub(crate) fn changes(&self) -> broadcast::Receiver<RouteChange> {
         self.changes.subscribe()
     }
 
-    /// Records a region whose range is new.
-    pub(crate) fn note_range(&self, descriptor: Descriptor) {
-        self.table.write().put(descriptor);
+    /// The region `id`, and with it the regions that hold the rest of the range that it had at the
+    /// version `since`, by their keys: those to its left, for a split leaves the last part to the
+    /// region. At most 16.
+    pub(crate) fn siblings(&self, id: RegionId, since: u64) -> Vec<Descriptor> {
+        let table = self.table.read();
+        let Some(route) = table.by_id.get(&id) else { return vec![] };
+        let mut siblings = vec![route.descriptor.clone()];
+        let key = (space_order(route.descriptor.space), route.descriptor.start.clone());
+        for (_, id) in table.by_key.range(..key).rev() {
+            let (Some(left), Some(right)) = (table.by_id.get(id), siblings.last()) else { break };
+            let (left, is_full) = (&left.descriptor, siblings.len() == SIBLINGS_MAX);
+            let adjoins = left.space == right.space && left.end == right.start;
+            // All parts of a split have a version above that of the region that was split.
+            if is_full || !adjoins || left.epoch.version <= since {
+                break;
+            }
+            siblings.push(left.clone());
+        }
+        siblings.reverse();
+        siblings
+    }
+
+    /// Waits until the range of the region has this version, or a later one. False if it has not
+    /// by `deadline`.
+    pub(crate) async fn await_version(
+        &self,
+        id: RegionId,
+        version: u64,
+        deadline: Instant,
+    ) -> bool {
+        let here = || {
+            let table = self.table.read();
+            table.by_id.get(&id).is_some_and(|route| route.descriptor.epoch.version >= version)
+        };
+        let mut changes = self.range_changes.subscribe();
+        while !here() {
+            if !matches!(timeout_at(deadline, changes.changed()).await, Ok(Ok(()))) {
+                return here();
+            }
+        }
+        true
+    }
+
+    /// Records regions whose ranges are new. All parts of a split come at once, so that no reader
+    /// finds a hole between them.
+    pub(crate) fn note_ranges(&self, descriptors: Vec<Descriptor>) {
+        let mut changed = descriptors;
+        {
+            let mut table = self.table.write();
+            changed.retain(|descriptor| table.put(descriptor.clone()));
+        }
+        if changed.is_empty() {
+            return;
+        }
+        self.range_changes.send_modify(|count| *count += 1);
+        let _ = self.changes.send(RouteChange::Ranges(changed));
     }
 
     /// Records a change of roles and wakes the tasks that wait for it.
@@ -108,13 +178,19 @@ impl RoutingTable {
             route.leadership.send_replace(now);
         }
         // An error means that there is no listener.
-        let _ = self.changes.send(change);
+        let _ = self.changes.send(RouteChange::Role(change));
     }
 }
 
 impl RouteMaps {
-    fn put(&mut self, descriptor: Descriptor) {
+    /// False if the region is known in this version, or a later one: both shards of a split report
+    /// its new regions.
+    fn put(&mut self, descriptor: Descriptor) -> bool {
         let id = descriptor.id;
+        let known = self.by_id.get(&id).map(|route| route.descriptor.epoch);
+        if known.is_some_and(|known| known.version >= descriptor.epoch.version) {
+            return false;
+        }
         let start = |of: &Descriptor| (space_order(of.space), of.start.clone());
         let leadership = match self.by_id.remove(&id) {
             None => watch::Sender::new(Leadership::default()),
@@ -129,6 +205,7 @@ impl RouteMaps {
         };
         self.by_key.insert(start(&descriptor), id);
         self.by_id.insert(id, RegionEntry { descriptor, leadership });
+        true
     }
 }
 
@@ -137,5 +214,83 @@ fn space_order(space: Space) -> u8 {
     match space {
         Space::System => 0,
         Space::Raw => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use flotilla_region::Epoch;
+
+    use super::*;
+
+    fn region(id: u64, start: &'static str, end: &'static str, version: u64) -> Descriptor {
+        Descriptor {
+            id: RegionId(id),
+            space: Space::Raw,
+            start: start.into(),
+            end: end.into(),
+            epoch: Epoch { conf_version: 1, version },
+            peers: vec![],
+        }
+    }
+
+    fn ids(regions: &[Descriptor]) -> Vec<u64> {
+        regions.iter().map(|region| region.id.0).collect()
+    }
+
+    fn holder(table: &RoutingTable, key: &str) -> u64 {
+        table.locate(Space::Raw, key.as_bytes()).map_or(0, |region| region.id.0)
+    }
+
+    #[test]
+    fn the_parts_of_a_split_take_the_place_of_the_region_in_either_order() {
+        for reversed in [false, true] {
+            let table = RoutingTable::new(vec![region(2, "", "m", 1), region(3, "m", "", 1)]);
+            let mut parts = vec![region(9, "m", "r", 3), region(8, "r", "t", 3)];
+            parts.push(region(3, "t", "", 3));
+            if reversed {
+                parts.reverse();
+            }
+            table.note_ranges(parts);
+            assert_eq!(
+                ["a", "m", "q", "r", "t", "z"].map(|key| holder(&table, key)),
+                [2, 9, 9, 8, 3, 3]
+            );
+            // An old report changes nothing.
+            table.note_ranges(vec![region(3, "m", "", 1)]);
+            assert_eq!(holder(&table, "m"), 9);
+        }
+    }
+
+    #[test]
+    fn the_siblings_are_those_that_hold_the_range_of_the_old_version() {
+        let table = RoutingTable::new(vec![region(2, "", "m", 1), region(3, "m", "", 1)]);
+        assert_eq!(ids(&table.siblings(RegionId(3), 0)), [2, 3]);
+        assert_eq!(ids(&table.siblings(RegionId(3), 1)), [3]);
+        table.note_ranges(vec![region(9, "m", "r", 2), region(3, "r", "", 2)]);
+        table.note_ranges(vec![region(8, "m", "o", 3), region(9, "o", "r", 3)]);
+        assert_eq!(ids(&table.siblings(RegionId(3), 1)), [8, 9, 3]);
+        assert_eq!(ids(&table.siblings(RegionId(9), 2)), [8, 9]);
+        assert_eq!(ids(&table.siblings(RegionId(7), 1)), [] as [u64; 0]);
+        let keys =
+            ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q"];
+        let mut many: Vec<_> =
+            (10..).zip(keys.windows(2)).map(|(id, pair)| region(id, pair[0], pair[1], 2)).collect();
+        many.push(region(1, "q", "", 2));
+        assert_eq!(RoutingTable::new(many).siblings(RegionId(1), 1).len(), SIBLINGS_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_version_is_waited_for_until_it_is_there_or_too_late() {
+        let table = RoutingTable::new(vec![region(3, "", "", 1)]);
+        let soon = || Instant::now() + Duration::from_secs(1);
+        assert!(table.await_version(RegionId(3), 1, soon()).await);
+        assert!(!table.await_version(RegionId(3), 2, soon()).await);
+        let waits = table.await_version(RegionId(3), 2, soon());
+        let splits =
+            async { table.note_ranges(vec![region(9, "", "r", 2), region(3, "r", "", 2)]) };
+        assert!(tokio::join!(waits, splits).0);
     }
 }

@@ -130,16 +130,7 @@ impl<O: MessageSink> EffectSinks<O> {
         if !effects.fetches.is_empty() {
             self.log_reads.push_all(effects.fetches.drain(..).map(|fetch| (fetch, 64)));
         }
-        // Behind the log's queue: all that a new replica writes lies behind its birth.
-        if !effects.created.is_empty() {
-            mailboxes.complete_all(effects.created.drain(..).map(Event::Create));
-        }
-        for descriptor in effects.ranges.drain(..) {
-            tracing::info!(
-                region = %descriptor.id, version = descriptor.epoch.version, "a split moved a border"
-            );
-            self.routes.note_range(descriptor);
-        }
+        self.hand_on_ranges(effects, mailboxes);
         if !effects.apply.is_empty() {
             self.applies.push_all(effects.apply.drain(..).map(|task| {
                 let bytes = applier::weight(&task);
@@ -164,5 +155,24 @@ impl<O: MessageSink> EffectSinks<O> {
             self.tickets.answer(ticket, TicketAnswer::Rejected(reject));
         }
         assert!(effects.is_empty(), "an effect was not handed over");
+    }
+
+    /// New replicas go to their shards, and ranges to the routing table.
+    fn hand_on_ranges(&self, effects: &mut Effects, mailboxes: &Mailboxes) {
+        if effects.ranges.is_empty() && effects.created.is_empty() {
+            return;
+        }
+        // With the region that was split: between the two there would be a hole.
+        let created = effects.created.iter().map(|new| new.descriptor.clone());
+        let ranges: Vec<_> = effects.ranges.drain(..).chain(created).collect();
+        for range in &ranges {
+            tracing::info!(region = %range.id, version = range.epoch.version, "a split moved a border");
+        }
+        // Behind the log's queue: all that a new replica writes lies behind its birth. Before the
+        // routes: a request that comes by them finds the replica ahead of it.
+        if !effects.created.is_empty() {
+            mailboxes.complete_all(effects.created.drain(..).map(Event::Create));
+        }
+        self.routes.note_ranges(ranges);
     }
 }

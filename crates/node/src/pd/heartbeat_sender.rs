@@ -1,6 +1,7 @@
 //! Sends region heartbeats: tells the leader of placement which regions this store leads.
 //!
-//! Changes are sent at once. A heartbeat is sent now and then even if nothing changed, for the
+//! Changes are sent at once, and all parts of a split together: in between, placement would have a
+//! hole. A heartbeat is sent now and then even if nothing changed, for the
 //! leader takes silence for trouble; a full one is sent when a session begins and every few
 //! seconds, so that no mistake lasts.
 
@@ -11,7 +12,7 @@ use flotilla_identity::{SYSTEM_REGION, StoreRegistry};
 use flotilla_proto::metapb;
 use flotilla_proto::peers::placement_client::PlacementClient;
 use flotilla_proto::peers::{RegionLeader, ReportRequest, ReportResponse};
-use flotilla_region::{RegionId, RoleChange, StoreId};
+use flotilla_region::{Descriptor, RegionId, RoleChange, SPLIT_TERM, StoreId};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
@@ -20,6 +21,7 @@ use tonic::{Status, Streaming};
 
 use super::context::PdContext;
 use super::convert;
+use crate::driver::router::RouteChange;
 use crate::membership::{KnownStore, run_to_wire, uuid_to_wire};
 use crate::net::dial;
 
@@ -68,7 +70,7 @@ async fn candidate(context: &PdContext, turn: usize) -> Option<KnownStore> {
 async fn session(context: &PdContext, leader: &KnownStore) -> Result<(), Status> {
     let shared = &context.shared;
     // Before the first full report, so that no change falls between the two.
-    let mut roles = shared.router.roles();
+    let mut changes = shared.router.changes();
     let endpoint = dial::endpoint(&leader.address, CONNECT_TIMEOUT)
         .map_err(|error| Status::internal(error.to_string()))?
         .http2_keep_alive_interval(KEEPALIVE)
@@ -84,7 +86,7 @@ async fn session(context: &PdContext, leader: &KnownStore) -> Result<(), Status>
     let mut client = PlacementClient::new(channel);
     let mut answers = client.report(ReceiverStream::new(outgoing)).await?.into_inner();
     shared.reported_to.send_replace(Some(leader.store));
-    session.run(leader.store, &mut roles, &mut answers, &reports).await
+    session.run(leader.store, &mut changes, &mut answers, &reports).await
 }
 
 struct HeartbeatSession {
@@ -99,7 +101,7 @@ impl HeartbeatSession {
     async fn run(
         &mut self,
         leader: StoreId,
-        roles: &mut Receiver<RoleChange>,
+        changes: &mut Receiver<RouteChange>,
         answers: &mut Streaming<ReportResponse>,
         reports: &mpsc::Sender<ReportRequest>,
     ) -> Result<(), Status> {
@@ -109,8 +111,8 @@ impl HeartbeatSession {
         word.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let report = tokio::select! {
-                change = roles.recv() => match change {
-                    Ok(change) if change.region == SYSTEM_REGION => {
+                change = changes.recv() => match change {
+                    Ok(RouteChange::Role(change)) if change.region == SYSTEM_REGION => {
                         if change.leader.is_some_and(|now| now.store != leader) {
                             return Ok(());
                         }
@@ -164,8 +166,17 @@ impl HeartbeatSession {
         self.report(regions, true)
     }
 
-    /// The heartbeat for a change of roles, if one is due: this store leads now, or no longer.
-    fn change(&mut self, change: &RoleChange) -> Option<ReportRequest> {
+    /// The heartbeat for a change, if one is due.
+    fn change(&mut self, change: &RouteChange) -> Option<ReportRequest> {
+        let regions = match change {
+            RouteChange::Role(change) => self.role(change).into_iter().collect(),
+            RouteChange::Ranges(ranges) => self.ranges(ranges),
+        };
+        (!regions.is_empty()).then(|| self.report(regions, false))
+    }
+
+    /// This store leads a region now, or no longer.
+    fn role(&mut self, change: &RoleChange) -> Option<RegionLeader> {
         let descriptor = self.context.shared.router.descriptor(change.region)?;
         let led = if change.is_leader {
             self.leading.insert(change.region);
@@ -173,8 +184,27 @@ impl HeartbeatSession {
         } else {
             self.leading.remove(&change.region)
         };
-        let region = convert::report_change(&descriptor, change).filter(|_| led)?;
-        Some(self.report(vec![region], false))
+        convert::report_change(&descriptor, change).filter(|_| led)
+    }
+
+    /// A region was split into `ranges`. The store that leads it reports all of them.
+    fn ranges(&mut self, ranges: &[Descriptor]) -> Vec<RegionLeader> {
+        let router = &self.context.shared.router;
+        if !ranges.iter().any(|range| router.leads(range.id)) {
+            return vec![];
+        }
+        let mine = router.identity().store;
+        let reports = ranges.iter().filter_map(|range| {
+            // A new region is going to be led here: its replica campaigns at once. A claim of its
+            // first term gives way to the leader of any other.
+            let expected = || Some((SPLIT_TERM, range.peer_on(mine)?));
+            let (term, leader) = router.leader(range.id).or_else(expected)?;
+            if leader.store == mine {
+                self.leading.insert(range.id);
+            }
+            convert::report(range, term, Some(&leader))
+        });
+        reports.collect()
     }
 
     fn report(&self, regions: Vec<RegionLeader>, full: bool) -> ReportRequest {

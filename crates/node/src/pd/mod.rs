@@ -2,7 +2,7 @@
 //!
 //! It lives on the store that leads the system region: `election` follows that leadership, `leader`
 //! is the state of one term, `heartbeat_sender` on every store reports the regions that the store
-//! leads. `service` answers clients, by `lookup`; `heartbeat_receiver` takes in the heartbeats,
+//! leads, and `id_lender` fetches ids for regions that it splits. `service` answers clients, by `lookup`; `heartbeat_receiver` takes in the heartbeats,
 //! `heartbeat_sessions` knows their streams; `stubs` are small services that clients expect of a
 //! PD. `context` is their shared state, `placement_driver` puts them together.
 
@@ -13,6 +13,7 @@ mod errors;
 mod heartbeat_receiver;
 mod heartbeat_sender;
 mod heartbeat_sessions;
+mod id_lender;
 mod leader;
 mod lookup;
 mod placement_driver;

@@ -10,7 +10,7 @@ use super::context::{PdConfig, PdContext};
 use super::heartbeat_receiver::HeartbeatReceiver;
 use super::service::PdService;
 use super::stubs::{EmptyKeyspaces, EmptyMetaStorage};
-use super::{election, heartbeat_sender};
+use super::{election, heartbeat_sender, id_lender};
 use crate::driver::router::Router;
 use crate::membership::Membership;
 
@@ -29,6 +29,7 @@ impl PlacementDriver {
         let mut tasks = JoinSet::new();
         tasks.spawn(election::follow(context.clone()));
         tasks.spawn(heartbeat_sender::run(context.clone()));
+        tasks.spawn(id_lender::run(context.clone()));
         Self { context, _tasks: tasks }
     }
 

@@ -125,3 +125,92 @@ fn a_full_report_ends_what_it_does_not_name() {
     cluster.observe(0, 1, &[], true);
     assert_eq!(leader(&cluster, 0), (None, LeaderStatus::Unknown));
 }
+
+/// All stores have been heard, so that only routes are news.
+fn heard() -> ClusterView {
+    let mut cluster = cluster();
+    for store in 1..=3 {
+        cluster.observe(0, store, &[], false);
+    }
+    cluster
+}
+
+fn part(id: u64, start: &str, end: &str, version: u64) -> RegionHeartbeat {
+    let replicas = (1..=3).map(|store| ReplicaInfo { id: id * 100 + store, store }).collect();
+    let (start, end) = (start.into(), end.into());
+    let region = RegionInfo { id, start, end, version, conf_version: 1, replicas };
+    let leader = Some(ReplicaInfo { id: id * 100 + 1, store: 1 });
+    RegionHeartbeat { region, term: 5, leader }
+}
+
+fn holders(cluster: &ClusterView) -> [u64; 4] {
+    ["a", "f", "m", "z"].map(|key| cluster.locate(0, key.as_bytes()).map_or(0, |it| it.region.id))
+}
+
+/// Region 2 was split at f and m. Stores report at times of their own.
+#[test]
+fn the_parts_of_a_split_replace_the_region_in_every_order_of_reports() {
+    let old = || part(2, "", "", 1);
+    let parts = || [part(7, "", "f", 3), part(8, "f", "m", 3), part(2, "m", "", 3)];
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let mut cluster = heard();
+        cluster.observe(0, 1, &[old()], false);
+        for (reported, place) in order.into_iter().enumerate() {
+            let part = &parts()[place];
+            assert!(cluster.observe(0, 1, std::slice::from_ref(part), false), "{order:?}");
+            let found = cluster.locate(0, &part.region.start).unwrap();
+            assert_eq!(found.region, &part.region, "{order:?}");
+            assert_eq!(found.leader_status, LeaderStatus::Fresh);
+            // A store that has not applied the split reports the whole region still.
+            assert!(!cluster.observe(0, 2, &[old()], false), "{order:?} after {reported}");
+            assert_eq!(cluster.locate(0, &part.region.start).unwrap().region, &part.region);
+        }
+        assert_eq!(holders(&cluster), [7, 8, 2, 2], "{order:?}");
+        assert!(!cluster.observe(0, 1, &parts(), false), "known already");
+    }
+}
+
+#[test]
+fn all_parts_of_a_split_in_one_report_leave_no_hole() {
+    let mut cluster = heard();
+    cluster.observe(0, 1, &[part(2, "", "", 1)], false);
+    let parts = [part(2, "m", "", 3), part(7, "", "f", 3), part(8, "f", "m", 3)];
+    assert!(cluster.observe(0, 1, &parts, false));
+    assert_eq!(holders(&cluster), [7, 8, 2, 2]);
+    for id in [2, 7, 8] {
+        let route = cluster.region(0, id).unwrap();
+        assert_eq!(route.leader.map(|leader| leader.store), Some(1), "region {id}");
+    }
+    let all: Vec<u64> = cluster.scan(0, b"", b"").map(|route| route.region.id).collect();
+    assert_eq!(all, [7, 8, 2]);
+}
+
+/// A part is split again before the report of the first split comes from a slower store.
+#[test]
+fn reports_of_two_splits_that_cross_leave_the_newer() {
+    let first = [part(7, "", "f", 2), part(2, "f", "", 2)];
+    let second = [part(9, "", "c", 3), part(7, "c", "f", 3)];
+    let mut cluster = heard();
+    cluster.observe(0, 1, &[part(2, "", "", 1)], false);
+    cluster.observe(0, 1, &second, false);
+    assert_eq!(holders(&cluster), [9, 0, 0, 0], "the rest is not reported yet");
+    cluster.observe(0, 2, &first, false);
+    assert_eq!(holders(&cluster), [9, 2, 2, 2]);
+    let found = cluster.locate(0, b"d").unwrap();
+    assert_eq!((found.region.id, found.region.version), (7, 3));
+    assert!(!cluster.observe(0, 3, &[part(2, "", "", 1)], false));
+    assert_eq!(holders(&cluster), [9, 2, 2, 2]);
+}
+
+/// The first leader of a new region is expected where its parent is led. Another store that wins
+/// the election has a greater term.
+#[test]
+fn an_expected_leader_gives_way_to_the_one_that_was_elected() {
+    let mut cluster = heard();
+    cluster.observe(0, 1, &[part(7, "", "f", 3)], false);
+    let elected = ReplicaInfo { id: 703, store: 3 };
+    let claim = RegionHeartbeat { term: 6, leader: Some(elected), ..part(7, "", "f", 3) };
+    assert!(cluster.observe(0, 3, &[claim], false));
+    assert!(!cluster.observe(0, 1, &[part(7, "", "f", 3)], false));
+    assert_eq!(cluster.region(0, 7).unwrap().leader, Some(elected));
+}

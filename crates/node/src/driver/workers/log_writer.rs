@@ -69,7 +69,14 @@ impl LogWriterThread {
             let mut waiting = tasks.drain(..).peekable();
             while waiting.peek().is_some() {
                 let mut bytes = 0;
-                while let Some(task) = waiting.next_if(|_| bytes < BATCH_BYTES) {
+                while let Some(task) = waiting.next_if(|task| match task {
+                    // A birth is in the batch of the writes of its step, or behind it a checkpoint
+                    // could cover them first.
+                    LogTask::Birth(_) => true,
+                    // A batch has births behind writes: writes of a new replica are for the next.
+                    LogTask::Write(_) => bytes < BATCH_BYTES && births.is_empty(),
+                    LogTask::Compact(_) => bytes < BATCH_BYTES,
+                }) {
                     bytes += task.weight();
                     match task {
                         LogTask::Write(write) => writes.push(write),

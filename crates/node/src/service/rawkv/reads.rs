@@ -17,7 +17,8 @@ use super::request_context::RequestContext;
 use super::row_encoder::RowEncoder;
 use super::service::RawKv;
 use super::validate;
-use crate::driver::router::Router;
+use crate::driver::reroute::RegionReadError;
+use crate::driver::router::{RequestError, Router};
 
 /// Bytes that a scan or a batch of gets reads before it lets others go first: a millisecond at a
 /// gigabyte per second.
@@ -151,24 +152,25 @@ impl RawKv {
         let view = self.snapshot(checked).await?;
         match self.read_scheduler().read(SnapshotRead { view, reading }).await {
             Some(answer) => answer.map_err(|error| read_failed(self.router(), id, error)),
-            None => {
-                Err(RequestFailure::from_router(id, crate::driver::router::RequestError::Stopping))
-            }
+            None => Err(RequestFailure::from_router(id, RequestError::Stopping)),
         }
     }
 
     /// A snapshot of the region that holds every write acknowledged before the request came.
     async fn snapshot(&self, checked: RequestContext) -> Result<RegionSnapshot, RequestFailure> {
-        let (id, version) = (checked.region(), checked.guard.version);
-        let grant = self.router().read(id, checked.guard, checked.follower);
-        let granted = match checked.time_limit {
+        let RequestContext { guard, follower, rerouting, time_limit, .. } = checked;
+        let id = checked.descriptor.id;
+        let reading = self.router().read_by_keys(id, guard, follower, rerouting);
+        let snapshot = match time_limit {
             Some(time_limit) => {
-                timeout(time_limit, grant).await.map_err(|_| RequestFailure::late())?
+                timeout(time_limit, reading).await.map_err(|_| RequestFailure::late())?
             }
-            None => grant.await,
+            None => reading.await,
         };
-        let view = granted.map_err(|error| RequestFailure::from_router(id, error))?;
-        view.region(id, version).map_err(|error| read_failed(self.router(), id, error))
+        snapshot.map_err(|error| match error {
+            RegionReadError::Request(error) => RequestFailure::from_router(id, error),
+            RegionReadError::Snapshot(error) => read_failed(self.router(), id, error),
+        })
     }
 }
 

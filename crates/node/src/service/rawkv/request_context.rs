@@ -12,6 +12,7 @@ use flotilla_region::{Descriptor, KeySpan, PeerId, RegionId, RequestPrecondition
 use tonic::Status;
 
 use super::errors::RequestFailure;
+use crate::driver::reroute::Rerouting;
 
 /// A request's claims, checked as far as that is possible without its region.
 #[derive(Clone, Debug)]
@@ -22,6 +23,8 @@ pub(crate) struct RequestContext {
     pub(crate) guard: RequestPrecondition,
     /// Whether a replica that does not lead may answer.
     pub(crate) follower: bool,
+    /// Whether another region may answer, if a split has come between.
+    pub(crate) rerouting: Rerouting,
     /// How long the client waits for the answer, if it said so.
     pub(crate) time_limit: Option<Duration>,
 }
@@ -59,7 +62,8 @@ impl RequestContext {
         let time_limit_ms = context.max_execution_duration_ms;
         let time_limit = (time_limit_ms != 0).then(|| Duration::from_millis(time_limit_ms));
         let follower = context.replica_read || context.stale_read;
-        Ok(Self { descriptor, guard, follower, time_limit })
+        let rerouting = Rerouting::ByKeys;
+        Ok(Self { descriptor, guard, follower, rerouting, time_limit })
     }
 
     /// The id of the region.
@@ -86,6 +90,8 @@ impl RequestContext {
     /// version it means. For requests whose meaning depends on the region's borders.
     pub(crate) fn at_known_version(mut self) -> Self {
         self.guard.version.get_or_insert(self.descriptor.epoch.version);
+        // The client takes the answer for that of the whole range that it knows.
+        self.rerouting = Rerouting::Never;
         self
     }
 }

@@ -128,7 +128,8 @@ impl RawKv {
         let (id, descriptor) = (checked.region(), checked.descriptor);
         // One command, so that the region's log keeps the batch together.
         let command: Bytes = raw::encode(ops);
-        let proposal = self.router().propose(id, checked.guard, command);
+        let rerouting = checked.rerouting;
+        let proposal = self.router().propose_by_keys(id, checked.guard, command, rerouting);
         let result = match checked.time_limit {
             // After a timeout the write may still be on its way.
             Some(time_limit) => {

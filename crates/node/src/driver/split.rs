@@ -1,0 +1,142 @@
+//! Splits of regions: the one way to them for operators, clients and the store itself.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use flotilla_region::{
+    Descriptor, Event, PeerId, RegionId, Reject, SPLIT_CHILDREN_MAX, Space, SplitChild,
+    SplitCommand,
+};
+use flotilla_store::{ApplyOutcome, ApplyReject};
+
+use crate::driver::router::{RequestError, Router};
+use crate::driver::tickets::TicketAnswer;
+
+impl Router {
+    /// Splits a region at `keys`, in any order. Returns all of its parts by their keys, the region
+    /// itself with the last of them, once the split is applied here. A key at which the region
+    /// begins is a border already.
+    ///
+    /// More keys than one split takes are carried out by several, one after the other: after an
+    /// error some of them may have been carried out.
+    ///
+    /// # Errors
+    ///
+    /// [`Reject::NotLeader`] if the region is led elsewhere; [`Reject::InvalidSplit`] and
+    /// [`Reject::KeyNotInRegion`] for keys that cannot be borders of it; [`Reject::Busy`] if the
+    /// placement driver gave no ids in time; [`Reject::EpochNotMatch`] if the region has changed
+    /// meanwhile; others as those of [`Router::propose`].
+    pub async fn split(
+        &self,
+        region: RegionId,
+        keys: &[Bytes],
+    ) -> Result<Vec<Descriptor>, RequestError> {
+        let parent = self.client_region(region)?;
+        let mut keys: Vec<Bytes> =
+            keys.iter().filter(|key| **key != parent.start).cloned().collect();
+        keys.sort_unstable();
+        keys.dedup();
+        if let Some(key) = keys.iter().find(|key| !parent.contains(key)) {
+            let (key, descriptor) = (key.clone(), Box::new(parent));
+            return Err(RequestError::Rejected(Reject::KeyNotInRegion { key, descriptor }));
+        }
+        let mut parts = vec![parent];
+        for keys in keys.chunks(SPLIT_CHILDREN_MAX) {
+            let parent = parts.pop().expect("the region itself is always the last");
+            parts.extend(self.split_once(&parent, keys).await?);
+        }
+        Ok(parts)
+    }
+
+    /// A region of clients with a replica here.
+    fn client_region(&self, region: RegionId) -> Result<Descriptor, RequestError> {
+        // The rows of the placement driver stay together.
+        let found = self.descriptor(region).filter(|found| found.space == Space::Raw);
+        found.ok_or(RequestError::Rejected(Reject::RegionNotFound(region)))
+    }
+
+    async fn split_once(
+        &self,
+        parent: &Descriptor,
+        keys: &[Bytes],
+    ) -> Result<Vec<Descriptor>, RequestError> {
+        let region = parent.id;
+        // Before ids are taken: another store's are as good, and these would be lost.
+        if let Some((_, leader)) = self.leader(region).filter(|_| !self.leads(region)) {
+            return Err(RequestError::Rejected(Reject::NotLeader { leader: Some(leader) }));
+        }
+        let deadline = self.deadline();
+        let count = keys.len() * (1 + parent.peers.len());
+        let ids = self.ids().take(count as u64, deadline).await.ok_or(RequestError::Rejected(
+            Reject::Busy { reason: "placement gave no ids for new regions" },
+        ))?;
+        let split = command(parent, keys, ids);
+        let event = |ticket| Event::Split { region, ticket, split: split.clone() };
+        match self.ask(region, 0, event, RequestError::Undecided).await? {
+            TicketAnswer::Applied(ApplyOutcome::Done) => {}
+            TicketAnswer::Applied(ApplyOutcome::Rejected(reject)) => {
+                return Err(RequestError::Rejected(refusal(reject)));
+            }
+            TicketAnswer::Rejected(reject) => return Err(RequestError::Rejected(reject)),
+            other => unreachable!("a split ended as {other:?}"),
+        }
+        // The same on every replica, and this is the version that it was made for.
+        let made = split.divide(parent).expect("the split was carried out");
+        // The store answers before the shard hears of it.
+        let version = made.parent.epoch.version;
+        if !self.routes().await_version(region, version, deadline).await {
+            return Err(RequestError::Undecided);
+        }
+        let mut parts = made.children;
+        parts.push(made.parent);
+        Ok(parts)
+    }
+}
+
+/// New regions up to each of `keys`, with replicas where `parent` has its own.
+fn command(parent: &Descriptor, keys: &[Bytes], mut ids: Range<u64>) -> SplitCommand {
+    let mut next = || ids.next().expect("as many ids were taken");
+    let children = keys.iter().map(|end| SplitChild {
+        id: RegionId(next()),
+        end: end.clone(),
+        peers: parent.peers.iter().map(|_| PeerId(next())).collect(),
+    });
+    SplitCommand { epoch: parent.epoch, children: children.collect() }
+}
+
+/// The rejection of a split when it was applied, in the terms of one that was not proposed: neither
+/// had an effect.
+fn refusal(reject: ApplyReject) -> Reject {
+    match reject {
+        ApplyReject::EpochNotMatch { current } => Reject::EpochNotMatch { current },
+        ApplyReject::InvalidSplit(error) => Reject::InvalidSplit(error),
+        other => unreachable!("a split was rejected: {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flotilla_region::{Epoch, Peer, StoreId};
+
+    use super::*;
+
+    #[test]
+    fn children_have_ids_of_their_own_in_the_order_of_the_replicas() {
+        let peer = |id, store| Peer { id: PeerId(id), store: StoreId(store) };
+        let parent = Descriptor {
+            id: RegionId(2),
+            space: Space::Raw,
+            start: "b".into(),
+            end: "m".into(),
+            epoch: Epoch { conf_version: 3, version: 4 },
+            peers: vec![peer(201, 3), peer(202, 1)],
+        };
+        let keys = [Bytes::from("d"), Bytes::from("f")];
+        let made = command(&parent, &keys, 10..16).divide(&parent).unwrap();
+        assert_eq!(made.children[0].id, RegionId(10));
+        assert_eq!(made.children[0].peers, [peer(11, 3), peer(12, 1)]);
+        assert_eq!(made.children[1].id, RegionId(13));
+        assert_eq!(made.children[1].peers, [peer(14, 3), peer(15, 1)]);
+        assert_eq!((&made.parent.start[..], made.parent.epoch.version), (&b"f"[..], 6));
+    }
+}
