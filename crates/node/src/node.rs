@@ -20,6 +20,7 @@ use crate::driver::context::{NodeContext, WorkQueues};
 use crate::driver::router::Router;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::Mailboxes;
+use crate::driver::splitter;
 use crate::driver::threads::NodeThreads;
 use crate::driver::tickets::Tickets;
 use crate::drop_notify::{DropWaiter, drop_notify};
@@ -184,6 +185,7 @@ impl Node {
                 .map_err(StartError::Thread)?;
         let router =
             Router::new(membership.id(), context.clone(), limits.router(), failure.clone());
+        streams.spawn(splitter::run(router.clone(), Arc::clone(&context.queues.split_wishes)));
         let placement = place(&resolved, &membership, &router);
         let watch = HealthWatch { membership, connections, router, clock };
         let (health, services) = services(&watch, &context, counters, &placement);

@@ -8,6 +8,7 @@ use flotilla_store::Store;
 use crate::clock::Clock;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::Mailboxes;
+use crate::driver::splitter::SplitWishes;
 use crate::driver::tickets::Tickets;
 use crate::driver::workers::checkpointer::CheckpointSignal;
 use crate::driver::workers::log_writer::LogTask;
@@ -32,6 +33,8 @@ pub(crate) struct WorkQueues {
     pub(crate) applies: Arc<WorkQueue<ApplyTask>>,
     pub(crate) log_reads: Arc<WorkQueue<LogFetch>>,
     pub(crate) checkpoint_signal: Arc<CheckpointSignal>,
+    /// Not a thread's: tasks carry splits out.
+    pub(crate) split_wishes: Arc<SplitWishes>,
 }
 
 impl WorkQueues {
@@ -42,6 +45,7 @@ impl WorkQueues {
             applies: Arc::new(WorkQueue::new()),
             log_reads: Arc::new(WorkQueue::new()),
             checkpoint_signal: Arc::new(CheckpointSignal::new()),
+            split_wishes: Arc::default(),
         }
     }
 }

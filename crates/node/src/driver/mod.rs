@@ -3,7 +3,7 @@
 //! A shard's thread (`shard_thread`) steps its regions with the messages of its `mailbox`, and
 //! hands effects to the `workers`; `router` carries a request to its region and back, with
 //! `admission` control before it and `tickets` behind it; `routes` is the routing table. `split`
-//! splits regions, with ids of the `id_pool`, and `reroute` is for requests that a split has
+//! splits regions, with ids of the `id_pool`, `splitter` those that ask for it themselves, and `reroute` is for requests that a split has
 //! overtaken. `threads` starts and ends the threads, `context` has the handles that they share.
 //! Sockets are not known here: messages to other stores go to a [`shard_thread::MessageSink`].
 
@@ -17,6 +17,7 @@ pub(crate) mod routes;
 pub(crate) mod shard_message;
 pub(crate) mod shard_thread;
 mod split;
+pub(crate) mod splitter;
 pub(crate) mod threads;
 pub(crate) mod tickets;
 pub(crate) mod workers;

@@ -20,7 +20,7 @@ use flotilla_identity::MemberId;
 use flotilla_region::{
     Descriptor, Event, Index, Peer, RegionId, Reject, RequestPrecondition, Space, Term, Ticket,
 };
-use flotilla_store::{ApplyOutcome, ReadError, StoreSnapshot};
+use flotilla_store::{ApplyOutcome, ReadError, Store, StoreSnapshot};
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
@@ -281,6 +281,11 @@ impl Router {
     #[must_use]
     pub fn changes(&self) -> broadcast::Receiver<RouteChange> {
         self.shared.context.routes.changes()
+    }
+
+    /// The store of the node.
+    pub(super) fn store(&self) -> &Store {
+        &self.shared.context.store
     }
 
     /// The ids for new regions and replicas.

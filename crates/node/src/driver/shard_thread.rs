@@ -20,6 +20,7 @@ use crate::clock::Clock;
 use crate::driver::mailbox::OpenLanes;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::{Mailboxes, ShardMessage};
+use crate::driver::splitter::SplitWishes;
 use crate::driver::tickets::{TicketAnswer, Tickets};
 use crate::driver::workers::applier;
 use crate::driver::workers::log_writer::LogTask;
@@ -39,6 +40,7 @@ pub(crate) struct EffectSinks<O> {
     pub(crate) log: Arc<WorkQueue<LogTask>>,
     pub(crate) log_reads: Arc<WorkQueue<LogFetch>>,
     pub(crate) applies: Arc<WorkQueue<ApplyTask>>,
+    pub(crate) split_wishes: Arc<SplitWishes>,
     pub(crate) tickets: Arc<Tickets>,
     pub(crate) routes: Arc<RoutingTable>,
     /// Bytes of unfinished work above which clients are left waiting.
@@ -137,6 +139,7 @@ impl<O: MessageSink> EffectSinks<O> {
                 (task, bytes)
             }));
         }
+        effects.split_wishes.drain(..).for_each(|wish| self.split_wishes.push(wish));
         // Roles before answers: a request that is rejected for want of a leader looks at the roles
         // next, and must not find the leader that has just gone.
         for change in effects.roles.drain(..) {

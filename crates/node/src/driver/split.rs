@@ -7,7 +7,7 @@ use flotilla_region::{
     Descriptor, Event, PeerId, RegionId, Reject, SPLIT_CHILDREN_MAX, Space, SplitChild,
     SplitCommand,
 };
-use flotilla_store::{ApplyOutcome, ApplyReject};
+use flotilla_store::{ApplyOutcome, ApplyReject, ReadError};
 
 use crate::driver::router::{RequestError, Router};
 use crate::driver::tickets::TicketAnswer;
@@ -48,6 +48,19 @@ impl Router {
         Ok(parts)
     }
 
+    /// Keys that cut a region into `parts` of about the same size, as it is now.
+    ///
+    /// # Errors
+    ///
+    /// The region is not here, or cannot be read.
+    pub(crate) fn split_keys(
+        &self,
+        region: RegionId,
+        parts: usize,
+    ) -> Result<Vec<Bytes>, ReadError> {
+        self.store().read().region(region, None)?.split_keys(parts)
+    }
+
     /// A region of clients with a replica here.
     fn client_region(&self, region: RegionId) -> Result<Descriptor, RequestError> {
         // The rows of the placement driver stay together.
@@ -67,9 +80,8 @@ impl Router {
         }
         let deadline = self.deadline();
         let count = keys.len() * (1 + parent.peers.len());
-        let ids = self.ids().take(count as u64, deadline).await.ok_or(RequestError::Rejected(
-            Reject::Busy { reason: "placement gave no ids for new regions" },
-        ))?;
+        let ids = self.ids().take(count as u64, deadline).await;
+        let ids = ids.map_err(|reason| RequestError::Rejected(Reject::Busy { reason }))?;
         let split = command(parent, keys, ids);
         let event = |ticket| Event::Split { region, ticket, split: split.clone() };
         match self.ask(region, 0, event, RequestError::Undecided).await? {

@@ -58,6 +58,7 @@ impl NodeThreads {
             log: queues.log,
             log_reads: queues.log_reads,
             applies: queues.applies,
+            split_wishes: queues.split_wishes,
             tickets,
             routes,
             backlog_bytes_max,

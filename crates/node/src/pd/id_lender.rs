@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use flotilla_identity::SPLIT_LEVEL;
 use flotilla_proto::pdpb::pd_client::PdClient;
 use flotilla_proto::pdpb::{AllocIdRequest, RequestHeader};
 use tonic::Status;
@@ -22,6 +23,11 @@ pub(super) async fn run(context: PdContext) {
     let ids = context.shared.router.ids();
     loop {
         ids.wanted().await;
+        // A store that does not know the entries of a split would stop at the first.
+        if context.shared.membership.registry().level < SPLIT_LEVEL {
+            ids.refuse("a store of the cluster runs a version that cannot split regions");
+            continue;
+        }
         loop {
             match lease(&context).await {
                 Ok(block) => break ids.fill(block),

@@ -1,0 +1,100 @@
+//! Splits that the leaders of regions ask for, carried out one after the other.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use flotilla_region::{RegionId, SplitReason, SplitWish};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::driver::router::Router;
+
+/// The wishes of all shards, the last one of each region: a wish that is not fulfilled is repeated.
+#[derive(Default)]
+pub(crate) struct SplitWishes {
+    waiting: Mutex<BTreeMap<RegionId, SplitWish>>,
+    changed: Notify,
+}
+
+impl SplitWishes {
+    /// Adds a wish. Never waits.
+    pub(crate) fn push(&self, wish: SplitWish) {
+        self.waiting.lock().insert(wish.region, wish);
+        self.changed.notify_one();
+    }
+
+    /// The next one.
+    async fn next(&self) -> SplitWish {
+        loop {
+            let first = self.waiting.lock().pop_first();
+            match first {
+                Some((_, wish)) => return wish,
+                None => self.changed.notified().await,
+            }
+        }
+    }
+}
+
+/// Runs as long as the node.
+pub(crate) async fn run(router: Router, wishes: Arc<SplitWishes>) {
+    loop {
+        let wish = wishes.next().await;
+        let (region, began) = (wish.region, Instant::now());
+        let (keys, cause) = match keys(&router, wish) {
+            Ok(Some(found)) => found,
+            // The region is not as it was when the wish was made.
+            Ok(None) => continue,
+            Err(error) => {
+                tracing::warn!(%region, "no keys to split at: {error}");
+                continue;
+            }
+        };
+        match router.split(region, &keys).await {
+            Ok(parts) => {
+                let (parts, ms) = (parts.len(), began.elapsed().as_millis());
+                tracing::info!(%region, parts, cause, ms = %ms, "region split");
+            }
+            // It is tried again, if the leader still wants it.
+            Err(error) => tracing::info!(%region, cause, "region not split: {error:?}"),
+        }
+    }
+}
+
+/// The borders that a wish asks for, and its cause in words.
+fn keys(
+    router: &Router,
+    wish: SplitWish,
+) -> Result<Option<(Vec<Bytes>, &'static str)>, flotilla_store::ReadError> {
+    let SplitWish { region, epoch, reason } = wish;
+    let is_same = router.descriptor(region).is_some_and(|found| found.epoch == epoch);
+    let keys = match reason {
+        _ if !is_same => return Ok(None),
+        SplitReason::Load { key, .. } => (vec![key], "load"),
+        SplitReason::Size { parts } => (router.split_keys(region, parts)?, "size"),
+    };
+    Ok(Some(keys).filter(|(keys, _)| !keys.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use flotilla_region::Epoch;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_last_wish_of_a_region_counts() {
+        let wishes = SplitWishes::default();
+        let wish = |region, version, parts| SplitWish {
+            region: RegionId(region),
+            epoch: Epoch { version, ..Epoch::default() },
+            reason: SplitReason::Size { parts },
+        };
+        wishes.push(wish(7, 1, 2));
+        wishes.push(wish(8, 1, 2));
+        wishes.push(wish(7, 2, 4));
+        assert_eq!(wishes.next().await, wish(7, 2, 4));
+        assert_eq!(wishes.next().await, wish(8, 1, 2));
+    }
+}
