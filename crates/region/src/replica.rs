@@ -20,7 +20,7 @@ use crate::effects::{
     ApplyTask, Committed, Compaction, LostLog, NewReplica, ReadGrant, ReplicaBirth, RoleChange,
     WildTerm,
 };
-use crate::entry::LogEntry;
+use crate::entry::{HardState, LogEntry};
 use crate::epoch::{self, ReplicaStanding};
 use crate::error::Reject;
 use crate::event::{RegionChange, RequestPrecondition};
@@ -48,6 +48,8 @@ pub(crate) struct Replica {
     compactor: Compactor,
     /// To be sent at the end of the step.
     outgoing: Vec<eraftpb::Message>,
+    /// Births of replicas by a split of this step.
+    births: Vec<ReplicaBirth>,
     /// The term and the leader that the driver knows.
     reported: (Term, Option<PeerId>),
     /// Members whose wild terms were reported to the driver.
@@ -73,6 +75,7 @@ impl Replica {
             promise,
             compactor: Compactor::new(applied),
             outgoing: vec![],
+            births: vec![],
             reported: (term, None),
             reported_wild_terms: BTreeSet::new(),
             before: ProgressNumbers::default(),
@@ -281,23 +284,33 @@ impl Replica {
         self.proposals.reject_queued(&why, |ticket, why| step.reject(ticket, why));
         step.effects.ranges.push(self.descriptor.clone());
         let parent = (self.descriptor.id, self.me.id);
-        let parent_hard_state = convert::hard_state_from_raft(&self.consensus.hard_state());
-        assert!(parent_hard_state.commit >= index, "a split is applied that is not committed");
         for child in children {
             // The replicas of a child are on the stores of its parent's.
             let Some(peer) = child.peer_on(self.me.store) else { continue };
-            step.effects.births.push(ReplicaBirth {
+            self.births.push(ReplicaBirth {
                 region: child.id,
                 peer: peer.id,
                 hard_state: RecoveredReplica::hard_state_of_split(),
                 parent,
-                parent_hard_state,
+                parent_hard_state: HardState::default(),
                 index,
             });
             let campaigns = self.consensus.is_leader();
             step.effects.created.push(NewReplica { descriptor: child, peer: peer.id, campaigns });
         }
         step.stats.splits += 1;
+    }
+
+    /// Hands the births of this step out.
+    fn bear(&mut self, step: &mut StepContext<'_>) {
+        // As it is behind the writes of this step, which lie before the births in the batch: other
+        // events may have raised it since the split was told of.
+        let parent_hard_state = convert::hard_state_from_raft(&self.consensus.hard_state());
+        for birth in self.births.drain(..) {
+            let commit = parent_hard_state.commit;
+            assert!(commit >= birth.index, "a split is applied that is not committed");
+            step.effects.births.push(ReplicaBirth { parent_hard_state, ..birth });
+        }
     }
 
     /// Checks a read and queues it to be granted.
@@ -402,6 +415,7 @@ impl Replica {
             let taken = self.inflight_writes.take(region, self.me.id, &mut self.consensus);
             self.carry_out(taken, step);
         }
+        self.bear(step);
         // After the Readies: a quorum's answer that came in this step grants its reads in this
         // step.
         self.read_path.release(region, self.consensus.applied_index(), step);
